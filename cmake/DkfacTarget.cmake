@@ -1,0 +1,38 @@
+# Common settings of our targets. Nothing here is forced on somebody who links us.
+
+add_library(dkfac_private_flags INTERFACE)
+target_compile_options(dkfac_private_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
+  -Woverloaded-virtual)
+if(DKFAC_SANITIZE)
+  target_compile_options(dkfac_private_flags INTERFACE
+    -fsanitize=${DKFAC_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
+endif()
+
+# dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) makes dkfac_LAYER and
+# dkfac::LAYER out of src/LAYER, with include/dkfac/LAYER as its public headers.
+function(dkfac_library layer)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(dkfac_${layer} ${ARG_SOURCES})
+  add_library(dkfac::${layer} ALIAS dkfac_${layer})
+  set_target_properties(dkfac_${layer} PROPERTIES
+    EXPORT_NAME ${layer} CXX_VISIBILITY_PRESET default POSITION_INDEPENDENT_CODE ON
+    CXX_EXTENSIONS OFF)
+  target_compile_features(dkfac_${layer} PUBLIC cxx_std_20)
+  target_include_directories(dkfac_${layer}
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(dkfac_${layer} PUBLIC ${ARG_PUBLIC}
+                                       PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:dkfac_private_flags>)
+  set_property(GLOBAL APPEND PROPERTY DKFAC_LAYERS ${layer})
+endfunction()
+
+# dkfac_program(NAME SOURCES ... LINK libs...) makes an executable with our warnings.
+function(dkfac_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} dkfac_private_flags)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()

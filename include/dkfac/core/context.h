@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dkfac/core/device.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac {
+
+/// Which implementation of the host operations runs. `fast` uses oneDNN and OpenBLAS where the
+/// build has them and falls back to `reference`, plain C++ without any library, elsewhere.
+enum class Backend : std::uint8_t { fast, reference };
+
+struct ContextOptions {
+  Backend backend = Backend::fast;
+  /// OpenMP threads of the calling thread's parallel regions; 0 leaves them as they are.
+  int threads = 0;
+};
+
+/// Where and how work runs: device, stream, backend, threads, and scratch memory that grows and is
+/// kept. First argument of every operation. Not thread-safe: one per thread and device.
+class Context {
+ public:
+  explicit Context(Device device = Device::cpu(), ContextOptions options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  [[nodiscard]] Device device() const;
+  [[nodiscard]] Stream stream() const;
+  [[nodiscard]] Backend backend() const;
+  [[nodiscard]] int threads() const;
+
+  /// Bytes of scratch held, and how often it had to grow (constant in a steady step).
+  [[nodiscard]] std::size_t scratch_bytes() const;
+  [[nodiscard]] std::int64_t scratch_growths() const;
+
+  struct Impl;
+  [[nodiscard]] Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Temporary memory of one operation: take() from a stack of blocks that the context keeps; all of
+/// it is given back when the scope ends. Scopes nest.
+class Scratch {
+ public:
+  explicit Scratch(Context& ctx);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  [[nodiscard]] TensorView take(Shape shape, DType dtype = DType::f32);  ///< Uninitialised.
+
+ private:
+  Context& ctx_;
+  std::size_t block_;
+  std::size_t offset_;
+};
+
+/// What this build and machine compute with: libraries, versions, BLAS kernel, instruction set,
+/// and a warning when OPENBLAS_CORETYPE holds OpenBLAS below what the processor can do.
+struct BackendInfo {
+  bool blas = false, onednn = false, cuda = false;
+  std::string blas_config, blas_core, onednn_version, onednn_isa;
+  std::string warning;  ///< Empty when there is nothing to warn of.
+};
+[[nodiscard]] BackendInfo backend_info();
+
+}  // namespace dkfac

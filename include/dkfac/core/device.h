@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+namespace dkfac {
+
+/// Where memory lives and work runs. A plain value; there is no current device.
+struct Device {
+  enum class Kind : unsigned char { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {Kind::cpu, 0}; }
+  static constexpr Device cuda(int device_index = 0) { return {Kind::cuda, device_index}; }
+  [[nodiscard]] constexpr bool is_cuda() const { return kind == Kind::cuda; }
+  bool operator==(const Device&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, Device device);  ///< "cpu", "cuda:0"
+
+/// cpu first, then every visible CUDA device; only cpu in a build without CUDA.
+[[nodiscard]] std::vector<Device> available_devices();
+
+}  // namespace dkfac

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac {
+
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): four
+/// 32-bit words from a 128-bit counter and a 64-bit key. The same everywhere, no state.
+[[nodiscard]] std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                                      std::array<std::uint32_t, 2> key) noexcept;
+
+/// A stream of numbers addressed by (seed, stream): equal for equal arguments at any rank count.
+/// `stream` is by convention a hash or an index of what the numbers are for (epoch, sample, layer).
+class Random {
+ public:
+  explicit Random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+      : seed_(seed), stream_(stream) {}
+  [[nodiscard]] std::uint32_t next_u32() noexcept;
+  [[nodiscard]] std::uint64_t next_u64() noexcept;
+  [[nodiscard]] double uniform() noexcept;  ///< In [0, 1), 53 bits.
+  [[nodiscard]] double normal() noexcept;   ///< Mean 0, variance 1 (Box-Muller).
+  /// In [0, n), without modulo bias. n > 0.
+  [[nodiscard]] std::uint64_t below(std::uint64_t n) noexcept;
+  /// Fisher-Yates shuffle.
+  void shuffle(std::span<std::int64_t> items) noexcept;
+
+ private:
+  std::uint64_t seed_, stream_;
+  std::uint64_t block_ = 0;
+  std::array<std::uint32_t, 4> words_{};
+  int used_ = 4;
+};
+
+/// Fills host memory (f64 or f32, contiguous) with lo + (hi - lo) * uniform.
+void fill_uniform(TensorView x, double lo, double hi, Random& random);
+/// Fills host memory (f64 or f32, contiguous) with mean + stddev * normal.
+void fill_normal(TensorView x, double mean, double stddev, Random& random);
+
+}  // namespace dkfac

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac {
+
+class Context;
+
+/// Owning, move-only, row-major storage, 64-byte aligned on the host. Copies are explicit.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+
+  /// Uninitialised. Throws InvalidArgument when the size overflows.
+  [[nodiscard]] static Tensor empty(Context& ctx, Shape shape, DType dtype = DType::f32);
+  [[nodiscard]] static Tensor zeros(Context& ctx, Shape shape, DType dtype = DType::f32);
+  [[nodiscard]] static Tensor copy_of(Context& ctx, ConstTensorView source);
+
+  [[nodiscard]] TensorView view() { return view_; }
+  [[nodiscard]] ConstTensorView view() const { return view_; }
+  operator TensorView() { return view_; }             // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const Shape& shape() const { return view_.shape(); }
+  [[nodiscard]] DType dtype() const { return view_.dtype(); }
+  [[nodiscard]] std::int64_t numel() const { return view_.numel(); }
+  [[nodiscard]] std::size_t bytes() const { return view_.bytes(); }
+  [[nodiscard]] bool is_set() const { return storage_ != nullptr; }
+  template <class T>
+  [[nodiscard]] T* data() {
+    return view_.data<T>();
+  }
+  template <class T>
+  [[nodiscard]] const T* data() const {
+    return ConstTensorView(view_).data<T>();
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const noexcept;
+  };
+  std::unique_ptr<std::byte, Free> storage_;
+  TensorView view_;
+};
+
+}  // namespace dkfac

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <ostream>
+#include <span>
+#include <string_view>
+
+namespace dkfac {
+
+/// Element types. f64 and f32 compute; bf16 and f16 are operands and wire formats; i32 is status.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
+
+[[nodiscard]] std::size_t size_of(DType dtype) noexcept;      ///< Bytes of one element.
+[[nodiscard]] std::string_view name_of(DType dtype) noexcept;  ///< "f64", "f32", ...
+std::ostream& operator<<(std::ostream& out, DType dtype);
+
+inline constexpr int kMaxDims = 4;
+
+/// Extents of a dense tensor, outermost first; 0 to kMaxDims of them, none negative.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims);
+  explicit Shape(std::span<const std::int64_t> dims);
+  [[nodiscard]] int ndim() const noexcept { return ndim_; }
+  [[nodiscard]] std::int64_t operator[](int i) const noexcept {
+    return dims_[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] std::int64_t numel() const noexcept;  ///< Product; 1 for no dimensions.
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<std::int64_t, kMaxDims> dims_{};
+  int ndim_ = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape);  ///< "[2, 3]"
+
+}  // namespace dkfac
