@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/options.h"
+
+/// Averages, damping, inverses and their application: free functions over views.
+namespace dkfac::kfac {
+
+/// Weight of the t-th statistic (t from 1) that makes the running average exact from its first
+/// value on: w / (1 - (1-w)^t). average <- (1 - weight)*average + weight*statistic. docs/math.md,
+/// "Average".
+[[nodiscard]] double average_weight(double new_weight, std::int64_t t);
+
+/// Diagonal shifts of the two factors.
+struct DampingSplit {
+  double a = 0, g = 0;
+};
+/// pi-split Tikhonov: a = pi*sqrt(lambda), g = sqrt(lambda)/pi, pi^2 = (tr A/dim A)/(tr G/dim G)
+/// (SP-NGD eq. 12). With a zero (or not positive) trace both are sqrt(lambda), so that a zero
+/// factor gives U = dW/lambda when the other is zero too.
+[[nodiscard]] DampingSplit split_damping(double lambda, double trace_a, std::int64_t dim_a,
+                                         double trace_g, std::int64_t dim_g);
+
+/// inverse[d,d] (full, symmetric) = (M + shift*I)^-1 of the packed lower triangle M. Status to
+/// info[1] (i32): 0, or the order of the first bad minor; `inverse` is then unspecified.
+void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorView inverse,
+                   TensorView info);
+
+/// [dW | db] <- G^-1 [dW | db] A^-1 in place; weight_grad is seen as [out, width], bias_grad is
+/// [out] or empty. a_inverse[d,d] with d = width, or width + 1 with a bias.
+void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
+                  TensorView weight_grad, TensorView bias_grad);
+
+/// vectors[d,d] (in columns) and values[d] (ascending, negative ones clipped to 0) of the packed
+/// lower triangle M. info[1] (i32): 0, or > 0 when the iteration failed.
+void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, TensorView values,
+                      TensorView info);
+
+/// Solves (A (x) G + lambda I) u = [dW | db] exactly in the factors' eigenbases:
+/// U = Q_g ((Q_g' V Q_a) / (w_g w_a' + lambda)) Q_a'. In place, shapes as precondition().
+void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
+                        ConstTensorView g_vectors, ConstTensorView g_values, double lambda,
+                        TensorView weight_grad, TensorView bias_grad);
+
+/// (g_gamma, g_beta) <- (F_c + shift*I)^-1 (g_gamma, g_beta) per channel, in place, by the closed
+/// 2x2 formula (unit_wise) or elementwise (diagonal). fisher as compute_batch_norm_fisher.
+void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher,
+                             double shift, TensorView gamma_grad, TensorView beta_grad);
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/kfac/options.h"
+#include "dkfac/kfac/report.h"
+
+namespace dkfac::kfac {
+
+/// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64). A BatchNorm
+/// has gamma as weight and beta as bias. `bias` and `bias_grad` stay empty without a bias.
+struct LayerParams {
+  TensorView weight, bias;
+  TensorView weight_grad, bias_grad;
+};
+
+struct StepArgs {
+  double lr = 0;  ///< Learning rate of this step, >= 0.
+  Vote vote;
+};
+
+/// A whole distributed update: local gradients go in, updated parameters come out, the same bits on
+/// every rank. Sgd, Lars and Kfac implement it.
+///
+/// add_layer() in forward order, prepare(), then per iteration: record_* where wants_statistics(),
+/// grads_ready() for every layer as backward fills its gradients (in the same order on every rank),
+/// step(). Gradients are those of this rank's loss, in the reduction of the options; the optimizer
+/// averages or sums them over ranks in buckets that leave while backward still runs. Gradient
+/// buffers may be overwritten once grads_ready() has returned.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "kfac"
+  /// Throws InvalidArgument for a name that exists, or views that do not fit the spec.
+  [[nodiscard]] virtual LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) = 0;
+  /// Fixes layers, owners and buckets; collective. Broadcasts parameters from rank 0, so that all
+  /// ranks start from the same bits. Throws InvalidArgument when ranks disagree about layers or
+  /// options.
+  virtual void prepare() = 0;
+
+  /// Statistics; ignored by first-order methods. As in Preconditioner.
+  [[nodiscard]] virtual bool wants_statistics() const { return false; }
+  virtual void record_input(LayerId, ConstTensorView, Stream, RecordScale) {}
+  virtual void record_grad_output(LayerId, ConstTensorView, Stream, RecordScale) {}
+  virtual void record_batch_norm(LayerId, ConstTensorView /*x*/, ConstTensorView /*mean*/,
+                                 ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
+                                 Stream, RecordScale) {}
+
+  /// The gradients of `layer` are final. loss_scale and global batch as for the records.
+  virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;
+  /// Waits for the reductions, takes the vote, updates. A layer whose gradients were not announced
+  /// is an error. Throws CommError, NumericError.
+  virtual StepReport step(const StepArgs& args, Stream stream) = 0;
+
+  [[nodiscard]] virtual std::string describe() const = 0;
+
+ protected:
+  Optimizer() = default;
+};
+
+struct SgdOptions {
+  double momentum = 0.9;  ///< In [0, 1).
+  bool nesterov = false;
+  /// L2 term added to the averaged gradient of weights; never on BatchNorm and biases. >= 0.
+  double weight_decay = 0;
+  /// The buffer holds lr*gradient; when lr changes it is rescaled, v <- m (lr/lr_old) v + lr g,
+  /// which equals u <- m u + g, w <- w - lr u (Goyal et al. 2017, section 3).
+  bool momentum_correction = true;
+  LossReduction loss_reduction = LossReduction::local_mean;
+  bool overlap = true;
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  void validate() const;
+};
+
+/// LARS as in the MLPerf reference (docs/math.md, "LARS"): for weights
+/// trust = eta*|w| / (|g| + wd*|w| + eps), 1 when a norm is zero; v <- m v - lr*trust*(g + wd*w);
+/// w <- w + v. BatchNorm and biases: plain momentum without decay.
+struct LarsOptions {
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 1e-4;
+  double eta = 1e-3;  ///< Trust coefficient, > 0.
+  double epsilon = 0;
+  LossReduction loss_reduction = LossReduction::local_mean;
+  bool overlap = true;
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  void validate() const;
+};
+
+enum class MomentumRule : std::uint8_t {
+  constant,   ///< v <- m0 v - lr U.
+  corrected,  ///< Published code: m = m0 * lr/lr_old when lr falls, else m0.
+  paper       ///< SP-NGD eq. 22-23: m = (m0/lr0) * lr, and v = w(t) - w(t-1) after rescaling.
+};
+
+/// w <- sqrt(2 d_out) w / (|w| + 1e-9) for Linear and Conv2d weights after the update.
+enum class Rescale : std::uint8_t {
+  off,
+  always,  ///< SP-NGD eq. 24.
+  shrink   ///< Published code: only when the factor is below 1.
+};
+
+struct KfacOptions {
+  CurvatureOptions curvature;
+  double momentum = 0.9;
+  MomentumRule momentum_rule = MomentumRule::corrected;
+  double initial_lr = 0;  ///< lr0 of the paper's momentum rule; needed (> 0) only for it.
+  Rescale rescale = Rescale::off;
+  /// Decoupled: added to the preconditioned gradient of weights, before momentum. >= 0.
+  double weight_decay = 0;
+  void validate() const;
+};
+
+[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm,
+                                                  SgdOptions options, Device device = Device::cpu(),
+                                                  ContextOptions context = {});
+[[nodiscard]] std::unique_ptr<Optimizer> make_lars(std::shared_ptr<comm::Communicator> comm,
+                                                   LarsOptions options,
+                                                   Device device = Device::cpu(),
+                                                   ContextOptions context = {});
+/// SP-NGD's pipeline (algorithm 3): statistics and gradients are reduce-scattered to the owner of
+/// each layer, which damps, inverts, preconditions and applies momentum and rescaling; weights are
+/// all-gathered. docs/distribution.md gives messages and bytes.
+[[nodiscard]] std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm,
+                                                   KfacOptions options,
+                                                   Device device = Device::cpu(),
+                                                   ContextOptions context = {});
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/kfac/options.h"
+#include "dkfac/kfac/report.h"
+
+namespace dkfac::kfac {
+
+/// Gradients of one layer, preconditioned in place. A BatchNorm has gamma in `weight` and beta in
+/// `bias`; `bias` stays empty for a layer without one.
+struct LayerGrad {
+  LayerId layer{};
+  TensorView weight;
+  TensorView bias;
+};
+
+/// K-FAC on somebody else's training loop. It borrows pointers, never owns parameters, never sees a
+/// network type, never prints.
+///
+/// Every iteration, per layer: record_input() in the forward pass and record_grad_output() in the
+/// backward pass (record_batch_norm() for a BatchNorm); then, with gradients already averaged over
+/// ranks, step(). The update rule stays the caller's.
+///
+/// Each call reads the caller's memory in the order of its stream (inline host stream: before it
+/// returns). Several records of one layer before step() accumulate, as micro-batches.
+class Preconditioner {
+ public:
+  explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},
+                          Device device = Device::cpu(), ContextOptions context = {});
+  ~Preconditioner();
+  Preconditioner(const Preconditioner&) = delete;
+  Preconditioner& operator=(const Preconditioner&) = delete;
+  Preconditioner(Preconditioner&&) noexcept;
+  Preconditioner& operator=(Preconditioner&&) noexcept;
+
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec);
+  /// Fixes the layers and who owns them; throws InvalidArgument when ranks disagree about them. A
+  /// collective; called by the first record or step when the caller has not.
+  void prepare();
+
+  /// False on steps whose statistics are not used, so that a caller can skip the records.
+  [[nodiscard]] bool wants_statistics() const;
+  void record_input(LayerId layer, ConstTensorView input, Stream stream = Stream::cpu(),
+                    RecordScale scale = {});
+  /// grad_output: d loss / d output of the layer, in the reduction of CurvatureOptions. Gradients
+  /// of the training loss give the empirical Fisher.
+  void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream = Stream::cpu(),
+                          RecordScale scale = {});
+  /// x: input of the normalisation; mean, inv_std: batch statistics, [c] or [groups,c].
+  void record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
+                         ConstTensorView inv_std, ConstTensorView grad_output,
+                         Stream stream = Stream::cpu(), RecordScale scale = {});
+
+  /// Preconditions `grads` in place, equal on all ranks. When the vote fails (report.updated false)
+  /// they are left as they are, and no statistic has been touched: skip the update. Throws
+  /// NumericError on every rank once a factor has failed more than max_failed_refreshes times.
+  StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(), Vote vote = {});
+
+  void set_damping(double damping);
+  [[nodiscard]] const CurvatureOptions& options() const;
+  /// Layers, owners, bytes, why a layer is not covered; after prepare().
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dkfac::kfac
