@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/types.h"
+
+namespace dkfac::nn {
+
+/// Labelled images in memory, as they are stored: 8-bit, [n,h,w,c].
+struct Dataset {
+  std::string name;
+  std::int64_t count = 0;
+  std::int64_t height = 0, width = 0, channels = 0;
+  std::int64_t classes = 0;
+  std::vector<std::uint8_t> pixels;
+  std::vector<std::int32_t> labels;
+  [[nodiscard]] std::int64_t image_size() const { return height * width * channels; }
+};
+
+struct DataSplits {
+  Dataset train, test;
+};
+
+/// Reads one pair of idx files (LeCun's MNIST format), plain or gzip by content, e.g.
+/// train-images-idx3-ubyte[.gz]. Throws MissingInput for a file that is not there, DataError with
+/// file, offset, what was expected and what was found for a bad magic, a size that does not match
+/// the header, counts that differ, or a label outside [0, classes). Lengths are checked before
+/// anything is allocated.
+[[nodiscard]] Dataset read_idx(const std::filesystem::path& images,
+                               const std::filesystem::path& labels, std::int64_t classes,
+                               std::string name);
+
+/// Class-dependent random patterns plus noise: separable, but not trivially. Equal for equal seeds.
+[[nodiscard]] Dataset synthetic_images(std::int64_t count, Shape image, std::int64_t classes,
+                                       std::uint64_t seed);
+
+/// Where data sets are looked for: `path` when given, else $DKFAC_DATA/<folder>, else the copy
+/// embedded in the source or installation tree. Known names: "fashion-mnist-small",
+/// "fashion-mnist", "mnist", "synthetic". Throws MissingInput listing every place it looked at.
+struct DataSource {
+  std::string name = "fashion-mnist-small";
+  std::filesystem::path path;
+  std::int64_t synthetic_train = 2048, synthetic_test = 512;
+  Shape synthetic_image{28, 28, 1};
+  std::int64_t synthetic_classes = 10;
+  std::uint64_t seed = 1;
+};
+[[nodiscard]] DataSplits load_data(const DataSource& source);
+
+/// Moves the last `count` samples of `train` to `test`, replacing it: a held-out set for choosing
+/// hyper-parameters without looking at the test set. 0 < count < train.count.
+void hold_out(DataSplits& data, std::int64_t count);
+
+/// 64-bit hash of pixels, labels and shape, to compare what ranks have read.
+[[nodiscard]] std::uint64_t fingerprint(const Dataset& data);
+
+/// Mean and standard deviation of pixel values / 255 per channel.
+struct Normalization {
+  std::vector<double> mean, stddev;
+};
+[[nodiscard]] Normalization normalization_of(const Dataset& train);
+
+}  // namespace dkfac::nn

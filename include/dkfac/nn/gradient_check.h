@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dkfac/nn/layer.h"
+
+namespace dkfac::nn {
+
+struct GradientCheckOptions {
+  double step = 1e-5;  ///< h of the central difference (f(x+h) - f(x-h)) / 2h.
+  int elements = 40;   ///< Elements probed per tensor; all when it has fewer.
+  std::uint64_t seed = 1;
+};
+
+struct GradientCheckResult {
+  double worst = 0;   ///< Largest |analytic - numeric| / max(1, largest |numeric|).
+  std::string where;  ///< "input[12]" or "weight[3]" of the worst.
+  std::int64_t checked = 0;
+};
+
+/// Compares a layer's backward() with central differences of f = sum(c * forward(x)) for fixed
+/// random c, over its input and its parameters. The layer must be bound to f64 memory (see
+/// bind_standalone); x: f64, and away from kinks by more than the step. Training mode.
+[[nodiscard]] GradientCheckResult check_gradients(Context& ctx, Layer& layer, ConstTensorView x,
+                                                  GradientCheckOptions options = {});
+
+/// Memory for a layer that belongs to no model: allocates and binds its parameters, gradients and
+/// buffers, and initialises them. Keep the result alive as long as the layer is used.
+[[nodiscard]] Tensor bind_standalone(Context& ctx, Layer& layer, DType dtype, std::uint64_t seed);
+
+}  // namespace dkfac::nn

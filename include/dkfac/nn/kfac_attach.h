@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/model.h"
+
+namespace dkfac::nn {
+
+/// Registers every layer with parameters under `model` with the optimizer, in forward order, and
+/// feeds it from their forward and backward passes until destroyed. The only file of nn that knows
+/// kfac, and the worked example of an adapter for another framework.
+class OptimizerAttachment final : public LayerObserver {
+ public:
+  OptimizerAttachment(Model& model, kfac::Optimizer& optimizer);
+  ~OptimizerAttachment() override;
+  OptimizerAttachment(const OptimizerAttachment&) = delete;
+  OptimizerAttachment& operator=(const OptimizerAttachment&) = delete;
+
+  /// Samples over all ranks and loss scale of the batch that follows.
+  void set_scale(kfac::RecordScale scale) { scale_ = scale; }
+
+  void on_forward(Layer& layer, ConstTensorView input) override;
+  void on_backward(Layer& layer, ConstTensorView grad_output) override;
+  void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                     ConstTensorView grad_output) override;
+  void on_gradients(Layer& layer) override;
+
+ private:
+  Model& model_;
+  kfac::Optimizer& optimizer_;
+  kfac::RecordScale scale_;
+  std::unordered_map<const Layer*, kfac::LayerId> ids_;
+};
+
+}  // namespace dkfac::nn

@@ -1,0 +1,175 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dkfac/nn/layer.h"
+
+namespace dkfac::nn {
+
+/// y[n,out] = x[n,in] W' + b, W[out,in]. An input of more dimensions is seen as [n, h*w*c].
+class Linear final : public Layer {
+ public:
+  Linear(std::int64_t in, std::int64_t out, bool bias = true);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  void initialize(Random& random) override;
+  [[nodiscard]] std::int64_t in() const { return in_; }
+  [[nodiscard]] std::int64_t out() const { return out_; }
+  [[nodiscard]] bool has_bias() const { return bias_; }
+
+ private:
+  std::int64_t in_, out_;
+  bool bias_;
+  ConstTensorView input_;
+  Tensor output_, input_grad_;
+};
+
+/// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in].
+struct ConvOptions {
+  int kernel_h = 3, kernel_w = 3;
+  int stride = 1;
+  int pad = 0;
+  bool bias = true;
+};
+
+/// Weights stay plain in the arena; what a backend reorders into its own format is counted.
+struct ReorderCount {
+  std::int64_t reorders = 0;
+  std::int64_t bytes = 0;
+};
+
+class Conv2d final : public Layer {
+ public:
+  Conv2d(std::int64_t in, std::int64_t out, ConvOptions options);
+  ~Conv2d() override;
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  void initialize(Random& random) override;
+  [[nodiscard]] std::int64_t in() const { return in_; }
+  [[nodiscard]] std::int64_t out() const { return out_; }
+  [[nodiscard]] const ConvOptions& options() const { return options_; }
+  [[nodiscard]] ReorderCount reorders() const;  ///< Since construction.
+
+ private:
+  struct Plan;  ///< Backend state for the current shapes: oneDNN primitives and reordered weights.
+  std::int64_t in_, out_;
+  ConvOptions options_;
+  ConstTensorView input_;
+  Tensor output_, input_grad_;
+  std::unique_ptr<Plan> plan_;
+};
+
+/// Batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the batch is cut
+/// into `groups` equal runs of consecutive samples (ghost batches, Hoffer et al. 2017), each
+/// normalised by its own statistics; running statistics (unbiased variance) move by `momentum`
+/// towards the mean over the groups. Evaluation uses the running ones.
+struct BatchNormOptions {
+  std::int64_t groups = 1;
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+};
+
+class BatchNorm2d final : public Layer {
+ public:
+  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {});
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  void initialize(Random& random) override;
+  [[nodiscard]] std::int64_t channels() const { return channels_; }
+  [[nodiscard]] const BatchNormOptions& options() const { return options_; }
+
+ private:
+  std::int64_t channels_;
+  BatchNormOptions options_;
+  ConstTensorView input_;
+  Tensor output_, input_grad_, mean_, inv_std_;
+};
+
+class Relu final : public Layer {
+ public:
+  [[nodiscard]] std::string describe() const override { return "ReLU"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  Tensor output_, input_grad_;
+};
+
+enum class PoolKind : std::uint8_t { max, average };
+
+/// Windows of kernel x kernel with the given stride, no padding; a last partial window is dropped.
+class Pool2d final : public Layer {
+ public:
+  Pool2d(PoolKind kind, int kernel, int stride);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  PoolKind kind_;
+  int kernel_, stride_;
+  Shape input_shape_;
+  Tensor output_, input_grad_, argmax_;
+};
+
+/// [n,h,w,c] -> [n,c], the mean over positions.
+class GlobalAveragePool final : public Layer {
+ public:
+  [[nodiscard]] std::string describe() const override { return "GlobalAveragePool"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  Shape input_shape_;
+  Tensor output_, input_grad_;
+};
+
+/// Layers one after another. Children are named `path.i`, or by the names given to add().
+class Sequential final : public Layer {
+ public:
+  Sequential() = default;
+  Sequential& add(std::string child, std::unique_ptr<Layer> layer);
+  template <class T, class... Args>
+  Sequential& add(std::string child, Args&&... args) {
+    return add(std::move(child), std::make_unique<T>(std::forward<Args>(args)...));
+  }
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  void visit(const std::function<void(Layer&)>& f) override;
+  void set_name(const std::string& path) override;
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
+};
+
+/// y = body(x) + shortcut(x); the identity when `shortcut` is null.
+class Residual final : public Layer {
+ public:
+  explicit Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut = nullptr);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  void visit(const std::function<void(Layer&)>& f) override;
+  void set_name(const std::string& path) override;
+
+ private:
+  std::unique_ptr<Layer> body_, shortcut_;
+  Tensor output_, input_grad_;
+};
+
+}  // namespace dkfac::nn

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dkfac/core/tensor.h"
+#include "dkfac/nn/data.h"
+
+namespace dkfac::nn {
+
+/// Order and sharding of samples; pure functions of their arguments, equal at every rank count.
+struct SamplerOptions {
+  std::int64_t count = 0;         ///< Samples of the data set.
+  std::int64_t global_batch = 0;  ///< Over all ranks.
+  std::uint64_t seed = 1;
+  bool shuffle = true;    ///< A new permutation each epoch, keyed by (seed, epoch).
+  bool drop_last = true;  ///< Leave out a last batch that is not full.
+};
+
+/// This rank's share of one global batch.
+struct BatchIndices {
+  std::vector<std::int64_t> samples;  ///< Indices into the data set; may be empty on some ranks.
+  std::int64_t global_batch = 0;      ///< Samples over all ranks.
+};
+
+[[nodiscard]] std::int64_t batches_per_epoch(const SamplerOptions& options);
+[[nodiscard]] std::vector<std::int64_t> epoch_order(const SamplerOptions& options,
+                                                    std::int64_t epoch);
+/// Batch b of the epoch is order[b*B, ...); rank r takes the r-th of `size` consecutive shares,
+/// whose lengths differ by at most one. Over all ranks each sample comes exactly once per epoch (at
+/// most once with drop_last).
+[[nodiscard]] BatchIndices batch_indices(const SamplerOptions& options,
+                                         std::span<const std::int64_t> order, std::int64_t batch,
+                                         int rank, int size);
+
+struct Batch {
+  ConstTensorView images;  ///< [n,h,w,c], normalised; f32 or f64
+  std::span<const std::int32_t> labels;
+  std::int64_t global_batch = 0;
+};
+
+/// Delivers this rank's normalised batches of one epoch after another, prepared by a thread ahead
+/// of time into a bounded set of buffers. An exception of that thread comes out of next().
+class Loader {
+ public:
+  Loader(const Dataset& data, Normalization normalization, SamplerOptions options, int rank,
+         int size, DType dtype, int prefetch = 2);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  void start_epoch(std::int64_t epoch);
+  /// The next batch, valid until the following call; false at the end of the epoch.
+  bool next(Batch& batch);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dkfac::nn

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac::nn {
+
+/// Sums over this rank's batch; the caller divides by the samples of all ranks.
+struct LossSum {
+  double loss = 0;           ///< Sum of the samples' losses.
+  std::int64_t correct = 0;  ///< Samples whose largest logit is the label's (the first of equals).
+};
+
+/// Softmax cross-entropy with label smoothing a: the sample's loss is
+/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f32 or f64; labels in
+/// [0, classes). grad[n,classes] = scale * d loss / d logits; an empty grad is not computed.
+/// Computed with the maximum subtracted, so large logits do not overflow. Throws InvalidArgument
+/// for a label out of range.
+LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
+                              std::span<const std::int32_t> labels, double smoothing, double scale,
+                              TensorView grad);
+
+}  // namespace dkfac::nn
