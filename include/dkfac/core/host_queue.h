@@ -33,12 +33,14 @@ class HostQueue : public std::enable_shared_from_this<HostQueue> {
   bool progress();           ///< Advances once; true when nothing is left. Never blocks.
   void wait(Ticket ticket);  ///< Advances until the ticket is done, yielding the core in between.
   void drain() { wait(submitted_); }
+  /// Drops unfinished tasks, which counts as a failure; nothing happens when there are none.
+  void cancel() noexcept;
   [[nodiscard]] bool done(Ticket ticket) const { return ticket <= completed_; }
   [[nodiscard]] Ticket last() const { return submitted_; }
 
  private:
   HostQueue() = default;
-  void fail();
+  void fail() noexcept;
 
   std::deque<std::unique_ptr<HostTask>> tasks_;
   Ticket submitted_ = 0;

@@ -15,8 +15,8 @@ class Tensor {
   Tensor() = default;
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
-  Tensor(Tensor&&) noexcept = default;
-  Tensor& operator=(Tensor&&) noexcept = default;
+  Tensor(Tensor&& other) noexcept;  ///< The source becomes an empty tensor.
+  Tensor& operator=(Tensor&& other) noexcept;
   ~Tensor() = default;
 
   /// Uninitialised. Throws InvalidArgument when the size overflows.
@@ -44,6 +44,7 @@ class Tensor {
 
  private:
   struct Free {
+    Device device;
     void operator()(std::byte* bytes) const noexcept;
   };
   std::unique_ptr<std::byte, Free> storage_;

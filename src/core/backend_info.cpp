@@ -1,0 +1,49 @@
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
+
+#include "core/cpu/library_info.h"
+#include "core/cuda/runtime.h"
+
+namespace dkfac {
+namespace {
+
+/// OpenBLAS kernel sets that use AVX-512; every other one does half the work per instruction.
+bool is_avx512_core(std::string_view core) {
+  static constexpr std::array<std::string_view, 4> kNames = {"SkylakeX", "Cooperlake",
+                                                             "SapphireRapids", "Zen4"};
+  return std::find(kNames.begin(), kNames.end(), core) != kNames.end();
+}
+
+std::string coretype_warning(const cpu::BlasInfo& blas) {
+  const char* preset = std::getenv("OPENBLAS_CORETYPE");
+  if (preset == nullptr || !blas.present || !cpu::has_avx512() || is_avx512_core(blas.core)) {
+    return {};
+  }
+  return detail::concat("OPENBLAS_CORETYPE=", preset, " holds OpenBLAS at its ", blas.core,
+                        " kernels, about half of what this AVX-512 processor can do; "
+                        "unset it before the program starts");
+}
+
+}  // namespace
+
+BackendInfo backend_info() {
+  const cpu::BlasInfo blas = cpu::blas_info();
+  const cpu::OnednnInfo onednn = cpu::onednn_info();
+  BackendInfo info;
+  info.blas = blas.present;
+  info.onednn = onednn.present;
+  info.cuda = cuda::device_count() > 0;
+  info.blas_config = blas.config;
+  info.blas_core = blas.core;
+  info.onednn_version = onednn.version;
+  info.onednn_isa = onednn.isa;
+  info.warning = coretype_warning(blas);
+  return info;
+}
+
+}  // namespace dkfac

@@ -1,0 +1,87 @@
+#include "dkfac/core/context.h"
+
+#include <algorithm>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+#include "core/allocation.h"
+#include "core/context_impl.h"
+
+namespace dkfac {
+namespace {
+
+constexpr std::size_t kSmallestBlock = std::size_t{1} << 20;
+
+std::size_t total_bytes(const std::vector<Tensor>& blocks) {
+  std::size_t bytes = 0;
+  for (const Tensor& block : blocks) bytes += block.bytes();
+  return bytes;
+}
+
+void add_block(Context& ctx, std::size_t bytes) {
+  Context::Impl& impl = ctx.impl();
+  const std::size_t size = detail::align_up(std::max(bytes, kSmallestBlock));
+  impl.blocks.push_back(
+      Tensor::empty(ctx, Shape{static_cast<std::int64_t>(size / sizeof(float))}, DType::f32));
+  ++impl.growths;
+}
+
+}  // namespace
+
+Context::Context(Device device, ContextOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->device = device;
+  impl_->options = options;
+  DKFAC_CHECK(options.threads >= 0, "[context] threads is ", options.threads,
+              "; it must be > 0, or 0 to leave the number of threads as it is");
+  if (device.is_cuda()) impl_->owned_stream.emplace(device);
+  if (options.threads > 0) set_threads(options.threads);
+}
+
+Context::~Context() = default;
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+
+Device Context::device() const { return impl_->device; }
+Stream Context::stream() const {
+  return impl_->owned_stream ? impl_->owned_stream->view() : Stream::cpu();
+}
+Backend Context::backend() const { return impl_->options.backend; }
+int Context::threads() const { return dkfac::threads(); }
+std::size_t Context::scratch_bytes() const { return total_bytes(impl_->blocks); }
+std::int64_t Context::scratch_growths() const { return impl_->growths; }
+
+Scratch::Scratch(Context& ctx) : ctx_(ctx) {
+  Context::Impl& impl = ctx.impl();
+  if (impl.scopes == 0 && impl.blocks.size() > 1) {
+    // One block for all that was needed at once: nothing is skipped, and it grows no more.
+    const std::size_t bytes = total_bytes(impl.blocks);
+    impl.blocks.clear();
+    add_block(ctx, bytes);
+  }
+  ++impl.scopes;
+  block_ = impl.block;
+  offset_ = impl.offset;
+}
+
+Scratch::~Scratch() {
+  Context::Impl& impl = ctx_.impl();
+  impl.block = block_;
+  impl.offset = offset_;
+  --impl.scopes;
+}
+
+TensorView Scratch::take(Shape shape, DType dtype) {
+  Context::Impl& impl = ctx_.impl();
+  const std::size_t bytes = detail::align_up(detail::checked_bytes("scratch", shape, dtype));
+  while (impl.block < impl.blocks.size() && impl.blocks[impl.block].bytes() - impl.offset < bytes) {
+    ++impl.block;
+    impl.offset = 0;
+  }
+  if (impl.block == impl.blocks.size()) add_block(ctx_, bytes);
+  std::byte* top = static_cast<std::byte*>(impl.blocks[impl.block].view().raw()) + impl.offset;
+  impl.offset += bytes;
+  return TensorView(top, dtype, shape, impl.device);
+}
+
+}  // namespace dkfac

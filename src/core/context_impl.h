@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/tensor.h"
+
+namespace dkfac {
+
+struct Context::Impl {
+  Device device;
+  ContextOptions options;
+  std::optional<OwnedStream> owned_stream;  ///< CUDA only; host operations run inline.
+
+  // Scratch: a stack over `blocks`; (block, offset) is its top.
+  std::vector<Tensor> blocks;
+  std::size_t block = 0;
+  std::size_t offset = 0;
+  int scopes = 0;
+  std::int64_t growths = 0;
+};
+
+}  // namespace dkfac

@@ -1,0 +1,61 @@
+#include "dkfac/core/host_queue.h"
+
+#include <thread>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac {
+
+std::shared_ptr<HostQueue> HostQueue::make() { return std::shared_ptr<HostQueue>(new HostQueue()); }
+
+HostQueue::Ticket HostQueue::submit(std::unique_ptr<HostTask> task) {
+  if (error_) std::rethrow_exception(error_);
+  DKFAC_CHECK(task != nullptr, "[host_queue] submitted task is null");
+  tasks_.push_back(std::move(task));
+  return ++submitted_;
+}
+
+bool HostQueue::progress() {
+  if (error_) std::rethrow_exception(error_);
+  if (tasks_.empty()) return true;
+  try {
+    if (tasks_.front()->advance()) {
+      tasks_.pop_front();
+      ++completed_;
+    }
+  } catch (...) {
+    fail();
+    throw;
+  }
+  return tasks_.empty();
+}
+
+void HostQueue::wait(Ticket ticket) {
+  DKFAC_CHECK(ticket <= submitted_, "[host_queue] wait for ticket ", ticket, "; only ", submitted_,
+              " were submitted");
+  if (error_) std::rethrow_exception(error_);
+  while (!done(ticket)) {
+    const Ticket before = completed_;
+    progress();
+    if (completed_ == before) std::this_thread::yield();
+  }
+}
+
+void HostQueue::cancel() noexcept {
+  if (tasks_.empty()) return;
+  try {
+    throw Error("[host_queue] the stream was destroyed before its work was done; synchronize it");
+  } catch (...) {
+    fail();
+  }
+}
+
+// Called while an exception is handled.
+void HostQueue::fail() noexcept {
+  error_ = std::current_exception();
+  // Moved out first: a task's destructor may look at this queue.
+  const auto dropped = std::exchange(tasks_, {});
+}
+
+}  // namespace dkfac

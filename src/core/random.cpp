@@ -1,0 +1,89 @@
+#include "dkfac/core/random.h"
+
+#include <cassert>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+namespace dkfac {
+namespace {
+
+constexpr std::uint32_t low(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
+constexpr std::uint32_t high(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
+
+/// Calls draw() for each element of contiguous host memory.
+template <class Draw>
+void fill_with(const char* operation, TensorView x, Draw&& draw) {
+  DKFAC_CHECK(!x.device().is_cuda() && x.is_contiguous(), "[", operation,
+              "] needs contiguous host memory; fill a host tensor and copy it");
+  DKFAC_CHECK(x.dtype() == DType::f64 || x.dtype() == DType::f32, "[", operation, "] dtype is ",
+              x.dtype(), "; it must be f64 or f32");
+  const std::int64_t n = x.numel();
+  if (x.dtype() == DType::f64) {
+    for (double* p = x.data<double>(); p != x.data<double>() + n; ++p) *p = draw();
+  } else {
+    for (float* p = x.data<float>(); p != x.data<float>() + n; ++p) *p = static_cast<float>(draw());
+  }
+}
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key) noexcept {
+  constexpr int kRounds = 10;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53U} * counter[0];
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57U} * counter[2];
+    counter = {high(b) ^ counter[1] ^ key[0], low(b), high(a) ^ counter[3] ^ key[1], low(a)};
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  return counter;
+}
+
+std::uint32_t Random::next_u32() noexcept {
+  if (used_ == 4) {
+    words_ = philox4x32({low(block_), high(block_), low(stream_), high(stream_)},
+                        {low(seed_), high(seed_)});
+    ++block_;
+    used_ = 0;
+  }
+  return words_[static_cast<std::size_t>(used_++)];
+}
+
+std::uint64_t Random::next_u64() noexcept {
+  const std::uint64_t first = next_u32();
+  return first | (std::uint64_t{next_u32()} << 32);
+}
+
+double Random::uniform() noexcept { return static_cast<double>(next_u64() >> 11) * 0x1p-53; }
+
+double Random::normal() noexcept {
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));  // 1 - u is never 0.
+  return radius * std::cos(2.0 * std::numbers::pi * uniform());
+}
+
+std::uint64_t Random::below(std::uint64_t n) noexcept {
+  assert(n > 0);
+  // The first 2^64 mod n values are refused, which leaves a whole multiple of n.
+  const std::uint64_t refused = (0 - n) % n;
+  std::uint64_t x = next_u64();
+  while (x < refused) x = next_u64();
+  return x % n;
+}
+
+void Random::shuffle(std::span<std::int64_t> items) noexcept {
+  for (std::size_t left = items.size(); left > 1; --left) {
+    std::swap(items[left - 1], items[static_cast<std::size_t>(below(left))]);
+  }
+}
+
+void fill_uniform(TensorView x, double lo, double hi, Random& random) {
+  fill_with("fill_uniform", x, [&] { return lo + (hi - lo) * random.uniform(); });
+}
+
+void fill_normal(TensorView x, double mean, double stddev, Random& random) {
+  fill_with("fill_normal", x, [&] { return mean + stddev * random.normal(); });
+}
+
+}  // namespace dkfac

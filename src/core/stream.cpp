@@ -1,0 +1,99 @@
+#include "dkfac/core/stream.h"
+
+#include <utility>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/host_queue.h"
+
+#include "core/cuda/runtime.h"
+
+namespace dkfac {
+
+void Stream::synchronize() const {
+  if (device_.is_cuda()) return cuda::synchronize(device_, native_);
+  if (queue_ != nullptr) queue_->drain();
+}
+
+void Stream::wait(const Event& event) const {
+  if (event.device_.is_cuda()) {
+    if (event.native_ == nullptr) return;
+    if (device_.is_cuda()) return cuda::stream_wait(device_, native_, event.native_);
+    return cuda::synchronize(event.device_, event.native_);
+  }
+  if (!event.done()) event.queue_->wait(event.ticket_);
+}
+
+bool Stream::progress() const { return queue_ == nullptr || queue_->progress(); }
+
+Event::Event(Device device) : device_(device) {
+  if (device_.is_cuda()) native_ = cuda::create_event(device_);
+}
+
+Event::~Event() {
+  if (native_ != nullptr) cuda::destroy_event(device_, native_);
+}
+
+Event::Event(Event&& other) noexcept
+    : device_(other.device_),
+      queue_(std::move(other.queue_)),
+      ticket_(std::exchange(other.ticket_, 0)),
+      native_(std::exchange(other.native_, nullptr)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(queue_, other.queue_);
+  std::swap(ticket_, other.ticket_);
+  std::swap(native_, other.native_);
+  return *this;
+}
+
+void Event::record(Stream stream) {
+  DKFAC_CHECK(stream.device() == device_, "[event] an event of ", device_,
+              " cannot be recorded on a stream of ", stream.device());
+  if (device_.is_cuda()) return cuda::record(device_, native_, stream.native());
+  if (stream.queue() == nullptr) {
+    queue_.reset();
+    ticket_ = 0;
+    return;
+  }
+  queue_ = stream.queue()->shared_from_this();
+  ticket_ = queue_->last();
+}
+
+bool Event::done() const {
+  if (native_ != nullptr) return cuda::done(device_, native_);
+  return queue_ == nullptr || queue_->done(ticket_);
+}
+
+OwnedStream::OwnedStream(Device device) : device_(device) {
+  if (device_.is_cuda()) {
+    native_ = cuda::create_stream(device_);
+  } else {
+    queue_ = HostQueue::make();
+  }
+}
+
+OwnedStream::~OwnedStream() {
+  if (queue_ != nullptr) queue_->cancel();
+  if (native_ != nullptr) cuda::destroy_stream(device_, native_);
+}
+
+OwnedStream::OwnedStream(OwnedStream&& other) noexcept
+    : device_(other.device_),
+      queue_(std::move(other.queue_)),
+      native_(std::exchange(other.native_, nullptr)) {}
+
+OwnedStream& OwnedStream::operator=(OwnedStream&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(queue_, other.queue_);
+  std::swap(native_, other.native_);
+  return *this;
+}
+
+Stream OwnedStream::view() const {
+  if (device_.is_cuda()) return Stream::cuda(native_, device_.index);
+  DKFAC_CHECK(queue_ != nullptr, "[stream] this stream was moved from");
+  return Stream::host(*queue_);
+}
+
+}  // namespace dkfac

@@ -1,0 +1,62 @@
+#include "dkfac/core/tensor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
+
+#include "core/allocation.h"
+#include "core/cuda/runtime.h"
+
+namespace dkfac {
+
+void Tensor::Free::operator()(std::byte* bytes) const noexcept {
+  if (device.is_cuda()) {
+    cuda::release(device, bytes);
+  } else {
+    std::free(bytes);
+  }
+}
+
+Tensor::Tensor(Tensor&& other) noexcept
+    : storage_(std::move(other.storage_)), view_(std::exchange(other.view_, {})) {}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  storage_ = std::move(other.storage_);
+  view_ = std::exchange(other.view_, {});
+  return *this;
+}
+
+Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
+  const Device device = ctx.device();
+  // A tensor of no elements has storage too, so that it is told from "no tensor".
+  const std::size_t bytes =
+      std::max(detail::align_up(detail::checked_bytes("tensor", shape, dtype)), detail::kAlignment);
+  std::byte* data = device.is_cuda()
+                        ? cuda::allocate(device, bytes)
+                        : static_cast<std::byte*>(std::aligned_alloc(detail::kAlignment, bytes));
+  if (data == nullptr) {
+    throw Error(detail::concat("[tensor] out of memory for ", bytes, " bytes of ", shape, " ",
+                               dtype, "; use a smaller batch or model"));
+  }
+  Tensor out;
+  out.storage_ = std::unique_ptr<std::byte, Free>(data, Free{device});
+  out.view_ = TensorView(data, dtype, shape, device);
+  return out;
+}
+
+Tensor Tensor::zeros(Context& ctx, Shape shape, DType dtype) {
+  Tensor out = empty(ctx, shape, dtype);
+  ops::fill(ctx, out, 0.0);
+  return out;
+}
+
+Tensor Tensor::copy_of(Context& ctx, ConstTensorView source) {
+  Tensor out = empty(ctx, source.shape(), source.dtype());
+  ops::copy(ctx, source, out);
+  return out;
+}
+
+}  // namespace dkfac

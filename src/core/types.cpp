@@ -1,0 +1,64 @@
+#include "dkfac/core/types.h"
+
+#include "dkfac/core/error.h"
+
+namespace dkfac {
+
+std::size_t size_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+  }
+  return 0;
+}
+
+std::string_view name_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i32:
+      return "i32";
+  }
+  return "?";
+}
+
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
+
+Shape::Shape(std::initializer_list<std::int64_t> dims)
+    : Shape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
+
+Shape::Shape(std::span<const std::int64_t> dims) {
+  DKFAC_CHECK(dims.size() <= static_cast<std::size_t>(kMaxDims), "[shape] ", dims.size(),
+              " dimensions; at most ", kMaxDims, " are possible");
+  for (const std::int64_t extent : dims) {
+    DKFAC_CHECK(extent >= 0, "[shape] extent ", extent, " of dimension ", ndim_,
+                " is negative; it must be >= 0");
+    dims_[static_cast<std::size_t>(ndim_++)] = extent;
+  }
+}
+
+std::int64_t Shape::numel() const noexcept {
+  std::int64_t product = 1;
+  for (int i = 0; i < ndim_; ++i) product *= (*this)[i];
+  return product;
+}
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  out << '[';
+  for (int i = 0; i < shape.ndim(); ++i) out << (i == 0 ? "" : ", ") << shape[i];
+  return out << ']';
+}
+
+}  // namespace dkfac
