@@ -1,0 +1,32 @@
+# Installs headers, libraries and the package file. Three export sets, so that somebody who links
+# dkfac::kfac needs neither zlib nor the libraries of the program: core, comm and kfac always; nn
+# and app as components.
+include(CMakePackageConfigHelpers)
+set(DKFAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dkfac)
+
+get_property(layers GLOBAL PROPERTY DKFAC_LAYERS)
+foreach(layer ${layers})
+  set(export dkfacTargets)
+  if(layer MATCHES "nn|app")
+    set(export dkfac_${layer}Targets)
+  endif()
+  install(TARGETS dkfac_${layer} EXPORT ${export})
+  install(DIRECTORY include/dkfac/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
+  list(APPEND exports ${export})
+endforeach()
+list(REMOVE_DUPLICATES exports)
+foreach(export ${exports})
+  install(EXPORT ${export} NAMESPACE dkfac:: DESTINATION ${DKFAC_PACKAGE_DIR})
+endforeach()
+if(TARGET dkfac)
+  install(TARGETS dkfac)
+  install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/dkfac)
+endif()
+install(DIRECTORY data DESTINATION ${CMAKE_INSTALL_DATADIR}/dkfac)
+
+configure_package_config_file(cmake/dkfacConfig.cmake.in dkfacConfig.cmake
+  INSTALL_DESTINATION ${DKFAC_PACKAGE_DIR})
+write_basic_package_version_file(dkfacConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/dkfacConfig.cmake ${PROJECT_BINARY_DIR}/dkfacConfigVersion.cmake
+              cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake
+        DESTINATION ${DKFAC_PACKAGE_DIR})

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Checks the rules of docs/design.md, "The house", on every file.
+
+core <- comm <- kfac <- nn <- app; nn meets kfac in kfac_attach alone; no vendor header in a public
+header but comm/mpi.h; vendor headers only in the backend files; no conditional compilation in
+shared code; no file over 400 lines. `--self-test` proves that each rule can fail.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ORDER = ["core", "comm", "kfac", "nn", "app"]
+MAX_LINES = 400
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
+CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b", re.M)
+
+# Vendor header -> where it may be included.
+VENDORS = [
+    (re.compile(r"^mpi\.h$"), re.compile(r"^(include/dkfac/comm/mpi\.h|src/comm/mpi[^/]*|tests/comm/mpi[^/]*)$")),
+    (re.compile(r"^(cuda|cublas|cusolver|cudnn)"), re.compile(r"^(src|tests)/\w+/cuda/")),
+    (re.compile(r"^nccl"), re.compile(r"^(src|tests)/comm/nccl[^/]*$")),
+    (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/\w+/cpu/")),
+    (re.compile(r"^omp\.h$"), re.compile(r"^src/\w+/cpu/")),
+    (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),
+    (re.compile(r"^zlib\.h$"), re.compile(r"^(src|tests)/nn/")),
+]
+
+
+def layer_of(path):
+    parts = path.split("/")
+    if path.startswith("include/dkfac/") and len(parts) > 3:
+        return parts[2]
+    if parts[0] in ("src", "tests") and len(parts) > 2 and parts[1] in ORDER:
+        return parts[1]
+    return None
+
+
+def check_includes(path, text):
+    problems = []
+    layer = layer_of(path)
+    top = path.split("/")[0]
+    for bracket, name in INCLUDE.findall(text):
+        for pattern, allowed in VENDORS:
+            if pattern.search(name) and not allowed.search(path):
+                problems.append(f"{path}: vendor header <{name}> is not allowed here")
+        if bracket != '"':
+            continue
+        public = name.startswith("dkfac/")
+        target = name.split("/")[1] if public else name.split("/")[0]
+        if target not in ORDER:
+            continue
+        if top in ("examples", "benchmarks") and not public:
+            problems.append(f'{path}: "{name}" is internal; {top} use public headers only')
+        if top == "include" and not public:
+            problems.append(f'{path}: public header includes the internal "{name}"')
+        if layer is None:
+            continue
+        if top == "tests" and not public and target != layer:
+            problems.append(f'{path}: "{name}" is an internal header of another layer')
+        if top == "tests":
+            continue
+        if ORDER.index(target) > ORDER.index(layer):
+            problems.append(f'{path}: {layer} must not include "{name}" of {target}')
+        if layer == "nn" and target == "kfac" and "/kfac_attach" not in path:
+            problems.append(f'{path}: nn meets kfac in kfac_attach only, not through "{name}"')
+        if not public and target != layer:
+            problems.append(f'{path}: "{name}" is an internal header of {target}')
+    return problems
+
+
+def check_file(path, text):
+    problems = check_includes(path, text)
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        problems.append(f"{path}: {lines} lines, more than {MAX_LINES}; split it by responsibility")
+    if re.match(r"^(include|src)/", path) and "/cuda/" not in path and CONDITIONAL.search(text):
+        problems.append(f"{path}: conditional compilation; choose a file in CMake instead")
+    if path.endswith(".h") and "#pragma once" not in text:
+        problems.append(f"{path}: no #pragma once")
+    return problems
+
+
+def self_test():
+    bad = {
+        "include/dkfac/core/a.h": '#pragma once\n#include "dkfac/comm/b.h"\n',
+        "src/kfac/a.cpp": '#include "dkfac/nn/layer.h"\n',
+        "src/nn/layer.cpp": '#include "dkfac/kfac/optimizer.h"\n',
+        "include/dkfac/nn/x.h": '#pragma once\n#include "nn/internal.h"\n',
+        "include/dkfac/comm/nccl.h": "#pragma once\n#include <nccl.h>\n",
+        "src/kfac/b.cpp": "#include <cblas.h>\n",
+        "src/comm/self.cpp": "#include <mpi.h>\n",
+        "src/core/c.cpp": "#ifdef DKFAC_CUDA\n#endif\n",
+        "src/core/d.cpp": "\n" * 401,
+        "include/dkfac/core/e.h": "struct E {};\n",
+        "examples/f.cpp": '#include "kfac/engine.h"\n',
+        "tests/nn/g_test.cpp": '#include "kfac/engine.h"\n',
+        "src/comm/h.cpp": '#include "core/checks.h"\n',
+    }
+    good = {
+        "src/nn/kfac_attach.cpp": '#include "dkfac/kfac/optimizer.h"\n',
+        "src/comm/mpi.cpp": "#include <mpi.h>\n",
+        "tests/kfac/a_test.cpp": '#include "dkfac/nn/model.h"\n#include "kfac/engine.h"\n',
+    }
+    wrong = [p for p, t in bad.items() if len(check_file(p, t)) != 1]
+    wrong += [p for p, t in good.items() if check_file(p, t)]
+    for path in wrong:
+        print(f"self-test: wrong verdict on {path}")
+    print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+def main():
+    if "--self-test" in sys.argv[1:]:
+        return self_test()
+    files = [p for top in ("include", "src", "tests", "examples", "benchmarks")
+             for p in sorted((ROOT / top).rglob("*")) if p.suffix in SUFFIXES]
+    problems = []
+    for file in files:
+        problems += check_file(file.relative_to(ROOT).as_posix(), file.read_text())
+    for problem in problems:
+        print(problem)
+    print(f"{len(files)} files, {len(problems)} problems")
+    return 1 if problems or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

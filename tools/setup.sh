@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs what dkfac builds and tests with, from Debian's packages; does nothing when all is there.
+# Works as root and with sudo. Usage: tools/setup.sh [--quiet]
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build                                   # build
+  libopenblas-openmp-dev libdnnl-dev                      # fast CPU backend
+  libopenmpi-dev openmpi-bin                              # ranks
+  zlib1g-dev libcli11-dev libtomlplusplus-dev             # data, program
+  nlohmann-json3-dev libspdlog-dev libfmt-dev
+  libgtest-dev libeigen3-dev                              # tests
+  git python3 clang-format-14
+)
+quiet=0
+[ "${1:-}" = "--quiet" ] && quiet=1
+
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+    missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  [ $quiet = 1 ] || echo "setup: all ${#packages[@]} packages are there"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: these packages are missing: ${missing[*]}" >&2
+    echo "setup: run 'apt-get install ${missing[*]}' as root, then start again" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "setup: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y --no-install-recommends -qq "${missing[@]}" >/dev/null
+echo "setup: done"

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs all tests. Usage: tools/test.sh [ctest arguments...]
+# Tests on the larger data sets run when DKFAC_DATA names their folder, and say SKIPPED otherwise.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+tools/setup.sh
+configure_and_build dev
+ctest --preset dev "$@"
