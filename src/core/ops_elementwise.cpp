@@ -1,0 +1,170 @@
+#include <cmath>
+
+#include "dkfac/core/ops.h"
+
+#include "core/backend.h"
+#include "core/checks.h"
+
+namespace dkfac::ops {
+namespace {
+
+using detail::check_computing;
+using detail::check_device;
+using detail::check_dtype;
+using detail::check_floating;
+using detail::check_scalar;
+using detail::check_shape;
+
+bool on_cuda(const Context& ctx) { return ctx.device().is_cuda(); }
+
+void check_result(std::string_view op, const Context& ctx, ConstTensorView out) {
+  check_device(op, ctx, out, "out");
+  check_computing(op, out, "out");
+  check_scalar(op, out, "out");
+}
+
+void check_counter(std::string_view op, const Context& ctx, ConstTensorView counter,
+                   std::string_view name) {
+  check_device(op, ctx, counter, name);
+  check_dtype(op, counter, name, DType::f32);
+  check_scalar(op, counter, name);
+}
+
+/// Two operands of one computing dtype and one shape.
+void check_pair(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view x_name,
+                ConstTensorView y, std::string_view y_name) {
+  check_device(op, ctx, x, x_name);
+  check_device(op, ctx, y, y_name);
+  check_computing(op, x, x_name);
+  check_dtype(op, y, y_name, x.dtype());
+  check_shape(op, y, y_name, x.shape());
+}
+
+void check_packed(std::string_view op, const Context& ctx, ConstTensorView packed, std::int64_t d) {
+  check_device(op, ctx, packed, "packed");
+  check_computing(op, packed, "packed");
+  check_shape(op, packed, "packed", Shape{packed_size(d)});
+  detail::check_contiguous(op, packed, "packed");
+}
+
+}  // namespace
+
+void copy(Context& ctx, ConstTensorView src, TensorView dst) {
+  check_dtype("copy", dst, "dst", src.dtype());
+  check_shape("copy", dst, "dst", src.shape());
+  if (src.numel() == 0) return;
+  if (src.device().is_cuda() || dst.device().is_cuda()) return cuda::copy(ctx, src, dst);
+  cpu::copy(ctx, src, dst);
+}
+
+void fill(Context& ctx, TensorView x, double value) {
+  check_device("fill", ctx, x, "x");
+  DKFAC_CHECK(x.dtype() != DType::i32 || (std::abs(value) < 0x1p31 && std::trunc(value) == value),
+              "[fill] ", value, " is not a value of i32");
+  if (x.numel() == 0) return;
+  on_cuda(ctx) ? cuda::fill(ctx, x, value) : cpu::fill(ctx, x, value);
+}
+
+void cast(Context& ctx, ConstTensorView src, TensorView dst, double scale) {
+  check_device("cast", ctx, src, "src");
+  check_device("cast", ctx, dst, "dst");
+  check_floating("cast", src, "src");
+  check_floating("cast", dst, "dst");
+  check_shape("cast", dst, "dst", src.shape());
+  if (src.numel() == 0) return;
+  on_cuda(ctx) ? cuda::cast(ctx, src, dst, scale) : cpu::cast(ctx, src, dst, scale);
+}
+
+void axpby(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView y) {
+  check_pair("axpby", ctx, x, "x", y, "y");
+  if (x.numel() == 0) return;
+  on_cuda(ctx) ? cuda::axpby(ctx, alpha, x, beta, y) : cpu::axpby(ctx, alpha, x, beta, y);
+}
+
+void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView dst,
+                  TensorView nonfinite) {
+  check_pair("copy_checked", ctx, src, "src", dst, "dst");
+  check_counter("copy_checked", ctx, nonfinite, "nonfinite");
+  if (src.numel() == 0) return;
+  on_cuda(ctx) ? cuda::copy_checked(ctx, scale, src, dst, nonfinite)
+               : cpu::copy_checked(ctx, scale, src, dst, nonfinite);
+}
+
+void round_to(Context& ctx, DType type, double scale, ConstTensorView src, TensorView dst,
+              TensorView underflow) {
+  check_pair("round_to", ctx, src, "src", dst, "dst");
+  DKFAC_CHECK(type != DType::i32, "[round_to] type is i32; it must be floating");
+  check_counter("round_to", ctx, underflow, "underflow");
+  if (src.numel() == 0) return;
+  on_cuda(ctx) ? cuda::round_to(ctx, type, scale, src, dst, underflow)
+               : cpu::round_to(ctx, type, scale, src, dst, underflow);
+}
+
+void dot(Context& ctx, ConstTensorView x, ConstTensorView y, TensorView out) {
+  check_pair("dot", ctx, x, "x", y, "y");
+  check_result("dot", ctx, out);
+  on_cuda(ctx) ? cuda::dot(ctx, x, y, out) : cpu::dot(ctx, x, y, out);
+}
+
+void sum(Context& ctx, ConstTensorView x, TensorView out) {
+  check_device("sum", ctx, x, "x");
+  check_computing("sum", x, "x");
+  check_result("sum", ctx, out);
+  on_cuda(ctx) ? cuda::sum(ctx, x, out) : cpu::sum(ctx, x, out);
+}
+
+void max_abs(Context& ctx, ConstTensorView x, TensorView out) {
+  check_device("max_abs", ctx, x, "x");
+  check_computing("max_abs", x, "x");
+  check_result("max_abs", ctx, out);
+  on_cuda(ctx) ? cuda::max_abs(ctx, x, out) : cpu::max_abs(ctx, x, out);
+}
+
+void col_sum(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView out) {
+  check_device("col_sum", ctx, x, "x");
+  check_device("col_sum", ctx, out, "out");
+  check_computing("col_sum", x, "x");
+  detail::check_matrix("col_sum", x, "x");
+  check_dtype("col_sum", out, "out", x.dtype());
+  check_shape("col_sum", out, "out", Shape{x.dim(1)});
+  if (x.dim(1) == 0) return;
+  on_cuda(ctx) ? cuda::col_sum(ctx, alpha, x, beta, out) : cpu::col_sum(ctx, alpha, x, beta, out);
+}
+
+void count_nonfinite(Context& ctx, ConstTensorView x, TensorView count) {
+  check_device("count_nonfinite", ctx, x, "x");
+  check_computing("count_nonfinite", x, "x");
+  check_counter("count_nonfinite", ctx, count, "count");
+  if (x.numel() == 0) return;
+  on_cuda(ctx) ? cuda::count_nonfinite(ctx, x, count) : cpu::count_nonfinite(ctx, x, count);
+}
+
+void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView nonfinite) {
+  check_device("pack_lower", ctx, a, "a");
+  detail::check_square("pack_lower", a, "a");
+  check_packed("pack_lower", ctx, packed, a.dim(0));
+  check_dtype("pack_lower", a, "a", packed.dtype());
+  if (!nonfinite.empty()) check_counter("pack_lower", ctx, nonfinite, "nonfinite");
+  if (a.numel() == 0) return;
+  on_cuda(ctx) ? cuda::pack_lower(ctx, a, packed, nonfinite)
+               : cpu::pack_lower(ctx, a, packed, nonfinite);
+}
+
+void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mirror) {
+  check_device("unpack_lower", ctx, a, "a");
+  detail::check_square("unpack_lower", a, "a");
+  check_packed("unpack_lower", ctx, packed, a.dim(0));
+  check_dtype("unpack_lower", a, "a", packed.dtype());
+  if (a.numel() == 0) return;
+  on_cuda(ctx) ? cuda::unpack_lower(ctx, packed, a, mirror)
+               : cpu::unpack_lower(ctx, packed, a, mirror);
+}
+
+void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out) {
+  DKFAC_CHECK(d >= 0, "[packed_trace] d is ", d, "; it must be >= 0");
+  check_packed("packed_trace", ctx, packed, d);
+  check_result("packed_trace", ctx, out);
+  on_cuda(ctx) ? cuda::packed_trace(ctx, packed, d, out) : cpu::packed_trace(ctx, packed, d, out);
+}
+
+}  // namespace dkfac::ops
