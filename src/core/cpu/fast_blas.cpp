@@ -1,0 +1,77 @@
+#include "core/backend_linalg.h"
+#include "core/cpu/blas_symbols.h"
+#include "core/cpu/library_info.h"
+#include "core/cpu/matrix.h"
+#include "core/cpu/row_major.h"
+
+/// BLAS is column-major: a row-major matrix is its transpose there, so operands change places and
+/// the lower triangle is the upper one.
+namespace dkfac {
+
+cpu::BlasInfo cpu::blas_info() { return {true, openblas_get_config(), openblas_get_corename()}; }
+
+namespace fast {
+namespace {
+
+template <class T>
+void multiply(const Product<T>& p) {
+  if (try_onednn(p)) return;
+  const int m = blas_int("gemm", p.m), n = blas_int("gemm", p.n), k = blas_int("gemm", p.k);
+  const int lda = blas_int("gemm", p.lda), ldb = blas_int("gemm", p.ldb);
+  const int ldc = blas_int("gemm", p.ldc);
+  Blas<T>::gemm(p.trans_b ? "T" : "N", p.trans_a ? "T" : "N", &n, &m, &k, &p.alpha, p.b, &ldb, p.a,
+                &lda, &p.beta, p.c, &ldc, 1, 1);
+}
+
+/// SYRK as a whole product into a tile whose lower triangle is then added: faster than SYRK where
+/// the matrix is so narrow that half the work saves nothing.
+constexpr std::int64_t kNarrow = 64;
+
+template <class T>
+void syrk_narrow(Context& ctx, T alpha, ConstTensorView x, TensorView c) {
+  const std::int64_t d = x.dim(1);
+  Scratch scratch(ctx);
+  const auto tile = cpu::matrix_of<T>(scratch.take({d, d}, c.dtype()));
+  const T* data = x.data<T>();
+  const std::int64_t ldx = cpu::row_stride(x);
+  multiply(Product<T>{true, false, d, d, x.dim(0), alpha, data, ldx, data, ldx, T{0}, tile.data,
+                      tile.row});
+  const auto sum = cpu::matrix_of<T>(c);
+  for (std::int64_t i = 0; i < d; ++i) {
+    for (std::int64_t j = 0; j <= i; ++j) sum(i, j) += tile(i, j);
+  }
+}
+
+template <class T>
+void syrk_wide(T alpha, ConstTensorView x, TensorView c) {
+  const int d = blas_int("syrk", x.dim(1)), k = blas_int("syrk", x.dim(0));
+  const int ldx = blas_int("syrk", cpu::row_stride(x));
+  const int ldc = blas_int("syrk", cpu::row_stride(c));
+  const T one{1};
+  Blas<T>::syrk("U", "N", &d, &k, &alpha, x.data<T>(), &ldx, &one, c.data<T>(), &ldc, 1, 1);
+}
+
+}  // namespace
+
+void gemm(Context&, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
+          ConstTensorView b, double beta, TensorView c) {
+  cpu::with_real(c.dtype(), [&](auto zero) {
+    multiply(product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
+  });
+}
+
+void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
+  // Here and not in BLAS, whose versions differ on whether 0 times NaN is 0.
+  cpu::scale_lower(ctx, beta, c);
+  cpu::with_real(c.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    if (c.dim(0) <= kNarrow) {
+      syrk_narrow(ctx, static_cast<T>(alpha), x, c);
+    } else {
+      syrk_wide(static_cast<T>(alpha), x, c);
+    }
+  });
+}
+
+}  // namespace fast
+}  // namespace dkfac

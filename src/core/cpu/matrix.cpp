@@ -1,0 +1,66 @@
+#include "core/cpu/matrix.h"
+
+#include "core/backend_linalg.h"
+#include "core/cpu/parallel.h"
+
+namespace dkfac::cpu {
+namespace {
+
+/// row *= beta, where 0 does not read the row.
+template <class T>
+void scale_row(T* row, std::int64_t n, T beta) {
+  if (beta == T{0}) {
+    std::fill_n(row, n, T{0});
+  } else {
+    for (std::int64_t j = 0; j < n; ++j) row[j] *= beta;
+  }
+}
+
+/// Copies the lower triangle up in tiles, so that neither side strides through memory.
+template <class T>
+void mirror_tiles(Matrix<T> a, std::int64_t d) {
+  constexpr std::int64_t kTile = 32;
+  for (std::int64_t i0 = 0; i0 < d; i0 += kTile) {
+    for (std::int64_t j0 = 0; j0 <= i0; j0 += kTile) {
+      const std::int64_t i1 = std::min(i0 + kTile, d);
+      for (std::int64_t i = i0; i < i1; ++i) {
+        const std::int64_t j1 = std::min(j0 + kTile, i);
+        for (std::int64_t j = j0; j < j1; ++j) a(j, i) = a(i, j);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void mirror_lower(Context&, TensorView a) {
+  with_real(a.dtype(), [&](auto zero) { mirror_tiles(matrix_of<decltype(zero)>(a), a.dim(0)); });
+}
+
+void add_diagonal(Context&, TensorView a, double value) {
+  with_real(a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto m = matrix_of<T>(a);
+    for (std::int64_t i = 0; i < a.dim(0); ++i) m(i, i) += static_cast<T>(value);
+  });
+}
+
+void scale_matrix(Context&, double beta, TensorView c) {
+  if (beta == 1) return;
+  with_real(c.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto m = matrix_of<T>(c);
+    for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), c.dim(1), T(beta));
+  });
+}
+
+void scale_lower(Context&, double beta, TensorView c) {
+  if (beta == 1) return;
+  with_real(c.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto m = matrix_of<T>(c);
+    for (std::int64_t i = 0; i < c.dim(0); ++i) scale_row(&m(i, 0), i + 1, T(beta));
+  });
+}
+
+}  // namespace dkfac::cpu

@@ -1,0 +1,33 @@
+#include "dkfac/core/error.h"
+
+#include "core/backend_linalg.h"
+
+namespace dkfac::cuda {
+namespace {
+
+[[noreturn]] void refuse(const char* operation) {
+  throw DeviceError(
+      detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
+}
+
+}  // namespace
+
+void gemm(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView, double,
+          TensorView) {
+  refuse("gemm");
+}
+void syrk(Context&, double, ConstTensorView, double, TensorView) { refuse("syrk"); }
+void potrf(Context&, TensorView, TensorView) { refuse("potrf"); }
+void potri(Context&, TensorView, TensorView) { refuse("potri"); }
+void eigh(Context&, TensorView, TensorView, TensorView) { refuse("eigh"); }
+void mirror_lower(Context&, TensorView) { refuse("mirror_lower"); }
+void add_diagonal(Context&, TensorView, double) { refuse("add_diagonal"); }
+void scale_matrix(Context&, double, TensorView) { refuse("gemm"); }
+void scale_lower(Context&, double, TensorView) { refuse("syrk"); }
+void im2col(Context&, const ops::PatchSpec&, ConstTensorView, TensorView) { refuse("im2col"); }
+void patch_gram(Context&, const ops::PatchSpec&, double, ConstTensorView, double, TensorView) {
+  refuse("patch_gram");
+}
+void gram(Context&, double, ConstTensorView, double, TensorView) { refuse("gram"); }
+
+}  // namespace dkfac::cuda
