@@ -33,13 +33,17 @@ struct DataSplits {
                                const std::filesystem::path& labels, std::int64_t classes,
                                std::string name);
 
-/// Class-dependent random patterns plus noise: separable, but not trivially. Equal for equal seeds.
+/// Random smooth patterns plus noise, image [h,w,c]: each class has a weak pattern that is always
+/// added and a stronger one whose sign is random, which no linear model can see. Sample i depends
+/// on (seed, i) alone. Labels are uniformly random.
 [[nodiscard]] Dataset synthetic_images(std::int64_t count, Shape image, std::int64_t classes,
                                        std::uint64_t seed);
 
-/// Where data sets are looked for: `path` when given, else $DKFAC_DATA/<folder>, else the copy
-/// embedded in the source or installation tree. Known names: "fashion-mnist-small",
-/// "fashion-mnist", "mnist", "synthetic". Throws MissingInput listing every place it looked at.
+/// Where data sets are looked for: `path` or `path`/<name> when a path is given, else
+/// $DKFAC_DATA/<name>, else the copy in the source tree, in the installation, or in ../share/dkfac
+/// of the running program. Known names: "fashion-mnist-small", "fashion-mnist", "mnist",
+/// "synthetic". Throws MissingInput listing every place it looked at, InvalidArgument for an
+/// unknown name.
 struct DataSource {
   std::string name = "fashion-mnist-small";
   std::filesystem::path path;
@@ -57,7 +61,8 @@ void hold_out(DataSplits& data, std::int64_t count);
 /// 64-bit hash of pixels, labels and shape, to compare what ranks have read.
 [[nodiscard]] std::uint64_t fingerprint(const Dataset& data);
 
-/// Mean and standard deviation of pixel values / 255 per channel.
+/// Mean and standard deviation of pixel values / 255 per channel; 1 for the deviation of a channel
+/// that is constant.
 struct Normalization {
   std::vector<double> mean, stddev;
 };

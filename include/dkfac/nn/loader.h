@@ -25,6 +25,7 @@ struct BatchIndices {
   std::int64_t global_batch = 0;      ///< Samples over all ranks.
 };
 
+/// 0 when drop_last leaves nothing of a data set smaller than one batch.
 [[nodiscard]] std::int64_t batches_per_epoch(const SamplerOptions& options);
 [[nodiscard]] std::vector<std::int64_t> epoch_order(const SamplerOptions& options,
                                                     std::int64_t epoch);
@@ -42,17 +43,23 @@ struct Batch {
 };
 
 /// Delivers this rank's normalised batches of one epoch after another, prepared by a thread ahead
-/// of time into a bounded set of buffers. An exception of that thread comes out of next().
+/// of time into a bounded set of buffers: `prefetch` of them and the one in the caller's hands.
+/// `data` is borrowed and must not change. Used by one thread; may be destroyed at any time.
 class Loader {
  public:
+  /// f32 or f64. Throws InvalidArgument when an epoch would have no batch, or for options that do
+  /// not fit the data.
   Loader(const Dataset& data, Normalization normalization, SamplerOptions options, int rank,
          int size, DType dtype, int prefetch = 2);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
+  /// From the first batch; what was left of the epoch before is dropped. epoch >= 0.
   void start_epoch(std::int64_t epoch);
-  /// The next batch, valid until the following call; false at the end of the epoch.
+  /// The next batch, valid until the following call; false at the end of the epoch. On a rank
+  /// without a share the batch has 0 images. An exception of the thread comes out here, after the
+  /// batches before it, at each call until start_epoch().
   bool next(Batch& batch);
 
  private:

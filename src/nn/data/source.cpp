@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/data.h"
+
+namespace dkfac::nn {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct KnownSet {
+  std::string_view name;
+  std::int64_t classes;
+};
+constexpr std::array<KnownSet, 3> kIdxSets{
+    {{"fashion-mnist-small", 10}, {"fashion-mnist", 10}, {"mnist", 10}}};
+
+constexpr std::array<std::string_view, 2> kFolders{DKFAC_SOURCE_DATA_DIR, DKFAC_INSTALL_DATA_DIR};
+
+/// Folders to look in, in order.
+std::vector<fs::path> places(const DataSource& source) {
+  if (!source.path.empty()) return {source.path, source.path / source.name};
+  std::vector<fs::path> out;
+  const char* root = std::getenv("DKFAC_DATA");
+  if (root != nullptr && *root != '\0') out.push_back(fs::path(root) / source.name);
+  for (const std::string_view folder : kFolders) out.push_back(fs::path(folder) / source.name);
+  // An installation that was moved as a whole: the data lies beside the program.
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  if (!program.empty()) {
+    out.push_back(program.parent_path().parent_path() / "share/dkfac/data" / source.name);
+  }
+  return out;
+}
+
+/// The file under the names it is published with, or the first of them when none exists.
+fs::path find_file(const fs::path& folder, std::string_view part, std::string_view kind) {
+  const std::string stem = detail::concat(part, "-", kind.substr(0, kind.find('-')));
+  const std::string ending(kind.substr(kind.find('-') + 1));
+  const std::array<std::string, 4> names{stem + "-" + ending, stem + "-" + ending + ".gz",
+                                         stem + "." + ending, stem + "." + ending + ".gz"};
+  for (const std::string& name : names) {
+    std::error_code ignored;
+    if (fs::exists(folder / name, ignored)) return folder / name;
+  }
+  return folder / names.front();
+}
+
+DataSplits read_folder(const fs::path& folder, const KnownSet& set) {
+  const auto read = [&](std::string_view part, std::string_view split) {
+    return read_idx(find_file(folder, part, "images-idx3-ubyte"),
+                    find_file(folder, part, "labels-idx1-ubyte"), set.classes,
+                    detail::concat(set.name, split));
+  };
+  DataSplits out{read("train", ""), read("t10k", " test")};
+  const Dataset &a = out.train, &b = out.test;
+  if (a.height != b.height || a.width != b.width) {
+    throw DataError(detail::concat("[load_data] ", folder.string(), ": training images are ",
+                                   a.height, " x ", a.width, ", test images ", b.height, " x ",
+                                   b.width, "; the files do not belong together"));
+  }
+  return out;
+}
+
+/// Both splits come from one set, so that they share the patterns of the classes.
+DataSplits make_synthetic(const DataSource& source) {
+  DKFAC_CHECK(source.synthetic_train > 0 && source.synthetic_test > 0,
+              "[load_data] synthetic_train is ", source.synthetic_train, " and synthetic_test ",
+              source.synthetic_test, "; both must be > 0");
+  DataSplits out;
+  out.train = synthetic_images(source.synthetic_train + source.synthetic_test,
+                               source.synthetic_image, source.synthetic_classes, source.seed);
+  hold_out(out, source.synthetic_test);
+  out.test.name = "synthetic test";
+  return out;
+}
+
+}  // namespace
+
+DataSplits load_data(const DataSource& source) {
+  if (source.name == "synthetic") return make_synthetic(source);
+  const KnownSet* set = nullptr;
+  std::string known = "synthetic";
+  for (const KnownSet& candidate : kIdxSets) {
+    if (candidate.name == source.name) set = &candidate;
+    known += detail::concat(", ", candidate.name);
+  }
+  DKFAC_CHECK(set != nullptr, "[load_data] unknown data set '", source.name, "'; known are ",
+              known);
+  std::string looked;
+  for (const fs::path& place : places(source)) {
+    std::error_code ignored;
+    if (fs::exists(find_file(place, "train", "images-idx3-ubyte"), ignored)) {
+      return read_folder(place, *set);
+    }
+    looked += detail::concat("\n  ", place.string());
+  }
+  throw MissingInput(
+      detail::concat("[load_data] no ", source.name,
+                     ": train-images-idx3-ubyte or train-images-idx3-ubyte.gz is in "
+                     "none of",
+                     looked,
+                     "\ngive its folder as the data path, or set DKFAC_DATA to the folder that "
+                     "holds ",
+                     source.name, "/"));
+}
+
+void hold_out(DataSplits& data, std::int64_t count) {
+  Dataset& train = data.train;
+  DKFAC_CHECK(count > 0 && count < train.count, "[hold_out] count is ", count,
+              "; it must be > 0 and less than the ", train.count, " training samples");
+  const std::int64_t kept = train.count - count;
+  const auto first_pixel = train.pixels.begin() + kept * train.image_size();
+  Dataset& test = data.test;
+  test = Dataset{.name = train.name + " held out",
+                 .count = count,
+                 .height = train.height,
+                 .width = train.width,
+                 .channels = train.channels,
+                 .classes = train.classes,
+                 .pixels = {first_pixel, train.pixels.end()},
+                 .labels = {train.labels.begin() + kept, train.labels.end()}};
+  train.pixels.erase(first_pixel, train.pixels.end());
+  train.labels.erase(train.labels.begin() + kept, train.labels.end());
+  train.count = kept;
+}
+
+std::uint64_t fingerprint(const Dataset& data) {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
+    hash ^= hash >> 29;
+  };
+  for (const std::int64_t n : {data.count, data.height, data.width, data.channels, data.classes}) {
+    mix(static_cast<std::uint64_t>(n));
+  }
+  for (const std::int32_t label : data.labels) mix(static_cast<std::uint32_t>(label));
+  std::span<const std::uint8_t> rest = data.pixels;
+  while (!rest.empty()) {
+    const std::size_t n = std::min<std::size_t>(rest.size(), 8);
+    std::uint64_t word = 0;
+    for (std::size_t i = 0; i < n; ++i) word |= std::uint64_t{rest[i]} << (8 * i);
+    mix(word);
+    rest = rest.subspan(n);
+  }
+  mix(data.pixels.size());
+  return hash;
+}
+
+Normalization normalization_of(const Dataset& train) {
+  DKFAC_CHECK(train.count > 0 && train.channels > 0,
+              "[normalization_of] the data set is empty; give at least one image");
+  const auto channels = static_cast<std::size_t>(train.channels);
+  // Integer sums are exact, so the order and the machine do not matter.
+  std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);
+  for (std::size_t i = 0; i < train.pixels.size(); ++i) {
+    const std::uint64_t p = train.pixels[i];
+    sum[i % channels] += p;
+    squares[i % channels] += p * p;
+  }
+  Normalization out;
+  const auto n = static_cast<double>(train.pixels.size() / channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double mean = static_cast<double>(sum[c]) / n;
+    const double variance = static_cast<double>(squares[c]) / n - mean * mean;
+    out.mean.push_back(mean / 255.0);
+    out.stddev.push_back(variance > 0 ? std::sqrt(variance) / 255.0 : 1.0);
+  }
+  return out;
+}
+
+}  // namespace dkfac::nn
