@@ -49,7 +49,9 @@ struct CallInfo {
 /// recorded after the call has happened. Work of one communicator keeps the order of the calls
 /// also over several streams. Views are contiguous host memory (device memory where the backend
 /// says so). f64, f32: summed in rank order, so results are the same bits on every run and every
-/// host backend. bf16, f16: summed in rank order in f32 and rounded once.
+/// host backend. bf16, f16: summed in rank order in f32 and rounded once. i32: summed, wrapping
+/// around. Every collective takes every dtype unless it says otherwise. A view of 0 elements may be
+/// a default-constructed one.
 ///
 /// Failures throw CommError from the call, from progress() or from the wait that meets them: a
 /// time limit, a lost peer, ranks that disagree, abort() on another rank. The communicator is then
@@ -64,8 +66,11 @@ class Communicator {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] virtual std::string_view backend() const = 0;
+  /// True once a failure has made it unusable, as far as this rank knows without asking.
+  [[nodiscard]] virtual bool failed() const { return false; }
 
-  /// x = reduction over ranks of x, on every rank. ReduceOp::max: f64 and f32 only.
+  /// x = reduction over ranks of x, on every rank. ReduceOp::max: f64 and f32 only; a NaN on any
+  /// rank gives NaN.
   void all_reduce(TensorView x, ReduceOp op, Stream stream, std::string_view name = {});
   /// x is cut into size() segments of counts[r] elements, in rank order; out = sum over ranks of
   /// segment rank(). out may be that very segment of x; x is otherwise left unspecified.
@@ -96,6 +101,9 @@ class Communicator {
  protected:
   Communicator(int rank, int size, Options options);
 
+  /// Whether views and streams of this device may be passed.
+  [[nodiscard]] virtual bool supports(Device device) const { return !device.is_cuda(); }
+
   virtual void do_all_reduce(TensorView x, ReduceOp op, Stream stream, CallInfo info) = 0;
   virtual void do_reduce_scatter_v(TensorView x, std::span<const std::int64_t> counts,
                                    TensorView out, Stream stream, CallInfo info) = 0;
@@ -107,6 +115,7 @@ class Communicator {
   virtual void do_abort(std::string_view reason) noexcept = 0;
 
  private:
+  void check_stream(std::string_view op, const Stream& stream) const;
   CallInfo next_call(std::string op, std::string_view name, std::uint64_t count,
                      std::uint64_t detail, std::string dtype, std::uint64_t bytes);
 
@@ -127,7 +136,8 @@ class Communicator {
 // --- small helpers over any communicator, blocking --------------------------------------------
 
 /// Every rank's string, on every rank, in rank order.
-[[nodiscard]] std::vector<std::string> all_gather_strings(Communicator& comm, std::string_view mine);
+[[nodiscard]] std::vector<std::string> all_gather_strings(Communicator& comm,
+                                                          std::string_view mine);
 /// Throws InvalidArgument on every rank, naming the ranks that differ from rank 0, unless all ranks
 /// pass the same text. `what` says what the text is, e.g. "configuration".
 void require_equal(Communicator& comm, std::string_view text, std::string_view what);

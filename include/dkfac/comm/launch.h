@@ -12,7 +12,7 @@ namespace dkfac::comm {
 struct LaunchInfo {
   int rank = 0;
   int size = 1;
-  std::string launcher;  ///< "none", "openmpi", "slurm"
+  std::string launcher;  ///< "none", "openmpi", "slurm", "pmi" (MPICH and its kin)
 };
 [[nodiscard]] LaunchInfo detect_launch();
 

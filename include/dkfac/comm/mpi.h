@@ -1,8 +1,8 @@
 #pragma once
 
-#include <mpi.h>
-
 #include <memory>
+
+#include <mpi.h>
 
 #include "dkfac/comm/communicator.h"
 

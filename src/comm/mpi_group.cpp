@@ -1,0 +1,142 @@
+#include "comm/mpi_group.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "comm/deadline.h"
+#include "comm/mpi_error.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+constexpr int kNoticeTag = 0;
+constexpr int kFirstCallTag = 1;
+constexpr std::uint64_t kPhases = 3;
+constexpr std::size_t kNoticeBytes = 1024;  ///< Small enough to leave without a rendezvous.
+constexpr int kNoticePolls = 200;
+
+MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Comm_idup(comm, &copy, &request), "MPI_Comm_idup");
+  Deadline deadline(limit_s);
+  deadline.start();
+  for (int done = 0;;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Comm_idup");
+    if (done != 0) break;
+    if (deadline.passed()) {
+      throw CommError(detail::concat("[make_mpi] the ranks did not meet within ", limit_s,
+                                     " s (timeout_s); every rank has to make the communicator"));
+    }
+    std::this_thread::yield();
+  }
+  check_mpi(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return copy;
+}
+
+bool mpi_is_over() {
+  int finalized = 0;
+  return MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0;
+}
+
+}  // namespace
+
+void keep_for_ever(std::shared_ptr<void> memory) {
+  static std::vector<std::shared_ptr<void>> kept;
+  kept.push_back(std::move(memory));
+}
+
+std::shared_ptr<MpiGroup> MpiGroup::duplicate(MPI_Comm comm, const Options& options,
+                                              std::shared_ptr<MpiGroup> parent) {
+  const std::shared_ptr<MpiGroup> group(new MpiGroup());
+  group->parent_ = std::move(parent);
+  group->data_ = duplicate_within(comm, options.timeout_s);
+  group->checks_ = duplicate_within(comm, options.timeout_s);
+  check_mpi(MPI_Comm_rank(group->data_, &group->rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(group->data_, &group->size_), "MPI_Comm_size");
+  int* limit = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(group->data_, MPI_TAG_UB, static_cast<void*>(&limit), &found),
+            "MPI_Comm_get_attr of MPI_TAG_UB");
+  group->tag_limit_ = found != 0 ? *limit : 32767;  // the least that MPI allows
+  return group;
+}
+
+MpiGroup::~MpiGroup() {
+  // After a failure requests may be under way, and the end of MPI has freed everything.
+  if (!failure_.empty())
+    keep_for_ever(std::make_shared<std::vector<std::byte>>(std::move(scratch_)));
+  if (!failure_.empty() || mpi_is_over()) return;
+  if (data_ != MPI_COMM_NULL) MPI_Comm_free(&data_);
+  if (checks_ != MPI_COMM_NULL) MPI_Comm_free(&checks_);
+}
+
+int MpiGroup::tag(std::uint64_t sequence, int phase) const {
+  const auto usable = static_cast<std::uint64_t>(tag_limit_ - kFirstCallTag) / kPhases * kPhases;
+  const std::uint64_t number = sequence * kPhases + static_cast<std::uint64_t>(phase);
+  return kFirstCallTag + static_cast<int>(number % usable);
+}
+
+bool MpiGroup::failed() const {
+  return !failure_.empty() || (parent_ != nullptr && parent_->failed());
+}
+
+void MpiGroup::throw_if_failed() {
+  look_for_notice();
+  if (!failure_.empty()) throw CommError(failure_);
+  if (parent_ != nullptr) parent_->throw_if_failed();
+}
+
+void MpiGroup::look_for_notice() {
+  if (!failure_.empty() || size_ == 1) return;
+  int found = 0;
+  MPI_Status status;
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kNoticeTag, checks_, &found, &status), "MPI_Iprobe");
+  if (found == 0) return;
+  std::array<char, kNoticeBytes> text{};
+  // Does not wait: a notice this short has come with its envelope.
+  check_mpi(MPI_Recv(text.data(), static_cast<int>(text.size()), MPI_CHAR, status.MPI_SOURCE,
+                     kNoticeTag, checks_, MPI_STATUS_IGNORE),
+            "MPI_Recv of a failure notice");
+  text.back() = '\0';
+  failure_ = text.data();
+}
+
+void MpiGroup::fail(std::string_view text) noexcept {
+  if (!failure_.empty()) return;
+  failure_ = text;
+  if (size_ > 1 && !mpi_is_over()) send_notice();
+}
+
+void MpiGroup::send_notice() noexcept {
+  const auto notice = std::make_shared<std::vector<std::byte>>(kNoticeBytes);
+  std::vector<std::byte>& memory = *notice;
+  const std::size_t length = std::min(failure_.size(), kNoticeBytes - 1);
+  std::transform(failure_.begin(), failure_.begin() + static_cast<std::ptrdiff_t>(length),
+                 memory.begin(), [](char c) { return static_cast<std::byte>(c); });
+  std::vector<MPI_Request> requests(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    MPI_Isend(memory.data(), static_cast<int>(memory.size()), MPI_BYTE, peer, kNoticeTag, checks_,
+              &requests[static_cast<std::size_t>(peer)]);
+  }
+  for (int polls = 0, done = 0; polls < kNoticePolls && done == 0; ++polls) {
+    if (MPI_Testall(size_, requests.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS) break;
+    std::this_thread::yield();
+  }
+  for (MPI_Request& request : requests)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  keep_for_ever(notice);  // a peer that never looks leaves its request open
+}
+
+std::byte* MpiGroup::scratch(std::size_t bytes) {
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  return scratch_.data();
+}
+
+}  // namespace dkfac::comm

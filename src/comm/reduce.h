@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dkfac/comm/communicator.h"
+
+namespace dkfac::comm {
+
+/// out[i] = reduction over r of inputs[r][i], taken in the order of r: the definition of a sum on
+/// every host backend. f64, f32, i32 in their own type (i32 wraps around); bf16 and f16 in f32,
+/// rounded once. max (f64, f32): a NaN on any rank gives NaN. out may be one of the inputs.
+void reduce_in_order(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
+                     std::int64_t count, std::byte* out);
+
+}  // namespace dkfac::comm

@@ -1,0 +1,58 @@
+#include <cstring>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "comm/host_communicator.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+/// Queued like any collective, because its input may be the output of a task before it.
+class SelfTask : public HostTask {
+ public:
+  explicit SelfTask(HostCall call) : call_(std::move(call)) {}
+  bool advance() override {
+    if (call_.count() > 0 && call_.in != call_.out)
+      std::memcpy(call_.out, call_.in, static_cast<std::size_t>(call_.count()) * call_.element());
+    return true;
+  }
+
+ private:
+  HostCall call_;
+};
+
+class SelfCommunicator final : public HostCommunicator {
+ public:
+  explicit SelfCommunicator(Options options) : HostCommunicator(0, 1, options) {}
+  [[nodiscard]] std::string_view backend() const override { return "self"; }
+  [[nodiscard]] bool failed() const override { return !failure_.empty(); }
+
+ protected:
+  std::unique_ptr<HostTask> make_task(HostCall call) override {
+    return std::make_unique<SelfTask>(std::move(call));
+  }
+  void throw_if_failed() override {
+    if (failed()) throw CommError(failure_);
+  }
+  std::shared_ptr<Communicator> do_split(int color, int /*key*/, CallInfo info) override {
+    do_barrier(std::move(info));
+    if (color < 0) return nullptr;
+    return make_self(options());
+  }
+  void do_abort(std::string_view reason) noexcept override {
+    if (!failed()) failure_ = detail::concat("[abort] rank 0 aborted the group: ", reason);
+  }
+
+ private:
+  std::string failure_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_self(Options options) {
+  return std::make_shared<SelfCommunicator>(options);
+}
+
+}  // namespace dkfac::comm
