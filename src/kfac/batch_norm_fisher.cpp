@@ -1,0 +1,240 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "core/cpu/parallel.h"
+#include "core/half_bits.h"
+#include "kfac/host.h"
+
+namespace dkfac::kfac {
+namespace {
+
+constexpr std::string_view kName = "batch norm Fisher";
+
+/// Samples are added in this many parts at most, by number of samples alone: the sum has the same
+/// bits at every number of threads.
+constexpr std::int64_t kMaxParts = 16;
+
+/// Sizes and constants of one call. Statistics are f64 [groups,channels] here.
+struct Problem {
+  std::int64_t n, channels, positions, groups;
+  Layout layout;
+  const double* mean;
+  const double* inv_std;
+  double s;
+};
+
+inline double load(double x) { return x; }
+inline float load(float x) { return x; }
+inline float load(f16 x) { return detail::widen(x); }
+inline float load(bf16 x) { return detail::widen(x); }
+
+/// T of a loaded element: f64 for f64 data, f32 otherwise.
+template <class X>
+using Real = decltype(load(X{}));
+
+/// Sum over positions of dy and dy * (x - mean), per channel; rows of contiguous channels.
+template <class X>
+void sum_positions_nhwc(const Problem& p, const X* x, const X* dy, const Real<X>* mean,
+                        Real<X>* sum_dy, Real<X>* sum_product) {
+  std::fill_n(sum_dy, p.channels, Real<X>{0});
+  std::fill_n(sum_product, p.channels, Real<X>{0});
+  for (std::int64_t i = 0; i < p.positions; ++i) {
+    const X* x_row = x + i * p.channels;
+    const X* dy_row = dy + i * p.channels;
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      const Real<X> g = load(dy_row[c]);
+      sum_dy[c] += g;
+      sum_product[c] += g * (load(x_row[c]) - mean[c]);
+    }
+  }
+}
+
+/// The same for planes of contiguous positions, in lanes so that the sums vectorise.
+template <class X>
+void sum_positions_nchw(const Problem& p, const X* x, const X* dy, const Real<X>* mean,
+                        Real<X>* sum_dy, Real<X>* sum_product) {
+  constexpr std::int64_t kLanes = 16;
+  using Lanes = std::array<Real<X>, static_cast<std::size_t>(kLanes)>;
+  for (std::int64_t c = 0; c < p.channels; ++c) {
+    const X* x_plane = x + c * p.positions;
+    const X* dy_plane = dy + c * p.positions;
+    Lanes lanes_dy{}, lanes_product{};
+    Real<X>* a = lanes_dy.data();
+    Real<X>* b = lanes_product.data();
+    const auto add = [&](std::int64_t lane, std::int64_t i) {
+      const Real<X> g = load(dy_plane[i]);
+      a[lane] += g;
+      b[lane] += g * (load(x_plane[i]) - mean[c]);
+    };
+    std::int64_t i = 0;
+    for (; i + kLanes <= p.positions; i += kLanes) {
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) add(lane, i + lane);
+    }
+    for (std::int64_t lane = 0; i + lane < p.positions; ++lane) add(lane, i + lane);
+    Real<X> total_dy{0}, total_product{0};
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      total_dy += a[lane];
+      total_product += b[lane];
+    }
+    sum_dy[c] = total_dy;
+    sum_product[c] = total_product;
+  }
+}
+
+/// Rows gamma*gamma, gamma*beta, beta*beta of `sums` += this sample's products.
+template <class T>
+void add_products(const Problem& p, const T* sum_dy, const T* sum_product, const double* inv_std,
+                  double* sums) {
+  double* gg = sums;
+  double* gb = sums + p.channels;
+  double* bb = sums + 2 * p.channels;
+  for (std::int64_t c = 0; c < p.channels; ++c) {
+    const double gamma = p.s * inv_std[c] * static_cast<double>(sum_product[c]);
+    const double beta = p.s * static_cast<double>(sum_dy[c]);
+    gg[c] += gamma * gamma;
+    gb[c] += gamma * beta;
+    bb[c] += beta * beta;
+  }
+}
+
+/// partial[part, 3, channels] = sums of products over the samples of each part.
+template <class X>
+void sum_samples(Context& ctx, const Problem& p, const X* x, const X* dy, TensorView partial) {
+  const std::int64_t parts = partial.dim(0);
+  const std::int64_t step = (p.n + parts - 1) / parts;
+  Scratch scratch(ctx);
+  // Per part: sums of dy, sums of products, and the group's mean in the type of the loop.
+  const TensorView work = scratch.take({parts, 3, p.channels}, dtype_of<Real<X>>);
+  cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
+    double* sums = partial.data<double>() + part * 3 * p.channels;
+    std::fill_n(sums, 3 * p.channels, 0.0);
+    Real<X>* sum_dy = work.data<Real<X>>() + part * 3 * p.channels;
+    Real<X>* sum_product = sum_dy + p.channels;
+    Real<X>* mean = sum_product + p.channels;
+    const std::int64_t end = std::min((part + 1) * step, p.n);
+    for (std::int64_t sample = part * step; sample < end; ++sample) {
+      const std::int64_t group = sample * p.groups / p.n;
+      const std::int64_t offset = sample * p.positions * p.channels;
+      std::transform(p.mean + group * p.channels, p.mean + (group + 1) * p.channels, mean,
+                     [](double m) { return static_cast<Real<X>>(m); });
+      const auto sum_positions =
+          p.layout == Layout::nhwc ? sum_positions_nhwc<X> : sum_positions_nchw<X>;
+      sum_positions(p, x + offset, dy + offset, mean, sum_dy, sum_product);
+      add_products(p, sum_dy, sum_product, p.inv_std + group * p.channels, sums);
+    }
+  });
+}
+
+template <class Body>
+void with_element(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::f64:
+      return body(double{});
+    case DType::f32:
+      return body(float{});
+    case DType::f16:
+      return body(f16{});
+    case DType::bf16:
+      return body(bf16{});
+    case DType::i32:
+      break;
+  }
+  DKFAC_CHECK(false, "[batch norm Fisher] x is ", dtype, "; it must be a floating type");
+}
+
+/// fisher = beta*fisher + scale * sum of the parts, in part order.
+void merge(ConstTensorView partial, BatchNormFisher mode, double scale, double beta,
+           TensorView fisher) {
+  const std::int64_t channels = fisher.dim(1), rows = fisher.dim(0);
+  const double* sums = partial.data<double>();
+  with_real(kName, fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t source = mode == BatchNormFisher::diagonal ? 2 * r : r;
+      T* out = fisher.data<T>() + r * fisher.stride(0);
+      for (std::int64_t c = 0; c < channels; ++c) {
+        double total = 0;
+        for (std::int64_t part = 0; part < partial.dim(0); ++part) {
+          total += sums[(part * 3 + source) * channels + c];
+        }
+        const double old = beta == 0 ? 0 : beta * static_cast<double>(out[c]);
+        out[c] = static_cast<T>(old + scale * total);
+      }
+    }
+  });
+}
+
+void check_data(const BatchNormSpec& spec, ConstTensorView x, ConstTensorView dy) {
+  const int channel_dim = spec.layout == Layout::nhwc ? x.ndim() - 1 : 1;
+  DKFAC_CHECK((x.ndim() == 4 || x.ndim() == 2) && x.dim(channel_dim) == spec.channels,
+              "[batch norm Fisher] x has shape ", x.shape(),
+              "; it must be [n, c] or have 4 "
+              "dimensions, with ",
+              spec.channels, " channels ", spec.layout == Layout::nhwc ? "last" : "second");
+  check_shape(kName, "the output gradient", dy, x.shape());
+  DKFAC_CHECK(dy.dtype() == x.dtype(), "[batch norm Fisher] x is ", x.dtype(),
+              " and the output gradient ", dy.dtype(), "; they must be equal");
+  DKFAC_CHECK(x.is_contiguous() && dy.is_contiguous(),
+              "[batch norm Fisher] x or the output gradient has gaps; both must be contiguous");
+}
+
+std::int64_t check_statistics(const BatchNormSpec& spec, std::int64_t n, ConstTensorView mean,
+                              ConstTensorView inv_std) {
+  const std::int64_t groups = mean.ndim() == 2 ? mean.dim(0) : 1;
+  check_shape(kName, "mean", mean,
+              mean.ndim() == 2 ? Shape{groups, spec.channels} : Shape{spec.channels});
+  check_shape(kName, "inv_std", inv_std, mean.shape());
+  DKFAC_CHECK(groups > 0 && n % groups == 0, "[batch norm Fisher] ", n,
+              " samples cannot be cut into ", groups, " groups; the number must divide them");
+  return groups;
+}
+
+ConstTensorView as_f64(Context& ctx, Scratch& scratch, ConstTensorView x) {
+  const TensorView wide = scratch.take(x.shape(), DType::f64);
+  ops::cast(ctx, x, wide);
+  return wide;
+}
+
+}  // namespace
+
+std::int64_t batch_norm_rows(BatchNormFisher mode) {
+  return mode == BatchNormFisher::diagonal ? 2 : 3;
+}
+
+void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
+                               ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                               ConstTensorView grad_output, std::int64_t global_batch, double s,
+                               double beta, TensorView fisher) {
+  check_data(spec, x, grad_output);
+  DKFAC_CHECK(global_batch > 0 && std::isfinite(s), "[batch norm Fisher] global_batch is ",
+              global_batch, " and s is ", s, "; the batch must be positive and s finite");
+  check_shape(kName, "the Fisher blocks", fisher, {batch_norm_rows(mode), spec.channels});
+  require_host(kName, ctx.device());
+  const std::int64_t n = x.dim(0);
+  const std::int64_t groups = check_statistics(spec, n, mean, inv_std);
+  Scratch scratch(ctx);
+  const Problem problem{n,
+                        spec.channels,
+                        x.numel() / std::max<std::int64_t>(1, n * spec.channels),
+                        groups,
+                        spec.layout,
+                        as_f64(ctx, scratch, mean).data<double>(),
+                        as_f64(ctx, scratch, inv_std).data<double>(),
+                        s};
+  const std::int64_t parts = std::clamp<std::int64_t>(n, 1, kMaxParts);
+  const TensorView partial = scratch.take({parts, 3, spec.channels}, DType::f64);
+  with_element(x.dtype(), [&](auto zero) {
+    using X = decltype(zero);
+    sum_samples(ctx, problem, x.data<X>(), grad_output.data<X>(), partial);
+  });
+  merge(partial, mode, 1.0 / static_cast<double>(global_batch), beta, fisher);
+}
+
+}  // namespace dkfac::kfac

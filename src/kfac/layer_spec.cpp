@@ -1,0 +1,126 @@
+#include "dkfac/kfac/layer_spec.h"
+
+#include <limits>
+#include <sstream>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::kfac {
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+// Factor widths are handed to LAPACK, whose indices are 32-bit integers.
+constexpr std::int64_t kMaxWidth = std::numeric_limits<std::int32_t>::max() - 1;
+
+const char* name_of(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw"; }
+
+std::int64_t patch_width(const Conv2dSpec& s) { return s.in * s.kernel_h * s.kernel_w; }
+
+// "3x5", or "3" for two equal numbers.
+std::string pair_of(int h, int w) {
+  const std::string first = std::to_string(h);
+  return h == w ? first : first + "x" + std::to_string(w);
+}
+
+void check_range(std::string_view layer, const char* field, std::int64_t value, std::int64_t least,
+                 std::int64_t most) {
+  DKFAC_CHECK(value >= least && value <= most, "[add_layer] layer '", layer, "': ", field, " is ",
+              value, "; it must be in [", least, ", ", most, "]");
+}
+
+void check(const LinearSpec& s, std::string_view layer) {
+  check_range(layer, "in", s.in, 1, kMaxWidth);
+  check_range(layer, "out", s.out, 1, kMaxWidth);
+}
+
+void check(const Conv2dSpec& s, std::string_view layer) {
+  constexpr std::int64_t kMaxExtent = 1 << 15;  // keeps kernel_h * kernel_w within kMaxWidth
+  check_range(layer, "kernel_h", s.kernel_h, 1, kMaxExtent);
+  check_range(layer, "kernel_w", s.kernel_w, 1, kMaxExtent);
+  check_range(layer, "stride_h", s.stride_h, 1, kMaxExtent);
+  check_range(layer, "stride_w", s.stride_w, 1, kMaxExtent);
+  check_range(layer, "pad_h", s.pad_h, 0, kMaxExtent);
+  check_range(layer, "pad_w", s.pad_w, 0, kMaxExtent);
+  check_range(layer, "in", s.in, 1, kMaxWidth / (std::int64_t{s.kernel_h} * s.kernel_w));
+  check_range(layer, "out", s.out, 1, kMaxWidth);
+}
+
+void check(const BatchNormSpec& s, std::string_view layer) {
+  check_range(layer, "channels", s.channels, 1, kMaxWidth);
+}
+
+void check(const PlainSpec& s, std::string_view layer) {
+  constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
+  check_range(layer, "weight", s.weight, 0, kMaxElements);
+  check_range(layer, "bias", s.bias, 0, kMaxElements);
+}
+
+}  // namespace
+
+bool has_factors(const LayerSpec& spec) {
+  return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec);
+}
+
+std::int64_t a_dim(const LayerSpec& spec) {
+  return std::visit(
+      Overloaded{[](const LinearSpec& s) { return s.in + (s.bias ? 1 : 0); },
+                 [](const Conv2dSpec& s) { return patch_width(s) + (s.bias ? 1 : 0); },
+                 [](const auto&) { return std::int64_t{0}; }},
+      spec);
+}
+
+std::int64_t g_dim(const LayerSpec& spec) {
+  return std::visit(Overloaded{[](const LinearSpec& s) { return s.out; },
+                               [](const Conv2dSpec& s) { return s.out; },
+                               [](const auto&) { return std::int64_t{0}; }},
+                    spec);
+}
+
+std::int64_t weight_numel(const LayerSpec& spec) {
+  return std::visit(Overloaded{[](const LinearSpec& s) { return s.out * s.in; },
+                               [](const Conv2dSpec& s) { return s.out * patch_width(s); },
+                               [](const BatchNormSpec& s) { return s.channels; },
+                               [](const PlainSpec& s) { return s.weight; }},
+                    spec);
+}
+
+std::int64_t bias_numel(const LayerSpec& spec) {
+  return std::visit(Overloaded{[](const LinearSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
+                               [](const Conv2dSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
+                               [](const BatchNormSpec& s) { return s.channels; },
+                               [](const PlainSpec& s) { return s.bias; }},
+                    spec);
+}
+
+std::string describe(const LayerSpec& spec) {
+  std::ostringstream out;
+  std::visit(Overloaded{[&](const LinearSpec& s) {
+                          out << "linear " << s.in << "->" << s.out << (s.bias ? " bias" : "");
+                        },
+                        [&](const Conv2dSpec& s) {
+                          out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x"
+                              << s.kernel_w << "/" << pair_of(s.stride_h, s.stride_w) << " p"
+                              << pair_of(s.pad_h, s.pad_w) << " " << name_of(s.layout)
+                              << (s.bias ? " bias" : "");
+                        },
+                        [&](const BatchNormSpec& s) {
+                          out << "batch norm " << s.channels << " " << name_of(s.layout);
+                        },
+                        [&](const PlainSpec& s) {
+                          out << "plain " << s.weight << "+" << s.bias << " (" << s.reason << ")";
+                        }},
+             spec);
+  return std::move(out).str();
+}
+
+void validate(const LayerSpec& spec, std::string_view layer) {
+  std::visit([&](const auto& s) { check(s, layer); }, spec);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,54 @@
+#include "dkfac/kfac/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::kfac {
+
+double PolynomialLr::at(double epoch) const {
+  if (epoch < start) return lr0;
+  if (epoch >= end) return 0;
+  return lr0 * std::pow(1 - (epoch - start) / (end - start), power);
+}
+
+void PolynomialLr::validate() const {
+  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0), "[polynomial lr] lr0 is ", lr0,
+              "; it must be finite and not negative");
+  DKFAC_CHECK(start >= 0 && end > start && std::isfinite(end), "[polynomial lr] start is ", start,
+              " and end is ", end, "; end > start >= 0 must hold");
+  DKFAC_CHECK(power > 0 && std::isfinite(power), "[polynomial lr] power is ", power,
+              "; it must be positive and finite");
+}
+
+double PiecewiseLinearLr::at(double epoch) const {
+  const auto after = std::upper_bound(knots.begin(), knots.end(), epoch,
+                                      [](double e, const auto& knot) { return e < knot.first; });
+  if (after == knots.begin()) return knots.empty() ? 0 : knots.front().second;
+  const auto [e0, lr_at_e0] = *std::prev(after);
+  if (after == knots.end()) return lr_at_e0;
+  const auto [e1, lr_at_e1] = *after;
+  return std::lerp(lr_at_e0, lr_at_e1, (epoch - e0) / (e1 - e0));
+}
+
+void PiecewiseLinearLr::validate() const {
+  DKFAC_CHECK(!knots.empty(), "[piecewise linear lr] there are no knots; give at least one");
+  for (std::size_t i = 0; i < knots.size(); ++i) {
+    const auto [epoch, lr] = knots[i];
+    DKFAC_CHECK(std::isfinite(epoch) && lr >= 0 && std::isfinite(lr), "[piecewise linear lr] knot ",
+                i, " is (", epoch, ", ", lr,
+                "); epochs must be finite, rates finite and not negative");
+    DKFAC_CHECK(i == 0 || knots[i - 1].first < epoch, "[piecewise linear lr] knot ", i,
+                " is at epoch ", epoch, ", not after the one before it; epochs must ascend");
+  }
+}
+
+double warmup_factor(double epoch, double epochs, double first) {
+  DKFAC_CHECK(epochs >= 0 && std::isfinite(epochs), "[warmup factor] epochs is ", epochs,
+              "; it must be finite and not negative");
+  if (epoch >= epochs) return 1;
+  return std::lerp(first, 1.0, std::max(epoch, 0.0) / epochs);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/kfac/layer_spec.h"
+
+#include "support/fisher.h"
+
+/// Convolutions by index arithmetic: the order of memory of every layout, spelled out once.
+namespace dkfac::testing::fisher {
+
+/// Extents of a batch of images.
+struct Images {
+  std::int64_t n = 0, h = 0, w = 0;
+};
+
+/// Element of an activation with c channels.
+inline std::int64_t activation_index(ops::Layout layout, const Images& s, std::int64_t channels,
+                                     std::int64_t n, std::int64_t c, std::int64_t y,
+                                     std::int64_t x) {
+  return layout == ops::Layout::nhwc ? ((n * s.h + y) * s.w + x) * channels + c
+                                     : ((n * channels + c) * s.h + y) * s.w + x;
+}
+
+/// Element of one output's weights, hence a column of A.
+inline std::int64_t weight_index(const kfac::Conv2dSpec& s, ops::Layout layout, std::int64_t c,
+                                 std::int64_t kh, std::int64_t kw) {
+  return layout == ops::Layout::nhwc ? (kh * s.kernel_w + kw) * s.in + c
+                                     : (c * s.kernel_h + kh) * s.kernel_w + kw;
+}
+
+inline Images output_of(const kfac::Conv2dSpec& s, const Images& in) {
+  return {in.n, (in.h + 2 * s.pad_h - s.kernel_h) / s.stride_h + 1,
+          (in.w + 2 * s.pad_w - s.kernel_w) / s.stride_w + 1};
+}
+
+/// All patches, one per row in the order (n, y, x), with a last 1 for a bias. `columns` is the
+/// order of their columns; the right one is the layout of the spec.
+inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const Vector& x,
+                            ops::Layout columns) {
+  const Images out = output_of(s, in);
+  Matrix m(out.n * out.h * out.w, s.in * s.kernel_h * s.kernel_w + (s.bias ? 1 : 0));
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
+    for (std::int64_t c = 0; c < s.in; ++c) {
+      for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
+        for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
+          const std::int64_t iy = y * s.stride_h + kh - s.pad_h, ix = z * s.stride_w + kw - s.pad_w;
+          if (iy < 0 || iy >= in.h || ix < 0 || ix >= in.w) continue;
+          m(row, weight_index(s, columns, c, kh, kw)) =
+              x[static_cast<std::size_t>(activation_index(s.layout, in, s.in, n, c, iy, ix))];
+        }
+      }
+    }
+    if (s.bias) m(row, m.cols - 1) = 1;
+  }
+  return m;
+}
+
+/// Output gradients, one position per row in the order (n, y, x).
+inline Matrix naive_positions(const kfac::Conv2dSpec& s, const Images& out, const Vector& dy) {
+  Matrix m(out.n * out.h * out.w, s.out);
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
+    for (std::int64_t c = 0; c < s.out; ++c) {
+      m(row, c) = dy[static_cast<std::size_t>(activation_index(s.layout, out, s.out, n, c, y, z))];
+    }
+  }
+  return m;
+}
+
+/// Shape of an activation in the layout of the spec.
+inline Shape activation_shape(ops::Layout layout, const Images& s, std::int64_t channels) {
+  return layout == ops::Layout::nhwc ? Shape{s.n, s.h, s.w, channels}
+                                     : Shape{s.n, channels, s.h, s.w};
+}
+
+}  // namespace dkfac::testing::fisher
