@@ -20,10 +20,10 @@ Void* advance(Void* data, std::ptrdiff_t bytes) {
 
 Strides contiguous_strides(const Shape& shape) noexcept {
   Strides strides{};
-  std::int64_t step = 1;
+  std::uint64_t step = 1;  // Unsigned: a tensor without elements may have extents that overflow.
   for (int i = shape.ndim() - 1; i >= 0; --i) {
-    strides[static_cast<std::size_t>(i)] = step;
-    step *= shape[i];
+    strides[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(shape[i]);
   }
   return strides;
 }

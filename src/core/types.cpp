@@ -1,5 +1,7 @@
 #include "dkfac/core/types.h"
 
+#include <limits>
+
 #include "dkfac/core/error.h"
 
 namespace dkfac {
@@ -51,8 +53,12 @@ Shape::Shape(std::span<const std::int64_t> dims) {
 
 std::int64_t Shape::numel() const noexcept {
   std::int64_t product = 1;
-  for (int i = 0; i < ndim_; ++i) product *= (*this)[i];
-  return product;
+  bool overflow = false;
+  for (int i = 0; i < ndim_; ++i) {
+    if ((*this)[i] == 0) return 0;
+    overflow = __builtin_mul_overflow(product, (*this)[i], &product) || overflow;
+  }
+  return overflow ? std::numeric_limits<std::int64_t>::max() : product;
 }
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) {

@@ -13,7 +13,7 @@ namespace dkfac {
 /// Element types. f64 and f32 compute; bf16 and f16 are operands and wire formats; i32 is status.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
 
-[[nodiscard]] std::size_t size_of(DType dtype) noexcept;      ///< Bytes of one element.
+[[nodiscard]] std::size_t size_of(DType dtype) noexcept;       ///< Bytes of one element.
 [[nodiscard]] std::string_view name_of(DType dtype) noexcept;  ///< "f64", "f32", ...
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
@@ -29,7 +29,7 @@ class Shape {
   [[nodiscard]] std::int64_t operator[](int i) const noexcept {
     return dims_[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] std::int64_t numel() const noexcept;  ///< Product; 1 for no dimensions.
+  [[nodiscard]] std::int64_t numel() const noexcept;  ///< Product; 1 for none; saturates.
   bool operator==(const Shape&) const = default;
 
  private:

@@ -1,0 +1,136 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
+#include "dkfac/core/tensor.h"
+
+#include "core/padded.h"
+#include "support/near.h"
+
+namespace dkfac {
+namespace {
+
+using testing::Padded;
+
+template <class T>
+class Triangle : public ::testing::Test {
+ protected:
+  static constexpr T kPoison = std::numeric_limits<T>::quiet_NaN();
+  Context ctx_;
+
+  /// Lower triangle of a symmetric matrix; NaN above the diagonal and around it.
+  static Padded<T> lower(std::int64_t d, std::uint64_t seed = 1) {
+    Padded<T> a(d, d, kPoison);
+    Random random(seed);
+    a.set([&](auto r, auto c) { return c <= r ? static_cast<T>(random.normal()) : kPoison; });
+    return a;
+  }
+  static bool same(T a, T b) { return std::isnan(a) ? std::isnan(b) : a == b; }
+};
+
+struct TypeNames {
+  template <class T>
+  static std::string GetName(int) {
+    return std::string(name_of(dtype_of<T>));
+  }
+};
+using Computing = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(Triangle, Computing, TypeNames);
+
+std::vector<std::int64_t> orders() {
+  std::vector<std::int64_t> all;
+  for (std::int64_t d = 0; d <= 65; ++d) all.push_back(d);
+  all.push_back(1153);
+  return all;
+}
+
+TYPED_TEST(Triangle, RoundTripsBitForBitAndSymmetrically) {
+  for (const std::int64_t d : orders()) {
+    auto a = this->lower(d);
+    Tensor packed = Tensor::empty(this->ctx_, {ops::packed_size(d)}, dtype_of<TypeParam>);
+    ops::pack_lower(this->ctx_, a.view(), packed);
+    for (const auto mirror : {ops::Mirror::no, ops::Mirror::yes}) {
+      Padded<TypeParam> b(d, d, this->kPoison);
+      ops::unpack_lower(this->ctx_, packed, b.view(), mirror);
+      ASSERT_TRUE(b.untouched(this->same));
+      for (std::int64_t r = 0; r < d; ++r) {
+        for (std::int64_t c = 0; c <= r; ++c) {
+          ASSERT_EQ(*b.at(r, c), *a.at(r, c)) << d << ": " << r << ", " << c;
+          if (c == r) continue;
+          if (mirror == ops::Mirror::yes) {
+            ASSERT_EQ(*b.at(c, r), *a.at(r, c)) << d << ": " << r << ", " << c;
+          } else {
+            ASSERT_TRUE(std::isnan(*b.at(c, r))) << d << ": " << r << ", " << c;
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(Triangle, PacksRowAfterRow) {
+  Padded<TypeParam> a(4, 4, this->kPoison);
+  a.set([](auto r, auto c) { return static_cast<TypeParam>(10 * r + c); });
+  std::vector<TypeParam> packed(10);
+  ops::pack_lower(this->ctx_, a.view(), view_of(packed.data(), {10}));
+  EXPECT_EQ(packed, (std::vector<TypeParam>{0, 10, 11, 20, 21, 22, 30, 31, 32, 33}));
+}
+
+TYPED_TEST(Triangle, CountsNonfinitesOfTheLowerTriangleOnly) {
+  for (const std::int64_t d : {1, 7, 65, 400}) {
+    auto a = this->lower(d);  // NaN in the whole upper triangle.
+    Tensor packed = Tensor::empty(this->ctx_, {ops::packed_size(d)}, dtype_of<TypeParam>);
+    float bad = 0;
+    ops::pack_lower(this->ctx_, a.view(), packed, view_of(&bad, {1}));
+    EXPECT_EQ(bad, 0.0F);
+    *a.at(d - 1, 0) = this->kPoison;
+    *a.at(d - 1, d - 1) = -std::numeric_limits<TypeParam>::infinity();
+    ops::pack_lower(this->ctx_, a.view(), packed, view_of(&bad, {1}));
+    EXPECT_EQ(bad, d == 1 ? 1.0F : 2.0F);
+    ops::pack_lower(this->ctx_, a.view(), packed);  // Nobody asked: nothing is counted.
+    EXPECT_EQ(bad, d == 1 ? 1.0F : 2.0F);
+  }
+}
+
+TYPED_TEST(Triangle, TraceOfThePackedMatrix) {
+  for (const std::int64_t d : orders()) {
+    auto a = this->lower(d);
+    Tensor packed = Tensor::empty(this->ctx_, {ops::packed_size(d)}, dtype_of<TypeParam>);
+    ops::pack_lower(this->ctx_, a.view(), packed);
+    double expected = 0, trace = 99;
+    float narrow = 99;
+    for (std::int64_t i = 0; i < d; ++i) expected += static_cast<double>(*a.at(i, i));
+    ops::packed_trace(this->ctx_, packed, d, view_of(&trace, {1}));
+    ops::packed_trace(this->ctx_, packed, d, view_of(&narrow, {1}));
+    EXPECT_EQ(trace, expected);  // The same additions in the same order.
+    EXPECT_EQ(narrow, static_cast<float>(expected));
+  }
+}
+
+TYPED_TEST(Triangle, RefusesMismatches) {
+  Context& ctx = this->ctx_;
+  const DType dtype = dtype_of<TypeParam>;
+  const DType other = dtype == DType::f64 ? DType::f32 : DType::f64;
+  Tensor square = Tensor::zeros(ctx, {4, 4}, dtype), wide = Tensor::zeros(ctx, {4, 5}, dtype);
+  Tensor packed = Tensor::zeros(ctx, {10}, dtype), small = Tensor::zeros(ctx, {9}, dtype);
+  Tensor foreign = Tensor::zeros(ctx, {10}, other), out = Tensor::zeros(ctx, {1}, dtype);
+  Tensor gaps = Tensor::zeros(ctx, {10, 2}, dtype);
+  const TensorView strided(gaps.view().raw(), dtype, {10}, Strides{2}, Device::cpu());
+  EXPECT_THROW(ops::pack_lower(ctx, wide, packed), InvalidArgument);
+  EXPECT_THROW(ops::pack_lower(ctx, square, small), InvalidArgument);
+  EXPECT_THROW(ops::pack_lower(ctx, square, foreign), InvalidArgument);
+  EXPECT_THROW(ops::pack_lower(ctx, square, strided), InvalidArgument);
+  EXPECT_THROW(ops::pack_lower(ctx, square.view().transposed(), packed), InvalidArgument);
+  EXPECT_THROW(ops::pack_lower(ctx, square, packed, packed), InvalidArgument);
+  EXPECT_THROW(ops::unpack_lower(ctx, small, square, ops::Mirror::no), InvalidArgument);
+  EXPECT_THROW(ops::unpack_lower(ctx, foreign, square, ops::Mirror::no), InvalidArgument);
+  EXPECT_THROW(ops::packed_trace(ctx, packed, 3, out), InvalidArgument);
+  EXPECT_THROW(ops::packed_trace(ctx, packed, -5, out), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac
