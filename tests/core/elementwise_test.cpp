@@ -10,13 +10,13 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
-#include "core/padded.h"
+#include "core/framed.h"
 #include "support/near.h"
 
 namespace dkfac {
 namespace {
 
-using testing::Padded;
+using testing::Framed;
 using testing::values;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -99,7 +99,7 @@ TYPED_TEST(Elementwise, StaysInsideItsRows) {
   const auto poison = static_cast<TypeParam>(kNaN);
   const auto same = [](TypeParam a, TypeParam) { return std::isnan(a); };
   for (const std::int64_t rows : {1, 3, 400}) {
-    Padded<TypeParam> x(rows, 97, poison), y(rows, 97, poison);
+    Framed<TypeParam> x(rows, 97, poison), y(rows, 97, poison);
     x.set([](auto r, auto c) { return static_cast<TypeParam>(r * 97 + c); });
     const auto is_double = [&](auto r, auto c) { return *y.at(r, c) == 2 * *x.at(r, c); };
     const auto all = [&](auto&& f) {

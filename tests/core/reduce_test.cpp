@@ -10,14 +10,14 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 
-#include "core/padded.h"
+#include "core/framed.h"
 #include "support/near.h"
 
 namespace dkfac {
 namespace {
 
 using testing::eps;
-using testing::Padded;
+using testing::Framed;
 using testing::values;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -112,7 +112,7 @@ TYPED_TEST(Reduce, ResultsDoNotDependOnTheNumberOfThreads) {
 }
 
 TYPED_TEST(Reduce, StaysInsideItsRows) {
-  Padded<TypeParam> x(123, 45, static_cast<TypeParam>(kNaN));
+  Framed<TypeParam> x(123, 45, static_cast<TypeParam>(kNaN));
   x.set([](auto r, auto c) { return static_cast<TypeParam>(r - 2 * c); });
   double sum = 0, squares = 0;
   for (int r = 0; r < 123; ++r) {

@@ -8,13 +8,13 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
-#include "core/padded.h"
+#include "core/framed.h"
 #include "support/near.h"
 
 namespace dkfac {
 namespace {
 
-using testing::Padded;
+using testing::Framed;
 
 template <class T>
 class Triangle : public ::testing::Test {
@@ -23,8 +23,8 @@ class Triangle : public ::testing::Test {
   Context ctx_;
 
   /// Lower triangle of a symmetric matrix; NaN above the diagonal and around it.
-  static Padded<T> lower(std::int64_t d, std::uint64_t seed = 1) {
-    Padded<T> a(d, d, kPoison);
+  static Framed<T> lower(std::int64_t d, std::uint64_t seed = 1) {
+    Framed<T> a(d, d, kPoison);
     Random random(seed);
     a.set([&](auto r, auto c) { return c <= r ? static_cast<T>(random.normal()) : kPoison; });
     return a;
@@ -54,7 +54,7 @@ TYPED_TEST(Triangle, RoundTripsBitForBitAndSymmetrically) {
     Tensor packed = Tensor::empty(this->ctx_, {ops::packed_size(d)}, dtype_of<TypeParam>);
     ops::pack_lower(this->ctx_, a.view(), packed);
     for (const auto mirror : {ops::Mirror::no, ops::Mirror::yes}) {
-      Padded<TypeParam> b(d, d, this->kPoison);
+      Framed<TypeParam> b(d, d, this->kPoison);
       ops::unpack_lower(this->ctx_, packed, b.view(), mirror);
       ASSERT_TRUE(b.untouched(this->same));
       for (std::int64_t r = 0; r < d; ++r) {
@@ -73,7 +73,7 @@ TYPED_TEST(Triangle, RoundTripsBitForBitAndSymmetrically) {
 }
 
 TYPED_TEST(Triangle, PacksRowAfterRow) {
-  Padded<TypeParam> a(4, 4, this->kPoison);
+  Framed<TypeParam> a(4, 4, this->kPoison);
   a.set([](auto r, auto c) { return static_cast<TypeParam>(10 * r + c); });
   std::vector<TypeParam> packed(10);
   ops::pack_lower(this->ctx_, a.view(), view_of(packed.data(), {10}));

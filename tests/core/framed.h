@@ -9,9 +9,9 @@ namespace dkfac::testing {
 /// Matrix [rows, columns] inside a larger one: the row stride exceeds the width, and what lies
 /// outside holds `poison`, which must be neither read nor written.
 template <class T>
-class Padded {
+class Framed {
  public:
-  Padded(std::int64_t rows, std::int64_t columns, T poison)
+  Framed(std::int64_t rows, std::int64_t columns, T poison)
       : rows_(rows),
         columns_(columns),
         stride_(columns + kGap),
