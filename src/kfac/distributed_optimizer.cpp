@@ -1,0 +1,139 @@
+#include "kfac/distributed_optimizer.h"
+
+#include <cmath>
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/host.h"
+#include "kfac/phase_timer.h"
+
+namespace dkfac::kfac {
+namespace {
+
+Device require_cpu(Device device) {
+  require_host("optimizer", device);
+  return device;
+}
+
+}  // namespace
+
+DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> comm,
+                                           ExchangeSettings settings, Device device,
+                                           ContextOptions context)
+    : comm_(std::move(comm)),
+      ctx_(require_cpu(device), context),
+      settings_(settings),
+      pipeline_(std::in_place, comm_, settings.overlap) {
+  DKFAC_CHECK(comm_ != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
+  DKFAC_CHECK(comm_->size() <= kMaxBallots, "[optimizer] ", comm_->size(),
+              " ranks; the vote is exact up to ", kMaxBallots);
+}
+
+LayerId DistributedOptimizer::add_layer(std::string name, LayerSpec spec, LayerParams params) {
+  DKFAC_CHECK(!prepared_, "[add_layer] layer '", name, "' comes after prepare()");
+  add_parameters(layers_, std::move(name), std::move(spec), params);
+  on_add(layers_.back());
+  return static_cast<LayerId>(layers_.size() - 1);
+}
+
+void DistributedOptimizer::prepare() {
+  DKFAC_CHECK(!prepared_, "[prepare] was called before");
+  comm::require_equal(
+      *comm_,
+      detail::concat("optimizer ", name(), '\n', options_text(), registration_text(layers_)),
+      "the optimizer's layers and options");
+  on_prepare();
+  std::vector<Slot> slots;
+  const int count = static_cast<int>(layers_.size());
+  for (int i = count - 1; i >= 0; --i)
+    slots.push_back({owner_of(i), layers_[static_cast<std::size_t>(i)].numel(), 2 * count - 1 - i});
+  gradients_.emplace(ctx_, *comm_, "gradients", settings_.recipients, std::move(slots), dtype(),
+                     settings_.bucket_bytes, kBallotElements);
+  nonfinite_ = Tensor::zeros(ctx_, {1});
+  broadcast_parameters(layers_, *comm_);
+  prepared_ = true;
+  begin_step();
+}
+
+void DistributedOptimizer::require_prepared(const char* operation) const {
+  DKFAC_CHECK(prepared_, "[", operation, "] comes before prepare()");
+}
+
+DType DistributedOptimizer::dtype() const {
+  return layers_.empty() ? DType::f32 : dtype_of_parameters(layers_.front());
+}
+
+void DistributedOptimizer::begin_step() {
+  active_.clear();
+  add_active(active_);
+  active_.push_back(&*gradients_);
+  pipeline_->begin(active_);
+  ops::fill(ctx_, nonfinite_, 0);
+  bytes_before_ = comm_->bytes();
+}
+
+TensorView DistributedOptimizer::gradient(int layer) {
+  return gradients_->slot(static_cast<int>(layers_.size()) - 1 - layer);
+}
+
+void DistributedOptimizer::grads_ready(LayerId id, Stream stream, RecordScale scale) {
+  require_prepared("grads_ready");
+  const int layer = static_cast<int>(id), count = static_cast<int>(layers_.size());
+  DKFAC_CHECK(layer >= 0 && layer < count, "[grads_ready] layer id ", layer,
+              " does not exist; add_layer() returned 0 to ", count - 1);
+  const ParameterLayer& parameters = layers_[static_cast<std::size_t>(layer)];
+  DKFAC_CHECK(!gradients_->filled(count - 1 - layer), "[grads_ready] layer '", parameters.name,
+              "' was announced twice in one step");
+  const PhaseTimer timer(packing_seconds_);
+  join(stream);
+  const double factor = gradient_scale(settings_.loss_reduction, scale, comm_->size());
+  pack_gradients(ctx_, parameters, factor, gradient(layer), nonfinite_);
+  gradients_->mark_filled(count - 1 - layer);
+  pipeline_->poll();
+}
+
+void DistributedOptimizer::complete_gradients(bool forgive) {
+  for (int i = 0; i < gradients_->slots(); ++i) {
+    if (gradients_->filled(i)) continue;
+    const std::size_t layer = layers_.size() - 1 - static_cast<std::size_t>(i);
+    DKFAC_CHECK(forgive, "[step] the gradients of layer '", layers_[layer].name,
+                "' were not announced; call grads_ready() for every layer");
+    ops::fill(ctx_, gradients_->slot(i), 0);
+    gradients_->mark_filled(i);
+  }
+}
+
+void DistributedOptimizer::on_failure(const Outcome&) const {
+  throw NumericError("[step] a rank reports a numerical failure");
+}
+
+StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
+  require_prepared("step");
+  DKFAC_CHECK(args.lr >= 0 && std::isfinite(args.lr), "[step] the learning rate is ", args.lr,
+              "; it must be finite and >= 0");
+  join(stream);
+  StepReport report;
+  report.step = ++steps_;
+  {
+    const PhaseTimer timer(report.seconds.exchange);
+    // A rank that votes against the step may have had no batch at all.
+    const bool forgive = args.vote.loss_nonfinite || args.vote.data_error;
+    Ballot ballot{.caller = args.vote, .hash = mix_hash(0, args.lr)};
+    on_ballot(ballot, forgive);
+    complete_gradients(forgive);
+    ballot.nonfinite_gradient = *nonfinite_.data<float>() != 0;
+    const Outcome outcome = pipeline_->finish(ctx_, ballot);
+    if (outcome.result.numeric_failure > 0) on_failure(outcome);
+    report.vote = outcome.result;
+  }
+  report.seconds.exchange += std::exchange(packing_seconds_, 0);
+  report.updated = report.vote.may_update();
+  if (report.updated) update(args, report);
+  on_step_end(report);
+  report.bytes = comm_->bytes() - bytes_before_;
+  begin_step();
+  return report;
+}
+
+}  // namespace dkfac::kfac

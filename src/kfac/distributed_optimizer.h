@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/kfac/optimizer.h"
+
+#include "kfac/exchange.h"
+#include "kfac/parameters.h"
+#include "kfac/pipeline.h"
+
+namespace dkfac::kfac {
+
+/// What Sgd, Lars and Kfac share: registration, the exchange of gradients, the vote. A subclass
+/// says who needs the sums and what is done with them once the vote has passed.
+class DistributedOptimizer : public Optimizer {
+ public:
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) final;
+  void prepare() final;
+  void grads_ready(LayerId layer, Stream stream, RecordScale scale) final;
+  StepReport step(const StepArgs& args, Stream stream) final;
+
+ protected:
+  struct ExchangeSettings {
+    Recipients recipients = Recipients::all;
+    LossReduction loss_reduction = LossReduction::local_mean;
+    bool overlap = true;
+    std::int64_t bucket_bytes = 0;
+  };
+  DistributedOptimizer(std::shared_ptr<comm::Communicator> comm, ExchangeSettings settings,
+                       Device device, ContextOptions context);
+
+  /// Everything that must be equal on all ranks, one option per line.
+  [[nodiscard]] virtual std::string options_text() const = 0;
+  virtual void on_add(const ParameterLayer&) {}
+  virtual void on_prepare() = 0;  ///< Allocate state; owners must be known when it returns.
+  [[nodiscard]] virtual int owner_of(int /*layer*/) const { return 0; }
+  /// Exchanges of the coming step beside the gradients.
+  virtual void add_active(std::vector<Exchange*>&) {}
+  /// Before the vote. forgive: this rank votes against the step, so records may be missing.
+  virtual void on_ballot(Ballot&, bool /*forgive*/) {}
+  [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
+  /// The vote has passed: gradient(i) holds the averaged gradient.
+  virtual void update(const StepArgs& args, StepReport& report) = 0;
+  virtual void on_step_end(StepReport&) {}
+
+  [[nodiscard]] TensorView gradient(int layer);  ///< [weight + bias elements]
+  void require_prepared(const char* operation) const;
+  [[nodiscard]] DType dtype() const;
+
+  void poll() { pipeline_->poll(); }
+  /// Drops what is under way; for destructors.
+  void stop() { pipeline_.reset(); }
+
+  std::shared_ptr<comm::Communicator> comm_;
+  Context ctx_;
+  std::vector<ParameterLayer> layers_;
+
+ private:
+  void begin_step();
+  void complete_gradients(bool forgive);
+
+  ExchangeSettings settings_;
+  bool prepared_ = false;
+  std::int64_t steps_ = 0;
+  std::uint64_t bytes_before_ = 0;
+  double packing_seconds_ = 0;
+  Tensor nonfinite_;  ///< f32[1]
+  std::optional<Exchange> gradients_;
+  std::vector<Exchange*> active_;
+  std::optional<Pipeline> pipeline_;  ///< After the buffers, so that it ends before they do.
+};
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,163 @@
+#include "kfac/layer_curvature.h"
+
+#include <cmath>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/inverse.h"
+
+namespace dkfac::kfac {
+namespace {
+
+Factor make_factor(Context& ctx, std::int64_t dim, const CurvatureOptions& options) {
+  Factor factor;
+  factor.dim = dim;
+  factor.average = Tensor::zeros(ctx, {ops::packed_size(dim)}, options.dtype);
+  factor.inverse = Tensor::zeros(ctx, {dim, dim}, options.dtype);
+  if (options.inverse == InverseMethod::eigen)
+    factor.values = Tensor::zeros(ctx, {dim}, options.dtype);
+  return factor;
+}
+
+double trace_of(Context& ctx, ConstTensorView packed, std::int64_t dim) {
+  double trace = 0;
+  ops::packed_trace(ctx, packed, dim, view_of(&trace, {1}));
+  return trace;
+}
+
+void average_in(Context& ctx, double weight, ConstTensorView statistic, TensorView average) {
+  ops::axpby(ctx, weight, statistic, 1 - weight, average);
+}
+
+bool all_finite(Context& ctx, ConstTensorView x) {
+  float count = 0;
+  ops::count_nonfinite(ctx, x, view_of(&count, {1}));
+  return count == 0;
+}
+
+/// Into `out`, which is not yet the inverse in use.
+bool invert_one(Context& ctx, const Factor& factor, double shift, TensorView out) {
+  std::int32_t info = 0;
+  invert_factor(ctx, factor.average, shift, out, view_of(&info, {1}));
+  return info == 0;
+}
+
+bool decompose_one(Context& ctx, const Factor& factor, TensorView vectors, TensorView values) {
+  std::int32_t info = 0;
+  decompose_factor(ctx, factor.average, vectors, values, view_of(&info, {1}));
+  return info == 0;
+}
+
+bool refresh_cholesky(Context& ctx, const CurvatureOptions& options, double trace_a, double trace_g,
+                      LayerCurvature& layer) {
+  const DampingSplit split =
+      split_damping(options.damping, trace_a, layer.a.dim, trace_g, layer.g.dim);
+  Scratch scratch(ctx);
+  const TensorView a = scratch.take(layer.a.inverse.shape(), options.dtype);
+  const TensorView g = scratch.take(layer.g.inverse.shape(), options.dtype);
+  if (!invert_one(ctx, layer.a, split.a, a) || !invert_one(ctx, layer.g, split.g, g)) return false;
+  ops::copy(ctx, a, layer.a.inverse);
+  ops::copy(ctx, g, layer.g.inverse);
+  return true;
+}
+
+bool refresh_eigen(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+  Scratch scratch(ctx);
+  const TensorView a = scratch.take(layer.a.inverse.shape(), options.dtype);
+  const TensorView g = scratch.take(layer.g.inverse.shape(), options.dtype);
+  const TensorView a_values = scratch.take(layer.a.values.shape(), options.dtype);
+  const TensorView g_values = scratch.take(layer.g.values.shape(), options.dtype);
+  if (!decompose_one(ctx, layer.a, a, a_values) || !decompose_one(ctx, layer.g, g, g_values))
+    return false;
+  ops::copy(ctx, a, layer.a.inverse);
+  ops::copy(ctx, g, layer.g.inverse);
+  ops::copy(ctx, a_values, layer.a.values);
+  ops::copy(ctx, g_values, layer.g.values);
+  return true;
+}
+
+/// All views in options.dtype.
+void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+           const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  if (!has_factors(spec)) {
+    precondition_batch_norm(ctx, options.batch_norm, layer.fisher,
+                            options.bn_damping * options.damping, weight, bias);
+    return;
+  }
+  const TensorView matrix = weight.reshape({layer.g.dim, weight.numel() / layer.g.dim});
+  if (options.inverse == InverseMethod::eigen)
+    precondition_eigen(ctx, layer.a.inverse, layer.a.values, layer.g.inverse, layer.g.values,
+                       options.damping, matrix, bias);
+  else
+    precondition(ctx, layer.a.inverse, layer.g.inverse, matrix, bias);
+}
+
+}  // namespace
+
+LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
+                                    const CurvatureOptions& options) {
+  LayerCurvature layer;
+  if (has_factors(spec)) {
+    layer.a = make_factor(ctx, a_dim(spec), options);
+    layer.g = make_factor(ctx, g_dim(spec), options);
+  } else if (std::holds_alternative<BatchNormSpec>(spec)) {
+    layer.fisher = Tensor::zeros(ctx, {batch_norm_rows(options.batch_norm), weight_numel(spec)},
+                                 options.dtype);
+  }
+  return layer;
+}
+
+bool merge_factors(Context& ctx, const CurvatureOptions& options, ConstTensorView a_statistic,
+                   ConstTensorView g_statistic, LayerCurvature& layer) {
+  // No element of a positive semidefinite matrix exceeds its largest diagonal one.
+  if (!std::isfinite(trace_of(ctx, a_statistic, layer.a.dim)) ||
+      !std::isfinite(trace_of(ctx, g_statistic, layer.g.dim)))
+    return false;
+  const double weight = average_weight(options.new_weight, ++layer.statistics);
+  average_in(ctx, weight, a_statistic, layer.a.average);
+  average_in(ctx, weight, g_statistic, layer.g.average);
+  return true;
+}
+
+bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
+                  LayerCurvature& layer) {
+  if (!all_finite(ctx, statistic)) return false;
+  const double weight = average_weight(options.new_weight, ++layer.statistics);
+  average_in(ctx, weight, statistic, layer.fisher.view().flat());
+  return true;
+}
+
+bool refresh_inverses(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+  const double trace_a = trace_of(ctx, layer.a.average, layer.a.dim);
+  const double trace_g = trace_of(ctx, layer.g.average, layer.g.dim);
+  // A solver is never given what is not finite.
+  const bool finite = std::isfinite(trace_a) && std::isfinite(trace_g);
+  const bool good = finite && (options.inverse == InverseMethod::eigen
+                                   ? refresh_eigen(ctx, options, layer)
+                                   : refresh_cholesky(ctx, options, trace_a, trace_g, layer));
+  layer.failures = good ? 0 : layer.failures + 1;
+  layer.has_inverse = layer.has_inverse || good;
+  return good;
+}
+
+void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+                     const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  const bool known = has_factors(spec)
+                         ? layer.has_inverse
+                         : std::holds_alternative<BatchNormSpec>(spec) && layer.statistics > 0;
+  if (!known) return;
+  if (weight.dtype() == options.dtype) {
+    apply(ctx, spec, options, layer, weight, bias);
+    return;
+  }
+  Scratch scratch(ctx);
+  const TensorView w = scratch.take({weight.numel()}, options.dtype);
+  const TensorView b = bias.empty() ? TensorView{} : scratch.take({bias.numel()}, options.dtype);
+  ops::cast(ctx, weight, w);
+  if (!bias.empty()) ops::cast(ctx, bias, b);
+  apply(ctx, spec, options, layer, w, b);
+  ops::cast(ctx, w, weight);
+  if (!bias.empty()) ops::cast(ctx, b, bias);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,131 @@
+#include "kfac/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/host.h"
+
+namespace dkfac::kfac {
+namespace {
+
+void check_view(const std::string& layer, const char* what, ConstTensorView view,
+                std::int64_t numel, DType dtype) {
+  DKFAC_CHECK(view.numel() == numel, "[add_layer] layer '", layer, "': ", what, " has ",
+              view.numel(), " elements; the spec has ", numel);
+  if (numel == 0) return;
+  DKFAC_CHECK(view.is_contiguous(), "[add_layer] layer '", layer, "': ", what,
+              " is not contiguous; optimizers update flat memory");
+  DKFAC_CHECK(view.dtype() == dtype && (dtype == DType::f32 || dtype == DType::f64),
+              "[add_layer] layer '", layer, "': ", what, " is ", view.dtype(),
+              "; parameters and gradients of all layers are f32, or all f64");
+  require_host("add_layer", view.device());
+}
+
+}  // namespace
+
+DType dtype_of_parameters(const ParameterLayer& layer) {
+  return (layer.weight > 0 ? layer.params.weight : layer.params.bias).dtype();
+}
+
+void check_new_name(const std::string& name, bool exists) {
+  DKFAC_CHECK(!name.empty(), "[add_layer] a layer has an empty name; names appear in messages");
+  DKFAC_CHECK(!exists, "[add_layer] layer '", name, "' exists already; names must differ");
+}
+
+void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
+                    LayerParams params) {
+  check_new_name(name, std::ranges::any_of(layers, [&](const auto& l) { return l.name == name; }));
+  validate(spec, name);
+  ParameterLayer layer{std::move(name), std::move(spec), params, 0, 0};
+  layer.weight = weight_numel(layer.spec);
+  layer.bias = bias_numel(layer.spec);
+  const DType dtype = dtype_of_parameters(layers.empty() ? layer : layers.front());
+  check_view(layer.name, "weight", params.weight, layer.weight, dtype);
+  check_view(layer.name, "bias", params.bias, layer.bias, dtype);
+  check_view(layer.name, "weight_grad", params.weight_grad, layer.weight, dtype);
+  check_view(layer.name, "bias_grad", params.bias_grad, layer.bias, dtype);
+  layers.push_back(std::move(layer));
+}
+
+std::string registration_line(const std::string& name, const LayerSpec& spec) {
+  return detail::concat(name, ": ", describe(spec), ", ", weight_numel(spec), " + ",
+                        bias_numel(spec), '\n');
+}
+
+std::string registration_text(const std::vector<ParameterLayer>& layers) {
+  std::string text;
+  for (const ParameterLayer& layer : layers)
+    text +=
+        detail::concat(dtype_of_parameters(layer), ' ', registration_line(layer.name, layer.spec));
+  return text;
+}
+
+void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm) {
+  for (ParameterLayer& layer : layers) {
+    if (layer.weight > 0)
+      comm.broadcast(layer.params.weight.flat(), 0, Stream::cpu(), "parameters");
+    if (layer.bias > 0) comm.broadcast(layer.params.bias.flat(), 0, Stream::cpu(), "parameters");
+  }
+}
+
+double gradient_scale(LossReduction reduction, RecordScale scale, int world_size) {
+  DKFAC_CHECK(scale.loss_scale > 0 && std::isfinite(scale.loss_scale),
+              "[grads_ready] the loss scale is ", scale.loss_scale,
+              "; it must be positive and finite");
+  switch (reduction) {
+    case LossReduction::local_mean:
+      return 1 / (scale.loss_scale * world_size);
+    case LossReduction::global_mean:
+      return 1 / scale.loss_scale;
+    case LossReduction::sum:
+      break;
+  }
+  DKFAC_CHECK(scale.global_batch > 0, "[grads_ready] the global batch is ", scale.global_batch,
+              "; LossReduction::sum needs RecordScale::global_batch > 0");
+  return 1 / (scale.loss_scale * static_cast<double>(scale.global_batch));
+}
+
+void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
+                    TensorView nonfinite) {
+  if (layer.weight > 0)
+    ops::copy_checked(ctx, factor, layer.params.weight_grad.flat(), out.slice(0, 0, layer.weight),
+                      nonfinite);
+  if (layer.bias > 0)
+    ops::copy_checked(ctx, factor, layer.params.bias_grad.flat(),
+                      out.slice(0, layer.weight, layer.bias), nonfinite);
+}
+
+void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer) {
+  if (layer.weight > 0)
+    ops::copy(ctx, values.slice(0, 0, layer.weight), layer.params.weight.flat());
+  if (layer.bias > 0)
+    ops::copy(ctx, values.slice(0, layer.weight, layer.bias), layer.params.bias.flat());
+}
+
+void join(Stream stream) {
+  require_host("stream", stream.device());
+  if (stream.queue() != nullptr) stream.synchronize();
+}
+
+std::string exact(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+std::string exact(const CurvatureOptions& o) {
+  return detail::concat(
+      "damping ", exact(o.damping), "\nbn_damping ", exact(o.bn_damping), "\nnew_weight ",
+      exact(o.new_weight), "\nstatistics_interval ", o.statistics_interval, "\ninverse_interval ",
+      o.inverse_interval, "\ninverse ", static_cast<int>(o.inverse), "\nbatch_norm ",
+      static_cast<int>(o.batch_norm), "\noperand ",
+      o.operand ? std::string(name_of(*o.operand)) : "unset", "\ndtype ", o.dtype,
+      "\nloss_reduction ", static_cast<int>(o.loss_reduction), "\nmax_failed_refreshes ",
+      o.max_failed_refreshes, "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes, '\n');
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/kfac/optimizer.h"
+
+/// The registered layers of an optimizer: names, shapes, borrowed parameters and gradients.
+namespace dkfac::kfac {
+
+struct ParameterLayer {
+  std::string name;
+  LayerSpec spec;
+  LayerParams params;
+  std::int64_t weight = 0, bias = 0;  ///< Elements.
+  [[nodiscard]] std::int64_t numel() const { return weight + bias; }
+};
+
+[[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
+
+/// Throws InvalidArgument unless `name` is new and `params` fit `spec`, the CPU, and the dtype of
+/// the layers before.
+void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
+                    LayerParams params);
+/// One line per layer, equal on two ranks exactly when they registered the same.
+[[nodiscard]] std::string registration_text(const std::vector<ParameterLayer>& layers);
+[[nodiscard]] std::string registration_line(const std::string& name, const LayerSpec& spec);
+/// Throws InvalidArgument when `name` is empty or among `names`.
+void check_new_name(const std::string& name, bool exists);
+/// Every rank takes the parameters of rank 0.
+void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm);
+
+/// Factor that makes the sum over ranks of scaled local gradients the gradient of the mean loss.
+[[nodiscard]] double gradient_scale(LossReduction reduction, RecordScale scale, int world_size);
+/// out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += NaNs and Infs.
+void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
+                    TensorView nonfinite);
+/// Weights and biases of `layer` = values[numel].
+void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer);
+/// Waits for earlier host work of the caller that is ordered on `stream`.
+void join(Stream stream);
+
+/// Exact text of an option, for comparison over ranks.
+[[nodiscard]] std::string exact(double value);
+[[nodiscard]] std::string exact(const CurvatureOptions& options);
+
+}  // namespace dkfac::kfac

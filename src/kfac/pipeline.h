@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/stream.h"
+
+#include "kfac/exchange.h"
+#include "kfac/vote.h"
+
+namespace dkfac::kfac {
+
+/// Launches the buckets of several exchanges in one order that every rank shares, whatever the
+/// order in which they fill up, and takes the vote with the last of them.
+class Pipeline {
+ public:
+  /// overlap: buckets leave from poll(), on a communication stream; else all leave from finish().
+  Pipeline(std::shared_ptr<comm::Communicator> comm, bool overlap);
+
+  /// Starts an iteration with these exchanges, reset. Exactly one of them has a tail, for the vote;
+  /// its last bucket waits for finish().
+  void begin(std::span<Exchange* const> active);
+  /// Launches what is full and advances what is under way. Never blocks.
+  void poll();
+  /// Launches the rest, waits for everything and returns the outcome of the vote, equal on every
+  /// rank. ballot.hash is combined with the hash of all collectives before this point. Throws
+  /// CommError on every rank when the hashes differ.
+  [[nodiscard]] Outcome finish(Context& ctx, Ballot ballot);
+
+ private:
+  struct Item {
+    Exchange* exchange;
+    int bucket;
+  };
+  void launch(const Item& item);
+
+  std::shared_ptr<comm::Communicator> comm_;
+  bool overlap_;
+  OwnedStream stream_;
+  std::vector<Item> order_;  ///< The one with the vote is last.
+  std::size_t next_ = 0;
+};
+
+}  // namespace dkfac::kfac

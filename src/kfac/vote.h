@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dkfac/kfac/report.h"
+
+/// The vote of a step: a few numbers per rank that are summed over ranks together with other data.
+/// From the sums alone every rank learns the same outcome.
+namespace dkfac::kfac {
+
+/// What one rank says.
+struct Ballot {
+  Vote caller;
+  bool nonfinite_gradient = false;
+  bool nonfinite_statistic = false;
+  int failed_layer = -1;   ///< A layer past max_failed_refreshes, or -1.
+  std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
+};
+
+/// What the sums say.
+struct Outcome {
+  VoteResult result;
+  bool ranks_agree = true;  ///< Every rank had the same hash.
+  int failed_rank = -1;     ///< Set when exactly one rank reports a failed layer.
+  int failed_layer = -1;
+};
+
+/// Elements of a ballot: six flags, the failed rank and layer, and for each of the 16 hexadecimal
+/// digits h of the hash, h and h*h.
+inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
+/// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
+inline constexpr int kMaxBallots = 65536;
+
+/// out[kBallotElements]; every element is an integer below 2^24.
+void encode_ballot(const Ballot& ballot, int rank, std::span<double> out);
+
+/// sums[kBallotElements] over world_size ranks. Digits are equal on all ranks exactly when their
+/// variance is zero: world_size * sum(h*h) == (sum h)^2.
+[[nodiscard]] Outcome count_ballots(std::span<const double> sums, int world_size);
+
+/// Combines a hash with a value that must be equal on all ranks.
+[[nodiscard]] std::uint64_t mix_hash(std::uint64_t hash, double value);
+
+}  // namespace dkfac::kfac
