@@ -15,8 +15,8 @@ struct Dataset {
   std::int64_t count = 0;
   std::int64_t height = 0, width = 0, channels = 0;
   std::int64_t classes = 0;
-  std::vector<std::uint8_t> pixels;
-  std::vector<std::int32_t> labels;
+  std::vector<std::uint8_t> pixels{};
+  std::vector<std::int32_t> labels{};
   [[nodiscard]] std::int64_t image_size() const { return height * width * channels; }
 };
 
@@ -46,7 +46,7 @@ struct DataSplits {
 /// unknown name.
 struct DataSource {
   std::string name = "fashion-mnist-small";
-  std::filesystem::path path;
+  std::filesystem::path path{};
   std::int64_t synthetic_train = 2048, synthetic_test = 512;
   Shape synthetic_image{28, 28, 1};
   std::int64_t synthetic_classes = 10;

@@ -1,0 +1,3 @@
+# Data sets, sampling, loading.
+dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp sampler_test.cpp loader_test.cpp
+  LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn)
