@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <unordered_map>
 
 #include "dkfac/kfac/optimizer.h"
@@ -31,7 +30,11 @@ class OptimizerAttachment final : public LayerObserver {
   Model& model_;
   kfac::Optimizer& optimizer_;
   kfac::RecordScale scale_;
-  std::unordered_map<const Layer*, kfac::LayerId> ids_;
+  struct Entry {
+    kfac::LayerId id;
+    bool recorded;  ///< Has statistics.
+  };
+  std::unordered_map<const Layer*, Entry> entries_;
 };
 
 }  // namespace dkfac::nn

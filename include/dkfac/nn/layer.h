@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -34,11 +35,12 @@ struct Buffer {
 
 class Layer;
 
-/// Sees what flows through a layer in training; K-FAC is one observer, a logger another. Views are
-/// valid during the call.
+/// Sees what flows through the layers with parameters in training; K-FAC is one observer, a logger
+/// another. Views are valid during the call.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
+  /// input: as the layer computes with it, so [n,in] for a Linear.
   virtual void on_forward(Layer& layer, ConstTensorView input) = 0;
   /// Before the layer's own backward work.
   virtual void on_backward(Layer& layer, ConstTensorView grad_output) = 0;
@@ -50,8 +52,12 @@ class LayerObserver {
 };
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
-/// NHWC [n,h,w,c], or [n,features]. Output buffers are kept while the batch keeps its shape, so a
-/// steady step allocates nothing; a returned view is valid until the layer runs again.
+/// NHWC [n,h,w,c], or [n,features], contiguous and in host memory. Output buffers are kept and only
+/// grow, so a steady step allocates nothing; a returned view is valid until the layer runs again.
+///
+/// In training a leaf with parameters tells its observer on_forward() before it computes; its
+/// backward() calls on_backward(), computes the parameter gradients, calls on_gradients() and only
+/// then computes the gradient of its input.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -73,18 +79,24 @@ class Layer {
 
   /// Calls f on this layer and then on its children, in forward order.
   virtual void visit(const std::function<void(Layer&)>& f) { f(*this); }
-  /// Random initial values of the parameters (He et al. 2015 for weights).
+  /// Initial values: weights normal with variance 2 / fan-in (He et al. 2015), biases and shifts 0,
+  /// scales 1, buffers their own. Host memory.
   virtual void initialize(Random& random);
+  /// Calls f(layer, output shape) on the leaves in forward order; returns the last shape.
+  virtual Shape trace(const Shape& input,
+                      const std::function<void(const Layer&, const Shape&)>& f) const;
   /// Names this layer `path` and its children below it.
   virtual void set_name(const std::string& path) { name_ = path; }
 
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
+  [[nodiscard]] const std::vector<Parameter>& parameters() const { return parameters_; }
   [[nodiscard]] std::vector<Buffer>& buffers() { return buffers_; }
   void set_observer(LayerObserver* observer) { observer_ = observer; }
 
  protected:
   Layer() = default;
-  /// Reuses `tensor` when it has this shape and dtype, else allocates it anew.
+  /// A view of this shape over the memory of `tensor`, which is allocated anew only when it is too
+  /// small or of another dtype; so batches of several sizes may alternate.
   static TensorView ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
 
   std::string name_;

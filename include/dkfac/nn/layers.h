@@ -17,7 +17,6 @@ class Linear final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  void initialize(Random& random) override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] bool has_bias() const { return bias_; }
@@ -25,7 +24,8 @@ class Linear final : public Layer {
  private:
   std::int64_t in_, out_;
   bool bias_;
-  ConstTensorView input_;
+  Shape input_shape_;
+  ConstTensorView input_;  ///< [n,in]
   Tensor output_, input_grad_;
 };
 
@@ -37,10 +37,11 @@ struct ConvOptions {
   bool bias = true;
 };
 
-/// Weights stay plain in the arena; what a backend reorders into its own format is counted.
+/// Weights stay plain in the arena; what a backend reorders into its own format is counted: the
+/// weights once per forward pass (backward reuses them), their gradient once per backward pass.
 struct ReorderCount {
   std::int64_t reorders = 0;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  ///< Written.
 };
 
 class Conv2d final : public Layer {
@@ -51,7 +52,6 @@ class Conv2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  void initialize(Random& random) override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] const ConvOptions& options() const { return options_; }
@@ -69,7 +69,8 @@ class Conv2d final : public Layer {
 /// Batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the batch is cut
 /// into `groups` equal runs of consecutive samples (ghost batches, Hoffer et al. 2017), each
 /// normalised by its own statistics; running statistics (unbiased variance) move by `momentum`
-/// towards the mean over the groups. Evaluation uses the running ones.
+/// towards the mean over the groups. Evaluation uses the running ones. Training throws
+/// InvalidArgument for a batch that the groups do not divide, and for one value per channel.
 struct BatchNormOptions {
   std::int64_t groups = 1;
   double epsilon = 1e-5;
@@ -83,17 +84,28 @@ class BatchNorm2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  void initialize(Random& random) override;
   [[nodiscard]] std::int64_t channels() const { return channels_; }
   [[nodiscard]] const BatchNormOptions& options() const { return options_; }
 
  private:
   std::int64_t channels_;
   BatchNormOptions options_;
+  template <class T>
+  void train_forward(Context& ctx, ConstTensorView x, TensorView y);
+  template <class T>
+  void eval_forward(Context& ctx, ConstTensorView x, TensorView y);
+  template <class T>
+  void compute_gradients(Context& ctx, ConstTensorView grad_output);
+  template <class T>
+  TensorView compute_input_grad(Context& ctx, ConstTensorView grad_output);
+
   ConstTensorView input_;
-  Tensor output_, input_grad_, mean_, inv_std_;
+  /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
+  Tensor output_, input_grad_, mean_, mean_rest_, inv_std_;
+  Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 
+/// max(x, 0); NaN stays NaN.
 class Relu final : public Layer {
  public:
   [[nodiscard]] std::string describe() const override { return "ReLU"; }
@@ -102,12 +114,14 @@ class Relu final : public Layer {
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
 
  private:
+  ConstTensorView trained_;  ///< Output of the last forward pass in training.
   Tensor output_, input_grad_;
 };
 
 enum class PoolKind : std::uint8_t { max, average };
 
 /// Windows of kernel x kernel with the given stride, no padding; a last partial window is dropped.
+/// Of equal maxima the first in row order wins; a NaN is larger than any number.
 class Pool2d final : public Layer {
  public:
   Pool2d(PoolKind kind, int kernel, int stride);
@@ -119,8 +133,8 @@ class Pool2d final : public Layer {
  private:
   PoolKind kind_;
   int kernel_, stride_;
-  Shape input_shape_;
-  Tensor output_, input_grad_, argmax_;
+  ConstTensorView input_;
+  Tensor output_, input_grad_, argmax_;  ///< argmax_: i32, place within the window.
 };
 
 /// [n,h,w,c] -> [n,c], the mean over positions.
@@ -132,11 +146,11 @@ class GlobalAveragePool final : public Layer {
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
 
  private:
-  Shape input_shape_;
+  ConstTensorView input_;
   Tensor output_, input_grad_;
 };
 
-/// Layers one after another. Children are named `path.i`, or by the names given to add().
+/// Layers one after another. A child is named `path.child`; an empty name becomes its index.
 class Sequential final : public Layer {
  public:
   Sequential() = default;
@@ -150,13 +164,16 @@ class Sequential final : public Layer {
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
   void visit(const std::function<void(Layer&)>& f) override;
+  Shape trace(const Shape& input,
+              const std::function<void(const Layer&, const Shape&)>& f) const override;
   void set_name(const std::string& path) override;
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
 };
 
-/// y = body(x) + shortcut(x); the identity when `shortcut` is null.
+/// y = body(x) + shortcut(x); the identity when `shortcut` is null. Children: `path.body`,
+/// `path.shortcut`.
 class Residual final : public Layer {
  public:
   explicit Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut = nullptr);
@@ -165,6 +182,8 @@ class Residual final : public Layer {
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
   void visit(const std::function<void(Layer&)>& f) override;
+  Shape trace(const Shape& input,
+              const std::function<void(const Layer&, const Shape&)>& f) const override;
   void set_name(const std::string& path) override;
 
  private:

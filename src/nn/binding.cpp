@@ -1,0 +1,52 @@
+#include "nn/binding.h"
+
+namespace dkfac::nn {
+namespace {
+
+/// Cuts views off the front of an arena.
+class Cutter {
+ public:
+  explicit Cutter(TensorView arena) : arena_(arena) {}
+  TensorView next(const Shape& shape) {
+    const TensorView view = arena_.slice(0, used_, shape.numel()).reshape(shape);
+    used_ += shape.numel();
+    return view;
+  }
+
+ private:
+  TensorView arena_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace
+
+ArenaSizes arena_sizes(Layer& root) {
+  ArenaSizes sizes;
+  root.visit([&](Layer& layer) {
+    for (const Parameter& p : layer.parameters()) sizes.parameters += p.shape.numel();
+    for (const Buffer& buffer : layer.buffers()) sizes.buffers += buffer.shape.numel();
+  });
+  return sizes;
+}
+
+void bind(Layer& root, TensorView values, TensorView gradients, TensorView buffers) {
+  Cutter value(values), gradient(gradients), buffer(buffers);
+  root.visit([&](Layer& layer) {
+    for (Parameter& p : layer.parameters()) {
+      p.value = value.next(p.shape);
+      p.grad = gradient.next(p.shape);
+    }
+    for (Buffer& b : layer.buffers()) b.value = buffer.next(b.shape);
+  });
+}
+
+void initialize_all(Layer& root, std::uint64_t seed) {
+  std::uint64_t place = 0;
+  root.visit([&](Layer& layer) {
+    // Containers hold no values of their own, so each leaf is initialised exactly once.
+    Random random(seed, place++);
+    layer.initialize(random);
+  });
+}
+
+}  // namespace dkfac::nn

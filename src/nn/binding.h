@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/layer.h"
+
+namespace dkfac::nn {
+
+/// Elements that a layer and its children need.
+struct ArenaSizes {
+  std::int64_t parameters = 0;
+  std::int64_t buffers = 0;
+};
+[[nodiscard]] ArenaSizes arena_sizes(Layer& root);
+
+/// Points every parameter, gradient and buffer below `root` into the flat arenas, in forward order.
+void bind(Layer& root, TensorView values, TensorView gradients, TensorView buffers);
+
+/// Initial values of every layer; layer i of the forward order draws from Random(seed, i).
+void initialize_all(Layer& root, std::uint64_t seed);
+
+}  // namespace dkfac::nn

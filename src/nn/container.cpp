@@ -1,0 +1,123 @@
+#include <algorithm>
+
+#include "dkfac/nn/layers.h"
+
+#include "nn/checks.h"
+#include "nn/cpu/rows.h"
+
+namespace dkfac::nn {
+namespace {
+
+std::string join(const std::string& path, const std::string& child) {
+  return path.empty() ? child : path + "." + child;
+}
+
+}  // namespace
+
+Sequential& Sequential::add(std::string child, std::unique_ptr<Layer> layer) {
+  DKFAC_CHECK(layer != nullptr, "[sequential] child '", child, "' is null; pass a layer");
+  if (child.empty()) child = std::to_string(children_.size());
+  const bool is_new = std::none_of(children_.begin(), children_.end(),
+                                   [&](const auto& entry) { return entry.first == child; });
+  DKFAC_CHECK(is_new, "[sequential] there is a child '", child, "' already; choose another name");
+  children_.emplace_back(std::move(child), std::move(layer));
+  return *this;
+}
+
+std::string Sequential::describe() const {
+  return detail::concat("Sequential of ", children_.size());
+}
+
+Shape Sequential::output_shape(const Shape& input) const {
+  Shape shape = input;
+  for (const auto& [child, layer] : children_) shape = layer->output_shape(shape);
+  return shape;
+}
+
+ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  for (const auto& [child, layer] : children_) x = layer->forward(ctx, x, mode);
+  return x;
+}
+
+ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  for (std::size_t i = children_.size(); i-- > 0;) {
+    const InputGrad child_need = i == 0 ? need : InputGrad::needed;
+    grad_output = children_[i].second->backward(ctx, grad_output, child_need);
+  }
+  return grad_output;
+}
+
+void Sequential::visit(const std::function<void(Layer&)>& f) {
+  f(*this);
+  for (const auto& [child, layer] : children_) layer->visit(f);
+}
+
+void Sequential::set_name(const std::string& path) {
+  Layer::set_name(path);
+  for (const auto& [child, layer] : children_) layer->set_name(join(path, child));
+}
+
+Shape Sequential::trace(const Shape& input,
+                        const std::function<void(const Layer&, const Shape&)>& f) const {
+  Shape shape = input;
+  for (const auto& [child, layer] : children_) shape = layer->trace(shape, f);
+  return shape;
+}
+
+Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut)
+    : body_(std::move(body)), shortcut_(std::move(shortcut)) {
+  DKFAC_CHECK(body_ != nullptr, "[residual] the body is null; pass a layer");
+}
+
+std::string Residual::describe() const { return shortcut_ ? "Residual with shortcut" : "Residual"; }
+
+Shape Residual::output_shape(const Shape& input) const {
+  const Shape body = body_->output_shape(input);
+  const Shape shortcut = shortcut_ ? shortcut_->output_shape(input) : input;
+  DKFAC_CHECK(body == shortcut, "[residual] '", name_, "': the body gives ", body,
+              " and the shortcut ", shortcut, " for the input ", input, "; make them equal");
+  return body;
+}
+
+ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("residual", *this, ctx, x);
+  const ConstTensorView body = body_->forward(ctx, x, mode);
+  const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
+  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  cpu::add(body, shortcut, y);
+  return y;
+}
+
+ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  // The reverse of the forward order, so that gradients are ready in reverse order of the arena.
+  const ConstTensorView shortcut =
+      shortcut_ ? shortcut_->backward(ctx, grad_output, need) : grad_output;
+  const ConstTensorView body = body_->backward(ctx, grad_output, need);
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = ensure(ctx, input_grad_, body.shape(), body.dtype());
+  cpu::add(body, shortcut, dx);
+  return dx;
+}
+
+void Residual::visit(const std::function<void(Layer&)>& f) {
+  f(*this);
+  body_->visit(f);
+  if (shortcut_) shortcut_->visit(f);
+}
+
+void Residual::set_name(const std::string& path) {
+  Layer::set_name(path);
+  body_->set_name(join(path, "body"));
+  if (shortcut_) shortcut_->set_name(join(path, "shortcut"));
+}
+
+Shape Residual::trace(const Shape& input,
+                      const std::function<void(const Layer&, const Shape&)>& f) const {
+  const Shape shape = output_shape(input);
+  body_->trace(input, f);
+  if (shortcut_) shortcut_->trace(input, f);
+  return shape;
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/layers.h"
+
+namespace dkfac::nn::cpu {
+
+/// x[n,h,w,in], weight[out,kh,kw,in], y[n,oh,ow,out]. n > 0.
+struct ConvShape {
+  std::int64_t n = 0, h = 0, w = 0, in = 0;
+  std::int64_t out = 0, out_h = 0, out_w = 0;
+  int kernel_h = 1, kernel_w = 1, stride = 1, pad = 0;
+  bool bias = true;
+  [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * in; }
+  bool operator==(const ConvShape&) const = default;
+};
+
+/// The three passes of a convolution over contiguous host memory. `bias` is an empty view without
+/// one.
+class ConvBackend {
+ public:
+  virtual ~ConvBackend() = default;
+  ConvBackend(const ConvBackend&) = delete;
+  ConvBackend& operator=(const ConvBackend&) = delete;
+
+  virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
+                       ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
+  virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
+                                ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
+  /// After forward() of the same shape with the same weights.
+  virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
+                             ConstTensorView weight, TensorView dx) = 0;
+  [[nodiscard]] virtual ReorderCount reorders() const { return {}; }
+
+ protected:
+  ConvBackend() = default;
+};
+
+/// Patches and matrix products, f32 or f64.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_reference_conv();
+/// f32 only; null in a build without oneDNN.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_conv();
+
+}  // namespace dkfac::nn::cpu

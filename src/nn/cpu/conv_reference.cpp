@@ -1,0 +1,124 @@
+#include <algorithm>
+
+#include "dkfac/core/ops.h"
+
+#include "nn/cpu/conv_backend.h"
+#include "nn/cpu/parallel.h"
+#include "nn/cpu/rows.h"
+#include "nn/dtype.h"
+
+namespace dkfac::nn::cpu {
+namespace {
+
+using ops::Trans;
+
+/// Patches held at once; a panel is as many whole images as fit, at least one.
+constexpr std::int64_t kPanelElements = std::int64_t{1} << 18;
+
+ops::PatchSpec patches_of(const ConvShape& s, std::int64_t images) {
+  return {.n = images,
+          .h = s.h,
+          .w = s.w,
+          .c = s.in,
+          .kernel_h = s.kernel_h,
+          .kernel_w = s.kernel_w,
+          .stride_h = s.stride,
+          .stride_w = s.stride,
+          .pad_h = s.pad,
+          .pad_w = s.pad};
+}
+
+/// body(first image, images, patches[rows,patch]) for one panel of images after the other.
+template <class Body>
+void for_panels(Context& ctx, const ConvShape& s, DType dtype, Body&& body) {
+  const std::int64_t rows = s.out_h * s.out_w;
+  const std::int64_t most = std::clamp<std::int64_t>(
+      kPanelElements / std::max<std::int64_t>(rows * s.patch(), 1), 1, s.n);
+  Scratch scratch(ctx);
+  const TensorView patches = scratch.take(Shape{most * rows, s.patch()}, dtype);
+  for (std::int64_t first = 0; first < s.n; first += most) {
+    const std::int64_t images = std::min(most, s.n - first);
+    body(first, images, patches.slice(0, 0, images * rows));
+  }
+}
+
+/// Images [first, first + images) of an activation as the rows of a matrix.
+template <class View>
+View rows_of(View x, std::int64_t first, std::int64_t images) {
+  const View part = x.slice(0, first, images);
+  return part.reshape(Shape{images * x.dim(1) * x.dim(2), x.dim(3)});
+}
+
+/// dx of one image += the patches' elements at the places they were read from.
+template <class T>
+void scatter_patches(const ConvShape& s, const T* patches, T* dx) {
+  for (std::int64_t oh = 0; oh < s.out_h; ++oh) {
+    for (std::int64_t ow = 0; ow < s.out_w; ++ow) {
+      const T* patch = patches + (oh * s.out_w + ow) * s.patch();
+      for (int kh = 0; kh < s.kernel_h; ++kh) {
+        const std::int64_t h = oh * s.stride - s.pad + kh;
+        if (h < 0 || h >= s.h) continue;
+        for (int kw = 0; kw < s.kernel_w; ++kw) {
+          const std::int64_t w = ow * s.stride - s.pad + kw;
+          if (w < 0 || w >= s.w) continue;
+          const T* from = patch + (kh * s.kernel_w + kw) * s.in;
+          T* to = dx + (h * s.w + w) * s.in;
+          for (std::int64_t c = 0; c < s.in; ++c) to[c] += from[c];
+        }
+      }
+    }
+  }
+}
+
+class ReferenceConv final : public ConvBackend {
+ public:
+  void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
+               ConstTensorView bias, TensorView y) override {
+    const ConstTensorView matrix = weight.reshape(Shape{s.out, s.patch()});
+    if (!bias.empty()) repeat_row(bias, y);
+    for_panels(ctx, s, x.dtype(), [&](std::int64_t first, std::int64_t images, TensorView patches) {
+      ops::im2col(ctx, patches_of(s, images), x.slice(0, first, images), patches);
+      ops::gemm(ctx, Trans::no, Trans::yes, 1.0, patches, matrix, bias.empty() ? 0.0 : 1.0,
+                rows_of(y, first, images));
+    });
+  }
+
+  void backward_weights(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView dy,
+                        TensorView dweight, TensorView dbias) override {
+    const TensorView matrix = dweight.reshape(Shape{s.out, s.patch()});
+    for_panels(ctx, s, x.dtype(), [&](std::int64_t first, std::int64_t images, TensorView patches) {
+      ops::im2col(ctx, patches_of(s, images), x.slice(0, first, images), patches);
+      ops::gemm(ctx, Trans::yes, Trans::no, 1.0, rows_of(dy, first, images), patches,
+                first == 0 ? 0.0 : 1.0, matrix);
+    });
+    if (!dbias.empty()) ops::col_sum(ctx, 1.0, rows_of(dy, 0, s.n), 0.0, dbias);
+  }
+
+  void backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy, ConstTensorView weight,
+                     TensorView dx) override {
+    const ConstTensorView matrix = weight.reshape(Shape{s.out, s.patch()});
+    ops::fill(ctx, dx, 0.0);
+    for_panels(
+        ctx, s, dy.dtype(), [&](std::int64_t first, std::int64_t images, TensorView patches) {
+          ops::gemm(ctx, Trans::no, Trans::no, 1.0, rows_of(dy, first, images), matrix, 0.0,
+                    patches);
+          for_dtype(dx.dtype(), [&](auto t) {
+            using T = decltype(t);
+            const T* from = patches.data<T>();
+            T* to = dx.slice(0, first, images).template data<T>();
+            const std::int64_t step = s.out_h * s.out_w * s.patch(), image = s.h * s.w * s.in;
+            parallel_for(images, grain_of(step), [=, &s](std::int64_t begin, std::int64_t end) {
+              for (std::int64_t i = begin; i < end; ++i) {
+                scatter_patches(s, from + i * step, to + i * image);
+              }
+            });
+          });
+        });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ConvBackend> make_reference_conv() { return std::make_unique<ReferenceConv>(); }
+
+}  // namespace dkfac::nn::cpu

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/tensor_view.h"
+
+/// Loops of pooling over contiguous host memory: x[n,h,w,c], y[n,out_h,out_w,c], f32 or f64.
+namespace dkfac::nn::cpu {
+
+struct PoolShape {
+  std::int64_t n = 0, h = 0, w = 0, c = 0;
+  std::int64_t out_h = 0, out_w = 0;
+  std::int64_t kernel = 1, stride = 1;
+};
+
+/// place[n,out_h,out_w,c] (i32) becomes kh*kernel + kw of the maximum.
+void max_pool(const PoolShape& shape, ConstTensorView x, TensorView y, TensorView place);
+void max_pool_backward(const PoolShape& shape, ConstTensorView dy, ConstTensorView place,
+                       TensorView dx);
+void average_pool(const PoolShape& shape, ConstTensorView x, TensorView y);
+void average_pool_backward(const PoolShape& shape, ConstTensorView dy, TensorView dx);
+
+/// y[n,c] = mean over the positions of x[n,positions,c], summed in f64.
+void global_average(std::int64_t n, std::int64_t positions, std::int64_t c, ConstTensorView x,
+                    TensorView y);
+void global_average_backward(std::int64_t n, std::int64_t positions, std::int64_t c,
+                             ConstTensorView dy, TensorView dx);
+
+}  // namespace dkfac::nn::cpu

@@ -1,0 +1,47 @@
+#include "dkfac/nn/layer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "nn/dtype.h"
+
+namespace dkfac::nn {
+namespace {
+
+void set_all(TensorView x, double value) {
+  for_dtype(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::fill_n(x.data<T>(), x.numel(), static_cast<T>(value));
+  });
+}
+
+void set_initial(Parameter& p, Random& random) {
+  if (p.role == Role::weight) {
+    const double fan_in = static_cast<double>(p.shape.numel() / p.shape[0]);
+    fill_normal(p.value, 0.0, std::sqrt(2.0 / fan_in), random);
+  } else {
+    set_all(p.value, p.role == Role::norm_scale ? 1.0 : 0.0);
+  }
+}
+
+}  // namespace
+
+void Layer::initialize(Random& random) {
+  for (Parameter& p : parameters_) set_initial(p, random);
+  for (Buffer& buffer : buffers_) set_all(buffer.value, buffer.initial);
+}
+
+Shape Layer::trace(const Shape& input,
+                   const std::function<void(const Layer&, const Shape&)>& f) const {
+  const Shape output = output_shape(input);
+  f(*this, output);
+  return output;
+}
+
+TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
+  const bool fits = tensor.is_set() && tensor.dtype() == dtype && tensor.numel() >= shape.numel();
+  if (!fits) tensor = Tensor::empty(ctx, shape, dtype);
+  return TensorView(tensor.view().raw(), dtype, shape, tensor.view().device());
+}
+
+}  // namespace dkfac::nn

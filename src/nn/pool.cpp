@@ -1,0 +1,91 @@
+#include "dkfac/nn/layers.h"
+
+#include "nn/checks.h"
+#include "nn/cpu/pool_loops.h"
+
+namespace dkfac::nn {
+namespace {
+
+cpu::PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride) {
+  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride};
+}
+
+}  // namespace
+
+Pool2d::Pool2d(PoolKind kind, int kernel, int stride)
+    : kind_(kind), kernel_(kernel), stride_(stride) {
+  DKFAC_CHECK(kernel > 0 && stride > 0, "[pool2d] kernel is ", kernel, " and stride ", stride,
+              "; both must be > 0");
+}
+
+std::string Pool2d::describe() const {
+  return detail::concat(kind_ == PoolKind::max ? "MaxPool " : "AveragePool ", kernel_, "x", kernel_,
+                        "/", stride_);
+}
+
+Shape Pool2d::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 4, "[pool2d] '", name_, "' takes [n, h, w, c] but the input is ",
+              input);
+  DKFAC_CHECK(input[1] >= kernel_ && input[2] >= kernel_, "[pool2d] '", name_, "' has a window of ",
+              kernel_, "x", kernel_, ", so the input ", input, " is too small; enlarge it");
+  return Shape{input[0], (input[1] - kernel_) / stride_ + 1, (input[2] - kernel_) / stride_ + 1,
+               input[3]};
+}
+
+ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("pool2d", *this, ctx, x);
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const cpu::PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_);
+  if (kind_ == PoolKind::max) {
+    cpu::max_pool(pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
+  } else {
+    cpu::average_pool(pool, x, y);
+  }
+  return y;
+}
+
+ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
+  check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
+  const cpu::PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_);
+  if (kind_ == PoolKind::max) {
+    cpu::max_pool_backward(pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+  } else {
+    cpu::average_pool_backward(pool, grad_output, dx);
+  }
+  return dx;
+}
+
+Shape GlobalAveragePool::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 4, "[global_average_pool] '", name_,
+              "' takes [n, h, w, c] but the input is ", input);
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0, "[global_average_pool] '", name_, "': the input ",
+              input, " has no positions to average over");
+  return Shape{input[0], input[3]};
+}
+
+ConstTensorView GlobalAveragePool::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("global_average_pool", *this, ctx, x);
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  cpu::global_average(x.dim(0), x.dim(1) * x.dim(2), x.dim(3), x, y);
+  return y;
+}
+
+ConstTensorView GlobalAveragePool::backward(Context& ctx, ConstTensorView grad_output,
+                                            InputGrad need) {
+  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
+  check_grad("global_average_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
+  cpu::global_average_backward(input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3),
+                               grad_output, dx);
+  return dx;
+}
+
+}  // namespace dkfac::nn
