@@ -1,0 +1,60 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace dkfac::app {
+
+/// Where a command writes. `interactive`: out is a terminal, so one line may be overwritten.
+struct Terminal {
+  std::ostream& out;
+  std::ostream& err;
+  bool interactive = false;
+};
+
+/// One run into one folder.
+struct TrainCommand {
+  std::filesystem::path config;
+  std::vector<std::string> set;  ///< "section.key=value"
+  std::filesystem::path out;     ///< Empty: out/<name>-<date>-<time>.
+  int ranks = 1;                 ///< Threads of this process; 1 under mpirun or srun.
+  bool force = false;            ///< Overwrite an earlier run in `out`.
+  bool quiet = false;            ///< No progress and no summary.
+  std::string command_line;      ///< As typed, for command.txt.
+};
+
+/// Every configuration with the same seeds, one run after the other, seed by seed, so that a slow
+/// spell of the machine hits all alike; then a table and a report.
+struct CompareCommand {
+  std::vector<std::filesystem::path> configs;
+  std::vector<std::string> set;
+  std::filesystem::path out;
+  int seeds = 1;                 ///< run.seed, run.seed + 1, ...
+  std::optional<double> target;  ///< Test accuracy in (0, 1]; in place of run.target.
+  std::string title;
+  int ranks = 1;
+  bool force = false;
+  bool quiet = false;
+  std::string command_line;
+};
+
+/// About the build, the keys ("config"), a model, or what a configuration file would do.
+struct InfoCommand {
+  std::string topic;  ///< Empty: the build and the machine.
+  std::vector<std::string> set;
+  int ranks = 1;
+};
+
+/// Each runs the command on every rank and returns the exit code. A failure is one line on
+/// terminal.err; under a launcher a failure of one rank alone ends the whole job and never returns.
+[[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
+
+/// Reports a failure of the command line itself, on rank 0 only, and returns its exit code.
+[[nodiscard]] int refuse_command_line(const std::string& what, const Terminal& terminal);
+
+}  // namespace dkfac::app

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/data.h"
+#include "dkfac/nn/loader.h"
+#include "dkfac/nn/model.h"
+
+namespace dkfac::app {
+
+struct RunConfig {
+  std::string name;
+  std::int64_t seed = 1;
+  std::int64_t epochs = 10;
+  DType precision = DType::f32;
+  int threads = 0;
+  std::int64_t eval_batch = 1000;
+  double target = 0;
+  std::int64_t log_interval = 10;
+  double comm_timeout_s = 120;
+  comm::Check comm_check = comm::Check::hash;
+};
+
+struct DataConfig {
+  std::string name = "fashion-mnist-small";
+  std::string path;
+  std::int64_t hold_out = 0;
+  bool shuffle = true;
+  std::int64_t synthetic_train = 2048, synthetic_test = 512;
+  std::int64_t synthetic_size = 28, synthetic_channels = 1, synthetic_classes = 10;
+  std::int64_t synthetic_seed = 1;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct ModelConfig {
+  std::string name = "lenet-bn";
+  std::int64_t batch_norm_groups = 0;
+};
+
+struct TrainConfig {
+  std::int64_t global_batch = 256;
+  double label_smoothing = 0;
+  bool drop_last = true;
+  std::int64_t max_skipped_steps = 20;
+};
+
+enum class OptimizerType : std::uint8_t { sgd, lars, kfac };
+
+/// The keys of all types side by side; those of another type than `type` are refused in a file.
+/// Defaults do not depend on the type, so that a comparison differs only in what its files say.
+struct OptimizerConfig {
+  OptimizerType type = OptimizerType::kfac;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0;
+  bool momentum_correction = true;
+  double eta = 1e-3;
+  double epsilon = 0;
+  kfac::CurvatureOptions curvature;
+  kfac::MomentumRule momentum_rule = kfac::MomentumRule::corrected;
+  kfac::Rescale rescale = kfac::Rescale::off;
+  bool overlap = true;
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+};
+
+enum class LrSchedule : std::uint8_t { polynomial, piecewise, constant };
+
+struct LrConfig {
+  LrSchedule schedule = LrSchedule::polynomial;
+  double lr = 0.1;
+  double start = 0, end = 0;  ///< Epochs; end 0: the epochs of the run.
+  double power = 1;
+  std::vector<std::pair<double, double>> knots;  ///< (epoch, lr)
+  double warmup_epochs = 0, warmup_first = 0;
+};
+
+/// Everything that decides a run. Meaning, type, default and range of every key stand in one table,
+/// which config_listing() prints.
+struct Config {
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  LrConfig lr;
+};
+
+/// Reads a TOML file and applies `overrides` ("section.key=value", later ones win). The file's stem
+/// is the name of a run that has none. Throws MissingInput when there is no such file, else
+/// InvalidArgument with file and line, key, value, the allowed range, and for an unknown key the
+/// nearest known one.
+[[nodiscard]] Config load_config(const std::filesystem::path& file,
+                                 std::span<const std::string> overrides = {});
+/// The same from text; `source` is what messages call it.
+[[nodiscard]] Config parse_config(std::string_view text, std::span<const std::string> overrides,
+                                  std::string_view source);
+/// Checks values against each other. load_config and parse_config have done it.
+void validate(const Config& config);
+
+/// Whether each value comes with its one-line explanation.
+enum class Comments : std::uint8_t { none, help };
+/// Every key that applies, as TOML that parse_config reads back into the same values.
+[[nodiscard]] std::string to_toml(const Config& config, Comments comments = Comments::help);
+/// Every key: type, default, allowed values, explanation, and where it applies.
+[[nodiscard]] std::string config_listing();
+
+// --- what the library wants to know -----------------------------------------------------------
+
+[[nodiscard]] std::string_view name_of(OptimizerType type) noexcept;
+[[nodiscard]] comm::Options comm_options(const Config& config);
+[[nodiscard]] nn::DataSource data_source(const Config& config);
+/// Options of the model for data of this shape. Throws InvalidArgument when the BatchNorm groups
+/// cannot be dealt out to `ranks`.
+[[nodiscard]] nn::ModelOptions model_options(const Config& config, const nn::Dataset& data,
+                                             int ranks);
+/// Throws InvalidArgument when some batch would leave a rank without samples, or without equal
+/// BatchNorm groups.
+[[nodiscard]] nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train,
+                                                 int ranks);
+[[nodiscard]] std::unique_ptr<kfac::Optimizer> make_optimizer(
+    const Config& config, std::shared_ptr<comm::Communicator> comm, ContextOptions context);
+/// Learning rate at a fractional epoch, warm-up included.
+[[nodiscard]] double learning_rate(const Config& config, double epoch);
+
+}  // namespace dkfac::app

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "dkfac/app/config.h"
+#include "dkfac/app/errors.h"
+#include "dkfac/app/result.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/kfac/report.h"
+#include "dkfac/nn/data.h"
+
+namespace dkfac::app {
+
+/// What the trainer tells about a step, or about the steps since the last record.
+struct StepRecord {
+  std::int64_t epoch = 0;  ///< From 1.
+  std::int64_t epochs = 0;
+  std::int64_t step = 0;  ///< From 1.
+  std::int64_t total_steps = 0;
+  double lr = 0;
+  double loss = 0;               ///< Mean per sample; a NaN when no step counted.
+  double accuracy = 0;           ///< In [0, 1].
+  double images_per_second = 0;  ///< Over all ranks, of this epoch so far.
+  std::int64_t skipped_steps = 0;
+  kfac::StepReport report;  ///< Of the last step, on this rank.
+};
+
+/// Called on the rank that sets them; empty ones are left out. They must not communicate.
+struct TrainHooks {
+  std::function<void(const StepRecord&)> on_step;  ///< Each step; loss of this rank's samples.
+  std::function<void(const StepRecord&)> on_log;   ///< Every log_interval steps; of all ranks.
+  std::function<void(const RunResult&)> on_epoch;  ///< After the evaluation of each epoch.
+  std::function<bool()> stop_requested;            ///< Asked before each step.
+};
+
+/// Kept up to date while training, so that it is worth something after an exception too.
+struct RunState {
+  RunResult result;
+  Position position;
+};
+
+/// Trains and evaluates as `config` says; collective. Ends with status "ok", or "stopped" on every
+/// rank after the step in which some rank was asked to stop. Sums over samples go over all ranks,
+/// so every rank ends with the same losses and accuracies; seconds are this rank's.
+///
+/// Throws RunError (scope every_rank) when a rank cannot set up, when ranks disagree about
+/// configuration or data, and for numerical failure; whatever else fails throws where it happens.
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
+           const nn::DataSplits& data, const TrainHooks& hooks, RunState& state);
+
+}  // namespace dkfac::app

@@ -1,0 +1,204 @@
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/config.h"
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/schedule.h"
+
+namespace dkfac::app {
+
+namespace {
+
+kfac::SgdOptions sgd_options(const OptimizerConfig& c) {
+  kfac::SgdOptions options;
+  options.momentum = c.momentum;
+  options.nesterov = c.nesterov;
+  options.weight_decay = c.weight_decay;
+  options.momentum_correction = c.momentum_correction;
+  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.overlap = c.overlap;
+  options.bucket_bytes = c.bucket_bytes;
+  return options;
+}
+
+kfac::LarsOptions lars_options(const OptimizerConfig& c) {
+  kfac::LarsOptions options;
+  options.momentum = c.momentum;
+  options.nesterov = c.nesterov;
+  options.weight_decay = c.weight_decay;
+  options.eta = c.eta;
+  options.epsilon = c.epsilon;
+  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.overlap = c.overlap;
+  options.bucket_bytes = c.bucket_bytes;
+  return options;
+}
+
+// The height of the schedule: lr0 of the paper's momentum rule.
+double full_rate(const LrConfig& lr) {
+  if (lr.schedule != LrSchedule::piecewise) return lr.lr;
+  double highest = 0;
+  for (const auto& [epoch, rate] : lr.knots) highest = std::max(highest, rate);
+  return highest;
+}
+
+kfac::KfacOptions kfac_options(const Config& config) {
+  const OptimizerConfig& c = config.optimizer;
+  kfac::KfacOptions options;
+  options.curvature = c.curvature;
+  options.curvature.dtype = config.run.precision;
+  options.curvature.loss_reduction = kfac::LossReduction::global_mean;
+  options.curvature.overlap = c.overlap;
+  options.curvature.bucket_bytes = c.bucket_bytes;
+  options.momentum = c.momentum;
+  options.momentum_rule = c.momentum_rule;
+  options.initial_lr = full_rate(config.lr);
+  options.rescale = c.rescale;
+  options.weight_decay = c.weight_decay;
+  return options;
+}
+
+kfac::PolynomialLr polynomial(const Config& config) {
+  const LrConfig& lr = config.lr;
+  return {lr.lr, lr.start, lr.end > 0 ? lr.end : static_cast<double>(config.run.epochs), lr.power};
+}
+
+double scheduled(const Config& config, double epoch) {
+  switch (config.lr.schedule) {
+    case LrSchedule::polynomial:
+      return polynomial(config).at(epoch);
+    case LrSchedule::piecewise:
+      return kfac::PiecewiseLinearLr{config.lr.knots}.at(epoch);
+    case LrSchedule::constant:
+      break;
+  }
+  return config.lr.lr;
+}
+
+void check_lr(const Config& config) {
+  if (config.lr.schedule == LrSchedule::piecewise) {
+    DKFAC_CHECK(
+        !config.lr.knots.empty(),
+        "[config] lr.schedule = \"piecewise\" without lr.knots; add e.g. knots = [[0, 0.1], "
+        "[10, 0.0]]");
+    return;
+  }
+  if (config.lr.schedule != LrSchedule::polynomial) return;
+  const kfac::PolynomialLr schedule = polynomial(config);
+  DKFAC_CHECK(schedule.end > schedule.start, "[config] lr.start = ", schedule.start,
+              " is not before the end of the decay at epoch ", schedule.end,
+              "; lower lr.start or raise lr.end (0 means run.epochs)");
+}
+
+void check_shares(std::int64_t samples, int ranks, const char* what) {
+  DKFAC_CHECK(samples >= ranks, "[config] ", what, " of ", samples, " samples leaves some of ",
+              ranks,
+              " ranks without any; use drop_last=true, another train.global_batch, or fewer ranks");
+}
+
+void check_groups(const Config& config, std::int64_t samples, const char* what) {
+  const std::int64_t groups = config.model.batch_norm_groups;
+  DKFAC_CHECK(groups == 0 || samples % groups == 0, "[config] model.batch_norm_groups = ", groups,
+              " does not divide ", what, " of ", samples,
+              " samples; use a divisor of the batch, or 0 for one group per rank");
+}
+
+}  // namespace
+
+std::string_view name_of(OptimizerType type) noexcept {
+  switch (type) {
+    case OptimizerType::sgd:
+      return "sgd";
+    case OptimizerType::lars:
+      return "lars";
+    case OptimizerType::kfac:
+      return "kfac";
+  }
+  return "?";
+}
+
+void validate(const Config& config) {
+  check_lr(config);
+  if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
+  comm_options(config).validate();
+}
+
+comm::Options comm_options(const Config& config) {
+  comm::Options options;
+  options.timeout_s = config.run.comm_timeout_s;
+  options.check = config.run.comm_check;
+  return options;
+}
+
+nn::DataSource data_source(const Config& config) {
+  const DataConfig& data = config.data;
+  nn::DataSource source;
+  source.name = data.name;
+  source.path = data.path;
+  source.synthetic_train = data.synthetic_train;
+  source.synthetic_test = data.synthetic_test;
+  source.synthetic_image = Shape{data.synthetic_size, data.synthetic_size, data.synthetic_channels};
+  source.synthetic_classes = data.synthetic_classes;
+  source.seed = static_cast<std::uint64_t>(data.synthetic_seed);
+  return source;
+}
+
+nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, int ranks) {
+  const std::int64_t groups = config.model.batch_norm_groups;
+  DKFAC_CHECK(groups % ranks == 0, "[config] model.batch_norm_groups = ", groups,
+              " is not a multiple of the ", ranks,
+              " ranks; use a multiple, or 0 for one group per rank");
+  nn::ModelOptions options;
+  options.name = config.model.name;
+  options.input = Shape{data.height, data.width, data.channels};
+  options.classes = data.classes;
+  options.batch_norm_groups = std::max<std::int64_t>(1, groups / ranks);
+  options.dtype = config.run.precision;
+  options.seed = static_cast<std::uint64_t>(config.run.seed);
+  return options;
+}
+
+nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train, int ranks) {
+  const std::int64_t batch = config.train.global_batch, tail = train.count % batch;
+  DKFAC_CHECK(batch <= train.count || !config.train.drop_last,
+              "[config] train.global_batch = ", batch, " is more than the ", train.count,
+              " training samples; lower it or set train.drop_last=false");
+  if (batch <= train.count) {
+    check_shares(batch, ranks, "a global batch");
+    check_groups(config, batch, "a global batch");
+  }
+  if (!config.train.drop_last && tail > 0) {
+    check_shares(tail, ranks, "the last batch");
+    check_groups(config, tail, "the last batch");
+  }
+  return {.count = train.count,
+          .global_batch = batch,
+          .seed = static_cast<std::uint64_t>(config.run.seed),
+          .shuffle = config.data.shuffle,
+          .drop_last = config.train.drop_last};
+}
+
+std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
+                                                std::shared_ptr<comm::Communicator> comm,
+                                                ContextOptions context) {
+  switch (config.optimizer.type) {
+    case OptimizerType::sgd:
+      return kfac::make_sgd(std::move(comm), sgd_options(config.optimizer), Device::cpu(), context);
+    case OptimizerType::lars:
+      return kfac::make_lars(std::move(comm), lars_options(config.optimizer), Device::cpu(),
+                             context);
+    case OptimizerType::kfac:
+      break;
+  }
+  return kfac::make_kfac(std::move(comm), kfac_options(config), Device::cpu(), context);
+}
+
+double learning_rate(const Config& config, double epoch) {
+  return scheduled(config, epoch) *
+         kfac::warmup_factor(epoch, config.lr.warmup_epochs, config.lr.warmup_first);
+}
+
+}  // namespace dkfac::app

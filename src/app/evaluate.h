@@ -1,0 +1,29 @@
+#pragma once
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/nn/loader.h"
+#include "dkfac/nn/model.h"
+
+namespace dkfac::app {
+
+/// Loss and accuracy sums over samples, reduced over ranks on demand.
+struct Tally {
+  double loss = 0, correct = 0, samples = 0;
+  void add(double loss_sum, std::int64_t correct_count, std::int64_t count) {
+    loss += loss_sum;
+    correct += static_cast<double>(correct_count);
+    samples += static_cast<double>(count);
+  }
+  [[nodiscard]] double mean_loss() const { return loss / samples; }  ///< A NaN without samples.
+  [[nodiscard]] double accuracy() const { return correct / samples; }
+};
+/// Collective: the sum over ranks.
+[[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);
+
+/// Collective: one pass over the loader's data with running statistics and without smoothing; each
+/// sample counts once, whatever the number of ranks.
+[[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::Loader& loader,
+                             comm::Communicator& comm);
+
+}  // namespace dkfac::app

@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/app/config.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/core/version.h"
+#include "dkfac/nn/kfac_attach.h"
+
+#include "app/job.h"
+#include "app/run_one.h"
+
+namespace dkfac::app {
+
+namespace {
+
+const char* yes_no(bool x) { return x ? "yes" : "no"; }
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "not set" : value;
+}
+
+std::string launch_text() {
+  const comm::LaunchInfo launch = comm::detect_launch();
+  return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
+}
+
+void print_build(std::ostream& out) {
+  const BackendInfo backend = backend_info();
+  out << fmt::format("dkfac {}\n", version())
+      << fmt::format("BLAS       {}{}\n", yes_no(backend.blas),
+                     backend.blas
+                         ? fmt::format(" ({}; kernels {})", backend.blas_config, backend.blas_core)
+                         : "")
+      << fmt::format("oneDNN     {}{}\n", yes_no(backend.onednn),
+                     backend.onednn
+                         ? fmt::format(" ({}, {})", backend.onednn_version, backend.onednn_isa)
+                         : "")
+      << fmt::format("CUDA       {}\n", yes_no(backend.cuda))
+      << fmt::format("MPI        {}\n", yes_no(comm::is_available("mpi")))
+      << fmt::format("cores      {} (OpenMP threads {}, OMP_NUM_THREADS {})\n", available_cores(),
+                     threads(), variable("OMP_NUM_THREADS"))
+      << fmt::format("launcher   {}\n", launch_text())
+      << fmt::format("DKFAC_DATA {}\n", variable("DKFAC_DATA"))
+      << fmt::format("models     {}\n", fmt::join(nn::model_names(), ", "));
+  if (!backend.warning.empty()) out << "warning: " << backend.warning << '\n';
+}
+
+void print_model(std::ostream& out, const nn::ModelOptions& options) {
+  Context ctx;
+  const auto model = nn::make_model(ctx, options);
+  out << model->summary();
+  out << fmt::format("{} parameters\n", model->parameter_count());
+}
+
+// What the optimizer says of itself on rank 0 of `ranks`.
+std::string plan_text(const Config& config, const nn::DataSplits& data, int ranks) {
+  std::string text;
+  comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
+    const bool speaks = comm->rank() == 0;
+    Context ctx;
+    const auto model = nn::make_model(ctx, model_options(config, data.train, ranks));
+    const auto optimizer = make_optimizer(config, std::move(comm), {});
+    const nn::OptimizerAttachment attachment(*model, *optimizer);
+    optimizer->prepare();
+    if (speaks) text = optimizer->describe();
+  });
+  return text;
+}
+
+void print_config(std::ostream& out, const InfoCommand& command) {
+  const Config config = load_config(command.topic, command.set);
+  DataCache cache;
+  const auto data = cache.get(config);
+  out << to_toml(config) << '\n';
+  out << fmt::format("{}: {} training and {} test samples of {}x{}x{}, {} classes\n\n",
+                     data->train.name, data->train.count, data->test.count, data->train.height,
+                     data->train.width, data->train.channels, data->train.classes);
+  (void)sampler_options(config, data->train, command.ranks);
+  print_model(out, model_options(config, data->train, command.ranks));
+  out << '\n' << plan_text(config, *data, command.ranks);
+}
+
+void print_info(std::ostream& out, const InfoCommand& command) {
+  const auto models = nn::model_names();
+  if (command.topic.empty())
+    print_build(out);
+  else if (command.topic == "config")
+    out << config_listing();
+  else if (std::count(models.begin(), models.end(), command.topic) > 0)
+    print_model(out, {.name = command.topic});
+  else if (command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos)
+    print_config(out, command);
+  else
+    throw InvalidArgument(fmt::format(
+        "[info] '{}' is no topic; ask for 'config', a model ({}), or a file ending in .toml",
+        command.topic, fmt::join(models, ", ")));
+}
+
+}  // namespace
+
+int run(const InfoCommand& command, const Terminal& terminal) {
+  // Every process of a job would say the same; none needs the others.
+  const auto failure = attempt("info", [&] {
+    if (comm::detect_launch().rank == 0) print_info(terminal.out, command);
+  });
+  if (!failure) return 0;
+  terminal.out.flush();
+  terminal.err << error_line(*failure) << std::endl;
+  return static_cast<int>(failure->code);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,147 @@
+#include "app/job.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/threads.h"
+
+#include "app/agreement.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using Body = std::function<void(std::shared_ptr<comm::Communicator>)>;
+
+int print(const Failure& failure, const Terminal& terminal) {
+  terminal.out.flush();
+  terminal.err << error_line(failure) << std::endl;
+  return static_cast<int>(failure.code);
+}
+
+// Seconds that a failing rank holds its tongue. The one where it began speaks first and ends the
+// job; when all fail at once, rank 0 does; who only lost a peer waits for the peer to say why.
+double silence(const Failure& failure, int rank) {
+  const double turn = 0.2 * std::min(rank, 50);
+  if (failure.code == ExitCode::try_again) return 3 + turn;
+  return rank == 0 ? 0 : 1 + turn;
+}
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+[[noreturn]] void end_job(comm::Communicator& comm, const Failure& failure,
+                          const Terminal& terminal) {
+  comm.abort(failure.what);
+  sleep_for(silence(failure, comm.rank()));
+  comm::World::terminate(print(failure, terminal));
+}
+
+// All ranks are here with the same failure, and may still talk.
+int report_together(comm::Communicator& comm, const Failure& failure, const Terminal& terminal) {
+  if (comm.rank() == failure.rank) print(failure, terminal);
+  try {
+    comm.barrier("report");  // Nobody leaves before the line is out.
+  } catch (const CommError&) {
+  }
+  return static_cast<int>(failure.code);
+}
+
+int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
+  std::optional<comm::World> world;
+  if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
+    sleep_for(rank == 0 ? 0 : 1);
+    return print({rank, failure->position, failure->code, failure->what}, terminal);
+  }
+  const std::shared_ptr<comm::Communicator> comm = world->comm();
+  try {
+    agree(*comm, job.early);
+    body(comm);
+    return 0;
+  } catch (const RunError& error) {
+    if (error.scope == RunError::Scope::every_rank)
+      return report_together(*comm, error.failure, terminal);
+    end_job(*comm, error.failure, terminal);
+  } catch (...) {
+    end_job(*comm, describe_current_exception(comm->rank(), {}), terminal);
+  }
+}
+
+int run_here(const Job& job, const Terminal& terminal, const Body& body) {
+  if (job.early) return print(*job.early, terminal);
+  try {
+    if (job.ranks == 1)
+      body(comm::make_self(job.options));
+    else
+      comm::run_ranks(job.ranks, body, job.options);
+    return 0;
+  } catch (...) {
+    return print(describe_current_exception(0, {}), terminal);
+  }
+}
+
+// Where this process may run: ranks with the same text share the same cores.
+std::string cores_text() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) return "?";
+  std::string text(host.data());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return text;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(static_cast<std::size_t>(i), &set)) text += ' ' + std::to_string(i);
+  return text;
+}
+
+}  // namespace
+
+std::optional<Failure> attempt(const char* phase, const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (...) {
+    return describe_current_exception(0, {0, phase});
+  }
+}
+
+int run_job(const Job& job, const Terminal& terminal, const Body& body) {
+  comm::LaunchInfo launch;
+  if (const auto failure = attempt("launch", [&] { launch = comm::detect_launch(); }))
+    return print(*failure, terminal);
+  if (launch.size == 1) return run_here(job, terminal, body);
+  Job launched = job;
+  if (launched.early) launched.early->rank = launch.rank;
+  if (!launched.early && job.ranks != 1)
+    launched.early =
+        Failure{launch.rank,
+                {0, "launch"},
+                ExitCode::usage,
+                "[launch] --ranks is for ranks inside of one process, but " + launch.launcher +
+                    " started " + std::to_string(launch.size) + " processes; leave --ranks out"};
+  return run_launched(launched, launch.rank, terminal, body);
+}
+
+int default_threads(comm::Communicator& comm) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
+  if (comm.backend() == "in_process") return 1;
+  if (comm.size() == 1) return 0;
+  const auto all = comm::all_gather_strings(comm, cores_text());
+  const auto sharers =
+      std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
+  return std::max(1, available_cores() / static_cast<int>(sharers));
+}
+
+int refuse_command_line(const std::string& what, const Terminal& terminal) {
+  const Failure failure{0, {0, "arguments"}, ExitCode::usage, what};
+  return run_job({.early = failure}, terminal, [](std::shared_ptr<comm::Communicator>) {});
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,141 @@
+#include <cstdlib>
+#include <iostream>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/version.h"
+
+namespace {
+
+using dkfac::app::CompareCommand;
+using dkfac::app::InfoCommand;
+using dkfac::app::Terminal;
+using dkfac::app::TrainCommand;
+
+constexpr const char* kAbout =
+    "Trains image classifiers with K-FAC, LARS or SGD, on one core or under mpirun.";
+
+constexpr const char* kFooter = R"(
+Examples:
+  dkfac train configs/lenet-kfac.toml
+  dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
+  mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
+  dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
+  dkfac info config                     all configuration keys with defaults and ranges
+  dkfac info configs/lenet-kfac.toml    what would run, and which rank would own which layer
+
+Data is looked for in the folder data.path of the configuration, then in $DKFAC_DATA/<name>, then in
+the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
+
+A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, result.json,
+report.html and curves.svg. Ctrl-C finishes the step and writes the results.
+
+Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
+70 internal error, 74 reading or writing failed, 75 stopped or lost a rank, 80 training diverged.)";
+
+std::string shell_quoted(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-./=:,+@%") == std::string::npos;
+  if (plain) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string command_line(int argc, const char* const* argv) {
+  std::string line;
+  for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + shell_quoted(argv[i]);
+  return line;
+}
+
+bool is_interactive() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string(term) != "dumb";
+}
+
+template <class Command>
+void add_common(CLI::App& app, Command& command) {
+  app.add_option("--set", command.set, "section.key=value, over the file; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--ranks", command.ranks, "ranks inside of this process (not under mpirun)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+template <class Command>
+void add_run_options(CLI::App& app, Command& command) {
+  add_common(app, command);
+  app.add_flag("--force", command.force, "overwrite an earlier run in that folder");
+  app.add_flag("--quiet", command.quiet, "no progress");
+}
+
+struct Parsed {
+  TrainCommand train;
+  CompareCommand compare;
+  InfoCommand info;
+};
+
+void add_train(CLI::App& app, TrainCommand& command) {
+  CLI::App* train = app.add_subcommand("train", "Train one configuration");
+  train->add_option("config", command.config, "configuration, a TOML file")->required();
+  train->add_option("--out", command.out, "run folder; out/<name>-<date>-<time> when not given");
+  add_run_options(*train, command);
+}
+
+void add_compare(CLI::App& app, CompareCommand& command) {
+  CLI::App* compare =
+      app.add_subcommand("compare", "Train several configurations with the same seeds, and report");
+  compare->add_option("configs", command.configs, "configurations")->required();
+  compare->add_option("--out", command.out, "folder of the comparison")->required();
+  compare
+      ->add_option("--seeds", command.seeds, "runs of each, with seeds run.seed, run.seed + 1...")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  compare->add_option("--target", command.target, "test accuracy to reach, e.g. 0.86");
+  command.title = "Comparison of optimizers";
+  compare->add_option("--title", command.title, "of the report")->capture_default_str();
+  add_run_options(*compare, command);
+}
+
+void add_info(CLI::App& app, InfoCommand& command) {
+  CLI::App* info =
+      app.add_subcommand("info", "About this build, the keys, a model, a configuration");
+  info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
+  add_common(*info, command);
+}
+
+int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
+               const Terminal& terminal) {
+  parsed.train.command_line = parsed.compare.command_line = line;
+  if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);
+  if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
+  return dkfac::app::run(parsed.info, terminal);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Terminal terminal{std::cout, std::cerr, is_interactive()};
+  CLI::App app(kAbout, "dkfac");
+  Parsed parsed;
+  app.set_version_flag("--version", std::string("dkfac ") + dkfac::version());
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  add_train(app, parsed.train);
+  add_compare(app, parsed.compare);
+  add_info(app, parsed.info);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {  // --help, --version
+    return app.exit(help, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    return dkfac::app::refuse_command_line(
+        std::string("[arguments] ") + error.what() + "; 'dkfac --help' shows the usage", terminal);
+  }
+  return run_parsed(app, parsed, command_line(argc, argv), terminal);
+}

@@ -1,0 +1,104 @@
+#include "app/progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+
+bool wants_colour(const Terminal& terminal) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return terminal.interactive && (no_colour == nullptr || *no_colour == '\0');
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::max(0.0, std::round(seconds)));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60, rest = total % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
+                   : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
+                          std::size_t width) {
+  const double per_step = elapsed / static_cast<double>(std::max<std::int64_t>(1, record.step));
+  const double left = per_step * static_cast<double>(record.total_steps - record.step);
+  std::string line = fmt::format(
+      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  lr {:.3g}  {:.0f} img/s  ETA {}",
+      label, record.epoch, record.epochs, record.step, record.total_steps, record.loss,
+      100 * record.accuracy, record.lr, record.images_per_second, duration_text(left));
+  if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
+  return line.substr(0, width);
+}
+
+std::string epoch_line(const std::string& label, const RunResult& result, std::int64_t epochs) {
+  const EpochRecord& last = result.epochs.back();
+  std::string line = fmt::format(
+      "{}  epoch {:>{}}/{}  train loss {:.4f} acc {:.2f}%  test loss {:.4f} acc {:.2f}%  {:.1f} s  "
+      "{:.0f} img/s",
+      label, last.epoch, std::to_string(epochs).size(), epochs, last.train_loss,
+      100 * last.train_accuracy, last.test_loss, 100 * last.test_accuracy, last.train_seconds,
+      last.images_per_second);
+  if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
+  return line;
+}
+
+std::string run_text(const RunResult& result) {
+  std::string text = fmt::format(
+      "{}: {}, test accuracy {:.2f}% (best {:.2f}%), {} epochs in {:.1f} s of training, {:.0f} "
+      "img/s",
+      result.name, result.status, 100 * result.final_accuracy, 100 * result.best_accuracy,
+      result.epochs.size(), result.train_seconds, result.images_per_second);
+  if (!result.target_accuracy) return text;
+  text += fmt::format("\ntarget {:.2f}%: ", 100 * *result.target_accuracy);
+  if (!result.epochs_to_target) return text + "not reached";
+  return text + fmt::format("epoch {:.0f}, after {:.1f} s of training", *result.epochs_to_target,
+                            *result.seconds_to_target);
+}
+
+std::size_t terminal_width() {
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const int width = std::atoi(columns);
+    if (width > 0) return static_cast<std::size_t>(width);
+  }
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+Progress::Progress(const Terminal& terminal, std::string label, std::int64_t epochs)
+    : terminal_(terminal),
+      label_(std::move(label)),
+      epochs_(epochs),
+      colour_(wants_colour(terminal)) {}
+
+void Progress::step(const StepRecord& record) {
+  if (!terminal_.interactive || (shown_ && since_shown_.seconds() < kRedrawSeconds)) return;
+  // The last column stays free: writing into it would wrap on some terminals.
+  const std::string line = progress_line(label_, record, total_.seconds(), terminal_width() - 1);
+  terminal_.out << "\r\033[K" << (colour_ ? "\033[36m" : "") << line << (colour_ ? "\033[0m" : "")
+                << std::flush;
+  shown_ = true;
+  since_shown_.lap();
+}
+
+void Progress::epoch(const RunResult& result) {
+  clear();
+  terminal_.out << epoch_line(label_, result, epochs_) << std::endl;
+}
+
+void Progress::clear() {
+  if (shown_) terminal_.out << "\r\033[K" << std::flush;
+  shown_ = false;
+}
+
+}  // namespace dkfac::app

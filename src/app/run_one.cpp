@@ -1,0 +1,139 @@
+#include "app/run_one.h"
+
+#include <optional>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/trainer.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+#include "app/agreement.h"
+#include "app/job.h"
+#include "app/progress.h"
+#include "app/signals.h"
+
+namespace dkfac::app {
+
+namespace {
+
+class Run {
+ public:
+  Run(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+      const Terminal& terminal)
+      : plan_(plan), comm_(std::move(comm)), cache_(cache), terminal_(terminal) {}
+
+  RunResult operator()() {
+    try {
+      go();
+      if (folder_) folder_->finish(state_.result);
+    } catch (...) {
+      fail();
+    }
+    return state_.result;
+  }
+
+ private:
+  void go() {
+    const Config& config = plan_.config;
+    if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
+      set_threads(threads);
+    state_.position.phase = "data";
+    together(*comm_, state_.position, [&] { data_ = cache_.get(config); });
+    state_.position.phase = "folder";
+    together(*comm_, state_.position, [&] { open_folder(); });
+    train(config, comm_, *data_, hooks(), state_);
+  }
+
+  void open_folder() {
+    if (comm_->rank() != 0) return;
+    folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line);
+    if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
+  }
+
+  TrainHooks hooks() {
+    TrainHooks hooks;
+    hooks.stop_requested = stop_requested;
+    if (!folder_) return hooks;
+    hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
+    hooks.on_step = [this](const StepRecord& record) {
+      if (progress_) progress_->step(record);
+    };
+    hooks.on_epoch = [this](const RunResult& result) {
+      folder_->add_epoch(result);
+      if (progress_) progress_->epoch(result);
+    };
+    return hooks;
+  }
+
+  [[noreturn]] void fail() {
+    const Failure failure = describe_current_exception(comm_->rank(), state_.position);
+    auto scope = RunError::Scope::this_rank;
+    try {
+      throw;
+    } catch (const RunError& error) {
+      scope = error.scope;
+    } catch (...) {
+    }
+    if (progress_) progress_->clear();
+    state_.result.status = "failed";
+    state_.result.error = failure.what;
+    try {
+      if (folder_) folder_->finish(state_.result);
+    } catch (const std::exception&) {
+      // The first failure is the one to tell.
+    }
+    throw RunError(failure, scope);
+  }
+
+  const RunPlan& plan_;
+  std::shared_ptr<comm::Communicator> comm_;
+  DataCache& cache_;
+  const Terminal& terminal_;
+  std::shared_ptr<const nn::DataSplits> data_;
+  RunState state_;
+  std::optional<RunFolder> folder_;
+  std::optional<Progress> progress_;
+};
+
+// The part of the configuration that decides the data.
+std::string data_text(const Config& config) {
+  const std::string text = to_toml(config, Comments::none);
+  const std::size_t begin = text.find("[data]");
+  return text.substr(begin, text.find("\n\n", begin) - begin);
+}
+
+}  // namespace
+
+std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
+  const std::lock_guard lock(mutex_);
+  auto& set = sets_[data_text(config)];
+  if (set == nullptr) {
+    auto splits = std::make_shared<nn::DataSplits>(nn::load_data(data_source(config)));
+    if (config.data.hold_out > 0) {
+      DKFAC_CHECK(config.data.hold_out < splits->train.count,
+                  "[config] data.hold_out = ", config.data.hold_out, " leaves nothing of the ",
+                  splits->train.count, " training samples; lower it");
+      nn::hold_out(*splits, config.data.hold_out);
+    }
+    set = std::move(splits);
+  }
+  return set;
+}
+
+RunResult run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+                  const Terminal& terminal) {
+  return Run(plan, std::move(comm), cache, terminal)();
+}
+
+void throw_stopped(std::int64_t step, const std::filesystem::path& where) {
+  throw RunError({0,
+                  {step, "stop"},
+                  ExitCode::try_again,
+                  fmt::format("[run] stopped by a signal; results so far are in '{}', start again "
+                              "for a whole run",
+                              where.string())},
+                 RunError::Scope::every_rank);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/app/config.h"
+#include "dkfac/app/result.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/nn/data.h"
+
+#include "app/run_folder.h"
+
+namespace dkfac::app {
+
+/// Data sets by configuration, read once per process and shared by its ranks and runs.
+class DataCache {
+ public:
+  /// The held-out split applied. Throws what nn::load_data throws.
+  [[nodiscard]] std::shared_ptr<const nn::DataSplits> get(const Config& config);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const nn::DataSplits>> sets_;
+};
+
+/// One run of one configuration and where it goes.
+struct RunPlan {
+  Config config;
+  std::filesystem::path folder = {};
+  IfExists if_exists = IfExists::refuse;
+  std::string label = {};  ///< For progress.
+  std::string command_line = {};
+  bool quiet = false;
+};
+
+/// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.
+/// Throws RunError and nothing else.
+[[nodiscard]] RunResult run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm,
+                                DataCache& cache, const Terminal& terminal);
+
+/// What a command throws on every rank once a signal has stopped it. `where`: folder with results.
+[[noreturn]] void throw_stopped(std::int64_t step, const std::filesystem::path& where);
+
+}  // namespace dkfac::app
