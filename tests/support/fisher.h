@@ -2,7 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <span>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -165,8 +165,10 @@ inline Matrix inverse(const Matrix& m) {
   return out;
 }
 
-/// |a - b| / |b| in the Frobenius norm.
+/// |a - b| / |b| in the Frobenius norm; infinity for other sizes, and NaN, which no bar admits,
+/// when b is zero.
 inline double relative_norm(const Vector& a, const Vector& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
     difference += (a[i] - b[i]) * (a[i] - b[i]);
