@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -10,7 +11,7 @@
 
 namespace dkfac::app {
 
-/// Mean and spread over seeds.
+/// Mean and spread over seeds, of the values that are finite.
 struct Spread {
   double mean = 0, min = 0, max = 0, stddev = 0;  ///< stddev: sample, 0 for one value.
   std::int64_t count = 0;
@@ -20,19 +21,29 @@ struct Spread {
 /// One line of the comparison.
 struct GroupSummary {
   std::string name;
-  std::int64_t runs = 0, reached = 0;     ///< Runs; those that reached the target.
+  std::int64_t runs = 0, failed = 0;
+  std::int64_t reached = 0;               ///< Runs that reached the target and did not fail.
   std::optional<Spread> epochs, seconds;  ///< To target, over the runs that reached it.
-  Spread final_accuracy, best_accuracy;
-  Spread seconds_per_step;
+  Spread final_accuracy, best_accuracy;   ///< In [0, 1], over the runs that did not fail.
+  Spread seconds_per_step;                ///< Likewise.
+  double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
 };
+/// Winners are names of groups: several for a tie, none when nobody qualifies. A group whose runs
+/// reach the target (do not fail) more often stands before one that is better on average.
 struct Comparison {
-  std::optional<double> target;
+  std::optional<double> target;  ///< Test accuracy in [0, 1].
   std::vector<GroupSummary> groups;
-  std::string fewest_epochs, fewest_seconds, best_accuracy;  ///< Winners, empty when nobody.
+  std::vector<std::string> fewest_epochs, fewest_seconds, highest_final, highest_best,
+      cheapest_step;
   std::string caption;  ///< Model, data, batch, ranks: what the runs have in common.
 };
+/// Epochs and seconds to target are read off the epochs of each run: the first one whose test
+/// accuracy is at least the target. A run without epochs is believed.
 [[nodiscard]] Comparison summarize(std::span<const RunGroup> groups, std::optional<double> target);
 
+/// Who wins in epochs, in seconds, in accuracy and in cost per step, and by how much; which runs
+/// missed the target or failed. One sentence per line.
+[[nodiscard]] std::string verdict(const Comparison& comparison);
 /// Plain text for a terminal, aligned, with the winners in words.
 [[nodiscard]] std::string text_table(const Comparison& comparison);
 [[nodiscard]] std::string markdown_table(const Comparison& comparison);
@@ -45,9 +56,11 @@ struct Comparison {
 [[nodiscard]] std::string svg_curves(std::span<const RunGroup> groups,
                                      const Comparison& comparison);
 
-/// Writes `text` to a temporary file beside `path`, syncs it and renames it. Throws IoError.
+/// Writes `text` to a temporary file beside `path`, syncs it and renames it, so that there is the
+/// old content or the new one, never a part. Throws IoError.
 void write_file(const std::filesystem::path& path, const std::string& text);
 
+/// Indented JSON; NaN and infinity are written as null, and so is what is unset.
 [[nodiscard]] std::string to_json(const RunResult& result);
 [[nodiscard]] std::string to_json(const Comparison& comparison);
 

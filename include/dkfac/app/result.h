@@ -29,6 +29,7 @@ struct RunResult {
   std::string name;                ///< Label of the configuration, e.g. "kfac".
   std::string optimizer, model, data;
   std::string version;
+  std::string configuration;  ///< Effective, as TOML; the report shows it and where groups differ.
   std::uint64_t seed = 0;
   int ranks = 1;
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;

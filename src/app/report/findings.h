@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dkfac/app/report.h"
+
+#include "app/report/format.h"
+
+namespace dkfac::app {
+
+/// One respect in which the groups were compared, in words.
+struct Finding {
+  std::string what;                  ///< "Fewest epochs to 90 %"
+  std::string claim, claim_plural;   ///< "reaches 90 % test accuracy in the fewest epochs"
+  std::vector<std::size_t> winners;  ///< Indices into Comparison::groups.
+  std::string value;                 ///< The winners', with unit.
+  std::string next;  ///< "sgd: 8.2 epochs (1.9 times as many)"; empty when all are winners.
+};
+[[nodiscard]] std::vector<Finding> findings(const Comparison& comparison, Dash dash);
+/// What must be known beside the winners: targets missed, failures, a single seed.
+[[nodiscard]] std::vector<std::string> caveats(const Comparison& comparison);
+
+}  // namespace dkfac::app

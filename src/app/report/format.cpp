@@ -1,0 +1,101 @@
+#include "app/report/format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+namespace dkfac::app {
+namespace {
+
+constexpr int kMaxDecimals = 6;
+
+/// Decimals that give a positive value three significant digits.
+int decimals_of(double value) {
+  if (!(value > 0) || !std::isfinite(value)) return 0;
+  return std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, kMaxDecimals);
+}
+
+template <class Text>
+std::string range_text(const Spread& spread, Dash dash, Text text) {
+  if (spread.count == 0) return "-";
+  const std::string low = text(spread.min), high = text(spread.max);
+  if (spread.count == 1 || low == high) return text(spread.mean);
+  return fmt::format("{} [{}{}{}]", text(spread.mean), low, dash == Dash::en ? "\u2013" : "-",
+                     high);
+}
+
+std::string epochs_number(double epochs) {
+  return std::abs(epochs - std::round(epochs)) < 1e-9 ? fixed(epochs, 0) : fixed(epochs, 1);
+}
+
+}  // namespace
+
+std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
+
+std::string three_digits(double value) { return fixed(value, decimals_of(std::abs(value))); }
+
+std::string grouped(std::int64_t value) {
+  std::string text = fmt::format("{}", value);
+  const std::ptrdiff_t first = value < 0 ? 1 : 0;
+  for (std::ptrdiff_t at = std::ssize(text) - 3; at > first; at -= 3) {
+    text.insert(static_cast<std::size_t>(at), ",");
+  }
+  return text;
+}
+
+std::string percent_target(double accuracy) { return fmt::format("{:.6g} %", 100 * accuracy); }
+
+std::string epochs_text(const Spread& spread, Dash dash) {
+  return range_text(spread, dash, epochs_number);
+}
+
+std::string seconds_text(const Spread& spread, Dash dash) {
+  const int decimals = decimals_of(spread.mean);
+  return range_text(spread, dash, [&](double s) { return fixed(s, decimals); });
+}
+
+std::string milliseconds_text(const Spread& seconds, Dash dash) {
+  const int decimals = decimals_of(1e3 * seconds.mean);
+  return range_text(seconds, dash, [&](double s) { return fixed(1e3 * s, decimals); });
+}
+
+std::string percent_text(const Spread& accuracy, Dash dash) {
+  return range_text(accuracy, dash, [](double a) { return fixed(100 * a, 2); });
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " and " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
+std::string escape(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    const bool control = (code < 0x20 && c != '\n' && c != '\t') || code == 0x7f;
+    if (control) {
+      out += "\uFFFD";
+    } else if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else if (c == '\'') {
+      out += "&#39;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace dkfac::app

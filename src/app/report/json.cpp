@@ -1,0 +1,105 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "dkfac/app/report.h"
+
+namespace dkfac::app {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// JSON has no NaN and no infinity: both become null.
+ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : nullptr; }
+
+ordered_json number(const std::optional<double>& value) { return value ? number(*value) : nullptr; }
+
+ordered_json object(const EpochRecord& r) {
+  return {{"epoch", r.epoch},
+          {"step", r.step},
+          {"lr", number(r.lr)},
+          {"train_loss", number(r.train_loss)},
+          {"train_accuracy", number(r.train_accuracy)},
+          {"test_loss", number(r.test_loss)},
+          {"test_accuracy", number(r.test_accuracy)},
+          {"train_seconds", number(r.train_seconds)},
+          {"images_per_second", number(r.images_per_second)},
+          {"skipped_steps", r.skipped_steps}};
+}
+
+ordered_json object(const std::optional<Spread>& spread) {
+  if (!spread || spread->count == 0) return nullptr;
+  return {{"mean", number(spread->mean)},
+          {"min", number(spread->min)},
+          {"max", number(spread->max)},
+          {"stddev", number(spread->stddev)},
+          {"count", spread->count}};
+}
+
+ordered_json object(const GroupSummary& group) {
+  return {{"name", group.name},
+          {"runs", group.runs},
+          {"failed", group.failed},
+          {"reached", group.reached},
+          {"epochs_to_target", object(group.epochs)},
+          {"seconds_to_target", object(group.seconds)},
+          {"final_accuracy", object(group.final_accuracy)},
+          {"best_accuracy", object(group.best_accuracy)},
+          {"seconds_per_step", object(group.seconds_per_step)},
+          {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr}};
+}
+
+/// Text that is not UTF-8 (a path, an error message) must not lose the whole result.
+std::string dump(const ordered_json& json) {
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string to_json(const RunResult& r) {
+  ordered_json phases = ordered_json::object(), epochs = ordered_json::array();
+  for (const auto& [phase, seconds] : r.phase_seconds) phases[phase] = number(seconds);
+  for (const EpochRecord& record : r.epochs) epochs.push_back(object(record));
+  return dump({{"status", r.status},
+               {"error", r.error},
+               {"name", r.name},
+               {"optimizer", r.optimizer},
+               {"model", r.model},
+               {"data", r.data},
+               {"version", r.version},
+               {"seed", r.seed},
+               {"ranks", r.ranks},
+               {"global_batch", r.global_batch},
+               {"parameters", r.parameters},
+               {"steps", r.steps},
+               {"skipped_steps", r.skipped_steps},
+               {"final_accuracy", number(r.final_accuracy)},
+               {"best_accuracy", number(r.best_accuracy)},
+               {"target_accuracy", number(r.target_accuracy)},
+               {"epochs_to_target", number(r.epochs_to_target)},
+               {"seconds_to_target", number(r.seconds_to_target)},
+               {"train_seconds", number(r.train_seconds)},
+               {"total_seconds", number(r.total_seconds)},
+               {"images_per_second", number(r.images_per_second)},
+               {"seconds_per_step", number(r.seconds_per_step)},
+               {"phase_seconds", std::move(phases)},
+               {"epochs", std::move(epochs)},
+               {"configuration", r.configuration}});
+}
+
+std::string to_json(const Comparison& comparison) {
+  ordered_json groups = ordered_json::array();
+  for (const GroupSummary& group : comparison.groups) groups.push_back(object(group));
+  return dump({{"caption", comparison.caption},
+               {"target", number(comparison.target)},
+               {"groups", std::move(groups)},
+               {"winners",
+                {{"fewest_epochs", comparison.fewest_epochs},
+                 {"fewest_seconds", comparison.fewest_seconds},
+                 {"highest_final_accuracy", comparison.highest_final},
+                 {"highest_best_accuracy", comparison.highest_best},
+                 {"cheapest_step", comparison.cheapest_step}}},
+               {"verdict", verdict(comparison)}});
+}
+
+}  // namespace dkfac::app
