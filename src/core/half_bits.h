@@ -66,6 +66,37 @@ template <class Half, class Wide>
   return {static_cast<std::uint16_t>(half | ((bits & kSign) >> kSignShift))};
 }
 
+/// narrow() and back in one, but what is past Half's largest finite value, infinity included,
+/// becomes that value. NaN stays NaN.
+template <class Half, class Wide>
+[[nodiscard]] inline Wide quantize(Wide x) noexcept {
+  using From = FloatFormat<Wide>;
+  using To = FloatFormat<Half>;
+  using Bits = typename From::Bits;
+  constexpr int kShift = From::kMantissa - To::kMantissa;
+  constexpr Bits kOne = 1;
+  constexpr Bits kDropped = (kOne << kShift) - 1;
+  constexpr Bits kLargestBits =
+      (static_cast<Bits>(From::kBias + To::kBias + 1) << From::kMantissa) - (kOne << kShift);
+  constexpr Wide kLargest = std::bit_cast<Wide>(kLargestBits);
+
+  const Wide magnitude = std::abs(x);
+  const Bits bits = std::bit_cast<Bits>(magnitude);
+  const Bits up = bits + ((kOne << (kShift - 1)) - 1) + ((bits >> kShift) & 1);
+  Wide rounded = std::bit_cast<Wide>(up & ~kDropped);
+  if constexpr (From::kBias != To::kBias) {
+    // As in narrow(): the last bit of kAlign has the weight of Half's smallest subnormal.
+    constexpr int kAlignExponent = From::kBias - To::kBias + 1 + kShift;
+    constexpr Wide kAlign =
+        std::bit_cast<Wide>(static_cast<Bits>(kAlignExponent) << From::kMantissa);
+    constexpr Bits kNormal = static_cast<Bits>(From::kBias - To::kBias + 1) << From::kMantissa;
+    const Wide subnormal = (magnitude + kAlign) - kAlign;
+    rounded = bits < kNormal ? subnormal : rounded;
+  }
+  rounded = rounded > kLargest ? kLargest : rounded;
+  return x != x ? x : std::copysign(rounded, x);
+}
+
 [[nodiscard]] inline float widen(bf16 x) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }

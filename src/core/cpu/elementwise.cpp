@@ -4,11 +4,12 @@
 #include "core/backend.h"
 #include "core/cpu/element.h"
 #include "core/cpu/loops.h"
+#include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {
 namespace {
 
-/// Elements that a 32-bit counter and the first-level cache take at once.
+/// Elements that are counted at once.
 constexpr std::int64_t kBlock = 4096;
 
 /// d[i] = f(s[i], d[i]). The views may be the same, so no `restrict`: only iterations are
@@ -29,30 +30,28 @@ void map(ConstTensorView src, TensorView dst, F f) {
   const S* s = src.data<S>();
   D* d = dst.data<D>();
   for_all_segments(plan, [&](const auto& offset, std::int64_t n) {
-    map_row(s + offset[0], plan.inner_stride(0), d + offset[1], plan.inner_stride(1), n, f);
+    vectorized([&] {
+      map_row(s + offset[0], plan.inner_stride(0), d + offset[1], plan.inner_stride(1), n, f);
+    });
   });
 }
 
-/// d[i] = f(s[i]); returns the sum of count(s[i], d[i]), each 0 or 1.
+/// d[i] = f(s[i]); returns the sum of count(s[i], d[i]), each 0 or 1. n <= kBlock, so that 32 bits
+/// hold the count.
 template <class T, class F, class Count>
 std::int32_t map_block(const T* s, std::int64_t s_stride, T* d, std::int64_t d_stride,
                        std::int64_t n, F f, Count count) {
   std::int32_t found = 0;
+  const auto step = [&](const T& from, T& to) {
+    const T x = from;
+    to = f(x);
+    found += count(x, to);
+  };
   if (s_stride == 1 && d_stride == 1) {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T x = s[i];
-      const T y = f(x);
-      found += count(x, y);
-      d[i] = y;
-    }
+    for (std::int64_t i = 0; i < n; ++i) step(s[i], d[i]);
   } else {
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T x = s[i * s_stride];
-      const T y = f(x);
-      found += count(x, y);
-      d[i * d_stride] = y;
-    }
+    for (std::int64_t i = 0; i < n; ++i) step(s[i * s_stride], d[i * d_stride]);
   }
   return found;
 }
@@ -66,9 +65,11 @@ std::int64_t map_counting(ConstTensorView src, TensorView dst, F f, Count count)
   for_all_segments(plan, [&](const auto& offset, std::int64_t n) {
     std::int64_t here = 0;
     for (std::int64_t i = 0; i < n; i += kBlock) {
-      here += map_block(s + offset[0] + i * plan.inner_stride(0), plan.inner_stride(0),
-                        d + offset[1] + i * plan.inner_stride(1), plan.inner_stride(1),
-                        std::min(kBlock, n - i), f, count);
+      here += vectorized([&] {
+        return map_block(s + offset[0] + i * plan.inner_stride(0), plan.inner_stride(0),
+                         d + offset[1] + i * plan.inner_stride(1), plan.inner_stride(1),
+                         std::min(kBlock, n - i), f, count);
+      });
     }
     if (here != 0) found.fetch_add(here, std::memory_order_relaxed);
   });
@@ -114,29 +115,14 @@ void cast_values(ConstTensorView src, TensorView dst, double scale) {
   scale_values<S, D, double>(src, dst, scale);
 }
 
-/// Rounds to Half and back; what is past its largest finite value becomes that value.
-template <class Half, class T>
-T through_half(T x) noexcept {
-  constexpr std::uint16_t kLargestBits = std::is_same_v<Half, f16> ? 0x7BFFU : 0x7F7FU;
-  const auto largest = static_cast<T>(detail::widen(Half{kLargestBits}));
-  x = x > largest ? largest : x;  // Both comparisons are false for NaN, which passes.
-  x = x < -largest ? -largest : x;
-  return static_cast<T>(detail::widen(detail::narrow<Half>(x)));
-}
-
-template <class T>
-T through(Type<T>, T x) noexcept {
-  return x;
-}
-inline double through(Type<float>, double x) noexcept { return static_cast<float>(x); }
-inline float through(Type<double>, float x) noexcept { return x; }
-template <class T>
-T through(Type<f16>, T x) noexcept {
-  return through_half<f16>(x);
-}
-template <class T>
-T through(Type<bf16>, T x) noexcept {
-  return through_half<bf16>(x);
+/// x rounded to a value of R, still held in T.
+template <class R, class T>
+T rounded_to(T x) noexcept {
+  if constexpr (is_half<R>) {
+    return detail::quantize<R>(x);
+  } else {
+    return static_cast<T>(static_cast<R>(x));
+  }
 }
 
 }  // namespace
@@ -183,10 +169,10 @@ void copy_checked(Context&, double scale, ConstTensorView src, TensorView dst,
 void round_to(Context&, DType type, double scale, ConstTensorView src, TensorView dst,
               TensorView underflow) {
   visit_computing(dst.dtype(), [&]<class T>(Type<T>) {
-    visit_floating(type, [&]<class R>(Type<R> rounding) {
+    visit_floating(type, [&]<class R>(Type<R>) {
       const auto factor = static_cast<T>(scale);
       const std::int64_t lost = map_counting<T>(
-          src, dst, [=](T x) { return through(rounding, factor * x); },
+          src, dst, [factor](T x) { return rounded_to<R>(factor * x); },
           [](T x, T y) { return static_cast<std::int32_t>(x != T{0}) & (y == T{0}); });
       add_count(underflow, lost);
     });

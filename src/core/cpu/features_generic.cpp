@@ -1,7 +1,10 @@
 #include "core/cpu/library_info.h"
+#include "core/cpu/simd.h"
 
-namespace dkfac {
+namespace dkfac::cpu {
 
-bool cpu::has_avx512() noexcept { return false; }
+Simd simd_level() noexcept { return Simd::baseline; }
+void limit_simd(Simd) noexcept {}
+bool has_avx512() noexcept { return false; }
 
-}  // namespace dkfac
+}  // namespace dkfac::cpu

@@ -1,7 +1,33 @@
+#include <algorithm>
+#include <atomic>
+
 #include "core/cpu/library_info.h"
+#include "core/cpu/simd.h"
 
-namespace dkfac {
+namespace dkfac::cpu {
+namespace {
 
-bool cpu::has_avx512() noexcept { return __builtin_cpu_supports("avx512f") != 0; }
+Simd widest_here() noexcept {
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512) return Simd::avx512;
+  return __builtin_cpu_supports("avx2") ? Simd::avx2 : Simd::baseline;
+}
 
-}  // namespace dkfac
+std::atomic<Simd>& level() noexcept {
+  static std::atomic<Simd> value = widest_here();
+  return value;
+}
+
+}  // namespace
+
+Simd simd_level() noexcept { return level().load(std::memory_order_relaxed); }
+
+void limit_simd(Simd widest) noexcept {
+  level().store(std::min(widest, widest_here()), std::memory_order_relaxed);
+}
+
+bool has_avx512() noexcept { return widest_here() == Simd::avx512; }
+
+}  // namespace dkfac::cpu

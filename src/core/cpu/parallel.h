@@ -24,7 +24,7 @@ void parallel_parts(int parts, Body&& body) {
 }
 
 /// Elements that are worth a thread of their own, for loops that touch each of them once.
-inline constexpr std::int64_t kGrain = 16384;
+inline constexpr std::int64_t kGrain = 32768;
 
 /// body(begin, end) over a partition of [0, n): one range per thread, of at least `grain`
 /// elements, cut at multiples of 64 elements so that no two threads write one cache line.

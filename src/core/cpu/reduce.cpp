@@ -1,9 +1,12 @@
 #include <array>
 #include <atomic>
+#include <bit>
+#include <limits>
 
 #include "core/backend.h"
 #include "core/cpu/element.h"
 #include "core/cpu/loops.h"
+#include DKFAC_SIMD_HEADER
 
 // Sums are cut into parts by the size of the data alone and added in a fixed order: the same bits
 // at every number of threads and on every instruction set.
@@ -63,38 +66,23 @@ double sum_terms(std::int64_t n, Term term) {
   return add_lanes(lanes);
 }
 
-/// The largest |x|; NaN, which no comparison finds, is noted apart.
-struct Extreme {
-  double value = 0;
-  bool has_nan = false;
-
-  void merge(const Extreme& other) {
-    value = std::max(value, other.value);
-    has_nan = has_nan || other.has_nan;
-  }
-};
+/// Bit patterns of magnitudes, which order like the magnitudes; NaN comes after infinity.
+template <class T>
+using Pattern = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
 template <class T>
-Extreme extreme_of(const T* x, std::int64_t stride, std::int64_t n) {
-  Lanes<T> largest{};
-  Lanes<std::int32_t> nans{};
-  T* top = largest.data();
-  std::int32_t* nan = nans.data();
-  const auto take = [&](std::int64_t lane, T value) {
-    const T magnitude = std::abs(value);
-    top[lane] = magnitude > top[lane] ? magnitude : top[lane];
-    nan[lane] |= static_cast<std::int32_t>(value != value);
-  };
-  std::int64_t i = 0;
-  for (; stride == 1 && i + kLanes <= n; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) take(lane, x[i + lane]);
+Pattern<T> largest_pattern(const T* x, std::int64_t stride, std::int64_t n) {
+  Pattern<T> largest = 0;
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      largest = std::max(largest, std::bit_cast<Pattern<T>>(std::abs(x[i])));
+    }
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      largest = std::max(largest, std::bit_cast<Pattern<T>>(std::abs(x[i * stride])));
+    }
   }
-  for (; i < n; ++i) take(0, x[i * stride]);
-  Extreme out;
-  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-    out.merge({static_cast<double>(top[lane]), nan[lane] != 0});
-  }
-  return out;
+  return largest;
 }
 
 template <class T>
@@ -153,8 +141,10 @@ void column_partials(ConstTensorView x, TensorView partial) {
     const std::int64_t first = block * kColumns;
     const std::int64_t count = std::min(kColumns, columns - first);
     std::array<double, kColumns> local{};
-    add_rows(data + first, x.stride(0), std::min(part * step, rows),
-             std::min((part + 1) * step, rows), count, local.data());
+    vectorized([&] {
+      add_rows(data + first, x.stride(0), std::min(part * step, rows),
+               std::min((part + 1) * step, rows), count, local.data());
+    });
     std::copy_n(local.data(), count, sums + part * columns + first);
   };
   const bool worth_it = rows * columns > 2 * kGrain;
@@ -174,8 +164,10 @@ void dot(Context&, ConstTensorView x, ConstTensorView y, TensorView out) {
       const T* a = x.data<T>() + offset[0];
       const T* b = y.data<T>() + offset[1];
       const auto product = [](T u, T v) { return static_cast<double>(u) * static_cast<double>(v); };
-      if (plan.unit()) return sum_terms(n, [=](std::int64_t i) { return product(a[i], b[i]); });
-      return sum_terms(n, [=](std::int64_t i) { return product(a[i * sx], b[i * sy]); });
+      return vectorized([&] {
+        if (plan.unit()) return sum_terms(n, [=](std::int64_t i) { return product(a[i], b[i]); });
+        return sum_terms(n, [=](std::int64_t i) { return product(a[i * sx], b[i * sy]); });
+      });
     });
     store_scalar(out, total);
   });
@@ -187,10 +179,11 @@ void sum(Context&, ConstTensorView x, TensorView out) {
     const std::int64_t stride = plan.inner_stride(0);
     const double total = sum_segments(plan, [&](const auto& offset, std::int64_t n) {
       const T* p = x.data<T>() + offset[0];
-      if (stride == 1) {
-        return sum_terms(n, [=](std::int64_t i) { return static_cast<double>(p[i]); });
-      }
-      return sum_terms(n, [=](std::int64_t i) { return static_cast<double>(p[i * stride]); });
+      const auto term = [p](std::int64_t i) { return static_cast<double>(p[i]); };
+      return vectorized([&] {
+        if (stride == 1) return sum_terms(n, term);
+        return sum_terms(n, [=](std::int64_t i) { return term(i * stride); });
+      });
     });
     store_scalar(out, total);
   });
@@ -199,15 +192,19 @@ void sum(Context&, ConstTensorView x, TensorView out) {
 void max_abs(Context&, ConstTensorView x, TensorView out) {
   visit_computing(x.dtype(), [&]<class T>(Type<T>) {
     const auto plan = plan_rows(x);
-    std::array<Extreme, kMaxParts> partial{};
+    std::array<Pattern<T>, kMaxParts> partial{};
     for_parts(plan.total, [&](std::size_t part, std::int64_t begin, std::int64_t end) {
+      Pattern<T> largest = 0;
       for_segments(plan, begin, end, [&](const auto& offset, std::int64_t n) {
-        partial[part].merge(extreme_of(x.data<T>() + offset[0], plan.inner_stride(0), n));
+        const T* p = x.data<T>() + offset[0];
+        largest = std::max(largest,
+                           vectorized([&] { return largest_pattern(p, plan.inner_stride(0), n); }));
       });
+      partial[part] = largest;
     });
-    Extreme all;
-    for (const Extreme& part : partial) all.merge(part);
-    store_scalar(out, all.has_nan ? std::numeric_limits<double>::infinity() : all.value);
+    const T largest = std::bit_cast<T>(*std::max_element(partial.begin(), partial.end()));
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    store_scalar(out, static_cast<double>(std::isnan(largest) ? kInfinity : largest));
   });
 }
 
@@ -236,8 +233,9 @@ void count_nonfinite(Context&, ConstTensorView x, TensorView count) {
     const auto plan = plan_rows(x);
     std::atomic<std::int64_t> found = 0;
     for_all_segments(plan, [&](const auto& offset, std::int64_t n) {
-      found.fetch_add(count_bad(x.data<T>() + offset[0], plan.inner_stride(0), n),
-                      std::memory_order_relaxed);
+      const T* p = x.data<T>() + offset[0];
+      const auto bad = vectorized([&] { return count_bad(p, plan.inner_stride(0), n); });
+      if (bad != 0) found.fetch_add(bad, std::memory_order_relaxed);
     });
     add_count(count, found);
   });

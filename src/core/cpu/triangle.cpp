@@ -5,6 +5,7 @@
 #include "core/backend.h"
 #include "core/cpu/element.h"
 #include "core/cpu/parallel.h"
+#include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {
 namespace {
@@ -27,6 +28,7 @@ void for_row_ranges(std::int64_t d, F&& f) {
 template <class T>
 std::int32_t copy_row(const T* src, std::int64_t n, T* dst) {
   std::int32_t bad = 0;
+#pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
     bad += is_bad(src[i]);
     dst[i] = src[i];
@@ -34,18 +36,18 @@ std::int32_t copy_row(const T* src, std::int64_t n, T* dst) {
   return bad;
 }
 
-/// a[c, r] = packed (r, c) for rows [r0, r1), in tiles that stay in the first-level cache.
+/// a[c, r] = packed (r, c) for rows [r0, r1), in tiles whose part of `packed` stays in the
+/// first-level cache. One cache line is written at a time.
 template <class T>
 void mirror_rows(const T* packed, T* a, std::int64_t row_stride, std::int64_t r0, std::int64_t r1) {
-  constexpr std::int64_t kTile = 32;
-  for (std::int64_t first = r0; first < r1; first += kTile) {
-    const std::int64_t last = std::min(first + kTile, r1);
-    for (std::int64_t c0 = 0; c0 < last; c0 += kTile) {
-      const std::int64_t c1 = std::min(c0 + kTile, last);
-      for (std::int64_t c = c0; c < c1; ++c) {
-        for (std::int64_t r = std::max(first, c + 1); r < last; ++r) {
-          a[c * row_stride + r] = packed[row_start(r) + c];
-        }
+  constexpr std::int64_t kTileRows = 16, kTileColumns = 128;
+  for (std::int64_t first = r0; first < r1; first += kTileRows) {
+    const std::int64_t last = std::min(first + kTileRows, r1);
+    for (std::int64_t c0 = 0; c0 < last; c0 += kTileColumns) {
+      for (std::int64_t c = c0; c < std::min(c0 + kTileColumns, last); ++c) {
+        std::int64_t r = std::max(first, c + 1);
+        const T* from = packed + row_start(r) + c;
+        for (T* to = a + c * row_stride; r < last; from += ++r) to[r] = *from;
       }
     }
   }
@@ -61,7 +63,8 @@ void pack_lower(Context&, ConstTensorView a, TensorView packed, TensorView nonfi
     for_row_ranges(a.dim(0), [&](std::int64_t begin, std::int64_t end) {
       std::int64_t here = 0;
       for (std::int64_t r = begin; r < end; ++r) {
-        here += copy_row(src + r * a.stride(0), r + 1, dst + row_start(r));
+        here +=
+            vectorized([&] { return copy_row(src + r * a.stride(0), r + 1, dst + row_start(r)); });
       }
       bad.fetch_add(here, std::memory_order_relaxed);
     });
