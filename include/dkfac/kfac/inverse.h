@@ -24,18 +24,20 @@ struct DampingSplit {
 [[nodiscard]] DampingSplit split_damping(double lambda, double trace_a, std::int64_t dim_a,
                                          double trace_g, std::int64_t dim_g);
 
-/// inverse[d,d] (full, symmetric) = (M + shift*I)^-1 of the packed lower triangle M. Status to
-/// info[1] (i32): 0, or the order of the first bad minor; `inverse` is then unspecified.
+/// inverse[d,d] (full, symmetric) = (M + shift*I)^-1 of the packed lower triangle M, shift >= 0.
+/// Status to info[1] (i32): 0, or the order of the first leading minor that is not positive
+/// definite or holds a NaN or an Inf (then no solver was called), or d when the inverse overflows.
+/// `inverse` is unspecified when it is not 0.
 void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorView inverse,
                    TensorView info);
 
 /// [dW | db] <- G^-1 [dW | db] A^-1 in place; weight_grad is seen as [out, width], bias_grad is
-/// [out] or empty. a_inverse[d,d] with d = width, or width + 1 with a bias.
+/// [out] or empty; both contiguous. a_inverse[d,d] with d = width, or width + 1 with a bias.
 void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
                   TensorView weight_grad, TensorView bias_grad);
 
 /// vectors[d,d] (in columns) and values[d] (ascending, negative ones clipped to 0) of the packed
-/// lower triangle M. info[1] (i32): 0, or > 0 when the iteration failed.
+/// lower triangle M. info[1] (i32): 0, or > 0 when the iteration failed or M is not finite.
 void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, TensorView values,
                       TensorView info);
 
