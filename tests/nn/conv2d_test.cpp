@@ -1,0 +1,278 @@
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/threads.h"
+
+#include "nn/nn_support.h"
+
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+/// A convolution and the images it is tried on.
+struct Case {
+  const char* name;
+  std::int64_t n, h, w, in, out;
+  ConvOptions options;
+};
+
+const Case kCases[] = {
+    {"square", 2, 6, 6, 3, 4, {}},
+    {"padded", 2, 5, 7, 2, 3, {.kernel_h = 3, .kernel_w = 3, .pad = 1}},
+    {"strided", 3, 8, 7, 2, 5, {.kernel_h = 3, .kernel_w = 3, .stride = 2, .pad = 1}},
+    {"tall", 1, 9, 5, 3, 2, {.kernel_h = 5, .kernel_w = 1, .stride = 1, .pad = 2}},
+    {"wide", 2, 4, 9, 1, 6, {.kernel_h = 2, .kernel_w = 5, .stride = 3, .pad = 1, .bias = false}},
+    {"point", 4, 3, 3, 5, 7, {.kernel_h = 1, .kernel_w = 1, .bias = false}},
+    {"lenet", 2, 12, 12, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad = 2}},
+    {"channels16", 2, 8, 8, 16, 32, {.kernel_h = 3, .kernel_w = 3, .pad = 1}},
+};
+
+class Convolution : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, Convolution, ::testing::ValuesIn(kCases),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+/// The definition in double: seven loops.
+std::vector<double> naive_forward(Context& ctx, const Case& c, Conv2d& conv, ConstTensorView x) {
+  const auto xv = values(ctx, x), weight = values(ctx, conv.parameters()[0].value);
+  const Shape out = conv.output_shape(x.shape());
+  std::vector<double> y;
+  for (std::int64_t n = 0; n < out[0]; ++n)
+    for (std::int64_t i = 0; i < out[1]; ++i)
+      for (std::int64_t j = 0; j < out[2]; ++j)
+        for (std::int64_t o = 0; o < out[3]; ++o) {
+          double sum = c.options.bias
+                           ? values(ctx, conv.parameters()[1].value)[static_cast<std::size_t>(o)]
+                           : 0.0;
+          for (int kh = 0; kh < c.options.kernel_h; ++kh)
+            for (int kw = 0; kw < c.options.kernel_w; ++kw) {
+              const std::int64_t h = i * c.options.stride + kh - c.options.pad;
+              const std::int64_t w = j * c.options.stride + kw - c.options.pad;
+              if (h < 0 || h >= c.h || w < 0 || w >= c.w) continue;
+              for (std::int64_t ch = 0; ch < c.in; ++ch) {
+                const std::int64_t at_x = ((n * c.h + h) * c.w + w) * c.in + ch;
+                const std::int64_t at_w =
+                    ((o * c.options.kernel_h + kh) * c.options.kernel_w + kw) * c.in + ch;
+                sum += xv[static_cast<std::size_t>(at_x)] * weight[static_cast<std::size_t>(at_w)];
+              }
+            }
+          y.push_back(sum);
+        }
+  return y;
+}
+
+void fill_bias(Context& ctx, Standalone<Conv2d>& conv) {
+  if (conv->options().bias) {
+    const Tensor bias = random_tensor(ctx, Shape{conv->out()}, conv.value(1).dtype(), 9);
+    ops::copy(ctx, bias, conv.value(1));
+  }
+}
+
+TEST_P(Convolution, FollowsItsDefinition) {
+  const Case& c = GetParam();
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, c.options);
+  fill_bias(ctx, conv);
+  const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f64, 1);
+  const ConstTensorView y = conv->forward(ctx, x, Mode::train);
+  EXPECT_EQ(y.shape(), conv->output_shape(x.shape()));
+  // Sums of at most 25 * 3 or 9 * 16 products.
+  EXPECT_TRUE(near(values(ctx, y), naive_forward(ctx, c, conv.layer, x), 144 * eps<double>));
+}
+
+TEST_P(Convolution, GradientsMatchDifferences) {
+  const Case& c = GetParam();
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, c.options);
+  fill_bias(ctx, conv);
+  const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f64, 1);
+  const GradientCheckResult result = check_gradients(ctx, conv.layer, x);
+  EXPECT_LE(result.worst, kGradientTolerance) << result.where;
+  EXPECT_GT(result.checked, 40);
+}
+
+/// f32 on one backend against f64, all three passes. `fast` is oneDNN in a build that has it.
+void compare_with_double(const Case& c, Backend backend) {
+  Context ctx(Device::cpu(), {.backend = backend});
+  Standalone<Conv2d> wide(ctx, DType::f64, c.in, c.out, c.options);
+  Standalone<Conv2d> narrow(ctx, DType::f32, c.in, c.out, c.options);
+  fill_bias(ctx, wide);
+  ops::cast(ctx, wide.value(0), narrow.value(0));
+  ops::cast(ctx, narrow.value(0), wide.value(0));  // the same weights exactly
+  if (c.options.bias) {
+    ops::cast(ctx, wide.value(1), narrow.value(1));
+    ops::cast(ctx, narrow.value(1), wide.value(1));
+  }
+  const Tensor x32 = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f32, 1);
+  Tensor x = Tensor::empty(ctx, x32.shape(), DType::f64);
+  ops::cast(ctx, x32, x);
+  const Tensor dy32 = random_tensor(ctx, wide->output_shape(x.shape()), DType::f32, 2);
+  Tensor dy = Tensor::empty(ctx, dy32.shape(), DType::f64);
+  ops::cast(ctx, dy32, dy);
+
+  // c = 2, n = the longest sum: a patch, or the positions of the batch.
+  const auto patch = static_cast<double>(c.in * c.options.kernel_h * c.options.kernel_w + 1);
+  const auto positions = static_cast<double>(dy.numel() / c.out);
+  EXPECT_TRUE(near(values(ctx, narrow->forward(ctx, x32, Mode::train)),
+                   values(ctx, wide->forward(ctx, x, Mode::train)), 2 * patch * eps<float>));
+  const auto taps = static_cast<double>(c.out * c.options.kernel_h * c.options.kernel_w);
+  EXPECT_TRUE(near(values(ctx, narrow->backward(ctx, dy32, InputGrad::needed)),
+                   values(ctx, wide->backward(ctx, dy, InputGrad::needed)), 2 * taps * eps<float>));
+  EXPECT_TRUE(
+      near(values(ctx, narrow.grad(0)), values(ctx, wide.grad(0)), 2 * positions * eps<float>));
+  if (c.options.bias) {
+    EXPECT_TRUE(
+        near(values(ctx, narrow.grad(1)), values(ctx, wide.grad(1)), 2 * positions * eps<float>));
+  }
+}
+
+TEST_P(Convolution, SinglePrecisionOfTheFastBackendAgreesWithDouble) {
+  compare_with_double(GetParam(), Backend::fast);
+}
+
+TEST_P(Convolution, SinglePrecisionOfTheReferenceAgreesWithDouble) {
+  compare_with_double(GetParam(), Backend::reference);
+}
+
+TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
+  // 200 images of 400 patches of 9 are cut into panels; one image alone is not.
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f64, 1, 2, ConvOptions{.pad = 1});
+  const Tensor x = random_tensor(ctx, Shape{200, 20, 20, 1}, DType::f64, 1);
+  const auto all = values(ctx, conv->forward(ctx, x, Mode::train));
+  const auto last = values(ctx, conv->forward(ctx, x.view().slice(0, 199, 1), Mode::train));
+  EXPECT_TRUE(near(std::span(all).last(last.size()), last, 9 * eps<double>));
+
+  // The weight gradient of the whole is the sum over its halves.
+  const Tensor dy = random_tensor(ctx, Shape{200, 20, 20, 2}, DType::f64, 2);
+  conv->forward(ctx, x, Mode::train);
+  conv->backward(ctx, dy, InputGrad::needed);
+  const auto whole = values(ctx, conv.grad(0));
+  std::vector<double> sum(whole.size());
+  for (const std::int64_t first : {0, 100}) {
+    conv->forward(ctx, x.view().slice(0, first, 100), Mode::train);
+    conv->backward(ctx, dy.view().slice(0, first, 100), InputGrad::skipped);
+    const auto half = values(ctx, conv.grad(0));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += half[i];
+  }
+  EXPECT_TRUE(near(whole, sum, 200 * 400 * eps<double>));
+}
+
+TEST(Conv2d, CountsReordersAndTheyAreTheSameEveryStep) {
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad = 1});
+  const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
+  const Tensor dy = random_tensor(ctx, Shape{4, 8, 8, 32}, DType::f32, 2);
+  std::vector<ReorderCount> counts{conv->reorders()};
+  EXPECT_EQ(counts[0].reorders, 0);
+  for (int step = 0; step < 3; ++step) {
+    conv->forward(ctx, x, Mode::train);
+    conv->backward(ctx, dy, InputGrad::needed);
+    counts.push_back(conv->reorders());
+  }
+  const std::int64_t per_step = counts[1].reorders, bytes = counts[1].bytes;
+  // At most: weights for forward, weights for backward-data, gradient back into the arena.
+  EXPECT_LE(per_step, 3);
+  EXPECT_GE(bytes, per_step * 16 * 32 * 9 * 4);
+  EXPECT_EQ(per_step > 0, backend_info().onednn);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    EXPECT_EQ(counts[static_cast<std::size_t>(step)].reorders, step * per_step);
+    EXPECT_EQ(counts[static_cast<std::size_t>(step)].bytes, step * bytes);
+  }
+}
+
+TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
+  Context ctx(Device::cpu(), {.backend = Backend::reference});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad = 1});
+  const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
+  conv->forward(ctx, x, Mode::train);
+  EXPECT_EQ(conv->reorders().reorders, 0);
+}
+
+TEST(Conv2d, SeesWeightsThatChangedBetweenForwardPasses) {
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 16, ConvOptions{.pad = 1, .bias = false});
+  const Tensor x = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 1);
+  const Tensor dy = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 2);
+  const auto y1 = values(ctx, conv->forward(ctx, x, Mode::train));
+  const auto dx1 = values(ctx, conv->backward(ctx, dy, InputGrad::needed));
+  const Tensor before = Tensor::copy_of(ctx, conv.value(0));
+  ops::axpby(ctx, 2.0, before, 0.0, conv.value(0));
+  auto y2 = values(ctx, conv->forward(ctx, x, Mode::train));
+  auto dx2 = values(ctx, conv->backward(ctx, dy, InputGrad::needed));
+  for (double& e : y2) e /= 2;
+  for (double& e : dx2) e /= 2;
+  EXPECT_EQ(y2, y1);  // Factors of two are exact.
+  EXPECT_EQ(dx2, dx1);
+}
+
+TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
+  Context ctx;
+  Context oracle(Device::cpu(), {.backend = Backend::reference});
+  Standalone<Conv2d> conv(ctx, DType::f32, 4, 8, ConvOptions{.stride = 2, .pad = 1});
+  Standalone<Conv2d> expected(oracle, DType::f32, 4, 8, ConvOptions{.stride = 2, .pad = 1});
+  const int before = threads();
+  for (int round = 0; round < 2; ++round) {
+    for (const std::int64_t n : {1, 2, 3, 4, 5, 6}) {
+      set_threads(1 + static_cast<int>(n) % 2);
+      const Tensor x = random_tensor(ctx, Shape{n, 9, 7, 4}, DType::f32, 1);
+      const Tensor dy = random_tensor(ctx, conv->output_shape(x.shape()), DType::f32, 2);
+      const double tolerance = 2 * 72 * eps<float>;  // 9 * 8 terms
+      EXPECT_TRUE(near(values(ctx, conv->forward(ctx, x, Mode::train)),
+                       values(ctx, expected->forward(oracle, x, Mode::train)), tolerance));
+      EXPECT_TRUE(near(values(ctx, conv->backward(ctx, dy, InputGrad::needed)),
+                       values(ctx, expected->backward(oracle, dy, InputGrad::needed)), tolerance));
+    }
+  }
+  set_threads(before);
+}
+
+TEST(Conv2d, GivesZeroGradientsForAnEmptyBatch) {
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f32, 2, 3, ConvOptions{.pad = 1});
+  ops::fill(ctx, conv.grad(0), 9.0);
+  ops::fill(ctx, conv.grad(1), 9.0);
+  const Tensor x = Tensor::empty(ctx, Shape{0, 5, 5, 2}),
+               dy = Tensor::empty(ctx, Shape{0, 5, 5, 3});
+  EXPECT_EQ(conv->forward(ctx, x, Mode::train).shape(), dy.shape());
+  EXPECT_EQ(conv->backward(ctx, dy, InputGrad::needed).shape(), x.shape());
+  EXPECT_EQ(values(ctx, conv.grad(0)), std::vector<double>(54, 0.0));
+  EXPECT_EQ(values(ctx, conv.grad(1)), std::vector<double>(3, 0.0));
+}
+
+TEST(Conv2d, PassesNanOn) {
+  for (const Backend backend : {Backend::fast, Backend::reference}) {
+    Context ctx(Device::cpu(), {.backend = backend});
+    Standalone<Conv2d> conv(ctx, DType::f32, 1, 2, ConvOptions{.pad = 1});
+    Tensor x = random_tensor(ctx, Shape{1, 5, 5, 1}, DType::f32, 1);
+    x.data<float>()[12] = std::numeric_limits<float>::quiet_NaN();
+    const auto y = values(ctx, conv->forward(ctx, x, Mode::train));
+    EXPECT_TRUE(std::isnan(y[24]));
+    EXPECT_FALSE(std::isnan(y[0]));
+  }
+}
+
+TEST(Conv2d, NamesTheLayerAndBothShapesWhenTheInputDoesNotFit) {
+  Context ctx;
+  Standalone<Conv2d> conv(ctx, DType::f32, 3, 4, ConvOptions{});
+  const Tensor channels = Tensor::zeros(ctx, Shape{2, 8, 8, 1});
+  const std::string message = message_of([&] { conv->forward(ctx, channels, Mode::eval); });
+  EXPECT_TRUE(contains(message, "[conv2d] 'probe'"));
+  EXPECT_TRUE(contains(message, "[n, h, w, 3]"));
+  EXPECT_TRUE(contains(message, "[2, 8, 8, 1]"));
+  const Tensor small = Tensor::zeros(ctx, Shape{2, 2, 8, 3});
+  EXPECT_TRUE(contains(message_of([&] { conv->forward(ctx, small, Mode::eval); }), "too small"));
+  const Tensor flat = Tensor::zeros(ctx, Shape{2, 3});
+  EXPECT_THROW(conv->forward(ctx, flat, Mode::eval), InvalidArgument);
+}
+
+TEST(Conv2d, RefusesImpossibleGeometry) {
+  EXPECT_THROW(Conv2d(0, 1, {}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.kernel_h = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.stride = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.pad = -1}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::nn

@@ -1,0 +1,205 @@
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/kfac_attach.h"
+
+#include "nn/nn_support.h"
+
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+/// Writes down every call and what was true at that moment.
+class Recorder final : public LayerObserver {
+ public:
+  void on_forward(Layer& layer, ConstTensorView input) override {
+    note("forward", layer, detail::concat(input.shape()));
+  }
+  void on_backward(Layer& layer, ConstTensorView grad_output) override {
+    note("backward", layer, detail::concat(grad_output.shape()) + poison(layer));
+  }
+  void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                     ConstTensorView grad_output) override {
+    EXPECT_EQ(x.shape(), grad_output.shape());
+    EXPECT_EQ(mean.shape(), inv_std.shape());
+    note("norm", layer, detail::concat(mean.shape()) + poison(layer));
+  }
+  void on_gradients(Layer& layer) override { note("gradients", layer, poison(layer)); }
+  std::vector<std::string> calls;
+
+ private:
+  /// Whether the gradients still hold what the test put there.
+  static std::string poison(Layer& layer) {
+    const double first = *layer.parameters()[0].grad.data<double>();
+    return first == 1e30 ? " untouched" : " final";
+  }
+  void note(const std::string& what, const Layer& layer, const std::string& detail) {
+    calls.push_back(what + " " + layer.name() + " " + detail);
+  }
+};
+
+std::unique_ptr<Model> small_model(Context& ctx, DType dtype = DType::f64) {
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad = 1})
+      .add<BatchNorm2d>("bn", 2, BatchNormOptions{.groups = 2})
+      .add<Relu>("relu")
+      .add<Linear>("fc", 32, 3);
+  return std::make_unique<Model>(ctx, "small", std::move(net), Shape{4, 4, 1}, dtype, 1);
+}
+
+TEST(Observer, IsCalledInTheDocumentedOrder) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  Recorder recorder;
+  model->set_observer(&recorder);
+  ops::fill(ctx, model->gradients(), 1e30);
+  const Tensor x = random_tensor(ctx, Shape{4, 4, 4, 1}, DType::f64, 1);
+  const Tensor dy = random_tensor(ctx, Shape{4, 3}, DType::f64, 2);
+  model->forward(ctx, x, Mode::train);
+  model->backward(ctx, dy);
+  EXPECT_EQ(recorder.calls,
+            (std::vector<std::string>{
+                "forward conv [4, 4, 4, 1]", "forward fc [4, 32]", "backward fc [4, 3] untouched",
+                "gradients fc  final", "norm bn [2, 2] untouched", "gradients bn  final",
+                "backward conv [4, 4, 4, 2] untouched", "gradients conv  final"}));
+}
+
+TEST(Observer, HearsNothingInEvaluationNorAfterItIsTakenOff) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  Recorder recorder;
+  model->set_observer(&recorder);
+  const Tensor x = random_tensor(ctx, Shape{4, 4, 4, 1}, DType::f64, 1);
+  const Tensor dy = random_tensor(ctx, Shape{4, 3}, DType::f64, 2);
+  model->forward(ctx, x, Mode::eval);
+  model->set_observer(nullptr);
+  model->forward(ctx, x, Mode::train);
+  model->backward(ctx, dy);
+  EXPECT_TRUE(recorder.calls.empty());
+}
+
+/// Takes part in nothing and writes down what an attachment feeds it.
+class FakeOptimizer final : public kfac::Optimizer {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "fake"; }
+  [[nodiscard]] kfac::LayerId add_layer(std::string name, kfac::LayerSpec spec,
+                                        kfac::LayerParams params) override {
+    names.push_back(name + ": " + kfac::describe(spec));
+    EXPECT_EQ(params.weight.numel(), kfac::weight_numel(spec));
+    EXPECT_EQ(params.weight_grad.numel(), kfac::weight_numel(spec));
+    EXPECT_EQ(params.bias.numel(), kfac::bias_numel(spec));
+    EXPECT_EQ(params.bias_grad.numel(), kfac::bias_numel(spec));
+    return static_cast<kfac::LayerId>(names.size() - 1);
+  }
+  void prepare() override {}
+  [[nodiscard]] bool wants_statistics() const override { return wants; }
+  void record_input(kfac::LayerId id, ConstTensorView, Stream, kfac::RecordScale scale) override {
+    note("input", id, scale);
+  }
+  void record_grad_output(kfac::LayerId id, ConstTensorView, Stream,
+                          kfac::RecordScale scale) override {
+    note("grad_output", id, scale);
+  }
+  void record_batch_norm(kfac::LayerId id, ConstTensorView, ConstTensorView, ConstTensorView,
+                         ConstTensorView, Stream, kfac::RecordScale scale) override {
+    note("batch_norm", id, scale);
+  }
+  void grads_ready(kfac::LayerId id, Stream, kfac::RecordScale scale) override {
+    note("ready", id, scale);
+  }
+  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
+  [[nodiscard]] std::string describe() const override { return {}; }
+
+  bool wants = true;
+  std::vector<std::string> names, calls;
+
+ private:
+  void note(const char* what, kfac::LayerId id, const kfac::RecordScale& scale) {
+    EXPECT_EQ(scale.global_batch, 40);
+    calls.push_back(detail::concat(what, " ", static_cast<int>(id)));
+  }
+};
+
+/// y = x + b with a role of its own: trained, but without curvature.
+class Shift final : public Layer {
+ public:
+  Shift() { parameters_.push_back({"shift", Role::bias, Shape{3}, {}, {}}); }
+  [[nodiscard]] std::string describe() const override { return "Shift"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context&, ConstTensorView x, Mode) override {
+    if (observer_ != nullptr) observer_->on_forward(*this, x);
+    return x;
+  }
+  ConstTensorView backward(Context&, ConstTensorView dy, InputGrad) override {
+    if (observer_ != nullptr) {
+      observer_->on_backward(*this, dy);
+      observer_->on_gradients(*this);
+    }
+    return dy;
+  }
+};
+
+void run_step(Context& ctx, Model& model) {
+  const Tensor x = random_tensor(ctx, Shape{4, 4, 4, 1}, DType::f64, 1);
+  const Tensor dy = random_tensor(ctx, Shape{4, 3}, DType::f64, 2);
+  model.forward(ctx, x, Mode::train);
+  model.backward(ctx, dy);
+}
+
+TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv", 1, 2, ConvOptions{.stride = 2, .pad = 1, .bias = false})
+      .add<BatchNorm2d>("bn", 2)
+      .add<Linear>("fc", 8, 3)
+      .add<Shift>("shift");
+  Model model(ctx, "mixed", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(model, optimizer);
+  const auto expected = [](const char* name, const kfac::LayerSpec& spec) {
+    return std::string(name) + ": " + kfac::describe(spec);
+  };
+  const kfac::Conv2dSpec conv{.in = 1,
+                              .out = 2,
+                              .kernel_h = 3,
+                              .kernel_w = 3,
+                              .stride_h = 2,
+                              .stride_w = 2,
+                              .pad_h = 1,
+                              .pad_w = 1,
+                              .bias = false};
+  EXPECT_EQ(optimizer.names, (std::vector<std::string>{
+                                 expected("conv", conv), expected("bn", kfac::BatchNormSpec{2}),
+                                 expected("fc", kfac::LinearSpec{8, 3, true}),
+                                 expected("shift", kfac::PlainSpec{.weight = 3})}));
+  attachment.set_scale({.global_batch = 40});
+  run_step(ctx, model);
+  EXPECT_EQ(optimizer.calls,
+            (std::vector<std::string>{"input 0", "input 2", "ready 3", "grad_output 2", "ready 2",
+                                      "batch_norm 1", "ready 1", "grad_output 0", "ready 0"}));
+}
+
+TEST(OptimizerAttachment, RecordsNothingOnStepsWithoutStatistics) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  FakeOptimizer optimizer;
+  optimizer.wants = false;
+  OptimizerAttachment attachment(*model, optimizer);
+  attachment.set_scale({.global_batch = 40});
+  run_step(ctx, *model);
+  EXPECT_EQ(optimizer.calls, (std::vector<std::string>{"ready 2", "ready 1", "ready 0"}));
+}
+
+TEST(OptimizerAttachment, LetsGoWhenDestroyed) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  FakeOptimizer optimizer;
+  { OptimizerAttachment attachment(*model, optimizer); }
+  run_step(ctx, *model);
+  EXPECT_TRUE(optimizer.calls.empty());
+}
+
+}  // namespace
+}  // namespace dkfac::nn
