@@ -48,8 +48,17 @@ Stream Context::stream() const {
 }
 Backend Context::backend() const { return impl_->options.backend; }
 int Context::threads() const { return dkfac::threads(); }
-std::size_t Context::scratch_bytes() const { return total_bytes(impl_->blocks); }
-std::int64_t Context::scratch_growths() const { return impl_->growths; }
+std::size_t Context::scratch_bytes() const {
+  std::size_t bytes = total_bytes(impl_->blocks);
+  for (const auto& worker : impl_->workers) bytes += worker->scratch_bytes();
+  return bytes;
+}
+
+std::int64_t Context::scratch_growths() const {
+  std::int64_t growths = impl_->growths;
+  for (const auto& worker : impl_->workers) growths += worker->scratch_growths();
+  return growths;
+}
 
 Scratch::Scratch(Context& ctx) : ctx_(ctx) {
   Context::Impl& impl = ctx.impl();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Context::Impl {
   std::size_t offset = 0;
   int scopes = 0;
   std::int64_t growths = 0;
+
+  /// Contexts of the parts of an operation that runs on several threads (cpu/workers.h).
+  std::vector<std::unique_ptr<Context>> workers;
 };
 
 }  // namespace dkfac

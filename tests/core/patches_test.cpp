@@ -6,6 +6,7 @@
 
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
+#include "dkfac/core/threads.h"
 
 #include "support/each_backend.h"
 #include "support/near.h"
@@ -197,6 +198,32 @@ TEST_P(Patches, GramOfPlainRowsMatchesTheNaiveProduct) {
       }
     }
   }
+}
+
+TEST_P(Patches, GramIsExactOnIntegersForAnyNumberOfThreads) {
+  Random random(7);
+  const PatchSpec s{5, 23, 20, 4, 3, 3, 1, 2, 1, 1, Layout::nhwc};  // 1150 rows
+  const std::vector<double> x = integers(s, random);
+  const Dense plain = testing::random_integers(1700, 9, random);
+  const Dense p = testing::with_ones(testing::naive_im2col(s, x));
+  const Dense q = testing::with_ones(plain);
+  const Dense c0 = testing::random_integers(37, 37, random);
+  const int before = threads();
+  for (const int count : {1, 2, 3, 5}) {
+    set_threads(count);
+    Padded c = Padded::lower(dtype(), c0), d(dtype(), 10, 10), px(dtype(), plain);
+    ops::patch_gram(ctx, s, 0.5, image(s, x), 2, c.view());
+    EXPECT_EQ(testing::lower(c.values()).data,
+              testing::lower(testing::naive_gemm(0.5, testing::transpose(p), p, 2, c0)).data)
+        << count;
+    EXPECT_TRUE(c.upper_untouched());
+    ops::gram(ctx, 1, px.view(), 0, d.view());
+    EXPECT_EQ(testing::lower(d.values()).data,
+              testing::lower(testing::multiply(testing::transpose(q), q)).data)
+        << count;
+    EXPECT_TRUE(d.upper_untouched());
+  }
+  set_threads(before);
 }
 
 TEST_P(Patches, GramGrowsScratchOnlyOnce) {
