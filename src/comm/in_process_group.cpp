@@ -73,7 +73,9 @@ void InProcessGroup::fail_and_throw(const Lock& held, std::string text) {
 void InProcessGroup::fail(std::string_view reason) noexcept {
   const Lock lock(mutex_);
   if (!failure_.empty()) return;
-  failure_ = reason;
+  // A failure above is the cause of whatever ends here.
+  failure_ = failure_of_parent();
+  if (failure_.empty()) failure_ = reason;
   failed_.store(true, std::memory_order_release);
 }
 

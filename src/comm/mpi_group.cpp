@@ -82,8 +82,8 @@ int MpiGroup::tag(std::uint64_t sequence, int phase) const {
   return kFirstCallTag + static_cast<int>(number % usable);
 }
 
-bool MpiGroup::failed() const {
-  return !failure_.empty() || (parent_ != nullptr && parent_->failed());
+const std::string& MpiGroup::failure() const {
+  return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
 }
 
 void MpiGroup::throw_if_failed() {
@@ -109,7 +109,8 @@ void MpiGroup::look_for_notice() {
 
 void MpiGroup::fail(std::string_view text) noexcept {
   if (!failure_.empty()) return;
-  failure_ = text;
+  // A failure above is the cause of whatever ends here.
+  failure_ = failed() ? failure() : std::string(text);
   if (size_ > 1 && !mpi_is_over()) send_notice();
 }
 

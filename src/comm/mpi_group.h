@@ -31,7 +31,7 @@ class MpiGroup {
   /// Message tag of phase 0, 1 or 2 of a call.
   [[nodiscard]] int tag(std::uint64_t sequence, int phase) const;
 
-  [[nodiscard]] bool failed() const;
+  [[nodiscard]] bool failed() const { return !failure().empty(); }
   /// Looks for a peer's failure notice, then throws the failure of this group or of one above.
   void throw_if_failed();
   /// Keeps the first failure and tells the peers, without waiting for them.
@@ -43,6 +43,7 @@ class MpiGroup {
  private:
   MpiGroup() = default;
   void look_for_notice();
+  [[nodiscard]] const std::string& failure() const;
   void send_notice() noexcept;
 
   MPI_Comm data_ = MPI_COMM_NULL;

@@ -64,6 +64,7 @@ TEST(Mpi, LeavesTheCallersCommunicatorAlone) {
   std::vector<double> x(100, 1);
   comm->all_reduce(view(x), ReduceOp::sum, Stream::cpu());
   EXPECT_EQ(received, -1);
+  MPI_Barrier(MPI_COMM_WORLD);
   MPI_Send(&sent, 1, MPI_INT, next, 1, MPI_COMM_WORLD);
   MPI_Wait(&request, MPI_STATUS_IGNORE);
   EXPECT_EQ(received, (comm->rank() + size - 1) % size);
