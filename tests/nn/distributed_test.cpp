@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/in_process.h"
+
+#include "nn/distributed_training.h"
+
+namespace dkfac::testing {
+namespace {
+
+const Trained& one_rank() {
+  static const Trained result = train_kfac(comm::make_self(), false);
+  return result;
+}
+
+struct Case {
+  int ranks;
+  bool overlap;
+};
+class DistributedKfac : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, DistributedKfac,
+                         ::testing::Values(Case{1, true}, Case{2, true}, Case{2, false},
+                                           Case{3, true}, Case{3, false}, Case{4, true},
+                                           Case{4, false}),
+                         [](const auto& param) {
+                           return std::to_string(param.param.ranks) +
+                                  (param.param.overlap ? "WithOverlap" : "WithoutOverlap");
+                         });
+
+TEST_P(DistributedKfac, GivesTheWeightsOfOneRankAndTheSameBitsOnAll) {
+  const Trained& expected = one_rank();
+  comm::run_ranks(GetParam().ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    expect_same_training(*comm, train_kfac(comm, GetParam().overlap), expected);
+  });
+}
+
+TEST(DistributedTraining, OneRankLowersTheLossAndMovesEveryLayer) {
+  const Trained& result = one_rank();
+  EXPECT_LT(result.last_loss, 0.8 * result.first_loss);
+  Context ctx;
+  EXPECT_FALSE(
+      near(values(ctx, distributed_model(ctx, kGroups)->parameters()), result.weights, 1e-3));
+}
+
+TEST(DistributedTraining, NoticesOtherGhostGroups) {
+  // The negative control: statistics over other samples are far beyond the tolerance.
+  Context ctx;
+  const Tensor x = random_tensor(ctx, Shape{12, 6, 6, 2}, DType::f64, 1);
+  const auto logits = [&](std::int64_t groups) {
+    return values(ctx, distributed_model(ctx, groups)->forward(ctx, x, nn::Mode::train));
+  };
+  EXPECT_TRUE(near(logits(6), logits(6), kEqualityTolerance));
+  EXPECT_FALSE(near(logits(6), logits(3), 1e-3));
+}
+
+TEST(DistributedTraining, SgdGivesTheWeightsOfOneRankToo) {
+  const auto train_sgd = [](const std::shared_ptr<comm::Communicator>& comm) {
+    kfac::SgdOptions options;
+    options.bucket_bytes = 512;
+    return train(comm, *kfac::make_sgd(comm, options));
+  };
+  const Trained expected = train_sgd(comm::make_self());
+  for (const int ranks : {2, 3, 4}) {
+    comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+      expect_same_training(*comm, train_sgd(comm), expected);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace dkfac::testing

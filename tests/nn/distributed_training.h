@@ -1,0 +1,108 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/kfac_attach.h"
+#include "dkfac/nn/loss.h"
+
+#include "nn/nn_support.h"
+
+namespace dkfac::testing {
+
+/// Samples of a global batch, and ghost groups over all ranks: the statistics of a BatchNorm are
+/// then the same for 1, 2, 3 and 4 ranks.
+inline constexpr std::int64_t kGlobalBatch = 24, kGroups = 12, kClasses = 5;
+inline constexpr int kSteps = 20;
+
+/// A convolution with BatchNorm, a convolution and a Linear with bias: every kind of layer.
+inline std::unique_ptr<nn::Model> distributed_model(Context& ctx, std::int64_t groups) {
+  auto net = std::make_unique<nn::Sequential>();
+  net->add<nn::Conv2d>("conv1", 2, 4, nn::ConvOptions{.pad = 1, .bias = false})
+      .add<nn::BatchNorm2d>("bn", 4, nn::BatchNormOptions{.groups = groups})
+      .add<nn::Relu>("relu1")
+      .add<nn::Conv2d>("conv2", 4, 6, nn::ConvOptions{.stride = 2, .pad = 1})
+      .add<nn::Relu>("relu2")
+      .add<nn::Linear>("fc", 6 * 3 * 3, kClasses);
+  return std::make_unique<nn::Model>(ctx, "net", std::move(net), Shape{6, 6, 2}, DType::f64, 3);
+}
+
+struct Trained {
+  std::vector<double> weights, buffers;
+  double first_loss = 0, last_loss = 0;  ///< Mean over the global batch.
+};
+
+/// Mean over ranks of a number.
+inline double rank_mean(comm::Communicator& comm, double x) {
+  comm.all_reduce(view_of(&x, Shape{1}), comm::ReduceOp::sum, Stream::cpu(), "loss");
+  return x / comm.size();
+}
+
+/// Trains on the same batches whatever the number of ranks; each takes its consecutive share.
+inline Trained train(const std::shared_ptr<comm::Communicator>& comm, kfac::Optimizer& optimizer) {
+  Context ctx;
+  const auto model = distributed_model(ctx, kGroups / comm->size());
+  nn::OptimizerAttachment attachment(*model, optimizer);
+  attachment.set_scale({.global_batch = kGlobalBatch});
+  optimizer.prepare();
+
+  const std::int64_t share = kGlobalBatch / comm->size();
+  const auto local = static_cast<double>(share);
+  Tensor grad = Tensor::empty(ctx, Shape{share, kClasses}, DType::f64);
+  Trained result;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto seed = static_cast<std::uint64_t>(step % 4);
+    const Tensor x = random_tensor(ctx, Shape{kGlobalBatch, 6, 6, 2}, DType::f64, seed);
+    std::vector<std::int32_t> labels;
+    for (std::int64_t i = comm->rank() * share; i < (comm->rank() + 1) * share; ++i) {
+      labels.push_back(static_cast<std::int32_t>((i * 7 + step % 4) % kClasses));
+    }
+    const ConstTensorView mine = x.view().slice(0, comm->rank() * share, share);
+    const ConstTensorView logits = model->forward(ctx, mine, nn::Mode::train);
+    const auto sum = nn::softmax_cross_entropy(ctx, logits, labels, 0.1, 1 / local, grad);
+    model->backward(ctx, grad);
+    const kfac::StepReport report = optimizer.step({.lr = 0.02, .vote = {}}, Stream::cpu());
+    EXPECT_TRUE(report.updated);
+    result.last_loss = rank_mean(*comm, sum.loss / local);
+    if (step == 0) result.first_loss = result.last_loss;
+  }
+  nn::average_buffers(ctx, *model, *comm);
+  result.weights = values(ctx, model->parameters());
+  result.buffers = values(ctx, model->buffers());
+  return result;
+}
+
+inline kfac::KfacOptions kfac_options(bool overlap) {
+  kfac::KfacOptions options;
+  options.curvature.damping = 1e-2;
+  options.curvature.dtype = DType::f64;
+  options.curvature.overlap = overlap;
+  options.curvature.bucket_bytes = 512;  // Several buckets in this small net.
+  return options;
+}
+
+inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool overlap) {
+  return train(comm, *kfac::make_kfac(comm, kfac_options(overlap)));
+}
+
+/// Rank 0's bits, on every rank.
+inline std::vector<double> of_rank_0(comm::Communicator& comm, std::vector<double> x) {
+  const auto count = static_cast<std::int64_t>(x.size());
+  comm.broadcast(view_of(x.data(), Shape{count}), 0, Stream::cpu(), "compare");
+  return x;
+}
+
+/// Reordered sums over 20 steps and inverses at damping 1e-2 (conditioned like 1e2 per factor).
+inline constexpr double kEqualityTolerance = 1e-10;
+
+inline void expect_same_training(comm::Communicator& comm, const Trained& actual,
+                                 const Trained& expected) {
+  EXPECT_EQ(actual.weights, of_rank_0(comm, actual.weights)) << "rank " << comm.rank();
+  EXPECT_EQ(actual.buffers, of_rank_0(comm, actual.buffers)) << "rank " << comm.rank();
+  EXPECT_TRUE(near(actual.weights, expected.weights, kEqualityTolerance));
+  EXPECT_TRUE(near(actual.buffers, expected.buffers, kEqualityTolerance));
+}
+
+}  // namespace dkfac::testing
