@@ -36,7 +36,7 @@ std::optional<Finding> find(const Comparison& comparison, const Respect& respect
       continue;
     }
     const Spread& other = respect.spread(group);
-    out.next = fmt::format("{}: {} ({}{})", group.name, respect.text(other),
+    out.next = fmt::format("{} with {} ({}{})", group.name, respect.text(other),
                            respect.difference(best.mean, other.mean),
                            overlap(best, other) ? "; the ranges over seeds overlap" : "");
     break;
@@ -134,8 +134,8 @@ std::string verdict(const Comparison& comparison) {
       names.push_back(comparison.groups[winner].name);
     if (alone) {
       // Nobody to win against: only what the run did.
-      out +=
-          fmt::format("{}: {}.\n", finding.what.substr(finding.what.find(' ') + 1), finding.value);
+      out += fmt::format("{}: {}.\n", capitalized(finding.what.substr(finding.what.find(' ') + 1)),
+                         finding.value);
       continue;
     }
     out += fmt::format("{} {}: {}{}.\n", join_names(names),

@@ -64,6 +64,13 @@ std::string percent_text(const Spread& accuracy, Dash dash) {
   return range_text(accuracy, dash, [](double a) { return fixed(100 * a, 2); });
 }
 
+std::string capitalized(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') {
+    text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  }
+  return text;
+}
+
 std::string join_names(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < names.size(); ++i) {

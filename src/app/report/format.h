@@ -24,6 +24,7 @@ enum class Dash { plain, en };
 [[nodiscard]] std::string milliseconds_text(const Spread& seconds, Dash dash);
 [[nodiscard]] std::string percent_text(const Spread& accuracy, Dash dash);
 
+[[nodiscard]] std::string capitalized(std::string text);
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string join_names(const std::vector<std::string>& names);
 

@@ -1,0 +1,226 @@
+#include "app/report/plot.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "app/report/format.h"
+#include "app/report/palette.h"
+
+namespace dkfac::app {
+namespace {
+
+// The frame of the curves inside the picture.
+constexpr double kLeft = 48, kRight = kPlotWidth - 14, kTop = 40, kBottom = kPlotHeight - 46;
+constexpr std::size_t kMaxDots = 40;     // More points than this have no dots of their own,
+constexpr std::size_t kMaxHovers = 200;  // and no more than this answer the pointer.
+constexpr double kCompetes = 0.75;       // A group that never gets this near the best has no say
+                                         // in what an accuracy axis shows.
+constexpr double kNarrowest = 0.02;      // Of an accuracy axis: no noise blown up to full height.
+
+double at_x(const Plot& plot, double value) {
+  return kLeft + (kRight - kLeft) * plot.x.fraction(value);
+}
+
+/// Kept near the frame: far outside, renderers lose precision, and the rest is clipped anyway.
+double at_y(const Plot& plot, double value) {
+  return kBottom - (kBottom - kTop) * std::clamp(plot.y.fraction(value), -2.0, 3.0);
+}
+
+std::string value_text(Measure measure, double value) {
+  return measure == Measure::test_accuracy ? fixed(100 * value, 2) + " %" : three_digits(value);
+}
+
+std::string point_text(const Plot& plot, const Curve& curve, const Point& p) {
+  std::string out = fmt::format("{}, epoch {} ({} s): {}", curve.name, p.epoch,
+                                three_digits(p.seconds), value_text(plot.measure, p.mean));
+  if (p.runs > 1) {
+    out += fmt::format(" [{} \u2013 {}], {} runs", value_text(plot.measure, p.low),
+                       value_text(plot.measure, p.high), p.runs);
+  }
+  return out;
+}
+
+std::string draw_axes(const Plot& plot) {
+  std::string out;
+  for (const Tick& tick : plot.y.ticks) {
+    const double y = at_y(plot, tick.value);
+    out += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", kLeft, y, kRight);
+    out += fmt::format(
+        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 7,
+        y + 4, escape(tick.label));
+  }
+  for (const Tick& tick : plot.x.ticks) {
+    const double x = at_x(plot, tick.value);
+    out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}v4\"/>", x, kBottom);
+    out += fmt::format(
+        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", x,
+        kBottom + 18, escape(tick.label));
+  }
+  out +=
+      fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", kLeft, kBottom, kRight);
+  out += fmt::format("<text class=\"ink title\" x=\"{:.1f}\" y=\"18\">{}</text>\n", 2.0,
+                     escape(plot.title));
+  out +=
+      fmt::format("<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+                  kRight, kBottom + 36, escape(plot.x_label));
+  return out;
+}
+
+std::string draw_band(const Plot& plot, const Segment& segment) {
+  const bool wide = std::ranges::any_of(segment, [](const Point& p) { return p.high > p.low; });
+  if (!wide) return {};
+  if (segment.size() == 1) {
+    const Point& p = segment.front();
+    return fmt::format("<path class=\"line whisker\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>",
+                       at_x(plot, p.x), at_y(plot, p.low), at_y(plot, p.high));
+  }
+  std::string path;
+  for (const Point& p : segment) {
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, p.x),
+                        at_y(plot, p.high));
+  }
+  for (auto p = segment.rbegin(); p != segment.rend(); ++p) {
+    path += fmt::format("L{:.1f} {:.1f}", at_x(plot, p->x), at_y(plot, p->low));
+  }
+  return fmt::format("<path class=\"fill band\" d=\"{}Z\"/>\n", path);
+}
+
+std::string draw_line(const Plot& plot, const Segment& segment) {
+  if (segment.size() < 2) return {};
+  std::string path;
+  for (const Point& p : segment) {
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, p.x),
+                        at_y(plot, p.mean));
+  }
+  return fmt::format("<path class=\"line dash\" d=\"{}\"/>\n", path);
+}
+
+std::string draw_dots(const Plot& plot, const Curve& curve) {
+  const std::vector<Point> points = curve.points();
+  const bool dots = points.size() <= kMaxDots;
+  const std::size_t stride = (points.size() + kMaxHovers - 1) / kMaxHovers;
+  std::string out;
+  for (std::size_t i = 0; i < points.size(); i += stride) {
+    const Point& p = points[i];
+    const std::string place =
+        fmt::format("cx=\"{:.1f}\" cy=\"{:.1f}\"", at_x(plot, p.x), at_y(plot, p.mean));
+    if (dots) out += fmt::format("<circle class=\"fill dot\" {} r=\"2.4\"/>", place);
+    out += fmt::format("<circle class=\"fill hover\" {} r=\"7\"><title>{}</title></circle>\n",
+                       place, escape(point_text(plot, curve, p)));
+  }
+  return out;
+}
+
+std::string draw_target(const Plot& plot) {
+  if (!plot.target) return {};
+  const double y = at_y(plot, *plot.target);
+  std::string out =
+      fmt::format("<path class=\"goal\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", kLeft, y, kRight);
+  out += fmt::format("<text class=\"ink\" x=\"{:.1f}\" y=\"{:.1f}\">target {}</text>\n", kLeft + 5,
+                     y - 5, percent_target(*plot.target));
+  for (const Mark& mark : plot.marks) {
+    const double x = at_x(plot, mark.x);
+    out += fmt::format("<g class=\"{}\"><path class=\"line drop\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>",
+                       style_class(mark.style), x, y, kBottom);
+    out += fmt::format(
+        "<path class=\"fill flag\" d=\"M{:.1f} {:.1f}l6.5 6.5l-6.5 6.5l-6.5 "
+        "-6.5Z\"><title>{}</title>"
+        "</path></g>\n",
+        x, y - 6.5, escape(mark.text));
+  }
+  return out;
+}
+
+/// Groups that the zoomed axis leaves out altogether are told of, not lost.
+std::string draw_hidden(const Plot& plot) {
+  std::string out;
+  double y = kBottom - 8;
+  for (const Curve& curve : plot.curves) {
+    const std::vector<Point> points = curve.points();
+    const bool hidden = !points.empty() && std::ranges::all_of(points, [&](const Point& p) {
+      return p.mean < plot.y.low;
+    });
+    if (!hidden) continue;
+    const double best = std::ranges::max(points, {}, &Point::mean).mean;
+    out += fmt::format(
+        "<g class=\"{}\"><text class=\"fill\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">\u25BE "
+        "{}: "
+        "at most {}</text></g>\n",
+        style_class(curve.style), kRight - 4, y, escape(curve.name),
+        value_text(plot.measure, best));
+    y -= 16;
+  }
+  return out;
+}
+
+}  // namespace
+
+Axis accuracy_axis(std::span<const Curve> curves, std::optional<double> target) {
+  double top = 0, high = target.value_or(0);
+  for (const Curve& curve : curves) {
+    for (const Point& p : curve.points()) {
+      top = std::max(top, p.mean);
+      high = std::max(high, p.high);
+    }
+  }
+  if (!(high > 0)) return linear_axis_scaled(0, 1, 5, Ends::round, 100);
+  std::vector<double> means;
+  for (const Curve& curve : curves) {
+    const std::vector<Point> points = curve.points();
+    const bool competes =
+        std::ranges::any_of(points, [&](const Point& p) { return p.mean >= kCompetes * top; });
+    for (const Point& p : points) {
+      if (competes) means.push_back(p.mean);
+    }
+  }
+  std::ranges::sort(means);
+  double low = means.empty() ? 0 : means[means.size() / 5];
+  if (target) low = std::min(low, *target - 0.25 * (high - low));
+  const double room = std::max(high - low, kNarrowest) / 16;
+  low = std::min(low - room, high - kNarrowest);
+  return linear_axis_scaled(std::max(0.0, low), std::min(1.0, high + room), 6, Ends::keep, 100);
+}
+
+Axis loss_axis(std::span<const Curve> curves) {
+  double low = INFINITY, high = -INFINITY;
+  for (const Curve& curve : curves) {
+    for (const Point& p : curve.points()) {
+      low = std::min(low, p.mean);
+      high = std::max(high, p.mean);
+    }
+  }
+  if (low > 0 && high > 10 * low) return log_axis(low, high);
+  return linear_axis(std::min(low, 0.0), high, 6, Ends::round);
+}
+
+std::string draw(const Plot& plot, const std::string& id) {
+  std::string out = fmt::format(
+      "<clipPath id=\"{}\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>"
+      "</clipPath>\n",
+      id, kLeft, kTop - 1, kRight - kLeft + 4, kBottom - kTop + 2);
+  out += draw_axes(plot);
+  const bool empty =
+      std::ranges::all_of(plot.curves, [](const Curve& c) { return c.segments.empty(); });
+  if (empty) {
+    out += fmt::format(
+        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">no "
+        "finite values</text>\n",
+        (kLeft + kRight) / 2, (kTop + kBottom) / 2);
+  }
+  out += fmt::format("<g clip-path=\"url(#{})\">\n", id);
+  for (const Curve& curve : plot.curves) {
+    out += fmt::format("<g class=\"{}\">\n", style_class(curve.style));
+    for (const Segment& segment : curve.segments) out += draw_band(plot, segment);
+    out += "</g>\n";
+  }
+  for (const Curve& curve : plot.curves) {
+    out += fmt::format("<g class=\"{}\">\n", style_class(curve.style));
+    for (const Segment& segment : curve.segments) out += draw_line(plot, segment);
+    out += draw_dots(plot, curve) + "</g>\n";
+  }
+  return out + "</g>\n" + draw_target(plot) + draw_hidden(plot);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dkfac/app/report.h"
+
+/// Parts of the HTML page, each a whole element or nothing.
+namespace dkfac::app {
+
+/// Mean seconds of one step by phase, training only, over the runs that made steps; in the order in
+/// which a step has them.
+struct StepPhases {
+  std::string name;
+  std::vector<std::pair<std::string, double>> phases;
+  double total = 0;
+};
+[[nodiscard]] std::vector<StepPhases> step_phases(std::span<const RunGroup> groups);
+/// One stacked bar for each group, all to one scale, and the legend.
+[[nodiscard]] std::string phase_bars(std::span<const RunGroup> groups);
+
+/// "section.key" -> value, of TOML as the program writes it: one key to a line.
+[[nodiscard]] std::map<std::string, std::string> settings_of(const std::string& toml);
+/// A table of the settings in which the groups differ, and each effective configuration, folded.
+[[nodiscard]] std::string settings_section(std::span<const RunGroup> groups);
+
+}  // namespace dkfac::app

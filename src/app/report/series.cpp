@@ -1,0 +1,67 @@
+#include "app/report/series.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "dkfac/app/report.h"
+
+namespace dkfac::app {
+namespace {
+
+struct Samples {
+  std::vector<double> values, seconds;
+};
+
+/// What the seeds say about each epoch that any of them has.
+std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure) {
+  std::map<std::int64_t, Samples> out;
+  for (const RunResult& run : group.runs) {
+    for (const EpochRecord& record : run.epochs) {
+      Samples& samples = out[record.epoch];
+      const double value =
+          measure == Measure::train_loss ? record.train_loss : record.test_accuracy;
+      if (!std::isfinite(value)) continue;
+      samples.values.push_back(value);
+      samples.seconds.push_back(record.train_seconds);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Point> Curve::points() const {
+  std::vector<Point> out;
+  for (const Segment& segment : segments) out.insert(out.end(), segment.begin(), segment.end());
+  return out;
+}
+
+Curve curve_of(const RunGroup& group, std::size_t style, Measure measure, Against against) {
+  Curve out{.name = group.name, .style = style, .segments = {}};
+  bool open = false;
+  for (const auto& [epoch, samples] : by_epoch(group, measure)) {
+    const Spread value = spread_of(samples.values);
+    const Spread seconds = spread_of(samples.seconds);
+    if (value.count == 0 || seconds.count == 0) {
+      open = false;
+      continue;
+    }
+    if (!open) out.segments.emplace_back();
+    open = true;
+    const double x = against == Against::epochs ? static_cast<double>(epoch) : seconds.mean;
+    out.segments.back().push_back(
+        {x, value.mean, value.min, value.max, value.count, epoch, seconds.mean});
+  }
+  return out;
+}
+
+std::vector<Curve> curves_of(std::span<const RunGroup> groups, Measure measure, Against against) {
+  std::vector<Curve> out;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    out.push_back(curve_of(groups[i], i, measure, against));
+  }
+  return out;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dkfac/app/report.h"
+
+#include "app/report/plot.h"
+
+namespace dkfac::app {
+
+/// What is to be drawn of these runs against epochs or seconds, with axes that fit all groups.
+[[nodiscard]] Plot make_plot(std::span<const RunGroup> groups, const Comparison& comparison,
+                             Measure measure, Against against);
+/// A picture of its own for a page that has picture_css(): scales with its box.
+[[nodiscard]] std::string inline_svg(const Plot& plot, const std::string& id);
+
+}  // namespace dkfac::app
