@@ -70,7 +70,6 @@ void DistributedOptimizer::begin_step() {
   active_.push_back(&*gradients_);
   pipeline_->begin(active_);
   ops::fill(ctx_, nonfinite_, 0);
-  bytes_before_ = comm_->bytes();
 }
 
 TensorView DistributedOptimizer::gradient(int layer) {
@@ -129,9 +128,11 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   }
   report.seconds.exchange += std::exchange(packing_seconds_, 0);
   report.updated = report.vote.may_update();
+  const std::uint64_t before = comm_->bytes();
   if (report.updated) update(args, report);
+  report.bytes = pipeline_->bytes() + comm_->bytes() - before;
+  report.scratch_growths = ctx_.scratch_growths();
   on_step_end(report);
-  report.bytes = comm_->bytes() - bytes_before_;
   begin_step();
   return report;
 }

@@ -69,7 +69,6 @@ class DistributedOptimizer : public Optimizer {
   ExchangeSettings settings_;
   bool prepared_ = false;
   std::int64_t steps_ = 0;
-  std::uint64_t bytes_before_ = 0;
   double packing_seconds_ = 0;
   Tensor nonfinite_;  ///< f32[1]
   std::optional<Exchange> gradients_;

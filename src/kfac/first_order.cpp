@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/cpu/parallel.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -9,8 +10,8 @@ namespace {
 
 /// body(T{}, n) after checking that all views are alike.
 template <class Body>
-void for_alike(const char* operation, ConstTensorView first,
-               std::initializer_list<ConstTensorView> others, Body body) {
+void with_alike(const char* operation, ConstTensorView first,
+                std::initializer_list<ConstTensorView> others, Body body) {
   for (const ConstTensorView& x : others)
     DKFAC_CHECK(x.numel() == first.numel() && x.dtype() == first.dtype(), "[", operation,
                 "] tensors of ", first.numel(), ' ', first.dtype(), " and ", x.numel(), ' ',
@@ -20,37 +21,45 @@ void for_alike(const char* operation, ConstTensorView first,
   with_real(operation, first.dtype(), [&](auto zero) { body(zero, first.numel()); });
 }
 
+/// loop(i) for every i in [0, n), shared by the threads.
+template <class Loop>
+void for_each_element(std::int64_t n, Loop loop) {
+  cpu::parallel_ranges(n, cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) loop(i);
+  });
+}
+
 }  // namespace
 
 void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, TensorView weight) {
-  for_alike("sgd", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
+  with_alike("sgd", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T* g = gradient.data<T>();
     T *v = buffer.data<T>(), *w = weight.data<T>();
     const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
     const T in = pass.correction ? T{1} : static_cast<T>(pass.lr);
     const T rate = pass.correction ? static_cast<T>(pass.lr) : T{1};
-    for (std::int64_t i = 0; i < n; ++i) {
+    for_each_element(n, [=](std::int64_t i) {
       const T step = in * (g[i] + decay * w[i]);
       v[i] = m * v[i] + step;
       w[i] -= rate * (pass.nesterov ? step + m * v[i] : v[i]);
-    }
+    });
   });
 }
 
 void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
                TensorView weight) {
-  for_alike("lars", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
+  with_alike("lars", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T* g = gradient.data<T>();
     T *v = buffer.data<T>(), *w = weight.data<T>();
     const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
     const T rate = static_cast<T>(pass.rate);
-    for (std::int64_t i = 0; i < n; ++i) {
+    for_each_element(n, [=](std::int64_t i) {
       const T step = rate * (g[i] + decay * w[i]);
       v[i] = m * v[i] - step;
       w[i] += pass.nesterov ? m * v[i] - step : v[i];
-    }
+    });
   });
 }
 
@@ -62,27 +71,27 @@ double trust_ratio(const LarsOptions& options, double weight_norm, double gradie
 
 void kfac_pass(const KfacPass& pass, ConstTensorView direction, ConstTensorView weight,
                TensorView buffer, TensorView out) {
-  for_alike("kfac", direction, {weight, buffer, out}, [&](auto zero, std::int64_t n) {
+  with_alike("kfac", direction, {weight, buffer, out}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T *u = direction.data<T>(), *w = weight.data<T>();
     T *v = buffer.data<T>(), *o = out.data<T>();
     const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
     const T lr = static_cast<T>(pass.lr);
     const bool keep = pass.rule != MomentumRule::paper;
-    for (std::int64_t i = 0; i < n; ++i) {
+    for_each_element(n, [=](std::int64_t i) {
       const T step = m * v[i] - lr * (u[i] + decay * w[i]);
       if (keep) v[i] = step;
       o[i] = w[i] + step;
-    }
+    });
   });
 }
 
 void finish_paper_momentum(ConstTensorView weight, ConstTensorView out, TensorView buffer) {
-  for_alike("kfac", weight, {out, buffer}, [&](auto zero, std::int64_t n) {
+  with_alike("kfac", weight, {out, buffer}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T *w = weight.data<T>(), *o = out.data<T>();
     T* v = buffer.data<T>();
-    for (std::int64_t i = 0; i < n; ++i) v[i] = o[i] - w[i];
+    for_each_element(n, [=](std::int64_t i) { v[i] = o[i] - w[i]; });
   });
 }
 
@@ -90,16 +99,17 @@ void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
   if (rule == Rescale::off) return;
   const double factor = std::sqrt(2 * static_cast<double>(d_out)) / (l2_norm(weight) + 1e-9);
   if (rule == Rescale::shrink && factor >= 1) return;
-  for_alike("rescale", weight, {}, [&](auto zero, std::int64_t n) {
+  with_alike("rescale", weight, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     T* w = weight.data<T>();
-    for (std::int64_t i = 0; i < n; ++i) w[i] *= static_cast<T>(factor);
+    const T scale = static_cast<T>(factor);
+    for_each_element(n, [=](std::int64_t i) { w[i] *= scale; });
   });
 }
 
 double l2_norm(ConstTensorView x) {
   double sum = 0;
-  for_alike("norm", x, {}, [&](auto zero, std::int64_t n) {
+  with_alike("norm", x, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T* data = x.data<T>();
     for (std::int64_t i = 0; i < n; ++i)

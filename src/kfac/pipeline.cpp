@@ -13,6 +13,7 @@ Pipeline::Pipeline(std::shared_ptr<comm::Communicator> comm, bool overlap)
 void Pipeline::begin(std::span<Exchange* const> active) {
   order_.clear();
   next_ = 0;
+  bytes_ = 0;
   Item vote{nullptr, 0};
   for (Exchange* exchange : active) {
     exchange->reset();
@@ -31,7 +32,9 @@ void Pipeline::begin(std::span<Exchange* const> active) {
 }
 
 void Pipeline::launch(const Item& item) {
+  const std::uint64_t before = comm_->bytes();
   item.exchange->launch(*comm_, item.bucket, overlap_ ? stream_.view() : Stream::cpu());
+  bytes_ += comm_->bytes() - before;
   ++next_;
 }
 

@@ -29,6 +29,8 @@ class Pipeline {
   /// rank. ballot.hash is combined with the hash of all collectives before this point. Throws
   /// CommError on every rank when the hashes differ.
   [[nodiscard]] Outcome finish(Context& ctx, Ballot ballot);
+  /// Bytes handed to collectives since begin().
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   struct Item {
@@ -42,6 +44,7 @@ class Pipeline {
   OwnedStream stream_;
   std::vector<Item> order_;  ///< The one with the vote is last.
   std::size_t next_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace dkfac::kfac

@@ -45,7 +45,6 @@ struct Preconditioner::Impl {
   Engine engine;
   bool prepared = false;
   std::int64_t steps = 0;
-  std::uint64_t bytes_before = 0;
   Tensor nonfinite;                // f32[1]
   std::vector<bool> seen;          // Layers among the gradients of this step.
   std::optional<Exchange> ballot;  // Carries the vote where no statistics do.
@@ -82,7 +81,6 @@ void Preconditioner::Impl::begin_step() {
   else
     pipeline.begin(vote_only);
   ops::fill(ctx, nonfinite, 0);
-  bytes_before = comm->bytes();
 }
 
 void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
@@ -235,9 +233,11 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     report.vote = outcome.result;
   }
   report.updated = report.vote.may_update();
+  const std::uint64_t before = impl.comm->bytes();
   if (report.updated) impl.precondition(grads, report);
+  report.bytes = impl.pipeline.bytes() + impl.comm->bytes() - before;
+  report.scratch_growths = impl.ctx.scratch_growths();
   impl.engine.end_step(report.updated, report);
-  report.bytes = impl.comm->bytes() - impl.bytes_before;
   impl.begin_step();
   return report;
 }

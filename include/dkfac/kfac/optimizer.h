@@ -22,7 +22,7 @@ struct LayerParams {
 
 struct StepArgs {
   double lr = 0;  ///< Learning rate of this step, >= 0.
-  Vote vote;
+  Vote vote = {};
 };
 
 /// A whole distributed update: local gradients go in, updated parameters come out, the same bits on
@@ -110,7 +110,7 @@ enum class Rescale : std::uint8_t {
 };
 
 struct KfacOptions {
-  CurvatureOptions curvature;
+  CurvatureOptions curvature = {};
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
   double initial_lr = 0;  ///< lr0 of the paper's momentum rule; needed (> 0) only for it.

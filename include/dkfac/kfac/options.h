@@ -42,7 +42,7 @@ struct CurvatureOptions {
   BatchNormFisher batch_norm = BatchNormFisher::unit_wise;
   /// Operands of the factor products are rounded to this type; sums stay in `dtype`. Unset: the
   /// type of the data. f16 operands are first multiplied by a power of two (docs/math.md).
-  std::optional<DType> operand;
+  std::optional<DType> operand = std::nullopt;
   /// Type of factors and inverses: f32 or f64.
   DType dtype = DType::f32;
   LossReduction loss_reduction = LossReduction::local_mean;

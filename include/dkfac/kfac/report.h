@@ -45,6 +45,8 @@ struct StepReport {
   double damping = 0;
   double momentum = 0;      ///< As applied, after correction.
   std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
+  /// How often temporary memory has grown so far; constant once steps are steady.
+  std::int64_t scratch_growths = 0;
   PhaseSeconds seconds;
   [[nodiscard]] std::string brief() const;
 };

@@ -1,0 +1,141 @@
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/kfac/preconditioner.h"
+
+#include "support/near.h"
+
+// Inputs whose two columns are equal make A = [[1,1],[1,1]]; next to a damping of 1e-60 its second
+// pivot is exactly zero.
+namespace dkfac::testing {
+namespace {
+
+kfac::CurvatureOptions hopeless() {
+  kfac::CurvatureOptions options;
+  options.dtype = DType::f64;
+  options.damping = 1e-60;
+  options.new_weight = 1;
+  options.max_failed_refreshes = 2;
+  return options;
+}
+
+/// A Preconditioner over one 2 -> 1 layer.
+struct OneLayer {
+  explicit OneLayer(std::shared_ptr<comm::Communicator> comm)
+      : preconditioner(std::move(comm), hopeless()),
+        fc(preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false})) {}
+
+  kfac::StepReport step(bool good) {
+    const std::vector<double> x =
+        good ? std::vector<double>{2, 1, 1, -1} : std::vector<double>{1, 1, 1, 1};
+    const std::vector<double> dy{0.5, 0.5};
+    preconditioner.record_input(fc, view_of(x.data(), {2, 2}));
+    preconditioner.record_grad_output(fc, view_of(dy.data(), {2, 1}));
+    gradient = {3, 4};
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(gradient.data(), {1, 2}), {}}};
+    return preconditioner.step(grads);
+  }
+
+  kfac::Preconditioner preconditioner;
+  kfac::LayerId fc;
+  std::vector<double> gradient;
+};
+
+TEST(FailedInverse, LeavesThePlainGradientWhileThereIsNoGoodOne) {
+  OneLayer layer(comm::make_self());
+  const kfac::StepReport report = layer.step(false);
+  EXPECT_TRUE(report.updated);
+  EXPECT_EQ(report.failed_factors, 1);
+  EXPECT_EQ(layer.gradient, (std::vector<double>{3, 4}));
+}
+
+TEST(FailedInverse, KeepsTheLastGoodOne) {
+  OneLayer layer(comm::make_self());
+  EXPECT_EQ(layer.step(true).failed_factors, 0);
+  const std::vector<double> good = layer.gradient;
+  EXPECT_FALSE(near(good, std::vector<double>{3, 4}, 0.1));
+  EXPECT_EQ(layer.step(false).failed_factors, 1);
+  EXPECT_EQ(layer.gradient, good);
+}
+
+TEST(FailedInverse, IsAnErrorAfterTooManyInARow) {
+  OneLayer layer(comm::make_self());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(layer.step(false).failed_factors, 1);
+  EXPECT_THROW((void)layer.step(true), NumericError);
+}
+
+TEST(FailedInverse, IsForgottenAfterASuccess) {
+  OneLayer layer(comm::make_self());
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(layer.step(false).failed_factors, 1);
+    EXPECT_EQ(layer.step(true).failed_factors, 0);
+  }
+}
+
+TEST(FailedInverse, IsAnErrorOnEveryRankThatNamesLayerAndOwner) {
+  comm::run_ranks(3, [](auto comm) {
+    OneLayer layer(comm);
+    int failed = 0;
+    for (int i = 0; i < 3; ++i) failed += layer.step(false).failed_factors;
+    EXPECT_EQ(failed, comm->rank() == 0 ? 3 : 0);  // only the owner inverts
+    try {
+      (void)layer.step(false);
+      ADD_FAILURE() << "no error on rank " << comm->rank();
+    } catch (const NumericError& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("layer 'fc', owned by rank 0"), std::string::npos) << what;
+      EXPECT_NE(what.find("damping"), std::string::npos) << what;
+    }
+  });
+}
+
+TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
+  kfac::KfacOptions options{.curvature = hopeless()};
+  options.curvature.max_failed_refreshes = 0;
+  const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+  std::vector<double> w{1, 1}, g{1, 1}, x{1, 1}, dy{1};
+  const auto fc = optimizer->add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+                                       {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
+  optimizer->prepare();
+  const auto step = [&] {
+    optimizer->record_input(fc, view_of(x.data(), {1, 2}), Stream::cpu(), {});
+    optimizer->record_grad_output(fc, view_of(dy.data(), {1, 1}), Stream::cpu(), {});
+    optimizer->grads_ready(fc, Stream::cpu(), {});
+    return optimizer->step({.lr = 0.25, .vote = {}}, Stream::cpu());
+  };
+  EXPECT_EQ(step().failed_factors, 1);
+  EXPECT_EQ(w, (std::vector<double>{0.75, 0.75}));
+  EXPECT_THROW((void)step(), NumericError);
+  EXPECT_EQ(w, (std::vector<double>{0.75, 0.75}));
+}
+
+TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
+  // Each rank's f32 part is finite, their sum is not; the vote cannot see that.
+  comm::run_ranks(2, [](auto comm) {
+    kfac::CurvatureOptions options;
+    options.new_weight = 0.5;
+    kfac::Preconditioner preconditioner(comm, options);
+    const auto fc =
+        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    float g = 0;
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
+    for (const float x : {1.0F, 1.7e19F, 1.0F}) {
+      const float dy = 0.5F;
+      g = 1;
+      preconditioner.record_input(fc, view_of(&x, {1, 1}), Stream::cpu(), {1, 1});
+      preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}), Stream::cpu(), {1, 2});
+      const kfac::StepReport report = preconditioner.step(grads);
+      EXPECT_TRUE(report.updated);
+      const bool bad = x != 1.0F;
+      EXPECT_EQ(report.failed_factors, bad && comm->rank() == 0 ? 1 : 0);
+      EXPECT_GT(g, 0.0F);
+      EXPECT_LT(g, 100.0F);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace dkfac::testing

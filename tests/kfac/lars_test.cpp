@@ -1,0 +1,77 @@
+#include <gtest/gtest.h>
+
+#include "kfac/one_layer.h"
+#include "support/near.h"
+
+namespace dkfac::testing {
+namespace {
+
+// 20 steps in f64: about 20 * 10 roundings and 8-term norms, far below this.
+constexpr double kTolerance = 1e-12;
+
+double norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double e : x) sum += e * e;
+  return std::sqrt(sum);
+}
+
+std::vector<double> run(kfac::LarsOptions options) {
+  return flat(run_optimizer(*kfac::make_lars(comm::make_self(), options)));
+}
+
+HandRule lars_rule(const kfac::LarsOptions& o, bool everywhere = false) {
+  return [o, everywhere](auto& w, const auto& g, auto& v, double lr, double, bool is_weight) {
+    const bool adapted = is_weight || everywhere;
+    const double wd = adapted ? o.weight_decay : 0;
+    const double trust = adapted ? o.eta * norm(w) / (norm(g) + wd * norm(w) + o.epsilon) : 1;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double step = lr * trust * (g[i] + wd * w[i]);
+      v[i] = o.momentum * v[i] - step;
+      w[i] += o.nesterov ? o.momentum * v[i] - step : v[i];
+    }
+  };
+}
+
+TEST(Lars, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
+  for (const bool nesterov : {false, true}) {
+    const kfac::LarsOptions options{
+        .nesterov = nesterov, .weight_decay = 0.03, .eta = 0.2, .epsilon = 1e-3};
+    EXPECT_TRUE(near(run(options), flat(run_by_hand(lars_rule(options))), kTolerance));
+  }
+}
+
+TEST(Lars, TreatsBiasesAndBatchNormAsPlainMomentum) {
+  // Negative control: trust ratios everywhere would show.
+  const kfac::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};
+  EXPECT_FALSE(near(run(options), flat(run_by_hand(lars_rule(options, true))), 1e-3));
+}
+
+TEST(Lars, StaysFiniteWithZeroWeightsOrZeroGradients) {
+  for (const bool zero_weight : {true, false}) {
+    const auto optimizer = kfac::make_lars(comm::make_self(), {});
+    std::vector<double> w(4, zero_weight ? 0.0 : 1.0), g(4, zero_weight ? 1.0 : 0.0);
+    const kfac::LinearSpec spec{.in = 2, .out = 2, .bias = false};
+    const auto id =
+        optimizer->add_layer("fc", spec, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    optimizer->prepare();
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    (void)optimizer->step({.lr = 0.5, .vote = {}}, Stream::cpu());
+    // Trust 1: w - lr (g + wd w).
+    for (const double x : w) EXPECT_DOUBLE_EQ(x, zero_weight ? -0.5 : 1 - 0.5 * 1e-4);
+  }
+}
+
+TEST(Lars, RefusesOptionsOutOfRange) {
+  const auto make = [](kfac::LarsOptions options) {
+    (void)kfac::make_lars(comm::make_self(), options);
+  };
+  EXPECT_THROW(make({.momentum = 1}), InvalidArgument);
+  EXPECT_THROW(make({.weight_decay = -1}), InvalidArgument);
+  EXPECT_THROW(make({.eta = 0}), InvalidArgument);
+  EXPECT_THROW(make({.eta = std::nan("")}), InvalidArgument);
+  EXPECT_THROW(make({.epsilon = -1e-9}), InvalidArgument);
+  EXPECT_THROW(make({.bucket_bytes = -5}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::testing

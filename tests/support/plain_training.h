@@ -1,0 +1,178 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/kfac/preconditioner.h"
+
+#include "support/plain_net.h"
+
+/// Training loops over PlainNet, as a user of the library would write them.
+namespace dkfac::testing {
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<kfac::Optimizer>(std::shared_ptr<comm::Communicator>)>;
+
+struct TrainSettings {
+  int steps = 20;
+  std::int64_t global_batch = 24;
+  double loss_scale = 1;
+  kfac::LossReduction reduction = kfac::LossReduction::local_mean;
+  std::function<double(int step)> lr = [](int step) { return step < 10 ? 0.05 : 0.02; };
+};
+
+/// Factor of backward() for a loss reduction.
+inline double backward_factor(const TrainSettings& settings, int world_size) {
+  const auto global = static_cast<double>(settings.global_batch);
+  switch (settings.reduction) {
+    case kfac::LossReduction::local_mean:
+      return settings.loss_scale * world_size / global;
+    case kfac::LossReduction::global_mean:
+      return settings.loss_scale / global;
+    case kfac::LossReduction::sum:
+      break;
+  }
+  return settings.loss_scale;
+}
+
+template <class T>
+std::vector<kfac::LayerId> register_layers(kfac::Optimizer& optimizer, PlainNet<T>& net) {
+  std::vector<kfac::LayerId> ids;
+  for (PlainLayer<T>& l : net.layers) {
+    const auto view = [](std::vector<T>& v) {
+      return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+    };
+    ids.push_back(
+        optimizer.add_layer(l.name, l.spec, {view(l.w), view(l.b), view(l.dw), view(l.db)}));
+  }
+  return ids;
+}
+
+template <class T>
+PlainHooks optimizer_hooks(kfac::Optimizer& optimizer, const std::vector<kfac::LayerId>& ids,
+                           kfac::RecordScale scale, bool with_gradients = true) {
+  const auto id = [&ids](int layer) { return ids[static_cast<std::size_t>(layer)]; };
+  PlainHooks hooks;
+  if (optimizer.wants_statistics()) {
+    hooks.input = [&optimizer, id, scale](int layer, ConstTensorView x) {
+      optimizer.record_input(id(layer), x, Stream::cpu(), scale);
+    };
+    hooks.grad_output = [&optimizer, id, scale](int layer, ConstTensorView dy) {
+      optimizer.record_grad_output(id(layer), dy, Stream::cpu(), scale);
+    };
+    hooks.batch_norm = [&optimizer, id, scale](int layer, ConstTensorView x, ConstTensorView mean,
+                                               ConstTensorView inv_std, ConstTensorView dy) {
+      optimizer.record_batch_norm(id(layer), x, mean, inv_std, dy, Stream::cpu(), scale);
+    };
+  }
+  if (with_gradients)
+    hooks.gradients = [&optimizer, id, scale](int layer) {
+      optimizer.grads_ready(id(layer), Stream::cpu(), scale);
+    };
+  return hooks;
+}
+
+/// Bytes of all parameters, to be compared over ranks.
+template <class T>
+std::string parameter_bits(const PlainNet<T>& net) {
+  std::string bits;
+  for (const auto& l : net.layers)
+    for (const std::vector<T>* v : {&l.w, &l.b})
+      bits.append(reinterpret_cast<const char*>(v->data()), v->size() * sizeof(T));
+  return bits;
+}
+
+/// One rank's training; throws unless all ranks hold the same bits after each step.
+template <class T>
+PlainNet<T> train(const std::shared_ptr<comm::Communicator>& comm, const MakeOptimizer& make,
+                  const TrainSettings& settings = {},
+                  const std::function<void(const kfac::StepReport&)>& observe = {}) {
+  const std::unique_ptr<kfac::Optimizer> optimizer = make(comm);
+  // Ranks start apart; prepare() has to bring them together.
+  PlainNet<T> net(3 + static_cast<std::uint64_t>(comm->rank()));
+  const std::vector<kfac::LayerId> ids = register_layers(*optimizer, net);
+  optimizer->prepare();
+  const std::int64_t n = settings.global_batch / comm->size();
+  const kfac::RecordScale scale{settings.loss_scale, settings.global_batch};
+  for (int step = 0; step < settings.steps; ++step) {
+    const PlainHooks hooks = optimizer_hooks<T>(*optimizer, ids, scale);
+    net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), comm->rank() * n, n), hooks);
+    net.backward(backward_factor(settings, comm->size()), hooks);
+    const kfac::StepReport report =
+        optimizer->step({.lr = settings.lr(step), .vote = {}}, Stream::cpu());
+    if (observe) observe(report);
+    comm::require_equal(*comm, parameter_bits(net), "the weights");
+  }
+  return net;
+}
+
+/// All ranks in this process; the parameters of rank 0.
+template <class T>
+std::vector<double> train_ranks(int ranks, const MakeOptimizer& make,
+                                const TrainSettings& settings = {}) {
+  std::vector<double> parameters;
+  comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
+    const PlainNet<T> net = train<T>(comm, make, settings);
+    if (comm->rank() == 0) parameters = net.parameters();
+  });
+  return parameters;
+}
+
+/// The same with a Preconditioner inside a hand-written SGD loop.
+template <class T>
+PlainNet<T> train_preconditioned(const std::shared_ptr<comm::Communicator>& comm,
+                                 const kfac::CurvatureOptions& options,
+                                 const TrainSettings& settings = {},
+                                 const std::function<void(const kfac::StepReport&)>& observe = {}) {
+  kfac::Preconditioner preconditioner(comm, options);
+  PlainNet<T> net(3);
+  std::vector<kfac::LayerGrad> grads;
+  for (PlainLayer<T>& l : net.layers) {
+    const auto view = [](std::vector<T>& v) {
+      return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+    };
+    grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
+  }
+  const std::int64_t n = settings.global_batch / comm->size();
+  for (int step = 0; step < settings.steps; ++step) {
+    PlainHooks hooks;
+    if (preconditioner.wants_statistics()) {
+      hooks.input = [&](int layer, ConstTensorView x) {
+        preconditioner.record_input(grads[pos(layer)].layer, x);
+      };
+      hooks.grad_output = [&](int layer, ConstTensorView dy) {
+        preconditioner.record_grad_output(grads[pos(layer)].layer, dy);
+      };
+      hooks.batch_norm = [&](int layer, ConstTensorView x, ConstTensorView mean,
+                             ConstTensorView inv_std, ConstTensorView dy) {
+        preconditioner.record_batch_norm(grads[pos(layer)].layer, x, mean, inv_std, dy);
+      };
+    }
+    net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), comm->rank() * n, n), hooks);
+    net.backward(1 / static_cast<double>(n), hooks);
+    for (PlainLayer<T>& l : net.layers)
+      for (std::vector<T>* d : {&l.dw, &l.db}) {
+        if (d->empty()) continue;
+        comm->all_reduce(view_of(d->data(), {static_cast<std::int64_t>(d->size())}),
+                         comm::ReduceOp::sum, Stream::cpu(), "gradient");
+        for (T& g : *d) g /= static_cast<T>(comm->size());
+      }
+    const kfac::StepReport report = preconditioner.step(grads);
+    if (observe) observe(report);
+    const T lr = static_cast<T>(settings.lr(step));
+    for (PlainLayer<T>& l : net.layers) {
+      for (std::size_t i = 0; i < l.w.size(); ++i) l.w[i] -= lr * l.dw[i];
+      for (std::size_t i = 0; i < l.b.size(); ++i) l.b[i] -= lr * l.db[i];
+    }
+    comm::require_equal(*comm, parameter_bits(net), "the weights");
+  }
+  return net;
+}
+
+}  // namespace dkfac::testing
