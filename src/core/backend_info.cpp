@@ -19,17 +19,14 @@ bool is_avx512_core(std::string_view core) {
   return std::find(kNames.begin(), kNames.end(), core) != kNames.end();
 }
 
-std::string coretype_warning(const cpu::BlasInfo& blas) {
-  const char* preset = std::getenv("OPENBLAS_CORETYPE");
-  if (preset == nullptr || !blas.present || !cpu::has_avx512() || is_avx512_core(blas.core)) {
-    return {};
-  }
+}  // namespace
+
+std::string cpu::coretype_warning(const char* preset, const BlasInfo& blas, bool avx512) {
+  if (preset == nullptr || !blas.present || !avx512 || is_avx512_core(blas.core)) return {};
   return detail::concat("OPENBLAS_CORETYPE=", preset, " holds OpenBLAS at its ", blas.core,
                         " kernels, about half of what this AVX-512 processor can do; "
                         "unset it before the program starts");
 }
-
-}  // namespace
 
 BackendInfo backend_info() {
   const cpu::BlasInfo blas = cpu::blas_info();
@@ -42,7 +39,7 @@ BackendInfo backend_info() {
   info.blas_core = blas.core;
   info.onednn_version = onednn.version;
   info.onednn_isa = onednn.isa;
-  info.warning = coretype_warning(blas);
+  info.warning = cpu::coretype_warning(std::getenv("OPENBLAS_CORETYPE"), blas, cpu::has_avx512());
   return info;
 }
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
+
+#include "core/cpu/library_info.h"
 
 namespace dkfac {
 namespace {
@@ -120,6 +123,17 @@ TEST(BackendInfo, NamesWhatIsThere) {
   if (std::getenv("OPENBLAS_CORETYPE") == nullptr) {
     EXPECT_EQ(info.warning, "");
   }
+}
+
+TEST(BackendInfo, WarnsOfAPresetBelowTheProcessor) {
+  const cpu::BlasInfo haswell{.present = true, .config = "OpenBLAS", .core = "Haswell"};
+  const cpu::BlasInfo wide{.present = true, .config = "OpenBLAS", .core = "Cooperlake"};
+  const std::string warning = cpu::coretype_warning("Haswell", haswell, true);
+  EXPECT_NE(warning.find("OPENBLAS_CORETYPE=Haswell"), std::string::npos);
+  EXPECT_EQ(cpu::coretype_warning("Haswell", haswell, false), "");  // The processor's best.
+  EXPECT_EQ(cpu::coretype_warning("Cooperlake", wide, true), "");   // Held, but high enough.
+  EXPECT_EQ(cpu::coretype_warning(nullptr, haswell, true), "");     // OpenBLAS's own choice.
+  EXPECT_EQ(cpu::coretype_warning("Haswell", cpu::BlasInfo{}, true), "");
 }
 
 }  // namespace

@@ -138,7 +138,9 @@ TYPED_TEST(Elementwise, AxpbyFollowsItsFormula) {
     const auto old = y;
     ops::axpby(this->ctx_, -1.5, this->view(x), 0.25, this->view(y));
     for (std::size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(y[i], TypeParam(-1.5) * x[i] + TypeParam(0.25) * old[i]);
+      const double a = -1.5 * static_cast<double>(x[i]), b = 0.25 * static_cast<double>(old[i]);
+      // Three roundings, of which each is at most half an eps of a magnitude.
+      ASSERT_NEAR(y[i], a + b, 2 * testing::eps<TypeParam> * (std::abs(a) + std::abs(b)));
     }
   }
 }

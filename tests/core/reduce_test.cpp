@@ -1,6 +1,8 @@
-#include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,7 +64,7 @@ using Computing = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(Reduce, Computing, TypeNames);
 
 TYPED_TEST(Reduce, SumAndDotMatchExtendedPrecision) {
-  for (const std::int64_t n : {0, 1, 2, 15, 16, 17, 257, 40'000, 2'000'003}) {
+  for (const std::int64_t n : {0, 1, 2, 15, 16, 17, 257, 40'000, 300'007}) {
     const Tensor x = this->random({n}, 1), y = this->random({n}, 2);
     long double sum = 0, dot = 0, sum_of_magnitudes = 0, dot_of_magnitudes = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -94,6 +96,9 @@ TYPED_TEST(Reduce, AccumulatesBeyondTheWidthOfF32) {
 }
 
 TYPED_TEST(Reduce, ResultsDoNotDependOnTheNumberOfThreads) {
+  // OpenMP's own synchronisation is invisible to a thread sanitizer, which runs with one thread.
+  const char* asked = std::getenv("OMP_NUM_THREADS");
+  if (asked != nullptr && std::string_view(asked) == "1") GTEST_SKIP() << "OMP_NUM_THREADS is 1";
   const Tensor x = this->random({700, 1001}, 3), y = this->random({700, 1001}, 4);
   const int before = threads();
   std::vector<double> first;

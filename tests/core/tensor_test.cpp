@@ -11,6 +11,10 @@
 
 #include "support/near.h"
 
+// A sanitizer's allocator shall fail like any other one.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace dkfac {
 namespace {
 

@@ -19,6 +19,10 @@ struct OnednnInfo {
 };
 [[nodiscard]] OnednnInfo onednn_info();
 
+/// Empty, or why OpenBLAS is slower here than it could be: OPENBLAS_CORETYPE (`preset`, null when
+/// it is not set) holds it below an AVX-512 processor's kernels.
+[[nodiscard]] std::string coretype_warning(const char* preset, const BlasInfo& blas, bool avx512);
+
 /// Whether this processor and its operating system run AVX-512.
 [[nodiscard]] bool has_avx512() noexcept;
 
