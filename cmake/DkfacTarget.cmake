@@ -4,6 +4,10 @@ add_library(dkfac_private_flags INTERFACE)
 target_compile_options(dkfac_private_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
   -Woverloaded-virtual)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # False alarms of GCC 12 at -O3 inside std::string and std::optional.
+  target_compile_options(dkfac_private_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+endif()
 if(DKFAC_SANITIZE)
   target_compile_options(dkfac_private_flags INTERFACE
     -fsanitize=${DKFAC_SANITIZE} -fno-omit-frame-pointer -g)
