@@ -6,6 +6,7 @@
 #include "core/backend.h"
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
+#include "core/cpu/offset_gram.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/patches.h"
 #include "core/cpu/workers.h"
@@ -127,7 +128,11 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
                        TensorView sum) {
     add_patches(worker, spec, alpha, x, first, last, scale, sum);
   };
-  if (width > 0) add_in_parts(ctx, rows, beta, c, add);
+  if (ctx.backend() == Backend::fast && prefers_offsets(spec)) {
+    offset_gram(ctx, spec, alpha, x, beta, c);
+  } else if (width > 0) {
+    add_in_parts(ctx, rows, beta, c, add);
+  }
   if (c.dim(0) > width) set_corner(alpha, rows, beta, c);
 }
 

@@ -1,0 +1,133 @@
+#include "core/cpu/offset_gram.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/core/threads.h"
+
+#include "support/each_backend.h"
+#include "support/near.h"
+#include "support/padded.h"
+#include "support/reference.h"
+
+namespace dkfac {
+namespace {
+
+using ops::Layout;
+using ops::PatchSpec;
+using testing::Dense;
+using testing::Padded;
+
+PatchSpec three_by_three(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
+                         Layout layout) {
+  return {n, h, w, c, 3, 3, 1, 1, 1, 1, layout};
+}
+
+class OffsetGram : public testing::EachBackend {
+ protected:
+  Tensor image(const PatchSpec& s, const std::vector<double>& values) {
+    const bool nhwc = s.layout == Layout::nhwc;
+    Tensor x =
+        Tensor::empty(ctx, nhwc ? Shape{s.n, s.h, s.w, s.c} : Shape{s.n, s.c, s.h, s.w}, dtype());
+    ops::cast(ctx, view_of(values.data(), x.shape()), x);
+    return x;
+  }
+};
+DKFAC_EACH_BACKEND(OffsetGram);
+
+TEST_P(OffsetGram, IsExactOnIntegersForImagesOfAnySize) {
+  Random random(1);
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    for (const auto& [h, w] : {std::pair{1, 1}, {1, 4}, {2, 2}, {3, 1}, {2, 5}, {6, 4}, {9, 9}}) {
+      for (const std::int64_t channels : {1, 5}) {
+        const PatchSpec s = three_by_three(3, h, w, channels, layout);
+        const auto x = testing::random_integers(1, s.n * h * w * channels, random).data;
+        const Dense p = testing::naive_im2col(s, x);
+        const Dense c0 = testing::random_integers(p.cols, p.cols, random);
+        Padded c = Padded::lower(dtype(), c0);
+        cpu::offset_gram(ctx, s, 0.5, image(s, x), -2, c.view());
+        const Dense expected = testing::naive_gemm(0.5, testing::transpose(p), p, -2, c0);
+        EXPECT_EQ(testing::lower(c.values()).data, testing::lower(expected).data)
+            << h << "x" << w << "x" << channels << " nchw " << int(layout == Layout::nchw);
+        EXPECT_TRUE(c.upper_untouched());
+      }
+    }
+  }
+}
+
+TEST_P(OffsetGram, SumsTheColumnsForABiasAndLeavesItsCornerAlone) {
+  Random random(2);
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    for (const auto& [h, w] : {std::pair{1, 1}, {4, 3}, {7, 8}}) {
+      const PatchSpec s = three_by_three(2, h, w, 3, layout);
+      const auto x = testing::random_integers(1, s.n * h * w * s.c, random).data;
+      const Dense p = testing::with_ones(testing::naive_im2col(s, x));
+      Padded c(dtype(), p.cols, p.cols);
+      c.set(27, 27, 5);
+      cpu::offset_gram(ctx, s, 1, image(s, x), 0, c.view());
+      Dense expected = testing::lower(testing::multiply(testing::transpose(p), p));
+      expected(27, 27) = 5;
+      EXPECT_EQ(testing::lower(c.values()).data, expected.data) << h << "x" << w;
+      EXPECT_TRUE(c.upper_untouched());
+    }
+  }
+}
+
+TEST_P(OffsetGram, IsExactOnIntegersOverChunksAndThreads) {
+  Random random(3);
+  const PatchSpec s = three_by_three(41, 13, 10, 2, Layout::nhwc);  // chunks of 11 samples or more
+  const auto x = testing::random_integers(1, s.n * s.h * s.w * s.c, random).data;
+  const Dense p = testing::with_ones(testing::naive_im2col(s, x));
+  Dense expected = testing::lower(testing::multiply(testing::transpose(p), p));
+  const int before = threads();
+  for (const int count : {1, 2, 4}) {
+    set_threads(count);
+    Padded c(dtype(), p.cols, p.cols);
+    c.set(18, 18, expected(18, 18));
+    cpu::offset_gram(ctx, s, 1, image(s, x), 0, c.view());
+    EXPECT_EQ(testing::lower(c.values()).data, expected.data) << count;
+  }
+  set_threads(before);
+}
+
+TEST_P(OffsetGram, StaysWithinRoundingThroughThePublicOperation) {
+  Random random(4);
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    const PatchSpec s = three_by_three(6, 16, 16, 8, layout);
+    ASSERT_TRUE(cpu::prefers_offsets(s));
+    const auto values = testing::random_dense(1, s.n * s.h * s.w * s.c, random, 0, 1).data;
+    const Tensor x = image(s, values);
+    const Dense p = testing::with_ones(testing::naive_im2col(s, testing::values(ctx, x)));
+    const double alpha = 1.0 / static_cast<double>(s.rows());
+    Padded c(dtype(), p.cols, p.cols);
+    ops::patch_gram(ctx, s, alpha, x, 0, c.view());
+    const Dense expected = testing::lower(testing::naive_gemm(alpha, testing::transpose(p), p));
+    // c = 1 with n = rows() terms; in f64 below 1e-12 as promised.
+    const double tolerance =
+        dtype() == DType::f64 ? 1e-12 : static_cast<double>(s.rows()) * epsilon();
+    EXPECT_TRUE(testing::near(testing::lower(c.values()).data, expected.data, tolerance));
+    // Control: without the corrections of the border all diagonal blocks would be equal.
+    const std::int64_t centre = layout == Layout::nhwc ? 4 * 8 : 4;
+    EXPECT_GT(c.get(centre, centre) - c.get(0, 0), 100 * tolerance);
+  }
+}
+
+TEST(OffsetGramChoice, TakesThreeByThreeKernelsWithoutStrideOnly) {
+  const PatchSpec good = three_by_three(8, 16, 16, 32, Layout::nhwc);
+  EXPECT_TRUE(cpu::prefers_offsets(good));
+  for (const auto& spoil : std::vector<void (*)(PatchSpec&)>{
+           [](PatchSpec& s) { s.kernel_h = 5; }, [](PatchSpec& s) { s.kernel_w = 1; },
+           [](PatchSpec& s) { s.stride_h = 2; }, [](PatchSpec& s) { s.stride_w = 2; },
+           [](PatchSpec& s) { s.pad_h = 0; }, [](PatchSpec& s) { s.pad_w = 2; },
+           [](PatchSpec& s) { s.c = 3; }, [](PatchSpec& s) { s.h = s.w = 2; }}) {
+    PatchSpec s = good;
+    spoil(s);
+    EXPECT_FALSE(cpu::prefers_offsets(s));
+  }
+}
+
+}  // namespace
+}  // namespace dkfac
