@@ -8,9 +8,16 @@
 
 namespace dkfac::comm {
 
-/// Over a private duplicate of `comm`; MPI must be initialised, with at least
+/// Over private duplicates of `comm`; MPI must be initialised, with at least
 /// MPI_THREAD_FUNNELED, by the caller, and must not be finalised before the result is destroyed.
-/// Host memory.
+/// Host memory. Collective over `comm`: piece_bytes and check have to be the same on every rank,
+/// which is compared here.
+///
+/// MPI works only inside its calls, so a collective on a host queue moves only while progress() or
+/// a wait is running. Nothing blocks without a time limit but split(), once all ranks have come.
+///
+/// After a failure MPI may still write to the buffers of the collectives that were under way, and
+/// finalising may hang: keep the buffers, and end the process (World::terminate).
 [[nodiscard]] std::shared_ptr<Communicator> make_mpi(MPI_Comm comm, Options options = {});
 
 }  // namespace dkfac::comm
