@@ -84,20 +84,15 @@ class Comparer {
 
   // A run that diverges is a result as well: it is kept and the others go on.
   RunResult run_or_divergence(const RunPlan& plan) {
+    RunResult result;
     try {
-      return run_one(plan, comm_, cache_, terminal_);
+      run_one(plan, comm_, cache_, terminal_, result);
     } catch (const RunError& error) {
       if (error.failure.code != ExitCode::numeric || error.scope != RunError::Scope::every_rank)
         throw;
       if (!diverged_) diverged_ = error.failure;
-      RunResult result;
-      result.status = "failed";
-      result.error = error.failure.what;
-      result.name = plan.config.run.name;
-      result.optimizer = name_of(plan.config.optimizer.type);
-      result.seed = static_cast<std::uint64_t>(plan.config.run.seed);
-      return result;
     }
+    return result;
   }
 
   [[nodiscard]] Comparison comparison() const { return summarize(groups_, command_.target); }

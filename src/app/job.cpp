@@ -58,7 +58,7 @@ int report_together(comm::Communicator& comm, const Failure& failure, const Term
 int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
   std::optional<comm::World> world;
   if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
-    sleep_for(rank == 0 ? 0 : 1);
+    sleep_for(rank == 0 ? 0 : 3);  // Most often all fail alike, and rank 0 ends the job.
     return print({rank, failure->position, failure->code, failure->what}, terminal);
   }
   const std::shared_ptr<comm::Communicator> comm = world->comm();

@@ -6,6 +6,7 @@
 
 #include "dkfac/app/commands.h"
 #include "dkfac/comm/launch.h"
+#include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 
 namespace {
@@ -52,9 +53,20 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
+// Without a throw: what is wrong with it, the command itself reports.
+dkfac::comm::LaunchInfo launch_or_none() {
+  try {
+    return dkfac::comm::detect_launch();
+  } catch (const dkfac::InvalidArgument&) {
+    return {};
+  }
+}
+
+// A launcher gives its ranks a terminal of its own, wherever their output ends up.
 bool is_interactive() {
   const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string(term) != "dumb";
+  return launch_or_none().size == 1 && isatty(STDOUT_FILENO) == 1 && term != nullptr &&
+         std::string(term) != "dumb";
 }
 
 template <class Command>
@@ -132,7 +144,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version
-    return app.exit(help, std::cout, std::cerr);
+    return launch_or_none().rank == 0 ? app.exit(help, std::cout, std::cerr) : 0;
   } catch (const CLI::ParseError& error) {
     return dkfac::app::refuse_command_line(
         std::string("[arguments] ") + error.what() + "; 'dkfac --help' shows the usage", terminal);

@@ -33,9 +33,9 @@ std::string progress_line(const std::string& label, const StepRecord& record, do
   const double per_step = elapsed / static_cast<double>(std::max<std::int64_t>(1, record.step));
   const double left = per_step * static_cast<double>(record.total_steps - record.step);
   std::string line = fmt::format(
-      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  lr {:.3g}  {:.0f} img/s  ETA {}",
+      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {:.0f} img/s  ETA {}  lr {:.3g}",
       label, record.epoch, record.epochs, record.step, record.total_steps, record.loss,
-      100 * record.accuracy, record.lr, record.images_per_second, duration_text(left));
+      100 * record.accuracy, record.images_per_second, duration_text(left), record.lr);
   if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
   return line.substr(0, width);
 }

@@ -10,7 +10,7 @@
 
 namespace dkfac::app {
 
-/// "kfac  epoch 2/10  step 13/50  loss 0.812  acc 71.2%  lr 0.05  5210 img/s  ETA 0:42", cut to
+/// "kfac  epoch 2/10  step 13/50  loss 0.812  acc 71.2%  5210 img/s  ETA 0:42  lr 0.05", cut to
 /// `width` characters. `elapsed` in seconds since the first step.
 [[nodiscard]] std::string progress_line(const std::string& label, const StepRecord& record,
                                         double elapsed, std::size_t width);

@@ -23,15 +23,17 @@ class Run {
       const Terminal& terminal)
       : plan_(plan), comm_(std::move(comm)), cache_(cache), terminal_(terminal) {}
 
-  RunResult operator()() {
+  void operator()() {
     try {
       go();
+      state_.position.phase = "report";
       if (folder_) folder_->finish(state_.result);
     } catch (...) {
       fail();
     }
-    return state_.result;
   }
+
+  [[nodiscard]] const RunResult& result() const { return state_.result; }
 
  private:
   void go() {
@@ -121,9 +123,16 @@ std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
   return set;
 }
 
-RunResult run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
-                  const Terminal& terminal) {
-  return Run(plan, std::move(comm), cache, terminal)();
+void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+             const Terminal& terminal, RunResult& result) {
+  Run run(plan, std::move(comm), cache, terminal);
+  try {
+    run();
+  } catch (const RunError&) {
+    result = run.result();
+    throw;
+  }
+  result = run.result();
 }
 
 void throw_stopped(std::int64_t step, const std::filesystem::path& where) {

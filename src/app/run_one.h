@@ -38,9 +38,9 @@ struct RunPlan {
 };
 
 /// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.
-/// Throws RunError and nothing else.
-[[nodiscard]] RunResult run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm,
-                                DataCache& cache, const Terminal& terminal);
+/// Throws RunError and nothing else; `result` then holds what there was before it.
+void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+             const Terminal& terminal, RunResult& result);
 
 /// What a command throws on every rank once a signal has stopped it. `where`: folder with results.
 [[noreturn]] void throw_stopped(std::int64_t step, const std::filesystem::path& where);

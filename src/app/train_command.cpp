@@ -15,7 +15,8 @@ namespace {
 void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cache,
                 const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
   const bool speaks = comm->rank() == 0 && !command.quiet;
-  const RunResult result = run_one(plan, std::move(comm), cache, terminal);
+  RunResult result;
+  run_one(plan, std::move(comm), cache, terminal, result);
   if (speaks)
     terminal.out << run_text(result) << "\nreport: " << (plan.folder / "report.html").string()
                  << std::endl;

@@ -19,11 +19,11 @@ namespace dkfac::app {
 
 namespace {
 
-// Calls a collective that throws on every rank when it throws at all.
+// Calls a collective that throws on every rank when it throws at all; rank 0 speaks for all.
 template <class Work>
-void on_all_ranks(int rank, const Position& position, Work work) {
+void on_all_ranks(const Position& position, Work work) {
   const auto raise = [&] {
-    throw RunError(describe_current_exception(rank, position), RunError::Scope::every_rank);
+    throw RunError(describe_current_exception(0, position), RunError::Scope::every_rank);
   };
   try {
     work();
@@ -56,7 +56,7 @@ class Trainer {
     compare_ranks();
     enter("setup");
     together(*comm_, position_, [this] { build(); });
-    on_all_ranks(comm_->rank(), position_, [this] { optimizer_->prepare(); });
+    on_all_ranks(position_, [this] { optimizer_->prepare(); });
     for (std::int64_t epoch = 1; epoch <= config_.run.epochs; ++epoch) {
       if (!train_epoch(epoch)) {
         result_.status = "stopped";
@@ -77,6 +77,7 @@ class Trainer {
     result_.model = config_.model.name;
     result_.data = data_.train.name;
     result_.version = version();
+    result_.configuration = to_toml(config_, Comments::none);
     result_.seed = static_cast<std::uint64_t>(config_.run.seed);
     result_.ranks = comm_->size();
     result_.global_batch = config_.train.global_batch;
@@ -85,11 +86,10 @@ class Trainer {
 
   void compare_ranks() {
     enter("config");
-    on_all_ranks(comm_->rank(), position_, [this] {
-      comm::require_equal(*comm_, to_toml(config_, Comments::none), "configuration");
-    });
+    on_all_ranks(position_,
+                 [this] { comm::require_equal(*comm_, result_.configuration, "configuration"); });
     enter("data");
-    on_all_ranks(comm_->rank(), position_, [this] {
+    on_all_ranks(position_, [this] {
       comm::require_equal(
           *comm_, fmt::format("{:x}-{:x}", fingerprint(data_.train), fingerprint(data_.test)),
           "data set (its fingerprint)");
@@ -163,7 +163,7 @@ class Trainer {
     kfac::Vote vote;
     vote.loss_nonfinite = !std::isfinite(sum.loss);
     vote.stop = hooks_.stop_requested && hooks_.stop_requested();
-    on_all_ranks(comm_->rank(), position_,
+    on_all_ranks(position_,
                  [&] { report_ = optimizer_->step({.lr = lr, .vote = vote}, ctx_.stream()); });
     optimizer_seconds += in_backward + watch.lap();
     add_optimizer_phases(optimizer_seconds);
@@ -185,7 +185,7 @@ class Trainer {
     }
     ++result_.skipped_steps;
     if (++skipped_in_a_row_ < config_.train.max_skipped_steps) return;
-    on_all_ranks(comm_->rank(), position_, [this] {
+    on_all_ranks(position_, [this] {
       throw NumericError(fmt::format(
           "[train] {} steps in a row without an update ({}); lower the learning rate, lengthen its "
           "warm-up, or raise optimizer.damping",

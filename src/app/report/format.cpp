@@ -39,7 +39,7 @@ std::string grouped(std::int64_t value) {
   std::string text = fmt::format("{}", value);
   const std::ptrdiff_t first = value < 0 ? 1 : 0;
   for (std::ptrdiff_t at = std::ssize(text) - 3; at > first; at -= 3) {
-    text.insert(static_cast<std::size_t>(at), ",");
+    text.insert(static_cast<std::size_t>(at), 1, ',');
   }
   return text;
 }
