@@ -45,12 +45,27 @@ void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
   for (std::int64_t c = 0; c < s.c; ++c, image += s.h * s.w) {
     out = std::fill_n(out, rows.first * s.kernel_w, T{0});
     for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
-      const T* source = image + (y + kh) * s.w + x;
+      const T* line = image + (y + kh) * s.w;
       for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-        *out++ = kw >= cols.first && kw < cols.last ? source[kw] : T{0};
+        *out++ = kw >= cols.first && kw < cols.last ? line[x + kw] : T{0};
       }
     }
     out = std::fill_n(out, (s.kernel_h - rows.last) * s.kernel_w, T{0});
+  }
+}
+
+/// `count` 1x1 patches side by side in image[c,h,w], the first at (y, x): a transposition, in tiles
+/// whose lines stay in the first cache.
+template <class T>
+void points_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x,
+                 std::int64_t count, Matrix<T> out) {
+  constexpr std::int64_t kTile = 8;
+  const T* line = image + y * s.w + x;
+  for (std::int64_t c0 = 0; c0 < s.c; c0 += kTile) {
+    const std::int64_t c1 = std::min(c0 + kTile, s.c);
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t c = c0; c < c1; ++c) out(i, c) = line[c * s.h * s.w + i * s.stride_w];
+    }
   }
 }
 
@@ -58,15 +73,24 @@ void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
 template <class T>
 void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64_t last,
                   Matrix<T> out) {
+  constexpr std::int64_t kSideBySide = 32;
+  const bool nhwc = s.layout == Layout::nhwc;
+  const bool points = !nhwc && s.kernel_h * s.kernel_w == 1 && s.pad_h + s.pad_w == 0;
   const std::int64_t width = s.out_w(), positions = s.out_h() * width;
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t position = i % positions;
+  for (std::int64_t i = first, count = 1; i < last; i += count) {
+    const std::int64_t position = i % positions, column = position % width;
     const T* image = x + i / positions * (s.h * s.w * s.c);
     const std::int64_t top = position / width * s.stride_h - s.pad_h;
-    const std::int64_t left = position % width * s.stride_w - s.pad_w;
-    T* row = &out(i - first, 0);
-    s.layout == Layout::nhwc ? patch_nhwc(s, image, top, left, row)
-                             : patch_nchw(s, image, top, left, row);
+    const std::int64_t left = column * s.stride_w - s.pad_w;
+    const Matrix<T> rows = out.block(i - first, 0);
+    if (nhwc) {
+      patch_nhwc(s, image, top, left, rows.data);
+    } else if (points) {
+      count = std::min({kSideBySide, width - column, last - i});
+      points_nchw(s, image, top, left, count, rows);
+    } else {
+      patch_nchw(s, image, top, left, rows.data);
+    }
   }
 }
 
