@@ -2,7 +2,7 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/checks.h"
-#include "nn/cpu/rows.h"
+#include "nn/cpu/elementwise.h"
 
 namespace dkfac::nn {
 

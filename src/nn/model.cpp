@@ -8,7 +8,7 @@
 #include "dkfac/core/error.h"
 
 #include "nn/binding.h"
-#include "nn/cpu/rows.h"
+#include "nn/cpu/elementwise.h"
 
 namespace dkfac::nn {
 namespace {

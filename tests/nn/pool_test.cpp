@@ -55,13 +55,16 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Pooling,
                          ::testing::Values(Case{PoolKind::max, 2, 2, Shape{2, 6, 4, 3}},
                                            Case{PoolKind::max, 3, 2, Shape{2, 7, 9, 2}},
                                            Case{PoolKind::max, 2, 3, Shape{3, 8, 7, 1}},
+                                           Case{PoolKind::max, 2, 2, Shape{1, 5, 75, 6}},
+                                           Case{PoolKind::max, 3, 1, Shape{2, 5, 4, 21}},
                                            Case{PoolKind::average, 2, 2, Shape{2, 5, 7, 3}},
                                            Case{PoolKind::average, 3, 1, Shape{2, 5, 6, 2}}),
                          [](const auto& param) {
                            return std::string(param.param.kind == PoolKind::max ? "max"
                                                                                 : "average") +
                                   std::to_string(param.param.kernel) + "by" +
-                                  std::to_string(param.param.stride);
+                                  std::to_string(param.param.stride) + "c" +
+                                  std::to_string(param.param.shape[3]);
                          });
 
 TEST_P(Pooling, GradientsMatchDifferences) {

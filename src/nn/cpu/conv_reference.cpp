@@ -3,8 +3,8 @@
 #include "dkfac/core/ops.h"
 
 #include "nn/cpu/conv_backend.h"
+#include "nn/cpu/elementwise.h"
 #include "nn/cpu/parallel.h"
-#include "nn/cpu/rows.h"
 #include "nn/dtype.h"
 
 namespace dkfac::nn::cpu {

@@ -7,6 +7,8 @@
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
 
+#include DKFAC_SIMD_HEADER
+
 namespace dkfac::nn::cpu {
 namespace {
 
@@ -52,7 +54,7 @@ template <class T, class Term>
 inline void strip_sums(std::int64_t width, std::int64_t first, std::int64_t length,
                        std::int64_t count, const Term& term, double* sum_u, double* sum_v) {
   for (std::int64_t from = 0; from < count; from += kShortRun) {
-    const std::int64_t to = std::min(from + kShortRun, count);
+    const std::int64_t to = from + kShortRun < count ? from + kShortRun : count;
     std::array<T, kStrip> u{}, v{};
     for (std::int64_t line = from; line < to; ++line) {
       const std::int64_t start = line * width + first;
@@ -81,6 +83,31 @@ inline void strip_sums(std::int64_t width, std::int64_t first, std::int64_t leng
   }
 }
 
+/// Sums of one chunk of lines, and of the tail behind the last one, into u and v [width].
+template <class T, class Term>
+inline void chunk_sums(const Lines& lines, std::int64_t chunk, const Term& term, double* u,
+                       double* v) {
+  for (std::int64_t j = 0; j < lines.width; ++j) u[j] = v[j] = 0.0;
+  const std::int64_t first_line = chunk * lines.per_chunk;
+  const std::int64_t left = lines.count - first_line;
+  const std::int64_t count = left < lines.per_chunk ? left : lines.per_chunk;
+  const std::int64_t offset = first_line * lines.width;
+  const auto moved = [&](std::int64_t i, std::int64_t j, T& du, T& dv) {
+    term(i + offset, j, du, dv);
+  };
+  for (std::int64_t first = 0; first < lines.width; first += kStrip) {
+    const std::int64_t rest = lines.width - first;
+    strip_sums<T>(lines.width, first, rest < kStrip ? rest : kStrip, count, moved, u, v);
+  }
+  if (chunk + 1 < lines.chunks) return;
+  for (std::int64_t j = 0; j < lines.tail; ++j) {
+    T du, dv;
+    term(lines.count * lines.width + j, j, du, dv);
+    u[j] += static_cast<double>(du);
+    v[j] += static_cast<double>(dv);
+  }
+}
+
 /// Sums over the rows of each group of two terms; results f64 [groups,c].
 /// make_term(group) returns the term for data that starts with that group.
 template <class T, class MakeTerm>
@@ -89,30 +116,11 @@ void group_sums(Context& ctx, const NormShape& s, const Lines& lines, const Make
   Scratch scratch(ctx);
   const std::int64_t parts = s.groups * lines.chunks;
   double* partial = scratch.take(Shape{parts, 2, lines.width}, DType::f64).data<double>();
-  parallel_for(parts, 1, [=, &lines, &make_term](std::int64_t begin, std::int64_t end) {
+  parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
-      const std::int64_t group = part / lines.chunks, chunk = part % lines.chunks;
-      const auto term = make_term(group);
+      const auto term = make_term(part / lines.chunks);
       double* u = partial + part * 2 * lines.width;
-      double* v = u + lines.width;
-      std::fill_n(u, 2 * lines.width, 0.0);
-      const std::int64_t first_line = chunk * lines.per_chunk;
-      const std::int64_t count = std::min(lines.per_chunk, lines.count - first_line);
-      const std::int64_t offset = first_line * lines.width;
-      const auto moved = [&](std::int64_t i, std::int64_t j, T& du, T& dv) {
-        term(i + offset, j, du, dv);
-      };
-      for (std::int64_t first = 0; first < lines.width; first += kStrip) {
-        const std::int64_t length = std::min(kStrip, lines.width - first);
-        strip_sums<T>(lines.width, first, length, count, moved, u, v);
-      }
-      if (chunk + 1 < lines.chunks) continue;
-      for (std::int64_t j = 0; j < lines.tail; ++j) {
-        T du, dv;
-        term(lines.count * lines.width + j, j, du, dv);
-        u[j] += static_cast<double>(du);
-        v[j] += static_cast<double>(dv);
-      }
+      vectorized([&] { chunk_sums<T>(lines, part % lines.chunks, term, u, u + lines.width); });
     }
   });
   std::fill_n(result_u, s.groups * s.channels, 0.0);
@@ -132,16 +140,22 @@ template <class T, class MakeMap>
 void map_lines(const NormShape& s, const Lines& lines, const MakeMap& make_map, T* y) {
   const std::int64_t group_size = s.rows * s.channels;
   const std::int64_t units = lines.count + (lines.tail > 0 ? 1 : 0);
-  parallel_for(s.groups * units, grain_of(lines.width),
-               [=, &lines, &make_map](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t unit = begin; unit < end; ++unit) {
-                   const std::int64_t group = unit / units, start = unit % units * lines.width;
-                   const auto map = make_map(group);
-                   T* out = y + group * group_size;
-                   const std::int64_t length = std::min(lines.width, group_size - start);
-                   for (std::int64_t j = 0; j < length; ++j) out[start + j] = map(start + j, j);
-                 }
-               });
+  parallel_for(s.groups * units, grain_of(lines.width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t group = begin / units; group * units < end; ++group) {
+      const auto map = make_map(group);
+      T* out = y + group * group_size;
+      const std::int64_t first = std::max(begin - group * units, std::int64_t{0});
+      const std::int64_t last = std::min(end - group * units, units);
+      vectorized([&] {
+        for (std::int64_t unit = first; unit < last; ++unit) {
+          const std::int64_t start = unit * lines.width, left = group_size - start;
+          const std::int64_t length = left < lines.width ? left : lines.width;
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < length; ++j) out[start + j] = map(start + j, j);
+        }
+      });
+    }
+  });
 }
 
 template <class T>

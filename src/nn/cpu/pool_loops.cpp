@@ -1,9 +1,11 @@
 #include "nn/cpu/pool_loops.h"
 
-#include <algorithm>
+#include <array>
 
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
+
+#include DKFAC_SIMD_HEADER
 
 namespace dkfac::nn::cpu {
 namespace {
@@ -12,7 +14,9 @@ namespace {
 template <class Body>
 void for_images(const PoolShape& s, const Body& body) {
   parallel_for(s.n, grain_of(s.h * s.w * s.c), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t image = begin; image < end; ++image) body(image);
+    vectorized([&] {
+      for (std::int64_t image = begin; image < end; ++image) body(image);
+    });
   });
 }
 
@@ -35,52 +39,107 @@ inline void for_outputs(const PoolShape& s, const Visit& visit) {
   }
 }
 
+/// Channels from which on a vector over them pays.
+constexpr std::int64_t kManyChannels = 16;
+
+/// y = max(y, x), with `position` in place[i] wherever x is larger; or y = x, for the first of a
+/// window.
 template <class T>
-void max_pool_image(const PoolShape& s, const T* x, T* y, std::int32_t* place) {
+inline void take_larger(std::int64_t count, std::int64_t position, const T* x, T* y,
+                        std::int32_t* place) {
+  const bool first = position == 0;
+  const auto here = static_cast<std::int32_t>(position);
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T value = x[i], best = y[i];
+    const std::int32_t before = place[i];
+    // The last comparison lets a NaN win, and nothing beats it afterwards.
+    const bool wins = first || value > best || value != value;
+    y[i] = wins ? value : best;
+    place[i] = wins ? here : before;
+  }
+}
+
+/// Few channels: one element of the window for many positions, brought together for the vectors.
+template <class T>
+inline void max_pool_positions(const PoolShape& s, std::int64_t oh, std::int64_t ow,
+                               std::int64_t positions, const T* x, T* y, std::int32_t* place) {
+  std::array<T, kManyChannels * kManyChannels> gathered;
+  for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
+    for (std::int64_t p = 0; p < positions; ++p) {
+      const T* from = x + in + p * s.stride * s.c;
+      for (std::int64_t c = 0; c < s.c; ++c) {
+        gathered[static_cast<std::size_t>(p * s.c + c)] = from[c];
+      }
+    }
+    take_larger(positions * s.c, k, gathered.data(), y, place);
+  });
+}
+
+template <class T>
+inline void max_pool_image(const PoolShape& s, const T* x, T* y, std::int32_t* place) {
+  if (s.c >= kManyChannels) {
+    for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
+      for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
+        take_larger(s.c, k, x + in, y + out, place + out);
+      });
+    });
+    return;
+  }
+  for (std::int64_t oh = 0; oh < s.out_h; ++oh) {
+    for (std::int64_t ow = 0; ow < s.out_w; ow += kManyChannels) {
+      const std::int64_t left = s.out_w - ow, out = (oh * s.out_w + ow) * s.c;
+      const std::int64_t positions = left < kManyChannels ? left : kManyChannels;
+      max_pool_positions(s, oh, ow, positions, x, y + out, place + out);
+    }
+  }
+}
+
+template <class T>
+inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::int32_t* place,
+                                    T* dx) {
+  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{0};
+  if (s.c < kManyChannels) {
+    for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
+      const std::int64_t corner = (oh * s.stride * s.w + ow * s.stride) * s.c;
+      for (std::int64_t c = 0; c < s.c; ++c) {
+        const std::int64_t kh = place[out + c] / s.kernel, kw = place[out + c] % s.kernel;
+        dx[corner + (kh * s.w + kw) * s.c + c] += dy[out + c];
+      }
+    });
+    return;
+  }
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
     for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
       const auto position = static_cast<std::int32_t>(k);
+#pragma GCC ivdep
       for (std::int64_t c = 0; c < s.c; ++c) {
-        const T value = x[in + c], best = y[out + c];
-        // The second comparison lets a NaN win, and nothing beats it afterwards.
-        const bool wins = k == 0 || value > best || value != value;
-        y[out + c] = wins ? value : best;
-        place[out + c] = wins ? position : place[out + c];
+        const T share = dy[out + c];
+        dx[in + c] += place[out + c] == position ? share : T{0};
       }
     });
   });
 }
 
 template <class T>
-void max_pool_backward_image(const PoolShape& s, const T* dy, const std::int32_t* place, T* dx) {
-  std::fill_n(dx, s.h * s.w * s.c, T{0});
-  for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
-    for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
-      const auto position = static_cast<std::int32_t>(k);
-      for (std::int64_t c = 0; c < s.c; ++c) {
-        dx[in + c] += place[out + c] == position ? dy[out + c] : T{0};
-      }
-    });
-  });
-}
-
-template <class T>
-void average_pool_image(const PoolShape& s, const T* x, T* y) {
+inline void average_pool_image(const PoolShape& s, const T* x, T* y) {
   const T share = T{1} / static_cast<T>(s.kernel * s.kernel);
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
-    std::fill_n(y + out, s.c, T{0});
+    for (std::int64_t c = 0; c < s.c; ++c) y[out + c] = T{0};
     for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
+#pragma GCC ivdep
       for (std::int64_t c = 0; c < s.c; ++c) y[out + c] += x[in + c] * share;
     });
   });
 }
 
 template <class T>
-void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) {
+inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) {
   const T share = T{1} / static_cast<T>(s.kernel * s.kernel);
-  std::fill_n(dx, s.h * s.w * s.c, T{0});
+  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{0};
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
     for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
+#pragma GCC ivdep
       for (std::int64_t c = 0; c < s.c; ++c) dx[in + c] += dy[out + c] * share;
     });
   });
@@ -162,10 +221,13 @@ void global_average_backward(std::int64_t n, std::int64_t positions, std::int64_
     T* to = dx.data<T>();
     const T share = T{1} / static_cast<T>(positions);
     parallel_for(n * positions, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* grad = from + row / positions * c;
-        for (std::int64_t j = 0; j < c; ++j) to[row * c + j] = grad[j] * share;
-      }
+      vectorized([=] {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const T* grad = from + row / positions * c;
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < c; ++j) to[row * c + j] = grad[j] * share;
+        }
+      });
     });
   });
 }

@@ -2,7 +2,7 @@
 
 #include "dkfac/core/tensor_view.h"
 
-/// Loops over rows of host matrices that core has no operation for.
+/// Elementwise loops over host memory that core has no operation for.
 namespace dkfac::nn::cpu {
 
 /// y[r,:] = row for every r; y: [rows,c] contiguous, or any shape whose last dimension is c.
@@ -13,5 +13,10 @@ void add(ConstTensorView x, ConstTensorView z, TensorView y);
 
 /// x *= factor, contiguous.
 void scale(TensorView x, double factor);
+
+/// y = max(x, 0), NaN stays NaN; contiguous.
+void relu(ConstTensorView x, TensorView y);
+/// dx = dy where the output y of relu() is positive, else 0.
+void relu_backward(ConstTensorView y, ConstTensorView dy, TensorView dx);
 
 }  // namespace dkfac::nn::cpu

@@ -1,0 +1,147 @@
+// Forward, backward-data and backward-weights of convolutions: milliseconds, GFLOP/s and what was
+// reordered, checked against the reference backend after timing. One JSON object per line.
+//
+// usage: bench_conv_step [threads]
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/nn/gradient_check.h"
+#include "dkfac/nn/layers.h"
+
+namespace {
+
+using namespace dkfac;
+
+struct Case {
+  const char* name;
+  std::int64_t n, size, in, out;
+  nn::ConvOptions options;
+};
+
+const Case kCases[] = {
+    {"lenet conv1 5x5 1-6 @28", 128, 28, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad = 2}},
+    {"lenet conv2 5x5 6-16 @14", 128, 14, 6, 16, {.kernel_h = 5, .kernel_w = 5}},
+    {"3x3 64-64 @56", 32, 56, 64, 64, {.pad = 1, .bias = false}},
+};
+
+constexpr int kWarmUps = 3, kRepetitions = 15;
+
+double seconds() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+Tensor random_tensor(Context& ctx, Shape shape, std::uint64_t seed) {
+  Tensor x = Tensor::empty(ctx, shape);
+  Random random(seed);
+  fill_uniform(x, -1, 1, random);
+  return x;
+}
+
+/// One layer with memory, and what its three passes gave.
+struct Step {
+  Step(Context& context, const Case& c)
+      : ctx(context),
+        conv(c.in, c.out, c.options),
+        memory(nn::bind_standalone(ctx, conv, DType::f32, 1)) {}
+  void forward(const Tensor& x) { y = conv.forward(ctx, x, nn::Mode::train); }
+  void backward(const Tensor& dy) { dx = conv.backward(ctx, dy, nn::InputGrad::needed); }
+  Context& ctx;
+  nn::Conv2d conv;
+  Tensor memory;
+  ConstTensorView y, dx;
+};
+
+/// max |a - b| / max |b|.
+double relative_difference(ConstTensorView a, ConstTensorView b) {
+  double difference = 0, scale = 0;
+  for (std::int64_t i = 0; i < a.numel(); ++i) {
+    const auto x = static_cast<double>(a.data<float>()[i]);
+    const auto y = static_cast<double>(b.data<float>()[i]);
+    if (!std::isfinite(x)) return x;
+    difference = std::max(difference, std::abs(x - y));
+    scale = std::max(scale, std::abs(y));
+  }
+  return difference / scale;
+}
+
+/// Largest error of the three results, and of the bias gradient, against the reference backend.
+double check(Step& fast, const Case& c, const Tensor& x, const Tensor& dy) {
+  Context reference(Device::cpu(), {.backend = Backend::reference});
+  Step expected(reference, c);
+  expected.forward(x);
+  expected.backward(dy);
+  double worst =
+      std::max(relative_difference(fast.y, expected.y), relative_difference(fast.dx, expected.dx));
+  for (std::size_t i = 0; i < fast.conv.parameters().size(); ++i) {
+    worst = std::max(worst, relative_difference(fast.conv.parameters()[i].grad,
+                                                expected.conv.parameters()[i].grad));
+  }
+  return worst;
+}
+
+bool run(const Case& c) {
+  Context ctx;
+  Step step(ctx, c);
+  const Tensor x = random_tensor(ctx, Shape{c.n, c.size, c.size, c.in}, 1);
+  const Shape out = step.conv.output_shape(x.shape());
+  const Tensor dy = random_tensor(ctx, out, 2);
+  std::vector<double> forward, backward;
+  nn::ReorderCount before;
+  for (int i = 0; i < kWarmUps + kRepetitions; ++i) {
+    if (i == kWarmUps) before = step.conv.reorders();
+    const double start = seconds();
+    step.forward(x);
+    const double middle = seconds();
+    step.backward(dy);
+    if (i < kWarmUps) continue;
+    forward.push_back(middle - start);
+    backward.push_back(seconds() - middle);
+  }
+  const nn::ReorderCount after = step.conv.reorders();
+  const double error = check(step, c, x, dy);
+  // Sums of up to n*oh*ow products in the weight gradient: their square root, with room.
+  const double tolerance = 8 * std::sqrt(static_cast<double>(out[0] * out[1] * out[2])) * 1.2e-7;
+  const auto flops =
+      2.0 * static_cast<double>(out.numel() * c.in) * c.options.kernel_h * c.options.kernel_w;
+  const double total = median(forward) + median(backward);
+  std::cout << "{\"case\": \"" << c.name << "\", \"batch\": " << c.n
+            << ", \"threads\": " << threads() << ", \"forward_ms\": " << 1e3 * median(forward)
+            << ", \"backward_ms\": " << 1e3 * median(backward)
+            << ", \"gflops_per_s\": " << 3e-9 * flops / total
+            << ", \"reorders_per_step\": " << (after.reorders - before.reorders) / kRepetitions
+            << ", \"reorder_bytes_per_step\": " << (after.bytes - before.bytes) / kRepetitions
+            << ", \"error\": " << error << ", \"tolerance\": " << tolerance
+            << ", \"correct\": " << (error <= tolerance ? "true" : "false") << "}" << std::endl;
+  return error <= tolerance;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc > 1) dkfac::set_threads(std::max(1, std::atoi(argv[1])));
+    bool correct = true;
+    for (const Case& c : kCases) correct = run(c) && correct;
+    return correct ? 0 : 1;
+  } catch (const std::exception& e) {
+    std::cerr << "bench_conv_step: " << e.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,78 @@
+#include "nn/cpu/elementwise.h"
+
+#include <algorithm>
+
+#include "nn/cpu/parallel.h"
+#include "nn/dtype.h"
+
+#include DKFAC_SIMD_HEADER
+
+namespace dkfac::nn::cpu {
+namespace {
+
+/// y[i] = f(i) for every i, on all threads.
+template <class T, class F>
+void map(std::int64_t n, T* y, const F& f) {
+  parallel_for(n, kGrain, [=](std::int64_t begin, std::int64_t end) {
+    vectorized([=] {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) y[i] = f(i);
+    });
+  });
+}
+
+}  // namespace
+
+void repeat_row(ConstTensorView row, TensorView y) {
+  const std::int64_t c = row.numel();
+  if (y.numel() == 0) return;
+  for_dtype(y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* from = row.data<T>();
+    T* to = y.data<T>();
+    parallel_for(y.numel() / c, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) std::copy_n(from, c, to + r * c);
+    });
+  });
+}
+
+void add(ConstTensorView x, ConstTensorView z, TensorView y) {
+  for_dtype(y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* a = x.data<T>();
+    const T* b = z.data<T>();
+    map(y.numel(), y.data<T>(), [=](std::int64_t i) { return a[i] + b[i]; });
+  });
+}
+
+void scale(TensorView x, double factor) {
+  for_dtype(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    T* values = x.data<T>();
+    const T f = static_cast<T>(factor);
+    map(x.numel(), values, [=](std::int64_t i) { return values[i] * f; });
+  });
+}
+
+void relu(ConstTensorView x, TensorView y) {
+  for_dtype(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* in = x.data<T>();
+    map(x.numel(), y.data<T>(), [=](std::int64_t i) { return in[i] < T{0} ? T{0} : in[i]; });
+  });
+}
+
+void relu_backward(ConstTensorView y, ConstTensorView dy, TensorView dx) {
+  for_dtype(y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* out = y.data<T>();
+    const T* grad = dy.data<T>();
+    // Both are read before the choice, so that it becomes a mask.
+    map(y.numel(), dx.data<T>(), [=](std::int64_t i) {
+      const T g = grad[i];
+      return out[i] > T{0} ? g : T{0};
+    });
+  });
+}
+
+}  // namespace dkfac::nn::cpu

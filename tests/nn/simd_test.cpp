@@ -1,0 +1,66 @@
+#include "nn/cpu/simd.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/nn_support.h"
+
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+/// Restores the widest instructions at the end of a test.
+struct Restore {
+  ~Restore() { cpu::limit_simd(cpu::Simd::avx512); }
+};
+
+void append(Context& ctx, std::vector<double>& all, ConstTensorView x) {
+  const auto part = values(ctx, x);
+  all.insert(all.end(), part.begin(), part.end());
+}
+
+/// Outputs and gradients of every layer whose loops are our own.
+std::vector<double> results(DType dtype, std::int64_t channels) {
+  Context ctx;
+  Standalone<BatchNorm2d> norm(ctx, dtype, channels, BatchNormOptions{.groups = 2});
+  Relu relu;
+  Pool2d largest(PoolKind::max, 2, 2), average(PoolKind::average, 3, 2);
+  GlobalAveragePool global;
+  const Tensor x = random_tensor(ctx, Shape{4, 13, 37, channels}, dtype, 1, -1, 3);
+  std::vector<double> all;
+  for (Layer* layer :
+       std::initializer_list<Layer*>{&norm.layer, &relu, &largest, &average, &global}) {
+    append(ctx, all, layer->forward(ctx, x, Mode::train));
+    const Tensor dy = random_tensor(ctx, layer->output_shape(x.shape()), dtype, 2);
+    append(ctx, all, layer->backward(ctx, dy, InputGrad::needed));
+  }
+  append(ctx, all, norm.grad(0));
+  append(ctx, all, norm->forward(ctx, x, Mode::eval));
+  return all;
+}
+
+TEST(Simd, GivesTheSameBitsForEveryInstructionSet) {
+  const Restore restore;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t channels : {1, 6, 20, 67}) {
+      cpu::limit_simd(cpu::Simd::avx512);
+      const auto widest = results(dtype, channels);
+      for (const cpu::Simd level : {cpu::Simd::avx2, cpu::Simd::baseline}) {
+        cpu::limit_simd(level);
+        EXPECT_EQ(results(dtype, channels), widest) << dtype << ' ' << channels;
+      }
+    }
+  }
+}
+
+TEST(Simd, TheLimitHolds) {
+  const Restore restore;
+  const cpu::Simd widest = cpu::simd_level();
+  cpu::limit_simd(cpu::Simd::baseline);
+  EXPECT_EQ(cpu::simd_level(), cpu::Simd::baseline);
+  cpu::limit_simd(cpu::Simd::avx512);
+  EXPECT_EQ(cpu::simd_level(), widest);
+}
+
+}  // namespace
+}  // namespace dkfac::nn
