@@ -177,7 +177,7 @@ int main() {
   };
   // The plain gradient may choose the best of its rates; K-FAC has to do with one.
   double best_sgd = std::numeric_limits<double>::infinity();
-  for (const float lr : {0.3F, 1.0F, 2.0F, 3.0F, 5.0F})
+  for (const float lr : {1.0F, 5.0F, 10.0F})
     best_sgd = std::min(best_sgd, show("plain gradient", lr, train(lr, Method::sgd)));
   const double kfac = show("K-FAC", 0.1F, train(0.1F, Method::kfac));
   std::printf("final loss: plain %.4f, K-FAC %.4f\n", best_sgd, kfac);

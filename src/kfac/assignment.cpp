@@ -79,8 +79,7 @@ std::string render(const std::vector<Row>& rows) {
 }
 
 std::string note_of(const LayerSpec& spec) {
-  if (const auto* plain = std::get_if<PlainSpec>(&spec)) return "first-order: " + plain->reason;
-  return {};
+  return std::holds_alternative<PlainSpec>(spec) ? "first-order update" : "";
 }
 
 }  // namespace

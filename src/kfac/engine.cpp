@@ -17,7 +17,7 @@ bool is_plain(const LayerSpec& spec) { return std::holds_alternative<PlainSpec>(
 }  // namespace
 
 Engine::Engine(Context& ctx, std::shared_ptr<comm::Communicator> comm, CurvatureOptions options)
-    : ctx_(ctx), comm_(std::move(comm)), options_(options) {
+    : ctx_(ctx), comm_(std::move(comm)), options_(options), workers_(ctx) {
   options_.validate();
 }
 
@@ -54,6 +54,7 @@ void Engine::prepare(std::int64_t vote_tail) {
   g_exchange_.emplace(ctx_, *comm_, "statistics G", Recipients::owners, std::move(g_slots),
                       options_.dtype, options_.bucket_bytes, vote_tail);
   ranges_ = Tensor::zeros(ctx_, {2 * count});
+  new_ranges_ = Tensor::zeros(ctx_, {2 * count});
   underflow_ = Tensor::zeros(ctx_, {1});
   nonfinite_ = Tensor::zeros(ctx_, {1});
 }
@@ -62,8 +63,10 @@ void Engine::set_damping(double damping) {
   CurvatureOptions changed = options_;
   changed.damping = damping;
   changed.validate();
-  stale_ = stale_ || damping != options_.damping;
+  if (damping == options_.damping) return;
   options_ = changed;
+  stale_ = true;
+  for (Layer& layer : layers_) layer.curvature.stale = layer.curvature.statistics > 0;
 }
 
 const std::string& Engine::name(int layer) const { return names_[index_of(layer)]; }
@@ -79,13 +82,14 @@ void Engine::require_records(bool forgive) {
       const Recording& record = input ? layers_[index_of(i)].input : layers_[index_of(i)].output;
       Exchange& exchange = input ? *a_exchange_ : *g_exchange_;
       if (record.slot < 0) continue;
-      if (record.records == 0) {
-        DKFAC_CHECK(forgive, "[step] layer '", name(i), "' has no ",
+      if (record.records < options_.micro_batches) {
+        DKFAC_CHECK(forgive, "[step] layer '", name(i), "' has ", record.records, " of ",
+                    options_.micro_batches, " ",
                     input                    ? "record_input"
                     : is_batch_norm(spec(i)) ? "record_batch_norm"
                                              : "record_grad_output",
-                    " although statistics are due; record every layer where wants_statistics()");
-        ops::fill(ctx_, exchange.slot(record.slot), 0);
+                    "; record every layer where wants_statistics()");
+        if (record.records == 0) ops::fill(ctx_, exchange.slot(record.slot), 0);
       }
       exchange.mark_filled(record.slot);
     }
@@ -107,29 +111,48 @@ bool Engine::merge(int layer) {
          merge_fisher(ctx_, options_, g_exchange_->slot(l.output.slot), l.curvature);
 }
 
-void Engine::refresh(StepReport& report) {
+void Engine::merge_owned(StepReport& report) {
+  const PhaseTimer timer(report.seconds.update);
+  for (int i = 0; i < layers(); ++i) {
+    if (!owns(i) || merge(i)) continue;
+    ++report.failed_factors;
+    ++layers_[index_of(i)].curvature.failures;
+  }
+}
+
+void Engine::refresh_owned(StepReport& report) {
   const PhaseTimer timer(report.seconds.inverse);
+  tasks_.clear();
   for (int i = 0; i < layers(); ++i) {
     LayerCurvature& curvature = layers_[index_of(i)].curvature;
-    if (owner(i) != comm_->rank() || !has_factors(spec(i)) || curvature.statistics == 0) continue;
-    if (!refresh_inverses(ctx_, options_, curvature)) ++report.failed_factors;
-    if (curvature.failures > options_.max_failed_refreshes && failed_layer_ < 0) failed_layer_ = i;
+    if (owns(i) && has_factors(spec(i)) && curvature.stale)
+      add_refresh_tasks(ctx_, options_, curvature, tasks_);
+  }
+  workers_.run(options_, tasks_);
+  std::size_t next = 0;
+  for (int i = 0; i < layers(); ++i) {
+    LayerCurvature& curvature = layers_[index_of(i)].curvature;
+    if (!owns(i) || !has_factors(spec(i)) || !std::exchange(curvature.stale, false)) continue;
+    const int failed = (tasks_[next].good ? 0 : 1) + (tasks_[next + 1].good ? 0 : 1);
+    next += 2;
+    report.failed_factors += failed;
+    curvature.failures = failed == 0 ? 0 : curvature.failures + 1;
   }
 }
 
 void Engine::absorb(StepReport& report) {
   if (statistics_due()) {
-    const PhaseTimer timer(report.seconds.update);
-    for (int i = 0; i < layers(); ++i)
-      if (owner(i) == comm_->rank() && !merge(i)) ++report.failed_factors;
+    merge_owned(report);
     report.statistics_refreshed = true;
     stale_ = true;
   }
   if (inverses_due() && stale_) {
-    refresh(report);
+    refresh_owned(report);
     report.inverses_refreshed = true;
     stale_ = false;
   }
+  for (int i = 0; i < layers(); ++i)
+    if (layers_[index_of(i)].curvature.failures > options_.max_failed_refreshes) failed_layer_ = i;
 }
 
 void Engine::apply(int layer, TensorView weight, TensorView bias) {
@@ -142,10 +165,13 @@ void Engine::end_step(bool accepted, StepReport& report) {
   report.seconds.statistics = std::exchange(statistics_seconds_, 0);
   ops::fill(ctx_, underflow_, 0);
   ops::fill(ctx_, nonfinite_, 0);
-  for (Layer& layer : layers_) {
-    for (Recording* record : {&layer.input, &layer.output})
-      record->records = 0, record->samples = 0;
-  }
+  const bool refreshed = accepted && statistics_due();
+  if (refreshed) std::swap(ranges_, new_ranges_);
+  for (Layer& layer : layers_)
+    for (Recording* record : {&layer.input, &layer.output}) {
+      record->records = 0;
+      record->has_range = record->has_range || refreshed;
+    }
   if (accepted) ++accepted_;
 }
 

@@ -16,6 +16,7 @@
 
 #include "kfac/exchange.h"
 #include "kfac/layer_curvature.h"
+#include "kfac/refresh.h"
 #include "kfac/vote.h"
 
 namespace dkfac::kfac {
@@ -54,7 +55,7 @@ class Engine {
 
   [[nodiscard]] Exchange& a_exchange() { return *a_exchange_; }
   [[nodiscard]] Exchange& g_exchange() { return *g_exchange_; }
-  /// Throws InvalidArgument naming the first layer without a record. forgive: this rank votes
+  /// Throws InvalidArgument naming the first layer that lacks a record. forgive: this rank votes
   /// against the step anyway, so what is missing becomes zero.
   void require_records(bool forgive);
   void fill_ballot(Ballot& ballot) const;
@@ -72,11 +73,8 @@ class Engine {
  private:
   struct Recording {
     int slot = -1;
-    bool has_range = false;    ///< max_abs holds the range of an earlier record.
-    int records = 0;           ///< In this step.
-    std::int64_t samples = 0;  ///< In this step, of this rank.
-    std::int64_t global = 0;   ///< Over all ranks, by the last record.
-    bool whole_batch = false;  ///< The caller gave no global batch: one record is all.
+    bool has_range = false;  ///< ranges_ holds that of an accepted step.
+    int records = 0;         ///< In this step.
   };
   struct Layer {
     Recording input, output;  ///< A; G or the BatchNorm Fisher.
@@ -84,15 +82,18 @@ class Engine {
   };
 
   Layer& at(LayerId id, const char* operation);
-  std::int64_t begin_record(const char* operation, int layer, Exchange& exchange, Recording& record,
+  std::int64_t begin_record(const char* operation, int layer, const Recording& record,
                             ConstTensorView data, RecordScale scale);
-  void end_record(Exchange& exchange, Recording& record, std::int64_t samples);
-  Operand operand(Recording& record, ConstTensorView data, std::int64_t range);
+  void end_record(Exchange& exchange, Recording& record);
+  Operand operand(const Recording& record, ConstTensorView data, std::int64_t range);
   OperandStats operand_stats(std::int64_t range);
+  void check_range(std::int64_t range);
   template <class Compute>
   void record_factor(Exchange& exchange, Recording& record, std::int64_t dim, Compute compute);
   bool merge(int layer);
-  void refresh(StepReport& report);
+  void merge_owned(StepReport& report);
+  void refresh_owned(StepReport& report);
+  [[nodiscard]] bool owns(int layer) const { return owner(layer) == comm_->rank(); }
 
   Context& ctx_;
   std::shared_ptr<comm::Communicator> comm_;
@@ -101,8 +102,12 @@ class Engine {
   std::vector<LayerSpec> specs_;
   std::vector<int> owners_;
   std::vector<Layer> layers_;
+  RefreshWorkers workers_;
+  std::vector<RefreshTask> tasks_;
   std::optional<Exchange> a_exchange_, g_exchange_;
-  Tensor ranges_;     ///< f32[2 * layers]: largest magnitudes of operands, input then output.
+  /// f32[2 * layers]: largest magnitudes of operands, input then output; of the last accepted step
+  /// with statistics, and of this one.
+  Tensor ranges_, new_ranges_;
   Tensor underflow_;  ///< f32[1]
   Tensor nonfinite_;  ///< f32[1]
   std::int64_t accepted_ = 0;

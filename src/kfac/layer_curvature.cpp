@@ -35,47 +35,6 @@ bool all_finite(Context& ctx, ConstTensorView x) {
   return count == 0;
 }
 
-/// Into `out`, which is not yet the inverse in use.
-bool invert_one(Context& ctx, const Factor& factor, double shift, TensorView out) {
-  std::int32_t info = 0;
-  invert_factor(ctx, factor.average, shift, out, view_of(&info, {1}));
-  return info == 0;
-}
-
-bool decompose_one(Context& ctx, const Factor& factor, TensorView vectors, TensorView values) {
-  std::int32_t info = 0;
-  decompose_factor(ctx, factor.average, vectors, values, view_of(&info, {1}));
-  return info == 0;
-}
-
-bool refresh_cholesky(Context& ctx, const CurvatureOptions& options, double trace_a, double trace_g,
-                      LayerCurvature& layer) {
-  const DampingSplit split =
-      split_damping(options.damping, trace_a, layer.a.dim, trace_g, layer.g.dim);
-  Scratch scratch(ctx);
-  const TensorView a = scratch.take(layer.a.inverse.shape(), options.dtype);
-  const TensorView g = scratch.take(layer.g.inverse.shape(), options.dtype);
-  if (!invert_one(ctx, layer.a, split.a, a) || !invert_one(ctx, layer.g, split.g, g)) return false;
-  ops::copy(ctx, a, layer.a.inverse);
-  ops::copy(ctx, g, layer.g.inverse);
-  return true;
-}
-
-bool refresh_eigen(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  Scratch scratch(ctx);
-  const TensorView a = scratch.take(layer.a.inverse.shape(), options.dtype);
-  const TensorView g = scratch.take(layer.g.inverse.shape(), options.dtype);
-  const TensorView a_values = scratch.take(layer.a.values.shape(), options.dtype);
-  const TensorView g_values = scratch.take(layer.g.values.shape(), options.dtype);
-  if (!decompose_one(ctx, layer.a, a, a_values) || !decompose_one(ctx, layer.g, g, g_values))
-    return false;
-  ops::copy(ctx, a, layer.a.inverse);
-  ops::copy(ctx, g, layer.g.inverse);
-  ops::copy(ctx, a_values, layer.a.values);
-  ops::copy(ctx, g_values, layer.g.values);
-  return true;
-}
-
 /// All views in options.dtype.
 void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
            const LayerCurvature& layer, TensorView weight, TensorView bias) {
@@ -116,6 +75,7 @@ bool merge_factors(Context& ctx, const CurvatureOptions& options, ConstTensorVie
   const double weight = average_weight(options.new_weight, ++layer.statistics);
   average_in(ctx, weight, a_statistic, layer.a.average);
   average_in(ctx, weight, g_statistic, layer.g.average);
+  layer.stale = true;
   return true;
 }
 
@@ -127,23 +87,10 @@ bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView
   return true;
 }
 
-bool refresh_inverses(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  const double trace_a = trace_of(ctx, layer.a.average, layer.a.dim);
-  const double trace_g = trace_of(ctx, layer.g.average, layer.g.dim);
-  // A solver is never given what is not finite.
-  const bool finite = std::isfinite(trace_a) && std::isfinite(trace_g);
-  const bool good = finite && (options.inverse == InverseMethod::eigen
-                                   ? refresh_eigen(ctx, options, layer)
-                                   : refresh_cholesky(ctx, options, trace_a, trace_g, layer));
-  layer.failures = good ? 0 : layer.failures + 1;
-  layer.has_inverse = layer.has_inverse || good;
-  return good;
-}
-
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias) {
   const bool known = has_factors(spec)
-                         ? layer.has_inverse
+                         ? layer.a.good && layer.g.good
                          : std::holds_alternative<BatchNormSpec>(spec) && layer.statistics > 0;
   if (!known) return;
   if (weight.dtype() == options.dtype) {

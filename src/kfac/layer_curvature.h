@@ -14,17 +14,18 @@ namespace dkfac::kfac {
 /// One of the two factors of a layer.
 struct Factor {
   std::int64_t dim = 0;
-  Tensor average;  ///< Packed triangle.
-  Tensor inverse;  ///< [dim,dim]: the damped inverse, or the eigenvectors in columns.
-  Tensor values;   ///< [dim]: eigenvalues; eigen path only.
+  Tensor average;     ///< Packed triangle.
+  Tensor inverse;     ///< [dim,dim]: the damped inverse, or the eigenvectors in columns.
+  Tensor values;      ///< [dim]: eigenvalues; eigen path only.
+  bool good = false;  ///< `inverse` holds a good one, perhaps of an earlier refresh.
 };
 
 struct LayerCurvature {
   Factor a, g;                  ///< Linear and Conv2d.
   Tensor fisher;                ///< BatchNorm: [rows,channels].
   std::int64_t statistics = 0;  ///< Merged so far.
-  bool has_inverse = false;     ///< A good one, perhaps of an earlier refresh.
-  int failures = 0;             ///< Refreshes in a row that kept the old inverse.
+  bool stale = false;           ///< Averages or damping have changed since the last refresh.
+  int failures = 0;  ///< In a row: statistics refused, or refreshes that kept an old inverse.
 };
 
 /// Allocates what the owner of `spec` needs.
@@ -39,11 +40,7 @@ struct LayerCurvature {
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer);
 
-/// Rebuilds both inverses from the averages, or none: with a bad status the last good ones stay.
-[[nodiscard]] bool refresh_inverses(Context& ctx, const CurvatureOptions& options,
-                                    LayerCurvature& layer);
-
-/// Preconditions in place; a layer without any good inverse keeps its gradient. Gradients may have
+/// Preconditions in place; a layer without good inverses keeps its gradient. Gradients may have
 /// another floating dtype than the inverses. weight: [weight_numel], bias: [bias_numel] or empty.
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias);

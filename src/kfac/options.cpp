@@ -26,6 +26,7 @@ void CurvatureOptions::validate() const {
               "; it must be in (0, 1], 1 for no average");
   check_at_least("statistics_interval", statistics_interval, 1);
   check_at_least("inverse_interval", inverse_interval, 1);
+  check_at_least("micro_batches", micro_batches, 1);
   DKFAC_CHECK(dtype == DType::f32 || dtype == DType::f64, "[curvature options] dtype is ", dtype,
               "; factors and inverses are f32 or f64");
   if (operand) {

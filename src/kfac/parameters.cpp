@@ -121,8 +121,8 @@ std::string exact(const CurvatureOptions& o) {
   return detail::concat(
       "damping ", exact(o.damping), "\nbn_damping ", exact(o.bn_damping), "\nnew_weight ",
       exact(o.new_weight), "\nstatistics_interval ", o.statistics_interval, "\ninverse_interval ",
-      o.inverse_interval, "\ninverse ", static_cast<int>(o.inverse), "\nbatch_norm ",
-      static_cast<int>(o.batch_norm), "\noperand ",
+      o.inverse_interval, "\nmicro_batches ", o.micro_batches, "\ninverse ",
+      static_cast<int>(o.inverse), "\nbatch_norm ", static_cast<int>(o.batch_norm), "\noperand ",
       o.operand ? std::string(name_of(*o.operand)) : "unset", "\ndtype ", o.dtype,
       "\nloss_reduction ", static_cast<int>(o.loss_reduction), "\nmax_failed_refreshes ",
       o.max_failed_refreshes, "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes, '\n');

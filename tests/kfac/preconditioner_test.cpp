@@ -69,6 +69,7 @@ TEST(Preconditioner, GrowsNoTemporaryMemoryInASteadyRun) {
 
 /// One step of a linear layer and a BatchNorm whose eight samples are recorded in `parts`.
 std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t parts) {
+  options.micro_batches = static_cast<int>(parts);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
   const auto bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
@@ -77,7 +78,8 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
   fill_normal(view_of(x.data(), {24}), 0, 1, random);
   fill_normal(view_of(dy.data(), {16}), 0, 1, random);
   const std::int64_t n = 8 / parts;
-  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 8};
+  // Without a global batch, samples are counted by the number of micro-batches.
+  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = parts == 2 ? 0 : 8};
   for (std::int64_t p = 0; p < parts; ++p) {
     const auto x_part = view_of(x.data() + p * n * 3, {n, 3});
     const auto dy_part = view_of(dy.data() + p * n * 2, {n, 2});
@@ -105,7 +107,7 @@ TEST(Preconditioner, AddsMicroBatchesUp) {
   EXPECT_FALSE(near(step_in_parts(options64(), 2), step_in_parts(options64(), 1), 1e-3));
 }
 
-TEST(Preconditioner, RefusesASecondRecordThatWouldCountTwice) {
+TEST(Preconditioner, RefusesMoreRecordsThanMicroBatches) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
   const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
   std::vector<double> x(6, 1.0);
@@ -154,7 +156,8 @@ TEST(Preconditioner, NamesTheLayerThatWasNotRecorded) {
     (void)preconditioner.step(grads);
     FAIL() << "no error";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("'fc9' has no record_grad_output"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("'fc9' has 0 of 1 record_grad_output"),
+              std::string::npos)
         << error.what();
   }
 }

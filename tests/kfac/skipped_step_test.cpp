@@ -162,6 +162,16 @@ INSTANTIATE_TEST_SUITE_P(Faults, SkippedStep,
                                            Fault::batch_norm, Fault::loss, Fault::no_batch),
                          name_of_fault);
 
+TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
+  const MakeOptimizer make = [](auto comm) {
+    kfac::KfacOptions options{.curvature = curvature()};
+    options.curvature.operand = DType::f16;
+    return kfac::make_kfac(comm, options);
+  };
+  for (const Fault fault : {Fault::input, Fault::grad_output})
+    EXPECT_EQ(run(2, make, with_fault(fault)).parameters, run(2, make, kClean).parameters);
+}
+
 TEST(SkippedStepOfFirstOrder, IsAsIfItHadNeverBeen) {
   const auto sgd = [](auto comm) { return kfac::make_sgd(comm, {}); };
   const auto lars = [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); };

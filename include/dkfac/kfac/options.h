@@ -38,6 +38,8 @@ struct CurvatureOptions {
   /// Steps between two refreshes of the statistics, and of the inverses. >= 1.
   int statistics_interval = 1;
   int inverse_interval = 1;
+  /// Records of each layer per step, which add up (gradient accumulation). >= 1.
+  int micro_batches = 1;
   InverseMethod inverse = InverseMethod::cholesky;
   BatchNormFisher batch_norm = BatchNormFisher::unit_wise;
   /// Operands of the factor products are rounded to this type; sums stay in `dtype`. Unset: the
@@ -59,7 +61,8 @@ struct CurvatureOptions {
 /// How a recorded gradient relates to the loss of one sample.
 struct RecordScale {
   double loss_scale = 1;          ///< Factor of mixed precision that is still in the gradient.
-  std::int64_t global_batch = 0;  ///< Samples over all ranks; 0: local batch times ranks.
+  /// Samples of the step over all ranks; 0: samples of the record times ranks and micro-batches.
+  std::int64_t global_batch = 0;
 };
 
 }  // namespace dkfac::kfac

@@ -30,7 +30,7 @@ struct LayerGrad {
 /// ranks, step(). The update rule stays the caller's.
 ///
 /// Each call reads the caller's memory in the order of its stream (inline host stream: before it
-/// returns). Several records of one layer before step() accumulate, as micro-batches.
+/// returns). With CurvatureOptions::micro_batches > 1 that many records of a layer add up.
 class Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},

@@ -1,0 +1,89 @@
+#include "kfac/refresh.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/assignment.h"
+#include "dkfac/kfac/inverse.h"
+
+#include "core/cpu/parallel.h"
+
+namespace dkfac::kfac {
+namespace {
+
+double trace_of(Context& ctx, const Factor& factor) {
+  double trace = 0;
+  ops::packed_trace(ctx, factor.average, factor.dim, view_of(&trace, {1}));
+  return trace;
+}
+
+/// The inverse in use is replaced only by one whose status is good.
+void rebuild(Context& ctx, const CurvatureOptions& options, RefreshTask& task) {
+  Factor& factor = *task.factor;
+  const bool eigen = options.inverse == InverseMethod::eigen;
+  std::int32_t info = 0;
+  Scratch scratch(ctx);
+  const TensorView square = scratch.take(factor.inverse.shape(), options.dtype);
+  const TensorView values = eigen ? scratch.take({factor.dim}, options.dtype) : TensorView{};
+  if (eigen)
+    decompose_factor(ctx, factor.average, square, values, view_of(&info, {1}));
+  else
+    invert_factor(ctx, factor.average, task.shift, square, view_of(&info, {1}));
+  task.good = info == 0;
+  if (!task.good) return;
+  ops::copy(ctx, square, factor.inverse);
+  if (eigen) ops::copy(ctx, values, factor.values);
+  factor.good = true;
+}
+
+}  // namespace
+
+void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
+                       std::vector<RefreshTask>& tasks) {
+  const DampingSplit split = split_damping(options.damping, trace_of(ctx, layer.a), layer.a.dim,
+                                           trace_of(ctx, layer.g), layer.g.dim);
+  tasks.push_back({&layer.a, split.a, false});
+  tasks.push_back({&layer.g, split.g, false});
+}
+
+void RefreshWorkers::run(const CurvatureOptions& options, std::span<RefreshTask> tasks,
+                         std::int64_t wide) {
+  const int threads = dkfac::threads();
+  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->dim > wide; };
+  const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
+  std::vector<RefreshTask*> shared;
+  for (RefreshTask& task : tasks) {
+    if (threads == 1 || (wide_first && is_wide(task)))
+      rebuild(ctx_, options, task);
+    else
+      shared.push_back(&task);
+  }
+  if (!shared.empty()) share(options, shared, threads);
+}
+
+void RefreshWorkers::share(const CurvatureOptions& options, std::span<RefreshTask* const> tasks,
+                           int threads) {
+  std::vector<LayerLoad> loads;
+  for (const RefreshTask* task : tasks) {
+    const auto n = static_cast<double>(task->factor->dim);
+    loads.push_back({n * n * n, task->factor->dim});
+  }
+  const std::vector<int> thread_of = assign(loads, threads);
+  while (static_cast<int>(contexts_.size()) < threads)
+    contexts_.emplace_back(ctx_.device(), ContextOptions{.backend = ctx_.backend(), .threads = 0});
+  std::vector<std::exception_ptr> errors(contexts_.size());
+  cpu::parallel_parts(threads, [&](int thread) {
+    const auto t = static_cast<std::size_t>(thread);
+    try {
+      for (std::size_t i = 0; i < tasks.size(); ++i)
+        if (thread_of[i] == thread) rebuild(contexts_[t], options, *tasks[i]);
+    } catch (...) {
+      errors[t] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors)
+    if (error != nullptr) std::rethrow_exception(error);
+}
+
+}  // namespace dkfac::kfac

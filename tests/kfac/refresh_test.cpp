@@ -1,0 +1,110 @@
+#include "kfac/refresh.h"
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
+#include "dkfac/core/threads.h"
+
+#include "support/near.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using testing::values;
+
+CurvatureOptions options_of(InverseMethod method) {
+  CurvatureOptions options;
+  options.dtype = DType::f64;
+  options.inverse = method;
+  options.damping = 0.1;
+  return options;
+}
+
+/// Layers of several widths with averages x'x of random x.
+std::vector<LayerCurvature> make_layers(Context& ctx, const CurvatureOptions& options) {
+  std::vector<LayerCurvature> layers;
+  Random random(11);
+  for (const std::int64_t width : {5, 40, 3, 17}) {
+    layers.push_back(make_layer_curvature(ctx, LinearSpec{.in = width, .out = width / 2}, options));
+    for (Factor* factor : {&layers.back().a, &layers.back().g}) {
+      Tensor x = Tensor::empty(ctx, {2 * factor->dim, factor->dim}, DType::f64);
+      Tensor square = Tensor::zeros(ctx, {factor->dim, factor->dim}, DType::f64);
+      fill_normal(x, 0, 1, random);
+      ops::syrk(ctx, 1, x, 0, square);
+      ops::pack_lower(ctx, square, factor->average);
+    }
+  }
+  return layers;
+}
+
+/// All inverses (and eigenvalues) after a refresh with `threads` threads.
+std::vector<double> refresh(InverseMethod method, int threads, std::int64_t wide) {
+  const int before = dkfac::threads();
+  set_threads(threads);
+  Context ctx;
+  const CurvatureOptions options = options_of(method);
+  std::vector<LayerCurvature> layers = make_layers(ctx, options);
+  std::vector<RefreshTask> tasks;
+  for (LayerCurvature& layer : layers) add_refresh_tasks(ctx, options, layer, tasks);
+  RefreshWorkers workers(ctx);
+  workers.run(options, tasks, wide);
+  std::vector<double> all;
+  for (const RefreshTask& task : tasks) {
+    EXPECT_TRUE(task.good);
+    EXPECT_TRUE(task.factor->good);
+    for (const double x : values(ctx, task.factor->inverse)) all.push_back(x);
+    if (method == InverseMethod::eigen)
+      for (const double x : values(ctx, task.factor->values)) all.push_back(x);
+  }
+  set_threads(before);
+  return all;
+}
+
+TEST(Refresh, GivesTheSameBitsAtEveryNumberOfThreads) {
+  for (const auto method : {InverseMethod::cholesky, InverseMethod::eigen}) {
+    const std::vector<double> alone = refresh(method, 1, 2000);
+    for (const int threads : {2, 3, 16}) EXPECT_EQ(refresh(method, threads, 2000), alone);
+  }
+}
+
+TEST(Refresh, TakesWideFactorsFirstWithAllThreads) {
+  // Only the factor of width 41 counts as wide; threaded LAPACK may round differently.
+  const std::vector<double> wide = refresh(InverseMethod::cholesky, 2, 40);
+  EXPECT_TRUE(testing::near(wide, refresh(InverseMethod::cholesky, 1, 40),
+                            100 * 41 * testing::eps<double>));
+}
+
+TEST(Refresh, InvertsWithTheSplitDamping) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::cholesky);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
+  ops::fill(ctx, layer.a.average, 4);
+  ops::fill(ctx, layer.g.average, 1);
+  std::vector<RefreshTask> tasks;
+  add_refresh_tasks(ctx, options, layer, tasks);
+  RefreshWorkers(ctx).run(options, tasks);
+  // pi = 2: A + 2 sqrt(0.1), G + sqrt(0.1) / 2.
+  EXPECT_DOUBLE_EQ(values(ctx, layer.a.inverse)[0], 1 / (4 + 2 * std::sqrt(0.1)));
+  EXPECT_DOUBLE_EQ(values(ctx, layer.g.inverse)[0], 1 / (1 + std::sqrt(0.1) / 2));
+}
+
+TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::cholesky);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
+  ops::fill(ctx, layer.a.inverse, 7);
+  ops::fill(ctx, layer.a.average, -4);  // not positive definite
+  ops::fill(ctx, layer.g.average, 1);
+  std::vector<RefreshTask> tasks{{&layer.a, 0.1, false}, {&layer.g, 0.1, false}};
+  RefreshWorkers(ctx).run(options, tasks);
+  EXPECT_FALSE(tasks[0].good);
+  EXPECT_FALSE(layer.a.good);
+  EXPECT_EQ(values(ctx, layer.a.inverse)[0], 7);
+  EXPECT_TRUE(tasks[1].good);
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
