@@ -7,7 +7,9 @@ import gzip
 import json
 import os
 import pathlib
+import pty
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -238,6 +240,48 @@ type = "sgd"
         self.assertEqual(self.result("a")["status"], "failed")
         self.assertEqual(self.result("a")["skipped_steps"], 3)
 
+    def test_a_file_that_cannot_be_written(self):
+        limit = 8192  # Bytes: the configuration fits, the metrics of all epochs do not.
+        for ranks in (1, 2):
+            done = subprocess.run(
+                [DKFAC, "train", self.config, "--out", str(self.dir / f"a{ranks}"), "--quiet",
+                 "--ranks", str(ranks), "--set", "run.log_interval=1", "--set", "run.epochs=9"],
+                capture_output=True, text=True, timeout=100, check=False,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+            self.expect_error(done, 74, "cannot write")
+
+    def on_a_terminal(self, environment):
+        """What a run writes to a terminal of 50 columns."""
+        main, terminal = pty.openpty()
+        command = [DKFAC, "train", self.config, "--out", str(self.dir / "t"), "--force"]
+        # The first run makes the folder; --force lets the next one use it again.
+        with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=self.dir,
+                              env={**os.environ, "TERM": "xterm", "COLUMNS": "50",
+                                   **environment}) as process:
+            os.close(terminal)
+            output = b""
+            while True:
+                try:
+                    chunk = os.read(main, 4096)
+                except OSError:  # Linux says so when the other side is closed.
+                    break
+                if not chunk:
+                    break
+                output += chunk
+        os.close(main)
+        self.assertEqual(process.returncode, 0, output)
+        return output.decode()
+
+    def test_progress_on_a_terminal(self):
+        coloured = self.on_a_terminal({"NO_COLOR": ""})
+        self.assertIn("\x1b[36m", coloured)
+        plain = self.on_a_terminal({"NO_COLOR": "1"})
+        self.assertNotIn("\x1b[36m", plain)
+        drawn = [part for part in re.split(r"\r\x1b\[K|\r\n", plain) if "step" in part]
+        self.assertTrue(drawn)
+        self.assertLessEqual(max(map(len, drawn)), 49)
+        self.assertEqual(plain.count("train loss"), 2)
+
     def test_signal_finishes_the_step(self):
         for number, chosen in ((signal.SIGINT, "a"), (signal.SIGTERM, "b")):
             command = [DKFAC, "train", self.config, "--out", str(self.dir / chosen), "--set",
@@ -355,6 +399,14 @@ class Launched(Folder):
         done = self.run_command([MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2", "sh",
                                  script, DKFAC, "train", config, "--out", str(self.dir / "a")])
         self.expect_error(done, 66, "phase=data", rank=1)
+
+    def test_a_failure_in_the_middle_on_one_rank(self):
+        script = self.write("rank.sh", '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || ulimit -f 16\nexec "$@"\n')
+        done = self.run_command(
+            [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2", "sh", script, DKFAC,
+             *map(str, self.train_args("a", "--quiet", "--set", "run.log_interval=1", "--set",
+                                       "run.epochs=1000"))])
+        self.expect_error(done, 74, "cannot write")
 
     def start(self, out):
         """Two ranks that train until told otherwise; gives the launcher and the ranks' ids."""

@@ -17,6 +17,7 @@
 #include "app/agreement.h"
 #include "app/progress.h"
 #include "app/run_folder.h"
+#include "app/run_one.h"
 #include "app/run_summary.h"
 
 namespace dkfac::app {
@@ -147,6 +148,23 @@ TEST(RunSummary, LeavesATargetThatWasNotReachedUnset) {
   const RunResult result = two_epochs(0.6);
   EXPECT_FALSE(result.epochs_to_target.has_value());
   EXPECT_FALSE(result.seconds_to_target.has_value());
+}
+
+TEST(DataCache, ReadsOnceAndHoldsOut) {
+  DataCache cache;
+  const auto config = [](const char* held_out) {
+    const std::vector<std::string> keys = {"data.name=synthetic", "data.synthetic_train=20",
+                                           "data.synthetic_test=5", "data.synthetic_size=4",
+                                           std::string("data.hold_out=") + held_out};
+    return parse_config("", keys, "test");
+  };
+  const auto whole = cache.get(config("0")), cut = cache.get(config("8"));
+  EXPECT_EQ(whole->train.count, 20);
+  EXPECT_EQ(whole->test.count, 5);
+  EXPECT_EQ(cut->train.count, 12);
+  EXPECT_EQ(cut->test.count, 8);
+  EXPECT_EQ(cache.get(config("8")), cut);
+  EXPECT_THROW((void)cache.get(config("20")), InvalidArgument);
 }
 
 class Folder : public ::testing::Test {
