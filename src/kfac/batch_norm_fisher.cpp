@@ -8,7 +8,6 @@
 #include "dkfac/kfac/curvature.h"
 
 #include "core/cpu/parallel.h"
-#include "core/half_bits.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -29,56 +28,47 @@ struct Problem {
   double s;
 };
 
-inline double load(double x) { return x; }
-inline float load(float x) { return x; }
-inline float load(f16 x) { return detail::widen(x); }
-inline float load(bf16 x) { return detail::widen(x); }
-
-/// T of a loaded element: f64 for f64 data, f32 otherwise.
-template <class X>
-using Real = decltype(load(X{}));
-
 /// Sum over positions of dy and dy * (x - mean), per channel; rows of contiguous channels.
-template <class X>
-void sum_positions_nhwc(const Problem& p, const X* x, const X* dy, const Real<X>* mean,
-                        Real<X>* sum_dy, Real<X>* sum_product) {
-  std::fill_n(sum_dy, p.channels, Real<X>{0});
-  std::fill_n(sum_product, p.channels, Real<X>{0});
+template <class T>
+void sum_positions_nhwc(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
+                        T* sum_product) {
+  std::fill_n(sum_dy, p.channels, T{0});
+  std::fill_n(sum_product, p.channels, T{0});
   for (std::int64_t i = 0; i < p.positions; ++i) {
-    const X* x_row = x + i * p.channels;
-    const X* dy_row = dy + i * p.channels;
+    const T* x_row = x + i * p.channels;
+    const T* dy_row = dy + i * p.channels;
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < p.channels; ++c) {
-      const Real<X> g = load(dy_row[c]);
+      const T g = dy_row[c];
       sum_dy[c] += g;
-      sum_product[c] += g * (load(x_row[c]) - mean[c]);
+      sum_product[c] += g * (x_row[c] - mean[c]);
     }
   }
 }
 
 /// The same for planes of contiguous positions, in lanes so that the sums vectorise.
-template <class X>
-void sum_positions_nchw(const Problem& p, const X* x, const X* dy, const Real<X>* mean,
-                        Real<X>* sum_dy, Real<X>* sum_product) {
+template <class T>
+void sum_positions_nchw(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
+                        T* sum_product) {
   constexpr std::int64_t kLanes = 16;
-  using Lanes = std::array<Real<X>, static_cast<std::size_t>(kLanes)>;
+  using Lanes = std::array<T, static_cast<std::size_t>(kLanes)>;
   for (std::int64_t c = 0; c < p.channels; ++c) {
-    const X* x_plane = x + c * p.positions;
-    const X* dy_plane = dy + c * p.positions;
+    const T* x_plane = x + c * p.positions;
+    const T* dy_plane = dy + c * p.positions;
     Lanes lanes_dy{}, lanes_product{};
-    Real<X>* a = lanes_dy.data();
-    Real<X>* b = lanes_product.data();
+    T* a = lanes_dy.data();
+    T* b = lanes_product.data();
     const auto add = [&](std::int64_t lane, std::int64_t i) {
-      const Real<X> g = load(dy_plane[i]);
+      const T g = dy_plane[i];
       a[lane] += g;
-      b[lane] += g * (load(x_plane[i]) - mean[c]);
+      b[lane] += g * (x_plane[i] - mean[c]);
     };
     std::int64_t i = 0;
     for (; i + kLanes <= p.positions; i += kLanes) {
       for (std::int64_t lane = 0; lane < kLanes; ++lane) add(lane, i + lane);
     }
     for (std::int64_t lane = 0; i + lane < p.positions; ++lane) add(lane, i + lane);
-    Real<X> total_dy{0}, total_product{0};
+    T total_dy{0}, total_product{0};
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
       total_dy += a[lane];
       total_product += b[lane];
@@ -104,49 +94,69 @@ void add_products(const Problem& p, const T* sum_dy, const T* sum_product, const
   }
 }
 
-/// partial[part, 3, channels] = sums of products over the samples of each part.
-template <class X>
-void sum_samples(Context& ctx, const Problem& p, const X* x, const X* dy, TensorView partial) {
-  const std::int64_t parts = partial.dim(0);
-  const std::int64_t step = (p.n + parts - 1) / parts;
+/// partial[part, 3, channels] += sums of products over each part of `count` samples, of which
+/// `first` is the number of the first one in the batch.
+template <class T>
+void sum_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensorView x,
+                 ConstTensorView dy, TensorView partial) {
+  const std::int64_t parts = partial.dim(0), count = x.dim(0);
+  const std::int64_t step = (count + parts - 1) / parts;
   Scratch scratch(ctx);
   // Per part: sums of dy, sums of products, and the group's mean in the type of the loop.
-  const TensorView work = scratch.take({parts, 3, p.channels}, dtype_of<Real<X>>);
+  const TensorView work = scratch.take({parts, 3, p.channels}, dtype_of<T>);
   cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
     double* sums = partial.data<double>() + part * 3 * p.channels;
-    std::fill_n(sums, 3 * p.channels, 0.0);
-    Real<X>* sum_dy = work.data<Real<X>>() + part * 3 * p.channels;
-    Real<X>* sum_product = sum_dy + p.channels;
-    Real<X>* mean = sum_product + p.channels;
-    const std::int64_t end = std::min((part + 1) * step, p.n);
+    T* sum_dy = work.data<T>() + part * 3 * p.channels;
+    T* sum_product = sum_dy + p.channels;
+    T* mean = sum_product + p.channels;
+    const std::int64_t end = std::min((part + 1) * step, count);
     for (std::int64_t sample = part * step; sample < end; ++sample) {
-      const std::int64_t group = sample * p.groups / p.n;
+      const std::int64_t statistics = (first + sample) * p.groups / p.n * p.channels;
       const std::int64_t offset = sample * p.positions * p.channels;
-      std::transform(p.mean + group * p.channels, p.mean + (group + 1) * p.channels, mean,
-                     [](double m) { return static_cast<Real<X>>(m); });
+      std::transform(p.mean + statistics, p.mean + statistics + p.channels, mean,
+                     [](double m) { return static_cast<T>(m); });
       const auto sum_positions =
-          p.layout == Layout::nhwc ? sum_positions_nhwc<X> : sum_positions_nchw<X>;
-      sum_positions(p, x + offset, dy + offset, mean, sum_dy, sum_product);
-      add_products(p, sum_dy, sum_product, p.inv_std + group * p.channels, sums);
+          p.layout == Layout::nhwc ? sum_positions_nhwc<T> : sum_positions_nchw<T>;
+      sum_positions(p, x.data<T>() + offset, dy.data<T>() + offset, mean, sum_dy, sum_product);
+      add_products(p, sum_dy, sum_product, p.inv_std + statistics, sums);
     }
   });
 }
 
-template <class Body>
-void with_element(DType dtype, Body&& body) {
-  switch (dtype) {
+/// 16-bit data is widened in panels of samples that stay in a cache until they are read.
+void sum_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                         TensorView partial) {
+  constexpr std::int64_t kPanelElements = std::int64_t{1} << 18;
+  const std::int64_t sample_elements = std::max<std::int64_t>(1, p.positions * p.channels);
+  const std::int64_t step = std::max<std::int64_t>(kMaxParts, kPanelElements / sample_elements);
+  for (std::int64_t first = 0; first < p.n; first += step) {
+    const std::int64_t count = std::min(step, p.n - first);
+    Scratch scratch(ctx);
+    const auto widen = [&](ConstTensorView data) {
+      const ConstTensorView panel = data.slice(0, first, count);
+      const TensorView wide = scratch.take(panel.shape(), DType::f32);
+      ops::cast(ctx, panel, wide);
+      return wide;
+    };
+    sum_samples<float>(ctx, p, first, widen(x), widen(dy), partial);
+  }
+}
+
+void sum_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                     TensorView partial) {
+  ops::fill(ctx, partial, 0);
+  switch (x.dtype()) {
     case DType::f64:
-      return body(double{});
+      return sum_samples<double>(ctx, p, 0, x, dy, partial);
     case DType::f32:
-      return body(float{});
+      return sum_samples<float>(ctx, p, 0, x, dy, partial);
     case DType::f16:
-      return body(f16{});
     case DType::bf16:
-      return body(bf16{});
+      return sum_widened_samples(ctx, p, x, dy, partial);
     case DType::i32:
       break;
   }
-  DKFAC_CHECK(false, "[batch norm Fisher] x is ", dtype, "; it must be a floating type");
+  DKFAC_CHECK(false, "[batch norm Fisher] x is ", x.dtype(), "; it must be a floating type");
 }
 
 /// fisher = beta*fisher + scale * sum of the parts, in part order.
@@ -230,10 +240,7 @@ void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNor
                         s};
   const std::int64_t parts = std::clamp<std::int64_t>(n, 1, kMaxParts);
   const TensorView partial = scratch.take({parts, 3, spec.channels}, DType::f64);
-  with_element(x.dtype(), [&](auto zero) {
-    using X = decltype(zero);
-    sum_samples(ctx, problem, x.data<X>(), grad_output.data<X>(), partial);
-  });
+  sum_all_samples(ctx, problem, x, grad_output, partial);
   merge(partial, mode, 1.0 / static_cast<double>(global_batch), beta, fisher);
 }
 

@@ -4,7 +4,6 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/inverse.h"
 
-#include "core/cpu/parallel.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -58,7 +57,7 @@ void multiply_right_transposed(Context& ctx, ConstTensorView product, ConstTenso
   ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, v.width, 1), 0, v.bias);
 }
 
-/// x[r,c] /= rows[r] * columns[c] + lambda.
+/// x[r,c] /= rows[r] * columns[c] + lambda: one pass, beside four products.
 template <class T>
 void divide_by_products(TensorView x, ConstTensorView rows, ConstTensorView columns,
                         double lambda) {
@@ -67,15 +66,12 @@ void divide_by_products(TensorView x, ConstTensorView rows, ConstTensorView colu
   const T* w_c = columns.data<T>();
   T* data = x.data<T>();
   const T shift = static_cast<T>(lambda);
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, cpu::kGrain / std::max<std::int64_t>(width, 1));
-  cpu::parallel_ranges(n, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      T* row = data + r * x.stride(0);
-      const T scale = w_r[r];
-      for (std::int64_t c = 0; c < width; ++c) row[c] /= scale * w_c[c] + shift;
-    }
-  });
+  for (std::int64_t r = 0; r < n; ++r) {
+    T* row = data + r * x.stride(0);
+    const T scale = w_r[r];
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < width; ++c) row[c] /= scale * w_c[c] + shift;
+  }
 }
 
 }  // namespace

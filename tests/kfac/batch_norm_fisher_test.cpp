@@ -147,6 +147,19 @@ TEST(BatchNormFisherStatistic, TakesEveryFloatingType) {
   }
 }
 
+TEST(BatchNormFisherStatistic, WidensLargeBatchesInPanels) {
+  Context ctx;
+  Random random(9);
+  // 2^14 elements per sample: 40 samples are more than one panel, and groups cross its end.
+  Batch batch(Layout::nhwc, {40, 32, 32}, 16, 4, random);
+  for (Vector* v : {&batch.x, &batch.dy}) {
+    for (double& e : *v) e = static_cast<double>(to_float(to_bf16(e)));
+  }
+  // 1024 positions of f32 sums, squared: 8 n eps.
+  EXPECT_TRUE(near(batch.computed(ctx, BatchNormFisher::unit_wise, 40, 1, DType::bf16),
+                   batch.expected(40, 1, 4), 8 * 1024 * eps<float>));
+}
+
 TEST(BatchNormFisherStatistic, PartsOfRanksAddUpAndBetaKeepsAShare) {
   Context ctx;
   Random random(5);
@@ -226,6 +239,10 @@ TEST(BatchNormFisherStatistic, RefusesWrongArguments) {
   EXPECT_THROW(run(batch.spec, x, groups, groups, dy, 0, 1, three.view()), InvalidArgument);
   EXPECT_THROW(run(batch.spec, x, groups, groups, dy, 6, kNan, three.view()), InvalidArgument);
   EXPECT_THROW(run(batch.spec, x, groups, groups, dy, 6, 1, two.view()), InvalidArgument);
+  const Tensor integers = Tensor::zeros(ctx, batch.shape(), DType::i32);
+  EXPECT_THROW(run(batch.spec, integers, groups, groups, integers, 6, 1, three.view()),
+               InvalidArgument);
+  EXPECT_THROW(run(batch.spec, x, groups, groups, integers, 6, 1, three.view()), InvalidArgument);
 }
 
 }  // namespace

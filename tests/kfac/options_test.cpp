@@ -45,6 +45,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"new_weight is nan", [](auto& o) { o.new_weight = kNan; }},
       {"statistics_interval is 0", [](auto& o) { o.statistics_interval = 0; }},
       {"inverse_interval is -2", [](auto& o) { o.inverse_interval = -2; }},
+      {"micro_batches is 0", [](auto& o) { o.micro_batches = 0; }},
       {"dtype is bf16", [](auto& o) { o.dtype = DType::bf16; }},
       {"operand is i32", [](auto& o) { o.operand = DType::i32; }},
       {"operand is f64", [](auto& o) { o.operand = DType::f64; }},  // but dtype is f32
