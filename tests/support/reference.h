@@ -67,18 +67,20 @@ inline Dense lower(const Dense& a) {
                     [&](std::int64_t i, std::int64_t j) { return j <= i ? a(i, j) : 0.0; });
 }
 
-/// alpha*a*b + beta*c; c may be empty where beta = 0. Sums in long double.
+/// alpha*a*b + beta*c; c may be empty where beta = 0.
 inline Dense naive_gemm(double alpha, const Dense& a, const Dense& b, double beta = 0,
                         const Dense& c = {}) {
   assert(a.cols == b.rows);
-  return make_dense(a.rows, b.cols, [&](std::int64_t i, std::int64_t j) {
-    long double sum = 0;
+  Dense out(a.rows, b.cols);
+  for (std::int64_t i = 0; i < a.rows; ++i) {
     for (std::int64_t p = 0; p < a.cols; ++p) {
-      sum += static_cast<long double>(a(i, p)) * static_cast<long double>(b(p, j));
+      for (std::int64_t j = 0; j < b.cols; ++j) out(i, j) += a(i, p) * b(p, j);
     }
-    const long double before = beta == 0 ? 0.0L : static_cast<long double>(beta * c(i, j));
-    return static_cast<double>(static_cast<long double>(alpha) * sum + before);
-  });
+    for (std::int64_t j = 0; j < b.cols; ++j) {
+      out(i, j) = alpha * out(i, j) + (beta == 0 ? 0 : beta * c(i, j));
+    }
+  }
+  return out;
 }
 
 inline Dense multiply(const Dense& a, const Dense& b) { return naive_gemm(1, a, b); }
