@@ -38,7 +38,8 @@ struct Comparison {
   std::string caption;  ///< Model, data, batch, ranks: what the runs have in common.
 };
 /// Epochs and seconds to target are read off the epochs of each run: the first one whose test
-/// accuracy is at least the target. A run without epochs is believed.
+/// accuracy is at least the target. A run without epochs is believed. Without a target it is that
+/// of the runs, when they all have the same.
 [[nodiscard]] Comparison summarize(std::span<const RunGroup> groups, std::optional<double> target);
 
 /// Who wins in epochs, in seconds, in accuracy and in cost per step, and by how much; which runs

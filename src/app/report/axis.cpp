@@ -22,7 +22,7 @@ std::string short_number(double value) {
 
 /// Data that is one value, or none, still needs room.
 void part(double& low, double& high) {
-  if (!std::isfinite(low) || !std::isfinite(high) || low > high) {
+  if (!std::isfinite(high - low) || low > high) {
     low = 0;
     high = 1;
   }
@@ -62,7 +62,8 @@ Axis make_linear(double low, double high, int pieces, Ends ends, TickValues valu
 double Axis::fraction(double value) const {
   if (scale == Scale::linear) return (value - low) / (high - low);
   if (!(value > 0)) return 0;
-  return std::log(value / low) / std::log(high / low);
+  // Differences of logarithms: the quotients themselves may overflow.
+  return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
 }
 
 double nice_step(double span, int pieces, TickValues values) {

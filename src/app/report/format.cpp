@@ -33,7 +33,11 @@ std::string epochs_number(double epochs) {
 
 std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
-std::string three_digits(double value) { return fixed(value, decimals_of(std::abs(value))); }
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e7 || (size > 0 && size < 1e-4)) return fmt::format("{:.2e}", value);
+  return fixed(value, decimals_of(size));
+}
 
 std::string grouped(std::int64_t value) {
   std::string text = fmt::format("{}", value);

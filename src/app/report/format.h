@@ -11,7 +11,8 @@ namespace dkfac::app {
 enum class Dash { plain, en };
 
 [[nodiscard]] std::string fixed(double value, int digits);
-/// Three significant digits, without an exponent: "0.0123", "4.52", "37.1", "128", "12345".
+/// Three significant digits or all before the point: "0.0123", "4.52", "37.1", "128", "12345"; with
+/// an exponent below 1e-4 and from 1e7.
 [[nodiscard]] std::string three_digits(double value);
 /// "1,234,567"
 [[nodiscard]] std::string grouped(std::int64_t value);

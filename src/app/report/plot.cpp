@@ -17,7 +17,9 @@ constexpr std::size_t kMaxDots = 40;     // More points than this have no dots o
 constexpr std::size_t kMaxHovers = 200;  // and no more than this answer the pointer.
 constexpr double kCompetes = 0.75;       // A group that never gets this near the best has no say
                                          // in what an accuracy axis shows.
-constexpr double kNarrowest = 0.02;      // Of an accuracy axis: no noise blown up to full height.
+// A loss axis ends so far from the median: an explosion leaves the picture at the top.
+constexpr double kMostAbove = 1e3, kMostBelow = 1e6;
+constexpr double kNarrowest = 0.02;  // Of an accuracy axis: no noise blown up to full height.
 
 double at_x(const Plot& plot, double value) {
   return kLeft + (kRight - kLeft) * plot.x.fraction(value);
@@ -184,14 +186,19 @@ Axis accuracy_axis(std::span<const Curve> curves, std::optional<double> target) 
 }
 
 Axis loss_axis(std::span<const Curve> curves) {
-  double low = INFINITY, high = -INFINITY;
+  std::vector<double> means;
   for (const Curve& curve : curves) {
-    for (const Point& p : curve.points()) {
-      low = std::min(low, p.mean);
-      high = std::max(high, p.mean);
-    }
+    for (const Point& p : curve.points()) means.push_back(p.mean);
   }
-  if (low > 0 && high > 10 * low) return log_axis(low, high);
+  if (means.empty()) return linear_axis(0, 1, 6, Ends::round);
+  std::ranges::sort(means);
+  const double middle = means[means.size() / 2];
+  double low = means.front(), high = means.back();
+  if (middle > 0) {
+    low = std::max(low, middle / kMostBelow);
+    high = std::min(high, middle * kMostAbove);
+  }
+  if (means.front() > 0 && high > 10 * low) return log_axis(low, high);
   return linear_axis(std::min(low, 0.0), high, 6, Ends::round);
 }
 

@@ -32,7 +32,8 @@ inline constexpr double kPlotWidth = 560, kPlotHeight = 330;
 /// The y axis of accuracy: from below the target or what most epochs reach, whichever is lower, so
 /// that neither the first epochs nor a group that learns nothing press the rest to the top.
 [[nodiscard]] Axis accuracy_axis(std::span<const Curve> curves, std::optional<double> target);
-/// Logarithmic when the positive means span more than a factor of ten.
+/// Logarithmic when the means are positive and span more than a factor of ten. Losses a thousand
+/// times the median are left out at the top.
 [[nodiscard]] Axis loss_axis(std::span<const Curve> curves);
 
 /// As a <g> of kPlotWidth x kPlotHeight. `id` makes the names inside unique in a page.

@@ -27,6 +27,18 @@ std::optional<ToTarget> to_target(const RunResult& run, double target) {
   return ToTarget{*run.epochs_to_target, *run.seconds_to_target};
 }
 
+/// The target that all runs were given, if it is one.
+std::optional<double> common_target(std::span<const RunGroup> groups) {
+  std::optional<double> out;
+  for (const RunGroup& group : groups) {
+    for (const RunResult& run : group.runs) {
+      if (!run.target_accuracy || (out && *out != *run.target_accuracy)) return std::nullopt;
+      out = run.target_accuracy;
+    }
+  }
+  return out;
+}
+
 GroupSummary summarize_group(const RunGroup& group, std::optional<double> target) {
   GroupSummary out;
   out.name = group.name;
@@ -128,6 +140,7 @@ Spread spread_of(std::span<const double> values) {
 }
 
 Comparison summarize(std::span<const RunGroup> groups, std::optional<double> target) {
+  if (!target) target = common_target(groups);
   Comparison out;
   out.target = target;
   for (const RunGroup& group : groups) out.groups.push_back(summarize_group(group, target));

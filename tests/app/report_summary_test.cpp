@@ -1,0 +1,282 @@
+// From runs to numbers and words: spreads, winners, sentences, tables.
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/app/report.h"
+
+#include "app/fake_runs.h"
+#include "app/markup.h"
+#include "app/report/findings.h"
+#include "app/report/format.h"
+
+namespace dkfac::app {
+namespace {
+
+using testing::contains;
+using testing::failed_run;
+using testing::fake_group;
+using testing::fake_run;
+using Names = std::vector<std::string>;
+
+TEST(SpreadOf, GivesMeanRangeAndSampleDeviation) {
+  const std::vector<double> values{2, 4, 4, 6};
+  const Spread s = spread_of(values);
+  EXPECT_DOUBLE_EQ(s.mean, 4);
+  EXPECT_DOUBLE_EQ(s.min, 2);
+  EXPECT_DOUBLE_EQ(s.max, 6);
+  EXPECT_DOUBLE_EQ(s.stddev, std::sqrt(8.0 / 3.0));
+  EXPECT_EQ(s.count, 4);
+}
+
+TEST(SpreadOf, HandlesNoValueAndOneValue) {
+  EXPECT_EQ(spread_of({}).count, 0);
+  EXPECT_EQ(spread_of({}).mean, 0);
+  const std::vector<double> one{-3.5};
+  const Spread s = spread_of(one);
+  EXPECT_EQ(s.mean, -3.5);
+  EXPECT_EQ(s.min, -3.5);
+  EXPECT_EQ(s.max, -3.5);
+  EXPECT_EQ(s.stddev, 0);
+  EXPECT_EQ(s.count, 1);
+}
+
+TEST(SpreadOf, LeavesOutWhatIsNotFinite) {
+  const std::vector<double> values{NAN, 1, INFINITY, 3, -INFINITY};
+  const Spread s = spread_of(values);
+  EXPECT_EQ(s.count, 2);
+  EXPECT_DOUBLE_EQ(s.mean, 2);
+  EXPECT_DOUBLE_EQ(s.max, 3);
+}
+
+TEST(SpreadOf, MeanOfEqualValuesIsThatValue) {
+  const std::vector<double> values(10, 0.1);
+  EXPECT_EQ(spread_of(values).mean, 0.1);
+}
+
+TEST(Summarize, ReadsTheFirstEpochThatReachesTheTarget) {
+  const std::vector<RunGroup> groups{
+      fake_group("a", {{0.5, 0.9, 0.8, 0.95}, {0.5, 0.6, 0.7, 0.9}}, 3.0)};
+  const GroupSummary g = summarize(groups, 0.9).groups[0];
+  EXPECT_EQ(g.runs, 2);
+  EXPECT_EQ(g.reached, 2);
+  EXPECT_DOUBLE_EQ(g.epochs->mean, 3);
+  EXPECT_DOUBLE_EQ(g.epochs->min, 2);
+  EXPECT_DOUBLE_EQ(g.epochs->max, 4);
+  EXPECT_DOUBLE_EQ(g.seconds->mean, 9);
+  EXPECT_DOUBLE_EQ(g.final_accuracy.mean, 0.925);
+  EXPECT_DOUBLE_EQ(g.best_accuracy.max, 0.95);
+  EXPECT_DOUBLE_EQ(g.seconds_per_step.mean, 0.3);
+}
+
+TEST(Summarize, UsesTheGivenTargetNotTheOneOfTheRun) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}})};
+  groups[0].runs[0].epochs_to_target = 1;
+  groups[0].runs[0].seconds_to_target = 2;
+  EXPECT_DOUBLE_EQ(summarize(groups, 0.9).groups[0].epochs->mean, 2);
+  groups[0].runs[0].epochs.clear();
+  EXPECT_DOUBLE_EQ(summarize(groups, 0.9).groups[0].epochs->mean, 1) << "believed without epochs";
+}
+
+TEST(Summarize, TakesTheTargetThatAllRunsShare) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}}), fake_group("b", {{0.5, 0.9}})};
+  EXPECT_FALSE(summarize(groups, {}).target.has_value());
+  groups[0].runs[0].target_accuracy = 0.9;
+  EXPECT_FALSE(summarize(groups, {}).target.has_value()) << "b has none";
+  groups[1].runs[0].target_accuracy = 0.8;
+  EXPECT_FALSE(summarize(groups, {}).target.has_value()) << "b has another";
+  groups[1].runs[0].target_accuracy = 0.9;
+  EXPECT_EQ(summarize(groups, {}).target, 0.9);
+  EXPECT_EQ(summarize(groups, 0.7).target, 0.7);
+}
+
+TEST(Summarize, CountsOnlyRunsThatReachTheTargetAndDoNotFail) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.9}, {0.5}, {0.91}})};
+  groups[0].runs.push_back(failed_run("broke", 4));
+  const GroupSummary g = summarize(groups, 0.9).groups[0];
+  EXPECT_EQ(g.runs, 4);
+  EXPECT_EQ(g.failed, 1);
+  EXPECT_EQ(g.reached, 2);
+  EXPECT_EQ(g.epochs->count, 2);
+  EXPECT_EQ(g.final_accuracy.count, 3) << "a failed run has no final accuracy";
+}
+
+TEST(Summarize, LeavesTheTargetUnsetWhereNobodyReachesIt) {
+  const std::vector<RunGroup> groups{fake_group("a", {{0.5}, {0.6}})};
+  const Comparison c = summarize(groups, 0.9);
+  EXPECT_FALSE(c.groups[0].epochs.has_value());
+  EXPECT_FALSE(c.groups[0].seconds.has_value());
+  EXPECT_TRUE(c.fewest_epochs.empty());
+  EXPECT_TRUE(c.fewest_seconds.empty());
+  EXPECT_EQ(c.highest_final, Names{"a"});
+}
+
+TEST(Summarize, NamesTheWinnersOfEachRespect) {
+  const std::vector<RunGroup> groups{
+      fake_group("few epochs", {{0.9, 0.9, 0.9}}, 9.0),
+      fake_group("few seconds", {{0.5, 0.9, 0.91}}, 2.0),
+      fake_group("accurate", {{0.5, 0.6, 0.99}}, 4.0),
+  };
+  const Comparison c = summarize(groups, 0.9);
+  EXPECT_EQ(c.fewest_epochs, Names{"few epochs"});
+  EXPECT_EQ(c.fewest_seconds, Names{"few seconds"});
+  EXPECT_EQ(c.highest_final, Names{"accurate"});
+  EXPECT_EQ(c.highest_best, Names{"accurate"});
+  EXPECT_EQ(c.cheapest_step, Names{"few seconds"});
+  EXPECT_DOUBLE_EQ(c.groups[0].step_ratio, 4.5);
+  EXPECT_DOUBLE_EQ(c.groups[1].step_ratio, 1.0);
+}
+
+TEST(Summarize, NamesAllOfATie) {
+  const std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}}), fake_group("b", {{0.9, 0.9}}),
+                                     fake_group("c", {{0.95, 0.9}})};
+  const Comparison c = summarize(groups, 0.9);
+  EXPECT_EQ(c.fewest_epochs, (Names{"b", "c"}));
+  EXPECT_EQ(c.highest_final, (Names{"a", "b", "c"}));
+  EXPECT_EQ(c.highest_best, Names{"c"});
+}
+
+TEST(Summarize, PutsAGroupThatAlwaysArrivesBeforeAFasterOneThatDoesNot) {
+  const std::vector<RunGroup> groups{fake_group("lucky", {{0.9, 0.9}, {0.5, 0.5}}),
+                                     fake_group("steady", {{0.5, 0.9}, {0.5, 0.9}})};
+  const Comparison c = summarize(groups, 0.9);
+  EXPECT_EQ(c.fewest_epochs, Names{"steady"});
+  EXPECT_TRUE(contains(verdict(c), "in fewer of its runs")) << verdict(c);
+}
+
+TEST(Summarize, HandlesGroupsWithoutRunsAndNoGroups) {
+  EXPECT_TRUE(summarize({}, 0.9).groups.empty());
+  const std::vector<RunGroup> groups{{"empty", {}}, {"broken", {failed_run("x")}}};
+  const Comparison c = summarize(groups, 0.9);
+  EXPECT_TRUE(c.highest_final.empty());
+  EXPECT_TRUE(c.cheapest_step.empty());
+  EXPECT_EQ(c.groups[1].step_ratio, 0);
+  EXPECT_TRUE(contains(text_table(c), "broken"));
+}
+
+TEST(Summarize, CaptionSaysWhatRunsShareAndWhereTheyDiffer) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.5}, {0.5}}), fake_group("b", {{0.5}, {0.5}})};
+  for (RunGroup& group : groups) {
+    for (RunResult& run : group.runs) run.parameters = 1234567;
+  }
+  groups[1].runs[0].global_batch = groups[1].runs[1].global_batch = 1024;
+  EXPECT_EQ(summarize(groups, {}).caption,
+            "mlp (1,234,567 parameters) on numbers, batch 64 / 1,024, 1 rank, 2 seeds");
+}
+
+TEST(Verdict, SaysWhoWinsEvenWhenTheyDiffer) {
+  const std::vector<RunGroup> groups{fake_group("kfac", {{0.5, 0.9, 0.90}}, 9.0),
+                                     fake_group("sgd", {{0.5, 0.6, 0.92}}, 2.0)};
+  const std::string text = verdict(summarize(groups, 0.9));
+  EXPECT_TRUE(contains(text,
+                       "kfac reaches 90 % in the fewest epochs: 2 epochs; next sgd with 3 "
+                       "epochs (1.50 times as many)."))
+      << text;
+  EXPECT_TRUE(contains(text,
+                       "sgd reaches 90 % in the fewest seconds: 6.00 s; next kfac with 18.0 s "
+                       "(3.00 times as long)."))
+      << text;
+  EXPECT_TRUE(contains(text,
+                       "sgd ends with the highest test accuracy: 92.00 %; next kfac with "
+                       "90.00 % (2.00 points less)."))
+      << text;
+  EXPECT_TRUE(contains(text, "One seed each")) << text;
+}
+
+TEST(Verdict, SaysWhoMissedTheTargetAndWhatFailed) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.9}, {0.5}}), fake_group("b", {{0.5}, {0.6}})};
+  groups[1].runs.push_back(failed_run("x", 3));
+  const std::string text = verdict(summarize(groups, 0.9));
+  EXPECT_TRUE(contains(text, "a reached the target in 1 of 2 runs")) << text;
+  EXPECT_TRUE(contains(text, "b never reached the target (3 runs).")) << text;
+  EXPECT_TRUE(contains(text, "1 of 3 runs of b failed.")) << text;
+  EXPECT_FALSE(contains(text, "One seed")) << text;
+  const std::string nobody = verdict(summarize(groups, 0.99));
+  EXPECT_TRUE(contains(nobody, "No run reached the target of 99 %.")) << nobody;
+}
+
+TEST(Verdict, SaysThatRangesOverlapOnlyWhenTheyDo) {
+  const auto of = [](double low, double high) {
+    const std::vector<RunGroup> groups{fake_group("a", {{0.90}, {0.92}}),
+                                       fake_group("b", {{low}, {high}})};
+    return verdict(summarize(groups, {}));
+  };
+  EXPECT_TRUE(contains(of(0.85, 0.90), "points less; the ranges over seeds overlap"));
+  EXPECT_FALSE(contains(of(0.85, 0.89), "points less; the ranges over seeds overlap"));
+}
+
+TEST(Verdict, OfASingleRunTellsWithoutWinners) {
+  const std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.9}})};
+  const std::string text = verdict(summarize(groups, 0.9));
+  EXPECT_TRUE(contains(text, "Epochs to 90 %: 2 epochs.")) << text;
+  EXPECT_FALSE(contains(text, "fewest")) << text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) out.push_back(line);
+  return out;
+}
+
+TEST(TextTable, AlignsColumnsAndMarksTheBest) {
+  const std::vector<RunGroup> groups{fake_group("kfac", {{0.5, 0.9}, {0.9, 0.91}}),
+                                     fake_group("g\u00e9ant", {{0.5, 0.6}, {0.5, 0.6}})};
+  const auto lines = lines_of(text_table(summarize(groups, 0.9)));
+  ASSERT_GE(lines.size(), 6U);
+  EXPECT_TRUE(contains(lines[0], "mlp on numbers"));
+  EXPECT_TRUE(lines[4].starts_with("kfac "));
+  EXPECT_TRUE(contains(lines[4], "1.5 [1-2] *")) << lines[4];
+  EXPECT_TRUE(contains(lines[4], "2 of 2"));
+  EXPECT_TRUE(contains(lines[5], "0 of 2"));
+  // Same width but for the one byte more that é has in UTF-8; the last column is never empty.
+  EXPECT_EQ(lines[4].size(), lines[3].size());
+  EXPECT_EQ(lines[5].size(), lines[3].size() + 1);
+}
+
+TEST(MarkdownTable, HasARowForEachGroupAndEscapesBars) {
+  const std::vector<RunGroup> groups{fake_group("a|b", {{0.9}}), fake_group("c", {{0.5}})};
+  const auto lines = lines_of(markdown_table(summarize(groups, 0.9)));
+  ASSERT_EQ(lines.size(), 4U);
+  const auto bars = [](const std::string& line) { return std::ranges::count(line, '|'); };
+  EXPECT_EQ(bars(lines[0]), bars(lines[1]));
+  EXPECT_EQ(bars(lines[0]), bars(lines[3]));
+  EXPECT_EQ(bars(lines[0]) + 1, bars(lines[2])) << "the escaped one";
+  EXPECT_TRUE(contains(lines[2], "a\\|b"));
+  EXPECT_TRUE(contains(lines[2], "**90.00**"));
+  EXPECT_FALSE(contains(lines[3], "**50.00**"));
+}
+
+TEST(Format, GivesThreeDigits) {
+  EXPECT_EQ(three_digits(0), "0");
+  EXPECT_EQ(three_digits(0.012345), "0.0123");
+  EXPECT_EQ(three_digits(4.5678), "4.57");
+  EXPECT_EQ(three_digits(128.4), "128");
+  EXPECT_EQ(three_digits(12345.6), "12346");
+  EXPECT_EQ(three_digits(-4.5678), "-4.57");
+  EXPECT_EQ(three_digits(1.234e30), "1.23e+30");
+  EXPECT_EQ(three_digits(1.234e-30), "1.23e-30");
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(grouped(-123), "-123");
+  EXPECT_EQ(percent_target(0.9), "90 %");
+  EXPECT_EQ(percent_target(0.925), "92.5 %");
+}
+
+TEST(Format, ShowsARangeOnlyWhereThereIsOne) {
+  const std::vector<double> one{4.0}, same{4.0, 4.0}, two{4.0, 5.0};
+  EXPECT_EQ(epochs_text({}, Dash::plain), "-");
+  EXPECT_EQ(epochs_text(spread_of(one), Dash::plain), "4");
+  EXPECT_EQ(epochs_text(spread_of(same), Dash::plain), "4");
+  EXPECT_EQ(epochs_text(spread_of(two), Dash::plain), "4.5 [4-5]");
+  EXPECT_EQ(epochs_text(spread_of(two), Dash::en), "4.5 [4\u20135]");
+  EXPECT_EQ(milliseconds_text(spread_of(two), Dash::plain), "4500 [4000-5000]");
+}
+
+}  // namespace
+}  // namespace dkfac::app
