@@ -221,6 +221,7 @@ TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
       const double tolerance = 2 * 72 * eps<float>;  // 9 * 8 terms
       EXPECT_TRUE(near(values(ctx, conv->forward(ctx, x, Mode::train)),
                        values(ctx, expected->forward(oracle, x, Mode::train)), tolerance));
+      if (round == 1) set_threads(1);  // between forward and backward for every other size
       EXPECT_TRUE(near(values(ctx, conv->backward(ctx, dy, InputGrad::needed)),
                        values(ctx, expected->backward(oracle, dy, InputGrad::needed)), tolerance));
     }

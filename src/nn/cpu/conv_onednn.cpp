@@ -194,6 +194,7 @@ struct Plan {
         forward(ctx, engine, descs, descs.forward(engine)) {}
   ConvShape shape;
   int threads;
+  std::int64_t serial = 0;  ///< Number of the forward pass that ran here last.
   Descs descs;
   ForwardPass forward;
   std::optional<BackwardWeightsPass> backward_weights;
@@ -207,7 +208,9 @@ class OnednnConv final : public ConvBackend {
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
     guard([&] {
-      ForwardPass& pass = plan(ctx, shape).forward;
+      Plan& p = plan(ctx, shape);
+      p.serial = ++serial_;
+      ForwardPass& pass = p.forward;
       pass.weight.fill_from(ctx, stream_, weight, count_);
       pass.primitive.set(DNNL_ARG_SRC, x);
       pass.primitive.set(DNNL_ARG_WEIGHTS, pass.weight.place(weight));
@@ -243,6 +246,9 @@ class OnednnConv final : public ConvBackend {
       }
       BackwardDataPass& pass = *p.backward_data;
       pass.weight.fill_from(ctx, stream_, weight, count_);
+      // The newest forward pass ran in another plan when the number of threads has changed since.
+      const bool is_stale = pass.shares_forward && p.serial != serial_;
+      if (is_stale) p.forward.weight.fill_from(ctx, stream_, weight, count_);
       pass.primitive.set(DNNL_ARG_DIFF_DST, dy);
       pass.primitive.set(DNNL_ARG_WEIGHTS, pass.shares_forward ? p.forward.weight.place(weight)
                                                                : pass.weight.place(weight));
@@ -280,6 +286,7 @@ class OnednnConv final : public ConvBackend {
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<std::unique_ptr<Plan>> plans_;
+  std::int64_t serial_ = 0;
   ReorderCount count_;
 };
 
