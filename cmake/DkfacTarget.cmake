@@ -14,6 +14,12 @@ if(DKFAC_SANITIZE)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
 endif()
 
+# Whose vector instructions the host loops can choose from (dkfac/core/simd.h).
+set(DKFAC_SIMD generic)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(DKFAC_SIMD x86)
+endif()
+
 # dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) makes dkfac_LAYER and
 # dkfac::LAYER out of src/LAYER, with include/dkfac/LAYER as its public headers.
 function(dkfac_library layer)

@@ -5,9 +5,9 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/core/parallel.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "core/cpu/parallel.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {

@@ -114,9 +114,14 @@ bool Engine::merge(int layer) {
 void Engine::merge_owned(StepReport& report) {
   const PhaseTimer timer(report.seconds.update);
   for (int i = 0; i < layers(); ++i) {
-    if (!owns(i) || merge(i)) continue;
-    ++report.failed_factors;
-    ++layers_[index_of(i)].curvature.failures;
+    if (!owns(i)) continue;
+    int& failures = layers_[index_of(i)].curvature.failures;
+    if (!merge(i)) {
+      ++report.failed_factors;
+      ++failures;
+    } else if (!has_factors(spec(i))) {
+      failures = 0;  // of factors, the refresh decides
+    }
   }
 }
 

@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "core/cpu/parallel.h"
+#include "dkfac/core/parallel.h"
+
 #include "kfac/host.h"
 
 namespace dkfac::kfac {

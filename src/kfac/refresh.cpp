@@ -4,10 +4,10 @@
 #include <exception>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/parallel.h"
+#include "dkfac/core/threads.h"
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/inverse.h"
-
-#include "core/cpu/parallel.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -16,6 +16,26 @@ double trace_of(Context& ctx, const Factor& factor) {
   double trace = 0;
   ops::packed_trace(ctx, factor.average, factor.dim, view_of(&trace, {1}));
   return trace;
+}
+
+/// Operations (cubes of widths) below which waking other threads costs more than it saves.
+constexpr double kWorthSharing = 2e6;
+
+/// BLAS of this scope runs on the calling thread, as it does where factors are shared out.
+class OneThread {
+ public:
+  OneThread() : before_(dkfac::threads()) { set_threads(1); }
+  ~OneThread() { set_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+double cost_of(const RefreshTask& task) {
+  const auto n = static_cast<double>(task.factor->dim);
+  return n * n * n;
 }
 
 /// The inverse in use is replaced only by one whose status is good.
@@ -53,22 +73,24 @@ void RefreshWorkers::run(const CurvatureOptions& options, std::span<RefreshTask>
   const auto is_wide = [wide](const RefreshTask& task) { return task.factor->dim > wide; };
   const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
   std::vector<RefreshTask*> shared;
+  double work = 0;
   for (RefreshTask& task : tasks) {
-    if (threads == 1 || (wide_first && is_wide(task)))
+    if (wide_first && is_wide(task)) {
       rebuild(ctx_, options, task);
-    else
+    } else {
       shared.push_back(&task);
+      work += cost_of(task);
+    }
   }
-  if (!shared.empty()) share(options, shared, threads);
+  if (threads > 1 && work >= kWorthSharing) return share(options, shared, threads);
+  const OneThread scope;
+  for (RefreshTask* task : shared) rebuild(ctx_, options, *task);
 }
 
 void RefreshWorkers::share(const CurvatureOptions& options, std::span<RefreshTask* const> tasks,
                            int threads) {
   std::vector<LayerLoad> loads;
-  for (const RefreshTask* task : tasks) {
-    const auto n = static_cast<double>(task->factor->dim);
-    loads.push_back({n * n * n, task->factor->dim});
-  }
+  for (const RefreshTask* task : tasks) loads.push_back({cost_of(*task), task->factor->dim});
   const std::vector<int> thread_of = assign(loads, threads);
   while (static_cast<int>(contexts_.size()) < threads)
     contexts_.emplace_back(ctx_.device(), ContextOptions{.backend = ctx_.backend(), .threads = 0});

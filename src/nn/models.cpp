@@ -22,7 +22,8 @@ std::unique_ptr<Layer> make_mlp(const ModelOptions& options) {
   return net;
 }
 
-/// LeNet-5's widths; a convolution before a BatchNorm has no bias, which the shift would undo.
+/// LeNet-5's widths, BatchNorm before each ReLU; a layer before a BatchNorm has no bias, which the
+/// normalisation would undo.
 std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
   const Shape& image = options.input;
   DKFAC_CHECK(image.ndim() == 3, "[make_model] lenet-bn takes images [h, w, c], not ", image);
@@ -41,9 +42,11 @@ std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
       .add<Pool2d>("pool2", PoolKind::max, 2, 2);
   net->set_name("");
   const Shape maps = net->output_shape(Shape{1, image[0], image[1], image[2]});
-  net->add<Linear>("fc1", features_of(maps), kWide)
+  net->add<Linear>("fc1", features_of(maps), kWide, false)
+      .add<BatchNorm2d>("bn3", kWide, norm)
       .add<Relu>("relu3")
-      .add<Linear>("fc2", kWide, kNarrow)
+      .add<Linear>("fc2", kWide, kNarrow, false)
+      .add<BatchNorm2d>("bn4", kNarrow, norm)
       .add<Relu>("relu4")
       .add<Linear>("fc3", kNarrow, options.classes);
   return net;

@@ -226,15 +226,23 @@ TEST(TextTable, AlignsColumnsAndMarksTheBest) {
   const std::vector<RunGroup> groups{fake_group("kfac", {{0.5, 0.9}, {0.9, 0.91}}),
                                      fake_group("g\u00e9ant", {{0.5, 0.6}, {0.5, 0.6}})};
   const auto lines = lines_of(text_table(summarize(groups, 0.9)));
-  ASSERT_GE(lines.size(), 6U);
+  ASSERT_GE(lines.size(), 7U);
   EXPECT_TRUE(contains(lines[0], "mlp on numbers"));
-  EXPECT_TRUE(lines[4].starts_with("kfac "));
-  EXPECT_TRUE(contains(lines[4], "1.5 [1-2] *")) << lines[4];
-  EXPECT_TRUE(contains(lines[4], "2 of 2"));
-  EXPECT_TRUE(contains(lines[5], "0 of 2"));
+  EXPECT_TRUE(lines[5].starts_with("kfac "));
+  EXPECT_TRUE(contains(lines[5], "1.5 [1-2] *")) << lines[5];
+  EXPECT_TRUE(contains(lines[5], "2 of 2"));
+  EXPECT_TRUE(contains(lines[6], "0 of 2"));
   // Same width but for the one byte more that é has in UTF-8; the last column is never empty.
-  EXPECT_EQ(lines[4].size(), lines[3].size());
-  EXPECT_EQ(lines[5].size(), lines[3].size() + 1);
+  EXPECT_EQ(lines[3].size(), lines[4].size());
+  EXPECT_EQ(lines[5].size(), lines[4].size());
+  EXPECT_EQ(lines[6].size(), lines[4].size() + 1);
+}
+
+TEST(TextTable, TellsTheNumberOfRunsWithoutATarget) {
+  const std::vector<RunGroup> groups{fake_group("a", {{0.5}, {0.5}, {0.6}})};
+  const auto lines = lines_of(text_table(summarize(groups, {})));
+  EXPECT_TRUE(contains(lines[3], "runs")) << lines[3];
+  EXPECT_FALSE(contains(lines[2], "reached")) << lines[2];
 }
 
 TEST(MarkdownTable, HasARowForEachGroupAndEscapesBars) {

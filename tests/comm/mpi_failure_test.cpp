@@ -103,6 +103,18 @@ TEST(MpiMismatch, WithoutComparisonAnotherCountStillIsAnErrorOnEveryRank) {
           {.timeout_s = 1});
 }
 
+TEST(MpiMismatch, WithoutComparisonAShorterMessageIsAnError) {
+  // MPI itself takes a message that is shorter than its buffer for a success.
+  const std::string message = failure(
+      [](Communicator& comm) {
+        std::vector<float> x(comm.rank() == 1 ? 8 : 24);
+        comm.broadcast(view(x), 1, Stream::cpu(), "x");
+        comm.barrier();
+      },
+      {.timeout_s = kLimit});
+  expect_contains(message, "rank 1 sent a piece of 32 bytes where 96 were expected");
+}
+
 TEST(MpiTimeLimit, NamesOperationRankLimitAndWhoIsMissing) {
   for (const Check check : {Check::full, Check::hash}) {
     const std::string message = failure(

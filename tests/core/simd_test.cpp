@@ -1,4 +1,4 @@
-#include "core/cpu/simd.h"
+#include "dkfac/core/simd.h"
 
 #include <cmath>
 #include <cstring>

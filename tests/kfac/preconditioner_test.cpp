@@ -107,6 +107,27 @@ TEST(Preconditioner, AddsMicroBatchesUp) {
   EXPECT_FALSE(near(step_in_parts(options64(), 2), step_in_parts(options64(), 1), 1e-3));
 }
 
+TEST(Preconditioner, AcceptsARankWithoutSamples) {
+  const std::vector<double> x{1, 2, -1, 0.5, 3, 1}, dy{1, -1};
+  const auto run = [&](const std::shared_ptr<comm::Communicator>& comm) {
+    kfac::CurvatureOptions options = options64();
+    options.loss_reduction = kfac::LossReduction::sum;
+    kfac::Preconditioner preconditioner(comm, options);
+    const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 1});
+    const std::int64_t n = comm->rank() == 0 ? 2 : 0;
+    const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 2};
+    preconditioner.record_input(fc, view_of(x.data(), {n, 3}), Stream::cpu(), scale);
+    preconditioner.record_grad_output(fc, view_of(dy.data(), {n, 1}), Stream::cpu(), scale);
+    std::vector<double> g{1, 2, 3, 4};
+    const std::vector<kfac::LayerGrad> grads{
+        {fc, view_of(g.data(), {1, 3}), view_of(g.data() + 3, {1})}};
+    EXPECT_TRUE(preconditioner.step(grads).updated);
+    return g;
+  };
+  const std::vector<double> alone = run(comm::make_self());
+  comm::run_ranks(2, [&](auto comm) { EXPECT_EQ(run(comm), alone); });
+}
+
 TEST(Preconditioner, RefusesMoreRecordsThanMicroBatches) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
   const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});

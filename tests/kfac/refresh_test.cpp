@@ -25,7 +25,7 @@ CurvatureOptions options_of(InverseMethod method) {
 std::vector<LayerCurvature> make_layers(Context& ctx, const CurvatureOptions& options) {
   std::vector<LayerCurvature> layers;
   Random random(11);
-  for (const std::int64_t width : {5, 40, 3, 17}) {
+  for (const std::int64_t width : {5, 130, 3, 40}) {  // enough work to wake threads
     layers.push_back(make_layer_curvature(ctx, LinearSpec{.in = width, .out = width / 2}, options));
     for (Factor* factor : {&layers.back().a, &layers.back().g}) {
       Tensor x = Tensor::empty(ctx, {2 * factor->dim, factor->dim}, DType::f64);
@@ -69,10 +69,10 @@ TEST(Refresh, GivesTheSameBitsAtEveryNumberOfThreads) {
 }
 
 TEST(Refresh, TakesWideFactorsFirstWithAllThreads) {
-  // Only the factor of width 41 counts as wide; threaded LAPACK may round differently.
-  const std::vector<double> wide = refresh(InverseMethod::cholesky, 2, 40);
-  EXPECT_TRUE(testing::near(wide, refresh(InverseMethod::cholesky, 1, 40),
-                            100 * 41 * testing::eps<double>));
+  // Only the factor of width 131 counts as wide; threaded LAPACK may round differently.
+  const std::vector<double> wide = refresh(InverseMethod::cholesky, 2, 100);
+  EXPECT_TRUE(testing::near(wide, refresh(InverseMethod::cholesky, 1, 100),
+                            100 * 131 * testing::eps<double>));
 }
 
 TEST(Refresh, InvertsWithTheSplitDamping) {

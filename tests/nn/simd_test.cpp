@@ -1,4 +1,4 @@
-#include "nn/cpu/simd.h"
+#include "dkfac/core/simd.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ using namespace dkfac::testing;
 
 /// Restores the widest instructions at the end of a test.
 struct Restore {
-  ~Restore() { cpu::limit_simd(cpu::Simd::avx512); }
+  ~Restore() { dkfac::cpu::limit_simd(dkfac::cpu::Simd::avx512); }
 };
 
 void append(Context& ctx, std::vector<double>& all, ConstTensorView x) {
@@ -43,10 +43,10 @@ TEST(Simd, GivesTheSameBitsForEveryInstructionSet) {
   const Restore restore;
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const std::int64_t channels : {1, 6, 20, 67}) {
-      cpu::limit_simd(cpu::Simd::avx512);
+      dkfac::cpu::limit_simd(dkfac::cpu::Simd::avx512);
       const auto widest = results(dtype, channels);
-      for (const cpu::Simd level : {cpu::Simd::avx2, cpu::Simd::baseline}) {
-        cpu::limit_simd(level);
+      for (const dkfac::cpu::Simd level : {dkfac::cpu::Simd::avx2, dkfac::cpu::Simd::baseline}) {
+        dkfac::cpu::limit_simd(level);
         EXPECT_EQ(results(dtype, channels), widest) << dtype << ' ' << channels;
       }
     }
@@ -55,11 +55,11 @@ TEST(Simd, GivesTheSameBitsForEveryInstructionSet) {
 
 TEST(Simd, TheLimitHolds) {
   const Restore restore;
-  const cpu::Simd widest = cpu::simd_level();
-  cpu::limit_simd(cpu::Simd::baseline);
-  EXPECT_EQ(cpu::simd_level(), cpu::Simd::baseline);
-  cpu::limit_simd(cpu::Simd::avx512);
-  EXPECT_EQ(cpu::simd_level(), widest);
+  const dkfac::cpu::Simd widest = dkfac::cpu::simd_level();
+  dkfac::cpu::limit_simd(dkfac::cpu::Simd::baseline);
+  EXPECT_EQ(dkfac::cpu::simd_level(), dkfac::cpu::Simd::baseline);
+  dkfac::cpu::limit_simd(dkfac::cpu::Simd::avx512);
+  EXPECT_EQ(dkfac::cpu::simd_level(), widest);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"

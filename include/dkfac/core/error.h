@@ -52,10 +52,10 @@ template <class... Args>
 
 /// Throws InvalidArgument with the streamed arguments, which are evaluated only on failure.
 /// The first one names the operation: DKFAC_CHECK(n > 0, "[gemm] n is ", n, "; it must be > 0").
-#define DKFAC_CHECK(condition, ...)                                             \
-  do {                                                                          \
-    if (!(condition)) [[unlikely]]                                              \
-      throw ::dkfac::InvalidArgument(::dkfac::detail::concat(__VA_ARGS__));     \
+#define DKFAC_CHECK(condition, ...)                                         \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      throw ::dkfac::InvalidArgument(::dkfac::detail::concat(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace dkfac

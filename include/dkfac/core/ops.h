@@ -78,7 +78,8 @@ void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mir
 /// out[0] = trace of the packed matrix of width d, accumulated in f64. out: f64 or f32.
 void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 
-// --- convolution patches ---------------------------------------------------------------------------
+// --- convolution patches
+// ---------------------------------------------------------------------------
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
@@ -101,9 +102,9 @@ struct PatchSpec {
 
 /// patches[rows, width] of x (im2col). patches may have a row stride.
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches);
-/// Lower triangle of c = alpha * sum over patches of p p' + beta*c, p of width spec.width(), without
-/// holding all patches at once. c[d,d] has d = width, or d = width + 1: then p ends in a 1 (the
-/// bias), whose row of column sums is computed as such. The only entry of the conv factor.
+/// Lower triangle of c = alpha * sum over patches of p p' + beta*c, p of width spec.width(),
+/// without holding all patches at once. c[d,d] has d = width, or d = width + 1: then p ends in a 1
+/// (the bias), whose row of column sums is computed as such. The only entry of the conv factor.
 void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
                 TensorView c);
 /// The same for plain rows: lower triangle of c = alpha * [x 1]'[x 1] + beta*c for x[n,w], with

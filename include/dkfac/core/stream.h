@@ -25,7 +25,7 @@ class Stream {
     return {Device::cuda(device_index), nullptr, stream};
   }
   [[nodiscard]] Device device() const { return device_; }
-  [[nodiscard]] HostQueue* queue() const { return queue_; }     ///< Null unless a host queue.
+  [[nodiscard]] HostQueue* queue() const { return queue_; }      ///< Null unless a host queue.
   [[nodiscard]] CUstream_st* native() const { return native_; }  ///< Null unless CUDA.
 
   /// Blocks the host until all work submitted so far is done. Throws what that work threw.

@@ -58,8 +58,8 @@ class BasicTensorView {
       : data_(data), shape_(shape), strides_(strides), device_(device), dtype_(dtype) {}
   /// A mutable view converts to a const one, never the other way.
   template <class Other>
-    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
-  BasicTensorView(const BasicTensorView<Other>& o)  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+      BasicTensorView(const BasicTensorView<Other>& o)  // NOLINT(google-explicit-constructor)
       : BasicTensorView(o.raw(), o.dtype(), o.shape(), o.strides(), o.device()) {}
 
   [[nodiscard]] Void* raw() const { return data_; }

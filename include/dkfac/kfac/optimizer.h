@@ -72,8 +72,9 @@ struct SgdOptions {
   bool nesterov = false;
   /// L2 term added to the averaged gradient of weights; never on BatchNorm and biases. >= 0.
   double weight_decay = 0;
-  /// The buffer holds lr*gradient; when lr changes it is rescaled, v <- m (lr/lr_old) v + lr g,
-  /// which equals u <- m u + g, w <- w - lr u (Goyal et al. 2017, section 3).
+  /// v <- m (lr/lr_old) v + lr g, w <- w - v: a buffer of lr*gradient is rescaled when lr changes
+  /// (Goyal et al. 2017, section 3). Computed as the equal u <- m u + g, w <- w - lr u, which holds
+  /// at lr = 0 too. False: v <- m v + lr g.
   bool momentum_correction = true;
   LossReduction loss_reduction = LossReduction::local_mean;
   bool overlap = true;

@@ -91,8 +91,8 @@ std::string sentence(const Comparison& comparison) {
 std::string comparison_table(const Comparison& comparison) {
   const Table table = table_of(comparison, Dash::en);
   std::string out = "<table class=\"main\"><thead><tr>";
-  for (const std::string& head : table.heads) {
-    out += "<th scope=\"col\">" + with_units(escape(head)) + "</th>";
+  for (const Head& head : table.heads) {
+    out += "<th scope=\"col\">" + with_units(escape(head.line())) + "</th>";
   }
   out += "</tr></thead>\n<tbody>\n";
   for (std::size_t r = 0; r < table.rows.size(); ++r) {
@@ -100,7 +100,7 @@ std::string comparison_table(const Comparison& comparison) {
                        escape(table.rows[r].front().text));
     for (std::size_t c = 1; c < table.rows[r].size(); ++c) {
       const Cell& cell = table.rows[r][c];
-      out += fmt::format("<td data-head=\"{}\"{}>{}</td>", escape(table.heads[c]),
+      out += fmt::format("<td data-head=\"{}\"{}>{}</td>", escape(table.heads[c].line()),
                          cell.best ? " class=\"best\"" : "", escape(cell.text));
     }
     out += "</tr>\n";

@@ -25,6 +25,21 @@ std::string runs_text(const GroupSummary& group) {
 /// A star marks what is best; a table of one line has nothing to mark.
 std::string starred(const Cell& cell) { return cell.best ? cell.text + " *" : cell.text; }
 
+std::vector<Head> heads_of(std::optional<double> target) {
+  // "5 of 5" reached tells the number of runs as well.
+  std::vector<Head> out{{"", "configuration", true}, {"", "runs", !target}};
+  if (target) {
+    for (const char* what : {"reached", "epochs to", "seconds to"}) {
+      out.push_back({what, percent_target(*target), true});
+    }
+  }
+  out.push_back({"final", "accuracy, %", true});
+  out.push_back({"best", "accuracy, %", false});
+  out.push_back({"ms per", "step", true});
+  out.push_back({"step", "ratio", true});
+  return out;
+}
+
 std::string pad(std::string text, std::size_t width, bool left) {
   const std::string spaces(width - std::min(width, width_of(text)), ' ');
   return left ? text + spaces : spaces + text;
@@ -34,16 +49,7 @@ std::string pad(std::string text, std::size_t width, bool left) {
 
 Table table_of(const Comparison& comparison, Dash dash) {
   Table out;
-  out.heads = {"configuration", "runs"};
-  if (comparison.target) {
-    const std::string target = percent_target(*comparison.target);
-    for (const char* what : {"reached ", "epochs to ", "seconds to "}) {
-      out.heads.push_back(what + target);
-    }
-  }
-  for (const char* head : {"final accuracy, %", "best accuracy, %", "ms per step", "step ratio"}) {
-    out.heads.emplace_back(head);
-  }
+  out.heads = heads_of(comparison.target);
   const bool contest = comparison.groups.size() > 1;
   for (const GroupSummary& group : comparison.groups) {
     std::vector<Cell> row{{group.name}, {runs_text(group)}};
@@ -66,22 +72,25 @@ Table table_of(const Comparison& comparison, Dash dash) {
 
 std::string text_table(const Comparison& comparison) {
   const Table table = table_of(comparison, Dash::plain);
-  std::vector<std::size_t> widths;
+  std::vector<std::size_t> columns, widths;
   for (std::size_t c = 0; c < table.heads.size(); ++c) {
-    std::size_t width = width_of(table.heads[c]);
+    const Head& head = table.heads[c];
+    std::size_t width = std::max(width_of(head.top), width_of(head.bottom));
     for (const auto& row : table.rows) width = std::max(width, width_of(starred(row[c])));
     widths.push_back(width);
+    if (head.in_terminal) columns.push_back(c);
   }
   std::string out = comparison.caption.empty() ? "" : comparison.caption + "\n\n";
   const auto line = [&](const auto& text_of) {
     std::string text;
-    for (std::size_t c = 0; c < widths.size(); ++c) {
+    for (const std::size_t c : columns) {
       text += (c > 0 ? "  " : "") + pad(text_of(c), widths[c], c == 0);
     }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
   };
-  line([&](std::size_t c) { return table.heads[c]; });
+  line([&](std::size_t c) { return table.heads[c].top; });
+  line([&](std::size_t c) { return table.heads[c].bottom; });
   line([&](std::size_t c) { return std::string(widths[c], '-'); });
   for (const auto& row : table.rows) {
     line([&](std::size_t c) { return starred(row[c]); });
@@ -100,7 +109,7 @@ std::string markdown_table(const Comparison& comparison) {
     return out;
   };
   std::string out = "|";
-  for (const std::string& head : table.heads) out += " " + cell_text(head) + " |";
+  for (const Head& head : table.heads) out += " " + cell_text(head.line()) + " |";
   out += "\n|";
   for (std::size_t c = 0; c < table.heads.size(); ++c) out += c == 0 ? "---|" : "---:|";
   for (const auto& row : table.rows) {

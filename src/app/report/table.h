@@ -13,9 +13,15 @@ struct Cell {
   std::string text;
   bool best = false;
 };
+/// A head of one line or two. A terminal has no room for every column.
+struct Head {
+  std::string top, bottom;
+  bool in_terminal = true;
+  [[nodiscard]] std::string line() const { return top.empty() ? bottom : top + " " + bottom; }
+};
 /// The comparison as cells; the first column is the name of the group.
 struct Table {
-  std::vector<std::string> heads;
+  std::vector<Head> heads;
   std::vector<std::vector<Cell>> rows;
 };
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);

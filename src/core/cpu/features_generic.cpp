@@ -1,5 +1,6 @@
+#include "dkfac/core/simd.h"
+
 #include "core/cpu/library_info.h"
-#include "core/cpu/simd.h"
 
 namespace dkfac::cpu {
 

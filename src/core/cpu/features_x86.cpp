@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <atomic>
 
+#include "dkfac/core/simd.h"
+
 #include "core/cpu/library_info.h"
-#include "core/cpu/simd.h"
 
 namespace dkfac::cpu {
 namespace {

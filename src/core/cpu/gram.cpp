@@ -2,12 +2,12 @@
 #include <cstdint>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/parallel.h"
 
 #include "core/backend.h"
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cpu/offset_gram.h"
-#include "core/cpu/parallel.h"
 #include "core/cpu/patches.h"
 #include "core/cpu/workers.h"
 

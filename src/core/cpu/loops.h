@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <tuple>
 
+#include "dkfac/core/parallel.h"
 #include "dkfac/core/tensor_view.h"
-
-#include "core/cpu/parallel.h"
 
 /// How elementwise loops walk over views of one shape and any strides.
 namespace dkfac::cpu {

@@ -1,7 +1,8 @@
 #include "core/cpu/matrix.h"
 
+#include "dkfac/core/parallel.h"
+
 #include "core/backend_linalg.h"
-#include "core/cpu/parallel.h"
 
 namespace dkfac::cpu {
 namespace {

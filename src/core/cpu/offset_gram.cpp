@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "dkfac/core/parallel.h"
+
 #include "core/backend.h"
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cpu/offset_sums.h"
-#include "core/cpu/parallel.h"
 #include "core/cpu/workers.h"
 
 namespace dkfac::cpu {

@@ -2,8 +2,9 @@
 
 #include <array>
 
+#include "dkfac/core/parallel.h"
+
 #include "core/backend_linalg.h"
-#include "core/cpu/parallel.h"
 
 namespace dkfac::reference {
 namespace {

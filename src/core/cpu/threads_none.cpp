@@ -2,9 +2,8 @@
 #include <thread>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
-
-#include "core/cpu/parallel.h"
 
 namespace dkfac {
 

@@ -1,9 +1,8 @@
 #include <omp.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
-
-#include "core/cpu/parallel.h"
 
 namespace dkfac {
 

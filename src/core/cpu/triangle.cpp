@@ -2,9 +2,10 @@
 #include <atomic>
 #include <cmath>
 
+#include "dkfac/core/parallel.h"
+
 #include "core/backend.h"
 #include "core/cpu/element.h"
-#include "core/cpu/parallel.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {

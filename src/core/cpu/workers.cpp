@@ -3,8 +3,9 @@
 #include <exception>
 #include <mutex>
 
+#include "dkfac/core/parallel.h"
+
 #include "core/context_impl.h"
-#include "core/cpu/parallel.h"
 
 namespace dkfac::cpu {
 

@@ -14,7 +14,7 @@ namespace {
 template <class T, class F>
 void map(std::int64_t n, T* y, const F& f) {
   parallel_for(n, kGrain, [=](std::int64_t begin, std::int64_t end) {
-    vectorized([=] {
+    dkfac::cpu::vectorized([=] {
 #pragma GCC ivdep
       for (std::int64_t i = begin; i < end; ++i) y[i] = f(i);
     });

@@ -120,7 +120,8 @@ void group_sums(Context& ctx, const NormShape& s, const Lines& lines, const Make
     for (std::int64_t part = begin; part < end; ++part) {
       const auto term = make_term(part / lines.chunks);
       double* u = partial + part * 2 * lines.width;
-      vectorized([&] { chunk_sums<T>(lines, part % lines.chunks, term, u, u + lines.width); });
+      dkfac::cpu::vectorized(
+          [&] { chunk_sums<T>(lines, part % lines.chunks, term, u, u + lines.width); });
     }
   });
   std::fill_n(result_u, s.groups * s.channels, 0.0);
@@ -146,7 +147,7 @@ void map_lines(const NormShape& s, const Lines& lines, const MakeMap& make_map, 
       T* out = y + group * group_size;
       const std::int64_t first = std::max(begin - group * units, std::int64_t{0});
       const std::int64_t last = std::min(end - group * units, units);
-      vectorized([&] {
+      dkfac::cpu::vectorized([&] {
         for (std::int64_t unit = first; unit < last; ++unit) {
           const std::int64_t start = unit * lines.width, left = group_size - start;
           const std::int64_t length = left < lines.width ? left : lines.width;

@@ -2,15 +2,10 @@
 
 #include <cstdint>
 
+#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 
 namespace dkfac::nn::cpu {
-
-using RangeBody = void (*)(const void* state, std::int64_t begin, std::int64_t end);
-
-/// body over `parts` consecutive pieces of [0, count), on the calling thread's OpenMP threads (one
-/// after the other in a build without OpenMP). The body must not throw.
-void run_ranges(std::int64_t count, std::int64_t parts, RangeBody body, const void* state);
 
 /// Elements that are worth a thread of their own, for loops that touch each of them once.
 inline constexpr std::int64_t kGrain = 16384;
@@ -23,12 +18,9 @@ void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
   const std::int64_t most = grain > 0 ? count / grain : count;
   const std::int64_t parts = most < threads() ? most : threads();
   if (parts <= 1) return body(std::int64_t{0}, count);
-  run_ranges(
-      count, parts,
-      [](const void* state, std::int64_t begin, std::int64_t end) {
-        (*static_cast<const Body*>(state))(begin, end);
-      },
-      &body);
+  dkfac::cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
+    body(count * part / parts, count * (part + 1) / parts);
+  });
 }
 
 /// Indices worth a thread when each stands for `work` elements.

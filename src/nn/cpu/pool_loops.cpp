@@ -14,7 +14,7 @@ namespace {
 template <class Body>
 void for_images(const PoolShape& s, const Body& body) {
   parallel_for(s.n, grain_of(s.h * s.w * s.c), [&](std::int64_t begin, std::int64_t end) {
-    vectorized([&] {
+    dkfac::cpu::vectorized([&] {
       for (std::int64_t image = begin; image < end; ++image) body(image);
     });
   });
@@ -221,7 +221,7 @@ void global_average_backward(std::int64_t n, std::int64_t positions, std::int64_
     T* to = dx.data<T>();
     const T share = T{1} / static_cast<T>(positions);
     parallel_for(n * positions, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
-      vectorized([=] {
+      dkfac::cpu::vectorized([=] {
         for (std::int64_t row = begin; row < end; ++row) {
           const T* grad = from + row / positions * c;
 #pragma GCC ivdep

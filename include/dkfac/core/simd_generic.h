@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/cpu/simd.h"
+#include "dkfac/core/simd.h"
 
 namespace dkfac::cpu {
 
