@@ -46,10 +46,14 @@ void rebuild(Context& ctx, const CurvatureOptions& options, RefreshTask& task) {
   Scratch scratch(ctx);
   const TensorView square = scratch.take(factor.inverse.shape(), options.dtype);
   const TensorView values = eigen ? scratch.take({factor.dim}, options.dtype) : TensorView{};
-  if (eigen)
+  if (eigen) {
     decompose_factor(ctx, factor.average, square, values, view_of(&info, {1}));
-  else
+  } else if (task.zero) {
+    ops::fill(ctx, square, 0);
+    ops::add_diagonal(ctx, square, 1 / task.shift);
+  } else {
     invert_factor(ctx, factor.average, task.shift, square, view_of(&info, {1}));
+  }
   task.good = info == 0;
   if (!task.good) return;
   ops::copy(ctx, square, factor.inverse);
@@ -63,8 +67,8 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
                        std::vector<RefreshTask>& tasks) {
   const DampingSplit split = split_damping(options.damping, trace_of(ctx, layer.a), layer.a.dim,
                                            trace_of(ctx, layer.g), layer.g.dim);
-  tasks.push_back({&layer.a, split.a, false});
-  tasks.push_back({&layer.g, split.g, false});
+  tasks.push_back({.factor = &layer.a, .shift = split.a, .zero = split.zero});
+  tasks.push_back({.factor = &layer.g, .shift = split.g, .zero = split.zero});
 }
 
 void RefreshWorkers::run(const CurvatureOptions& options, std::span<RefreshTask> tasks,
