@@ -76,8 +76,8 @@ DampingSplit split_damping(double lambda, double trace_a, std::int64_t dim_a, do
   const double pi = std::sqrt(trace_a / static_cast<double>(dim_a)) /
                     std::sqrt(trace_g / static_cast<double>(dim_g));
   // Also false for the NaN of a negative trace or of 0/0.
-  if (!(pi > 0 && std::isfinite(pi))) return {root, root};
-  return {pi * root, root / pi};
+  if (!(pi > 0 && std::isfinite(pi))) return {root, root, trace_a <= 0 || trace_g <= 0};
+  return {pi * root, root / pi, false};
 }
 
 void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorView inverse,

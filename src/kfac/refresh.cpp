@@ -67,8 +67,8 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
                        std::vector<RefreshTask>& tasks) {
   const DampingSplit split = split_damping(options.damping, trace_of(ctx, layer.a), layer.a.dim,
                                            trace_of(ctx, layer.g), layer.g.dim);
-  tasks.push_back({.factor = &layer.a, .shift = split.a, .zero = split.zero});
-  tasks.push_back({.factor = &layer.g, .shift = split.g, .zero = split.zero});
+  tasks.push_back({&layer.a, split.a, split.zero, false});
+  tasks.push_back({&layer.g, split.g, split.zero, false});
 }
 
 void RefreshWorkers::run(const CurvatureOptions& options, std::span<RefreshTask> tasks,

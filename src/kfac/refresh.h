@@ -13,6 +13,7 @@ namespace dkfac::kfac {
 struct RefreshTask {
   Factor* factor = nullptr;
   double shift = 0;   ///< On the diagonal; unused by the eigen path.
+  bool zero = false;  ///< The layer's curvature is zero: the inverse is I/shift.
   bool good = false;  ///< Result: the inverse is new; else the old one stays.
 };
 

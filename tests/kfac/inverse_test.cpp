@@ -104,7 +104,9 @@ TEST(SplitDamping, FallsBackToTheRootWhereATraceIsNotPositive) {
     const DampingSplit split = split_damping(0.25, ta, 3, tg, 2);
     EXPECT_EQ(split.a, 0.5) << ta << " " << tg;
     EXPECT_EQ(split.g, 0.5) << ta << " " << tg;
+    EXPECT_EQ(split.zero, ta <= 0 || tg <= 0) << ta << " " << tg;
   }
+  EXPECT_FALSE(split_damping(0.25, 1, 3, 1e-300, 2).zero);
   EXPECT_THROW((void)split_damping(0, 1, 1, 1, 1), InvalidArgument);
   EXPECT_THROW((void)split_damping(kNan, 1, 1, 1, 1), InvalidArgument);
   EXPECT_THROW((void)split_damping(1, 1, 0, 1, 1), InvalidArgument);

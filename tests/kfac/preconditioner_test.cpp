@@ -44,6 +44,34 @@ TEST(Preconditioner, GivesTheSameWeightsWithStatisticsAtIntervals) {
   EXPECT_FALSE(near(train_ranks_preconditioned(1, options64()), alone, 1e-6));
 }
 
+/// One layer of identity-like data whose inputs and output gradients are scaled; dW comes back.
+std::vector<double> precondition_scaled(kfac::InverseMethod method, double input, double output) {
+  kfac::CurvatureOptions options = options64();
+  options.damping = 0.25;
+  options.inverse = method;
+  kfac::Preconditioner preconditioner(comm::make_self(), options);
+  const auto layer =
+      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+  const std::vector<double> x{input, 0, 0, input}, dy{output, 0, 0, output};
+  preconditioner.record_input(layer, view_of(x.data(), {2, 2}));
+  preconditioner.record_grad_output(layer, view_of(dy.data(), {2, 2}));
+  std::vector<double> dw{1, 2, 3, 4};
+  const std::vector<kfac::LayerGrad> grads{{layer, view_of(dw.data(), {2, 2}), {}}};
+  EXPECT_TRUE(preconditioner.step(grads).updated);
+  return dw;
+}
+
+TEST(Preconditioner, DividesByTheDampingWhereAFactorIsZero) {
+  using enum kfac::InverseMethod;
+  const std::vector<double> expected{4, 8, 12, 16};
+  for (const kfac::InverseMethod method : {cholesky, eigen}) {
+    for (const auto& [input, output] : {std::pair(0.0, 1.0), {1.0, 0.0}, {0.0, 0.0}})
+      EXPECT_TRUE(near(precondition_scaled(method, input, output), expected, 4 * eps<double>))
+          << input << " " << output;
+    EXPECT_FALSE(near(precondition_scaled(method, 1, 1), expected, 0.1));
+  }
+}
+
 TEST(Preconditioner, OverlapChangesNoBit) {
   kfac::CurvatureOptions blocking = options64();
   blocking.overlap = false;

@@ -98,7 +98,7 @@ TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
   ops::fill(ctx, layer.a.inverse, 7);
   ops::fill(ctx, layer.a.average, -4);  // not positive definite
   ops::fill(ctx, layer.g.average, 1);
-  std::vector<RefreshTask> tasks{{&layer.a, 0.1, false}, {&layer.g, 0.1, false}};
+  std::vector<RefreshTask> tasks{{&layer.a, 0.1, false, false}, {&layer.g, 0.1, false, false}};
   RefreshWorkers(ctx).run(options, tasks);
   EXPECT_FALSE(tasks[0].good);
   EXPECT_FALSE(layer.a.good);

@@ -17,10 +17,12 @@ namespace dkfac::kfac {
 /// Diagonal shifts of the two factors.
 struct DampingSplit {
   double a = 0, g = 0;
+  /// A factor has a zero trace, so it is zero, and with it A (x) G: the inverses of both are
+  /// I/sqrt(lambda), which gives U = dW/lambda, the exact answer.
+  bool zero = false;
 };
 /// pi-split Tikhonov: a = pi*sqrt(lambda), g = sqrt(lambda)/pi, pi^2 = (tr A/dim A)/(tr G/dim G)
-/// (SP-NGD eq. 12). With a zero (or not positive) trace both are sqrt(lambda), so that a zero
-/// factor gives U = dW/lambda when the other is zero too.
+/// (SP-NGD eq. 12). With a zero (or not positive) trace both are sqrt(lambda) and `zero` is set.
 [[nodiscard]] DampingSplit split_damping(double lambda, double trace_a, std::int64_t dim_a,
                                          double trace_g, std::int64_t dim_g);
 

@@ -19,6 +19,8 @@ template <class T>
 constexpr std::int64_t kCols = 32 / static_cast<std::int64_t>(sizeof(T));
 constexpr std::int64_t kDepth = 256;
 constexpr std::int64_t kWidth = 256;
+// Multiplications that are worth a thread: some tenths of a millisecond.
+constexpr std::int64_t kProducts = std::int64_t{1} << 22;
 
 /// b[depth, width] as strips of kCols columns, each stored row after row and padded with zeros.
 template <class T>
@@ -92,7 +94,7 @@ void multiply_add(Context& ctx, std::int64_t m, std::int64_t n, std::int64_t k, 
     for (std::int64_t p0 = 0; p0 < k; p0 += kDepth) {
       const std::int64_t depth = std::min(kDepth, k - p0);
       pack_b(b.block(p0, j0), depth, width, packed);
-      const std::int64_t grain = std::max<std::int64_t>(cpu::kGrain / width, 64);
+      const std::int64_t grain = std::max<std::int64_t>(kProducts / (width * depth), 64);
       cpu::parallel_ranges(m, grain, [&](std::int64_t begin, std::int64_t end) {
         multiply_rows(begin, end, width, depth, alpha, a.block(0, p0), packed, c.block(0, j0), part,
                       j0);
