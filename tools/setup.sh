@@ -8,7 +8,7 @@ packages=(
   libopenblas-openmp-dev libdnnl-dev                      # fast CPU backend
   libopenmpi-dev openmpi-bin                              # ranks
   zlib1g-dev libcli11-dev libtomlplusplus-dev             # data, program
-  nlohmann-json3-dev libspdlog-dev libfmt-dev
+  nlohmann-json3-dev libfmt-dev
   libgtest-dev libeigen3-dev                              # tests
   git python3 clang-format-14
 )
