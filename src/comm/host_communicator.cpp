@@ -1,17 +1,12 @@
 #include "comm/host_communicator.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
+
+#include "comm/backoff.h"
 
 namespace dkfac::comm {
 
 namespace {
-
-/// A wait polls at once for short collectives, then offers its core, then sleeps in between.
-constexpr int kBusyPolls = 16;
-constexpr int kEagerPolls = 4000;
-constexpr std::chrono::microseconds kPollInterval{50};
 
 std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts) {
   std::vector<std::int64_t> offsets{0};
@@ -58,14 +53,8 @@ void HostCommunicator::run(std::unique_ptr<HostTask> task) {
   settle_before(*inline_queue_);
   last_queue_ = inline_queue_;
   const HostQueue::Ticket ticket = inline_queue_->submit(std::move(task));
-  for (int polls = 0; !inline_queue_->done(ticket); ++polls) {
-    inline_queue_->progress();
-    if (polls >= kEagerPolls) {
-      std::this_thread::sleep_for(kPollInterval);
-    } else if (polls >= kBusyPolls) {
-      std::this_thread::yield();
-    }
-  }
+  Backoff backoff;
+  while (!inline_queue_->done(ticket)) backoff.step([&] { inline_queue_->progress(); });
 }
 
 void HostCommunicator::submit(HostCall call, const Stream& stream) {

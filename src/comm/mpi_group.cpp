@@ -7,6 +7,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/backoff.h"
 #include "comm/deadline.h"
 #include "comm/mpi_error.h"
 
@@ -26,14 +27,15 @@ MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
   check_mpi(MPI_Comm_idup(comm, &copy, &request), "MPI_Comm_idup");
   Deadline deadline(limit_s);
   deadline.start();
-  for (int done = 0;;) {
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Comm_idup");
-    if (done != 0) break;
-    if (deadline.passed()) {
+  Backoff backoff;
+  for (int done = 0; done == 0;) {
+    backoff.step([&] {
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Comm_idup");
+    });
+    if (done == 0 && deadline.passed()) {
       throw CommError(detail::concat("[make_mpi] the ranks did not meet within ", limit_s,
                                      " s (timeout_s); every rank has to make the communicator"));
     }
-    std::this_thread::yield();
   }
   check_mpi(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   return copy;

@@ -99,6 +99,16 @@ TEST(HtmlReport, EscapesEveryTextThatComesFromOutside) {
   EXPECT_EQ(Markup(svg_curves(groups, summarize(groups, 0.9))).problem(), "");
 }
 
+TEST(HtmlReport, SaysInTheFirstSentenceThatRangesOverlap) {
+  const auto text_of = [](double low, double high) {
+    const std::vector<RunGroup> groups{fake_group("a", {{0.90}, {0.92}}),
+                                       fake_group("b", {{low}, {high}})};
+    return Markup(page(groups, {})).text();
+  };
+  EXPECT_TRUE(contains(text_of(0.85, 0.90), "its range overlaps with that of b"));
+  EXPECT_FALSE(contains(text_of(0.85, 0.89), "accuracy (91.00 [90.00–92.00] %; its range"));
+}
+
 TEST(HtmlReport, MarksTheBestOfEachColumn) {
   const std::string html = page(three_groups(), 0.9);
   EXPECT_TRUE(std::regex_search(html, std::regex("<td data-head=\"epochs to 90 %\" class=\"best\">"

@@ -25,7 +25,7 @@ bool overlap(const Spread& a, const Spread& b) {
 
 std::optional<Finding> find(const Comparison& comparison, const Respect& respect) {
   if (respect.ranked.empty()) return std::nullopt;
-  Finding out{respect.what, respect.claim, respect.claim_plural, {}, {}, {}};
+  Finding out{respect.what, respect.claim, respect.claim_plural, {}, {}, {}, {}};
   const GroupSummary& first = comparison.groups[respect.ranked.front().group];
   const Spread& best = respect.spread(first);
   out.value = respect.text(best);
@@ -36,9 +36,10 @@ std::optional<Finding> find(const Comparison& comparison, const Respect& respect
       continue;
     }
     const Spread& other = respect.spread(group);
+    if (overlap(best, other)) out.overlaps = group.name;
     out.next = fmt::format("{} with {} ({}{})", group.name, respect.text(other),
                            respect.difference(best.mean, other.mean),
-                           overlap(best, other) ? "; the ranges over seeds overlap" : "");
+                           out.overlaps.empty() ? "" : "; the ranges over seeds overlap");
     break;
   }
   return out;

@@ -15,7 +15,8 @@ struct Finding {
   std::string claim, claim_plural;   ///< "reaches 90 % test accuracy in the fewest epochs"
   std::vector<std::size_t> winners;  ///< Indices into Comparison::groups.
   std::string value;                 ///< The winners', with unit.
-  std::string next;  ///< "sgd with 8.2 epochs (1.9 times as many)"; empty when all are winners.
+  std::string overlaps;  ///< Who comes next, if the ranges over seeds overlap; else empty.
+  std::string next;      ///< "sgd with 8.2 epochs (1.9 times as many)"; empty when all are winners.
 };
 [[nodiscard]] std::vector<Finding> findings(const Comparison& comparison, Dash dash);
 /// What must be known beside the winners: targets missed, failures, a single seed.

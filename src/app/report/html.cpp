@@ -81,8 +81,11 @@ std::string sentence(const Comparison& comparison) {
     for (const std::size_t i : finding.winners) winners.push_back(comparison.groups[i].name);
     if (winners != names) flush();
     names = std::move(winners);
-    claims.push_back(fmt::format(
-        "{} ({})", names.size() == 1 ? finding.claim : finding.claim_plural, finding.value));
+    const std::string doubt =
+        finding.overlaps.empty() ? "" : "; its range overlaps with that of " + finding.overlaps;
+    claims.push_back(fmt::format("{} ({}{})",
+                                 names.size() == 1 ? finding.claim : finding.claim_plural,
+                                 finding.value, doubt));
   }
   flush();
   return out.empty() ? out : "<p class=\"lead\">" + out + ".</p>\n";

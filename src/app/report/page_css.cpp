@@ -37,7 +37,7 @@ thead th{font-weight:600;color:var(--soft);font-size:12.5px;line-height:1.3;vert
 tbody th{font-weight:600;min-width:11em;overflow-wrap:anywhere}
 td{white-space:nowrap}
 td.best{background:var(--best);color:var(--best-ink);font-weight:650}
-.settings th,.settings td{text-align:left;white-space:normal}
+.settings th,.settings td{text-align:left;white-space:normal;padding:3px 10px}
 .wide{overflow-x:auto;margin-bottom:10px}
 .note{color:var(--soft);font-size:13px;margin-top:8px}
 .legend{display:flex;flex-wrap:wrap;gap:4px 22px;margin:4px 0 10px;font-size:14px}
