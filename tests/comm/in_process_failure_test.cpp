@@ -13,7 +13,7 @@ namespace dkfac::comm::testing {
 
 namespace {
 
-constexpr double kLimit = 1.5;  ///< Seconds; long for what must not wait at all.
+constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
 
 /// Runs body on every rank and returns what it threw there, by rank; every rank has to throw.
 std::vector<std::string> failures(int size, const Body& body, double limit_s = kLimit) {
@@ -121,9 +121,9 @@ TEST(TimeLimit, NamesOperationRankLimitAndWhoIsMissing) {
         }
         reduce(comm, 8, "late");
       },
-      0.2);
+      1);
   expect_all_contain(messages, "[all_reduce(sum)] rank ");
-  expect_all_contain(messages, "waited 0.2 s");
+  expect_all_contain(messages, "waited 1 s");
   expect_all_contain(messages, "#1 all_reduce(sum) f32 x 8 'late'; rank 1 has not arrived");
 }
 
@@ -133,11 +133,11 @@ TEST(TimeLimit, CountsFromTheFirstAdvanceNotFromTheCall) {
               const OwnedStream stream(Device::cpu());
               std::vector<float> x(8, 1);
               comm->all_reduce(view(x), ReduceOp::sum, stream);
-              std::this_thread::sleep_for(std::chrono::milliseconds(400));
+              std::this_thread::sleep_for(std::chrono::milliseconds(1200));
               stream.view().synchronize();
               EXPECT_EQ(x, std::vector<float>(8, 2));
             },
-            {.timeout_s = 0.3});
+            {.timeout_s = 1});
 }
 
 TEST(Leaving, AMissingCallAtTheEndIsNamedAtOnce) {
