@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/threads.h"
 
 #include "support/each_backend.h"
 #include "support/near.h"
@@ -45,14 +46,17 @@ TEST_P(Gemm, IsExactOnIntegersForEverySizeAndTransposition) {
   }
 }
 
-TEST_P(Gemm, IsExactOnIntegersPastOneCacheBlock) {
+TEST_P(Gemm, IsExactOnIntegersPastOneCacheBlockOnAnyNumberOfThreads) {
   Random random(2);
   const Dense a = testing::random_integers(257, 600, random);
   const Dense b = testing::random_integers(600, 300, random);
-  for (const Trans ta : kBoth) {
-    Padded pa = stored(dtype(), ta, a), pb = stored(dtype(), ta, b), pc(dtype(), 257, 300);
-    ops::gemm(ctx, ta, ta, 1, pa.view(), pb.view(), 0, pc.view());
-    EXPECT_EQ(pc.values().data, testing::multiply(a, b).data);
+  for (const int count : {1, 2, 3}) {
+    set_threads(count);
+    for (const Trans ta : kBoth) {
+      Padded pa = stored(dtype(), ta, a), pb = stored(dtype(), ta, b), pc(dtype(), 257, 300);
+      ops::gemm(ctx, ta, ta, 1, pa.view(), pb.view(), 0, pc.view());
+      EXPECT_EQ(pc.values().data, testing::multiply(a, b).data) << count;
+    }
   }
 }
 

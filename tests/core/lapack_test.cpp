@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/threads.h"
 
 #include "support/each_backend.h"
 #include "support/matrices.h"
@@ -69,6 +70,18 @@ TEST_P(Cholesky, InvertsMinMatrices) {
     ASSERT_EQ(potri(a), 0);
     EXPECT_EQ(lower_of(a).data, testing::lower(known.inverse).data) << n;
     EXPECT_TRUE(a.upper_untouched()) << n;
+  }
+}
+
+TEST_P(Cholesky, InvertsOnAnyNumberOfThreads) {
+  const KnownSpd known = testing::min_matrix(300);
+  for (const int count : {2, 3}) {
+    set_threads(count);
+    Padded a = Padded::lower(dtype(), known.a);
+    ASSERT_EQ(potrf(a), 0);
+    ASSERT_EQ(potri(a), 0);
+    EXPECT_EQ(lower_of(a).data, testing::lower(known.inverse).data) << count;
+    EXPECT_TRUE(a.upper_untouched()) << count;
   }
 }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/threads.h"
 
 #include "support/each_backend.h"
 #include "support/near.h"
@@ -57,6 +58,21 @@ TEST_P(Syrk, OfNoRowsOnlyScales) {
   Padded narrow(dtype(), 7, 0), none(dtype(), 0, 0);
   ops::syrk(ctx, 1, narrow.view(), 0, none.view());
   EXPECT_TRUE(none.gaps_untouched());
+}
+
+TEST_P(Syrk, IsExactOnIntegersOnAnyNumberOfThreads) {
+  Random random(6);
+  for (const std::int64_t d : {40, 300}) {
+    const Dense x = testing::random_integers(500, d, random);
+    const Dense expected = square(1, x, 0, {});
+    for (const int count : {1, 2, 3}) {
+      set_threads(count);
+      Padded px(dtype(), x), pc(dtype(), d, d);
+      ops::syrk(ctx, 1, px.view(), 0, pc.view());
+      EXPECT_EQ(testing::lower(pc.values()).data, expected.data) << d << " " << count;
+      EXPECT_TRUE(pc.upper_untouched());
+    }
+  }
 }
 
 TEST_P(Syrk, StaysWithinRoundingOverManyRows) {

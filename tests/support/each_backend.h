@@ -21,7 +21,8 @@ inline std::string name_of_case(const ::testing::TestParamInfo<BackendCase>& inf
          std::string(name_of(info.param.dtype));
 }
 
-/// A test with a context `ctx` of its backend.
+/// A test with a context `ctx` of its backend. One thread, so that thousands of small calls do not
+/// wait for each other on a busy machine; tests of threads set their number.
 class EachBackend : public ::testing::TestWithParam<BackendCase> {
  protected:
   [[nodiscard]] DType dtype() const { return GetParam().dtype; }
@@ -29,7 +30,7 @@ class EachBackend : public ::testing::TestWithParam<BackendCase> {
     return dtype() == DType::f64 ? std::numeric_limits<double>::epsilon()
                                  : static_cast<double>(std::numeric_limits<float>::epsilon());
   }
-  Context ctx{Device::cpu(), {.backend = GetParam().backend}};
+  Context ctx{Device::cpu(), {.backend = GetParam().backend, .threads = 1}};
 };
 
 }  // namespace dkfac::testing
