@@ -1,6 +1,7 @@
 #include "dkfac/nn/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <gtest/gtest.h>
 
@@ -86,30 +87,34 @@ TEST(Model, ItsGradientsMatchDifferencesOfTheLoss) {
                        .batch_norm_groups = 2,
                        .dtype = DType::f64};
   const auto model = make_model(ctx, options);
-  const Tensor x = random_tensor(ctx, Shape{4, 12, 16, 2}, DType::f64, 1);
-  const std::vector<std::int32_t> labels{0, 1, 2, 3};
-  Tensor grad = Tensor::empty(ctx, Shape{4, 4}, DType::f64);
+  // Six values per group even where BatchNorm sees [n,c]: two would always become -1 and 1.
+  const Tensor x = random_tensor(ctx, Shape{12, 12, 16, 2}, DType::f64, 1);
+  const std::vector<std::int32_t> labels{0, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0};
+  Tensor grad = Tensor::empty(ctx, Shape{12, 4}, DType::f64);
   const auto loss = [&](TensorView g) {
     return softmax_cross_entropy(ctx, model->forward(ctx, x, Mode::train), labels, 0.1, 1, g).loss;
   };
-  loss(grad);
+  const double here = loss(grad);
   model->backward(ctx, grad);
   const auto analytic = values(ctx, model->gradients());
   double* weights = model->parameters().data<double>();
-  Random random(5);
+  const double step = 1e-6;
+  Random random(3);
   std::vector<double> numeric, expected;
-  for (int k = 0; k < 200; ++k) {
+  for (int k = 0; k < 80; ++k) {
     const auto i = random.below(analytic.size());
-    const double before = weights[i], step = 1e-6;
+    const double before = weights[i];
     weights[i] = before + step;
-    const double above = loss({});
+    const double above = loss({}) - here;
     weights[i] = before - step;
-    const double below = loss({});
+    const double below = here - loss({});
     weights[i] = before;
-    numeric.push_back((above - below) / (2 * step));
+    // Where ReLU or a maximum has a kink within the step, the slopes to both sides differ.
+    if (std::abs(above - below) > 1e-3 * step) continue;
+    numeric.push_back((above + below) / (2 * step));
     expected.push_back(analytic[i]);
   }
-  // Kinks of ReLU and pooling may lie within a step; the seed is one where they do not.
+  EXPECT_GT(numeric.size(), 70U);
   EXPECT_TRUE(near(numeric, expected, 1e-6));
 }
 
