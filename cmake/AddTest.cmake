@@ -4,7 +4,9 @@
 # number in the list (as NAME.mpiN, label mpi), and not alone. INTERNALS lets it include src/.
 find_package(GTest REQUIRED)
 
+# Threads that wait do not spin: tests share their cores.
 set(DKFAC_TEST_ENVIRONMENT
+    "OMP_WAIT_POLICY=passive"
     "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1"
     "OMPI_MCA_btl_base_warn_component_unused=0;TSAN_OPTIONS=halt_on_error=1 suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp"
     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp")
