@@ -11,13 +11,16 @@ namespace dkfac::comm {
 
 namespace {
 
-/// The exception of the rank that failed first. Kept before the group is aborted, so that the
-/// failures which that abort causes come later.
+/// The exception to rethrow: the first that is no CommError, else the first. A rank that unwinds
+/// drops its pending collectives before its own exception arrives here, and its peers may report
+/// that echo sooner than the cause.
 class FirstFailure {
  public:
-  void keep(std::exception_ptr error) {
+  void keep(std::exception_ptr error, bool may_be_echo) {
     const std::lock_guard lock(mutex_);
-    if (error_ == nullptr) error_ = std::move(error);
+    if (error_ != nullptr && (may_be_echo || !is_echo_)) return;
+    error_ = std::move(error);
+    is_echo_ = may_be_echo;
   }
   void rethrow() const {
     if (error_ != nullptr) std::rethrow_exception(error_);
@@ -26,6 +29,7 @@ class FirstFailure {
  private:
   std::mutex mutex_;
   std::exception_ptr error_;
+  bool is_echo_ = false;
 };
 
 void run_rank(std::shared_ptr<Communicator> comm, int threads,
@@ -34,11 +38,14 @@ void run_rank(std::shared_ptr<Communicator> comm, int threads,
   try {
     set_threads(threads);
     body(comm);
+  } catch (const CommError& error) {
+    failure.keep(std::current_exception(), true);
+    comm->abort(error.what());
   } catch (const std::exception& error) {
-    failure.keep(std::current_exception());
+    failure.keep(std::current_exception(), false);
     comm->abort(error.what());
   } catch (...) {
-    failure.keep(std::current_exception());
+    failure.keep(std::current_exception(), false);
     comm->abort("an exception that is no std::exception");
   }
 }

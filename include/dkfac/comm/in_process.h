@@ -15,7 +15,7 @@ namespace dkfac::comm {
 
 /// Runs body(comm) on one thread per rank, each with one OpenMP thread (`threads_per_rank`), and
 /// joins them. When a rank throws, the group is aborted so that its peers end too, and the
-/// exception of the rank that failed first is rethrown.
+/// first exception that is not a CommError is rethrown, or else the first: a lost peer is an echo.
 void run_ranks(int size, const std::function<void(std::shared_ptr<Communicator>)>& body,
                Options options = {}, int threads_per_rank = 1);
 
