@@ -62,6 +62,14 @@ struct Key {
 [[nodiscard]] std::string nearest_key(std::string_view path);
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
 
+/// Groups of keys: each adds its own to the table, in a file of its own (config_keys_<group>.cpp
+/// with the help of config_table.h). config_keys() calls them in the order of the sections.
+class Table;
+void add_data_keys(Table& table);
+void add_model_keys(Table& table);
+void add_train_keys(Table& table);
+void add_optimizer_keys(Table& table);
+
 /// As TOML: 1e-3 stays a float, text is quoted.
 [[nodiscard]] std::string to_toml(const Value& value);
 /// "a number in (0, 1]", "one of \"f32\", \"f64\""
