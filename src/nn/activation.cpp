@@ -1,3 +1,7 @@
+#include "nn/activation.h"
+
+#include <cmath>
+
 #include "dkfac/nn/layers.h"
 
 #include "nn/checks.h"
@@ -5,11 +9,29 @@
 
 namespace dkfac::nn {
 
+void check_activation(std::string_view op, const Activation& activation) {
+  DKFAC_CHECK(activation.kind != ActivationKind::celu ||
+                  (activation.alpha > 0 && std::isfinite(activation.alpha)),
+              "[", op, "] alpha of celu is ", activation.alpha, "; it must be > 0");
+}
+
+std::string describe(const Activation& activation) {
+  switch (activation.kind) {
+    case ActivationKind::none:
+      return "";
+    case ActivationKind::relu:
+      return "ReLU";
+    case ActivationKind::celu:
+      return detail::concat("CELU ", activation.alpha);
+  }
+  return "";
+}
+
 ConstTensorView Relu::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("relu", *this, ctx, x);
   const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
-  cpu::relu(x, y);
+  cpu::activate({ActivationKind::relu}, x, y);
   return y;
 }
 
@@ -17,7 +39,46 @@ ConstTensorView Relu::backward(Context& ctx, ConstTensorView grad_output, InputG
   check_grad("relu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = ensure(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  cpu::relu_backward(trained_, grad_output, dx);
+  cpu::activate_backward({ActivationKind::relu}, trained_, grad_output, dx);
+  return dx;
+}
+
+Celu::Celu(double alpha) : alpha_(alpha) {
+  check_activation("celu", {ActivationKind::celu, alpha});
+}
+
+std::string Celu::describe() const { return nn::describe({ActivationKind::celu, alpha_}); }
+
+ConstTensorView Celu::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  check_ready("celu", *this, ctx, x);
+  const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
+  trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
+  cpu::activate({ActivationKind::celu, alpha_}, x, y);
+  return y;
+}
+
+ConstTensorView Celu::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad("celu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = ensure(ctx, input_grad_, trained_.shape(), trained_.dtype());
+  cpu::activate_backward({ActivationKind::celu, alpha_}, trained_, grad_output, dx);
+  return dx;
+}
+
+std::string Scale::describe() const { return detail::concat("Scale by ", factor_); }
+
+ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode) {
+  check_ready("scale", *this, ctx, x);
+  const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
+  cpu::scale(x, factor_, y);
+  return y;
+}
+
+ConstTensorView Scale::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_ready("scale", *this, ctx, grad_output);
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = ensure(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
+  cpu::scale(grad_output, factor_, dx);
   return dx;
 }
 

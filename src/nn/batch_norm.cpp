@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cmath>
 
 #include "dkfac/nn/layers.h"
 
+#include "nn/activation.h"
 #include "nn/checks.h"
+#include "nn/cpu/elementwise.h"
 #include "nn/cpu/normalize.h"
 #include "nn/dtype.h"
 
@@ -22,15 +25,40 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
   DKFAC_CHECK(options.epsilon > 0, "[batch_norm] epsilon is ", options.epsilon, "; it must be > 0");
   DKFAC_CHECK(options.momentum > 0 && options.momentum <= 1, "[batch_norm] momentum is ",
               options.momentum, "; it must be in (0, 1]");
-  parameters_.push_back({"weight", Role::norm_scale, Shape{channels}, {}, {}});
+  DKFAC_CHECK(std::isfinite(options.initial_scale), "[batch_norm] initial_scale is ",
+              options.initial_scale, "; it must be finite");
+  check_activation("batch_norm", options.activation);
+  if (options.trainable_scale) {
+    parameters_.push_back({"weight", Role::norm_scale, Shape{channels}, {}, {}});
+  }
   parameters_.push_back({"bias", Role::norm_shift, Shape{channels}, {}, {}});
   buffers_.push_back({"running_mean", Shape{channels}, 0.0, {}});
   buffers_.push_back({"running_var", Shape{channels}, 1.0, {}});
+  if (!options.trainable_scale) {
+    buffers_.push_back({"weight", Shape{channels}, options.initial_scale, {}});
+  }
+}
+
+void BatchNorm2d::initialize(Random& random) {
+  Layer::initialize(random);
+  if (!options_.trainable_scale) return;
+  const TensorView scale = parameters_.front().value;
+  for_dtype(scale.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::fill_n(scale.data<T>(), channels_, static_cast<T>(options_.initial_scale));
+  });
+}
+
+ConstTensorView BatchNorm2d::scale() const {
+  return options_.trainable_scale ? parameters_.front().value : buffers_.back().value;
 }
 
 std::string BatchNorm2d::describe() const {
   const std::string text = detail::concat("BatchNorm2d ", channels_);
-  return options_.groups == 1 ? text : text + detail::concat(" in ", options_.groups, " groups");
+  const std::string groups =
+      options_.groups == 1 ? "" : detail::concat(" in ", options_.groups, " groups");
+  const std::string activation = nn::describe(options_.activation);
+  return text + groups + (activation.empty() ? "" : " + " + activation);
 }
 
 Shape BatchNorm2d::output_shape(const Shape& input) const {
@@ -50,6 +78,7 @@ ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode)
     using T = decltype(t);
     mode == Mode::train ? train_forward<T>(ctx, x, y) : eval_forward<T>(ctx, x, y);
   });
+  if (options_.activation.kind != ActivationKind::none) cpu::activate(options_.activation, y, y);
   return y;
 }
 
@@ -76,6 +105,7 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, TensorView y) {
   const double keep = 1.0 - options_.momentum;
   const double take = options_.momentum / static_cast<double>(s.groups);
   const double* var = variance.data<double>();
+  const ConstTensorView gamma = this->scale(), beta = parameters_.back().value;
   T* running_mean = buffers_[0].value.data<T>();
   T* running_var = buffers_[1].value.data<T>();
   for (std::int64_t c = 0; c < channels_; ++c) {
@@ -84,9 +114,8 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, TensorView y) {
     for (std::int64_t k = c; k < s.groups * channels_; k += channels_) {
       const double inverse = 1.0 / std::sqrt(var[k] + options_.epsilon);
       inv_std.data<T>()[k] = static_cast<T>(inverse);
-      scale.data<T>()[k] =
-          static_cast<T>(inverse * static_cast<double>(parameters_[0].value.data<T>()[c]));
-      shift.data<T>()[k] = parameters_[1].value.data<T>()[c];
+      scale.data<T>()[k] = static_cast<T>(inverse * static_cast<double>(gamma.data<T>()[c]));
+      shift.data<T>()[k] = beta.data<T>()[c];
       next_mean +=
           take * (static_cast<double>(mean.data<T>()[k]) + static_cast<double>(rest.data<T>()[k]));
       next_var += take * unbiased * var[k];
@@ -105,16 +134,22 @@ void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, TensorView y) {
   const TensorView rest = scratch.take(Shape{1, channels_}, x.dtype());
   for (std::int64_t c = 0; c < channels_; ++c) {
     const auto var = static_cast<double>(buffers_[1].value.data<T>()[c]);
-    const auto gamma = static_cast<double>(parameters_[0].value.data<T>()[c]);
+    const auto gamma = static_cast<double>(this->scale().data<T>()[c]);
     scale.data<T>()[c] = static_cast<T>(gamma / std::sqrt(var + options_.epsilon));
     rest.data<T>()[c] = T{0};
   }
-  cpu::normalize(ctx, s, x, {buffers_[0].value, rest}, scale, parameters_[1].value, y);
+  cpu::normalize(ctx, s, x, {buffers_[0].value, rest}, scale, parameters_.back().value, y);
 }
 
 ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("batch_norm", *this, !input_.empty(), grad_output, input_.shape(), input_.dtype());
   const Shape per_group{options_.groups, channels_};
+  if (options_.activation.kind != ActivationKind::none) {
+    const TensorView masked = ensure(ctx, masked_grad_, input_.shape(), input_.dtype());
+    const TensorView y = ensure(ctx, output_, input_.shape(), input_.dtype());
+    cpu::activate_backward(options_.activation, y, grad_output, masked);
+    grad_output = masked;
+  }
   if (observer_ != nullptr) {
     observer_->on_batch_norm(*this, input_, ensure(ctx, mean_, per_group, input_.dtype()),
                              ensure(ctx, inv_std_, per_group, input_.dtype()), grad_output);
@@ -142,8 +177,10 @@ void BatchNorm2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
       scale_grad += sum_centered.data<double>()[k] * static_cast<double>(inv_std_.data<T>()[k]);
       shift_grad += sum_dy.data<double>()[k];
     }
-    parameters_[0].grad.data<T>()[c] = static_cast<T>(scale_grad);
-    parameters_[1].grad.data<T>()[c] = static_cast<T>(shift_grad);
+    if (options_.trainable_scale) {
+      parameters_.front().grad.data<T>()[c] = static_cast<T>(scale_grad);
+    }
+    parameters_.back().grad.data<T>()[c] = static_cast<T>(shift_grad);
   }
 }
 
@@ -160,7 +197,7 @@ TensorView BatchNorm2d::compute_input_grad(Context& ctx, ConstTensorView grad_ou
   const TensorView constant = scratch.take(per_group, input_.dtype());
   const auto rows = static_cast<double>(s.rows);
   for (std::int64_t k = 0; k < s.groups * channels_; ++k) {
-    const auto gamma = static_cast<double>(parameters_[0].value.data<T>()[k % channels_]);
+    const auto gamma = static_cast<double>(this->scale().data<T>()[k % channels_]);
     const auto inverse = static_cast<double>(inv_std_.data<T>()[k]);
     of_dy.data<T>()[k] = static_cast<T>(gamma * inverse);
     of_x.data<T>()[k] = static_cast<T>(-gamma * inverse * inverse * inverse *

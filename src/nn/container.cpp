@@ -2,6 +2,7 @@
 
 #include "dkfac/nn/layers.h"
 
+#include "nn/activation.h"
 #include "nn/checks.h"
 #include "nn/cpu/elementwise.h"
 
@@ -9,7 +10,8 @@ namespace dkfac::nn {
 namespace {
 
 std::string join(const std::string& path, const std::string& child) {
-  return path.empty() ? child : path + "." + child;
+  if (path.empty() || child.empty()) return path + child;
+  return path + "." + child;
 }
 
 }  // namespace
@@ -64,12 +66,18 @@ Shape Sequential::trace(const Shape& input,
   return shape;
 }
 
-Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut)
-    : body_(std::move(body)), shortcut_(std::move(shortcut)) {
+Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut,
+                   ResidualOptions options)
+    : body_(std::move(body)), shortcut_(std::move(shortcut)), options_(std::move(options)) {
   DKFAC_CHECK(body_ != nullptr, "[residual] the body is null; pass a layer");
+  check_activation("residual", options_.activation);
 }
 
-std::string Residual::describe() const { return shortcut_ ? "Residual with shortcut" : "Residual"; }
+std::string Residual::describe() const {
+  const std::string activation = nn::describe(options_.activation);
+  return detail::concat("Residual", shortcut_ ? " with shortcut" : "",
+                        activation.empty() ? "" : " + ", activation);
+}
 
 Shape Residual::output_shape(const Shape& input) const {
   const Shape body = body_->output_shape(input);
@@ -86,10 +94,18 @@ ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
   const TensorView y = ensure(ctx, output_, shape, x.dtype());
   cpu::add(body, shortcut, y);
+  cpu::activate(options_.activation, y, y);
+  trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
   return y;
 }
 
 ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad("residual", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
+  if (options_.activation.kind != ActivationKind::none) {
+    const TensorView masked = ensure(ctx, masked_grad_, trained_.shape(), trained_.dtype());
+    cpu::activate_backward(options_.activation, trained_, grad_output, masked);
+    grad_output = masked;
+  }
   // The reverse of the forward order, so that gradients are ready in reverse order of the arena.
   const ConstTensorView shortcut =
       shortcut_ ? shortcut_->backward(ctx, grad_output, need) : grad_output;
@@ -108,8 +124,8 @@ void Residual::visit(const std::function<void(Layer&)>& f) {
 
 void Residual::set_name(const std::string& path) {
   Layer::set_name(path);
-  body_->set_name(join(path, "body"));
-  if (shortcut_) shortcut_->set_name(join(path, "shortcut"));
+  body_->set_name(join(path, options_.body));
+  if (shortcut_) shortcut_->set_name(join(path, options_.shortcut));
 }
 
 Shape Residual::trace(const Shape& input,

@@ -62,11 +62,15 @@ void Model::set_observer(LayerObserver* observer) {
   root_->visit([&](Layer& layer) { layer.set_observer(observer); });
 }
 
+void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {
+  root_->trace(batch_shape(1, input_), f);
+}
+
 std::string Model::summary() const {
   std::ostringstream out;
   out << name_ << ": " << dtype_ << ", samples " << input_ << ", " << parameter_count()
       << " parameters\n";
-  root_->trace(batch_shape(1, input_), [&](const Layer& layer, const Shape& shape) {
+  trace([&](const Layer& layer, const Shape& shape) {
     std::int64_t count = 0;
     for (const Parameter& p : layer.parameters()) count += p.shape.numel();
     out << "  " << std::left << std::setw(12) << layer.name() << ' ' << std::setw(36)
@@ -81,7 +85,7 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   if (comm.size() == 1 || buffers.numel() == 0) return;
   comm.all_reduce(buffers, comm::ReduceOp::sum, ctx.stream(), "model buffers");
   ctx.stream().synchronize();
-  cpu::scale(buffers, 1.0 / comm.size());
+  cpu::scale(buffers, 1.0 / comm.size(), buffers);
 }
 
 }  // namespace dkfac::nn

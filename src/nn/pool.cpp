@@ -6,30 +6,33 @@
 namespace dkfac::nn {
 namespace {
 
-cpu::PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride) {
-  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride};
+cpu::PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int pad) {
+  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
 }
 
 }  // namespace
 
-Pool2d::Pool2d(PoolKind kind, int kernel, int stride)
-    : kind_(kind), kernel_(kernel), stride_(stride) {
+Pool2d::Pool2d(PoolKind kind, int kernel, int stride, int pad)
+    : kind_(kind), kernel_(kernel), stride_(stride), pad_(pad) {
   DKFAC_CHECK(kernel > 0 && stride > 0, "[pool2d] kernel is ", kernel, " and stride ", stride,
               "; both must be > 0");
+  DKFAC_CHECK(pad >= 0 && 2 * pad <= kernel, "[pool2d] pad is ", pad, " for a kernel of ", kernel,
+              "; it must be >= 0 and at most half the kernel, so that every window sees the input");
 }
 
 std::string Pool2d::describe() const {
   return detail::concat(kind_ == PoolKind::max ? "MaxPool " : "AveragePool ", kernel_, "x", kernel_,
-                        "/", stride_);
+                        "/", stride_, pad_ == 0 ? "" : detail::concat(" p", pad_));
 }
 
 Shape Pool2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4, "[pool2d] '", name_, "' takes [n, h, w, c] but the input is ",
               input);
-  DKFAC_CHECK(input[1] >= kernel_ && input[2] >= kernel_, "[pool2d] '", name_, "' has a window of ",
-              kernel_, "x", kernel_, ", so the input ", input, " is too small; enlarge it");
-  return Shape{input[0], (input[1] - kernel_) / stride_ + 1, (input[2] - kernel_) / stride_ + 1,
-               input[3]};
+  const std::int64_t h = input[1] + 2 * pad_ - kernel_, w = input[2] + 2 * pad_ - kernel_;
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && h >= 0 && w >= 0, "[pool2d] '", name_,
+              "' has a window of ", kernel_, "x", kernel_, " and pad ", pad_, ", so the input ",
+              input, " is too small; enlarge it");
+  return Shape{input[0], h / stride_ + 1, w / stride_ + 1, input[3]};
 }
 
 ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
@@ -37,7 +40,7 @@ ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("pool2d", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = ensure(ctx, output_, shape, x.dtype());
-  const cpu::PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_);
+  const cpu::PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
     cpu::max_pool(pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
   } else {
@@ -51,7 +54,7 @@ ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
-  const cpu::PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_);
+  const cpu::PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
     cpu::max_pool_backward(pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
   } else {
@@ -60,31 +63,43 @@ ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   return dx;
 }
 
-Shape GlobalAveragePool::output_shape(const Shape& input) const {
-  DKFAC_CHECK(input.ndim() == 4, "[global_average_pool] '", name_,
-              "' takes [n, h, w, c] but the input is ", input);
-  DKFAC_CHECK(input[1] > 0 && input[2] > 0, "[global_average_pool] '", name_, "': the input ",
-              input, " has no positions to average over");
+std::string GlobalPool::describe() const {
+  return kind_ == PoolKind::max ? "GlobalMaxPool" : "GlobalAveragePool";
+}
+
+Shape GlobalPool::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 4, "[global_pool] '", name_, "' takes [n, h, w, c] but the input is ",
+              input);
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0, "[global_pool] '", name_, "': the input ", input,
+              " has no positions to pool over");
   return Shape{input[0], input[3]};
 }
 
-ConstTensorView GlobalAveragePool::forward(Context& ctx, ConstTensorView x, Mode mode) {
+ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
-  check_ready("global_average_pool", *this, ctx, x);
+  check_ready("global_pool", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = ensure(ctx, output_, shape, x.dtype());
-  cpu::global_average(x.dim(0), x.dim(1) * x.dim(2), x.dim(3), x, y);
+  const cpu::GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
+  if (kind_ == PoolKind::max) {
+    cpu::global_max(s, x, y, ensure(ctx, argmax_, shape, DType::i32));
+  } else {
+    cpu::global_average(s, x, y);
+  }
   return y;
 }
 
-ConstTensorView GlobalAveragePool::backward(Context& ctx, ConstTensorView grad_output,
-                                            InputGrad need) {
+ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
-  check_grad("global_average_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
+  check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
-  cpu::global_average_backward(input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3),
-                               grad_output, dx);
+  const cpu::GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
+  if (kind_ == PoolKind::max) {
+    cpu::global_max_backward(s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+  } else {
+    cpu::global_average_backward(s, grad_output, dx);
+  }
   return dx;
 }
 

@@ -123,7 +123,7 @@ TEST(Pool2d, RefusesInputsSmallerThanItsWindow) {
 
 TEST(GlobalAveragePool, AveragesOverPositionsAndItsGradientsMatchDifferences) {
   Context ctx;
-  GlobalAveragePool pool;
+  GlobalPool pool(PoolKind::average);
   const double x[] = {1, 10, 2, 20, 3, 30, 6, 60};
   const auto y = values(ctx, pool.forward(ctx, view_of(x, Shape{1, 2, 2, 2}), Mode::train));
   EXPECT_EQ(y, (std::vector<double>{3, 30}));

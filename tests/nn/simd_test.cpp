@@ -25,7 +25,7 @@ std::vector<double> results(DType dtype, std::int64_t channels) {
   Standalone<BatchNorm2d> norm(ctx, dtype, channels, BatchNormOptions{.groups = 2});
   Relu relu;
   Pool2d largest(PoolKind::max, 2, 2), average(PoolKind::average, 3, 2);
-  GlobalAveragePool global;
+  GlobalPool global(PoolKind::average);
   const Tensor x = random_tensor(ctx, Shape{4, 13, 37, channels}, dtype, 1, -1, 3);
   std::vector<double> all;
   for (Layer* layer :

@@ -29,12 +29,33 @@ class Linear final : public Layer {
   Tensor output_, input_grad_;
 };
 
-/// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in].
+/// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
 struct ConvOptions {
   int kernel_h = 3, kernel_w = 3;
-  int stride = 1;
-  int pad = 0;
+  int stride_h = 1, stride_w = 1;
+  int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
+  int dilation_h = 1, dilation_w = 1;
+  std::int64_t groups = 1;  ///< Divides in and out.
+  /// Pads so that the output is as large as the input, the odd row or column after it (as PyTorch);
+  /// stride 1 and pad 0 only.
+  bool same = false;
   bool bias = true;
+  /// The weight is a buffer instead of a parameter: initialised, saved, never trained.
+  bool frozen = false;
+
+  /// Square kernels: square(3, {.stride = 2, .pad = 1, .bias = false}).
+  struct Square {
+    int stride = 1, pad = 0;
+    bool bias = true;
+  };
+  [[nodiscard]] static ConvOptions square(int kernel, Square s) {
+    ConvOptions o;
+    o.kernel_h = o.kernel_w = kernel;
+    o.stride_h = o.stride_w = s.stride;
+    o.pad_h = o.pad_w = s.pad;
+    o.bias = s.bias;
+    return o;
+  }
 };
 
 /// Weights stay plain in the arena; what a backend reorders into its own format is counted: the
@@ -52,6 +73,8 @@ class Conv2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  /// A frozen weight draws what a trained one would.
+  void initialize(Random& random) override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] const ConvOptions& options() const { return options_; }
@@ -59,11 +82,25 @@ class Conv2d final : public Layer {
 
  private:
   struct Plan;  ///< Backend state for the current shapes: oneDNN primitives and reordered weights.
+  [[nodiscard]] ConstTensorView weight() const;
+  /// The observer, unless there is nothing to train.
+  [[nodiscard]] LayerObserver* observer() const;
+  void compute_gradients(Context& ctx, ConstTensorView grad_output);
   std::int64_t in_, out_;
   ConvOptions options_;
   ConstTensorView input_;
   Tensor output_, input_grad_;
   std::unique_ptr<Plan> plan_;
+};
+
+enum class ActivationKind : std::uint8_t {
+  none,
+  relu,  ///< max(x, 0); NaN stays NaN.
+  celu   ///< x for x >= 0, else alpha (exp(x/alpha) - 1) (Barron 2017).
+};
+struct Activation {
+  ActivationKind kind = ActivationKind::none;
+  double alpha = 1;  ///< Of celu, > 0.
 };
 
 /// Batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the batch is cut
@@ -75,6 +112,11 @@ struct BatchNormOptions {
   std::int64_t groups = 1;
   double epsilon = 1e-5;
   double momentum = 0.1;
+  /// False: the scale is a buffer that stays at initial_scale, and only the shift is trained.
+  bool trainable_scale = true;
+  double initial_scale = 1;  ///< 0: zero-gamma (Goyal et al. 2017, section 5.1).
+  /// Applied to the normalised value (and the addend of a residual block) in the same pass.
+  Activation activation = {};
 };
 
 class BatchNorm2d final : public Layer {
@@ -85,11 +127,13 @@ class BatchNorm2d final : public Layer {
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
   [[nodiscard]] std::int64_t channels() const { return channels_; }
+  void initialize(Random& random) override;
   [[nodiscard]] const BatchNormOptions& options() const { return options_; }
 
  private:
   std::int64_t channels_;
   BatchNormOptions options_;
+  [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
   template <class T>
   void train_forward(Context& ctx, ConstTensorView x, TensorView y);
   template <class T>
@@ -101,7 +145,7 @@ class BatchNorm2d final : public Layer {
 
   ConstTensorView input_;
   /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
-  Tensor output_, input_grad_, mean_, mean_rest_, inv_std_;
+  Tensor output_, input_grad_, masked_grad_, mean_, mean_rest_, inv_std_;
   Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 
@@ -118,13 +162,44 @@ class Relu final : public Layer {
   Tensor output_, input_grad_;
 };
 
+/// CELU (Barron 2017) with alpha > 0; NaN stays NaN.
+class Celu final : public Layer {
+ public:
+  explicit Celu(double alpha = 1.0);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  double alpha_;
+  ConstTensorView trained_;  ///< Output of the last forward pass in training.
+  Tensor output_, input_grad_;
+};
+
+/// y = factor * x, e.g. on logits.
+class Scale final : public Layer {
+ public:
+  explicit Scale(double factor) : factor_(factor) {}
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  double factor_;
+  Tensor output_, input_grad_;
+};
+
 enum class PoolKind : std::uint8_t { max, average };
 
-/// Windows of kernel x kernel with the given stride, no padding; a last partial window is dropped.
-/// Of equal maxima the first in row order wins; a NaN is larger than any number.
+/// Windows of kernel x kernel with the given stride over the input with `pad` rows and columns
+/// around it (2 pad <= kernel), which a maximum ignores and an average counts as zeros; a last
+/// partial window is dropped. Of equal maxima the first in row order wins; a NaN is larger than any
+/// number.
 class Pool2d final : public Layer {
  public:
-  Pool2d(PoolKind kind, int kernel, int stride);
+  Pool2d(PoolKind kind, int kernel, int stride, int pad = 0);
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
@@ -132,22 +207,24 @@ class Pool2d final : public Layer {
 
  private:
   PoolKind kind_;
-  int kernel_, stride_;
+  int kernel_, stride_, pad_;
   ConstTensorView input_;
   Tensor output_, input_grad_, argmax_;  ///< argmax_: i32, place within the window.
 };
 
-/// [n,h,w,c] -> [n,c], the mean over positions.
-class GlobalAveragePool final : public Layer {
+/// [n,h,w,c] -> [n,c], the mean or the maximum over positions (the first of equals).
+class GlobalPool final : public Layer {
  public:
-  [[nodiscard]] std::string describe() const override { return "GlobalAveragePool"; }
+  explicit GlobalPool(PoolKind kind) : kind_(kind) {}
+  [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
 
  private:
+  PoolKind kind_;
   ConstTensorView input_;
-  Tensor output_, input_grad_;
+  Tensor output_, input_grad_, argmax_;
 };
 
 /// Layers one after another. A child is named `path.child`; an empty name becomes its index.
@@ -172,11 +249,18 @@ class Sequential final : public Layer {
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
 };
 
-/// y = body(x) + shortcut(x); the identity when `shortcut` is null. Children: `path.body`,
-/// `path.shortcut`.
+struct ResidualOptions {
+  Activation activation = {};  ///< Of the sum.
+  /// Children are `path.<name>`; an empty name puts them directly under `path`.
+  std::string body = "body", shortcut = "shortcut";
+};
+
+/// y = activation(body(x) + shortcut(x)); the identity when `shortcut` is null. When the body ends
+/// in a BatchNorm2d without activation, sum and activation happen in that layer's own pass.
 class Residual final : public Layer {
  public:
-  explicit Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut = nullptr);
+  explicit Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut = nullptr,
+                    ResidualOptions options = {});
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
@@ -188,7 +272,9 @@ class Residual final : public Layer {
 
  private:
   std::unique_ptr<Layer> body_, shortcut_;
-  Tensor output_, input_grad_;
+  ResidualOptions options_;
+  ConstTensorView trained_;  ///< Output of the last forward pass in training.
+  Tensor output_, masked_grad_, input_grad_;
 };
 
 }  // namespace dkfac::nn

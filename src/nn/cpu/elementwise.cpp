@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nn/cpu/activate.h"
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
 
@@ -45,32 +46,33 @@ void add(ConstTensorView x, ConstTensorView z, TensorView y) {
   });
 }
 
-void scale(TensorView x, double factor) {
-  for_dtype(x.dtype(), [&](auto t) {
-    using T = decltype(t);
-    T* values = x.data<T>();
-    const T f = static_cast<T>(factor);
-    map(x.numel(), values, [=](std::int64_t i) { return values[i] * f; });
-  });
-}
-
-void relu(ConstTensorView x, TensorView y) {
+void scale(ConstTensorView x, double factor, TensorView y) {
   for_dtype(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* in = x.data<T>();
-    map(x.numel(), y.data<T>(), [=](std::int64_t i) { return in[i] < T{0} ? T{0} : in[i]; });
+    const T f = static_cast<T>(factor);
+    map(x.numel(), y.data<T>(), [=](std::int64_t i) { return in[i] * f; });
   });
 }
 
-void relu_backward(ConstTensorView y, ConstTensorView dy, TensorView dx) {
+void activate(const Activation& activation, ConstTensorView x, TensorView y) {
+  for_dtype(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* in = x.data<T>();
+    for_activation<T>(activation, [&](auto act) {
+      map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(in[i]); });
+    });
+  });
+}
+
+void activate_backward(const Activation& activation, ConstTensorView y, ConstTensorView dy,
+                       TensorView dx) {
   for_dtype(y.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* out = y.data<T>();
     const T* grad = dy.data<T>();
-    // Both are read before the choice, so that it becomes a mask.
-    map(y.numel(), dx.data<T>(), [=](std::int64_t i) {
-      const T g = grad[i];
-      return out[i] > T{0} ? g : T{0};
+    for_activation<T>(activation, [&](auto act) {
+      map(y.numel(), dx.data<T>(), [=](std::int64_t i) { return act.backward(out[i], grad[i]); });
     });
   });
 }

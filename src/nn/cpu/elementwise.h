@@ -1,6 +1,7 @@
 #pragma once
 
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/layers.h"
 
 /// Elementwise loops over host memory that core has no operation for.
 namespace dkfac::nn::cpu {
@@ -11,12 +12,13 @@ void repeat_row(ConstTensorView row, TensorView y);
 /// y = x + z, equal shapes, contiguous.
 void add(ConstTensorView x, ConstTensorView z, TensorView y);
 
-/// x *= factor, contiguous.
-void scale(TensorView x, double factor);
+/// y = factor * x, contiguous; x and y may be the same.
+void scale(ConstTensorView x, double factor, TensorView y);
 
-/// y = max(x, 0), NaN stays NaN; contiguous.
-void relu(ConstTensorView x, TensorView y);
-/// dx = dy where the output y of relu() is positive, else 0.
-void relu_backward(ConstTensorView y, ConstTensorView dy, TensorView dx);
+/// y = activation(x), contiguous; x and y may be the same. NaN stays NaN.
+void activate(const Activation& activation, ConstTensorView x, TensorView y);
+/// dx = dy * the derivative of the activation whose output is y; dy and dx may be the same.
+void activate_backward(const Activation& activation, ConstTensorView y, ConstTensorView dy,
+                       TensorView dx);
 
 }  // namespace dkfac::nn::cpu

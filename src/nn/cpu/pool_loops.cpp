@@ -1,5 +1,6 @@
 #include "nn/cpu/pool_loops.h"
 
+#include <algorithm>
 #include <array>
 
 #include "nn/cpu/parallel.h"
@@ -20,13 +21,25 @@ void for_images(const PoolShape& s, const Body& body) {
   });
 }
 
-/// visit(window position, input offset) for each element of one output position's window; offsets
-/// are those of channel 0 within the image.
+struct Range {
+  std::int64_t begin, end;
+};
+
+/// Kernel rows (or columns) of the window at output `out` that lie inside an input of `size`.
+inline Range inside(const PoolShape& s, std::int64_t out, std::int64_t size) {
+  const std::int64_t first = out * s.stride - s.pad, left = size - first;
+  return {first < 0 ? -first : 0, left < s.kernel ? left : s.kernel};
+}
+
+/// visit(window position, input offset) for each input element of one output position's window;
+/// offsets are those of channel 0 within the image.
 template <class Visit>
 inline void for_window(const PoolShape& s, std::int64_t oh, std::int64_t ow, const Visit& visit) {
-  for (std::int64_t kh = 0; kh < s.kernel; ++kh) {
-    for (std::int64_t kw = 0; kw < s.kernel; ++kw) {
-      visit(kh * s.kernel + kw, ((oh * s.stride + kh) * s.w + ow * s.stride + kw) * s.c);
+  const Range rows = inside(s, oh, s.h), columns = inside(s, ow, s.w);
+  const std::int64_t corner = ((oh * s.stride - s.pad) * s.w + ow * s.stride - s.pad) * s.c;
+  for (std::int64_t kh = rows.begin; kh < rows.end; ++kh) {
+    for (std::int64_t kw = columns.begin; kw < columns.end; ++kw) {
+      visit(kh * s.kernel + kw, corner + (kh * s.w + kw) * s.c);
     }
   }
 }
@@ -42,21 +55,28 @@ inline void for_outputs(const PoolShape& s, const Visit& visit) {
 /// Channels from which on a vector over them pays.
 constexpr std::int64_t kManyChannels = 16;
 
-/// y = max(y, x), with `position` in place[i] wherever x is larger; or y = x, for the first of a
-/// window.
+/// y = max(y, x), with `position` in place[i] wherever x is larger, or where place[i] is -1: there
+/// was nothing before.
 template <class T>
 inline void take_larger(std::int64_t count, std::int64_t position, const T* x, T* y,
                         std::int32_t* place) {
-  const bool first = position == 0;
   const auto here = static_cast<std::int32_t>(position);
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) {
     const T value = x[i], best = y[i];
     const std::int32_t before = place[i];
     // The last comparison lets a NaN win, and nothing beats it afterwards.
-    const bool wins = first || value > best || value != value;
+    const bool wins = before < 0 || value > best || value != value;
     y[i] = wins ? value : best;
     place[i] = wins ? here : before;
+  }
+}
+
+template <class T>
+inline void take_nothing(std::int64_t count, T* y, std::int32_t* place) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    y[i] = T{0};
+    place[i] = -1;
   }
 }
 
@@ -65,19 +85,30 @@ template <class T>
 inline void max_pool_positions(const PoolShape& s, std::int64_t oh, std::int64_t ow,
                                std::int64_t positions, const T* x, T* y, std::int32_t* place) {
   std::array<T, kManyChannels * kManyChannels> gathered;
-  for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
-    for (std::int64_t p = 0; p < positions; ++p) {
-      const T* from = x + in + p * s.stride * s.c;
-      for (std::int64_t c = 0; c < s.c; ++c) {
-        gathered[static_cast<std::size_t>(p * s.c + c)] = from[c];
+  const Range rows = inside(s, oh, s.h);
+  for (std::int64_t kh = rows.begin; kh < rows.end; ++kh) {
+    const T* row = x + (oh * s.stride - s.pad + kh) * s.w * s.c;
+    for (std::int64_t kw = 0; kw < s.kernel; ++kw) {
+      // Columns first + p * stride, of which [p_begin, p_end) lie inside.
+      const std::int64_t first = ow * s.stride - s.pad + kw;
+      std::int64_t begin = 0, end = positions;
+      while (begin < end && first + begin * s.stride < 0) ++begin;
+      while (begin < end && first + (end - 1) * s.stride >= s.w) --end;
+      for (std::int64_t p = begin; p < end; ++p) {
+        const T* from = row + (first + p * s.stride) * s.c;
+        for (std::int64_t c = 0; c < s.c; ++c) {
+          gathered[static_cast<std::size_t>((p - begin) * s.c + c)] = from[c];
+        }
       }
+      take_larger((end - begin) * s.c, kh * s.kernel + kw, gathered.data(), y + begin * s.c,
+                  place + begin * s.c);
     }
-    take_larger(positions * s.c, k, gathered.data(), y, place);
-  });
+  }
 }
 
 template <class T>
 inline void max_pool_image(const PoolShape& s, const T* x, T* y, std::int32_t* place) {
+  take_nothing(s.out_h * s.out_w * s.c, y, place);
   if (s.c >= kManyChannels) {
     for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
       for_window(s, oh, ow, [&](std::int64_t k, std::int64_t in) {
@@ -101,7 +132,7 @@ inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::
   for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{0};
   if (s.c < kManyChannels) {
     for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
-      const std::int64_t corner = (oh * s.stride * s.w + ow * s.stride) * s.c;
+      const std::int64_t corner = ((oh * s.stride - s.pad) * s.w + ow * s.stride - s.pad) * s.c;
       for (std::int64_t c = 0; c < s.c; ++c) {
         const std::int64_t kh = place[out + c] / s.kernel, kw = place[out + c] % s.kernel;
         dx[corner + (kh * s.w + kw) * s.c + c] += dy[out + c];
@@ -196,38 +227,74 @@ void average_pool_backward(const PoolShape& s, ConstTensorView dy, TensorView dx
   });
 }
 
-void global_average(std::int64_t n, std::int64_t positions, std::int64_t c, ConstTensorView x,
-                    TensorView y) {
+void global_average(const GlobalShape& s, ConstTensorView x, TensorView y) {
   for_dtype(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    parallel_for(n * c, grain_of(positions), [=](std::int64_t begin, std::int64_t end) {
+    parallel_for(s.n * s.c, grain_of(s.positions), [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const T* channel = from + i / c * positions * c + i % c;
+        const T* channel = from + i / s.c * s.positions * s.c + i % s.c;
         double sum = 0;
-        for (std::int64_t p = 0; p < positions; ++p) sum += static_cast<double>(channel[p * c]);
-        to[i] = static_cast<T>(sum / static_cast<double>(positions));
+        for (std::int64_t p = 0; p < s.positions; ++p) sum += static_cast<double>(channel[p * s.c]);
+        to[i] = static_cast<T>(sum / static_cast<double>(s.positions));
       }
     });
   });
 }
 
-void global_average_backward(std::int64_t n, std::int64_t positions, std::int64_t c,
-                             ConstTensorView dy, TensorView dx) {
+void global_average_backward(const GlobalShape& s, ConstTensorView dy, TensorView dx) {
   for_dtype(dy.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
-    const T share = T{1} / static_cast<T>(positions);
-    parallel_for(n * positions, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
+    const T share = T{1} / static_cast<T>(s.positions);
+    parallel_for(s.n * s.positions, grain_of(s.c), [=](std::int64_t begin, std::int64_t end) {
       dkfac::cpu::vectorized([=] {
         for (std::int64_t row = begin; row < end; ++row) {
-          const T* grad = from + row / positions * c;
+          const T* grad = from + row / s.positions * s.c;
 #pragma GCC ivdep
-          for (std::int64_t j = 0; j < c; ++j) to[row * c + j] = grad[j] * share;
+          for (std::int64_t j = 0; j < s.c; ++j) to[row * s.c + j] = grad[j] * share;
         }
       });
+    });
+  });
+}
+
+void global_max(const GlobalShape& s, ConstTensorView x, TensorView y, TensorView place) {
+  for_dtype(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* from = x.data<T>();
+    T* to = y.data<T>();
+    auto* places = place.data<std::int32_t>();
+    parallel_for(s.n, grain_of(s.positions * s.c), [=](std::int64_t begin, std::int64_t end) {
+      dkfac::cpu::vectorized([=] {
+        for (std::int64_t i = begin; i < end; ++i) {
+          take_nothing(s.c, to + i * s.c, places + i * s.c);
+          for (std::int64_t p = 0; p < s.positions; ++p) {
+            take_larger(s.c, p, from + (i * s.positions + p) * s.c, to + i * s.c, places + i * s.c);
+          }
+        }
+      });
+    });
+  });
+}
+
+void global_max_backward(const GlobalShape& s, ConstTensorView dy, ConstTensorView place,
+                         TensorView dx) {
+  for_dtype(dy.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* from = dy.data<T>();
+    T* to = dx.data<T>();
+    const auto* places = place.data<std::int32_t>();
+    parallel_for(s.n, grain_of(s.positions * s.c), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        T* image = to + i * s.positions * s.c;
+        std::fill_n(image, s.positions * s.c, T{0});
+        for (std::int64_t j = 0; j < s.c; ++j) {
+          image[places[i * s.c + j] * s.c + j] = from[i * s.c + j];
+        }
+      }
     });
   });
 }

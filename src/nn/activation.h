@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "dkfac/nn/layers.h"
+
+namespace dkfac::nn {
+
+/// Throws InvalidArgument for an alpha that CELU cannot have. `op` is the kind of the layer.
+void check_activation(std::string_view op, const Activation& activation);
+/// "ReLU", "CELU 0.3", or nothing.
+[[nodiscard]] std::string describe(const Activation& activation);
+
+}  // namespace dkfac::nn
