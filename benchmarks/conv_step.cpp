@@ -30,9 +30,14 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"lenet conv1 5x5 1-6 @28", 128, 28, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad = 2}},
+    {"lenet conv1 5x5 1-6 @28",
+     128,
+     28,
+     1,
+     6,
+     {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}},
     {"lenet conv2 5x5 6-16 @14", 128, 14, 6, 16, {.kernel_h = 5, .kernel_w = 5}},
-    {"3x3 64-64 @56", 32, 56, 64, 64, {.pad = 1, .bias = false}},
+    {"3x3 64-64 @56", 32, 56, 64, 64, {.pad_h = 1, .pad_w = 1, .bias = false}},
 };
 
 constexpr int kWarmUps = 3, kRepetitions = 15;

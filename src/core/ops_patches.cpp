@@ -20,7 +20,7 @@ void check_extents(std::string_view op, const PatchSpec& s) {
     const char* name;
     std::int64_t value, least;
   };
-  const std::array<Field, 10> fields = {{{"n", s.n, 0},
+  const std::array<Field, 14> fields = {{{"n", s.n, 0},
                                          {"h", s.h, 0},
                                          {"w", s.w, 0},
                                          {"c", s.c, 0},
@@ -29,14 +29,18 @@ void check_extents(std::string_view op, const PatchSpec& s) {
                                          {"stride_h", s.stride_h, 1},
                                          {"stride_w", s.stride_w, 1},
                                          {"pad_h", s.pad_h, 0},
-                                         {"pad_w", s.pad_w, 0}}};
+                                         {"pad_w", s.pad_w, 0},
+                                         {"extra_h", s.extra_h, 0},
+                                         {"extra_w", s.extra_w, 0},
+                                         {"dilation_h", s.dilation_h, 1},
+                                         {"dilation_w", s.dilation_w, 1}}};
   for (const Field& field : fields) {
     DKFAC_CHECK(field.value >= field.least, "[", op, "] ", field.name, " is ", field.value,
                 "; it must be at least ", field.least);
   }
-  DKFAC_CHECK(s.h + 2 * s.pad_h >= s.kernel_h && s.w + 2 * s.pad_w >= s.kernel_w, "[", op,
-              "] the kernel ", s.kernel_h, "x", s.kernel_w, " does not fit the image ", s.h, "x",
-              s.w, " padded by ", s.pad_h, " and ", s.pad_w);
+  DKFAC_CHECK(s.padded_h() >= s.span_h() && s.padded_w() >= s.span_w(), "[", op,
+              "] the kernel spans ", s.span_h(), "x", s.span_w(), " and does not fit the image ",
+              s.h, "x", s.w, ", padded ", s.padded_h(), "x", s.padded_w());
 }
 
 /// The spec itself, and x against it.

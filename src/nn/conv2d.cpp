@@ -1,3 +1,6 @@
+#include <cmath>
+#include <string>
+
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
@@ -18,7 +21,20 @@ struct Conv2d::Plan {
 
 namespace {
 
-cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& options) {
+/// Pixels that a kernel spans in one direction.
+int span_of(int kernel, int dilation) { return dilation * (kernel - 1) + 1; }
+
+/// Padding in one direction.
+struct Pad {
+  int before, extra;  ///< After: before + extra.
+};
+Pad pad_of(const ConvOptions& o, int pad, int span) {
+  return o.same ? Pad{(span - 1) / 2, (span - 1) % 2} : Pad{pad, 0};
+}
+
+cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o) {
+  const Pad rows = pad_of(o, o.pad_h, span_of(o.kernel_h, o.dilation_h));
+  const Pad columns = pad_of(o, o.pad_w, span_of(o.kernel_w, o.dilation_w));
   return {.n = x[0],
           .h = x[1],
           .w = x[2],
@@ -26,24 +42,52 @@ cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& opt
           .out = y[3],
           .out_h = y[1],
           .out_w = y[2],
-          .kernel_h = options.kernel_h,
-          .kernel_w = options.kernel_w,
-          .stride = options.stride,
-          .pad = options.pad,
-          .bias = options.bias};
+          .kernel_h = o.kernel_h,
+          .kernel_w = o.kernel_w,
+          .stride_h = o.stride_h,
+          .stride_w = o.stride_w,
+          .pad_h = rows.before,
+          .pad_w = columns.before,
+          .extra_h = rows.extra,
+          .extra_w = columns.extra,
+          .dilation_h = o.dilation_h,
+          .dilation_w = o.dilation_w,
+          .groups = o.groups,
+          .bias = o.bias};
 }
+
+void check_pair(const char* name, int h, int w, int least) {
+  DKFAC_CHECK(h >= least && w >= least, "[conv2d] ", name, " is ", h, "x", w,
+              "; it must be at least ", least, "x", least);
+}
+
+void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
+  DKFAC_CHECK(in > 0 && out > 0, "[conv2d] in is ", in, " and out ", out, "; both must be > 0");
+  check_pair("kernel", o.kernel_h, o.kernel_w, 1);
+  check_pair("stride", o.stride_h, o.stride_w, 1);
+  check_pair("pad", o.pad_h, o.pad_w, 0);
+  check_pair("dilation", o.dilation_h, o.dilation_w, 1);
+  DKFAC_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "[conv2d] groups is ",
+              o.groups, "; it must divide in = ", in, " and out = ", out);
+  DKFAC_CHECK(!o.same || (o.stride_h == 1 && o.stride_w == 1 && o.pad_h == 0 && o.pad_w == 0),
+              "[conv2d] same padding with stride ", o.stride_h, "x", o.stride_w, " and pad ",
+              o.pad_h, "x", o.pad_w, "; it takes stride 1 and pad 0");
+}
+
+/// "3", or "3x5" for two numbers.
+std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
     : in_(in), out_(out), options_(options), plan_(std::make_unique<Plan>()) {
-  DKFAC_CHECK(in > 0 && out > 0, "[conv2d] in is ", in, " and out ", out, "; both must be > 0");
-  DKFAC_CHECK(options.kernel_h > 0 && options.kernel_w > 0, "[conv2d] the kernel is ",
-              options.kernel_h, "x", options.kernel_w, "; it must be at least 1x1");
-  DKFAC_CHECK(options.stride > 0 && options.pad >= 0, "[conv2d] stride is ", options.stride,
-              " and pad ", options.pad, "; they must be > 0 and >= 0");
-  parameters_.push_back(
-      {"weight", Role::weight, Shape{out, options.kernel_h, options.kernel_w, in}, {}, {}});
+  check_options(in, out, options);
+  const Shape weight{out, options.kernel_h, options.kernel_w, in / options.groups};
+  if (options.frozen) {
+    buffers_.push_back({"weight", weight, 0, {}});
+  } else {
+    parameters_.push_back({"weight", Role::weight, weight, {}, {}});
+  }
   if (options.bias) parameters_.push_back({"bias", Role::bias, Shape{out}, {}, {}});
 }
 
@@ -52,54 +96,91 @@ Conv2d::~Conv2d() = default;
 std::string Conv2d::describe() const {
   std::string text =
       detail::concat("Conv2d ", in_, "->", out_, " ", options_.kernel_h, "x", options_.kernel_w);
-  if (options_.stride != 1) text += detail::concat("/", options_.stride);
-  if (options_.pad != 0) text += detail::concat(" p", options_.pad);
-  return options_.bias ? text : text + " without bias";
+  const ConvOptions& o = options_;
+  if (o.stride_h * o.stride_w != 1) text += "/" + pair_of(o.stride_h, o.stride_w);
+  if (o.pad_h + o.pad_w != 0) text += " p" + pair_of(o.pad_h, o.pad_w);
+  if (o.same) text += " same";
+  if (o.dilation_h * o.dilation_w != 1) text += " d" + pair_of(o.dilation_h, o.dilation_w);
+  if (o.groups != 1) text += detail::concat(" g", o.groups);
+  if (o.frozen) text += " frozen";
+  return o.bias ? text : text + " without bias";
 }
 
 Shape Conv2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4 && input[3] == in_, "[conv2d] '", name_, "' takes [n, h, w, ", in_,
               "] but the input is ", input, "; make their channels equal");
-  const std::int64_t h = input[1] + 2 * options_.pad - options_.kernel_h;
-  const std::int64_t w = input[2] + 2 * options_.pad - options_.kernel_w;
-  DKFAC_CHECK(h >= 0 && w >= 0, "[conv2d] '", name_, "' has a kernel of ", options_.kernel_h, "x",
-              options_.kernel_w, " and pads by ", options_.pad, ", so the input ", input,
+  const ConvOptions& o = options_;
+  if (o.same) return Shape{input[0], input[1], input[2], out_};
+  const std::int64_t h = input[1] + 2 * o.pad_h - span_of(o.kernel_h, o.dilation_h);
+  const std::int64_t w = input[2] + 2 * o.pad_w - span_of(o.kernel_w, o.dilation_w);
+  DKFAC_CHECK(h >= 0 && w >= 0, "[conv2d] '", name_, "' has a kernel of ", o.kernel_h, "x",
+              o.kernel_w, " with dilation ", pair_of(o.dilation_h, o.dilation_w), " and pads by ",
+              pair_of(o.pad_h, o.pad_w), ", so the input ", input,
               " is too small; enlarge it or the padding");
-  return Shape{input[0], h / options_.stride + 1, w / options_.stride + 1, out_};
+  return Shape{input[0], h / o.stride_h + 1, w / o.stride_w + 1, out_};
 }
+
+void Conv2d::initialize(Random& random) {
+  Layer::initialize(random);
+  if (!options_.frozen) return;
+  const TensorView weight = buffers_[0].value;
+  const auto fan_in = static_cast<double>(weight.numel() / out_);
+  fill_normal(weight, 0.0, std::sqrt(2.0 / fan_in), random);
+}
+
+ConstTensorView Conv2d::weight() const {
+  return options_.frozen ? buffers_[0].value : parameters_[0].value;
+}
+
+LayerObserver* Conv2d::observer() const { return parameters_.empty() ? nullptr : observer_; }
 
 ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("conv2d", *this, ctx, x);
+  DKFAC_CHECK(!weight().empty(), "[conv2d] '", name_,
+              "' has no memory; put it into a Model or call bind_standalone()");
   input_ = mode == Mode::train ? x : ConstTensorView{};
-  if (mode == Mode::train && observer_ != nullptr) observer_->on_forward(*this, x);
+  if (mode == Mode::train && observer() != nullptr) observer()->on_forward(*this, x);
 
   const TensorView y = ensure(ctx, output_, shape, x.dtype());
-  if (shape[0] == 0) return y;
-  const ConstTensorView bias = options_.bias ? parameters_[1].value : TensorView{};
+  if (y.numel() == 0) return y;
+  const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
   plan_->choose(ctx, x.dtype())
-      .forward(ctx, conv_shape(x.shape(), shape, options_), x, parameters_[0].value, bias, y);
+      .forward(ctx, conv_shape(x.shape(), shape, options_), x, weight(), bias, y);
   return y;
+}
+
+void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
+  if (grad_output.numel() == 0) {
+    for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
+    return;
+  }
+  const TensorView bias = options_.bias ? parameters_.back().grad : TensorView{};
+  if (options_.frozen) {
+    const Shape rows{grad_output.numel() / out_, out_};
+    if (!bias.empty()) ops::col_sum(ctx, 1.0, grad_output.reshape(rows), 0.0, bias);
+    return;
+  }
+  plan_->choose(ctx, input_.dtype())
+      .backward_weights(ctx, conv_shape(input_.shape(), grad_output.shape(), options_), input_,
+                        grad_output, parameters_[0].grad, bias);
 }
 
 ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
   check_grad("conv2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
-  if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
-
-  const cpu::ConvShape conv = conv_shape(input_.shape(), shape, options_);
-  cpu::ConvBackend& backend = plan_->choose(ctx, input_.dtype());
-  if (conv.n > 0) {
-    backend.backward_weights(ctx, conv, input_, grad_output, parameters_[0].grad,
-                             options_.bias ? parameters_[1].grad : TensorView{});
-  } else {
-    for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
-  }
-  if (observer_ != nullptr) observer_->on_gradients(*this);
+  if (observer() != nullptr) observer()->on_backward(*this, grad_output);
+  compute_gradients(ctx, grad_output);
+  if (observer() != nullptr) observer()->on_gradients(*this);
 
   if (need == InputGrad::skipped) return {};
   const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
-  if (conv.n > 0) backend.backward_data(ctx, conv, grad_output, parameters_[0].value, dx);
+  if (grad_output.numel() == 0) {
+    ops::fill(ctx, dx, 0.0);
+    return dx;
+  }
+  plan_->choose(ctx, input_.dtype())
+      .backward_data(ctx, conv_shape(input_.shape(), shape, options_), grad_output, weight(), dx);
   return dx;
 }
 

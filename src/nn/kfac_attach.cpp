@@ -6,19 +6,29 @@
 namespace dkfac::nn {
 namespace {
 
+bool is_bias(const Parameter& p) { return p.role == Role::bias || p.role == Role::norm_shift; }
+
+/// A layer may have either alone: a frozen weight leaves a bias, a fixed scale a shift.
 kfac::LayerParams params_of(Layer& layer) {
-  std::vector<Parameter>& parameters = layer.parameters();
-  DKFAC_CHECK(parameters.size() <= 2, "[attach] '", layer.name(), "' has ", parameters.size(),
-              " parameters; an optimizer takes a weight and a bias per layer, so split it");
-  kfac::LayerParams params{parameters[0].value, {}, parameters[0].grad, {}};
-  if (parameters.size() == 2) {
-    params.bias = parameters[1].value;
-    params.bias_grad = parameters[1].grad;
+  kfac::LayerParams params;
+  for (const Parameter& p : layer.parameters()) {
+    TensorView& value = is_bias(p) ? params.bias : params.weight;
+    DKFAC_CHECK(value.empty(), "[attach] '", layer.name(), "' has two ",
+                is_bias(p) ? "biases" : "weights",
+                "; an optimizer takes one weight and one bias per layer, so split it");
+    value = p.value;
+    (is_bias(p) ? params.bias_grad : params.weight_grad) = p.grad;
   }
   return params;
 }
 
-kfac::LayerSpec spec_of(Layer& layer) {
+kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
+  const bool has_weight = !params.weight.empty();
+  if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
+    return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc, has_weight};
+  // Kronecker factors are those of a weight; without one the bias gets the first-order update.
+  if (!has_weight)
+    return kfac::PlainSpec{.bias = params.bias.numel(), .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias()};
   }
@@ -28,19 +38,14 @@ kfac::LayerSpec spec_of(Layer& layer) {
                             .out = conv->out(),
                             .kernel_h = o.kernel_h,
                             .kernel_w = o.kernel_w,
-                            .stride_h = o.stride,
-                            .stride_w = o.stride,
-                            .pad_h = o.pad,
-                            .pad_w = o.pad,
+                            .stride_h = o.stride_h,
+                            .stride_w = o.stride_w,
+                            .pad_h = o.pad_h,
+                            .pad_w = o.pad_w,
                             .bias = o.bias,
                             .layout = kfac::Layout::nhwc};
   }
-  if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
-    return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc};
-  }
-  const std::vector<Parameter>& parameters = layer.parameters();
-  return kfac::PlainSpec{.weight = parameters[0].shape.numel(),
-                         .bias = parameters.size() > 1 ? parameters[1].shape.numel() : 0};
+  return kfac::PlainSpec{.weight = params.weight.numel(), .bias = params.bias.numel()};
 }
 
 }  // namespace
@@ -50,7 +55,7 @@ OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimize
   model.visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
     const kfac::LayerParams params = params_of(layer);
-    const kfac::LayerSpec spec = spec_of(layer);
+    const kfac::LayerSpec spec = spec_of(layer, params);
     const bool recorded = !std::holds_alternative<kfac::PlainSpec>(spec);
     entries_.emplace(&layer, Entry{optimizer_.add_layer(layer.name(), spec, params), recorded});
   });

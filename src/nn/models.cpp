@@ -28,7 +28,7 @@ std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
   const Shape& image = options.input;
   DKFAC_CHECK(image.ndim() == 3, "[make_model] lenet-bn takes images [h, w, c], not ", image);
   constexpr std::int64_t kMaps1 = 6, kMaps2 = 16, kWide = 120, kNarrow = 84;
-  const ConvOptions same{.kernel_h = 5, .kernel_w = 5, .pad = 2, .bias = false};
+  const ConvOptions same{.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2, .bias = false};
   const ConvOptions valid{.kernel_h = 5, .kernel_w = 5, .bias = false};
   const BatchNormOptions norm{.groups = options.batch_norm_groups};
   auto net = std::make_unique<Sequential>();

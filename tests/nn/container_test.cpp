@@ -9,7 +9,8 @@ using namespace dkfac::testing;
 
 std::unique_ptr<Sequential> small_body(std::int64_t in, std::int64_t out, int stride) {
   auto body = std::make_unique<Sequential>();
-  body->add<Conv2d>("conv", in, out, ConvOptions{.stride = stride, .pad = 1, .bias = false})
+  body->add<Conv2d>("conv", in, out,
+                    ConvOptions::square(3, {.stride = stride, .pad = 1, .bias = false}))
       .add<BatchNorm2d>("bn", out);
   return body;
 }
@@ -17,7 +18,7 @@ std::unique_ptr<Sequential> small_body(std::int64_t in, std::int64_t out, int st
 TEST(Sequential, GradientsMatchDifferences) {
   Context ctx;
   Sequential net;
-  net.add<Conv2d>("conv", 2, 3, ConvOptions{.pad = 1})
+  net.add<Conv2d>("conv", 2, 3, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 3, BatchNormOptions{.groups = 2})
       .add<Pool2d>("pool", PoolKind::average, 2, 2)
       .add<Linear>("fc", 12, 4);

@@ -20,13 +20,37 @@ struct Case {
 
 const Case kCases[] = {
     {"square", 2, 6, 6, 3, 4, {}},
-    {"padded", 2, 5, 7, 2, 3, {.kernel_h = 3, .kernel_w = 3, .pad = 1}},
-    {"strided", 3, 8, 7, 2, 5, {.kernel_h = 3, .kernel_w = 3, .stride = 2, .pad = 1}},
-    {"tall", 1, 9, 5, 3, 2, {.kernel_h = 5, .kernel_w = 1, .stride = 1, .pad = 2}},
-    {"wide", 2, 4, 9, 1, 6, {.kernel_h = 2, .kernel_w = 5, .stride = 3, .pad = 1, .bias = false}},
+    {"padded", 2, 5, 7, 2, 3, {.kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1}},
+    {"strided",
+     3,
+     8,
+     7,
+     2,
+     5,
+     {.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1}},
+    {"tall",
+     1,
+     9,
+     5,
+     3,
+     2,
+     {.kernel_h = 5, .kernel_w = 1, .stride_h = 1, .stride_w = 1, .pad_h = 2, .pad_w = 2}},
+    {"wide",
+     2,
+     4,
+     9,
+     1,
+     6,
+     {.kernel_h = 2,
+      .kernel_w = 5,
+      .stride_h = 3,
+      .stride_w = 3,
+      .pad_h = 1,
+      .pad_w = 1,
+      .bias = false}},
     {"point", 4, 3, 3, 5, 7, {.kernel_h = 1, .kernel_w = 1, .bias = false}},
-    {"lenet", 2, 12, 12, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad = 2}},
-    {"channels16", 2, 8, 8, 16, 32, {.kernel_h = 3, .kernel_w = 3, .pad = 1}},
+    {"lenet", 2, 12, 12, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}},
+    {"channels16", 2, 8, 8, 16, 32, {.kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1}},
 };
 
 class Convolution : public ::testing::TestWithParam<Case> {};
@@ -47,8 +71,8 @@ std::vector<double> naive_forward(Context& ctx, const Case& c, Conv2d& conv, Con
                            : 0.0;
           for (int kh = 0; kh < c.options.kernel_h; ++kh)
             for (int kw = 0; kw < c.options.kernel_w; ++kw) {
-              const std::int64_t h = i * c.options.stride + kh - c.options.pad;
-              const std::int64_t w = j * c.options.stride + kw - c.options.pad;
+              const std::int64_t h = i * c.options.stride_h + kh - c.options.pad_h;
+              const std::int64_t w = j * c.options.stride_h + kw - c.options.pad_h;
               if (h < 0 || h >= c.h || w < 0 || w >= c.w) continue;
               for (std::int64_t ch = 0; ch < c.in; ++ch) {
                 const std::int64_t at_x = ((n * c.h + h) * c.w + w) * c.in + ch;
@@ -138,7 +162,7 @@ TEST_P(Convolution, SinglePrecisionOfTheReferenceAgreesWithDouble) {
 TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
   // 200 images of 400 patches of 9 are cut into panels; one image alone is not.
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f64, 1, 2, ConvOptions{.pad = 1});
+  Standalone<Conv2d> conv(ctx, DType::f64, 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1});
   const Tensor x = random_tensor(ctx, Shape{200, 20, 20, 1}, DType::f64, 1);
   const auto all = values(ctx, conv->forward(ctx, x, Mode::train));
   const auto last = values(ctx, conv->forward(ctx, x.view().slice(0, 199, 1), Mode::train));
@@ -161,7 +185,7 @@ TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
 
 TEST(Conv2d, CountsReordersAndTheyAreTheSameEveryStep) {
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad_h = 1, .pad_w = 1});
   const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
   const Tensor dy = random_tensor(ctx, Shape{4, 8, 8, 32}, DType::f32, 2);
   std::vector<ReorderCount> counts{conv->reorders()};
@@ -184,7 +208,7 @@ TEST(Conv2d, CountsReordersAndTheyAreTheSameEveryStep) {
 
 TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
   Context ctx(Device::cpu(), {.backend = Backend::reference});
-  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad_h = 1, .pad_w = 1});
   const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
   conv->forward(ctx, x, Mode::train);
   EXPECT_EQ(conv->reorders().reorders, 0);
@@ -192,7 +216,8 @@ TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
 
 TEST(Conv2d, SeesWeightsThatChangedBetweenForwardPasses) {
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f32, 16, 16, ConvOptions{.pad = 1, .bias = false});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 16,
+                          ConvOptions{.pad_h = 1, .pad_w = 1, .bias = false});
   const Tensor x = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 1);
   const Tensor dy = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 2);
   const auto y1 = values(ctx, conv->forward(ctx, x, Mode::train));
@@ -210,8 +235,10 @@ TEST(Conv2d, SeesWeightsThatChangedBetweenForwardPasses) {
 TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
   Context ctx;
   Context oracle(Device::cpu(), {.backend = Backend::reference});
-  Standalone<Conv2d> conv(ctx, DType::f32, 4, 8, ConvOptions{.stride = 2, .pad = 1});
-  Standalone<Conv2d> expected(oracle, DType::f32, 4, 8, ConvOptions{.stride = 2, .pad = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 4, 8,
+                          ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> expected(oracle, DType::f32, 4, 8,
+                              ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1});
   const int before = threads();
   for (int round = 0; round < 2; ++round) {
     for (const std::int64_t n : {1, 2, 3, 4, 5, 6}) {
@@ -231,7 +258,7 @@ TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
 
 TEST(Conv2d, GivesZeroGradientsForAnEmptyBatch) {
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f32, 2, 3, ConvOptions{.pad = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 2, 3, ConvOptions{.pad_h = 1, .pad_w = 1});
   ops::fill(ctx, conv.grad(0), 9.0);
   ops::fill(ctx, conv.grad(1), 9.0);
   const Tensor x = Tensor::empty(ctx, Shape{0, 5, 5, 2}),
@@ -245,7 +272,7 @@ TEST(Conv2d, GivesZeroGradientsForAnEmptyBatch) {
 TEST(Conv2d, PassesNanOn) {
   for (const Backend backend : {Backend::fast, Backend::reference}) {
     Context ctx(Device::cpu(), {.backend = backend});
-    Standalone<Conv2d> conv(ctx, DType::f32, 1, 2, ConvOptions{.pad = 1});
+    Standalone<Conv2d> conv(ctx, DType::f32, 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1});
     Tensor x = random_tensor(ctx, Shape{1, 5, 5, 1}, DType::f32, 1);
     x.data<float>()[12] = std::numeric_limits<float>::quiet_NaN();
     const auto y = values(ctx, conv->forward(ctx, x, Mode::train));
@@ -271,8 +298,8 @@ TEST(Conv2d, NamesTheLayerAndBothShapesWhenTheInputDoesNotFit) {
 TEST(Conv2d, RefusesImpossibleGeometry) {
   EXPECT_THROW(Conv2d(0, 1, {}), InvalidArgument);
   EXPECT_THROW(Conv2d(1, 1, {.kernel_h = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.stride = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.pad = -1}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.stride_h = 0, .stride_w = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.pad_h = -1, .pad_w = -1}), InvalidArgument);
 }
 
 }  // namespace

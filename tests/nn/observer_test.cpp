@@ -42,7 +42,7 @@ class Recorder final : public LayerObserver {
 
 std::unique_ptr<Model> small_model(Context& ctx, DType dtype = DType::f64) {
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad = 1})
+  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 2, BatchNormOptions{.groups = 2})
       .add<Relu>("relu")
       .add<Linear>("fc", 32, 3);
@@ -151,7 +151,8 @@ void run_step(Context& ctx, Model& model) {
 TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   Context ctx;
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2, ConvOptions{.stride = 2, .pad = 1, .bias = false})
+  net->add<Conv2d>("conv", 1, 2,
+                   ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1, .bias = false})
       .add<BatchNorm2d>("bn", 2)
       .add<Linear>("fc", 8, 3)
       .add<Shift>("shift");
@@ -173,7 +174,7 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   EXPECT_EQ(optimizer.names, (std::vector<std::string>{
                                  expected("conv", conv), expected("bn", kfac::BatchNormSpec{2}),
                                  expected("fc", kfac::LinearSpec{8, 3, true}),
-                                 expected("shift", kfac::PlainSpec{.weight = 3})}));
+                                 expected("shift", kfac::PlainSpec{.bias = 3, .reason = "no trained weight"})}));
   attachment.set_scale({.global_batch = 40});
   run_step(ctx, model);
   EXPECT_EQ(optimizer.calls,

@@ -83,16 +83,23 @@ void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorVi
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
-/// What a convolution reads: x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw), zero padding, stride.
+/// What a convolution reads: x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw), with zeros around it.
 struct PatchSpec {
   std::int64_t n = 0, h = 0, w = 0, c = 0;
   int kernel_h = 1, kernel_w = 1;
   int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;
+  int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
   Layout layout = Layout::nhwc;
+  int extra_h = 0, extra_w = 0;        ///< Rows below and columns right in addition.
+  int dilation_h = 1, dilation_w = 1;  ///< Pixels from one kernel element to the next.
 
-  [[nodiscard]] std::int64_t out_h() const { return (h + 2 * pad_h - kernel_h) / stride_h + 1; }
-  [[nodiscard]] std::int64_t out_w() const { return (w + 2 * pad_w - kernel_w) / stride_w + 1; }
+  /// Pixels that the kernel spans.
+  [[nodiscard]] std::int64_t span_h() const { return dilation_h * (kernel_h - 1) + 1; }
+  [[nodiscard]] std::int64_t span_w() const { return dilation_w * (kernel_w - 1) + 1; }
+  [[nodiscard]] std::int64_t padded_h() const { return h + 2 * pad_h + extra_h; }
+  [[nodiscard]] std::int64_t padded_w() const { return w + 2 * pad_w + extra_w; }
+  [[nodiscard]] std::int64_t out_h() const { return (padded_h() - span_h()) / stride_h + 1; }
+  [[nodiscard]] std::int64_t out_w() const { return (padded_w() - span_w()) / stride_w + 1; }
   /// Width of a patch. Columns follow the weight's memory order: (kh,kw,c) in nhwc, (c,kh,kw) in
   /// nchw.
   [[nodiscard]] std::int64_t width() const { return kernel_h * kernel_w * c; }

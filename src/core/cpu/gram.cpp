@@ -105,7 +105,7 @@ void set_corner(double alpha, std::int64_t rows, double beta, TensorView c) {
 /// A 1x1 kernel that visits every pixel once: the patches are the tensor as it lies.
 bool is_plain(const PatchSpec& s) {
   return s.layout == Layout::nhwc && s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 &&
-         s.stride_w == 1 && s.pad_h == 0 && s.pad_w == 0;
+         s.stride_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
 }
 
 }  // namespace

@@ -132,7 +132,8 @@ void finish(Context& ctx, const PatchSpec& spec, const OffsetSums& sums, bool bi
 
 bool prefers_offsets(const PatchSpec& s) {
   if (s.kernel_h != 3 || s.kernel_w != 3 || s.stride_h != 1 || s.stride_w != 1 || s.pad_h != 1 ||
-      s.pad_w != 1 || s.c < 8) {
+      s.pad_w != 1 || s.extra_h + s.extra_w != 0 || s.dilation_h != 1 || s.dilation_w != 1 ||
+      s.c < 8) {
     return false;
   }
   // Multiplications per channel pair: 13 per padded pixel, 3 per pixel of a line, against 81/2.

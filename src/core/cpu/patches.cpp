@@ -15,24 +15,41 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// Part of a kernel of `size` that lies inside an image of `extent` when it starts at `origin`.
+/// Part of a kernel of `size` elements, `step` pixels apart, that lies inside an image of `extent`
+/// when it starts at `origin`.
 struct Overlap {
   std::int64_t first, last;  ///< Kernel positions [first, last).
-  Overlap(std::int64_t origin, std::int64_t size, std::int64_t extent)
-      : first(std::clamp<std::int64_t>(-origin, 0, size)),
-        last(std::clamp<std::int64_t>(extent - origin, first, size)) {}
+  Overlap(std::int64_t origin, std::int64_t size, std::int64_t step, std::int64_t extent)
+      : first(std::min(positions_below(-origin, step), size)),
+        last(std::clamp(positions_below(extent - origin, step), first, size)) {}
+
+ private:
+  /// How many of 0, step, 2 step, ... are below `limit`.
+  static std::int64_t positions_below(std::int64_t limit, std::int64_t step) {
+    return limit <= 0 ? 0 : (limit + step - 1) / step;
+  }
 };
+
+/// Elements [first, last) of one kernel row, c channels each, from the pixel of the first on.
+template <class T>
+T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
+  if (s.dilation_w == 1) return std::copy_n(source, count * s.c, out);
+  for (std::int64_t i = 0; i < count; ++i, source += s.dilation_w * s.c) {
+    out = std::copy_n(source, s.c, out);
+  }
+  return out;
+}
 
 /// Patch at (y, x), its upper left corner in image[h,w,c]: rows of the kernel are contiguous.
 template <class T>
 void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
   const std::int64_t line = s.kernel_w * s.c;
-  const Overlap rows(y, s.kernel_h, s.h), cols(x, s.kernel_w, s.w);
+  const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
   out = std::fill_n(out, rows.first * line, T{0});
   for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
-    const T* source = image + ((y + kh) * s.w + x + cols.first) * s.c;
+    const std::int64_t pixel = (y + kh * s.dilation_h) * s.w + x + cols.first * s.dilation_w;
     out = std::fill_n(out, cols.first * s.c, T{0});
-    out = std::copy_n(source, (cols.last - cols.first) * s.c, out);
+    out = kernel_row(s, image + pixel * s.c, cols.last - cols.first, out);
     out = std::fill_n(out, (s.kernel_w - cols.last) * s.c, T{0});
   }
   std::fill_n(out, (s.kernel_h - rows.last) * line, T{0});
@@ -41,13 +58,13 @@ void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
 /// The same in image[c,h,w].
 template <class T>
 void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
-  const Overlap rows(y, s.kernel_h, s.h), cols(x, s.kernel_w, s.w);
+  const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
   for (std::int64_t c = 0; c < s.c; ++c, image += s.h * s.w) {
     out = std::fill_n(out, rows.first * s.kernel_w, T{0});
     for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
-      const T* line = image + (y + kh) * s.w;
+      const T* line = image + (y + kh * s.dilation_h) * s.w;
       for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-        *out++ = kw >= cols.first && kw < cols.last ? line[x + kw] : T{0};
+        *out++ = kw >= cols.first && kw < cols.last ? line[x + kw * s.dilation_w] : T{0};
       }
     }
     out = std::fill_n(out, (s.kernel_h - rows.last) * s.kernel_w, T{0});
@@ -75,7 +92,8 @@ void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64
                   Matrix<T> out) {
   constexpr std::int64_t kSideBySide = 32;
   const bool nhwc = s.layout == Layout::nhwc;
-  const bool points = !nhwc && s.kernel_h * s.kernel_w == 1 && s.pad_h + s.pad_w == 0;
+  const bool points =
+      !nhwc && s.kernel_h * s.kernel_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
   const std::int64_t width = s.out_w(), positions = s.out_h() * width;
   for (std::int64_t i = first, count = 1; i < last; i += count) {
     const std::int64_t position = i % positions, column = position % width;

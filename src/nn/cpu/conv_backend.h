@@ -9,13 +9,21 @@
 
 namespace dkfac::nn::cpu {
 
-/// x[n,h,w,in], weight[out,kh,kw,in], y[n,oh,ow,out]. n > 0.
+/// x[n,h,w,in], weight[out,kh,kw,in/groups], y[n,oh,ow,out]. n > 0.
 struct ConvShape {
   std::int64_t n = 0, h = 0, w = 0, in = 0;
   std::int64_t out = 0, out_h = 0, out_w = 0;
-  int kernel_h = 1, kernel_w = 1, stride = 1, pad = 0;
+  int kernel_h = 1, kernel_w = 1;
+  int stride_h = 1, stride_w = 1;
+  int pad_h = 0, pad_w = 0;      ///< Above, left.
+  int extra_h = 0, extra_w = 0;  ///< Below and right that much more.
+  int dilation_h = 1, dilation_w = 1;
+  std::int64_t groups = 1;
   bool bias = true;
-  [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * in; }
+  [[nodiscard]] std::int64_t group_in() const { return in / groups; }
+  [[nodiscard]] std::int64_t group_out() const { return out / groups; }
+  /// What one output of a group reads.
+  [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * group_in(); }
   bool operator==(const ConvShape&) const = default;
 };
 

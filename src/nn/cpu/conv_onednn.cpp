@@ -113,32 +113,45 @@ using BackwardData = dnnl::convolution_backward_data;
 using BackwardWeights = dnnl::convolution_backward_weights;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
+/// [out,kh,kw,in/groups] in the order that oneDNN names dimensions: (groups,) out, in, kh, kw.
+Desc plain_weight_of(const ConvShape& s) {
+  const std::int64_t row = s.kernel_w * s.group_in(), one = s.patch();
+  if (s.groups == 1) {
+    return describe({s.out, s.in, s.kernel_h, s.kernel_w}, memory::format_tag::ohwi);
+  }
+  return Desc({s.groups, s.group_out(), s.group_in(), s.kernel_h, s.kernel_w},
+              memory::data_type::f32, memory::dims{s.group_out() * one, one, 1, row, s.group_in()});
+}
+
 /// Descriptions that the passes of one shape share. Activations are plain, the weights' format is
 /// left to the primitive.
 struct Descs {
   explicit Descs(const ConvShape& s)
       : x(describe({s.n, s.in, s.h, s.w}, memory::format_tag::nhwc)),
         y(describe({s.n, s.out, s.out_h, s.out_w}, memory::format_tag::nhwc)),
-        any_weight(describe({s.out, s.in, s.kernel_h, s.kernel_w}, memory::format_tag::any)),
-        plain_weight(describe({s.out, s.in, s.kernel_h, s.kernel_w}, memory::format_tag::ohwi)),
+        plain_weight(plain_weight_of(s)),
+        any_weight(describe(plain_weight.dims(), memory::format_tag::any)),
         bias(s.bias ? describe({s.out}, memory::format_tag::x) : Desc()),
-        stride{s.stride, s.stride},
-        pad{s.pad, s.pad} {}
+        stride{s.stride_h, s.stride_w},
+        dilation{s.dilation_h - 1, s.dilation_w - 1},
+        pad{s.pad_h, s.pad_w},
+        end_pad{s.pad_h + s.extra_h, s.pad_w + s.extra_w} {}
   [[nodiscard]] Forward::primitive_desc forward(const dnnl::engine& engine) const {
     const Forward::desc desc(dnnl::prop_kind::forward_training, kDirect, x, any_weight, bias, y,
-                             stride, pad, pad);
+                             stride, dilation, pad, end_pad);
     return {desc, user_scratchpad(), engine};
   }
   [[nodiscard]] BackwardWeights::primitive_desc backward_weights(const dnnl::engine& engine) const {
-    const BackwardWeights::desc desc(kDirect, x, any_weight, bias, y, stride, pad, pad);
+    const BackwardWeights::desc desc(kDirect, x, any_weight, bias, y, stride, dilation, pad,
+                                     end_pad);
     return {desc, user_scratchpad(), engine, forward(engine)};
   }
   [[nodiscard]] BackwardData::primitive_desc backward_data(const dnnl::engine& engine) const {
-    const BackwardData::desc desc(kDirect, x, any_weight, y, stride, pad, pad);
+    const BackwardData::desc desc(kDirect, x, any_weight, y, stride, dilation, pad, end_pad);
     return {desc, user_scratchpad(), engine, forward(engine)};
   }
-  Desc x, y, any_weight, plain_weight, bias;
-  memory::dims stride, pad;
+  Desc x, y, plain_weight, any_weight, bias;
+  memory::dims stride, dilation, pad, end_pad;  ///< oneDNN counts the pixels left out as dilation.
 };
 
 struct ForwardPass {
