@@ -1,13 +1,24 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/nn/layer.h"
 
 namespace dkfac::nn {
+
+/// A tensor of a network under its full name, e.g. "layer1.0.bn1.running_mean".
+struct NamedTensor {
+  std::string name;
+  bool trained = false;  ///< A parameter; a buffer otherwise.
+  TensorView view;       ///< Into the model's arenas; valid as long as the model.
+};
 
 /// A network: a tree of layers whose parameters live in one arena, whose gradients live in a second
 /// and whose buffers live in a third, each contiguous and in forward order.
@@ -32,6 +43,13 @@ class Model {
   [[nodiscard]] TensorView parameters() { return values_; }  ///< [parameter_count]
   [[nodiscard]] TensorView gradients() { return gradients_; }
   [[nodiscard]] TensorView buffers() { return buffers_; }
+  /// Every parameter and buffer, in forward order; a layer's parameters before its buffers.
+  [[nodiscard]] std::vector<NamedTensor> named_tensors();
+  /// The parameter or buffer of this full name. Throws InvalidArgument naming it and what its layer
+  /// has instead.
+  [[nodiscard]] NamedTensor tensor(std::string_view name);
+  /// Calls f(layer, output shape for one sample) on the leaves in forward order.
+  void trace(const std::function<void(const Layer&, const Shape&)>& f) const;
   /// One line per layer: name, description, output shape, parameters.
   [[nodiscard]] std::string summary() const;
 
@@ -44,20 +62,60 @@ class Model {
   Tensor values_, gradients_, buffers_;
 };
 
+/// Floating-point operations of the convolutions and linear layers for one sample, two per
+/// multiply-add; what is linear in the activations (normalisation, pooling, ...) is not counted.
+[[nodiscard]] double forward_flops(const Model& model);
+
 /// Averages the buffers (running statistics) over ranks, so that all evaluate the same network.
 void average_buffers(Context& ctx, Model& model, comm::Communicator& comm);
 
-/// Models by name: "mlp" (two hidden ReLU layers of 512 and BatchNorm-free) and "lenet-bn" (LeCun
-/// et al. 1998 with BatchNorm before each ReLU). `groups`: ghost groups of every BatchNorm.
+enum class WeightInit : std::uint8_t {
+  he_normal,  ///< Variance 2 / fan_in (He et al. 2015).
+  uniform     ///< U(-1, 1) / sqrt(fan_in) (LeCun et al. 1998).
+};
+
+/// Switches of the ResNet-9 family (Page, "How to train your ResNet", 2018-2019); what is not set
+/// is the preset's: first "resnet9", then "resnet9-plain".
+struct ResNet9Options {
+  /// Fixed 3x3 whitening filters (whitening.h) and a 1x1 convolution in place of the first 3x3 one.
+  /// They are random until set_whitening(). true, false.
+  std::optional<bool> whitening;
+  /// conv-pool-BN-activation in place of conv-BN-activation-pool. true, false.
+  std::optional<bool> pool_before_activation;
+  std::optional<bool> frozen_bn_scale;  ///< BatchNorm scales stay 1. true, false.
+  std::optional<double> celu_alpha;     ///< 0: ReLU. 0.3, 0.
+  std::optional<double> logit_scale;    ///< 1/16, 1/8.
+};
+
+/// Models by name.
+/// - "mlp": two hidden ReLU layers of 512, no BatchNorm.
+/// - "lenet-bn": LeCun et al. 1998 with BatchNorm before each ReLU.
+/// - "resnet20", "resnet32": He et al. 2016, section 4.2, with shortcuts without parameters (option
+///   A: every second pixel, new channels zero, half of them before and half after the old ones).
+/// - "resnet18": He et al. 2016, table 1, with a 3x3 stem of stride 1 and no pooling after it, for
+///   images of 32 pixels; 1x1 convolutions where shapes change (option B).
+/// - "resnet50": the same with bottlenecks, the stride in the 3x3 convolution (version 1.5), a 7x7
+///   stem and pooling; images of 32 pixels and more. Tensors of resnet18 and resnet50 have the
+///   names that torchvision gives them.
+/// - "resnet9", "resnet9-plain": see ResNet9Options; no biases outside BatchNorm.
 struct ModelOptions {
   std::string name = "lenet-bn";
   Shape input{28, 28, 1};
   std::int64_t classes = 10;
-  std::int64_t batch_norm_groups = 1;
+  std::int64_t batch_norm_groups = 1;  ///< Ghost groups of every BatchNorm.
   DType dtype = DType::f32;
   std::uint64_t seed = 1;
+  std::int64_t width = 0;          ///< Channels of a ResNet's first stage; 0: as published.
+  std::optional<WeightInit> init;  ///< Not set: uniform for ResNet-9, he_normal otherwise.
+  /// Standard deviation of the last Linear's weights, 0.01 in Goyal et al. 2017; not set: as init.
+  std::optional<double> classifier_stddev;
+  /// The last BatchNorm scale of each residual block starts at 0 (Goyal et al. 2017, section 5.1);
+  /// resnet18, 20, 32, 50.
+  bool zero_gamma = false;
+  ResNet9Options resnet9{};
 };
-/// Throws InvalidArgument with the list of names for an unknown one.
+/// Throws InvalidArgument with the list of names for an unknown one, and for an input or an option
+/// that does not fit it.
 [[nodiscard]] std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options);
 [[nodiscard]] std::vector<std::string> model_names();
 

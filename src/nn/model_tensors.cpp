@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/model.h"
+
+namespace dkfac::nn {
+namespace {
+
+std::string full_name(const Layer& layer, const std::string& tensor) {
+  return layer.name().empty() ? tensor : layer.name() + "." + tensor;
+}
+
+std::string_view parent(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view{} : name.substr(0, dot);
+}
+
+/// Names that a mistyped one may have meant: those of its layer, else all when they are few.
+std::string candidates(const std::vector<NamedTensor>& tensors, std::string_view name) {
+  constexpr std::size_t kFew = 12;
+  std::vector<std::string_view> close;
+  for (const NamedTensor& t : tensors) {
+    if (parent(t.name) == parent(name)) close.push_back(t.name);
+  }
+  if (close.empty()) {
+    for (const NamedTensor& t : tensors) close.push_back(t.name);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(close.size(), kFew); ++i) {
+    text += (i == 0 ? "" : ", ") + std::string(close[i]);
+  }
+  return close.size() > kFew ? text + ", ..." : text;
+}
+
+/// Multiply-adds of one sample in a leaf with this output.
+double multiply_adds(const Layer& layer, const Shape& output) {
+  const auto outputs = static_cast<double>(output.numel());
+  if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
+    const ConvOptions& o = conv->options();
+    return outputs * o.kernel_h * o.kernel_w * static_cast<double>(conv->in() / o.groups);
+  }
+  if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
+    return outputs * static_cast<double>(linear->in());
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> Model::named_tensors() {
+  std::vector<NamedTensor> tensors;
+  visit([&](Layer& layer) {
+    for (const Parameter& p : layer.parameters()) {
+      tensors.push_back({full_name(layer, p.name), true, p.value});
+    }
+    for (const Buffer& b : layer.buffers()) {
+      tensors.push_back({full_name(layer, b.name), false, b.value});
+    }
+  });
+  return tensors;
+}
+
+NamedTensor Model::tensor(std::string_view name) {
+  std::vector<NamedTensor> tensors = named_tensors();
+  for (NamedTensor& t : tensors) {
+    if (t.name == name) return std::move(t);
+  }
+  throw InvalidArgument(detail::concat("[model] '", name_, "' has no tensor '", name,
+                                       "'; there are ", candidates(tensors, name)));
+}
+
+double forward_flops(const Model& model) {
+  double total = 0;
+  model.trace(
+      [&](const Layer& layer, const Shape& output) { total += 2 * multiply_adds(layer, output); });
+  return total;
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,50 @@
+#include <cmath>
+
+#include "nn/models/models.h"
+
+namespace dkfac::nn {
+namespace {
+
+void fill_uniform_by_fan_in(TensorView weight, Random& random) {
+  const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
+  const double bound = 1.0 / std::sqrt(fan_in);
+  fill_uniform(weight, -bound, bound, random);
+}
+
+/// The matrix or the filters of a convolution or linear layer, trained or frozen.
+TensorView weight_of(Layer& layer) {
+  const bool has_one = dynamic_cast<const Conv2d*>(&layer) || dynamic_cast<const Linear*>(&layer);
+  if (!has_one) return {};
+  for (const Parameter& p : layer.parameters()) {
+    if (p.role == Role::weight) return p.value;
+  }
+  for (const Buffer& b : layer.buffers()) {
+    if (b.name == "weight") return b.value;
+  }
+  return {};
+}
+
+}  // namespace
+
+void initialize_weights(Model& model, WeightInit init, const ModelOptions& options) {
+  std::uint64_t place = 0, last_place = 0;
+  TensorView last_linear;
+  // The layers have drawn he_normal themselves.
+  model.visit([&](Layer& layer) {
+    const std::uint64_t here = place++;
+    const TensorView weight = weight_of(layer);
+    if (weight.empty()) return;
+    if (dynamic_cast<const Linear*>(&layer) != nullptr) {
+      last_linear = weight;
+      last_place = here;
+    }
+    if (init != WeightInit::uniform) return;
+    Random random(options.seed, here);
+    fill_uniform_by_fan_in(weight, random);
+  });
+  if (!options.classifier_stddev || last_linear.empty()) return;
+  Random random(options.seed, last_place);
+  fill_normal(last_linear, 0.0, *options.classifier_stddev, random);
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/model.h"
+
+/// The networks of make_model() and what they share.
+namespace dkfac::nn {
+
+[[nodiscard]] std::unique_ptr<Layer> make_mlp(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet20(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet32(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet18(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet50(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet9(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet9_plain(const ModelOptions& options);
+
+/// Draws the weights of every Conv2d and Linear anew as `init` says and the last Linear's with
+/// options.classifier_stddev, if set. Depends on the seed and the layer's place only.
+void initialize_weights(Model& model, WeightInit init, const ModelOptions& options);
+
+inline constexpr Activation kRelu{ActivationKind::relu};
+
+/// Throws InvalidArgument for an input that is not an image of at least `least` x `least` pixels.
+void check_image(const ModelOptions& options, std::int64_t least);
+
+/// A BatchNorm of the model's ghost groups, with an activation in the same pass.
+[[nodiscard]] inline BatchNormOptions norm_options(const ModelOptions& options,
+                                                   Activation activation = {}) {
+  return {.groups = options.batch_norm_groups, .activation = activation};
+}
+
+/// Square convolution without bias, which a BatchNorm after it would undo; padded by (kernel-1)/2.
+[[nodiscard]] inline ConvOptions conv_options(int kernel, int stride = 1) {
+  return ConvOptions::square(kernel, {.stride = stride, .pad = (kernel - 1) / 2, .bias = false});
+}
+
+}  // namespace dkfac::nn

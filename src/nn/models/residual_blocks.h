@@ -1,0 +1,30 @@
+#pragma once
+
+#include "nn/models/models.h"
+
+/// Residual blocks of He et al. 2016, BatchNorm and ReLU fused; tensors named as torchvision does:
+/// "conv1", "bn1", "conv2", ..., "downsample.0", "downsample.1".
+namespace dkfac::nn {
+
+/// What brings the input to the shape of a block's output.
+enum class Shortcut : std::uint8_t {
+  pad,        ///< PadShortcut, option A.
+  projection  ///< 1x1 convolution and BatchNorm, option B.
+};
+
+/// Channels and stride of one block.
+struct BlockShape {
+  std::int64_t in = 0;
+  std::int64_t width = 0;  ///< Channels of the 3x3 convolutions.
+  int stride = 1;
+};
+
+/// Two 3x3 convolutions, the first with the stride; gives `width` channels.
+[[nodiscard]] std::unique_ptr<Layer> basic_block(const BlockShape& shape, Shortcut shortcut,
+                                                 const ModelOptions& options);
+/// 1x1, 3x3 with the stride, 1x1; gives kExpansion * width channels.
+inline constexpr std::int64_t kExpansion = 4;
+[[nodiscard]] std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape,
+                                                      const ModelOptions& options);
+
+}  // namespace dkfac::nn

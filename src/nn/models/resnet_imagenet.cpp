@@ -1,0 +1,63 @@
+#include <array>
+
+#include "nn/models/residual_blocks.h"
+
+namespace dkfac::nn {
+namespace {
+
+constexpr std::int64_t kWidth = 64;
+
+std::int64_t width_of(const ModelOptions& options) {
+  return options.width > 0 ? options.width : kWidth;
+}
+
+/// Four stages; the first block of all but the first stage halves the map. make(shape) gives a
+/// block of `expansion` * shape.width channels.
+template <class MakeBlock>
+void add_stages(Sequential& net, std::int64_t width, const std::array<int, 4>& blocks,
+                std::int64_t expansion, MakeBlock&& make) {
+  std::int64_t channels = width;
+  for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
+    auto layers = std::make_unique<Sequential>();
+    for (int block = 0; block < blocks[stage]; ++block) {
+      const BlockShape shape{channels, width << stage, stage > 0 && block == 0 ? 2 : 1};
+      layers->add("", make(shape));
+      channels = expansion * shape.width;
+    }
+    net.add("layer" + std::to_string(stage + 1), std::move(layers));
+  }
+}
+
+void add_classifier(Sequential& net, std::int64_t channels, std::int64_t classes) {
+  net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, classes);
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> make_resnet18(const ModelOptions& options) {
+  check_image(options, 8);
+  const std::int64_t width = width_of(options);
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv1", options.input[2], width, conv_options(3))
+      .add<BatchNorm2d>("bn1", width, norm_options(options, kRelu));
+  add_stages(*net, width, {2, 2, 2, 2}, 1, [&](const BlockShape& shape) {
+    return basic_block(shape, Shortcut::projection, options);
+  });
+  add_classifier(*net, 8 * width, options.classes);
+  return net;
+}
+
+std::unique_ptr<Layer> make_resnet50(const ModelOptions& options) {
+  check_image(options, 32);
+  const std::int64_t width = width_of(options);
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv1", options.input[2], width, conv_options(7, 2))
+      .add<BatchNorm2d>("bn1", width, norm_options(options, kRelu))
+      .add<Pool2d>("maxpool", PoolKind::max, 3, 2, 1);
+  add_stages(*net, width, {3, 4, 6, 3}, kExpansion,
+             [&](const BlockShape& shape) { return bottleneck_block(shape, options); });
+  add_classifier(*net, 8 * kExpansion * width, options.classes);
+  return net;
+}
+
+}  // namespace dkfac::nn
