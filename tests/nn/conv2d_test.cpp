@@ -1,5 +1,3 @@
-#include <tuple>
-
 #include <gtest/gtest.h>
 
 #include "dkfac/core/threads.h"
@@ -10,154 +8,6 @@ namespace dkfac::nn {
 namespace {
 
 using namespace dkfac::testing;
-
-/// A convolution and the images it is tried on.
-struct Case {
-  const char* name;
-  std::int64_t n, h, w, in, out;
-  ConvOptions options;
-};
-
-const Case kCases[] = {
-    {"square", 2, 6, 6, 3, 4, {}},
-    {"padded", 2, 5, 7, 2, 3, {.kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1}},
-    {"strided",
-     3,
-     8,
-     7,
-     2,
-     5,
-     {.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1}},
-    {"tall",
-     1,
-     9,
-     5,
-     3,
-     2,
-     {.kernel_h = 5, .kernel_w = 1, .stride_h = 1, .stride_w = 1, .pad_h = 2, .pad_w = 2}},
-    {"wide",
-     2,
-     4,
-     9,
-     1,
-     6,
-     {.kernel_h = 2,
-      .kernel_w = 5,
-      .stride_h = 3,
-      .stride_w = 3,
-      .pad_h = 1,
-      .pad_w = 1,
-      .bias = false}},
-    {"point", 4, 3, 3, 5, 7, {.kernel_h = 1, .kernel_w = 1, .bias = false}},
-    {"lenet", 2, 12, 12, 1, 6, {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}},
-    {"channels16", 2, 8, 8, 16, 32, {.kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1}},
-};
-
-class Convolution : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Shapes, Convolution, ::testing::ValuesIn(kCases),
-                         [](const auto& param) { return std::string(param.param.name); });
-
-/// The definition in double: seven loops.
-std::vector<double> naive_forward(Context& ctx, const Case& c, Conv2d& conv, ConstTensorView x) {
-  const auto xv = values(ctx, x), weight = values(ctx, conv.parameters()[0].value);
-  const Shape out = conv.output_shape(x.shape());
-  std::vector<double> y;
-  for (std::int64_t n = 0; n < out[0]; ++n)
-    for (std::int64_t i = 0; i < out[1]; ++i)
-      for (std::int64_t j = 0; j < out[2]; ++j)
-        for (std::int64_t o = 0; o < out[3]; ++o) {
-          double sum = c.options.bias
-                           ? values(ctx, conv.parameters()[1].value)[static_cast<std::size_t>(o)]
-                           : 0.0;
-          for (int kh = 0; kh < c.options.kernel_h; ++kh)
-            for (int kw = 0; kw < c.options.kernel_w; ++kw) {
-              const std::int64_t h = i * c.options.stride_h + kh - c.options.pad_h;
-              const std::int64_t w = j * c.options.stride_h + kw - c.options.pad_h;
-              if (h < 0 || h >= c.h || w < 0 || w >= c.w) continue;
-              for (std::int64_t ch = 0; ch < c.in; ++ch) {
-                const std::int64_t at_x = ((n * c.h + h) * c.w + w) * c.in + ch;
-                const std::int64_t at_w =
-                    ((o * c.options.kernel_h + kh) * c.options.kernel_w + kw) * c.in + ch;
-                sum += xv[static_cast<std::size_t>(at_x)] * weight[static_cast<std::size_t>(at_w)];
-              }
-            }
-          y.push_back(sum);
-        }
-  return y;
-}
-
-void fill_bias(Context& ctx, Standalone<Conv2d>& conv) {
-  if (conv->options().bias) {
-    const Tensor bias = random_tensor(ctx, Shape{conv->out()}, conv.value(1).dtype(), 9);
-    ops::copy(ctx, bias, conv.value(1));
-  }
-}
-
-TEST_P(Convolution, FollowsItsDefinition) {
-  const Case& c = GetParam();
-  Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, c.options);
-  fill_bias(ctx, conv);
-  const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f64, 1);
-  const ConstTensorView y = conv->forward(ctx, x, Mode::train);
-  EXPECT_EQ(y.shape(), conv->output_shape(x.shape()));
-  // Sums of at most 25 * 3 or 9 * 16 products.
-  EXPECT_TRUE(near(values(ctx, y), naive_forward(ctx, c, conv.layer, x), 144 * eps<double>));
-}
-
-TEST_P(Convolution, GradientsMatchDifferences) {
-  const Case& c = GetParam();
-  Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, c.options);
-  fill_bias(ctx, conv);
-  const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f64, 1);
-  const GradientCheckResult result = check_gradients(ctx, conv.layer, x);
-  EXPECT_LE(result.worst, kGradientTolerance) << result.where;
-  EXPECT_GT(result.checked, 40);
-}
-
-/// f32 on one backend against f64, all three passes. `fast` is oneDNN in a build that has it.
-void compare_with_double(const Case& c, Backend backend) {
-  Context ctx(Device::cpu(), {.backend = backend});
-  Standalone<Conv2d> wide(ctx, DType::f64, c.in, c.out, c.options);
-  Standalone<Conv2d> narrow(ctx, DType::f32, c.in, c.out, c.options);
-  fill_bias(ctx, wide);
-  ops::cast(ctx, wide.value(0), narrow.value(0));
-  ops::cast(ctx, narrow.value(0), wide.value(0));  // the same weights exactly
-  if (c.options.bias) {
-    ops::cast(ctx, wide.value(1), narrow.value(1));
-    ops::cast(ctx, narrow.value(1), wide.value(1));
-  }
-  const Tensor x32 = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f32, 1);
-  Tensor x = Tensor::empty(ctx, x32.shape(), DType::f64);
-  ops::cast(ctx, x32, x);
-  const Tensor dy32 = random_tensor(ctx, wide->output_shape(x.shape()), DType::f32, 2);
-  Tensor dy = Tensor::empty(ctx, dy32.shape(), DType::f64);
-  ops::cast(ctx, dy32, dy);
-
-  // c = 2, n = the longest sum: a patch, or the positions of the batch.
-  const auto patch = static_cast<double>(c.in * c.options.kernel_h * c.options.kernel_w + 1);
-  const auto positions = static_cast<double>(dy.numel() / c.out);
-  EXPECT_TRUE(near(values(ctx, narrow->forward(ctx, x32, Mode::train)),
-                   values(ctx, wide->forward(ctx, x, Mode::train)), 2 * patch * eps<float>));
-  const auto taps = static_cast<double>(c.out * c.options.kernel_h * c.options.kernel_w);
-  EXPECT_TRUE(near(values(ctx, narrow->backward(ctx, dy32, InputGrad::needed)),
-                   values(ctx, wide->backward(ctx, dy, InputGrad::needed)), 2 * taps * eps<float>));
-  EXPECT_TRUE(
-      near(values(ctx, narrow.grad(0)), values(ctx, wide.grad(0)), 2 * positions * eps<float>));
-  if (c.options.bias) {
-    EXPECT_TRUE(
-        near(values(ctx, narrow.grad(1)), values(ctx, wide.grad(1)), 2 * positions * eps<float>));
-  }
-}
-
-TEST_P(Convolution, SinglePrecisionOfTheFastBackendAgreesWithDouble) {
-  compare_with_double(GetParam(), Backend::fast);
-}
-
-TEST_P(Convolution, SinglePrecisionOfTheReferenceAgreesWithDouble) {
-  compare_with_double(GetParam(), Backend::reference);
-}
 
 TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
   // 200 images of 400 patches of 9 are cut into panels; one image alone is not.
@@ -298,8 +148,30 @@ TEST(Conv2d, NamesTheLayerAndBothShapesWhenTheInputDoesNotFit) {
 TEST(Conv2d, RefusesImpossibleGeometry) {
   EXPECT_THROW(Conv2d(0, 1, {}), InvalidArgument);
   EXPECT_THROW(Conv2d(1, 1, {.kernel_h = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.stride_h = 0, .stride_w = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.pad_h = -1, .pad_w = -1}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.stride_w = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.pad_h = -1}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.dilation_h = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(4, 4, {.groups = 0}), InvalidArgument);
+  EXPECT_TRUE(contains(message_of([] { Conv2d(4, 6, {.groups = 4}); }), "groups is 4"));
+  EXPECT_TRUE(contains(message_of([] { Conv2d(6, 4, {.groups = 3}); }), "groups is 3"));
+  EXPECT_TRUE(contains(message_of([] { Conv2d(1, 1, {.stride_h = 2, .same = true}); }), "same"));
+  EXPECT_THROW(Conv2d(1, 1, {.pad_w = 1, .same = true}), InvalidArgument);
+}
+
+TEST(Conv2d, DescribesItsGeometry) {
+  EXPECT_EQ(Conv2d(1, 6, {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}).describe(),
+            "Conv2d 1->6 5x5 p2");
+  EXPECT_EQ(Conv2d(8, 8,
+                   {.kernel_h = 1,
+                    .stride_w = 2,
+                    .pad_w = 1,
+                    .dilation_h = 3,
+                    .dilation_w = 2,
+                    .groups = 4,
+                    .bias = false})
+                .describe(),
+            "Conv2d 8->8 1x3/1x2 p0x1 d3x2 g4 without bias");
+  EXPECT_EQ(Conv2d(3, 8, {.same = true, .frozen = true}).describe(), "Conv2d 3->8 3x3 same frozen");
 }
 
 }  // namespace
