@@ -7,11 +7,18 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
 
 namespace dkfac::kfac {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Of a BatchNorm, at most: diagonal blocks have fewer.
+std::int64_t fisher_numel(const LayerSpec& spec) {
+  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  return bn == nullptr ? 0 : batch_norm_rows(*bn, BatchNormFisher::unit_wise) * bn->channels;
+}
 
 /// Elements that the owner of a layer keeps between steps: packed averages and inverses.
 std::int64_t state_numel(const LayerSpec& spec) {
@@ -19,13 +26,13 @@ std::int64_t state_numel(const LayerSpec& spec) {
     const std::int64_t a = a_dim(spec), g = g_dim(spec);
     return ops::packed_size(a) + ops::packed_size(g) + a * a + g * g;
   }
-  return std::holds_alternative<BatchNormSpec>(spec) ? 3 * weight_numel(spec) : 0;
+  return fisher_numel(spec);
 }
 
 /// Elements of one statistic on the wire.
 std::int64_t statistic_numel(const LayerSpec& spec) {
   if (has_factors(spec)) return ops::packed_size(a_dim(spec)) + ops::packed_size(g_dim(spec));
-  return std::holds_alternative<BatchNormSpec>(spec) ? 3 * weight_numel(spec) : 0;
+  return fisher_numel(spec);
 }
 
 int least_loaded(std::span<const LayerLoad> ranks, bool by_bytes) {

@@ -160,14 +160,14 @@ void sum_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTen
 }
 
 /// fisher = beta*fisher + scale * sum of the parts, in part order.
-void merge(ConstTensorView partial, BatchNormFisher mode, double scale, double beta,
-           TensorView fisher) {
+void merge(ConstTensorView partial, double scale, double beta, TensorView fisher) {
   const std::int64_t channels = fisher.dim(1), rows = fisher.dim(0);
   const double* sums = partial.data<double>();
   with_real(kName, fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t r = 0; r < rows; ++r) {
-      const std::int64_t source = mode == BatchNormFisher::diagonal ? 2 * r : r;
+      // Parts have all three rows; a single one is that of beta.
+      const std::int64_t source = rows == 1 ? 2 : rows == 2 ? 2 * r : r;
       T* out = fisher.data<T>() + r * fisher.stride(0);
       for (std::int64_t c = 0; c < channels; ++c) {
         double total = 0;
@@ -214,7 +214,8 @@ ConstTensorView as_f64(Context& ctx, Scratch& scratch, ConstTensorView x) {
 
 }  // namespace
 
-std::int64_t batch_norm_rows(BatchNormFisher mode) {
+std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode) {
+  if (!spec.scale) return 1;
   return mode == BatchNormFisher::diagonal ? 2 : 3;
 }
 
@@ -225,7 +226,7 @@ void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNor
   check_data(spec, x, grad_output);
   DKFAC_CHECK(global_batch > 0 && std::isfinite(s), "[batch norm Fisher] global_batch is ",
               global_batch, " and s is ", s, "; the batch must be positive and s finite");
-  check_shape(kName, "the Fisher blocks", fisher, {batch_norm_rows(mode), spec.channels});
+  check_shape(kName, "the Fisher blocks", fisher, {batch_norm_rows(spec, mode), spec.channels});
   require_host(kName, ctx.device());
   const std::int64_t n = x.dim(0);
   const std::int64_t groups = check_statistics(spec, n, mean, inv_std);
@@ -240,8 +241,9 @@ void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNor
                         s};
   const std::int64_t parts = std::clamp<std::int64_t>(n, 1, kMaxParts);
   const TensorView partial = scratch.take({parts, 3, spec.channels}, DType::f64);
-  sum_all_samples(ctx, problem, x, grad_output, partial);
-  merge(partial, mode, 1.0 / static_cast<double>(global_batch), beta, fisher);
+  // Products with xhat go nowhere without gamma: reading dy twice spares the pass over x.
+  sum_all_samples(ctx, problem, spec.scale ? x : grad_output, grad_output, partial);
+  merge(partial, 1.0 / static_cast<double>(global_batch), beta, fisher);
 }
 
 }  // namespace dkfac::kfac

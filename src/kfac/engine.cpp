@@ -44,8 +44,9 @@ void Engine::prepare(std::int64_t vote_tail) {
   for (int i = count - 1; i >= 0; --i) {
     if (is_plain(spec(i))) continue;
     layers_[index_of(i)].output.slot = static_cast<int>(g_slots.size());
-    const std::int64_t numel = is_batch_norm(spec(i))
-                                   ? batch_norm_rows(options_.batch_norm) * weight_numel(spec(i))
+    const auto* bn = std::get_if<BatchNormSpec>(&spec(i));
+    const std::int64_t numel = bn != nullptr
+                                   ? batch_norm_rows(*bn, options_.batch_norm) * bn->channels
                                    : ops::packed_size(g_dim(spec(i)));
     g_slots.push_back({owner(i), numel, 2 * count - 1 - i});
   }

@@ -119,7 +119,7 @@ void Engine::record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView me
   const double s =
       sample_gradient_scale(options_.loss_reduction, x.dim(0), global, scale.loss_scale);
   const TensorView fisher = g_exchange_->slot(layer.output.slot)
-                                .reshape({batch_norm_rows(options_.batch_norm), bn->channels});
+                                .reshape({batch_norm_rows(*bn, options_.batch_norm), bn->channels});
   compute_batch_norm_fisher(ctx_, *bn, options_.batch_norm, x, mean, inv_std, grad_output, global,
                             s, layer.output.records == 0 ? 0 : 1, fisher);
   ops::count_nonfinite(ctx_, fisher, nonfinite_);

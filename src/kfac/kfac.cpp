@@ -82,6 +82,7 @@ class Kfac final : public DistributedOptimizer {
                    ConstTensorView weight, TensorView velocity, TensorView out);
 
   KfacOptions options_;
+  /// pass: the rates of a parameter whose multipliers are 1.
   Engine engine_;
   std::vector<Tensor> velocity_;  ///< Of owned layers only.
   std::optional<Gather> weights_;
@@ -126,17 +127,22 @@ void Kfac::update_layer(int index, const KfacPass& pass) {
   const TensorView weight = g.slice(0, 0, layer.weight);
   const TensorView bias = layer.bias > 0 ? g.slice(0, layer.weight, layer.bias) : TensorView{};
   engine_.apply(index, weight, bias);
-  KfacPass part = pass;
+  const auto with = [&pass](Rates rates) {
+    KfacPass part = pass;
+    part.lr = rates.lr;
+    part.weight_decay = rates.weight_decay;
+    return part;
+  };
   if (layer.weight > 0) {
-    part.weight_decay = decays(layer.spec) ? options_.weight_decay : 0;
     const Rescale rule = has_factors(layer.spec) ? options_.rescale : Rescale::off;
-    update_part(part, rule, g_dim(layer.spec), weight, layer.params.weight.flat(),
-                v.slice(0, 0, layer.weight), out.slice(0, 0, layer.weight));
+    update_part(with(weight_rates(layer, pass.lr, pass.weight_decay)), rule, g_dim(layer.spec),
+                weight, layer.params.weight.flat(), v.slice(0, 0, layer.weight),
+                out.slice(0, 0, layer.weight));
   }
   if (layer.bias == 0) return;
-  part.weight_decay = 0;
-  update_part(part, Rescale::off, 0, bias, layer.params.bias.flat(),
-              v.slice(0, layer.weight, layer.bias), out.slice(0, layer.weight, layer.bias));
+  update_part(with(bias_rates(layer, pass.lr, pass.weight_decay)), Rescale::off, 0, bias,
+              layer.params.bias.flat(), v.slice(0, layer.weight, layer.bias),
+              out.slice(0, layer.weight, layer.bias));
 }
 
 void Kfac::update(const StepArgs& args, StepReport& report) {
@@ -147,7 +153,7 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
     report.momentum = momentum_at(args.lr);
     const KfacPass pass{.lr = args.lr,
                         .momentum = report.momentum,
-                        .weight_decay = 0,
+                        .weight_decay = options_.weight_decay,
                         .rule = options_.momentum_rule};
     for (int i = 0; i < count; ++i)
       if (engine_.owner(i) == comm_->rank()) update_layer(i, pass);

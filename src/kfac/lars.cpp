@@ -42,25 +42,24 @@ class Lars final : public DistributedOptimizer {
       const ParameterLayer& layer = layers_[i];
       const TensorView g = gradient(static_cast<int>(i)), v = velocity_[i];
       if (layer.weight > 0)
-        update_one(args.lr, decays(layer.spec), g.slice(0, 0, layer.weight),
-                   v.slice(0, 0, layer.weight), layer.params.weight.flat());
+        update_one(weight_rates(layer, args.lr, options_.weight_decay), adapts(layer.spec),
+                   g.slice(0, 0, layer.weight), v.slice(0, 0, layer.weight),
+                   layer.params.weight.flat());
       if (layer.bias > 0)
-        update_one(args.lr, false, g.slice(0, layer.weight, layer.bias),
-                   v.slice(0, layer.weight, layer.bias), layer.params.bias.flat());
+        update_one(bias_rates(layer, args.lr, options_.weight_decay), false,
+                   g.slice(0, layer.weight, layer.bias), v.slice(0, layer.weight, layer.bias),
+                   layer.params.bias.flat());
     }
     report.momentum = options_.momentum;
   }
 
-  void update_one(double lr, bool adapted, ConstTensorView gradient, TensorView velocity,
+  void update_one(Rates rates, bool adapted, ConstTensorView gradient, TensorView velocity,
                   TensorView weight) const {
-    LarsPass pass{.rate = lr,
+    LarsPass pass{.rate = rates.lr,
                   .momentum = options_.momentum,
-                  .weight_decay = 0,
+                  .weight_decay = rates.weight_decay,
                   .nesterov = options_.nesterov};
-    if (adapted) {
-      pass.rate = lr * trust_ratio(options_, l2_norm(weight), l2_norm(gradient));
-      pass.weight_decay = options_.weight_decay;
-    }
+    if (adapted) pass.rate *= trust_ratio(options_, l2_norm(weight), l2_norm(gradient));
     lars_pass(pass, gradient, velocity, weight);
   }
 

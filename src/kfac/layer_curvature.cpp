@@ -59,9 +59,9 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   if (has_factors(spec)) {
     layer.a = make_factor(ctx, a_dim(spec), options);
     layer.g = make_factor(ctx, g_dim(spec), options);
-  } else if (std::holds_alternative<BatchNormSpec>(spec)) {
-    layer.fisher = Tensor::zeros(ctx, {batch_norm_rows(options.batch_norm), weight_numel(spec)},
-                                 options.dtype);
+  } else if (const auto* bn = std::get_if<BatchNormSpec>(&spec)) {
+    layer.fisher =
+        Tensor::zeros(ctx, {batch_norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
   }
   return layer;
 }
@@ -93,18 +93,21 @@ void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions
                          ? layer.a.good && layer.g.good
                          : std::holds_alternative<BatchNormSpec>(spec) && layer.statistics > 0;
   if (!known) return;
-  if (weight.dtype() == options.dtype) {
+  if ((weight.numel() > 0 ? weight : bias).dtype() == options.dtype) {
     apply(ctx, spec, options, layer, weight, bias);
     return;
   }
   Scratch scratch(ctx);
-  const TensorView w = scratch.take({weight.numel()}, options.dtype);
-  const TensorView b = bias.empty() ? TensorView{} : scratch.take({bias.numel()}, options.dtype);
-  ops::cast(ctx, weight, w);
-  if (!bias.empty()) ops::cast(ctx, bias, b);
+  const auto convert = [&](ConstTensorView x) {
+    if (x.numel() == 0) return TensorView{};
+    const TensorView converted = scratch.take({x.numel()}, options.dtype);
+    ops::cast(ctx, x, converted);
+    return converted;
+  };
+  const TensorView w = convert(weight), b = convert(bias);
   apply(ctx, spec, options, layer, w, b);
-  ops::cast(ctx, w, weight);
-  if (!bias.empty()) ops::cast(ctx, b, bias);
+  if (!w.empty()) ops::cast(ctx, w, weight);
+  if (!b.empty()) ops::cast(ctx, b, bias);
 }
 
 }  // namespace dkfac::kfac

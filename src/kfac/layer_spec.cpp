@@ -83,11 +83,12 @@ std::int64_t g_dim(const LayerSpec& spec) {
 }
 
 std::int64_t weight_numel(const LayerSpec& spec) {
-  return std::visit(Overloaded{[](const LinearSpec& s) { return s.out * s.in; },
-                               [](const Conv2dSpec& s) { return s.out * patch_width(s); },
-                               [](const BatchNormSpec& s) { return s.channels; },
-                               [](const PlainSpec& s) { return s.weight; }},
-                    spec);
+  return std::visit(
+      Overloaded{[](const LinearSpec& s) { return s.out * s.in; },
+                 [](const Conv2dSpec& s) { return s.out * patch_width(s); },
+                 [](const BatchNormSpec& s) { return s.scale ? s.channels : std::int64_t{0}; },
+                 [](const PlainSpec& s) { return s.weight; }},
+      spec);
 }
 
 std::int64_t bias_numel(const LayerSpec& spec) {
@@ -110,7 +111,8 @@ std::string describe(const LayerSpec& spec) {
                               << (s.bias ? " bias" : "");
                         },
                         [&](const BatchNormSpec& s) {
-                          out << "batch norm " << s.channels << " " << name_of(s.layout);
+                          out << "batch norm " << s.channels << " " << name_of(s.layout)
+                              << (s.scale ? "" : " shift only");
                         },
                         [&](const PlainSpec& s) {
                           out << "plain " << s.weight << "+" << s.bias << " (" << s.reason << ")";

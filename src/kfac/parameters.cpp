@@ -25,7 +25,22 @@ void check_view(const std::string& layer, const char* what, ConstTensorView view
   require_host("add_layer", view.device());
 }
 
+void check_multiplier(const std::string& layer, const char* field, double value) {
+  DKFAC_CHECK(value >= 0 && std::isfinite(value), "[add_layer] layer '", layer, "': ", field,
+              " is ", value, "; it must be finite and >= 0");
+}
+
+bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<BatchNormSpec>(spec); }
+
 }  // namespace
+
+Rates weight_rates(const ParameterLayer& layer, double lr, double weight_decay) {
+  return {lr * layer.params.weight_lr, is_batch_norm(layer.spec) ? 0 : weight_decay};
+}
+
+Rates bias_rates(const ParameterLayer& layer, double lr, double weight_decay) {
+  return {lr * layer.params.bias_lr, weight_decay * layer.params.bias_decay};
+}
 
 DType dtype_of_parameters(const ParameterLayer& layer) {
   return (layer.weight > 0 ? layer.params.weight : layer.params.bias).dtype();
@@ -48,6 +63,9 @@ void add_parameters(std::vector<ParameterLayer>& layers, std::string name, Layer
   check_view(layer.name, "bias", params.bias, layer.bias, dtype);
   check_view(layer.name, "weight_grad", params.weight_grad, layer.weight, dtype);
   check_view(layer.name, "bias_grad", params.bias_grad, layer.bias, dtype);
+  check_multiplier(layer.name, "weight_lr", params.weight_lr);
+  check_multiplier(layer.name, "bias_lr", params.bias_lr);
+  check_multiplier(layer.name, "bias_decay", params.bias_decay);
   layers.push_back(std::move(layer));
 }
 
@@ -60,7 +78,9 @@ std::string registration_text(const std::vector<ParameterLayer>& layers) {
   std::string text;
   for (const ParameterLayer& layer : layers)
     text +=
-        detail::concat(dtype_of_parameters(layer), ' ', registration_line(layer.name, layer.spec));
+        detail::concat(dtype_of_parameters(layer), " lr x", exact(layer.params.weight_lr), " x",
+                       exact(layer.params.bias_lr), " bias decay x", exact(layer.params.bias_decay),
+                       ' ', registration_line(layer.name, layer.spec));
   return text;
 }
 

@@ -19,6 +19,14 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
+/// Learning rate and weight decay of one parameter.
+struct Rates {
+  double lr = 0, weight_decay = 0;
+};
+/// Weight decay is for weights; gamma of a BatchNorm is not one.
+[[nodiscard]] Rates weight_rates(const ParameterLayer& layer, double lr, double weight_decay);
+[[nodiscard]] Rates bias_rates(const ParameterLayer& layer, double lr, double weight_decay);
+
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
 
 /// Throws InvalidArgument unless `name` is new and `params` fit `spec`, the CPU, and the dtype of

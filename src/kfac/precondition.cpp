@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
 
 #include "kfac/host.h"
@@ -113,11 +114,12 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
 void precondition_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fisher, double shift,
                              TensorView gamma_grad, TensorView beta_grad) {
   constexpr std::string_view kName = "precondition batch norm";
-  const std::int64_t channels = gamma_grad.numel();
-  const std::int64_t rows = mode == BatchNormFisher::diagonal ? 2 : 3;
+  const std::int64_t channels = beta_grad.numel();
+  const bool fixed_gamma = gamma_grad.numel() == 0;
+  const std::int64_t rows = batch_norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
   check_shape(kName, "the Fisher blocks", fisher, {rows, channels});
-  DKFAC_CHECK(beta_grad.numel() == channels, "[precondition batch norm] gamma has ", channels,
-              " elements and beta ", beta_grad.numel(), "; they must be equal");
+  DKFAC_CHECK(fixed_gamma || gamma_grad.numel() == channels, "[precondition batch norm] gamma has ",
+              gamma_grad.numel(), " elements and beta ", channels, "; they must be equal");
   DKFAC_CHECK(fisher.is_contiguous() && gamma_grad.is_contiguous() && beta_grad.is_contiguous(),
               "[precondition batch norm] a view has gaps; all must be contiguous");
   DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
@@ -128,8 +130,12 @@ void precondition_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fis
     const T* gg = fisher.data<T>();
     const T* gb = gg + channels;
     const T* bb = gg + (rows - 1) * channels;
-    T* gamma = gamma_grad.data<T>();
     T* beta = beta_grad.data<T>();
+    if (fixed_gamma) {
+      for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
+      return;
+    }
+    T* gamma = gamma_grad.data<T>();
     // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
     // not negative by Cauchy-Schwarz, slightly so.
     for (std::int64_t c = 0; c < channels; ++c) {

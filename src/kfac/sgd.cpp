@@ -38,21 +38,16 @@ class Sgd final : public DistributedOptimizer {
 
   void update(const StepArgs& args, StepReport& report) override {
     const PhaseTimer timer(report.seconds.update);
-    SgdPass pass{.lr = args.lr,
-                 .momentum = options_.momentum,
-                 .weight_decay = 0,
-                 .nesterov = options_.nesterov,
-                 .correction = options_.momentum_correction};
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const ParameterLayer& layer = layers_[i];
       const TensorView g = gradient(static_cast<int>(i)), v = velocity_[i];
-      pass.weight_decay = decays(layer.spec) ? options_.weight_decay : 0;
       if (layer.weight > 0)
-        sgd_pass(pass, g.slice(0, 0, layer.weight), v.slice(0, 0, layer.weight),
+        sgd_pass(pass(weight_rates(layer, args.lr, options_.weight_decay)),
+                 g.slice(0, 0, layer.weight), v.slice(0, 0, layer.weight),
                  layer.params.weight.flat());
-      pass.weight_decay = 0;
       if (layer.bias > 0)
-        sgd_pass(pass, g.slice(0, layer.weight, layer.bias), v.slice(0, layer.weight, layer.bias),
+        sgd_pass(pass(bias_rates(layer, args.lr, options_.weight_decay)),
+                 g.slice(0, layer.weight, layer.bias), v.slice(0, layer.weight, layer.bias),
                  layer.params.bias.flat());
     }
     const bool rescaled = options_.momentum_correction && last_lr_ > 0;
@@ -64,6 +59,14 @@ class Sgd final : public DistributedOptimizer {
   std::vector<Tensor> velocity_;
   double last_lr_ = 0;
 };
+  [[nodiscard]] SgdPass pass(Rates rates) const {
+    return {.lr = rates.lr,
+            .momentum = options_.momentum,
+            .weight_decay = rates.weight_decay,
+            .nesterov = options_.nesterov,
+            .correction = options_.momentum_correction};
+  }
+
 
 }  // namespace
 

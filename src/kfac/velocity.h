@@ -17,7 +17,7 @@ inline std::vector<Tensor> make_velocity(Context& ctx, const std::vector<Paramet
   return velocity;
 }
 
-/// Weight decay and LARS scaling are for weights; gamma of a BatchNorm is not one.
-inline bool decays(const LayerSpec& spec) { return !std::holds_alternative<BatchNormSpec>(spec); }
+/// LARS scaling is for weights; gamma of a BatchNorm is not one.
+inline bool adapts(const LayerSpec& spec) { return !std::holds_alternative<BatchNormSpec>(spec); }
 
 }  // namespace dkfac::kfac

@@ -58,6 +58,8 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
   const LayerLoad bn = layer_load(BatchNormSpec{.channels = 5}, DType::f64);
   EXPECT_EQ(bn.flops, 0);
   EXPECT_EQ(bn.bytes, 8 * (10 + 15));
+  EXPECT_EQ(layer_load(BatchNormSpec{.channels = 5, .scale = false}, DType::f64).bytes,
+            8 * (5 + 5));
   const LayerLoad plain = layer_load(PlainSpec{.weight = 4, .bias = 1}, DType::f32);
   EXPECT_EQ(plain.flops, 0);
   EXPECT_EQ(plain.bytes, 20);

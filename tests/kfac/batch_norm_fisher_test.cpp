@@ -79,7 +79,7 @@ struct Batch {
     const DType statistics = data == DType::f64 ? DType::f64 : DType::f32;
     const Tensor tm = tensor(ctx, mean, statistics_shape(), statistics);
     const Tensor ti = tensor(ctx, inv_std, statistics_shape(), statistics);
-    Tensor out = Tensor::empty(ctx, {batch_norm_rows(mode), spec.channels}, factor);
+    Tensor out = Tensor::empty(ctx, {batch_norm_rows(spec, mode), spec.channels}, factor);
     ops::fill(ctx, out, kNan);
     compute_batch_norm_fisher(ctx, spec, mode, tx, tm, ti, tdy, global, s, 0, out);
     return values(ctx, out);
@@ -100,6 +100,24 @@ TEST(BatchNormFisherStatistic, EqualsPerSampleGradients) {
         EXPECT_TRUE(near(batch.computed(ctx, BatchNormFisher::diagonal, 50, 3), diagonal, 1e-12));
       }
     }
+  }
+}
+
+TEST(BatchNormFisherStatistic, HoldsBetaAloneWhereGammaIsFixed) {
+  Context ctx;
+  Random random(10);
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    Batch batch(layout, {12, 4, 3}, 6, 3, random);
+    const Vector all = batch.expected(20, 3, 3), beta(all.end() - 6, all.end());
+    batch.spec.scale = false;
+    for (const BatchNormFisher mode : {BatchNormFisher::diagonal, BatchNormFisher::unit_wise}) {
+      const Vector computed = batch.computed(ctx, mode, 20, 3);
+      EXPECT_TRUE(near(computed, beta, 1e-12));
+      // Control: the row of gamma is another one.
+      EXPECT_FALSE(near(computed, Vector(all.begin(), all.begin() + 6), 0.01));
+    }
+    batch.x.assign(batch.x.size(), kNan);  // not read
+    EXPECT_TRUE(near(batch.computed(ctx, BatchNormFisher::unit_wise, 20, 3), beta, 1e-12));
   }
 }
 

@@ -46,6 +46,7 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
       {conv(), true, 145, 32, 32 * 144, 32},
       {no_bias, true, 240, 32, 32 * 240, 0},
       {BatchNormSpec{.channels = 64}, false, 0, 0, 64, 64},
+      {BatchNormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64},
       {PlainSpec{.weight = 7, .bias = 3}, false, 0, 0, 7, 3},
   };
   for (const Case& c : cases) {
@@ -75,6 +76,8 @@ TEST(LayerSpec, DescribesItselfInOneLine) {
                        .layout = Layout::nchw};
   EXPECT_EQ(describe(odd), "conv 1->2 1x7/1x2 p0x3 nchw");
   EXPECT_EQ(describe(BatchNormSpec{.channels = 64}), "batch norm 64 nhwc");
+  EXPECT_EQ(describe(BatchNormSpec{.channels = 64, .scale = false}),
+            "batch norm 64 nhwc shift only");
   EXPECT_EQ(describe(PlainSpec{.weight = 7, .bias = 3, .reason = "embedding"}),
             "plain 7+3 (embedding)");
 }

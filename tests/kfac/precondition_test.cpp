@@ -172,6 +172,13 @@ TEST(PreconditionBatchNorm, RefusesWrongArguments) {
   EXPECT_THROW(run(BatchNormFisher::unit_wise, three, 0, 2), InvalidArgument);
   EXPECT_THROW(run(BatchNormFisher::unit_wise, three, kNan, 2), InvalidArgument);
   EXPECT_THROW(run(BatchNormFisher::unit_wise, three, 1, 3), InvalidArgument);
+  // Without gamma one row is enough, and two are wrong.
+  const auto beta_alone = [&](const Matrix& fisher) {
+    precondition_batch_norm(ctx, BatchNormFisher::diagonal, fisher.view(), 1, {},
+                            view_of(beta.data(), {2}));
+  };
+  EXPECT_NO_THROW(beta_alone(Matrix(1, 2)));
+  EXPECT_THROW(beta_alone(two), InvalidArgument);
 }
 
 }  // namespace

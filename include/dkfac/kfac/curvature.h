@@ -52,12 +52,13 @@ void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
                double beta, TensorView g);
 
 /// Rows of a BatchNorm statistic: 2 (diagonal: gamma gamma, beta beta) or 3 (unit-wise: gamma
-/// gamma, gamma beta, beta beta), each of `channels` elements.
-[[nodiscard]] std::int64_t batch_norm_rows(BatchNormFisher mode);
+/// gamma, gamma beta, beta beta), each of `channels` elements; 1 (beta beta) where gamma is fixed.
+[[nodiscard]] std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode);
 /// fisher[rows, c] = beta*fisher + (1/N) sum over samples of products of g_gamma, g_beta, with
 /// g_gamma[n,c] = s * sum over positions of dy * xhat, g_beta[n,c] = s * sum over positions of dy,
 /// xhat = (x - mean) * inv_std. x, grad_output: one floating dtype, contiguous; mean, inv_std: [c],
-/// or [groups,c] for ghost groups of consecutive samples. The same bits at every number of threads.
+/// or [groups,c] for ghost groups of consecutive samples. With a fixed gamma only the shapes of x,
+/// mean and inv_std matter, not their values. The same bits at every number of threads.
 /// SP-NGD section 4.2.
 void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
                                ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,

@@ -34,6 +34,7 @@ struct Conv2dSpec {
 struct BatchNormSpec {
   std::int64_t channels = 0;
   Layout layout = Layout::nhwc;  ///< x[n,h,w,c] or x[n,c] (nhwc); x[n,c,h,w] (nchw).
+  bool scale = true;             ///< False: gamma is fixed, so there is no weight, only beta.
 };
 
 /// Parameters without a curvature block: they get the first-order update. `reason` says why, for

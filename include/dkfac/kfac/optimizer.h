@@ -14,10 +14,12 @@
 namespace dkfac::kfac {
 
 /// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64). A BatchNorm
-/// has gamma as weight and beta as bias. `bias` and `bias_grad` stay empty without a bias.
+/// has gamma as weight and beta as bias. Views of what the spec lacks stay empty.
 struct LayerParams {
-  TensorView weight, bias;
-  TensorView weight_grad, bias_grad;
+  TensorView weight = {}, bias = {};
+  TensorView weight_grad = {}, bias_grad = {};
+  double weight_lr = 1, bias_lr = 1;  ///< Multiply the learning rate of the parameter; >= 0.
+  double bias_decay = 0;  ///< Weight decay of the bias in multiples of the option's; >= 0.
 };
 
 struct StepArgs {
@@ -70,7 +72,8 @@ class Optimizer {
 struct SgdOptions {
   double momentum = 0.9;  ///< In [0, 1).
   bool nesterov = false;
-  /// L2 term added to the averaged gradient of weights; never on BatchNorm and biases. >= 0.
+  /// L2 term added to the averaged gradient of weights; never on gamma, and on biases (beta
+  /// included) only as LayerParams::bias_decay says. >= 0.
   double weight_decay = 0;
   /// v <- m (lr/lr_old) v + lr g, w <- w - v: a buffer of lr*gradient is rescaled when lr changes
   /// (Goyal et al. 2017, section 3). Computed as the equal u <- m u + g, w <- w - lr u, which holds
@@ -84,7 +87,7 @@ struct SgdOptions {
 
 /// LARS as in the MLPerf reference (docs/math.md, "LARS"): for weights
 /// trust = eta*|w| / (|g| + wd*|w| + eps), 1 when a norm is zero; v <- m v - lr*trust*(g + wd*w);
-/// w <- w + v. BatchNorm and biases: plain momentum without decay.
+/// w <- w + v. BatchNorm and biases: plain momentum, with the decay of LayerParams::bias_decay.
 struct LarsOptions {
   double momentum = 0.9;
   bool nesterov = false;
