@@ -4,7 +4,7 @@ namespace dkfac::app {
 
 void add_data_keys(Table& t) {
   t.name("data.name", DKFAC_FIELD(data.name),
-         {"fashion-mnist-small", "fashion-mnist", "mnist", "synthetic"}, "data set");
+         nn::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
          "its folder; empty: $DKFAC_DATA/<name>, then our own copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),

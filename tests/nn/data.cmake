@@ -1,3 +1,4 @@
-# Data sets, sampling, loading.
-dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp sampler_test.cpp loader_test.cpp
-  LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn)
+# Data sets, sampling, augmentation, loading.
+dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp cifar_test.cpp sampler_test.cpp
+                           loader_test.cpp loader_augment_test.cpp augment_test.cpp
+  LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn INTERNALS)

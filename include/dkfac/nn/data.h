@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ struct DataSplits {
                                const std::filesystem::path& labels, std::int64_t classes,
                                std::string name);
 
+/// Reads batches of CIFAR-10 in the binary form (records of a label and 32x32 bytes of each red,
+/// green, blue), one after the other, into [n,32,32,3]. Any number of records per file. Throws
+/// MissingInput for a file that is not there, DataError for a size that is no multiple of 3073 or a
+/// label above 9. The size is checked before anything is allocated.
+[[nodiscard]] Dataset read_cifar10(std::span<const std::filesystem::path> files, std::string name);
+
 /// Random smooth patterns plus noise, image [h,w,c]: each class has a weak pattern that is always
 /// added and a stronger one whose sign is random, which no linear model can see. Sample i depends
 /// on (seed, i) alone. Labels are uniformly random.
@@ -42,8 +49,8 @@ struct DataSplits {
 /// Where data sets are looked for: `path` or `path`/<name> when a path is given, else
 /// $DKFAC_DATA/<name>, else the copy in the source tree, in the installation, or in ../share/dkfac
 /// of the running program. Known names: "fashion-mnist-small", "fashion-mnist", "mnist",
-/// "synthetic". Throws MissingInput listing every place it looked at, InvalidArgument for an
-/// unknown name.
+/// "cifar-10" (its folder may also be called cifar-10-batches-bin), "synthetic". Throws
+/// MissingInput listing every place it looked at, InvalidArgument for an unknown name.
 struct DataSource {
   std::string name = "fashion-mnist-small";
   std::filesystem::path path{};
@@ -53,6 +60,7 @@ struct DataSource {
   std::uint64_t seed = 1;
 };
 [[nodiscard]] DataSplits load_data(const DataSource& source);
+[[nodiscard]] std::vector<std::string> data_names();
 
 /// Moves the last `count` samples of `train` to `test`, replacing it: a held-out set for choosing
 /// hyper-parameters without looking at the test set. 0 < count < train.count.

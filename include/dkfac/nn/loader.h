@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dkfac/core/tensor.h"
+#include "dkfac/nn/augment.h"
 #include "dkfac/nn/data.h"
 
 namespace dkfac::nn {
@@ -29,9 +30,17 @@ struct BatchIndices {
 [[nodiscard]] std::int64_t batches_per_epoch(const SamplerOptions& options);
 [[nodiscard]] std::vector<std::int64_t> epoch_order(const SamplerOptions& options,
                                                     std::int64_t epoch);
+/// Where a rank's share of a batch lies in the order of the epoch.
+struct BatchShare {
+  std::int64_t begin = 0, count = 0;
+  std::int64_t global_batch = 0;  ///< Samples over all ranks.
+};
 /// Batch b of the epoch is order[b*B, ...); rank r takes the r-th of `size` consecutive shares,
 /// whose lengths differ by at most one. Over all ranks each sample comes exactly once per epoch (at
 /// most once with drop_last).
+[[nodiscard]] BatchShare batch_share(const SamplerOptions& options, std::int64_t batch, int rank,
+                                     int size);
+/// The samples of that share.
 [[nodiscard]] BatchIndices batch_indices(const SamplerOptions& options,
                                          std::span<const std::int64_t> order, std::int64_t batch,
                                          int rank, int size);
@@ -47,16 +56,18 @@ struct Batch {
 /// `data` is borrowed and must not change. Used by one thread; may be destroyed at any time.
 class Loader {
  public:
-  /// f32 or f64. Throws InvalidArgument when an epoch would have no batch, or for options that do
-  /// not fit the data.
+  /// f32 or f64. `augment` changes the images, differently in each epoch, with the seed of the
+  /// sampler. Throws InvalidArgument when an epoch would have no batch, or for options that do not
+  /// fit the data.
   Loader(const Dataset& data, Normalization normalization, SamplerOptions options, int rank,
-         int size, DType dtype, int prefetch = 2);
+         int size, DType dtype, int prefetch = 2, AugmentOptions augment = {});
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// From the first batch; what was left of the epoch before is dropped. epoch >= 0.
-  void start_epoch(std::int64_t epoch);
+  /// From `first_batch` on, as after a restart in the middle of the epoch; what was left of the
+  /// epoch before is dropped. epoch >= 0, 0 <= first_batch <= batches of an epoch.
+  void start_epoch(std::int64_t epoch, std::int64_t first_batch = 0);
   /// The next batch, valid until the following call; false at the end of the epoch. On a rank
   /// without a share the batch has 0 images. An exception of the thread comes out here, after the
   /// batches before it, at each call until start_epoch().

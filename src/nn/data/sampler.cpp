@@ -38,13 +38,9 @@ std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::int64_
   return order;
 }
 
-BatchIndices batch_indices(const SamplerOptions& options, std::span<const std::int64_t> order,
-                           std::int64_t batch, int rank, int size) {
+BatchShare batch_share(const SamplerOptions& options, std::int64_t batch, int rank, int size) {
   DKFAC_CHECK(size > 0 && rank >= 0 && rank < size, "[sampler] rank is ", rank, " of ", size,
               "; it must be from 0 to size - 1");
-  DKFAC_CHECK(static_cast<std::int64_t>(order.size()) == options.count, "[sampler] the order has ",
-              order.size(), " samples and the options ", options.count,
-              "; pass the order that epoch_order made of these options");
   const std::int64_t batches = batches_per_epoch(options);
   DKFAC_CHECK(batch >= 0 && batch < batches, "[sampler] batch is ", batch,
               "; this epoch has batches 0 to ", batches - 1);
@@ -52,11 +48,20 @@ BatchIndices batch_indices(const SamplerOptions& options, std::span<const std::i
   const std::int64_t n = std::min(options.global_batch, options.count - first);
   // The first n % size ranks take one sample more.
   const std::int64_t base = n / size, longer = n % size;
-  const std::int64_t begin = first + rank * base + std::min<std::int64_t>(rank, longer);
-  const std::int64_t share = base + (rank < longer ? 1 : 0);
+  return {.begin = first + rank * base + std::min<std::int64_t>(rank, longer),
+          .count = base + (rank < longer ? 1 : 0),
+          .global_batch = n};
+}
+
+BatchIndices batch_indices(const SamplerOptions& options, std::span<const std::int64_t> order,
+                           std::int64_t batch, int rank, int size) {
+  const BatchShare share = batch_share(options, batch, rank, size);
+  DKFAC_CHECK(static_cast<std::int64_t>(order.size()) == options.count, "[sampler] the order has ",
+              order.size(), " samples and the options ", options.count,
+              "; pass the order that epoch_order made of these options");
   const auto taken =
-      order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(share));
-  return {.samples = {taken.begin(), taken.end()}, .global_batch = n};
+      order.subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
+  return {.samples = {taken.begin(), taken.end()}, .global_batch = share.global_batch};
 }
 
 }  // namespace dkfac::nn

@@ -14,28 +14,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
+enum class Format : std::uint8_t { idx, cifar };
 struct KnownSet {
   std::string_view name;
-  std::int64_t classes;
+  Format format;
 };
-constexpr std::array<KnownSet, 3> kIdxSets{
-    {{"fashion-mnist-small", 10}, {"fashion-mnist", 10}, {"mnist", 10}}};
+constexpr std::array<KnownSet, 4> kFileSets{{{"fashion-mnist-small", Format::idx},
+                                             {"fashion-mnist", Format::idx},
+                                             {"mnist", Format::idx},
+                                             {"cifar-10", Format::cifar}}};
+constexpr std::int64_t kIdxClasses = 10;
+constexpr int kCifarBatches = 5;
+/// The folder inside of the published archive.
+constexpr std::string_view kCifarFolder = "cifar-10-batches-bin";
 
 constexpr std::array<std::string_view, 2> kFolders{DKFAC_SOURCE_DATA_DIR, DKFAC_INSTALL_DATA_DIR};
 
 /// Folders to look in, in order.
-std::vector<fs::path> places(const DataSource& source) {
-  if (!source.path.empty()) return {source.path, source.path / source.name};
+std::vector<fs::path> places(const DataSource& source, Format format) {
   std::vector<fs::path> out;
+  const auto below = [&](const fs::path& root) {
+    out.push_back(root / source.name);
+    if (format == Format::cifar) out.push_back(root / kCifarFolder);
+  };
+  if (!source.path.empty()) {
+    out.push_back(source.path);
+    below(source.path);
+    return out;
+  }
   const char* root = std::getenv("DKFAC_DATA");
-  if (root != nullptr && *root != '\0') out.push_back(fs::path(root) / source.name);
-  for (const std::string_view folder : kFolders) out.push_back(fs::path(folder) / source.name);
+  if (root != nullptr && *root != '\0') below(root);
+  for (const std::string_view folder : kFolders) below(folder);
   // An installation that was moved as a whole: the data lies beside the program.
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  if (!program.empty()) {
-    out.push_back(program.parent_path().parent_path() / "share/dkfac/data" / source.name);
-  }
+  if (!program.empty()) below(program.parent_path().parent_path() / "share/dkfac/data");
   return out;
 }
 
@@ -52,11 +65,11 @@ fs::path find_file(const fs::path& folder, std::string_view part, std::string_vi
   return folder / names.front();
 }
 
-DataSplits read_folder(const fs::path& folder, const KnownSet& set) {
+DataSplits read_idx_folder(const fs::path& folder, std::string_view name) {
   const auto read = [&](std::string_view part, std::string_view split) {
     return read_idx(find_file(folder, part, "images-idx3-ubyte"),
-                    find_file(folder, part, "labels-idx1-ubyte"), set.classes,
-                    detail::concat(set.name, split));
+                    find_file(folder, part, "labels-idx1-ubyte"), kIdxClasses,
+                    detail::concat(name, split));
   };
   DataSplits out{read("train", ""), read("t10k", " test")};
   const Dataset &a = out.train, &b = out.test;
@@ -66,6 +79,41 @@ DataSplits read_folder(const fs::path& folder, const KnownSet& set) {
                                    b.width, "; the files do not belong together"));
   }
   return out;
+}
+
+fs::path cifar_batch(const fs::path& folder, int batch) {
+  return folder / detail::concat("data_batch_", batch, ".bin");
+}
+
+DataSplits read_cifar_folder(const fs::path& folder, std::string_view name) {
+  std::vector<fs::path> train;
+  for (int i = 1; i <= kCifarBatches; ++i) train.push_back(cifar_batch(folder, i));
+  const std::array<fs::path, 1> test{folder / "test_batch.bin"};
+  return {read_cifar10(train, std::string(name)),
+          read_cifar10(test, detail::concat(name, " test"))};
+}
+
+/// Whether the set's first file is there.
+bool is_in(const fs::path& folder, Format format) {
+  std::error_code ignored;
+  return fs::exists(format == Format::idx ? find_file(folder, "train", "images-idx3-ubyte")
+                                          : cifar_batch(folder, 1),
+                    ignored);
+}
+
+DataSplits read_folder(const fs::path& folder, const KnownSet& set) {
+  return set.format == Format::idx ? read_idx_folder(folder, set.name)
+                                   : read_cifar_folder(folder, set.name);
+}
+
+const KnownSet& find_set(const std::string& name) {
+  std::string known = "synthetic";
+  for (const KnownSet& candidate : kFileSets) {
+    if (candidate.name == name) return candidate;
+    known += detail::concat(", ", candidate.name);
+  }
+  throw InvalidArgument(
+      detail::concat("[load_data] unknown data set '", name, "'; known are ", known));
 }
 
 /// Both splits come from one set, so that they share the patterns of the classes.
@@ -85,30 +133,26 @@ DataSplits make_synthetic(const DataSource& source) {
 
 DataSplits load_data(const DataSource& source) {
   if (source.name == "synthetic") return make_synthetic(source);
-  const KnownSet* set = nullptr;
-  std::string known = "synthetic";
-  for (const KnownSet& candidate : kIdxSets) {
-    if (candidate.name == source.name) set = &candidate;
-    known += detail::concat(", ", candidate.name);
-  }
-  DKFAC_CHECK(set != nullptr, "[load_data] unknown data set '", source.name, "'; known are ",
-              known);
+  const KnownSet& set = find_set(source.name);
   std::string looked;
-  for (const fs::path& place : places(source)) {
-    std::error_code ignored;
-    if (fs::exists(find_file(place, "train", "images-idx3-ubyte"), ignored)) {
-      return read_folder(place, *set);
-    }
+  for (const fs::path& place : places(source, set.format)) {
+    if (is_in(place, set.format)) return read_folder(place, set);
     looked += detail::concat("\n  ", place.string());
   }
-  throw MissingInput(
-      detail::concat("[load_data] no ", source.name,
-                     ": train-images-idx3-ubyte or train-images-idx3-ubyte.gz is in "
-                     "none of",
-                     looked,
-                     "\ngive its folder as the data path, or set DKFAC_DATA to the folder that "
-                     "holds ",
-                     source.name, "/"));
+  const std::string_view first = set.format == Format::idx
+                                     ? "train-images-idx3-ubyte or train-images-idx3-ubyte.gz"
+                                     : "data_batch_1.bin";
+  throw MissingInput(detail::concat(
+      "[load_data] no ", source.name, ": ", first, " is in none of", looked,
+      "\ngive its folder as the data path, or set DKFAC_DATA to the folder that holds ",
+      source.name, "/"));
+}
+
+std::vector<std::string> data_names() {
+  std::vector<std::string> names;
+  for (const KnownSet& set : kFileSets) names.emplace_back(set.name);
+  names.emplace_back("synthetic");
+  return names;
 }
 
 void hold_out(DataSplits& data, std::int64_t count) {
@@ -159,10 +203,12 @@ Normalization normalization_of(const Dataset& train) {
   const auto channels = static_cast<std::size_t>(train.channels);
   // Integer sums are exact, so the order and the machine do not matter.
   std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);
-  for (std::size_t i = 0; i < train.pixels.size(); ++i) {
-    const std::uint64_t p = train.pixels[i];
-    sum[i % channels] += p;
-    squares[i % channels] += p * p;
+  for (std::size_t i = 0; i + channels <= train.pixels.size(); i += channels) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      const std::uint64_t p = train.pixels[i + c];
+      sum[c] += p;
+      squares[c] += p * p;
+    }
   }
   Normalization out;
   const auto n = static_cast<double>(train.pixels.size() / channels);

@@ -1,0 +1,124 @@
+#include "dkfac/nn/augment.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/random.h"
+
+namespace dkfac::nn {
+namespace {
+
+/// Keeps these numbers apart from other uses of the same seed: upper half of the Philox stream.
+constexpr std::uint32_t kSampleStream = 0x61756773, kGroupStream = 0x61756767;
+/// Stands for the epoch where a choice holds for all epochs.
+constexpr std::uint32_t kEveryEpoch = 0xFFFFFFFF;
+
+std::array<std::uint32_t, 4> words_of(std::uint64_t seed, std::uint32_t epoch,
+                                      std::int64_t sample) {
+  const auto n = static_cast<std::uint64_t>(sample);
+  return philox4x32(
+      {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), epoch, kSampleStream},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+}
+
+/// A number in [0, n) from 32 random bits.
+std::int64_t scaled(std::uint32_t word, std::int64_t n) {
+  return static_cast<std::int64_t>((std::uint64_t{word} * static_cast<std::uint64_t>(n)) >> 32);
+}
+
+/// How many choices each kind of augmentation has; 1 when it is off.
+struct Choices {
+  std::int64_t crops, flips, cuts_y, cuts_x;
+};
+
+Choices choices_of(const AugmentOptions& options, const Shape& image) {
+  const std::int64_t side = 2 * std::int64_t{options.pad} + 1;
+  const bool cut = options.cutout > 0;
+  return {side * side, options.flip ? 2 : 1, cut ? image[0] - options.cutout + 1 : 1,
+          cut ? image[1] - options.cutout + 1 : 1};
+}
+
+void set_crop(Augmentation& out, const AugmentOptions& options, std::int64_t choice) {
+  const std::int64_t side = 2 * std::int64_t{options.pad} + 1;
+  out.dy = static_cast<std::int32_t>(choice / side) - options.pad;
+  out.dx = static_cast<std::int32_t>(choice % side) - options.pad;
+}
+
+void check_epoch(std::int64_t epoch) {
+  DKFAC_CHECK(epoch >= 0 && epoch < std::int64_t{kEveryEpoch}, "[augment] epoch is ", epoch,
+              "; it must be from 0 to 2^32 - 2");
+}
+
+/// Deals `choices` options to groups of samples and calls set(sample, choice). `order`: scratch of
+/// the size of the data set.
+template <class Set>
+void deal(Random& random, std::int64_t choices, std::vector<std::int64_t>& order, Set set) {
+  std::vector<std::int64_t> options(static_cast<std::size_t>(choices));
+  std::iota(options.begin(), options.end(), std::int64_t{0});
+  random.shuffle(options);
+  const auto count = static_cast<std::int64_t>(order.size());
+  const std::int64_t groups = std::min({choices, kMaxGroups, count});
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  random.shuffle(order);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // Groups are consecutive runs of the order, whose lengths differ by at most one.
+    set(order[static_cast<std::size_t>(i)], options[static_cast<std::size_t>(i * groups / count)]);
+  }
+}
+
+}  // namespace
+
+void AugmentOptions::validate(const Shape& image) const {
+  DKFAC_CHECK(image.ndim() == 3, "[augment] takes images [h,w,c], not ", image);
+  const std::int64_t side = std::min(image[0], image[1]);
+  DKFAC_CHECK(pad >= 0 && pad < side, "[augment] pad is ", pad, " for images ", image,
+              "; it must be from 0 to ", side - 1);
+  DKFAC_CHECK(cutout >= 0 && cutout <= side, "[augment] cutout is ", cutout, " for images ", image,
+              "; it must be from 0 to ", side);
+  DKFAC_CHECK(flip || !alternate_flip, "[augment] alternate_flip without flip; set both");
+  DKFAC_CHECK(!alternate_flip || randomness == Randomness::per_sample,
+              "[augment] alternate_flip is a choice per sample; set randomness to per_sample");
+}
+
+Augmentation sample_augmentation(const AugmentOptions& options, const Shape& image,
+                                 std::uint64_t seed, std::int64_t epoch, std::int64_t sample) {
+  check_epoch(epoch);
+  const Choices choices = choices_of(options, image);
+  const auto words = words_of(seed, static_cast<std::uint32_t>(epoch), sample);
+  Augmentation out;
+  set_crop(out, options, scaled(words[0], choices.crops));
+  out.flip = scaled(words[1], choices.flips) != 0;
+  if (options.alternate_flip) {
+    out.flip = scaled(words_of(seed, kEveryEpoch, sample)[1], 2) != epoch % 2;
+  }
+  out.cut_y = static_cast<std::int32_t>(scaled(words[2], choices.cuts_y));
+  out.cut_x = static_cast<std::int32_t>(scaled(words[3], choices.cuts_x));
+  return out;
+}
+
+std::vector<Augmentation> group_augmentations(const AugmentOptions& options, const Shape& image,
+                                              std::int64_t count, std::uint64_t seed,
+                                              std::int64_t epoch) {
+  check_epoch(epoch);
+  const Choices choices = choices_of(options, image);
+  Random random(seed, (std::uint64_t{kGroupStream} << 32) | static_cast<std::uint64_t>(epoch));
+  std::vector<Augmentation> out(static_cast<std::size_t>(count));
+  std::vector<std::int64_t> order(out.size());
+  const auto at = [&](std::int64_t sample) -> Augmentation& {
+    return out[static_cast<std::size_t>(sample)];
+  };
+  deal(random, choices.crops, order,
+       [&](std::int64_t sample, std::int64_t choice) { set_crop(at(sample), options, choice); });
+  deal(random, choices.flips, order,
+       [&](std::int64_t sample, std::int64_t choice) { at(sample).flip = choice != 0; });
+  deal(random, choices.cuts_y * choices.cuts_x, order,
+       [&](std::int64_t sample, std::int64_t choice) {
+         at(sample).cut_y = static_cast<std::int32_t>(choice / choices.cuts_x);
+         at(sample).cut_x = static_cast<std::int32_t>(choice % choices.cuts_x);
+       });
+  return out;
+}
+
+}  // namespace dkfac::nn

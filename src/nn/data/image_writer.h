@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dkfac/nn/augment.h"
+#include "dkfac/nn/data.h"
+
+namespace dkfac::nn {
+
+/// Normalises 8-bit images of one shape into T, augmented on the way: one pass, no copy.
+template <class T>
+class ImageWriter {
+ public:
+  ImageWriter(const Normalization& normalization, const Shape& image,
+              const AugmentOptions& options);
+
+  /// out[h,w,c] = (pixel / 255 - mean) / stddev.
+  void write(const std::uint8_t* pixels, T* out) const;
+  void write(const std::uint8_t* pixels, const Augmentation& change, T* out) const;
+
+ private:
+  void write_row(const std::uint8_t* row, const Augmentation& change, T* out) const;
+  void write_pixel(const std::uint8_t* pixel, T* out) const;
+  void write_border(const std::uint8_t* row, std::int64_t from, T* out) const;
+
+  std::int64_t height_, width_, channels_;
+  AugmentOptions options_;
+  std::vector<T> table_;  ///< [256,c]: the normalised value of a pixel value.
+};
+
+extern template class ImageWriter<float>;
+extern template class ImageWriter<double>;
+
+}  // namespace dkfac::nn
