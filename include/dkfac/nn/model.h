@@ -105,10 +105,10 @@ struct ModelOptions {
   std::int64_t batch_norm_groups = 1;  ///< Ghost groups of every BatchNorm.
   DType dtype = DType::f32;
   std::uint64_t seed = 1;
-  std::int64_t width = 0;          ///< Channels of a ResNet's first stage; 0: as published.
-  std::optional<WeightInit> init;  ///< Not set: uniform for ResNet-9, he_normal otherwise.
+  std::int64_t width = 0;            ///< Channels of a ResNet's first stage; 0: as published.
+  std::optional<WeightInit> init{};  ///< Not set: uniform for ResNet-9, he_normal otherwise.
   /// Standard deviation of the last Linear's weights, 0.01 in Goyal et al. 2017; not set: as init.
-  std::optional<double> classifier_stddev;
+  std::optional<double> classifier_stddev{};
   /// The last BatchNorm scale of each residual block starts at 0 (Goyal et al. 2017, section 5.1);
   /// resnet18, 20, 32, 50.
   bool zero_gamma = false;

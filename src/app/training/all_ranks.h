@@ -1,0 +1,22 @@
+#pragma once
+
+#include "dkfac/app/errors.h"
+
+namespace dkfac::app {
+
+/// Calls a collective that throws on every rank when it throws at all; rank 0 speaks for all.
+template <class Work>
+void on_all_ranks(const Position& position, Work work) {
+  const auto raise = [&] {
+    throw RunError(describe_current_exception(0, position), RunError::Scope::every_rank);
+  };
+  try {
+    work();
+  } catch (const InvalidArgument&) {
+    raise();
+  } catch (const NumericError&) {
+    raise();
+  }
+}
+
+}  // namespace dkfac::app

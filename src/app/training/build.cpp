@@ -1,0 +1,72 @@
+#include <fmt/core.h>
+
+#include "dkfac/core/version.h"
+
+#include "app/agreement.h"
+#include "app/training/all_ranks.h"
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+void compare_ranks(TrainState& s) {
+  enter(s, "config");
+  on_all_ranks(s.position,
+               [&] { comm::require_equal(*s.comm, s.result.configuration, "configuration"); });
+  enter(s, "data");
+  on_all_ranks(s.position, [&] {
+    comm::require_equal(
+        *s.comm, fmt::format("{:x}-{:x}", fingerprint(s.data.train), fingerprint(s.data.test)),
+        "data set (its fingerprint)");
+  });
+}
+
+void make_loaders(TrainState& s) {
+  const int rank = s.comm->rank(), size = s.comm->size();
+  const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
+  s.steps_per_epoch = nn::batches_per_epoch(sampler);
+  const nn::SamplerOptions sequential{.count = s.data.test.count,
+                                      .global_batch = s.config.run.eval_batch,
+                                      .shuffle = false,
+                                      .drop_last = false};
+  const nn::Normalization normalization = nn::normalization_of(s.data.train);
+  const DType dtype = s.config.run.precision;
+  s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype);
+  s.test_loader.emplace(s.data.test, normalization, sequential, rank, size, dtype);
+}
+
+void build(TrainState& s) {
+  s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
+  s.result.parameters = s.model->parameter_count();
+  make_loaders(s);
+  s.optimizer = make_optimizer(s.config, s.comm, {.threads = s.config.run.threads});
+  s.attachment.emplace(*s.model, *s.optimizer);
+  s.timed.emplace(*s.attachment);
+  s.model->set_observer(&*s.timed);
+}
+
+}  // namespace
+
+void describe_run(TrainState& s) {
+  RunResult& result = s.result;
+  result.name = s.config.run.name;
+  result.optimizer = name_of(s.config.optimizer.type);
+  result.model = s.config.model.name;
+  result.data = s.data.train.name;
+  result.version = version();
+  result.configuration = to_toml(s.config, Comments::none);
+  result.seed = static_cast<std::uint64_t>(s.config.run.seed);
+  result.ranks = s.comm->size();
+  result.global_batch = s.config.train.global_batch;
+  if (s.config.run.target > 0) result.target_accuracy = s.config.run.target;
+  compare_ranks(s);
+}
+
+void build_training(TrainState& s) {
+  enter(s, "setup");
+  together(*s.comm, s.position, [&] { build(s); });
+  on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,73 @@
+#include "app/run_summary.h"
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+// Training time since the last call.
+void count_time(TrainState& s, Stopwatch& clock) {
+  const double passed = clock.lap();
+  s.counters.epoch_seconds += passed;
+  s.result.train_seconds += passed;
+}
+
+void start_next_epoch(Counters& c) {
+  ++c.epoch;
+  c.batch = 0;
+  c.epoch_tally = c.window_tally = {};
+  c.epoch_samples = 0;
+  c.epoch_seconds = 0;
+}
+
+}  // namespace
+
+bool train_epoch(TrainState& s) {
+  const Counters& c = s.counters;
+  Stopwatch clock, data_watch;
+  enter(s, "data");
+  s.loader->start_epoch(c.epoch);
+  nn::Batch batch;
+  bool go_on = true;
+  while (go_on && s.loader->next(batch)) {
+    add_phase(s, "data", data_watch.lap());
+    const double at = static_cast<double>(c.epoch - 1) +
+                      static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
+    go_on = train_step(s, batch, learning_rate(s.config, at));
+    count_time(s, clock);
+    record_step(s);
+    enter(s, "data");
+    data_watch.lap();
+  }
+  count_time(s, clock);
+  return go_on;
+}
+
+void finish_epoch(TrainState& s) {
+  enter(s, "evaluation");
+  const Counters& c = s.counters;
+  RunResult& result = s.result;
+  Stopwatch watch;
+  const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  const Tally tested = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);
+  add_phase(s, "evaluation", watch.lap());
+
+  EpochRecord record;
+  record.epoch = c.epoch;
+  record.step = result.steps;
+  record.lr = c.lr;
+  record.train_loss = trained.mean_loss();
+  record.train_accuracy = trained.accuracy();
+  record.test_loss = tested.mean_loss();
+  record.test_accuracy = tested.accuracy();
+  record.train_seconds = result.train_seconds;
+  record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
+  record.skipped_steps = result.skipped_steps;
+  add_epoch(result, record);
+  result.total_seconds = total_seconds(s);
+  if (s.hooks.on_epoch) s.hooks.on_epoch(result);
+  start_next_epoch(s.counters);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "dkfac/app/trainer.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/kfac_attach.h"
+#include "dkfac/nn/loader.h"
+#include "dkfac/nn/model.h"
+
+#include "app/evaluate.h"
+#include "app/phase_timer.h"
+
+namespace dkfac::app {
+
+/// Where a run stands and what it has counted: with the tensors, all that has to be kept for going
+/// on later.
+struct Counters {
+  std::int64_t epoch = 1;          ///< The one under way.
+  std::int64_t batch = 0;          ///< Its batches that are done.
+  Tally epoch_tally;               ///< Of this rank, in this epoch.
+  Tally window_tally;              ///< Of this rank, since the last log record.
+  std::int64_t epoch_samples = 0;  ///< Over all ranks, in this epoch.
+  std::int64_t skipped_in_a_row = 0;
+  double lr = 0;             ///< Of the last step.
+  double epoch_seconds = 0;  ///< Training time of this epoch until now.
+  double total_seconds = 0;  ///< Of the parts of the run that came before a restart.
+};
+
+/// What a run is made of. The first block is given, the second made by build_training().
+struct TrainState {
+  const Config& config;
+  std::shared_ptr<comm::Communicator> comm;
+  const nn::DataSplits& data;
+  const TrainHooks& hooks;
+  RunResult& result;
+  Position& position;
+  Context ctx;
+
+  std::int64_t steps_per_epoch = 0;
+  std::unique_ptr<nn::Model> model = nullptr;
+  std::optional<nn::Loader> loader = {}, test_loader = {};
+  std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
+  std::optional<nn::OptimizerAttachment> attachment = {};
+  std::optional<TimedObserver> timed = {};
+  Tensor grad = {};  ///< Of the logits.
+
+  Counters counters = {};
+  Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
+  kfac::StepReport report = {};
+  Stopwatch watch = {};
+};
+
+/// Fills in the result's description and compares configuration and data over ranks; collective.
+void describe_run(TrainState& state);
+/// Model, loaders, optimizer, and their ties; collective.
+void build_training(TrainState& state);
+
+/// Forward, backward, vote and update on one batch; collective. False when the run is to stop.
+[[nodiscard]] bool train_step(TrainState& state, const nn::Batch& batch, double lr);
+/// Tells the hooks about the step; collective on steps that are logged.
+void record_step(TrainState& state);
+
+/// The batches of the current epoch that are still to do. False when the run is to stop.
+[[nodiscard]] bool train_epoch(TrainState& state);
+/// Evaluates, adds the epoch to the result and goes to the next; collective.
+void finish_epoch(TrainState& state);
+
+/// Seconds of this run, earlier parts included.
+[[nodiscard]] inline double total_seconds(const TrainState& state) {
+  return state.counters.total_seconds + state.watch.seconds();
+}
+void add_phase(TrainState& state, const char* phase, double seconds);
+inline void enter(TrainState& state, const char* phase) { state.position.phase = phase; }
+
+}  // namespace dkfac::app

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "dkfac/nn/loss.h"
+
+#include "app/training/all_ranks.h"
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+std::string describe_vote(const kfac::VoteResult& vote) {
+  return fmt::format("non-finite loss on {} ranks, gradient on {}, statistic on {}",
+                     vote.nonfinite_loss, vote.nonfinite_gradient, vote.nonfinite_statistic);
+}
+
+// `seconds`: all time in the optimizer's calls; what it does not name is updating.
+void add_optimizer_phases(TrainState& s, double seconds) {
+  const kfac::PhaseSeconds& named = s.report.seconds;
+  add_phase(s, "statistics", named.statistics);
+  add_phase(s, "exchange", named.exchange);
+  add_phase(s, "inverse", named.inverse);
+  add_phase(s, "update", seconds - named.statistics - named.exchange - named.inverse);
+}
+
+void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
+  Counters& c = s.counters;
+  s.step_tally = {};
+  if (s.report.updated) {
+    for (Tally* tally : {&s.step_tally, &c.epoch_tally, &c.window_tally})
+      tally->add(sum.loss, sum.correct, samples);
+    c.skipped_in_a_row = 0;
+    return;
+  }
+  ++s.result.skipped_steps;
+  if (++c.skipped_in_a_row < s.config.train.max_skipped_steps) return;
+  on_all_ranks(s.position, [&] {
+    throw NumericError(fmt::format(
+        "[train] {} steps in a row without an update ({}); lower the learning rate, lengthen its "
+        "warm-up, or raise optimizer.damping",
+        c.skipped_in_a_row, describe_vote(s.report.vote)));
+  });
+}
+
+// Returns the seconds that the optimizer took inside of forward and backward.
+double forward_backward(TrainState& s, const nn::Batch& batch, nn::LossSum& sum) {
+  Stopwatch watch;
+  enter(s, "forward");
+  const ConstTensorView logits = s.model->forward(s.ctx, batch.images, nn::Mode::train);
+  const double in_forward = s.timed->take();
+  add_phase(s, "forward", watch.lap() - in_forward);
+
+  enter(s, "backward");
+  if (!s.grad.is_set() || s.grad.shape() != logits.shape())
+    s.grad = Tensor::empty(s.ctx, logits.shape(), logits.dtype());
+  sum = nn::softmax_cross_entropy(s.ctx, logits, batch.labels, s.config.train.label_smoothing,
+                                  1.0 / static_cast<double>(batch.global_batch), s.grad);
+  s.model->backward(s.ctx, s.grad);
+  const double in_backward = s.timed->take();
+  add_phase(s, "backward", watch.lap() - in_backward);
+  return in_forward + in_backward;
+}
+
+}  // namespace
+
+void add_phase(TrainState& s, const char* phase, double seconds) {
+  s.result.phase_seconds[phase] += std::max(0.0, seconds);
+}
+
+bool train_step(TrainState& s, const nn::Batch& batch, double lr) {
+  s.counters.lr = lr;
+  s.attachment->set_scale({.loss_scale = 1, .global_batch = batch.global_batch});
+  nn::LossSum sum;
+  const double optimizer_seconds = forward_backward(s, batch, sum);
+
+  enter(s, "update");
+  const Stopwatch watch;
+  kfac::Vote vote;
+  vote.loss_nonfinite = !std::isfinite(sum.loss);
+  vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
+  on_all_ranks(s.position,
+               [&] { s.report = s.optimizer->step({.lr = lr, .vote = vote}, s.ctx.stream()); });
+  add_optimizer_phases(s, optimizer_seconds + watch.seconds());
+  s.position.step = ++s.result.steps;
+  s.counters.epoch_samples += batch.global_batch;
+  ++s.counters.batch;
+  count(s, sum, static_cast<std::int64_t>(batch.labels.size()));
+  return s.report.vote.stop == 0;
+}
+
+void record_step(TrainState& s) {
+  const RunConfig& run = s.config.run;
+  StepRecord record;
+  record.epoch = s.counters.epoch;
+  record.epochs = run.epochs;
+  record.step = s.result.steps;
+  record.total_steps = run.epochs * s.steps_per_epoch;
+  record.lr = s.counters.lr;
+  record.images_per_second =
+      static_cast<double>(s.counters.epoch_samples) / s.counters.epoch_seconds;
+  record.skipped_steps = s.result.skipped_steps;
+  record.report = s.report;
+  if (s.hooks.on_step) {
+    record.loss = s.step_tally.mean_loss();
+    record.accuracy = s.step_tally.accuracy();
+    s.hooks.on_step(record);
+  }
+  // Every rank takes part in the sum, whoever listens.
+  if (run.log_interval == 0 || s.result.steps % run.log_interval != 0) return;
+  const Tally all = sum_over_ranks(s.counters.window_tally, *s.comm);
+  s.counters.window_tally = {};
+  record.loss = all.mean_loss();
+  record.accuracy = all.accuracy();
+  if (s.hooks.on_log) s.hooks.on_log(record);
+}
+
+}  // namespace dkfac::app
