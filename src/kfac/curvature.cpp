@@ -48,9 +48,7 @@ ops::PatchSpec patches_of(const Conv2dSpec& s, ConstTensorView x) {
   const bool nhwc = s.layout == Layout::nhwc;
   DKFAC_CHECK(x.dim(nhwc ? 3 : 1) == s.in, "[compute A] a convolution's input has shape ",
               x.shape(), "; its ", nhwc ? "last" : "second", " dimension must be ", s.in);
-  const std::int64_t h = x.dim(nhwc ? 1 : 2), w = x.dim(nhwc ? 2 : 3);
-  return {x.dim(0),   h,          w,       s.in,    s.kernel_h, s.kernel_w,
-          s.stride_h, s.stride_w, s.pad_h, s.pad_w, s.layout};
+  return patch_spec(s, x.dim(0), x.dim(nhwc ? 1 : 2), x.dim(nhwc ? 2 : 3));
 }
 
 /// The ones of the bias column are not data, hence neither scaled nor rounded: the product leaves

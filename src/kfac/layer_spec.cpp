@@ -28,6 +28,14 @@ std::string pair_of(int h, int w) {
   return h == w ? first : first + "x" + std::to_string(w);
 }
 
+std::string padding_of(const Conv2dSpec& s) {
+  return s.same ? " same" : " p" + pair_of(s.pad_h, s.pad_w);
+}
+
+std::string dilation_of(const Conv2dSpec& s) {
+  return s.dilation_h == 1 && s.dilation_w == 1 ? "" : " d" + pair_of(s.dilation_h, s.dilation_w);
+}
+
 void check_range(std::string_view layer, const char* field, std::int64_t value, std::int64_t least,
                  std::int64_t most) {
   DKFAC_CHECK(value >= least && value <= most, "[add_layer] layer '", layer, "': ", field, " is ",
@@ -43,10 +51,14 @@ void check(const Conv2dSpec& s, std::string_view layer) {
   constexpr std::int64_t kMaxExtent = 1 << 15;  // keeps kernel_h * kernel_w within kMaxWidth
   check_range(layer, "kernel_h", s.kernel_h, 1, kMaxExtent);
   check_range(layer, "kernel_w", s.kernel_w, 1, kMaxExtent);
-  check_range(layer, "stride_h", s.stride_h, 1, kMaxExtent);
-  check_range(layer, "stride_w", s.stride_w, 1, kMaxExtent);
-  check_range(layer, "pad_h", s.pad_h, 0, kMaxExtent);
-  check_range(layer, "pad_w", s.pad_w, 0, kMaxExtent);
+  // The padding of `same` is its own, and divides no strides.
+  const std::int64_t most_stride = s.same ? 1 : kMaxExtent, most_pad = s.same ? 0 : kMaxExtent;
+  check_range(layer, "stride_h", s.stride_h, 1, most_stride);
+  check_range(layer, "stride_w", s.stride_w, 1, most_stride);
+  check_range(layer, "pad_h", s.pad_h, 0, most_pad);
+  check_range(layer, "pad_w", s.pad_w, 0, most_pad);
+  check_range(layer, "dilation_h", s.dilation_h, 1, kMaxExtent);
+  check_range(layer, "dilation_w", s.dilation_w, 1, kMaxExtent);
   check_range(layer, "in", s.in, 1, kMaxWidth / (std::int64_t{s.kernel_h} * s.kernel_w));
   check_range(layer, "out", s.out, 1, kMaxWidth);
 }
@@ -62,6 +74,20 @@ void check(const PlainSpec& s, std::string_view layer) {
 }
 
 }  // namespace
+
+ops::PatchSpec patch_spec(const Conv2dSpec& s, std::int64_t n, std::int64_t h, std::int64_t w) {
+  ops::PatchSpec p{n,          h,          w,       s.in,    s.kernel_h, s.kernel_w,
+                   s.stride_h, s.stride_w, s.pad_h, s.pad_w, s.layout};
+  p.dilation_h = s.dilation_h;
+  p.dilation_w = s.dilation_w;
+  if (!s.same) return p;
+  const int rows = s.dilation_h * (s.kernel_h - 1), columns = s.dilation_w * (s.kernel_w - 1);
+  p.pad_h = rows / 2;
+  p.pad_w = columns / 2;
+  p.extra_h = rows % 2;
+  p.extra_w = columns % 2;
+  return p;
+}
 
 bool has_factors(const LayerSpec& spec) {
   return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec);
@@ -106,8 +132,8 @@ std::string describe(const LayerSpec& spec) {
                         },
                         [&](const Conv2dSpec& s) {
                           out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x"
-                              << s.kernel_w << "/" << pair_of(s.stride_h, s.stride_w) << " p"
-                              << pair_of(s.pad_h, s.pad_w) << " " << name_of(s.layout)
+                              << s.kernel_w << "/" << pair_of(s.stride_h, s.stride_w)
+                              << padding_of(s) << dilation_of(s) << " " << name_of(s.layout)
                               << (s.bias ? " bias" : "");
                         },
                         [&](const BatchNormSpec& s) {

@@ -34,6 +34,11 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
   }
   if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
     const ConvOptions& o = conv->options();
+    if (o.groups != 1) {
+      return kfac::PlainSpec{.weight = params.weight.numel(),
+                             .bias = params.bias.numel(),
+                             .reason = detail::concat("a convolution of ", o.groups, " groups")};
+    }
     return kfac::Conv2dSpec{.in = conv->in(),
                             .out = conv->out(),
                             .kernel_h = o.kernel_h,
@@ -43,7 +48,10 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
                             .pad_h = o.pad_h,
                             .pad_w = o.pad_w,
                             .bias = o.bias,
-                            .layout = kfac::Layout::nhwc};
+                            .layout = kfac::Layout::nhwc,
+                            .dilation_h = o.dilation_h,
+                            .dilation_w = o.dilation_w,
+                            .same = o.same};
   }
   return kfac::PlainSpec{.weight = params.weight.numel(), .bias = params.bias.numel()};
 }

@@ -34,6 +34,14 @@ std::vector<PatchSpec> specs() {
     out.push_back({2, 2, 3, 1, 7, 5, 2, 2, 3, 3, layout});
     out.push_back({4, 1, 1, 6, 3, 3, 1, 1, 1, 1, layout});
     out.push_back({1, 8, 8, 3, 4, 4, 4, 4, 0, 0, layout});
+    // Zeros after the image alone, kernels with holes, and both.
+    out.push_back({2, 5, 6, 3, 2, 4, 1, 1, 0, 1, layout, 1, 1});
+    out.push_back({2, 3, 4, 5, 1, 1, 1, 1, 0, 0, layout, 2, 1});
+    out.push_back({2, 5, 4, 9, 3, 3, 1, 1, 1, 1, layout, 1, 0});
+    out.push_back({2, 8, 9, 2, 3, 3, 1, 1, 2, 2, layout, 0, 0, 2, 2});
+    out.push_back({2, 9, 8, 9, 3, 3, 1, 1, 1, 1, layout, 0, 0, 2, 1});
+    out.push_back({1, 9, 7, 3, 3, 2, 2, 1, 1, 0, layout, 0, 2, 1, 3});
+    out.push_back({2, 2, 2, 3, 3, 3, 1, 2, 4, 3, layout, 1, 1, 4, 3});
   }
   return out;
 }
@@ -41,7 +49,8 @@ std::vector<PatchSpec> specs() {
 std::string describe(const PatchSpec& s) {
   return detail::concat(s.n, "x", s.h, "x", s.w, "x", s.c, " kernel ", s.kernel_h, "x", s.kernel_w,
                         " stride ", s.stride_h, ",", s.stride_w, " pad ", s.pad_h, ",", s.pad_w,
-                        s.layout == Layout::nhwc ? " nhwc" : " nchw");
+                        " extra ", s.extra_h, ",", s.extra_w, " dilation ", s.dilation_h, ",",
+                        s.dilation_w, s.layout == Layout::nhwc ? " nhwc" : " nchw");
 }
 
 class Patches : public testing::EachBackend {
@@ -250,6 +259,8 @@ TEST_P(Patches, RefuseWhatDoesNotFit) {
   for (const auto& spoil : std::vector<void (*)(PatchSpec&)>{
            [](PatchSpec& p) { p.stride_w = 0; }, [](PatchSpec& p) { p.pad_h = -1; },
            [](PatchSpec& p) { p.kernel_w = 0; }, [](PatchSpec& p) { p.n = -1; },
+           [](PatchSpec& p) { p.extra_h = -1; }, [](PatchSpec& p) { p.dilation_w = 0; },
+           [](PatchSpec& p) { p.dilation_h = 2; },  // now spans 5 of 4 rows
            [](PatchSpec& p) { p.layout = Layout::nchw; }}) {
     PatchSpec spoiled = s;
     spoil(spoiled);

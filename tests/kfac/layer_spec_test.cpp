@@ -75,6 +75,8 @@ TEST(LayerSpec, DescribesItselfInOneLine) {
                        .bias = false,
                        .layout = Layout::nchw};
   EXPECT_EQ(describe(odd), "conv 1->2 1x7/1x2 p0x3 nchw");
+  EXPECT_EQ(describe(Conv2dSpec{.in = 1, .out = 2, .kernel_h = 2, .dilation_h = 3, .same = true}),
+            "conv 1->2 2x1/1 same d3x1 nhwc bias");
   EXPECT_EQ(describe(BatchNormSpec{.channels = 64}), "batch norm 64 nhwc");
   EXPECT_EQ(describe(BatchNormSpec{.channels = 64, .scale = false}),
             "batch norm 64 nhwc shift only");
@@ -101,6 +103,13 @@ TEST(LayerSpec, RefusesEveryFieldOutOfItsRange) {
       {"stride_w", bad_conv([](auto& s) { s.stride_w = 0; })},
       {"pad_h", bad_conv([](auto& s) { s.pad_h = -1; })},
       {"pad_w", bad_conv([](auto& s) { s.pad_w = -1; })},
+      {"dilation_h", bad_conv([](auto& s) { s.dilation_h = 0; })},
+      {"dilation_w", bad_conv([](auto& s) { s.dilation_w = -1; })},
+      {"stride_h", bad_conv([](auto& s) { s.same = true; })},  // its stride is 2
+      {"pad_h", bad_conv([](auto& s) {
+         s.same = true;
+         s.stride_h = s.stride_w = 1;
+       })},
       {"channels", BatchNormSpec{.channels = 0}},
       {"weight", PlainSpec{.weight = -1}},
       {"bias", PlainSpec{.weight = 1, .bias = -1}},

@@ -30,8 +30,14 @@ inline std::int64_t weight_index(const kfac::Conv2dSpec& s, ops::Layout layout, 
 }
 
 inline Images output_of(const kfac::Conv2dSpec& s, const Images& in) {
-  return {in.n, (in.h + 2 * s.pad_h - s.kernel_h) / s.stride_h + 1,
-          (in.w + 2 * s.pad_w - s.kernel_w) / s.stride_w + 1};
+  if (s.same) return in;
+  return {in.n, (in.h + 2 * s.pad_h - s.dilation_h * (s.kernel_h - 1) - 1) / s.stride_h + 1,
+          (in.w + 2 * s.pad_w - s.dilation_w * (s.kernel_w - 1) - 1) / s.stride_w + 1};
+}
+
+/// Zeros before the image in one direction; of those of `same` half, rounded down.
+inline std::int64_t zeros_before(const kfac::Conv2dSpec& s, int kernel, int dilation, int pad) {
+  return s.same ? dilation * (kernel - 1) / 2 : pad;
 }
 
 /// All patches, one per row in the order (n, y, x), with a last 1 for a bias. `columns` is the
@@ -39,13 +45,16 @@ inline Images output_of(const kfac::Conv2dSpec& s, const Images& in) {
 inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const Vector& x,
                             ops::Layout columns) {
   const Images out = output_of(s, in);
+  const std::int64_t top = zeros_before(s, s.kernel_h, s.dilation_h, s.pad_h);
+  const std::int64_t left = zeros_before(s, s.kernel_w, s.dilation_w, s.pad_w);
   Matrix m(out.n * out.h * out.w, s.in * s.kernel_h * s.kernel_w + (s.bias ? 1 : 0));
   for (std::int64_t row = 0; row < m.rows; ++row) {
     const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
     for (std::int64_t c = 0; c < s.in; ++c) {
       for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
         for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-          const std::int64_t iy = y * s.stride_h + kh - s.pad_h, ix = z * s.stride_w + kw - s.pad_w;
+          const std::int64_t iy = y * s.stride_h + kh * s.dilation_h - top;
+          const std::int64_t ix = z * s.stride_w + kw * s.dilation_w - left;
           if (iy < 0 || iy >= in.h || ix < 0 || ix >= in.w) continue;
           m(row, weight_index(s, columns, c, kh, kw)) =
               x[static_cast<std::size_t>(activation_index(s.layout, in, s.in, n, c, iy, ix))];

@@ -120,7 +120,8 @@ inline Dense solve(Dense a, Dense b) {
 inline Dense inverse(const Dense& a) { return solve(a, identity(a.rows)); }
 
 /// Patches [rows, width] by the definition: the element of sample n, output position (oh, ow),
-/// kernel position (kh, kw) and channel c is x at (oh*stride_h - pad_h + kh, ...), or 0 outside.
+/// kernel position (kh, kw) and channel c is x at (oh*stride_h - pad_h + kh*dilation_h, ...), or 0
+/// outside.
 inline Dense naive_im2col(const ops::PatchSpec& s, std::span<const double> x) {
   Dense out(s.rows(), s.width());
   const bool nhwc = s.layout == ops::Layout::nhwc;
@@ -131,8 +132,8 @@ inline Dense naive_im2col(const ops::PatchSpec& s, std::span<const double> x) {
         for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
           for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
             for (std::int64_t c = 0; c < s.c; ++c) {
-              const std::int64_t h = oh * s.stride_h - s.pad_h + kh;
-              const std::int64_t w = ow * s.stride_w - s.pad_w + kw;
+              const std::int64_t h = oh * s.stride_h - s.pad_h + kh * s.dilation_h;
+              const std::int64_t w = ow * s.stride_w - s.pad_w + kw * s.dilation_w;
               if (h < 0 || h >= s.h || w < 0 || w >= s.w) continue;
               const std::int64_t column =
                   nhwc ? (kh * s.kernel_w + kw) * s.c + c : (c * s.kernel_h + kh) * s.kernel_w + kw;

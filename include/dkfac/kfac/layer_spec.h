@@ -20,7 +20,8 @@ struct LinearSpec {
 
 /// Two-dimensional convolution. `layout` fixes activations and weights alike, and with them the
 /// order of A's columns: nhwc has x[n,h,w,in], W[out,kh,kw,in]; nchw has x[n,in,h,w],
-/// W[out,in,kh,kw]. A mismatch would permute A silently.
+/// W[out,in,kh,kw]. A mismatch would permute A silently. One group: a grouped convolution has no
+/// Kronecker factors of this form.
 struct Conv2dSpec {
   std::int64_t in = 0, out = 0;
   int kernel_h = 1, kernel_w = 1;
@@ -28,7 +29,15 @@ struct Conv2dSpec {
   int pad_h = 0, pad_w = 0;
   bool bias = true;
   Layout layout = Layout::nhwc;
+  int dilation_h = 1, dilation_w = 1;
+  /// Padded so that the output is as large as the input, the odd row or column after it; stride 1
+  /// and pad 0 only.
+  bool same = false;
 };
+
+/// What the convolution reads of n images h x w.
+[[nodiscard]] ops::PatchSpec patch_spec(const Conv2dSpec& spec, std::int64_t n, std::int64_t h,
+                                        std::int64_t w);
 
 /// Scale gamma[channels] and shift beta[channels] of a batch normalisation.
 struct BatchNormSpec {
