@@ -1,0 +1,9 @@
+# Event files, traces and the benchmarks of the program.
+dkfac_test(app.bench
+  SOURCES tensorboard_test.cpp trace_test.cpp
+  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app INTERNALS)
+
+add_test(NAME app.tensorboard
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tensorboard_test.py)
+set_tests_properties(app.tensorboard PROPERTIES LABELS app TIMEOUT 120 SKIP_RETURN_CODE 77
+  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>")
