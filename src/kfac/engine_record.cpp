@@ -70,7 +70,7 @@ void Engine::record_factor(Exchange& exchange, Recording& record, std::int64_t d
 }
 
 void Engine::record_input(LayerId id, ConstTensorView input, RecordScale scale) {
-  const PhaseTimer timer(statistics_seconds_);
+  const PhaseTimer timer(statistics_seconds_, "statistics");
   Layer& layer = at(id, "record_input");
   const int index = static_cast<int>(id);
   DKFAC_CHECK(!std::holds_alternative<BatchNormSpec>(spec(index)), "[record_input] layer '",
@@ -86,7 +86,7 @@ void Engine::record_input(LayerId id, ConstTensorView input, RecordScale scale) 
 }
 
 void Engine::record_grad_output(LayerId id, ConstTensorView grad_output, RecordScale scale) {
-  const PhaseTimer timer(statistics_seconds_);
+  const PhaseTimer timer(statistics_seconds_, "statistics");
   Layer& layer = at(id, "record_grad_output");
   const int index = static_cast<int>(id);
   DKFAC_CHECK(!std::holds_alternative<BatchNormSpec>(spec(index)), "[record_grad_output] layer '",
@@ -108,7 +108,7 @@ void Engine::record_grad_output(LayerId id, ConstTensorView grad_output, RecordS
 void Engine::record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
                                ConstTensorView inv_std, ConstTensorView grad_output,
                                RecordScale scale) {
-  const PhaseTimer timer(statistics_seconds_);
+  const PhaseTimer timer(statistics_seconds_, "statistics");
   Layer& layer = at(id, "record_batch_norm");
   const int index = static_cast<int>(id);
   const auto* bn = std::get_if<BatchNormSpec>(&spec(index));
