@@ -84,7 +84,7 @@ void DistributedOptimizer::grads_ready(LayerId id, Stream stream, RecordScale sc
   const ParameterLayer& parameters = layers_[static_cast<std::size_t>(layer)];
   DKFAC_CHECK(!gradients_->filled(count - 1 - layer), "[grads_ready] layer '", parameters.name,
               "' was announced twice in one step");
-  const PhaseTimer timer(packing_seconds_);
+  const PhaseTimer timer(packing_seconds_, "exchange");
   join(stream);
   const double factor = gradient_scale(settings_.loss_reduction, scale, comm_->size());
   pack_gradients(ctx_, parameters, factor, gradient(layer), nonfinite_);
@@ -103,6 +103,20 @@ void DistributedOptimizer::complete_gradients(bool forgive) {
   }
 }
 
+void DistributedOptimizer::visit_state(StateVisitor& visitor) {
+  require_prepared("visit_state");
+  visitor.integer("steps", Held::same, steps_);
+  on_visit(visitor);
+  packing_seconds_ = 0;
+  begin_step();  // What is due may have changed.
+}
+
+void DistributedOptimizer::visit_velocity(StateVisitor& visitor, Held held,
+                                          std::vector<Tensor>& velocity) {
+  for (std::size_t i = 0; i < velocity.size(); ++i)
+    if (velocity[i].is_set()) visitor.tensor(layers_[i].name + ".velocity", held, velocity[i]);
+}
+
 void DistributedOptimizer::on_failure(const Outcome&) const {
   throw NumericError("[step] a rank reports a numerical failure");
 }
@@ -115,7 +129,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   StepReport report;
   report.step = ++steps_;
   {
-    const PhaseTimer timer(report.seconds.exchange);
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
     // A rank that votes against the step may have had no batch at all.
     const bool forgive = args.vote.loss_nonfinite || args.vote.data_error;
     Ballot ballot{.caller = args.vote, .hash = mix_hash(0, args.lr)};

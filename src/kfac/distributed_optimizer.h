@@ -25,6 +25,7 @@ class DistributedOptimizer : public Optimizer {
   void prepare() final;
   void grads_ready(LayerId layer, Stream stream, RecordScale scale) final;
   StepReport step(const StepArgs& args, Stream stream) final;
+  void visit_state(StateVisitor& visitor) final;
 
  protected:
   struct ExchangeSettings {
@@ -49,6 +50,9 @@ class DistributedOptimizer : public Optimizer {
   /// The vote has passed: gradient(i) holds the averaged gradient.
   virtual void update(const StepArgs& args, StepReport& report) = 0;
   virtual void on_step_end(StepReport&) {}
+  virtual void on_visit(StateVisitor& visitor) = 0;
+  /// The momentum buffers, one per layer; those that are not set are left out.
+  void visit_velocity(StateVisitor& visitor, Held held, std::vector<Tensor>& velocity);
 
   [[nodiscard]] TensorView gradient(int layer);  ///< [weight + bias elements]
   void require_prepared(const char* operation) const;

@@ -127,7 +127,7 @@ void Engine::merge_owned(StepReport& report) {
 }
 
 void Engine::refresh_owned(StepReport& report) {
-  const PhaseTimer timer(report.seconds.inverse);
+  const PhaseTimer timer(report.seconds.inverse, "inverse");
   tasks_.clear();
   for (int i = 0; i < layers(); ++i) {
     LayerCurvature& curvature = layers_[index_of(i)].curvature;
@@ -157,6 +157,10 @@ void Engine::absorb(StepReport& report) {
     report.inverses_refreshed = true;
     stale_ = false;
   }
+  note_failed();
+}
+
+void Engine::note_failed() {
   for (int i = 0; i < layers(); ++i)
     if (layers_[index_of(i)].curvature.failures > options_.max_failed_refreshes) failed_layer_ = i;
 }

@@ -13,6 +13,7 @@
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
+#include "dkfac/kfac/state.h"
 
 #include "kfac/exchange.h"
 #include "kfac/layer_curvature.h"
@@ -67,6 +68,8 @@ class Engine {
   void apply(int layer, TensorView weight, TensorView bias);
   /// Ends the step; `accepted`: the vote passed.
   void end_step(bool accepted, StepReport& report);
+  /// Between two steps: averages, inverses and what is known about them; not the options.
+  void visit_state(StateVisitor& visitor);
   /// The error of a vote that reports a failed layer.
   [[noreturn]] void throw_failure(const Outcome& outcome) const;
 
@@ -93,6 +96,7 @@ class Engine {
   bool merge(int layer);
   void merge_owned(StepReport& report);
   void refresh_owned(StepReport& report);
+  void note_failed();
   [[nodiscard]] bool owns(int layer) const { return owner(layer) == comm_->rank(); }
 
   Context& ctx_;

@@ -75,14 +75,19 @@ class Kfac final : public DistributedOptimizer {
   void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
   void on_step_end(StepReport& report) override { engine_.end_step(report.updated, report); }
+  void on_visit(StateVisitor& visitor) override {
+    visitor.real("last_lr", Held::same, last_lr_);
+    visit_velocity(visitor, Held::owner, velocity_);
+    engine_.visit_state(visitor);
+  }
 
   [[nodiscard]] double momentum_at(double lr) const;
+  /// pass: the rates of a parameter whose multipliers are 1.
   void update_layer(int layer, const KfacPass& pass);
   void update_part(const KfacPass& pass, Rescale rule, std::int64_t d_out, ConstTensorView u,
                    ConstTensorView weight, TensorView velocity, TensorView out);
 
   KfacOptions options_;
-  /// pass: the rates of a parameter whose multipliers are 1.
   Engine engine_;
   std::vector<Tensor> velocity_;  ///< Of owned layers only.
   std::optional<Gather> weights_;
@@ -159,7 +164,7 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
       if (engine_.owner(i) == comm_->rank()) update_layer(i, pass);
     last_lr_ = args.lr;
   }
-  const PhaseTimer timer(report.seconds.exchange);
+  const PhaseTimer timer(report.seconds.exchange, "exchange");
   weights_->run(*comm_);
   // The owner, too, reads what was gathered, so that all ranks hold the same bits.
   for (int i = 0; i < count; ++i)

@@ -35,6 +35,7 @@ class Lars final : public DistributedOptimizer {
         "\noverlap ", options_.overlap, "\nbucket_bytes ", options_.bucket_bytes, '\n');
   }
   void on_prepare() override { velocity_ = make_velocity(ctx_, layers_, dtype()); }
+  void on_visit(StateVisitor& visitor) override { visit_velocity(visitor, Held::same, velocity_); }
 
   void update(const StepArgs& args, StepReport& report) override {
     const PhaseTimer timer(report.seconds.update);

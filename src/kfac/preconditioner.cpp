@@ -154,7 +154,7 @@ void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, StepRe
                    bias > 0 ? block.slice(0, weight, bias) : TensorView{});
     }
   }
-  const PhaseTimer timer(report.seconds.exchange);
+  const PhaseTimer timer(report.seconds.exchange, "exchange");
   directions->run(*comm);
   for (const LayerGrad& grad : grads) unpack(grad);
 }
@@ -219,7 +219,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   StepReport report;
   report.step = ++impl.steps;
   {
-    const PhaseTimer timer(report.seconds.exchange);
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
     for (const LayerGrad& grad : grads)
       if (impl.owns(grad.layer)) impl.pack(grad);
     // A rank that votes against the step may have had no batch at all.
@@ -243,6 +243,13 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
 }
 
 void Preconditioner::set_damping(double damping) { impl_->engine.set_damping(damping); }
+void Preconditioner::visit_state(StateVisitor& visitor) {
+  impl_->ensure_prepared();
+  visitor.integer("steps", Held::same, impl_->steps);
+  impl_->engine.visit_state(visitor);
+  impl_->begin_step();  // What is due may have changed.
+}
+
 const CurvatureOptions& Preconditioner::options() const { return impl_->engine.options(); }
 
 std::string Preconditioner::describe() const {

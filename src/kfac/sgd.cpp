@@ -35,6 +35,10 @@ class Sgd final : public DistributedOptimizer {
                           "\nbucket_bytes ", options_.bucket_bytes, '\n');
   }
   void on_prepare() override { velocity_ = make_velocity(ctx_, layers_, dtype()); }
+  void on_visit(StateVisitor& visitor) override {
+    visitor.real("last_lr", Held::same, last_lr_);
+    visit_velocity(visitor, Held::same, velocity_);
+  }
 
   void update(const StepArgs& args, StepReport& report) override {
     const PhaseTimer timer(report.seconds.update);
@@ -55,10 +59,6 @@ class Sgd final : public DistributedOptimizer {
     last_lr_ = args.lr;
   }
 
-  SgdOptions options_;
-  std::vector<Tensor> velocity_;
-  double last_lr_ = 0;
-};
   [[nodiscard]] SgdPass pass(Rates rates) const {
     return {.lr = rates.lr,
             .momentum = options_.momentum,
@@ -67,6 +67,10 @@ class Sgd final : public DistributedOptimizer {
             .correction = options_.momentum_correction};
   }
 
+  SgdOptions options_;
+  std::vector<Tensor> velocity_;
+  double last_lr_ = 0;
+};
 
 }  // namespace
 

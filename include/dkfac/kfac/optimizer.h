@@ -10,6 +10,7 @@
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
+#include "dkfac/kfac/state.h"
 
 namespace dkfac::kfac {
 
@@ -62,6 +63,12 @@ class Optimizer {
   /// Waits for the reductions, takes the vote, updates. A layer whose gradients were not announced
   /// is an error. Throws CommError, NumericError.
   virtual StepReport step(const StepArgs& args, Stream stream) = 0;
+
+  /// Everything beside parameters and options that decides the steps to come, after prepare() and
+  /// between two steps. With the parameters restored as well, a visitor that writes back what
+  /// another one has read makes the optimizer go on with the same bits; with another number of
+  /// ranks as StateVisitor says. What was announced of a step is dropped.
+  virtual void visit_state(StateVisitor&) {}
 
   [[nodiscard]] virtual std::string describe() const = 0;
 

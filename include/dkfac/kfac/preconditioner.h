@@ -11,6 +11,7 @@
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
+#include "dkfac/kfac/state.h"
 
 namespace dkfac::kfac {
 
@@ -65,6 +66,9 @@ class Preconditioner {
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(), Vote vote = {});
 
   void set_damping(double damping);
+  /// As in Optimizer; prepares when the caller has not. Options are no part of the state: set a
+  /// damping that has been changed before loading.
+  void visit_state(StateVisitor& visitor);
   [[nodiscard]] const CurvatureOptions& options() const;
   /// Layers, owners, bytes, why a layer is not covered; after prepare().
   [[nodiscard]] std::string describe() const;
