@@ -9,6 +9,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/call_info.h"
+#include "comm/kept.h"
 #include "comm/mpi_lanes.h"
 #include "comm/reduce.h"
 

@@ -9,6 +9,7 @@
 
 #include "comm/backoff.h"
 #include "comm/deadline.h"
+#include "comm/kept.h"
 #include "comm/mpi_error.h"
 
 namespace dkfac::comm {
@@ -47,11 +48,6 @@ bool mpi_is_over() {
 }
 
 }  // namespace
-
-void keep_for_ever(std::shared_ptr<void> memory) {
-  static std::vector<std::shared_ptr<void>> kept;
-  kept.push_back(std::move(memory));
-}
 
 std::shared_ptr<MpiGroup> MpiGroup::duplicate(MPI_Comm comm, const Options& options,
                                               std::shared_ptr<MpiGroup> parent) {

@@ -55,7 +55,4 @@ class MpiGroup {
   std::shared_ptr<MpiGroup> parent_;
 };
 
-/// Memory that MPI may still read or write after a failure: kept until the process ends.
-void keep_for_ever(std::shared_ptr<void> memory);
-
 }  // namespace dkfac::comm

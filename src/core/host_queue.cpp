@@ -55,7 +55,8 @@ void HostQueue::cancel() noexcept {
 void HostQueue::fail() noexcept {
   error_ = std::current_exception();
   // Moved out first: a task's destructor may look at this queue.
-  const auto dropped = std::exchange(tasks_, {});
+  auto dropped = std::exchange(tasks_, {});
+  while (!dropped.empty()) dropped.pop_back();
 }
 
 }  // namespace dkfac

@@ -18,6 +18,10 @@ namespace dkfac::comm::testing {
 
 using Body = std::function<void(Communicator&)>;
 
+/// Consecutive ranks whose sum a communicator takes first: 0 (all) but for a hierarchical one,
+/// whose run() sets it.
+inline int ranks_per_node = 0;
+
 /// Numbers of ranks to run with.
 [[nodiscard]] std::vector<int> sizes();
 /// Runs body once per rank over a new communicator of `size` ranks.
@@ -91,14 +95,21 @@ template <class T>
   return x;
 }
 
-/// The contract: added in rank order, in T or for 16 bits in f32, rounded once.
+/// The contract: added in rank order (and then in the order of nodes), in T or for 16 bits in f32,
+/// rounded once per level.
 template <class T>
 [[nodiscard]] std::vector<T> sums_of(int size, std::int64_t count) {
+  const int node = ranks_per_node == 0 ? size : ranks_per_node;
   std::vector<T> sums(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    auto sum = widen(convert<T>(value(0, i)));
-    for (int r = 1; r < size; ++r) sum += widen(convert<T>(value(r, i)));
-    sums[static_cast<std::size_t>(i)] = narrow<T>(sum);
+    auto total = widen(T{});
+    for (int first = 0; first < size; first += node) {
+      auto sum = widen(convert<T>(value(first, i)));
+      for (int r = first + 1; r < first + node; ++r) sum += widen(convert<T>(value(r, i)));
+      sum = widen(narrow<T>(sum));
+      total = first == 0 ? sum : total + sum;
+    }
+    sums[static_cast<std::size_t>(i)] = narrow<T>(total);
   }
   return sums;
 }

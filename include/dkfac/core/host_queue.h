@@ -20,7 +20,7 @@ class HostTask {
 /// in the background; progress() and wait() advance the task at the head. Used by one thread.
 ///
 /// The first failure is kept: that call and every later one throws it, and the tasks behind the
-/// failed one are dropped.
+/// failed one are dropped, the last one first.
 class HostQueue : public std::enable_shared_from_this<HostQueue> {
  public:
   using Ticket = std::uint64_t;  ///< Position in the order of submission, from 1.
