@@ -121,7 +121,10 @@ int run(const CompareCommand& command, const Terminal& terminal) {
   std::vector<Config> configs;
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { configs = load_configs(command); });
-  if (!job.early) job.options = comm_options(configs.front());
+  if (!job.early) {
+    job.options = comm_options(configs.front());
+    job.ranks_per_node = configs.front().run.hierarchical;
+  }
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
     Comparer(command, configs, cache, terminal, std::move(comm))();

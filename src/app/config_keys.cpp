@@ -22,11 +22,6 @@ void add_run(Table& t) {
          "test accuracy whose first epoch is recorded; 0: none");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
             "steps between two step records in metrics.jsonl; 0: none");
-  t.real("run.comm_timeout_s", DKFAC_FIELD(run.comm_timeout_s), above(0),
-         "seconds that a collective may take");
-  t.choice<comm::Check>("run.comm_check", DKFAC_FIELD(run.comm_check),
-                        {{"hash", comm::Check::hash}, {"full", comm::Check::full}},
-                        "compare collectives over ranks once a step, or each before it runs");
 }
 
 void add_lr(Table& t) {
@@ -62,6 +57,7 @@ const std::vector<Key>& config_keys() {
     add_model_keys(table);
     add_train_keys(table);
     add_optimizer_keys(table);
+    add_comm_keys(table);
     add_lr(table);
     return std::move(table.keys);
   }();

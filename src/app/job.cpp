@@ -8,6 +8,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "dkfac/comm/hierarchical.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/threads.h"
@@ -55,6 +56,12 @@ int report_together(comm::Communicator& comm, const Failure& failure, const Term
   return static_cast<int>(failure.code);
 }
 
+std::shared_ptr<comm::Communicator> in_levels(const Job& job,
+                                              std::shared_ptr<comm::Communicator> comm) {
+  if (job.ranks_per_node == 0) return comm;
+  return comm::make_hierarchical(std::move(comm), job.ranks_per_node).comm;
+}
+
 int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
   std::optional<comm::World> world;
   if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
@@ -64,7 +71,7 @@ int run_launched(const Job& job, int rank, const Terminal& terminal, const Body&
   const std::shared_ptr<comm::Communicator> comm = world->comm();
   try {
     agree(*comm, job.early);
-    body(comm);
+    body(in_levels(job, comm));
     return 0;
   } catch (const RunError& error) {
     if (error.scope == RunError::Scope::every_rank)
@@ -79,9 +86,10 @@ int run_here(const Job& job, const Terminal& terminal, const Body& body) {
   if (job.early) return print(*job.early, terminal);
   try {
     if (job.ranks == 1)
-      body(comm::make_self(job.options));
+      body(in_levels(job, comm::make_self(job.options)));
     else
-      comm::run_ranks(job.ranks, body, job.options);
+      comm::run_ranks(
+          job.ranks, [&](auto comm) { body(in_levels(job, std::move(comm))); }, job.options);
     return 0;
   } catch (...) {
     return print(describe_current_exception(0, {}), terminal);

@@ -14,6 +14,7 @@ namespace dkfac::app {
 struct Job {
   int ranks = 1;  ///< Threads of this process; the launcher decides when it started several.
   comm::Options options = {};
+  int ranks_per_node = 0;  ///< For collectives in two levels; 0: one level.
   /// A failure before any communication, e.g. a bad configuration: agreed on and reported once.
   std::optional<Failure> early = {};
 };

@@ -30,7 +30,10 @@ int run(const TrainCommand& command, const Terminal& terminal) {
   RunPlan plan;
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { plan.config = load_config(command.config, command.set); });
-  if (!job.early) job.options = comm_options(plan.config);
+  if (!job.early) {
+    job.options = comm_options(plan.config);
+    job.ranks_per_node = plan.config.run.hierarchical;
+  }
   plan.folder = command.out.empty() ? default_folder(plan.config.run.name) : command.out;
   plan.if_exists = command.force ? IfExists::overwrite : IfExists::refuse;
   plan.label = plan.config.run.name;

@@ -30,6 +30,7 @@ struct RunConfig {
 };
 
 struct DataConfig {
+  int hierarchical = 0;
   std::string name = "fashion-mnist-small";
   std::string path;
   std::int64_t hold_out = 0;
