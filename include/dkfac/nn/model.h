@@ -79,12 +79,12 @@ enum class WeightInit : std::uint8_t {
 struct ResNet9Options {
   /// Fixed 3x3 whitening filters (whitening.h) and a 1x1 convolution in place of the first 3x3 one.
   /// They are random until set_whitening(). true, false.
-  std::optional<bool> whitening;
+  std::optional<bool> whitening{};
   /// conv-pool-BN-activation in place of conv-BN-activation-pool. true, false.
-  std::optional<bool> pool_before_activation;
-  std::optional<bool> frozen_bn_scale;  ///< BatchNorm scales stay 1. true, false.
-  std::optional<double> celu_alpha;     ///< 0: ReLU. 0.3, 0.
-  std::optional<double> logit_scale;    ///< 1/16, 1/8.
+  std::optional<bool> pool_before_activation{};
+  std::optional<bool> frozen_bn_scale{};  ///< BatchNorm scales stay 1. true, false.
+  std::optional<double> celu_alpha{};     ///< 0: ReLU. 0.3, 0.
+  std::optional<double> logit_scale{};    ///< 1/16, 1/8.
 };
 
 /// Models by name.

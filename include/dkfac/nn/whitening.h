@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/tensor.h"
+#include "dkfac/nn/data.h"
+#include "dkfac/nn/model.h"
+
+/// Fixed first-layer filters that decorrelate the patches of the training images (Page, "How to
+/// train your ResNet 8", 2019).
+namespace dkfac::nn {
+
+struct WhiteningOptions {
+  int kernel = 3;  ///< The patches are kernel x kernel.
+  /// Added to the eigenvalues, in squares of normalised pixel values. >= 0.
+  double epsilon = 0.01;
+  std::int64_t samples = 10000;  ///< The first images of the data set, at most. > 0.
+};
+
+/// Filters [d, kernel, kernel, c], d = kernel^2 c, in f64 on the host: filter k is v_k /
+/// sqrt(lambda_k + epsilon) for the k-th largest eigenvalue of S = sum(p p') / (n - 1) over the n
+/// patches p of the normalised images. No padding, and the mean of p stays in S: what BatchNorm
+/// after the filters sees is their covariance around 0. Of each filter the component of the largest
+/// magnitude is positive. Throws InvalidArgument for images smaller than the kernel and for an
+/// epsilon too small for patches that are linearly dependent, NumericError when the decomposition
+/// does not converge.
+[[nodiscard]] Tensor whitening_filters(Context& ctx, const Dataset& data,
+                                       const Normalization& normalization,
+                                       const WhiteningOptions& options = {});
+
+/// True when the model's first convolution is frozen.
+[[nodiscard]] bool has_whitening(Model& model);
+
+/// Writes filters of its shape into the model's first convolution, which must be frozen. Throws
+/// InvalidArgument otherwise.
+void set_whitening(Context& ctx, Model& model, ConstTensorView filters);
+
+}  // namespace dkfac::nn

@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/loss.h"
+#include "dkfac/nn/model.h"
+
+#include "nn/nn_support.h"
+
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+const Shape kCifar{32, 32, 3};
+
+std::unique_ptr<Model> small(Context& ctx, const std::string& name, Shape input = {16, 16, 2}) {
+  return make_model(ctx, {.name = name, .input = input, .classes = 4, .width = 4});
+}
+
+struct Published {
+  const char* name;
+  std::int64_t parameters;
+  double giga_multiply_adds;  ///< Convolutions and linear layers, per image of 32x32x3.
+};
+
+std::string name_of(const ::testing::TestParamInfo<Published>& info) {
+  std::string name = info.param.name;
+  std::erase(name, '-');
+  return name;
+}
+
+class PublishedModel : public ::testing::TestWithParam<Published> {};
+
+TEST_P(PublishedModel, HasTheParametersAndTheWorkOfThePaper) {
+  Context ctx;
+  const auto model = make_model(ctx, {.name = GetParam().name, .input = kCifar});
+  EXPECT_EQ(model->parameter_count(), GetParam().parameters);
+  EXPECT_NEAR(forward_flops(*model) / 2e9, GetParam().giga_multiply_adds, 5e-5);
+}
+
+// He et al. 2016, table 6: 0.27 M and 0.46 M. ResNet-9: its trained weights and 2 x 2240 or 2240
+// values of BatchNorm.
+INSTANTIATE_TEST_SUITE_P(Cifar, PublishedModel,
+                         ::testing::Values(Published{"resnet20", 269722, 0.04055},
+                                           Published{"resnet32", 464154, 0.06886},
+                                           Published{"resnet18", 11173962, 0.55542},
+                                           Published{"resnet9", 6568640 + 2240, 0.38002},
+                                           Published{"resnet9-plain", 6568640 + 4480, 0.37926}),
+                         name_of);
+
+TEST(ResNet50, HasThePublishedSizeWorkAndTensors) {
+  Context ctx;
+  const auto model =
+      make_model(ctx, {.name = "resnet50", .input = Shape{224, 224, 3}, .classes = 1000});
+  EXPECT_EQ(model->parameter_count(), 25557032);
+  EXPECT_NEAR(forward_flops(*model) / 2e9, 4.089, 5e-4);
+  const auto tensors = model->named_tensors();
+  EXPECT_EQ(tensors.size(), 267U);  // 161 parameters, 53 running means, 53 running variances
+  EXPECT_EQ(std::count_if(tensors.begin(), tensors.end(), [](const auto& t) { return t.trained; }),
+            161);
+  EXPECT_EQ(tensors.front().name, "conv1.weight");
+  EXPECT_EQ(tensors.back().name, "fc.bias");
+  EXPECT_EQ(model->tensor("conv1.weight").view.shape(), (Shape{64, 7, 7, 3}));
+  EXPECT_EQ(model->tensor("layer1.0.downsample.0.weight").view.shape(), (Shape{256, 1, 1, 64}));
+  EXPECT_EQ(model->tensor("layer3.5.conv3.weight").view.shape(), (Shape{1024, 1, 1, 256}));
+  EXPECT_EQ(model->tensor("layer4.2.bn3.running_var").view.shape(), (Shape{2048}));
+  EXPECT_EQ(model->tensor("fc.weight").view.shape(), (Shape{1000, 2048}));
+}
+
+TEST(ResNet50, HasItsStrideInThe3x3Convolution) {
+  Context ctx;
+  const auto model = small(ctx, "resnet50", Shape{32, 32, 3});
+  std::map<std::string, Shape> outputs;
+  model->trace([&](const Layer& layer, const Shape& shape) { outputs[layer.name()] = shape; });
+  EXPECT_EQ(outputs.at("maxpool"), (Shape{1, 8, 8, 4}));
+  EXPECT_EQ(outputs.at("layer2.0.conv1"), (Shape{1, 8, 8, 8}));
+  EXPECT_EQ(outputs.at("layer2.0.conv2"), (Shape{1, 4, 4, 8}));
+  EXPECT_EQ(outputs.at("layer4.0.downsample.1"), (Shape{1, 1, 1, 128}));
+}
+
+TEST(ResNet50, TakesImagesOfAnySizeFrom32Pixels) {
+  Context ctx;
+  for (const Shape& image : {Shape{32, 32, 3}, Shape{33, 47, 1}, Shape{96, 64, 3}}) {
+    const auto model = small(ctx, "resnet50", image);
+    const Tensor x = Tensor::zeros(ctx, Shape{2, image[0], image[1], image[2]});
+    EXPECT_EQ(model->forward(ctx, x, Mode::eval).shape(), (Shape{2, 4}));
+  }
+  EXPECT_TRUE(contains(message_of([&] {
+                         (void)small(ctx, "resnet50", Shape{31, 32, 3});
+                       }),
+                       "32x32 pixels"));
+}
+
+TEST(ResNet18, HasTheTensorsOfTheReference) {
+  Context ctx;
+  const auto model = small(ctx, "resnet18");
+  std::vector<std::string> names;
+  for (const NamedTensor& t : model->named_tensors()) names.push_back(t.name);
+  EXPECT_EQ(names.size(), 102U);
+  const std::vector<std::string> first{
+      "conv1.weight",        "bn1.weight",        "bn1.bias",
+      "bn1.running_mean",    "bn1.running_var",   "layer1.0.conv1.weight",
+      "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.bn1.running_mean"};
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), names.begin()));
+  for (const char* name : {"layer2.0.downsample.0.weight", "layer2.0.downsample.1.running_var",
+                           "layer4.1.bn2.bias", "fc.weight", "fc.bias"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
+  // Equal shapes need no projection.
+  EXPECT_EQ(std::count(names.begin(), names.end(), "layer1.0.downsample.0.weight"), 0);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "layer2.1.downsample.0.weight"), 0);
+}
+
+/// Two-sided derivatives where the loss has no kink within the step, against the analytic ones.
+void expect_gradients_match(Context& ctx, Model& model, const Tensor& x) {
+  const std::vector<std::int32_t> labels{0, 1, 2, 3, 3, 1};
+  Tensor grad = Tensor::empty(ctx, Shape{6, 4}, DType::f64);
+  const auto loss = [&](TensorView g) {
+    return softmax_cross_entropy(ctx, model.forward(ctx, x, Mode::train), labels, 0.1, 1, g).loss;
+  };
+  const double here = loss(grad);
+  model.backward(ctx, grad);
+  const auto analytic = values(ctx, model.gradients());
+  double* weights = model.parameters().data<double>();
+  const double step = 1e-6;
+  Random random(3);
+  std::vector<double> numeric, expected;
+  for (int k = 0; k < 60; ++k) {
+    const auto i = random.below(analytic.size());
+    const double before = weights[i];
+    weights[i] = before + step;
+    const double above = loss({}) - here;
+    weights[i] = before - step;
+    const double below = here - loss({});
+    weights[i] = before;
+    if (std::abs(above - below) > 1e-3 * step) continue;
+    numeric.push_back((above + below) / (2 * step));
+    expected.push_back(analytic[i]);
+  }
+  EXPECT_GT(numeric.size(), 30U);
+  // Differences of a loss of about 10 with the step 1e-6 leave 10 eps / step.
+  EXPECT_TRUE(near(numeric, expected, 1e-6)) << model.name();
+}
+
+TEST(Models, TheirGradientsMatchDifferencesOfTheLoss) {
+  Context ctx(Device::cpu(), {.threads = 1});
+  for (const char* name : {"resnet20", "resnet18", "resnet9", "resnet9-plain"}) {
+    const auto model = make_model(
+        ctx,
+        {.name = name, .input = Shape{8, 8, 2}, .classes = 4, .dtype = DType::f64, .width = 2});
+    const Tensor x = random_tensor(ctx, Shape{6, 8, 8, 2}, DType::f64, 1);
+    expect_gradients_match(ctx, *model, x);
+  }
+}
+
+TEST(Models, BothBackendsGiveTheSameLogitsInSinglePrecision) {
+  Context fast, reference(Device::cpu(), {.backend = Backend::reference});
+  for (const char* name : {"resnet20", "resnet18", "resnet9", "resnet9-plain", "resnet50"}) {
+    // Large enough that no BatchNorm normalises a handful of values, which would magnify errors.
+    const Shape image{64, 64, 3};
+    const auto a = small(fast, name, image), b = small(reference, name, image);
+    const Tensor x = random_tensor(fast, Shape{6, 64, 64, 3}, DType::f32, 1);
+    // Up to 50 layers one after another, each of sums of up to 288 terms, whose errors are random.
+    const double tolerance = 50 * 17 * eps<float>;
+    EXPECT_TRUE(near(values(fast, a->forward(fast, x, Mode::train)),
+                     values(fast, b->forward(reference, x, Mode::train)), tolerance))
+        << name;
+  }
+}
+
+TEST(Models, RefuseOptionsThatDoNotFit) {
+  Context ctx;
+  const auto refusal = [&](const ModelOptions& options) {
+    return message_of([&] { (void)make_model(ctx, options); });
+  };
+  EXPECT_TRUE(contains(refusal({.name = "resnet20", .input = Shape{784}}), "images [h, w, c]"));
+  EXPECT_TRUE(contains(refusal({.name = "resnet9", .input = Shape{7, 8, 3}}), "8x8"));
+  EXPECT_TRUE(contains(refusal({.classes = 0}), "classes"));
+  EXPECT_TRUE(contains(refusal({.name = "resnet20", .width = -1}), "width"));
+  EXPECT_TRUE(contains(refusal({.classifier_stddev = 0.0}), "classifier_stddev"));
+  EXPECT_TRUE(contains(refusal({.name = "resnet9", .zero_gamma = true}), "zero_gamma"));
+  EXPECT_TRUE(
+      contains(refusal({.name = "resnet9", .resnet9 = {.celu_alpha = -1.0}}), "celu_alpha"));
+  EXPECT_TRUE(
+      contains(refusal({.name = "resnet9", .resnet9 = {.logit_scale = 0.0}}), "logit_scale"));
+}
+
+}  // namespace
+}  // namespace dkfac::nn
