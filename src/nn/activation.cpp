@@ -29,7 +29,7 @@ std::string describe(const Activation& activation) {
 
 ConstTensorView Relu::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("relu", *this, ctx, x);
-  const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
   cpu::activate({ActivationKind::relu}, x, y);
   return y;
@@ -38,7 +38,7 @@ ConstTensorView Relu::forward(Context& ctx, ConstTensorView x, Mode mode) {
 ConstTensorView Relu::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("relu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, trained_.shape(), trained_.dtype());
+  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
   cpu::activate_backward({ActivationKind::relu}, trained_, grad_output, dx);
   return dx;
 }
@@ -51,7 +51,7 @@ std::string Celu::describe() const { return nn::describe({ActivationKind::celu, 
 
 ConstTensorView Celu::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("celu", *this, ctx, x);
-  const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
   cpu::activate({ActivationKind::celu, alpha_}, x, y);
   return y;
@@ -60,16 +60,16 @@ ConstTensorView Celu::forward(Context& ctx, ConstTensorView x, Mode mode) {
 ConstTensorView Celu::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("celu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, trained_.shape(), trained_.dtype());
+  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
   cpu::activate_backward({ActivationKind::celu, alpha_}, trained_, grad_output, dx);
   return dx;
 }
 
 std::string Scale::describe() const { return detail::concat("Scale by ", factor_); }
 
-ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode) {
+ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("scale", *this, ctx, x);
-  const TensorView y = ensure(ctx, output_, x.shape(), x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
   cpu::scale(x, factor_, y);
   return y;
 }
@@ -77,7 +77,7 @@ ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode) {
 ConstTensorView Scale::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_ready("scale", *this, ctx, grad_output);
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
+  const TensorView dx = lend(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
   cpu::scale(grad_output, factor_, dx);
   return dx;
 }

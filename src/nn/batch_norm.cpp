@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dkfac/nn/layers.h"
 
 #include "nn/activation.h"
 #include "nn/checks.h"
-#include "nn/cpu/elementwise.h"
 #include "nn/cpu/normalize.h"
 #include "nn/dtype.h"
 
@@ -14,6 +14,28 @@ namespace {
 
 cpu::NormShape norm_shape(const Shape& x, std::int64_t groups, std::int64_t channels) {
   return {groups, channels == 0 ? 0 : x.numel() / channels / groups, channels};
+}
+
+/// dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)), with means over the group and xhat =
+/// (x - mean)/std: three coefficients per channel.
+template <class C>
+cpu::GradCoefficients coefficients(Scratch& scratch, const cpu::NormShape& s, ConstTensorView scale,
+                                   const Tensor& inv_std, const Tensor& sum_g,
+                                   const Tensor& sum_g_centered) {
+  const Shape per_group{s.groups, s.channels};
+  const TensorView of_g = scratch.take(per_group, dtype_of<C>);
+  const TensorView of_x = scratch.take(per_group, dtype_of<C>);
+  const TensorView constant = scratch.take(per_group, dtype_of<C>);
+  const auto rows = static_cast<double>(s.rows);
+  for (std::int64_t k = 0; k < s.groups * s.channels; ++k) {
+    const auto gamma = static_cast<double>(scale.data<C>()[k % s.channels]);
+    const auto inverse = static_cast<double>(inv_std.data<C>()[k]);
+    of_g.data<C>()[k] = static_cast<C>(gamma * inverse);
+    of_x.data<C>()[k] = static_cast<C>(-gamma * inverse * inverse * inverse *
+                                       sum_g_centered.data<double>()[k] / rows);
+    constant.data<C>()[k] = static_cast<C>(-gamma * inverse * sum_g.data<double>()[k] / rows);
+  }
+  return {of_g, of_x, constant};
 }
 
 }  // namespace
@@ -69,21 +91,34 @@ Shape BatchNorm2d::output_shape(const Shape& input) const {
   return input;
 }
 
+void BatchNorm2d::add_next(ConstTensorView addend, const Activation& activation) {
+  DKFAC_CHECK(options_.activation.kind == ActivationKind::none, "[batch_norm] '", name_,
+              "' has an activation of its own; nothing can be added before it");
+  addend_ = addend;
+  activation_ = activation;
+}
+
 ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
+  const ConstTensorView addend = std::exchange(addend_, ConstTensorView{});
+  if (addend.empty()) activation_ = options_.activation;
   check_ready("batch_norm", *this, ctx, x);
+  DKFAC_CHECK(addend.empty() || (addend.shape() == shape && addend.dtype() == x.dtype() &&
+                                 addend.is_contiguous()),
+              "[batch_norm] '", name_, "': the addend is ", addend.dtype(), " ", addend.shape(),
+              "; it must be ", x.dtype(), " ", shape, " without gaps");
   input_ = mode == Mode::train ? x : ConstTensorView{};
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
-  for_dtype(x.dtype(), [&](auto t) {
-    using T = decltype(t);
-    mode == Mode::train ? train_forward<T>(ctx, x, y) : eval_forward<T>(ctx, x, y);
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  for_dtype(compute_dtype(x.dtype()), [&](auto t) {
+    using C = decltype(t);
+    mode == Mode::train ? train_forward<C>(ctx, x, addend, y) : eval_forward<C>(ctx, x, addend, y);
   });
-  if (options_.activation.kind != ActivationKind::none) cpu::activate(options_.activation, y, y);
   return y;
 }
 
-template <class T>
-void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, TensorView y) {
+template <class C>
+void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
+                                TensorView y) {
   DKFAC_CHECK(x.dim(0) % options_.groups == 0, "[batch_norm] '", name_, "': the batch of ",
               x.dim(0), " samples cannot be cut into ", options_.groups,
               " equal groups; choose a batch size that they divide");
@@ -92,121 +127,113 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, TensorView y) {
               options_.groups, " groups leaves ", s.rows,
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
-  const TensorView mean = ensure(ctx, mean_, per_group, x.dtype());
-  const TensorView rest = ensure(ctx, mean_rest_, per_group, x.dtype());
-  const TensorView inv_std = ensure(ctx, inv_std_, per_group, x.dtype());
+  const auto statistic = [&](Tensor& t) { return ensure(ctx, t, per_group, dtype_of<C>); };
+  const cpu::Affine affine{
+      {statistic(mean_), statistic(mean_rest_)}, statistic(scale_), statistic(shift_)};
+  C* inv_std = statistic(inv_std_).template data<C>();
   Scratch scratch(ctx);
   const TensorView variance = scratch.take(per_group, DType::f64);
-  const TensorView scale = scratch.take(per_group, x.dtype());
-  const TensorView shift = scratch.take(per_group, x.dtype());
-  cpu::batch_moments(ctx, s, x, mean, rest, variance);
+  cpu::batch_moments(ctx, s, x, mean_, mean_rest_, variance);
 
   const double unbiased = static_cast<double>(s.rows) / static_cast<double>(s.rows - 1);
   const double keep = 1.0 - options_.momentum;
   const double take = options_.momentum / static_cast<double>(s.groups);
   const double* var = variance.data<double>();
-  const ConstTensorView gamma = this->scale(), beta = parameters_.back().value;
-  T* running_mean = buffers_[0].value.data<T>();
-  T* running_var = buffers_[1].value.data<T>();
+  const C* gamma = scale().data<C>();
+  const C* beta = parameters_.back().value.data<C>();
+  C* running_mean = buffers_[0].value.data<C>();
+  C* running_var = buffers_[1].value.data<C>();
   for (std::int64_t c = 0; c < channels_; ++c) {
     double next_mean = keep * static_cast<double>(running_mean[c]);
     double next_var = keep * static_cast<double>(running_var[c]);
     for (std::int64_t k = c; k < s.groups * channels_; k += channels_) {
       const double inverse = 1.0 / std::sqrt(var[k] + options_.epsilon);
-      inv_std.data<T>()[k] = static_cast<T>(inverse);
-      scale.data<T>()[k] = static_cast<T>(inverse * static_cast<double>(gamma.data<T>()[c]));
-      shift.data<T>()[k] = beta.data<T>()[c];
-      next_mean +=
-          take * (static_cast<double>(mean.data<T>()[k]) + static_cast<double>(rest.data<T>()[k]));
+      inv_std[k] = static_cast<C>(inverse);
+      scale_.data<C>()[k] = static_cast<C>(inverse * static_cast<double>(gamma[c]));
+      shift_.data<C>()[k] = beta[c];
+      next_mean += take * (static_cast<double>(mean_.data<C>()[k]) +
+                           static_cast<double>(mean_rest_.data<C>()[k]));
       next_var += take * unbiased * var[k];
     }
-    running_mean[c] = static_cast<T>(next_mean);
-    running_var[c] = static_cast<T>(next_var);
+    running_mean[c] = static_cast<C>(next_mean);
+    running_var[c] = static_cast<C>(next_var);
   }
-  cpu::normalize(ctx, s, x, {mean, rest}, scale, shift, y);
+  cpu::normalize(ctx, s, x, affine, addend, activation_, y);
+  has_addend_ = !addend.empty();
+  trained_ = y;
 }
 
-template <class T>
-void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, TensorView y) {
+template <class C>
+void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
+                               TensorView y) {
   const cpu::NormShape s = norm_shape(x.shape(), 1, channels_);
   Scratch scratch(ctx);
-  const TensorView scale = scratch.take(Shape{1, channels_}, x.dtype());
-  const TensorView rest = scratch.take(Shape{1, channels_}, x.dtype());
+  const TensorView factor = scratch.take(Shape{1, channels_}, dtype_of<C>);
+  const TensorView rest = scratch.take(Shape{1, channels_}, dtype_of<C>);
+  const C* gamma = scale().data<C>();
   for (std::int64_t c = 0; c < channels_; ++c) {
-    const auto var = static_cast<double>(buffers_[1].value.data<T>()[c]);
-    const auto gamma = static_cast<double>(this->scale().data<T>()[c]);
-    scale.data<T>()[c] = static_cast<T>(gamma / std::sqrt(var + options_.epsilon));
-    rest.data<T>()[c] = T{0};
+    const auto var = static_cast<double>(buffers_[1].value.data<C>()[c]);
+    factor.data<C>()[c] =
+        static_cast<C>(static_cast<double>(gamma[c]) / std::sqrt(var + options_.epsilon));
+    rest.data<C>()[c] = C{0};
   }
-  cpu::normalize(ctx, s, x, {buffers_[0].value, rest}, scale, parameters_.back().value, y);
+  const cpu::Affine affine{{buffers_[0].value, rest}, factor, parameters_.back().value};
+  cpu::normalize(ctx, s, x, affine, addend, activation_, y);
 }
 
 ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("batch_norm", *this, !input_.empty(), grad_output, input_.shape(), input_.dtype());
-  const Shape per_group{options_.groups, channels_};
-  if (options_.activation.kind != ActivationKind::none) {
-    const TensorView masked = ensure(ctx, masked_grad_, input_.shape(), input_.dtype());
-    const TensorView y = ensure(ctx, output_, input_.shape(), input_.dtype());
-    cpu::activate_backward(options_.activation, y, grad_output, masked);
-    grad_output = masked;
-  }
-  if (observer_ != nullptr) {
-    observer_->on_batch_norm(*this, input_, ensure(ctx, mean_, per_group, input_.dtype()),
-                             ensure(ctx, inv_std_, per_group, input_.dtype()), grad_output);
-  }
-  return for_dtype(input_.dtype(), [&](auto t) -> ConstTensorView {
-    using T = decltype(t);
-    compute_gradients<T>(ctx, grad_output);
-    if (observer_ != nullptr) observer_->on_gradients(*this);
-    if (need == InputGrad::skipped) return {};
-    return compute_input_grad<T>(ctx, grad_output);
-  });
-}
-
-template <class T>
-void BatchNorm2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
   const cpu::NormShape s = norm_shape(input_.shape(), options_.groups, channels_);
   const Shape per_group{s.groups, s.channels};
-  const TensorView sum_dy = ensure(ctx, sum_dy_, per_group, DType::f64);
-  const TensorView sum_centered = ensure(ctx, sum_dy_centered_, per_group, DType::f64);
-  cpu::gradient_sums(ctx, s, input_, {mean_.view(), mean_rest_.view()}, grad_output, sum_dy,
-                     sum_centered);
+  const auto statistic = [&](Tensor& t) {
+    return ensure(ctx, t, per_group, compute_dtype(input_.dtype()));
+  };
+  const cpu::Affine affine{
+      {statistic(mean_), statistic(mean_rest_)}, statistic(scale_), statistic(shift_)};
+  // The gradient before the activation is written down only for those who look at it.
+  const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
+  cpu::OutputGrad grad{grad_output, from_input ? ConstTensorView{} : trained_, activation_};
+  const bool watched = observer_ != nullptr && observer_->wants_batch_norm();
+  const bool written = activation_.kind != ActivationKind::none && (has_addend_ || watched);
+  TensorView masked;
+  if (written) masked = lend(ctx, masked_grad_, input_.shape(), input_.dtype());
+  cpu::gradient_sums(ctx, s, input_, affine, grad, masked,
+                     ensure(ctx, sum_dy_, per_group, DType::f64),
+                     ensure(ctx, sum_dy_centered_, per_group, DType::f64));
+  if (written) grad = {masked, {}, {}};
+  addend_grad_ = has_addend_ ? grad.dy : ConstTensorView{};
+  if (watched) {
+    observer_->on_batch_norm(*this, input_, affine.mean.mean, statistic(inv_std_), grad.dy);
+  }
+  TensorView dx;
+  for_dtype(compute_dtype(input_.dtype()), [&](auto t) {
+    using C = decltype(t);
+    set_parameter_gradients<C>();
+    if (observer_ != nullptr) observer_->on_gradients(*this);
+    if (need == InputGrad::skipped) return;
+    dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
+    Scratch scratch(ctx);
+    const cpu::GradCoefficients k =
+        coefficients<C>(scratch, s, scale(), inv_std_, sum_dy_, sum_dy_centered_);
+    cpu::normalize_backward(ctx, s, input_, affine, grad, k, dx);
+  });
+  if (written && !has_addend_) release(masked);
+  return dx;
+}
+
+template <class C>
+void BatchNorm2d::set_parameter_gradients() {
   for (std::int64_t c = 0; c < channels_; ++c) {
     double scale_grad = 0, shift_grad = 0;
-    for (std::int64_t k = c; k < s.groups * channels_; k += channels_) {
-      scale_grad += sum_centered.data<double>()[k] * static_cast<double>(inv_std_.data<T>()[k]);
-      shift_grad += sum_dy.data<double>()[k];
+    for (std::int64_t k = c; k < options_.groups * channels_; k += channels_) {
+      scale_grad += sum_dy_centered_.data<double>()[k] * static_cast<double>(inv_std_.data<C>()[k]);
+      shift_grad += sum_dy_.data<double>()[k];
     }
     if (options_.trainable_scale) {
-      parameters_.front().grad.data<T>()[c] = static_cast<T>(scale_grad);
+      parameters_.front().grad.data<C>()[c] = static_cast<C>(scale_grad);
     }
-    parameters_.back().grad.data<T>()[c] = static_cast<T>(shift_grad);
+    parameters_.back().grad.data<C>()[c] = static_cast<C>(shift_grad);
   }
-}
-
-/// dx = gamma/std * (dy - mean(dy) - xhat * mean(dy * xhat)), with means over the group and xhat =
-/// (x - mean)/std: three coefficients per channel.
-template <class T>
-TensorView BatchNorm2d::compute_input_grad(Context& ctx, ConstTensorView grad_output) {
-  const cpu::NormShape s = norm_shape(input_.shape(), options_.groups, channels_);
-  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
-  Scratch scratch(ctx);
-  const Shape per_group{s.groups, s.channels};
-  const TensorView of_dy = scratch.take(per_group, input_.dtype());
-  const TensorView of_x = scratch.take(per_group, input_.dtype());
-  const TensorView constant = scratch.take(per_group, input_.dtype());
-  const auto rows = static_cast<double>(s.rows);
-  for (std::int64_t k = 0; k < s.groups * channels_; ++k) {
-    const auto gamma = static_cast<double>(this->scale().data<T>()[k % channels_]);
-    const auto inverse = static_cast<double>(inv_std_.data<T>()[k]);
-    of_dy.data<T>()[k] = static_cast<T>(gamma * inverse);
-    of_x.data<T>()[k] = static_cast<T>(-gamma * inverse * inverse * inverse *
-                                       sum_dy_centered_.data<double>()[k] / rows);
-    constant.data<T>()[k] = static_cast<T>(-gamma * inverse * sum_dy_.data<double>()[k] / rows);
-  }
-  cpu::normalize_backward(ctx, s, input_, {mean_.view(), mean_rest_.view()}, grad_output, of_dy,
-                          of_x, constant, dx);
-  return dx;
 }
 
 }  // namespace dkfac::nn

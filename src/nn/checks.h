@@ -7,10 +7,12 @@
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/layer.h"
 
+#include "nn/dtype.h"
+
 /// Argument checks that the layers share. `op` is the kind of the layer.
 namespace dkfac::nn {
 
-/// Layers compute on the host, with parameters of their own dtype.
+/// Layers compute on the host, with parameters of the dtype that their input is computed in.
 inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
                         ConstTensorView x) {
   if (ctx.device().is_cuda()) {
@@ -19,15 +21,16 @@ inline void check_ready(std::string_view op, const Layer& layer, const Context& 
   }
   DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] '", layer.name(), "': the input is on ",
               x.device(), ", the context on ", ctx.device(), "; copy it there first");
-  DKFAC_CHECK(x.dtype() == DType::f64 || x.dtype() == DType::f32, "[", op, "] '", layer.name(),
-              "': the input is ", x.dtype(), "; it must be f64 or f32");
+  DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
+              "; it must be f64, f32, bf16 or f16");
   DKFAC_CHECK(x.is_contiguous(), "[", op, "] '", layer.name(), "': the input ", x.shape(),
               " has gaps between its elements; copy it first");
   for (const Parameter& p : layer.parameters()) {
     DKFAC_CHECK(!p.value.empty(), "[", op, "] '", layer.name(),
                 "' has no memory; put it into a Model or call bind_standalone()");
-    DKFAC_CHECK(p.value.dtype() == x.dtype(), "[", op, "] '", layer.name(), "': the input is ",
-                x.dtype(), ", the ", p.name, " ", p.value.dtype(), "; they must be equal");
+    DKFAC_CHECK(p.value.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
+                "': the input is ", x.dtype(), ", the ", p.name, " ", p.value.dtype(),
+                "; it must be ", compute_dtype(x.dtype()));
   }
 }
 

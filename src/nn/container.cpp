@@ -14,6 +14,14 @@ std::string join(const std::string& path, const std::string& child) {
   return path + "." + child;
 }
 
+/// The BatchNorm2d in which the layer ends, when that applies no activation itself.
+BatchNorm2d* free_last_norm(Layer* layer) {
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer)) layer = sequence->last();
+  auto* norm = dynamic_cast<BatchNorm2d*>(layer);
+  const bool free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
+  return free ? norm : nullptr;
+}
+
 }  // namespace
 
 Sequential& Sequential::add(std::string child, std::unique_ptr<Layer> layer) {
@@ -37,16 +45,25 @@ Shape Sequential::output_shape(const Shape& input) const {
 }
 
 ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  for (const auto& [child, layer] : children_) x = layer->forward(ctx, x, mode);
+  const void* given = x.raw();
+  for (const auto& [child, layer] : children_) {
+    const ConstTensorView y = layer->forward(ctx, x, mode);
+    // What came from a child is used up, unless the next one handed it on.
+    if (x.raw() != given && x.raw() != y.raw()) release(x);
+    x = y;
+  }
   return x;
 }
 
 ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  ConstTensorView grad = grad_output;
   for (std::size_t i = children_.size(); i-- > 0;) {
     const InputGrad child_need = i == 0 ? need : InputGrad::needed;
-    grad_output = children_[i].second->backward(ctx, grad_output, child_need);
+    const ConstTensorView next = children_[i].second->backward(ctx, grad, child_need);
+    if (grad.raw() != grad_output.raw() && grad.raw() != next.raw()) release(grad);
+    grad = next;
   }
-  return grad_output;
+  return grad;
 }
 
 void Sequential::visit(const std::function<void(Layer&)>& f) {
@@ -71,6 +88,7 @@ Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut,
     : body_(std::move(body)), shortcut_(std::move(shortcut)), options_(std::move(options)) {
   DKFAC_CHECK(body_ != nullptr, "[residual] the body is null; pass a layer");
   check_activation("residual", options_.activation);
+  norm_ = free_last_norm(body_.get());
 }
 
 std::string Residual::describe() const {
@@ -90,29 +108,53 @@ Shape Residual::output_shape(const Shape& input) const {
 ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("residual", *this, ctx, x);
+  if (norm_ != nullptr) {
+    // The shortcut first: the body's last layer adds it.
+    const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
+    norm_->add_next(shortcut, options_.activation);
+    const ConstTensorView y = body_->forward(ctx, x, mode);
+    if (shortcut.raw() != x.raw()) release(shortcut);
+    trained_ = mode == Mode::train ? y : ConstTensorView{};
+    return y;
+  }
   const ConstTensorView body = body_->forward(ctx, x, mode);
   const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   cpu::add(body, shortcut, y);
   cpu::activate(options_.activation, y, y);
+  if (body.raw() != x.raw()) release(body);
+  if (shortcut.raw() != x.raw()) release(shortcut);
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
   return y;
 }
 
 ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("residual", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
-  if (options_.activation.kind != ActivationKind::none) {
-    const TensorView masked = ensure(ctx, masked_grad_, trained_.shape(), trained_.dtype());
-    cpu::activate_backward(options_.activation, trained_, grad_output, masked);
-    grad_output = masked;
+  ConstTensorView grad = grad_output;  // Of the sum, before the activation.
+  ConstTensorView body, shortcut;
+  if (norm_ != nullptr) {
+    body = body_->backward(ctx, grad_output, need);
+    grad = norm_->addend_grad();
+    shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
+  } else {
+    if (options_.activation.kind != ActivationKind::none) {
+      const TensorView masked = lend(ctx, masked_grad_, trained_.shape(), trained_.dtype());
+      cpu::activate_backward(options_.activation, trained_, grad_output, masked);
+      grad = masked;
+    }
+    // The reverse of the forward order, so that gradients are ready in reverse order of the arena.
+    shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
+    body = body_->backward(ctx, grad, need);
   }
-  // The reverse of the forward order, so that gradients are ready in reverse order of the arena.
-  const ConstTensorView shortcut =
-      shortcut_ ? shortcut_->backward(ctx, grad_output, need) : grad_output;
-  const ConstTensorView body = body_->backward(ctx, grad_output, need);
-  if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, body.shape(), body.dtype());
-  cpu::add(body, shortcut, dx);
+  ConstTensorView dx;
+  if (need == InputGrad::needed) {
+    const TensorView sum = lend(ctx, input_grad_, body.shape(), body.dtype());
+    cpu::add(body, shortcut, sum);
+    dx = sum;
+    if (body.raw() != grad_output.raw() && body.raw() != grad.raw()) release(body);
+    if (shortcut.raw() != grad_output.raw() && shortcut.raw() != grad.raw()) release(shortcut);
+  }
+  if (grad.raw() != grad_output.raw()) release(grad);
   return dx;
 }
 

@@ -5,6 +5,12 @@
 
 namespace dkfac::nn {
 
+/// What activations of `dtype` are computed in, and the dtype of the parameters and statistics of a
+/// layer that takes them: f64 for f64, f32 for all others.
+[[nodiscard]] inline DType compute_dtype(DType dtype) {
+  return dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
 /// f(T{}) with T the element type of a computing dtype.
 template <class F>
 decltype(auto) for_dtype(DType dtype, F&& f) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "nn/dtype.h"
+#include "nn/workspace.h"
 
 namespace dkfac::nn {
 namespace {
@@ -40,8 +41,30 @@ Shape Layer::trace(const Shape& input,
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
   const bool fits = tensor.is_set() && tensor.dtype() == dtype && tensor.numel() >= shape.numel();
-  if (!fits) tensor = Tensor::empty(ctx, shape, dtype);
+  if (!fits) {
+    held_bytes_ -= tensor.bytes();
+    tensor = Tensor::empty(ctx, shape, dtype);
+    held_bytes_ += tensor.bytes();
+  }
   return TensorView(tensor.view().raw(), dtype, shape, tensor.view().device());
+}
+
+TensorView Layer::lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype) {
+  return workspace_ != nullptr ? workspace_->take(ctx, shape, dtype)
+                               : ensure(ctx, own, shape, dtype);
+}
+
+TensorView Layer::output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape,
+                                DType dtype) {
+  return mode == Mode::train ? ensure(ctx, own, shape, dtype) : lend(ctx, own, shape, dtype);
+}
+
+void Layer::retain(ConstTensorView view) {
+  if (workspace_ != nullptr) workspace_->retain(view);
+}
+
+void Layer::release(ConstTensorView view) {
+  if (workspace_ != nullptr) workspace_->release(view);
 }
 
 }  // namespace dkfac::nn

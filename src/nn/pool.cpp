@@ -39,7 +39,7 @@ ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("pool2d", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   const cpu::PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
     cpu::max_pool(pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
@@ -53,7 +53,7 @@ ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
   check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   const cpu::PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
     cpu::max_pool_backward(pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
@@ -79,7 +79,7 @@ ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) 
   const Shape shape = output_shape(x.shape());
   check_ready("global_pool", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   const cpu::GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
   if (kind_ == PoolKind::max) {
     cpu::global_max(s, x, y, ensure(ctx, argmax_, shape, DType::i32));
@@ -93,7 +93,7 @@ ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, 
   const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
   check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   const cpu::GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
   if (kind_ == PoolKind::max) {
     cpu::global_max_backward(s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);

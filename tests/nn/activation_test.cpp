@@ -1,3 +1,6 @@
+#include <cmath>
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "nn/nn_support.h"
@@ -60,6 +63,74 @@ TEST(Relu, KeepsItsMemoryWhenTheBatchShrinksAndGrowsBack) {
   EXPECT_EQ(part.shape(), (Shape{3, 4}));
   EXPECT_EQ(part.raw(), first);
   EXPECT_EQ(relu.forward(ctx, x, Mode::train).raw(), first);
+}
+
+double celu(double x, double alpha) { return x < 0 ? alpha * std::expm1(x / alpha) : x; }
+
+TEST(Celu, FollowsItsDefinitionInBothPrecisions) {
+  Context ctx;
+  for (const double alpha : {0.075, 0.3, 1.0, 4.0}) {
+    Celu layer(alpha);
+    const Tensor x = random_tensor(ctx, Shape{3, 3333}, DType::f64, 1, -20 * alpha, 2);
+    const Tensor x32 = to_f32(ctx, x);
+    std::vector<double> expected, expected32;
+    for (const double e : values(ctx, x)) expected.push_back(celu(e, alpha));
+    for (const double e : values(ctx, x32)) expected32.push_back(celu(e, alpha));
+    EXPECT_TRUE(near(values(ctx, layer.forward(ctx, x, Mode::train)), expected, 8 * eps<double>));
+    EXPECT_TRUE(
+        near(values(ctx, layer.forward(ctx, x32, Mode::train)), expected32, 8 * eps<float>));
+  }
+}
+
+TEST(Celu, KeepsItsDigitsNearZeroInSinglePrecision) {
+  // exp(x) - 1 by a subtraction would have none left; the negative control.
+  Context ctx;
+  Celu layer;
+  const float tiny = -3e-6F, x[] = {tiny, -0.2F, -0.5F, -1e-30F, -200.0F, -0.0F};
+  const auto y = values(ctx, layer.forward(ctx, view_of(x, Shape{6}), Mode::train));
+  for (std::size_t i = 0; i < 6; ++i) {
+    const double exact = std::expm1(static_cast<double>(x[i]));
+    EXPECT_NEAR(y[i], exact, 8 * eps<float> * std::abs(exact)) << i;
+  }
+  const auto naive = static_cast<double>(std::exp(tiny) - 1.0F);
+  EXPECT_GT(std::abs(naive - std::expm1(static_cast<double>(tiny))), 1e-3 * std::abs(naive));
+}
+
+TEST(Celu, KeepsNanAndInfinity) {
+  Context ctx;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
+  const float x[] = {nan, inf, -inf};
+  Celu layer(0.5);
+  const auto y = values(ctx, layer.forward(ctx, view_of(x, Shape{3}), Mode::train));
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], inf);
+  EXPECT_EQ(y[2], -0.5);
+}
+
+TEST(Celu, GradientsMatchDifferences) {
+  Context ctx;
+  Celu layer(0.3);
+  const Tensor x = random_tensor(ctx, Shape{3, 4, 5, 2}, DType::f64, 1);
+  const GradientCheckResult result = check_gradients(ctx, layer, x, {.elements = 120});
+  EXPECT_LE(result.worst, kGradientTolerance) << result.where;
+}
+
+TEST(Celu, RefusesAnAlphaThatIsNotPositive) {
+  EXPECT_THROW(Celu{0.0}, InvalidArgument);
+  EXPECT_THROW(Celu{-1.0}, InvalidArgument);
+  EXPECT_THROW(Celu{INFINITY}, InvalidArgument);
+}
+
+TEST(Scale, MultipliesForwardAndBackward) {
+  Context ctx;
+  Scale layer(0.125);
+  const double x[] = {8, -16, 0, 1}, dy[] = {1, 2, 3, 4};
+  EXPECT_EQ(values(ctx, layer.forward(ctx, view_of(x, Shape{2, 2}), Mode::train)),
+            (std::vector<double>{1, -2, 0, 0.125}));
+  EXPECT_EQ(values(ctx, layer.backward(ctx, view_of(dy, Shape{2, 2}), InputGrad::needed)),
+            (std::vector<double>{0.125, 0.25, 0.375, 0.5}));
+  const Tensor random = random_tensor(ctx, Shape{3, 7}, DType::f64, 1);
+  EXPECT_LE(check_gradients(ctx, layer, random).worst, kGradientTolerance);
 }
 
 }  // namespace

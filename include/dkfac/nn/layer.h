@@ -34,6 +34,7 @@ struct Buffer {
 };
 
 class Layer;
+class Workspace;  // nn/workspace.h: memory that the layers of a model share.
 
 /// Sees what flows through the layers with parameters in training; K-FAC is one observer, a logger
 /// another. Views are valid during the call.
@@ -44,7 +45,10 @@ class LayerObserver {
   virtual void on_forward(Layer& layer, ConstTensorView input) = 0;
   /// Before the layer's own backward work.
   virtual void on_backward(Layer& layer, ConstTensorView grad_output) = 0;
-  /// BatchNorm instead of the two above. x: input; mean, inv_std: [groups, c].
+  /// False: on_batch_norm() may be left out of this step, which saves a fused BatchNorm memory.
+  [[nodiscard]] virtual bool wants_batch_norm() const { return true; }
+  /// BatchNorm instead of the two above. x: input; mean, inv_std: [groups, c] f64 or f32;
+  /// grad_output: before the activation that the BatchNorm may apply.
   virtual void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
                              ConstTensorView inv_std, ConstTensorView grad_output) = 0;
   /// The gradients of the layer's parameters are final for this step.
@@ -52,8 +56,14 @@ class LayerObserver {
 };
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
-/// NHWC [n,h,w,c], or [n,features], contiguous and in host memory. Output buffers are kept and only
-/// grow, so a steady step allocates nothing; a returned view is valid until the layer runs again.
+/// NHWC [n,h,w,c], or [n,features], contiguous and in host memory: f64, f32, bf16 or f16.
+/// Parameters and buffers are f64 for f64 and f32 for all others.
+///
+/// Memory is kept and only grows, so a steady step allocates nothing. Outputs in training are the
+/// layer's own and stay until it runs again. Gradients, and outputs in evaluation, are its own as
+/// well when it stands alone; in a Model they come from the workspace, belong to whoever called
+/// forward() or backward(), and end with its release() of them (or with the model's next pass). A
+/// layer does not release what it was given; giving that itself back is allowed.
 ///
 /// In training a leaf with parameters tells its observer on_forward() before it computes; its
 /// backward() calls on_backward(), computes the parameter gradients, calls on_gradients() and only
@@ -92,17 +102,31 @@ class Layer {
   [[nodiscard]] const std::vector<Parameter>& parameters() const { return parameters_; }
   [[nodiscard]] std::vector<Buffer>& buffers() { return buffers_; }
   void set_observer(LayerObserver* observer) { observer_ = observer; }
+  void set_workspace(Workspace* workspace) { workspace_ = workspace; }
+  /// Bytes of the layer's own memory, without parameters, gradients, buffers and children.
+  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
 
  protected:
   Layer() = default;
-  /// A view of this shape over the memory of `tensor`, which is allocated anew only when it is too
-  /// small or of another dtype; so batches of several sizes may alternate.
-  static TensorView ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
+  /// A view of this shape over the memory of `tensor`, a member, which is allocated anew only when
+  /// it is too small or of another dtype; so batches of several sizes may alternate.
+  TensorView ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
+  /// For gradients: from the workspace; from `own` when the layer stands alone.
+  TensorView lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype);
+  /// For outputs: ensure() in training, lend() in evaluation.
+  TensorView output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape, DType dtype);
+  /// One more or one less user of a view of the workspace; other views are ignored.
+  void retain(ConstTensorView view);
+  void release(ConstTensorView view);
 
   std::string name_;
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;
   LayerObserver* observer_ = nullptr;
+
+ private:
+  Workspace* workspace_ = nullptr;
+  std::size_t held_bytes_ = 0;
 };
 
 }  // namespace dkfac::nn

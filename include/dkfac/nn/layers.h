@@ -13,6 +13,7 @@ namespace dkfac::nn {
 class Linear final : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias = true);
+  ~Linear() override;
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
@@ -22,11 +23,16 @@ class Linear final : public Layer {
   [[nodiscard]] bool has_bias() const { return bias_; }
 
  private:
+  struct Plan;  ///< Backend state for 16-bit activations.
   std::int64_t in_, out_;
   bool bias_;
   Shape input_shape_;
   ConstTensorView input_;  ///< [n,in]
   Tensor output_, input_grad_;
+  std::unique_ptr<Plan> plan_;
+  void multiply(Context& ctx, ConstTensorView x, TensorView y);
+  void compute_gradients(Context& ctx, ConstTensorView grad_output);
+  void compute_input_grad(Context& ctx, ConstTensorView grad_output, TensorView dx);
 };
 
 /// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
@@ -126,26 +132,36 @@ class BatchNorm2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  [[nodiscard]] std::int64_t channels() const { return channels_; }
   void initialize(Random& random) override;
+  [[nodiscard]] std::int64_t channels() const { return channels_; }
   [[nodiscard]] const BatchNormOptions& options() const { return options_; }
 
+  /// For a residual block around a layer without activation: the next forward() gives
+  /// activation(normalised + addend) in its one pass. addend: of the output's shape and dtype.
+  void add_next(ConstTensorView addend, const Activation& activation);
+  /// Gradient of that addend after backward(): a view that the caller releases, or the grad_output
+  /// that backward() was given.
+  [[nodiscard]] ConstTensorView addend_grad() const { return addend_grad_; }
+
  private:
+  [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
+  template <class C>
+  void train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
+  template <class C>
+  void eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
+  template <class C>
+  void set_parameter_gradients();
+
   std::int64_t channels_;
   BatchNormOptions options_;
-  [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
-  template <class T>
-  void train_forward(Context& ctx, ConstTensorView x, TensorView y);
-  template <class T>
-  void eval_forward(Context& ctx, ConstTensorView x, TensorView y);
-  template <class T>
-  void compute_gradients(Context& ctx, ConstTensorView grad_output);
-  template <class T>
-  TensorView compute_input_grad(Context& ctx, ConstTensorView grad_output);
-
-  ConstTensorView input_;
+  Activation activation_;    ///< Of the last forward pass.
+  ConstTensorView addend_;   ///< Of the next forward pass.
+  bool has_addend_ = false;  ///< The last forward pass in training had one.
+  ConstTensorView input_, trained_, addend_grad_;
+  Tensor output_, input_grad_, masked_grad_;
   /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
-  Tensor output_, input_grad_, masked_grad_, mean_, mean_rest_, inv_std_;
+  /// scale_ and shift_ are those of x - mean. All [groups,c].
+  Tensor mean_, mean_rest_, inv_std_, scale_, shift_;
   Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 
@@ -244,6 +260,10 @@ class Sequential final : public Layer {
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
   void set_name(const std::string& path) override;
+  /// The last child, null when there is none.
+  [[nodiscard]] Layer* last() const {
+    return children_.empty() ? nullptr : children_.back().second.get();
+  }
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
@@ -273,7 +293,8 @@ class Residual final : public Layer {
  private:
   std::unique_ptr<Layer> body_, shortcut_;
   ResidualOptions options_;
-  ConstTensorView trained_;  ///< Output of the last forward pass in training.
+  BatchNorm2d* norm_ = nullptr;  ///< The last layer of the body when it can do the sum.
+  ConstTensorView trained_;      ///< Output of the last forward pass in training.
   Tensor output_, masked_grad_, input_grad_;
 };
 

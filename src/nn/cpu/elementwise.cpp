@@ -1,10 +1,8 @@
 #include "nn/cpu/elementwise.h"
 
-#include <algorithm>
-
 #include "nn/cpu/activate.h"
 #include "nn/cpu/parallel.h"
-#include "nn/dtype.h"
+#include "nn/cpu/storage.h"
 
 #include DKFAC_SIMD_HEADER
 
@@ -17,7 +15,7 @@ void map(std::int64_t n, T* y, const F& f) {
   parallel_for(n, kGrain, [=](std::int64_t begin, std::int64_t end) {
     dkfac::cpu::vectorized([=] {
 #pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) y[i] = f(i);
+      for (std::int64_t i = begin; i < end; ++i) y[i] = store<T>(f(i));
     });
   });
 }
@@ -27,52 +25,59 @@ void map(std::int64_t n, T* y, const F& f) {
 void repeat_row(ConstTensorView row, TensorView y) {
   const std::int64_t c = row.numel();
   if (y.numel() == 0) return;
-  for_dtype(y.dtype(), [&](auto t) {
+  for_storage(y.dtype(), [&](auto t) {
     using T = decltype(t);
-    const T* from = row.data<T>();
+    const Computed<T>* from = row.data<Computed<T>>();
     T* to = y.data<T>();
     parallel_for(y.numel() / c, grain_of(c), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) std::copy_n(from, c, to + r * c);
+      dkfac::cpu::vectorized([=] {
+        for (std::int64_t r = begin; r < end; ++r) {
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < c; ++j) to[r * c + j] = store<T>(from[j]);
+        }
+      });
     });
   });
 }
 
 void add(ConstTensorView x, ConstTensorView z, TensorView y) {
-  for_dtype(y.dtype(), [&](auto t) {
+  for_storage(y.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* a = x.data<T>();
     const T* b = z.data<T>();
-    map(y.numel(), y.data<T>(), [=](std::int64_t i) { return a[i] + b[i]; });
+    map(y.numel(), y.data<T>(), [=](std::int64_t i) { return load(a[i]) + load(b[i]); });
   });
 }
 
 void scale(ConstTensorView x, double factor, TensorView y) {
-  for_dtype(x.dtype(), [&](auto t) {
+  for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* in = x.data<T>();
-    const T f = static_cast<T>(factor);
-    map(x.numel(), y.data<T>(), [=](std::int64_t i) { return in[i] * f; });
+    const auto f = static_cast<Computed<T>>(factor);
+    map(x.numel(), y.data<T>(), [=](std::int64_t i) { return load(in[i]) * f; });
   });
 }
 
 void activate(const Activation& activation, ConstTensorView x, TensorView y) {
-  for_dtype(x.dtype(), [&](auto t) {
+  if (activation.kind == ActivationKind::none && x.raw() == y.raw()) return;
+  for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* in = x.data<T>();
-    for_activation<T>(activation, [&](auto act) {
-      map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(in[i]); });
+    for_activation<Computed<T>>(activation, [&](auto act) {
+      map(x.numel(), y.data<T>(), [=](std::int64_t i) { return act.value(load(in[i])); });
     });
   });
 }
 
 void activate_backward(const Activation& activation, ConstTensorView y, ConstTensorView dy,
                        TensorView dx) {
-  for_dtype(y.dtype(), [&](auto t) {
+  for_storage(y.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* out = y.data<T>();
     const T* grad = dy.data<T>();
-    for_activation<T>(activation, [&](auto act) {
-      map(y.numel(), dx.data<T>(), [=](std::int64_t i) { return act.backward(out[i], grad[i]); });
+    for_activation<Computed<T>>(activation, [&](auto act) {
+      map(y.numel(), dx.data<T>(),
+          [=](std::int64_t i) { return act.backward(load(out[i]), load(grad[i])); });
     });
   });
 }

@@ -3,10 +3,12 @@
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/layers.h"
 
-/// Elementwise loops over host memory that core has no operation for.
+/// Elementwise loops over contiguous host memory, f64, f32, bf16 or f16, that core has no operation
+/// for.
 namespace dkfac::nn::cpu {
 
 /// y[r,:] = row for every r; y: [rows,c] contiguous, or any shape whose last dimension is c.
+/// row: of the dtype that y is computed in.
 void repeat_row(ConstTensorView row, TensorView y);
 
 /// y = x + z, equal shapes, contiguous.

@@ -1,10 +1,10 @@
 #include "nn/cpu/pool_loops.h"
 
-#include <algorithm>
 #include <array>
 
 #include "nn/cpu/parallel.h"
-#include "nn/dtype.h"
+#include "nn/cpu/pool_steps.h"
+#include "nn/cpu/storage.h"
 
 #include DKFAC_SIMD_HEADER
 
@@ -55,31 +55,6 @@ inline void for_outputs(const PoolShape& s, const Visit& visit) {
 /// Channels from which on a vector over them pays.
 constexpr std::int64_t kManyChannels = 16;
 
-/// y = max(y, x), with `position` in place[i] wherever x is larger, or where place[i] is -1: there
-/// was nothing before.
-template <class T>
-inline void take_larger(std::int64_t count, std::int64_t position, const T* x, T* y,
-                        std::int32_t* place) {
-  const auto here = static_cast<std::int32_t>(position);
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T value = x[i], best = y[i];
-    const std::int32_t before = place[i];
-    // The last comparison lets a NaN win, and nothing beats it afterwards.
-    const bool wins = before < 0 || value > best || value != value;
-    y[i] = wins ? value : best;
-    place[i] = wins ? here : before;
-  }
-}
-
-template <class T>
-inline void take_nothing(std::int64_t count, T* y, std::int32_t* place) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    y[i] = T{0};
-    place[i] = -1;
-  }
-}
-
 /// Few channels: one element of the window for many positions, brought together for the vectors.
 template <class T>
 inline void max_pool_positions(const PoolShape& s, std::int64_t oh, std::int64_t ow,
@@ -127,15 +102,20 @@ inline void max_pool_image(const PoolShape& s, const T* x, T* y, std::int32_t* p
 }
 
 template <class T>
+inline void add_to(T& sum, Computed<T> term) {
+  sum = store<T>(load(sum) + term);
+}
+
+template <class T>
 inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::int32_t* place,
                                     T* dx) {
-  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{0};
+  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{};
   if (s.c < kManyChannels) {
     for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
       const std::int64_t corner = ((oh * s.stride - s.pad) * s.w + ow * s.stride - s.pad) * s.c;
       for (std::int64_t c = 0; c < s.c; ++c) {
         const std::int64_t kh = place[out + c] / s.kernel, kw = place[out + c] % s.kernel;
-        dx[corner + (kh * s.w + kw) * s.c + c] += dy[out + c];
+        add_to(dx[corner + (kh * s.w + kw) * s.c + c], load(dy[out + c]));
       }
     });
     return;
@@ -145,8 +125,8 @@ inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::
       const auto position = static_cast<std::int32_t>(k);
 #pragma GCC ivdep
       for (std::int64_t c = 0; c < s.c; ++c) {
-        const T share = dy[out + c];
-        dx[in + c] += place[out + c] == position ? share : T{0};
+        const Computed<T> share = load(dy[out + c]);
+        add_to(dx[in + c], place[out + c] == position ? share : Computed<T>{0});
       }
     });
   });
@@ -154,24 +134,34 @@ inline void max_pool_backward_image(const PoolShape& s, const T* dy, const std::
 
 template <class T>
 inline void average_pool_image(const PoolShape& s, const T* x, T* y) {
-  const T share = T{1} / static_cast<T>(s.kernel * s.kernel);
+  using C = Computed<T>;
+  constexpr std::int64_t kStrip = 64;
+  const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
-    for (std::int64_t c = 0; c < s.c; ++c) y[out + c] = T{0};
-    for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
-#pragma GCC ivdep
-      for (std::int64_t c = 0; c < s.c; ++c) y[out + c] += x[in + c] * share;
-    });
+    for (std::int64_t first = 0; first < s.c; first += kStrip) {
+      const std::int64_t left = s.c - first, length = left < kStrip ? left : kStrip;
+      std::array<C, kStrip> sums{};
+      for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
+        for (std::int64_t c = 0; c < length; ++c) {
+          sums[static_cast<std::size_t>(c)] += load(x[in + first + c]) * share;
+        }
+      });
+      for (std::int64_t c = 0; c < length; ++c) {
+        y[out + first + c] = store<T>(sums[static_cast<std::size_t>(c)]);
+      }
+    }
   });
 }
 
 template <class T>
 inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) {
-  const T share = T{1} / static_cast<T>(s.kernel * s.kernel);
-  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{0};
+  using C = Computed<T>;
+  const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
+  for (std::int64_t i = 0; i < s.h * s.w * s.c; ++i) dx[i] = T{};
   for_outputs(s, [&](std::int64_t oh, std::int64_t ow, std::int64_t out) {
     for_window(s, oh, ow, [&](std::int64_t, std::int64_t in) {
 #pragma GCC ivdep
-      for (std::int64_t c = 0; c < s.c; ++c) dx[in + c] += dy[out + c] * share;
+      for (std::int64_t c = 0; c < s.c; ++c) add_to(dx[in + c], load(dy[out + c]) * share);
     });
   });
 }
@@ -179,7 +169,7 @@ inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) 
 }  // namespace
 
 void max_pool(const PoolShape& s, ConstTensorView x, TensorView y, TensorView place) {
-  for_dtype(x.dtype(), [&](auto t) {
+  for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const std::int64_t in = s.h * s.w * s.c, out = s.out_h * s.out_w * s.c;
     const T* from = x.data<T>();
@@ -193,7 +183,7 @@ void max_pool(const PoolShape& s, ConstTensorView x, TensorView y, TensorView pl
 
 void max_pool_backward(const PoolShape& s, ConstTensorView dy, ConstTensorView place,
                        TensorView dx) {
-  for_dtype(dy.dtype(), [&](auto t) {
+  for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);
     const std::int64_t in = s.h * s.w * s.c, out = s.out_h * s.out_w * s.c;
     const T* from = dy.data<T>();
@@ -206,7 +196,7 @@ void max_pool_backward(const PoolShape& s, ConstTensorView dy, ConstTensorView p
 }
 
 void average_pool(const PoolShape& s, ConstTensorView x, TensorView y) {
-  for_dtype(x.dtype(), [&](auto t) {
+  for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = x.data<T>();
     T* to = y.data<T>();
@@ -217,84 +207,12 @@ void average_pool(const PoolShape& s, ConstTensorView x, TensorView y) {
 }
 
 void average_pool_backward(const PoolShape& s, ConstTensorView dy, TensorView dx) {
-  for_dtype(dy.dtype(), [&](auto t) {
+  for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = dy.data<T>();
     T* to = dx.data<T>();
     for_images(s, [&](std::int64_t i) {
       average_pool_backward_image(s, from + i * s.out_h * s.out_w * s.c, to + i * s.h * s.w * s.c);
-    });
-  });
-}
-
-void global_average(const GlobalShape& s, ConstTensorView x, TensorView y) {
-  for_dtype(x.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const T* from = x.data<T>();
-    T* to = y.data<T>();
-    parallel_for(s.n * s.c, grain_of(s.positions), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const T* channel = from + i / s.c * s.positions * s.c + i % s.c;
-        double sum = 0;
-        for (std::int64_t p = 0; p < s.positions; ++p) sum += static_cast<double>(channel[p * s.c]);
-        to[i] = static_cast<T>(sum / static_cast<double>(s.positions));
-      }
-    });
-  });
-}
-
-void global_average_backward(const GlobalShape& s, ConstTensorView dy, TensorView dx) {
-  for_dtype(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const T* from = dy.data<T>();
-    T* to = dx.data<T>();
-    const T share = T{1} / static_cast<T>(s.positions);
-    parallel_for(s.n * s.positions, grain_of(s.c), [=](std::int64_t begin, std::int64_t end) {
-      dkfac::cpu::vectorized([=] {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const T* grad = from + row / s.positions * s.c;
-#pragma GCC ivdep
-          for (std::int64_t j = 0; j < s.c; ++j) to[row * s.c + j] = grad[j] * share;
-        }
-      });
-    });
-  });
-}
-
-void global_max(const GlobalShape& s, ConstTensorView x, TensorView y, TensorView place) {
-  for_dtype(x.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const T* from = x.data<T>();
-    T* to = y.data<T>();
-    auto* places = place.data<std::int32_t>();
-    parallel_for(s.n, grain_of(s.positions * s.c), [=](std::int64_t begin, std::int64_t end) {
-      dkfac::cpu::vectorized([=] {
-        for (std::int64_t i = begin; i < end; ++i) {
-          take_nothing(s.c, to + i * s.c, places + i * s.c);
-          for (std::int64_t p = 0; p < s.positions; ++p) {
-            take_larger(s.c, p, from + (i * s.positions + p) * s.c, to + i * s.c, places + i * s.c);
-          }
-        }
-      });
-    });
-  });
-}
-
-void global_max_backward(const GlobalShape& s, ConstTensorView dy, ConstTensorView place,
-                         TensorView dx) {
-  for_dtype(dy.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const T* from = dy.data<T>();
-    T* to = dx.data<T>();
-    const auto* places = place.data<std::int32_t>();
-    parallel_for(s.n, grain_of(s.positions * s.c), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        T* image = to + i * s.positions * s.c;
-        std::fill_n(image, s.positions * s.c, T{0});
-        for (std::int64_t j = 0; j < s.c; ++j) {
-          image[places[i * s.c + j] * s.c + j] = from[i * s.c + j];
-        }
-      }
     });
   });
 }

@@ -4,7 +4,8 @@
 
 #include "dkfac/core/tensor_view.h"
 
-/// Loops of pooling over contiguous host memory: x[n,h,w,c], y[n,out_h,out_w,c], f32 or f64.
+/// Loops of pooling over contiguous host memory: x[n,h,w,c], y[n,out_h,out_w,c], f64, f32, bf16 or
+/// f16. Overlapping windows add their gradients in the dtype of dx.
 namespace dkfac::nn::cpu {
 
 struct PoolShape {

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <type_traits>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/types.h"
+
+#include "core/half_bits.h"
+
+/// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.
+namespace dkfac::nn::cpu {
+
+/// The type that elements held as T are computed with.
+template <class T>
+using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+[[nodiscard]] inline double load(double x) { return x; }
+[[nodiscard]] inline float load(float x) { return x; }
+[[nodiscard]] inline float load(bf16 x) { return dkfac::detail::widen(x); }
+[[nodiscard]] inline float load(f16 x) { return dkfac::detail::widen(x); }
+
+/// Rounds to nearest, ties to even.
+template <class T>
+[[nodiscard]] inline T store(Computed<T> x) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return x;
+  } else {
+    return dkfac::detail::narrow<T>(x);
+  }
+}
+
+/// f(T{}) with T the type in which elements of `dtype` are held.
+template <class F>
+decltype(auto) for_storage(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(double{});
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    case DType::i32:
+      break;
+  }
+  throw InvalidArgument(
+      detail::concat("[nn] activations are ", dtype, "; they must be f64, f32, bf16 or f16"));
+}
+
+}  // namespace dkfac::nn::cpu

@@ -1,0 +1,57 @@
+#include "nn/workspace.h"
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::nn {
+
+TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  Block* fits = nullptr;
+  Block* largest = nullptr;
+  for (Block& block : blocks_) {
+    if (block.users > 0) continue;
+    const std::size_t size = block.memory.bytes();
+    if (size >= bytes && (fits == nullptr || size < fits->memory.bytes())) fits = &block;
+    if (largest == nullptr || size > largest->memory.bytes()) largest = &block;
+  }
+  if (fits == nullptr) {
+    fits = largest != nullptr ? largest : &blocks_.emplace_back();
+    const std::size_t unit = size_of(DType::f64), units = (bytes + unit - 1) / unit;
+    fits->memory = Tensor();  // First given back: the two need not exist side by side.
+    fits->memory =
+        Tensor::empty(ctx, Shape{static_cast<std::int64_t>(units == 0 ? 1 : units)}, DType::f64);
+  }
+  fits->users = 1;
+  return TensorView(fits->memory.view().raw(), dtype, shape, fits->memory.view().device());
+}
+
+Workspace::Block* Workspace::find(ConstTensorView view) {
+  for (Block& block : blocks_) {
+    if (block.memory.is_set() && block.memory.view().raw() == view.raw()) return &block;
+  }
+  return nullptr;
+}
+
+void Workspace::retain(ConstTensorView view) {
+  if (Block* block = find(view)) ++block->users;
+}
+
+void Workspace::release(ConstTensorView view) {
+  Block* block = find(view);
+  if (block == nullptr) return;
+  DKFAC_CHECK(block->users > 0, "[workspace] a block of ", block->memory.bytes(),
+              " bytes is released without a user; release each view once");
+  --block->users;
+}
+
+void Workspace::release_all() {
+  for (Block& block : blocks_) block.users = 0;
+}
+
+std::size_t Workspace::bytes() const {
+  std::size_t total = 0;
+  for (const Block& block : blocks_) total += block.memory.bytes();
+  return total;
+}
+
+}  // namespace dkfac::nn
