@@ -20,6 +20,8 @@ void add_run(Table& t) {
             "samples of an evaluation batch over all ranks");
   t.real("run.target", DKFAC_FIELD(run.target), between(0, 1),
          "test accuracy whose first epoch is recorded; 0: none");
+  t.boolean("run.tta", DKFAC_FIELD(run.tta),
+            "evaluate the mean of the logits of each image and its mirror image");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
             "steps between two step records in metrics.jsonl; 0: none");
 }
@@ -45,6 +47,8 @@ void add_lr(Table& t) {
          "epochs over which the rate rises to its schedule");
   t.real("lr.warmup_first", DKFAC_FIELD(lr.warmup_first), between(0, 1),
          "share of the schedule at the first step of the warm-up");
+  t.integer("lr.base_batch", DKFAC_FIELD(lr.base_batch), at_least(0),
+            "all rates are for this batch and scale with train.global_batch; 0: as given");
 }
 
 }  // namespace
@@ -53,11 +57,12 @@ const std::vector<Key>& config_keys() {
   static const std::vector<Key> keys = [] {
     Table table;
     add_run(table);
+    add_comm_keys(table);
     add_data_keys(table);
+    add_augment_keys(table);
     add_model_keys(table);
     add_train_keys(table);
     add_optimizer_keys(table);
-    add_comm_keys(table);
     add_lr(table);
     return std::move(table.keys);
   }();

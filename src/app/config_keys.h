@@ -67,6 +67,7 @@ struct Key {
 class Table;
 void add_comm_keys(Table& table);  ///< Of the section run.
 void add_data_keys(Table& table);
+void add_augment_keys(Table& table);
 void add_model_keys(Table& table);
 void add_train_keys(Table& table);
 void add_optimizer_keys(Table& table);

@@ -3,8 +3,7 @@
 namespace dkfac::app {
 
 void add_data_keys(Table& t) {
-  t.name("data.name", DKFAC_FIELD(data.name),
-         nn::data_names(), "data set");
+  t.name("data.name", DKFAC_FIELD(data.name), nn::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
          "its folder; empty: $DKFAC_DATA/<name>, then our own copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
@@ -26,21 +25,21 @@ void add_data_keys(Table& t) {
   synthetic("data.synthetic_seed", DKFAC_FIELD(data.synthetic_seed), at_least(0), "which patterns");
 }
 
-void add_model_keys(Table& t) {
-  t.name("model.name", DKFAC_FIELD(model.name), nn::model_names(), "network");
-  t.integer("model.batch_norm_groups", DKFAC_FIELD(model.batch_norm_groups), at_least(0),
-            "BatchNorm groups of a global batch, over all ranks; 0: one per rank");
-}
-
-void add_train_keys(Table& t) {
-  t.integer("train.global_batch", DKFAC_FIELD(train.global_batch), at_least(1),
-            "samples of a step over all ranks");
-  t.real("train.label_smoothing", DKFAC_FIELD(train.label_smoothing), from_to_below(0, 1),
-         "weight of the uniform distribution in the targets");
-  t.boolean("train.drop_last", DKFAC_FIELD(train.drop_last),
-            "leave out a last batch that is not full");
-  t.integer("train.max_skipped_steps", DKFAC_FIELD(train.max_skipped_steps), at_least(1),
-            "steps in a row without update (a NaN, an infinity) before the run is given up");
+void add_augment_keys(Table& t) {
+  t.integer("augment.pad", DKFAC_FIELD(augment.pad), between(0, 4096),
+            "random crops of the image padded by this many pixels; 0: no");
+  t.choice<nn::PadMode>("augment.pad_mode", DKFAC_FIELD(augment.pad_mode),
+                        {{"reflect", nn::PadMode::reflect}, {"zero", nn::PadMode::zero}},
+                        "what lies around the image: its mirror image, or the mean colour");
+  t.boolean("augment.flip", DKFAC_FIELD(augment.flip), "mirror left and right, half of the time");
+  t.boolean("augment.alternate_flip", DKFAC_FIELD(augment.alternate_flip),
+            "with flip: a random choice once per sample, the opposite in each next epoch");
+  t.integer("augment.cutout", DKFAC_FIELD(augment.cutout), between(0, 4096),
+            "side of a square that takes the mean colour; 0: no");
+  t.choice<nn::Randomness>(
+      "augment.randomness", DKFAC_FIELD(augment.randomness),
+      {{"per_sample", nn::Randomness::per_sample}, {"per_group", nn::Randomness::per_group}},
+      "choices for each sample, or shared by the groups of a shuffled data set");
 }
 
 }  // namespace dkfac::app

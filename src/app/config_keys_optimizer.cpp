@@ -15,7 +15,11 @@ void add_update_rule(Table& t) {
   t.boolean("optimizer.nesterov", DKFAC_FIELD(optimizer.nesterov), "look ahead along the momentum")
       .where(type, {"sgd", "lars"});
   t.real("optimizer.weight_decay", DKFAC_FIELD(optimizer.weight_decay), at_least(0),
-         "of weights, not of BatchNorm and biases; decoupled for kfac");
+         "of weights, not of BatchNorm scales; decoupled for kfac");
+  t.real("optimizer.bias_lr_scale", DKFAC_FIELD(optimizer.bias_lr_scale), at_least(0),
+         "learning rate of biases and BatchNorm shifts in multiples of the weights'");
+  t.real("optimizer.bias_decay_scale", DKFAC_FIELD(optimizer.bias_decay_scale), at_least(0),
+         "weight decay of biases and BatchNorm shifts in multiples of optimizer.weight_decay");
   t.boolean("optimizer.momentum_correction", DKFAC_FIELD(optimizer.momentum_correction),
             "rescale the momentum when the learning rate changes")
       .where(type, {"sgd"});

@@ -35,12 +35,19 @@ kfac::LarsOptions lars_options(const OptimizerConfig& c) {
   return options;
 }
 
+// Linear scaling (Goyal et al. 2017, section 2.1).
+double batch_scale(const Config& config) {
+  if (config.lr.base_batch == 0) return 1;
+  return static_cast<double>(config.train.global_batch) / static_cast<double>(config.lr.base_batch);
+}
+
 // The height of the schedule: lr0 of the paper's momentum rule.
-double full_rate(const LrConfig& lr) {
-  if (lr.schedule != LrSchedule::piecewise) return lr.lr;
+double full_rate(const Config& config) {
+  const LrConfig& lr = config.lr;
+  if (lr.schedule != LrSchedule::piecewise) return lr.lr * batch_scale(config);
   double highest = 0;
   for (const auto& [epoch, rate] : lr.knots) highest = std::max(highest, rate);
-  return highest;
+  return highest * batch_scale(config);
 }
 
 kfac::KfacOptions kfac_options(const Config& config) {
@@ -53,7 +60,7 @@ kfac::KfacOptions kfac_options(const Config& config) {
   options.curvature.bucket_bytes = c.bucket_bytes;
   options.momentum = c.momentum;
   options.momentum_rule = c.momentum_rule;
-  options.initial_lr = full_rate(config.lr);
+  options.initial_lr = full_rate(config);
   options.rescale = c.rescale;
   options.weight_decay = c.weight_decay;
   return options;
@@ -97,11 +104,27 @@ void check_shares(std::int64_t samples, int ranks, const char* what) {
               " ranks without any; use drop_last=true, another train.global_batch, or fewer ranks");
 }
 
+// BatchNorm groups of a global batch; 0: one per rank.
+std::int64_t batch_norm_groups(const Config& config) {
+  const std::int64_t ghost = config.model.ghost_batch;
+  return ghost > 0 ? config.train.global_batch / ghost : config.model.batch_norm_groups;
+}
+
+void check_ghost_batch(const Config& config) {
+  const std::int64_t ghost = config.model.ghost_batch, batch = config.train.global_batch;
+  if (ghost == 0) return;
+  DKFAC_CHECK(config.model.batch_norm_groups == 0, "[config] model.ghost_batch = ", ghost,
+              " and model.batch_norm_groups = ", config.model.batch_norm_groups,
+              " both say how BatchNorm groups a batch; set one of them");
+  DKFAC_CHECK(batch % ghost == 0, "[config] model.ghost_batch = ", ghost,
+              " does not divide train.global_batch = ", batch, "; use a divisor of the batch");
+}
+
 void check_groups(const Config& config, std::int64_t samples, const char* what) {
-  const std::int64_t groups = config.model.batch_norm_groups;
-  DKFAC_CHECK(groups == 0 || samples % groups == 0, "[config] model.batch_norm_groups = ", groups,
-              " does not divide ", what, " of ", samples,
-              " samples; use a divisor of the batch, or 0 for one group per rank");
+  const std::int64_t groups = batch_norm_groups(config);
+  DKFAC_CHECK(groups == 0 || samples % groups == 0, "[config] ", groups,
+              " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) do not divide ", what,
+              " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
 }
 
 }  // namespace
@@ -120,6 +143,7 @@ std::string_view name_of(OptimizerType type) noexcept {
 
 void validate(const Config& config) {
   check_lr(config);
+  check_ghost_batch(config);
   if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
   if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
   if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
@@ -147,17 +171,29 @@ nn::DataSource data_source(const Config& config) {
 }
 
 nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, int ranks) {
-  const std::int64_t groups = config.model.batch_norm_groups;
-  DKFAC_CHECK(groups % ranks == 0, "[config] model.batch_norm_groups = ", groups,
-              " is not a multiple of the ", ranks,
-              " ranks; use a multiple, or 0 for one group per rank");
+  const std::int64_t groups = batch_norm_groups(config);
+  DKFAC_CHECK(
+      groups % ranks == 0, "[config] ", groups,
+      " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) are not a multiple of "
+      "the ",
+      ranks, " ranks; use a multiple, or 0 for one group per rank");
+  const ModelConfig& model = config.model;
   nn::ModelOptions options;
-  options.name = config.model.name;
+  options.name = model.name;
   options.input = Shape{data.height, data.width, data.channels};
   options.classes = data.classes;
   options.batch_norm_groups = std::max<std::int64_t>(1, groups / ranks);
   options.dtype = config.run.precision;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
+  options.width = model.width;
+  options.init = model.init;
+  if (model.classifier_stddev > 0) options.classifier_stddev = model.classifier_stddev;
+  options.zero_gamma = model.zero_gamma;
+  options.resnet9.whitening = model.whitening;
+  options.resnet9.pool_before_activation = model.pool_before_activation;
+  options.resnet9.frozen_bn_scale = model.frozen_bn_scale;
+  if (model.celu_alpha >= 0) options.resnet9.celu_alpha = model.celu_alpha;
+  if (model.logit_scale > 0) options.resnet9.logit_scale = model.logit_scale;
   return options;
 }
 
@@ -197,7 +233,7 @@ std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
 }
 
 double learning_rate(const Config& config, double epoch) {
-  return scheduled(config, epoch) *
+  return scheduled(config, epoch) * batch_scale(config) *
          kfac::warmup_factor(epoch, config.lr.warmup_epochs, config.lr.warmup_first);
 }
 

@@ -26,4 +26,15 @@ struct Tally {
 [[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::Loader& loader,
                              comm::Communicator& comm);
 
+/// The same of images and of the mean of the logits of each image and its mirror image (test-time
+/// augmentation); images must be [n,h,w,c].
+struct FlipTally {
+  Tally plain, mean;
+};
+[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::Loader& loader,
+                                         comm::Communicator& comm);
+
+/// to[n,h,w,c] = from with left and right exchanged; host memory, f32 or f64, contiguous.
+void mirror(ConstTensorView from, TensorView to);
+
 }  // namespace dkfac::app

@@ -48,16 +48,21 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
       label, last.epoch, std::to_string(epochs).size(), epochs, last.train_loss,
       100 * last.train_accuracy, last.test_loss, 100 * last.test_accuracy, last.train_seconds,
       last.images_per_second);
+  if (last.plain_accuracy) line += fmt::format("  plain acc {:.2f}%", 100 * *last.plain_accuracy);
   if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
   return line;
 }
 
 std::string run_text(const RunResult& result) {
   std::string text = fmt::format(
-      "{}: {}, test accuracy {:.2f}% (best {:.2f}%), {} epochs in {:.1f} s of training, {:.0f} "
-      "img/s",
+      "{}: {}, test accuracy {:.2f}% (best {:.2f}%, median of the last five epochs {:.2f}%), {} "
+      "epochs in {:.1f} s of training, {:.0f} img/s",
       result.name, result.status, 100 * result.final_accuracy, 100 * result.best_accuracy,
-      result.epochs.size(), result.train_seconds, result.images_per_second);
+      100 * result.median_accuracy, result.epochs.size(), result.train_seconds,
+      result.images_per_second);
+  if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
+    text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
+                        100 * *result.epochs.back().plain_accuracy);
   if (!result.target_accuracy) return text;
   text += fmt::format("\ntarget {:.2f}%: ", 100 * *result.target_accuracy);
   if (!result.epochs_to_target) return text + "not reached";

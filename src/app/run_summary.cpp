@@ -11,10 +11,19 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
+double median_of_last(const std::vector<EpochRecord>& epochs) {
+  constexpr std::size_t kEpochs = 5;
+  std::vector<double> last;
+  for (std::size_t i = epochs.size(); i > 0 && last.size() < kEpochs; --i)
+    last.push_back(epochs[i - 1].test_accuracy);
+  return median(last);
+}
+
 void add_epoch(RunResult& result, const EpochRecord& record) {
   result.epochs.push_back(record);
   result.final_accuracy = record.test_accuracy;
   result.best_accuracy = std::max(result.best_accuracy, record.test_accuracy);
+  result.median_accuracy = median_of_last(result.epochs);
   const bool reached = result.target_accuracy && record.test_accuracy >= *result.target_accuracy;
   if (reached && !result.epochs_to_target) {
     result.epochs_to_target = static_cast<double>(record.epoch);

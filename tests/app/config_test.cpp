@@ -41,7 +41,8 @@ TEST(ConfigTable, NamesEachKeyOnceAndKeepsSectionsTogether) {
     section = mine;
     EXPECT_FALSE(key.help.empty()) << key.path;
   }
-  EXPECT_EQ(sections, (std::set<std::string>{"run", "data", "model", "train", "optimizer", "lr"}));
+  EXPECT_EQ(sections,
+            (std::set<std::string>{"run", "data", "augment", "model", "train", "optimizer", "lr"}));
 }
 
 TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {

@@ -1,4 +1,4 @@
-# Data sets, sampling, augmentation, loading.
+# Data sets, sampling, augmentation, loading; the average of weights.
 dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp cifar_test.cpp sampler_test.cpp
-                           loader_test.cpp loader_augment_test.cpp augment_test.cpp
+                           loader_test.cpp loader_augment_test.cpp augment_test.cpp ema_test.cpp
   LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn INTERNALS)

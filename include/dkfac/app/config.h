@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/augment.h"
 #include "dkfac/nn/data.h"
 #include "dkfac/nn/loader.h"
 #include "dkfac/nn/model.h"
@@ -24,13 +26,14 @@ struct RunConfig {
   int threads = 0;
   std::int64_t eval_batch = 1000;
   double target = 0;
+  bool tta = false;
   std::int64_t log_interval = 10;
   double comm_timeout_s = 120;
   comm::Check comm_check = comm::Check::hash;
+  int hierarchical = 0;
 };
 
 struct DataConfig {
-  int hierarchical = 0;
   std::string name = "fashion-mnist-small";
   std::string path;
   std::int64_t hold_out = 0;
@@ -43,14 +46,26 @@ struct DataConfig {
 
 struct ModelConfig {
   std::string name = "lenet-bn";
-  std::int64_t batch_norm_groups = 0;
+  std::int64_t batch_norm_groups = 0, ghost_batch = 0;
+  std::int64_t width = 0;
+  std::optional<nn::WeightInit> init;
+  double classifier_stddev = 0;
+  bool zero_gamma = false;
+  std::optional<bool> whitening, pool_before_activation, frozen_bn_scale;
+  double celu_alpha = -1, logit_scale = 0;
 };
+
+enum class LossScaling : std::uint8_t { none, dynamic, fixed };
 
 struct TrainConfig {
   std::int64_t global_batch = 256;
   double label_smoothing = 0;
   bool drop_last = true;
   std::int64_t max_skipped_steps = 20;
+  double ema_decay = 0;
+  std::int64_t ema_interval = 5;
+  LossScaling loss_scale = LossScaling::none;
+  double initial_loss_scale = 65536;
 };
 
 enum class OptimizerType : std::uint8_t { sgd, lars, kfac };
@@ -62,6 +77,7 @@ struct OptimizerConfig {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 0;
+  double bias_lr_scale = 1, bias_decay_scale = 0;
   bool momentum_correction = true;
   double eta = 1e-3;
   double epsilon = 0;
@@ -81,6 +97,7 @@ struct LrConfig {
   double power = 1;
   std::vector<std::pair<double, double>> knots;  ///< (epoch, lr)
   double warmup_epochs = 0, warmup_first = 0;
+  std::int64_t base_batch = 0;
 };
 
 /// Everything that decides a run. Meaning, type, default and range of every key stand in one table,
@@ -88,6 +105,7 @@ struct LrConfig {
 struct Config {
   RunConfig run;
   DataConfig data;
+  nn::AugmentOptions augment;
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -128,7 +146,7 @@ enum class Comments : std::uint8_t { none, help };
                                                  int ranks);
 [[nodiscard]] std::unique_ptr<kfac::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, ContextOptions context);
-/// Learning rate at a fractional epoch, warm-up included.
+/// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);
 
 }  // namespace dkfac::app

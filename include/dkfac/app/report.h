@@ -25,6 +25,7 @@ struct GroupSummary {
   std::int64_t reached = 0;               ///< Runs that reached the target and did not fail.
   std::optional<Spread> epochs, seconds;  ///< To target, over the runs that reached it.
   Spread final_accuracy, best_accuracy;   ///< In [0, 1], over the runs that did not fail.
+  Spread median_accuracy;                 ///< Of the last five epochs of a run; likewise.
   Spread seconds_per_step;                ///< Likewise.
   double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
 };

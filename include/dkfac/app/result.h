@@ -16,7 +16,9 @@ struct EpochRecord {
   double train_loss = 0;      ///< Mean over the epoch's samples, as seen during training.
   double train_accuracy = 0;  ///< In [0, 1], likewise.
   double test_loss = 0;
-  double test_accuracy = 0;        ///< In [0, 1].
+  double test_accuracy = 0;  ///< In [0, 1].
+  /// Without averaged weights and mirrored images, where the run evaluates with one of them.
+  std::optional<double> plain_accuracy;
   double train_seconds = 0;        ///< Training time since the start of the run.
   double images_per_second = 0;    ///< Of this epoch's training, over all ranks.
   std::int64_t skipped_steps = 0;  ///< So far.
@@ -34,6 +36,7 @@ struct RunResult {
   int ranks = 1;
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;
   double final_accuracy = 0, best_accuracy = 0;
+  double median_accuracy = 0;  ///< Median over the last five epochs (Goyal et al. 2017).
   std::optional<double> target_accuracy;
   std::optional<double> epochs_to_target, seconds_to_target;  ///< Unset: never reached.
   double train_seconds = 0, total_seconds = 0;

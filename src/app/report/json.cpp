@@ -22,6 +22,7 @@ ordered_json object(const EpochRecord& r) {
           {"train_accuracy", number(r.train_accuracy)},
           {"test_loss", number(r.test_loss)},
           {"test_accuracy", number(r.test_accuracy)},
+          {"plain_accuracy", number(r.plain_accuracy)},
           {"train_seconds", number(r.train_seconds)},
           {"images_per_second", number(r.images_per_second)},
           {"skipped_steps", r.skipped_steps}};
@@ -45,6 +46,7 @@ ordered_json object(const GroupSummary& group) {
           {"seconds_to_target", object(group.seconds)},
           {"final_accuracy", object(group.final_accuracy)},
           {"best_accuracy", object(group.best_accuracy)},
+          {"median_accuracy", object(group.median_accuracy)},
           {"seconds_per_step", object(group.seconds_per_step)},
           {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr}};
 }
@@ -75,6 +77,7 @@ std::string to_json(const RunResult& r) {
                {"skipped_steps", r.skipped_steps},
                {"final_accuracy", number(r.final_accuracy)},
                {"best_accuracy", number(r.best_accuracy)},
+               {"median_accuracy", number(r.median_accuracy)},
                {"target_accuracy", number(r.target_accuracy)},
                {"epochs_to_target", number(r.epochs_to_target)},
                {"seconds_to_target", number(r.seconds_to_target)},

@@ -9,6 +9,7 @@
 
 #include "app/report/format.h"
 #include "app/report/ranking.h"
+#include "app/run_summary.h"
 
 namespace dkfac::app {
 namespace {
@@ -43,7 +44,7 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
   GroupSummary out;
   out.name = group.name;
   out.runs = std::ssize(group.runs);
-  std::vector<double> epochs, seconds, final_accuracy, best_accuracy, step;
+  std::vector<double> epochs, seconds, final_accuracy, best_accuracy, median_accuracy, step;
   for (const RunResult& run : group.runs) {
     if (run.status == "failed") {
       ++out.failed;
@@ -55,6 +56,7 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
     }
     final_accuracy.push_back(run.final_accuracy);
     best_accuracy.push_back(run.best_accuracy);
+    median_accuracy.push_back(run.epochs.empty() ? run.final_accuracy : median_of_last(run.epochs));
     if (run.seconds_per_step > 0) step.push_back(run.seconds_per_step);
   }
   out.reached = std::ssize(epochs);
@@ -64,6 +66,7 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
   }
   out.final_accuracy = spread_of(final_accuracy);
   out.best_accuracy = spread_of(best_accuracy);
+  out.median_accuracy = spread_of(median_accuracy);
   out.seconds_per_step = spread_of(step);
   return out;
 }

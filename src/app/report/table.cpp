@@ -34,6 +34,7 @@ std::vector<Head> heads_of(std::optional<double> target) {
     }
   }
   out.push_back({"final", "accuracy, %", true});
+  out.push_back({"median of last 5", "accuracies, %", false});
   out.push_back({"best", "accuracy, %", false});
   out.push_back({"ms per", "step", true});
   out.push_back({"step", "ratio", true});
@@ -62,6 +63,7 @@ Table table_of(const Comparison& comparison, Dash dash) {
       add(seconds_text(group.seconds.value_or(Spread{}), dash), comparison.fewest_seconds);
     }
     add(percent_text(group.final_accuracy, dash), comparison.highest_final);
+    row.push_back({percent_text(group.median_accuracy, dash)});
     add(percent_text(group.best_accuracy, dash), comparison.highest_best);
     add(milliseconds_text(group.seconds_per_step, dash), comparison.cheapest_step);
     row.push_back({group.step_ratio > 0 ? fixed(group.step_ratio, 2) : "-"});

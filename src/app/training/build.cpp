@@ -32,7 +32,9 @@ void make_loaders(TrainState& s) {
                                       .drop_last = false};
   const nn::Normalization normalization = nn::normalization_of(s.data.train);
   const DType dtype = s.config.run.precision;
-  s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype);
+  constexpr int kPrefetch = 2;
+  s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype, kPrefetch,
+                   s.config.augment);
   s.test_loader.emplace(s.data.test, normalization, sequential, rank, size, dtype);
 }
 
@@ -44,6 +46,11 @@ void build(TrainState& s) {
   s.attachment.emplace(*s.model, *s.optimizer);
   s.timed.emplace(*s.attachment);
   s.model->set_observer(&*s.timed);
+  s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
+  if (const TrainConfig& train = s.config.train; train.ema_decay > 0) {
+    s.ema.emplace(s.ctx, *s.model,
+                  nn::EmaOptions{.decay = train.ema_decay, .interval = train.ema_interval});
+  }
 }
 
 }  // namespace

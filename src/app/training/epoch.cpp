@@ -49,8 +49,7 @@ void finish_epoch(TrainState& s) {
   RunResult& result = s.result;
   Stopwatch watch;
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
-  nn::average_buffers(s.ctx, *s.model, *s.comm);
-  const Tally tested = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);
+  const auto [tested, plain_accuracy] = evaluate_epoch(s);
   add_phase(s, "evaluation", watch.lap());
 
   EpochRecord record;
@@ -61,6 +60,7 @@ void finish_epoch(TrainState& s) {
   record.train_accuracy = trained.accuracy();
   record.test_loss = tested.mean_loss();
   record.test_accuracy = tested.accuracy();
+  record.plain_accuracy = plain_accuracy;
   record.train_seconds = result.train_seconds;
   record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
   record.skipped_steps = result.skipped_steps;

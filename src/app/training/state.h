@@ -9,11 +9,13 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/ema.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loader.h"
 #include "dkfac/nn/model.h"
 
 #include "app/evaluate.h"
+#include "app/loss_scale.h"
 #include "app/phase_timer.h"
 
 namespace dkfac::app {
@@ -27,6 +29,7 @@ struct Counters {
   Tally window_tally;              ///< Of this rank, since the last log record.
   std::int64_t epoch_samples = 0;  ///< Over all ranks, in this epoch.
   std::int64_t skipped_in_a_row = 0;
+  LossScale loss_scale;      ///< For the next step.
   double lr = 0;             ///< Of the last step.
   double epoch_seconds = 0;  ///< Training time of this epoch until now.
   double total_seconds = 0;  ///< Of the parts of the run that came before a restart.
@@ -48,7 +51,8 @@ struct TrainState {
   std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
   std::optional<nn::OptimizerAttachment> attachment = {};
   std::optional<TimedObserver> timed = {};
-  Tensor grad = {};  ///< Of the logits.
+  std::optional<nn::Ema> ema = {};  ///< Set when the configuration asks for it.
+  Tensor grad = {};                 ///< Of the logits.
 
   Counters counters = {};
   Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
@@ -68,6 +72,13 @@ void record_step(TrainState& state);
 
 /// The batches of the current epoch that are still to do. False when the run is to stop.
 [[nodiscard]] bool train_epoch(TrainState& state);
+/// Test loss and accuracy of what the configuration asks for (averaged weights, mirrored images),
+/// and the accuracy without either where it asks for one of them; collective.
+struct Evaluation {
+  Tally tested;
+  std::optional<double> plain_accuracy;
+};
+[[nodiscard]] Evaluation evaluate_epoch(TrainState& state);
 /// Evaluates, adds the epoch to the result and goes to the next; collective.
 void finish_epoch(TrainState& state);
 

@@ -28,6 +28,7 @@ void add_optimizer_phases(TrainState& s, double seconds) {
 
 void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
   Counters& c = s.counters;
+  const bool scale_lowered = advance(c.loss_scale, loss_scale_options(s.config), s.report);
   s.step_tally = {};
   if (s.report.updated) {
     for (Tally* tally : {&s.step_tally, &c.epoch_tally, &c.window_tally})
@@ -36,6 +37,7 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
     return;
   }
   ++s.result.skipped_steps;
+  if (scale_lowered) return;
   if (++c.skipped_in_a_row < s.config.train.max_skipped_steps) return;
   on_all_ranks(s.position, [&] {
     throw NumericError(fmt::format(
@@ -56,8 +58,9 @@ double forward_backward(TrainState& s, const nn::Batch& batch, nn::LossSum& sum)
   enter(s, "backward");
   if (!s.grad.is_set() || s.grad.shape() != logits.shape())
     s.grad = Tensor::empty(s.ctx, logits.shape(), logits.dtype());
-  sum = nn::softmax_cross_entropy(s.ctx, logits, batch.labels, s.config.train.label_smoothing,
-                                  1.0 / static_cast<double>(batch.global_batch), s.grad);
+  sum = nn::softmax_cross_entropy(
+      s.ctx, logits, batch.labels, s.config.train.label_smoothing,
+      s.counters.loss_scale.value / static_cast<double>(batch.global_batch), s.grad);
   s.model->backward(s.ctx, s.grad);
   const double in_backward = s.timed->take();
   add_phase(s, "backward", watch.lap() - in_backward);
@@ -72,7 +75,8 @@ void add_phase(TrainState& s, const char* phase, double seconds) {
 
 bool train_step(TrainState& s, const nn::Batch& batch, double lr) {
   s.counters.lr = lr;
-  s.attachment->set_scale({.loss_scale = 1, .global_batch = batch.global_batch});
+  s.attachment->set_scale(
+      {.loss_scale = s.counters.loss_scale.value, .global_batch = batch.global_batch});
   nn::LossSum sum;
   const double optimizer_seconds = forward_backward(s, batch, sum);
 
@@ -85,6 +89,7 @@ bool train_step(TrainState& s, const nn::Batch& batch, double lr) {
                [&] { s.report = s.optimizer->step({.lr = lr, .vote = vote}, s.ctx.stream()); });
   add_optimizer_phases(s, optimizer_seconds + watch.seconds());
   s.position.step = ++s.result.steps;
+  if (s.ema) s.ema->after_step(s.result.steps);
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
   count(s, sum, static_cast<std::int64_t>(batch.labels.size()));

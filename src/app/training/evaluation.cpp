@@ -1,0 +1,29 @@
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+// Of the values that are in the model now.
+FlipTally evaluate_model(TrainState& s) {
+  // Ranks have seen other samples, so their running statistics differ.
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  if (s.config.run.tta) return evaluate_flipped(s.ctx, *s.model, *s.test_loader, *s.comm);
+  const Tally plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);
+  return {plain, plain};
+}
+
+}  // namespace
+
+Evaluation evaluate_epoch(TrainState& s) {
+  if (!s.ema) {
+    const FlipTally now = evaluate_model(s);
+    return {now.mean, s.config.run.tta ? std::optional(now.plain.accuracy()) : std::nullopt};
+  }
+  nn::average_buffers(s.ctx, *s.model, *s.comm);
+  const double plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm).accuracy();
+  const nn::WithEma averages(&*s.ema);
+  return {evaluate_model(s).mean, plain};
+}
+
+}  // namespace dkfac::app

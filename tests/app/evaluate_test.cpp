@@ -1,0 +1,200 @@
+// Evaluation with mirrored images and with averaged weights.
+
+#include "app/evaluate.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/app/trainer.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/loss.h"
+
+#include "app/run_summary.h"
+
+namespace dkfac::app {
+namespace {
+
+constexpr double kEps = std::numeric_limits<double>::epsilon();
+
+/// Images, a loader over all of them in batches of 7, and a communicator of one rank.
+struct Scene {
+  explicit Scene(DType dtype = DType::f64)
+      : data(nn::synthetic_images(30, {6, 5, 3}, 4, 3)),
+        loader(data, nn::normalization_of(data),
+               {.count = 30, .global_batch = 7, .shuffle = false, .drop_last = false}, 0, 1, dtype),
+        comm(comm::make_self()) {}
+  nn::Dataset data;
+  nn::Loader loader;
+  std::shared_ptr<comm::Communicator> comm;
+  Context ctx;
+};
+
+nn::Model symmetric_model(Context& ctx) {
+  auto net = std::make_unique<nn::Sequential>();
+  // The maximum over positions does not see where they are, to the last bit.
+  net->add<nn::GlobalPool>("pool", nn::PoolKind::max).add<nn::Linear>("fc", 3, 4);
+  return nn::Model(ctx, "symmetric", std::move(net), Shape{6, 5, 3}, DType::f64, 2);
+}
+
+std::unique_ptr<nn::Model> plain_model(Context& ctx) {
+  return nn::make_model(
+      ctx, {.name = "mlp", .input = Shape{6, 5, 3}, .classes = 4, .dtype = DType::f64});
+}
+
+TEST(Mirror, ExchangesLeftAndRight) {
+  Context ctx;
+  Tensor x = Tensor::empty(ctx, {2, 2, 3, 2}, DType::f32);
+  Tensor y = Tensor::empty(ctx, x.shape(), DType::f32);
+  float* p = x.data<float>();
+  for (int i = 0; i < 24; ++i) p[i] = static_cast<float>(i);
+  mirror(x, y);
+  const float* q = y.data<float>();
+  EXPECT_EQ((std::vector<float>(q, q + 12)),
+            (std::vector<float>{4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7}));
+  Tensor z = Tensor::empty(ctx, x.shape(), DType::f32);
+  mirror(y, z);
+  EXPECT_EQ(std::vector<float>(p, p + 24),
+            std::vector<float>(z.data<float>(), z.data<float>() + 24));
+}
+
+TEST(FlipEvaluation, OfASymmetricModelIsThePlainOne) {
+  Scene scene;
+  nn::Model model = symmetric_model(scene.ctx);
+  const Tally plain = evaluate(scene.ctx, model, scene.loader, *scene.comm);
+  const FlipTally flipped = evaluate_flipped(scene.ctx, model, scene.loader, *scene.comm);
+  EXPECT_EQ(flipped.mean.loss, plain.loss);
+  EXPECT_EQ(flipped.mean.correct, plain.correct);
+  EXPECT_EQ(flipped.mean.samples, 30);
+}
+
+TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
+  Scene scene;
+  const auto model = plain_model(scene.ctx);
+  double expected = 0, mean_of_losses = 0;
+  scene.loader.start_epoch(0);
+  for (nn::Batch batch; scene.loader.next(batch);) {
+    const auto logits_of = [&](ConstTensorView images) {
+      const ConstTensorView logits = model->forward(scene.ctx, images, nn::Mode::eval);
+      Tensor copy = Tensor::empty(scene.ctx, logits.shape(), logits.dtype());
+      ops::copy(scene.ctx, logits, copy);
+      return copy;
+    };
+    const auto loss_of = [&](ConstTensorView logits) {
+      return nn::softmax_cross_entropy(scene.ctx, logits, batch.labels, 0, 1, {}).loss;
+    };
+    Tensor mirrored = Tensor::empty(scene.ctx, batch.images.shape(), DType::f64);
+    mirror(batch.images, mirrored);
+    Tensor a = logits_of(batch.images);
+    Tensor b = logits_of(mirrored);
+    mean_of_losses += 0.5 * (loss_of(a) + loss_of(b));
+    for (std::int64_t i = 0; i < a.numel(); ++i)
+      a.data<double>()[i] = 0.5 * (a.data<double>()[i] + b.data<double>()[i]);
+    expected += loss_of(a);
+  }
+  const FlipTally flipped = evaluate_flipped(scene.ctx, *model, scene.loader, *scene.comm);
+  const Tally plain = evaluate(scene.ctx, *model, scene.loader, *scene.comm);
+  // c*n*eps: 30 losses of about 1, four roundings more in each.
+  EXPECT_NEAR(flipped.mean.loss, expected, 4 * 30 * kEps * expected);
+  EXPECT_EQ(flipped.plain.loss, plain.loss);
+  EXPECT_EQ(flipped.plain.correct, plain.correct);
+  // Negative controls: neither the plain loss nor the mean of the two losses.
+  EXPECT_GT(std::abs(flipped.mean.loss - plain.loss), 1e-6);
+  EXPECT_GT(std::abs(flipped.mean.loss - mean_of_losses), 1e-6);
+}
+
+RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
+  std::vector<std::string> all = {"data.name=synthetic",
+                                  "data.synthetic_train=192",
+                                  "data.synthetic_test=50",
+                                  "data.synthetic_size=12",
+                                  "data.synthetic_classes=4",
+                                  "train.global_batch=32",
+                                  "run.epochs=2",
+                                  "run.eval_batch=16",
+                                  "lr.schedule=constant",
+                                  "lr.lr=0.05",
+                                  "optimizer.type=sgd"};
+  all.insert(all.end(), keys.begin(), keys.end());
+  const Config config = parse_config("", all, "test");
+  const nn::DataSplits data = nn::load_data(data_source(config));
+  RunResult result;
+  comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
+    set_threads(1);
+    const bool speaks = comm->rank() == 0;
+    RunState state;
+    train(config, std::move(comm), data, {}, state);
+    if (speaks) result = state.result;
+  });
+  return result;
+}
+
+TEST(EpochEvaluation, TellsThePlainAccuracyBesideTheOneThatCounts) {
+  const RunResult plain = train_here({});
+  EXPECT_FALSE(plain.epochs[0].plain_accuracy);
+  for (const std::vector<std::string>& keys :
+       {std::vector<std::string>{"run.tta=true"},
+        std::vector<std::string>{"train.ema_decay=0.9", "train.ema_interval=2"},
+        std::vector<std::string>{"train.ema_decay=0.9", "run.tta=true"}}) {
+    const RunResult run = train_here(keys);
+    for (std::size_t e = 0; e < 2; ++e) {
+      SCOPED_TRACE(keys[0]);
+      ASSERT_TRUE(run.epochs[e].plain_accuracy);
+      // Evaluation with other weights or images leaves no trace in the training.
+      EXPECT_EQ(*run.epochs[e].plain_accuracy, plain.epochs[e].test_accuracy);
+      EXPECT_EQ(run.epochs[e].train_loss, plain.epochs[e].train_loss);
+      EXPECT_NE(run.epochs[e].test_loss, plain.epochs[e].test_loss);
+    }
+  }
+}
+
+TEST(EpochEvaluation, OfAveragesHoldsForEveryModelAndOptimizer) {
+  for (const char* model : {"model.name=mlp", "model.name=lenet-bn"}) {
+    for (const char* type : {"optimizer.type=sgd", "optimizer.type=lars", "optimizer.type=kfac"}) {
+      const std::vector<std::string> keys{model, type, "run.epochs=1"};
+      std::vector<std::string> averaged = keys;
+      averaged.insert(averaged.end(), {"train.ema_decay=0.9", "train.ema_interval=1"});
+      const RunResult plain = train_here(keys), run = train_here(averaged);
+      EXPECT_EQ(run.epochs[0].train_loss, plain.epochs[0].train_loss);
+      EXPECT_TRUE(std::isfinite(run.epochs[0].test_loss));
+    }
+  }
+}
+
+TEST(EpochEvaluation, OfAveragesIsTheSameOnTwoRanks) {
+  const std::vector<std::string> keys{"run.precision=f64", "model.batch_norm_groups=2",
+                                      "train.ema_decay=0.9", "train.ema_interval=2",
+                                      "run.tta=true"};
+  const RunResult one = train_here(keys, 1), two = train_here(keys, 2);
+  // 12 steps of a network with ReLU, smooth in practice: c*n*eps with c*n = 1e6.
+  EXPECT_NEAR(one.epochs[1].test_loss, two.epochs[1].test_loss, 1e6 * kEps);
+  EXPECT_EQ(one.epochs[1].test_accuracy, two.epochs[1].test_accuracy);
+}
+
+TEST(MedianOfLast, TakesTheLastFiveEpochs) {
+  RunResult run;
+  const auto add = [&](double accuracy) {
+    EpochRecord record;
+    record.epoch = std::ssize(run.epochs) + 1;
+    record.test_accuracy = accuracy;
+    add_epoch(run, record);
+  };
+  EXPECT_EQ(median_of_last({}), 0);
+  add(0.5);
+  EXPECT_EQ(run.median_accuracy, 0.5);
+  for (const double accuracy : {0.9, 0.7, 0.6, 0.8}) add(accuracy);
+  EXPECT_EQ(run.median_accuracy, 0.7);
+  add(0.1);
+  EXPECT_EQ(run.median_accuracy, 0.7) << "of 0.9 0.7 0.6 0.8 0.1: the first is gone";
+  add(0.2);
+  EXPECT_EQ(run.median_accuracy, 0.6);
+  EXPECT_EQ(run.final_accuracy, 0.2);
+}
+
+}  // namespace
+}  // namespace dkfac::app
