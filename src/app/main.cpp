@@ -1,9 +1,11 @@
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
+#include "dkfac/app/bench.h"
 #include "dkfac/app/commands.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
@@ -11,6 +13,8 @@
 
 namespace {
 
+using dkfac::app::BenchCommand;
+using dkfac::app::BenchKind;
 using dkfac::app::CompareCommand;
 using dkfac::app::InfoCommand;
 using dkfac::app::Terminal;
@@ -25,6 +29,7 @@ Examples:
   dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
+  dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
   dkfac info config                     all configuration keys with defaults and ranges
   dkfac info configs/lenet-kfac.toml    what would run, and which rank would own which layer
 
@@ -90,6 +95,7 @@ struct Parsed {
   TrainCommand train;
   CompareCommand compare;
   InfoCommand info;
+  BenchCommand bench;
 };
 
 void add_train(CLI::App& app, TrainCommand& command) {
@@ -121,11 +127,47 @@ void add_info(CLI::App& app, InfoCommand& command) {
   add_common(*info, command);
 }
 
+template <class Command>
+void add_network(CLI::App& app, Command& command) {
+  app.add_option("--batch", command.batch, "samples of each rank")->capture_default_str();
+  app.add_option("--input", command.input, "height, width, channels of an image")->expected(3);
+  app.add_option("--classes", command.classes, "outputs of the model")->capture_default_str();
+  app.add_option("--precision", command.precision, "as run.precision")->capture_default_str();
+}
+
+void add_bench(CLI::App& app, BenchCommand& command) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure steps, factors, inverses, collectives");
+  bench->add_option("what", command.kind, "step, factors, inverse, comm")
+      ->required()
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, BenchKind>{{"step", BenchKind::step},
+                                                                   {"factors", BenchKind::factors},
+                                                                   {"inverse", BenchKind::inverse},
+                                                                   {"comm", BenchKind::comm}},
+                                  CLI::ignore_case));
+  bench->add_option("--model", command.model, "a model's name")->capture_default_str();
+  add_network(*bench, command);
+  bench
+      ->add_option("--optimizer", command.optimizers,
+                   "sgd,lars,kfac: in turns; ratios to the first")
+      ->delimiter(',')
+      ->capture_default_str();
+  bench->add_option("--steps", command.steps, "measured repetitions")->capture_default_str();
+  bench->add_option("--warm-up", command.warm_up, "repetitions before them")->capture_default_str();
+  bench->add_option("--threads", command.threads, "per rank; 0: its share of the cores")
+      ->capture_default_str();
+  bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message")
+      ->capture_default_str();
+  bench->add_option("--json", command.json, "also write JSON here; '-': print it instead");
+  add_common(*bench, command);
+}
+
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
-  parsed.train.command_line = parsed.compare.command_line = line;
+  parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);
   if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
+  if (app.got_subcommand("bench")) return dkfac::app::run(parsed.bench, terminal);
   return dkfac::app::run(parsed.info, terminal);
 }
 
@@ -141,6 +183,7 @@ int main(int argc, char** argv) {
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
   add_info(app, parsed.info);
+  add_bench(app, parsed.bench);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "dkfac/app/commands.h"
+
+namespace dkfac::app {
+
+enum class BenchKind : std::uint8_t {
+  step,     ///< Whole training steps, by optimizer, with their phases.
+  factors,  ///< Every A and G of a model from one real batch.
+  inverse,  ///< The damped inverses of these factors.
+  comm      ///< Collectives over sizes.
+};
+
+/// One benchmark: warm-up, repetitions, a check of what was computed, one JSON object. docs/
+/// benchmarks.md says what each number means.
+struct BenchCommand {
+  BenchKind kind = BenchKind::step;
+  std::string model = "resnet20";
+  std::int64_t batch = 128;              ///< Samples of each rank.
+  std::vector<std::int64_t> input = {};  ///< Height, width, channels; empty: 32 32 3.
+  std::int64_t classes = 10;
+  /// In turns, some steps each, so that a slow spell of the machine hits all alike; ratios are to
+  /// the first.
+  std::vector<std::string> optimizers{"sgd", "kfac"};
+  std::string precision = "f32";      ///< As run.precision.
+  int steps = 20;                     ///< Measured steps or repetitions.
+  int warm_up = 3;                    ///< Before them, not counted.
+  int threads = 0;                    ///< Per rank; 0: this rank's share of the cores.
+  int ranks = 1;                      ///< Threads of this process; 1 under mpirun or srun.
+  std::int64_t max_bytes = 64 << 20;  ///< comm: the largest message.
+  std::vector<std::string> set = {};  ///< step: "section.key=value" of a configuration.
+  std::filesystem::path json = {};    ///< Where the JSON goes; "-": in place of the table.
+  std::string command_line = {};      ///< As typed; into the JSON.
+};
+
+/// Exit code 80 when what was computed is wrong; the numbers are printed and written all the same.
+[[nodiscard]] int run(const BenchCommand& command, const Terminal& terminal);
+
+}  // namespace dkfac::app

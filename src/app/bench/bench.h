@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dkfac/app/bench.h"
+#include "dkfac/app/config.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/nn/data.h"
+
+#include "app/bench/machine.h"
+
+namespace dkfac::app::bench {
+
+/// What a benchmark gives on rank 0; on the others it may be empty.
+struct Outcome {
+  nlohmann::ordered_json json;
+  std::string text;                ///< A table for people.
+  std::vector<std::string> wrong;  ///< Checks that failed; empty: all is right.
+};
+
+/// The same on every rank: collective where there is more than one.
+[[nodiscard]] Outcome bench_step(const BenchCommand& command,
+                                 std::shared_ptr<comm::Communicator> comm, const Roof& roof);
+[[nodiscard]] Outcome bench_factors(const BenchCommand& command, const Roof& roof);
+[[nodiscard]] Outcome bench_inverse(const BenchCommand& command, const Roof& roof);
+[[nodiscard]] Outcome bench_comm(const BenchCommand& command, comm::Communicator& comm);
+
+/// The configuration of a step of one optimizer: the command's model on synthetic data.
+[[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,
+                                  int ranks);
+/// `count` images of the command's shape, of its first ten classes at most.
+[[nodiscard]] nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count);
+/// Height, width and channels.
+[[nodiscard]] Shape input_of(const BenchCommand& command);
+
+}  // namespace dkfac::app::bench

@@ -1,0 +1,139 @@
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+#include "app/agreement.h"
+#include "app/bench/bench.h"
+#include "app/job.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using bench::Outcome;
+using nlohmann::ordered_json;
+
+const char* name_of(BenchKind kind) {
+  switch (kind) {
+    case BenchKind::step:
+      return "step";
+    case BenchKind::factors:
+      return "factors";
+    case BenchKind::inverse:
+      return "inverse";
+    case BenchKind::comm:
+      return "comm";
+  }
+  return "?";
+}
+
+void check(const BenchCommand& command) {
+  DKFAC_CHECK(command.steps > 0, "[bench] --steps is ", command.steps, "; it must be > 0");
+  DKFAC_CHECK(command.warm_up >= 0, "[bench] --warm-up is ", command.warm_up, "; it must be >= 0");
+  DKFAC_CHECK(command.classes > 0, "[bench] --classes is ", command.classes, "; it must be > 0");
+  if (command.kind == BenchKind::comm) return;
+  (void)bench::input_of(command);
+  DKFAC_CHECK(!command.optimizers.empty(),
+              "[bench] --optimizer names none; give sgd, lars or kfac");
+  for (const std::string& optimizer : command.optimizers)
+    (void)bench::bench_config(command, optimizer, 1);
+  DKFAC_CHECK(command.kind == BenchKind::step || command.ranks == 1, "[bench] --ranks ",
+              command.ranks, " with ", name_of(command.kind),
+              ", which is work of one rank; leave --ranks out");
+}
+
+Outcome measure(const BenchCommand& command, const std::shared_ptr<comm::Communicator>& comm,
+                const bench::Roof& roof) {
+  switch (command.kind) {
+    case BenchKind::step:
+      return bench::bench_step(command, comm, roof);
+    case BenchKind::factors:
+      return bench::bench_factors(command, roof);
+    case BenchKind::inverse:
+      return bench::bench_inverse(command, roof);
+    case BenchKind::comm:
+      return bench::bench_comm(command, *comm);
+  }
+  return {};
+}
+
+ordered_json head(const BenchCommand& command, int ranks) {
+  ordered_json out{{"benchmark", name_of(command.kind)},
+                   {"command", command.command_line},
+                   {"ranks", ranks},
+                   {"steps", command.steps},
+                   {"warm_up", command.warm_up}};
+  if (command.kind == BenchKind::comm) return out;
+  const Shape input = bench::input_of(command);
+  out["model"] = command.model;
+  out["batch"] = command.batch;
+  out["input"] = {input[0], input[1], input[2]};
+  out["classes"] = command.classes;
+  out["precision"] = command.precision;
+  return out;
+}
+
+void show(const BenchCommand& command, const Terminal& terminal, const ordered_json& json,
+          const Outcome& outcome, const bench::Roof& roof) {
+  const std::string text = json.dump(2) + "\n";
+  if (command.json == "-") {
+    terminal.out << text << std::flush;
+    return;
+  }
+  terminal.out << outcome.text
+               << fmt::format("roof: SGEMM {:.0f} GFLOP/s, copy {:.1f} GB/s on {} threads\n",
+                              roof.gflops, roof.copy_gb_per_s, threads())
+               << std::flush;
+  const std::string warning = backend_info().warning;
+  if (!warning.empty()) terminal.out << "warning: " << warning << std::endl;
+  if (!command.json.empty()) write_file(command.json, text);
+}
+
+void bench_rank(const BenchCommand& command, const Terminal& terminal,
+                const std::shared_ptr<comm::Communicator>& comm) {
+  const int wanted = command.threads > 0 ? command.threads : default_threads(*comm);
+  if (wanted > 0) set_threads(wanted);
+  bench::Roof roof;
+  // Of one rank alone: what its threads could do if nobody else were there.
+  if (comm->rank() == 0) {
+    Context ctx;
+    roof = bench::measure_roof(ctx);
+  }
+  comm->barrier("roof");
+  const Outcome outcome = measure(command, comm, roof);
+  if (comm->rank() == 0) {
+    ordered_json json = head(command, comm->size());
+    json.update(outcome.json);
+    json["roof"] = bench::to_json(roof);
+    json["peak_rss_bytes"] = bench::peak_rss_bytes();
+    json["machine"] = bench::machine_json();
+    json["correct"] = outcome.wrong.empty();
+    json["wrong"] = outcome.wrong;
+    show(command, terminal, json, outcome, roof);
+  }
+  // Every rank has found the same, so all fail alike.
+  const Position position{0, "check"};
+  together(*comm, position, [&] {
+    if (!outcome.wrong.empty())
+      throw NumericError(fmt::format("[bench] wrong results: {}; do not use these numbers",
+                                     fmt::join(outcome.wrong, ", ")));
+  });
+}
+
+}  // namespace
+
+int run(const BenchCommand& command, const Terminal& terminal) {
+  Job job{.ranks = command.ranks};
+  job.early = attempt("arguments", [&] { check(command); });
+  return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
+    bench_rank(command, terminal, comm);
+  });
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,112 @@
+// The factors of every layer of a model, from one real batch, timed while its pass stands still.
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "app/bench/bench.h"
+#include "app/bench/check.h"
+#include "app/bench/measure.h"
+#include "app/bench/probe.h"
+
+namespace dkfac::app::bench {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The identity behind 3x3 factors cancels: about 1e-5 of the largest entry, and a random vector
+/// sees sums of many entries.
+constexpr double kTolerance = 1e-3;
+
+class FactorBench {
+ public:
+  FactorBench(const BenchCommand& command, const Roof& roof)
+      : command_(command), roof_(roof), ctx_(Device::cpu(), {.threads = command.threads}) {}
+
+  Outcome operator()() {
+    run_probe(
+        command_, ctx_, [this](const Recorded& r) { time_a(r); },
+        [this](const Recorded& r) { time_g(r); });
+    Outcome outcome;
+    outcome.json = {{"factors", std::move(factors_)},
+                    {"total_ms", 1e3 * total_},
+                    {"total_flops", flops_},
+                    {"gflops_per_s", 1e-9 * flops_ / total_},
+                    {"share_of_sgemm", 1e-9 * flops_ / total_ / roof_.gflops},
+                    {"tolerance", kTolerance}};
+    outcome.text =
+        fmt::format("{}all A and G: {:.2f} ms, {:.1f} GFLOP, {:.0f} GFLOP/s, {:.0f} % of SGEMM\n",
+                    text_, 1e3 * total_, 1e-9 * flops_, 1e-9 * flops_ / total_,
+                    100e-9 * flops_ / total_ / roof_.gflops);
+    outcome.wrong = std::move(wrong_);
+    return outcome;
+  }
+
+ private:
+  void time_a(const Recorded& r) {
+    const std::int64_t batch = r.data.dim(0), d = kfac::a_dim(r.spec);
+    Tensor a = Tensor::empty(ctx_, {d, d});
+    const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
+      kfac::compute_a(ctx_, r.spec, r.data, batch, {.type = r.data.dtype()}, {}, 0, a);
+    });
+    std::int64_t rows = batch;
+    if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&r.spec))
+      rows = kfac::patch_spec(*conv, batch, r.data.dim(1), r.data.dim(2)).rows();
+    add(r, "A", d, rows, seconds, error_of_a(ctx_, r.spec, r.data, batch, a));
+  }
+
+  void time_g(const Recorded& r) {
+    const std::int64_t batch = r.data.dim(0), d = kfac::g_dim(r.spec);
+    Tensor g = Tensor::empty(ctx_, {d, d});
+    const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, batch, batch, 1);
+    const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
+      kfac::compute_g(ctx_, r.spec, r.data, batch, s, {.type = r.data.dtype()}, {}, 0, g);
+    });
+    add(r, "G", d, r.data.numel() / d, seconds, error_of_g(ctx_, r.data, batch, s, g));
+  }
+
+  void add(const Recorded& r, const char* which, std::int64_t d, std::int64_t rows,
+           const std::vector<double>& seconds, double error) {
+    const Quartiles q = quartiles_of(seconds);
+    // The multiply-adds of one triangle, however they are found.
+    const double flops = static_cast<double>(rows) * static_cast<double>(d * (d + 1));
+    const double bytes = static_cast<double>(r.data.bytes()) + 2.0 * static_cast<double>(d * d);
+    total_ += q.median;
+    flops_ += flops;
+    const bool correct = error <= kTolerance;  // False for a NaN.
+    if (!correct) wrong_.push_back(fmt::format("{} of {}: error {:.1e}", which, r.name, error));
+    factors_.push_back({{"layer", r.name},
+                        {"factor", which},
+                        {"dim", d},
+                        {"rows", rows},
+                        {"ms", to_json(q, 1e3)},
+                        {"flops", flops},
+                        {"bytes", bytes},
+                        {"share_of_sgemm", 1e-9 * flops / q.median / roof_.gflops},
+                        {"share_of_copy", 1e-9 * bytes / q.median / roof_.copy_gb_per_s},
+                        {"error", error},
+                        {"correct", correct}});
+    text_ += fmt::format("{:<28} {} {:>6} {:>9} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.0f} {:>5.0f} %\n",
+                         r.name, which, d, rows, 1e3 * q.lower, 1e3 * q.median, 1e3 * q.upper,
+                         1e-9 * flops / q.median, 100e-9 * flops / q.median / roof_.gflops);
+  }
+
+  const BenchCommand& command_;
+  const Roof& roof_;
+  Context ctx_;
+  ordered_json factors_ = ordered_json::array();
+  std::string text_ =
+      fmt::format("{:<28} {} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7}\n", "layer", "f", "dim",
+                  "rows", "quartile", "median ms", "quartile", "GFLOP/s", "SGEMM");
+  double total_ = 0, flops_ = 0;
+  std::vector<std::string> wrong_;
+};
+
+}  // namespace
+
+Outcome bench_factors(const BenchCommand& command, const Roof& roof) {
+  return FactorBench(command, roof)();
+}
+
+}  // namespace dkfac::app::bench

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dkfac/kfac/optimizer.h"
+
+#include "app/bench/bench.h"
+
+namespace dkfac::app::bench {
+
+/// What a layer with a factor pair gives to an optimizer in one pass: views that are valid during
+/// the call.
+struct Recorded {
+  const std::string& name;
+  const kfac::LayerSpec& spec;
+  ConstTensorView data;  ///< Its input, or the gradient at its output.
+};
+
+/// An optimizer that updates nothing and passes on what the layers record.
+class Probe final : public kfac::Optimizer {
+ public:
+  using Hear = std::function<void(const Recorded&)>;
+  Probe(Hear input, Hear grad_output)
+      : input_(std::move(input)), grad_output_(std::move(grad_output)) {}
+
+  [[nodiscard]] std::string_view name() const override { return "probe"; }
+  [[nodiscard]] kfac::LayerId add_layer(std::string name, kfac::LayerSpec spec,
+                                        kfac::LayerParams params) override;
+  void prepare() override {}
+  [[nodiscard]] bool wants_statistics() const override { return true; }
+  void record_input(kfac::LayerId layer, ConstTensorView input, Stream stream,
+                    kfac::RecordScale scale) override;
+  void record_grad_output(kfac::LayerId layer, ConstTensorView grad_output, Stream stream,
+                          kfac::RecordScale scale) override;
+  void grads_ready(kfac::LayerId, Stream, kfac::RecordScale) override {}
+  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
+  [[nodiscard]] std::string describe() const override { return {}; }
+
+ private:
+  void tell(const Hear& hear, kfac::LayerId layer, ConstTensorView data) const;
+
+  struct Entry {
+    std::string name;
+    kfac::LayerSpec spec;
+  };
+  std::vector<Entry> layers_;
+  Hear input_, grad_output_;
+};
+
+/// One forward and one backward pass of the command's model over one batch, told to the hearers.
+/// Gradients are those of the mean loss of the batch.
+void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
+               Probe::Hear grad_output);
+
+}  // namespace dkfac::app::bench

@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+
+#include "app/bench/bench.h"
+#include "app/config_keys.h"
+
+namespace dkfac::app::bench {
+
+namespace {
+
+constexpr std::int64_t kLabelledClasses = 10;  // Patterns of every class would take long to make.
+constexpr std::uint64_t kSeed = 1;
+
+/// Whether the key of "key=value" is not one of other optimizers only.
+bool has_setting(const std::string& optimizer, const std::string& text) {
+  const Key* key = find_key(text.substr(0, text.find('=')));
+  return key == nullptr || key->only.selector != "optimizer.type" ||
+         std::ranges::count(key->only.values, optimizer) > 0;
+}
+
+}  // namespace
+
+Shape input_of(const BenchCommand& command) {
+  if (command.input.empty()) return {32, 32, 3};
+  DKFAC_CHECK(command.input.size() == 3 && *std::ranges::min_element(command.input) > 0,
+              "[bench] --input takes height, width and channels, all > 0; e.g. --input 32 32 3");
+  return {command.input[0], command.input[1], command.input[2]};
+}
+
+nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
+  DKFAC_CHECK(command.batch > 0, "[bench] --batch is ", command.batch, "; it must be > 0");
+  const std::int64_t labelled = std::min(command.classes, kLabelledClasses);
+  nn::DataSplits data;
+  data.train = nn::synthetic_images(count, input_of(command), labelled, kSeed);
+  data.train.classes = command.classes;
+  data.test = data.train;
+  return data;
+}
+
+Config bench_config(const BenchCommand& command, const std::string& optimizer, int ranks) {
+  std::vector<std::string> set{"run.name=" + optimizer,
+                               "run.precision=" + command.precision,
+                               fmt::format("run.threads={}", command.threads),
+                               "run.log_interval=0",
+                               "data.name=synthetic",
+                               "data.shuffle=false",
+                               "model.name=" + command.model,
+                               fmt::format("train.global_batch={}", command.batch * ranks),
+                               "optimizer.type=" + optimizer};
+  for (const std::string& text : command.set) {
+    const auto has_it = [&](const std::string& name) { return has_setting(name, text); };
+    // A setting that none of them has is passed on, to be refused with its reason.
+    if (has_it(optimizer) || std::ranges::none_of(command.optimizers, has_it)) set.push_back(text);
+  }
+  return parse_config("", set, "bench");
+}
+
+}  // namespace dkfac::app::bench

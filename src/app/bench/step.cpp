@@ -1,0 +1,235 @@
+// Whole training steps: what a run does between two batches, on one batch that stays the same.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string_view>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "app/bench/bench.h"
+#include "app/bench/measure.h"
+#include "app/training/state.h"
+
+namespace dkfac::app::bench {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Steps of one optimizer before the next one has its turn.
+constexpr int kTurn = 5;
+constexpr double kLearningRate = 1e-3;
+
+const char* kind_of(bool statistics, bool inverses) {
+  if (inverses) return statistics ? "statistics+inverse" : "inverse";
+  return statistics ? "statistics" : "plain";
+}
+
+double hash_of(ConstTensorView x) {
+  const std::string_view bytes(static_cast<const char*>(x.raw()), x.bytes());
+  // 53 bits, which a double holds exactly.
+  return static_cast<double>(std::hash<std::string_view>{}(bytes) >> 11);
+}
+
+/// One optimizer with a network of its own, and what was measured of it.
+class Contestant {
+ public:
+  Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const nn::DataSplits& data)
+      : config_(std::move(config)),
+        state_{.config = config_,
+               .comm = std::move(comm),
+               .data = data,
+               .hooks = hooks_,
+               .result = run_.result,
+               .position = run_.position,
+               .ctx = Context(Device::cpu(), {.threads = config_.run.threads})} {
+    describe_run(state_);
+    build_training(state_);
+    state_.loader->start_epoch(1);
+    DKFAC_CHECK(state_.loader->next(batch_), "[bench] no batch of ", config_.train.global_batch,
+                " samples; raise --batch");
+  }
+  Contestant(const Contestant&) = delete;
+  Contestant& operator=(const Contestant&) = delete;
+
+  void step(bool measured) {
+    const auto before = run_.result.phase_seconds;
+    state_.comm->barrier("bench");
+    const Stopwatch watch;
+    (void)train_step(state_, batch_, kLearningRate);
+    const double passed = watch.seconds();
+    // A step that did not count has no loss of its own.
+    losses_.push_back(state_.report.updated ? state_.step_tally.mean_loss() : std::nan(""));
+    if (!measured) return;
+    seconds_.push_back(passed);
+    by_kind_[kind_of(state_.report.statistics_refreshed, state_.report.inverses_refreshed)]
+        .push_back(passed);
+    bytes_ += static_cast<double>(state_.report.bytes);
+    for (const auto& [phase, seconds] : run_.result.phase_seconds) {
+      const auto old = before.find(phase);
+      phases_[phase] += seconds - (old == before.end() ? 0 : old->second);
+    }
+  }
+
+  /// Collective. The words for what is wrong, empty when nothing is.
+  [[nodiscard]] std::string check() {
+    for (const double loss : losses_)
+      if (!std::isfinite(loss)) return config_.run.name + ": a loss is not finite";
+    const ConstTensorView parameters = state_.model->parameters();
+    float bad = 0;
+    ops::count_nonfinite(state_.ctx, parameters, view_of(&bad, {1}));
+    if (bad > 0) return config_.run.name + ": parameters are not finite";
+    double low = hash_of(parameters), high = low;
+    low = -low;  // max(-x) = -min(x)
+    state_.comm->all_reduce(view_of(&low, {1}), comm::ReduceOp::max, Stream::cpu(), "hash");
+    state_.comm->all_reduce(view_of(&high, {1}), comm::ReduceOp::max, Stream::cpu(), "hash");
+    return -low == high ? "" : config_.run.name + ": ranks have different parameters";
+  }
+
+  /// Mean of a step over a whole cycle of intervals, by the medians of its kinds; without them the
+  /// mean as measured.
+  [[nodiscard]] double seconds_per_step() const;
+  [[nodiscard]] ordered_json json(const Roof& roof) const;
+  [[nodiscard]] std::string line(double base) const;
+  [[nodiscard]] const std::string& name() const { return config_.run.name; }
+  [[nodiscard]] double images_per_second() const {
+    return static_cast<double>(config_.train.global_batch) / seconds_per_step();
+  }
+
+ private:
+  [[nodiscard]] ordered_json phases_json() const {
+    ordered_json out = ordered_json::object();
+    for (const auto& [phase, seconds] : phases_) out[phase] = 1e3 * seconds / steps();
+    return out;
+  }
+  [[nodiscard]] double steps() const { return static_cast<double>(seconds_.size()); }
+  [[nodiscard]] std::optional<double> by_intervals() const;
+
+  Config config_;
+  TrainHooks hooks_;
+  RunState run_;
+  TrainState state_;
+  nn::Batch batch_;
+  std::vector<double> seconds_, losses_;
+  std::map<std::string, std::vector<double>> by_kind_;
+  std::map<std::string, double> phases_;
+  double bytes_ = 0;
+};
+
+/// How many steps of each kind a whole cycle of the intervals has. An inverse is rebuilt only when
+/// there are new statistics. The first cycle is for the state at its end.
+std::map<std::string, std::int64_t> kinds_of_cycle(std::int64_t statistics, std::int64_t inverses,
+                                                   std::int64_t cycle) {
+  std::map<std::string, std::int64_t> counts;
+  bool stale = false;
+  for (std::int64_t i = 0; i < 2 * cycle; ++i) {
+    const bool statistic = i % statistics == 0;
+    stale = stale || statistic;
+    const bool inverse = stale && i % inverses == 0;
+    stale = stale && !inverse;
+    if (i >= cycle) ++counts[kind_of(statistic, inverse)];
+  }
+  return counts;
+}
+
+std::optional<double> Contestant::by_intervals() const {
+  const std::int64_t statistics = config_.optimizer.curvature.statistics_interval;
+  const std::int64_t inverses = config_.optimizer.curvature.inverse_interval;
+  const std::int64_t cycle = std::lcm(statistics, inverses);
+  double sum = 0;
+  for (const auto& [kind, count] : kinds_of_cycle(statistics, inverses, cycle)) {
+    const auto measured = by_kind_.find(kind);
+    if (measured == by_kind_.end()) return std::nullopt;
+    sum += static_cast<double>(count) * quartiles_of(measured->second).median;
+  }
+  return sum / static_cast<double>(cycle);
+}
+
+double Contestant::seconds_per_step() const {
+  const Quartiles q = quartiles_of(seconds_);
+  return config_.optimizer.type == OptimizerType::kfac ? by_intervals().value_or(q.mean) : q.median;
+}
+
+ordered_json Contestant::json(const Roof& roof) const {
+  // Forward, and twice as much backward: gradients of inputs and of weights.
+  const double flops =
+      3 * nn::forward_flops(*state_.model) * static_cast<double>(batch_.images.dim(0));
+  ordered_json kinds = ordered_json::object();
+  for (const auto& [kind, seconds] : by_kind_) kinds[kind] = to_json(quartiles_of(seconds), 1e3);
+  const double network_ms =
+      phases_json().value("forward", 0.0) + phases_json().value("backward", 0.0);
+  return {{"optimizer", name()},
+          {"ms", to_json(quartiles_of(seconds_), 1e3)},
+          {"ms_by_kind", std::move(kinds)},
+          {"ms_per_step", 1e3 * seconds_per_step()},
+          {"images_per_second", images_per_second()},
+          {"phases_ms", phases_json()},
+          {"network_flops", flops},
+          {"network_gflops_per_s", 1e-6 * flops / network_ms},
+          {"network_share_of_sgemm", 1e-6 * flops / network_ms / roof.gflops},
+          {"bytes_to_collectives", bytes_ / steps()},
+          {"scratch_growths", state_.report.scratch_growths},
+          {"loss_first", losses_.front()},
+          {"loss_last", losses_.back()}};
+}
+
+std::string Contestant::line(double base) const {
+  const Quartiles q = quartiles_of(seconds_);
+  const double step = seconds_per_step();
+  std::string out =
+      fmt::format("{:<10} {:9.2f} {:9.2f} {:9.2f} {:9.2f} {:9.1f} {:7.2f}  ", name(), 1e3 * step,
+                  1e3 * q.lower, 1e3 * q.median, 1e3 * q.upper, images_per_second(), step / base);
+  for (const char* phase : {"forward", "backward", "statistics", "exchange", "inverse", "update"}) {
+    const auto found = phases_.find(phase);
+    out += fmt::format("{:>11.2f}", found == phases_.end() ? 0 : 1e3 * found->second / steps());
+  }
+  return out + "\n";
+}
+
+std::string table(const std::vector<std::unique_ptr<Contestant>>& contestants) {
+  std::string out = fmt::format("{:<10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  ", "optimizer",
+                                "ms/step", "quartile", "median", "quartile", "images/s", "ratio");
+  for (const char* phase : {"forward", "backward", "statistics", "exchange", "inverse", "update"})
+    out += fmt::format("{:>11}", phase);
+  out += "\n";
+  for (const auto& contestant : contestants)
+    out += contestant->line(contestants.front()->seconds_per_step());
+  return out;
+}
+
+}  // namespace
+
+Outcome bench_step(const BenchCommand& command, std::shared_ptr<comm::Communicator> comm,
+                   const Roof& roof) {
+  const nn::DataSplits data = bench_data(command, command.batch * comm->size());
+  std::vector<std::unique_ptr<Contestant>> contestants;
+  for (const std::string& optimizer : command.optimizers)
+    contestants.push_back(
+        std::make_unique<Contestant>(bench_config(command, optimizer, comm->size()), comm, data));
+  for (const auto& contestant : contestants)
+    for (int i = 0; i < command.warm_up; ++i) contestant->step(false);
+  for (int done = 0; done < command.steps; done += kTurn) {
+    const int turn = std::min(kTurn, command.steps - done);
+    for (const auto& contestant : contestants)
+      for (int i = 0; i < turn; ++i) contestant->step(true);
+  }
+  Outcome outcome;
+  outcome.json["results"] = ordered_json::array();
+  const double base = contestants.front()->seconds_per_step();
+  for (const auto& contestant : contestants) {
+    if (std::string wrong = contestant->check(); !wrong.empty())
+      outcome.wrong.push_back(std::move(wrong));
+    ordered_json result = contestant->json(roof);
+    result["ratio_to_first"] = contestant->seconds_per_step() / base;
+    outcome.json["results"].push_back(std::move(result));
+  }
+  outcome.text = table(contestants);
+  return outcome;
+}
+
+}  // namespace dkfac::app::bench
