@@ -29,15 +29,25 @@ struct Case {
   nn::ConvOptions options;
 };
 
+constexpr auto square = nn::ConvOptions::square;
+
 const Case kCases[] = {
-    {"lenet conv1 5x5 1-6 @28",
-     128,
-     28,
-     1,
-     6,
-     {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}},
-    {"lenet conv2 5x5 6-16 @14", 128, 14, 6, 16, {.kernel_h = 5, .kernel_w = 5}},
-    {"3x3 64-64 @56", 32, 56, 64, 64, {.pad_h = 1, .pad_w = 1, .bias = false}},
+    {"lenet conv1 5x5 1-6 @28", 128, 28, 1, 6, square(5, {.pad = 2})},
+    {"lenet conv2 5x5 6-16 @14", 128, 14, 6, 16, square(5, {})},
+    {"r20 3x3 3-16 @32", 128, 32, 3, 16, square(3, {.pad = 1, .bias = false})},
+    {"r20 3x3 16-16 @32", 128, 32, 16, 16, square(3, {.pad = 1, .bias = false})},
+    {"r20 3x3s2 16-32 @32", 128, 32, 16, 32, square(3, {.stride = 2, .pad = 1, .bias = false})},
+    {"r20 3x3 32-32 @16", 128, 16, 32, 32, square(3, {.pad = 1, .bias = false})},
+    {"r20 3x3 64-64 @8", 128, 8, 64, 64, square(3, {.pad = 1, .bias = false})},
+    {"r50 7x7s2 3-64 @224", 32, 224, 3, 64, square(7, {.stride = 2, .pad = 3, .bias = false})},
+    {"r50 1x1 64-256 @56", 32, 56, 64, 256, square(1, {.bias = false})},
+    {"r50 1x1 256-64 @56", 32, 56, 256, 64, square(1, {.bias = false})},
+    {"r50 3x3 64-64 @56", 32, 56, 64, 64, square(3, {.pad = 1, .bias = false})},
+    {"r50 1x1s2 256-512 @56", 32, 56, 256, 512, square(1, {.stride = 2, .bias = false})},
+    {"r50 1x1 512-128 @28", 32, 28, 512, 128, square(1, {.bias = false})},
+    {"r50 3x3 256-256 @14", 32, 14, 256, 256, square(3, {.pad = 1, .bias = false})},
+    {"r50 1x1 512-2048 @7", 32, 7, 512, 2048, square(1, {.bias = false})},
+    {"r50 3x3 512-512 @2", 32, 2, 512, 512, square(3, {.pad = 1, .bias = false})},
 };
 
 constexpr int kWarmUps = 3, kRepetitions = 15;

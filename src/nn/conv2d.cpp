@@ -10,13 +10,7 @@
 namespace dkfac::nn {
 
 struct Conv2d::Plan {
-  std::unique_ptr<cpu::ConvBackend> reference = cpu::make_reference_conv();
-  std::unique_ptr<cpu::ConvBackend> fast = cpu::make_onednn_conv();
-
-  [[nodiscard]] cpu::ConvBackend& choose(const Context& ctx, DType dtype) const {
-    const bool use_fast = fast && dtype == DType::f32 && ctx.backend() == Backend::fast;
-    return use_fast ? *fast : *reference;
-  }
+  cpu::ConvBackends backends;
 };
 
 namespace {
@@ -32,7 +26,7 @@ Pad pad_of(const ConvOptions& o, int pad, int span) {
   return o.same ? Pad{(span - 1) / 2, (span - 1) % 2} : Pad{pad, 0};
 }
 
-cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o) {
+cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType dtype) {
   const Pad rows = pad_of(o, o.pad_h, span_of(o.kernel_h, o.dilation_h));
   const Pad columns = pad_of(o, o.pad_w, span_of(o.kernel_w, o.dilation_w));
   return {.n = x[0],
@@ -53,7 +47,8 @@ cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o) 
           .dilation_h = o.dilation_h,
           .dilation_w = o.dilation_w,
           .groups = o.groups,
-          .bias = o.bias};
+          .bias = o.bias,
+          .dtype = dtype};
 }
 
 void check_pair(const char* name, int h, int w, int least) {
@@ -142,11 +137,11 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   input_ = mode == Mode::train ? x : ConstTensorView{};
   if (mode == Mode::train && observer() != nullptr) observer()->on_forward(*this, x);
 
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
-  plan_->choose(ctx, x.dtype())
-      .forward(ctx, conv_shape(x.shape(), shape, options_), x, weight(), bias, y);
+  plan_->backends.choose(ctx, x.dtype())
+      .forward(ctx, conv_shape(x.shape(), shape, options_, x.dtype()), x, weight(), bias, y);
   return y;
 }
 
@@ -161,9 +156,10 @@ void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
     if (!bias.empty()) ops::col_sum(ctx, 1.0, grad_output.reshape(rows), 0.0, bias);
     return;
   }
-  plan_->choose(ctx, input_.dtype())
-      .backward_weights(ctx, conv_shape(input_.shape(), grad_output.shape(), options_), input_,
-                        grad_output, parameters_[0].grad, bias);
+  plan_->backends.choose(ctx, input_.dtype())
+      .backward_weights(ctx,
+                        conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype()),
+                        input_, grad_output, parameters_[0].grad, bias);
 }
 
 ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
@@ -174,18 +170,17 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   if (observer() != nullptr) observer()->on_gradients(*this);
 
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, input_.shape(), input_.dtype());
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   if (grad_output.numel() == 0) {
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
-  plan_->choose(ctx, input_.dtype())
-      .backward_data(ctx, conv_shape(input_.shape(), shape, options_), grad_output, weight(), dx);
+  plan_->backends.choose(ctx, input_.dtype())
+      .backward_data(ctx, conv_shape(input_.shape(), shape, options_, input_.dtype()), grad_output,
+                     weight(), dx);
   return dx;
 }
 
-ReorderCount Conv2d::reorders() const {
-  return plan_->fast ? plan_->fast->reorders() : ReorderCount{};
-}
+ReorderCount Conv2d::reorders() const { return plan_->backends.reorders(); }
 
 }  // namespace dkfac::nn

@@ -171,15 +171,43 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
                               .pad_h = 1,
                               .pad_w = 1,
                               .bias = false};
-  EXPECT_EQ(optimizer.names, (std::vector<std::string>{
-                                 expected("conv", conv), expected("bn", kfac::BatchNormSpec{2}),
-                                 expected("fc", kfac::LinearSpec{8, 3, true}),
-                                 expected("shift", kfac::PlainSpec{.bias = 3, .reason = "no trained weight"})}));
+  EXPECT_EQ(optimizer.names,
+            (std::vector<std::string>{
+                expected("conv", conv), expected("bn", kfac::BatchNormSpec{2}),
+                expected("fc", kfac::LinearSpec{8, 3, true}),
+                expected("shift", kfac::PlainSpec{.bias = 3, .reason = "no trained weight"})}));
   attachment.set_scale({.global_batch = 40});
   run_step(ctx, model);
   EXPECT_EQ(optimizer.calls,
             (std::vector<std::string>{"input 0", "input 2", "ready 3", "grad_output 2", "ready 2",
                                       "batch_norm 1", "ready 1", "grad_output 0", "ready 0"}));
+}
+
+TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  const ConvOptions dilated{.dilation_h = 2, .dilation_w = 3, .same = true, .bias = false};
+  ConvOptions grouped = ConvOptions::square(3, {.pad = 1});
+  grouped.groups = 2;
+  ConvOptions frozen = ConvOptions::square(1, {});
+  frozen.frozen = true;
+  net->add<Conv2d>("dilated", 1, 2, dilated)
+      .add<Conv2d>("grouped", 2, 2, grouped)
+      .add<Conv2d>("frozen", 2, 2, frozen)
+      .add<Linear>("fc", 32, 3);
+  Model model(ctx, "mixed", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(model, optimizer);
+  EXPECT_EQ(
+      optimizer.names,
+      (std::vector<std::string>{"dilated: conv 1->2 3x3/1 same d2x3 nhwc",
+                                "grouped: plain 18+2 (a convolution of 2 groups)",
+                                "frozen: plain 0+2 (no trained weight)", "fc: linear 32->3 bias"}));
+  attachment.set_scale({.global_batch = 40});
+  run_step(ctx, model);
+  EXPECT_EQ(optimizer.calls,
+            (std::vector<std::string>{"input 0", "input 3", "grad_output 3", "ready 3", "ready 2",
+                                      "ready 1", "grad_output 0", "ready 0"}));
 }
 
 TEST(OptimizerAttachment, RecordsNothingOnStepsWithoutStatistics) {

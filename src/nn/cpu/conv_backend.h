@@ -5,6 +5,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/core/types.h"
 #include "dkfac/nn/layers.h"
 
 namespace dkfac::nn::cpu {
@@ -20,6 +21,7 @@ struct ConvShape {
   int dilation_h = 1, dilation_w = 1;
   std::int64_t groups = 1;
   bool bias = true;
+  DType dtype = DType::f32;  ///< Of x and y. Weights and bias: f64 for f64, f32 for all others.
   [[nodiscard]] std::int64_t group_in() const { return in / groups; }
   [[nodiscard]] std::int64_t group_out() const { return out / groups; }
   /// What one output of a group reads.
@@ -28,13 +30,15 @@ struct ConvShape {
 };
 
 /// The three passes of a convolution over contiguous host memory. `bias` is an empty view without
-/// one.
+/// one. With 16-bit activations the weights are rounded to the same format, products are summed in
+/// f32, and the weight gradient is not rounded.
 class ConvBackend {
  public:
   virtual ~ConvBackend() = default;
   ConvBackend(const ConvBackend&) = delete;
   ConvBackend& operator=(const ConvBackend&) = delete;
 
+  [[nodiscard]] virtual bool takes(DType activations) const = 0;
   virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
@@ -50,7 +54,21 @@ class ConvBackend {
 
 /// Patches and matrix products, f32 or f64.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_reference_conv();
-/// f32 only; null in a build without oneDNN.
+/// f32, and bf16 where the processor multiplies it; null in a build without oneDNN.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_conv();
+/// bf16 and f16 by `inner`, which takes f32 and outlives this.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner);
+
+/// All backends with their state.
+class ConvBackends {
+ public:
+  ConvBackends();
+  /// The fastest for the context.
+  [[nodiscard]] ConvBackend& choose(const Context& ctx, DType activations) const;
+  [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
+
+ private:
+  std::unique_ptr<ConvBackend> reference_, fast_, widened_reference_, widened_fast_;
+};
 
 }  // namespace dkfac::nn::cpu

@@ -1,16 +1,13 @@
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 
 #include "nn/cpu/conv_backend.h"
+#include "nn/cpu/conv_primitive.h"
 
 namespace dkfac::nn::cpu {
 namespace {
@@ -21,103 +18,21 @@ using Desc = memory::desc;
 /// Shapes whose primitives are kept: training, evaluation and the last, smaller batch of each.
 constexpr std::size_t kMaxPlans = 4;
 
-Desc describe(memory::dims dims, memory::format_tag tag) {
-  return Desc(std::move(dims), memory::data_type::f32, tag);
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
-
-std::int64_t floats_in(std::size_t bytes) {
-  return static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
-}
-
-dnnl::primitive_attr user_scratchpad() {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attr;
-}
-
-/// A primitive with its arguments, whose memory is given before each execution.
-class Bound {
- public:
-  template <class Primitive>
-  static Bound make(const typename Primitive::primitive_desc& desc, const dnnl::engine& engine,
-                    std::initializer_list<std::pair<int, Desc>> arguments) {
-    Bound bound;
-    bound.primitive_ = Primitive(desc);
-    bound.scratch_floats_ = floats_in(desc.scratchpad_desc().get_size());
-    for (const auto& [id, memory_desc] : arguments) bound.add(id, memory_desc, engine);
-    bound.add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), engine);
-    return bound;
-  }
-  void set(int argument, ConstTensorView view) {
-    arguments_.at(argument).set_data_handle(const_cast<void*>(view.raw()));
-  }
-  void run(Context& ctx, dnnl::stream& stream) {
-    Scratch scratch(ctx);
-    if (scratch_floats_ > 0) set(DNNL_ARG_SCRATCHPAD, scratch.take(Shape{scratch_floats_}));
-    primitive_.execute(stream, arguments_);
-    stream.wait();
-  }
-
- private:
-  void add(int id, const Desc& desc, const dnnl::engine& engine) {
-    arguments_.emplace(id, memory(desc, engine, DNNL_MEMORY_NONE));
-  }
-  dnnl::primitive primitive_;
-  std::unordered_map<int, memory> arguments_;
-  std::int64_t scratch_floats_ = 0;
-};
-
-/// A weight tensor in the format a primitive asks for, and the reorder that fills or drains it.
-/// Nothing at all when that format is the plain one.
-class WeightCopy {
- public:
-  enum class Way { in, out };
-  WeightCopy(Context& ctx, const dnnl::engine& engine, const Desc& plain, const Desc& own,
-             Way way) {
-    if (plain == own) return;
-    const Desc& from = way == Way::in ? plain : own;
-    const Desc& to = way == Way::in ? own : plain;
-    const dnnl::reorder::primitive_desc desc(engine, from, engine, to, user_scratchpad());
-    reorder_ = Bound::make<dnnl::reorder>(desc, engine, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
-    storage_ = Tensor::empty(ctx, Shape{floats_in(own.get_size())});
-    bytes_ = static_cast<std::int64_t>(to.get_size());
-  }
-  [[nodiscard]] bool is_plain() const { return !storage_.is_set(); }
-  /// Where the primitive reads or writes when `plain` is the arena's tensor.
-  [[nodiscard]] ConstTensorView place(ConstTensorView plain) const {
-    return is_plain() ? plain : storage_.view();
-  }
-  void fill_from(Context& ctx, dnnl::stream& stream, ConstTensorView plain, ReorderCount& count) {
-    if (!is_plain()) run(ctx, stream, plain, storage_, count);
-  }
-  void drain_to(Context& ctx, dnnl::stream& stream, TensorView plain, ReorderCount& count) {
-    if (!is_plain()) run(ctx, stream, storage_, plain, count);
-  }
-
- private:
-  void run(Context& ctx, dnnl::stream& stream, ConstTensorView from, ConstTensorView to,
-           ReorderCount& count) {
-    reorder_.set(DNNL_ARG_FROM, from);
-    reorder_.set(DNNL_ARG_TO, to);
-    reorder_.run(ctx, stream);
-    ++count.reorders;
-    count.bytes += bytes_;
-  }
-  Bound reorder_;
-  Tensor storage_;
-  std::int64_t bytes_ = 0;
-};
 
 using Forward = dnnl::convolution_forward;
 using BackwardData = dnnl::convolution_backward_data;
 using BackwardWeights = dnnl::convolution_backward_weights;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
-/// [out,kh,kw,in/groups] in the order that oneDNN names dimensions: (groups,) out, in, kh, kw.
+/// f32 [out,kh,kw,in/groups] in the order that oneDNN names dimensions: (groups,) out, in, kh, kw.
 Desc plain_weight_of(const ConvShape& s) {
   const std::int64_t row = s.kernel_w * s.group_in(), one = s.patch();
   if (s.groups == 1) {
-    return describe({s.out, s.in, s.kernel_h, s.kernel_w}, memory::format_tag::ohwi);
+    return Desc({s.out, s.in, s.kernel_h, s.kernel_w}, memory::data_type::f32,
+                memory::format_tag::ohwi);
   }
   return Desc({s.groups, s.group_out(), s.group_in(), s.kernel_h, s.kernel_w},
               memory::data_type::f32, memory::dims{s.group_out() * one, one, 1, row, s.group_in()});
@@ -127,11 +42,12 @@ Desc plain_weight_of(const ConvShape& s) {
 /// left to the primitive.
 struct Descs {
   explicit Descs(const ConvShape& s)
-      : x(describe({s.n, s.in, s.h, s.w}, memory::format_tag::nhwc)),
-        y(describe({s.n, s.out, s.out_h, s.out_w}, memory::format_tag::nhwc)),
+      : x({s.n, s.in, s.h, s.w}, type_of(s.dtype), memory::format_tag::nhwc),
+        y({s.n, s.out, s.out_h, s.out_w}, type_of(s.dtype), memory::format_tag::nhwc),
         plain_weight(plain_weight_of(s)),
-        any_weight(describe(plain_weight.dims(), memory::format_tag::any)),
-        bias(s.bias ? describe({s.out}, memory::format_tag::x) : Desc()),
+        any_weight(plain_weight.dims(), type_of(s.dtype), memory::format_tag::any),
+        any_weight_grad(plain_weight.dims(), memory::data_type::f32, memory::format_tag::any),
+        bias(s.bias ? Desc({s.out}, memory::data_type::f32, memory::format_tag::x) : Desc()),
         stride{s.stride_h, s.stride_w},
         dilation{s.dilation_h - 1, s.dilation_w - 1},
         pad{s.pad_h, s.pad_w},
@@ -142,7 +58,7 @@ struct Descs {
     return {desc, user_scratchpad(), engine};
   }
   [[nodiscard]] BackwardWeights::primitive_desc backward_weights(const dnnl::engine& engine) const {
-    const BackwardWeights::desc desc(kDirect, x, any_weight, bias, y, stride, dilation, pad,
+    const BackwardWeights::desc desc(kDirect, x, any_weight_grad, bias, y, stride, dilation, pad,
                                      end_pad);
     return {desc, user_scratchpad(), engine, forward(engine)};
   }
@@ -150,7 +66,7 @@ struct Descs {
     const BackwardData::desc desc(kDirect, x, any_weight, y, stride, dilation, pad, end_pad);
     return {desc, user_scratchpad(), engine, forward(engine)};
   }
-  Desc x, y, plain_weight, any_weight, bias;
+  Desc x, y, plain_weight, any_weight, any_weight_grad, bias;
   memory::dims stride, dilation, pad, end_pad;  ///< oneDNN counts the pixels left out as dilation.
 };
 
@@ -214,9 +130,19 @@ struct Plan {
   std::optional<BackwardDataPass> backward_data;
 };
 
+/// Whether bf16 products are instructions of the processor; oneDNN would emulate them slowly.
+bool has_bf16() {
+  const unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
+  return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
+}
+
 class OnednnConv final : public ConvBackend {
  public:
   OnednnConv() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+
+  [[nodiscard]] bool takes(DType activations) const override {
+    return activations == DType::f32 || (activations == DType::bf16 && has_bf16());
+  }
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {

@@ -102,6 +102,10 @@ void scatter_patches(const ConvShape& s, const T* patches, T* dx) {
 
 class ReferenceConv final : public ConvBackend {
  public:
+  [[nodiscard]] bool takes(DType activations) const override {
+    return activations == DType::f64 || activations == DType::f32;
+  }
+
   void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
     if (!bias.empty()) repeat_row(bias, y);

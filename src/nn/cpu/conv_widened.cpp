@@ -1,0 +1,84 @@
+#include "dkfac/core/ops.h"
+
+#include "nn/cpu/conv_backend.h"
+#include "nn/dtype.h"
+
+namespace dkfac::nn::cpu {
+namespace {
+
+/// 16-bit activations through f32 memory: the numbers of the 16-bit format, without its speed.
+class WidenedConv final : public ConvBackend {
+ public:
+  explicit WidenedConv(ConvBackend& inner) : inner_(inner) {}
+
+  [[nodiscard]] bool takes(DType activations) const override {
+    return activations == DType::bf16 || activations == DType::f16;
+  }
+
+  void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
+               ConstTensorView bias, TensorView y) override {
+    Scratch scratch(ctx);
+    const TensorView wide = scratch.take(y.shape(), DType::f32);
+    inner_.forward(ctx, widened(shape), widen(ctx, scratch, x),
+                   rounded(ctx, scratch, weight, x.dtype()), bias, wide);
+    ops::cast(ctx, wide, y);
+  }
+
+  void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView dy,
+                        TensorView dweight, TensorView dbias) override {
+    Scratch scratch(ctx);
+    inner_.backward_weights(ctx, widened(shape), widen(ctx, scratch, x), widen(ctx, scratch, dy),
+                            dweight, dbias);
+  }
+
+  void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
+                     ConstTensorView weight, TensorView dx) override {
+    Scratch scratch(ctx);
+    const TensorView wide = scratch.take(dx.shape(), DType::f32);
+    inner_.backward_data(ctx, widened(shape), widen(ctx, scratch, dy),
+                         rounded(ctx, scratch, weight, dx.dtype()), wide);
+    ops::cast(ctx, wide, dx);
+  }
+
+ private:
+  static ConvShape widened(ConvShape shape) {
+    shape.dtype = DType::f32;
+    return shape;
+  }
+  static ConstTensorView widen(Context& ctx, Scratch& scratch, ConstTensorView x) {
+    const TensorView wide = scratch.take(x.shape(), DType::f32);
+    ops::cast(ctx, x, wide);
+    return wide;
+  }
+  static ConstTensorView rounded(Context& ctx, Scratch& scratch, ConstTensorView x, DType dtype) {
+    const TensorView narrow = scratch.take(x.shape(), dtype);
+    ops::cast(ctx, x, narrow);
+    return widen(ctx, scratch, narrow);
+  }
+
+  ConvBackend& inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner) {
+  return std::make_unique<WidenedConv>(inner);
+}
+
+ConvBackends::ConvBackends()
+    : reference_(make_reference_conv()),
+      fast_(make_onednn_conv()),
+      widened_reference_(make_widened_conv(*reference_)),
+      widened_fast_(fast_ ? make_widened_conv(*fast_) : nullptr) {}
+
+ConvBackend& ConvBackends::choose(const Context& ctx, DType activations) const {
+  const bool fast =
+      fast_ && ctx.backend() == Backend::fast && fast_->takes(compute_dtype(activations));
+  ConvBackend& wide = fast ? *fast_ : *reference_;
+  if (wide.takes(activations)) return wide;
+  return fast ? *widened_fast_ : *widened_reference_;
+}
+
+ReorderCount ConvBackends::reorders() const { return fast_ ? fast_->reorders() : ReorderCount{}; }
+
+}  // namespace dkfac::nn::cpu
