@@ -1,6 +1,7 @@
 #include "dkfac/nn/kfac_attach.h"
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
 namespace dkfac::nn {
@@ -58,11 +59,14 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
 
 }  // namespace
 
-OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer)
+OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer,
+                                         AttachOptions options)
     : model_(model), optimizer_(optimizer) {
   model.visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
-    const kfac::LayerParams params = params_of(layer);
+    kfac::LayerParams params = params_of(layer);
+    params.bias_lr = options.bias_lr;
+    params.bias_decay = options.bias_decay;
     const kfac::LayerSpec spec = spec_of(layer, params);
     const bool recorded = !std::holds_alternative<kfac::PlainSpec>(spec);
     entries_.emplace(&layer, Entry{optimizer_.add_layer(layer.name(), spec, params), recorded});
@@ -72,23 +76,36 @@ OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimize
 
 OptimizerAttachment::~OptimizerAttachment() { model_.set_observer(nullptr); }
 
+ConstTensorView OptimizerAttachment::widened(Scratch& scratch, ConstTensorView x) {
+  if (x.dtype() == DType::f64 || x.dtype() == DType::f32) return x;
+  const TensorView wide = scratch.take(x.shape(), DType::f32);
+  ops::cast(ctx_, x, wide);
+  return wide;
+}
+
 void OptimizerAttachment::on_forward(Layer& layer, ConstTensorView input) {
   if (!optimizer_.wants_statistics()) return;
   const Entry& entry = entries_.at(&layer);
-  if (entry.recorded) optimizer_.record_input(entry.id, input, Stream::cpu(), scale_);
+  if (!entry.recorded) return;
+  Scratch scratch(ctx_);
+  optimizer_.record_input(entry.id, widened(scratch, input), Stream::cpu(), scale_);
 }
 
 void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output) {
   if (!optimizer_.wants_statistics()) return;
   const Entry& entry = entries_.at(&layer);
-  if (entry.recorded) optimizer_.record_grad_output(entry.id, grad_output, Stream::cpu(), scale_);
+  if (!entry.recorded) return;
+  Scratch scratch(ctx_);
+  optimizer_.record_grad_output(entry.id, widened(scratch, grad_output), Stream::cpu(), scale_);
 }
 
 void OptimizerAttachment::on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
                                         ConstTensorView inv_std, ConstTensorView grad_output) {
   if (!optimizer_.wants_statistics()) return;
   const kfac::LayerId id = entries_.at(&layer).id;
-  optimizer_.record_batch_norm(id, x, mean, inv_std, grad_output, Stream::cpu(), scale_);
+  Scratch scratch(ctx_);
+  optimizer_.record_batch_norm(id, widened(scratch, x), mean, inv_std,
+                               widened(scratch, grad_output), Stream::cpu(), scale_);
 }
 
 void OptimizerAttachment::on_gradients(Layer& layer) {

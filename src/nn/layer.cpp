@@ -40,13 +40,10 @@ Shape Layer::trace(const Shape& input,
 }
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
-  const bool fits = tensor.is_set() && tensor.dtype() == dtype && tensor.numel() >= shape.numel();
-  if (!fits) {
-    held_bytes_ -= tensor.bytes();
-    tensor = Tensor::empty(ctx, shape, dtype);
-    held_bytes_ += tensor.bytes();
-  }
-  return TensorView(tensor.view().raw(), dtype, shape, tensor.view().device());
+  const std::size_t before = tensor.bytes();
+  const TensorView view = view_in(ctx, tensor, shape, dtype);
+  held_bytes_ += tensor.bytes() - before;
+  return view;
 }
 
 TensorView Layer::lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype) {

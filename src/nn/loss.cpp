@@ -7,30 +7,33 @@
 #include "dkfac/core/error.h"
 
 #include "nn/cpu/parallel.h"
+#include "nn/cpu/storage.h"
 #include "nn/dtype.h"
 
 namespace dkfac::nn {
 namespace {
 
-void check_arguments(ConstTensorView logits, std::span<const std::int32_t> labels, double smoothing,
-                     double scale, ConstTensorView grad) {
+void check_tensors(ConstTensorView logits, double scale, ConstTensorView grad) {
   DKFAC_CHECK(logits.ndim() == 2 && logits.is_contiguous(), "[softmax_cross_entropy] logits are ",
               logits.shape(), "; they must be [n, classes] without gaps");
   DKFAC_CHECK(logits.dim(1) > 0, "[softmax_cross_entropy] logits ", logits.shape(),
               " have no classes");
   DKFAC_CHECK(!logits.device().is_cuda(), "[softmax_cross_entropy] logits are on ", logits.device(),
               "; copy them to the host first");
-  DKFAC_CHECK(static_cast<std::int64_t>(labels.size()) == logits.dim(0),
-              "[softmax_cross_entropy] there are ", labels.size(), " labels for logits ",
-              logits.shape(), "; one per row is needed");
-  DKFAC_CHECK(smoothing >= 0 && smoothing <= 1, "[softmax_cross_entropy] smoothing is ", smoothing,
-              "; it must be in [0, 1]");
   DKFAC_CHECK(std::isfinite(scale), "[softmax_cross_entropy] scale is ", scale,
               "; it must be finite");
   DKFAC_CHECK(grad.empty() || (grad.shape() == logits.shape() && grad.dtype() == logits.dtype() &&
                                grad.is_contiguous() && !grad.device().is_cuda()),
               "[softmax_cross_entropy] grad is ", grad.dtype(), " ", grad.shape(), "; it must be ",
               logits.dtype(), " ", logits.shape(), " without gaps");
+}
+
+void check_labels(ConstTensorView logits, std::span<const std::int32_t> labels, double smoothing) {
+  DKFAC_CHECK(static_cast<std::int64_t>(labels.size()) == logits.dim(0),
+              "[softmax_cross_entropy] there are ", labels.size(), " labels for logits ",
+              logits.shape(), "; one per row is needed");
+  DKFAC_CHECK(smoothing >= 0 && smoothing <= 1, "[softmax_cross_entropy] smoothing is ", smoothing,
+              "; it must be in [0, 1]");
   for (std::size_t i = 0; i < labels.size(); ++i) {
     DKFAC_CHECK(labels[i] >= 0 && labels[i] < logits.dim(1), "[softmax_cross_entropy] label ",
                 labels[i], " of sample ", i, " is not in [0, ", logits.dim(1),
@@ -38,77 +41,96 @@ void check_arguments(ConstTensorView logits, std::span<const std::int32_t> label
   }
 }
 
+void check_targets(ConstTensorView logits, ConstTensorView targets) {
+  DKFAC_CHECK(
+      targets.shape() == logits.shape() && targets.is_contiguous() && !targets.device().is_cuda(),
+      "[softmax_cross_entropy] targets are ", targets.shape(), "; they must be ", logits.shape(),
+      " without gaps, in host memory");
+  for_dtype(targets.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const T* row = targets.data<T>();
+    for (std::int64_t i = 0; i < targets.dim(0); ++i, row += targets.dim(1)) {
+      constexpr double kTolerance = 1e-3;  // 16-bit sources round each entry.
+      double sum = 0, least = 0;
+      for (std::int64_t k = 0; k < targets.dim(1); ++k) {
+        sum += static_cast<double>(row[k]);
+        least = std::min(least, static_cast<double>(row[k]));
+      }
+      DKFAC_CHECK(least >= 0 && std::abs(sum - 1) <= kTolerance,
+                  "[softmax_cross_entropy] the targets of sample ", i, " sum to ", sum,
+                  " and the least is ", least, "; they must be >= 0 with sum 1");
+    }
+  });
+}
+
 /// Index of the first largest element; -1 when one of them is NaN.
 template <class T>
 std::int64_t first_largest(const T* x, std::int64_t count) {
   std::int64_t best = 0;
   for (std::int64_t k = 0; k < count; ++k) {
-    if (x[k] != x[k]) return -1;
-    if (x[k] > x[best]) best = k;
+    if (cpu::load(x[k]) != cpu::load(x[k])) return -1;
+    if (cpu::load(x[k]) > cpu::load(x[best])) best = k;
   }
   return best;
 }
 
-struct Sample {
-  double smoothing;
-  double scale;
-  std::int64_t classes;
+/// A label softened by smoothing. of(k): the target of class k.
+struct Smoothed {
+  std::int64_t label;
+  double hit, elsewhere;
+  [[nodiscard]] double of(std::int64_t k) const { return k == label ? hit : elsewhere; }
+};
+
+template <class S>
+struct Soft {
+  std::int64_t label;
+  const S* row;
+  [[nodiscard]] double of(std::int64_t k) const { return static_cast<double>(row[k]); }
 };
 
 /// Loss of one sample; its gradient goes to `grad` unless that is null.
-template <class T>
-double sample_loss(const Sample& s, const T* x, std::int64_t label, std::int64_t largest, T* grad) {
+template <class T, class Target>
+double sample_loss(const T* x, std::int64_t classes, const Target& target, std::int64_t largest,
+                   double scale, T* grad) {
   if (largest < 0) {
-    if (grad != nullptr) std::fill_n(grad, s.classes, std::numeric_limits<T>::quiet_NaN());
+    const auto nan = std::numeric_limits<cpu::Computed<T>>::quiet_NaN();
+    if (grad != nullptr) std::fill_n(grad, classes, cpu::store<T>(nan));
     return std::numeric_limits<double>::quiet_NaN();
   }
-  const auto top = static_cast<double>(x[largest]);
-  double sum = 0, shifted = 0;
-  for (std::int64_t k = 0; k < s.classes; ++k) {
-    const double z = static_cast<double>(x[k]) - top;
-    sum += std::exp(z);
-    shifted += z;
-  }
+  const auto value = [&](std::int64_t k) { return static_cast<double>(cpu::load(x[k])); };
+  const double top = value(largest);
+  double sum = 0;
+  for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(value(k) - top);
   const double log_sum = std::log(sum);
-  const auto classes = static_cast<double>(s.classes);
-  if (grad != nullptr) {
-    for (std::int64_t k = 0; k < s.classes; ++k) {
-      const double p = std::exp(static_cast<double>(x[k]) - top - log_sum);
-      const double target = (k == label ? 1.0 - s.smoothing : 0.0) + s.smoothing / classes;
-      grad[k] = static_cast<T>(s.scale * (p - target));
-    }
+  double loss = 0;
+  for (std::int64_t k = 0; k < classes; ++k) {
+    const double log_p = value(k) - top - log_sum, t = target.of(k);
+    if (t != 0) loss -= t * log_p;  // A logit of -infinity costs nothing where nothing is expected.
+    if (grad == nullptr) continue;
+    grad[k] = cpu::store<T>(static_cast<cpu::Computed<T>>(scale * (std::exp(log_p) - t)));
   }
-  const double of_label = log_sum - (static_cast<double>(x[label]) - top);
-  if (s.smoothing == 0.0) return of_label;  // A logit of -infinity elsewhere costs nothing then.
-  return (1.0 - s.smoothing) * of_label + s.smoothing * (log_sum - shifted / classes);
+  return loss;
 }
 
-}  // namespace
-
-LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
-                              std::span<const std::int32_t> labels, double smoothing, double scale,
-                              TensorView grad) {
-  check_arguments(logits, labels, smoothing, scale, grad);
-  const std::int64_t n = logits.dim(0);
+/// Losses of all samples. target(i) gives what sample i should be.
+template <class T, class MakeTarget>
+LossSum batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, double scale,
+                   TensorView grad) {
+  const std::int64_t n = logits.dim(0), classes = logits.dim(1);
   Scratch scratch(ctx);
   // Per sample first, summed in order afterwards: the same bits for any number of threads.
   double* losses = scratch.take(Shape{n}, DType::f64).data<double>();
   auto* correct = scratch.take(Shape{n}, DType::i32).data<std::int32_t>();
-  for_dtype(logits.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const Sample sample{smoothing, scale, logits.dim(1)};
-    const T* x = logits.data<T>();
-    T* dx = grad.empty() ? nullptr : grad.data<T>();
-    cpu::parallel_for(
-        n, cpu::grain_of(16 * sample.classes), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) {
-            const std::int64_t label = labels[static_cast<std::size_t>(i)];
-            const std::int64_t largest = first_largest(x + i * sample.classes, sample.classes);
-            correct[i] = largest == label ? 1 : 0;
-            losses[i] = sample_loss(sample, x + i * sample.classes, label, largest,
-                                    dx == nullptr ? nullptr : dx + i * sample.classes);
-          }
-        });
+  const T* x = logits.data<T>();
+  T* dx = grad.empty() ? nullptr : grad.data<T>();
+  cpu::parallel_for(n, cpu::grain_of(16 * classes), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto wanted = target(i);
+      const std::int64_t largest = first_largest(x + i * classes, classes);
+      correct[i] = largest == wanted.label ? 1 : 0;
+      losses[i] = sample_loss(x + i * classes, classes, wanted, largest, scale,
+                              dx == nullptr ? nullptr : dx + i * classes);
+    }
   });
   LossSum total;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -116,6 +138,40 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
     total.correct += correct[i];
   }
   return total;
+}
+
+}  // namespace
+
+LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
+                              std::span<const std::int32_t> labels, double smoothing, double scale,
+                              TensorView grad) {
+  check_tensors(logits, scale, grad);
+  check_labels(logits, labels, smoothing);
+  const double elsewhere = smoothing / static_cast<double>(logits.dim(1));
+  const auto target = [&](std::int64_t i) {
+    return Smoothed{labels[static_cast<std::size_t>(i)], 1.0 - smoothing + elsewhere, elsewhere};
+  };
+  return cpu::for_storage(logits.dtype(), [&](auto t) {
+    return batch_loss<decltype(t)>(ctx, logits, target, scale, grad);
+  });
+}
+
+LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
+                              double scale, TensorView grad) {
+  check_tensors(logits, scale, grad);
+  check_targets(logits, targets);
+  const std::int64_t classes = logits.dim(1);
+  return for_dtype(targets.dtype(), [&](auto s) {
+    using S = decltype(s);
+    const S* rows = targets.data<S>();
+    const auto target = [&](std::int64_t i) {
+      const S* row = rows + i * classes;
+      return Soft<S>{first_largest(row, classes), row};
+    };
+    return cpu::for_storage(logits.dtype(), [&](auto t) {
+      return batch_loss<decltype(t)>(ctx, logits, target, scale, grad);
+    });
+  });
 }
 
 }  // namespace dkfac::nn

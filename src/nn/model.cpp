@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 
 #include "nn/binding.h"
 #include "nn/cpu/elementwise.h"
+#include "nn/dtype.h"
+#include "nn/workspace.h"
 
 namespace dkfac::nn {
 namespace {
@@ -24,14 +27,28 @@ Shape batch_shape(std::int64_t n, const Shape& sample) {
   return Shape(std::span(dims).first(static_cast<std::size_t>(sample.ndim()) + 1));
 }
 
+ConstTensorView cast_into(Context& ctx, ConstTensorView x, Tensor& memory, DType dtype) {
+  const TensorView y = view_in(ctx, memory, x.shape(), dtype);
+  ops::cast(ctx, x, y);
+  return y;
+}
+
 }  // namespace
 
 Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape input, DType dtype,
-             std::uint64_t seed)
-    : name_(std::move(name)), root_(std::move(root)), input_(input), dtype_(dtype) {
+             std::uint64_t seed, std::optional<DType> compute)
+    : name_(std::move(name)),
+      root_(std::move(root)),
+      workspace_(std::make_unique<Workspace>()),
+      input_(input),
+      dtype_(dtype),
+      compute_(compute.value_or(dtype)) {
   DKFAC_CHECK(root_ != nullptr, "[model] '", name_, "' has no layers; pass a root");
   DKFAC_CHECK(dtype == DType::f64 || dtype == DType::f32, "[model] '", name_, "' is ", dtype,
               "; it must be f64 or f32");
+  DKFAC_CHECK(compute_ != DType::i32 && compute_dtype(compute_) == dtype, "[model] '", name_,
+              "' of dtype ", dtype, " cannot compute in ", compute_,
+              "; f64 goes with f64, f32 with f32, bf16 or f16");
   root_->set_name("");
   const Shape output = root_->output_shape(batch_shape(1, input_));
   DKFAC_CHECK(output.ndim() == 2, "[model] '", name_, "' gives ", output, " for a sample ", input_,
@@ -43,19 +60,39 @@ Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape 
   buffers_ = Tensor::zeros(ctx, Shape{sizes.buffers}, dtype);
   bind(*root_, values_, gradients_, buffers_);
   initialize_all(*root_, seed);
+  visit([&](Layer& layer) { layer.set_workspace(workspace_.get()); });
 }
 
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
 ConstTensorView Model::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  DKFAC_CHECK(x.dtype() == dtype_, "[model] '", name_, "' computes in ", dtype_,
+  DKFAC_CHECK(x.dtype() == dtype_ || x.dtype() == compute_, "[model] '", name_, "' takes ", dtype_,
               " but the input is ", x.dtype(), "; cast it first");
   DKFAC_CHECK(x.ndim() >= 1 && x.shape() == batch_shape(x.dim(0), input_), "[model] '", name_,
               "' takes samples of ", input_, " but the input is ", x.shape(),
               "; make them equal behind the batch");
-  return root_->forward(ctx, x, mode);
+  workspace_->release_all();
+  if (x.dtype() != compute_) x = cast_into(ctx, x, cast_input_, compute_);
+  const ConstTensorView logits = root_->forward(ctx, x, mode);
+  return compute_ == dtype_ ? logits : cast_into(ctx, logits, logits_, dtype_);
 }
 
 void Model::backward(Context& ctx, ConstTensorView grad_logits) {
+  DKFAC_CHECK(grad_logits.dtype() == dtype_, "[model] '", name_, "' takes ", dtype_,
+              " but the gradient of the logits is ", grad_logits.dtype(), "; cast it first");
+  workspace_->release_all();
+  if (compute_ != dtype_) grad_logits = cast_into(ctx, grad_logits, cast_grad_, compute_);
   root_->backward(ctx, grad_logits, InputGrad::skipped);
+}
+
+std::size_t Model::allocated_bytes() const {
+  std::size_t total = values_.bytes() + gradients_.bytes() + buffers_.bytes() +
+                      workspace_->bytes() + cast_input_.bytes() + cast_grad_.bytes() +
+                      logits_.bytes();
+  root_->visit([&](Layer& layer) { total += layer.held_bytes(); });
+  return total;
 }
 
 void Model::set_observer(LayerObserver* observer) {
@@ -68,8 +105,9 @@ void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) cons
 
 std::string Model::summary() const {
   std::ostringstream out;
-  out << name_ << ": " << dtype_ << ", samples " << input_ << ", " << parameter_count()
-      << " parameters\n";
+  out << name_ << ": " << dtype_;
+  if (compute_ != dtype_) out << " computing in " << compute_;
+  out << ", samples " << input_ << ", " << parameter_count() << " parameters\n";
   trace([&](const Layer& layer, const Shape& shape) {
     std::int64_t count = 0;
     for (const Parameter& p : layer.parameters()) count += p.shape.numel();

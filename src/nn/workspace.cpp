@@ -4,6 +4,15 @@
 
 namespace dkfac::nn {
 
+TensorView view_in(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
+  const bool fits = tensor.is_set() && tensor.dtype() == dtype && tensor.numel() >= shape.numel();
+  if (!fits) {
+    tensor = Tensor();  // First given back: the two need not exist side by side.
+    tensor = Tensor::empty(ctx, shape, dtype);
+  }
+  return TensorView(tensor.view().raw(), dtype, shape, tensor.view().device());
+}
+
 TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   Block* fits = nullptr;
@@ -17,7 +26,7 @@ TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
   if (fits == nullptr) {
     fits = largest != nullptr ? largest : &blocks_.emplace_back();
     const std::size_t unit = size_of(DType::f64), units = (bytes + unit - 1) / unit;
-    fits->memory = Tensor();  // First given back: the two need not exist side by side.
+    fits->memory = Tensor();
     fits->memory =
         Tensor::empty(ctx, Shape{static_cast<std::int64_t>(units == 0 ? 1 : units)}, DType::f64);
   }

@@ -9,6 +9,10 @@
 
 namespace dkfac::nn {
 
+/// A view of this shape over the memory of `tensor`, which is allocated anew only when it is too
+/// small or of another dtype.
+[[nodiscard]] TensorView view_in(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
+
 /// Memory that the layers of a model share for what lives shortly: gradients of activations, and
 /// activations in evaluation. Blocks are counted by their users; the first step makes them, later
 /// ones of the same shapes find them again. Views of other memory are ignored.

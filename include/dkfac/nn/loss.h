@@ -15,12 +15,19 @@ struct LossSum {
 };
 
 /// Softmax cross-entropy with label smoothing a: the sample's loss is
-/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f32 or f64; labels in
+/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f64, f32, bf16 or
+/// f16; labels in
 /// [0, classes). grad[n,classes] = scale * d loss / d logits; an empty grad is not computed.
 /// Computed with the maximum subtracted, so large logits do not overflow. Throws InvalidArgument
 /// for a label out of range.
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
                               std::span<const std::int32_t> labels, double smoothing, double scale,
                               TensorView grad);
+
+/// The same with a distribution per sample, as mixup makes them: sum_k t_k * (-log p_k). targets:
+/// [n,classes], f64 or f32, each row >= 0 with sum 1; the sample's label is its largest (the first
+/// of equals). Throws InvalidArgument for a row that is no distribution.
+LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
+                              double scale, TensorView grad);
 
 }  // namespace dkfac::nn

@@ -21,22 +21,31 @@ struct NamedTensor {
 };
 
 /// A network: a tree of layers whose parameters live in one arena, whose gradients live in a second
-/// and whose buffers live in a third, each contiguous and in forward order.
+/// and whose buffers live in a third, each contiguous and in forward order. Its layers share the
+/// memory of activation gradients, and in evaluation of activations.
 class Model {
  public:
   /// `input` is the shape of one sample, [h,w,c] or [features]. Initial values depend on the seed
-  /// and the layer's place only. Throws InvalidArgument when the shapes do not fit together.
+  /// and the layer's place only. `compute`: of the activations and their gradients, dtype itself or
+  /// for f32 also bf16 or f16 (mixed precision: parameters, their gradients, statistics and sums
+  /// stay f32). Throws InvalidArgument when the shapes do not fit together.
   Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape input, DType dtype,
-        std::uint64_t seed);
+        std::uint64_t seed, std::optional<DType> compute = {});
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
 
-  /// x: [n, input...] of dtype(). Returns logits [n, classes].
+  /// x: [n, input...] of dtype() or compute(). Returns logits [n, classes] of dtype(), valid until
+  /// the next pass.
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
+  /// grad_logits: of dtype(). Overwrites gradients().
   void backward(Context& ctx, ConstTensorView grad_logits);
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] DType compute() const { return compute_; }
   [[nodiscard]] const Shape& input() const { return input_; }
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }  ///< Classes.
   [[nodiscard]] std::int64_t parameter_count() const { return values_.numel(); }
@@ -50,16 +59,22 @@ class Model {
   [[nodiscard]] NamedTensor tensor(std::string_view name);
   /// Calls f(layer, output shape for one sample) on the leaves in forward order.
   void trace(const std::function<void(const Layer&, const Shape&)>& f) const;
+  [[nodiscard]] const Layer& root() const { return *root_; }
+  /// Bytes that the model holds now: arenas, activations and gradients. Not counted: what oneDNN
+  /// keeps for itself and the scratch memory of the context.
+  [[nodiscard]] std::size_t allocated_bytes() const;
   /// One line per layer: name, description, output shape, parameters.
   [[nodiscard]] std::string summary() const;
 
  private:
   std::string name_;
   std::unique_ptr<Layer> root_;
+  std::unique_ptr<Workspace> workspace_;
   Shape input_;
-  DType dtype_;
+  DType dtype_, compute_;
   std::int64_t outputs_ = 0;
   Tensor values_, gradients_, buffers_;
+  Tensor cast_input_, cast_grad_, logits_;  ///< When compute() is not dtype().
 };
 
 /// Floating-point operations of the convolutions and linear layers for one sample, two per
@@ -104,6 +119,7 @@ struct ModelOptions {
   std::int64_t classes = 10;
   std::int64_t batch_norm_groups = 1;  ///< Ghost groups of every BatchNorm.
   DType dtype = DType::f32;
+  std::optional<DType> compute{};  ///< Of activations: bf16 or f16 for dtype f32; not set: dtype.
   std::uint64_t seed = 1;
   std::int64_t width = 0;            ///< Channels of a ResNet's first stage; 0: as published.
   std::optional<WeightInit> init{};  ///< Not set: uniform for ResNet-9, he_normal otherwise.

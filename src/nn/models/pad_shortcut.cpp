@@ -52,7 +52,7 @@ ConstTensorView PadShortcut::forward(Context& ctx, ConstTensorView x, Mode mode)
   trained_ = mode == Mode::train;
   input_shape_ = x.shape();
   dtype_ = x.dtype();
-  const TensorView y = ensure(ctx, output_, shape, x.dtype());
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   const std::size_t size = size_of(x.dtype());
   const std::size_t from_bytes = static_cast<std::size_t>(in_) * size;
   const std::size_t to_bytes = static_cast<std::size_t>(out_) * size;
@@ -72,7 +72,7 @@ ConstTensorView PadShortcut::backward(Context& ctx, ConstTensorView grad_output,
   const Shape shape = trained_ ? output_shape(input_shape_) : Shape{};
   check_grad("pad_shortcut", *this, trained_, grad_output, shape, dtype_);
   if (need == InputGrad::skipped) return {};
-  const TensorView dx = ensure(ctx, input_grad_, input_shape_, dtype_);
+  const TensorView dx = lend(ctx, input_grad_, input_shape_, dtype_);
   const std::size_t size = size_of(dtype_);
   const std::size_t to_bytes = static_cast<std::size_t>(in_) * size;
   const std::size_t from_bytes = static_cast<std::size_t>(out_) * size;

@@ -54,7 +54,7 @@ std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
   const Entry& entry = find(options.name);
   check_options(options);
   auto model = std::make_unique<Model>(ctx, options.name, entry.make(options), options.input,
-                                       options.dtype, options.seed);
+                                       options.dtype, options.seed, options.compute);
   initialize_weights(*model, options.init.value_or(entry.init), options);
   return model;
 }
