@@ -3,7 +3,6 @@
 
 #include "nn/checks.h"
 #include "nn/cpu/conv_backend.h"
-#include "nn/cpu/elementwise.h"
 
 namespace dkfac::nn {
 
@@ -13,9 +12,7 @@ struct Linear::Plan {
 
 namespace {
 
-bool is_16_bit(ConstTensorView x) { return x.dtype() == DType::bf16 || x.dtype() == DType::f16; }
-
-/// Rows in 16 bits are the pixels of one image, the weights a kernel of one pixel.
+/// The rows are the pixels of one image, the weights a kernel of one pixel.
 cpu::ConvShape pixels(const Linear& layer, ConstTensorView rows) {
   return {.n = 1,
           .h = rows.dim(0),
@@ -70,59 +67,33 @@ ConstTensorView Linear::forward(Context& ctx, ConstTensorView x, Mode mode) {
   if (mode == Mode::train && observer_ != nullptr) observer_->on_forward(*this, rows);
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  multiply(ctx, rows, y);
+  if (y.numel() == 0) return y;
+  plan_->backends.choose(ctx, x.dtype())
+      .forward(ctx, pixels(*this, rows), image_of(rows), kernel_of(parameters_[0].value),
+               bias_ ? parameters_[1].value : TensorView{}, image_of(y));
   return y;
-}
-
-void Linear::multiply(Context& ctx, ConstTensorView x, TensorView y) {
-  const ConstTensorView weight = parameters_[0].value;
-  const ConstTensorView bias = bias_ ? parameters_[1].value : TensorView{};
-  if (!is_16_bit(x)) {
-    // The product is added to rows that hold the bias already: no second pass over y.
-    if (bias_) cpu::repeat_row(bias, y);
-    ops::gemm(ctx, ops::Trans::no, ops::Trans::yes, 1.0, x, weight, bias_ ? 1.0 : 0.0, y);
-  } else if (y.numel() > 0) {
-    plan_->backends.choose(ctx, x.dtype())
-        .forward(ctx, pixels(*this, x), image_of(x), kernel_of(weight), bias, image_of(y));
-  }
-}
-
-void Linear::compute_gradients(Context& ctx, ConstTensorView grad_output) {
-  const TensorView weight = parameters_[0].grad;
-  const TensorView bias = bias_ ? parameters_[1].grad : TensorView{};
-  if (!is_16_bit(grad_output)) {
-    ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1.0, grad_output, input_, 0.0, weight);
-    if (bias_) ops::col_sum(ctx, 1.0, grad_output, 0.0, bias);
-  } else if (grad_output.numel() > 0) {
-    plan_->backends.choose(ctx, input_.dtype())
-        .backward_weights(ctx, pixels(*this, input_), image_of(input_), image_of(grad_output),
-                          kernel_of(weight), bias);
-  } else {
-    for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
-  }
-}
-
-void Linear::compute_input_grad(Context& ctx, ConstTensorView grad_output, TensorView dx) {
-  const ConstTensorView weight = parameters_[0].value;
-  if (!is_16_bit(grad_output)) {
-    ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1.0, grad_output, weight, 0.0, dx);
-  } else if (grad_output.numel() > 0) {
-    plan_->backends.choose(ctx, dx.dtype())
-        .backward_data(ctx, pixels(*this, dx), image_of(grad_output), kernel_of(weight),
-                       image_of(dx));
-  }
 }
 
 ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   const std::int64_t n = input_.empty() ? 0 : input_.dim(0);
   check_grad("linear", *this, !input_.empty(), grad_output, Shape{n, out_}, input_.dtype());
   if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
-  compute_gradients(ctx, grad_output);
+  cpu::ConvBackend& backend = plan_->backends.choose(ctx, input_.dtype());
+  if (n > 0) {
+    backend.backward_weights(ctx, pixels(*this, input_), image_of(input_), image_of(grad_output),
+                             kernel_of(parameters_[0].grad),
+                             bias_ ? parameters_[1].grad : TensorView{});
+  } else {
+    for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
+  }
   if (observer_ != nullptr) observer_->on_gradients(*this);
 
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  compute_input_grad(ctx, grad_output, dx);
+  if (n > 0) {
+    backend.backward_data(ctx, pixels(*this, input_), image_of(grad_output),
+                          kernel_of(parameters_[0].value), image_of(dx));
+  }
   return dx.reshape(input_shape_);
 }
 

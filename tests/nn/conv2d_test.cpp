@@ -56,6 +56,18 @@ TEST(Conv2d, CountsReordersAndTheyAreTheSameEveryStep) {
   }
 }
 
+TEST(Conv2d, PointsReorderOnlyTheWeightsOfAForwardPassOverManyPixels) {
+  Context ctx;
+  for (const std::int64_t size : {4, 40}) {
+    Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions::square(1, {.bias = false}));
+    const Tensor x = random_tensor(ctx, Shape{1, size, size, 16}, DType::f32, 1);
+    const Tensor dy = random_tensor(ctx, Shape{1, size, size, 32}, DType::f32, 2);
+    conv->forward(ctx, x, Mode::train);
+    conv->backward(ctx, dy, InputGrad::needed);
+    EXPECT_LE(conv->reorders().reorders, size == 4 ? 0 : 1);
+  }
+}
+
 TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
   Context ctx(Device::cpu(), {.backend = Backend::reference});
   Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad_h = 1, .pad_w = 1});

@@ -23,16 +23,13 @@ class Linear final : public Layer {
   [[nodiscard]] bool has_bias() const { return bias_; }
 
  private:
-  struct Plan;  ///< Backend state for 16-bit activations.
+  struct Plan;  ///< Backend state, as of Conv2d.
   std::int64_t in_, out_;
   bool bias_;
   Shape input_shape_;
   ConstTensorView input_;  ///< [n,in]
   Tensor output_, input_grad_;
   std::unique_ptr<Plan> plan_;
-  void multiply(Context& ctx, ConstTensorView x, TensorView y);
-  void compute_gradients(Context& ctx, ConstTensorView grad_output);
-  void compute_input_grad(Context& ctx, ConstTensorView grad_output, TensorView dx);
 };
 
 /// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].

@@ -7,6 +7,7 @@
 #include "dkfac/core/threads.h"
 
 #include "nn/cpu/conv_backend.h"
+#include "nn/cpu/conv_points.h"
 #include "nn/cpu/conv_primitive.h"
 
 namespace dkfac::nn::cpu {
@@ -136,6 +137,16 @@ bool has_bf16() {
   return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
 }
 
+/// oneDNN's gradients of 1x1 kernels lose a fifth on plain activations, its matrix products
+/// nothing.
+bool prefers_products(const ConvShape& s) { return s.dtype == DType::f32 && is_pointwise(s); }
+
+/// Its forward pass wins, but for few pixels less than what the reorder of the weights costs.
+bool prefers_plain_weights(const ConvShape& s) {
+  constexpr std::int64_t kPixelsWorthAReorder = 1024;
+  return prefers_products(s) && s.n * s.out_h * s.out_w < kPixelsWorthAReorder;
+}
+
 class OnednnConv final : public ConvBackend {
  public:
   OnednnConv() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
@@ -146,6 +157,7 @@ class OnednnConv final : public ConvBackend {
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
+    if (prefers_plain_weights(shape)) return pointwise_forward(ctx, shape, x, weight, bias, y);
     guard([&] {
       Plan& p = plan(ctx, shape);
       p.serial = ++serial_;
@@ -161,6 +173,9 @@ class OnednnConv final : public ConvBackend {
 
   void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView dy,
                         TensorView dweight, TensorView dbias) override {
+    if (prefers_products(shape)) {
+      return pointwise_backward_weights(ctx, shape, x, dy, dweight, dbias);
+    }
     guard([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_weights) {
@@ -178,6 +193,7 @@ class OnednnConv final : public ConvBackend {
 
   void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                      ConstTensorView weight, TensorView dx) override {
+    if (prefers_products(shape)) return pointwise_backward_data(ctx, shape, dy, weight, dx);
     guard([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_data) {

@@ -3,6 +3,7 @@
 #include "dkfac/core/ops.h"
 
 #include "nn/cpu/conv_backend.h"
+#include "nn/cpu/conv_points.h"
 #include "nn/cpu/elementwise.h"
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
@@ -108,6 +109,7 @@ class ReferenceConv final : public ConvBackend {
 
   void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
+    if (is_pointwise(s)) return pointwise_forward(ctx, s, x, weight, bias, y);
     if (!bias.empty()) repeat_row(bias, y);
     for_panels(ctx, s, x.dtype(),
                [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
@@ -119,6 +121,7 @@ class ReferenceConv final : public ConvBackend {
 
   void backward_weights(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView dy,
                         TensorView dweight, TensorView dbias) override {
+    if (is_pointwise(s)) return pointwise_backward_weights(ctx, s, x, dy, dweight, dbias);
     for_panels(ctx, s, x.dtype(),
                [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
                  gather_patches(ctx, s, x, first, images, g, patches);
@@ -130,6 +133,7 @@ class ReferenceConv final : public ConvBackend {
 
   void backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy, ConstTensorView weight,
                      TensorView dx) override {
+    if (is_pointwise(s)) return pointwise_backward_data(ctx, s, dy, weight, dx);
     ops::fill(ctx, dx, 0.0);
     for_panels(
         ctx, s, dy.dtype(),
