@@ -78,6 +78,8 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
   if (!metrics_)
     throw IoError(fmt::format("[run folder] cannot write '{}'; check permissions",
                               (folder_ / "metrics.jsonl").string()));
+  remove_event_files(folder_);  // Of the run that this one replaces.
+  events_.emplace(folder_);
 }
 
 void RunFolder::add_line(const std::string& json) {
@@ -87,10 +89,14 @@ void RunFolder::add_line(const std::string& json) {
                               (folder_ / "metrics.jsonl").string()));
 }
 
-void RunFolder::add_step(const StepRecord& record) { add_line(step_json(record)); }
+void RunFolder::add_step(const StepRecord& record) {
+  add_line(step_json(record));
+  app::add_step(*events_, record);
+}
 
 void RunFolder::add_epoch(const RunResult& result) {
   add_line(epoch_json(result.epochs.back()));
+  app::add_epoch(*events_, result.epochs.back());
   write_file(folder_ / "result.json", to_json(result));
 }
 

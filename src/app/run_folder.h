@@ -2,11 +2,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "dkfac/app/config.h"
 #include "dkfac/app/result.h"
 #include "dkfac/app/trainer.h"
+
+#include "app/tensorboard.h"
 
 namespace dkfac::app {
 
@@ -21,13 +24,14 @@ void make_folder(const std::filesystem::path& folder, IfExists if_exists,
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);
 
-/// The files of one run: config.toml, command.txt, metrics.jsonl, result.json, report.html.
+/// The files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
+/// result.json, report.html.
 class RunFolder {
  public:
   RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
             const std::string& command_line);
 
-  void add_step(const StepRecord& record);  ///< A line in metrics.jsonl.
+  void add_step(const StepRecord& record);  ///< A line in metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Its last epoch, and result.json.
   void finish(const RunResult& result);     ///< result.json and report.html.
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
@@ -37,6 +41,7 @@ class RunFolder {
 
   std::filesystem::path folder_;
   std::ofstream metrics_;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace dkfac::app
