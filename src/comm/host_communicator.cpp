@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "comm/backoff.h"
-
 namespace dkfac::comm {
 
 namespace {
@@ -52,9 +50,7 @@ void HostCommunicator::settle_before(const HostQueue& queue) {
 void HostCommunicator::run(std::unique_ptr<HostTask> task) {
   settle_before(*inline_queue_);
   last_queue_ = inline_queue_;
-  const HostQueue::Ticket ticket = inline_queue_->submit(std::move(task));
-  Backoff backoff;
-  while (!inline_queue_->done(ticket)) backoff.step([&] { inline_queue_->progress(); });
+  inline_queue_->wait(inline_queue_->submit(std::move(task)));
 }
 
 void HostCommunicator::submit(HostCall call, const Stream& stream) {

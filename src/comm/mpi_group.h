@@ -9,49 +9,45 @@
 
 #include <mpi.h>
 
-#include "dkfac/comm/communicator.h"
+#include "comm/peer_group.h"
 
 namespace dkfac::comm {
 
-/// The MPI state of one communicator: two private duplicates (data; checks and failure notices),
-/// the failure if there is one, and scratch memory that is kept between collectives.
-class MpiGroup {
+/// Peers over MPI: two private duplicates (data; checks and failure notices) of a communicator, of
+/// which the group may be a part, and the failure if there is one.
+class MpiGroup final : public PeerGroup {
  public:
-  /// Collective over `comm`; fails after options.timeout_s.
-  static std::shared_ptr<MpiGroup> duplicate(MPI_Comm comm, const Options& options,
-                                             std::shared_ptr<MpiGroup> parent);
-  ~MpiGroup();
+  /// All ranks of `comm`. Collective over it; fails after options.timeout_s.
+  static std::shared_ptr<MpiGroup> duplicate(MPI_Comm comm, const Options& options);
+  ~MpiGroup() override;
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return size_; }
-  [[nodiscard]] MPI_Comm data() const { return data_; }
-  [[nodiscard]] MPI_Comm checks() const { return checks_; }
-  /// Message tag of phase 0, 1 or 2 of a call.
-  [[nodiscard]] int tag(std::uint64_t sequence, int phase) const;
-
-  [[nodiscard]] bool failed() const { return !failure().empty(); }
-  /// Looks for a peer's failure notice, then throws the failure of this group or of one above.
-  void throw_if_failed();
-  /// Keeps the first failure and tells the peers, without waiting for them.
-  void fail(std::string_view text) noexcept;
-
-  /// At least `bytes` of memory for the running collective; there is one at a time.
-  [[nodiscard]] std::byte* scratch(std::size_t bytes);
+  [[nodiscard]] std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
+                                                  int phase) override;
+  /// Over the same duplicates, with message tags of its own: nothing is asked of MPI.
+  [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
+                                                    const Options& options) override;
+  [[nodiscard]] bool failed() const override { return !failure().empty(); }
+  void throw_if_failed() override;
+  void fail(std::string_view text) noexcept override;
 
  private:
   MpiGroup() = default;
+  void copy(MPI_Comm comm, const Options& options);
   void look_for_notice();
   [[nodiscard]] const std::string& failure() const;
   void send_notice() noexcept;
+  [[nodiscard]] int notice_tag() const;
+  [[nodiscard]] int tag(std::uint64_t sequence, int phase) const;
 
   MPI_Comm data_ = MPI_COMM_NULL;
   MPI_Comm checks_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
+  std::vector<int> ranks_;  ///< Of the members in data_ and checks_.
   int tag_limit_ = 0;
+  int id_ = 0;  ///< Of the group among all that share the duplicates; sets their messages apart.
+  bool busy_ = false;  ///< Requests of this group or one below it may never have ended.
   std::string failure_;
-  std::vector<std::byte> scratch_;
   std::shared_ptr<MpiGroup> parent_;
 };
 

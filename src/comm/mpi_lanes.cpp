@@ -19,43 +19,40 @@ std::size_t slot_of(std::int64_t piece) { return static_cast<std::size_t>(piece)
 MpiLanes::~MpiLanes() {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (lanes_[i / kSlots].way == MpiLane::Way::receive) MPI_Cancel(&requests_[i]);
+    if (lanes_[i / kSlots].way == Lane::Way::receive) MPI_Cancel(&requests_[i]);
     MPI_Request_free(&requests_[i]);
   }
 }
 
-std::size_t MpiLanes::add(const MpiLane& lane) {
-  lanes_.push_back(lane);
+void MpiLanes::start() {
+  arrived_.resize(lanes_.size());
   requests_.resize(lanes_.size() * kSlots, MPI_REQUEST_NULL);
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
-  return lanes_.size() - 1;
-}
-
-void MpiLanes::start() {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    MpiLane& lane = lanes_[i];
+    Lane& lane = lanes_[i];
     const std::int64_t last = std::min({lane.allowed, lane.pieces(), lane.done + kPiecesInFlight});
     for (; lane.started < last; ++lane.started) {
       const std::int64_t k = lane.started;
       MPI_Request* request = &requests_[i * kSlots + slot_of(k)];
       const auto bytes = static_cast<int>(lane.bytes_of(k));
-      const bool sends = lane.way == MpiLane::Way::send;
-      check_mpi(
-          sends ? MPI_Isend(lane.memory_of(k), bytes, MPI_BYTE, lane.peer, tag_, comm_, request)
-                : MPI_Irecv(lane.memory_of(k), bytes, MPI_BYTE, lane.peer, tag_, comm_, request),
-          sends ? "MPI_Isend" : "MPI_Irecv");
+      const bool sends = lane.way == Lane::Way::send;
+      const int peer = ranks_[static_cast<std::size_t>(lane.peer)];
+      check_mpi(sends ? MPI_Isend(lane.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request)
+                      : MPI_Irecv(lane.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request),
+                sends ? "MPI_Isend" : "MPI_Irecv");
     }
   }
 }
 
 void MpiLanes::finish(std::size_t request, const MPI_Status& status) {
-  MpiLane& lane = lanes_[request / kSlots];
+  Lane& lane = lanes_[request / kSlots];
+  Arrived& arrived = arrived_[request / kSlots];
   const std::size_t slot = request % kSlots;
   // The slot's piece is the only one of [done, done + kPiecesInFlight) that lives there.
   std::int64_t piece = lane.done;
   while (slot_of(piece) != slot) ++piece;
-  if (lane.way == MpiLane::Way::receive) {
+  if (lane.way == Lane::Way::receive) {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     if (bytes != lane.bytes_of(piece)) {
@@ -65,9 +62,9 @@ void MpiLanes::finish(std::size_t request, const MPI_Status& status) {
                                      "Check::full names them"));
     }
   }
-  lane.arrived[slot] = true;
-  while (lane.done < lane.started && lane.arrived[slot_of(lane.done)])
-    lane.arrived[slot_of(lane.done++)] = false;
+  arrived[slot] = true;
+  while (lane.done < lane.started && arrived[slot_of(lane.done)])
+    arrived[slot_of(lane.done++)] = false;
 }
 
 bool MpiLanes::collect() {
@@ -95,27 +92,9 @@ bool MpiLanes::advance() {
   return complete();
 }
 
-bool MpiLanes::complete() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const MpiLane& l) { return l.complete(); });
-}
-
 bool MpiLanes::busy() const {
   return std::any_of(requests_.begin(), requests_.end(),
                      [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
-}
-
-std::vector<int> MpiLanes::missing() const {
-  const auto peers = [this](auto&& wanted) {
-    std::vector<int> ranks;
-    for (const MpiLane& lane : lanes_)
-      if (!lane.complete() && wanted(lane)) ranks.push_back(lane.peer);
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    return ranks;
-  };
-  const auto silent = peers(
-      [](const MpiLane& lane) { return lane.way == MpiLane::Way::receive && lane.done == 0; });
-  return silent.empty() ? peers([](const MpiLane&) { return true; }) : silent;
 }
 
 }  // namespace dkfac::comm

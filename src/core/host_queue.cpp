@@ -1,8 +1,8 @@
 #include "dkfac/core/host_queue.h"
 
-#include <thread>
 #include <utility>
 
+#include "dkfac/core/backoff.h"
 #include "dkfac/core/error.h"
 
 namespace dkfac {
@@ -35,11 +35,8 @@ void HostQueue::wait(Ticket ticket) {
   DKFAC_CHECK(ticket <= submitted_, "[host_queue] wait for ticket ", ticket, "; only ", submitted_,
               " were submitted");
   if (error_) std::rethrow_exception(error_);
-  while (!done(ticket)) {
-    const Ticket before = completed_;
-    progress();
-    if (completed_ == before) std::this_thread::yield();
-  }
+  Backoff backoff;
+  while (!done(ticket)) backoff.step([this] { progress(); });
 }
 
 void HostQueue::cancel() noexcept {

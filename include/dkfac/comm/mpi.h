@@ -14,7 +14,7 @@ namespace dkfac::comm {
 /// which is compared here.
 ///
 /// MPI works only inside its calls, so a collective on a host queue moves only while progress() or
-/// a wait is running. Nothing blocks without a time limit but split(), once all ranks have come.
+/// a wait is running. Nothing blocks without a time limit.
 ///
 /// After a failure MPI may still write to the buffers of the collectives that were under way, and
 /// finalising may hang: keep the buffers, and end the process (World::terminate).

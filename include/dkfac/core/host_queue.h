@@ -31,7 +31,7 @@ class HostQueue : public std::enable_shared_from_this<HostQueue> {
 
   Ticket submit(std::unique_ptr<HostTask> task);  ///< Does not run it.
   bool progress();           ///< Advances once; true when nothing is left. Never blocks.
-  void wait(Ticket ticket);  ///< Advances until the ticket is done, yielding the core in between.
+  void wait(Ticket ticket);  ///< Advances until the ticket is done, pausing as Backoff does.
   void drain() { wait(submitted_); }
   /// Drops unfinished tasks, which counts as a failure; nothing happens when there are none.
   void cancel() noexcept;

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-namespace dkfac::comm {
+namespace dkfac {
 
 /// Pause between two polls of a wait: none at first, then offering the core, and after a while
 /// without any work short sleeps. A rank that sleeps is woken promptly where ranks outnumber cores;
@@ -35,4 +35,4 @@ class Backoff {
   Clock::time_point idle_since_;
 };
 
-}  // namespace dkfac::comm
+}  // namespace dkfac

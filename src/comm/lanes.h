@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace dkfac::comm {
+
+/// Pieces of a lane that may be under way at once: two, so that the next one is ready while one is
+/// being finished.
+inline constexpr std::int64_t kPiecesInFlight = 2;
+
+/// A run of bytes to or from one peer, cut into pieces that start and complete in order.
+struct Lane {
+  enum class Way : std::uint8_t { send, receive };
+  enum class Memory : std::uint8_t {
+    whole,  ///< `memory` holds all the bytes.
+    ring    ///< `memory` holds kPiecesInFlight pieces; piece k lies at k modulo that.
+  };
+  Way way = Way::send;
+  Memory kind = Memory::whole;
+  bool announced = false;  ///< A message is sent even if there are no bytes. As the other side has.
+  int peer = 0;
+  std::byte* memory = nullptr;  ///< Only read when sending.
+  std::int64_t bytes = 0;
+  std::int64_t piece = 0;    ///< Bytes of every piece but the last; the same on both sides.
+  std::int64_t allowed = 0;  ///< Only this many pieces may start; the owner raises it.
+  std::int64_t started = 0, done = 0;
+
+  [[nodiscard]] std::int64_t pieces() const {
+    return bytes == 0 && announced ? 1 : (bytes + piece - 1) / piece;
+  }
+  [[nodiscard]] std::int64_t bytes_of(std::int64_t k) const {
+    return k + 1 < pieces() ? piece : bytes - k * piece;
+  }
+  [[nodiscard]] std::byte* memory_of(std::int64_t k) const {
+    return memory + (kind == Memory::ring ? k % kPiecesInFlight : k) * piece;
+  }
+  [[nodiscard]] bool complete() const { return done == pieces(); }
+};
+
+/// The lanes of one phase of a collective, over some network. At most one lane in each direction
+/// between two ranks.
+class Lanes {
+ public:
+  virtual ~Lanes() = default;
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  /// Index of the lane. All lanes are added before the first advance().
+  std::size_t add(const Lane& lane) {
+    lanes_.push_back(lane);
+    return lanes_.size() - 1;
+  }
+  [[nodiscard]] Lane& operator[](std::size_t i) { return lanes_[i]; }
+  [[nodiscard]] std::size_t size() const { return lanes_.size(); }
+
+  /// Starts what may start and collects what is done; true when every lane is complete. Never
+  /// blocks. Throws CommError when the network does, or when a message is not what was expected.
+  virtual bool advance() = 0;
+  /// Memory of the lanes may still be read or written if they are destroyed now.
+  [[nodiscard]] virtual bool busy() const = 0;
+
+  [[nodiscard]] bool complete() const;
+  /// Peers from which nothing came yet, or if there are none, peers of incomplete lanes.
+  [[nodiscard]] std::vector<int> missing() const;
+
+ protected:
+  Lanes() = default;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace dkfac::comm
