@@ -11,9 +11,11 @@ void add_run(Table& t) {
   t.integer("run.seed", DKFAC_FIELD(run.seed), at_least(0),
             "initial weights and order of the samples");
   t.integer("run.epochs", DKFAC_FIELD(run.epochs), at_least(1), "passes over the training data");
-  t.choice<DType>("run.precision", DKFAC_FIELD(run.precision),
-                  {{"f32", DType::f32}, {"f64", DType::f64}},
-                  "type of weights, activations, factors");
+  t.choice<DType>(
+      "run.precision", DKFAC_FIELD(run.precision),
+      {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+      "type of activations and their gradients; with 16 bits, weights and factors are "
+      "f32");
   t.integer("run.threads", DKFAC_FIELD(run.threads), between(0, 4096),
             "OpenMP threads per rank; 0: this rank's share of the cores");
   t.integer("run.eval_batch", DKFAC_FIELD(run.eval_batch), between(1, 1 << 24),

@@ -54,7 +54,7 @@ kfac::KfacOptions kfac_options(const Config& config) {
   const OptimizerConfig& c = config.optimizer;
   kfac::KfacOptions options;
   options.curvature = c.curvature;
-  options.curvature.dtype = config.run.precision;
+  options.curvature.dtype = master_type(config);
   options.curvature.loss_reduction = kfac::LossReduction::global_mean;
   options.curvature.overlap = c.overlap;
   options.curvature.bucket_bytes = c.bucket_bytes;
@@ -150,6 +150,15 @@ void validate(const Config& config) {
   comm_options(config).validate();
 }
 
+DType master_type(const Config& config) noexcept {
+  return config.run.precision == DType::f64 ? DType::f64 : DType::f32;
+}
+
+nn::AttachOptions attach_options(const Config& config) {
+  return {.bias_lr = config.optimizer.bias_lr_scale,
+          .bias_decay = config.optimizer.bias_decay_scale};
+}
+
 comm::Options comm_options(const Config& config) {
   comm::Options options;
   options.timeout_s = config.run.comm_timeout_s;
@@ -183,7 +192,8 @@ nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, in
   options.input = Shape{data.height, data.width, data.channels};
   options.classes = data.classes;
   options.batch_norm_groups = std::max<std::int64_t>(1, groups / ranks);
-  options.dtype = config.run.precision;
+  options.dtype = master_type(config);
+  options.compute = config.run.precision;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
   options.width = model.width;
   options.init = model.init;

@@ -69,7 +69,7 @@ std::string plan_text(const Config& config, const nn::DataSplits& data, int rank
     Context ctx;
     const auto model = nn::make_model(ctx, model_options(config, data.train, ranks));
     const auto optimizer = make_optimizer(config, std::move(comm), {});
-    const nn::OptimizerAttachment attachment(*model, *optimizer);
+    const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
     optimizer->prepare();
     if (speaks) text = optimizer->describe();
   });

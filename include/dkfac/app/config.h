@@ -13,6 +13,7 @@
 #include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/augment.h"
 #include "dkfac/nn/data.h"
+#include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loader.h"
 #include "dkfac/nn/model.h"
 
@@ -134,6 +135,9 @@ enum class Comments : std::uint8_t { none, help };
 // --- what the library wants to know -----------------------------------------------------------
 
 [[nodiscard]] std::string_view name_of(OptimizerType type) noexcept;
+/// Type of weights, gradients and statistics: f32 where the run computes in 16 bits.
+[[nodiscard]] DType master_type(const Config& config) noexcept;
+[[nodiscard]] nn::AttachOptions attach_options(const Config& config);
 [[nodiscard]] comm::Options comm_options(const Config& config);
 [[nodiscard]] nn::DataSource data_source(const Config& config);
 /// Options of the model for data of this shape. Throws InvalidArgument when the BatchNorm groups

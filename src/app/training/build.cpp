@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/version.h"
+#include "dkfac/nn/whitening.h"
 
 #include "app/agreement.h"
 #include "app/training/all_ranks.h"
@@ -22,7 +23,12 @@ void compare_ranks(TrainState& s) {
   });
 }
 
-void make_loaders(TrainState& s) {
+void set_whitening(TrainState& s, const nn::Normalization& normalization) {
+  if (!nn::has_whitening(*s.model)) return;
+  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(s.ctx, s.data.train, normalization));
+}
+
+void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
   s.steps_per_epoch = nn::batches_per_epoch(sampler);
@@ -30,8 +36,7 @@ void make_loaders(TrainState& s) {
                                       .global_batch = s.config.run.eval_batch,
                                       .shuffle = false,
                                       .drop_last = false};
-  const nn::Normalization normalization = nn::normalization_of(s.data.train);
-  const DType dtype = s.config.run.precision;
+  const DType dtype = master_type(s.config);
   constexpr int kPrefetch = 2;
   s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype, kPrefetch,
                    s.config.augment);
@@ -41,9 +46,11 @@ void make_loaders(TrainState& s) {
 void build(TrainState& s) {
   s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
-  make_loaders(s);
+  const nn::Normalization normalization = nn::normalization_of(s.data.train);
+  set_whitening(s, normalization);
+  make_loaders(s, normalization);
   s.optimizer = make_optimizer(s.config, s.comm, {.threads = s.config.run.threads});
-  s.attachment.emplace(*s.model, *s.optimizer);
+  s.attachment.emplace(*s.model, *s.optimizer, attach_options(s.config));
   s.timed.emplace(*s.attachment);
   s.model->set_observer(&*s.timed);
   s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
@@ -74,6 +81,10 @@ void build_training(TrainState& s) {
   enter(s, "setup");
   together(*s.comm, s.position, [&] { build(s); });
   on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
+  // The optimizer gives all ranks the same parameters; whitening filters are buffers.
+  if (s.comm->size() == 1 || s.model->buffers().numel() == 0) return;
+  s.comm->broadcast(s.model->buffers(), 0, s.ctx.stream(), "model buffers");
+  s.ctx.stream().synchronize();
 }
 
 }  // namespace dkfac::app
