@@ -5,19 +5,31 @@
 namespace dkfac::nn {
 namespace {
 
+/// Which options a model takes.
+enum class Family : std::uint8_t { plain, resnet, resnet9 };
+
 struct Entry {
   const char* name;
+  Family family;
   std::unique_ptr<Layer> (*make)(const ModelOptions&);
-  WeightInit init = WeightInit::he_normal;
 };
-constexpr Entry kModels[] = {{"mlp", make_mlp},
-                             {"lenet-bn", make_lenet_bn},
-                             {"resnet9", make_resnet9, WeightInit::uniform},
-                             {"resnet9-plain", make_resnet9_plain, WeightInit::uniform},
-                             {"resnet18", make_resnet18},
-                             {"resnet20", make_resnet20},
-                             {"resnet32", make_resnet32},
-                             {"resnet50", make_resnet50}};
+constexpr Entry kModels[] = {{"mlp", Family::plain, make_mlp},
+                             {"lenet-bn", Family::plain, make_lenet_bn},
+                             {"resnet9", Family::resnet9, make_resnet9},
+                             {"resnet9-plain", Family::resnet9, make_resnet9_plain},
+                             {"resnet18", Family::resnet, make_resnet18},
+                             {"resnet20", Family::resnet, make_resnet20},
+                             {"resnet32", Family::resnet, make_resnet32},
+                             {"resnet50", Family::resnet, make_resnet50}};
+
+WeightInit preset_init(Family family) {
+  return family == Family::resnet9 ? WeightInit::uniform : WeightInit::he_normal;
+}
+
+bool any_set(const ResNet9Options& o) {
+  return o.whitening || o.pool_before_activation || o.frozen_bn_scale || o.celu_alpha ||
+         o.logit_scale;
+}
 
 std::string known_names() {
   std::string text;
@@ -33,12 +45,19 @@ const Entry& find(const std::string& name) {
                                        "'; choose one of: ", known_names()));
 }
 
-void check_options(const ModelOptions& options) {
+/// An option that a model would ignore is a mistake.
+void check_options(Family family, const ModelOptions& options) {
   DKFAC_CHECK(options.classes > 0, "[make_model] classes is ", options.classes, "; it must be > 0");
   DKFAC_CHECK(options.width >= 0, "[make_model] width is ", options.width,
               "; it must be > 0, or 0 for the published one");
   DKFAC_CHECK(!options.classifier_stddev || *options.classifier_stddev > 0,
               "[make_model] classifier_stddev is ", *options.classifier_stddev, "; it must be > 0");
+  DKFAC_CHECK(options.width == 0 || family != Family::plain, "[make_model] ", options.name,
+              " has no width to set; leave it out");
+  DKFAC_CHECK(!options.zero_gamma || family == Family::resnet, "[make_model] ", options.name,
+              " has no BatchNorm at the end of a residual branch for zero_gamma; leave it out");
+  DKFAC_CHECK(!any_set(options.resnet9) || family == Family::resnet9, "[make_model] ", options.name,
+              " has none of the switches of ResNet-9; leave them out");
 }
 
 }  // namespace
@@ -52,10 +71,10 @@ void check_image(const ModelOptions& options, std::int64_t least) {
 
 std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
   const Entry& entry = find(options.name);
-  check_options(options);
+  check_options(entry.family, options);
   auto model = std::make_unique<Model>(ctx, options.name, entry.make(options), options.input,
                                        options.dtype, options.seed, options.compute);
-  initialize_weights(*model, options.init.value_or(entry.init), options);
+  initialize_weights(*model, options.init.value_or(preset_init(entry.family)), options);
   return model;
 }
 

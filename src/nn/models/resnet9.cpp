@@ -73,8 +73,6 @@ void add_stem(Sequential& net, std::int64_t channels, std::int64_t width, bool w
 
 std::unique_ptr<Layer> make(const ModelOptions& options, const Switches& preset) {
   check_image(options, 8);
-  DKFAC_CHECK(!options.zero_gamma, "[make_model] zero_gamma does not fit ", options.name,
-              ", whose blocks have their activation before the sum; leave it out");
   constexpr std::int64_t kWidth = 64;
   const std::int64_t width = options.width > 0 ? options.width : kWidth;
   const Switches s = resolve(options.resnet9, preset);
