@@ -60,6 +60,7 @@ const Case kCases[] = {
      {.kernel_h = 1, .kernel_w = 1, .stride_h = 3, .stride_w = 2}},
     {"points_many", 3, 24, 20, 16, 32, square(1, {})},
     {"points_many_strided", 5, 31, 33, 8, 16, square(1, {.stride = 2})},
+    {"large_weights", 3, 2, 3, 256, 128, square(3, {.pad = 1})},
     {"points_padded", 2, 4, 4, 8, 8, square(1, {.pad = 1})},
     {"lenet", 2, 12, 12, 1, 6, square(5, {.pad = 2})},
     {"channels16", 2, 8, 8, 16, 32, square(3, {.pad = 1})},

@@ -137,14 +137,19 @@ bool has_bf16() {
   return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
 }
 
+/// Few pixels and large weights: reordering the weights, or walking them, costs more than patches.
+bool prefers_plain_weights(const ConvShape& s) {
+  constexpr std::int64_t kFewPixels = 256, kFewPoints = 1024, kLargeWeights = std::int64_t{1} << 18;
+  if (s.dtype != DType::f32 || s.groups != 1) return false;
+  const std::int64_t pixels = s.n * s.out_h * s.out_w;
+  if (is_pointwise(s)) return pixels < kFewPoints;
+  return pixels < kFewPixels && s.out * s.patch() >= kLargeWeights;
+}
+
 /// oneDNN's gradients of 1x1 kernels lose a fifth on plain activations, its matrix products
 /// nothing.
-bool prefers_products(const ConvShape& s) { return s.dtype == DType::f32 && is_pointwise(s); }
-
-/// Its forward pass wins, but for few pixels less than what the reorder of the weights costs.
-bool prefers_plain_weights(const ConvShape& s) {
-  constexpr std::int64_t kPixelsWorthAReorder = 1024;
-  return prefers_products(s) && s.n * s.out_h * s.out_w < kPixelsWorthAReorder;
+bool prefers_products(const ConvShape& s) {
+  return prefers_plain_weights(s) || (s.dtype == DType::f32 && is_pointwise(s));
 }
 
 class OnednnConv final : public ConvBackend {
@@ -157,7 +162,7 @@ class OnednnConv final : public ConvBackend {
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
-    if (prefers_plain_weights(shape)) return pointwise_forward(ctx, shape, x, weight, bias, y);
+    if (prefers_plain_weights(shape)) return products_->forward(ctx, shape, x, weight, bias, y);
     guard([&] {
       Plan& p = plan(ctx, shape);
       p.serial = ++serial_;
@@ -174,7 +179,7 @@ class OnednnConv final : public ConvBackend {
   void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView dy,
                         TensorView dweight, TensorView dbias) override {
     if (prefers_products(shape)) {
-      return pointwise_backward_weights(ctx, shape, x, dy, dweight, dbias);
+      return products_->backward_weights(ctx, shape, x, dy, dweight, dbias);
     }
     guard([&] {
       Plan& p = plan(ctx, shape);
@@ -193,7 +198,7 @@ class OnednnConv final : public ConvBackend {
 
   void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                      ConstTensorView weight, TensorView dx) override {
-    if (prefers_products(shape)) return pointwise_backward_data(ctx, shape, dy, weight, dx);
+    if (prefers_products(shape)) return products_->backward_data(ctx, shape, dy, weight, dx);
     guard([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_data) {
@@ -238,6 +243,7 @@ class OnednnConv final : public ConvBackend {
     return *plans_.emplace_back(std::move(made));
   }
 
+  std::unique_ptr<ConvBackend> products_ = make_reference_conv();
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<std::unique_ptr<Plan>> plans_;

@@ -13,8 +13,8 @@ namespace {
 
 using ops::Trans;
 
-/// Patches held at once; a panel is as many whole images as fit, at least one.
-constexpr std::int64_t kPanelElements = std::int64_t{1} << 18;
+/// Patches held at once; a panel is as many whole images as fit, but enough rows for a product.
+constexpr std::int64_t kPanelElements = std::int64_t{1} << 18, kPanelRows = 256;
 
 /// Of one group.
 ops::PatchSpec patches_of(const ConvShape& s, std::int64_t images) {
@@ -39,8 +39,9 @@ ops::PatchSpec patches_of(const ConvShape& s, std::int64_t images) {
 template <class Body>
 void for_panels(Context& ctx, const ConvShape& s, DType dtype, Body&& body) {
   const std::int64_t rows = s.out_h * s.out_w;
-  const std::int64_t most = std::clamp<std::int64_t>(
-      kPanelElements / std::max<std::int64_t>(rows * s.patch(), 1), 1, s.n);
+  const std::int64_t fitting = kPanelElements / std::max<std::int64_t>(rows * s.patch(), 1);
+  const std::int64_t least = (kPanelRows + rows - 1) / rows;
+  const std::int64_t most = std::clamp<std::int64_t>(std::max(fitting, least), 1, s.n);
   Scratch scratch(ctx);
   const TensorView patches = scratch.take(Shape{most * rows, s.patch()}, dtype);
   for (std::int64_t first = 0; first < s.n; first += most) {
