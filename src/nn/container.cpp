@@ -16,7 +16,9 @@ std::string join(const std::string& path, const std::string& child) {
 
 /// The BatchNorm2d in which the layer ends, when that applies no activation itself.
 BatchNorm2d* free_last_norm(Layer* layer) {
-  while (const auto* sequence = dynamic_cast<Sequential*>(layer)) layer = sequence->last();
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer)) {
+    layer = sequence->children().empty() ? nullptr : sequence->children().back().second.get();
+  }
   auto* norm = dynamic_cast<BatchNorm2d*>(layer);
   const bool free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
   return free ? norm : nullptr;

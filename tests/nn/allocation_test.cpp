@@ -8,6 +8,7 @@
 #include "dkfac/nn/model.h"
 
 #include "nn/nn_support.h"
+#include "nn/residual_net.h"
 
 namespace {
 
@@ -55,26 +56,31 @@ struct Use {
   std::int64_t allocations = 0, largest = 0, growths = 0;
 };
 
-/// Steps of lenet-bn and of its evaluation on another batch size; the last one is measured.
-Use steady_step(Backend backend, DType dtype) {
-  Context ctx(Device::cpu(), {.backend = backend});
-  const auto model = make_model(ctx, {.name = "lenet-bn", .dtype = dtype});
-  const Tensor x = random_tensor(ctx, Shape{12, 28, 28, 1}, dtype, 1);
+/// Steps of a model and of its evaluation on another batch size; the last one is measured.
+Use steady_step(Context& ctx, Model& model) {
+  const Shape& s = model.input();
+  const Tensor x = random_tensor(ctx, Shape{12, s[0], s[1], s[2]}, model.dtype(), 1);
   const ConstTensorView few = x.view().slice(0, 0, 5);
   const std::vector<std::int32_t> labels(12, 3);
-  Tensor grad = Tensor::empty(ctx, Shape{12, 10}, dtype);
+  Tensor grad = Tensor::empty(ctx, Shape{12, 10}, model.dtype());
   std::int64_t growths = 0;
   for (int step = 0; step < 4; ++step) {
     growths = ctx.scratch_growths();
     allocations = largest = 0;
     counting = step == 3;
-    const ConstTensorView logits = model->forward(ctx, x, Mode::train);
+    const ConstTensorView logits = model.forward(ctx, x, Mode::train);
     softmax_cross_entropy(ctx, logits, labels, 0.1, 1, grad);
-    model->backward(ctx, grad);
-    model->forward(ctx, few, Mode::eval);
+    model.backward(ctx, grad);
+    model.forward(ctx, few, Mode::eval);
     counting = false;
   }
   return {allocations, largest, ctx.scratch_growths() - growths};
+}
+
+Use steady_step(Backend backend, DType dtype) {
+  Context ctx(Device::cpu(), {.backend = backend});
+  const auto model = make_model(ctx, {.name = "lenet-bn", .dtype = dtype});
+  return steady_step(ctx, *model);
 }
 
 TEST(SteadyStep, AllocatesNothingOnTheReferenceBackend) {
@@ -92,6 +98,20 @@ TEST(SteadyStep, AllocatesNoTensorsOnTheFastBackend) {
     const Use use = steady_step(Backend::fast, dtype);
     EXPECT_LT(use.largest, 4096);
     EXPECT_EQ(use.growths, 0);
+  }
+}
+
+TEST(SteadyStep, AllocatesNothingInFusedResidualBlocksAndIn16Bits) {
+  for (const std::optional<DType> compute :
+       {std::optional<DType>{}, std::optional(DType::bf16), std::optional(DType::f16)}) {
+    for (const Backend backend : {Backend::reference, Backend::fast}) {
+      Context ctx(Device::cpu(), {.backend = backend});
+      const auto model = residual_net(ctx, DType::f32, compute);
+      const Use use = steady_step(ctx, *model);
+      // Lists of arguments, as above.
+      EXPECT_LT(use.largest, backend == Backend::fast ? 4096 : 1) << compute.value_or(DType::f32);
+      EXPECT_EQ(use.growths, 0);
+    }
   }
 }
 

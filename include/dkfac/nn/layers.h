@@ -217,6 +217,7 @@ class Pool2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
   PoolKind kind_;
@@ -233,6 +234,7 @@ class GlobalPool final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
   PoolKind kind_;
@@ -257,10 +259,8 @@ class Sequential final : public Layer {
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
   void set_name(const std::string& path) override;
-  /// The last child, null when there is none.
-  [[nodiscard]] Layer* last() const {
-    return children_.empty() ? nullptr : children_.back().second.get();
-  }
+  /// Names and layers, in forward order.
+  [[nodiscard]] const auto& children() const { return children_; }
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
@@ -286,6 +286,11 @@ class Residual final : public Layer {
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
   void set_name(const std::string& path) override;
+  [[nodiscard]] const Layer& body() const { return *body_; }
+  [[nodiscard]] const Layer* shortcut() const { return shortcut_.get(); }  ///< Null: identity.
+  [[nodiscard]] const ResidualOptions& options() const { return options_; }
+  /// Sum and activation happen in the body's last BatchNorm2d.
+  [[nodiscard]] bool sums_in_body() const { return norm_ != nullptr; }
 
  private:
   std::unique_ptr<Layer> body_, shortcut_;

@@ -49,6 +49,7 @@ class Model {
   [[nodiscard]] const Shape& input() const { return input_; }
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }  ///< Classes.
   [[nodiscard]] std::int64_t parameter_count() const { return values_.numel(); }
+  [[nodiscard]] std::int64_t buffer_count() const { return buffers_.numel(); }
   [[nodiscard]] TensorView parameters() { return values_; }  ///< [parameter_count]
   [[nodiscard]] TensorView gradients() { return gradients_; }
   [[nodiscard]] TensorView buffers() { return buffers_; }

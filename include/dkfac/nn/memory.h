@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "dkfac/nn/model.h"
+
+namespace dkfac::nn {
+
+/// Bytes that one pass over a batch needs, on paper: from the shapes alone.
+struct MemoryPlan {
+  std::size_t parameters = 0, gradients = 0, buffers = 0;
+  std::size_t activations = 0;  ///< Kept for backward; in evaluation what pooling keeps anyway.
+  std::size_t workspace = 0;    ///< Gradients (or activations in evaluation) that live at once.
+  std::size_t casts = 0;        ///< Input, logits and their gradient between dtype and compute.
+  std::size_t scratch = 0;      ///< Estimate: reordered weights, partial sums.
+  std::size_t input = 0;        ///< The caller's batch.
+
+  /// What Model::allocated_bytes() comes to after such passes, batch sizes below this included.
+  [[nodiscard]] std::size_t held() const {
+    return parameters + gradients + buffers + activations + workspace + casts;
+  }
+  [[nodiscard]] std::size_t total() const { return held() + scratch + input; }
+};
+
+/// Training: forward and backward. An observer that wants the statistics of a BatchNorm2d with an
+/// activation makes the workspace larger by one activation gradient; optimizers count their own.
+[[nodiscard]] MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode);
+
+/// One line per item and the total, in MiB.
+[[nodiscard]] std::string describe(const MemoryPlan& plan);
+
+}  // namespace dkfac::nn

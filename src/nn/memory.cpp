@@ -1,0 +1,196 @@
+#include "dkfac/nn/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/layers.h"
+
+namespace dkfac::nn {
+namespace {
+
+Shape with_batch(std::int64_t n, const Shape& sample) {
+  std::array<std::int64_t, kMaxDims> dims{n};
+  for (int i = 0; i < sample.ndim(); ++i) dims[static_cast<std::size_t>(i) + 1] = sample[i];
+  return Shape(std::span(dims).first(static_cast<std::size_t>(sample.ndim()) + 1));
+}
+
+/// Walks over the layers as forward() and backward() do and notes what they hold.
+class Walk {
+ public:
+  explicit Walk(DType compute) : compute_(compute) {}
+
+  [[nodiscard]] std::size_t bytes(const Shape& shape) const {
+    return static_cast<std::size_t>(shape.numel()) * size_of(compute_);
+  }
+
+  void train_forward(const Layer& layer, const Shape& input) {
+    const Shape output = layer.output_shape(input);
+    if (const auto* sequence = dynamic_cast<const Sequential*>(&layer)) {
+      const std::vector<Shape> shapes = shapes_of(*sequence, input);
+      for (std::size_t i = 0; i + 1 < shapes.size(); ++i) {
+        train_forward(*sequence->children()[i].second, shapes[i]);
+      }
+    } else if (const auto* block = dynamic_cast<const Residual*>(&layer)) {
+      train_forward(block->body(), input);
+      if (block->shortcut() != nullptr) train_forward(*block->shortcut(), input);
+      if (!block->sums_in_body()) kept += bytes(output);
+    } else {
+      kept += bytes(output) + always_kept(layer, output);
+    }
+  }
+
+  void eval_forward(const Layer& layer, const Shape& input) {
+    const Shape output = layer.output_shape(input);
+    if (const auto* sequence = dynamic_cast<const Sequential*>(&layer)) {
+      const std::vector<Shape> shapes = shapes_of(*sequence, input);
+      for (std::size_t i = 0; i + 1 < shapes.size(); ++i) {
+        eval_forward(*sequence->children()[i].second, shapes[i]);
+        if (i > 0) give_back(bytes(shapes[i]));
+      }
+    } else if (const auto* block = dynamic_cast<const Residual*>(&layer)) {
+      // Body, shortcut and, where the body does not add, the sum live side by side.
+      if (block->shortcut() != nullptr) eval_forward(*block->shortcut(), input);
+      eval_forward(block->body(), input);
+      if (!block->sums_in_body()) {
+        take(bytes(output));
+        give_back(bytes(output));
+      }
+      if (block->shortcut() != nullptr) give_back(bytes(output));
+    } else {
+      kept += always_kept(layer, output);
+      take(bytes(output));
+    }
+  }
+
+  /// Leaves the gradient of the input taken, if it is needed.
+  void backward(const Layer& layer, const Shape& input, InputGrad need) {
+    if (const auto* sequence = dynamic_cast<const Sequential*>(&layer)) {
+      const std::vector<Shape> shapes = shapes_of(*sequence, input);
+      for (std::size_t i = shapes.size() - 1; i-- > 0;) {
+        backward(*sequence->children()[i].second, shapes[i], i == 0 ? need : InputGrad::needed);
+        if (i + 2 < shapes.size()) give_back(bytes(shapes[i + 1]));
+      }
+    } else if (const auto* block = dynamic_cast<const Residual*>(&layer)) {
+      block_backward(*block, input, need);
+    } else if (need == InputGrad::needed) {
+      take(bytes(input));
+    }
+  }
+
+  std::size_t kept = 0;
+  std::size_t peak = 0;
+
+ private:
+  void take(std::size_t size) { peak = std::max(peak, live_ += size); }
+  void give_back(std::size_t size) { live_ -= size; }
+
+  /// Shapes before, between and behind the children.
+  static std::vector<Shape> shapes_of(const Sequential& sequence, const Shape& input) {
+    std::vector<Shape> shapes{input};
+    for (const auto& [name, child] : sequence.children()) {
+      shapes.push_back(child->output_shape(shapes.back()));
+    }
+    return shapes;
+  }
+
+  void block_backward(const Residual& block, const Shape& input, InputGrad need) {
+    const bool masks = block.options().activation.kind != ActivationKind::none;
+    const std::size_t masked = masks ? bytes(block.output_shape(input)) : 0;
+    take(masked);
+    backward(block.body(), input, need);
+    if (block.shortcut() != nullptr) backward(*block.shortcut(), input, need);
+    if (need == InputGrad::needed) {
+      take(bytes(input));
+      give_back(bytes(input) * (block.shortcut() != nullptr ? 2 : 1));
+    }
+    give_back(masked);
+  }
+
+  /// Besides the output, in evaluation too.
+  static std::size_t always_kept(const Layer& layer, const Shape& output) {
+    const auto* pool = dynamic_cast<const Pool2d*>(&layer);
+    const auto* global = dynamic_cast<const GlobalPool*>(&layer);
+    const bool has_places = (pool != nullptr && pool->kind() == PoolKind::max) ||
+                            (global != nullptr && global->kind() == PoolKind::max);
+    return has_places ? static_cast<std::size_t>(output.numel()) * size_of(DType::i32) : 0;
+  }
+
+  DType compute_;
+  std::size_t live_ = 0;
+};
+
+/// Weights of all convolutions in the order a library wants them, forward and backward, and the
+/// partial sums of the largest normalisation.
+std::size_t scratch_bytes(const Model& model, std::int64_t batch) {
+  constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
+  std::size_t weights = 0, sums = 0;
+  model.trace([&](const Layer& layer, const Shape& output) {
+    if (dynamic_cast<const Conv2d*>(&layer) != nullptr && !layer.parameters().empty()) {
+      const auto count = static_cast<std::size_t>(layer.parameters()[0].shape.numel());
+      weights += 2 * count * size_of(model.compute());
+    }
+    if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
+      const std::int64_t chunks = batch * output.numel() / kElementsPerSum + norm->options().groups;
+      const std::int64_t width = std::max<std::int64_t>(norm->channels(), 64);
+      sums = std::max(sums, static_cast<std::size_t>(2 * chunks * width) * sizeof(double));
+    }
+  });
+  return weights + sums;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
+  DKFAC_CHECK(batch > 0, "[plan_memory] batch is ", batch, "; it must be > 0");
+  const Shape input = with_batch(batch, model.input());
+  const std::size_t element = size_of(model.dtype());
+  MemoryPlan plan;
+  plan.parameters = static_cast<std::size_t>(model.parameter_count()) * element;
+  plan.gradients = plan.parameters;
+  plan.buffers = static_cast<std::size_t>(model.buffer_count()) * element;
+  plan.input = static_cast<std::size_t>(input.numel()) * element;
+  plan.scratch = scratch_bytes(model, batch);
+
+  Walk walk(model.compute());
+  if (mode == Mode::train) {
+    walk.train_forward(model.root(), input);
+    walk.backward(model.root(), input, InputGrad::skipped);
+  } else {
+    walk.eval_forward(model.root(), input);
+  }
+  plan.activations = walk.kept;
+  plan.workspace = walk.peak;
+  if (model.compute() != model.dtype()) {
+    const auto logits = static_cast<std::size_t>(batch * model.outputs());
+    plan.casts = walk.bytes(input) + logits * element +
+                 (mode == Mode::train ? logits * size_of(model.compute()) : 0);
+  }
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan) {
+  const std::pair<const char*, std::size_t> items[] = {{"parameters", plan.parameters},
+                                                       {"gradients", plan.gradients},
+                                                       {"buffers", plan.buffers},
+                                                       {"activations", plan.activations},
+                                                       {"workspace", plan.workspace},
+                                                       {"casts", plan.casts},
+                                                       {"scratch (estimate)", plan.scratch},
+                                                       {"input batch", plan.input},
+                                                       {"total", plan.total()}};
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2);
+  for (const auto& [name, bytes] : items) {
+    constexpr double kMiB = 1024.0 * 1024.0;
+    out << "  " << std::left << std::setw(20) << name << std::right << std::setw(12)
+        << static_cast<double>(bytes) / kMiB << " MiB\n";
+  }
+  return std::move(out).str();
+}
+
+}  // namespace dkfac::nn

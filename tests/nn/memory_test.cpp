@@ -1,0 +1,101 @@
+#include "dkfac/nn/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/loss.h"
+
+#include "nn/nn_support.h"
+#include "nn/residual_net.h"
+
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+void train_step(Context& ctx, Model& model, std::int64_t batch) {
+  const Shape& s = model.input();
+  const Tensor x = random_tensor(ctx, Shape{batch, s[0], s[1], s[2]}, model.dtype(), 1);
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(batch), 3);
+  Tensor grad = Tensor::empty(ctx, Shape{batch, model.outputs()}, model.dtype());
+  const ConstTensorView logits = model.forward(ctx, x, Mode::train);
+  softmax_cross_entropy(ctx, logits, labels, 0, 1, grad);
+  model.backward(ctx, grad);
+}
+
+/// What is held, over what was planned.
+double ratio(const Model& model, const MemoryPlan& plan) {
+  return static_cast<double>(model.allocated_bytes()) / static_cast<double>(plan.held());
+}
+
+void expect_plan(Context& ctx, Model& model) {
+  const MemoryPlan plan = plan_memory(model, 32, Mode::train);
+  EXPECT_EQ(plan.parameters, model.parameters().bytes());
+  EXPECT_EQ(plan.buffers, model.buffers().bytes());
+  train_step(ctx, model, 32);
+  EXPECT_LE(ratio(model, plan), 1.2) << describe(plan);
+  EXPECT_GE(ratio(model, plan), 0.8) << describe(plan);
+  const std::size_t held = model.allocated_bytes();
+  train_step(ctx, model, 32);
+  EXPECT_EQ(model.allocated_bytes(), held);
+  // Control: the plan of another batch size is not this one's.
+  EXPECT_GT(ratio(model, plan_memory(model, 20, Mode::train)), 1.2);
+}
+
+TEST(MemoryPlan, IsWhatATrainingStepOfLeNetHolds) {
+  Context ctx;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const auto model = make_model(ctx, {.name = "lenet-bn", .dtype = dtype});
+    expect_plan(ctx, *model);
+  }
+}
+
+TEST(MemoryPlan, IsWhatATrainingStepOfAResidualNetHolds) {
+  Context ctx;
+  for (const std::optional<DType> compute :
+       {std::optional<DType>{}, std::optional(DType::bf16), std::optional(DType::f16)}) {
+    const auto model = residual_net(ctx, DType::f32, compute);
+    expect_plan(ctx, *model);
+  }
+}
+
+TEST(MemoryPlan, EvaluationHoldsAFewActivationsOnly) {
+  Context ctx;
+  const auto model = residual_net(ctx, DType::f32, {});
+  const MemoryPlan plan = plan_memory(*model, 32, Mode::eval);
+  const Tensor x = random_tensor(ctx, Shape{32, 12, 12, 3}, DType::f32, 1);
+  model->forward(ctx, x, Mode::eval);
+  EXPECT_LE(ratio(*model, plan), 1.2) << describe(plan);
+  EXPECT_GE(ratio(*model, plan), 0.8) << describe(plan);
+  EXPECT_LT(plan.held(), plan_memory(*model, 32, Mode::train).held() / 2);
+}
+
+TEST(MemoryPlan, EvaluationBetweenTrainingStepsTakesNothingMore) {
+  Context ctx;
+  const auto model = residual_net(ctx, DType::f32, {});
+  train_step(ctx, *model, 32);
+  const std::size_t held = model->allocated_bytes();
+  const Tensor x = random_tensor(ctx, Shape{32, 12, 12, 3}, DType::f32, 1);
+  model->forward(ctx, x, Mode::eval);
+  EXPECT_EQ(model->allocated_bytes(), held);
+}
+
+TEST(MemoryPlan, SixteenBitsHalveTheActivations) {
+  Context ctx;
+  const auto wide = residual_net(ctx, DType::f32, {});
+  const auto narrow = residual_net(ctx, DType::f32, DType::bf16);
+  const MemoryPlan a = plan_memory(*wide, 32, Mode::train);
+  const MemoryPlan b = plan_memory(*narrow, 32, Mode::train);
+  EXPECT_EQ(b.activations * 2, a.activations);
+  EXPECT_EQ(b.workspace * 2, a.workspace);
+  EXPECT_EQ(b.parameters, a.parameters);
+}
+
+TEST(MemoryPlan, RefusesAnEmptyBatchAndPrintsItself) {
+  Context ctx;
+  const auto model = residual_net(ctx, DType::f32, {});
+  EXPECT_THROW((void)plan_memory(*model, 0, Mode::train), InvalidArgument);
+  EXPECT_TRUE(contains(describe(plan_memory(*model, 4, Mode::train)), "total"));
+}
+
+}  // namespace
+}  // namespace dkfac::nn
