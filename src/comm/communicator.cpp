@@ -150,7 +150,8 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
 void Communicator::abort(std::string_view reason) noexcept { do_abort(reason); }
 
 bool is_available(std::string_view backend) {
-  return backend == "self" || backend == "in_process" || (backend == "mpi" && has_mpi());
+  return backend == "self" || backend == "in_process" || backend == "tcp" ||
+         (backend == "mpi" && has_mpi());
 }
 
 }  // namespace dkfac::comm

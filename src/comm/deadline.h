@@ -16,6 +16,11 @@ class Deadline {
   [[nodiscard]] bool passed() const {
     return running_ && std::chrono::duration<double>(Clock::now() - begin_).count() > seconds_;
   }
+  /// Seconds left; all of them before start().
+  [[nodiscard]] double remaining() const {
+    if (!running_) return seconds_;
+    return seconds_ - std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
   [[nodiscard]] double seconds() const { return seconds_; }
 
  private:

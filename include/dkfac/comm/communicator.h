@@ -130,7 +130,7 @@ class Communicator {
 /// One rank; every collective is a copy or nothing.
 [[nodiscard]] std::shared_ptr<Communicator> make_self(Options options = {});
 
-/// "self", "in_process", "mpi", "nccl": whether this build has it.
+/// "self", "in_process", "tcp", "mpi", "nccl": whether this build has it.
 [[nodiscard]] bool is_available(std::string_view backend);
 
 // --- small helpers over any communicator, blocking --------------------------------------------

@@ -1,0 +1,220 @@
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <sys/wait.h>
+#include <thread>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/stream.h"
+
+#include "comm/conformance.h"
+#include "comm/tcp_ranks.h"
+
+// Each test breaks a group of its own; every rank has to fail, with a message that helps.
+namespace dkfac::comm::testing {
+
+namespace {
+
+constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
+
+Options full_check(double limit_s = kLimit) {
+  return {.timeout_s = limit_s, .check = Check::full, .piece_bytes = 64};
+}
+
+/// body(comm) has to fail on every rank, and every later call too. Returns the messages.
+std::vector<std::string> failures(int size, const Options& options, const Body& body) {
+  std::vector<std::string> messages(static_cast<std::size_t>(size));
+  run_tcp(size, options, [&](const std::shared_ptr<Communicator>& comm) {
+    messages[static_cast<std::size_t>(comm->rank())] = message_of<CommError>([&] { body(*comm); });
+    EXPECT_THROW(comm->barrier(), CommError) << "unusable after a failure";
+    EXPECT_TRUE(comm->failed());
+  });
+  return messages;
+}
+
+void expect_all_contain(const std::vector<std::string>& messages, std::string_view part) {
+  for (const std::string& message : messages) EXPECT_TRUE(contains(message, part)) << message;
+}
+
+void reduce(Communicator& comm, std::size_t count, std::string_view name) {
+  std::vector<float> x(count, 1);
+  comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), name);
+}
+
+/// Never takes part again, but hears of the failure.
+void idle(Communicator& comm) {
+  for (;;) {
+    comm.progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace
+
+TEST(TcpMismatch, OtherCallsAreNamed) {
+  const auto messages = failures(3, full_check(), [](Communicator& comm) {
+    reduce(comm, 8, comm.rank() == 1 ? "second" : "first");
+  });
+  expect_all_contain(messages, "rank 1 issued #1 all_reduce(sum) f32 x 8 'second'");
+  expect_all_contain(messages, "'first'");
+}
+
+TEST(TcpMismatch, WithoutComparisonAnotherNameOrCountIsStillAnError) {
+  expect_all_contain(
+      failures(2, {.timeout_s = kLimit},
+               [](Communicator& comm) { reduce(comm, 8, comm.rank() == 1 ? "second" : "first"); }),
+      "another collective");
+  expect_all_contain(failures(2, {.timeout_s = kLimit},
+                              [](Communicator& comm) {
+                                std::vector<float> x(comm.rank() == 1 ? 8 : 24);
+                                comm.broadcast(view(x), 1, Stream::cpu(), "x");
+                                idle(comm);
+                              }),
+                     "rank 1 sent a message of 32 bytes where 96 were expected");
+}
+
+TEST(TcpTimeLimit, NamesOperationLimitAndWhoIsMissing) {
+  for (const Check check : {Check::full, Check::hash})
+    // One element: two of three ranks own nothing of it, and still know whom they wait for.
+    for (const std::size_t count : {1U, 100U}) {
+      const auto messages =
+          failures(3, {.timeout_s = 0.5, .check = check}, [&](Communicator& comm) {
+            if (comm.rank() == 2) idle(comm);
+            reduce(comm, count, "late");
+          });
+      expect_all_contain(messages, "waited 0.5 s");
+      expect_all_contain(messages, "'late'; rank 2 has not ");
+    }
+}
+
+TEST(TcpAbort, ReachesPeersLongBeforeTheTimeLimitAndAlsoInSubgroups) {
+  const auto messages = failures(4, full_check(100), [](Communicator& comm) {
+    const auto part = comm.split(comm.rank() / 2);
+    comm.barrier();
+    if (comm.rank() == 3) comm.abort("disk full");
+    for (;;) part->barrier();
+  });
+  expect_all_contain(messages, "rank 3 aborted the group: disk full");
+}
+
+TEST(TcpAbort, IsHeardBehindDataThatNobodyReads) {
+  const auto messages = failures(2, {.timeout_s = 100}, [](Communicator& comm) {
+    std::vector<float> x(1 << 22);  // more than the connection holds
+    if (comm.rank() == 1) idle(comm);
+    const OwnedStream stream(Device::cpu());
+    comm.broadcast(view(x), 0, stream, "weights");
+    for (int i = 0; i < 50; ++i) comm.progress();
+    comm.abort("no more time");
+    comm.progress();
+  });
+  expect_all_contain(messages, "no more time");
+}
+
+TEST(TcpDropping, AStreamWithUnfinishedWorkFailsThePeers) {
+  const auto messages = failures(2, full_check(100), [](Communicator& comm) {
+    std::vector<float> x(1000, 1);
+    if (comm.rank() == 1) {
+      const OwnedStream stream(Device::cpu());
+      comm.all_reduce(view(x), ReduceOp::sum, stream, "x");
+    }
+    comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), "x");
+    comm.barrier();
+  });
+  expect_all_contain(messages, "rank 1 dropped #1 all_reduce(sum) f32 x 1000 'x'");
+}
+
+TEST(TcpLeaving, ARankThatWentAwayIsNamedAtOnce) {
+  run_tcp(2, {.timeout_s = 100}, [](const std::shared_ptr<Communicator>& comm) {
+    comm->barrier();
+    if (comm->rank() == 1) return;
+    const std::string message = message_of<CommError>([&] { reduce(*comm, 10, "x"); });
+    EXPECT_TRUE(contains(message, "rank 1 left the group after 1 calls")) << message;
+  });
+}
+
+TEST(TcpDeath, AKilledProcessIsNamedAtOnce) {
+  const std::uint16_t port = free_port();
+  const pid_t child = fork();
+  if (child == 0) {  // only calls of the system and of the library under test
+    const auto comm = make_tcp(1, 2, "127.0.0.1", port, {.timeout_s = 30});
+    raise(SIGKILL);
+  }
+  ASSERT_GT(child, 0);
+  const std::string message = message_of<CommError>([&] {
+    const auto comm = make_tcp(0, 2, "127.0.0.1", port, {.timeout_s = 30});
+    reduce(*comm, 10, "x");
+  });
+  EXPECT_TRUE(contains(message, "rank 1") && contains(message, "process has ended")) << message;
+  waitpid(child, nullptr, 0);
+}
+
+TEST(TcpMeeting, NamesTheRanksThatDoNotCome) {
+  const std::string message = message_of<CommError>(
+      [] { (void)make_tcp(0, 3, "127.0.0.1", free_port(), {.timeout_s = 0.2}); });
+  EXPECT_TRUE(contains(message, "ranks 1, 2 did not come")) << message;
+}
+
+TEST(TcpMeeting, NamesAnAddressWhereNobodyIs) {
+  const std::string message = message_of<CommError>(
+      [] { (void)make_tcp(1, 2, "127.0.0.1", free_port(), {.timeout_s = 0.2}); });
+  EXPECT_TRUE(contains(message, "no connection to 127.0.0.1:")) << message;
+  EXPECT_THROW((void)make_tcp(1, 2, "no-such-host.invalid", 1, {.timeout_s = 0.2}), CommError);
+}
+
+TEST(TcpMeeting, TwoProcessesWithOneRankAreAnError) {
+  std::array<std::string, 3> messages;
+  on_threads(3, [&](int thread, std::uint16_t port) {
+    messages[static_cast<std::size_t>(thread)] = message_of<CommError>(
+        [&] { (void)make_tcp(thread == 0 ? 0 : 1, 3, "127.0.0.1", port, {.timeout_s = kLimit}); });
+  });
+  EXPECT_TRUE(contains(messages[0], "two processes")) << messages[0];
+  EXPECT_TRUE(contains(messages[1], "rank 0 at 127.0.0.1")) << messages[1];
+}
+
+TEST(TcpMeeting, WorldsOfDifferentSizeAreAnError) {
+  std::array<std::string, 2> messages;
+  on_threads(2, [&](int rank, std::uint16_t port) {
+    messages[static_cast<std::size_t>(rank)] = message_of<CommError>(
+        [&] { (void)make_tcp(rank, 2 + rank, "127.0.0.1", port, {.timeout_s = kLimit}); });
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 1 of 3")) << messages[0];
+}
+
+TEST(TcpMeeting, StrangersAtTheDoorAreIgnored) {
+  on_threads(3, [](int rank, std::uint16_t port) {
+    if (rank == 2) {  // speaks another language, then hangs on
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(port);
+      (void)connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+      const std::string text = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n and more text";
+      (void)send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      close(fd);
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(rank * 50));
+    const auto comm = make_tcp(rank, 2, "127.0.0.1", port, {.timeout_s = kLimit});
+    comm->barrier();
+  });
+}
+
+TEST(TcpMeeting, OptionsThatDifferAreAnErrorOnEveryRank) {
+  on_threads(2, [](int rank, std::uint16_t port) {
+    const std::string message = message_of<CommError>([&] {
+      (void)make_tcp(rank, 2, "127.0.0.1", port,
+                     {.timeout_s = kLimit, .piece_bytes = rank == 1 ? 64 : 128});
+    });
+    EXPECT_TRUE(contains(message, "rank 1 issued #0 make_tcp(piece_bytes 64")) << message;
+  });
+}
+
+TEST(TcpMeeting, RefusesImpossibleArguments) {
+  EXPECT_THROW((void)make_tcp(2, 2, "127.0.0.1", 1), InvalidArgument);
+  EXPECT_THROW((void)make_tcp(-1, 2, "127.0.0.1", 1), InvalidArgument);
+  EXPECT_THROW((void)make_tcp(0, 2, "127.0.0.1", 0), InvalidArgument);
+}
+
+}  // namespace dkfac::comm::testing

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/tcp.h"
+#include "dkfac/core/threads.h"
+
+namespace dkfac::comm::testing {
+
+/// A port that nobody listens at.
+inline std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd, generic, length) != 0 || getsockname(fd, generic, &length) != 0)
+    address.sin_port = 0;
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// body(rank, port) on one thread for each rank; what escapes is a test failure.
+inline void on_threads(int size, const std::function<void(int, std::uint16_t)>& body) {
+  const std::uint16_t port = free_port();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&body, r, port] {
+      try {
+        set_threads(1);
+        body(r, port);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << r << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// body(comm) on one thread for each rank, each with sockets of its own.
+inline void run_tcp(int size, const Options& options,
+                    const std::function<void(std::shared_ptr<Communicator>)>& body) {
+  on_threads(size, [&](int rank, std::uint16_t port) {
+    body(make_tcp(rank, size, "127.0.0.1", port, options));
+  });
+}
+
+}  // namespace dkfac::comm::testing
