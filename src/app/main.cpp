@@ -16,6 +16,7 @@ namespace {
 using dkfac::app::BenchCommand;
 using dkfac::app::BenchKind;
 using dkfac::app::CompareCommand;
+using dkfac::app::DataCommand;
 using dkfac::app::InfoCommand;
 using dkfac::app::Terminal;
 using dkfac::app::TrainCommand;
@@ -30,6 +31,7 @@ Examples:
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
   dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
+  dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
   dkfac info config                     all configuration keys with defaults and ranges
   dkfac info configs/lenet-kfac.toml    what would run, and which rank would own which layer
 
@@ -95,6 +97,7 @@ struct Parsed {
   TrainCommand train;
   CompareCommand compare;
   InfoCommand info;
+  DataCommand data;
   BenchCommand bench;
 };
 
@@ -162,12 +165,21 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   add_common(*bench, command);
 }
 
+void add_data(CLI::App& app, DataCommand& command) {
+  CLI::App* data = app.add_subcommand("data", "About data sets");
+  data->require_subcommand(1);
+  CLI::App* verify =
+      data->add_subcommand("verify", "Read every file of a data set and say what is in it");
+  verify->add_option("data", command.what, "name of a data set, or its folder")->required();
+}
+
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
   parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);
   if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
   if (app.got_subcommand("bench")) return dkfac::app::run(parsed.bench, terminal);
+  if (app.got_subcommand("data")) return dkfac::app::run(parsed.data, terminal);
   return dkfac::app::run(parsed.info, terminal);
 }
 
@@ -183,6 +195,7 @@ int main(int argc, char** argv) {
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
   add_info(app, parsed.info);
+  add_data(app, parsed.data);
   add_bench(app, parsed.bench);
   try {
     app.parse(argc, argv);

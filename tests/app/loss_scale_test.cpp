@@ -3,6 +3,7 @@
 #include "app/loss_scale.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -132,6 +133,31 @@ TEST(LossScaleTraining, FindsAScaleThatFits) {
   std::vector<std::string> fixed = keys;
   fixed.push_back("train.loss_scale=fixed");
   EXPECT_THROW((void)train_here(fixed), RunError);
+}
+
+// The gradients of a mean over many samples, or behind small logits, are small: here a scale of
+// 2^-20 makes them so, which f32 does not mind. A dynamic scale finds its way from there.
+TEST(LossScaleTraining, KeepsGradientsThatWouldUnderflow) {
+  const auto losses = [](std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"optimizer.type=sgd", "model.name=mlp", "run.epochs=6",
+                             "train.max_skipped_steps=2"});
+    const RunResult run = train_here(keys);
+    return std::pair(run.epochs.front().train_loss, run.epochs.back().train_loss);
+  };
+  const std::vector<std::string> tiny{"train.loss_scale=fixed",
+                                      "train.initial_loss_scale=9.5367431640625e-07"};
+  const auto with = [](std::vector<std::string> keys, const char* key) {
+    keys.emplace_back(key);
+    return keys;
+  };
+  const auto f32 = losses(tiny), lost = losses(with(tiny, "run.precision=f16"));
+  const auto kept = losses({"train.loss_scale=dynamic", "run.precision=f16"});
+  EXPECT_LT(f32.second, 0.5 * f32.first);
+  // All gradients have become 0: the mean over an epoch is that of the first network, but for the
+  // order of its 128 f64 terms.
+  EXPECT_NEAR(lost.second, lost.first, 128 * 0x1p-52 * lost.first);
+  EXPECT_LT(kept.second, 0.5 * kept.first);
+  EXPECT_NEAR(kept.second, f32.second, 0.1 * f32.first) << "f16 has eleven bits";
 }
 
 }  // namespace

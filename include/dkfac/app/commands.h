@@ -48,11 +48,17 @@ struct InfoCommand {
   int ranks = 1;
 };
 
+/// Reads every file of a data set and says what is in it.
+struct DataCommand {
+  std::string what;  ///< Name of a data set, or its folder.
+};
+
 /// Each runs the command on every rank and returns the exit code. A failure is one line on
 /// terminal.err; under a launcher a failure of one rank alone ends the whole job and never returns.
 [[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const DataCommand& command, const Terminal& terminal);
 
 /// Reports a failure of the command line itself, on rank 0 only, and returns its exit code.
 [[nodiscard]] int refuse_command_line(const std::string& what, const Terminal& terminal);

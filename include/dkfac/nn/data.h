@@ -60,6 +60,12 @@ struct DataSource {
   std::uint64_t seed = 1;
 };
 [[nodiscard]] DataSplits load_data(const DataSource& source);
+/// The folder that load_data() would read; empty for "synthetic". Throws alike.
+[[nodiscard]] std::filesystem::path data_folder(const DataSource& source);
+/// The name of the set whose files are in `path`, or in a folder of its name below it: the folder's
+/// own name where that is one, else "cifar-10" or "mnist" by the names of the files. Throws
+/// MissingInput when it holds none.
+[[nodiscard]] std::string data_name_at(const std::filesystem::path& path);
 [[nodiscard]] std::vector<std::string> data_names();
 
 /// Moves the last `count` samples of `train` to `test`, replacing it: a held-out set for choosing

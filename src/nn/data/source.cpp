@@ -101,11 +101,6 @@ bool is_in(const fs::path& folder, Format format) {
                     ignored);
 }
 
-DataSplits read_folder(const fs::path& folder, const KnownSet& set) {
-  return set.format == Format::idx ? read_idx_folder(folder, set.name)
-                                   : read_cifar_folder(folder, set.name);
-}
-
 const KnownSet& find_set(const std::string& name) {
   std::string known = "synthetic";
   for (const KnownSet& candidate : kFileSets) {
@@ -131,12 +126,12 @@ DataSplits make_synthetic(const DataSource& source) {
 
 }  // namespace
 
-DataSplits load_data(const DataSource& source) {
-  if (source.name == "synthetic") return make_synthetic(source);
+fs::path data_folder(const DataSource& source) {
+  if (source.name == "synthetic") return {};
   const KnownSet& set = find_set(source.name);
   std::string looked;
   for (const fs::path& place : places(source, set.format)) {
-    if (is_in(place, set.format)) return read_folder(place, set);
+    if (is_in(place, set.format)) return place;
     looked += detail::concat("\n  ", place.string());
   }
   const std::string_view first = set.format == Format::idx
@@ -146,6 +141,33 @@ DataSplits load_data(const DataSource& source) {
       "[load_data] no ", source.name, ": ", first, " is in none of", looked,
       "\ngive its folder as the data path, or set DKFAC_DATA to the folder that holds ",
       source.name, "/"));
+}
+
+DataSplits load_data(const DataSource& source) {
+  if (source.name == "synthetic") return make_synthetic(source);
+  const KnownSet& set = find_set(source.name);
+  const fs::path folder = data_folder(source);
+  return set.format == Format::idx ? read_idx_folder(folder, set.name)
+                                   : read_cifar_folder(folder, set.name);
+}
+
+std::string data_name_at(const fs::path& path) {
+  const auto holds = [&](const KnownSet& set) {
+    const auto where = places({.name = std::string(set.name), .path = path}, set.format);
+    return std::ranges::any_of(where, [&](const fs::path& p) { return is_in(p, set.format); });
+  };
+  const std::string own = (path / "").parent_path().filename().string();
+  std::string found;
+  for (const KnownSet& set : kFileSets) {
+    if (!holds(set)) continue;
+    if (set.name == own) return own;
+    // Files of the idx form look alike; "mnist", the last such set, stands for any.
+    found = set.name;
+  }
+  if (!found.empty()) return found;
+  throw MissingInput(detail::concat("[load_data] ", path.string(),
+                                    " holds no data set; expected train-images-idx3-ubyte[.gz] or "
+                                    "data_batch_1.bin in it"));
 }
 
 std::vector<std::string> data_names() {
