@@ -39,10 +39,11 @@ std::string step_json(const StepRecord& r) {
 std::string epoch_json(const EpochRecord& r) {
   return fmt::format(
       R"({{"type":"epoch","epoch":{},"step":{},"lr":{},"train_loss":{},"train_accuracy":{},)"
-      R"("test_loss":{},"test_accuracy":{},"train_seconds":{},"images_per_second":{},)"
-      R"("skipped_steps":{}}})",
+      R"("test_loss":{},"test_accuracy":{},"plain_accuracy":{},"train_seconds":{},)"
+      R"("images_per_second":{},"skipped_steps":{}}})",
       r.epoch, r.step, number(r.lr), number(r.train_loss), number(r.train_accuracy),
-      number(r.test_loss), number(r.test_accuracy), number(r.train_seconds),
+      number(r.test_loss), number(r.test_accuracy),
+      r.plain_accuracy ? number(*r.plain_accuracy) : "null", number(r.train_seconds),
       number(r.images_per_second), r.skipped_steps);
 }
 
