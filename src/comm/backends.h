@@ -1,8 +1,24 @@
 #pragma once
 
+#include <memory>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/comm/launch.h"
+
+/// What the rest of comm asks of MPI; answered by the MPI sources or by their stub.
 namespace dkfac::comm {
 
-/// Whether this build has MPI; answered by the MPI sources or by their stub.
+/// Whether this build has MPI.
 [[nodiscard]] bool has_mpi() noexcept;
+/// Initialised, by whomever, and not finalised.
+[[nodiscard]] bool mpi_is_running() noexcept;
+/// Throws CommError without MPI, naming the launcher that wants it.
+void start_mpi(const LaunchInfo& launch);
+/// All ranks of the running MPI. Throws CommError unless they are as many as were launched.
+[[nodiscard]] std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo& launch,
+                                                           const Options& options);
+void finish_mpi() noexcept;
+/// Ends all processes of a running MPI.
+void abort_mpi(int exit_code) noexcept;
 
 }  // namespace dkfac::comm

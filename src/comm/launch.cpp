@@ -7,6 +7,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/launch_slurm.h"
+
 namespace dkfac::comm {
 
 namespace {
@@ -15,15 +17,23 @@ struct Launcher {
   const char* name;
   const char* rank;
   const char* size;
+  const char* local_rank;
 };
 
-/// Asked in this order: mpirun inside a Slurm job sets its own variables beside Slurm's. Slurm's
-/// step variables exist only under srun; a batch script itself is one process.
-constexpr Launcher kLaunchers[] = {
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-    {"pmi", "PMI_RANK", "PMI_SIZE"},
-};
+constexpr Launcher kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Launcher kOpenMpi{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK"};
+/// Slurm's step variables exist only under srun; a batch script itself is one process.
+constexpr Launcher kSlurm{"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+constexpr Launcher kPmi{"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
+
+constexpr int kMaxPort = 65535;
+constexpr int kSlurmPorts = 20000, kSlurmPortCount = 10000;  ///< Below those of outgoing calls.
+
+std::string_view text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
 
 std::optional<int> number_of(const char* variable) {
   const char* value = std::getenv(variable);
@@ -37,17 +47,73 @@ std::optional<int> number_of(const char* variable) {
   return number;
 }
 
+std::optional<LaunchInfo> started_by(const Launcher& launcher) {
+  const std::optional<int> rank = number_of(launcher.rank), size = number_of(launcher.size);
+  if (!rank || !size) return std::nullopt;
+  DKFAC_CHECK(*rank < *size, "[launch] ", launcher.rank, " is ", *rank, " but ", launcher.size,
+              " is ", *size);
+  return LaunchInfo{*rank, *size, launcher.name, number_of(launcher.local_rank).value_or(0)};
+}
+
+std::uint16_t port_number(int port, const char* variable) {
+  DKFAC_CHECK(port > 0 && port <= kMaxPort, "[launch] the environment variable ", variable, " is ",
+              port, "; a port between 1 and ", kMaxPort, " was expected");
+  return static_cast<std::uint16_t>(port);
+}
+
+/// Where rank 0 listens; our own variable goes before those that other programs share.
+std::uint16_t port_of_job(int fallback) {
+  if (const auto port = number_of("DKFAC_PORT")) return port_number(*port, "DKFAC_PORT");
+  if (const auto port = number_of("MASTER_PORT")) {
+    // torchrun keeps a store of its own at the very port that it announces, unless told not to.
+    const bool taken = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return port_number(taken ? (*port == kMaxPort ? *port - 1 : *port + 1) : *port, "MASTER_PORT");
+  }
+  return static_cast<std::uint16_t>(fallback);
+}
+
+std::optional<LaunchInfo> by_torchrun() {
+  if (text_of("MASTER_ADDR").empty() || text_of("MASTER_PORT").empty()) return std::nullopt;
+  std::optional<LaunchInfo> launch = started_by(kTorchrun);
+  if (!launch) return std::nullopt;
+  launch->host = text_of("MASTER_ADDR");
+  launch->port = port_of_job(0);
+  return launch;
+}
+
+/// srun --mpi=pmix or pmi2 tells an MPI who its ranks are; without it each would be alone.
+bool slurm_serves_mpi() {
+  for (const char* variable : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(variable) != nullptr) return true;
+  return false;
+}
+
+std::optional<LaunchInfo> by_slurm() {
+  std::optional<LaunchInfo> launch = started_by(kSlurm);
+  if (!launch || slurm_serves_mpi()) return launch;
+  // Rank 0 is on the first node of the step; srun itself may run elsewhere, e.g. on a login node.
+  launch->host = text_of("MASTER_ADDR");
+  if (launch->host.empty()) launch->host = first_host(text_of("SLURM_STEP_NODELIST"));
+  if (launch->host.empty()) launch->host = text_of("SLURM_LAUNCH_NODE_IPADDR");
+  const int job = number_of("SLURM_JOB_ID").value_or(0) % kSlurmPortCount;
+  const int step = number_of("SLURM_STEP_ID").value_or(0) % kSlurmPortCount;
+  launch->port = port_of_job(kSlurmPorts + (job * 7 + step) % kSlurmPortCount);
+  return launch;
+}
+
 }  // namespace
 
 LaunchInfo detect_launch() {
-  for (const Launcher& launcher : kLaunchers) {
-    const std::optional<int> rank = number_of(launcher.rank);
-    const std::optional<int> size = number_of(launcher.size);
-    if (!rank || !size) continue;
-    DKFAC_CHECK(*rank < *size, "[launch] ", launcher.rank, " is ", *rank, " but ", launcher.size,
-                " is ", *size);
-    return {*rank, *size, launcher.name};
-  }
+  // The innermost launcher counts. torchrun is started inside of others; who sets its variables by
+  // hand may do so for another program, and use mpirun for this one. mpirun in turn runs inside of
+  // Slurm jobs.
+  const bool torchrun = !text_of("TORCHELASTIC_RUN_ID").empty();
+  if (torchrun)
+    if (const auto launch = by_torchrun()) return *launch;
+  if (const auto launch = started_by(kOpenMpi)) return *launch;
+  if (const auto launch = by_torchrun()) return *launch;
+  if (const auto launch = by_slurm()) return *launch;
+  if (const auto launch = started_by(kPmi)) return *launch;
   return {0, 1, "none"};
 }
 

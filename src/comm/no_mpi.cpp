@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 
 #include "comm/backends.h"
@@ -9,19 +6,21 @@ namespace dkfac::comm {
 
 bool has_mpi() noexcept { return false; }
 
-World::World(Options options) {
-  const LaunchInfo launch = detect_launch();
-  if (launch.size > 1) {
-    throw CommError(detail::concat(
-        "[world] ", launch.launcher, " started ", launch.size,
-        " processes, but this build has no MPI; configure it with -DDKFAC_MPI=ON, or start one "
-        "process"));
-  }
-  comm_ = make_self(options);
+bool mpi_is_running() noexcept { return false; }
+
+void start_mpi(const LaunchInfo& launch) {
+  throw CommError(detail::concat(
+      "[world] ", launch.launcher, " started ", launch.size,
+      " processes, but this build has no MPI; configure it with -DDKFAC_MPI=ON, or set RANK, "
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT for TCP"));
 }
 
-World::~World() = default;
+std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo&, const Options& options) {
+  return make_self(options);
+}
 
-void World::terminate(int exit_code) { _exit(exit_code); }
+void finish_mpi() noexcept {}
+
+void abort_mpi(int /*exit_code*/) noexcept {}
 
 }  // namespace dkfac::comm

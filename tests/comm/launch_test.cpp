@@ -9,6 +9,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/launch_slurm.h"
+
 namespace dkfac::comm {
 
 namespace {
@@ -17,8 +19,29 @@ namespace {
 class Launch : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID",
-                             "SLURM_STEP_NUM_TASKS", "PMI_RANK", "PMI_SIZE"}) {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NUM_TASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_STEP_NODELIST",
+                             "SLURM_LAUNCH_NODE_IPADDR",
+                             "SLURM_JOB_ID",
+                             "SLURM_STEP_ID",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "PMI_FD",
+                             "PMIX_RANK",
+                             "PMIX_NAMESPACE",
+                             "RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "DKFAC_PORT",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_USE_AGENT_STORE"}) {
       if (const char* value = std::getenv(name)) saved_[name] = value;
       unsetenv(name);
       touched_.emplace_back(name);
@@ -70,6 +93,107 @@ TEST_F(Launch, RecognisesPmi) {
   set("PMI_SIZE", "3");
   EXPECT_EQ(detect_launch().launcher, "pmi");
   EXPECT_EQ(detect_launch().size, 3);
+}
+
+TEST_F(Launch, RecognisesTorchrun) {
+  set("RANK", "3");
+  set("WORLD_SIZE", "4");
+  set("LOCAL_RANK", "1");
+  EXPECT_EQ(detect_launch().launcher, "none") << "others use these names too";
+  set("MASTER_ADDR", "10.0.0.7");
+  set("MASTER_PORT", "29500");
+  const LaunchInfo info = detect_launch();
+  EXPECT_EQ(info.rank, 3);
+  EXPECT_EQ(info.size, 4);
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.launcher, "torchrun");
+  EXPECT_EQ(info.host, "10.0.0.7");
+  EXPECT_EQ(info.port, 29500);
+}
+
+TEST_F(Launch, LeavesTorchrunItsOwnPort) {
+  set("RANK", "0");
+  set("WORLD_SIZE", "1");
+  set("MASTER_ADDR", "localhost");
+  set("MASTER_PORT", "29500");
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(detect_launch().port, 29501);
+  set("MASTER_PORT", "65535");
+  EXPECT_EQ(detect_launch().port, 65534);
+  set("DKFAC_PORT", "4000");
+  EXPECT_EQ(detect_launch().port, 4000);
+  set("DKFAC_PORT", "65536");
+  EXPECT_THROW((void)detect_launch(), InvalidArgument);
+}
+
+TEST_F(Launch, TheInnermostLauncherCounts) {
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NUM_TASKS", "2");
+  set("SLURM_STEP_NODELIST", "n[1-2]");
+  set("RANK", "1");
+  set("WORLD_SIZE", "8");
+  set("MASTER_ADDR", "n1");
+  set("MASTER_PORT", "29500");
+  EXPECT_EQ(detect_launch().launcher, "torchrun");
+  set("OMPI_COMM_WORLD_RANK", "0");
+  set("OMPI_COMM_WORLD_SIZE", "2");
+  EXPECT_EQ(detect_launch().launcher, "openmpi") << "variables of torchrun, set by hand";
+  EXPECT_TRUE(detect_launch().host.empty());
+  set("TORCHELASTIC_RUN_ID", "none");
+  EXPECT_EQ(detect_launch().launcher, "torchrun") << "one agent for each node, by mpirun";
+}
+
+TEST_F(Launch, SrunWithoutPmiGoesOverTcpToTheFirstNodeOfTheStep) {
+  set("SLURM_PROCID", "5");
+  set("SLURM_STEP_NUM_TASKS", "8");
+  set("SLURM_LOCALID", "1");
+  set("SLURM_JOB_ID", "1234567");
+  set("SLURM_STEP_ID", "2");
+  set("SLURM_LAUNCH_NODE_IPADDR", "10.1.2.3");
+  EXPECT_EQ(detect_launch().host, "10.1.2.3");
+  set("SLURM_STEP_NODELIST", "gpu[003-006]");
+  const LaunchInfo info = detect_launch();
+  EXPECT_EQ(info.launcher, "slurm");
+  EXPECT_EQ(info.rank, 5);
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.host, "gpu003");
+  EXPECT_GE(info.port, 20000);
+  EXPECT_LT(info.port, 30000);
+  set("SLURM_STEP_ID", "3");
+  EXPECT_NE(detect_launch().port, info.port) << "two steps of a job may share a node";
+  set("MASTER_ADDR", "gpu004");
+  set("MASTER_PORT", "4242");
+  EXPECT_EQ(detect_launch().host, "gpu004");
+  EXPECT_EQ(detect_launch().port, 4242);
+}
+
+TEST_F(Launch, SrunWithPmixGoesOverMpi) {
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NUM_TASKS", "8");
+  set("SLURM_STEP_NODELIST", "n1");
+  for (const char* variable : {"PMIX_RANK", "PMI_RANK"}) {
+    EXPECT_FALSE(detect_launch().host.empty());
+    set(variable, "0");
+    EXPECT_TRUE(detect_launch().host.empty()) << variable;
+    unsetenv(variable);
+  }
+}
+
+TEST(FirstHost, OfASlurmNodeList) {
+  EXPECT_EQ(first_host("node7"), "node7");
+  EXPECT_EQ(first_host("a,b"), "a");
+  EXPECT_EQ(first_host("gpu[003-007,9],login"), "gpu003");
+  EXPECT_EQ(first_host("r[2,4]n[08-11]-ib,x"), "r2n08-ib");
+  EXPECT_EQ(first_host("broken[12"), "broken12");
+  EXPECT_EQ(first_host(""), "");
+}
+
+TEST_F(Launch, AWorldOfOneUnderTorchrunIsTheSelfCommunicator) {
+  set("RANK", "0");
+  set("WORLD_SIZE", "1");
+  set("MASTER_ADDR", "no-such-host.invalid");
+  set("MASTER_PORT", "1");
+  EXPECT_EQ(World().comm()->backend(), "self");
 }
 
 TEST_F(Launch, RefusesValuesThatAreNoNumbers) {
