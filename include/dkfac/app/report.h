@@ -15,8 +15,17 @@ namespace dkfac::app {
 struct Spread {
   double mean = 0, min = 0, max = 0, stddev = 0;  ///< stddev: sample, 0 for one value.
   std::int64_t count = 0;
+  /// Of the 95 % confidence interval of the mean, by Student's t; unset for fewer than two values.
+  std::optional<double> half_width = {};
 };
 [[nodiscard]] Spread spread_of(std::span<const double> values);
+
+/// A group minus the baseline, over the seeds that both ran without failure. Runs of one seed share
+/// initial weights and data order, so their difference varies less than they do.
+struct PairedDifference {
+  Spread final_accuracy;   ///< Of accuracies in [0, 1].
+  Spread epochs, seconds;  ///< To target, over the seeds with which both reached it.
+};
 
 /// One line of the comparison.
 struct GroupSummary {
@@ -28,6 +37,7 @@ struct GroupSummary {
   Spread median_accuracy;                 ///< Of the last five epochs of a run; likewise.
   Spread seconds_per_step;                ///< Likewise.
   double step_ratio = 0;                  ///< Mean step over the cheapest group's; 0 when unknown.
+  std::optional<PairedDifference> difference;  ///< Unset for the baseline.
 };
 /// Winners are names of groups: several for a tie, none when nobody qualifies. A group whose runs
 /// reach the target (do not fail) more often stands before one that is better on average.
@@ -36,7 +46,8 @@ struct Comparison {
   std::vector<GroupSummary> groups;
   std::vector<std::string> fewest_epochs, fewest_seconds, highest_final, highest_best,
       cheapest_step;
-  std::string caption;  ///< Model, data, batch, ranks: what the runs have in common.
+  std::string caption;   ///< Model, data, batch, ranks: what the runs have in common.
+  std::string baseline;  ///< The first group.
 };
 /// Epochs and seconds to target are read off the epochs of each run: the first one whose test
 /// accuracy is at least the target. A run without epochs is believed. Without a target it is that

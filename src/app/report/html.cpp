@@ -117,6 +117,21 @@ std::string comparison_table(const Comparison& comparison) {
          "step.</p>\n";
 }
 
+std::string intervals(const Comparison& comparison) {
+  const Table table = interval_table(comparison);
+  if (table.rows.empty()) return {};
+  std::string out = "<div class=\"wide\"><table><thead><tr>";
+  for (const Head& head : table.heads)
+    out += "<th scope=\"col\">" + with_units(escape(head.line())) + "</th>";
+  out += "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows) {
+    out += "<tr><th scope=\"row\">" + escape(row.front().text) + "</th>";
+    for (std::size_t c = 1; c < row.size(); ++c) out += "<td>" + escape(row[c].text) + "</td>";
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table></div>\n<p class=\"note\">" + escape(kIntervalNote) + "</p>\n";
+}
+
 std::string legend(std::span<const RunGroup> groups) {
   std::string out = "<p class=\"legend\">";
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -218,6 +233,7 @@ std::string html_report(std::span<const RunGroup> groups, const Comparison& comp
   out += section("Failed runs", failures(groups));
   out +=
       section(comparison.groups.size() > 1 ? "Comparison" : "Result", comparison_table(comparison));
+  out += section("Intervals over seeds", intervals(comparison));
   out += section("Curves", curves(groups, comparison));
   out += section("Where a step spends its time", phase_bars(groups));
   out += section("Settings and runs", settings_section(groups) + run_list(groups));

@@ -28,13 +28,23 @@ ordered_json object(const EpochRecord& r) {
           {"skipped_steps", r.skipped_steps}};
 }
 
+ordered_json interval(const Spread& spread) {
+  if (!spread.half_width) return nullptr;
+  return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
+}
+
 ordered_json object(const std::optional<Spread>& spread) {
   if (!spread || spread->count == 0) return nullptr;
-  return {{"mean", number(spread->mean)},
-          {"min", number(spread->min)},
-          {"max", number(spread->max)},
-          {"stddev", number(spread->stddev)},
-          {"count", spread->count}};
+  return {{"mean", number(spread->mean)},       {"min", number(spread->min)},
+          {"max", number(spread->max)},         {"stddev", number(spread->stddev)},
+          {"confidence_95", interval(*spread)}, {"count", spread->count}};
+}
+
+ordered_json object(const std::optional<PairedDifference>& difference) {
+  if (!difference) return nullptr;
+  return {{"final_accuracy", object(difference->final_accuracy)},
+          {"epochs_to_target", object(difference->epochs)},
+          {"seconds_to_target", object(difference->seconds)}};
 }
 
 ordered_json object(const GroupSummary& group) {
@@ -48,7 +58,8 @@ ordered_json object(const GroupSummary& group) {
           {"best_accuracy", object(group.best_accuracy)},
           {"median_accuracy", object(group.median_accuracy)},
           {"seconds_per_step", object(group.seconds_per_step)},
-          {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr}};
+          {"step_ratio", group.step_ratio > 0 ? number(group.step_ratio) : nullptr},
+          {"difference_to_baseline", object(group.difference)}};
 }
 
 /// Text that is not UTF-8 (a path, an error message) must not lose the whole result.
@@ -95,6 +106,7 @@ std::string to_json(const Comparison& comparison) {
   for (const GroupSummary& group : comparison.groups) groups.push_back(object(group));
   return dump({{"caption", comparison.caption},
                {"target", number(comparison.target)},
+               {"baseline", comparison.baseline},
                {"groups", std::move(groups)},
                {"winners",
                 {{"fewest_epochs", comparison.fewest_epochs},

@@ -9,6 +9,7 @@
 
 #include "app/report/format.h"
 #include "app/report/ranking.h"
+#include "app/report/statistics.h"
 #include "app/run_summary.h"
 
 namespace dkfac::app {
@@ -69,6 +70,29 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
   out.median_accuracy = spread_of(median_accuracy);
   out.seconds_per_step = spread_of(step);
   return out;
+}
+
+/// The run of this seed that did not fail; null when there is none.
+const RunResult* good_run(const RunGroup& group, std::uint64_t seed) {
+  for (const RunResult& run : group.runs)
+    if (run.seed == seed && run.status != "failed") return &run;
+  return nullptr;
+}
+
+PairedDifference difference_of(const RunGroup& group, const RunGroup& baseline,
+                               std::optional<double> target) {
+  std::vector<double> accuracy, epochs, seconds;
+  for (const RunResult& run : group.runs) {
+    const RunResult* base = good_run(baseline, run.seed);
+    if (run.status == "failed" || base == nullptr) continue;
+    accuracy.push_back(run.final_accuracy - base->final_accuracy);
+    const auto mine = target ? to_target(run, *target) : std::nullopt;
+    const auto theirs = target ? to_target(*base, *target) : std::nullopt;
+    if (!mine || !theirs) continue;
+    epochs.push_back(mine->epochs - theirs->epochs);
+    seconds.push_back(mine->seconds - theirs->seconds);
+  }
+  return {spread_of(accuracy), spread_of(epochs), spread_of(seconds)};
 }
 
 std::vector<std::string> winners(const std::vector<GroupSummary>& groups,
@@ -139,6 +163,7 @@ Spread spread_of(std::span<const double> values) {
     if (std::isfinite(value)) squares += (value - out.mean) * (value - out.mean);
   }
   if (out.count > 1) out.stddev = std::sqrt(squares / static_cast<double>(out.count - 1));
+  out.half_width = confidence_half_width(out.stddev, out.count);
   return out;
 }
 
@@ -147,6 +172,9 @@ Comparison summarize(std::span<const RunGroup> groups, std::optional<double> tar
   Comparison out;
   out.target = target;
   for (const RunGroup& group : groups) out.groups.push_back(summarize_group(group, target));
+  if (!groups.empty()) out.baseline = groups.front().name;
+  for (std::size_t i = 1; i < groups.size(); ++i)
+    out.groups[i].difference = difference_of(groups[i], groups.front(), target);
   out.fewest_epochs = winners(out.groups, rank_epochs(out.groups));
   out.fewest_seconds = winners(out.groups, rank_seconds(out.groups));
   out.highest_final = winners(out.groups, rank_final(out.groups));

@@ -72,8 +72,9 @@ Table table_of(const Comparison& comparison, Dash dash) {
   return out;
 }
 
-std::string text_table(const Comparison& comparison) {
-  const Table table = table_of(comparison, Dash::plain);
+namespace {
+
+std::string terminal_text(const Table& table) {
   std::vector<std::size_t> columns, widths;
   for (std::size_t c = 0; c < table.heads.size(); ++c) {
     const Head& head = table.heads[c];
@@ -82,7 +83,7 @@ std::string text_table(const Comparison& comparison) {
     widths.push_back(width);
     if (head.in_terminal) columns.push_back(c);
   }
-  std::string out = comparison.caption.empty() ? "" : comparison.caption + "\n\n";
+  std::string out;
   const auto line = [&](const auto& text_of) {
     std::string text;
     for (const std::size_t c : columns) {
@@ -97,11 +98,10 @@ std::string text_table(const Comparison& comparison) {
   for (const auto& row : table.rows) {
     line([&](std::size_t c) { return starred(row[c]); });
   }
-  return out + "\n" + verdict(comparison);
+  return out;
 }
 
-std::string markdown_table(const Comparison& comparison) {
-  const Table table = table_of(comparison, Dash::en);
+std::string markdown_text(const Table& table) {
   const auto cell_text = [](const std::string& text) {
     std::string out;
     for (const char c : text) {
@@ -122,6 +122,25 @@ std::string markdown_table(const Comparison& comparison) {
     }
   }
   return out + "\n";
+}
+
+}  // namespace
+
+std::string text_table(const Comparison& comparison) {
+  std::string out = comparison.caption.empty() ? "" : comparison.caption + "\n\n";
+  out += terminal_text(table_of(comparison, Dash::plain)) + "\n";
+  const Table intervals = interval_table(comparison);
+  if (!intervals.rows.empty())
+    out += terminal_text(intervals) +
+           "(mean \u00b1 95 % interval over seeds, differences by seed)\n\n";
+  return out + verdict(comparison);
+}
+
+std::string markdown_table(const Comparison& comparison) {
+  const Table intervals = interval_table(comparison);
+  std::string out = markdown_text(table_of(comparison, Dash::en));
+  if (!intervals.rows.empty()) out += "\n" + markdown_text(intervals) + "\n" + kIntervalNote + "\n";
+  return out;
 }
 
 }  // namespace dkfac::app

@@ -25,5 +25,12 @@ struct Table {
   std::vector<std::vector<Cell>> rows;
 };
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);
+/// Means over seeds with their 95 % intervals, and paired differences to the baseline with theirs.
+/// Without rows when no group has two runs.
+[[nodiscard]] Table interval_table(const Comparison& comparison);
+inline constexpr const char* kIntervalNote =
+    "Means \u00b1 half the width of their 95 % confidence interval (Student's t over seeds). "
+    "Differences are taken seed by seed, since runs of one seed share initial weights and data "
+    "order; an interval that holds 0 shows no difference.";
 
 }  // namespace dkfac::app
