@@ -115,6 +115,30 @@ TEST(BatchNorm, ANaiveVarianceWouldCancelWhereOursDoesNot) {
   EXPECT_GT(std::abs(variance - 1.0F / 3), 0.1F);
 }
 
+TEST(BatchNorm, KeepsItsDigitsWhenAFewRowsAreFarFromTheOthers) {
+  // The sixteen evenly spaced rows around whose mean the first pass sums are the outliers here.
+  Context ctx;
+  constexpr std::int64_t kRows = 16000;
+  Tensor x = random_tensor(ctx, Shape{kRows, 1}, DType::f32, 3);
+  for (std::int64_t i = 0; i < kRows; i += 1000) x.data<float>()[i] += 1e4F;
+  Standalone<BatchNorm2d> norm(ctx, DType::f32, 1, BatchNormOptions{.momentum = 1});
+  const auto y = values(ctx, norm->forward(ctx, x, Mode::train));
+  const Naive naive = naive_group(values(ctx, x), 1, {1}, {0}, 1e-5);
+  EXPECT_TRUE(near(y, naive.y, 2 * 64 * eps<float>));  // as above
+  const double unbiased = naive.var[0] * kRows / (kRows - 1);
+  EXPECT_NEAR(values(ctx, norm->buffers()[1].value)[0], unbiased, 8 * eps<float> * unbiased);
+  // Control: sums of squares around those rows, in f32, lose what the second pass gives back.
+  float sum = 0, squares = 0;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    const float d = x.data<float>()[i] - 1e4F;
+    sum += d;
+    squares += d * d;
+  }
+  const double shift = static_cast<double>(sum) / kRows;
+  const double variance = static_cast<double>(squares) / kRows - shift * shift;
+  EXPECT_GT(std::abs(variance - naive.var[0]), 1e-4 * naive.var[0]);
+}
+
 TEST_P(Normalization, GradientsMatchDifferences) {
   const Case& c = GetParam();
   Context ctx;

@@ -1,7 +1,10 @@
+#include <bit>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/core/simd.h"
 
+#include "nn/cpu/storage.h"
 #include "nn/nn_support.h"
 
 namespace dkfac::nn {
@@ -138,6 +141,17 @@ TEST_P(HalfLayers, RefuseParametersOfAnotherDtype) {
   Standalone<BatchNorm2d> norm(ctx, DType::f64, 3);
   const Tensor x = Tensor::zeros(ctx, Shape{4, 2, 2, 3}, GetParam());
   EXPECT_TRUE(contains(message_of([&] { norm->forward(ctx, x, Mode::train); }), "it must be f32"));
+}
+
+TEST(Storage, RoundsToBf16AsCoreDoes) {
+  std::int64_t wrong = 0;
+  for (std::uint32_t high = 0; high < 0x10000U; ++high) {
+    for (const std::uint32_t low : {0U, 1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      const auto x = std::bit_cast<float>(high << 16U | low);
+      wrong += cpu::store<bf16>(x) == to_bf16(x) ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

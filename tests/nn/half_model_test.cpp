@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "dkfac/comm/communicator.h"
 #include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
@@ -97,8 +98,34 @@ TEST(MixedPrecision, ObserversSeeActivationsOf16BitsAndStatisticsOf32) {
   const auto model = residual_net(ctx, DType::f32, DType::bf16);
   DtypeKeeper keeper;
   model->set_observer(&keeper);
-  train(ctx, *model, random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1));
+  const Tensor x = random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1);
+  train(ctx, *model, x);
   EXPECT_TRUE(keeper.ok);
+  // What is written down for the observer is given back.
+  const std::size_t held = model->allocated_bytes();
+  for (int step = 0; step < 3; ++step) train(ctx, *model, x);
+  EXPECT_EQ(model->allocated_bytes(), held);
+}
+
+TEST(MixedPrecision, KfacUpdatesLikeInSinglePrecision) {
+  Context ctx;
+  const Tensor x = random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1);
+  const auto update = [&](std::optional<DType> compute) {
+    const auto model = residual_net(ctx, DType::f32, compute);
+    const auto optimizer = kfac::make_kfac(comm::make_self(), {});
+    OptimizerAttachment attachment(*model, *optimizer);
+    optimizer->prepare();
+    attachment.set_scale({.global_batch = 8});
+    const auto before = values(ctx, model->parameters());
+    train(ctx, *model, x);
+    EXPECT_TRUE(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).updated);
+    auto after = values(ctx, model->parameters());
+    for (std::size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+    return after;
+  };
+  const auto expected = update({});
+  EXPECT_LT(distance(update(DType::bf16), expected), 64 * 0x1p-9 * 2);
+  EXPECT_LT(distance(update(DType::f16), expected), 64 * 0x1p-12 * 2);
 }
 
 }  // namespace

@@ -23,18 +23,26 @@ void append(Context& ctx, std::vector<double>& all, ConstTensorView x) {
 std::vector<double> results(DType dtype, std::int64_t channels) {
   Context ctx;
   Standalone<BatchNorm2d> norm(ctx, dtype, channels, BatchNormOptions{.groups = 2});
+  Standalone<BatchNorm2d> rectified(
+      ctx, dtype, channels, BatchNormOptions{.groups = 4, .activation = {ActivationKind::relu}});
+  Standalone<BatchNorm2d> smooth(ctx, dtype, channels,
+                                 BatchNormOptions{.activation = {ActivationKind::celu, 0.3}});
   Relu relu;
-  Pool2d largest(PoolKind::max, 2, 2), average(PoolKind::average, 3, 2);
-  GlobalPool global(PoolKind::average);
+  Celu celu(0.2);
+  Pool2d largest(PoolKind::max, 2, 2), padded(PoolKind::max, 3, 2, 1);
+  Pool2d average(PoolKind::average, 3, 2);
+  GlobalPool global(PoolKind::average), global_largest(PoolKind::max);
   const Tensor x = random_tensor(ctx, Shape{4, 13, 37, channels}, dtype, 1, -1, 3);
   std::vector<double> all;
   for (Layer* layer :
-       std::initializer_list<Layer*>{&norm.layer, &relu, &largest, &average, &global}) {
+       std::initializer_list<Layer*>{&norm.layer, &rectified.layer, &smooth.layer, &relu, &celu,
+                                     &largest, &padded, &average, &global, &global_largest}) {
     append(ctx, all, layer->forward(ctx, x, Mode::train));
     const Tensor dy = random_tensor(ctx, layer->output_shape(x.shape()), dtype, 2);
     append(ctx, all, layer->backward(ctx, dy, InputGrad::needed));
   }
   append(ctx, all, norm.grad(0));
+  append(ctx, all, smooth.grad(0));
   append(ctx, all, norm->forward(ctx, x, Mode::eval));
   return all;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <type_traits>
 
 #include "dkfac/core/error.h"
@@ -24,6 +26,12 @@ template <class T>
 [[nodiscard]] inline T store(Computed<T> x) {
   if constexpr (std::is_floating_point_v<T>) {
     return x;
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    // Of narrow() what a format of equal exponents needs: a carry reaches infinity by itself.
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+    const std::uint32_t quiet = (bits >> 16U) | 0x40U;
+    return {static_cast<std::uint16_t>(x != x ? quiet : rounded)};
   } else {
     return dkfac::detail::narrow<T>(x);
   }
