@@ -69,6 +69,18 @@ void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
               o.pad_h, "x", o.pad_w, "; it takes stride 1 and pad 0");
 }
 
+/// bias_grad = the sum of dy[n,h,w,out] over all but the last dimension, dy of any dtype.
+void sum_positions(Context& ctx, ConstTensorView dy, TensorView bias_grad) {
+  Scratch scratch(ctx);
+  ConstTensorView rows = dy.reshape(Shape{dy.numel() / dy.dim(3), dy.dim(3)});
+  if (dy.dtype() != bias_grad.dtype()) {
+    const TensorView wide = scratch.take(rows.shape(), bias_grad.dtype());
+    ops::cast(ctx, rows, wide);
+    rows = wide;
+  }
+  ops::col_sum(ctx, 1.0, rows, 0.0, bias_grad);
+}
+
 /// "3", or "3x5" for two numbers.
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
@@ -140,8 +152,8 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
-  plan_->backends.choose(ctx, x.dtype())
-      .forward(ctx, conv_shape(x.shape(), shape, options_, x.dtype()), x, weight(), bias, y);
+  const cpu::ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
+  plan_->backends.choose(ctx, conv).forward(ctx, conv, x, weight(), bias, y);
   return y;
 }
 
@@ -152,14 +164,13 @@ void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
   }
   const TensorView bias = options_.bias ? parameters_.back().grad : TensorView{};
   if (options_.frozen) {
-    const Shape rows{grad_output.numel() / out_, out_};
-    if (!bias.empty()) ops::col_sum(ctx, 1.0, grad_output.reshape(rows), 0.0, bias);
+    if (!bias.empty()) sum_positions(ctx, grad_output, bias);
     return;
   }
-  plan_->backends.choose(ctx, input_.dtype())
-      .backward_weights(ctx,
-                        conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype()),
-                        input_, grad_output, parameters_[0].grad, bias);
+  const cpu::ConvShape conv =
+      conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
+  plan_->backends.choose(ctx, conv).backward_weights(ctx, conv, input_, grad_output,
+                                                     parameters_[0].grad, bias);
 }
 
 ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
@@ -175,9 +186,8 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
-  plan_->backends.choose(ctx, input_.dtype())
-      .backward_data(ctx, conv_shape(input_.shape(), shape, options_, input_.dtype()), grad_output,
-                     weight(), dx);
+  const cpu::ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
+  plan_->backends.choose(ctx, conv).backward_data(ctx, conv, grad_output, weight(), dx);
   return dx;
 }
 

@@ -68,9 +68,10 @@ ConstTensorView Linear::forward(Context& ctx, ConstTensorView x, Mode mode) {
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
-  plan_->backends.choose(ctx, x.dtype())
-      .forward(ctx, pixels(*this, rows), image_of(rows), kernel_of(parameters_[0].value),
-               bias_ ? parameters_[1].value : TensorView{}, image_of(y));
+  const cpu::ConvShape conv = pixels(*this, rows);
+  plan_->backends.choose(ctx, conv).forward(
+      ctx, conv, image_of(rows), kernel_of(parameters_[0].value),
+      bias_ ? parameters_[1].value : TensorView{}, image_of(y));
   return y;
 }
 
@@ -78,9 +79,10 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
   const std::int64_t n = input_.empty() ? 0 : input_.dim(0);
   check_grad("linear", *this, !input_.empty(), grad_output, Shape{n, out_}, input_.dtype());
   if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
-  cpu::ConvBackend& backend = plan_->backends.choose(ctx, input_.dtype());
+  const cpu::ConvShape conv = pixels(*this, input_);
+  cpu::ConvBackend& backend = plan_->backends.choose(ctx, conv);
   if (n > 0) {
-    backend.backward_weights(ctx, pixels(*this, input_), image_of(input_), image_of(grad_output),
+    backend.backward_weights(ctx, conv, image_of(input_), image_of(grad_output),
                              kernel_of(parameters_[0].grad),
                              bias_ ? parameters_[1].grad : TensorView{});
   } else {
@@ -91,8 +93,8 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   if (n > 0) {
-    backend.backward_data(ctx, pixels(*this, input_), image_of(grad_output),
-                          kernel_of(parameters_[0].value), image_of(dx));
+    backend.backward_data(ctx, conv, image_of(grad_output), kernel_of(parameters_[0].value),
+                          image_of(dx));
   }
   return dx.reshape(input_shape_);
 }

@@ -105,6 +105,13 @@ TEST_P(SixteenBit, ConvolutionsRoundOnceAndKeepTheWeightGradientInF32) {
     SCOPED_TRACE(Conv2d(16, 32, o).describe());
     expect_close(r, dtype, 3 * 9 * 8);
   }
+  // Few pixels, large weights.
+  expect_close(compare<Conv2d>(backend, dtype, Shape{2, 2, 2, 256}, 256, 128,
+                               ConvOptions::square(3, {.pad = 1})),
+               dtype, 2 * 4);
+  expect_close(
+      compare<Conv2d>(backend, dtype, Shape{2, 40, 30, 8}, 8, 16, ConvOptions::square(1, {})),
+      dtype, 2 * 40 * 30);
   // The first layer of an image network.
   expect_close(compare<Conv2d>(backend, dtype, Shape{2, 12, 12, 3}, 3, 16,
                                ConvOptions::square(7, {.stride = 2, .pad = 3})),
@@ -153,6 +160,22 @@ TEST_P(SixteenBit, OverflowsAndUnderflowsLikeTheFormat) {
   EXPECT_EQ(product(0x1p-13, 0x1p-13), f16 ? 0 : 0x1p-26);
   EXPECT_EQ(product(0x1p-12, 0x1p-12), 0x1p-24);  // the smallest subnormal of f16
   EXPECT_TRUE(std::isnan(product(1, std::numeric_limits<double>::quiet_NaN())));
+}
+
+TEST_P(SixteenBit, TheBiasOfAFrozenConvolutionIsTrained) {
+  const auto [backend, dtype] = GetParam();
+  Context ctx(Device::cpu(), {.backend = backend});
+  ConvOptions o = ConvOptions::square(3, {.pad = 1});
+  o.frozen = true;
+  Standalone<Conv2d> conv(ctx, DType::f32, 3, 4, o);
+  const Tensor x = cast_to(ctx, random_tensor(ctx, Shape{2, 5, 5, 3}, DType::f32, 1), dtype);
+  const Tensor dy = cast_to(ctx, random_tensor(ctx, Shape{2, 5, 5, 4}, DType::f32, 2), dtype);
+  conv->forward(ctx, x, Mode::train);
+  conv->backward(ctx, dy, InputGrad::needed);
+  const auto dys = values(ctx, dy);
+  std::vector<double> sums(4);
+  for (std::size_t i = 0; i < dys.size(); ++i) sums[i % 4] += dys[i];
+  EXPECT_TRUE(near(values(ctx, conv.grad(0)), sums, 2 * 50 * eps<float>));  // c = 2, n = 50
 }
 
 TEST_P(SixteenBit, GivesZeroGradientsForAnEmptyBatch) {

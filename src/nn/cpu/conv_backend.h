@@ -38,7 +38,8 @@ class ConvBackend {
   ConvBackend(const ConvBackend&) = delete;
   ConvBackend& operator=(const ConvBackend&) = delete;
 
-  [[nodiscard]] virtual bool takes(DType activations) const = 0;
+  /// Whether it can compute this, and is not known to be a poor choice for it.
+  [[nodiscard]] virtual bool takes(const ConvShape& shape) const = 0;
   virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
@@ -64,7 +65,7 @@ class ConvBackends {
  public:
   ConvBackends();
   /// The fastest for the context.
-  [[nodiscard]] ConvBackend& choose(const Context& ctx, DType activations) const;
+  [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape) const;
   [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
 
  private:

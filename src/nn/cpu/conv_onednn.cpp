@@ -138,31 +138,34 @@ bool has_bf16() {
 }
 
 /// Few pixels and large weights: reordering the weights, or walking them, costs more than patches.
-bool prefers_plain_weights(const ConvShape& s) {
+bool has_few_pixels(const ConvShape& s) {
   constexpr std::int64_t kFewPixels = 256, kFewPoints = 1024, kLargeWeights = std::int64_t{1} << 18;
-  if (s.dtype != DType::f32 || s.groups != 1) return false;
+  if (s.groups != 1) return false;
   const std::int64_t pixels = s.n * s.out_h * s.out_w;
   if (is_pointwise(s)) return pixels < kFewPoints;
   return pixels < kFewPixels && s.out * s.patch() >= kLargeWeights;
 }
 
+bool forward_by_products(const ConvShape& s) { return s.dtype == DType::f32 && has_few_pixels(s); }
+
 /// oneDNN's gradients of 1x1 kernels lose a fifth on plain activations, its matrix products
 /// nothing.
-bool prefers_products(const ConvShape& s) {
-  return prefers_plain_weights(s) || (s.dtype == DType::f32 && is_pointwise(s));
+bool gradients_by_products(const ConvShape& s) {
+  return forward_by_products(s) || (s.dtype == DType::f32 && is_pointwise(s));
 }
 
 class OnednnConv final : public ConvBackend {
  public:
   OnednnConv() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
 
-  [[nodiscard]] bool takes(DType activations) const override {
-    return activations == DType::f32 || (activations == DType::bf16 && has_bf16());
+  [[nodiscard]] bool takes(const ConvShape& shape) const override {
+    if (shape.dtype == DType::f32) return true;
+    return shape.dtype == DType::bf16 && has_bf16() && !has_few_pixels(shape);
   }
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
-    if (prefers_plain_weights(shape)) return products_->forward(ctx, shape, x, weight, bias, y);
+    if (forward_by_products(shape)) return products_->forward(ctx, shape, x, weight, bias, y);
     guard([&] {
       Plan& p = plan(ctx, shape);
       p.serial = ++serial_;
@@ -178,7 +181,7 @@ class OnednnConv final : public ConvBackend {
 
   void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView dy,
                         TensorView dweight, TensorView dbias) override {
-    if (prefers_products(shape)) {
+    if (gradients_by_products(shape)) {
       return products_->backward_weights(ctx, shape, x, dy, dweight, dbias);
     }
     guard([&] {
@@ -198,7 +201,7 @@ class OnednnConv final : public ConvBackend {
 
   void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                      ConstTensorView weight, TensorView dx) override {
-    if (prefers_products(shape)) return products_->backward_data(ctx, shape, dy, weight, dx);
+    if (gradients_by_products(shape)) return products_->backward_data(ctx, shape, dy, weight, dx);
     guard([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_data) {

@@ -104,8 +104,8 @@ void scatter_patches(const ConvShape& s, const T* patches, T* dx) {
 
 class ReferenceConv final : public ConvBackend {
  public:
-  [[nodiscard]] bool takes(DType activations) const override {
-    return activations == DType::f64 || activations == DType::f32;
+  [[nodiscard]] bool takes(const ConvShape& shape) const override {
+    return shape.dtype == DType::f64 || shape.dtype == DType::f32;
   }
 
   void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,

@@ -1,7 +1,6 @@
 #include "dkfac/core/ops.h"
 
 #include "nn/cpu/conv_backend.h"
-#include "nn/dtype.h"
 
 namespace dkfac::nn::cpu {
 namespace {
@@ -11,8 +10,8 @@ class WidenedConv final : public ConvBackend {
  public:
   explicit WidenedConv(ConvBackend& inner) : inner_(inner) {}
 
-  [[nodiscard]] bool takes(DType activations) const override {
-    return activations == DType::bf16 || activations == DType::f16;
+  [[nodiscard]] bool takes(const ConvShape& shape) const override {
+    return shape.dtype == DType::bf16 || shape.dtype == DType::f16;
   }
 
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
@@ -71,11 +70,10 @@ ConvBackends::ConvBackends()
       widened_reference_(make_widened_conv(*reference_)),
       widened_fast_(fast_ ? make_widened_conv(*fast_) : nullptr) {}
 
-ConvBackend& ConvBackends::choose(const Context& ctx, DType activations) const {
-  const bool fast =
-      fast_ && ctx.backend() == Backend::fast && fast_->takes(compute_dtype(activations));
-  ConvBackend& wide = fast ? *fast_ : *reference_;
-  if (wide.takes(activations)) return wide;
+ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape) const {
+  const bool fast = fast_ && ctx.backend() == Backend::fast;
+  if (fast && fast_->takes(shape)) return *fast_;
+  if (reference_->takes(shape)) return *reference_;
   return fast ? *widened_fast_ : *widened_reference_;
 }
 
