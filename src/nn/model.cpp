@@ -1,8 +1,6 @@
 #include "dkfac/nn/model.h"
 
 #include <array>
-#include <iomanip>
-#include <sstream>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -101,21 +99,6 @@ void Model::set_observer(LayerObserver* observer) {
 
 void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {
   root_->trace(batch_shape(1, input_), f);
-}
-
-std::string Model::summary() const {
-  std::ostringstream out;
-  out << name_ << ": " << dtype_;
-  if (compute_ != dtype_) out << " computing in " << compute_;
-  out << ", samples " << input_ << ", " << parameter_count() << " parameters\n";
-  trace([&](const Layer& layer, const Shape& shape) {
-    std::int64_t count = 0;
-    for (const Parameter& p : layer.parameters()) count += p.shape.numel();
-    out << "  " << std::left << std::setw(12) << layer.name() << ' ' << std::setw(36)
-        << layer.describe() << ' ' << std::setw(18) << detail::concat(shape) << ' ' << std::right
-        << std::setw(10) << count << '\n';
-  });
-  return std::move(out).str();
 }
 
 void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {

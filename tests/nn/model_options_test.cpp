@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -193,6 +195,25 @@ TEST(NamedTensors, AMistypedNameIsAnsweredWithTheLayersOwn) {
   EXPECT_TRUE(contains(message, "layer1.norm.running_var"));
   EXPECT_FALSE(contains(message, "layer2"));
   EXPECT_TRUE(contains(message_of([&] { (void)model->tensor("nonsense"); }), "whiten.weight"));
+}
+
+TEST(Summary, ItsColumnsStandBelowEachOther) {
+  Context ctx;
+  const auto model = make_model(ctx, {.name = "resnet50", .input = Shape{32, 32, 3}, .width = 4});
+  std::istringstream lines(model->summary());
+  std::string head, line;
+  std::getline(lines, head);
+  EXPECT_TRUE(contains(head, "resnet50: f32, samples [32, 32, 3]"));
+  std::set<std::size_t> lengths, shapes;
+  int count = 0;
+  while (std::getline(lines, line)) {
+    lengths.insert(line.size());
+    shapes.insert(line.find('['));
+    ++count;
+  }
+  EXPECT_EQ(lengths.size(), 1U);
+  EXPECT_EQ(shapes.size(), 1U);
+  EXPECT_EQ(count, 2 * 53 + 3);  // convolutions with BatchNorm, two poolings, the classifier
 }
 
 }  // namespace

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <array>
+#include <iomanip>
+#include <sstream>
 
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
@@ -33,6 +36,9 @@ std::string candidates(const std::vector<NamedTensor>& tensors, std::string_view
   return close.size() > kFew ? text + ", ..." : text;
 }
 
+/// Name, description, output shape, parameters of a leaf.
+using Line = std::array<std::string, 4>;
+
 /// Multiply-adds of one sample in a leaf with this output.
 double multiply_adds(const Layer& layer, const Shape& output) {
   const auto outputs = static_cast<double>(output.numel());
@@ -59,6 +65,30 @@ std::vector<NamedTensor> Model::named_tensors() {
     }
   });
   return tensors;
+}
+
+std::string Model::summary() const {
+  std::vector<Line> lines;
+  trace([&](const Layer& layer, const Shape& shape) {
+    std::int64_t count = 0;
+    for (const Parameter& p : layer.parameters()) count += p.shape.numel();
+    lines.push_back({layer.name(), layer.describe(), detail::concat(shape), detail::concat(count)});
+  });
+  std::array<std::size_t, 4> width{};
+  for (const Line& line : lines) {
+    for (std::size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
+  }
+  std::ostringstream out;
+  out << name_ << ": " << dtype_;
+  if (compute_ != dtype_) out << " computing in " << compute_;
+  out << ", samples " << input_ << ", " << parameter_count() << " parameters\n";
+  for (const Line& line : lines) {
+    out << "  " << std::left;
+    for (std::size_t c = 0; c < 3; ++c)
+      out << std::setw(static_cast<int>(width[c])) << line[c] << "  ";
+    out << std::right << std::setw(static_cast<int>(width[3])) << line[3] << '\n';
+  }
+  return std::move(out).str();
 }
 
 NamedTensor Model::tensor(std::string_view name) {
