@@ -34,6 +34,8 @@ std::vector<Config> load_configs(const CompareCommand& command) {
   return configs;
 }
 
+constexpr const char* kAgain = "start again for a whole comparison";
+
 class Comparer {
  public:
   Comparer(const CompareCommand& command, const std::vector<Config>& configs, DataCache& cache,
@@ -67,7 +69,7 @@ class Comparer {
   }
 
   void one(std::size_t c, int k) {
-    if (any_rank(*comm_, stop_requested())) throw_stopped(0, command_.out);
+    if (any_rank(*comm_, stop_requested())) throw_stopped(0, command_.out, kAgain);
     RunPlan plan{.config = configs_[c]};
     plan.config.run.seed += k;
     plan.folder =
@@ -79,7 +81,7 @@ class Comparer {
     const RunResult result = run_or_divergence(plan);
     groups_[c].runs.push_back(result);
     if (comm_->rank() == 0) write();
-    if (result.status == "stopped") throw_stopped(result.steps, command_.out);
+    if (result.status == "stopped") throw_stopped(result.steps, command_.out, kAgain);
   }
 
   // A run that diverges is a result as well: it is kept and the others go on.

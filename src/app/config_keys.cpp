@@ -26,6 +26,8 @@ void add_run(Table& t) {
             "evaluate the mean of the logits of each image and its mirror image");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
             "steps between two step records in metrics.jsonl; 0: none");
+  t.boolean("run.trace", DKFAC_FIELD(run.trace),
+            "write trace.json, when each phase of each step began and ended");
 }
 
 void add_lr(Table& t) {
@@ -66,6 +68,7 @@ const std::vector<Key>& config_keys() {
     add_train_keys(table);
     add_optimizer_keys(table);
     add_lr(table);
+    add_checkpoint_keys(table);
     return std::move(table.keys);
   }();
   return keys;

@@ -65,6 +65,7 @@ struct Key {
 /// Groups of keys: each adds its own to the table, in a file of its own (config_keys_<group>.cpp
 /// with the help of config_table.h). config_keys() calls them in the order of the sections.
 class Table;
+void add_checkpoint_keys(Table& table);
 void add_comm_keys(Table& table);  ///< Of the section run.
 void add_data_keys(Table& table);
 void add_augment_keys(Table& table);

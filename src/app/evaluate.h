@@ -21,6 +21,11 @@ struct Tally {
 /// Collective: the sum over ranks.
 [[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);
 
+/// Every test sample once, in order.
+[[nodiscard]] inline nn::SamplerOptions test_order(std::int64_t batch, std::int64_t count) {
+  return {.count = count, .global_batch = batch, .shuffle = false, .drop_last = false};
+}
+
 /// Collective: one pass over the loader's data with running statistics and without smoothing; each
 /// sample counts once, whatever the number of ranks.
 [[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::Loader& loader,

@@ -15,8 +15,10 @@ namespace {
 
 using dkfac::app::BenchCommand;
 using dkfac::app::BenchKind;
+using dkfac::app::CkptCommand;
 using dkfac::app::CompareCommand;
 using dkfac::app::DataCommand;
+using dkfac::app::EvalCommand;
 using dkfac::app::InfoCommand;
 using dkfac::app::Terminal;
 using dkfac::app::TrainCommand;
@@ -39,7 +41,8 @@ Data is looked for in the folder data.path of the configuration, then in $DKFAC_
 the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
 
 A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, result.json,
-report.html and curves.svg. Ctrl-C finishes the step and writes the results.
+report.html, curves.svg and checkpoints. Ctrl-C finishes the step, saves a checkpoint and writes the
+results; 'dkfac train --resume FOLDER' goes on from there.
 
 Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
 70 internal error, 74 reading or writing failed, 75 stopped or lost a rank, 80 training diverged.)";
@@ -98,13 +101,22 @@ struct Parsed {
   CompareCommand compare;
   InfoCommand info;
   DataCommand data;
+  EvalCommand eval;
+  CkptCommand ckpt;
   BenchCommand bench;
 };
 
 void add_train(CLI::App& app, TrainCommand& command) {
   CLI::App* train = app.add_subcommand("train", "Train one configuration");
-  train->add_option("config", command.config, "configuration, a TOML file")->required();
+  train->add_option("config", command.config, "configuration, a TOML file");
+  CLI::Option* resume = train->add_option(
+      "--resume", command.resume_from, "go on with a run: its folder, or one of its checkpoints");
+  resume->expected(0, 1)->type_name("[PATH]");
+  train->parse_complete_callback([&command, resume] { command.resume = resume->count() > 0; });
   train->add_option("--out", command.out, "run folder; out/<name>-<date>-<time> when not given");
+  train->add_flag_callback(
+      "--trace", [&command] { command.set.emplace_back("run.trace=true"); },
+      "write trace.json for Perfetto or chrome://tracing");
   add_run_options(*train, command);
 }
 
@@ -165,6 +177,30 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   add_common(*bench, command);
 }
 
+void add_eval(CLI::App& app, EvalCommand& command) {
+  CLI::App* eval = app.add_subcommand("eval", "Loss and accuracy of a checkpoint");
+  eval->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
+      ->required();
+  eval->add_flag("--json", command.json, "as JSON");
+  add_common(*eval, command);
+}
+
+void add_ckpt(CLI::App& app, CkptCommand& command) {
+  CLI::App* ckpt = app.add_subcommand("ckpt", "Look into a checkpoint, or export its network");
+  ckpt->require_subcommand(1);
+  CLI::App* inspect = ckpt->add_subcommand(
+      "inspect", "Check every file and list tensors with type, shape and norm");
+  CLI::App* to_file = ckpt->add_subcommand("export", "Write the network to one safetensors file");
+  for (CLI::App* one : {inspect, to_file})
+    one->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
+        ->required();
+  inspect->add_flag("--json", command.json, "as JSON");
+  to_file->add_option("out", command.out, "file to write")->required();
+  to_file->add_option("--layout", command.layout, "of convolution weights")
+      ->check(CLI::IsMember({"torch", "native"}))
+      ->capture_default_str();
+}
+
 void add_data(CLI::App& app, DataCommand& command) {
   CLI::App* data = app.add_subcommand("data", "About data sets");
   data->require_subcommand(1);
@@ -180,6 +216,8 @@ int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
   if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
   if (app.got_subcommand("bench")) return dkfac::app::run(parsed.bench, terminal);
   if (app.got_subcommand("data")) return dkfac::app::run(parsed.data, terminal);
+  if (app.got_subcommand("eval")) return dkfac::app::run(parsed.eval, terminal);
+  if (app.got_subcommand("ckpt")) return dkfac::app::run(parsed.ckpt, terminal);
   return dkfac::app::run(parsed.info, terminal);
 }
 
@@ -196,6 +234,8 @@ int main(int argc, char** argv) {
   add_compare(app, parsed.compare);
   add_info(app, parsed.info);
   add_data(app, parsed.data);
+  add_eval(app, parsed.eval);
+  add_ckpt(app, parsed.ckpt);
   add_bench(app, parsed.bench);
   try {
     app.parse(argc, argv);

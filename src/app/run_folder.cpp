@@ -6,10 +6,13 @@
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
+
+#include "app/checkpoint/store.h"
 
 namespace dkfac::app {
 
@@ -47,10 +50,7 @@ std::string epoch_json(const EpochRecord& r) {
       number(r.images_per_second), r.skipped_steps);
 }
 
-}  // namespace
-
-void make_folder(const std::filesystem::path& folder, IfExists if_exists,
-                 const std::string& command_line) {
+void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error || !std::filesystem::is_directory(folder))
@@ -59,10 +59,43 @@ void make_folder(const std::filesystem::path& folder, IfExists if_exists,
   if (!std::filesystem::is_empty(folder)) {
     DKFAC_CHECK(is_ours(folder), "[run folder] '", folder.string(),
                 "' is not empty and holds no run; choose another --out");
-    DKFAC_CHECK(if_exists == IfExists::overwrite, "[run folder] '", folder.string(),
-                "' holds an earlier run; choose another --out, or overwrite it with --force");
+    DKFAC_CHECK(if_exists != IfExists::refuse, "[run folder] '", folder.string(),
+                "' holds an earlier run; go on with it by --resume, choose another --out, or "
+                "overwrite it with --force");
   }
+}
+
+void write_command(const std::filesystem::path& folder, const std::string& command_line) {
   write_file(folder / "command.txt", fmt::format("{}{}\n{}\n", kMark, version(), command_line));
+}
+
+void remove_errors(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored))
+    if (file.path().filename().string().ends_with(".error.json"))
+      std::filesystem::remove(file.path(), ignored);
+}
+
+}  // namespace
+
+void make_folder(const std::filesystem::path& folder, IfExists if_exists,
+                 const std::string& command_line) {
+  claim_folder(folder, if_exists);
+  write_command(folder, command_line);
+}
+
+void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept {
+  try {
+    const nlohmann::ordered_json json = {{"rank", failure.rank},
+                                         {"step", failure.position.step},
+                                         {"phase", failure.position.phase},
+                                         {"code", static_cast<int>(failure.code)},
+                                         {"what", failure.what}};
+    write_file(folder / fmt::format("rank-{}.error.json", rank),
+               json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } catch (...) {
+    // A full disk may be what is told of.
+  }
 }
 
 std::filesystem::path default_folder(const std::string& name) {
@@ -71,16 +104,32 @@ std::filesystem::path default_folder(const std::string& name) {
 }
 
 RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-                     const std::string& command_line)
+                     const std::string& command_line, const RunRecord* resumed)
     : folder_(std::move(folder)) {
-  make_folder(folder_, if_exists, command_line);
+  claim_folder(folder_, if_exists);
+  lock_.emplace(folder_);
+  write_command(folder_, command_line);
   write_file(folder_ / "config.toml", to_toml(config));
-  metrics_.open(folder_ / "metrics.jsonl", std::ios::trunc);
-  if (!metrics_)
-    throw IoError(fmt::format("[run folder] cannot write '{}'; check permissions",
-                              (folder_ / "metrics.jsonl").string()));
-  remove_event_files(folder_);  // Of the run that this one replaces.
+  remove_errors(folder_);
+  clean_leftovers(folder_ / kCheckpointFolder);
+  if (if_exists != IfExists::go_on) {  // What is of the run that this one replaces.
+    remove_checkpoints(folder_ / kCheckpointFolder);
+    remove_event_files(folder_);
+  }
+  open_metrics(if_exists, resumed);
   events_.emplace(folder_);
+}
+
+void RunFolder::open_metrics(IfExists if_exists, const RunRecord* resumed) {
+  const std::filesystem::path path = folder_ / "metrics.jsonl";
+  const bool go_on = if_exists == IfExists::go_on && resumed != nullptr;
+  if (go_on && std::filesystem::exists(path)) {
+    std::ifstream before(path);
+    write_file(path, metrics_until(before, *resumed));
+  }
+  metrics_.open(path, go_on ? std::ios::app : std::ios::trunc);
+  if (!metrics_)
+    throw IoError(fmt::format("[run folder] cannot write '{}'; check permissions", path.string()));
 }
 
 void RunFolder::add_line(const std::string& json) {

@@ -6,30 +6,39 @@
 #include <string>
 
 #include "dkfac/app/config.h"
+#include "dkfac/app/errors.h"
 #include "dkfac/app/result.h"
 #include "dkfac/app/trainer.h"
 
+#include "app/checkpoint/resume.h"
+#include "app/run_lock.h"
 #include "app/tensorboard.h"
 
 namespace dkfac::app {
 
-enum class IfExists : std::uint8_t { refuse, overwrite };
+enum class IfExists : std::uint8_t { refuse, overwrite, go_on };
 
 /// Makes the folder of a command and writes command.txt, by which it is known as ours. One that is
-/// not empty is refused (InvalidArgument), unless it is ours and may be overwritten; of that the
-/// files of the same names are replaced. Throws IoError.
+/// not empty is refused (InvalidArgument), unless it is ours and may be overwritten or gone on
+/// with; of that the files of the same names are replaced. Throws IoError.
 void make_folder(const std::filesystem::path& folder, IfExists if_exists,
                  const std::string& command_line);
+
+/// rank-<rank>.error.json: what ended this rank. Never throws: the first failure is the one to
+/// tell.
+void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept;
 
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);
 
 /// The files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
-/// result.json, report.html.
+/// result.json, report.html, and the folder of its checkpoints. One process at a time.
 class RunFolder {
  public:
+  /// resumed: what the run goes on from; with IfExists::go_on, metrics and checkpoints of before
+  /// stay. A folder that is overwritten loses its checkpoints.
   RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-            const std::string& command_line);
+            const std::string& command_line, const RunRecord* resumed = nullptr);
 
   void add_step(const StepRecord& record);  ///< A line in metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Its last epoch, and result.json.
@@ -37,9 +46,11 @@ class RunFolder {
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
 
  private:
+  void open_metrics(IfExists if_exists, const RunRecord* resumed);
   void add_line(const std::string& json);
 
   std::filesystem::path folder_;
+  std::optional<RunLock> lock_;
   std::ofstream metrics_;
   std::optional<EventFile> events_;
 };

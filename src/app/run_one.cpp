@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "dkfac/app/report.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
@@ -12,6 +13,7 @@
 #include "app/job.h"
 #include "app/progress.h"
 #include "app/signals.h"
+#include "app/trace.h"
 
 namespace dkfac::app {
 
@@ -27,7 +29,7 @@ class Run {
     try {
       go();
       state_.position.phase = "report";
-      if (folder_) folder_->finish(state_.result);
+      finish();
     } catch (...) {
       fail();
     }
@@ -43,19 +45,47 @@ class Run {
     state_.position.phase = "data";
     together(*comm_, state_.position, [&] { data_ = cache_.get(config); });
     state_.position.phase = "folder";
-    together(*comm_, state_.position, [&] { open_folder(); });
-    train(config, comm_, *data_, hooks(), state_);
+    open_folder();
+    if (config.run.trace) {
+      comm_->barrier("trace");  // All ranks count from here.
+      trace_.emplace(comm_->rank());
+    }
+    const TraceScope scope(trace_ ? &*trace_ : nullptr);
+    train(config, comm_, *data_, hooks(), state_, checkpoints_);
   }
 
+  // Rank 0 opens it; the others learn what it is called and where the run goes on.
   void open_folder() {
-    if (comm_->rank() != 0) return;
-    folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line);
-    if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
+    std::optional<ResumePoint> point;
+    together(*comm_, state_.position, [&] {
+      if (comm_->rank() != 0) return;
+      if (plan_.resume) point = resume_point();
+      folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line,
+                      point ? &point->record : nullptr);
+      if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
+    });
+    where_ = comm::all_gather_strings(*comm_, plan_.folder.string()).front();
+    if (plan_.checkpoints) checkpoints_.folder = where_ / kCheckpointFolder;
+    const std::string resume = point ? point->checkpoint.string() : std::string();
+    if (plan_.resume) checkpoints_.resume = comm::all_gather_strings(*comm_, resume).front();
+  }
+
+  [[nodiscard]] ResumePoint resume_point() const {
+    ResumePoint point = find_resume_point(*plan_.resume);
+    for (const std::string& damaged : point.warnings)
+      terminal_.err << "WARNING " << damaged << std::endl;
+    for (const std::string& change : compare_configurations(plan_.config, point.record))
+      terminal_.err << "WARNING [resume] " << change << std::endl;
+    if (!plan_.quiet)
+      terminal_.out << "going on after step " << point.record.result.steps << ", from "
+                    << point.checkpoint.string() << std::endl;
+    return point;
   }
 
   TrainHooks hooks() {
     TrainHooks hooks;
     hooks.stop_requested = stop_requested;
+    if (trace_) hooks.on_phase = [this](const char* phase) { trace_->enter(phase); };
     if (!folder_) return hooks;
     hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
     hooks.on_step = [this](const StepRecord& record) {
@@ -68,6 +98,14 @@ class Run {
     return hooks;
   }
 
+  void finish() {
+    if (folder_) folder_->finish(state_.result);
+    if (!trace_ || where_.empty()) return;
+    trace_->enter(nullptr);
+    std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's.
+    write_file(where_ / trace_file_name(comm_->rank(), comm_->size()), trace_->json());
+  }
+
   [[noreturn]] void fail() {
     const Failure failure = describe_current_exception(comm_->rank(), state_.position);
     auto scope = RunError::Scope::this_rank;
@@ -78,10 +116,11 @@ class Run {
     } catch (...) {
     }
     if (progress_) progress_->clear();
+    if (!where_.empty()) write_error(where_, comm_->rank(), failure);
     state_.result.status = "failed";
     state_.result.error = failure.what;
     try {
-      if (folder_) folder_->finish(state_.result);
+      finish();
     } catch (const std::exception&) {
       // The first failure is the one to tell.
     }
@@ -94,8 +133,11 @@ class Run {
   const Terminal& terminal_;
   std::shared_ptr<const nn::DataSplits> data_;
   RunState state_;
+  std::filesystem::path where_;  ///< The run folder, once it is open.
+  CheckpointPlan checkpoints_;
   std::optional<RunFolder> folder_;
   std::optional<Progress> progress_;
+  std::optional<Trace> trace_;
 };
 
 // The part of the configuration that decides the data.
@@ -135,13 +177,13 @@ void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, Data
   result = run.result();
 }
 
-void throw_stopped(std::int64_t step, const std::filesystem::path& where) {
+void throw_stopped(std::int64_t step, const std::filesystem::path& where,
+                   const std::string& advice) {
   throw RunError({0,
                   {step, "stop"},
                   ExitCode::try_again,
-                  fmt::format("[run] stopped by a signal; results so far are in '{}', start again "
-                              "for a whole run",
-                              where.string())},
+                  fmt::format("[run] stopped by a signal; results so far are in '{}', {}",
+                              where.string(), advice)},
                  RunError::Scope::every_rank);
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "dkfac/app/commands.h"
@@ -35,6 +36,9 @@ struct RunPlan {
   std::string label = {};  ///< For progress.
   std::string command_line = {};
   bool quiet = false;
+  bool checkpoints = false;  ///< Save as the configuration says, and when stopped.
+  /// Go on from this checkpoint, or from the newest good one of this run folder.
+  std::optional<std::filesystem::path> resume = {};
 };
 
 /// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.
@@ -42,7 +46,9 @@ struct RunPlan {
 void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
              const Terminal& terminal, RunResult& result);
 
-/// What a command throws on every rank once a signal has stopped it. `where`: folder with results.
-[[noreturn]] void throw_stopped(std::int64_t step, const std::filesystem::path& where);
+/// What a command throws on every rank once a signal has stopped it. `where`: folder with results;
+/// advice: how to go on.
+[[noreturn]] void throw_stopped(std::int64_t step, const std::filesystem::path& where,
+                                const std::string& advice);
 
 }  // namespace dkfac::app

@@ -18,18 +18,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// One entry per byte; the polynomial 0x1EDC6F41 with its bits reversed.
-constexpr std::array<std::uint32_t, 256> crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
-    table[byte] = crc;
-  }
-  return table;
-}
-constexpr std::array<std::uint32_t, 256> kCrcTable = crc_table();
-
 template <class Unsigned>
 void put_fixed(std::string& out, Unsigned value) {
   for (std::size_t i = 0; i < sizeof(Unsigned); ++i)
@@ -74,13 +62,6 @@ std::string host_name() {
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) noexcept {
-  std::uint32_t crc = 0xFFFFFFFFu;
-  for (const char c : bytes)
-    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFFu];
-  return ~crc;
-}
 
 std::uint32_t masked_crc32c(std::string_view bytes) noexcept {
   return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u;

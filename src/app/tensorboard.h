@@ -10,12 +10,13 @@
 #include "dkfac/app/result.h"
 #include "dkfac/app/trainer.h"
 
+#include "app/crc32c.h"
+
 /// Event files that TensorBoard reads: TFRecords of protocol buffers, encoded by hand.
 namespace dkfac::app {
 
-/// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
-[[nodiscard]] std::uint32_t crc32c(std::string_view bytes) noexcept;
-/// Rotated right by 15 bits plus 0xa282ead8 (mod 2^32): a checksum of data that holds checksums.
+/// The CRC-32C rotated right by 15 bits plus 0xa282ead8 (mod 2^32): a checksum of data that holds
+/// checksums.
 [[nodiscard]] std::uint32_t masked_crc32c(std::string_view bytes) noexcept;
 /// A TFRecord, little endian: length (u64), its masked checksum (u32), payload, its checksum (u32).
 [[nodiscard]] std::string tf_record(std::string_view payload);

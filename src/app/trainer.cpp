@@ -1,26 +1,33 @@
 #include "dkfac/app/trainer.h"
 
+#include "app/checkpoint/run_state.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {
 
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
-           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run) {
+           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
+           const CheckpointPlan& checkpoints) {
   TrainState state{.config = config,
                    .comm = std::move(comm),
                    .data = data,
                    .hooks = hooks,
                    .result = run.result,
                    .position = run.position,
+                   .checkpoints = checkpoints,
                    .ctx = Context(Device::cpu(), {.threads = config.run.threads})};
   describe_run(state);
   build_training(state);
+  if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
   RunResult& result = state.result;
   while (result.status == "running" && state.counters.epoch <= config.run.epochs) {
-    if (train_epoch(state))
+    if (train_epoch(state)) {
       finish_epoch(state);
-    else
+      if (checkpoint_due_after_epoch(state)) save_checkpoint(state);
+    } else {
+      save_checkpoint(state);
       result.status = "stopped";
+    }
   }
   if (result.status == "running") result.status = "ok";
   result.total_seconds = total_seconds(state);

@@ -17,13 +17,15 @@ struct Terminal {
 
 /// One run into one folder.
 struct TrainCommand {
-  std::filesystem::path config;
+  std::filesystem::path config;  ///< With resume it may be empty: config.toml of the run folder.
   std::vector<std::string> set;  ///< "section.key=value"
   std::filesystem::path out;     ///< Empty: out/<name>-<date>-<time>.
   int ranks = 1;                 ///< Threads of this process; 1 under mpirun or srun.
-  bool force = false;            ///< Overwrite an earlier run in `out`.
-  bool quiet = false;            ///< No progress and no summary.
-  std::string command_line;      ///< As typed, for command.txt.
+  bool resume = false;           ///< Go on with a run.
+  std::filesystem::path resume_from;  ///< Its folder, or one checkpoint; empty: `out`.
+  bool force = false;                 ///< Overwrite an earlier run in `out`.
+  bool quiet = false;                 ///< No progress and no summary.
+  std::string command_line;           ///< As typed, for command.txt.
 };
 
 /// Every configuration with the same seeds, one run after the other, seed by seed, so that a slow
@@ -53,11 +55,29 @@ struct DataCommand {
   std::string what;  ///< Name of a data set, or its folder.
 };
 
+/// Loss and accuracy of a checkpoint on the test data of its run.
+struct EvalCommand {
+  std::filesystem::path where;   ///< A checkpoint, or the folder of a run: the newest good one.
+  std::vector<std::string> set;  ///< Over the configuration of the run.
+  int ranks = 1;
+  bool json = false;
+};
+
+/// Says what is in a checkpoint, or writes its network to a file of its own.
+struct CkptCommand {
+  std::filesystem::path where;   ///< As for EvalCommand.
+  std::filesystem::path out;     ///< File to export to; empty: inspect.
+  std::string layout = "torch";  ///< Or "native".
+  bool json = false;             ///< Inspect as JSON.
+};
+
 /// Each runs the command on every rank and returns the exit code. A failure is one line on
 /// terminal.err; under a launcher a failure of one rank alone ends the whole job and never returns.
 [[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const EvalCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const CkptCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const DataCommand& command, const Terminal& terminal);
 
 /// Reports a failure of the command line itself, on rank 0 only, and returns its exit code.

@@ -29,6 +29,7 @@ struct RunConfig {
   double target = 0;
   bool tta = false;
   std::int64_t log_interval = 10;
+  bool trace = false;
   double comm_timeout_s = 120;
   comm::Check comm_check = comm::Check::hash;
   int hierarchical = 0;
@@ -89,6 +90,11 @@ struct OptimizerConfig {
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
 };
 
+struct CheckpointConfig {
+  std::int64_t every_epochs = 1, every_steps = 0;  ///< 0: never.
+  std::int64_t keep = 2;
+};
+
 enum class LrSchedule : std::uint8_t { polynomial, piecewise, constant };
 
 struct LrConfig {
@@ -111,6 +117,7 @@ struct Config {
   TrainConfig train;
   OptimizerConfig optimizer;
   LrConfig lr;
+  CheckpointConfig checkpoint;
 };
 
 /// Reads a TOML file and applies `overrides` ("section.key=value", later ones win). The file's stem

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "dkfac/app/checkpoint.h"
 #include "dkfac/app/config.h"
 #include "dkfac/app/errors.h"
 #include "dkfac/app/result.h"
@@ -33,6 +34,8 @@ struct TrainHooks {
   std::function<void(const StepRecord&)> on_log;   ///< Every log_interval steps; of all ranks.
   std::function<void(const RunResult&)> on_epoch;  ///< After the evaluation of each epoch.
   std::function<bool()> stop_requested;            ///< Asked before each step.
+  /// A phase begins, and with it the one before ends: a literal, as in Position.
+  std::function<void(const char*)> on_phase;
 };
 
 /// Kept up to date while training, so that it is worth something after an exception too.
@@ -45,9 +48,14 @@ struct RunState {
 /// rank after the step in which some rank was asked to stop. Sums over samples go over all ranks,
 /// so every rank ends with the same losses and accuracies; seconds are this rank's.
 ///
-/// Throws RunError (scope every_rank) when a rank cannot set up, when ranks disagree about
-/// configuration or data, and for numerical failure; whatever else fails throws where it happens.
+/// Saves as `config` says into checkpoints.folder, and when it is stopped; goes on from
+/// checkpoints.resume, with the same bits at the same number of ranks.
+///
+/// Throws RunError (scope every_rank) when a rank cannot set up, save or load, when ranks disagree
+/// about configuration or data, and for numerical failure; whatever else fails throws where it
+/// happens.
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
-           const nn::DataSplits& data, const TrainHooks& hooks, RunState& state);
+           const nn::DataSplits& data, const TrainHooks& hooks, RunState& state,
+           const CheckpointPlan& checkpoints = {});
 
 }  // namespace dkfac::app

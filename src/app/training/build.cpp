@@ -32,15 +32,12 @@ void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
   s.steps_per_epoch = nn::batches_per_epoch(sampler);
-  const nn::SamplerOptions sequential{.count = s.data.test.count,
-                                      .global_batch = s.config.run.eval_batch,
-                                      .shuffle = false,
-                                      .drop_last = false};
   const DType dtype = master_type(s.config);
   constexpr int kPrefetch = 2;
   s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype, kPrefetch,
                    s.config.augment);
-  s.test_loader.emplace(s.data.test, normalization, sequential, rank, size, dtype);
+  s.test_loader.emplace(s.data.test, normalization,
+                        test_order(s.config.run.eval_batch, s.data.test.count), rank, size, dtype);
 }
 
 void build(TrainState& s) {

@@ -1,3 +1,4 @@
+#include "app/checkpoint/run_state.h"
 #include "app/run_summary.h"
 #include "app/training/state.h"
 
@@ -24,9 +25,9 @@ void start_next_epoch(Counters& c) {
 
 bool train_epoch(TrainState& s) {
   const Counters& c = s.counters;
-  Stopwatch clock, data_watch;
   enter(s, "data");
-  s.loader->start_epoch(c.epoch);
+  Stopwatch clock, data_watch;
+  s.loader->start_epoch(c.epoch, c.batch);
   nn::Batch batch;
   bool go_on = true;
   while (go_on && s.loader->next(batch)) {
@@ -35,7 +36,12 @@ bool train_epoch(TrainState& s) {
                       static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
     go_on = train_step(s, batch, learning_rate(s.config, at));
     count_time(s, clock);
+    enter(s, "log");
     record_step(s);
+    if (go_on && checkpoint_due_in_epoch(s)) {
+      save_checkpoint(s);
+      clock.lap();  // That was no training.
+    }
     enter(s, "data");
     data_watch.lap();
   }
@@ -66,6 +72,7 @@ void finish_epoch(TrainState& s) {
   record.skipped_steps = result.skipped_steps;
   add_epoch(result, record);
   result.total_seconds = total_seconds(s);
+  enter(s, "log");
   if (s.hooks.on_epoch) s.hooks.on_epoch(result);
   start_next_epoch(s.counters);
 }

@@ -4,11 +4,13 @@
 #include <memory>
 #include <optional>
 
+#include "dkfac/app/checkpoint.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/optimizer.h"
+#include "dkfac/kfac/state.h"
 #include "dkfac/nn/ema.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loader.h"
@@ -35,6 +37,12 @@ struct Counters {
   double total_seconds = 0;  ///< Of the parts of the run that came before a restart.
 };
 
+/// Which state of the run has been saved: a step may come before and after its epoch's evaluation.
+struct SavedAt {
+  std::int64_t step = 0, epoch = 1;
+  bool operator==(const SavedAt&) const = default;
+};
+
 /// What a run is made of. The first block is given, the second made by build_training().
 struct TrainState {
   const Config& config;
@@ -43,6 +51,7 @@ struct TrainState {
   const TrainHooks& hooks;
   RunResult& result;
   Position& position;
+  CheckpointPlan checkpoints = {};
   Context ctx;
 
   std::int64_t steps_per_epoch = 0;
@@ -55,6 +64,7 @@ struct TrainState {
   Tensor grad = {};                 ///< Of the logits.
 
   Counters counters = {};
+  SavedAt saved = {};
   Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
   kfac::StepReport report = {};
   Stopwatch watch = {};
@@ -82,11 +92,18 @@ struct Evaluation {
 /// Evaluates, adds the epoch to the result and goes to the next; collective.
 void finish_epoch(TrainState& state);
 
+/// Goes over everything but parameters and result that decides how the run goes on.
+void visit_state(TrainState& state, kfac::StateVisitor& visitor);
+
 /// Seconds of this run, earlier parts included.
 [[nodiscard]] inline double total_seconds(const TrainState& state) {
   return state.counters.total_seconds + state.watch.seconds();
 }
 void add_phase(TrainState& state, const char* phase, double seconds);
-inline void enter(TrainState& state, const char* phase) { state.position.phase = phase; }
+/// Phases follow each other; spans of add_phase() lie inside of them.
+inline void enter(TrainState& state, const char* phase) {
+  state.position.phase = phase;
+  if (state.hooks.on_phase) state.hooks.on_phase(phase);
+}
 
 }  // namespace dkfac::app

@@ -49,8 +49,8 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
 
 // Returns the seconds that the optimizer took inside of forward and backward.
 double forward_backward(TrainState& s, const nn::Batch& batch, nn::LossSum& sum) {
-  Stopwatch watch;
   enter(s, "forward");
+  Stopwatch watch;
   const ConstTensorView logits = s.model->forward(s.ctx, batch.images, nn::Mode::train);
   const double in_forward = s.timed->take();
   add_phase(s, "forward", watch.lap() - in_forward);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <filesystem>
+
+namespace dkfac::app {
+
+/// Where a run saves itself and where it goes on. A checkpoint is a folder step-<n> with
+/// model.safetensors (parameters and buffers under the names of the model), rank-<r>.safetensors
+/// (the rest of what each rank keeps), state.json (position, result so far, configuration) and
+/// manifest.json (size and CRC-32C of each file). It is there complete or not at all.
+struct CheckpointPlan {
+  std::filesystem::path folder = {};  ///< Of all checkpoints of the run; empty: none are saved.
+  std::filesystem::path resume = {};  ///< One checkpoint to go on from; empty: a run from scratch.
+};
+
+}  // namespace dkfac::app

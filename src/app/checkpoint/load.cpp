@@ -1,0 +1,93 @@
+#include <cstring>
+#include <set>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+
+#include "app/agreement.h"
+#include "app/checkpoint/manifest.h"
+#include "app/checkpoint/run_record.h"
+#include "app/checkpoint/run_state.h"
+#include "app/checkpoint/state_io.h"
+#include "app/run_summary.h"
+
+namespace dkfac::app {
+
+namespace {
+
+safetensors::File open_listed(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                              const std::string& file) {
+  return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
+}
+
+void check_kind(const TrainState& s, const RunResult& saved) {
+  const auto check = [](const char* what, const std::string& before, const std::string& now) {
+    DKFAC_CHECK(before == now, "[checkpoint] it is of the ", what, " '", before,
+                "', and the configuration says '", now, "'; go on with the configuration it has");
+  };
+  check("model", saved.model, s.result.model);
+  check("optimizer", saved.optimizer, s.result.optimizer);
+  DKFAC_CHECK(saved.parameters == s.result.parameters, "[checkpoint] its model has ",
+              saved.parameters, " parameters, that of the configuration ", s.result.parameters,
+              "; go on with the configuration it has");
+}
+
+/// What the run has done so far, under the description of the run as it is now.
+void restore_result(TrainState& s, RunResult saved) {
+  RunResult& result = s.result;
+  result.steps = saved.steps;
+  result.skipped_steps = saved.skipped_steps;
+  result.train_seconds = saved.train_seconds;
+  result.total_seconds = saved.total_seconds;
+  result.phase_seconds = std::move(saved.phase_seconds);
+  for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
+}
+
+void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
+  const int rank = s.comm->rank(), ranks = s.comm->size();
+  const Manifest manifest = read_manifest(checkpoint);
+  const RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)),
+                                        (checkpoint / kRecordFile).string());
+  check_kind(s, record.result);
+  load_model(*s.model, open_listed(checkpoint, manifest, kModelFile));
+  Shards shards;
+  for (const int shard : needed_shards(rank, ranks, record.ranks))
+    shards.emplace(shard, open_listed(checkpoint, manifest, shard_file(shard)));
+  StateReader reader(shards, rank, ranks, record.ranks);
+  visit_state(s, reader);
+  reader.finish();
+  restore_result(s, record.result);
+}
+
+}  // namespace
+
+void load_model(nn::Model& model, const safetensors::File& file) {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  for (const nn::NamedTensor& t : model.named_tensors()) {
+    known.insert(t.name);
+    const safetensors::Entry* entry = file.find(t.name);
+    const std::string other =
+        entry == nullptr ? "missing" : mismatch(*entry, t.view.dtype(), t.view.shape());
+    if (!other.empty())
+      problems.push_back(fmt::format("'{}' is {}", t.name, other));
+    else
+      std::memcpy(t.view.raw(), file.data(*entry).data(), t.view.bytes());
+  }
+  for (const auto& [name, entry] : file.entries())
+    if (!known.contains(name)) problems.push_back(fmt::format("'{}' is not expected", name));
+  if (problems.empty()) return;
+  throw DataError(
+      fmt::format("[checkpoint] '{}' does not fit the model {}: {}; use a checkpoint of that model",
+                  file.source(), model.name(), first_of(problems)));
+}
+
+void load_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
+  enter(s, "checkpoint");
+  together(*s.comm, s.position, [&] { read_checkpoint(s, checkpoint); });
+  s.position.step = s.result.steps;
+  s.saved = {s.result.steps, s.counters.epoch};
+}
+
+}  // namespace dkfac::app

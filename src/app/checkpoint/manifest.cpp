@@ -1,0 +1,105 @@
+#include "app/checkpoint/manifest.h"
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/core/error.h"
+
+#include "app/crc32c.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+std::string hex(std::uint32_t sum) { return fmt::format("{:08x}", sum); }
+
+ordered_json content(const Manifest& manifest) {
+  ordered_json files = ordered_json::object();
+  for (const auto& [name, sum] : manifest.files)
+    files[name] = {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}};
+  return {{"format", kFormat},
+          {"library", manifest.library},
+          {"step", manifest.step},
+          {"ranks", manifest.ranks},
+          {"files", std::move(files)}};
+}
+
+Manifest from_json(const ordered_json& json, const std::string& source) {
+  const int format = json.at("format").get<int>();
+  if (format > kFormat)
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' has format {}, and this program reads up to {}; use a newer dkfac",
+        source, format, kFormat));
+  Manifest manifest;
+  manifest.library = json.at("library").get<std::string>();
+  manifest.step = json.at("step").get<std::int64_t>();
+  manifest.ranks = json.at("ranks").get<int>();
+  for (const auto& [name, file] : json.at("files").items())
+    manifest.files[name] = {
+        file.at("bytes").get<std::uint64_t>(),
+        static_cast<std::uint32_t>(std::stoul(file.at("crc32c").get<std::string>(), nullptr, 16))};
+  return manifest;
+}
+
+}  // namespace
+
+std::string to_text(const Manifest& manifest) {
+  ordered_json json = content(manifest);
+  const std::string sum = hex(crc32c(json.dump()));
+  json["crc32c"] = sum;
+  return json.dump(2) + "\n";
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& source) {
+  try {
+    Manifest manifest = from_json(ordered_json::parse(text), source);
+    // Byte by byte what we would write: so no flipped bit goes unseen, not even in a space.
+    if (to_text(manifest) == text) return manifest;
+  } catch (const DataError&) {
+    throw;
+  } catch (const std::exception&) {
+    // No JSON, a missing field, a number that is none: all the same to the reader.
+  }
+  throw DataError(
+      fmt::format("[checkpoint] '{}' is damaged; use another checkpoint of the run", source));
+}
+
+Manifest read_manifest(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path path = checkpoint / kManifestFile;
+  return parse_manifest(as_text(read_bytes(path)), path.string());
+}
+
+std::vector<std::byte> read_listed(const std::filesystem::path& checkpoint,
+                                   const Manifest& manifest, const std::string& file) {
+  const std::filesystem::path path = checkpoint / file;
+  const auto listed = manifest.files.find(file);
+  if (listed == manifest.files.end())
+    throw DataError(
+        fmt::format("[checkpoint] the manifest of '{}' does not list '{}'; use another "
+                    "checkpoint of the run",
+                    checkpoint.string(), file));
+  std::vector<std::byte> bytes = read_bytes(path);
+  const FileSum &expected = listed->second, found{bytes.size(), crc32c(bytes)};
+  if (found.bytes != expected.bytes)
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' has {} bytes instead of {}; use another checkpoint of the run",
+        path.string(), found.bytes, expected.bytes));
+  if (found.crc32c != expected.crc32c)
+    throw DataError(
+        fmt::format("[checkpoint] '{}' has the checksum {} instead of {}; it is "
+                    "damaged, use another checkpoint of the run",
+                    path.string(), hex(found.crc32c), hex(expected.crc32c)));
+  return bytes;
+}
+
+Manifest verify_checkpoint(const std::filesystem::path& checkpoint) {
+  Manifest manifest = read_manifest(checkpoint);
+  for (const auto& [file, sum] : manifest.files) (void)read_listed(checkpoint, manifest, file);
+  return manifest;
+}
+
+}  // namespace dkfac::app

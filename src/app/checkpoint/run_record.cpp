@@ -1,0 +1,95 @@
+#include "app/checkpoint/run_record.h"
+
+#include <limits>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Where a NaN was written as null.
+double real(const ordered_json& json, const char* key) {
+  const ordered_json& value = json.at(key);
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+std::optional<double> maybe(const ordered_json& json, const char* key) {
+  const ordered_json& value = json.at(key);
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
+EpochRecord epoch_record(const ordered_json& json) {
+  EpochRecord r;
+  r.epoch = json.at("epoch").get<std::int64_t>();
+  r.step = json.at("step").get<std::int64_t>();
+  r.lr = real(json, "lr");
+  r.train_loss = real(json, "train_loss");
+  r.train_accuracy = real(json, "train_accuracy");
+  r.test_loss = real(json, "test_loss");
+  r.test_accuracy = real(json, "test_accuracy");
+  r.plain_accuracy = maybe(json, "plain_accuracy");
+  r.train_seconds = real(json, "train_seconds");
+  r.images_per_second = real(json, "images_per_second");
+  r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
+  return r;
+}
+
+RunResult run_result(const ordered_json& json) {
+  RunResult r;
+  r.name = json.at("name").get<std::string>();
+  r.optimizer = json.at("optimizer").get<std::string>();
+  r.model = json.at("model").get<std::string>();
+  r.data = json.at("data").get<std::string>();
+  r.version = json.at("version").get<std::string>();
+  r.configuration = json.at("configuration").get<std::string>();
+  r.seed = json.at("seed").get<std::uint64_t>();
+  r.ranks = json.at("ranks").get<int>();
+  r.global_batch = json.at("global_batch").get<std::int64_t>();
+  r.parameters = json.at("parameters").get<std::int64_t>();
+  r.steps = json.at("steps").get<std::int64_t>();
+  r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
+  r.train_seconds = real(json, "train_seconds");
+  r.total_seconds = real(json, "total_seconds");
+  for (const auto& [phase, seconds] : json.at("phase_seconds").items())
+    r.phase_seconds[phase] = seconds.is_null() ? 0 : seconds.get<double>();
+  for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_record(epoch));
+  return r;
+}
+
+}  // namespace
+
+std::string shard_file(int rank) { return fmt::format("rank-{}.safetensors", rank); }
+
+std::string to_text(const RunRecord& record) {
+  const ordered_json json = {{"ranks", record.ranks},
+                             {"epoch", record.epoch},
+                             {"batch", record.batch},
+                             {"step", record.result.steps},
+                             {"result", ordered_json::parse(to_json(record.result))}};
+  return json.dump(2) + "\n";
+}
+
+RunRecord parse_record(std::string_view text, const std::string& source) {
+  try {
+    const auto json = ordered_json::parse(text);
+    RunRecord record;
+    record.ranks = json.at("ranks").get<int>();
+    record.epoch = json.at("epoch").get<std::int64_t>();
+    record.batch = json.at("batch").get<std::int64_t>();
+    record.result = run_result(json.at("result"));
+    return record;
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(
+        fmt::format("[checkpoint] '{}' cannot be read ({}); use another checkpoint of the run",
+                    source, error.what()));
+  }
+}
+
+}  // namespace dkfac::app

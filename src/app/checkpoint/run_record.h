@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "dkfac/app/result.h"
+
+namespace dkfac::app {
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kRecordFile = "state.json";
+[[nodiscard]] std::string shard_file(int rank);  ///< "rank-0.safetensors"
+
+/// state.json: what a checkpoint says in words and numbers.
+struct RunRecord {
+  int ranks = 1;
+  std::int64_t epoch = 1;  ///< Under way.
+  std::int64_t batch = 0;  ///< Of it, done.
+  RunResult result;        ///< So far; its configuration is that of the run.
+};
+
+[[nodiscard]] std::string to_text(const RunRecord& record);
+/// Throws DataError.
+[[nodiscard]] RunRecord parse_record(std::string_view text, const std::string& source);
+
+}  // namespace dkfac::app

@@ -1,0 +1,140 @@
+#include "app/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "dkfac/core/error.h"
+
+#include "app/crc32c.h"
+
+namespace dkfac::app::safetensors {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct Code {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+constexpr std::array<Code, 15> kCodes{{{"F64", 8},
+                                       {"F32", 4},
+                                       {"F16", 2},
+                                       {"BF16", 2},
+                                       {"I64", 8},
+                                       {"I32", 4},
+                                       {"I16", 2},
+                                       {"I8", 1},
+                                       {"U64", 8},
+                                       {"U32", 4},
+                                       {"U16", 2},
+                                       {"U8", 1},
+                                       {"BOOL", 1},
+                                       {"F8_E4M3", 1},
+                                       {"F8_E5M2", 1}}};
+
+template <class T>
+Item scalar_item(std::string name, const char* dtype, const T& value) {
+  return {std::move(name), dtype, {}, std::as_bytes(std::span(&value, 1))};
+}
+
+/// Wide elements first, so that every tensor starts at a multiple of its element size.
+void sort_by_width(std::vector<Item>& items) {
+  std::ranges::stable_sort(items, std::ranges::greater{},
+                           [](const Item& i) { return element_size(i.dtype); });
+}
+
+std::string header_text(const std::vector<Item>& items, const Metadata& metadata) {
+  ordered_json header = ordered_json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  std::uint64_t at = 0;
+  for (const Item& item : items) {
+    DKFAC_CHECK(item.name != kMetadata && !header.contains(item.name), "[safetensors] the name '",
+                item.name, "' comes twice or is reserved; rename it");
+    const std::uint64_t end = at + item.data.size();
+    header[item.name] = {{"dtype", item.dtype}, {"shape", item.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string_view code_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+      return "F64";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::i32:
+      return "I32";
+  }
+  return "?";
+}
+
+std::uint64_t element_size(std::string_view code) noexcept {
+  const auto* at = std::ranges::find(kCodes, code, &Code::name);
+  return at == kCodes.end() ? 0 : at->bytes;
+}
+
+Item item(std::string name, ConstTensorView view) {
+  DKFAC_CHECK(view.is_contiguous(), "[safetensors] '", name, "' is not contiguous; copy it first");
+  std::vector<std::int64_t> shape;
+  for (int i = 0; i < view.ndim(); ++i) shape.push_back(view.dim(i));
+  return {std::move(name),
+          std::string(code_of(view.dtype())),
+          std::move(shape),
+          {static_cast<const std::byte*>(view.raw()), view.bytes()}};
+}
+
+Item item(std::string name, const std::int64_t& scalar) {
+  return scalar_item(std::move(name), "I64", scalar);
+}
+Item item(std::string name, const double& scalar) {
+  return scalar_item(std::move(name), "F64", scalar);
+}
+
+FileSum write(const std::filesystem::path& path, std::vector<Item> items,
+              const Metadata& metadata) {
+  sort_by_width(items);
+  const std::string header = header_text(items, metadata);
+  const std::uint64_t length = header.size();
+  DurableFile file(path);
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(std::as_bytes(std::span(header.data(), header.size())));
+  for (const Item& i : items) file.write(i.data);
+  return file.finish();
+}
+
+std::string describe(const Entry& entry) {
+  std::string text = entry.dtype + " [";
+  for (std::size_t i = 0; i < entry.shape.size(); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(entry.shape[i]);
+  return text + "]";
+}
+
+std::string mismatch(const Entry& entry, DType dtype, const Shape& shape) {
+  bool same =
+      entry.dtype == code_of(dtype) && entry.shape.size() == static_cast<std::size_t>(shape.ndim());
+  for (int i = 0; same && i < shape.ndim(); ++i)
+    same = entry.shape[static_cast<std::size_t>(i)] == shape[i];
+  if (same) return {};
+  return detail::concat(describe(entry), " instead of ", code_of(dtype), " ", shape);
+}
+
+}  // namespace dkfac::app::safetensors

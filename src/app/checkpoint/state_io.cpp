@@ -1,0 +1,148 @@
+#include "app/checkpoint/state_io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using kfac::Held;
+
+template <class T>
+T number_at(std::span<const std::byte> data, std::size_t i) {
+  T value;
+  std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+/// out = factor * sum of the parts, in f64.
+template <class T>
+void combine(const std::vector<std::span<const std::byte>>& parts, double factor, TensorView out) {
+  T* values = out.data<T>();
+  for (std::int64_t i = 0; i < out.numel(); ++i) {
+    double sum = 0;
+    for (const auto& part : parts)
+      sum += static_cast<double>(number_at<T>(part, static_cast<std::size_t>(i)));
+    values[i] = static_cast<T>(factor * sum);
+  }
+}
+
+}  // namespace
+
+void StateWriter::tensor(const std::string& name, Held held, TensorView view) {
+  if (mine(held)) items_.push_back(safetensors::item(name, view));
+}
+void StateWriter::integer(const std::string& name, Held held, std::int64_t& value) {
+  if (mine(held)) items_.push_back(safetensors::item(name, integers_.emplace_back(value)));
+}
+void StateWriter::real(const std::string& name, Held held, double& value) {
+  if (mine(held)) items_.push_back(safetensors::item(name, reals_.emplace_back(value)));
+}
+
+std::vector<int> needed_shards(int rank, int ranks, int written) {
+  std::vector<int> shards;
+  if (ranks == written) {
+    shards = {0};  // What is equal on all ranks.
+    if (rank != 0) shards.push_back(rank);
+    return shards;
+  }
+  shards.resize(static_cast<std::size_t>(written));
+  std::iota(shards.begin(), shards.end(), 0);
+  return shards;
+}
+
+StateReader::StateReader(const Shards& shards, int rank, int ranks, int written)
+    : shards_(shards), rank_(rank), ranks_(ranks), written_(written) {}
+
+const safetensors::Entry* StateReader::look(int shard, const std::string& name) {
+  const auto file = shards_.find(shard);
+  if (file == shards_.end()) return nullptr;
+  if (shard == rank_) taken_.insert(name);
+  return file->second.find(name);
+}
+
+std::vector<StateReader::Source> StateReader::sources(const std::string& name, Held held) {
+  std::vector<int> where;
+  if (held == Held::same) {
+    where = {0};
+  } else if (ranks_ == written_) {
+    where = {rank_};
+  } else if (held == Held::any) {
+    where = {rank_ % written_};
+  } else {
+    where = needed_shards(rank_, ranks_, written_);
+  }
+  std::vector<Source> found;
+  for (const int shard : where)
+    if (const auto* entry = look(shard, name)) found.push_back({&shards_.at(shard), entry});
+  if (held == Held::owner && found.size() > 1) found.resize(1);
+  if (found.empty()) problems_.push_back(fmt::format("'{}' is missing", name));
+  return found;
+}
+
+void StateReader::tensor(const std::string& name, Held held, TensorView view) {
+  std::vector<std::span<const std::byte>> parts;
+  for (const Source& source : sources(name, held)) {
+    const std::string other = safetensors::mismatch(*source.entry, view.dtype(), view.shape());
+    if (!other.empty()) {
+      problems_.push_back(fmt::format("'{}' is {}", name, other));
+      return;
+    }
+    parts.push_back(source.file->data(*source.entry));
+  }
+  if (parts.empty() || view.numel() == 0) return;
+  const bool sum = held == Held::sum && ranks_ != written_;
+  const double factor = sum ? (rank_ == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(parts.size());
+  if (parts.size() == 1 && !sum)
+    std::memcpy(view.raw(), parts[0].data(), parts[0].size());
+  else if (view.dtype() == DType::f64)
+    combine<double>(parts, factor, view);
+  else if (view.dtype() == DType::f32)
+    combine<float>(parts, factor, view);
+  else
+    problems_.push_back(fmt::format("'{}' cannot be merged", name));
+}
+
+void StateReader::integer(const std::string& name, Held held, std::int64_t& value) {
+  const std::vector<Source> found = sources(name, held);
+  if (found.empty()) return;
+  if (found[0].entry->dtype != "I64" || !found[0].entry->shape.empty()) {
+    problems_.push_back(
+        fmt::format("'{}' is {} instead of I64 []", name, describe(*found[0].entry)));
+    return;
+  }
+  value = number_at<std::int64_t>(found[0].file->data(*found[0].entry), 0);
+}
+
+void StateReader::real(const std::string& name, Held held, double& value) {
+  tensor(name, held, TensorView(&value, DType::f64, Shape{}));
+}
+
+void StateReader::finish() const {
+  std::vector<std::string> problems = problems_;
+  if (const auto own = shards_.find(rank_); ranks_ == written_ && own != shards_.end())
+    for (const auto& [name, entry] : own->second.entries())
+      if (!taken_.contains(name)) problems.push_back(fmt::format("'{}' is not expected", name));
+  if (problems.empty()) return;
+  throw DataError(
+      fmt::format("[checkpoint] the state of the run does not fit: {}; go on with the "
+                  "model and the optimizer that wrote it",
+                  first_of(problems)));
+}
+
+std::string first_of(const std::vector<std::string>& problems) {
+  constexpr std::size_t kShown = 6;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, problems.size()); ++i)
+    text += (i > 0 ? ", " : "") + problems[i];
+  if (problems.size() > kShown) text += fmt::format(" and {} more", problems.size() - kShown);
+  return text;
+}
+
+}  // namespace dkfac::app

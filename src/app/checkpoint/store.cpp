@@ -1,0 +1,168 @@
+#include "app/checkpoint/store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+
+namespace dkfac::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-", kUnfinished = ".tmp";
+constexpr const char* kLatestFile = "latest";
+
+fs::path unfinished_path(const fs::path& root, std::int64_t step) {
+  return root / (checkpoint_name(step) + std::string(kUnfinished));
+}
+
+std::vector<std::string> names_in(const fs::path& root) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  return names;
+}
+
+/// Newest first.
+std::vector<std::int64_t> steps_in(const fs::path& root) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names_in(root))
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::ranges::sort(steps, std::ranges::greater{});
+  return steps;
+}
+
+std::optional<std::int64_t> latest_step(const fs::path& root) {
+  try {
+    const std::vector<std::byte> bytes = read_bytes(root / kLatestFile);
+    std::string_view text = as_text(bytes);
+    if (text.ends_with('\n')) text.remove_suffix(1);
+    return step_of(std::string(text));
+  } catch (const Error&) {
+    return std::nullopt;  // Only a hint: the checkpoints speak for themselves.
+  }
+}
+
+/// Under a name that nobody takes for a checkpoint, so that a part of it is never seen.
+void remove_checkpoint(const fs::path& root, std::int64_t step) {
+  std::error_code error;
+  const fs::path aside = unfinished_path(root, step);
+  fs::remove_all(aside, error);
+  fs::rename(root / checkpoint_name(step), aside, error);
+  fs::remove_all(aside, error);
+}
+
+void keep_newest(const fs::path& root, std::int64_t newest, std::int64_t keep) {
+  std::int64_t kept = 0;
+  for (const std::int64_t step : steps_in(root))
+    if (step <= newest && ++kept > keep) remove_checkpoint(root, step);
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
+
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, step);
+  if (error != std::errc() || stop != end || step < 0 || checkpoint_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& root) {
+  std::vector<std::int64_t> steps = steps_in(root);
+  if (const auto latest = latest_step(root))
+    std::ranges::stable_partition(steps, [&](std::int64_t step) { return step <= *latest; });
+  std::vector<fs::path> paths;
+  for (const std::int64_t step : steps) paths.push_back(root / checkpoint_name(step));
+  return paths;
+}
+
+Found find_good_checkpoint(const fs::path& root) {
+  Found found;
+  for (const fs::path& path : list_checkpoints(root)) {
+    try {
+      (void)verify_checkpoint(path);
+      found.checkpoint = path;
+      return found;
+    } catch (const Error& error) {
+      found.damaged.emplace_back(error.what());
+    }
+  }
+  if (found.damaged.empty())
+    throw MissingInput(
+        fmt::format("[checkpoint] '{}' holds no checkpoint; check the path, or start a new run",
+                    root.string()));
+  throw DataError(fmt::format("[checkpoint] all {} checkpoints in '{}' are damaged: {}",
+                              found.damaged.size(), root.string(), found.damaged.front()));
+}
+
+void clean_leftovers(const fs::path& root) {
+  for (const std::string& name : names_in(root)) {
+    const bool unfinished = name.ends_with(kUnfinished) &&
+                            step_of(name.substr(0, name.size() - kUnfinished.size())).has_value();
+    std::error_code ignored;
+    if (unfinished) fs::remove_all(root / name, ignored);
+  }
+}
+
+void remove_checkpoints(const fs::path& root) {
+  for (const std::int64_t step : steps_in(root)) remove_checkpoint(root, step);
+  std::error_code ignored;
+  fs::remove(root / kLatestFile, ignored);
+}
+
+fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
+  const fs::path folder = unfinished_path(root, step);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (error)
+    throw IoError(
+        fmt::format("[checkpoint] cannot make '{}' ({}); check free space and permissions",
+                    folder.string(), error.message()));
+  return folder;
+}
+
+fs::path commit_checkpoint(const fs::path& root, const Manifest& manifest, std::int64_t keep) {
+  const fs::path folder = unfinished_path(root, manifest.step);
+  for (const auto& [file, sum] : manifest.files) {
+    std::error_code error;
+    const std::uint64_t bytes = fs::file_size(folder / file, error);
+    if (error || bytes != sum.bytes)
+      throw IoError(
+          fmt::format("[checkpoint] rank 0 does not see '{}' as it was written; put the "
+                      "run folder on a file system that all ranks share",
+                      (folder / file).string()));
+  }
+  (void)write_durable(folder / kManifestFile, to_text(manifest));
+  sync_folder(folder);
+  const std::string name = checkpoint_name(manifest.step);
+  put_in_place(folder, root / name);
+  sync_folder(root);
+  write_file(root / kLatestFile, name + "\n");
+  drop_checkpoint(root, manifest.step);  // One of the same step that was replaced.
+  keep_newest(root, manifest.step, keep);
+  return root / name;
+}
+
+void drop_checkpoint(const fs::path& root, std::int64_t step) noexcept {
+  try {
+    std::error_code ignored;
+    fs::remove_all(unfinished_path(root, step), ignored);
+  } catch (...) {
+    // Memory for a path; the next start cleans up.
+  }
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace dkfac::app {
+
+/// CRC-32C (Castagnoli, as in RFC 3720). Going on with the sum of what came before as `seed` gives
+/// the sum of both together.
+[[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes,
+                                   std::uint32_t seed = 0) noexcept;
+[[nodiscard]] inline std::uint32_t crc32c(std::string_view text) noexcept {
+  return crc32c(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,53 @@
+#include "app/checkpoint/state_io.h"
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using kfac::Held;
+
+void visit_tally(kfac::StateVisitor& visitor, const std::string& name, Tally& tally) {
+  visitor.real(name + ".loss", Held::sum, tally.loss);
+  visitor.real(name + ".correct", Held::sum, tally.correct);
+  visitor.real(name + ".samples", Held::sum, tally.samples);
+}
+
+void visit_counters(kfac::StateVisitor& visitor, Counters& c) {
+  visitor.integer("epoch", Held::same, c.epoch);
+  visitor.integer("batch", Held::same, c.batch);
+  visit_tally(visitor, "epoch_tally", c.epoch_tally);
+  visit_tally(visitor, "window_tally", c.window_tally);
+  visitor.integer("epoch_samples", Held::same, c.epoch_samples);
+  visitor.integer("skipped_in_a_row", Held::same, c.skipped_in_a_row);
+  visitor.real("loss_scale", Held::same, c.loss_scale.value);
+  visitor.integer("loss_scale_good_steps", Held::same, c.loss_scale.good_steps);
+  visitor.real("lr", Held::same, c.lr);
+  visitor.real("epoch_seconds", Held::any, c.epoch_seconds);
+  visitor.real("total_seconds", Held::any, c.total_seconds);
+}
+
+void visit_buffers(kfac::StateVisitor& visitor, const std::string& name, TensorView buffers) {
+  // Running statistics follow the samples of each rank until the epoch's end.
+  if (buffers.numel() > 0) visitor.tensor(name, Held::mean, buffers);
+}
+
+void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
+  std::int64_t updates = ema.updates();
+  visitor.integer("ema.updates", Held::same, updates);
+  ema.set_updates(updates);
+  visitor.tensor("ema.parameters", Held::same, ema.parameters());
+  visit_buffers(visitor, "ema.buffers", ema.buffers());
+}
+
+}  // namespace
+
+void visit_state(TrainState& s, kfac::StateVisitor& visitor) {
+  visit_counters(visitor, s.counters);
+  visit_buffers(visitor, "buffers", s.model->buffers());
+  if (s.ema) visit_ema(visitor, *s.ema);
+  PrefixVisitor optimizer("optimizer.", visitor);
+  s.optimizer->visit_state(optimizer);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,150 @@
+#include <gtest/gtest.h>
+
+#include "dkfac/app/checkpoint.h"
+
+#include "app/checkpoint/run_record.h"
+#include "app/checkpoint/safetensors.h"
+#include "app/checkpoint/store.h"
+#include "app/tiny_run.h"
+#include "support/near.h"
+#include "support/temp_folder.h"
+
+// A run that is stopped and resumed ends where one ends that was left alone.
+namespace dkfac::app {
+namespace {
+
+using dkfac::testing::TempFolder;
+using safetensors::File;
+
+/// Everything but the clock.
+void expect_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const File x = File::read(a), y = File::read(b);
+  ASSERT_EQ(x.entries().size(), y.entries().size()) << a;
+  for (const auto& [name, entry] : x.entries()) {
+    if (name.ends_with("_seconds")) continue;
+    const safetensors::Entry* other = y.find(name);
+    ASSERT_NE(other, nullptr) << name;
+    EXPECT_TRUE(std::ranges::equal(x.data(entry), y.data(*other))) << a << ": " << name;
+  }
+}
+
+void expect_same_checkpoint(const std::filesystem::path& a, const std::filesystem::path& b,
+                            int ranks) {
+  expect_same_file(a / kModelFile, b / kModelFile);
+  for (int r = 0; r < ranks; ++r) expect_same_file(a / shard_file(r), b / shard_file(r));
+}
+
+void expect_same_end(const tiny::Outcome& whole, const tiny::Outcome& rest) {
+  EXPECT_EQ(rest.result.status, "ok");
+  EXPECT_EQ(rest.result.steps, whole.result.steps);
+  ASSERT_EQ(rest.result.epochs.size(), whole.result.epochs.size());
+  for (std::size_t e = 0; e < whole.result.epochs.size(); ++e) {
+    const EpochRecord &x = rest.result.epochs[e], &y = whole.result.epochs[e];
+    EXPECT_EQ(x.train_loss, y.train_loss);
+    EXPECT_EQ(x.train_accuracy, y.train_accuracy);
+    EXPECT_EQ(x.test_loss, y.test_loss);
+    EXPECT_EQ(x.test_accuracy, y.test_accuracy);
+    EXPECT_EQ(x.step, y.step);
+  }
+  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
+}
+
+class Resume : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Resume, EndsWithTheSameBits) {
+  const Config config = tiny::config(GetParam());
+  for (const int ranks : {1, 2}) {
+    const TempFolder folder;
+    const std::filesystem::path base = folder.path() / "whole";
+    const tiny::Outcome whole = tiny::run(config, ranks, {.folder = base});
+    // After step 6 all batches of the epoch are done, but no evaluation.
+    const std::vector<std::int64_t> stops =
+        ranks == 1 ? std::vector<std::int64_t>{6, 9} : std::vector<std::int64_t>{1, 6};
+    for (const std::int64_t stop : stops) {
+      SCOPED_TRACE(detail::concat(ranks, " ranks, stopped at step ", stop));
+      const std::filesystem::path root = folder.path() / std::to_string(stop);
+      const tiny::Outcome part = tiny::run(config, ranks, {.folder = root}, stop);
+      EXPECT_EQ(part.result.status, "stopped");
+      const Found found = find_good_checkpoint(root);
+      EXPECT_EQ(found.checkpoint.filename(), checkpoint_name(stop));
+      const tiny::Outcome rest =
+          tiny::run(config, ranks, {.folder = root, .resume = found.checkpoint});
+      EXPECT_EQ(rest.losses.begin()->first, stop + 1);
+      expect_same_end(whole, rest);
+      expect_same_checkpoint(base / checkpoint_name(12), root / checkpoint_name(12), ranks);
+    }
+    // From a checkpoint of an epoch's end, in a folder of its own.
+    const tiny::Outcome rest = tiny::run(config, ranks, {.resume = base / checkpoint_name(6)});
+    expect_same_end(whole, rest);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, ::testing::Values("sgd", "lars", "kfac"),
+                         [](const auto& test) { return test.param; });
+
+TEST(ResumeState, IsWhatMakesTheDifference) {
+  const TempFolder folder;
+  const Config config = tiny::config("kfac");
+  const tiny::Outcome whole = tiny::run(config, 1, {.folder = folder.path()}, 7);
+  tiny::Outcome scratch = tiny::run(config, 1, {});
+  tiny::Outcome other = tiny::run(tiny::config("kfac", {"run.seed=2"}), 1,
+                                  {.resume = folder.path() / checkpoint_name(7)});
+  // The weights come from the checkpoint, the order of samples from the configuration.
+  EXPECT_NE(other.losses.at(8), scratch.losses.at(8));
+  const tiny::Outcome rest = tiny::run(config, 1, {.resume = folder.path() / checkpoint_name(7)});
+  EXPECT_EQ(rest.losses.at(8), scratch.losses.at(8));
+}
+
+TEST(ResumeState, KeepsAveragedWeightsAndLossScale) {
+  const TempFolder folder;
+  const std::vector<std::string> keys = {"train.ema_decay=0.9", "train.ema_interval=2"};
+  const Config config = tiny::config("sgd", keys);
+  const tiny::Outcome whole = tiny::run(config, 1, {});
+  (void)tiny::run(config, 1, {.folder = folder.path()}, 5);
+  const tiny::Outcome rest = tiny::run(config, 1, {.resume = folder.path() / checkpoint_name(5)});
+  expect_same_end(whole, rest);
+  const tiny::Outcome plain = tiny::run(tiny::config("sgd"), 1, {});
+  EXPECT_NE(plain.result.epochs[1].test_loss, whole.result.epochs[1].test_loss);
+}
+
+// Two ranks with one BatchNorm group each are one rank with two groups.
+TEST(ResumeState, GoesOnWithAnotherNumberOfRanks) {
+  for (const char* optimizer : {"sgd", "kfac"}) {
+    SCOPED_TRACE(optimizer);
+    const Config config =
+        tiny::config(optimizer, {"run.precision=f64", "model.batch_norm_groups=2"});
+    const tiny::Outcome whole = tiny::run(config, 1, {});
+    for (const auto& [before, after] : {std::pair{1, 2}, {2, 1}}) {
+      const TempFolder folder;
+      (void)tiny::run(config, before, {.folder = folder.path()}, 8);
+      const tiny::Outcome rest =
+          tiny::run(config, after, {.resume = folder.path() / checkpoint_name(8)});
+      // As in the trainer's test over ranks: c*n*eps with c*n = 1e6.
+      EXPECT_NEAR(rest.result.epochs[1].train_loss, whole.result.epochs[1].train_loss,
+                  1e6 * std::numeric_limits<double>::epsilon());
+      EXPECT_EQ(rest.result.epochs[1].train_accuracy, whole.result.epochs[1].train_accuracy);
+    }
+  }
+}
+
+TEST(Saving, FollowsTheKeys) {
+  const TempFolder folder;
+  const auto saved = [&](const std::string& name, const std::vector<std::string>& keys) {
+    (void)tiny::run(tiny::config("sgd", keys), 1, {.folder = folder.path() / name});
+    std::vector<std::int64_t> steps;
+    for (const auto& path : list_checkpoints(folder.path() / name))
+      steps.push_back(*step_of(path.filename().string()));
+    return steps;
+  };
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(saved("epochs", {}), (Steps{12, 6}));
+  EXPECT_EQ(saved("never", {"checkpoint.every_epochs=0"}), Steps{});
+  EXPECT_EQ(saved("last", {"checkpoint.every_epochs=5"}), Steps{12});
+  EXPECT_EQ(saved("steps", {"checkpoint.every_epochs=0", "checkpoint.every_steps=4"}),
+            (Steps{12, 8, 4}));
+  EXPECT_EQ(saved("both", {"checkpoint.every_steps=5"}), (Steps{12, 11, 6, 5}));
+  EXPECT_EQ(saved("few", {"checkpoint.every_steps=1", "checkpoint.keep=3"}), (Steps{12, 11, 10}));
+}
+
+}  // namespace
+}  // namespace dkfac::app

@@ -1,0 +1,139 @@
+#include "app/checkpoint/store.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+
+#include "support/temp_folder.h"
+
+namespace dkfac::app {
+namespace {
+
+namespace fs = std::filesystem;
+using dkfac::testing::TempFolder;
+
+/// A checkpoint of two small files.
+fs::path save(const fs::path& root, std::int64_t step, std::int64_t keep = 10,
+              const std::string& text = "text") {
+  const fs::path folder = begin_checkpoint(root, step);
+  Manifest manifest{step, 1, "1.2.3", {}};
+  for (const char* name : {"a", "b"})
+    manifest.files[name] = write_durable(folder / name, text + name);
+  return commit_checkpoint(root, manifest, keep);
+}
+
+std::vector<std::string> names(const std::vector<fs::path>& paths) {
+  std::vector<std::string> all;
+  for (const fs::path& path : paths) all.push_back(path.filename().string());
+  return all;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Store, NamesStepsOneWay) {
+  EXPECT_EQ(checkpoint_name(123), "step-000123");
+  EXPECT_EQ(step_of("step-000123"), 123);
+  EXPECT_EQ(step_of("step-12345678"), 12345678);
+  for (const char* other : {"step-", "step-12", "step-000123.tmp", "latest", "step--00001", ""})
+    EXPECT_FALSE(step_of(other)) << other;
+}
+
+TEST(Store, KeepsTheNewestAndPointsToTheLast) {
+  const TempFolder folder;
+  for (const std::int64_t step : {1, 2, 3, 4}) save(folder.path(), step, 2);
+  EXPECT_EQ(names(list_checkpoints(folder.path())), (Names{"step-000004", "step-000003"}));
+  EXPECT_EQ(as_text(read_bytes(folder.path() / "latest")), "step-000004\n");
+  EXPECT_EQ(find_good_checkpoint(folder.path()).checkpoint, folder.path() / "step-000004");
+}
+
+TEST(Store, StartsWithTheLatestWhenSomebodyWentBack) {
+  const TempFolder folder;
+  for (const std::int64_t step : {1, 2, 8, 9}) save(folder.path(), step);
+  save(folder.path(), 3);  // A run that went on from step 2.
+  EXPECT_EQ(names(list_checkpoints(folder.path())),
+            (Names{"step-000003", "step-000002", "step-000001", "step-000009", "step-000008"}));
+  fs::remove(folder.path() / "latest");
+  EXPECT_EQ(names(list_checkpoints(folder.path())).front(), "step-000009");
+}
+
+TEST(Store, ReplacesOneOfTheSameStep) {
+  const TempFolder folder;
+  save(folder.path(), 5, 1, "old");
+  const fs::path now = save(folder.path(), 5, 1, "new");
+  EXPECT_EQ(as_text(read_bytes(now / "a")), "newa");
+  EXPECT_NO_THROW((void)verify_checkpoint(now));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+TEST(Store, CleansWhatDeadRunsLeft) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  std::ofstream(begin_checkpoint(folder.path(), 2) / "a") << "half";
+  fs::create_directories(folder.path() / "mine.tmp");
+  clean_leftovers(folder.path());
+  EXPECT_FALSE(fs::exists(folder.path() / "step-000002.tmp"));
+  EXPECT_TRUE(fs::exists(folder.path() / "mine.tmp"));
+  EXPECT_EQ(names(list_checkpoints(folder.path())), Names{"step-000001"});
+}
+
+TEST(Store, FallsBackWhenTheNewestIsDamaged) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  const fs::path newest = save(folder.path(), 2);
+  fs::resize_file(newest / "b", 3);
+  const Found found = find_good_checkpoint(folder.path());
+  EXPECT_EQ(found.checkpoint.filename(), "step-000001");
+  ASSERT_EQ(found.damaged.size(), 1u);
+  EXPECT_NE(found.damaged[0].find("step-000002/b' has 3 bytes instead of 5"), std::string::npos)
+      << found.damaged[0];
+  fs::remove(folder.path() / "step-000001" / "a");
+  EXPECT_THROW((void)find_good_checkpoint(folder.path()), DataError);
+  EXPECT_THROW((void)find_good_checkpoint(folder.path() / "nowhere"), MissingInput);
+}
+
+TEST(Store, SeesEveryFlippedBitOfEveryFile) {
+  const TempFolder folder;
+  const fs::path checkpoint = save(folder.path(), 1);
+  const std::string manifest(as_text(read_bytes(checkpoint / kManifestFile)));
+  EXPECT_NO_THROW((void)parse_manifest(manifest, "x"));
+  for (std::size_t bit = 0; bit < 8 * manifest.size(); ++bit) {
+    std::string bad = manifest;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_THROW((void)parse_manifest(bad, "x"), DataError) << "bit " << bit;
+  }
+  for (const char* name : {"a", "b"}) {
+    const std::vector<std::byte> good = read_bytes(checkpoint / name);
+    for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+      std::vector<std::byte> bad = good;
+      bad[bit / 8] ^= std::byte{1} << (bit % 8);
+      std::ofstream(checkpoint / name, std::ios::binary) << as_text(bad);
+      EXPECT_THROW((void)verify_checkpoint(checkpoint), DataError) << name << " bit " << bit;
+    }
+    std::ofstream(checkpoint / name, std::ios::binary) << as_text(good);
+  }
+  EXPECT_NO_THROW((void)verify_checkpoint(checkpoint));
+}
+
+TEST(Store, SaysThatAManifestIsTooNew) {
+  std::string text = to_text({1, 1, "9", {}});
+  text.replace(text.find("\"format\": 1"), 11, "\"format\": 2");
+  try {
+    (void)parse_manifest(text, "x");
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("format 2"), std::string::npos);
+  }
+}
+
+TEST(Store, DoesNotCommitWhatRankZeroCannotSee) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  (void)begin_checkpoint(folder.path(), 2);
+  EXPECT_THROW(commit_checkpoint(folder.path(), {2, 2, "1", {{"elsewhere", {4, 5}}}}, 2), IoError);
+  EXPECT_EQ(find_good_checkpoint(folder.path()).checkpoint.filename(), "step-000001");
+}
+
+}  // namespace
+}  // namespace dkfac::app

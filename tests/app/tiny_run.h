@@ -1,0 +1,62 @@
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dkfac/app/trainer.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/core/threads.h"
+
+/// Runs of 6 steps an epoch on 12x12 images.
+namespace dkfac::app::tiny {
+
+inline Config config(const std::string& optimizer, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all = {"data.name=synthetic",
+                                  "data.synthetic_train=192",
+                                  "data.synthetic_test=50",
+                                  "run.epochs=2",
+                                  "data.synthetic_size=12",
+                                  "data.synthetic_classes=4",
+                                  "train.global_batch=32",
+                                  "optimizer.type=" + optimizer,
+                                  "lr.schedule=constant",
+                                  "run.eval_batch=16",
+                                  "lr.lr=0.02",
+                                  "run.log_interval=4",
+                                  "checkpoint.keep=100"};
+  if (optimizer == "kfac") {
+    all.emplace_back("optimizer.damping=0.03");
+    all.emplace_back("optimizer.inverse_interval=4");
+  }
+  all.insert(all.end(), more.begin(), more.end());
+  return parse_config("", all, "test");
+}
+
+/// What rank 0 saw.
+struct Outcome {
+  RunResult result;
+  std::map<std::int64_t, double> losses;  ///< By step, of this rank's samples.
+};
+
+/// stop_at: the step after which the last rank asks to stop; 0: never.
+inline Outcome run(const Config& config, int ranks, const CheckpointPlan& plan,
+                   std::int64_t stop_at = 0) {
+  set_threads(1);
+  const nn::DataSplits data = nn::load_data(data_source(config));
+  Outcome outcome;
+  comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
+    const bool first = comm->rank() == 0, last = comm->rank() == ranks - 1;
+    RunState state;
+    TrainHooks hooks;
+    if (first) hooks.on_step = [&](const StepRecord& r) { outcome.losses[r.step] = r.loss; };
+    if (last && stop_at > 0)
+      hooks.stop_requested = [&] { return state.result.steps + 1 == stop_at; };
+    train(config, std::move(comm), data, hooks, state, plan);
+    if (first) outcome.result = state.result;
+  });
+  return outcome;
+}
+
+}  // namespace dkfac::app::tiny
