@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""The dkfac program started as several processes without MPI: by the variables of torchrun or Slurm.
+
+Environment as for cli_support.py; DKFAC_HAVE_MPI=1 compares with mpirun too.
+"""
+import os
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from cli_support import DKFAC, MPIEXEC, SYNTHETIC, Folder
+
+LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "MASTER_", "TORCHELASTIC_")
+OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TERM", "DKFAC_DATA", "DKFAC_PORT")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def torchrun(rank, size, port):
+    return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port}
+
+
+def slurm(rank, size, port):
+    return {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": size, "SLURM_LOCALID": rank,
+            "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": 77, "SLURM_STEP_ID": 0,
+            "DKFAC_PORT": port}
+
+
+class Processes(Folder):
+    def setUp(self):
+        super().setUp()
+        self.config = self.write("tiny.toml",
+                                 SYNTHETIC.format(model="lenet-bn", optimizer="kfac"))
+
+    def start(self, variables, size, *args):
+        """One process for each rank; variables(rank, size, port) is what a launcher would set."""
+        base = {k: v for k, v in os.environ.items()
+                if not k.startswith(LAUNCHERS) and k not in OTHERS}
+        port = free_port()
+        return [subprocess.Popen([DKFAC, *map(str, args)], cwd=self.dir, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 env=base | {k: str(v) for k, v in
+                                             variables(rank, size, port).items()})
+                for rank in range(size)]
+
+    def finish(self, processes, timeout=100):
+        try:
+            ends = [p.communicate(timeout=timeout) for p in processes]
+        finally:
+            for p in processes:
+                p.kill()
+        return [subprocess.CompletedProcess(p.args, p.returncode, *end)
+                for p, end in zip(processes, ends)]
+
+    def args(self, out, *more):
+        return ["train", self.config, "--out", self.dir / out, "--quiet", "--set",
+                "run.log_interval=1", *more]
+
+    def run_processes(self, variables, size, *args):
+        for rank, done in enumerate(self.finish(self.start(variables, size, *args))):
+            self.assertEqual(done.returncode, 0, f"rank {rank}: {done.stderr}")
+
+    def outcome(self, out):
+        """result.json without times."""
+        def without_times(x):
+            if isinstance(x, dict):
+                return {k: without_times(v) for k, v in x.items()
+                        if "seconds" not in k and "per_second" not in k and k != "command"}
+            return [without_times(v) for v in x] if isinstance(x, list) else x
+        result = without_times(self.result(out))
+        for key in ("test_accuracy", "test_loss"):
+            self.assertTrue(any(key in str(epoch) for epoch in result["epochs"]), key)
+        return {k: result[k] for k in ("status", "ranks", "steps", "epochs")}
+
+    def expect_equal(self, a, b):
+        self.assertEqual(self.metrics(a), self.metrics(b))
+        self.assertEqual(self.outcome(a), self.outcome(b))
+
+    def test_equals_mpirun_and_ranks_in_one_process_bit_for_bit(self):
+        self.assertEqual(self.dkfac(*self.args("threads", "--ranks", 2)).returncode, 0)
+        self.run_processes(torchrun, 2, *self.args("torchrun"))
+        self.expect_equal("torchrun", "threads")
+        self.run_processes(slurm, 2, *self.args("slurm"))
+        self.expect_equal("slurm", "threads")
+        self.assertEqual(self.outcome("slurm")["ranks"], 2)
+        # Control: another seed gives other numbers.
+        self.run_processes(torchrun, 2, *self.args("seed", "--set", "run.seed=4"))
+        self.assertNotEqual(self.metrics("seed"), self.metrics("threads"))
+        if os.environ.get("DKFAC_HAVE_MPI") != "1":
+            self.skipTest("this build has no MPI to compare with")
+        done = self.run_command([MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2", DKFAC,
+                                 *map(str, self.args("mpi"))])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.expect_equal("torchrun", "mpi")
+
+    def test_two_levels(self):
+        levels = ["--set", "run.hierarchical=2"]
+        self.assertEqual(self.dkfac(*self.args("threads", "--ranks", 4, *levels)).returncode, 0)
+        self.run_processes(torchrun, 4, *self.args("tcp", *levels))
+        self.expect_equal("tcp", "threads")
+        done = self.dkfac(*self.args("odd", "--ranks", 3, *levels))
+        self.expect_error(done, 64, "2 ranks per node for 3 ranks")
+
+    def test_ranks_are_for_one_process(self):
+        ends = self.finish(self.start(torchrun, 2, *self.args("a", "--ranks", 2)))
+        self.assertEqual([e.returncode for e in ends], [64, 64])
+        self.assertIn("torchrun started 2 processes", "".join(e.stderr for e in ends))
+
+    def test_a_rank_that_dies_is_named(self):
+        processes = self.start(torchrun, 2, *self.args("a", "--set", "run.epochs=100000"))
+        metrics = self.dir / "a" / "metrics.jsonl"
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not (metrics.exists() and metrics.stat().st_size > 0):
+            time.sleep(0.02)
+        processes[1].send_signal(signal.SIGKILL)
+        survivor = self.finish(processes, timeout=30)[0]
+        self.assertGreater(survivor.returncode, 0)
+        self.assertIn("rank 1", survivor.stderr)
+
+    def test_a_rank_that_never_comes_is_named(self):
+        limit = ["--set", "run.comm_timeout_s=1"]
+        processes = self.start(lambda rank, size, port: torchrun(rank, 2, port), 1,
+                               *self.args("a", *limit))
+        done = self.finish(processes)[0]
+        self.expect_error(done, done.returncode, "rank 1 did not come")
+        self.assertGreater(done.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
