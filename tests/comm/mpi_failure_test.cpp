@@ -135,6 +135,21 @@ TEST(MpiTimeLimit, NamesOperationRankLimitAndWhoIsMissing) {
   }
 }
 
+TEST(MpiTimeLimit, NamesTheLateRankOfASumThatMostRanksOwnNothingOf) {
+  const std::string message = failure(
+      [](Communicator& comm) {
+        while (comm.rank() == comm.size() - 1) {
+          comm.progress();
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        reduce(comm, 1, "loss");
+      },
+      {.timeout_s = 1});
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  expect_contains(message, "'loss'; rank " + std::to_string(size - 1) + " has not ");
+}
+
 TEST(MpiTimeLimit, HoldsForABarrierToo) {
   const std::string message = failure(
       [](Communicator& comm) {

@@ -97,7 +97,7 @@ TEST(HostQueue, KeepsTheFirstFailureAndThrowsItFromEveryLaterCall) {
   const auto b = q.submit("b", 2, true);
   q.submit("c", 1);
   EXPECT_THROW(q.queue->drain(), CommError);
-  EXPECT_EQ(q.log, (Log{"a", "~a", "~b", "~c"}));  // c never ran.
+  EXPECT_EQ(q.log, (Log{"a", "~a", "~c", "~b"}));  // c never ran; it goes first
   EXPECT_TRUE(q.queue->done(a));
   EXPECT_FALSE(q.queue->done(b));
   const std::vector<std::function<void()>> calls = {
