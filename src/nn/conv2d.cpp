@@ -6,6 +6,7 @@
 
 #include "nn/checks.h"
 #include "nn/cpu/conv_backend.h"
+#include "nn/cpu/conv_points.h"
 
 namespace dkfac::nn {
 
@@ -67,18 +68,6 @@ void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
   DKFAC_CHECK(!o.same || (o.stride_h == 1 && o.stride_w == 1 && o.pad_h == 0 && o.pad_w == 0),
               "[conv2d] same padding with stride ", o.stride_h, "x", o.stride_w, " and pad ",
               o.pad_h, "x", o.pad_w, "; it takes stride 1 and pad 0");
-}
-
-/// bias_grad = the sum of dy[n,h,w,out] over all but the last dimension, dy of any dtype.
-void sum_positions(Context& ctx, ConstTensorView dy, TensorView bias_grad) {
-  Scratch scratch(ctx);
-  ConstTensorView rows = dy.reshape(Shape{dy.numel() / dy.dim(3), dy.dim(3)});
-  if (dy.dtype() != bias_grad.dtype()) {
-    const TensorView wide = scratch.take(rows.shape(), bias_grad.dtype());
-    ops::cast(ctx, rows, wide);
-    rows = wide;
-  }
-  ops::col_sum(ctx, 1.0, rows, 0.0, bias_grad);
 }
 
 /// "3", or "3x5" for two numbers.
@@ -164,7 +153,7 @@ void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
   }
   const TensorView bias = options_.bias ? parameters_.back().grad : TensorView{};
   if (options_.frozen) {
-    if (!bias.empty()) sum_positions(ctx, grad_output, bias);
+    if (!bias.empty()) cpu::sum_pixels(ctx, grad_output, bias);
     return;
   }
   const cpu::ConvShape conv =

@@ -57,6 +57,8 @@ class ConvBackend {
 [[nodiscard]] std::unique_ptr<ConvBackend> make_reference_conv();
 /// f32, and bf16 where the processor multiplies it; null in a build without oneDNN.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_conv();
+/// bf16 1x1 kernels over few pixels, where the processor multiplies bf16; null without oneDNN.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_products();
 /// bf16 and f16 by `inner`, which takes f32 and outlives this.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner);
 
@@ -69,7 +71,7 @@ class ConvBackends {
   [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
 
  private:
-  std::unique_ptr<ConvBackend> reference_, fast_, widened_reference_, widened_fast_;
+  std::unique_ptr<ConvBackend> reference_, fast_, products_, widened_reference_, widened_fast_;
 };
 
 }  // namespace dkfac::nn::cpu

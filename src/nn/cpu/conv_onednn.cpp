@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <optional>
-#include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -15,9 +13,6 @@ namespace {
 
 using dnnl::memory;
 using Desc = memory::desc;
-
-/// Shapes whose primitives are kept: training, evaluation and the last, smaller batch of each.
-constexpr std::size_t kMaxPlans = 4;
 
 memory::data_type type_of(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -131,21 +126,6 @@ struct Plan {
   std::optional<BackwardDataPass> backward_data;
 };
 
-/// Whether bf16 products are instructions of the processor; oneDNN would emulate them slowly.
-bool has_bf16() {
-  const unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
-  return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
-}
-
-/// Few pixels and large weights: reordering the weights, or walking them, costs more than patches.
-bool has_few_pixels(const ConvShape& s) {
-  constexpr std::int64_t kFewPixels = 256, kFewPoints = 1024, kLargeWeights = std::int64_t{1} << 18;
-  if (s.groups != 1) return false;
-  const std::int64_t pixels = s.n * s.out_h * s.out_w;
-  if (is_pointwise(s)) return pixels < kFewPoints;
-  return pixels < kFewPixels && s.out * s.patch() >= kLargeWeights;
-}
-
 bool forward_by_products(const ConvShape& s) { return s.dtype == DType::f32 && has_few_pixels(s); }
 
 /// oneDNN's gradients of 1x1 kernels lose a fifth on plain activations, its matrix products
@@ -166,7 +146,7 @@ class OnednnConv final : public ConvBackend {
   void forward(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
     if (forward_by_products(shape)) return products_->forward(ctx, shape, x, weight, bias, y);
-    guard([&] {
+    translate_errors([&] {
       Plan& p = plan(ctx, shape);
       p.serial = ++serial_;
       ForwardPass& pass = p.forward;
@@ -184,7 +164,7 @@ class OnednnConv final : public ConvBackend {
     if (gradients_by_products(shape)) {
       return products_->backward_weights(ctx, shape, x, dy, dweight, dbias);
     }
-    guard([&] {
+    translate_errors([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_weights) {
         p.backward_weights.emplace(ctx, engine_, p.descs, p.descs.backward_weights(engine_));
@@ -202,7 +182,7 @@ class OnednnConv final : public ConvBackend {
   void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                      ConstTensorView weight, TensorView dx) override {
     if (gradients_by_products(shape)) return products_->backward_data(ctx, shape, dy, weight, dx);
-    guard([&] {
+    translate_errors([&] {
       Plan& p = plan(ctx, shape);
       if (!p.backward_data) {
         p.backward_data.emplace(ctx, engine_, p.descs, p.descs.backward_data(engine_), p.forward);
@@ -223,33 +203,18 @@ class OnednnConv final : public ConvBackend {
   [[nodiscard]] ReorderCount reorders() const override { return count_; }
 
  private:
-  template <class Body>
-  static void guard(Body&& body) {
-    try {
-      body();
-    } catch (const dnnl::error& e) {
-      throw DeviceError(detail::concat("[conv2d] oneDNN failed with status ",
-                                       static_cast<int>(e.status), ": ", e.what(),
-                                       "; the reference backend does without it"));
-    }
-  }
-
   /// oneDNN divides its work when a primitive is made, so the thread count is part of the key.
   Plan& plan(Context& ctx, const ConvShape& shape) {
     const int thread_count = threads();
-    const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) {
-      return p->shape == shape && p->threads == thread_count;
-    });
-    if (found != plans_.end()) return **found;
-    auto made = std::make_unique<Plan>(ctx, engine_, shape, thread_count);
-    if (plans_.size() == kMaxPlans) plans_.erase(plans_.begin());
-    return *plans_.emplace_back(std::move(made));
+    return plans_.find_or_make(
+        [&](const Plan& p) { return p.shape == shape && p.threads == thread_count; },
+        [&] { return std::make_unique<Plan>(ctx, engine_, shape, thread_count); });
   }
 
   std::unique_ptr<ConvBackend> products_ = make_reference_conv();
   dnnl::engine engine_;
   dnnl::stream stream_;
-  std::vector<std::unique_ptr<Plan>> plans_;
+  Plans<Plan> plans_;
   std::int64_t serial_ = 0;
   ReorderCount count_;
 };

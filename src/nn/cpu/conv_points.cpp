@@ -75,6 +75,25 @@ bool is_pointwise(const ConvShape& s) {
          s.extra_h == 0 && s.extra_w == 0;
 }
 
+bool has_few_pixels(const ConvShape& s) {
+  constexpr std::int64_t kFewPixels = 256, kFewPoints = 1024, kLargeWeights = std::int64_t{1} << 18;
+  if (s.groups != 1) return false;
+  const std::int64_t pixels = s.n * s.out_h * s.out_w;
+  if (is_pointwise(s)) return pixels < kFewPoints;
+  return pixels < kFewPixels && s.out * s.patch() >= kLargeWeights;
+}
+
+void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
+  Scratch scratch(ctx);
+  ConstTensorView rows = matrix_of(dy);
+  if (dy.dtype() != dbias.dtype()) {
+    const TensorView wide = scratch.take(rows.shape(), dbias.dtype());
+    ops::cast(ctx, rows, wide);
+    rows = wide;
+  }
+  ops::col_sum(ctx, 1.0, rows, 0.0, dbias);
+}
+
 void pointwise_forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView bias, TensorView y) {
   Scratch scratch(ctx);
@@ -89,7 +108,7 @@ void pointwise_backward_weights(Context& ctx, const ConvShape& s, ConstTensorVie
   Scratch scratch(ctx);
   ops::gemm(ctx, Trans::yes, Trans::no, 1.0, matrix_of(dy), gather(ctx, scratch, s, x), 0.0,
             weight_matrix(s, dweight));
-  if (!dbias.empty()) ops::col_sum(ctx, 1.0, matrix_of(dy), 0.0, dbias);
+  if (!dbias.empty()) sum_pixels(ctx, dy, dbias);
 }
 
 void pointwise_backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy,

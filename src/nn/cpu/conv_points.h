@@ -9,6 +9,12 @@ namespace dkfac::nn::cpu {
 /// Kernel 1x1, no padding, one group; any stride.
 [[nodiscard]] bool is_pointwise(const ConvShape& shape);
 
+/// Few pixels and large weights: to reorder the weights, or to walk them, costs more than patches.
+[[nodiscard]] bool has_few_pixels(const ConvShape& shape);
+
+/// dbias[out] = the sum over all pixels of dy[n,oh,ow,out], which may have 16 bits.
+void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias);
+
 void pointwise_forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y);
 void pointwise_backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/nn/layers.h"
 
@@ -24,6 +26,45 @@ namespace dkfac::nn::cpu {
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attr;
 }
+
+/// Whether bf16 products are instructions of the processor; oneDNN would emulate them slowly.
+[[nodiscard]] inline bool has_bf16() {
+  const unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
+  return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
+}
+
+/// body(), its errors as ours.
+template <class Body>
+void translate_errors(Body&& body) {
+  try {
+    body();
+  } catch (const dnnl::error& e) {
+    throw DeviceError(detail::concat("[conv2d] oneDNN failed with status ",
+                                     static_cast<int>(e.status), ": ", e.what(),
+                                     "; the reference backend does without it"));
+  }
+}
+
+/// What was made for the shapes seen last: training, evaluation and the last, smaller batch of
+/// each.
+template <class Plan>
+class Plans {
+ public:
+  /// The plan for which fits() holds, or make() in place of the oldest.
+  template <class Fits, class Make>
+  Plan& find_or_make(const Fits& fits, const Make& make) {
+    const auto found =
+        std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return fits(*p); });
+    if (found != plans_.end()) return **found;
+    std::unique_ptr<Plan> made = make();
+    if (plans_.size() == kMost) plans_.erase(plans_.begin());
+    return *plans_.emplace_back(std::move(made));
+  }
+
+ private:
+  static constexpr std::size_t kMost = 4;
+  std::vector<std::unique_ptr<Plan>> plans_;
+};
 
 /// A primitive with its arguments, whose memory is given before each execution.
 class Bound {
@@ -62,7 +103,9 @@ class Bound {
   }
 
  private:
+  /// Nothing for an empty description, of a bias that there is not.
   void add(int id, const Desc& desc, const dnnl::engine& engine) {
+    if (desc.get_size() == 0) return;
     memories_.push_back(dnnl::memory(desc, engine, DNNL_MEMORY_NONE));
     arguments_.push_back({id, memories_.back().get()});
   }

@@ -129,7 +129,7 @@ class ReferenceConv final : public ConvBackend {
                  ops::gemm(ctx, Trans::yes, Trans::no, 1.0, rows_of(dy, first, images, g, s.groups),
                            patches, first == 0 ? 0.0 : 1.0, matrix_of(s, dweight, g));
                });
-    if (!dbias.empty()) ops::col_sum(ctx, 1.0, rows_of(dy, 0, s.n, 0, 1), 0.0, dbias);
+    if (!dbias.empty()) sum_pixels(ctx, dy, dbias);
   }
 
   void backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy, ConstTensorView weight,

@@ -3,5 +3,6 @@
 namespace dkfac::nn::cpu {
 
 std::unique_ptr<ConvBackend> make_onednn_conv() { return nullptr; }
+std::unique_ptr<ConvBackend> make_onednn_products() { return nullptr; }
 
 }  // namespace dkfac::nn::cpu
