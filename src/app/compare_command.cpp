@@ -57,13 +57,17 @@ class Comparer {
     for (int k = 0; k < command_.seeds; ++k)
       for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
     if (comm_->rank() == 0) {
-      terminal_.out << text_table(comparison())
-                    << "\nreport: " << (command_.out / "report.html").string() << std::endl;
+      terminal_.out << output() << std::flush;
     }
     if (diverged_) throw RunError(*diverged_, RunError::Scope::every_rank);
   }
 
  private:
+  [[nodiscard]] std::string output() const {
+    if (command_.output == CompareOutput::json) return to_json(comparison());
+    if (command_.output == CompareOutput::markdown) return markdown_table(comparison());
+    return text_table(comparison()) + "\nreport: " + (command_.out / "report.html").string() + "\n";
+  }
   [[nodiscard]] IfExists if_exists() const {
     return command_.force ? IfExists::overwrite : IfExists::refuse;
   }
@@ -77,7 +81,7 @@ class Comparer {
     plan.if_exists = if_exists();
     plan.label = fmt::format("{} seed {}", configs_[c].run.name, plan.config.run.seed);
     plan.command_line = command_.command_line;
-    plan.quiet = command_.quiet;
+    plan.quiet = command_.quiet || command_.output != CompareOutput::table;
     const RunResult result = run_or_divergence(plan);
     groups_[c].runs.push_back(result);
     if (comm_->rank() == 0) write();

@@ -10,11 +10,13 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/core/version.h"
 #include "dkfac/nn/kfac_attach.h"
 
 #include "app/job.h"
+#include "app/model_info.h"
 #include "app/run_one.h"
 
 namespace dkfac::app {
@@ -54,11 +56,14 @@ void print_build(std::ostream& out) {
   if (!backend.warning.empty()) out << "warning: " << backend.warning << '\n';
 }
 
-void print_model(std::ostream& out, const nn::ModelOptions& options) {
-  Context ctx;
-  const auto model = nn::make_model(ctx, options);
-  out << model->summary();
-  out << fmt::format("{} parameters\n", model->parameter_count());
+void print_model(std::ostream& out, const InfoCommand& command) {
+  nn::ModelOptions options = usual_options(command.topic);
+  if (!command.input.empty()) {
+    DKFAC_CHECK(command.input.size() == 3, "[info] --input takes height, width and channels");
+    options.input = {command.input[0], command.input[1], command.input[2]};
+  }
+  if (command.classes > 0) options.classes = command.classes;
+  out << describe_model(options, command.batch);
 }
 
 // What the optimizer says of itself on rank 0 of `ranks`.
@@ -85,7 +90,8 @@ void print_config(std::ostream& out, const InfoCommand& command) {
                      data->train.name, data->train.count, data->test.count, data->train.height,
                      data->train.width, data->train.channels, data->train.classes);
   (void)sampler_options(config, data->train, command.ranks);
-  print_model(out, model_options(config, data->train, command.ranks));
+  const std::int64_t batch = std::max<std::int64_t>(1, config.train.global_batch / command.ranks);
+  out << describe_model(model_options(config, data->train, command.ranks), batch);
   out << '\n' << plan_text(config, *data, command.ranks);
 }
 
@@ -96,7 +102,7 @@ void print_info(std::ostream& out, const InfoCommand& command) {
   else if (command.topic == "config")
     out << config_listing();
   else if (std::count(models.begin(), models.end(), command.topic) > 0)
-    print_model(out, {.name = command.topic});
+    print_model(out, command);
   else if (command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos)
     print_config(out, command);
   else

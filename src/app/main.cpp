@@ -17,6 +17,7 @@ using dkfac::app::BenchCommand;
 using dkfac::app::BenchKind;
 using dkfac::app::CkptCommand;
 using dkfac::app::CompareCommand;
+using dkfac::app::CompareOutput;
 using dkfac::app::DataCommand;
 using dkfac::app::EvalCommand;
 using dkfac::app::InfoCommand;
@@ -132,22 +133,28 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   compare->add_option("--target", command.target, "test accuracy to reach, e.g. 0.86");
   command.title = "Comparison of optimizers";
   compare->add_option("--title", command.title, "of the report")->capture_default_str();
+  const auto print = [&](const char* flag, CompareOutput output, const char* help) {
+    return compare->add_flag_callback(
+        flag, [&command, output] { command.output = output; }, help);
+  };
+  print("--json", CompareOutput::json, "print the comparison as JSON")
+      ->excludes(print("--markdown", CompareOutput::markdown, "print it as Markdown"));
   add_run_options(*compare, command);
+}
+
+template <class Command>
+void add_network(CLI::App& app, Command& command) {
+  app.add_option("--batch", command.batch, "images of each rank")->capture_default_str();
+  app.add_option("--input", command.input, "height, width, channels of an image")->expected(3);
+  app.add_option("--classes", command.classes, "outputs of the model")->capture_default_str();
 }
 
 void add_info(CLI::App& app, InfoCommand& command) {
   CLI::App* info =
       app.add_subcommand("info", "About this build, the keys, a model, a configuration");
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
+  add_network(*info, command);
   add_common(*info, command);
-}
-
-template <class Command>
-void add_network(CLI::App& app, Command& command) {
-  app.add_option("--batch", command.batch, "samples of each rank")->capture_default_str();
-  app.add_option("--input", command.input, "height, width, channels of an image")->expected(3);
-  app.add_option("--classes", command.classes, "outputs of the model")->capture_default_str();
-  app.add_option("--precision", command.precision, "as run.precision")->capture_default_str();
 }
 
 void add_bench(CLI::App& app, BenchCommand& command) {
@@ -162,6 +169,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
                                   CLI::ignore_case));
   bench->add_option("--model", command.model, "a model's name")->capture_default_str();
   add_network(*bench, command);
+  bench->add_option("--precision", command.precision, "as run.precision")->capture_default_str();
   bench
       ->add_option("--optimizer", command.optimizers,
                    "sgd,lars,kfac: in turns; ratios to the first")

@@ -2,12 +2,19 @@
 
 #include "app/trace.h"
 
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "dkfac/app/commands.h"
+
+#include "support/temp_folder.h"
 
 namespace dkfac::app {
 namespace {
@@ -21,13 +28,15 @@ struct Span {
   double ts, dur;
 };
 
-std::vector<Span> spans_of(const Trace& trace) {
+std::vector<Span> spans_of(const json& events) {
   std::vector<Span> out;
-  for (const json& event : json::parse(trace.json())) {
+  for (const json& event : events) {
     if (event.at("ph") == "X") out.push_back({event.at("name"), event.at("ts"), event.at("dur")});
   }
   return out;
 }
+
+std::vector<Span> spans_of(const Trace& trace) { return spans_of(json::parse(trace.json())); }
 
 TEST(Trace, IsJsonEvenWithoutASpan) {
   const json all = json::parse(Trace(3).json());
@@ -102,6 +111,79 @@ TEST(TraceScope, BelongsToOneThreadAndGivesBackTheFormerSink) {
 TEST(TraceFile, IsOnePerRank) {
   EXPECT_EQ(trace_file_name(0, 1), "trace.json");
   EXPECT_EQ(trace_file_name(3, 4), "trace-rank3.json");
+}
+
+json read(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+/// Trains K-FAC on a few synthetic images with a trace; gives the folder's content.
+void train_with_trace(const testing::TempFolder& folder, int ranks) {
+  std::ofstream(folder.path() / "tiny.toml")
+      << "[run]\nepochs = 2\ntrace = true\n[data]\nname = \"synthetic\"\nsynthetic_train = 64\n"
+         "synthetic_test = 32\nsynthetic_size = 12\n[train]\nglobal_batch = 16\n"
+         "[optimizer]\ntype = \"kfac\"\n[lr]\nschedule = \"constant\"\nlr = 0.01\n";
+  TrainCommand command;
+  command.config = folder.path() / "tiny.toml";
+  command.out = folder.path() / "run";
+  command.ranks = ranks;
+  command.quiet = true;
+  std::ostringstream out, err;
+  ASSERT_EQ(run(command, Terminal{out, err}), 0) << err.str();
+}
+
+/// Microseconds of each name without what spans inside of it took; fails when spans overlap.
+std::map<std::string, double> self_times(const std::vector<Span>& spans) {
+  constexpr double kRounding = 2e-3;  // Each end has three decimals.
+  std::map<std::string, double> self;
+  std::vector<Span> open;
+  for (const Span& span : spans) {
+    while (!open.empty() && open.back().ts + open.back().dur <= span.ts + kRounding)
+      open.pop_back();
+    if (!open.empty()) {
+      EXPECT_LE(span.ts + span.dur, open.back().ts + open.back().dur + kRounding)
+          << span.name << " begins in " << open.back().name << " and ends after it";
+      self[open.back().name] -= span.dur;
+    }
+    self[span.name] += span.dur;
+    open.push_back(span);
+  }
+  return self;
+}
+
+TEST(TraceOfARun, NestsAndAddsUpToThePhases) {
+  const testing::TempFolder folder;
+  train_with_trace(folder, 1);
+  const auto spans = spans_of(read(folder.path() / "run" / "trace.json"));
+  const json phases = read(folder.path() / "run" / "result.json").at("phase_seconds");
+  auto self = self_times(spans);
+  // The same intervals, so the same seconds but for 0.5 ns of rounding at each of two ends.
+  for (const char* name : {"statistics", "exchange", "inverse"})
+    EXPECT_NEAR(1e-6 * self[name], phases.at(name).get<double>(),
+                1e-9 * static_cast<double>(spans.size()))
+        << name;
+  EXPECT_GT(self["inverse"], 0);
+  // What the trainer counts lies inside of what the trace shows.
+  double counted = 0, shown = 0;
+  for (const auto& [name, seconds] : phases.items()) {
+    counted += seconds.get<double>();
+    EXPECT_GT(self.count(name), 0u) << name;
+    shown += 1e-6 * self[name];
+  }
+  EXPECT_LE(counted, shown + 1e-9 * static_cast<double>(spans.size()));
+  for (const char* name : {"data", "forward", "backward", "update", "evaluation"})
+    EXPECT_EQ(std::ranges::count(spans, std::string(name), &Span::name) >= 2, true) << name;
+}
+
+TEST(TraceOfARun, HasAFileForEveryRank) {
+  const testing::TempFolder folder;
+  train_with_trace(folder, 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const json events = read(folder.path() / "run" / trace_file_name(rank, 2));
+    for (const json& event : events) EXPECT_EQ(event.at("pid"), rank);
+    EXPECT_GT(spans_of(events).size(), 20u);
+  }
 }
 
 }  // namespace

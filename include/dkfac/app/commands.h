@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <ostream>
@@ -28,6 +29,8 @@ struct TrainCommand {
   std::string command_line;           ///< As typed, for command.txt.
 };
 
+enum class CompareOutput : std::uint8_t { table, json, markdown };
+
 /// Every configuration with the same seeds, one run after the other, seed by seed, so that a slow
 /// spell of the machine hits all alike; then a table and a report.
 struct CompareCommand {
@@ -40,12 +43,16 @@ struct CompareCommand {
   int ranks = 1;
   bool force = false;
   bool quiet = false;
+  CompareOutput output = CompareOutput::table;  ///< Of stdout; the others come without progress.
   std::string command_line;
 };
 
 /// About the build, the keys ("config"), a model, or what a configuration file would do.
 struct InfoCommand {
-  std::string topic;  ///< Empty: the build and the machine.
+  std::string topic;                     ///< Empty: the build and the machine.
+  std::int64_t batch = 1;                ///< Of a model: images of a training step.
+  std::vector<std::int64_t> input = {};  ///< Of a model: height, width, channels; empty: as usual.
+  std::int64_t classes = 0;              ///< Of a model; 0: as usual.
   std::vector<std::string> set;
   int ranks = 1;
 };

@@ -22,6 +22,10 @@ struct Recorded {
 class Probe final : public kfac::Optimizer {
  public:
   using Hear = std::function<void(const Recorded&)>;
+  struct Entry {
+    std::string name;
+    kfac::LayerSpec spec;
+  };
   Probe(Hear input, Hear grad_output)
       : input_(std::move(input)), grad_output_(std::move(grad_output)) {}
 
@@ -37,14 +41,11 @@ class Probe final : public kfac::Optimizer {
   void grads_ready(kfac::LayerId, Stream, kfac::RecordScale) override {}
   kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
   [[nodiscard]] std::string describe() const override { return {}; }
+  [[nodiscard]] const std::vector<Entry>& layers() const { return layers_; }
 
  private:
   void tell(const Hear& hear, kfac::LayerId layer, ConstTensorView data) const;
 
-  struct Entry {
-    std::string name;
-    kfac::LayerSpec spec;
-  };
   std::vector<Entry> layers_;
   Hear input_, grad_output_;
 };

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""bench, info MODEL, compare --json and train --trace from outside.
+
+Environment as for cli_support.py.
+"""
+import json
+import unittest
+
+from cli_support import SYNTHETIC, Folder
+
+SMALL = ("--model", "lenet-bn", "--input", 12, 12, 1, "--batch", 4, "--steps", 2, "--warm-up", 1)
+
+
+class Bench(Folder):
+    def test_a_step_as_table_and_as_json(self):
+        done = self.dkfac("bench", "step", *SMALL, "--optimizer", "sgd,kfac", "--json", "b.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for part in ("ms/step", "sgd", "kfac", "inverse", "roof: SGEMM"):
+            self.assertIn(part, done.stdout)
+        report = json.loads((self.dir / "b.json").read_text())
+        self.assertTrue(report["correct"])
+        self.assertIn("bench step", report["command"])
+        self.assertEqual([r["optimizer"] for r in report["results"]], ["sgd", "kfac"])
+
+    def test_json_alone_on_stdout(self):
+        for kind in ("factors", "inverse"):
+            done = self.dkfac("bench", kind, *SMALL, "--json", "-")
+            self.assertEqual(json.loads(done.stdout)["benchmark"], kind)
+        done = self.dkfac("bench", "comm", "--ranks", 2, "--max-bytes", 2000, "--steps", 2,
+                          "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["ranks"], 2)
+
+    def test_mistakes(self):
+        self.expect_error(self.dkfac("bench", "everything"), 64, "everything")
+        self.expect_error(self.dkfac("bench", "step", "--model", "nosuch"), 64, "nosuch")
+        self.expect_error(self.dkfac("bench", "factors", *SMALL, "--ranks", 2), 64, "--ranks")
+
+
+class Info(Folder):
+    def test_of_a_model(self):
+        done = self.dkfac("info", "resnet20", "--batch", 128)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for part in ("images 32x32x3", "128 images", "operations", "memory",
+                     "20 layers with factors"):
+            self.assertIn(part, done.stdout)
+
+    def test_of_another_size(self):
+        small = self.dkfac("info", "resnet50", "--input", 64, 64, 3, "--classes", 10)
+        self.assertIn("images 64x64x3, 10 classes", small.stdout)
+        self.assertIn("A up to 4608, G up to 2048", small.stdout)
+        self.expect_error(self.dkfac("info", "resnet20", "--batch", 0), 64, "--batch")
+
+
+class Outputs(Folder):
+    def test_compare_as_json_and_markdown(self):
+        sgd = self.write("plain.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))
+        args = ("compare", self.config, sgd, "--seeds", 2, "--out", "c")
+        done = self.dkfac(*args, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        comparison = json.loads(done.stdout)
+        self.assertEqual(comparison["baseline"], "tiny")
+        difference = comparison["groups"][1]["difference_to_baseline"]["final_accuracy"]
+        self.assertEqual(difference["count"], 2)
+        low, high = difference["confidence_95"]
+        self.assertLessEqual(low, difference["mean"])
+        self.assertLessEqual(difference["mean"], high)
+        done = self.dkfac(*args, "--markdown", "--force")
+        self.assertTrue(done.stdout.startswith("| configuration |"), done.stdout)
+        self.assertIn("\u00b1", done.stdout)
+        self.expect_error(self.dkfac(*args, "--markdown", "--json"), 64, "--json")
+
+    def test_a_trace(self):
+        done = self.train("t", "--trace", "--quiet")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        names = {event["name"] for event in json.loads((self.dir / "t/trace.json").read_text())}
+        self.assertLessEqual({"data", "forward", "backward", "statistics", "inverse", "update",
+                              "evaluation"}, names)
+        self.train("u", "--quiet")
+        self.assertFalse((self.dir / "u" / "trace.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
