@@ -148,13 +148,17 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
     body = body_->backward(ctx, grad, need);
   }
+  const auto is_new = [&](ConstTensorView view) {
+    return view.raw() != grad_output.raw() && view.raw() != grad.raw();
+  };
   ConstTensorView dx;
   if (need == InputGrad::needed) {
-    const TensorView sum = lend(ctx, input_grad_, body.shape(), body.dtype());
+    // Into the body's gradient where that is ours: one buffer less.
+    TensorView sum = is_new(body) ? lent(body) : TensorView{};
+    if (sum.empty()) sum = lend(ctx, input_grad_, body.shape(), body.dtype());
     cpu::add(body, shortcut, sum);
+    if (is_new(shortcut)) release(shortcut);
     dx = sum;
-    if (body.raw() != grad_output.raw() && body.raw() != grad.raw()) release(body);
-    if (shortcut.raw() != grad_output.raw() && shortcut.raw() != grad.raw()) release(shortcut);
   }
   if (grad.raw() != grad_output.raw()) release(grad);
   return dx;

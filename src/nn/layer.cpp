@@ -56,8 +56,8 @@ TensorView Layer::output_memory(Context& ctx, Mode mode, Tensor& own, const Shap
   return mode == Mode::train ? ensure(ctx, own, shape, dtype) : lend(ctx, own, shape, dtype);
 }
 
-void Layer::retain(ConstTensorView view) {
-  if (workspace_ != nullptr) workspace_->retain(view);
+TensorView Layer::lent(ConstTensorView view) {
+  return workspace_ != nullptr ? workspace_->writable(view) : TensorView{};
 }
 
 void Layer::release(ConstTensorView view) {

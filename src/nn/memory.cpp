@@ -104,10 +104,8 @@ class Walk {
     take(masked);
     backward(block.body(), input, need);
     if (block.shortcut() != nullptr) backward(*block.shortcut(), input, need);
-    if (need == InputGrad::needed) {
-      take(bytes(input));
-      give_back(bytes(input) * (block.shortcut() != nullptr ? 2 : 1));
-    }
+    const bool sums = need == InputGrad::needed && block.shortcut() != nullptr;
+    if (sums) give_back(bytes(input));  // Added to the body's gradient in place.
     give_back(masked);
   }
 

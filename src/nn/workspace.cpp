@@ -18,7 +18,7 @@ TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
   Block* fits = nullptr;
   Block* largest = nullptr;
   for (Block& block : blocks_) {
-    if (block.users > 0) continue;
+    if (block.taken) continue;
     const std::size_t size = block.memory.bytes();
     if (size >= bytes && (fits == nullptr || size < fits->memory.bytes())) fits = &block;
     if (largest == nullptr || size > largest->memory.bytes()) largest = &block;
@@ -30,7 +30,7 @@ TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
     fits->memory =
         Tensor::empty(ctx, Shape{static_cast<std::int64_t>(units == 0 ? 1 : units)}, DType::f64);
   }
-  fits->users = 1;
+  fits->taken = true;
   return TensorView(fits->memory.view().raw(), dtype, shape, fits->memory.view().device());
 }
 
@@ -41,20 +41,22 @@ Workspace::Block* Workspace::find(ConstTensorView view) {
   return nullptr;
 }
 
-void Workspace::retain(ConstTensorView view) {
-  if (Block* block = find(view)) ++block->users;
+TensorView Workspace::writable(ConstTensorView view) {
+  Block* block = find(view);
+  if (block == nullptr) return {};
+  return TensorView(block->memory.view().raw(), view.dtype(), view.shape(), view.device());
 }
 
 void Workspace::release(ConstTensorView view) {
   Block* block = find(view);
   if (block == nullptr) return;
-  DKFAC_CHECK(block->users > 0, "[workspace] a block of ", block->memory.bytes(),
-              " bytes is released without a user; release each view once");
-  --block->users;
+  DKFAC_CHECK(block->taken, "[workspace] a block of ", block->memory.bytes(),
+              " bytes is released that is free; release each view once");
+  block->taken = false;
 }
 
 void Workspace::release_all() {
-  for (Block& block : blocks_) block.users = 0;
+  for (Block& block : blocks_) block.taken = false;
 }
 
 std::size_t Workspace::bytes() const {

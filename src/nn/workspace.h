@@ -14,22 +14,23 @@ namespace dkfac::nn {
 [[nodiscard]] TensorView view_in(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype);
 
 /// Memory that the layers of a model share for what lives shortly: gradients of activations, and
-/// activations in evaluation. Blocks are counted by their users; the first step makes them, later
-/// ones of the same shapes find them again. Views of other memory are ignored.
+/// activations in evaluation. The first step makes the blocks, later ones of the same shapes find
+/// them again. Views of other memory are ignored.
 class Workspace {
  public:
-  /// A free block as a tensor of this shape, uninitialised, with one user: the smallest that fits,
-  /// else the largest one made larger, else a new one.
+  /// A free block as a tensor of this shape, uninitialised: the smallest that fits, else the
+  /// largest one made larger, else a new one.
   [[nodiscard]] TensorView take(Context& ctx, const Shape& shape, DType dtype);
-  void retain(ConstTensorView view);   ///< One user more of the block that begins here.
-  void release(ConstTensorView view);  ///< One user less; without users it is free.
-  void release_all();                  ///< After a step, which an exception may have ended.
+  /// The block that begins where `view` does, seen as `view` is; empty when there is none.
+  [[nodiscard]] TensorView writable(ConstTensorView view);
+  void release(ConstTensorView view);  ///< The block that begins here is free.
+  void release_all();                  ///< After a pass, which an exception may have ended.
   [[nodiscard]] std::size_t bytes() const;
 
  private:
   struct Block {
     Tensor memory;
-    int users = 0;
+    bool taken = false;
   };
   [[nodiscard]] Block* find(ConstTensorView view);
 

@@ -115,8 +115,9 @@ class Layer {
   TensorView lend(Context& ctx, Tensor& own, const Shape& shape, DType dtype);
   /// For outputs: ensure() in training, lend() in evaluation.
   TensorView output_memory(Context& ctx, Mode mode, Tensor& own, const Shape& shape, DType dtype);
-  /// One more or one less user of a view of the workspace; other views are ignored.
-  void retain(ConstTensorView view);
+  /// The same memory for writing when `view` was lent; empty otherwise.
+  TensorView lent(ConstTensorView view);
+  /// Gives back what was lent; other views are ignored.
   void release(ConstTensorView view);
 
   std::string name_;
