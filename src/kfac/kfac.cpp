@@ -5,7 +5,6 @@
 #include "kfac/first_order.h"
 #include "kfac/gather.h"
 #include "kfac/phase_timer.h"
-#include "kfac/velocity.h"
 
 namespace dkfac::kfac {
 namespace {
