@@ -61,8 +61,9 @@ struct ConvOptions {
   }
 };
 
-/// Weights stay plain in the arena; what a backend reorders into its own format is counted: the
-/// weights once per forward pass (backward reuses them), their gradient once per backward pass.
+/// Weights stay plain in the arena; what a backend reorders into its own format is counted: at most
+/// the weights once per forward pass, once more where backward needs another format, and their
+/// gradient once. 1x1 kernels reorder for a forward pass over many pixels only.
 struct ReorderCount {
   std::int64_t reorders = 0;
   std::int64_t bytes = 0;  ///< Written.
