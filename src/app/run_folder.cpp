@@ -103,11 +103,18 @@ std::filesystem::path default_folder(const std::string& name) {
          fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
 }
 
+std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) return nullptr;
+  claim_folder(folder, IfExists::go_on);
+  return std::make_unique<RunLock>(folder);
+}
+
 RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-                     const std::string& command_line, const RunRecord* resumed)
-    : folder_(std::move(folder)) {
+                     const std::string& command_line, const RunRecord* resumed,
+                     std::unique_ptr<RunLock> lock)
+    : folder_(std::move(folder)), lock_(std::move(lock)) {
   claim_folder(folder_, if_exists);
-  lock_.emplace(folder_);
+  if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
   write_command(folder_, command_line);
   write_file(folder_ / "config.toml", to_toml(config));
   remove_errors(folder_);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -31,14 +32,20 @@ void write_error(const std::filesystem::path& folder, int rank, const Failure& f
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);
 
+/// For reading in the folder of an earlier run before it is opened: nobody else changes it until
+/// the lock goes. Null when there is no such folder. Throws as make_folder().
+[[nodiscard]] std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder);
+
 /// The files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
 /// result.json, report.html, and the folder of its checkpoints. One process at a time.
 class RunFolder {
  public:
-  /// resumed: what the run goes on from; with IfExists::go_on, metrics and checkpoints of before
-  /// stay. A folder that is overwritten loses its checkpoints.
+  /// lock: of claim_run(), else taken here. resumed: what the run goes on from; with
+  /// IfExists::go_on, metrics and checkpoints of before stay. A folder that is overwritten loses
+  /// its checkpoints.
   RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-            const std::string& command_line, const RunRecord* resumed = nullptr);
+            const std::string& command_line, const RunRecord* resumed = nullptr,
+            std::unique_ptr<RunLock> lock = nullptr);
 
   void add_step(const StepRecord& record);  ///< A line in metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Its last epoch, and result.json.
@@ -50,7 +57,7 @@ class RunFolder {
   void add_line(const std::string& json);
 
   std::filesystem::path folder_;
-  std::optional<RunLock> lock_;
+  std::unique_ptr<RunLock> lock_;
   std::ofstream metrics_;
   std::optional<EventFile> events_;
 };

@@ -59,9 +59,11 @@ class Run {
     std::optional<ResumePoint> point;
     together(*comm_, state_.position, [&] {
       if (comm_->rank() != 0) return;
+      std::unique_ptr<RunLock> lock;
+      if (plan_.if_exists == IfExists::go_on) lock = claim_run(plan_.folder);
       if (plan_.resume) point = resume_point();
       folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line,
-                      point ? &point->record : nullptr);
+                      point ? &point->record : nullptr, std::move(lock));
       if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
     });
     where_ = comm::all_gather_strings(*comm_, plan_.folder.string()).front();

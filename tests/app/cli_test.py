@@ -261,6 +261,8 @@ type = "sgd"
         self.assertGreaterEqual(len(files), 3)
         for file in files:
             done = self.dkfac("info", file, "--ranks", 2)
+            if done.returncode == 66 and "no cifar-10" in done.stderr:
+                continue  # Its data are not part of the repository.
             self.assertEqual(done.returncode, 0, done.stderr)
 
 

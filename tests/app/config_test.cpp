@@ -41,8 +41,8 @@ TEST(ConfigTable, NamesEachKeyOnceAndKeepsSectionsTogether) {
     section = mine;
     EXPECT_FALSE(key.help.empty()) << key.path;
   }
-  EXPECT_EQ(sections,
-            (std::set<std::string>{"run", "data", "augment", "model", "train", "optimizer", "lr"}));
+  EXPECT_EQ(sections, (std::set<std::string>{"run", "data", "augment", "model", "train",
+                                             "optimizer", "lr", "checkpoint"}));
 }
 
 TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {
@@ -193,7 +193,8 @@ TEST(Config, RefusesWrongTypesAndRangesWithWhatIsAllowed) {
   expect_has(message("[optimizer]\nmomentum = 1\n"), {"in [0, 1)"});
   expect_has(message("[run]\nepochs = 2.5\n"), {"an integer >= 1"});
   expect_has(message("[run]\nepochs = 99999999999999999\n"), {"run.epochs"});
-  expect_has(message("[run]\nprecision = \"f8\"\n"), {"one of \"f32\", \"f64\", \"bf16\", \"f16\""});
+  expect_has(message("[run]\nprecision = \"f8\"\n"),
+             {"one of \"f32\", \"f64\", \"bf16\", \"f16\""});
   expect_has(message("[run]\nname = 3\n"), {"run.name = 3", "a text in quotes"});
   expect_has(message("[data]\nshuffle = 1\n"), {"true or false"});
   expect_has(message("[run]\nepochs = [1]\n"), {"run.epochs = [ 1 ]"});
