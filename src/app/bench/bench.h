@@ -26,8 +26,13 @@ struct Outcome {
 [[nodiscard]] Outcome bench_step(const BenchCommand& command,
                                  std::shared_ptr<comm::Communicator> comm, const Roof& roof);
 [[nodiscard]] Outcome bench_factors(const BenchCommand& command, const Roof& roof);
-[[nodiscard]] Outcome bench_inverse(const BenchCommand& command, const Roof& roof);
+[[nodiscard]] Outcome bench_inverse(const BenchCommand& command,
+                                    std::shared_ptr<comm::Communicator> comm, const Roof& roof);
 [[nodiscard]] Outcome bench_comm(const BenchCommand& command, comm::Communicator& comm);
+
+/// Seconds that measured K-FAC steps, each with new statistics and inverses, spend on inverses.
+[[nodiscard]] std::vector<double> inverse_seconds(BenchCommand command,
+                                                  std::shared_ptr<comm::Communicator> comm);
 
 /// The configuration of a step of one optimizer: the command's model on synthetic data.
 [[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,

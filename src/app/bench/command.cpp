@@ -56,7 +56,7 @@ Outcome measure(const BenchCommand& command, const std::shared_ptr<comm::Communi
     case BenchKind::factors:
       return bench::bench_factors(command, roof);
     case BenchKind::inverse:
-      return bench::bench_inverse(command, roof);
+      return bench::bench_inverse(command, comm, roof);
     case BenchKind::comm:
       return bench::bench_comm(command, *comm);
   }

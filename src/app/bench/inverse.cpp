@@ -9,6 +9,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/kfac/curvature.h"
 
@@ -16,8 +17,6 @@
 #include "app/bench/check.h"
 #include "app/bench/measure.h"
 #include "app/bench/probe.h"
-#include "kfac/layer_curvature.h"
-#include "kfac/refresh.h"
 
 namespace dkfac::app::bench {
 
@@ -30,137 +29,135 @@ constexpr std::int64_t kWide = 2000;
 constexpr int kRepetitionsOfWide = 3;
 constexpr double kLargestResidual = 0.05;
 
-struct Layer {
-  std::string name;
-  kfac::LayerCurvature curvature;
+/// A factor of one batch and what is added to its diagonal.
+struct Factor {
+  std::string layer;
+  const char* which = "A";
+  std::int64_t dim = 0;
+  Tensor packed;
+  double trace = 0, shift = 0;
 };
 
-kfac::CurvatureOptions options_of(const BenchCommand& command) {
-  return bench_config(command, "kfac", 1).optimizer.curvature;
+Factor make_factor(Context& ctx, std::string layer, const char* which, const Tensor& square) {
+  Factor out{std::move(layer), which, square.shape()[0], {}};
+  out.packed = Tensor::empty(ctx, {ops::packed_size(out.dim)});
+  ops::pack_lower(ctx, square, out.packed);
+  ops::packed_trace(ctx, out.packed, out.dim, view_of(&out.trace, {1}));
+  return out;
 }
 
-/// Factors of one batch, in forward order.
-std::vector<Layer> make_layers(const BenchCommand& command, Context& ctx) {
-  std::vector<Layer> layers;
+/// A and then G of each layer, in forward order.
+std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, double damping) {
   std::map<std::string, std::size_t> index;
-  const auto pack = [&](kfac::Factor& factor, const Tensor& square) {
-    ops::pack_lower(ctx, square, factor.average);
-  };
+  std::vector<Factor> factors;
   const auto input = [&](const Recorded& r) {
-    index[r.name] = layers.size();
-    layers.push_back({r.name, kfac::make_layer_curvature(ctx, r.spec, options_of(command))});
     Tensor a = Tensor::empty(ctx, {kfac::a_dim(r.spec), kfac::a_dim(r.spec)});
     kfac::compute_a(ctx, r.spec, r.data, r.data.dim(0), {.type = r.data.dtype()}, {}, 0, a);
-    pack(layers.back().curvature.a, a);
+    index[r.name] = factors.size();
+    factors.push_back(make_factor(ctx, r.name, "A", a));
+    factors.emplace_back();
   };
   const auto grad_output = [&](const Recorded& r) {
     Tensor g = Tensor::empty(ctx, {kfac::g_dim(r.spec), kfac::g_dim(r.spec)});
     const std::int64_t n = r.data.dim(0);
     const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, n, n, 1);
     kfac::compute_g(ctx, r.spec, r.data, n, s, {.type = r.data.dtype()}, {}, 0, g);
-    pack(layers.at(index.at(r.name)).curvature.g, g);
+    factors.at(index.at(r.name) + 1) = make_factor(ctx, r.name, "G", g);
   };
   run_probe(command, ctx, input, grad_output);
-  return layers;
+  for (std::size_t i = 0; i < factors.size(); i += 2) {
+    Factor &a = factors[i], &g = factors[i + 1];
+    const kfac::DampingSplit split = kfac::split_damping(damping, a.trace, a.dim, g.trace, g.dim);
+    a.shift = split.a;
+    g.shift = split.g;
+  }
+  return factors;
+}
+
+/// c = 8 times sqrt(n) eps (errors of mixed signs) times the largest condition number that trace
+/// and shift allow; more than kLargestResidual is wrong however badly conditioned.
+double tolerance_of(const Factor& factor) {
+  const double condition = (factor.trace + factor.shift) / factor.shift;
+  const double bound = 8 * std::sqrt(static_cast<double>(factor.dim)) * 6e-8 * condition;
+  return std::min(bound, kLargestResidual);
 }
 
 class InverseBench {
  public:
-  InverseBench(const BenchCommand& command, const Roof& roof)
+  InverseBench(const BenchCommand& command, std::shared_ptr<comm::Communicator> comm,
+               const Roof& roof)
       : command_(command),
         roof_(roof),
-        options_(options_of(command)),
+        damping_(bench_config(command, "kfac", 1).optimizer.curvature.damping),
         ctx_(Device::cpu(), {.threads = command.threads}),
-        layers_(make_layers(command, ctx_)) {}
+        all_(quartiles_of(inverse_seconds(command, std::move(comm)))) {}
 
   Outcome operator()() {
-    const Quartiles all = time_all();
-    for (std::size_t i = 0; i < tasks_.size(); ++i) time_one(i);
+    for (const Factor& factor : make_factors(command_, ctx_, damping_)) time_one(factor);
     Outcome outcome;
     outcome.json = {{"inverses", std::move(inverses_)},
-                    {"all_ms", to_json(all, 1e3)},
+                    {"all_ms", to_json(all_, 1e3)},
                     {"one_by_one_ms", 1e3 * sum_},
                     {"flops", flops_},
-                    {"gflops_per_s", 1e-9 * flops_ / all.median},
-                    {"share_of_sgemm", 1e-9 * flops_ / all.median / roof_.gflops},
-                    {"damping", options_.damping}};
+                    {"gflops_per_s", 1e-9 * flops_ / all_.median},
+                    {"share_of_sgemm", 1e-9 * flops_ / all_.median / roof_.gflops},
+                    {"damping", damping_}};
     outcome.text = fmt::format(
-        "{}all, one factor per thread: {:.2f} ms [{:.2f}-{:.2f}]; one by one on one thread: "
-        "{:.2f} ms; {:.1f} GFLOP, {:.0f} % of SGEMM\n",
-        text_, 1e3 * all.median, 1e3 * all.lower, 1e3 * all.upper, 1e3 * sum_, 1e-9 * flops_,
-        100e-9 * flops_ / all.median / roof_.gflops);
+        "{}all in a step, one factor per thread: {:.2f} ms [{:.2f}-{:.2f}]; one by one on one "
+        "thread: {:.2f} ms; {:.1f} GFLOP, {:.0f} % of SGEMM\n",
+        text_, 1e3 * all_.median, 1e3 * all_.lower, 1e3 * all_.upper, 1e3 * sum_, 1e-9 * flops_,
+        100e-9 * flops_ / all_.median / roof_.gflops);
     outcome.wrong = std::move(wrong_);
     return outcome;
   }
 
  private:
-  Quartiles time_all() {
-    for (Layer& layer : layers_) kfac::add_refresh_tasks(ctx_, options_, layer.curvature, tasks_);
-    kfac::RefreshWorkers workers(ctx_);
-    return quartiles_of(
-        time_calls(command_.warm_up, command_.steps, [&] { workers.run(options_, tasks_); }));
-  }
-
-  void time_one(std::size_t i) {
-    const kfac::RefreshTask& task = tasks_[i];
-    const kfac::Factor& factor = *task.factor;
-    const std::string name = layers_[i / 2].name;
-    const char* which = i % 2 == 0 ? "A" : "G";
-    const bool wide = factor.dim > kWide;
-    // The one that the workers made is the one to judge.
-    const double residual = inverse_residual(factor.average, task.shift, factor.inverse);
-    const double tolerance = tolerance_of(factor, task.shift);
-    const bool correct = task.good && residual <= tolerance;
-    if (!correct) wrong_.push_back(fmt::format("{} of {}: residual {:.1e}", which, name, residual));
-    const Quartiles q =
-        on_one_thread(factor, task.shift, wide ? kRepetitionsOfWide : command_.steps);
+  void time_one(const Factor& factor) {
+    Tensor inverse = Tensor::empty(ctx_, {factor.dim, factor.dim});
+    const Quartiles q = on_one_thread(factor, inverse);
+    const double residual = inverse_residual(factor.packed, factor.shift, inverse);
+    const double tolerance = tolerance_of(factor);
+    const bool correct = residual <= tolerance;  // False for a NaN.
+    if (!correct)
+      wrong_.push_back(
+          fmt::format("{} of {}: residual {:.1e}", factor.which, factor.layer, residual));
     const auto n = static_cast<double>(factor.dim);
     const double flops = n * n * n;  // potrf n^3/3 and potri 2n^3/3
     sum_ += q.median;
     flops_ += flops;
-    inverses_.push_back({{"layer", name},
-                         {"factor", which},
+    inverses_.push_back({{"layer", factor.layer},
+                         {"factor", factor.which},
                          {"dim", factor.dim},
-                         {"shift", task.shift},
+                         {"shift", factor.shift},
                          {"ms_on_one_thread", to_json(q, 1e3)},
                          {"flops", flops},
                          {"gflops_per_s", 1e-9 * flops / q.median},
                          {"residual", residual},
                          {"tolerance", tolerance},
                          {"correct", correct}});
-    text_ += fmt::format("{:<28} {} {:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>8.0f} {:>10.1e}\n", name,
-                         which, factor.dim, 1e3 * q.lower, 1e3 * q.median, 1e3 * q.upper,
-                         1e-9 * flops / q.median, residual);
+    text_ += fmt::format("{:<28} {} {:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>8.0f} {:>10.1e}\n",
+                         factor.layer, factor.which, factor.dim, 1e3 * q.lower, 1e3 * q.median,
+                         1e3 * q.upper, 1e-9 * flops / q.median, residual);
   }
 
-  Quartiles on_one_thread(const kfac::Factor& factor, double shift, int repetitions) {
-    Tensor inverse = Tensor::empty(ctx_, {factor.dim, factor.dim}, options_.dtype);
+  Quartiles on_one_thread(const Factor& factor, Tensor& inverse) {
+    const int repetitions = factor.dim > kWide ? kRepetitionsOfWide : command_.steps;
     const int before = threads();
     set_threads(1);
     const auto seconds = time_calls(1, repetitions, [&] {
       std::int32_t info = 0;
-      kfac::invert_factor(ctx_, factor.average, shift, inverse, view_of(&info, {1}));
+      kfac::invert_factor(ctx_, factor.packed, factor.shift, inverse, view_of(&info, {1}));
+      DKFAC_CHECK(info == 0, "[bench] ", factor.which, " of ", factor.layer, " has no inverse");
     });
     set_threads(before);
     return quartiles_of(seconds);
   }
 
-  // c = 8 times sqrt(n) eps (errors of mixed signs) times the largest condition number that trace
-  // and shift allow; more than kLargestResidual is wrong however badly conditioned.
-  double tolerance_of(const kfac::Factor& factor, double shift) {
-    double trace = 0;
-    ops::packed_trace(ctx_, factor.average, factor.dim, view_of(&trace, {1}));
-    const double condition = (trace + shift) / shift;
-    const double bound = 8 * std::sqrt(static_cast<double>(factor.dim)) * 6e-8 * condition;
-    return std::min(bound, kLargestResidual);
-  }
-
   const BenchCommand& command_;
   const Roof& roof_;
-  kfac::CurvatureOptions options_;
+  double damping_;
   Context ctx_;
-  std::vector<Layer> layers_;
-  std::vector<kfac::RefreshTask> tasks_;
+  Quartiles all_;
   ordered_json inverses_ = ordered_json::array();
   std::string text_ =
       fmt::format("{:<28} {} {:>6} {:>10} {:>10} {:>10} {:>8} {:>10}\n", "layer", "f", "dim",
@@ -171,8 +168,9 @@ class InverseBench {
 
 }  // namespace
 
-Outcome bench_inverse(const BenchCommand& command, const Roof& roof) {
-  return InverseBench(command, roof)();
+Outcome bench_inverse(const BenchCommand& command, std::shared_ptr<comm::Communicator> comm,
+                      const Roof& roof) {
+  return InverseBench(command, std::move(comm), roof)();
 }
 
 }  // namespace dkfac::app::bench

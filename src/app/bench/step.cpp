@@ -91,6 +91,7 @@ class Contestant {
     return -low == high ? "" : config_.run.name + ": ranks have different parameters";
   }
 
+  [[nodiscard]] const kfac::StepReport& report() const { return state_.report; }
   /// Mean of a step over a whole cycle of intervals, by the medians of its kinds; without them the
   /// mean as measured.
   [[nodiscard]] double seconds_per_step() const;
@@ -203,6 +204,20 @@ std::string table(const std::vector<std::unique_ptr<Contestant>>& contestants) {
 }
 
 }  // namespace
+
+std::vector<double> inverse_seconds(BenchCommand command,
+                                    std::shared_ptr<comm::Communicator> comm) {
+  command.set.insert(command.set.end(),
+                     {"optimizer.statistics_interval=1", "optimizer.inverse_interval=1"});
+  const nn::DataSplits data = bench_data(command, command.batch * comm->size());
+  Contestant kfac(bench_config(command, "kfac", comm->size()), comm, data);
+  std::vector<double> seconds;
+  for (int i = 0; i < command.warm_up + command.steps; ++i) {
+    kfac.step(false);
+    if (i >= command.warm_up) seconds.push_back(kfac.report().seconds.inverse);
+  }
+  return seconds;
+}
 
 Outcome bench_step(const BenchCommand& command, std::shared_ptr<comm::Communicator> comm,
                    const Roof& roof) {
