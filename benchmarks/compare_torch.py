@@ -85,6 +85,7 @@ def measure(case):
         ours, torch = case.ours(), case.torch(channels_last)
         assert ours["correct"] and torch["correct"], "a loss is not finite"
         results = {r["optimizer"]: r for r in ours["results"]}
+        assert results["sgd"]["parameters"] == torch["parameters"], "not the same network"
         one = {"ours_ms": results["sgd"]["ms"]["median"], "torch_ms": torch["median_ms"]}
         one["ratio"] = one["torch_ms"] / one["ours_ms"]
         for name, schedule in (("1/1", (1, 1)), ("10/100", (10, 100))):

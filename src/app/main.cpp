@@ -41,9 +41,9 @@ Examples:
 Data is looked for in the folder data.path of the configuration, then in $DKFAC_DATA/<name>, then in
 the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
 
-A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, result.json,
-report.html, curves.svg and checkpoints. Ctrl-C finishes the step, saves a checkpoint and writes the
-results; 'dkfac train --resume FOLDER' goes on from there.
+A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, events for
+TensorBoard, result.json, report.html, curves.svg and checkpoints. Ctrl-C finishes the step, saves a
+checkpoint and writes the results; 'dkfac train --resume FOLDER' goes on from there.
 
 Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
 70 internal error, 74 reading or writing failed, 75 stopped or lost a rank, 80 training diverged.)";

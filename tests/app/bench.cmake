@@ -12,3 +12,8 @@ add_test(NAME app.bench_cli
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/bench_cli_test.py)
 set_tests_properties(app.bench_cli PROPERTIES LABELS app TIMEOUT 240
   ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>")
+
+add_test(NAME app.compare_torch
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/compare_torch_test.py)
+set_tests_properties(app.compare_torch PROPERTIES LABELS app TIMEOUT 240
+  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")

@@ -170,6 +170,7 @@ ordered_json Contestant::json(const Roof& roof) const {
           {"ms_per_step", 1e3 * seconds_per_step()},
           {"images_per_second", images_per_second()},
           {"phases_ms", phases_json()},
+          {"parameters", state_.model->parameter_count()},
           {"network_flops", flops},
           {"network_gflops_per_s", 1e-6 * flops / network_ms},
           {"network_share_of_sgemm", 1e-6 * flops / network_ms / roof.gflops},
