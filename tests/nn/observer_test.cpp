@@ -210,6 +210,27 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
                                       "ready 1", "grad_output 0", "ready 0"}));
 }
 
+TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
+  Context ctx;
+  ConvOptions fixed;
+  fixed.pad_h = fixed.pad_w = 1;
+  fixed.frozen = true;
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv", 1, 2, fixed)
+      .add<BatchNorm2d>("bn", 2, BatchNormOptions{.trainable_scale = false})
+      .add<Linear>("fc", 32, 3);
+  Model model(ctx, "shifts", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
+  FakeOptimizer optimizer;  // compares the views with the specs
+  OptimizerAttachment attachment(model, optimizer);
+  EXPECT_EQ(optimizer.names, (std::vector<std::string>{"conv: plain 0+2 (no trained weight)",
+                                                       "bn: batch norm 2 nhwc shift only",
+                                                       "fc: linear 32->3 bias"}));
+  attachment.set_scale({.global_batch = 40});
+  run_step(ctx, model);
+  EXPECT_EQ(optimizer.calls, (std::vector<std::string>{"input 2", "grad_output 2", "ready 2",
+                                                       "batch_norm 1", "ready 1", "ready 0"}));
+}
+
 TEST(OptimizerAttachment, RecordsNothingOnStepsWithoutStatistics) {
   Context ctx;
   const auto model = small_model(ctx);
