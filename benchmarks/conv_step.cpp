@@ -1,7 +1,7 @@
 // Forward, backward-data and backward-weights of convolutions: milliseconds, GFLOP/s and what was
 // reordered, checked against the reference backend after timing. One JSON object per line.
 //
-// usage: bench_conv_step [threads]
+// usage: bench_conv_step [threads] [f32|bf16|f16]
 
 #include <algorithm>
 #include <chrono>
@@ -62,11 +62,24 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-Tensor random_tensor(Context& ctx, Shape shape, std::uint64_t seed) {
-  Tensor x = Tensor::empty(ctx, shape);
+Tensor random_tensor(Context& ctx, Shape shape, DType dtype, std::uint64_t seed) {
+  Tensor x = Tensor::empty(ctx, shape), out = Tensor::empty(ctx, shape, dtype);
   Random random(seed);
   fill_uniform(x, -1, 1, random);
-  return x;
+  ops::cast(ctx, x, out);
+  return out;
+}
+
+DType parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  throw InvalidArgument("[bench_conv_step] '" + name + "' is no dtype; use f32, bf16 or f16");
+}
+
+/// Half of the distance from 1 to the next number, of results that are rounded to `dtype`.
+double rounding_of(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0;
 }
 
 /// One layer with memory, and what its three passes gave.
@@ -84,11 +97,14 @@ struct Step {
 };
 
 /// max |a - b| / max |b|.
-double relative_difference(ConstTensorView a, ConstTensorView b) {
+double relative_difference(Context& ctx, ConstTensorView a, ConstTensorView b) {
+  Tensor wide_a = Tensor::empty(ctx, a.shape()), wide_b = Tensor::empty(ctx, b.shape());
+  ops::cast(ctx, a, wide_a);
+  ops::cast(ctx, b, wide_b);
   double difference = 0, scale = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i) {
-    const auto x = static_cast<double>(a.data<float>()[i]);
-    const auto y = static_cast<double>(b.data<float>()[i]);
+    const auto x = static_cast<double>(wide_a.data<float>()[i]);
+    const auto y = static_cast<double>(wide_b.data<float>()[i]);
     if (!std::isfinite(x)) return x;
     difference = std::max(difference, std::abs(x - y));
     scale = std::max(scale, std::abs(y));
@@ -102,21 +118,21 @@ double check(Step& fast, const Case& c, const Tensor& x, const Tensor& dy) {
   Step expected(reference, c);
   expected.forward(x);
   expected.backward(dy);
-  double worst =
-      std::max(relative_difference(fast.y, expected.y), relative_difference(fast.dx, expected.dx));
+  double worst = std::max(relative_difference(reference, fast.y, expected.y),
+                          relative_difference(reference, fast.dx, expected.dx));
   for (std::size_t i = 0; i < fast.conv.parameters().size(); ++i) {
-    worst = std::max(worst, relative_difference(fast.conv.parameters()[i].grad,
+    worst = std::max(worst, relative_difference(reference, fast.conv.parameters()[i].grad,
                                                 expected.conv.parameters()[i].grad));
   }
   return worst;
 }
 
-bool run(const Case& c) {
+bool run(const Case& c, DType dtype) {
   Context ctx;
   Step step(ctx, c);
-  const Tensor x = random_tensor(ctx, Shape{c.n, c.size, c.size, c.in}, 1);
+  const Tensor x = random_tensor(ctx, Shape{c.n, c.size, c.size, c.in}, dtype, 1);
   const Shape out = step.conv.output_shape(x.shape());
-  const Tensor dy = random_tensor(ctx, out, 2);
+  const Tensor dy = random_tensor(ctx, out, dtype, 2);
   std::vector<double> forward, backward;
   nn::ReorderCount before;
   for (int i = 0; i < kWarmUps + kRepetitions; ++i) {
@@ -132,14 +148,16 @@ bool run(const Case& c) {
   const nn::ReorderCount after = step.conv.reorders();
   const double error = check(step, c, x, dy);
   // Sums of up to n*oh*ow products in the weight gradient: their square root, with room.
-  const double tolerance = 8 * std::sqrt(static_cast<double>(out[0] * out[1] * out[2])) * 1.2e-7;
+  // Two roundings of 16-bit results differ by two halves.
+  const double tolerance = 8 * std::sqrt(static_cast<double>(out[0] * out[1] * out[2])) * 1.2e-7 +
+                           2 * rounding_of(dtype);
   const auto flops =
       2.0 * static_cast<double>(out.numel() * c.in) * c.options.kernel_h * c.options.kernel_w;
   const double total = median(forward) + median(backward);
   const double best = *std::min_element(forward.begin(), forward.end()) +
                       *std::min_element(backward.begin(), backward.end());
-  std::cout << "{\"case\": \"" << c.name << "\", \"batch\": " << c.n
-            << ", \"threads\": " << threads() << ", \"forward_ms\": " << 1e3 * median(forward)
+  std::cout << "{\"case\": \"" << c.name << "\", \"batch\": " << c.n << ", \"dtype\": \"" << dtype
+            << "\", \"threads\": " << threads() << ", \"forward_ms\": " << 1e3 * median(forward)
             << ", \"backward_ms\": " << 1e3 * median(backward)
             << ", \"gflops_per_s\": " << 3e-9 * flops / total
             << ", \"best_gflops_per_s\": " << 3e-9 * flops / best
@@ -155,8 +173,9 @@ bool run(const Case& c) {
 int main(int argc, char** argv) {
   try {
     if (argc > 1) dkfac::set_threads(std::max(1, std::atoi(argv[1])));
+    const DType dtype = parse_dtype(argc > 2 ? argv[2] : "f32");
     bool correct = true;
-    for (const Case& c : kCases) correct = run(c) && correct;
+    for (const Case& c : kCases) correct = run(c, dtype) && correct;
     return correct ? 0 : 1;
   } catch (const std::exception& e) {
     std::cerr << "bench_conv_step: " << e.what() << '\n';
