@@ -1,12 +1,15 @@
 // Keys of recipes: augmentation, ghost batches, switches of models, linear scaling.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
+#include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/kfac_attach.h"
 
 namespace dkfac::app {
 namespace {
@@ -94,6 +97,52 @@ TEST(Augmentation, IsReadAsWritten) {
   EXPECT_EQ(a.cutout, 8);
   EXPECT_EQ(a.randomness, nn::Randomness::per_group);
   EXPECT_FALSE(parse({}).augment.any());
+}
+
+/// Keeps what the layers are registered with.
+class Listener final : public kfac::Optimizer {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "listener"; }
+  [[nodiscard]] kfac::LayerId add_layer(std::string, kfac::LayerSpec,
+                                        kfac::LayerParams params) override {
+    layers.push_back(params);
+    return static_cast<kfac::LayerId>(layers.size() - 1);
+  }
+  void prepare() override {}
+  void grads_ready(kfac::LayerId, Stream, kfac::RecordScale) override {}
+  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
+  [[nodiscard]] std::string describe() const override { return {}; }
+
+  std::vector<kfac::LayerParams> layers;
+};
+
+TEST(BiasScales, ReachEveryLayer) {
+  const Config config =
+      parse({"model.name=lenet-bn", "optimizer.type=sgd", "optimizer.bias_lr_scale=64",
+             "optimizer.bias_decay_scale=0.015625"});
+  Context ctx;
+  const auto model = nn::make_model(ctx, model_options(config, images(1), 1));
+  Listener listener;
+  const nn::OptimizerAttachment attachment(*model, listener, attach_options(config));
+  ASSERT_GT(listener.layers.size(), 5U);
+  for (const kfac::LayerParams& layer : listener.layers) {
+    EXPECT_EQ(layer.weight_lr, 1);
+    EXPECT_EQ(layer.bias_lr, 64);
+    EXPECT_EQ(layer.bias_decay, 0.015625);
+  }
+}
+
+TEST(Precision, DecidesWhatIsComputedAndWhatIsKept) {
+  const auto options = [](const char* precision) {
+    return model_options(parse({std::string("run.precision=") + precision}), images(1), 1);
+  };
+  EXPECT_EQ(options("f64").dtype, DType::f64);
+  EXPECT_EQ(options("f64").compute, DType::f64);
+  for (const char* precision : {"f32", "bf16", "f16"})
+    EXPECT_EQ(options(precision).dtype, DType::f32);
+  EXPECT_EQ(options("f32").compute, DType::f32);
+  EXPECT_EQ(options("bf16").compute, DType::bf16);
+  EXPECT_EQ(options("f16").compute, DType::f16);
 }
 
 }  // namespace
