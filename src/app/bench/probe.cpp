@@ -35,7 +35,7 @@ void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
   const nn::OptimizerAttachment attachment(*model, probe);
   nn::Loader loader(data.train, nn::normalization_of(data.train),
                     {.count = command.batch, .global_batch = command.batch, .shuffle = false}, 0, 1,
-                    config.run.precision);
+                    master_type(config));
   loader.start_epoch(0);
   nn::Batch batch;
   DKFAC_CHECK(loader.next(batch), "[bench] no batch of ", command.batch, " samples");
