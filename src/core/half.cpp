@@ -1,6 +1,6 @@
 #include "dkfac/core/half.h"
 
-#include "core/half_bits.h"
+#include "dkfac/core/half_bits.h"
 
 namespace dkfac {
 

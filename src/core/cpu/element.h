@@ -6,9 +6,8 @@
 #include <type_traits>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/half_bits.h"
 #include "dkfac/core/tensor_view.h"
-
-#include "core/half_bits.h"
 
 /// Element types in loops: dispatch on a dtype, loads, stores, results.
 namespace dkfac::cpu {

@@ -5,9 +5,8 @@
 #include <type_traits>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/half_bits.h"
 #include "dkfac/core/types.h"
-
-#include "core/half_bits.h"
 
 /// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.
 namespace dkfac::nn::cpu {
