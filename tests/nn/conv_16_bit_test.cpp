@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "dkfac/core/threads.h"
+
 #include "nn/nn_support.h"
 
 /// Convolutions and Linear with bf16 and f16 activations against f64.
@@ -176,6 +178,28 @@ TEST_P(SixteenBit, TheBiasOfAFrozenConvolutionIsTrained) {
   std::vector<double> sums(4);
   for (std::size_t i = 0; i < dys.size(); ++i) sums[i % 4] += dys[i];
   EXPECT_TRUE(near(values(ctx, conv.grad(0)), sums, 2 * 50 * eps<float>));  // c = 2, n = 50
+}
+
+TEST_P(SixteenBit, LayersServeManyShapesAndThreadCountsInTurn) {
+  const auto [backend, dtype] = GetParam();
+  Context ctx(Device::cpu(), {.backend = backend});
+  Standalone<Linear> narrow(ctx, DType::f32, 16, 24), wide(ctx, DType::f64, 16, 24);
+  const int before = threads();
+  for (int round = 0; round < 2; ++round) {
+    for (const std::int64_t n : {1, 5, 2, 1100, 3, 4}) {
+      set_threads(1 + static_cast<int>(n) % 2);
+      // Weights differ from pass to pass, as in training.
+      ops::axpby(ctx, 1.5, Tensor::copy_of(ctx, narrow.value(0)), 0.0, narrow.value(0));
+      round_in_place(ctx, dtype, narrow.value(0));
+      ops::cast(ctx, narrow.value(0), wide.value(0));
+      const Tensor x = cast_to(ctx, random_tensor(ctx, Shape{n, 16}, DType::f32, 1), dtype);
+      const Tensor dy = cast_to(ctx, random_tensor(ctx, Shape{n, 24}, DType::f32, 2), dtype);
+      const Results expected =
+          run(ctx, wide, cast_to(ctx, x, DType::f64), cast_to(ctx, dy, DType::f64));
+      expect_close({expected, run(ctx, narrow, x, dy)}, dtype, static_cast<double>(n));
+    }
+  }
+  set_threads(before);
 }
 
 TEST_P(SixteenBit, GivesZeroGradientsForAnEmptyBatch) {
