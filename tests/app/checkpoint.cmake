@@ -2,12 +2,15 @@ dkfac_test(app.checkpoint
   SOURCES checkpoint/resume_test.cpp checkpoint/safetensors_test.cpp checkpoint/store_test.cpp
   LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main INTERNALS LABELS app)
 
-function(dkfac_checkpoint_test name suite)
+function(dkfac_checkpoint_test name file suite)
   add_test(NAME app.${name}
-           COMMAND Python3::Interpreter
-                   ${CMAKE_CURRENT_SOURCE_DIR}/checkpoint/checkpoint_cli_test.py ${suite})
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/checkpoint/${file}.py ${suite})
   set_tests_properties(app.${name} PROPERTIES LABELS "app;${ARGN}" TIMEOUT 240
-    ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>")
+    ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;${DKFAC_MPI_TEST_ENVIRONMENT};DKFAC_MPIEXEC=${MPIEXEC_EXECUTABLE};DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
 endfunction()
-dkfac_checkpoint_test(checkpoint_cli Checkpoints)
-dkfac_checkpoint_test(checkpoint_kill Killed slow)
+dkfac_checkpoint_test(checkpoint_cli checkpoint_cli_test Checkpoints)
+dkfac_checkpoint_test(checkpoint_fault checkpoint_fault_test Faults)
+dkfac_checkpoint_test(checkpoint_kill checkpoint_fault_test Killed slow)
+if(DKFAC_HAVE_MPI)
+  dkfac_checkpoint_test(checkpoint_mpi checkpoint_cli_test Launched mpi)
+endif()

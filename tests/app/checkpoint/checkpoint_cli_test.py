@@ -1,94 +1,34 @@
 #!/usr/bin/env python3
-"""Checkpoints from outside: stop, resume, damage, look into, export."""
-import contextlib
+"""Checkpoints from outside: stop, resume, look into, evaluate, export."""
 import json
-import os
 import pathlib
-import resource
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from cli_support import DKFAC, SYNTHETIC, Folder  # noqa: E402
+from checkpoint_support import CheckpointFolder, read_tensors
+from cli_support import DKFAC, MPIEXEC, REPOSITORY, SYNTHETIC, Folder
 
-TABLE = []
-for byte in range(256):
-    for _ in range(8):
-        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-    TABLE.append(byte)
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = (crc >> 8) ^ TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
-
-
-def read_tensors(path):
-    """Header and data of a safetensors file."""
-    raw = path.read_bytes()
-    size = struct.unpack("<Q", raw[:8])[0]
-    return json.loads(raw[8:8 + size]), raw[8 + size:]
+FASHION = """
+[run]
+epochs = 1
+[data]
+name = "fashion-mnist-small"
+[model]
+name = "lenet-bn"
+[train]
+global_batch = 128
+[optimizer]
+type = "sgd"
+[lr]
+schedule = "constant"
+lr = 0.02
+"""
 
 
-def write_tensors(path, header, data):
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def seal(checkpoint):
-    """Makes the manifest fit the files, as an attacker or a careful editor would."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    for name, entry in manifest["files"].items():
-        data = (checkpoint / name).read_bytes()
-        entry.update(bytes=len(data), crc32c=f"{crc32c(data):08x}")
-    del manifest["crc32c"]
-    compact = json.dumps(manifest, separators=(",", ":")).encode()
-    manifest["crc32c"] = f"{crc32c(compact):08x}"
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-
-
-class Checkpoints(Folder):
-    def setUp(self):
-        super().setUp()
-        # Small: sums are taken in Python.
-        self.config = self.write("tiny.toml", SYNTHETIC.format(model="lenet-bn", optimizer="sgd"))
-
-    def steps(self, out):
-        return sorted(int(p.name[5:]) for p in (self.dir / out / "checkpoints").glob("step-??????"))
-
-    def newest(self, out):
-        name = (self.dir / out / "checkpoints" / "latest").read_text().strip()
-        return self.dir / out / "checkpoints" / name
-
-    def good(self, done):
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-    def resume(self, out, *args):
-        return self.dkfac("train", "--resume", self.dir / out, *args)
-
-    @contextlib.contextmanager
-    def running(self, *args):
-        """A run whose first epoch is done; it does not outlive the block."""
-        with subprocess.Popen([DKFAC, "train", *map(str, args)], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, cwd=self.dir) as process:
-            try:
-                process.stdout.readline()
-                yield process
-            finally:
-                process.kill()
-
-    def without_clock(self, out):
-        return [{k: v for k, v in epoch.items() if "second" not in k}
-                for epoch in self.result(out)["epochs"]]
-
+class Checkpoints(CheckpointFolder):
     def test_a_resumed_run_ends_like_one_that_was_left_alone(self):
         more = ["--set", "run.epochs=3", "--quiet"]
         for optimizer in ("sgd", "kfac"):
@@ -159,109 +99,6 @@ class Checkpoints(Folder):
         self.good(self.resume("a", "--ranks", 3, "--set", "run.epochs=3"))
         self.assertEqual(len(self.result("a")["epochs"]), 3)
 
-    def test_falls_back_when_a_file_is_damaged(self):
-        self.good(self.train("a", "--quiet"))
-        self.assertEqual(self.steps("a"), [8, 16])
-        newest = self.newest("a")
-        for name in sorted(p.name for p in newest.iterdir()):
-            file = newest / name
-            good = file.read_bytes()
-            for kind, bad in (("flip", good[:100] + bytes([good[100] ^ 4]) + good[101:]),
-                              ("cut", good[:-1]), ("empty", b"")):
-                with self.subTest(file=name, kind=kind):
-                    file.write_bytes(bad)
-                    where = self.dir / "fresh"
-                    done = self.dkfac("train", "--resume", self.dir / "a", "--out", where, "--set",
-                                      "run.epochs=1")
-                    self.good(done)
-                    self.assertIn("WARNING", done.stderr)
-                    self.assertIn(name, done.stderr)
-                    self.assertIn("going on after step 8", done.stdout)
-                    shutil.rmtree(where)
-            file.write_bytes(good)
-        (newest / "model.safetensors").unlink()
-        self.expect_error(self.dkfac("train", "--resume", newest), 66, "model.safetensors")
-        previous = self.dir / "a" / "checkpoints" / "step-000008"
-        (previous / "state.json").write_text("{}")
-        self.expect_error(self.resume("a"), 65, "all 2 checkpoints")
-
-    def test_tensors_that_do_not_fit_are_named(self):
-        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
-        checkpoint = self.newest("a")
-        for file, phase in (("model.safetensors", "w"), ("rank-0.safetensors", "s")):
-            path = checkpoint / file
-            good = path.read_bytes()
-            header, data = read_tensors(path)
-            header.pop("__metadata__", None)
-            name = next(n for n in header if header[n]["shape"] and header[n]["dtype"] == "F32")
-            renamed = {("other" if n == name else n): entry for n, entry in header.items()}
-            reshaped = {**header, name: {**header[name], "shape": [1, *header[name]["shape"]]}}
-            last = max(header, key=lambda n: header[n]["data_offsets"][1])
-            missing = {n: entry for n, entry in header.items() if n != last}
-            cut = data[:header[last]["data_offsets"][0]]
-            for kind, changed, content, words in (
-                    ("renamed", renamed, data, [f"'{name}' is missing", "'other' is not expected"]),
-                    ("reshaped", reshaped, data, [f"'{name}' is F32", "instead of"]),
-                    ("missing", missing, cut, [f"'{last}' is missing"])):
-                with self.subTest(file=file, kind=kind):
-                    write_tensors(path, changed, content)
-                    seal(checkpoint)
-                    self.expect_error(self.resume("a", "--set", "run.epochs=2"), 65, *words)
-            path.write_bytes(good)
-            seal(checkpoint)
-        self.good(self.resume("a", "--set", "run.epochs=2"))  # The seal itself is right.
-
-    def test_two_runs_in_one_folder(self):
-        with self.running(self.config, "--out", "a", "--set", "run.epochs=100000") as process:
-            for args in (["--force"], ["--resume"]):
-                self.expect_error(self.train("a", *args), 64, f"in use by process {process.pid}")
-        self.good(self.train("a", "--force", "--quiet"))  # The lock died with its holder.
-
-    def limited(self, limit, *args):
-        return subprocess.run(
-            [DKFAC, "train", *map(str, args)], capture_output=True, text=True, timeout=100,
-            check=False, cwd=self.dir,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-
-    def test_no_space_leaves_the_last_one(self):
-        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
-        before = sorted((self.dir / "a" / "checkpoints").rglob("*"))
-        for ranks in (1, 2):
-            done = self.limited(20000, "--resume", "a", "--quiet", "--ranks", ranks, "--set",
-                                "run.epochs=2")
-            self.expect_error(done, 74, "phase=checkpoint", "cannot write")
-            self.assertEqual(sorted((self.dir / "a" / "checkpoints").rglob("*")), before)
-            self.assertEqual(self.result("a")["status"], "failed")
-        self.good(self.resume("a", "--set", "run.epochs=2"))
-
-    def test_a_full_file_system(self):
-        disk = self.dir / "disk"
-        disk.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)],
-                                 capture_output=True, check=False)
-        if mounted.returncode != 0:
-            self.skipTest("mounting a small file system needs more rights than we have")
-        self.addCleanup(subprocess.run, ["umount", "-l", str(disk)], check=False)
-        done = self.dkfac("train", self.config, "--out", disk / "a", "--quiet", "--set",
-                          "checkpoint.every_steps=1", "--set", "checkpoint.keep=100")
-        self.expect_error(done, 74)
-        self.assertEqual(list((disk / "a" / "checkpoints").glob("*.tmp")), [])
-        self.good(self.dkfac("ckpt", "inspect", disk / "a"))
-
-    def test_a_folder_that_cannot_be_written(self):
-        if os.geteuid() == 0:
-            self.skipTest("root may write everywhere")
-        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
-        folder = self.dir / "a" / "checkpoints"
-        folder.chmod(0o555)
-        self.addCleanup(folder.chmod, 0o755)
-        self.expect_error(self.resume("a", "--set", "run.epochs=2"), 74, "permission")
-
-    def test_a_checkpoint_folder_that_is_a_file(self):
-        self.good(self.train("a", "--quiet", "--set", "checkpoint.every_epochs=0"))
-        (self.dir / "a" / "checkpoints").write_text("no folder")
-        self.expect_error(self.train("a", "--force", "--quiet"), 74, "checkpoints")
-
     def test_eval_gives_what_training_gave(self):
         for keys in ([], ["--set", "train.ema_decay=0.9", "--set", "run.tta=true"]):
             self.good(self.train("a", "--quiet", "--force", *keys))
@@ -313,44 +150,48 @@ class Checkpoints(Folder):
         self.assertTrue(any(n.endswith("num_batches_tracked") for n in theirs))
         self.expect_error(self.dkfac("ckpt", "export", "a", "torch.safetensors"), 64, "already")
 
+    def test_torch_computes_the_same(self):
+        torch = ["/usr/bin/python3", "-c", "import torch, numpy"]
+        if subprocess.run(torch, capture_output=True, check=False).returncode != 0:
+            self.skipTest("no PyTorch here")
+        config = self.write("fashion.toml", FASHION)
+        self.good(self.train("a", "--quiet", config=config))
+        self.good(self.dkfac("ckpt", "export", "a", "net.safetensors"))
+        ours = json.loads(self.good(self.dkfac("eval", "a", "--json")).stdout)
+        script = pathlib.Path(__file__).resolve().parent / "lenet_in_torch.py"
+        done = self.good(self.run_command(
+            ["/usr/bin/python3", str(script), str(self.dir / "net.safetensors"),
+             str(REPOSITORY / "data" / "fashion-mnist-small")]))
+        theirs = json.loads(done.stdout)
+        self.assertEqual(theirs["accuracy"], ours["accuracy"])
+        self.assertAlmostEqual(theirs["loss"], ours["loss"], places=5)
 
-class Killed(Folder):
-    """Whenever a run is killed, what it saved last is there and whole."""
 
-    def test_kill_at_any_moment(self):
-        self.config = self.write("tiny.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))
-        root = self.dir / "a" / "checkpoints"
-        keys = ["--quiet", "--set", "run.epochs=1000000", "--set", "checkpoint.every_steps=1",
-                "--set", "data.synthetic_size=6", "--set", "run.log_interval=0"]
-        command = [DKFAC, "train", self.config, "--out", "a", *keys]
-        rounds = int(os.environ.get("DKFAC_KILLS", "100"))
-        saved, end = 0, time.monotonic() + 60
-        for k in range(rounds):
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  text=True, cwd=self.dir) as process:
-                deadline = time.monotonic() + 30
-                while self.latest(root) <= saved and time.monotonic() < deadline:
-                    time.sleep(0.002)
-                time.sleep((k * 37 % 100) * 2e-4)  # Anywhere within the saves that follow.
-                process.kill()
-                _, err = process.communicate()
-            self.assertNotIn("WARNING", err)  # No torn one was ever seen.
-            self.assertNotIn("ERROR", err)
-            before, saved = saved, self.latest(root)
-            self.assertGreater(saved, before)
-            command = [DKFAC, "train", "--resume", "--out", "a", *keys]
-            if time.monotonic() > end:
-                break
-        self.assertGreaterEqual(k, 20, "too slow a machine to prove anything")
-        done = self.dkfac("ckpt", "inspect", "a", "--json")
+class Launched(Folder):
+    """Under mpirun."""
+
+    def launch(self, prefix, *args):
+        return self.run_command([MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2",
+                                 *prefix, DKFAC, *map(str, args)])
+
+    def test_goes_on_where_it_stopped(self):
+        more = ["--quiet", "--set", "run.epochs=3"]
+        self.assertEqual(self.train("whole", "--ranks", 2, *more).returncode, 0)
+        first = self.launch([], "train", self.config, "--out", "a", "--quiet", "--set",
+                            "run.epochs=1")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        done = self.launch([], "train", "--resume", "a", *more)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(json.loads(done.stdout)["step"], saved)
+        self.assertEqual(self.metrics("a"), self.metrics("whole"))
 
-    def latest(self, root):
-        try:
-            return int((root / "latest").read_text()[5:])
-        except (FileNotFoundError, ValueError):
-            return 0
+    def test_one_rank_that_cannot_write(self):
+        script = self.write("rank.sh", '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || ulimit -f 32\nexec "$@"\n')
+        done = self.launch(["sh", script], "train", self.config, "--out", "a", "--quiet")
+        self.expect_error(done, 74, "phase=checkpoint", "rank-1.safetensors", rank=1)
+        for rank in (0, 1):  # Each says what it knows.
+            error = json.loads((self.dir / "a" / f"rank-{rank}.error.json").read_text())
+            self.assertEqual((error["rank"], error["code"]), (1, 74))
+        self.assertEqual(list((self.dir / "a" / "checkpoints").iterdir()), [])
 
 
 if __name__ == "__main__":

@@ -127,6 +127,21 @@ TEST(ResumeState, GoesOnWithAnotherNumberOfRanks) {
   }
 }
 
+TEST(Saving, RefusesWhatIsNotFiniteAndKeepsTheLastGoodOne) {
+  const TempFolder folder;
+  // The first step leaves huge weights, the second infinite running statistics.
+  const Config config = tiny::config("sgd", {"lr.lr=1e30", "checkpoint.every_steps=1"});
+  try {
+    (void)tiny::run(config, 2, {.folder = folder.path()});
+    FAIL() << "saved infinities";
+  } catch (const RunError& error) {
+    EXPECT_EQ(error.failure.code, ExitCode::numeric);
+    EXPECT_NE(error.failure.what.find("not saved"), std::string::npos) << error.failure.what;
+  }
+  EXPECT_EQ(find_good_checkpoint(folder.path()).checkpoint.filename(), checkpoint_name(1));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / (checkpoint_name(2) + ".tmp")));
+}
+
 TEST(Saving, FollowsTheKeys) {
   const TempFolder folder;
   const auto saved = [&](const std::string& name, const std::vector<std::string>& keys) {

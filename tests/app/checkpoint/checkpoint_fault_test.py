@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Damaged files, full disks, two runs at once, sudden death: the last good checkpoint stays."""
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+from checkpoint_support import CheckpointFolder, read_tensors, seal, write_tensors
+from cli_support import DKFAC, SYNTHETIC, Folder
+
+
+class Faults(CheckpointFolder):
+    def test_falls_back_when_a_file_is_damaged(self):
+        self.good(self.train("a", "--quiet"))
+        self.assertEqual(self.steps("a"), [8, 16])
+        newest = self.newest("a")
+        for name in sorted(p.name for p in newest.iterdir()):
+            file = newest / name
+            good = file.read_bytes()
+            for kind, bad in (("flip", good[:100] + bytes([good[100] ^ 4]) + good[101:]),
+                              ("cut", good[:-1]), ("empty", b"")):
+                with self.subTest(file=name, kind=kind):
+                    file.write_bytes(bad)
+                    where = self.dir / "fresh"
+                    done = self.dkfac("train", "--resume", self.dir / "a", "--out", where, "--set",
+                                      "run.epochs=1")
+                    self.good(done)
+                    self.assertIn("WARNING", done.stderr)
+                    self.assertIn(name, done.stderr)
+                    self.assertIn("going on after step 8", done.stdout)
+                    shutil.rmtree(where)
+            file.write_bytes(good)
+        (newest / "model.safetensors").unlink()
+        self.expect_error(self.dkfac("train", "--resume", newest), 66, "model.safetensors")
+        previous = self.dir / "a" / "checkpoints" / "step-000008"
+        (previous / "state.json").write_text("{}")
+        self.expect_error(self.resume("a"), 65, "all 2 checkpoints")
+
+    def test_tensors_that_do_not_fit_are_named(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        checkpoint = self.newest("a")
+        for file, phase in (("model.safetensors", "w"), ("rank-0.safetensors", "s")):
+            path = checkpoint / file
+            good = path.read_bytes()
+            header, data = read_tensors(path)
+            header.pop("__metadata__", None)
+            name = next(n for n in header if header[n]["shape"] and header[n]["dtype"] == "F32")
+            renamed = {("other" if n == name else n): entry for n, entry in header.items()}
+            reshaped = {**header, name: {**header[name], "shape": [1, *header[name]["shape"]]}}
+            last = max(header, key=lambda n: header[n]["data_offsets"][1])
+            missing = {n: entry for n, entry in header.items() if n != last}
+            cut = data[:header[last]["data_offsets"][0]]
+            for kind, changed, content, words in (
+                    ("renamed", renamed, data, [f"'{name}' is missing", "'other' is not expected"]),
+                    ("reshaped", reshaped, data, [f"'{name}' is F32", "instead of"]),
+                    ("missing", missing, cut, [f"'{last}' is missing"])):
+                with self.subTest(file=file, kind=kind):
+                    write_tensors(path, changed, content)
+                    seal(checkpoint)
+                    self.expect_error(self.resume("a", "--set", "run.epochs=2"), 65, *words)
+            path.write_bytes(good)
+            seal(checkpoint)
+        self.good(self.resume("a", "--set", "run.epochs=2"))  # The seal itself is right.
+
+    def test_two_runs_in_one_folder(self):
+        with self.running(self.config, "--out", "a", "--set", "run.epochs=100000") as process:
+            for args in (["--force"], ["--resume"]):
+                self.expect_error(self.train("a", *args), 64, f"in use by process {process.pid}")
+        self.good(self.train("a", "--force", "--quiet"))  # The lock died with its holder.
+
+    def limited(self, limit, *args):
+        return subprocess.run(
+            [DKFAC, "train", *map(str, args)], capture_output=True, text=True, timeout=100,
+            check=False, cwd=self.dir,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+
+    def test_no_space_leaves_the_last_one(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        before = sorted((self.dir / "a" / "checkpoints").rglob("*"))
+        for ranks in (1, 2):
+            done = self.limited(20000, "--resume", "a", "--quiet", "--ranks", ranks, "--set",
+                                "run.epochs=2")
+            self.expect_error(done, 74, "phase=checkpoint", "cannot write")
+            self.assertEqual(sorted((self.dir / "a" / "checkpoints").rglob("*")), before)
+            self.assertEqual(self.result("a")["status"], "failed")
+        self.good(self.resume("a", "--set", "run.epochs=2"))
+
+    def test_a_full_file_system(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)],
+                                 capture_output=True, check=False)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a small file system needs more rights than we have")
+        self.addCleanup(subprocess.run, ["umount", "-l", str(disk)], check=False)
+        done = self.dkfac("train", self.config, "--out", disk / "a", "--quiet", "--set",
+                          "checkpoint.every_steps=1", "--set", "checkpoint.keep=100")
+        self.expect_error(done, 74)
+        self.assertEqual(list((disk / "a" / "checkpoints").glob("*.tmp")), [])
+        self.good(self.dkfac("ckpt", "inspect", disk / "a"))
+
+    def test_a_folder_that_cannot_be_written(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        folder = self.dir / "a" / "checkpoints"
+        (self.dir / "a" / "run.lock").chmod(0o666)
+        folder.chmod(0o555)
+        self.addCleanup(folder.chmod, 0o755)
+        self.dir.chmod(0o755)
+        # Root may write everywhere, so it becomes somebody else.
+        drop = (lambda: os.setuid(65534)) if os.geteuid() == 0 else None
+        done = subprocess.run([DKFAC, "train", "--resume", "a"], capture_output=True, text=True,
+                              timeout=100, check=False, cwd=self.dir, preexec_fn=drop)
+        self.expect_error(done, 74, "permission", "phase=folder")
+
+    def test_a_checkpoint_folder_that_is_a_file(self):
+        self.good(self.train("a", "--quiet", "--set", "checkpoint.every_epochs=0"))
+        (self.dir / "a" / "checkpoints").write_text("no folder")
+        self.expect_error(self.train("a", "--force", "--quiet"), 74, "checkpoints")
+
+
+class Killed(Folder):
+    """Whenever a run is killed, what it saved last is there and whole."""
+
+    def test_kill_at_any_moment(self):
+        self.config = self.write("tiny.toml", SYNTHETIC.format(model="mlp", optimizer="sgd"))
+        root = self.dir / "a" / "checkpoints"
+        keys = ["--quiet", "--set", "run.epochs=1000000", "--set", "checkpoint.every_steps=1",
+                "--set", "data.synthetic_size=6", "--set", "run.log_interval=0"]
+        command = [DKFAC, "train", self.config, "--out", "a", *keys]
+        rounds = int(os.environ.get("DKFAC_KILLS", "100"))
+        saved, end = 0, time.monotonic() + 60
+        for k in range(rounds):
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, cwd=self.dir) as process:
+                deadline = time.monotonic() + 30
+                while self.latest(root) <= saved and time.monotonic() < deadline:
+                    time.sleep(0.002)
+                time.sleep((k * 37 % 100) * 2e-4)  # Anywhere within the saves that follow.
+                process.kill()
+                _, err = process.communicate()
+            self.assertNotIn("WARNING", err)  # No torn one was ever seen.
+            self.assertNotIn("ERROR", err)
+            before, saved = saved, self.latest(root)
+            self.assertGreater(saved, before)
+            command = [DKFAC, "train", "--resume", "--out", "a", *keys]
+            if time.monotonic() > end:
+                break
+        self.assertGreaterEqual(k, 20, "too slow a machine to prove anything")
+        done = self.dkfac("ckpt", "inspect", "a", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["step"], saved)
+
+    def latest(self, root):
+        try:
+            return int((root / "latest").read_text()[5:])
+        except (FileNotFoundError, ValueError):
+            return 0
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
