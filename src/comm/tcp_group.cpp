@@ -116,12 +116,13 @@ void TcpGroup::tell_all(std::uint32_t kind, const void* data, std::size_t bytes)
 }
 
 void TcpGroup::listen(int wait_ms) {
-  std::vector<pollfd> entries;
+  if (size_ == 1) return;
+  entries_.clear();
   for (std::size_t p = 0; p < links_.size(); ++p)
-    entries.push_back({peers_[p].gone ? -1 : links_[p].control.fd(), POLLIN, 0});
-  if (poll(entries.data(), entries.size(), wait_ms) <= 0) return;
-  for (std::size_t p = 0; p < entries.size(); ++p)
-    if (entries[p].revents != 0) listen_to(static_cast<int>(p));
+    entries_.push_back({peers_[p].gone ? -1 : links_[p].control.fd(), POLLIN, 0});
+  if (poll(entries_.data(), entries_.size(), wait_ms) <= 0) return;
+  for (std::size_t p = 0; p < entries_.size(); ++p)
+    if (entries_[p].revents != 0) listen_to(static_cast<int>(p));
 }
 
 void TcpGroup::listen_to(int index) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <poll.h>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ class TcpGroup final : public PeerGroup {
   std::vector<int> members_;    ///< Ranks of the world.
   std::vector<Link> links_;
   std::vector<Peer> peers_;
+  std::vector<pollfd> entries_;  ///< Of listen(), kept between calls.
   std::string failure_;
   std::shared_ptr<TcpGroup> parent_;
 };

@@ -6,6 +6,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
+#include "dkfac/kfac/preconditioner.h"
 
 #include "kfac/one_layer.h"
 #include "support/near.h"
@@ -223,6 +224,24 @@ TEST(ShiftOnlyBatchNorm, IsPreconditionedByItsOwnFisher) {
     EXPECT_NEAR(beta_after_a_step(DType::f32, mode, DType::f64), expected, 10 * eps<float>);
     EXPECT_NEAR(beta_after_a_step(DType::f64, mode, DType::f32), expected, 10 * eps<float>);
   }
+}
+
+TEST(ShiftOnlyBatchNorm, PassesThroughThePreconditionerToo) {
+  kfac::CurvatureOptions options;
+  options.dtype = DType::f64;
+  options.damping = 0.1;
+  kfac::Preconditioner preconditioner(comm::make_self(), options);
+  const auto bn =
+      preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 1, .scale = false});
+  const double x[] = {1, 2, 3}, dy[] = {0.5, -1, 2}, mean = 2, inv_std = 1;
+  double gradient = 6;
+  preconditioner.record_batch_norm(bn, view_of(x, {3, 1}), view_of(&mean, {1}),
+                                   view_of(&inv_std, {1}), view_of(dy, {3, 1}));
+  const std::vector<kfac::LayerGrad> grads{{bn, {}, view_of(&gradient, {1})}};
+  (void)preconditioner.step(grads);
+  EXPECT_NEAR(gradient, 6 / (9 * (0.25 + 1 + 4) / 3 + 0.1), 1e-14);
+  const std::vector<kfac::LayerGrad> wrong{{bn, view_of(&gradient, {1}), view_of(&gradient, {1})}};
+  EXPECT_THROW((void)preconditioner.step(wrong), InvalidArgument);
 }
 
 }  // namespace
