@@ -33,6 +33,8 @@ Examples:
   dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
+  dkfac train --resume out/a            go on from the newest good checkpoint
+  dkfac eval out/a                      loss and accuracy of that checkpoint; dkfac ckpt inspect out/a
   dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
   dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
   dkfac info config                     all configuration keys with defaults and ranges

@@ -65,8 +65,14 @@ void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
   }
 }
 
-void write_command(const std::filesystem::path& folder, const std::string& command_line) {
-  write_file(folder / "command.txt", fmt::format("{}{}\n{}\n", kMark, version(), command_line));
+// A run that goes on keeps the commands of before.
+void write_command(const std::filesystem::path& folder, IfExists if_exists,
+                   const std::string& command_line) {
+  const std::filesystem::path path = folder / "command.txt";
+  std::string text;
+  if (if_exists == IfExists::go_on && std::filesystem::exists(path))
+    text = as_text(read_bytes(path));
+  write_file(path, fmt::format("{}{}{}\n{}\n", text, kMark, version(), command_line));
 }
 
 void remove_errors(const std::filesystem::path& folder) {
@@ -81,7 +87,7 @@ void remove_errors(const std::filesystem::path& folder) {
 void make_folder(const std::filesystem::path& folder, IfExists if_exists,
                  const std::string& command_line) {
   claim_folder(folder, if_exists);
-  write_command(folder, command_line);
+  write_command(folder, if_exists, command_line);
 }
 
 void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept {
@@ -115,7 +121,7 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
     : folder_(std::move(folder)), lock_(std::move(lock)) {
   claim_folder(folder_, if_exists);
   if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
-  write_command(folder_, command_line);
+  write_command(folder_, if_exists, command_line);
   write_file(folder_ / "config.toml", to_toml(config));
   remove_errors(folder_);
   clean_leftovers(folder_ / kCheckpointFolder);
