@@ -13,7 +13,7 @@ namespace dkfac::app::bench {
 
 /// What this machine can do at most, measured here and now with the context's threads.
 struct Roof {
-  double gflops = 0;         ///< Best of several f32 products of 1536 x 1536 matrices.
+  double gflops = 0;         ///< Best of several f32 products of square matrices.
   double copy_gb_per_s = 0;  ///< Best of several copies of 64 MB, read and written bytes.
 };
 [[nodiscard]] Roof measure_roof(Context& ctx);
