@@ -13,6 +13,7 @@
 #include "dkfac/core/version.h"
 
 #include "app/checkpoint/store.h"
+#include "app/trace.h"
 
 namespace dkfac::app {
 
@@ -128,6 +129,7 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
   if (if_exists != IfExists::go_on) {  // What is of the run that this one replaces.
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
+    remove_trace_files(folder_);
   }
   open_metrics(if_exists, resumed);
   events_.emplace(folder_);

@@ -1,6 +1,7 @@
 #include "app/trace.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include <fmt/core.h>
 
@@ -68,6 +69,15 @@ std::string Trace::json() const {
 
 std::string trace_file_name(int rank, int ranks) {
   return ranks == 1 ? "trace.json" : fmt::format("trace-rank{}.json", rank);
+}
+
+void remove_trace_files(const std::filesystem::path& folder) {
+  std::error_code ignored;  // As with event files: a leftover is shown, no more.
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "trace.json" || (name.starts_with("trace-rank") && name.ends_with(".json")))
+      std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 }  // namespace dkfac::app

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -45,5 +46,7 @@ class Trace final : public TraceSink {
 
 /// "trace.json" for a run of one rank, else "trace-rank<r>.json".
 [[nodiscard]] std::string trace_file_name(int rank, int ranks);
+/// Deletes the traces of a run that is to be overwritten.
+void remove_trace_files(const std::filesystem::path& folder);
 
 }  // namespace dkfac::app

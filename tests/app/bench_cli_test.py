@@ -75,8 +75,8 @@ class Outputs(Folder):
         names = {event["name"] for event in json.loads((self.dir / "t/trace.json").read_text())}
         self.assertLessEqual({"data", "forward", "backward", "statistics", "inverse", "update",
                               "evaluation"}, names)
-        self.train("u", "--quiet")
-        self.assertFalse((self.dir / "u" / "trace.json").exists())
+        self.train("t", "--quiet", "--force")
+        self.assertFalse((self.dir / "t" / "trace.json").exists(), "that of another run")
 
 
 if __name__ == "__main__":
