@@ -120,8 +120,22 @@ fs::path newest(const fs::path& where) {
   return all.front();
 }
 
+/// A safetensors file by itself, e.g. an exported one.
+ordered_json inspect_alone(const fs::path& path) {
+  const safetensors::File file = safetensors::File::read(path);
+  ordered_json json = file.metadata();
+  json["files"] = ordered_json::array();
+  json["files"].push_back({{"file", path.string()},
+                           {"bytes", file.sum().bytes},
+                           {"status", "good"},
+                           {"tensors", tensors_of(file)}});
+  return json;
+}
+
 void inspect(const CkptCommand& command, std::ostream& out) {
-  const ordered_json json = inspect_checkpoint(newest(command.where));
+  const ordered_json json = fs::is_regular_file(command.where)
+                                ? inspect_alone(command.where)
+                                : inspect_checkpoint(newest(command.where));
   if (command.json)
     out << json.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
   else

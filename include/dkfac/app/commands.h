@@ -72,7 +72,7 @@ struct EvalCommand {
 
 /// Says what is in a checkpoint, or writes its network to a file of its own.
 struct CkptCommand {
-  std::filesystem::path where;   ///< As for EvalCommand.
+  std::filesystem::path where;   ///< As for EvalCommand; to inspect, a safetensors file too.
   std::filesystem::path out;     ///< File to export to; empty: inspect.
   std::string layout = "torch";  ///< Or "native".
   bool json = false;             ///< Inspect as JSON.

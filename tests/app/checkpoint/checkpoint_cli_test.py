@@ -148,6 +148,8 @@ class Checkpoints(CheckpointFolder):
                         self.assertEqual(permuted[((o * ins + i) * height + y) * width + x],
                                          values[((o * height + y) * width + x) * ins + i])
         self.assertTrue(any(n.endswith("num_batches_tracked") for n in theirs))
+        text = self.good(self.dkfac("ckpt", "inspect", "torch.safetensors")).stdout
+        self.assertIn(f"[{out},{ins},{height},{width}]", text)
         self.expect_error(self.dkfac("ckpt", "export", "a", "torch.safetensors"), 64, "already")
 
     def test_torch_computes_the_same(self):
