@@ -1,5 +1,4 @@
 // The collectives of a step over message sizes, with uneven segments as a step has them.
-#include <array>
 #include <functional>
 #include <numeric>
 

@@ -1,6 +1,7 @@
 // Whole training steps: what a run does between two batches, on one batch that stays the same.
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
