@@ -168,7 +168,8 @@ void add_bench(CLI::App& app, BenchCommand& command) {
                                                                    {"factors", BenchKind::factors},
                                                                    {"inverse", BenchKind::inverse},
                                                                    {"comm", BenchKind::comm}},
-                                  CLI::ignore_case));
+                                  CLI::ignore_case)
+              .description(""));
   bench->add_option("--model", command.model, "a model's name")->capture_default_str();
   add_network(*bench, command);
   bench->add_option("--precision", command.precision, "as run.precision")->capture_default_str();

@@ -57,7 +57,7 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
   buffers_.push_back({"running_mean", Shape{channels}, 0.0, {}});
   buffers_.push_back({"running_var", Shape{channels}, 1.0, {}});
   if (!options.trainable_scale) {
-    buffers_.push_back({"weight", Shape{channels}, options.initial_scale, {}});
+    buffers_.push_back({"weight", Shape{channels}, options.initial_scale, {}, true});
   }
 }
 

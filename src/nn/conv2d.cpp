@@ -80,7 +80,7 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
   check_options(in, out, options);
   const Shape weight{out, options.kernel_h, options.kernel_w, in / options.groups};
   if (options.frozen) {
-    buffers_.push_back({"weight", weight, 0, {}});
+    buffers_.push_back({"weight", weight, 0, {}, true});
   } else {
     parameters_.push_back({"weight", Role::weight, weight, {}, {}});
   }

@@ -104,9 +104,21 @@ void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) cons
 void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   const TensorView buffers = model.buffers();
   if (comm.size() == 1 || buffers.numel() == 0) return;
+  Scratch scratch(ctx);
+  const TensorView before = scratch.take(buffers.shape(), buffers.dtype());
+  ops::copy(ctx, buffers, before);
   comm.all_reduce(buffers, comm::ReduceOp::sum, ctx.stream(), "model buffers");
   ctx.stream().synchronize();
   cpu::scale(buffers, 1.0 / comm.size(), buffers);
+  // The mean of equal values may differ from them in its last bit.
+  std::int64_t offset = 0;
+  model.visit([&](Layer& layer) {
+    for (const Buffer& b : layer.buffers()) {
+      const std::int64_t count = b.shape.numel();
+      if (b.constant) ops::copy(ctx, before.slice(0, offset, count), b.value.flat());
+      offset += count;
+    }
+  });
 }
 
 }  // namespace dkfac::nn

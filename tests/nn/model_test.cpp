@@ -215,5 +215,19 @@ TEST(AverageBuffers, GivesEveryRankTheMean) {
   });
 }
 
+TEST(AverageBuffers, LeavesFrozenFiltersTheirBits) {
+  comm::run_ranks(3, [](std::shared_ptr<comm::Communicator> comm) {
+    Context ctx;
+    auto net = std::make_unique<Sequential>();
+    ConvOptions frozen = ConvOptions::square(3, {.bias = false});
+    frozen.frozen = true;
+    net->add<Conv2d>("fixed", 2, 40, frozen).add<GlobalPool>("pool", PoolKind::average);
+    Model model(ctx, "net", std::move(net), Shape{5, 5, 2}, DType::f32, 3);
+    const auto before = values(ctx, model.buffers());
+    average_buffers(ctx, model, *comm);
+    EXPECT_EQ(values(ctx, model.buffers()), before);
+  });
+}
+
 }  // namespace
 }  // namespace dkfac::nn

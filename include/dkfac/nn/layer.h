@@ -31,6 +31,7 @@ struct Buffer {
   Shape shape;
   double initial = 0;
   TensorView value;
+  bool constant = false;  ///< Never written in training, so equal on every rank.
 };
 
 class Layer;

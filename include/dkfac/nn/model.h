@@ -82,7 +82,8 @@ class Model {
 /// multiply-add; what is linear in the activations (normalisation, pooling, ...) is not counted.
 [[nodiscard]] double forward_flops(const Model& model);
 
-/// Averages the buffers (running statistics) over ranks, so that all evaluate the same network.
+/// Averages the buffers (running statistics) over ranks, so that all evaluate the same network;
+/// constant ones keep their bits.
 void average_buffers(Context& ctx, Model& model, comm::Communicator& comm);
 
 enum class WeightInit : std::uint8_t {
