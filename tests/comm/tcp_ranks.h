@@ -1,6 +1,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <barrier>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -47,11 +49,21 @@ inline void on_threads(int size, const std::function<void(int, std::uint16_t)>& 
   for (std::thread& thread : threads) thread.join();
 }
 
-/// body(comm) on one thread for each rank, each with sockets of its own.
+/// body(comm) on one thread for each rank, each with sockets of its own. No body starts before all
+/// ranks are connected: what breaks the group early would fail a slow rank's make_tcp() instead.
 inline void run_tcp(int size, const Options& options,
                     const std::function<void(std::shared_ptr<Communicator>)>& body) {
+  std::barrier connected(size);
   on_threads(size, [&](int rank, std::uint16_t port) {
-    body(make_tcp(rank, size, "127.0.0.1", port, options));
+    std::shared_ptr<Communicator> comm;
+    try {
+      comm = make_tcp(rank, size, "127.0.0.1", port, options);
+    } catch (...) {
+      connected.arrive_and_drop();
+      throw;
+    }
+    connected.arrive_and_wait();
+    body(std::move(comm));
   });
 }
 
