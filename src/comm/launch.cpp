@@ -1,6 +1,7 @@
 #include "dkfac/comm/launch.h"
 
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -35,11 +36,12 @@ std::string_view text_of(const char* variable) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-std::optional<int> number_of(const char* variable) {
+template <class Number = int>
+std::optional<Number> number_of(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr) return std::nullopt;
   const std::string_view text(value);
-  int number = 0;
+  Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   DKFAC_CHECK(error == std::errc{} && end == text.data() + text.size() && number >= 0,
               "[launch] the environment variable ", variable, " is '", text,
@@ -73,9 +75,15 @@ std::uint16_t port_of_job(int fallback) {
 }
 
 std::optional<LaunchInfo> by_torchrun() {
-  if (text_of("MASTER_ADDR").empty() || text_of("MASTER_PORT").empty()) return std::nullopt;
+  if (text_of("MASTER_ADDR").empty()) return std::nullopt;
   std::optional<LaunchInfo> launch = started_by(kTorchrun);
   if (!launch) return std::nullopt;
+  if (text_of("MASTER_PORT").empty() && text_of("DKFAC_PORT").empty()) {
+    DKFAC_CHECK(launch->size == 1,
+                "[launch] RANK, WORLD_SIZE and MASTER_ADDR are set, but neither "
+                "MASTER_PORT nor DKFAC_PORT; name a port that is free where rank 0 runs");
+    return std::nullopt;
+  }
   launch->host = text_of("MASTER_ADDR");
   launch->port = port_of_job(0);
   return launch;
@@ -90,14 +98,20 @@ bool slurm_serves_mpi() {
 
 std::optional<LaunchInfo> by_slurm() {
   std::optional<LaunchInfo> launch = started_by(kSlurm);
-  if (!launch || slurm_serves_mpi()) return launch;
+  if (!launch) return launch;
+  if (slurm_serves_mpi()) {
+    // mpiexec of MPICH starts its ranks by way of srun, whose variables they inherit.
+    const std::optional<LaunchInfo> pmi = started_by(kPmi);
+    return pmi ? pmi : launch;
+  }
   // Rank 0 is on the first node of the step; srun itself may run elsewhere, e.g. on a login node.
   launch->host = text_of("MASTER_ADDR");
   if (launch->host.empty()) launch->host = first_host(text_of("SLURM_STEP_NODELIST"));
   if (launch->host.empty()) launch->host = text_of("SLURM_LAUNCH_NODE_IPADDR");
-  const int job = number_of("SLURM_JOB_ID").value_or(0) % kSlurmPortCount;
-  const int step = number_of("SLURM_STEP_ID").value_or(0) % kSlurmPortCount;
-  launch->port = port_of_job(kSlurmPorts + (job * 7 + step) % kSlurmPortCount);
+  // The step of an interactive shell has a number near 2^32.
+  const auto job = number_of<std::int64_t>("SLURM_JOB_ID").value_or(0) % kSlurmPortCount;
+  const auto step = number_of<std::int64_t>("SLURM_STEP_ID").value_or(0) % kSlurmPortCount;
+  launch->port = port_of_job(kSlurmPorts + static_cast<int>((job * 7 + step) % kSlurmPortCount));
   return launch;
 }
 

@@ -11,7 +11,8 @@ namespace dkfac::comm {
 World::World(Options options) {
   options.validate();
   const LaunchInfo launch = detect_launch();
-  const bool alone = launch.launcher == "none" || (launch.size == 1 && !launch.host.empty());
+  const bool alone =
+      launch.launcher == "none" || (launch.size == 1 && (!launch.host.empty() || !has_mpi()));
   if (!mpi_is_running()) {
     if (alone) {
       comm_ = make_self(options);

@@ -111,6 +111,17 @@ TEST_F(Launch, RecognisesTorchrun) {
   EXPECT_EQ(info.port, 29500);
 }
 
+TEST_F(Launch, RanksSetByHandNeedAPort) {
+  set("RANK", "1");
+  set("WORLD_SIZE", "2");
+  set("MASTER_ADDR", "10.0.0.7");
+  EXPECT_THROW((void)detect_launch(), InvalidArgument) << "each rank would train alone";
+  set("DKFAC_PORT", "4000");
+  EXPECT_EQ(detect_launch().launcher, "torchrun");
+  EXPECT_EQ(detect_launch().rank, 1);
+  EXPECT_EQ(detect_launch().port, 4000);
+}
+
 TEST_F(Launch, LeavesTorchrunItsOwnPort) {
   set("RANK", "0");
   set("WORLD_SIZE", "1");
@@ -179,6 +190,31 @@ TEST_F(Launch, SrunWithPmixGoesOverMpi) {
   }
 }
 
+TEST_F(Launch, RanksOfMpichInsideSrunAreThoseOfMpich) {
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NUM_TASKS", "2");  // one proxy for each node
+  set("PMI_RANK", "5");
+  set("PMI_SIZE", "8");
+  const LaunchInfo info = detect_launch();
+  EXPECT_EQ(info.launcher, "pmi");
+  EXPECT_EQ(info.rank, 5);
+  EXPECT_EQ(info.size, 8);
+  EXPECT_TRUE(info.host.empty());
+}
+
+TEST_F(Launch, AnInteractiveSlurmShellIsAlone) {
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NUM_TASKS", "1");
+  set("SLURM_JOB_ID", "4200000000");
+  set("SLURM_STEP_ID", "4294967290");
+  set("SLURM_STEP_NODELIST", "no-such-host.invalid");
+  const LaunchInfo info = detect_launch();
+  EXPECT_EQ(info.size, 1);
+  EXPECT_GE(info.port, 20000);
+  EXPECT_LT(info.port, 30000);
+  EXPECT_EQ(World().comm()->backend(), "self");
+}
+
 TEST(FirstHost, OfASlurmNodeList) {
   EXPECT_EQ(first_host("node7"), "node7");
   EXPECT_EQ(first_host("a,b"), "a");
@@ -217,6 +253,14 @@ TEST_F(Launch, AnotherLaunchersRanksNeedMpi) {
   set("PMI_RANK", "0");
   set("PMI_SIZE", "3");
   EXPECT_THROW(World(), CommError);
+}
+
+TEST_F(Launch, OneRankOfAnotherLauncherNeedsNone) {
+  if (is_available("mpi")) GTEST_SKIP() << "this build has MPI";
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NUM_TASKS", "1");
+  set("PMIX_RANK", "0");
+  EXPECT_EQ(World().comm()->backend(), "self");
 }
 
 TEST(WorldDeathTest, TerminateEndsTheProcessWithTheCode) {
