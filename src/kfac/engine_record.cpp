@@ -37,7 +37,8 @@ Operand Engine::operand(const Recording& record, ConstTensorView data, std::int6
   if (!options_.operand) return {options_.dtype, 1};
   if (*options_.operand != DType::f16) return {*options_.operand, 1};
   float largest = ranges_.data<float>()[range];
-  if (!record.has_range) ops::max_abs(ctx_, data, view_of(&largest, {1}));
+  // A range of 0 says nothing: all was zero, or there was no data.
+  if (!record.has_range || !(largest > 0)) ops::max_abs(ctx_, data, view_of(&largest, {1}));
   return {DType::f16, operand_scale(DType::f16, static_cast<double>(largest))};
 }
 

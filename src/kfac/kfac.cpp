@@ -138,7 +138,9 @@ void Kfac::update_layer(int index, const KfacPass& pass) {
     return part;
   };
   if (layer.weight > 0) {
-    const Rescale rule = has_factors(layer.spec) ? options_.rescale : Rescale::off;
+    // A weight that is frozen is not to be rescaled either.
+    const bool rescaled = has_factors(layer.spec) && layer.params.weight_lr > 0;
+    const Rescale rule = rescaled ? options_.rescale : Rescale::off;
     update_part(with(weight_rates(layer, pass.lr, pass.weight_decay)), rule, g_dim(layer.spec),
                 weight, layer.params.weight.flat(), v.slice(0, 0, layer.weight),
                 out.slice(0, 0, layer.weight));

@@ -225,6 +225,23 @@ TEST(Kfac, CountsOperandsThatUnderflow) {
   }
 }
 
+TEST(Kfac, ScalesOperandsAfterARecordOfZeros) {
+  kfac::KfacOptions options = options64();
+  options.curvature.operand = DType::f16;
+  const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+  std::vector<double> w(2, 1.0), g(2, 0.5), x{1, 2, 3, 4};
+  const auto fc = optimizer->add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+                                       {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
+  optimizer->prepare();
+  // 1e-9 is 0 in f16 unless it is scaled.
+  for (std::vector<double> dy : {std::vector<double>{0, 0}, {1e-9, -1e-9}}) {
+    optimizer->record_input(fc, view_of(x.data(), {2, 2}), Stream::cpu(), {});
+    optimizer->record_grad_output(fc, view_of(dy.data(), {2, 1}), Stream::cpu(), {});
+    optimizer->grads_ready(fc, Stream::cpu(), {});
+    EXPECT_EQ(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).underflow, 0) << dy[0];
+  }
+}
+
 TEST(Kfac, RefusesOptionsOutOfRange) {
   const auto make = [](kfac::KfacOptions options) {
     (void)kfac::make_kfac(comm::make_self(), options);

@@ -149,6 +149,28 @@ TEST(Multipliers, OfZeroFreezeAParameter) {
   }
 }
 
+TEST(Multipliers, OfZeroFreezeAWeightThatWouldBeRescaled) {
+  for (const double lr : {0.0, 1.0}) {
+    std::vector<double> weight{3, 4}, grad{0.5, -1};
+    kfac::KfacOptions options;
+    options.curvature.dtype = DType::f64;
+    options.rescale = kfac::Rescale::always;
+    const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+    const auto id =
+        optimizer->add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+                             {.weight = view(weight), .weight_grad = view(grad), .weight_lr = lr});
+    optimizer->prepare();
+    const double x[] = {1, 2, -1, 3}, dy[] = {0.5, -0.25};
+    optimizer->record_input(id, view_of(x, {2, 2}), Stream::cpu(), {});
+    optimizer->record_grad_output(id, view_of(dy, {2, 1}), Stream::cpu(), {});
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    (void)optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu());
+    EXPECT_EQ(weight == (std::vector<double>{3, 4}), lr == 0);
+    // Control: rescaling shows. 1e-9 is added to the norm that it divides by.
+    EXPECT_NEAR(norm(weight), lr == 0 ? 5 : std::sqrt(2.0), 1e-8);
+  }
+}
+
 TEST(Multipliers, AreThoseOfABiasWithoutAWeightToo) {
   for (const Rule& rule : rules()) {
     const State s = run(*rule.make(comm::make_self()), kSome, false);
