@@ -1,7 +1,6 @@
 #include "dkfac/nn/memory.h"
 
 #include <algorithm>
-#include <array>
 #include <iomanip>
 #include <sstream>
 #include <utility>
@@ -10,14 +9,11 @@
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
 
+#include "nn/batch_shape.h"
+#include "nn/dtype.h"
+
 namespace dkfac::nn {
 namespace {
-
-Shape with_batch(std::int64_t n, const Shape& sample) {
-  std::array<std::int64_t, kMaxDims> dims{n};
-  for (int i = 0; i < sample.ndim(); ++i) dims[static_cast<std::size_t>(i) + 1] = sample[i];
-  return Shape(std::span(dims).first(static_cast<std::size_t>(sample.ndim()) + 1));
-}
 
 /// Walks over the layers as forward() and backward() do and notes what they hold.
 class Walk {
@@ -141,11 +137,24 @@ std::size_t scratch_bytes(const Model& model, std::int64_t batch) {
   return weights + sums;
 }
 
+/// What every BatchNorm keeps of a training pass per group and channel: the mean in two parts, the
+/// inverse deviation, scale and shift, and in f64 two sums of the gradient.
+std::size_t statistics_bytes(const Model& model) {
+  const std::size_t each = 5 * size_of(compute_dtype(model.compute())) + 2 * sizeof(double);
+  std::size_t total = 0;
+  model.trace([&](const Layer& layer, const Shape&) {
+    if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
+      total += static_cast<std::size_t>(norm->options().groups * norm->channels()) * each;
+    }
+  });
+  return total;
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
   DKFAC_CHECK(batch > 0, "[plan_memory] batch is ", batch, "; it must be > 0");
-  const Shape input = with_batch(batch, model.input());
+  const Shape input = batch_shape(batch, model.input());
   const std::size_t element = size_of(model.dtype());
   MemoryPlan plan;
   plan.parameters = static_cast<std::size_t>(model.parameter_count()) * element;
@@ -158,6 +167,7 @@ MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
   if (mode == Mode::train) {
     walk.train_forward(model.root(), input);
     walk.backward(model.root(), input, InputGrad::skipped);
+    plan.statistics = statistics_bytes(model);
   } else {
     walk.eval_forward(model.root(), input);
   }
@@ -172,15 +182,12 @@ MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
 }
 
 std::string describe(const MemoryPlan& plan) {
-  const std::pair<const char*, std::size_t> items[] = {{"parameters", plan.parameters},
-                                                       {"gradients", plan.gradients},
-                                                       {"buffers", plan.buffers},
-                                                       {"activations", plan.activations},
-                                                       {"workspace", plan.workspace},
-                                                       {"casts", plan.casts},
-                                                       {"scratch (estimate)", plan.scratch},
-                                                       {"input batch", plan.input},
-                                                       {"total", plan.total()}};
+  const std::pair<const char*, std::size_t> items[] = {
+      {"parameters", plan.parameters}, {"gradients", plan.gradients},
+      {"buffers", plan.buffers},       {"activations", plan.activations},
+      {"workspace", plan.workspace},   {"statistics", plan.statistics},
+      {"casts", plan.casts},           {"scratch (estimate)", plan.scratch},
+      {"input batch", plan.input},     {"total", plan.total()}};
   std::ostringstream out;
   out << std::fixed << std::setprecision(2);
   for (const auto& [name, bytes] : items) {

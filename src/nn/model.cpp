@@ -1,11 +1,11 @@
 #include "dkfac/nn/model.h"
 
-#include <array>
 #include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "nn/batch_shape.h"
 #include "nn/binding.h"
 #include "nn/cpu/elementwise.h"
 #include "nn/dtype.h"
@@ -13,17 +13,6 @@
 
 namespace dkfac::nn {
 namespace {
-
-Shape batch_shape(std::int64_t n, const Shape& sample) {
-  DKFAC_CHECK(sample.ndim() >= 1 && sample.ndim() < kMaxDims, "[model] a sample of shape ", sample,
-              " is not [features] or [h, w, c]");
-  std::array<std::int64_t, kMaxDims> dims{n};
-  for (int i = 0; i < sample.ndim(); ++i) {
-    DKFAC_CHECK(sample[i] > 0, "[model] a sample of shape ", sample, " has no elements");
-    dims[static_cast<std::size_t>(i) + 1] = sample[i];
-  }
-  return Shape(std::span(dims).first(static_cast<std::size_t>(sample.ndim()) + 1));
-}
 
 ConstTensorView cast_into(Context& ctx, ConstTensorView x, Tensor& memory, DType dtype) {
   const TensorView y = view_in(ctx, memory, x.shape(), dtype);

@@ -58,6 +58,25 @@ TEST(MemoryPlan, IsWhatATrainingStepOfAResidualNetHolds) {
   }
 }
 
+TEST(MemoryPlan, CountsTheStatisticsOfEveryBatchNormGroup) {
+  Context ctx;
+  for (const std::optional<DType> compute : {std::optional<DType>{}, std::optional(DType::bf16)}) {
+    const auto taken = [&](std::int64_t groups) {
+      const auto model = make_model(ctx, {.name = "resnet9",
+                                          .input = Shape{32, 32, 3},
+                                          .batch_norm_groups = groups,
+                                          .compute = compute,
+                                          .width = 2});
+      train_step(ctx, *model, 16);
+      const MemoryPlan plan = plan_memory(*model, 16, Mode::train);
+      return std::pair(model->allocated_bytes(), plan.held());
+    };
+    const auto few = taken(1), many = taken(8);
+    EXPECT_GT(many.first, few.first);
+    EXPECT_EQ(many.second - few.second, many.first - few.first);
+  }
+}
+
 TEST(MemoryPlan, EvaluationHoldsAFewActivationsOnly) {
   Context ctx;
   const auto model = residual_net(ctx, DType::f32, {});

@@ -13,13 +13,14 @@ struct MemoryPlan {
   std::size_t parameters = 0, gradients = 0, buffers = 0;
   std::size_t activations = 0;  ///< Kept for backward; in evaluation what pooling keeps anyway.
   std::size_t workspace = 0;    ///< Gradients (or activations in evaluation) that live at once.
+  std::size_t statistics = 0;   ///< Of BatchNorms in training: per group and channel.
   std::size_t casts = 0;        ///< Input, logits and their gradient between dtype and compute.
   std::size_t scratch = 0;      ///< Estimate: reordered weights, partial sums.
   std::size_t input = 0;        ///< The caller's batch.
 
   /// What Model::allocated_bytes() comes to after such passes, batch sizes below this included.
   [[nodiscard]] std::size_t held() const {
-    return parameters + gradients + buffers + activations + workspace + casts;
+    return parameters + gradients + buffers + activations + workspace + statistics + casts;
   }
   [[nodiscard]] std::size_t total() const { return held() + scratch + input; }
 };
