@@ -25,6 +25,14 @@ std::vector<double> values(TensorView view) {
   return {p, p + view.numel()};
 }
 
+/// Parameters, then buffers.
+std::vector<double> all_values(TensorView parameters, TensorView buffers) {
+  std::vector<double> all = values(parameters);
+  const std::vector<double> rest = values(buffers);
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
 void set(Model& model, std::uint64_t seed) {
   for (TensorView view : {model.parameters(), model.buffers()}) {
     Random random(seed, 5);
@@ -54,25 +62,31 @@ TEST(Ema, HasItsClosedForm) {
   Ema ema(ctx, *model, {.decay = kDecay, .interval = kInterval});
   // r^(n-1) w_1 + sum_{j>1} (1-r) r^(n-j) w_j with r = decay^interval, over the steps 3, 6, ...
   const double r = std::pow(kDecay, kInterval);
-  std::vector<double> expected(static_cast<std::size_t>(model->parameter_count()), 0.0);
+  std::vector<double> expected(
+      static_cast<std::size_t>(model->parameter_count() + model->buffer_count()), 0.0);
   for (int step = 1; step <= kUpdates * kInterval; ++step) {
     set(*model, static_cast<std::uint64_t>(step));
     ema.after_step(step);
     if (step % kInterval != 0) continue;
     const int j = step / kInterval;
     const double weight = (j == 1 ? 1 : 1 - r) * std::pow(r, kUpdates - j);
-    const auto w = values(model->parameters());
+    const auto w = all_values(model->parameters(), model->buffers());
     for (std::size_t i = 0; i < w.size(); ++i) expected[i] += weight * w[i];
   }
-  const auto got = values(ema.parameters()), last = values(model->parameters());
+  const auto got = all_values(ema.parameters(), ema.buffers());
+  const auto last = all_values(model->parameters(), model->buffers());
+  ASSERT_EQ(got.size(), expected.size());
   // c*n*eps: 12 terms below 1, three roundings each in both forms.
   const double tolerance = 2 * 3 * kUpdates * std::numeric_limits<double>::epsilon();
-  double from_last = 0;
+  double parameters_moved = 0, buffers_moved = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(got[i], expected[i], tolerance);
-    from_last = std::max(from_last, std::abs(got[i] - last[i]));
+    const bool trained = static_cast<std::int64_t>(i) < model->parameter_count();
+    double& moved = trained ? parameters_moved : buffers_moved;
+    moved = std::max(moved, std::abs(got[i] - last[i]));
   }
-  EXPECT_GT(from_last, 0.1) << "the average is not just the newest value";
+  EXPECT_GT(parameters_moved, 0.1) << "the average is not just the newest value";
+  EXPECT_GT(buffers_moved, 0.1);
 }
 
 TEST(Ema, SwapsThereAndBackWithoutATrace) {
@@ -89,18 +103,21 @@ TEST(Ema, SwapsThereAndBackWithoutATrace) {
       ema.after_step(1);
       set(*model, 2);
       const auto weights = bytes(model->parameters()), state = bytes(model->buffers());
-      const auto average = bytes(ema.parameters());
+      const auto average = bytes(ema.parameters()), average_state = bytes(ema.buffers());
       {
         const WithEma scope(&ema);
         EXPECT_TRUE(ema.swapped());
         EXPECT_EQ(bytes(model->parameters()), average);
         EXPECT_NE(bytes(model->parameters()), weights);
+        EXPECT_EQ(bytes(model->buffers()), average_state);
+        EXPECT_TRUE(state.empty() || bytes(model->buffers()) != state);
         EXPECT_THROW(ema.after_step(2), InvalidArgument);
       }
       EXPECT_FALSE(ema.swapped());
       EXPECT_EQ(bytes(model->parameters()), weights);
       EXPECT_EQ(bytes(model->buffers()), state);
       EXPECT_EQ(bytes(ema.parameters()), average);
+      EXPECT_EQ(bytes(ema.buffers()), average_state);
     }
   }
 }
