@@ -116,8 +116,11 @@ TEST(AugmentedLoader, ContinuesInTheMiddleOfAnEpoch) {
 TEST(AugmentedLoader, RefusesOptionsThatTheImagesCannotTake) {
   const Dataset data = numbered(8);
   const SamplerOptions sampler{.count = 8, .global_batch = 2};
-  EXPECT_THROW(Loader(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, {.pad = 8}),
-               InvalidArgument);
+  for (const AugmentOptions& options : {AugmentOptions{.pad = 8}, AugmentOptions{.pad = -1},
+                                        AugmentOptions{.alternate_flip = true}}) {
+    EXPECT_THROW(Loader(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, options),
+                 InvalidArgument);
+  }
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ BatchMaker::BatchMaker(const Dataset& data, const Normalization& normalization,
       size_(size),
       dtype_(dtype) {
   check_arguments(data, normalization, sampler, rank, size, dtype);
-  if (augment.any()) augment.validate(image_);
+  augment.validate(image_);
   if (dtype == DType::f32) {
     writer32_.emplace(normalization, image_, augment);
   } else {
