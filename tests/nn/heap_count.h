@@ -1,0 +1,21 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+/// Counts what a program takes from the heap. Linking heap_count.cpp replaces operator new and
+/// aligned_alloc for all of it, in every thread, the libraries it calls included.
+namespace dkfac::testing::heap {
+
+inline std::atomic<bool> counting{false};     ///< Whether the counters below run.
+inline std::atomic<std::int64_t> objects{0};  ///< Calls of operator new.
+inline std::atomic<std::int64_t> tensors{0};  ///< Calls of aligned_alloc: memory of tensors.
+
+inline void start_count() {
+  objects = tensors = 0;
+  counting = true;
+}
+
+inline void stop_count() { counting = false; }
+
+}  // namespace dkfac::testing::heap
