@@ -135,6 +135,7 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
   ConstTensorView grad = grad_output;  // Of the sum, before the activation.
   ConstTensorView body, shortcut;
   if (norm_ != nullptr) {
+    // The body first: its last layer finds the gradient of the sum.
     body = body_->backward(ctx, grad_output, need);
     grad = norm_->addend_grad();
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
@@ -144,7 +145,8 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
       cpu::activate_backward(options_.activation, trained_, grad_output, masked);
       grad = masked;
     }
-    // The reverse of the forward order, so that gradients are ready in reverse order of the arena.
+    // The reverse of the forward order, so that gradients are ready in reverse order of the arena;
+    // above the shortcut has to wait for the body.
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
     body = body_->backward(ctx, grad, need);
   }

@@ -25,8 +25,8 @@ inline constexpr std::int64_t kMaxGroups = 200;
 
 /// Random changes of training images; the default changes nothing.
 struct AugmentOptions {
-  int pad =
-      0;  ///< A window of the image's size is cut out of the image padded by this many pixels.
+  /// A window of the image's size is cut out of the image padded by this many pixels.
+  int pad = 0;
   PadMode pad_mode = PadMode::reflect;
   bool flip = false;  ///< Mirrors left and right with probability 1/2.
   /// With flip: one random choice per sample in the first epoch, the opposite in every next one

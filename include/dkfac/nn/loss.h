@@ -15,8 +15,7 @@ struct LossSum {
 };
 
 /// Softmax cross-entropy with label smoothing a: the sample's loss is
-/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f64, f32, bf16 or
-/// f16; labels in
+/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f64, f32, bf16 or f16; labels in
 /// [0, classes). grad[n,classes] = scale * d loss / d logits; an empty grad is not computed.
 /// Computed with the maximum subtracted, so large logits do not overflow. Throws InvalidArgument
 /// for a label out of range.

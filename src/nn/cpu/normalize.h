@@ -34,7 +34,8 @@ struct Affine {
   ConstTensorView scale, shift;
 };
 
-/// y = activation((x - mean) * scale + shift + addend); the addend, like x, may be empty.
+/// y = activation((x - mean) * scale + shift + addend); the addend, shaped like x, may be
+/// empty.
 void normalize(Context& ctx, const NormShape& shape, ConstTensorView x, const Affine& affine,
                ConstTensorView addend, const Activation& activation, TensorView y);
 
