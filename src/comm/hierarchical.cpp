@@ -287,12 +287,13 @@ void require_world(const std::shared_ptr<Communicator>& world) {
 
 Hierarchy make_hierarchical(std::shared_ptr<Communicator> world, int ranks_per_node) {
   require_world(world);
+  // Before this rank may throw alone, while the others wait for it.
+  require_equal(*world, std::to_string(ranks_per_node), "number of ranks per node");
   DKFAC_CHECK(ranks_per_node > 0 && world->size() % ranks_per_node == 0, "[make_hierarchical] ",
               ranks_per_node, " ranks per node for ", world->size(),
               " ranks; the number must be positive and divide them");
   std::vector<std::string> labels;
   for (int r = 0; r < world->size(); ++r) labels.push_back(std::to_string(r / ranks_per_node));
-  require_equal(*world, std::to_string(ranks_per_node), "number of ranks per node");
   return compose(std::move(world), make_node_map(labels));
 }
 

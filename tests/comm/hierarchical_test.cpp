@@ -114,6 +114,16 @@ TEST(Hierarchical, RefusesNodesOfUnequalSize) {
   EXPECT_THROW((void)make_hierarchical(nullptr, 1), InvalidArgument);
 }
 
+TEST(Hierarchical, ANodeSizeThatIsWrongOnOneRankIsAnErrorOnAll) {
+  run_ranks(4,
+            [](const std::shared_ptr<Communicator>& world) {
+              const std::string message = message_of<InvalidArgument>(
+                  [&] { (void)make_hierarchical(world, world->rank() == 1 ? 3 : 2); });
+              EXPECT_TRUE(contains(message, "number of ranks per node")) << message;
+            },
+            {.timeout_s = 5});
+}
+
 TEST(Hierarchical, FindsTheHostsByName) {
   run_ranks(3, [](const std::shared_ptr<Communicator>& world) {
     const Hierarchy h = make_hierarchical_by_host(world);  // threads have one host
