@@ -18,7 +18,8 @@ constexpr int kPollMs = 50;
 
 /// What rank 0 answers to a hello, before `size` entries.
 struct BookHead {
-  std::uint64_t magic = Hello::kMagic;
+  static constexpr std::uint64_t kMagic = 0x314b4f4f424b4444ULL;  ///< Not that of a hello.
+  std::uint64_t magic = kMagic;
   std::uint64_t job = 0;
 };
 struct BookEntry {
@@ -74,7 +75,7 @@ AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const D
                                      " did not come; are they running, and do they have the same "
                                      "MASTER_ADDR and MASTER_PORT?"));
   }
-  const BookHead head{Hello::kMagic, new_job()};
+  const BookHead head{BookHead::kMagic, new_job()};
   AddressBook book{head.job, {}};
   for (const BookEntry& entry : entries)
     book.ranks.push_back({entry.address, static_cast<std::uint16_t>(entry.port)});
@@ -89,7 +90,7 @@ AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const D
 AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_port,
                  const Deadline& deadline) {
   const std::string peer = detail::concat("rank 0 at ", to_string(master));
-  const Socket socket = connect_to(master, deadline);
+  const Socket socket = connect_to(master, deadline, [] {});
   Hello hello;
   hello.rank = static_cast<std::uint32_t>(rank);
   hello.size = static_cast<std::uint32_t>(size);
@@ -97,7 +98,7 @@ AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_p
   send_all(socket, &hello, sizeof hello, deadline, peer);
   BookHead head;
   receive_all(socket, &head, sizeof head, deadline, peer);
-  if (head.magic != Hello::kMagic)
+  if (head.magic != BookHead::kMagic)
     throw CommError(detail::concat("[tcp] ", to_string(master),
                                    " is another program's; choose another MASTER_PORT"));
   std::vector<BookEntry> entries(static_cast<std::size_t>(size));
@@ -150,13 +151,13 @@ Node::Node(int rank, int size, const std::string& host, std::uint16_t port,
       book_(meet(rank, size, host, port, reception_.port(), deadline)) {}
 
 void Node::call(int rank, std::uint32_t group, Hello::Purpose purpose, const Deadline& deadline,
-                Socket& socket) {
+                const std::function<void()>& check, Socket& socket) {
   Hello hello;
   hello.job = book_.job;
   hello.group = group;
   hello.rank = static_cast<std::uint32_t>(rank_);
   hello.purpose = purpose;
-  socket = connect_to(book_.ranks[static_cast<std::size_t>(rank)], deadline);
+  socket = connect_to(book_.ranks[static_cast<std::size_t>(rank)], deadline, check);
   send_all(socket, &hello, sizeof hello, deadline, detail::concat("rank ", rank));
 }
 
@@ -176,8 +177,8 @@ std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t g
   for (std::size_t m = 0; m < members.size(); ++m) {
     if (members[m] > rank_) callers.push_back(m);
     if (members[m] >= rank_) continue;
-    call(members[m], group, Purpose::data, deadline, links[m].data);
-    call(members[m], group, Purpose::control, deadline, links[m].control);
+    call(members[m], group, Purpose::data, deadline, check, links[m].data);
+    call(members[m], group, Purpose::control, deadline, check, links[m].control);
   }
   const auto take = [&](std::size_t m) {
     const auto rank = static_cast<std::uint32_t>(members[m]);

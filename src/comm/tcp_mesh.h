@@ -83,7 +83,7 @@ class Node {
  private:
   using Key = std::tuple<std::uint32_t, std::uint32_t, Hello::Purpose>;  ///< Group, rank, purpose.
   void call(int rank, std::uint32_t group, Hello::Purpose purpose, const Deadline& deadline,
-            Socket& socket);
+            const std::function<void()>& check, Socket& socket);
   void let_in(int ms);
 
   int rank_;

@@ -166,10 +166,21 @@ std::optional<Accepted> accept_from(const Socket& listener) {
   return Accepted{std::move(socket), ntohl(address.sin_addr.s_addr)};
 }
 
-Socket connect_to(const Endpoint& to, const Deadline& deadline) {
+bool is_own_peer(const Socket& socket) {
+  sockaddr_in own{}, peer{};
+  socklen_t own_length = sizeof own, peer_length = sizeof peer;
+  return getsockname(socket.fd(), generic(own), &own_length) == 0 &&
+         getpeername(socket.fd(), generic(peer), &peer_length) == 0 &&
+         own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr;
+}
+
+Socket connect_to(const Endpoint& to, const Deadline& deadline,
+                  const std::function<void()>& check) {
   for (;;) {
+    check();
     Socket socket = new_socket();
-    const int error = try_connect(socket, to, deadline);
+    int error = try_connect(socket, to, deadline);
+    if (error == 0 && is_own_peer(socket)) error = ECONNREFUSED;
     if (error == 0) {
       set_up(socket);
       return socket;
@@ -178,6 +189,7 @@ Socket connect_to(const Endpoint& to, const Deadline& deadline) {
       throw CommError(detail::concat("[tcp] no connection to ", to_string(to), " within ",
                                      deadline.seconds(), " s (timeout_s): ", std::strerror(error),
                                      "; is the process there running, and the port open?"));
+    socket.close();  // at once, or it may keep the port of the process that is awaited
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
   }
 }

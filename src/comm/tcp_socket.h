@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,8 +55,13 @@ struct Accepted {
   std::uint32_t address = 0;  ///< Where it comes from.
 };
 [[nodiscard]] std::optional<Accepted> accept_from(const Socket& listener);
-/// Tries until the deadline, for the other side may not listen yet. Throws CommError.
-[[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline);
+/// Tries until the deadline, for the other side may not listen yet. check() is called before each
+/// try and may throw. Throws CommError.
+[[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline,
+                                const std::function<void()>& check);
+/// Both ends are one socket: a try at a port where nobody listens may be given that port as its
+/// own.
+[[nodiscard]] bool is_own_peer(const Socket& socket);
 
 /// Whole messages; `peer` is for messages. Throw CommError at the deadline or a closed connection.
 void send_all(const Socket& socket, const void* data, std::size_t bytes, const Deadline& deadline,
