@@ -180,24 +180,41 @@ TEST(TcpMeeting, WorldsOfDifferentSizeAreAnError) {
   EXPECT_TRUE(contains(messages[0], "rank 1 of 3")) << messages[0];
 }
 
+/// Connects to who listens at `port` as soon as somebody does, and says `text`; -1 when nobody
+/// came.
+int knock(std::uint16_t port, std::string_view text) {
+  sockaddr_in address{}, own{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kLimit);
+  while (std::chrono::steady_clock::now() < end) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t length = sizeof own;
+    if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        own.sin_port != address.sin_port &&  // else it talks to itself
+        send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()))
+      return fd;
+    close(fd);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return -1;
+}
+
 TEST(TcpMeeting, StrangersAtTheDoorAreIgnored) {
-  on_threads(3, [](int rank, std::uint16_t port) {
-    if (rank == 2) {  // speaks another language, then hangs on
-      const int fd = socket(AF_INET, SOCK_STREAM, 0);
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      address.sin_port = htons(port);
-      (void)connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-      const std::string text = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n and more text";
-      (void)send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      close(fd);
-      return;
+  on_threads(2, [](int rank, std::uint16_t port) {
+    // Both come while rank 0 waits for rank 1, and hang on.
+    std::array<int, 2> strangers{-1, -1};
+    if (rank == 1) {
+      strangers = {knock(port, "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n and more text"),
+                   knock(port, "DDKFA")};  // as a hello begins, but no more
+      EXPECT_TRUE(strangers[0] >= 0 && strangers[1] >= 0);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(rank * 50));
     const auto comm = make_tcp(rank, 2, "127.0.0.1", port, {.timeout_s = kLimit});
     comm->barrier();
+    for (const int fd : strangers)
+      if (fd >= 0) close(fd);
   });
 }
 
