@@ -11,8 +11,9 @@ namespace dkfac::comm {
 /// `size` processes (or threads) over TCP, without any library: a full mesh of connections over
 /// IPv4. Rank 0 listens at `port` until all have come; the others find it at `host`, from which
 /// their own addresses must be reachable too. Connections between the others use ports that the
-/// system chooses. Host memory. Collective over the ranks: options have to be the same, which is
-/// compared here. Throws CommError, naming who is missing, unless all ranks come within
+/// system chooses. Host memory. Collective over the ranks: piece_bytes and check have to be the
+/// same on every rank, which is compared here. Throws CommError, naming who is missing, unless each
+/// part of the meeting (finding rank 0, connecting in pairs, comparing) is done within
 /// options.timeout_s.
 ///
 /// Sums have the bits of the other host backends. Data moves only while progress() or a wait is
