@@ -1,4 +1,3 @@
-#include <cmath>
 #include <string>
 
 #include "dkfac/core/ops.h"
@@ -7,6 +6,7 @@
 #include "nn/checks.h"
 #include "nn/cpu/conv_backend.h"
 #include "nn/cpu/conv_points.h"
+#include "nn/he_normal.h"
 
 namespace dkfac::nn {
 
@@ -118,10 +118,7 @@ Shape Conv2d::output_shape(const Shape& input) const {
 
 void Conv2d::initialize(Random& random) {
   Layer::initialize(random);
-  if (!options_.frozen) return;
-  const TensorView weight = buffers_[0].value;
-  const auto fan_in = static_cast<double>(weight.numel() / out_);
-  fill_normal(weight, 0.0, std::sqrt(2.0 / fan_in), random);
+  if (options_.frozen) fill_he_normal(buffers_[0].value, random);
 }
 
 ConstTensorView Conv2d::weight() const {

@@ -1,9 +1,9 @@
 #include "dkfac/nn/layer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "nn/dtype.h"
+#include "nn/he_normal.h"
 #include "nn/workspace.h"
 
 namespace dkfac::nn {
@@ -18,8 +18,7 @@ void set_all(TensorView x, double value) {
 
 void set_initial(Parameter& p, Random& random) {
   if (p.role == Role::weight) {
-    const double fan_in = static_cast<double>(p.shape.numel() / p.shape[0]);
-    fill_normal(p.value, 0.0, std::sqrt(2.0 / fan_in), random);
+    fill_he_normal(p.value, random);
   } else {
     set_all(p.value, p.role == Role::norm_scale ? 1.0 : 0.0);
   }

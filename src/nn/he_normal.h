@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cmath>
+
+#include "dkfac/core/random.h"
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac::nn {
+
+/// Normal with variance 2 / fan_in (He et al. 2015). weight: [out,...].
+inline void fill_he_normal(TensorView weight, Random& random) {
+  const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
+  fill_normal(weight, 0.0, std::sqrt(2.0 / fan_in), random);
+}
+
+}  // namespace dkfac::nn
