@@ -16,12 +16,6 @@ using namespace dkfac::testing;
 /// Distance from 1 to the next number.
 double spacing(DType dtype) { return dtype == DType::bf16 ? 1.0 / 128 : 1.0 / 1024; }
 
-Tensor cast_to(Context& ctx, ConstTensorView x, DType dtype) {
-  Tensor out = Tensor::empty(ctx, x.shape(), dtype);
-  ops::cast(ctx, x, out);
-  return out;
-}
-
 /// Rounds f32 memory to numbers of a 16-bit format.
 void round_in_place(Context& ctx, DType dtype, TensorView x) {
   ops::cast(ctx, cast_to(ctx, x, dtype), x);

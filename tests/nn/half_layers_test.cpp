@@ -20,12 +20,6 @@ INSTANTIATE_TEST_SUITE_P(Formats, HalfLayers, ::testing::Values(DType::bf16, DTy
 /// Half the distance of neighbours beside 1.
 double rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
 
-Tensor cast_to(Context& ctx, ConstTensorView x, DType dtype) {
-  Tensor out = Tensor::empty(ctx, x.shape(), dtype);
-  ops::cast(ctx, x, out);
-  return out;
-}
-
 struct Result {
   std::vector<double> y, dx;
 };

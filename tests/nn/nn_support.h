@@ -22,12 +22,13 @@ inline Tensor random_tensor(Context& ctx, Shape shape, DType dtype, std::uint64_
   return x;
 }
 
-/// The same numbers, rounded to f32.
-inline Tensor to_f32(Context& ctx, ConstTensorView x) {
-  Tensor out = Tensor::empty(ctx, x.shape(), DType::f32);
+/// The same numbers, rounded.
+inline Tensor cast_to(Context& ctx, ConstTensorView x, DType dtype) {
+  Tensor out = Tensor::empty(ctx, x.shape(), dtype);
   ops::cast(ctx, x, out);
   return out;
 }
+inline Tensor to_f32(Context& ctx, ConstTensorView x) { return cast_to(ctx, x, DType::f32); }
 
 /// A layer with memory of its own.
 template <class T>
