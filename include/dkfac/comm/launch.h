@@ -17,16 +17,16 @@ struct LaunchInfo {
   std::string host = {};  ///< Where rank 0 listens, for make_tcp; empty where MPI is to be used.
   std::uint16_t port = 0;
 };
-/// torchrun, or anybody who sets its RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (docs/
-/// distribution.md, "Launching"); mpirun; srun, over TCP unless it offers PMI or PMIx, without
+/// torchrun, or anybody who sets its RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT or DKFAC_PORT
+/// (docs/distribution.md, "Launching"); mpirun; srun, over TCP unless it offers PMI or PMIx, without
 /// which an MPI would see single processes. Throws InvalidArgument naming a variable that makes no
-/// sense.
+/// sense, or the ports where neither is set for several ranks.
 [[nodiscard]] LaunchInfo detect_launch();
 
 /// Owner of the process-wide MPI state of a program (a library user with MPI of her own calls
 /// make_mpi instead). Under a launcher it makes the world communicator, over TCP where
 /// LaunchInfo::host says so, else over MPI, which it initialises; alone it is make_self(). Throws
-/// CommError when a launcher needs MPI and this build has none.
+/// CommError when several ranks need MPI and this build has none.
 class World {
  public:
   explicit World(Options options = {});
