@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
+#include "dkfac/nn/layers.h"
 #include "dkfac/nn/whitening.h"
 
 #include "app/agreement.h"
@@ -28,9 +30,30 @@ void set_whitening(TrainState& s, const nn::Normalization& normalization) {
   nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(s.ctx, s.data.train, normalization));
 }
 
+/// A BatchNorm needs two values per channel and group of every batch. Where it sees one pixel, a
+/// rank with one sample per group would fail when that batch comes, alone and after a long time.
+void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler, int ranks) {
+  const std::int64_t batches = nn::batches_per_epoch(sampler);
+  for (const std::int64_t batch : {std::int64_t{0}, batches - 1}) {
+    // No share is smaller than the last rank's.
+    const nn::BatchShare share = nn::batch_share(sampler, batch, ranks - 1, ranks);
+    model.trace([&](const nn::Layer& layer, const Shape& sample) {
+      const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
+      if (norm == nullptr) return;
+      const std::int64_t groups = norm->options().groups;
+      const std::int64_t values = share.count / groups * (sample.numel() / norm->channels());
+      DKFAC_CHECK(values >= 2, "[config] a batch of ", share.global_batch, " samples on ", ranks,
+                  " ranks with ", groups, " BatchNorm groups each leaves '", layer.name(), "' ",
+                  values, " values per channel and group, and it needs 2; use drop_last=true, ",
+                  "another train.global_batch, or fewer groups or ranks");
+    });
+  }
+}
+
 void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
+  check_batch_norms(*s.model, sampler, size);
   s.steps_per_epoch = nn::batches_per_epoch(sampler);
   const DType dtype = master_type(s.config);
   constexpr int kPrefetch = 2;
