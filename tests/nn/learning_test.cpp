@@ -47,7 +47,8 @@ class Learning : public ::testing::TestWithParam<Lesson> {
     optimizer.prepare();
     const Tensor x = random_tensor(ctx, {batch, image[0], image[1], image[2]}, DType::f32, 1);
     std::vector<std::int32_t> labels;
-    for (std::int32_t i = 0; i < batch; ++i) labels.push_back(i % kClasses);
+    for (std::int32_t i = 0; i < batch; ++i)
+      labels.push_back(static_cast<std::int32_t>(i % kClasses));
     Tensor grad = Tensor::empty(ctx, Shape{batch, kClasses});
     const double share = 1.0 / static_cast<double>(batch);
     std::vector<double> losses;
