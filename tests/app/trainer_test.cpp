@@ -11,8 +11,28 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
 
+#include "app/phase_timer.h"
+
 namespace dkfac::app {
 namespace {
+
+struct Choosy final : nn::LayerObserver {
+  void on_forward(nn::Layer&, ConstTensorView) override {}
+  void on_backward(nn::Layer&, ConstTensorView) override {}
+  void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                     ConstTensorView) override {}
+  void on_gradients(nn::Layer&) override {}
+  [[nodiscard]] bool wants_batch_norm() const override { return wants; }
+  bool wants = false;
+};
+
+TEST(TimedObserver, WantsWhatTheOneInsideWants) {
+  Choosy inside;
+  const TimedObserver timed(inside);
+  EXPECT_FALSE(timed.wants_batch_norm());
+  inside.wants = true;
+  EXPECT_TRUE(timed.wants_batch_norm());
+}
 
 Config tiny(const std::vector<std::string>& more = {}) {
   std::vector<std::string> all = {"data.name=synthetic",
