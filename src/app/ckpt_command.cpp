@@ -78,8 +78,7 @@ ordered_json inspect_checkpoint(const fs::path& checkpoint) {
                        {"step", manifest.step},
                        {"ranks", manifest.ranks}};
   try {
-    const RunRecord record =
-        parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)), kRecordFile);
+    const RunRecord record = read_record(checkpoint, manifest);
     json["epoch"] = record.epoch;
     json["batch"] = record.batch;
     json["model"] = record.result.model;
@@ -145,9 +144,8 @@ void inspect(const CkptCommand& command, std::ostream& out) {
 }
 
 /// The network of the checkpoint, for data of the shape that it was made for.
-std::unique_ptr<nn::Model> rebuild(Context& ctx, const ResumePoint& point,
+std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
                                    const safetensors::File& file) {
-  const Config config = parse_config(point.record.result.configuration, {}, "the checkpoint");
   nn::Dataset data;
   std::istringstream shape(file.metadata().count("input") ? file.metadata().at("input") : "");
   char x = 0;
@@ -167,7 +165,11 @@ void export_model(const CkptCommand& command, std::ostream& out) {
       read_listed(point.checkpoint, read_manifest(point.checkpoint), kModelFile),
       (point.checkpoint / kModelFile).string());
   Context ctx;
-  const auto model = rebuild(ctx, point, file);
+  const Config config = parse_config(point.record.result.configuration, {}, "the checkpoint");
+  const auto model = rebuild(ctx, config, file);
+  std::unique_ptr<nn::Ema> ema;
+  if (!command.raw) ema = load_ema(ctx, *model, config, point.checkpoint);
+  const nn::WithEma averages(ema.get());
   const bool torch = command.layout == "torch";
   TorchItems items;
   if (torch)
@@ -184,7 +186,9 @@ void export_model(const CkptCommand& command, std::ostream& out) {
                           {"model", model->name()},
                           {"layout", torch ? "torch: [out, in, kernel_h, kernel_w]"
                                            : "native: [out, kernel_h, kernel_w, in]"}});
-  out << fmt::format("{} tensors, {} bytes in {}\n", count, sum.bytes, command.out.string());
+  out << fmt::format("{} tensors{}, {} bytes in {}\n", count,
+                     ema && ema->swapped() ? " of averaged weights" : "", sum.bytes,
+                     command.out.string());
 }
 
 }  // namespace

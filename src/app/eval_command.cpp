@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -28,31 +26,11 @@ safetensors::File open_file(const std::filesystem::path& checkpoint, const std::
   return {read_listed(checkpoint, read_manifest(checkpoint), file), (checkpoint / file).string()};
 }
 
-void copy_tensor(const safetensors::File& file, const std::string& name, TensorView to) {
-  const safetensors::Entry* entry = file.find(name);
-  const std::string other = entry == nullptr ? "missing" : mismatch(*entry, to.dtype(), to.shape());
-  if (!other.empty())
-    throw DataError(fmt::format("[eval] '{}' of '{}' is {}; use a checkpoint of that model", name,
-                                file.source(), other));
-  std::memcpy(to.raw(), file.data(*entry).data(), to.bytes());
-}
-
-/// The averaged weights of a run that keeps them.
-void load_ema(const std::filesystem::path& checkpoint, nn::Ema& ema) {
-  const safetensors::File file = open_file(checkpoint, shard_file(0));
-  copy_tensor(file, "ema.parameters", ema.parameters());
-  if (ema.buffers().numel() > 0) copy_tensor(file, "ema.buffers", ema.buffers());
-  std::int64_t updates = 0;
-  const safetensors::Entry* entry = file.find("ema.updates");
-  if (entry != nullptr) std::memcpy(&updates, file.data(*entry).data(), sizeof(updates));
-  ema.set_updates(updates);
-}
-
 /// One network with the values of the checkpoint, on every rank.
 struct Network {
   Context ctx;
   std::unique_ptr<nn::Model> model;
-  std::optional<nn::Ema> ema;
+  std::unique_ptr<nn::Ema> ema;
   std::optional<nn::Loader> loader;
 };
 
@@ -62,12 +40,7 @@ void build(const Request& request, const nn::DataSplits& data, const comm::Commu
   const std::filesystem::path& checkpoint = request.point.checkpoint;
   network.model = nn::make_model(network.ctx, model_options(config, data.train, comm.size()));
   load_model(*network.model, open_file(checkpoint, kModelFile));
-  if (config.train.ema_decay > 0) {
-    network.ema.emplace(
-        network.ctx, *network.model,
-        nn::EmaOptions{.decay = config.train.ema_decay, .interval = config.train.ema_interval});
-    load_ema(checkpoint, *network.ema);
-  }
+  network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
   network.loader.emplace(data.test, nn::normalization_of(data.train),
                          test_order(config.run.eval_batch, data.test.count), comm.rank(),
                          comm.size(), master_type(config));
@@ -98,7 +71,7 @@ void eval_rank(const EvalCommand& command, const Request& request, DataCache& ca
   together(comm, position, [&] { data = cache.get(request.config); });
   position.phase = "checkpoint";
   together(comm, position, [&] { build(request, *data, comm, network); });
-  const nn::WithEma averages(network.ema ? &*network.ema : nullptr);
+  const nn::WithEma averages(network.ema.get());
   const Tally tally =
       request.config.run.tta
           ? evaluate_flipped(network.ctx, *network.model, *network.loader, comm).mean

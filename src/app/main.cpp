@@ -182,7 +182,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   bench->add_option("--warm-up", command.warm_up, "repetitions before them")->capture_default_str();
   bench->add_option("--threads", command.threads, "per rank; 0: its share of the cores")
       ->capture_default_str();
-  bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message")
+  bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message, from 1024 on")
       ->capture_default_str();
   bench->add_option("--json", command.json, "also write JSON here; '-': print it instead");
   add_common(*bench, command);
@@ -201,7 +201,9 @@ void add_ckpt(CLI::App& app, CkptCommand& command) {
   ckpt->require_subcommand(1);
   CLI::App* inspect = ckpt->add_subcommand(
       "inspect", "Check every file and list tensors with type, shape and norm");
-  CLI::App* to_file = ckpt->add_subcommand("export", "Write the network to one safetensors file");
+  CLI::App* to_file = ckpt->add_subcommand(
+      "export",
+      "Write the network, with averaged weights if the run keeps them, to one safetensors file");
   for (CLI::App* one : {inspect, to_file})
     one->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
         ->required();
@@ -210,6 +212,7 @@ void add_ckpt(CLI::App& app, CkptCommand& command) {
   to_file->add_option("--layout", command.layout, "of convolution weights")
       ->check(CLI::IsMember({"torch", "native"}))
       ->capture_default_str();
+  to_file->add_flag("--raw", command.raw, "the weights themselves instead of their averages");
 }
 
 void add_data(CLI::App& app, DataCommand& command) {

@@ -10,6 +10,7 @@
 #include "dkfac/core/threads.h"
 
 #include "app/agreement.h"
+#include "app/checkpoint/store.h"
 #include "app/job.h"
 #include "app/progress.h"
 #include "app/signals.h"
@@ -62,6 +63,7 @@ class Run {
       std::unique_ptr<RunLock> lock;
       if (plan_.if_exists == IfExists::go_on) lock = claim_run(plan_.folder);
       if (plan_.resume) point = resume_point();
+      if (point) go_back_to(point->checkpoint);
       folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line,
                       point ? &point->record : nullptr, std::move(lock));
       if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
@@ -82,6 +84,14 @@ class Run {
       terminal_.out << "going on after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
     return point;
+  }
+
+  // Before metrics are cut: a run that dies until its next checkpoint goes on from this one again.
+  void go_back_to(const std::filesystem::path& checkpoint) const {
+    std::error_code other;
+    const bool here = std::filesystem::equivalent(checkpoint.parent_path(),
+                                                  plan_.folder / kCheckpointFolder, other);
+    if (here && plan_.if_exists == IfExists::go_on) point_to(checkpoint);
   }
 
   TrainHooks hooks() {

@@ -155,8 +155,11 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
                            static_cast<double>(mean_rest_.data<C>()[k]));
       next_var += take * unbiased * var[k];
     }
-    running_mean[c] = static_cast<C>(next_mean);
-    running_var[c] = static_cast<C>(next_var);
+    // A step that overflows is skipped, but these it could not take back.
+    const C mean = static_cast<C>(next_mean), running = static_cast<C>(next_var);
+    if (!std::isfinite(mean) || !std::isfinite(running)) continue;
+    running_mean[c] = mean;
+    running_var[c] = running;
   }
   cpu::normalize(ctx, s, x, affine, addend, activation_, y);
   has_addend_ = !addend.empty();

@@ -34,6 +34,8 @@ class Bench(Folder):
         self.expect_error(self.dkfac("bench", "everything"), 64, "everything")
         self.expect_error(self.dkfac("bench", "step", "--model", "nosuch"), 64, "nosuch")
         self.expect_error(self.dkfac("bench", "factors", *SMALL, "--ranks", 2), 64, "--ranks")
+        self.expect_error(self.dkfac("bench", "comm", "--max-bytes", 1023), 64, "--max-bytes",
+                          "1024")
 
 
 class Info(Folder):

@@ -75,7 +75,8 @@ struct CkptCommand {
   std::filesystem::path where;   ///< As for EvalCommand; to inspect, a safetensors file too.
   std::filesystem::path out;     ///< File to export to; empty: inspect.
   std::string layout = "torch";  ///< Or "native".
-  bool json = false;             ///< Inspect as JSON.
+  bool raw = false;   ///< Export the weights themselves, also where the run averages them.
+  bool json = false;  ///< Inspect as JSON.
 };
 
 /// Each runs the command on every rank and returns the exit code. A failure is one line on

@@ -15,6 +15,8 @@
 
 namespace dkfac::app::bench {
 
+inline constexpr std::int64_t kSmallestMessage = 1024;  ///< Bytes, of bench comm.
+
 /// What a benchmark gives on rank 0; on the others it may be empty.
 struct Outcome {
   nlohmann::ordered_json json;

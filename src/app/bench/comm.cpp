@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kSmallest = 1024, kGrowth = 8;  // Bytes.
+constexpr std::int64_t kGrowth = 8;  // From one message size to the next.
 constexpr std::int64_t kPeriod = 31;
 
 /// Small whole numbers, so that every sum is exact.
@@ -28,7 +28,7 @@ class CommBench {
       : command_(command), comm_(comm) {}
 
   Outcome operator()() {
-    for (std::int64_t bytes = kSmallest; bytes <= command_.max_bytes; bytes *= kGrowth)
+    for (std::int64_t bytes = kSmallestMessage; bytes <= command_.max_bytes; bytes *= kGrowth)
       measure(bytes / static_cast<std::int64_t>(sizeof(float)));
     Outcome outcome;
     outcome.json = {{"backend", comm_.backend()}, {"collectives", std::move(results_)}};

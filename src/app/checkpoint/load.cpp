@@ -21,6 +21,15 @@ safetensors::File open_listed(const std::filesystem::path& checkpoint, const Man
   return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
 }
 
+/// Those that rank `rank` of `ranks` needs.
+Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& manifest, int rank,
+                   int ranks) {
+  Shards shards;
+  for (const int shard : needed_shards(rank, ranks, manifest.ranks))
+    shards.emplace(shard, open_listed(checkpoint, manifest, shard_file(shard)));
+  return shards;
+}
+
 void check_kind(const TrainState& s, const RunResult& saved) {
   const auto check = [](const char* what, const std::string& before, const std::string& now) {
     DKFAC_CHECK(before == now, "[checkpoint] it is of the ", what, " '", before,
@@ -44,19 +53,29 @@ void restore_result(TrainState& s, RunResult saved) {
   for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
 }
 
+/// Only a scale that followed the steps, and shall go on to, is worth more than the configuration.
+bool keeps_loss_scale(const TrainState& s, const RunResult& saved) {
+  try {
+    const Config before = parse_config(saved.configuration, {}, "the checkpoint");
+    return before.train.loss_scale == LossScaling::dynamic &&
+           s.config.train.loss_scale == LossScaling::dynamic;
+  } catch (const InvalidArgument&) {
+    return false;  // Of another version.
+  }
+}
+
 void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   const int rank = s.comm->rank(), ranks = s.comm->size();
   const Manifest manifest = read_manifest(checkpoint);
-  const RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)),
-                                        (checkpoint / kRecordFile).string());
+  const RunRecord record = read_record(checkpoint, manifest);
   check_kind(s, record.result);
   load_model(*s.model, open_listed(checkpoint, manifest, kModelFile));
-  Shards shards;
-  for (const int shard : needed_shards(rank, ranks, record.ranks))
-    shards.emplace(shard, open_listed(checkpoint, manifest, shard_file(shard)));
+  const Shards shards = open_shards(checkpoint, manifest, rank, ranks);
   StateReader reader(shards, rank, ranks, record.ranks);
   visit_state(s, reader);
   reader.finish();
+  if (!keeps_loss_scale(s, record.result))
+    s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
   restore_result(s, record.result);
 }
 
@@ -81,6 +100,22 @@ void load_model(nn::Model& model, const safetensors::File& file) {
   throw DataError(
       fmt::format("[checkpoint] '{}' does not fit the model {}: {}; use a checkpoint of that model",
                   file.source(), model.name(), first_of(problems)));
+}
+
+std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& config,
+                                  const std::filesystem::path& checkpoint) {
+  const TrainConfig& train = config.train;
+  if (train.ema_decay <= 0) return nullptr;
+  auto ema = std::make_unique<nn::Ema>(
+      ctx, model, nn::EmaOptions{.decay = train.ema_decay, .interval = train.ema_interval});
+  const Manifest manifest = read_manifest(checkpoint);
+  (void)read_record(checkpoint, manifest);  // So there are as many ranks as the manifest says.
+  constexpr int kOnlooker = 0;              // Of no ranks: it takes means over all that wrote.
+  const Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
+  StateReader reader(shards, 0, kOnlooker, manifest.ranks);
+  visit_ema(reader, *ema);
+  reader.finish();
+  return ema;
 }
 
 void load_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {

@@ -17,19 +17,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-RunRecord read_record(const fs::path& checkpoint, const Manifest& manifest) {
-  return parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)),
-                      (checkpoint / kRecordFile).string());
-}
-
 bool starts_with_any(const std::string& path, std::initializer_list<std::string_view> prefixes) {
   return std::ranges::any_of(prefixes, [&](std::string_view p) { return path.starts_with(p); });
 }
 
 /// Where a run looks, how long it runs, what it writes: nothing that its steps depend on.
-bool is_free(const std::string& path) {
-  return path != "run.seed" && path != "run.precision" &&
+bool is_free(const std::string& path, const Config& now) {
+  // A decay without an end of its own goes down to the last epoch.
+  const bool decays = now.lr.schedule == LrSchedule::polynomial && now.lr.end == 0;
+  return path != "run.seed" && path != "run.precision" && !(path == "run.epochs" && decays) &&
          starts_with_any(path, {"run.", "checkpoint.", "data.path"});
+}
+
+/// Averages are state: what a run has not kept it cannot go on with, nor the other way around.
+void check_averages(const Config& before, const Config& now) {
+  DKFAC_CHECK((before.train.ema_decay > 0) == (now.train.ema_decay > 0),
+              "[resume] train.ema_decay was ", before.train.ema_decay, " and is ",
+              now.train.ema_decay, ", which turns averaged weights ",
+              now.train.ema_decay > 0 ? "on" : "off",
+              "; go on with the configuration of the run, or start a new one");
 }
 
 bool is_fixed(const std::string& path, bool inside_epoch) {
@@ -65,11 +71,12 @@ std::vector<std::string> compare_configurations(const Config& now, const RunReco
     return {
         fmt::format("the configuration of the checkpoint cannot be compared: {}", error.what())};
   }
+  check_averages(before, now);
   std::vector<std::string> warnings;
   for (const Key& key : config_keys()) {
     if (!applies(key, now) && !applies(key, before)) continue;
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(now));
-    if (was == is || is_free(key.path)) continue;
+    if (was == is || is_free(key.path, now)) continue;
     const std::string difference = fmt::format("{} was {} and is {}", key.path, was, is);
     DKFAC_CHECK(!is_fixed(key.path, record.batch > 0), "[resume] ", difference,
                 "; go on with the configuration of the run",

@@ -76,6 +76,19 @@ std::string to_text(const RunRecord& record) {
   return json.dump(2) + "\n";
 }
 
+namespace {
+
+void check_counts(const RunRecord& record, const std::string& source) {
+  if (record.ranks >= 1 && record.epoch >= 1 && record.batch >= 0 && record.result.steps >= 0)
+    return;
+  throw DataError(
+      fmt::format("[checkpoint] '{}' tells of {} ranks, epoch {}, {} of its batches and {} steps, "
+                  "which no run has; use another checkpoint of the run",
+                  source, record.ranks, record.epoch, record.batch, record.result.steps));
+}
+
+}  // namespace
+
 RunRecord parse_record(std::string_view text, const std::string& source) {
   try {
     const auto json = ordered_json::parse(text);
@@ -84,12 +97,24 @@ RunRecord parse_record(std::string_view text, const std::string& source) {
     record.epoch = json.at("epoch").get<std::int64_t>();
     record.batch = json.at("batch").get<std::int64_t>();
     record.result = run_result(json.at("result"));
+    check_counts(record, source);
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(
         fmt::format("[checkpoint] '{}' cannot be read ({}); use another checkpoint of the run",
                     source, error.what()));
   }
+}
+
+RunRecord read_record(const std::filesystem::path& checkpoint, const Manifest& manifest) {
+  const std::string source = (checkpoint / kRecordFile).string();
+  RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)), source);
+  if (record.ranks != manifest.ranks)
+    throw DataError(
+        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest of {}; use another "
+                    "checkpoint of the run",
+                    source, record.ranks, manifest.ranks));
+  return record;
 }
 
 }  // namespace dkfac::app

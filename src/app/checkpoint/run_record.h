@@ -6,6 +6,8 @@
 
 #include "dkfac/app/result.h"
 
+#include "app/checkpoint/manifest.h"
+
 namespace dkfac::app {
 
 inline constexpr const char* kModelFile = "model.safetensors";
@@ -21,7 +23,10 @@ struct RunRecord {
 };
 
 [[nodiscard]] std::string to_text(const RunRecord& record);
-/// Throws DataError.
+/// Throws DataError, also for counts that no run could have.
 [[nodiscard]] RunRecord parse_record(std::string_view text, const std::string& source);
+/// That of a checkpoint, which must agree with its manifest about the ranks.
+[[nodiscard]] RunRecord read_record(const std::filesystem::path& checkpoint,
+                                    const Manifest& manifest);
 
 }  // namespace dkfac::app

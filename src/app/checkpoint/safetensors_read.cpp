@@ -51,7 +51,10 @@ std::int64_t whole(const json& value, const std::string& source, const std::stri
   const bool good = value.is_number_unsigned() &&
                     value.get<std::uint64_t>() <=
                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (!good) refuse(source, "'", name, "' has ", value.dump(), " where a whole number must stand");
+  // Only a number is short for sure, and not nested deeper than the stack.
+  if (!good)
+    refuse(source, "'", name, "' has ", value.is_number() ? value.dump() : value.type_name(),
+           " where a whole number must stand");
   return value.get<std::int64_t>();
 }
 

@@ -39,7 +39,9 @@ using Shards = std::map<int, safetensors::File>;
 [[nodiscard]] std::vector<int> needed_shards(int rank, int ranks, int written);
 
 /// Puts values back where StateWriter found them, or where they belong when the number of ranks is
-/// another one (see kfac::Held). Notes what does not fit and goes on; finish() reports it.
+/// another one (see kfac::Held). One of 0 ranks takes no rank's place: it gets means over all that
+/// wrote, and may leave out what it does not ask for. Notes what does not fit and goes on; finish()
+/// reports it.
 class StateReader final : public kfac::StateVisitor {
  public:
   StateReader(const Shards& shards, int rank, int ranks, int written);

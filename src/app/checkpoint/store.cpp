@@ -107,6 +107,10 @@ Found find_good_checkpoint(const fs::path& root) {
                               found.damaged.size(), root.string(), found.damaged.front()));
 }
 
+void point_to(const fs::path& checkpoint) {
+  write_file(checkpoint.parent_path() / kLatestFile, checkpoint.filename().string() + "\n");
+}
+
 void clean_leftovers(const fs::path& root) {
   for (const std::string& name : names_in(root)) {
     const bool unfinished = name.ends_with(kUnfinished) &&
@@ -150,7 +154,7 @@ fs::path commit_checkpoint(const fs::path& root, const Manifest& manifest, std::
   const std::string name = checkpoint_name(manifest.step);
   put_in_place(folder, root / name);
   sync_folder(root);
-  write_file(root / kLatestFile, name + "\n");
+  point_to(root / name);
   drop_checkpoint(root, manifest.step);  // One of the same step that was replaced.
   keep_newest(root, manifest.step, keep);
   return root / name;

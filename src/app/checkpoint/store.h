@@ -28,6 +28,8 @@ struct Found {
 /// DataError when all are damaged.
 [[nodiscard]] Found find_good_checkpoint(const std::filesystem::path& root);
 
+/// From now on `checkpoint` is the latest in its folder.
+void point_to(const std::filesystem::path& checkpoint);
 /// Removes what dead runs left of unfinished checkpoints.
 void clean_leftovers(const std::filesystem::path& root);
 /// Removes all checkpoints.

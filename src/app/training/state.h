@@ -94,6 +94,8 @@ void finish_epoch(TrainState& state);
 
 /// Goes over everything but parameters and result that decides how the run goes on.
 void visit_state(TrainState& state, kfac::StateVisitor& visitor);
+/// The averages' part of it.
+void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema);
 
 /// Seconds of this run, earlier parts included.
 [[nodiscard]] inline double total_seconds(const TrainState& state) {

@@ -32,6 +32,8 @@ void visit_buffers(kfac::StateVisitor& visitor, const std::string& name, TensorV
   if (buffers.numel() > 0) visitor.tensor(name, Held::mean, buffers);
 }
 
+}  // namespace
+
 void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
   std::int64_t updates = ema.updates();
   visitor.integer("ema.updates", Held::same, updates);
@@ -39,8 +41,6 @@ void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
   visitor.tensor("ema.parameters", Held::same, ema.parameters());
   visit_buffers(visitor, "ema.buffers", ema.buffers());
 }
-
-}  // namespace
 
 void visit_state(TrainState& s, kfac::StateVisitor& visitor) {
   visit_counters(visitor, s.counters);

@@ -75,6 +75,25 @@ class Checkpoints(CheckpointFolder):
         self.good(self.dkfac("train", "--resume", old, "--quiet"))
         self.assertEqual(self.metrics("a"), metrics)
 
+    def test_an_older_checkpoint_becomes_the_latest(self):
+        self.good(self.train("a", "--quiet", "--set", "checkpoint.keep=9", "--set",
+                             "checkpoint.every_steps=3"))
+        old = self.dir / "a" / "checkpoints" / "step-000006"
+        never = ["--set", "checkpoint.every_epochs=0", "--set", "checkpoint.every_steps=0"]
+        self.assertNotEqual(self.newest("a"), old)
+        self.good(self.dkfac("train", "--resume", old, "--quiet", "--out", "b", *never))
+        self.assertNotEqual(self.newest("a"), old)
+        self.good(self.dkfac("train", "--resume", old, "--quiet", *never))
+        self.assertEqual(self.newest("a"), old)
+
+    def test_more_epochs_change_a_decay_without_an_end(self):
+        decay = ["--quiet", "--set", "lr.schedule=polynomial"]
+        for end, warned in ((0, True), (4, False)):
+            out = f"end-{end}"
+            self.good(self.train(out, *decay, "--set", f"lr.end={end}"))
+            done = self.good(self.resume(out, "--quiet", "--set", "run.epochs=3"))
+            self.assertEqual("run.epochs was 2 and is 3" in done.stderr, warned, done.stderr)
+
     def test_resuming_with_other_settings(self):
         self.good(self.train("a", "--quiet", "--set", "checkpoint.every_steps=5"))
         self.expect_error(self.resume("a", "--set", "model.name=mlp"), 64, "model.name")
@@ -82,10 +101,11 @@ class Checkpoints(CheckpointFolder):
         self.expect_error(self.resume("a", "--force"), 64, "--force")
         self.expect_error(self.dkfac("train", "--resume"), 64, "--out")
         self.expect_error(self.resume("none"), 66)
+        self.expect_error(self.resume("a", "--set", "train.ema_decay=0.9"), 64, "train.ema_decay")
         middle = self.dir / "a" / "checkpoints" / "step-000013"
-        if middle.exists():
-            self.expect_error(self.dkfac("train", "--resume", middle, "--set",
-                                         "train.global_batch=16"), 64, "train.global_batch")
+        self.assertTrue(middle.exists())
+        self.expect_error(self.dkfac("train", "--resume", middle, "--set", "train.global_batch=16"),
+                          64, "train.global_batch")
         done = self.good(self.resume("a", "--set", "lr.lr=0.01", "--set", "run.epochs=3"))
         self.assertIn("lr.lr was 0.02 and is 0.01", done.stderr)
         new = self.good(self.dkfac("train", "--resume", self.newest("a"), "--out", "b", "--set",
@@ -151,6 +171,23 @@ class Checkpoints(CheckpointFolder):
         text = self.good(self.dkfac("ckpt", "inspect", "torch.safetensors")).stdout
         self.assertIn(f"[{out},{ins},{height},{width}]", text)
         self.expect_error(self.dkfac("ckpt", "export", "a", "torch.safetensors"), 64, "already")
+
+    def test_export_takes_the_averages_of_a_run_that_keeps_them(self):
+        self.good(self.train("a", "--quiet", "--set", "train.ema_decay=0.9"))
+        for name, more in (("averaged", []), ("raw", ["--raw"])):
+            done = self.good(self.dkfac("ckpt", "export", "a", name, "--layout", "native", *more))
+            self.assertEqual("averaged weights" in done.stdout, name == "averaged")
+        saved, model = read_tensors(self.newest("a") / "model.safetensors")
+        raw, plain = read_tensors(self.dir / "raw")
+        averaged, mean = read_tensors(self.dir / "averaged")
+        for header in (saved, raw, averaged):
+            del header["__metadata__"]
+        self.assertEqual(raw, saved)
+        self.assertEqual(averaged, saved)
+        self.assertEqual(plain, model)
+        for name, entry in saved.items():
+            begin, end = entry["data_offsets"]
+            self.assertNotEqual(mean[begin:end], model[begin:end], name)
 
     def test_torch_computes_the_same(self):
         torch = ["/usr/bin/python3", "-c", "import torch, numpy"]

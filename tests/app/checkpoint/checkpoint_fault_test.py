@@ -66,6 +66,29 @@ class Faults(CheckpointFolder):
             seal(checkpoint)
         self.good(self.resume("a", "--set", "run.epochs=2"))  # The seal itself is right.
 
+    def test_counts_that_no_run_has(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        checkpoint = self.newest("a")
+        path = checkpoint / "state.json"
+        good = path.read_text()
+        for key, value in (("ranks", 0), ("ranks", 2), ("epoch", 0), ("batch", -1), ("steps", -1)):
+            with self.subTest(key=key, value=value):
+                state = json.loads(good)
+                (state["result"] if key == "steps" else state)[key] = value
+                path.write_text(json.dumps(state))
+                seal(checkpoint)
+                for command in (["train", "--resume"], ["eval"]):
+                    self.expect_error(self.dkfac(*command, self.dir / "a"), 65, "state.json")
+
+    def test_eval_looks_at_the_type_of_the_averages(self):
+        self.good(self.train("a", "--quiet", "--set", "train.ema_decay=0.9"))
+        checkpoint = self.newest("a")
+        header, data = read_tensors(checkpoint / "rank-0.safetensors")
+        header["ema.updates"].update(dtype="U8", shape=[8])
+        write_tensors(checkpoint / "rank-0.safetensors", header, data)
+        seal(checkpoint)
+        self.expect_error(self.dkfac("eval", checkpoint), 65, "ema.updates", "I64")
+
     def test_two_runs_in_one_folder(self):
         with self.running(self.config, "--out", "a", "--set", "run.epochs=100000") as process:
             for args in (["--force"], ["--resume"]):
@@ -132,7 +155,7 @@ class Killed(Folder):
                 "--set", "data.synthetic_size=6", "--set", "run.log_interval=0"]
         command = [DKFAC, "train", self.config, "--out", "a", *keys]
         rounds = int(os.environ.get("DKFAC_KILLS", "100"))
-        saved, end = 0, time.monotonic() + 60
+        saved = 0
         for k in range(rounds):
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, cwd=self.dir) as process:
@@ -147,9 +170,6 @@ class Killed(Folder):
             before, saved = saved, self.latest(root)
             self.assertGreater(saved, before)
             command = [DKFAC, "train", "--resume", "--out", "a", *keys]
-            if time.monotonic() > end:
-                break
-        self.assertGreaterEqual(k, 20, "too slow a machine to prove anything")
         done = self.dkfac("ckpt", "inspect", "a", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout)["step"], saved)

@@ -143,6 +143,21 @@ TEST(Safetensors, SaysWhatIsWrongWithADamagedFile) {
   expect("{} {}", 0, "not JSON");
 }
 
+// Deep enough to overflow the stack of whoever goes down into it.
+TEST(Safetensors, RefusesDeepNesting) {
+  constexpr int kDepth = 1'000'000;
+  const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+  const auto in_entry = [&](const std::string& shape, const std::string& end) {
+    return refusal(bytes_of(
+        R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":[0,)" + end + "]}}", 8));
+  };
+  const std::string words = "has array where a whole number must stand";
+  EXPECT_NE(in_entry(deep, "8").find(words), std::string::npos);
+  EXPECT_NE(in_entry("[2]", deep).find(words), std::string::npos);
+  EXPECT_NE(refusal(bytes_of(R"({"__metadata__":{"a":)" + deep + "}}", 0)).find("no text"),
+            std::string::npos);
+}
+
 TEST(Safetensors, ChecksTheLengthOfTheHeaderFirst) {
   EXPECT_NE(refusal(std::vector<std::byte>(7)).find("too few"), std::string::npos);
   EXPECT_NE(refusal(bytes_of("{}", 0, 1)).find("header of 3"), std::string::npos);
