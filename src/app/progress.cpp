@@ -29,8 +29,9 @@ std::string duration_text(double seconds) {
 }
 
 std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
-                          std::size_t width) {
-  const double per_step = elapsed / static_cast<double>(std::max<std::int64_t>(1, record.step));
+                          std::int64_t before, std::size_t width) {
+  const double per_step =
+      elapsed / static_cast<double>(std::max<std::int64_t>(1, record.step - before));
   const double left = per_step * static_cast<double>(record.total_steps - record.step);
   std::string line = fmt::format(
       "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {:.0f} img/s  ETA {}  lr {:.3g}",
@@ -87,9 +88,11 @@ Progress::Progress(const Terminal& terminal, std::string label, std::int64_t epo
       colour_(wants_colour(terminal)) {}
 
 void Progress::step(const StepRecord& record) {
+  if (before_ < 0) before_ = record.step - 1;
   if (!terminal_.interactive || (shown_ && since_shown_.seconds() < kRedrawSeconds)) return;
   // The last column stays free: writing into it would wrap on some terminals.
-  const std::string line = progress_line(label_, record, total_.seconds(), terminal_width() - 1);
+  const std::string line =
+      progress_line(label_, record, total_.seconds(), before_, terminal_width() - 1);
   terminal_.out << "\r\033[K" << (colour_ ? "\033[36m" : "") << line << (colour_ ? "\033[0m" : "")
                 << std::flush;
   shown_ = true;

@@ -42,7 +42,7 @@ class RunFolder {
  public:
   /// lock: of claim_run(), else taken here. resumed: what the run goes on from; with
   /// IfExists::go_on, metrics and checkpoints of before stay. A folder that is overwritten loses
-  /// its checkpoints.
+  /// its checkpoints and results.
   RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
             const std::string& command_line, const RunRecord* resumed = nullptr,
             std::unique_ptr<RunLock> lock = nullptr);

@@ -1,5 +1,6 @@
 // Error lines, agreement over ranks, progress text, run folders.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -99,12 +100,14 @@ StepRecord some_step() {
 }
 
 TEST(ProgressLine, ShowsPositionRateAndTimeLeft) {
-  EXPECT_EQ(progress_line("kfac", some_step(), 10.0, 200),
+  EXPECT_EQ(progress_line("kfac", some_step(), 10.0, 0, 200),
             "kfac  epoch 2/10  step 20/100  loss 0.500  acc 75.0%  1234 img/s  ETA 0:40  lr 0.1");
+  // Ten seconds for half of the steps, as after a resume.
+  EXPECT_NE(progress_line("kfac", some_step(), 10.0, 10, 200).find("ETA 1:20"), std::string::npos);
 }
 
 TEST(ProgressLine, IsCutToTheWidth) {
-  EXPECT_EQ(progress_line("kfac", some_step(), 10.0, 12), "kfac  epoch ");
+  EXPECT_EQ(progress_line("kfac", some_step(), 10.0, 0, 12), "kfac  epoch ");
 }
 
 TEST(Duration, HasMinutesAndHours) {
@@ -210,7 +213,12 @@ TEST_F(Folder, IsNotOverwrittenWithoutForce) {
   };
   make(IfExists::refuse);
   EXPECT_THROW(make(IfExists::refuse), InvalidArgument);
+  const std::array results = {"result.json", "report.html", "curves.svg"};
+  for (const char* file : results) std::ofstream(root_ / "run" / file) << "of the run before";
+  EXPECT_NO_THROW(make(IfExists::go_on));
+  for (const char* file : results) EXPECT_TRUE(std::filesystem::exists(root_ / "run" / file));
   EXPECT_NO_THROW(make(IfExists::overwrite));
+  for (const char* file : results) EXPECT_FALSE(std::filesystem::exists(root_ / "run" / file));
 }
 
 TEST_F(Folder, OfSomebodyElseIsNeverTaken) {
