@@ -68,7 +68,7 @@ TEST(Ema, HasItsClosedForm) {
     set(*model, static_cast<std::uint64_t>(step));
     ema.after_step(step);
     if (step % kInterval != 0) continue;
-    const int j = step / kInterval;
+    const int j = static_cast<int>(step / kInterval);
     const double weight = (j == 1 ? 1 : 1 - r) * std::pow(r, kUpdates - j);
     const auto w = all_values(model->parameters(), model->buffers());
     for (std::size_t i = 0; i < w.size(); ++i) expected[i] += weight * w[i];
