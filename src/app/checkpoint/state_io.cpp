@@ -81,7 +81,7 @@ std::vector<StateReader::Source> StateReader::sources(const std::string& name, H
   std::vector<Source> found;
   for (const int shard : where)
     if (const auto* entry = look(shard, name)) found.push_back({&shards_.at(shard), entry});
-  if (held == Held::owner && found.size() > 1) found.resize(1);
+  if (held == Held::owner && found.size() > 1) found.erase(found.begin() + 1, found.end());
   if (found.empty()) problems_.push_back(fmt::format("'{}' is missing", name));
   return found;
 }
