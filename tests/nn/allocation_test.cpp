@@ -7,9 +7,9 @@
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 
-#include "nn/heap_count.h"
 #include "nn/nn_support.h"
 #include "nn/residual_net.h"
+#include "support/heap_count.h"
 
 namespace dkfac::nn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "dkfac/nn/loader.h"
 
-#include "nn/heap_count.h"
+#include "support/heap_count.h"
 
 namespace dkfac::nn {
 namespace {

@@ -8,6 +8,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/nn/loss.h"
 
+#include "nn/model_gradients.h"
 #include "nn/nn_support.h"
 
 namespace dkfac::nn {
@@ -90,32 +91,7 @@ TEST(Model, ItsGradientsMatchDifferencesOfTheLoss) {
   // Six values per group even where BatchNorm sees [n,c]: two would always become -1 and 1.
   const Tensor x = random_tensor(ctx, Shape{12, 12, 16, 2}, DType::f64, 1);
   const std::vector<std::int32_t> labels{0, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0};
-  Tensor grad = Tensor::empty(ctx, Shape{12, 4}, DType::f64);
-  const auto loss = [&](TensorView g) {
-    return softmax_cross_entropy(ctx, model->forward(ctx, x, Mode::train), labels, 0.1, 1, g).loss;
-  };
-  const double here = loss(grad);
-  model->backward(ctx, grad);
-  const auto analytic = values(ctx, model->gradients());
-  double* weights = model->parameters().data<double>();
-  const double step = 1e-6;
-  Random random(3);
-  std::vector<double> numeric, expected;
-  for (int k = 0; k < 80; ++k) {
-    const auto i = random.below(analytic.size());
-    const double before = weights[i];
-    weights[i] = before + step;
-    const double above = loss({}) - here;
-    weights[i] = before - step;
-    const double below = here - loss({});
-    weights[i] = before;
-    // Where ReLU or a maximum has a kink within the step, the slopes to both sides differ.
-    if (std::abs(above - below) > 1e-3 * step) continue;
-    numeric.push_back((above + below) / (2 * step));
-    expected.push_back(analytic[i]);
-  }
-  EXPECT_GT(numeric.size(), 70U);
-  EXPECT_TRUE(near(numeric, expected, 1e-6));
+  expect_gradients_match(ctx, *model, x, labels, 80, 70U);
 }
 
 TEST(Model, ReferenceAndFastBackendsAgreeInSinglePrecision) {

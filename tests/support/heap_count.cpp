@@ -1,4 +1,4 @@
-#include "nn/heap_count.h"
+#include "support/heap_count.h"
 
 #include <cstdlib>
 #include <new>
