@@ -26,6 +26,8 @@ struct Context::Impl {
 
   /// Contexts of the parts of an operation that runs on several threads (cpu/workers.h).
   std::vector<std::unique_ptr<Context>> workers;
+  /// Primitives that oneDNN made for the shapes of earlier calls (cpu/self_correlation.h).
+  std::shared_ptr<void> self_correlations;
 };
 
 }  // namespace dkfac

@@ -5,6 +5,7 @@
 
 #include "core/backend_linalg.h"
 #include "core/checks.h"
+#include "core/cpu/patch_method.h"
 
 /// Checks once, answers the empty cases, and calls the backend of the context.
 namespace dkfac::ops {
@@ -20,7 +21,7 @@ void check_extents(std::string_view op, const PatchSpec& s) {
     const char* name;
     std::int64_t value, least;
   };
-  const std::array<Field, 14> fields = {{{"n", s.n, 0},
+  const std::array<Field, 16> fields = {{{"n", s.n, 0},
                                          {"h", s.h, 0},
                                          {"w", s.w, 0},
                                          {"c", s.c, 0},
@@ -33,11 +34,15 @@ void check_extents(std::string_view op, const PatchSpec& s) {
                                          {"extra_h", s.extra_h, 0},
                                          {"extra_w", s.extra_w, 0},
                                          {"dilation_h", s.dilation_h, 1},
-                                         {"dilation_w", s.dilation_w, 1}}};
+                                         {"dilation_w", s.dilation_w, 1},
+                                         {"x_c", s.x_c, 0},
+                                         {"first_c", s.first_c, 0}}};
   for (const Field& field : fields) {
     DKFAC_CHECK(field.value >= field.least, "[", op, "] ", field.name, " is ", field.value,
                 "; it must be at least ", field.least);
   }
+  DKFAC_CHECK(s.first_c + s.c <= s.x_channels(), "[", op, "] channels ", s.first_c, " to ",
+              s.first_c + s.c, " are asked for; x has ", s.x_channels());
   DKFAC_CHECK(s.padded_h() >= s.span_h() && s.padded_w() >= s.span_w(), "[", op,
               "] the kernel spans ", s.span_h(), "x", s.span_w(), " and does not fit the image ",
               s.h, "x", s.w, ", padded ", s.padded_h(), "x", s.padded_w());
@@ -49,7 +54,8 @@ void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, Co
   check_device(op, ctx, x, "x");
   check_computing(op, x, "x");
   check_shape(op, x, "x",
-              s.layout == Layout::nhwc ? Shape{s.n, s.h, s.w, s.c} : Shape{s.n, s.c, s.h, s.w});
+              s.layout == Layout::nhwc ? Shape{s.n, s.h, s.w, s.x_channels()}
+                                       : Shape{s.n, s.x_channels(), s.h, s.w});
   detail::check_contiguous(op, x, "x");
 }
 
@@ -64,6 +70,12 @@ void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std:
               " with a bias");
 }
 
+/// c[group] of c[groups,d,d].
+TensorView matrix_of_group(TensorView c, std::int64_t group) {
+  const TensorView one = c.slice(0, group, 1);
+  return {one.raw(), c.dtype(), {c.dim(1), c.dim(2)}, {c.stride(1), c.stride(2)}, c.device()};
+}
+
 }  // namespace
 
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches) {
@@ -76,14 +88,46 @@ void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView p
   ctx.device().is_cuda() ? cuda::im2col(ctx, spec, x, patches) : cpu::im2col(ctx, spec, x, patches);
 }
 
+bool patch_method_applies(const Context& ctx, const PatchSpec& spec, DType dtype,
+                          PatchMethod method) {
+  if (ctx.device().is_cuda()) return method == PatchMethod::automatic;
+  return cpu::applies(spec, dtype, method);
+}
+
 void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
-                TensorView c) {
+                TensorView c, PatchMethod method) {
   check_image("patch_gram", ctx, spec, x);
-  check_gram("patch_gram", ctx, x, spec.width(), c);
-  if (c.dim(0) == 0) return;
-  if (ctx.device().is_cuda()) return cuda::patch_gram(ctx, spec, alpha, x, beta, c);
-  if (spec.rows() == 0 || alpha == 0) return cpu::scale_lower(ctx, beta, c);
-  cpu::patch_gram(ctx, spec, alpha, x, beta, c);
+  const std::int64_t groups = c.ndim() == 3 ? c.dim(0) : 1;
+  DKFAC_CHECK(groups > 0 && spec.c % groups == 0, "[patch_gram] c is ", c.shape(), " for ", spec.c,
+              " channels; the number of groups must divide them");
+  const auto matrix = [&](std::int64_t group) {
+    return c.ndim() == 3 ? matrix_of_group(c, group) : c;
+  };
+  check_gram("patch_gram", ctx, x, spec.width() / groups, matrix(0));
+  DKFAC_CHECK(method == PatchMethod::automatic ||
+                  (c.ndim() == 2 && patch_method_applies(ctx, spec, x.dtype(), method)),
+              "[patch_gram] method ", static_cast<int>(method), " does not apply to ", x.dtype(),
+              " images ", x.shape(), " under a ", spec.kernel_h, "x", spec.kernel_w,
+              " kernel; ask patch_method_applies() first");
+  if (c.numel() == 0) return;
+  if (ctx.device().is_cuda()) return cuda::patch_gram(ctx, spec, alpha, x, beta, c, method);
+  if (spec.rows() == 0 || alpha == 0) {
+    for (std::int64_t i = 0; i < groups; ++i) cpu::scale_lower(ctx, beta, matrix(i));
+    return;
+  }
+  cpu::patch_gram(ctx, spec, alpha, x, beta, c, method);
+}
+
+void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
+               TensorView sums) {
+  check_image("patch_sum", ctx, spec, x);
+  check_device("patch_sum", ctx, sums, "sums");
+  check_dtype("patch_sum", sums, "sums", x.dtype());
+  detail::check_matrix("patch_sum", sums, "sums");
+  check_shape("patch_sum", sums, "sums", Shape{spec.n, spec.width()});
+  if (sums.numel() == 0) return;
+  ctx.device().is_cuda() ? cuda::patch_sum(ctx, spec, scale, x, sums)
+                         : cpu::patch_sum(ctx, spec, scale, x, sums);
 }
 
 void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {

@@ -8,6 +8,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/allocation.h"
+#include "core/cpu/large_pages.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac {
@@ -29,14 +30,26 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+/// Null when there is none left.
+std::byte* allocate_host(std::size_t bytes) {
+  if (bytes < cpu::kLargeTensor)
+    return static_cast<std::byte*>(std::aligned_alloc(detail::kAlignment, bytes));
+  const std::size_t pages = (bytes + cpu::kLargePage - 1) / cpu::kLargePage;
+  void* data = std::aligned_alloc(cpu::kLargePage, pages * cpu::kLargePage);
+  if (data != nullptr) cpu::prefer_large_pages(data, bytes);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
 Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
   const Device device = ctx.device();
   // A tensor of no elements has storage too, so that it is told from "no tensor".
   const std::size_t bytes =
       std::max(detail::align_up(detail::checked_bytes("tensor", shape, dtype)), detail::kAlignment);
-  std::byte* data = device.is_cuda()
-                        ? cuda::allocate(device, bytes)
-                        : static_cast<std::byte*>(std::aligned_alloc(detail::kAlignment, bytes));
+  std::byte* data = device.is_cuda() ? cuda::allocate(device, bytes) : allocate_host(bytes);
   if (data == nullptr) {
     throw Error(detail::concat("[tensor] out of memory for ", bytes, " bytes of ", shape, " ",
                                dtype, "; use a smaller batch or model"));

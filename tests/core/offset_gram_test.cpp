@@ -1,13 +1,17 @@
 #include "core/cpu/offset_gram.h"
 
+#include <array>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 
+#include "core/cpu/patch_method.h"
+#include "core/cpu/self_correlation.h"
 #include "support/each_backend.h"
 #include "support/near.h"
 #include "support/padded.h"
@@ -17,6 +21,7 @@ namespace dkfac {
 namespace {
 
 using ops::Layout;
+using ops::PatchMethod;
 using ops::PatchSpec;
 using testing::Dense;
 using testing::Padded;
@@ -97,13 +102,12 @@ TEST_P(OffsetGram, StaysWithinRoundingThroughThePublicOperation) {
   Random random(4);
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     const PatchSpec s = three_by_three(6, 16, 16, 8, layout);
-    ASSERT_TRUE(cpu::prefers_offsets(s));
     const auto values = testing::random_dense(1, s.n * s.h * s.w * s.c, random, 0, 1).data;
     const Tensor x = image(s, values);
     const Dense p = testing::with_ones(testing::naive_im2col(s, testing::values(ctx, x)));
     const double alpha = 1.0 / static_cast<double>(s.rows());
     Padded c(dtype(), p.cols, p.cols);
-    ops::patch_gram(ctx, s, alpha, x, 0, c.view());
+    ops::patch_gram(ctx, s, alpha, x, 0, c.view(), PatchMethod::offsets);
     const Dense expected = testing::lower(testing::naive_gemm(alpha, testing::transpose(p), p));
     // c = 1 with n = rows() terms; in f64 below 1e-12 as promised.
     const double tolerance =
@@ -115,18 +119,102 @@ TEST_P(OffsetGram, StaysWithinRoundingThroughThePublicOperation) {
   }
 }
 
-TEST(OffsetGramChoice, TakesThreeByThreeKernelsWithoutStrideOnly) {
+TEST_P(OffsetGram, ByOnednnStaysWithinRounding) {
+  Random random(5);
+  for (const auto& [n, h, w, c] :
+       {std::array{3, 7, 5, 4}, {5, 2, 2, 33}, {70, 11, 12, 16}, {2, 1, 3, 8}, {1, 16, 16, 32}}) {
+    const PatchSpec s = three_by_three(n, h, w, c, Layout::nhwc);
+    if (!ops::patch_method_applies(ctx, s, dtype(), PatchMethod::correlation)) {
+      EXPECT_TRUE(dtype() == DType::f64 || !cpu::has_self_correlation());
+      Padded refused(dtype(), s.width(), s.width());
+      const Tensor x = Tensor::zeros(ctx, {n, h, w, c}, dtype());
+      EXPECT_THROW(ops::patch_gram(ctx, s, 1, x, 0, refused.view(), PatchMethod::correlation),
+                   InvalidArgument);
+      continue;
+    }
+    const auto values = testing::random_dense(1, s.n * s.h * s.w * s.c, random, 0, 1).data;
+    const Tensor x = image(s, values);
+    const Dense p = testing::with_ones(testing::naive_im2col(s, testing::values(ctx, x)));
+    const double alpha = 1.0 / static_cast<double>(s.rows());
+    const Dense c0 = testing::random_dense(p.cols, p.cols, random);
+    Padded found = Padded::lower(dtype(), c0);
+    ops::patch_gram(ctx, s, alpha, x, 0.5, found.view(), PatchMethod::correlation);
+    const Dense expected =
+        testing::lower(testing::naive_gemm(alpha, testing::transpose(p), p, 0.5, c0));
+    // c = 8 with n = 70 terms, about the root of the longest sum of one sub-batch.
+    EXPECT_TRUE(
+        testing::near(testing::lower(found.values()).data, expected.data, 8 * 70 * epsilon()))
+        << h << "x" << w << "x" << c;
+    EXPECT_TRUE(found.upper_untouched());
+  }
+}
+
+TEST_P(OffsetGram, AllMethodsAgree) {
+  Random random(6);
+  const PatchSpec s = three_by_three(9, 8, 8, 64, Layout::nhwc);
+  const Tensor x = image(s, testing::random_dense(1, s.n * 64 * 64, random, 0, 1).data);
+  const double alpha = 1.0 / static_cast<double>(s.rows());
+  std::vector<std::vector<double>> found;
+  for (const PatchMethod method : {PatchMethod::panels, PatchMethod::offsets,
+                                   PatchMethod::correlation, PatchMethod::automatic}) {
+    if (!ops::patch_method_applies(ctx, s, dtype(), method)) continue;
+    Padded c(dtype(), s.width(), s.width());
+    ops::patch_gram(ctx, s, alpha, x, 0, c.view(), method);
+    found.push_back(testing::lower(c.values()).data);
+    // c = 1 with n = rows() terms.
+    EXPECT_TRUE(
+        testing::near(found.back(), found.front(), static_cast<double>(s.rows()) * epsilon()))
+        << static_cast<int>(method);
+  }
+  EXPECT_GE(found.size(), 3U);
+}
+
+TEST_P(OffsetGram, EveryMethodStopsGrowingItsScratch) {
+  const PatchSpec s = three_by_three(4, 8, 8, 16, Layout::nhwc);
+  const Tensor x = Tensor::zeros(ctx, {4, 8, 8, 16}, dtype());
+  Tensor c = Tensor::zeros(ctx, {s.width(), s.width()}, dtype());
+  for (const PatchMethod method :
+       {PatchMethod::panels, PatchMethod::offsets, PatchMethod::correlation}) {
+    if (!ops::patch_method_applies(ctx, s, dtype(), method)) continue;
+    for (int i = 0; i < 2; ++i) ops::patch_gram(ctx, s, 1, x, 0, c, method);
+    const std::int64_t before = ctx.scratch_growths();
+    ops::patch_gram(ctx, s, 1, x, 0, c, method);
+    EXPECT_EQ(ctx.scratch_growths(), before) << static_cast<int>(method);
+  }
+}
+
+TEST(PatchMethodChoice, TakesPatchesWhereTheOthersDoNotApplyOrDoNotPay) {
+  const auto fastest = [](const PatchSpec& s, DType dtype) {
+    return cpu::fastest_method(Backend::fast, s, dtype);
+  };
   const PatchSpec good = three_by_three(8, 16, 16, 32, Layout::nhwc);
-  EXPECT_TRUE(cpu::prefers_offsets(good));
+  EXPECT_NE(fastest(good, DType::f32), PatchMethod::panels);
+  EXPECT_EQ(fastest(good, DType::f64), PatchMethod::offsets);
+  EXPECT_EQ(cpu::fastest_method(Backend::reference, good, DType::f32), PatchMethod::panels);
   for (const auto& spoil : std::vector<void (*)(PatchSpec&)>{
            [](PatchSpec& s) { s.kernel_h = 5; }, [](PatchSpec& s) { s.kernel_w = 1; },
            [](PatchSpec& s) { s.stride_h = 2; }, [](PatchSpec& s) { s.stride_w = 2; },
            [](PatchSpec& s) { s.pad_h = 0; }, [](PatchSpec& s) { s.pad_w = 2; },
-           [](PatchSpec& s) { s.c = 3; }, [](PatchSpec& s) { s.h = s.w = 2; }}) {
+           [](PatchSpec& s) { s.extra_h = 1; }, [](PatchSpec& s) { s.dilation_w = 2; }}) {
     PatchSpec s = good;
     spoil(s);
-    EXPECT_FALSE(cpu::prefers_offsets(s));
+    EXPECT_EQ(fastest(s, DType::f32), PatchMethod::panels);
+    EXPECT_FALSE(cpu::applies(s, DType::f32, PatchMethod::offsets));
+    EXPECT_FALSE(cpu::applies(s, DType::f32, PatchMethod::correlation));
   }
+  EXPECT_EQ(fastest(three_by_three(8, 2, 2, 512, Layout::nhwc), DType::f32), PatchMethod::panels);
+}
+
+TEST(PatchMethodChoice, LeavesOtherLayoutsAndPartsOfImagesToOurOwnLoops) {
+  PatchSpec s = three_by_three(8, 8, 8, 256, Layout::nhwc);
+  EXPECT_EQ(cpu::applies(s, DType::f32, PatchMethod::correlation), cpu::has_self_correlation());
+  s.layout = Layout::nchw;
+  EXPECT_FALSE(cpu::applies(s, DType::f32, PatchMethod::correlation));
+  EXPECT_TRUE(cpu::applies(s, DType::f32, PatchMethod::offsets));
+  s.layout = Layout::nhwc;
+  s.x_c = 512;
+  EXPECT_FALSE(cpu::applies(s, DType::f32, PatchMethod::correlation));
+  EXPECT_TRUE(cpu::applies(s, DType::f32, PatchMethod::offsets));
 }
 
 }  // namespace

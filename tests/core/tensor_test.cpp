@@ -1,6 +1,7 @@
 #include "dkfac/core/tensor.h"
 
 #include <array>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/error.h"
 
+#include "core/cpu/large_pages.h"
 #include "support/near.h"
 
 // A sanitizer's allocator shall fail like any other one.
@@ -117,6 +119,17 @@ TEST(Tensor, IsAlignedAndSet) {
     EXPECT_TRUE(x.is_set());
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.view().raw()) % 64, 0U);
     EXPECT_EQ(x.bytes(), static_cast<std::size_t>(2 * n));
+  }
+}
+
+TEST(Tensor, OfManyBytesBeginsAtALargePageAndIsAllThere) {
+  Context ctx;
+  for (const auto bytes : {cpu::kLargeTensor - 64, cpu::kLargeTensor, cpu::kLargeTensor + 4}) {
+    const auto n = static_cast<std::int64_t>(bytes / sizeof(float));
+    const Tensor x = Tensor::zeros(ctx, {n});
+    const auto place = reinterpret_cast<std::uintptr_t>(x.data<float>());
+    EXPECT_EQ(place % (bytes < cpu::kLargeTensor ? 64 : cpu::kLargePage), 0U) << bytes;
+    EXPECT_EQ(x.data<float>()[n - 1], 0) << bytes;
   }
 }
 

@@ -78,8 +78,7 @@ void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mir
 /// out[0] = trace of the packed matrix of width d, accumulated in f64. out: f64 or f32.
 void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 
-// --- convolution patches
-// ---------------------------------------------------------------------------
+// --- convolution patches -------------------------------------------------------------------------
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
@@ -92,6 +91,8 @@ struct PatchSpec {
   Layout layout = Layout::nhwc;
   int extra_h = 0, extra_w = 0;        ///< Rows below and columns right in addition.
   int dilation_h = 1, dilation_w = 1;  ///< Pixels from one kernel element to the next.
+  /// x has this many channels (0: c), of which the c ones from first_c on are read.
+  std::int64_t x_c = 0, first_c = 0;
 
   /// Pixels that the kernel spans.
   [[nodiscard]] std::int64_t span_h() const { return dilation_h * (kernel_h - 1) + 1; }
@@ -104,16 +105,33 @@ struct PatchSpec {
   /// nchw.
   [[nodiscard]] std::int64_t width() const { return kernel_h * kernel_w * c; }
   [[nodiscard]] std::int64_t rows() const { return n * out_h() * out_w(); }
+  [[nodiscard]] std::int64_t x_channels() const { return x_c > 0 ? x_c : c; }
   bool operator==(const PatchSpec&) const = default;
 };
+
+/// How patch_gram forms its product. All but `panels` are for kernels 3x3 with stride 1 and padding
+/// 1 and one group.
+enum class PatchMethod : std::uint8_t {
+  automatic,   ///< The fastest of those that apply, by a measured table.
+  panels,      ///< Products of panels of patches.
+  offsets,     ///< Products of the image with itself at 13 offsets, less what the border misses.
+  correlation  ///< These 13 from oneDNN, as the gradient of 5x5 weights: host, f32, nhwc.
+};
+[[nodiscard]] bool patch_method_applies(const Context& ctx, const PatchSpec& spec, DType dtype,
+                                        PatchMethod method);
 
 /// patches[rows, width] of x (im2col). patches may have a row stride.
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches);
 /// Lower triangle of c = alpha * sum over patches of p p' + beta*c, p of width spec.width(),
 /// without holding all patches at once. c[d,d] has d = width, or d = width + 1: then p ends in a 1
-/// (the bias), whose row of column sums is computed as such. The only entry of the conv factor.
+/// (the bias), whose row of column sums is computed as such. c[groups,d,d]: one such matrix for
+/// each of as many equal ranges of the c channels, d for one range. The only entry of the conv
+/// factor.
 void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
-                TensorView c);
+                TensorView c, PatchMethod method = PatchMethod::automatic);
+/// sums[n, width] = scale * sum over each sample's patches, from sums of shifted windows.
+void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
+               TensorView sums);
 /// The same for plain rows: lower triangle of c = alpha * [x 1]'[x 1] + beta*c for x[n,w], with
 /// c[w,w] (no bias) or c[w+1,w+1].
 void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);

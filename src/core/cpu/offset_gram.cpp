@@ -4,12 +4,13 @@
 #include <array>
 
 #include "dkfac/core/parallel.h"
+#include "dkfac/core/workers.h"
 
 #include "core/backend.h"
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cpu/offset_sums.h"
-#include "core/cpu/workers.h"
+#include "core/cpu/self_correlation.h"
 
 namespace dkfac::cpu {
 namespace {
@@ -130,20 +131,8 @@ void finish(Context& ctx, const PatchSpec& spec, const OffsetSums& sums, bool bi
 
 }  // namespace
 
-bool prefers_offsets(const PatchSpec& s) {
-  if (s.kernel_h != 3 || s.kernel_w != 3 || s.stride_h != 1 || s.stride_w != 1 || s.pad_h != 1 ||
-      s.pad_w != 1 || s.extra_h + s.extra_w != 0 || s.dilation_h != 1 || s.dilation_w != 1 ||
-      s.c < 8) {
-    return false;
-  }
-  // Multiplications per channel pair: 13 per padded pixel, 3 per pixel of a line, against 81/2.
-  const double image = 13.0 * static_cast<double>((s.h + 2) * (s.w + 2));
-  const double lines = 6.0 * static_cast<double>(s.h + s.w + 4);
-  return image + lines < 0.8 * 40.5 * static_cast<double>(s.h * s.w);
-}
-
 void offset_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
-                 TensorView c) {
+                 TensorView c, bool by_onednn) {
   const bool bias = c.dim(0) > spec.width();
   const auto parts = static_cast<int>(std::clamp<std::int64_t>(spec.n, 1, threads()));
   const std::int64_t size = OffsetSums::size(spec.c);
@@ -154,11 +143,17 @@ void offset_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorV
   };
   parallel_workers(ctx, parts, [&](Context& worker, int part) {
     const std::int64_t first = spec.n * part / parts, last = spec.n * (part + 1) / parts;
-    correlate_samples(worker, spec, x, first, last, bias, sums(part));
+    if (by_onednn) {
+      correlate_borders(worker, spec, x, first, last, bias, sums(part));
+    } else {
+      correlate_samples(worker, spec, x, first, last, bias, sums(part));
+    }
   });
   for (int part = 1; part < parts; ++part) {
-    axpby(ctx, 1, sums(part).flat(), 1, sums(0).flat());
+    const auto used = [&](int i) { return by_onednn ? sums(i).borders() : sums(i).flat(); };
+    axpby(ctx, 1, used(part), 1, used(0));
   }
+  if (by_onednn) self_correlate(ctx, spec, x, sums(0).images());
   with_real(x.dtype(),
             [&](auto zero) { finish<decltype(zero)>(ctx, spec, sums(0), bias, alpha, beta, c); });
 }

@@ -13,11 +13,9 @@
 /// border lines with themselves, and the four corners (in two lines at once) give all 81 blocks.
 namespace dkfac::cpu {
 
-/// Whether the method applies to `spec` and is expected to be faster than patches.
-[[nodiscard]] bool prefers_offsets(const ops::PatchSpec& spec);
 /// As cpu::patch_gram but for the corner of a bias, for a 3x3 kernel with stride 1 and padding 1
-/// and images of any size.
+/// and images of any size. by_onednn: the 13 products are self_correlate()'s, where that applies.
 void offset_gram(Context& ctx, const ops::PatchSpec& spec, double alpha, ConstTensorView x,
-                 double beta, TensorView c);
+                 double beta, TensorView c, bool by_onednn = false);
 
 }  // namespace dkfac::cpu

@@ -56,23 +56,26 @@ struct Chunk {
 };
 
 /// Samples whose pixels fill about half a second-level cache, or more where an image is so large
-/// or the products so wide that this does not matter.
+/// or the products so wide that this does not matter; never so many that one running f32 sum over
+/// them loses digits.
 std::int64_t chunk_samples(const PatchSpec& s, DType dtype) {
-  constexpr std::int64_t kBytes = 512 * 1024, kPixels = 2048;
+  constexpr std::int64_t kBytes = 512 * 1024, kPixels = 2048, kMostPixels = 8192;
   const std::int64_t per_sample = (s.h + 2) * (s.w + 2);
   const std::int64_t bytes = per_sample * s.c * static_cast<std::int64_t>(size_of(dtype));
-  return std::max({kBytes / bytes, kPixels / per_sample, std::int64_t{1}});
+  return std::clamp<std::int64_t>(std::max(kBytes / bytes, kPixels / per_sample), 1,
+                                  std::max<std::int64_t>(1, kMostPixels / per_sample));
 }
 
+/// Zeros; the image only if it is asked for.
 Chunk make_chunk(Context& ctx, Scratch& scratch, const PatchSpec& s, std::int64_t samples,
-                 DType dtype) {
+                 DType dtype, bool with_image) {
   Chunk chunk{s, samples, {}, {}};
   const auto zeros = [&](std::int64_t n) {
     const TensorView out = scratch.take({n * s.c}, dtype);
     fill(ctx, out, 0);
     return out;
   };
-  chunk.image = zeros(samples * chunk.sample() + chunk.tail());
+  if (with_image) chunk.image = zeros(samples * chunk.sample() + chunk.tail());
   for (std::size_t i = 0; i < 4; ++i) chunk.lines[i] = zeros(samples * chunk.line(i) + 2);
   return chunk;
 }
@@ -81,12 +84,43 @@ Chunk make_chunk(Context& ctx, Scratch& scratch, const PatchSpec& s, std::int64_
 template <class T>
 void load_row(const PatchSpec& s, const T* image, std::int64_t y, T* out) {
   if (s.layout == Layout::nhwc) {
-    std::copy_n(image + y * s.w * s.c, s.w * s.c, out);
+    const T* from = image + y * s.w * s.x_channels() + s.first_c;
+    if (s.c == s.x_channels()) {
+      std::copy_n(from, s.w * s.c, out);
+      return;
+    }
+    for (std::int64_t x = 0; x < s.w; ++x, from += s.x_channels()) {
+      out = std::copy_n(from, s.c, out);
+    }
     return;
   }
   for (std::int64_t c = 0; c < s.c; ++c) {
-    const T* from = image + (c * s.h + y) * s.w;
+    const T* from = image + ((s.first_c + c) * s.h + y) * s.w;
     for (std::int64_t x = 0; x < s.w; ++x) out[x * s.c + c] = from[x];
+  }
+}
+
+/// Sample n's border lines from its pixels.
+template <class T>
+void load_lines(const Chunk& chunk, std::int64_t n, const T* pixel, std::int64_t row_stride,
+                std::int64_t pixel_stride) {
+  const PatchSpec& s = chunk.spec;
+  const auto copy = [&](std::size_t which, const T* from, std::int64_t count, std::int64_t stride) {
+    T* to = chunk.lines[which].data<T>() + n * chunk.line(which) * s.c;
+    for (std::int64_t i = 0; i < count; ++i, from += stride) to = std::copy_n(from, s.c, to);
+  };
+  copy(0, pixel, s.w, pixel_stride);
+  copy(1, pixel + (s.h - 1) * row_stride, s.w, pixel_stride);
+  copy(2, pixel, s.h, row_stride);
+  copy(3, pixel + (s.w - 1) * pixel_stride, s.h, row_stride);
+}
+
+/// The last chunk may be shorter than the one before.
+template <class T>
+void end_lines(const Chunk& chunk, std::int64_t count) {
+  const std::int64_t c = chunk.spec.c;
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::fill_n(chunk.lines[i].data<T>() + count * chunk.line(i) * c, 2 * c, T{0});
   }
 }
 
@@ -99,58 +133,48 @@ void load(const Chunk& chunk, const T* x, std::int64_t first, std::int64_t count
   for (std::int64_t n = 0; n < count; ++n) {
     T* sample = image + n * chunk.sample() * c;
     for (std::int64_t y = 0; y < s.h; ++y) {
-      load_row(s, x + (first + n) * s.h * s.w * c, y, sample + y * chunk.row() * c);
+      load_row(s, x + (first + n) * s.h * s.w * s.x_channels(), y, sample + y * chunk.row() * c);
     }
-    const auto line = [&](std::size_t i) {
-      return chunk.lines[i].data<T>() + n * chunk.line(i) * c;
-    };
-    std::copy_n(sample, s.w * c, line(0));
-    std::copy_n(sample + (s.h - 1) * chunk.row() * c, s.w * c, line(1));
-    for (std::int64_t y = 0; y < s.h; ++y) {
-      const T* row = sample + y * chunk.row() * c;
-      std::copy_n(row, c, line(2) + y * c);
-      std::copy_n(row + (s.w - 1) * c, c, line(3) + y * c);
-    }
+    load_lines(chunk, n, static_cast<const T*>(sample), chunk.row() * c, c);
   }
-  // The last chunk may be shorter than the one before.
   std::fill_n(image + count * chunk.sample() * c, chunk.tail() * c, T{0});
-  for (std::size_t i = 0; i < 4; ++i) {
-    std::fill_n(chunk.lines[i].data<T>() + count * chunk.line(i) * c, 2 * c, T{0});
-  }
+  end_lines<T>(chunk, count);
 }
 
-/// Pixel of the chunk's first sample where corner `which` stands.
-std::int64_t corner_pixel(const Chunk& chunk, int which) {
-  return (which >= 2 ? (chunk.spec.h - 1) * chunk.row() : 0) +
-         (which % 2 == 1 ? chunk.spec.w - 1 : 0);
+/// Corner `which` of all samples, from the two lines that are rows.
+TensorView corners_of(const Chunk& chunk, int which, std::int64_t count) {
+  const std::int64_t c = chunk.spec.c, pixel = which % 2 == 1 ? chunk.spec.w - 1 : 0;
+  return pixels(chunk.lines[which >= 2 ? 1 : 0], pixel * c, count, c, chunk.line(0) * c);
 }
 
-void add_products(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
-                  const OffsetSums& sums) {
+void add_images(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
+                const OffsetSums& sums) {
   const std::int64_t c = chunk.spec.c, n = count * chunk.sample();
   correlate(ctx, chunk.image, n, c, 0, 3, beta, sums.image(0));
   for (int dy = 1; dy <= 2; ++dy) {
     correlate(ctx, chunk.image, n, c, dy * chunk.row() - 2, 5, beta, sums.image(dy));
   }
+}
+
+void add_borders(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
+                 const OffsetSums& sums) {
+  const std::int64_t c = chunk.spec.c;
   for (int i = 0; i < 4; ++i) {
     const auto which = static_cast<std::size_t>(i);
     correlate(ctx, chunk.lines[which], count * chunk.line(which), c, 0, 3, beta, sums.line(i));
-    const TensorView corners =
-        pixels(chunk.image, corner_pixel(chunk, i) * c, count, c, chunk.sample() * c);
+    const TensorView corners = corners_of(chunk, i, count);
     ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, corners, corners, beta, sums.corner(i));
   }
 }
 
-void add_sums(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
-              const OffsetSums& sums) {
+void add_border_sums(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
+                     const OffsetSums& sums) {
   const std::int64_t c = chunk.spec.c;
-  col_sum(ctx, 1, pixels(chunk.image, 0, count * chunk.sample(), c, c), beta, sums.image_sum());
   for (int i = 0; i < 4; ++i) {
     const auto which = static_cast<std::size_t>(i);
     col_sum(ctx, 1, pixels(chunk.lines[which], 0, count * chunk.line(which), c, c), beta,
             sums.line_sum(i));
-    col_sum(ctx, 1, pixels(chunk.image, corner_pixel(chunk, i) * c, count, c, chunk.sample() * c),
-            beta, sums.corner_sum(i));
+    col_sum(ctx, 1, corners_of(chunk, i, count), beta, sums.corner_sum(i));
   }
 }
 
@@ -159,14 +183,39 @@ void add_sums(Context& ctx, const Chunk& chunk, std::int64_t count, double beta,
 void correlate_samples(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int64_t first,
                        std::int64_t last, bool with_bias, const OffsetSums& sums) {
   Scratch scratch(ctx);
-  const std::int64_t step = std::min(chunk_samples(spec, x.dtype()), last - first);
-  const Chunk chunk = make_chunk(ctx, scratch, spec, step, x.dtype());
+  const std::int64_t step = std::min(chunk_samples(spec, x.dtype()), last - first), c = spec.c;
+  const Chunk chunk = make_chunk(ctx, scratch, spec, step, x.dtype(), true);
   for (double beta = 0; first < last; first += step, beta = 1) {
     const std::int64_t count = std::min(step, last - first);
     with_real(x.dtype(), [&](auto zero) { load(chunk, x.data<decltype(zero)>(), first, count); });
-    add_products(ctx, chunk, count, beta, sums);
-    if (with_bias) add_sums(ctx, chunk, count, beta, sums);
+    add_images(ctx, chunk, count, beta, sums);
+    add_borders(ctx, chunk, count, beta, sums);
+    if (!with_bias) continue;
+    col_sum(ctx, 1, pixels(chunk.image, 0, count * chunk.sample(), c, c), beta, sums.image_sum());
+    add_border_sums(ctx, chunk, count, beta, sums);
   }
+}
+
+void correlate_borders(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int64_t first,
+                       std::int64_t last, bool with_bias, const OffsetSums& sums) {
+  Scratch scratch(ctx);
+  const std::int64_t count = last - first, channels = spec.x_channels();
+  const Chunk chunk = make_chunk(ctx, scratch, spec, count, x.dtype(), false);
+  const ConstTensorView samples = x.slice(0, first, count);
+  with_real(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* sample = samples.data<T>() + spec.first_c;
+    for (std::int64_t n = 0; n < count; ++n, sample += spec.h * spec.w * channels) {
+      load_lines(chunk, n, sample, spec.w * channels, channels);
+    }
+  });
+  add_borders(ctx, chunk, count, 0, sums);
+  if (!with_bias) return;
+  const ConstTensorView own = samples.slice(3, spec.first_c, spec.c);
+  col_sum(ctx, 1,
+          {own.raw(), x.dtype(), {count * spec.h * spec.w, spec.c}, {channels, 1}, x.device()}, 0,
+          sums.image_sum());
+  add_border_sums(ctx, chunk, count, 0, sums);
 }
 
 }  // namespace dkfac::cpu

@@ -36,11 +36,17 @@ class OffsetSums {
   [[nodiscard]] TensorView line_sum(int which) const { return vector(1 + which); }
   [[nodiscard]] TensorView corner_sum(int which) const { return vector(5 + which); }
 
-  /// Everything, to add the sums of several threads.
+  /// Everything, to add the sums of several threads; and what is not image(dy, dx).
   [[nodiscard]] TensorView flat() const { return flat_; }
+  [[nodiscard]] TensorView borders() const {
+    const std::int64_t first = kImages * channels_ * channels_;
+    return flat_.slice(0, first, flat_.numel() - first);
+  }
+  /// Of all image(dy, dx), one below the other.
+  [[nodiscard]] TensorView images() const { return blocks(0, kImages); }
 
  private:
-  static constexpr std::int64_t kBlocks = 29, kVectors = 9;
+  static constexpr std::int64_t kImages = 13, kBlocks = 29, kVectors = 9;
 
   [[nodiscard]] TensorView blocks(std::int64_t first, std::int64_t count) const {
     const std::int64_t square = channels_ * channels_;
@@ -56,6 +62,11 @@ class OffsetSums {
 
 /// Sums of samples [first, last) of x, written (not added) to `sums`; the vectors only with_bias.
 void correlate_samples(Context& ctx, const ops::PatchSpec& spec, ConstTensorView x,
+                       std::int64_t first, std::int64_t last, bool with_bias,
+                       const OffsetSums& sums);
+
+/// The same without the correlations of the image itself; nhwc only.
+void correlate_borders(Context& ctx, const ops::PatchSpec& spec, ConstTensorView x,
                        std::int64_t first, std::int64_t last, bool with_bias,
                        const OffsetSums& sums);
 

@@ -30,17 +30,19 @@ struct Overlap {
   }
 };
 
-/// Elements [first, last) of one kernel row, c channels each, from the pixel of the first on.
+/// `count` elements of one kernel row, c channels each, from the pixel of the first on.
 template <class T>
 T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
-  if (s.dilation_w == 1) return std::copy_n(source, count * s.c, out);
-  for (std::int64_t i = 0; i < count; ++i, source += s.dilation_w * s.c) {
+  const std::int64_t channels = s.x_channels();
+  if (s.dilation_w == 1 && s.c == channels) return std::copy_n(source, count * s.c, out);
+  for (std::int64_t i = 0; i < count; ++i, source += s.dilation_w * channels) {
     out = std::copy_n(source, s.c, out);
   }
   return out;
 }
 
-/// Patch at (y, x), its upper left corner in image[h,w,c]: rows of the kernel are contiguous.
+/// Patch at (y, x), its upper left corner in image[h,w,x_channels]; `image` begins with the first
+/// channel that is read.
 template <class T>
 void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
   const std::int64_t line = s.kernel_w * s.c;
@@ -49,13 +51,13 @@ void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
   for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
     const std::int64_t pixel = (y + kh * s.dilation_h) * s.w + x + cols.first * s.dilation_w;
     out = std::fill_n(out, cols.first * s.c, T{0});
-    out = kernel_row(s, image + pixel * s.c, cols.last - cols.first, out);
+    out = kernel_row(s, image + pixel * s.x_channels(), cols.last - cols.first, out);
     out = std::fill_n(out, (s.kernel_w - cols.last) * s.c, T{0});
   }
   std::fill_n(out, (s.kernel_h - rows.last) * line, T{0});
 }
 
-/// The same in image[c,h,w].
+/// The same in image[x_channels,h,w].
 template <class T>
 void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
   const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
@@ -94,10 +96,11 @@ void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64
   const bool nhwc = s.layout == Layout::nhwc;
   const bool points =
       !nhwc && s.kernel_h * s.kernel_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
+  const T* first_image = x + s.first_c * (nhwc ? 1 : s.h * s.w);
   const std::int64_t width = s.out_w(), positions = s.out_h() * width;
   for (std::int64_t i = first, count = 1; i < last; i += count) {
     const std::int64_t position = i % positions, column = position % width;
-    const T* image = x + i / positions * (s.h * s.w * s.c);
+    const T* image = first_image + i / positions * (s.h * s.w * s.x_channels());
     const std::int64_t top = position / width * s.stride_h - s.pad_h;
     const std::int64_t left = column * s.stride_w - s.pad_w;
     const Matrix<T> rows = out.block(i - first, 0);

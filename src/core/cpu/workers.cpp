@@ -1,4 +1,4 @@
-#include "core/cpu/workers.h"
+#include "dkfac/core/workers.h"
 
 #include <exception>
 #include <mutex>
