@@ -18,6 +18,7 @@ constexpr std::string_view kName = "batch norm Fisher";
 /// Samples are added in this many parts at most, by number of samples alone: the sum has the same
 /// bits at every number of threads.
 constexpr std::int64_t kMaxParts = 16;
+std::int64_t parts_of(std::int64_t n) { return std::clamp<std::int64_t>(n, 1, kMaxParts); }
 
 /// Sizes and constants of one call. Statistics are f64 [groups,channels] here.
 struct Problem {
@@ -78,34 +79,48 @@ void sum_positions_nchw(const Problem& p, const T* x, const T* dy, const T* mean
   }
 }
 
-/// Rows gamma*gamma, gamma*beta, beta*beta of `sums` += this sample's products.
-template <class T>
-void add_products(const Problem& p, const T* sum_dy, const T* sum_product, const double* inv_std,
-                  double* sums) {
-  double* gg = sums;
-  double* gb = sums + p.channels;
-  double* bb = sums + 2 * p.channels;
-  for (std::int64_t c = 0; c < p.channels; ++c) {
-    const double gamma = p.s * inv_std[c] * static_cast<double>(sum_product[c]);
-    const double beta = p.s * static_cast<double>(sum_dy[c]);
-    gg[c] += gamma * gamma;
-    gb[c] += gamma * beta;
-    bb[c] += beta * beta;
-  }
-}
+/// Takes products of the gradients of one sample: partial[part, 3, channels], with rows
+/// gamma*gamma, gamma*beta, beta*beta, += those of a sample of that part.
+struct Products {
+  TensorView partial;
 
-/// partial[part, 3, channels] += sums of products over each part of `count` samples, of which
-/// `first` is the number of the first one in the batch.
+  void add(int part, std::int64_t, std::int64_t channel, double gamma, double beta) const {
+    const std::int64_t channels = partial.dim(2);
+    double* sums = partial.data<double>() + part * 3 * channels + channel;
+    sums[0] += gamma * gamma;
+    sums[channels] += gamma * beta;
+    sums[2 * channels] += beta * beta;
+  }
+};
+
+/// Takes the gradients themselves: rows[sample] = [gamma of all channels, beta of all channels], or
+/// beta alone.
 template <class T>
-void sum_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensorView x,
-                 ConstTensorView dy, TensorView partial) {
-  const std::int64_t parts = partial.dim(0), count = x.dim(0);
+struct Gradients {
+  TensorView rows;
+  std::int64_t channels;
+
+  void add(int, std::int64_t sample, std::int64_t channel, double gamma, double beta) const {
+    T* row = rows.data<T>() + sample * rows.dim(1) + channel;
+    if (rows.dim(1) > channels) {
+      row[0] = static_cast<T>(gamma);
+      row += channels;
+    }
+    row[0] = static_cast<T>(beta);
+  }
+};
+
+/// Tells `sink` the gradients of all samples, in `parts` parts that run at the same time. `first`
+/// is the number in the batch of the first sample of x.
+template <class T, class Sink>
+void visit_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensorView x,
+                   ConstTensorView dy, std::int64_t parts, const Sink& sink) {
+  const std::int64_t count = x.dim(0);
   const std::int64_t step = (count + parts - 1) / parts;
   Scratch scratch(ctx);
   // Per part: sums of dy, sums of products, and the group's mean in the type of the loop.
   const TensorView work = scratch.take({parts, 3, p.channels}, dtype_of<T>);
   cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
-    double* sums = partial.data<double>() + part * 3 * p.channels;
     T* sum_dy = work.data<T>() + part * 3 * p.channels;
     T* sum_product = sum_dy + p.channels;
     T* mean = sum_product + p.channels;
@@ -118,14 +133,18 @@ void sum_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensor
       const auto sum_positions =
           p.layout == Layout::nhwc ? sum_positions_nhwc<T> : sum_positions_nchw<T>;
       sum_positions(p, x.data<T>() + offset, dy.data<T>() + offset, mean, sum_dy, sum_product);
-      add_products(p, sum_dy, sum_product, p.inv_std + statistics, sums);
+      for (std::int64_t c = 0; c < p.channels; ++c) {
+        const double gamma = p.s * p.inv_std[statistics + c] * static_cast<double>(sum_product[c]);
+        sink.add(part, first + sample, c, gamma, p.s * static_cast<double>(sum_dy[c]));
+      }
     }
   });
 }
 
 /// 16-bit data is widened in panels of samples that stay in a cache until they are read.
-void sum_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
-                         TensorView partial) {
+template <class Sink>
+void visit_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                           std::int64_t parts, const Sink& sink) {
   constexpr std::int64_t kPanelElements = std::int64_t{1} << 18;
   const std::int64_t sample_elements = std::max<std::int64_t>(1, p.positions * p.channels);
   const std::int64_t step = std::max<std::int64_t>(kMaxParts, kPanelElements / sample_elements);
@@ -138,21 +157,22 @@ void sum_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, Cons
       ops::cast(ctx, panel, wide);
       return wide;
     };
-    sum_samples<float>(ctx, p, first, widen(x), widen(dy), partial);
+    visit_samples<float>(ctx, p, first, widen(x), widen(dy), parts, sink);
   }
 }
 
-void sum_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
-                     TensorView partial) {
-  ops::fill(ctx, partial, 0);
+template <class Sink>
+void visit_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                       const Sink& sink) {
+  const std::int64_t parts = parts_of(p.n);
   switch (x.dtype()) {
     case DType::f64:
-      return sum_samples<double>(ctx, p, 0, x, dy, partial);
+      return visit_samples<double>(ctx, p, 0, x, dy, parts, sink);
     case DType::f32:
-      return sum_samples<float>(ctx, p, 0, x, dy, partial);
+      return visit_samples<float>(ctx, p, 0, x, dy, parts, sink);
     case DType::f16:
     case DType::bf16:
-      return sum_widened_samples(ctx, p, x, dy, partial);
+      return visit_widened_samples(ctx, p, x, dy, parts, sink);
     case DType::i32:
       break;
   }
@@ -179,6 +199,17 @@ void merge(ConstTensorView partial, double scale, double beta, TensorView fisher
       }
     }
   });
+}
+
+/// packed = beta*packed + scale * lower triangle of rows' rows.
+void merge_full(Context& ctx, ConstTensorView rows, double scale, double beta, TensorView packed) {
+  Scratch scratch(ctx);
+  const TensorView square = scratch.take({rows.dim(1), rows.dim(1)}, rows.dtype());
+  ops::syrk(ctx, scale, rows, 0, square);
+  if (beta == 0) return ops::pack_lower(ctx, square, packed);
+  const TensorView sum = scratch.take(packed.shape(), packed.dtype());
+  ops::pack_lower(ctx, square, sum);
+  ops::axpby(ctx, 1, sum, beta, packed);
 }
 
 void check_data(const BatchNormSpec& spec, ConstTensorView x, ConstTensorView dy) {
@@ -215,18 +246,28 @@ ConstTensorView as_f64(Context& ctx, Scratch& scratch, ConstTensorView x) {
 }  // namespace
 
 std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode) {
+  if (mode == BatchNormFisher::full) return spec.channels * (spec.scale ? 2 : 1);
   if (!spec.scale) return 1;
   return mode == BatchNormFisher::diagonal ? 2 : 3;
 }
 
+std::int64_t batch_norm_size(const BatchNormSpec& spec, BatchNormFisher mode) {
+  const std::int64_t rows = batch_norm_rows(spec, mode);
+  return mode == BatchNormFisher::full ? ops::packed_size(rows) : rows * spec.channels;
+}
+
 void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
                                ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                               ConstTensorView grad_output, std::int64_t global_batch, double s,
+                               ConstTensorView grad_output, double global_batch, double s,
                                double beta, TensorView fisher) {
   check_data(spec, x, grad_output);
-  DKFAC_CHECK(global_batch > 0 && std::isfinite(s), "[batch norm Fisher] global_batch is ",
-              global_batch, " and s is ", s, "; the batch must be positive and s finite");
-  check_shape(kName, "the Fisher blocks", fisher, {batch_norm_rows(spec, mode), spec.channels});
+  DKFAC_CHECK(global_batch > 0 && std::isfinite(global_batch) && std::isfinite(s),
+              "[batch norm Fisher] global_batch is ", global_batch, " and s is ", s,
+              "; the batch must be positive and s finite");
+  const std::int64_t rows = batch_norm_rows(spec, mode);
+  const bool full = mode == BatchNormFisher::full;
+  check_shape(kName, "the Fisher matrix", fisher,
+              full ? Shape{ops::packed_size(rows)} : Shape{rows, spec.channels});
   require_host(kName, ctx.device());
   const std::int64_t n = x.dim(0);
   const std::int64_t groups = check_statistics(spec, n, mean, inv_std);
@@ -239,11 +280,20 @@ void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNor
                         as_f64(ctx, scratch, mean).data<double>(),
                         as_f64(ctx, scratch, inv_std).data<double>(),
                         s};
-  const std::int64_t parts = std::clamp<std::int64_t>(n, 1, kMaxParts);
-  const TensorView partial = scratch.take({parts, 3, spec.channels}, DType::f64);
   // Products with xhat go nowhere without gamma: reading dy twice spares the pass over x.
-  sum_all_samples(ctx, problem, spec.scale ? x : grad_output, grad_output, partial);
-  merge(partial, 1.0 / static_cast<double>(global_batch), beta, fisher);
+  const ConstTensorView data = spec.scale ? x : grad_output;
+  if (full) {
+    const TensorView gradients = scratch.take({n, rows}, fisher.dtype());
+    with_real(kName, fisher.dtype(), [&](auto zero) {
+      const Gradients<decltype(zero)> sink{gradients, spec.channels};
+      visit_all_samples(ctx, problem, data, grad_output, sink);
+    });
+    return merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
+  }
+  const TensorView partial = scratch.take({parts_of(n), 3, spec.channels}, DType::f64);
+  ops::fill(ctx, partial, 0);
+  visit_all_samples(ctx, problem, data, grad_output, Products{partial});
+  merge(partial, 1 / global_batch, beta, fisher);
 }
 
 }  // namespace dkfac::kfac

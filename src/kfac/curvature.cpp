@@ -7,6 +7,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "kfac/factor_data.h"
 #include "kfac/host.h"
 #include "kfac/panels.h"
 
@@ -16,51 +17,17 @@ namespace {
 constexpr std::string_view kComputeA = "compute A";
 constexpr std::string_view kComputeG = "compute G";
 
-// Limits of f16 scales. Their squares, which divide alpha, keep it a normal f32 number; data
-// beyond them has products that f32 could not hold either.
-constexpr int kMinExponent = -56, kMaxExponent = 48;
-
-void check_common(std::string_view operation, std::int64_t global_batch, const Operand& operand) {
-  DKFAC_CHECK(global_batch > 0, "[", operation, "] global_batch is ", global_batch,
-              "; it must be the number of samples over all ranks");
-  DKFAC_CHECK(operand.type != DType::i32, "[", operation, "] the operand type is ", operand.type,
-              "; it must be a floating type");
-  int exponent = 0;
-  DKFAC_CHECK(std::frexp(operand.scale, &exponent) == 0.5 && exponent > kMinExponent &&
-                  exponent <= kMaxExponent + 1,
-              "[", operation, "] the operand scale is ", operand.scale,
-              "; it must be a power of two from 2^", kMinExponent, " to 2^", kMaxExponent);
-}
-
-/// x[n, ...] as [n, width].
-ConstTensorView rows_of(std::string_view operation, ConstTensorView x, std::int64_t width) {
-  DKFAC_CHECK(x.ndim() >= 2, "[", operation, "] the data has shape ", x.shape(),
-              "; it must be [n, ", width, "]");
-  const ConstTensorView rows =
-      x.ndim() == 2 ? x : x.reshape({x.dim(0), x.numel() / std::max<std::int64_t>(1, x.dim(0))});
-  check_shape(operation, "the data", rows, {x.dim(0), width});
-  return rows;
-}
-
-ops::PatchSpec patches_of(const Conv2dSpec& s, ConstTensorView x) {
-  DKFAC_CHECK(x.ndim() == 4, "[compute A] a convolution's input has shape ", x.shape(),
-              "; it must have 4 dimensions");
-  const bool nhwc = s.layout == Layout::nhwc;
-  DKFAC_CHECK(x.dim(nhwc ? 3 : 1) == s.in, "[compute A] a convolution's input has shape ",
-              x.shape(), "; its ", nhwc ? "last" : "second", " dimension must be ", s.in);
-  return patch_spec(s, x.dim(0), x.dim(nhwc ? 1 : 2), x.dim(nhwc ? 2 : 3));
-}
-
 /// The ones of the bias column are not data, hence neither scaled nor rounded: the product leaves
-/// scale^-1 times the column sums in the last row of `a`, and scale^-2 in its corner. This scope
-/// takes the row out of the product's beta and puts its true value there at the end.
+/// scale^-1 times the column sums in the last row of each matrix of a[groups,d,d], and scale^-2 in
+/// its corner. This scope takes the row out of the product's beta and puts its true value there at
+/// the end.
 class UnscaledBiasRow {
  public:
   UnscaledBiasRow(Context& ctx, double scale, double beta, TensorView a)
       : ctx_(ctx),
         scale_(scale),
         beta_(beta),
-        row_(a.slice(0, a.dim(0) - 1, 1)),
+        row_(a.slice(1, a.dim(1) - 1, 1)),
         scratch_(ctx),
         old_(scratch_.take(row_.shape(), row_.dtype())) {
     if (beta_ == 0) {
@@ -73,11 +40,11 @@ class UnscaledBiasRow {
 
   /// rows: number of ones, of weight alpha.
   void restore(double alpha, double rows) {
-    const std::int64_t width = row_.dim(1) - 1;
-    const TensorView corner = row_.slice(1, width, 1);
-    ops::axpby(ctx_, beta_, old_.slice(1, 0, width), scale_, row_.slice(1, 0, width));
+    const std::int64_t width = row_.dim(2) - 1;
+    const TensorView corner = row_.slice(2, width, 1);
+    ops::axpby(ctx_, beta_, old_.slice(2, 0, width), scale_, row_.slice(2, 0, width));
     ops::fill(ctx_, corner, rows);
-    ops::axpby(ctx_, beta_, old_.slice(1, width, 1), alpha, corner);
+    ops::axpby(ctx_, beta_, old_.slice(2, width, 1), alpha, corner);
   }
 
  private:
@@ -88,62 +55,86 @@ class UnscaledBiasRow {
   TensorView old_;
 };
 
-/// product(alpha, beta) computes a = alpha * [s x, 1]' [s x, 1] + beta*a.
-template <class Product>
-void with_bias(Context& ctx, double scale, double alpha, double rows, double beta, bool bias,
-               TensorView a, Product&& product) {
-  if (!bias || scale == 1) return product(alpha / (scale * scale), beta);
-  UnscaledBiasRow row(ctx, scale, beta, a);
-  product(alpha / (scale * scale), beta);
-  row.restore(alpha, rows);
+/// a[d,d] as a[1,d,d].
+TensorView as_groups(TensorView a) {
+  if (a.ndim() == 3) return a;
+  return {a.raw(),
+          a.dtype(),
+          {1, a.dim(0), a.dim(1)},
+          {a.dim(0) * a.stride(0), a.stride(0), a.stride(1)},
+          a.device()};
 }
 
-void linear_a(Context& ctx, const LinearSpec& spec, ConstTensorView input,
-              std::int64_t global_batch, Operand operand, OperandStats stats, double beta,
-              TensorView a) {
-  const ConstTensorView rows = rows_of(kComputeA, input, spec.in);
-  const OperandPanels panels(ctx, rows, a.dtype(), operand, stats, Gather::no);
-  with_bias(ctx, operand.scale, 1.0 / static_cast<double>(global_batch),
-            static_cast<double>(rows.dim(0)), beta, spec.bias, a,
-            [&](double alpha, double first_beta) {
-              panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
-                ops::gram(ctx, alpha, x, panel_beta, a);
-              });
-            });
+/// The lower triangles of out = beta*out + alpha * sum of p p' over the patches of `data`.
+void add_products(Context& ctx, const FactorData& data, double alpha, Operand operand,
+                  OperandStats stats, double beta, TensorView out) {
+  const OperandPanels panels(ctx, data.x, out.dtype(), operand, stats);
+  const double scaled = alpha / (operand.scale * operand.scale);
+  const auto multiply = [&](double first_beta) {
+    panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
+      if (data.is_matrix) return ops::gram(ctx, scaled, x, panel_beta, out);
+      ops::PatchSpec part = data.patches;
+      part.n = x.dim(0);
+      ops::patch_gram(ctx, part, scaled, x, panel_beta, out);
+    });
+  };
+  if (!data.bias || operand.scale == 1) return multiply(beta);
+  UnscaledBiasRow row(ctx, operand.scale, beta, as_groups(out));
+  multiply(beta);
+  row.restore(alpha, static_cast<double>(data.patches.rows()));
 }
 
-void conv_a(Context& ctx, const Conv2dSpec& spec, ConstTensorView input, std::int64_t global_batch,
-            Operand operand, OperandStats stats, double beta, TensorView a) {
-  const ops::PatchSpec whole = patches_of(spec, input);
-  const double positions = static_cast<double>(whole.out_h() * whole.out_w());
-  const OperandPanels panels(ctx, input, a.dtype(), operand, stats, Gather::no);
-  with_bias(ctx, operand.scale, 1.0 / (static_cast<double>(global_batch) * positions),
-            static_cast<double>(whole.rows()), beta, spec.bias, a,
-            [&](double alpha, double first_beta) {
-              panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
-                ops::PatchSpec part = whole;
-                part.n = x.dim(0);
-                ops::patch_gram(ctx, part, alpha, x, panel_beta, a);
-              });
-            });
+void check_factor(std::string_view operation, std::string_view what, const FactorData& data,
+                  TensorView factor) {
+  const std::int64_t d = data.dim();
+  check_shape(operation, what, factor, data.groups == 1 ? Shape{d, d} : Shape{data.groups, d, d});
 }
 
-/// grad_output of a convolution as [n, positions, out]; transposed in memory for nchw.
-ConstTensorView positions_of(const Conv2dSpec& spec, ConstTensorView dy) {
-  const bool nhwc = spec.layout == Layout::nhwc;
-  DKFAC_CHECK(dy.ndim() == 4 && dy.dim(nhwc ? 3 : 1) == spec.out,
-              "[compute G] a convolution's output gradient has shape ", dy.shape(),
-              "; it must have 4 dimensions, the ", nhwc ? "last" : "second", " one ", spec.out);
-  DKFAC_CHECK(dy.is_contiguous(), "[compute G] a convolution's output gradient ", dy.shape(),
-              " has gaps; it must be contiguous");
-  const std::int64_t n = dy.dim(0);
-  if (nhwc) return dy.reshape({n, dy.dim(1) * dy.dim(2), spec.out});
-  const std::int64_t positions = dy.dim(2) * dy.dim(3);
-  return {dy.raw(),
-          dy.dtype(),
-          {n, positions, spec.out},
-          {spec.out * positions, 1, positions},
-          dy.device()};
+/// `rows` with x'x = alpha * sum of p p', into the first rows of x.
+std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorData& data,
+                        double alpha, Operand operand, OperandStats stats, TensorView x) {
+  const std::int64_t count = data.patches.rows(), width = data.patches.width();
+  DKFAC_CHECK(data.groups == 1, "[", operation, "] the layer has ", data.groups,
+              " groups; rows are of layers of one group");
+  DKFAC_CHECK(x.ndim() == 2 && x.dim(1) == data.dim() && count <= x.dim(0), "[", operation, "] ",
+              count, " rows of width ", data.dim(), " do not fit ", x.shape());
+  const double root = std::sqrt(alpha);
+  if (data.bias && count > 0) ops::fill(ctx, x.slice(0, 0, count).slice(1, width, 1), root);
+  const OperandPanels panels(ctx, data.x, x.dtype(), operand, stats);
+  std::int64_t first = 0;
+  panels.for_each(0, [&](ConstTensorView part, double) {
+    ops::PatchSpec patches = data.patches;
+    patches.n = part.dim(0);
+    const TensorView rows = x.slice(0, first, patches.rows()).slice(1, 0, width);
+    first += patches.rows();
+    if (data.is_matrix) return ops::cast(ctx, part, rows, root / operand.scale);
+    Scratch scratch(ctx);
+    const TensorView scaled = scratch.take(part.shape(), x.dtype());
+    ops::cast(ctx, part, scaled, root / operand.scale);
+    ops::im2col(ctx, patches, scaled, rows);
+  });
+  return count;
+}
+
+/// One row per position, with A averaged over positions, or one per sample.
+struct Statistic {
+  FactorData data;
+  double alpha;
+};
+
+Statistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
+                      WeightSharing sharing, DType compute) {
+  if (sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / global_batch};
+  return {data, 1 / (global_batch * static_cast<double>(data.positions()))};
+}
+
+Statistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
+                      double s, WeightSharing sharing, DType compute) {
+  const double alpha = s * s / global_batch;
+  if (sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
+  return {data, alpha};
 }
 
 }  // namespace
@@ -169,42 +160,52 @@ double operand_scale(DType type, double max_abs) {
   int exponent = 0;
   std::frexp(max_abs, &exponent);  // max_abs in [2^(exponent-1), 2^exponent)
   constexpr int kTarget = 11;
-  return std::ldexp(1.0, std::clamp(kTarget - exponent, kMinExponent, kMaxExponent));
+  return std::ldexp(1.0, std::clamp(kTarget - exponent, kMinOperandExponent, kMaxOperandExponent));
 }
 
-void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
-               std::int64_t global_batch, Operand operand, OperandStats stats, double beta,
-               TensorView a) {
-  check_common(kComputeA, global_batch, operand);
-  DKFAC_CHECK(has_factors(spec), "[compute A] ", describe(spec), " has no factors");
-  check_shape(kComputeA, "A", a, {a_dim(spec), a_dim(spec)});
-  if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
-    linear_a(ctx, *linear, input, global_batch, operand, stats, beta, a);
-  } else {
-    conv_a(ctx, std::get<Conv2dSpec>(spec), input, global_batch, operand, stats, beta, a);
-  }
+void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
+               Operand operand, OperandStats stats, double beta, TensorView a,
+               WeightSharing sharing) {
+  check_statistic(kComputeA, spec, global_batch, operand);
+  const FactorData data = a_data(kComputeA, spec, input);
+  check_factor(kComputeA, "A", data, a);
+  Scratch scratch(ctx);
+  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
+  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, a);
 }
 
 void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
-               std::int64_t global_batch, double s, Operand operand, OperandStats stats,
-               double beta, TensorView g) {
-  check_common(kComputeG, global_batch, operand);
-  DKFAC_CHECK(has_factors(spec), "[compute G] ", describe(spec), " has no factors");
-  DKFAC_CHECK(std::isfinite(s), "[compute G] s is ", s, "; it must be finite");
-  const std::int64_t out = g_dim(spec);
-  check_shape(kComputeG, "G", g, {out, out});
-  const auto* conv = std::get_if<Conv2dSpec>(&spec);
-  const ConstTensorView dy =
-      conv != nullptr ? positions_of(*conv, grad_output) : rows_of(kComputeG, grad_output, out);
-  const bool transposed = conv != nullptr && conv->layout == Layout::nchw;
-  const OperandPanels panels(ctx, dy, g.dtype(), operand, stats,
-                             transposed ? Gather::yes : Gather::no);
-  const double root = s / operand.scale;
-  const double alpha = root * root / static_cast<double>(global_batch);
-  panels.for_each(beta, [&](ConstTensorView panel, double panel_beta) {
-    const std::int64_t rows = panel.numel() / out;
-    ops::syrk(ctx, alpha, panel.ndim() == 2 ? panel : panel.reshape({rows, out}), panel_beta, g);
-  });
+               double global_batch, double s, Operand operand, OperandStats stats, double beta,
+               TensorView g, WeightSharing sharing) {
+  check_statistic(kComputeG, spec, global_batch, operand);
+  check_scale(kComputeG, s);
+  const FactorData data = g_data(kComputeG, spec, grad_output);
+  check_factor(kComputeG, "G", data, g);
+  Scratch scratch(ctx);
+  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, g.dtype());
+  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, g);
+}
+
+std::int64_t a_rows(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
+                    Operand operand, OperandStats stats, TensorView x, WeightSharing sharing) {
+  constexpr std::string_view kName = "rows of A";
+  check_statistic(kName, spec, global_batch, operand);
+  const FactorData data = a_data(kName, spec, input);
+  Scratch scratch(ctx);
+  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
+}
+
+std::int64_t g_rows(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
+                    double global_batch, double s, Operand operand, OperandStats stats,
+                    TensorView x, WeightSharing sharing) {
+  constexpr std::string_view kName = "rows of G";
+  check_statistic(kName, spec, global_batch, operand);
+  check_scale(kName, s);
+  const FactorData data = g_data(kName, spec, grad_output);
+  Scratch scratch(ctx);
+  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
 }
 
 }  // namespace dkfac::kfac

@@ -21,10 +21,7 @@ Device require_cpu(Device device) {
 DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> comm,
                                            ExchangeSettings settings, Device device,
                                            ContextOptions context)
-    : comm_(std::move(comm)),
-      ctx_(require_cpu(device), context),
-      settings_(settings),
-      pipeline_(std::in_place, comm_, settings.overlap) {
+    : comm_(std::move(comm)), ctx_(require_cpu(device), context), settings_(settings) {
   DKFAC_CHECK(comm_ != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm_->size() <= kMaxBallots, "[optimizer] ", comm_->size(),
               " ranks; the vote is exact up to ", kMaxBallots);
@@ -43,15 +40,23 @@ void DistributedOptimizer::prepare() {
       *comm_,
       detail::concat("optimizer ", name(), '\n', options_text(), registration_text(layers_)),
       "the optimizer's layers and options");
+  grid_ = make_worker_grid(comm_, settings_.worker_fraction);
+  require_equal_arithmetic(grid_, ctx_);
+  pipeline_.emplace(grid_, settings_.overlap);
+  broadcast_parameters(layers_, *comm_);
   on_prepare();
   std::vector<Slot> slots;
   const int count = static_cast<int>(layers_.size());
   for (int i = count - 1; i >= 0; --i)
     slots.push_back({owner_of(i), layers_[static_cast<std::size_t>(i)].numel(), 2 * count - 1 - i});
-  gradients_.emplace(ctx_, *comm_, "gradients", settings_.recipients, std::move(slots), dtype(),
-                     settings_.bucket_bytes, kBallotElements);
+  gradients_.emplace(ctx_, grid_, "gradients", std::move(slots),
+                     ExchangeOptions{.recipients = settings_.recipients,
+                                     .dtype = dtype(),
+                                     .bucket_bytes = settings_.bucket_bytes,
+                                     .tail = kBallotElements,
+                                     .wire = settings_.wire});
   nonfinite_ = Tensor::zeros(ctx_, {1});
-  broadcast_parameters(layers_, *comm_);
+  if (settings_.wire == DType::f16) magnitudes_ = Tensor::zeros(ctx_, {count});
   prepared_ = true;
   begin_step();
 }
@@ -67,6 +72,7 @@ DType DistributedOptimizer::dtype() const {
 void DistributedOptimizer::begin_step() {
   active_.clear();
   add_active(active_);
+  gradients_->begin();
   active_.push_back(&*gradients_);
   pipeline_->begin(active_);
   ops::fill(ctx_, nonfinite_, 0);
@@ -103,9 +109,26 @@ void DistributedOptimizer::complete_gradients(bool forgive) {
   }
 }
 
+/// Of this step also where it does not pass: after an overflow the next one has to do better.
+void DistributedOptimizer::agree_on_magnitudes() {
+  if (!magnitudes_.is_set()) return;
+  ops::copy(ctx_, gradients_->largest(), magnitudes_);
+  comm_->all_reduce(magnitudes_, comm::ReduceOp::max, Stream::cpu(), "magnitudes");
+  set_magnitudes();
+}
+
+void DistributedOptimizer::set_magnitudes() {
+  for (int i = 0; i < gradients_->slots(); ++i)
+    gradients_->set_magnitude(i, exponent_of(static_cast<double>(magnitudes_.data<float>()[i])));
+}
+
 void DistributedOptimizer::visit_state(StateVisitor& visitor) {
   require_prepared("visit_state");
   visitor.integer("steps", Held::same, steps_);
+  if (magnitudes_.is_set()) {
+    visitor.tensor("gradient_magnitudes", Held::same, magnitudes_);
+    set_magnitudes();
+  }
   on_visit(visitor);
   packing_seconds_ = 0;
   begin_step();  // What is due may have changed.
@@ -115,6 +138,11 @@ void DistributedOptimizer::visit_velocity(StateVisitor& visitor, Held held,
                                           std::vector<Tensor>& velocity) {
   for (std::size_t i = 0; i < velocity.size(); ++i)
     if (velocity[i].is_set()) visitor.tensor(layers_[i].name + ".velocity", held, velocity[i]);
+}
+
+std::vector<NamedBytes> DistributedOptimizer::gradient_buffers() const {
+  return {{"staging of gradients", static_cast<std::int64_t>(gradients_->staging_bytes())},
+          {"wire of gradients", static_cast<std::int64_t>(gradients_->wire_bytes())}};
 }
 
 void DistributedOptimizer::on_failure(const Outcome&) const {
@@ -128,23 +156,28 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   join(stream);
   StepReport report;
   report.step = ++steps_;
+  std::uint64_t before = 0;
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     // A rank that votes against the step may have had no batch at all.
     const bool forgive = args.vote.loss_nonfinite || args.vote.data_error;
     Ballot ballot{.caller = args.vote, .hash = mix_hash(0, args.lr)};
-    on_ballot(ballot, forgive);
+    on_records(forgive);
     complete_gradients(forgive);
-    ballot.nonfinite_gradient = *nonfinite_.data<float>() != 0;
-    const Outcome outcome = pipeline_->finish(ctx_, ballot);
+    pipeline_->flush();
+    on_ballot(ballot);
+    ballot.nonfinite_gradient = *nonfinite_.data<float>() != 0 || gradients_->overflowed();
+    const Outcome outcome = pipeline_->finish(ballot);
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
     report.vote = outcome.result;
+    report.bytes = pipeline_->bytes();
+    before = grid_.bytes();
+    agree_on_magnitudes();
   }
   report.seconds.exchange += std::exchange(packing_seconds_, 0);
   report.updated = report.vote.may_update();
-  const std::uint64_t before = comm_->bytes();
   if (report.updated) update(args, report);
-  report.bytes = pipeline_->bytes() + comm_->bytes() - before;
+  report.bytes += grid_.bytes() - before;
   report.scratch_growths = ctx_.scratch_growths();
   on_step_end(report);
   begin_step();

@@ -9,6 +9,7 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/optimizer.h"
 
 #include "kfac/exchange.h"
@@ -33,6 +34,8 @@ class DistributedOptimizer : public Optimizer {
     LossReduction loss_reduction = LossReduction::local_mean;
     bool overlap = true;
     std::int64_t bucket_bytes = 0;
+    double worker_fraction = 0;  ///< Of Recipients::workers.
+    std::optional<DType> wire = std::nullopt;
   };
   DistributedOptimizer(std::shared_ptr<comm::Communicator> comm, ExchangeSettings settings,
                        Device device, ContextOptions context);
@@ -42,10 +45,12 @@ class DistributedOptimizer : public Optimizer {
   virtual void on_add(const ParameterLayer&) {}
   virtual void on_prepare() = 0;  ///< Allocate state; owners must be known when it returns.
   [[nodiscard]] virtual int owner_of(int /*layer*/) const { return 0; }
-  /// Exchanges of the coming step beside the gradients.
+  /// Begins the exchanges of the coming step beside the gradients.
   virtual void add_active(std::vector<Exchange*>&) {}
-  /// Before the vote. forgive: this rank votes against the step, so records may be missing.
-  virtual void on_ballot(Ballot&, bool /*forgive*/) {}
+  /// Before everything leaves. forgive: this rank votes against the step, so records may be
+  /// missing.
+  virtual void on_records(bool /*forgive*/) {}
+  virtual void on_ballot(Ballot&) {}  ///< Before the vote, after all else has been launched.
   [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
   /// The vote has passed: gradient(i) holds the averaged gradient.
   virtual void update(const StepArgs& args, StepReport& report) = 0;
@@ -55,26 +60,37 @@ class DistributedOptimizer : public Optimizer {
   void visit_velocity(StateVisitor& visitor, Held held, std::vector<Tensor>& velocity);
 
   [[nodiscard]] TensorView gradient(int layer);  ///< [weight + bias elements]
+  /// Staging and wire, for a description.
+  [[nodiscard]] std::vector<NamedBytes> gradient_buffers() const;
   void require_prepared(const char* operation) const;
   [[nodiscard]] DType dtype() const;
 
   void poll() { pipeline_->poll(); }
+  /// Before the first record of a step, when what is due in it has changed.
+  void begin_again() {
+    if (prepared_) begin_step();
+  }
   /// Drops what is under way; for destructors.
   void stop() { pipeline_.reset(); }
 
   std::shared_ptr<comm::Communicator> comm_;
+  WorkerGrid grid_;  ///< From prepare() on.
   Context ctx_;
   std::vector<ParameterLayer> layers_;
 
  private:
   void begin_step();
   void complete_gradients(bool forgive);
+  void agree_on_magnitudes();
+  void set_magnitudes();
 
   ExchangeSettings settings_;
   bool prepared_ = false;
   std::int64_t steps_ = 0;
   double packing_seconds_ = 0;
   Tensor nonfinite_;  ///< f32[1]
+  /// f32[layers], with an f16 wire: largest parts of the gradients of the last step on any rank.
+  Tensor magnitudes_;
   std::optional<Exchange> gradients_;
   std::vector<Exchange*> active_;
   std::optional<Pipeline> pipeline_;  ///< After the buffers, so that it ends before they do.

@@ -17,7 +17,7 @@ bool is_plain(const LayerSpec& spec) { return std::holds_alternative<PlainSpec>(
 }  // namespace
 
 Engine::Engine(Context& ctx, std::shared_ptr<comm::Communicator> comm, CurvatureOptions options)
-    : ctx_(ctx), comm_(std::move(comm)), options_(options), workers_(ctx) {
+    : ctx_(ctx), comm_(std::move(comm)), options_(std::move(options)), workers_(ctx) {
   options_.validate();
 }
 
@@ -26,38 +26,118 @@ void Engine::add_layer(std::string name, LayerSpec spec) {
   specs_.push_back(std::move(spec));
 }
 
-void Engine::prepare(std::int64_t vote_tail) {
+const std::string& Engine::name(int layer) const { return names_[index_of(layer)]; }
+const LayerSpec& Engine::spec(int layer) const { return specs_[index_of(layer)]; }
+
+int Engine::checked(LayerId id, const char* operation) const {
+  const int index = static_cast<int>(id);
+  DKFAC_CHECK(index >= 0 && index < layers(), "[", operation, "] layer id ", index,
+              " does not exist; add_layer() returned 0 to ", layers() - 1);
+  return index;
+}
+
+void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
+  grid_ = grid;
+  DKFAC_CHECK(options_.inverse != InverseMethod::ekfac || grid_.workers == comm_->size(),
+              "[curvature options] inverse is ekfac with worker_fraction ",
+              options_.worker_fraction, " on ", comm_->size(),
+              " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
+              "worker_fraction to 1");
   std::vector<LayerLoad> loads;
   for (const LayerSpec& spec : specs_) loads.push_back(layer_load(spec, options_.dtype));
+  if (options_.calibrate) {
+    // Only proportions count; all layers get theirs in seconds.
+    costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype));
+    for (std::size_t i = 0; i < specs_.size(); ++i)
+      loads[i].flops = layer_seconds(costs_, specs_[i], options_);
+  }
   owners_ = assign(loads, comm_->size());
   layers_.resize(specs_.size());
-  // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
-  std::vector<Slot> a_slots, g_slots;
-  const int count = layers();
-  for (int i = 0; i < count; ++i) {
-    if (owner(i) == comm_->rank())
-      layers_[index_of(i)].curvature = make_layer_curvature(ctx_, spec(i), options_);
-    if (!has_factors(spec(i))) continue;
-    layers_[index_of(i)].input.slot = static_cast<int>(a_slots.size());
-    a_slots.push_back({owner(i), ops::packed_size(a_dim(spec(i))), i});
+  for (int i = 0; i < layers(); ++i) {
+    if (!grid_.works(owner(i))) continue;
+    LayerCurvature& curvature = at(i).curvature;
+    curvature = make_layer_curvature(ctx_, spec(i), options_);
+    if (owns(i)) continue;
+    // Only the owner averages; the other workers are given its inverses.
+    curvature.a.average = Tensor{};
+    curvature.g.average = Tensor{};
   }
-  for (int i = count - 1; i >= 0; --i) {
-    if (is_plain(spec(i))) continue;
-    layers_[index_of(i)].output.slot = static_cast<int>(g_slots.size());
-    const auto* bn = std::get_if<BatchNormSpec>(&spec(i));
-    const std::int64_t numel = bn != nullptr
-                                   ? batch_norm_rows(*bn, options_.batch_norm) * bn->channels
-                                   : ops::packed_size(g_dim(spec(i)));
-    g_slots.push_back({owner(i), numel, 2 * count - 1 - i});
-  }
-  a_exchange_.emplace(ctx_, *comm_, "statistics A", Recipients::owners, std::move(a_slots),
-                      options_.dtype, options_.bucket_bytes, 0);
-  g_exchange_.emplace(ctx_, *comm_, "statistics G", Recipients::owners, std::move(g_slots),
-                      options_.dtype, options_.bucket_bytes, vote_tail);
-  ranges_ = Tensor::zeros(ctx_, {2 * count});
-  new_ranges_ = Tensor::zeros(ctx_, {2 * count});
+  make_statistics();
+  make_exchanges(vote_tail);
+  plan_timetable();
+  const auto count = std::ssize(statistics_);
+  ranges_ = Tensor::zeros(ctx_, {count});
+  new_ranges_ = Tensor::zeros(ctx_, {count});
   underflow_ = Tensor::zeros(ctx_, {1});
   nonfinite_ = Tensor::zeros(ctx_, {1});
+  note_buffer_ = Tensor::zeros(ctx_, {layers() * std::int64_t{kNotesPerLayer}}, DType::f64);
+}
+
+void Engine::make_statistics() {
+  statistics_.resize(2 * specs_.size());
+  notes_.resize(statistics_.size());
+  for (int i = 0; i < layers(); ++i) {
+    statistic_names_.push_back(name(i) + ".a");
+    statistic_names_.push_back(name(i) + (is_batch_norm(spec(i)) ? ".fisher" : ".g"));
+    statistic(input_of(i)).plan = plan_statistic(spec(i), options_, StatisticKind::a);
+    statistic(output_of(i)).plan = plan_statistic(
+        spec(i), options_, is_batch_norm(spec(i)) ? StatisticKind::batch_norm : StatisticKind::g);
+    for (const int s : {input_of(i), output_of(i)}) {
+      const StatisticPlan& plan = statistic(s).plan;
+      if (plan.numel() > 0 && owns(i) && options_.staleness == Staleness::adaptive)
+        statistic(s).history = StatisticHistory(ctx_, plan.shape, options_.dtype);
+    }
+  }
+}
+
+void Engine::make_exchanges(std::int64_t vote_tail) {
+  // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
+  std::vector<Slot> a_slots, g_slots, scale_slots;
+  const int count = layers();
+  const auto add = [&](std::vector<Slot>& slots, int index, int time) {
+    Statistic& s = statistic(index);
+    if (s.plan.numel() == 0) return;
+    s.slot = static_cast<int>(slots.size());
+    slots.push_back({owner(index / 2), s.plan.numel(), time});
+  };
+  for (int i = 0; i < count; ++i) add(a_slots, input_of(i), i);
+  for (int i = count - 1; i >= 0; --i) {
+    const int time = 2 * count - 1 - i;
+    add(g_slots, output_of(i), time);
+    if (options_.inverse != InverseMethod::ekfac || !has_factors(spec(i))) continue;
+    at(i).scale_slot = static_cast<int>(scale_slots.size());
+    scale_slots.push_back(
+        {owner(i), factor_groups(spec(i)) * g_dim(spec(i)) * a_dim(spec(i)), time});
+  }
+  a_due_.resize(a_slots.size());
+  g_due_.resize(g_slots.size());
+  scales_due_.resize(scale_slots.size());
+  ExchangeOptions exchange{.recipients = Recipients::owners,
+                           .dtype = options_.dtype,
+                           .bucket_bytes = options_.bucket_bytes,
+                           .wire = options_.statistics_wire};
+  a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
+  exchange.tail = vote_tail;
+  g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
+  exchange.tail = 0;
+  exchange.recipients = Recipients::all;
+  if (!scale_slots.empty())
+    scale_exchange_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
+}
+
+void Engine::plan_timetable() {
+  std::vector<TimetableEntry> entries(statistics_.size());
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    TimetableEntry& e = entries[index_of(i)];
+    const StatisticPlan& plan = statistic(i).plan;
+    e.exists = plan.numel() > 0;
+    e.owner = owner(i / 2);
+    e.inverse_flops = plan.inverse_flops;
+    e.inverted = plan.factor.is_set();
+    if (e.exists) reports_.push_back({.layer = i / 2, .kind = plan.kind});
+  }
+  timetable_ = Timetable(std::move(entries));
+  timetable_.configure(options_);
 }
 
 void Engine::set_damping(double damping) {
@@ -65,136 +145,151 @@ void Engine::set_damping(double damping) {
   changed.damping = damping;
   changed.validate();
   if (damping == options_.damping) return;
-  options_ = changed;
-  stale_ = true;
-  for (Layer& layer : layers_) layer.curvature.stale = layer.curvature.statistics > 0;
+  options_ = std::move(changed);
+  timetable_.damping_changed();
+  for (Layer& layer : layers_)
+    for (Factor* factor : {&layer.curvature.a, &layer.curvature.g})
+      factor->stale = factor->statistics > 0;
 }
 
-const std::string& Engine::name(int layer) const { return names_[index_of(layer)]; }
-const LayerSpec& Engine::spec(int layer) const { return specs_[index_of(layer)]; }
+bool Engine::set_curvature(const CurvatureSettings& settings) {
+  const bool same_intervals = settings.statistics_interval == options_.statistics_interval &&
+                              settings.inverse_interval == options_.inverse_interval;
+  if (same_intervals && settings.damping == options_.damping) return false;
+  CurvatureOptions changed = options_;
+  changed.statistics_interval = settings.statistics_interval;
+  changed.inverse_interval = settings.inverse_interval;
+  changed.damping = settings.damping;
+  changed.validate();
+  changed.damping = options_.damping;
+  options_ = std::move(changed);
+  if (!same_intervals) timetable_.configure(options_);
+  set_damping(settings.damping);
+  return !same_intervals;
+}
 
-std::string Engine::describe() const {
-  return describe_assignment(names_, specs_, owners_, comm_->size(), options_.dtype);
+std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
+  std::vector<double> seconds;
+  for (const LayerSpec& spec : specs_) seconds.push_back(layer_seconds(costs_, spec, options_));
+  NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
+  for (const auto* exchange : {&a_exchange_, &g_exchange_, &scale_exchange_})
+    if (*exchange) {
+      staging.bytes += static_cast<std::int64_t>((*exchange)->staging_bytes());
+      wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());
+    }
+  buffers.insert(buffers.begin(), {std::move(staging), std::move(wire)});
+  return describe_assignment(names_, specs_, owners_,
+                             {.world_size = comm_->size(),
+                              .workers = grid_.workers,
+                              .curvature = options_,
+                              .seconds = seconds,
+                              .kept = kept,
+                              .buffers = buffers});
+}
+
+bool Engine::statistics_due() const { return statistics_.empty() || timetable_.any_due(); }
+bool Engine::input_due(LayerId layer) const {
+  const int i = checked(layer, "wants_input");
+  return statistics_.empty() ? has_factors(spec(i)) : timetable_.due(input_of(i));
+}
+bool Engine::output_due(LayerId layer) const {
+  const int i = checked(layer, "wants_grad_output");
+  return statistics_.empty() ? !is_plain(spec(i)) : timetable_.due(output_of(i));
+}
+
+void Engine::begin_step() {
+  if (!timetable_.any_due()) return;
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    if (statistic(i).slot < 0) continue;
+    std::vector<bool>& due = i % 2 == 0 ? a_due_ : g_due_;
+    due[index_of(statistic(i).slot)] = timetable_.due(i);
+    exchange_of(i).set_magnitude(statistic(i).slot, timetable_.entry(i).exponent);
+  }
+  a_exchange_->begin(a_due_);
+  g_exchange_->begin(g_due_);
+  if (!scale_exchange_) return;
+  for (int i = 0; i < layers(); ++i)
+    if (at(i).scale_slot >= 0) scales_due_[index_of(at(i).scale_slot)] = scales_due(i);
+  scale_exchange_->begin(scales_due_);
+}
+
+bool Engine::scales_due(int layer) const {
+  const LayerCurvature& c = at(layer).curvature;
+  return at(layer).scale_slot >= 0 && timetable_.due(output_of(layer)) && c.a.good && c.g.good;
+}
+
+void Engine::add_active(std::vector<Exchange*>& active) {
+  if (!timetable_.any_due()) return;
+  active.push_back(&*a_exchange_);
+  if (scale_exchange_) active.push_back(&*scale_exchange_);
+  active.push_back(&*g_exchange_);
 }
 
 void Engine::require_records(bool forgive) {
-  for (int i = 0; i < layers(); ++i) {
-    for (const bool input : {true, false}) {
-      const Recording& record = input ? layers_[index_of(i)].input : layers_[index_of(i)].output;
-      Exchange& exchange = input ? *a_exchange_ : *g_exchange_;
-      if (record.slot < 0) continue;
-      if (record.records < options_.micro_batches) {
-        DKFAC_CHECK(forgive, "[step] layer '", name(i), "' has ", record.records, " of ",
-                    options_.micro_batches, " ",
-                    input                    ? "record_input"
-                    : is_batch_norm(spec(i)) ? "record_batch_norm"
-                                             : "record_grad_output",
-                    "; record every layer where wants_statistics()");
-        if (record.records == 0) ops::fill(ctx_, exchange.slot(record.slot), 0);
-      }
-      exchange.mark_filled(record.slot);
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    if (!timetable_.due(i)) continue;
+    const Statistic& s = statistic(i);
+    if (s.records < options_.micro_batches) {
+      DKFAC_CHECK(forgive, "[step] layer '", name(i / 2), "' has ", s.records, " of ",
+                  options_.micro_batches, " ",
+                  s.plan.kind == StatisticKind::a   ? "record_input"
+                  : s.plan.kind == StatisticKind::g ? "record_grad_output"
+                                                    : "record_batch_norm",
+                  "; record every layer where wants_input() and wants_grad_output() say so");
+      if (s.records == 0) ops::fill(ctx_, slot_of(i), 0);
     }
+    exchange_of(i).mark_filled(s.slot);
+    if (i % 2 == 0 || !scales_due(i / 2)) continue;
+    const int slot = at(i / 2).scale_slot;
+    if (at(i / 2).scale_records == 0) ops::fill(ctx_, scale_exchange_->slot(slot), 0);
+    scale_exchange_->mark_filled(slot);
   }
 }
 
 void Engine::fill_ballot(Ballot& ballot) const {
-  ballot.nonfinite_statistic = *nonfinite_.data<float>() != 0;
-  ballot.failed_layer = failed_layer_;
-  ballot.hash = mix_hash(ballot.hash, options_.damping);
-}
-
-bool Engine::merge(int layer) {
-  Layer& l = layers_[index_of(layer)];
-  if (has_factors(spec(layer)))
-    return merge_factors(ctx_, options_, a_exchange_->slot(l.input.slot),
-                         g_exchange_->slot(l.output.slot), l.curvature);
-  return is_plain(spec(layer)) ||
-         merge_fisher(ctx_, options_, g_exchange_->slot(l.output.slot), l.curvature);
-}
-
-void Engine::merge_owned(StepReport& report) {
-  const PhaseTimer timer(report.seconds.update);
-  for (int i = 0; i < layers(); ++i) {
-    if (!owns(i)) continue;
-    int& failures = layers_[index_of(i)].curvature.failures;
-    if (!merge(i)) {
-      ++report.failed_factors;
-      ++failures;
-    } else if (!has_factors(spec(i))) {
-      failures = 0;  // of factors, the refresh decides
-    }
-  }
-}
-
-void Engine::refresh_owned(StepReport& report) {
-  const PhaseTimer timer(report.seconds.inverse, "inverse");
-  tasks_.clear();
-  for (int i = 0; i < layers(); ++i) {
-    LayerCurvature& curvature = layers_[index_of(i)].curvature;
-    if (owns(i) && has_factors(spec(i)) && curvature.stale)
-      add_refresh_tasks(ctx_, options_, curvature, tasks_);
-  }
-  workers_.run(options_, tasks_);
-  std::size_t next = 0;
-  for (int i = 0; i < layers(); ++i) {
-    LayerCurvature& curvature = layers_[index_of(i)].curvature;
-    if (!owns(i) || !has_factors(spec(i)) || !std::exchange(curvature.stale, false)) continue;
-    const int failed = (tasks_[next].good ? 0 : 1) + (tasks_[next + 1].good ? 0 : 1);
-    next += 2;
-    report.failed_factors += failed;
-    curvature.failures = failed == 0 ? 0 : curvature.failures + 1;
-  }
-}
-
-void Engine::absorb(StepReport& report) {
-  if (statistics_due()) {
-    merge_owned(report);
-    report.statistics_refreshed = true;
-    stale_ = true;
-  }
-  if (inverses_due() && stale_) {
-    refresh_owned(report);
-    report.inverses_refreshed = true;
-    stale_ = false;
-  }
-  note_failed();
-}
-
-void Engine::note_failed() {
-  for (int i = 0; i < layers(); ++i)
-    if (layers_[index_of(i)].curvature.failures > options_.max_failed_refreshes) failed_layer_ = i;
+  const bool overflowed =
+      timetable_.any_due() && (a_exchange_->overflowed() || g_exchange_->overflowed() ||
+                               (scale_exchange_ && scale_exchange_->overflowed()));
+  ballot.nonfinite_statistic = *nonfinite_.data<float>() != 0 || overflowed;
+  ballot.failed_statistic = failed_statistic_;
+  for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
+                               static_cast<double>(options_.inverse_interval)})
+    ballot.hash = mix_hash(ballot.hash, setting);
 }
 
 void Engine::apply(int layer, TensorView weight, TensorView bias) {
-  apply_curvature(ctx_, spec(layer), options_, layers_[index_of(layer)].curvature, weight, bias);
+  const PhaseTimer timer(seconds_.precondition);
+  apply_curvature(ctx_, spec(layer), options_, at(layer).curvature, weight, bias);
 }
 
-void Engine::end_step(bool accepted, StepReport& report) {
-  report.damping = options_.damping;
-  report.underflow = static_cast<std::int64_t>(*underflow_.data<float>());
-  report.seconds.statistics = std::exchange(statistics_seconds_, 0);
-  ops::fill(ctx_, underflow_, 0);
-  ops::fill(ctx_, nonfinite_, 0);
-  const bool refreshed = accepted && statistics_due();
-  if (refreshed) std::swap(ranges_, new_ranges_);
-  for (Layer& layer : layers_)
-    for (Recording* record : {&layer.input, &layer.output}) {
-      record->records = 0;
-      record->has_range = record->has_range || refreshed;
-    }
-  if (accepted) ++accepted_;
+bool Engine::rebuilt(int layer, StatisticKind kind) const {
+  const int i = kind == StatisticKind::a ? input_of(layer) : output_of(layer);
+  return timetable_.entry(i).inverted ? timetable_.rebuild_due(i) : timetable_.due(i);
 }
 
 void Engine::throw_failure(const Outcome& outcome) const {
-  const std::string where =
-      outcome.failed_layer >= 0 && outcome.failed_layer < layers()
-          ? detail::concat("layer '", name(outcome.failed_layer), "', owned by rank ",
-                           outcome.failed_rank, ",")
-          : detail::concat(outcome.result.numeric_failure, " ranks have a layer that");
-  throw NumericError(detail::concat("[inverse] ", where, " could not be inverted more than ",
-                                    options_.max_failed_refreshes, " times in a row at damping ",
-                                    options_.damping,
-                                    "; raise the damping, or set CurvatureOptions::dtype to f64"));
+  // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
+  std::string mine;
+  if (failed_statistic_ >= 0) {
+    const int layer = failed_statistic_ / 2;
+    const StatisticKind kind = statistic(failed_statistic_).plan.kind;
+    mine = detail::concat(kind == StatisticKind::a   ? "factor A"
+                          : kind == StatisticKind::g ? "factor G"
+                                                     : "the BatchNorm Fisher",
+                          " of layer '", name(layer), "', owned by rank ", comm_->rank(),
+                          ", could not be inverted more than ", options_.max_failed_refreshes,
+                          " times in a row at damping ", options_.damping,
+                          "; raise the damping, or set CurvatureOptions::dtype to f64");
+    if (!at(layer).saved_as.empty())
+      mine += detail::concat("; it has been saved as ", at(layer).saved_as);
+  }
+  for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
+    if (said.empty()) continue;
+    const int others = outcome.result.numeric_failure - 1;
+    throw NumericError(detail::concat(
+        "[inverse] ", said, others > 0 ? detail::concat(" (as on ", others, " more ranks)") : ""));
+  }
+  throw NumericError("[inverse] a factor could not be inverted; raise the damping");
 }
 
 }  // namespace dkfac::kfac

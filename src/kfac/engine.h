@@ -3,22 +3,30 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
 #include "dkfac/kfac/state.h"
 
+#include "kfac/cost_model.h"
 #include "kfac/exchange.h"
 #include "kfac/layer_curvature.h"
+#include "kfac/notes.h"
 #include "kfac/refresh.h"
+#include "kfac/staleness.h"
+#include "kfac/statistic_size.h"
+#include "kfac/timetable.h"
 #include "kfac/vote.h"
+#include "kfac/worker_grid.h"
 
 namespace dkfac::kfac {
 
@@ -32,92 +40,155 @@ class Engine {
   void add_layer(std::string name, LayerSpec spec);
   /// Fixes owners, allocates averages, inverses and staging. vote_tail: elements at the end of the
   /// last G bucket.
-  void prepare(std::int64_t vote_tail);
+  void prepare(const WorkerGrid& grid, std::int64_t vote_tail);
 
   [[nodiscard]] const CurvatureOptions& options() const { return options_; }
   void set_damping(double damping);
+  /// Between two steps. True: what is due may have changed, so begin_step() again.
+  [[nodiscard]] bool set_curvature(const CurvatureSettings& settings);
   [[nodiscard]] int layers() const { return static_cast<int>(names_.size()); }
   [[nodiscard]] const std::string& name(int layer) const;
   [[nodiscard]] const LayerSpec& spec(int layer) const;
   [[nodiscard]] int owner(int layer) const { return owners_[static_cast<std::size_t>(layer)]; }
-  [[nodiscard]] std::string describe() const;
+  /// kept: what the caller keeps beside the curvature, resp. its own buffers.
+  [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
 
-  /// Whether this step refreshes; counted in steps whose vote passed.
-  [[nodiscard]] bool statistics_due() const {
-    return accepted_ % options_.statistics_interval == 0;
-  }
-  [[nodiscard]] bool inverses_due() const { return accepted_ % options_.inverse_interval == 0; }
+  /// Whether this step refreshes something, resp. asks for this record of a layer. Before
+  /// prepare(): what the first step does.
+  [[nodiscard]] bool statistics_due() const;
+  [[nodiscard]] bool input_due(LayerId layer) const;
+  [[nodiscard]] bool output_due(LayerId layer) const;
 
-  /// As in Preconditioner; ignored where statistics are not due, and for plain layers.
+  /// As in Preconditioner; ignored where the statistic is not due, and for plain layers.
   void record_input(LayerId id, ConstTensorView input, RecordScale scale);
   void record_grad_output(LayerId id, ConstTensorView grad_output, RecordScale scale);
   void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
                          ConstTensorView inv_std, ConstTensorView grad_output, RecordScale scale);
 
-  [[nodiscard]] Exchange& a_exchange() { return *a_exchange_; }
-  [[nodiscard]] Exchange& g_exchange() { return *g_exchange_; }
+  /// Begins the exchanges of the statistics that are due.
+  void begin_step();
+  /// Appends the exchanges of this step; the last of them ends in the vote_tail.
+  void add_active(std::vector<Exchange*>& active);
   /// Throws InvalidArgument naming the first layer that lacks a record. forgive: this rank votes
   /// against the step anyway, so what is missing becomes zero.
   void require_records(bool forgive);
   void fill_ballot(Ballot& ballot) const;
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of
-  /// the layers that this rank owns.
+  /// the layers that this rank owns; then tells all ranks what they must know.
   void absorb(StepReport& report);
-  /// Preconditions the gradients of an owned layer in place; shapes as apply_curvature().
+  /// Preconditions the gradients of a layer that this rank works on in place; shapes as
+  /// apply_curvature().
   void apply(int layer, TensorView weight, TensorView bias);
   /// Ends the step; `accepted`: the vote passed.
   void end_step(bool accepted, StepReport& report);
   /// Between two steps: averages, inverses and what is known about them; not the options.
   void visit_state(StateVisitor& visitor);
-  /// The error of a vote that reports a failed layer.
+  /// The error of a vote that reports a failed layer: the same words on every rank. Collective.
   [[noreturn]] void throw_failure(const Outcome& outcome) const;
 
+  /// Of this accepted step, after absorb(): the factor was due to be rebuilt, on its owner; of a
+  /// statistic that has no inverse, its average has been refreshed.
+  [[nodiscard]] bool rebuilt(int layer, StatisticKind kind) const;
+  /// On ranks that work on the layer.
+  [[nodiscard]] LayerCurvature& curvature(int layer) { return at(layer).curvature; }
+  [[nodiscard]] const LayerCurvature& curvature(int layer) const { return at(layer).curvature; }
+
  private:
-  struct Recording {
-    int slot = -1;
-    bool has_range = false;  ///< ranges_ holds that of an accepted step.
-    int records = 0;         ///< In this step.
+  /// What is recorded of one statistic, and what its owner remembers of it.
+  struct Statistic {
+    StatisticPlan plan;
+    int slot = -1;               ///< In its exchange; -1: there is no such statistic.
+    bool has_range = false;      ///< ranges_ holds that of an accepted step.
+    int records = 0;             ///< In this step.
+    std::int64_t rows_used = 0;  ///< Of this rank's share, in this step; low-rank form.
+    double flops = 0;            ///< To build it, by all ranks; of the last step that did.
+    double step_flops = 0;       ///< Of this step so far.
+    StatisticHistory history;
   };
   struct Layer {
-    Recording input, output;  ///< A; G or the BatchNorm Fisher.
     LayerCurvature curvature;
+    int scale_slot = -1;     ///< EKFAC: of its scales.
+    int scale_records = 0;   ///< In this step.
+    Tensor input;            ///< EKFAC: what was recorded last, until its output gradient comes.
+    bool has_input = false;  ///< `input` waits for it.
+    std::string saved_as;    ///< Where the factor that failed too often has been saved.
   };
 
-  Layer& at(LayerId id, const char* operation);
-  std::int64_t begin_record(const char* operation, int layer, const Recording& record,
-                            ConstTensorView data, RecordScale scale);
-  void end_record(Exchange& exchange, Recording& record);
-  Operand operand(const Recording& record, ConstTensorView data, std::int64_t range);
-  OperandStats operand_stats(std::int64_t range);
-  void check_range(std::int64_t range);
-  template <class Compute>
-  void record_factor(Exchange& exchange, Recording& record, std::int64_t dim, Compute compute);
-  bool merge(int layer);
-  void merge_owned(StepReport& report);
+  static int input_of(int layer) { return 2 * layer; }
+  static int output_of(int layer) { return 2 * layer + 1; }
+  Layer& at(int layer) { return layers_[static_cast<std::size_t>(layer)]; }
+  [[nodiscard]] const Layer& at(int layer) const {
+    return layers_[static_cast<std::size_t>(layer)];
+  }
+  Statistic& statistic(int index) { return statistics_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const Statistic& statistic(int index) const {
+    return statistics_[static_cast<std::size_t>(index)];
+  }
+  Exchange& exchange_of(int index) { return index % 2 == 0 ? *a_exchange_ : *g_exchange_; }
+  /// Flat: this rank's part until the launch, on the owner the sum afterwards.
+  TensorView slot_of(int index) { return exchange_of(index).slot(statistic(index).slot); }
+  [[nodiscard]] bool owns(int layer) const { return owner(layer) == comm_->rank(); }
+
+  // engine.cpp
+  void make_statistics();
+  void make_exchanges(std::int64_t vote_tail);
+  void plan_timetable();
+  int checked(LayerId id, const char* operation) const;
+
+  // engine_record.cpp
+  double begin_record(const char* operation, int index, ConstTensorView data, RecordScale scale);
+  void end_record(int index);
+  /// terms: elements of `data` that one element of the operand is the sum of.
+  Operand operand(int index, ConstTensorView data, std::int64_t terms = 1);
+  OperandStats operand_stats(int index);
+  void check_range(int index);
+  /// triangles(squares) writes lower triangles of this record's part; rows(room) writes its `count`
+  /// rows into the first ones and returns their number. Parts of one step add up.
+  template <class Triangles, class Rows>
+  void record_factor(int index, std::int64_t count, Triangles triangles, Rows rows);
+  void keep_input(int layer, ConstTensorView input);
+  void record_scales(int layer, ConstTensorView grad_output, double global_batch, double s);
+  /// This step's gradients are projected on the eigenvectors of the layer; equal on all ranks.
+  [[nodiscard]] bool scales_due(int layer) const;
+
+  // engine_absorb.cpp
+  void merge(int index, StepReport& report);
   void refresh_owned(StepReport& report);
   void note_failed();
-  [[nodiscard]] bool owns(int layer) const { return owner(layer) == comm_->rank(); }
+  [[nodiscard]] bool needs_notes() const;
+  void decide(int index, bool merged);
+  void exchange_notes();
+  void report_work(bool accepted, StepReport& report) const;
 
   Context& ctx_;
   std::shared_ptr<comm::Communicator> comm_;
+  WorkerGrid grid_;  ///< From prepare() on.
   CurvatureOptions options_;
   std::vector<std::string> names_;
   std::vector<LayerSpec> specs_;
   std::vector<int> owners_;
+  CostModel costs_;  ///< Measured, or the default.
   std::vector<Layer> layers_;
+  /// Two per layer: A, then G or the BatchNorm Fisher.
+  std::vector<Statistic> statistics_;
+  std::vector<std::string> statistic_names_;
+  Timetable timetable_;
+  std::vector<StatisticNote> notes_;  ///< Of this step, per statistic.
+  std::vector<StatisticReport> reports_;
+  Tensor note_buffer_;                            ///< f64[layers * kNotesPerLayer]
+  std::vector<bool> a_due_, g_due_, scales_due_;  ///< By slot.
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
   std::optional<Exchange> a_exchange_, g_exchange_;
-  /// f32[2 * layers]: largest magnitudes of operands, input then output; of the last accepted step
-  /// with statistics, and of this one.
+  std::optional<Exchange> scale_exchange_;  ///< EKFAC: summed for every rank.
+  /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed
+  /// each, and of this one.
   Tensor ranges_, new_ranges_;
   Tensor underflow_;  ///< f32[1]
   Tensor nonfinite_;  ///< f32[1]
-  std::int64_t accepted_ = 0;
-  bool stale_ = false;  ///< Averages or damping have changed since the last refresh.
-  int failed_layer_ = -1;
-  double statistics_seconds_ = 0;
+  int failed_statistic_ = -1;
+  PhaseSeconds seconds_;  ///< Of this step: what is spent outside of absorb().
 };
 
 }  // namespace dkfac::kfac

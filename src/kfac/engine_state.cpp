@@ -5,38 +5,67 @@
 namespace dkfac::kfac {
 namespace {
 
-void visit_factor(StateVisitor& visitor, const std::string& name, Factor& factor) {
-  visitor.number(name + "_good", Held::owner, factor.good);
-  visitor.tensor(name + "_average", Held::owner, factor.average);
-  visitor.tensor(name + "_inverse", Held::owner, factor.inverse);
-  if (factor.values.is_set()) visitor.tensor(name + "_values", Held::owner, factor.values);
+/// held: Held::owner, or Held::copy of workers that do not own the layer: they have an inverse, and
+/// no average.
+void visit_factor(StateVisitor& visitor, const std::string& name, Held held, Factor& factor) {
+  if (factor.average.is_set()) {
+    visitor.number(name + "_statistics", Held::owner, factor.statistics);
+    visitor.number(name + "_stale", Held::owner, factor.stale);
+    visitor.number(name + "_failures", Held::owner, factor.failures);
+    visitor.tensor(name + "_average", Held::owner, factor.average);
+  }
+  visitor.number(name + "_good", held, factor.good);
+  visitor.tensor(name + "_inverse", held, factor.inverse);
+  visitor.tensor(name + "_shifts", held, factor.shifts);
+  visitor.tensor(name + "_held", held, factor.held);
+  if (factor.values.is_set()) visitor.tensor(name + "_values", held, factor.values);
 }
 
-void visit_curvature(StateVisitor& visitor, const std::string& layer, LayerCurvature& curvature) {
-  visitor.number(layer + ".statistics", Held::owner, curvature.statistics);
-  visitor.number(layer + ".stale", Held::owner, curvature.stale);
-  visitor.number(layer + ".failures", Held::owner, curvature.failures);
-  if (curvature.a.average.is_set()) visit_factor(visitor, layer + ".a", curvature.a);
-  if (curvature.g.average.is_set()) visit_factor(visitor, layer + ".g", curvature.g);
-  if (curvature.fisher.is_set()) visitor.tensor(layer + ".fisher", Held::owner, curvature.fisher);
+void visit_curvature(StateVisitor& visitor, const std::string& layer, Held held,
+                     LayerCurvature& curvature) {
+  visitor.number(layer + ".fisher_statistics", held, curvature.fisher_statistics);
+  if (held == Held::owner)
+    visitor.number(layer + ".fisher_failures", held, curvature.fisher_failures);
+  if (curvature.a.is_set()) visit_factor(visitor, layer + ".a", held, curvature.a);
+  if (curvature.g.is_set()) visit_factor(visitor, layer + ".g", held, curvature.g);
+  if (curvature.fisher.is_set()) visitor.tensor(layer + ".fisher", held, curvature.fisher);
+  if (curvature.scales.is_set()) {
+    visitor.number(layer + ".scale_statistics", held, curvature.scale_statistics);
+    visitor.tensor(layer + ".scales", held, curvature.scales);
+  }
+}
+
+void visit_history(StateVisitor& visitor, const std::string& name, StatisticHistory& history) {
+  visitor.number(name + "_known", Held::owner, history.known());
+  visitor.tensor(name + "_last", Held::owner, history.last());
+  visitor.tensor(name + "_before_last", Held::owner, history.before());
 }
 
 }  // namespace
 
 void Engine::visit_state(StateVisitor& visitor) {
-  visitor.integer("accepted", Held::same, accepted_);
-  visitor.number("stale", Held::same, stale_);
+  timetable_.visit_state(visitor, statistic_names_);
   visitor.tensor("ranges", Held::any, ranges_);
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    Statistic& s = statistic(i);
+    if (s.slot < 0) continue;
+    const std::string& name = statistic_names_[static_cast<std::size_t>(i)];
+    visitor.number(name + "_has_range", Held::same, s.has_range);
+    visitor.real(name + "_flops", Held::any, s.flops);
+    if (s.history.is_set()) visit_history(visitor, name, s.history);
+    s.records = 0;
+    s.rows_used = 0;
+    s.step_flops = 0;
+  }
   for (int i = 0; i < layers(); ++i) {
-    Layer& layer = layers_[static_cast<std::size_t>(i)];
-    visitor.number(name(i) + ".has_input_range", Held::same, layer.input.has_range);
-    visitor.number(name(i) + ".has_output_range", Held::same, layer.output.has_range);
-    if (owns(i)) visit_curvature(visitor, name(i), layer.curvature);
-    layer.input.records = layer.output.records = 0;
+    const Held held = owns(i) ? Held::owner : Held::copy;
+    if (grid_.works(owner(i))) visit_curvature(visitor, name(i), held, at(i).curvature);
+    at(i).scale_records = 0;
+    at(i).has_input = false;
   }
   ops::fill(ctx_, underflow_, 0);
   ops::fill(ctx_, nonfinite_, 0);
-  failed_layer_ = -1;
+  failed_statistic_ = -1;
   note_failed();
 }
 

@@ -1,6 +1,9 @@
 #include "kfac/first_order.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "dkfac/core/parallel.h"
 
@@ -28,6 +31,24 @@ void for_each_element(std::int64_t n, Loop loop) {
   cpu::parallel_ranges(n, cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) loop(i);
   });
+}
+
+/// In f64, in lanes whose additions need not wait for each other.
+template <class T>
+double sum_of_squares(const T* begin, const T* end) {
+  constexpr std::ptrdiff_t kLanes = 8;
+  double lanes[kLanes] = {};
+  for (; end - begin >= kLanes; begin += kLanes) {
+    for (std::ptrdiff_t i = 0; i < kLanes; ++i) {
+      const auto value = static_cast<double>(begin[i]);
+      lanes[i] += value * value;
+    }
+  }
+  for (std::ptrdiff_t i = 0; begin + i < end; ++i) {
+    const auto value = static_cast<double>(begin[i]);
+    lanes[i] += value * value;
+  }
+  return std::accumulate(lanes, lanes + kLanes, 0.0);
 }
 
 }  // namespace
@@ -80,19 +101,20 @@ void kfac_pass(const KfacPass& pass, ConstTensorView direction, ConstTensorView 
     const T lr = static_cast<T>(pass.lr);
     const bool keep = pass.rule != MomentumRule::paper;
     for_each_element(n, [=](std::int64_t i) {
-      const T step = m * v[i] - lr * (u[i] + decay * w[i]);
-      if (keep) v[i] = step;
-      o[i] = w[i] + step;
+      const T before = w[i];
+      const T step = m * v[i] - lr * (u[i] + decay * before);
+      v[i] = keep ? step : before;
+      o[i] = before + step;
     });
   });
 }
 
-void finish_paper_momentum(ConstTensorView weight, ConstTensorView out, TensorView buffer) {
-  with_alike("kfac", weight, {out, buffer}, [&](auto zero, std::int64_t n) {
+void finish_paper_momentum(ConstTensorView out, TensorView buffer) {
+  with_alike("kfac", out, {buffer}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
-    const T *w = weight.data<T>(), *o = out.data<T>();
+    const T* o = out.data<T>();
     T* v = buffer.data<T>();
-    for_each_element(n, [=](std::int64_t i) { v[i] = o[i] - w[i]; });
+    for_each_element(n, [=](std::int64_t i) { v[i] = o[i] - v[i]; });
   });
 }
 
@@ -109,14 +131,19 @@ void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
 }
 
 double l2_norm(ConstTensorView x) {
-  double sum = 0;
+  // Parts follow from the number of elements alone: the same bits at every number of threads.
+  constexpr std::int64_t kMaxParts = 64;
+  std::array<double, static_cast<std::size_t>(kMaxParts)> sums{};
   with_alike("norm", x, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T* data = x.data<T>();
-    for (std::int64_t i = 0; i < n; ++i)
-      sum += static_cast<double>(data[i]) * static_cast<double>(data[i]);
+    const std::int64_t parts = std::clamp<std::int64_t>(n / cpu::kGrain, 1, kMaxParts);
+    cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
+      sums[static_cast<std::size_t>(part)] =
+          sum_of_squares(data + n * part / parts, data + n * (part + 1) / parts);
+    });
   });
-  return std::sqrt(sum);
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
 }  // namespace dkfac::kfac

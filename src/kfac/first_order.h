@@ -29,8 +29,8 @@ void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer
 [[nodiscard]] double trust_ratio(const LarsOptions& options, double weight_norm,
                                  double gradient_norm);
 
-/// out = updated weight; `weight` itself is only read. Momentum rules constant and corrected:
-/// v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v, and v is left
+/// out = updated weight, may be `weight` itself. Momentum rules constant and corrected:
+/// v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v, and v <- w
 /// for finish_paper_momentum().
 struct KfacPass {
   double lr = 0, momentum = 0, weight_decay = 0;
@@ -38,8 +38,8 @@ struct KfacPass {
 };
 void kfac_pass(const KfacPass& pass, ConstTensorView direction, ConstTensorView weight,
                TensorView buffer, TensorView out);
-/// buffer = out - weight, SP-NGD's v(t) = w(t) - w(t-1).
-void finish_paper_momentum(ConstTensorView weight, ConstTensorView out, TensorView buffer);
+/// buffer = out - buffer: from the weight that the pass left there, SP-NGD's v(t) = w(t) - w(t-1).
+void finish_paper_momentum(ConstTensorView out, TensorView buffer);
 /// weight *= sqrt(2 d_out) / (|weight| + 1e-9), by the rule; SP-NGD eq. 24.
 void rescale(Rescale rule, std::int64_t d_out, TensorView weight);
 

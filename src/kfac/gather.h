@@ -1,48 +1,35 @@
 #pragma once
 
-#include <memory>
-#include <numeric>
+#include <cstdint>
+#include <string>
 #include <vector>
 
-#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
 #include "kfac/exchange.h"
 
 namespace dkfac::kfac {
 
-/// One buffer on every rank for blocks that each owner computes and all ranks need.
+/// One buffer on every rank for blocks that the workers of a layer compute and all ranks need:
+/// gathered in rows. Where every rank works on every layer there is nothing to gather, and no
+/// buffer.
 class Gather {
  public:
-  /// Blocks in the order of `slots`.
-  Gather(Context& ctx, const comm::Communicator& comm, std::string name,
-         const std::vector<Slot>& slots, DType dtype)
-      : name_(std::move(name)), counts_(static_cast<std::size_t>(comm.size()), 0) {
-    for (const Slot& slot : slots) {
-      numel_.push_back(slot.count);
-      counts_[static_cast<std::size_t>(slot.owner)] += slot.count;
-    }
-    plan_ = plan_exchange(slots, comm.size(),
-                          std::accumulate(numel_.begin(), numel_.end(), std::int64_t{1}), 0);
-    buffer_ = Tensor::zeros(ctx, {plan_.numel}, dtype);
-  }
+  /// Blocks in the order of `slots`, travelling in `dtype`.
+  Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
+         DType dtype);
 
-  /// [count] of block `index`: written by its owner, read by all after run().
-  [[nodiscard]] TensorView block(int index) {
-    const auto i = static_cast<std::size_t>(index);
-    return buffer_.view().slice(0, plan_.offsets[i], numel_[i]);
-  }
+  [[nodiscard]] bool needed() const { return grid_.columns() > 1; }
+  /// [count] of block `index`: written by the workers of its owner, read by all after run().
+  [[nodiscard]] TensorView block(int index);
   [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
-
   /// Complete when it returns.
-  void run(comm::Communicator& comm) {
-    const auto own = counts_.begin() + comm.rank();
-    const std::int64_t start = std::accumulate(counts_.begin(), own, std::int64_t{0});
-    comm.all_gather_v(buffer_.view().slice(0, start, *own), counts_, buffer_, Stream::cpu(), name_);
-  }
+  void run();
 
  private:
   std::string name_;
+  WorkerGrid grid_;
   std::vector<std::int64_t> counts_, numel_;
   ExchangePlan plan_;
   Tensor buffer_;

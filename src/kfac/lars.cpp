@@ -41,6 +41,7 @@ void check(bool ok, const char* field, double value, const char* range) {
 }  // namespace
 
 void LarsOptions::validate() const {
+  check_wire("lars options", "gradient_wire", gradient_wire);
   check(momentum >= 0 && momentum < 1, "momentum", momentum, "in [0, 1)");
   check(weight_decay >= 0, "weight_decay", weight_decay, "finite and >= 0");
   check(eta > 0, "eta", eta, "finite and > 0");

@@ -1,43 +1,64 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
-/// Averages and inverses of one layer, held by its owner, and what is done with them.
+#include "kfac/factor_plan.h"
+
+/// Averages and inverses of one layer, held by the ranks that precondition it, and what is done
+/// with them.
 namespace dkfac::kfac {
 
-/// One of the two factors of a layer.
-struct Factor {
-  std::int64_t dim = 0;
-  Tensor average;     ///< Packed triangle.
-  Tensor inverse;     ///< [dim,dim]: the damped inverse, or the eigenvectors in columns.
-  Tensor values;      ///< [dim]: eigenvalues; eigen path only.
-  bool good = false;  ///< `inverse` holds a good one, perhaps of an earlier refresh.
-};
-
-struct LayerCurvature {
-  Factor a, g;                  ///< Linear and Conv2d.
-  Tensor fisher;                ///< BatchNorm: [rows,channels].
+/// One of the two factors of a layer (of each of its groups, one after the other), or the full
+/// Fisher matrix of a BatchNorm.
+struct Factor : FactorPlan {
+  Tensor average;  ///< [statistic_numel()]: triangles, or rows.
+  Tensor inverse;  ///< [inverse_shape()]
+  Tensor values;   ///< eigen: [groups,dim] eigenvalues.
+  /// Host, f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first
+  /// good one. The low-rank form divides by it.
+  Tensor shifts;
+  /// Host, f64[groups]: the damping asked of the next refresh, negative where the curvature of the
+  /// layer is zero, so that the inverse is I/|asked|. Set by add_refresh_tasks().
+  Tensor asked;
+  /// Host, i32[groups]: the FactorForm in `inverse`, which is FactorForm::inverse where the ladder
+  /// had to leave FactorForm::cholesky. Goes with `inverse` and `shifts`, wherever they go.
+  Tensor held;
   std::int64_t statistics = 0;  ///< Merged so far.
-  bool stale = false;           ///< Averages or damping have changed since the last refresh.
+  bool stale = false;           ///< Average or damping have changed since the last refresh.
+  bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
   int failures = 0;  ///< In a row: statistics refused, or refreshes that kept an old inverse.
 };
 
-/// Allocates what the owner of `spec` needs.
+struct LayerCurvature {
+  Factor a, g;    ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, 2c wide.
+  Tensor fisher;  ///< BatchNorm otherwise: [rows,channels].
+  std::int64_t fisher_statistics = 0;  ///< Merged so far.
+  int fisher_failures = 0;             ///< Refused in a row.
+  /// EKFAC: [groups,out,d] average of squared gradients along pairs of eigenvectors, and how many
+  /// it is of. They belong to the eigenvectors: a refresh that replaces these starts again.
+  Tensor scales;
+  std::int64_t scale_statistics = 0;
+};
+
+/// Allocates what a rank that preconditions `spec` needs.
 [[nodiscard]] LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
                                                   const CurvatureOptions& options);
 
-/// average <- average with the next statistic, in packed form. A statistic whose trace is not
-/// finite (its sum over ranks overflowed) is refused: false, nothing is touched.
-[[nodiscard]] bool merge_factors(Context& ctx, const CurvatureOptions& options,
-                                 ConstTensorView a_statistic, ConstTensorView g_statistic,
-                                 LayerCurvature& layer);
+/// average <- average with the next statistic, in packed form (low_rank: rows, which replace those
+/// before). A statistic whose trace is not finite (its sum over ranks overflowed) is refused:
+/// false, nothing is touched but `failures`.
+[[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
+                                ConstTensorView statistic, Factor& factor);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
+                                ConstTensorView statistic, LayerCurvature& layer);
+
+/// EKFAC: scales <- average with the next statistic, [out * d] elements; false as above.
+[[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer);
 
 /// Preconditions in place; a layer without good inverses keeps its gradient. Gradients may have

@@ -1,5 +1,6 @@
 #include "dkfac/kfac/layer_spec.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -17,10 +18,11 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 // Factor widths are handed to LAPACK, whose indices are 32-bit integers.
 constexpr std::int64_t kMaxWidth = std::numeric_limits<std::int32_t>::max() - 1;
+constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
 
 const char* name_of(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw"; }
 
-std::int64_t patch_width(const Conv2dSpec& s) { return s.in * s.kernel_h * s.kernel_w; }
+std::int64_t patch_width(const Conv2dSpec& s) { return s.in / s.groups * s.kernel_h * s.kernel_w; }
 
 // "3x5", or "3" for two equal numbers.
 std::string pair_of(int h, int w) {
@@ -36,15 +38,28 @@ std::string dilation_of(const Conv2dSpec& s) {
   return s.dilation_h == 1 && s.dilation_w == 1 ? "" : " d" + pair_of(s.dilation_h, s.dilation_w);
 }
 
+std::string groups_of(const Conv2dSpec& s) {
+  return s.groups == 1 ? "" : " groups " + std::to_string(s.groups);
+}
+
 void check_range(std::string_view layer, const char* field, std::int64_t value, std::int64_t least,
-                 std::int64_t most) {
+                 std::int64_t most, const char* where = "") {
   DKFAC_CHECK(value >= least && value <= most, "[add_layer] layer '", layer, "': ", field, " is ",
-              value, "; it must be in [", least, ", ", most, "]");
+              value, "; it must be in [", least, ", ", most, "]", where);
+}
+
+void check_rows(std::string_view layer, std::int64_t max_rows, std::int64_t sample_rows) {
+  check_range(layer, "max_rows", max_rows, 0, kMaxElements);
+  check_range(layer, "sample_rows", sample_rows, 1, kMaxElements);
+  DKFAC_CHECK(max_rows % sample_rows == 0, "[add_layer] layer '", layer, "': max_rows is ",
+              max_rows, "; it must be a multiple of sample_rows = ", sample_rows,
+              ", the rows of one sample");
 }
 
 void check(const LinearSpec& s, std::string_view layer) {
   check_range(layer, "in", s.in, 1, kMaxWidth);
   check_range(layer, "out", s.out, 1, kMaxWidth);
+  check_rows(layer, s.max_rows, s.sample_rows);
 }
 
 void check(const Conv2dSpec& s, std::string_view layer) {
@@ -53,14 +68,19 @@ void check(const Conv2dSpec& s, std::string_view layer) {
   check_range(layer, "kernel_w", s.kernel_w, 1, kMaxExtent);
   // The padding of `same` is its own, and divides no strides.
   const std::int64_t most_stride = s.same ? 1 : kMaxExtent, most_pad = s.same ? 0 : kMaxExtent;
-  check_range(layer, "stride_h", s.stride_h, 1, most_stride);
-  check_range(layer, "stride_w", s.stride_w, 1, most_stride);
-  check_range(layer, "pad_h", s.pad_h, 0, most_pad);
-  check_range(layer, "pad_w", s.pad_w, 0, most_pad);
+  const char* where = s.same ? " with padding `same`" : "";
+  check_range(layer, "stride_h", s.stride_h, 1, most_stride, where);
+  check_range(layer, "stride_w", s.stride_w, 1, most_stride, where);
+  check_range(layer, "pad_h", s.pad_h, 0, most_pad, where);
+  check_range(layer, "pad_w", s.pad_w, 0, most_pad, where);
   check_range(layer, "dilation_h", s.dilation_h, 1, kMaxExtent);
   check_range(layer, "dilation_w", s.dilation_w, 1, kMaxExtent);
   check_range(layer, "in", s.in, 1, kMaxWidth / (std::int64_t{s.kernel_h} * s.kernel_w));
   check_range(layer, "out", s.out, 1, kMaxWidth);
+  check_range(layer, "groups", s.groups, 1, std::min(s.in, s.out));
+  DKFAC_CHECK(s.in % s.groups == 0 && s.out % s.groups == 0, "[add_layer] layer '", layer,
+              "': groups is ", s.groups, "; it must divide in = ", s.in, " and out = ", s.out);
+  check_rows(layer, s.max_rows, s.sample_rows);
 }
 
 void check(const BatchNormSpec& s, std::string_view layer) {
@@ -68,7 +88,6 @@ void check(const BatchNormSpec& s, std::string_view layer) {
 }
 
 void check(const PlainSpec& s, std::string_view layer) {
-  constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
   check_range(layer, "weight", s.weight, 0, kMaxElements);
   check_range(layer, "bias", s.bias, 0, kMaxElements);
 }
@@ -93,6 +112,11 @@ bool has_factors(const LayerSpec& spec) {
   return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec);
 }
 
+int factor_groups(const LayerSpec& spec) {
+  const auto* conv = std::get_if<Conv2dSpec>(&spec);
+  return conv == nullptr ? 1 : conv->groups;
+}
+
 std::int64_t a_dim(const LayerSpec& spec) {
   return std::visit(
       Overloaded{[](const LinearSpec& s) { return s.in + (s.bias ? 1 : 0); },
@@ -103,7 +127,7 @@ std::int64_t a_dim(const LayerSpec& spec) {
 
 std::int64_t g_dim(const LayerSpec& spec) {
   return std::visit(Overloaded{[](const LinearSpec& s) { return s.out; },
-                               [](const Conv2dSpec& s) { return s.out; },
+                               [](const Conv2dSpec& s) { return s.out / s.groups; },
                                [](const auto&) { return std::int64_t{0}; }},
                     spec);
 }
@@ -133,8 +157,8 @@ std::string describe(const LayerSpec& spec) {
                         [&](const Conv2dSpec& s) {
                           out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x"
                               << s.kernel_w << "/" << pair_of(s.stride_h, s.stride_w)
-                              << padding_of(s) << dilation_of(s) << " " << name_of(s.layout)
-                              << (s.bias ? " bias" : "");
+                              << padding_of(s) << dilation_of(s) << groups_of(s) << " "
+                              << name_of(s.layout) << (s.bias ? " bias" : "");
                         },
                         [&](const BatchNormSpec& s) {
                           out << "batch norm " << s.channels << " " << name_of(s.layout)

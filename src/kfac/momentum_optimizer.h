@@ -20,10 +20,13 @@ class MomentumOptimizer : public DistributedOptimizer {
  protected:
   MomentumOptimizer(std::shared_ptr<comm::Communicator> comm, const Options& options, Device device,
                     ContextOptions context)
-      : DistributedOptimizer(
-            std::move(comm),
-            {Recipients::all, options.loss_reduction, options.overlap, options.bucket_bytes},
-            device, context),
+      : DistributedOptimizer(std::move(comm),
+                             {.recipients = Recipients::all,
+                              .loss_reduction = options.loss_reduction,
+                              .overlap = options.overlap,
+                              .bucket_bytes = options.bucket_bytes,
+                              .wire = options.gradient_wire},
+                             device, context),
         options_(options) {}
 
   /// One parameter and its averaged gradient. `is_weight`: no bias, and no gamma of a BatchNorm.
@@ -49,7 +52,7 @@ class MomentumOptimizer : public DistributedOptimizer {
                           "\nweight_decay ", exact(options_.weight_decay), '\n', rule_text(),
                           "loss_reduction ", static_cast<int>(options_.loss_reduction),
                           "\noverlap ", options_.overlap, "\nbucket_bytes ", options_.bucket_bytes,
-                          '\n');
+                          "\ngradient_wire ", exact(options_.gradient_wire), '\n');
   }
   void on_prepare() final {
     for (const ParameterLayer& layer : layers_)

@@ -17,6 +17,27 @@ void check_at_least(const char* field, std::int64_t value, std::int64_t least) {
               "; it must be at least ", least);
 }
 
+void check_share(const char* field, double value) {
+  DKFAC_CHECK(value > 0 && value <= 1, "[curvature options] ", field, " is ", value,
+              "; it must be in (0, 1]");
+}
+
+/// What the adaptive rule decides itself, or cannot go with.
+void check_adaptive(const CurvatureOptions& o) {
+  const auto alone = [](const char* field, auto value) {
+    DKFAC_CHECK(value == 1, "[curvature options] ", field, " is ", value,
+                " with staleness adaptive, which finds its intervals itself; leave it at 1");
+  };
+  alone("statistics_interval", o.statistics_interval);
+  alone("inverse_interval", o.inverse_interval);
+  DKFAC_CHECK(!o.spread_inverses,
+              "[curvature options] spread_inverses is set with staleness adaptive, where each "
+              "inverse follows its own statistic; choose one of them");
+  DKFAC_CHECK(o.inverse != InverseMethod::ekfac,
+              "[curvature options] inverse is ekfac with staleness adaptive; EKFAC takes both "
+              "records of a layer in one step, so use fixed intervals");
+}
+
 }  // namespace
 
 void CurvatureOptions::validate() const {
@@ -38,6 +59,23 @@ void CurvatureOptions::validate() const {
   }
   check_at_least("max_failed_refreshes", max_failed_refreshes, 0);
   check_at_least("bucket_bytes", bucket_bytes, 1);
+  DKFAC_CHECK(staleness_alpha >= 0 && std::isfinite(staleness_alpha),
+              "[curvature options] staleness_alpha is ", staleness_alpha,
+              "; it must be finite and not negative");
+  check_at_least("max_interval", max_interval, 0);
+  check_share("statistics_fraction", statistics_fraction);
+  DKFAC_CHECK(kl_clip >= 0 && std::isfinite(kl_clip), "[curvature options] kl_clip is ", kl_clip,
+              "; it must be finite and not negative, 0 for none");
+  DKFAC_CHECK(worker_fraction >= 0 && worker_fraction <= 1,
+              "[curvature options] worker_fraction is ", worker_fraction,
+              "; it must be in [0, 1], 0 for the owner alone");
+  if (statistics_wire) {
+    DKFAC_CHECK(*statistics_wire == DType::f32 || *statistics_wire == DType::bf16 ||
+                    *statistics_wire == DType::f16,
+                "[curvature options] statistics_wire is ", *statistics_wire,
+                "; it must be f32, bf16 or f16");
+  }
+  if (staleness == Staleness::adaptive) check_adaptive(*this);
 }
 
 }  // namespace dkfac::kfac

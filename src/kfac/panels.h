@@ -10,15 +10,15 @@
 /// Operands of a factor product in the form that the product takes.
 namespace dkfac::kfac {
 
-/// Whether the product takes the view as it lies, or a copy without gaps (transposed views).
-enum class Gather : std::uint8_t { no, yes };
+/// Limits of f16 scales. Their squares, which divide alpha, keep it a normal f32 number; data
+/// beyond them has products that f32 could not hold either.
+inline constexpr int kMinOperandExponent = -56, kMaxOperandExponent = 48;
 
 /// Converts panels of samples of one operand to the computing type, rounded as asked.
 class OperandPanels {
  public:
-  OperandPanels(Context& ctx, ConstTensorView x, DType compute, Operand operand, OperandStats stats,
-                Gather gather)
-      : ctx_(ctx), x_(x), compute_(compute), operand_(operand), stats_(stats), gather_(gather) {}
+  OperandPanels(Context& ctx, ConstTensorView x, DType compute, Operand operand, OperandStats stats)
+      : ctx_(ctx), x_(x), compute_(compute), operand_(operand), stats_(stats) {}
 
   /// consume(panel, beta) for one panel after the other; beta is `beta` for the first one, then 1.
   /// There is at least one, if need be of 0 samples.
@@ -47,9 +47,7 @@ class OperandPanels {
     return type != DType::f64 && type != given;
   }
 
-  [[nodiscard]] bool as_it_lies() const {
-    return x_.dtype() == compute_ && !rounds() && gather_ == Gather::no;
-  }
+  [[nodiscard]] bool as_it_lies() const { return x_.dtype() == compute_ && !rounds(); }
 
   /// Panels that are converted are small enough to stay in a cache until they are consumed.
   [[nodiscard]] std::int64_t samples_per_panel() const {
@@ -78,14 +76,9 @@ class OperandPanels {
       converted = wide;
     }
     if (!stats_.max_abs.empty()) ops::max_abs(ctx_, converted, maximum);
-    const bool gather = gather_ == Gather::yes && part.dtype() == compute_;
-    if (!rounds() && !gather) return converted;
+    if (!rounds()) return converted;
     const TensorView out = scratch.take(part.shape(), compute_);
-    if (rounds()) {
-      ops::round_to(ctx_, operand_.type, operand_.scale, converted, out, underflow);
-    } else {
-      ops::copy(ctx_, converted, out);
-    }
+    ops::round_to(ctx_, operand_.type, operand_.scale, converted, out, underflow);
     return out;
   }
 
@@ -94,7 +87,6 @@ class OperandPanels {
   DType compute_;
   Operand operand_;
   OperandStats stats_;
-  Gather gather_;
 };
 
 }  // namespace dkfac::kfac

@@ -70,8 +70,14 @@ void add_parameters(std::vector<ParameterLayer>& layers, std::string name, Layer
 }
 
 std::string registration_line(const std::string& name, const LayerSpec& spec) {
+  std::string rows;
+  const auto say = [&rows](const auto& s) {
+    rows = detail::concat(", max_rows ", s.max_rows, " of ", s.sample_rows);
+  };
+  if (const auto* linear = std::get_if<LinearSpec>(&spec)) say(*linear);
+  if (const auto* conv = std::get_if<Conv2dSpec>(&spec)) say(*conv);
   return detail::concat(name, ": ", describe(spec), ", ", weight_numel(spec), " + ",
-                        bias_numel(spec), '\n');
+                        bias_numel(spec), rows, '\n');
 }
 
 std::string registration_text(const std::vector<ParameterLayer>& layers) {
@@ -119,11 +125,22 @@ void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, Te
                       out.slice(0, layer.weight, layer.bias), nonfinite);
 }
 
-void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer) {
-  if (layer.weight > 0)
-    ops::copy(ctx, values.slice(0, 0, layer.weight), layer.params.weight.flat());
+void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out) {
+  if (layer.weight > 0) ops::copy(ctx, layer.params.weight.flat(), out.slice(0, 0, layer.weight));
   if (layer.bias > 0)
-    ops::copy(ctx, values.slice(0, layer.weight, layer.bias), layer.params.bias.flat());
+    ops::copy(ctx, layer.params.bias.flat(), out.slice(0, layer.weight, layer.bias));
+}
+
+void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer) {
+  const auto unpack = [&](std::int64_t first, TensorView parameter) {
+    const ConstTensorView part = values.slice(0, first, parameter.numel());
+    if (part.dtype() == parameter.dtype())
+      ops::copy(ctx, part, parameter.flat());
+    else
+      ops::cast(ctx, part, parameter.flat());
+  };
+  if (layer.weight > 0) unpack(0, layer.params.weight);
+  if (layer.bias > 0) unpack(layer.weight, layer.params.bias);
 }
 
 void join(Stream stream) {
@@ -137,12 +154,27 @@ std::string exact(double value) {
   return text;
 }
 
+std::string exact(std::optional<DType> type) {
+  return type ? std::string(name_of(*type)) : "unset";
+}
+
+void check_wire(const char* options, const char* field, std::optional<DType> wire) {
+  DKFAC_CHECK(!wire || *wire == DType::f32 || *wire == DType::bf16 || *wire == DType::f16, "[",
+              options, "] ", field, " is ", *wire, "; it must be f32, bf16 or f16");
+}
+
 std::string exact(const CurvatureOptions& o) {
   return detail::concat(
       "damping ", exact(o.damping), "\nbn_damping ", exact(o.bn_damping), "\nnew_weight ",
       exact(o.new_weight), "\nstatistics_interval ", o.statistics_interval, "\ninverse_interval ",
-      o.inverse_interval, "\nmicro_batches ", o.micro_batches, "\ninverse ",
-      static_cast<int>(o.inverse), "\nbatch_norm ", static_cast<int>(o.batch_norm), "\noperand ",
+      o.inverse_interval, "\nstaleness ", static_cast<int>(o.staleness), "\nstaleness_alpha ",
+      exact(o.staleness_alpha), "\nmax_interval ", o.max_interval, "\nspread_inverses ",
+      o.spread_inverses, "\nsharing ", static_cast<int>(o.sharing), "\nstatistics_fraction ",
+      exact(o.statistics_fraction), "\nlow_rank ", o.low_rank, "\nkl_clip ", exact(o.kl_clip),
+      "\nstatistics_wire ", o.statistics_wire ? std::string(name_of(*o.statistics_wire)) : "unset",
+      "\nworker_fraction ", exact(o.worker_fraction), "\ncalibrate ", o.calibrate,
+      "\nmicro_batches ", o.micro_batches, "\ninverse ", static_cast<int>(o.inverse),
+      "\nbatch_norm ", static_cast<int>(o.batch_norm), "\noperand ",
       o.operand ? std::string(name_of(*o.operand)) : "unset", "\ndtype ", o.dtype,
       "\nloss_reduction ", static_cast<int>(o.loss_reduction), "\nmax_failed_refreshes ",
       o.max_failed_refreshes, "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes, '\n');

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,9 @@ void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicato
 /// out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += NaNs and Infs.
 void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
                     TensorView nonfinite);
-/// Weights and biases of `layer` = values[numel].
+/// out[numel] = weights and biases of `layer`.
+void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out);
+/// Weights and biases of `layer` = values[numel], in whatever type they come.
 void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer);
 /// Waits for earlier host work of the caller that is ordered on `stream`.
 void join(Stream stream);
@@ -54,5 +57,8 @@ void join(Stream stream);
 /// Exact text of an option, for comparison over ranks.
 [[nodiscard]] std::string exact(double value);
 [[nodiscard]] std::string exact(const CurvatureOptions& options);
+[[nodiscard]] std::string exact(std::optional<DType> type);
+/// Throws InvalidArgument unless `wire` is unset, f32, bf16 or f16.
+void check_wire(const char* options, const char* field, std::optional<DType> wire);
 
 }  // namespace dkfac::kfac

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "dkfac/comm/communicator.h"
 #include "dkfac/core/stream.h"
 
 #include "kfac/exchange.h"
@@ -18,17 +17,19 @@ namespace dkfac::kfac {
 class Pipeline {
  public:
   /// overlap: buckets leave from poll(), on a communication stream; else all leave from finish().
-  Pipeline(std::shared_ptr<comm::Communicator> comm, bool overlap);
+  Pipeline(WorkerGrid grid, bool overlap);
 
-  /// Starts an iteration with these exchanges, reset. Exactly one of them has a tail, for the vote;
-  /// its last bucket waits for finish().
+  /// Starts an iteration with these exchanges, which have begun theirs. Exactly one of them has a
+  /// tail, for the vote; its last bucket waits for finish().
   void begin(std::span<Exchange* const> active);
   /// Launches what is full and advances what is under way. Never blocks.
   void poll();
+  /// Launches all but the vote: what this rank has to say of its parts is known afterwards.
+  void flush();
   /// Launches the rest, waits for everything and returns the outcome of the vote, equal on every
   /// rank. ballot.hash is combined with the hash of all collectives before this point. Throws
   /// CommError on every rank when the hashes differ.
-  [[nodiscard]] Outcome finish(Context& ctx, Ballot ballot);
+  [[nodiscard]] Outcome finish(Ballot ballot);
   /// Bytes handed to collectives since begin().
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
@@ -36,10 +37,11 @@ class Pipeline {
   struct Item {
     Exchange* exchange;
     int bucket;
+    std::size_t place;  ///< Among buckets of equal time.
   };
   void launch(const Item& item);
 
-  std::shared_ptr<comm::Communicator> comm_;
+  WorkerGrid grid_;
   bool overlap_;
   OwnedStream stream_;
   std::vector<Item> order_;  ///< The one with the vote is last.

@@ -5,6 +5,7 @@
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "kfac/apply_factor.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -34,20 +35,12 @@ GradientView view_gradient(std::string_view operation, ConstTensorView a_square,
   return view;
 }
 
-/// product[out,d] = op(left) [dW | db], block by block, so that the gradient is never copied.
-void multiply_left(Context& ctx, Trans trans, ConstTensorView left, const GradientView& v,
-                   TensorView product) {
-  ops::gemm(ctx, trans, Trans::no, 1, left, v.weight, 0, product.slice(1, 0, v.width));
+/// product[out,d] = left' [dW | db], block by block, so that the gradient is never copied.
+void multiply_left_transposed(Context& ctx, ConstTensorView left, const GradientView& v,
+                              TensorView product) {
+  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.weight, 0, product.slice(1, 0, v.width));
   if (v.bias.empty()) return;
-  ops::gemm(ctx, trans, Trans::no, 1, left, v.bias, 0, product.slice(1, v.width, 1));
-}
-
-/// [dW | db] = product[out,d] right[d,d].
-void multiply_right(Context& ctx, ConstTensorView product, ConstTensorView right,
-                    const GradientView& v) {
-  ops::gemm(ctx, Trans::no, Trans::no, 1, product, right.slice(1, 0, v.width), 0, v.weight);
-  if (v.bias.empty()) return;
-  ops::gemm(ctx, Trans::no, Trans::no, 1, product, right.slice(1, v.width, 1), 0, v.bias);
+  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.bias, 0, product.slice(1, v.width, 1));
 }
 
 /// [dW | db] = product[out,d] right[d,d]'.
@@ -75,21 +68,30 @@ void divide_by_products(TensorView x, ConstTensorView rows, ConstTensorView colu
   }
 }
 
+/// x /= scales + lambda.
+template <class T>
+void divide_by_scales(TensorView x, ConstTensorView scales, double lambda) {
+  T* data = x.data<T>();
+  const T* s = scales.data<T>();
+  const T shift = static_cast<T>(lambda);
+  const std::int64_t n = x.numel();
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) data[i] /= s[i] + shift;
+}
+
 }  // namespace
 
 void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
                   TensorView weight_grad, TensorView bias_grad) {
   const GradientView v =
       view_gradient("precondition", a_inverse, g_inverse, weight_grad, bias_grad);
-  Scratch scratch(ctx);
-  const TensorView product = scratch.take({v.out, v.d}, weight_grad.dtype());
-  multiply_left(ctx, Trans::no, g_inverse, v, product);
-  multiply_right(ctx, product, a_inverse, v);
+  apply_factors(ctx, {FactorForm::inverse, a_inverse}, {FactorForm::inverse, g_inverse},
+                {v.weight, v.bias});
 }
 
 void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
                         ConstTensorView g_vectors, ConstTensorView g_values, double lambda,
-                        TensorView weight_grad, TensorView bias_grad) {
+                        TensorView weight_grad, TensorView bias_grad, ConstTensorView scales) {
   constexpr std::string_view kName = "precondition eigen";
   const GradientView v = view_gradient(kName, a_vectors, g_vectors, weight_grad, bias_grad);
   check_shape(kName, "the eigenvalues of A", a_values, {v.d});
@@ -98,14 +100,23 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
               "[precondition eigen] the eigenvalues have strides; they must be contiguous");
   DKFAC_CHECK(lambda > 0 && std::isfinite(lambda), "[precondition eigen] lambda is ", lambda,
               "; it must be positive and finite");
+  if (!scales.empty()) {
+    check_shape(kName, "scales", scales, {v.out, v.d});
+    DKFAC_CHECK(scales.is_contiguous(), "[precondition eigen] scales have gaps; they must not");
+  }
   require_host(kName, weight_grad.device());
   Scratch scratch(ctx);
   const TensorView left = scratch.take({v.out, v.d}, weight_grad.dtype());
   const TensorView inner = scratch.take({v.out, v.d}, weight_grad.dtype());
-  multiply_left(ctx, Trans::yes, g_vectors, v, left);
+  multiply_left_transposed(ctx, g_vectors, v, left);
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
   with_real(kName, inner.dtype(), [&](auto zero) {
-    divide_by_products<decltype(zero)>(inner, g_values, a_values, lambda);
+    using T = decltype(zero);
+    if (scales.empty()) {
+      divide_by_products<T>(inner, g_values, a_values, lambda);
+    } else {
+      divide_by_scales<T>(inner, scales, lambda);
+    }
   });
   ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
   multiply_right_transposed(ctx, left, a_vectors, v);

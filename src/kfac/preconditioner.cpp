@@ -1,7 +1,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,19 +11,18 @@
 #include "kfac/engine.h"
 #include "kfac/gather.h"
 #include "kfac/host.h"
+#include "kfac/kl_clip.h"
 #include "kfac/parameters.h"
 #include "kfac/phase_timer.h"
 #include "kfac/pipeline.h"
+#include "kfac/share.h"
 
 namespace dkfac::kfac {
 
 struct Preconditioner::Impl {
   Impl(std::shared_ptr<comm::Communicator> communicator, const CurvatureOptions& options,
        Device device, ContextOptions context)
-      : comm(std::move(communicator)),
-        ctx(device, context),
-        engine(ctx, comm, options),
-        pipeline(comm, options.overlap) {
+      : comm(std::move(communicator)), ctx(device, context), engine(ctx, comm, options) {
     require_host("preconditioner", device);
   }
 
@@ -35,12 +34,21 @@ struct Preconditioner::Impl {
   void check_grads(std::span<const LayerGrad> grads);
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
-  void precondition(std::span<const LayerGrad> grads, StepReport& report);
-  [[nodiscard]] bool owns(LayerId layer) const {
-    return engine.owner(static_cast<int>(layer)) == comm->rank();
+  void precondition(std::span<const LayerGrad> grads, double lr, StepReport& report);
+  void precondition_layer(const LayerGrad& grad, KlSum* sum);
+  void clip(const LayerGrad& grad, double factor);
+  /// This rank preconditions the layer.
+  [[nodiscard]] bool works(LayerId layer) const {
+    return grid.works(engine.owner(static_cast<int>(layer)));
   }
+  [[nodiscard]] bool covered(LayerId layer) const {
+    return !std::holds_alternative<PlainSpec>(engine.spec(static_cast<int>(layer)));
+  }
+  /// Where the directions of a layer are made: what is gathered, or the caller's gradients.
+  [[nodiscard]] LayerGrad target(const LayerGrad& grad);
 
   std::shared_ptr<comm::Communicator> comm;
+  WorkerGrid grid;  // From prepare() on.
   Context ctx;
   Engine engine;
   bool prepared = false;
@@ -48,8 +56,11 @@ struct Preconditioner::Impl {
   Tensor nonfinite;                // f32[1]
   std::vector<bool> seen;          // Layers among the gradients of this step.
   std::optional<Exchange> ballot;  // Carries the vote where no statistics do.
+  std::vector<SharedPart> parts;
+  std::optional<Share> share;
   std::optional<Gather> directions;
-  Pipeline pipeline;  // After the buffers, so that it ends before they do.
+  std::vector<Exchange*> active;
+  std::optional<Pipeline> pipeline;  // After the buffers, so that it ends before they do.
 };
 
 void Preconditioner::Impl::prepare() {
@@ -58,28 +69,38 @@ void Preconditioner::Impl::prepare() {
   for (int i = 0; i < engine.layers(); ++i)
     text += registration_line(engine.name(i), engine.spec(i));
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
-  engine.prepare(kBallotElements);
-  ballot.emplace(ctx, *comm, "vote", Recipients::all, std::vector<Slot>{}, engine.options().dtype,
-                 engine.options().bucket_bytes, kBallotElements);
+  grid = make_worker_grid(comm, engine.options().worker_fraction);
+  require_equal_arithmetic(grid, ctx);
+  pipeline.emplace(grid, engine.options().overlap);
+  engine.prepare(grid, kBallotElements);
+  ballot.emplace(
+      ctx, grid, "vote", std::vector<Slot>{},
+      ExchangeOptions{
+          .recipients = Recipients::all, .dtype = engine.options().dtype, .tail = kBallotElements});
   std::vector<Slot> slots;
   for (int i = 0; i < engine.layers(); ++i) {
     const LayerSpec& spec = engine.spec(i);
     const bool covered = !std::holds_alternative<PlainSpec>(spec);
     slots.push_back({engine.owner(i), covered ? weight_numel(spec) + bias_numel(spec) : 0, 0});
   }
-  directions.emplace(ctx, *comm, "preconditioned gradients", slots, engine.options().dtype);
+  directions.emplace(ctx, grid, "preconditioned gradients", std::move(slots),
+                     engine.options().dtype);
+  add_shared_parts(engine, grid, true, parts);
+  share.emplace(ctx, grid, engine.options().dtype, parts);
   nonfinite = Tensor::zeros(ctx, {1});
   prepared = true;
   begin_step();
 }
 
 void Preconditioner::Impl::begin_step() {
-  const std::array<Exchange*, 2> statistics{&engine.a_exchange(), &engine.g_exchange()};
-  const std::array<Exchange*, 1> vote_only{&*ballot};
-  if (engine.statistics_due())
-    pipeline.begin(statistics);
-  else
-    pipeline.begin(vote_only);
+  active.clear();
+  engine.begin_step();
+  engine.add_active(active);
+  if (active.empty()) {
+    ballot->begin();
+    active.push_back(&*ballot);
+  }
+  pipeline->begin(active);
   ops::fill(ctx, nonfinite, 0);
 }
 
@@ -108,54 +129,88 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
         "[step] layer '", engine.name(i), "' has no gradient; pass those of all layers");
 }
 
-/// The owner's gradients -> its part of the gather buffer, checked on the way.
+/// Gradients of layers that this rank works on -> the gather buffer, checked on the way.
 void Preconditioner::Impl::pack(const LayerGrad& grad) {
-  const bool plain = std::holds_alternative<PlainSpec>(engine.spec(static_cast<int>(grad.layer)));
-  std::int64_t at = 0;
-  for (const TensorView& part : {grad.weight, grad.bias}) {
-    if (part.numel() == 0) continue;
-    if (plain) {
-      ops::count_nonfinite(ctx, part, nonfinite);
-      continue;
-    }
-    const TensorView out =
-        directions->block(static_cast<int>(grad.layer)).slice(0, at, part.numel());
-    at += part.numel();
-    if (part.dtype() == out.dtype()) {
+  const LayerGrad to = target(grad);
+  const auto pack_part = [this](TensorView part, TensorView out) {
+    if (part.numel() == 0) return;
+    if (part.dtype() == out.dtype() && part.raw() != out.raw()) {
       ops::copy_checked(ctx, 1, part.flat(), out, nonfinite);
-    } else {
-      ops::count_nonfinite(ctx, part, nonfinite);
-      ops::cast(ctx, part.flat(), out);
+      return;
     }
-  }
+    ops::count_nonfinite(ctx, part, nonfinite);
+    if (part.raw() != out.raw()) ops::cast(ctx, part.flat(), out);
+  };
+  pack_part(grad.weight, to.weight);
+  pack_part(grad.bias, to.bias);
+}
+
+LayerGrad Preconditioner::Impl::target(const LayerGrad& grad) {
+  if (!directions->needed() || !covered(grad.layer))
+    return {grad.layer, grad.weight.numel() > 0 ? grad.weight.flat() : TensorView{},
+            grad.bias.numel() > 0 ? grad.bias.flat() : TensorView{}};
+  const TensorView block = directions->block(static_cast<int>(grad.layer));
+  const std::int64_t weight = grad.weight.numel(), bias = grad.bias.numel();
+  return {grad.layer, block.slice(0, 0, weight),
+          bias > 0 ? block.slice(0, weight, bias) : TensorView{}};
 }
 
 void Preconditioner::Impl::unpack(const LayerGrad& grad) {
-  if (std::holds_alternative<PlainSpec>(engine.spec(static_cast<int>(grad.layer)))) return;
-  std::int64_t at = 0;
-  for (const TensorView& part : {grad.weight, grad.bias}) {
-    if (part.numel() == 0) continue;
-    ops::cast(ctx, directions->block(static_cast<int>(grad.layer)).slice(0, at, part.numel()),
-              part.flat());
-    at += part.numel();
-  }
+  if (!covered(grad.layer)) return;
+  const LayerGrad from = target(grad);
+  if (grad.weight.numel() > 0) ops::cast(ctx, from.weight, grad.weight.flat());
+  if (grad.bias.numel() > 0) ops::cast(ctx, from.bias, grad.bias.flat());
 }
 
-void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, StepReport& report) {
+void Preconditioner::Impl::precondition_layer(const LayerGrad& grad, KlSum* sum) {
+  const LayerGrad at = target(grad);
+  const int layer = static_cast<int>(grad.layer);
+  if (sum == nullptr || engine.owner(layer) != comm->rank())
+    return engine.apply(layer, at.weight, at.bias);
+  Scratch scratch(ctx);
+  const auto kept = [&](TensorView x) {
+    if (x.numel() == 0) return TensorView{};
+    const TensorView copy = scratch.take({x.numel()}, x.dtype());
+    ops::copy(ctx, x, copy);
+    return copy;
+  };
+  const TensorView weight = kept(at.weight), bias = kept(at.bias);
+  engine.apply(layer, at.weight, at.bias);
+  sum->add(weight, at.weight);
+  sum->add(bias, at.bias);
+}
+
+void Preconditioner::Impl::clip(const LayerGrad& grad, double factor) {
+  const LayerGrad at = target(grad);
+  scale_direction(factor, at.weight);
+  scale_direction(factor, at.bias);
+}
+
+void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double lr,
+                                        StepReport& report) {
   engine.absorb(report);
   {
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
+    parts.clear();
+    add_shared_parts(engine, grid, false, parts);
+    share->run(parts);
+  }
+  {
     const PhaseTimer timer(report.seconds.update);
-    for (int i = 0; i < engine.layers(); ++i) {
-      const LayerSpec& spec = engine.spec(i);
-      if (!owns(static_cast<LayerId>(i)) || std::holds_alternative<PlainSpec>(spec)) continue;
-      const std::int64_t weight = weight_numel(spec), bias = bias_numel(spec);
-      const TensorView block = directions->block(i);
-      engine.apply(i, block.slice(0, 0, weight),
-                   bias > 0 ? block.slice(0, weight, bias) : TensorView{});
+    const double kappa = engine.options().kl_clip;
+    KlSum sum(ctx);
+    for (const LayerGrad& grad : grads)
+      if (works(grad.layer) && covered(grad.layer))
+        precondition_layer(grad, kappa > 0 ? &sum : nullptr);
+    if (kappa > 0) {
+      report.kl_factor = kl_factor(kappa, lr, sum.total(grid));
+      for (const LayerGrad& grad : grads)
+        if (works(grad.layer) && covered(grad.layer)) clip(grad, report.kl_factor);
     }
   }
+  if (!directions->needed()) return;
   const PhaseTimer timer(report.seconds.exchange, "exchange");
-  directions->run(*comm);
+  directions->run();
   for (const LayerGrad& grad : grads) unpack(grad);
 }
 
@@ -185,13 +240,17 @@ LayerId Preconditioner::add_layer(std::string name, LayerSpec spec) {
 void Preconditioner::prepare() { impl_->prepare(); }
 
 bool Preconditioner::wants_statistics() const { return impl_->engine.statistics_due(); }
+bool Preconditioner::wants_input(LayerId layer) const { return impl_->engine.input_due(layer); }
+bool Preconditioner::wants_grad_output(LayerId layer) const {
+  return impl_->engine.output_due(layer);
+}
 
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
   impl_->ensure_prepared();
   join(stream);
   impl_->engine.record_input(layer, input, scale);
-  impl_->pipeline.poll();
+  impl_->pipeline->poll();
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
@@ -199,7 +258,7 @@ void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_outp
   impl_->ensure_prepared();
   join(stream);
   impl_->engine.record_grad_output(layer, grad_output, scale);
-  impl_->pipeline.poll();
+  impl_->pipeline->poll();
 }
 
 void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
@@ -208,34 +267,40 @@ void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTe
   impl_->ensure_prepared();
   join(stream);
   impl_->engine.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
-  impl_->pipeline.poll();
+  impl_->pipeline->poll();
 }
 
-StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream, Vote vote) {
+StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
+                                const StepArgs& args) {
   Impl& impl = *impl_;
   impl.ensure_prepared();
   join(stream);
   impl.check_grads(grads);
+  const bool clipped = impl.engine.options().kl_clip > 0;
+  DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
+              args.lr, "; the KL clip needs the learning rate of the step, > 0");
   StepReport report;
   report.step = ++impl.steps;
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     for (const LayerGrad& grad : grads)
-      if (impl.owns(grad.layer)) impl.pack(grad);
+      if (impl.works(grad.layer)) impl.pack(grad);
     // A rank that votes against the step may have had no batch at all.
     if (impl.engine.statistics_due())
-      impl.engine.require_records(vote.loss_nonfinite || vote.data_error);
-    Ballot ballot{.caller = vote};
+      impl.engine.require_records(args.vote.loss_nonfinite || args.vote.data_error);
+    impl.pipeline->flush();
+    Ballot ballot{.caller = args.vote};
+    if (clipped) ballot.hash = mix_hash(ballot.hash, args.lr);
     impl.engine.fill_ballot(ballot);
     ballot.nonfinite_gradient = *impl.nonfinite.data<float>() != 0;
-    const Outcome outcome = impl.pipeline.finish(impl.ctx, ballot);
+    const Outcome outcome = impl.pipeline->finish(ballot);
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     report.vote = outcome.result;
   }
   report.updated = report.vote.may_update();
-  const std::uint64_t before = impl.comm->bytes();
-  if (report.updated) impl.precondition(grads, report);
-  report.bytes = impl.pipeline.bytes() + impl.comm->bytes() - before;
+  const std::uint64_t before = impl.grid.bytes();
+  if (report.updated) impl.precondition(grads, args.lr, report);
+  report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
   report.scratch_growths = impl.ctx.scratch_growths();
   impl.engine.end_step(report.updated, report);
   impl.begin_step();
@@ -243,6 +308,11 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
 }
 
 void Preconditioner::set_damping(double damping) { impl_->engine.set_damping(damping); }
+
+void Preconditioner::set_curvature(const CurvatureSettings& settings) {
+  if (impl_->engine.set_curvature(settings) && impl_->prepared) impl_->begin_step();
+}
+
 void Preconditioner::visit_state(StateVisitor& visitor) {
   impl_->ensure_prepared();
   visitor.integer("steps", Held::same, impl_->steps);
@@ -254,7 +324,9 @@ const CurvatureOptions& Preconditioner::options() const { return impl_->engine.o
 
 std::string Preconditioner::describe() const {
   DKFAC_CHECK(impl_->prepared, "[describe] comes before prepare()");
-  return impl_->engine.describe();
+  return impl_->engine.describe(
+      {}, {{"gathered directions", static_cast<std::int64_t>(impl_->directions->bytes())},
+           {"shared inverses", static_cast<std::int64_t>(impl_->share->bytes())}});
 }
 
 }  // namespace dkfac::kfac

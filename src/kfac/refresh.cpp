@@ -9,17 +9,31 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "kfac/ladder.h"
+#include "kfac/small_groups.h"
+
 namespace dkfac::kfac {
 namespace {
 
-double trace_of(Context& ctx, const Factor& factor) {
+/// Trace of one group of the average.
+double trace_of(Context& ctx, const Factor& factor, int group) {
   double trace = 0;
-  ops::packed_trace(ctx, factor.average, factor.dim, view_of(&trace, {1}));
+  const ConstTensorView average = factor.average.view();
+  if (factor.form == FactorForm::low_rank) {
+    ops::dot(ctx, average, average, view_of(&trace, {1}));
+    return trace;
+  }
+  const std::int64_t size = ops::packed_size(factor.dim);
+  ops::packed_trace(ctx, average.slice(0, group * size, size), factor.dim, view_of(&trace, {1}));
   return trace;
 }
 
-/// Operations (cubes of widths) below which waking other threads costs more than it saves.
-constexpr double kWorthSharing = 2e6;
+void ask(Factor& factor, int group, double shift, bool zero) {
+  factor.asked.data<double>()[group] = zero ? -shift : shift;
+}
+
+/// Operations below which waking other threads costs more than it saves.
+constexpr double kWorthSharing = 4e6;
 
 /// BLAS of this scope runs on the calling thread, as it does where factors are shared out.
 class OneThread {
@@ -33,68 +47,105 @@ class OneThread {
   int before_;
 };
 
-double cost_of(const RefreshTask& task) {
-  const auto n = static_cast<double>(task.factor->dim);
-  return n * n * n;
+FactorBlock block_of(Factor& factor, int group) {
+  FactorBlock block{
+      .form = factor.form,
+      .average = factor.average.view(),
+      .inverse =
+          factor.inverse.view().slice(0, group, 1).reshape({factor.inverse.shape()[1], factor.dim}),
+      .values = {}};
+  if (factor.form == FactorForm::low_rank) {
+    block.average = block.average.reshape({factor.rows, factor.dim});
+  } else {
+    const std::int64_t size = ops::packed_size(factor.dim);
+    block.average = block.average.slice(0, group * size, size);
+  }
+  if (factor.form == FactorForm::eigen)
+    block.values = factor.values.view().slice(0, group, 1).flat();
+  return block;
 }
 
-/// The inverse in use is replaced only by one whose status is good.
-void rebuild(Context& ctx, const CurvatureOptions& options, RefreshTask& task) {
+/// Writes what is good, and nothing else of the factor.
+void rebuild(Context& ctx, RefreshTask& task) {
   Factor& factor = *task.factor;
-  const bool eigen = options.inverse == InverseMethod::eigen;
-  std::int32_t info = 0;
-  Scratch scratch(ctx);
-  const TensorView square = scratch.take(factor.inverse.shape(), options.dtype);
-  const TensorView values = eigen ? scratch.take({factor.dim}, options.dtype) : TensorView{};
-  if (eigen) {
-    decompose_factor(ctx, factor.average, square, values, view_of(&info, {1}));
-  } else if (task.zero) {
-    ops::fill(ctx, square, 0);
-    ops::add_diagonal(ctx, square, 1 / task.shift);
-  } else {
-    invert_factor(ctx, factor.average, task.shift, square, view_of(&info, {1}));
+  const auto* asked = factor.asked.data<double>();
+  auto* shifts = factor.shifts.data<double>();
+  task.stage = InverseStage::damped;
+  const bool small = has_small_groups(factor);
+  for (int group = 0; group < factor.groups; ++group) {
+    const FactorBlock block = block_of(factor, group);
+    const bool zero = asked[group] < 0 && factor.form != FactorForm::eigen;
+    Climb climb = zero    ? invert_identity(ctx, block, -asked[group])
+                  : small ? invert_small(block, asked[group])
+                          : Climb{};
+    if (!zero && climb.stage == InverseStage::kept)
+      climb = rebuild_inverse(ctx, block, asked[group]);
+    task.stage = std::max(task.stage, climb.stage);
+    if (climb.stage == InverseStage::kept) continue;
+    task.written = true;
+    shifts[group] = climb.shift;
+    factor.held.data<std::int32_t>()[group] = static_cast<std::int32_t>(climb.held);
   }
-  task.good = info == 0;
-  if (!task.good) return;
-  ops::copy(ctx, square, factor.inverse);
-  if (eigen) ops::copy(ctx, values, factor.values);
-  factor.good = true;
+}
+
+void book(const RefreshTask& task) {
+  Factor& factor = *task.factor;
+  factor.stale = false;
+  factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
+  const auto* shifts = factor.shifts.data<double>();
+  factor.good = std::all_of(shifts, shifts + factor.groups, [](double s) { return s > 0; });
+  if (factor.form == FactorForm::eigen && task.written) task.layer->scale_statistics = 0;
 }
 
 }  // namespace
 
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
-                       std::vector<RefreshTask>& tasks) {
-  const DampingSplit split = split_damping(options.damping, trace_of(ctx, layer.a), layer.a.dim,
-                                           trace_of(ctx, layer.g), layer.g.dim);
-  tasks.push_back({&layer.a, split.a, split.zero, false});
-  tasks.push_back({&layer.g, split.g, split.zero, false});
+                       RefreshParts parts, std::vector<RefreshTask>& tasks) {
+  const bool a = layer.a.is_set() && parts.a && layer.a.stale;
+  const bool g = layer.g.is_set() && parts.g && layer.g.stale;
+  if (!a && !g) return;
+  if (!layer.a.is_set()) {  // BatchNorm
+    ask(layer.g, 0, options.bn_damping * options.damping, false);
+  } else {
+    for (int group = 0; group < layer.a.groups; ++group) {
+      const DampingSplit split =
+          split_damping(options.damping, trace_of(ctx, layer.a, group), layer.a.dim,
+                        trace_of(ctx, layer.g, group), layer.g.dim);
+      ask(layer.a, group, split.a, split.zero);
+      ask(layer.g, group, split.g, split.zero);
+    }
+  }
+  if (a) tasks.push_back({&layer, &layer.a});
+  if (g) tasks.push_back({&layer, &layer.g});
 }
 
-void RefreshWorkers::run(const CurvatureOptions& options, std::span<RefreshTask> tasks,
-                         std::int64_t wide) {
+void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   const int threads = dkfac::threads();
-  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->dim > wide; };
+  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->factorised() > wide; };
   const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
   std::vector<RefreshTask*> shared;
   double work = 0;
   for (RefreshTask& task : tasks) {
     if (wide_first && is_wide(task)) {
-      rebuild(ctx_, options, task);
+      rebuild(ctx_, task);
     } else {
       shared.push_back(&task);
-      work += cost_of(task);
+      work += refresh_operations(*task.factor);
     }
   }
-  if (threads > 1 && work >= kWorthSharing) return share(options, shared, threads);
-  const OneThread scope;
-  for (RefreshTask* task : shared) rebuild(ctx_, options, *task);
+  if (threads > 1 && work >= kWorthSharing) {
+    share(shared, threads);
+  } else {
+    const OneThread scope;
+    for (RefreshTask* task : shared) rebuild(ctx_, *task);
+  }
+  for (const RefreshTask& task : tasks) book(task);
 }
 
-void RefreshWorkers::share(const CurvatureOptions& options, std::span<RefreshTask* const> tasks,
-                           int threads) {
+void RefreshWorkers::share(std::span<RefreshTask* const> tasks, int threads) {
   std::vector<LayerLoad> loads;
-  for (const RefreshTask* task : tasks) loads.push_back({cost_of(*task), task->factor->dim});
+  for (const RefreshTask* task : tasks)
+    loads.push_back({refresh_operations(*task->factor), task->factor->dim});
   const std::vector<int> thread_of = assign(loads, threads);
   while (static_cast<int>(contexts_.size()) < threads)
     contexts_.emplace_back(ctx_.device(), ContextOptions{.backend = ctx_.backend(), .threads = 0});
@@ -103,7 +154,7 @@ void RefreshWorkers::share(const CurvatureOptions& options, std::span<RefreshTas
     const auto t = static_cast<std::size_t>(thread);
     try {
       for (std::size_t i = 0; i < tasks.size(); ++i)
-        if (thread_of[i] == thread) rebuild(contexts_[t], options, *tasks[i]);
+        if (thread_of[i] == thread) rebuild(contexts_[t], *tasks[i]);
     } catch (...) {
       errors[t] = std::current_exception();
     }

@@ -4,33 +4,43 @@
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/kfac/report.h"
 
 #include "kfac/layer_curvature.h"
 
 /// Rebuilding inverses from averages.
 namespace dkfac::kfac {
 
+/// The damping asked for stands in Factor::asked.
 struct RefreshTask {
-  Factor* factor = nullptr;
-  double shift = 0;   ///< On the diagonal; unused by the eigen path.
-  bool zero = false;  ///< The layer's curvature is zero: the inverse is I/shift.
-  bool good = false;  ///< Result: the inverse is new; else the old one stays.
+  LayerCurvature* layer = nullptr;
+  Factor* factor = nullptr;                 ///< Of the layer.
+  InverseStage stage = InverseStage::kept;  ///< Result: the worst of the groups.
+  bool written = false;                     ///< Result: a group has a new inverse.
 };
 
-/// Appends the tasks of both factors of a layer, A first.
+/// Which factors of a layer to rebuild.
+struct RefreshParts {
+  bool a = true, g = true;
+};
+/// Appends the tasks of the factors asked for that are stale and have a statistic, A first. The
+/// split of the damping takes the traces of both, whichever is rebuilt.
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
-                       std::vector<RefreshTask>& tasks);
+                       RefreshParts parts, std::vector<RefreshTask>& tasks);
 
 /// One factor per thread, the longest first: threaded LAPACK is slower than that on everything but
-/// the widest factors, which come one after the other when they are fewer than threads.
+/// the widest matrices, which come one after the other when they are fewer than threads. The width
+/// that counts is that of what is factorised: a low-rank factor is as wide as its rows are many.
 class RefreshWorkers {
  public:
   explicit RefreshWorkers(Context& ctx) : ctx_(ctx) {}
-  /// Results do not depend on the number of threads, but for factors wider than `wide`.
-  void run(const CurvatureOptions& options, std::span<RefreshTask> tasks, std::int64_t wide = 2000);
+  /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
+  /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
+  /// where what is factorised is wider than `wide`.
+  void run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 
  private:
-  void share(const CurvatureOptions& options, std::span<RefreshTask* const> tasks, int threads);
+  void share(std::span<RefreshTask* const> tasks, int threads);
 
   Context& ctx_;
   std::vector<Context> contexts_;  ///< Of the threads; a context serves one at a time.

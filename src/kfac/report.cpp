@@ -1,5 +1,7 @@
 #include "dkfac/kfac/report.h"
 
+#include <algorithm>
+#include <iterator>
 #include <sstream>
 
 namespace dkfac::kfac {
@@ -7,6 +9,15 @@ namespace {
 
 void put(std::ostream& out, int count, const char* what) {
   if (count > 0) out << ", " << count << (count == 1 ? " rank: " : " ranks: ") << what;
+}
+
+/// "statistics", or how many of them when each has its own steps.
+void put_statistics(std::ostream& out, std::span<const StatisticReport> statistics) {
+  const auto refreshed = std::ranges::count_if(statistics, &StatisticReport::refreshed);
+  out << ", ";
+  if (refreshed > 0 && refreshed < std::ssize(statistics))
+    out << refreshed << " of " << statistics.size() << ' ';
+  out << "statistics";
 }
 
 }  // namespace
@@ -20,12 +31,17 @@ std::string StepReport::brief() const {
   put(out, vote.data_error, "data error");
   put(out, vote.numeric_failure, "inverse failed too often");
   put(out, vote.stop, "stop");
-  if (statistics_refreshed) out << ", statistics";
+  if (statistics_refreshed) put_statistics(out, statistics);
   if (inverses_refreshed) out << ", inverses";
+  constexpr const char* kStages[] = {"", "more damped", "in f64", "clipped"};
+  for (std::size_t stage = 1; stage < std::size(kStages); ++stage)
+    if (inverses[stage] > 0) out << ", " << inverses[stage] << " inverses " << kStages[stage];
   if (failed_factors > 0) out << ", " << failed_factors << " inverses kept";
   if (underflow > 0) out << ", " << underflow << " operands underflowed";
+  if (saturated > 0) out << ", " << saturated << " weights past their wire";
   if (damping > 0) out << ", damping " << damping;
   out << ", " << bytes << " bytes";
+  if (bytes_skipped > 0) out << " (" << bytes_skipped << " skipped)";
   return std::move(out).str();
 }
 

@@ -52,6 +52,7 @@ void SgdOptions::validate() const {
               "; it must be in [0, 1)");
   DKFAC_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), "[sgd options] weight_decay is ",
               weight_decay, "; it must be finite and >= 0");
+  check_wire("sgd options", "gradient_wire", gradient_wire);
   DKFAC_CHECK(bucket_bytes > 0, "[sgd options] bucket_bytes is ", bucket_bytes, "; it must be > 0");
 }
 

@@ -19,7 +19,7 @@ int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
 void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
   DKFAC_CHECK(out.size() == static_cast<std::size_t>(kBallotElements), "[vote] a ballot has ",
               kBallotElements, " elements, not ", out.size());
-  const bool failed = ballot.failed_layer >= 0;
+  const bool failed = ballot.failed_statistic >= 0;
   out[0] = ballot.caller.loss_nonfinite ? 1 : 0;
   out[1] = ballot.nonfinite_gradient ? 1 : 0;
   out[2] = ballot.nonfinite_statistic ? 1 : 0;
@@ -27,7 +27,7 @@ void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
   out[4] = failed ? 1 : 0;
   out[5] = ballot.caller.stop ? 1 : 0;
   out[6] = failed ? rank : 0;
-  out[7] = failed ? ballot.failed_layer : 0;
+  out[7] = failed ? ballot.failed_statistic : 0;
   for (int i = 0; i < kDigits; ++i) {
     const auto digit = static_cast<double>((ballot.hash >> (4 * i)) & 0xF);
     const std::size_t at = kHashAt + 2 * static_cast<std::size_t>(i);
@@ -48,7 +48,7 @@ Outcome count_ballots(std::span<const double> sums, int world_size) {
                     .stop = count_of(sums[5])};
   if (outcome.result.numeric_failure == 1) {
     outcome.failed_rank = count_of(sums[6]);
-    outcome.failed_layer = count_of(sums[7]);
+    outcome.failed_statistic = count_of(sums[7]);
   }
   for (std::size_t i = 0; i < kDigits; ++i) {
     const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];

@@ -14,7 +14,8 @@ struct Ballot {
   Vote caller;
   bool nonfinite_gradient = false;
   bool nonfinite_statistic = false;
-  int failed_layer = -1;   ///< A layer past max_failed_refreshes, or -1.
+  /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
+  int failed_statistic = -1;
   std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
 };
 
@@ -22,12 +23,12 @@ struct Ballot {
 struct Outcome {
   VoteResult result;
   bool ranks_agree = true;  ///< Every rank had the same hash.
-  int failed_rank = -1;     ///< Set when exactly one rank reports a failed layer.
-  int failed_layer = -1;
+  int failed_rank = -1;     ///< Set when exactly one rank reports one.
+  int failed_statistic = -1;
 };
 
-/// Elements of a ballot: six flags, the failed rank and layer, and for each of the 16 hexadecimal
-/// digits h of the hash, h and h*h.
+/// Elements of a ballot: six flags, the failed rank and statistic, and for each of the 16
+/// hexadecimal digits h of the hash, h and h*h.
 inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
 /// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
 inline constexpr int kMaxBallots = 65536;

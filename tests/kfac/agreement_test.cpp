@@ -99,6 +99,22 @@ TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
+    kfac::Preconditioner preconditioner(comm, curvature());
+    const auto fc =
+        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    preconditioner.prepare();
+    preconditioner.set_curvature(
+        {.damping = 1e-2, .statistics_interval = 1, .inverse_interval = comm->rank() == 1 ? 3 : 2});
+    double x = 1, g = 1;
+    preconditioner.record_input(fc, view_of(&x, {1, 1}));
+    preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1}), {}}};
+    (void)preconditioner.step(grads);
+  });
+}
+
 /// Passes everything on except barriers, which it only counts: a rank can break the contract
 /// without the inner communicator noticing, as ranks of a network with small messages can.
 class Lenient final : public comm::Communicator {

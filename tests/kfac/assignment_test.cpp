@@ -55,6 +55,11 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
   const LayerLoad linear = layer_load(LinearSpec{.in = 3, .out = 2}, DType::f32);
   EXPECT_EQ(linear.flops, 64 + 8 + 2 * 4 * 2 * 6);
   EXPECT_EQ(linear.bytes, 4 * (8 + 10 + 3));  // parameters, packed A, packed G
+  // Two groups of width 3 and 2, with parameters of their own each.
+  const LayerLoad grouped =
+      layer_load(Conv2dSpec{.in = 6, .out = 4, .bias = false, .groups = 2}, DType::f32);
+  EXPECT_EQ(grouped.flops, 2 * (27 + 8 + 2 * 3 * 2 * 5));
+  EXPECT_EQ(grouped.bytes, 4 * (12 + 2 * (6 + 3)));
   const LayerLoad bn = layer_load(BatchNormSpec{.channels = 5}, DType::f64);
   EXPECT_EQ(bn.flops, 0);
   EXPECT_EQ(bn.bytes, 8 * (10 + 15));
@@ -63,26 +68,6 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
   const LayerLoad plain = layer_load(PlainSpec{.weight = 4, .bias = 1}, DType::f32);
   EXPECT_EQ(plain.flops, 0);
   EXPECT_EQ(plain.bytes, 20);
-}
-
-TEST(DescribeAssignment, ShowsEveryLayerItsOwnerAndTheMemoryPerRank) {
-  const std::vector<std::string> names{"features.conv", "features.bn", "head", "tokens"};
-  const std::vector<LayerSpec> specs{
-      Conv2dSpec{.in = 16, .out = 32, .kernel_h = 3, .kernel_w = 3, .bias = false},
-      BatchNormSpec{.channels = 32}, LinearSpec{.in = 32, .out = 10},
-      PlainSpec{.weight = 500, .reason = "an embedding"}};
-  const std::string text =
-      describe_assignment(names, specs, std::vector<int>{0, 1, 1, 0}, 2, DType::f32);
-  for (const char* part : {"features.conv", "features.bn", "head", "144", "33", "an embedding",
-                           "4 layers, 5502 parameters", "f32", "rank", "averages + inverses"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
-  EXPECT_EQ(text.find(" \n"), std::string::npos) << "trailing blanks in\n" << text;
-}
-
-TEST(DescribeAssignment, AcceptsNoLayersAndRefusesUnequalCounts) {
-  EXPECT_NE(describe_assignment({}, {}, {}, 1, DType::f64).find("0 layers"), std::string::npos);
-  const std::vector<std::string> names{"a"};
-  EXPECT_THROW((void)describe_assignment(names, {}, {}, 1, DType::f64), InvalidArgument);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ struct Batch {
     return out;
   }
 
-  [[nodiscard]] Vector computed(Context& ctx, BatchNormFisher mode, std::int64_t global, double s,
+  [[nodiscard]] Vector computed(Context& ctx, BatchNormFisher mode, double global, double s,
                                 DType data = DType::f64, DType factor = DType::f64) const {
     const Tensor tx = tensor(ctx, x, shape(), data), tdy = tensor(ctx, dy, shape(), data);
     const DType statistics = data == DType::f64 ? DType::f64 : DType::f32;
@@ -239,7 +239,7 @@ TEST(BatchNormFisherStatistic, RefusesWrongArguments) {
   const auto one = view_of(batch.mean.data(), {4});
   Matrix three(3, 4), two(2, 4);
   const auto run = [&](const BatchNormSpec& spec, ConstTensorView data, ConstTensorView mean,
-                       ConstTensorView inv_std, ConstTensorView grad, std::int64_t global, double s,
+                       ConstTensorView inv_std, ConstTensorView grad, double global, double s,
                        TensorView out) {
     compute_batch_norm_fisher(ctx, spec, BatchNormFisher::unit_wise, data, mean, inv_std, grad,
                               global, s, 0, out);

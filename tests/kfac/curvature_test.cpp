@@ -79,7 +79,7 @@ std::vector<Conv2dSpec> conv_cases() {
 }
 
 /// compute_a into a matrix poisoned with NaN, as a full symmetric one.
-Matrix a_of(Context& ctx, const LayerSpec& spec, ConstTensorView x, std::int64_t global_batch,
+Matrix a_of(Context& ctx, const LayerSpec& spec, ConstTensorView x, double global_batch,
             Operand operand = kF64, DType dtype = DType::f64) {
   const std::int64_t d = a_dim(spec);
   Tensor a = Tensor::empty(ctx, {d, d}, dtype);
@@ -88,8 +88,8 @@ Matrix a_of(Context& ctx, const LayerSpec& spec, ConstTensorView x, std::int64_t
   return symmetric(ctx, a);
 }
 
-Matrix g_of(Context& ctx, const LayerSpec& spec, ConstTensorView dy, std::int64_t global_batch,
-            double s, Operand operand = kF64, DType dtype = DType::f64) {
+Matrix g_of(Context& ctx, const LayerSpec& spec, ConstTensorView dy, double global_batch, double s,
+            Operand operand = kF64, DType dtype = DType::f64) {
   const std::int64_t d = g_dim(spec);
   Tensor g = Tensor::empty(ctx, {d, d}, dtype);
   ops::fill(ctx, g, kNan);
@@ -164,7 +164,9 @@ TEST_P(Curvature, TheOtherLayoutsColumnsWouldBeAnotherFactor) {
     if (spec.in == 1 || spec.kernel_h == 1) continue;  // the orders coincide
     const Vector x = random_vector(in.n * in.h * in.w * spec.in, random);
     const Layout other = spec.layout == Layout::nhwc ? Layout::nchw : Layout::nhwc;
-    const Matrix wrong = second_moment(naive_patches(spec, in, x, other), 5);
+    const Images out = output_of(spec, in);
+    const Matrix wrong =
+        second_moment(naive_patches(spec, in, x, other), 5 * static_cast<double>(out.h * out.w));
     const auto view = view_of(x.data(), activation_shape(spec.layout, in, spec.in));
     EXPECT_FALSE(near(a_of(ctx, spec, view, 5).v, wrong.v, 0.1)) << describe(spec);
   }
@@ -223,7 +225,8 @@ TEST_P(Curvature, DuplicatedSamplesGiveTheSameStatistics) {
     const std::int64_t n = inputs.rows;
     for (double& e : gradients.v) e /= static_cast<double>(n);
     const double s = sample_gradient_scale(LossReduction::local_mean, n, n, 1);
-    return std::pair(a_of(ctx, spec, inputs.view(), n), g_of(ctx, spec, gradients.view(), n, s));
+    return std::pair(a_of(ctx, spec, inputs.view(), static_cast<double>(n)),
+                     g_of(ctx, spec, gradients.view(), static_cast<double>(n), s));
   };
   const auto [a1, g1] = statistics(x, g);
   const auto [a2, g2_] = statistics(x2, g2);
@@ -278,8 +281,8 @@ TEST_P(Curvature, WrongArgumentsAreRefused) {
   const Conv2dSpec conv{.in = 3, .out = 2, .bias = false};
   Matrix x(4, 3), a(3, 3), g(2, 2);
   const auto image = x.view().reshape({1, 2, 2, 3});
-  const auto run_a = [&](const LayerSpec& spec, ConstTensorView data, std::int64_t batch,
-                         Operand operand, TensorView out) {
+  const auto run_a = [&](const LayerSpec& spec, ConstTensorView data, double batch, Operand operand,
+                         TensorView out) {
     compute_a(ctx, spec, data, batch, operand, {}, 0, out);
   };
   EXPECT_NO_THROW(run_a(linear, x.view(), 4, kF64, a.view()));

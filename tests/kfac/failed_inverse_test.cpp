@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/near.h"
+#include "support/temp_folder.h"
 
 // Inputs whose two columns are equal make A = [[1,1],[1,1]]; next to a damping of 1e-60 its second
 // pivot is exactly zero.
@@ -24,8 +26,9 @@ kfac::CurvatureOptions hopeless() {
 
 /// A Preconditioner over one 2 -> 1 layer.
 struct OneLayer {
-  explicit OneLayer(std::shared_ptr<comm::Communicator> comm)
-      : preconditioner(std::move(comm), hopeless()),
+  explicit OneLayer(std::shared_ptr<comm::Communicator> comm,
+                    const kfac::CurvatureOptions& options = hopeless())
+      : preconditioner(std::move(comm), options),
         fc(preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false})) {}
 
   kfac::StepReport step(bool good) {
@@ -90,6 +93,51 @@ TEST(FailedInverse, IsAnErrorOnEveryRankThatNamesLayerAndOwner) {
       EXPECT_NE(what.find("damping"), std::string::npos) << what;
     }
   });
+}
+
+// D11
+TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
+  const TempFolder folder;
+  comm::run_ranks(2, [&folder](auto comm) {
+    kfac::CurvatureOptions options = hopeless();
+    options.failure_folder = folder.path().string();
+    OneLayer layer(comm, options);
+    const auto files = [&folder] {
+      return std::distance(std::filesystem::directory_iterator(folder.path()), {});
+    };
+    for (int i = 0; i < 2; ++i) (void)layer.step(false);
+    comm->barrier("files");
+    EXPECT_EQ(files(), 0);  // not yet: two failures are survived
+    comm->barrier("files");
+    (void)layer.step(false);
+    try {
+      (void)layer.step(false);
+      ADD_FAILURE() << "no error on rank " << comm->rank();
+    } catch (const NumericError& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("factor A of layer 'fc', owned by rank 0"), std::string::npos) << what;
+      EXPECT_NE(what.find(folder.path().string()), std::string::npos) << what;
+      const auto saved = std::filesystem::directory_iterator(folder.path())->path();
+      EXPECT_EQ(files(), 1);
+      EXPECT_EQ(saved.filename().string().rfind("fc.a.", 0), 0U) << saved;
+      EXPECT_NE(what.find(saved.string()), std::string::npos) << what;
+      EXPECT_GT(std::filesystem::file_size(saved), 4 * sizeof(double));
+    }
+  });
+}
+
+TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
+  const TempFolder folder;
+  kfac::CurvatureOptions options = hopeless();
+  options.failure_folder = folder.write("file", {}).string();  // no folder can be there
+  OneLayer layer(comm::make_self(), options);
+  for (int i = 0; i < 3; ++i) (void)layer.step(false);
+  try {
+    (void)layer.step(true);
+    ADD_FAILURE() << "no error";
+  } catch (const NumericError& error) {
+    EXPECT_EQ(std::string(error.what()).find("saved"), std::string::npos) << error.what();
+  }
 }
 
 TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
 
 #include "support/near.h"
 
@@ -24,6 +25,31 @@ TEST(Norm, IsTheRootOfTheSumOfSquares) {
   EXPECT_EQ(l2_norm({}), 0);
   std::vector<float> f(10, 2.0F);
   EXPECT_DOUBLE_EQ(l2_norm(view_of(f.data(), {10})), std::sqrt(40.0));
+}
+
+TEST(Norm, CountsEveryElementOnceAtEveryLength) {
+  // Around the ends of lanes, and of the parts that threads share.
+  for (const std::int64_t n : {1, 7, 8, 9, 17, 65535, 65536, 65537, 4 * 1024 * 1024 + 5}) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    double squares = 0;  // Whole numbers, so that every order of additions is exact.
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(i % 13) - 6;
+      squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    }
+    EXPECT_EQ(l2_norm(view_of(x.data(), {n})), std::sqrt(squares)) << n;
+  }
+}
+
+TEST(Norm, HasTheSameBitsAtEveryNumberOfThreads) {
+  std::vector<double> x(300'000);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<double>(i));
+  const int before = threads();
+  set_threads(1);
+  const double one = l2_norm(view(x));
+  set_threads(3);
+  const double three = l2_norm(view(x));
+  set_threads(before);
+  EXPECT_EQ(one, three);
 }
 
 TEST(Rescale, BringsTheNormToTheRootOfTwiceTheOutputs) {
@@ -67,9 +93,22 @@ TEST(KfacPass, LeavesTheWeightAndThePapersMomentumToTheCaller) {
             view(out));
   EXPECT_TRUE(near(out, Values{1 - 0.1 + 0.4, 1 - 0.2 + 0.4}, 4 * eps<double>));
   EXPECT_EQ(w, (Values{1, 1}));
-  EXPECT_EQ(v, (Values{0.5, 0.5}));
-  finish_paper_momentum(view(w), view(out), view(v));
+  EXPECT_EQ(v, w);
+  finish_paper_momentum(view(out), view(v));
   EXPECT_TRUE(near(v, Values{0.3, 0.2}, 8 * eps<double>));
+}
+
+TEST(KfacPass, GivesTheSameBitsInPlace) {
+  for (const MomentumRule rule : {MomentumRule::corrected, MomentumRule::paper}) {
+    const KfacPass pass{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.3, .rule = rule};
+    const Values u{1, 2}, w{1, -3};
+    Values v{0.5, 0.25}, out(2), own_v = v, own = w;
+    kfac_pass(pass, view_of(u.data(), {2}), view_of(w.data(), {2}), view(v), view(out));
+    kfac_pass(pass, view_of(u.data(), {2}), view(own), view(own_v), view(own));
+    EXPECT_EQ(own, out);
+    EXPECT_EQ(own_v, v);
+    EXPECT_NE(own, w);
+  }
 }
 
 TEST(Passes, GiveTheSameBitsOverLongAndShortTensors) {

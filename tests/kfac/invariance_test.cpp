@@ -180,46 +180,6 @@ TEST(Invariance, RefreshesHappenAtTheFirstStepAndThenAtTheIntervals) {
   EXPECT_EQ(inverses, "x..x..x.");
 }
 
-/// Elements of parameters, and of statistics, of all layers of PlainNet.
-std::pair<std::int64_t, std::int64_t> sizes() {
-  std::int64_t parameters = 0, statistics = 0;
-  for (const auto& layer : PlainNet<double>(1).layers) {
-    parameters += kfac::weight_numel(layer.spec) + kfac::bias_numel(layer.spec);
-    if (kfac::has_factors(layer.spec))
-      statistics +=
-          ops::packed_size(kfac::a_dim(layer.spec)) + ops::packed_size(kfac::g_dim(layer.spec));
-    else if (std::holds_alternative<kfac::BatchNormSpec>(layer.spec))
-      statistics += 3 * kfac::weight_numel(layer.spec);
-  }
-  return {parameters, statistics};
-}
-
-TEST(Bytes, AreThoseOfTheFormulasInTheDocumentation) {
-  const auto [parameters, statistics] = sizes();
-  constexpr std::int64_t kBallot = 40, kPlain = PlainNet<double>::kHidden;
-  for (const int ranks : {1, 3})
-    comm::run_ranks(ranks, [&, p = parameters, s = statistics](auto comm) {
-      kfac::CurvatureOptions lazy = curvature();
-      lazy.statistics_interval = 2;
-      const auto expect = [&](std::int64_t elements) {
-        return static_cast<std::uint64_t>(8 * elements);
-      };
-      const MakeOptimizer kfac = [&](auto c) { return kfac::make_kfac(c, {.curvature = lazy}); };
-      (void)train<double>(comm, kfac, {.steps = 4}, [&](const kfac::StepReport& report) {
-        const std::int64_t due = report.statistics_refreshed ? s : 0;
-        EXPECT_EQ(report.bytes, expect(due + 2 * p + kBallot * comm->size()));
-      });
-      const MakeOptimizer sgd = [](auto c) { return kfac::make_sgd(c, {}); };
-      (void)train<double>(comm, sgd, {.steps = 2}, [&](const kfac::StepReport& report) {
-        EXPECT_EQ(report.bytes, expect(p + kBallot));
-      });
-      (void)train_preconditioned<double>(comm, lazy, {.steps = 4}, [&](const auto& report) {
-        const bool due = report.statistics_refreshed;
-        EXPECT_EQ(report.bytes, expect((due ? s + kBallot * comm->size() : kBallot) + p - kPlain));
-      });
-    });
-}
-
 TEST(SteadyRun, GrowsNoTemporaryMemory) {
   std::vector<std::int64_t> growths;
   (void)train<double>(

@@ -56,14 +56,14 @@ struct Recorded {
 
 class OperandRounding : public BothBackends {
  protected:
-  Recorded a_of(const LayerSpec& spec, ConstTensorView x, std::int64_t batch, Operand operand,
+  Recorded a_of(const LayerSpec& spec, ConstTensorView x, double batch, Operand operand,
                 DType dtype = DType::f64) {
     return run(a_dim(spec), dtype, [&](TensorView out, OperandStats stats) {
       compute_a(ctx, spec, x, batch, operand, stats, 0, out);
     });
   }
-  Recorded g_of(const LayerSpec& spec, ConstTensorView dy, std::int64_t batch, double s,
-                Operand operand, DType dtype = DType::f64) {
+  Recorded g_of(const LayerSpec& spec, ConstTensorView dy, double batch, double s, Operand operand,
+                DType dtype = DType::f64) {
     return run(g_dim(spec), dtype, [&](TensorView out, OperandStats stats) {
       compute_g(ctx, spec, dy, batch, s, operand, stats, 0, out);
     });

@@ -15,6 +15,11 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+CurvatureOptions& adaptive(CurvatureOptions& o) {
+  o.staleness = Staleness::adaptive;
+  return o;
+}
+
 TEST(CurvatureOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
   EXPECT_NO_THROW(CurvatureOptions{}.validate());
   CurvatureOptions o;
@@ -28,6 +33,22 @@ TEST(CurvatureOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
     o.operand = operand;
     EXPECT_NO_THROW(o.validate()) << operand;
   }
+  o.staleness_alpha = o.worker_fraction = 0;
+  for (const DType wire : {DType::f32, DType::bf16, DType::f16}) {
+    o.statistics_wire = wire;
+    EXPECT_NO_THROW(adaptive(o).validate()) << wire;
+  }
+  o.worker_fraction = o.statistics_fraction = 1;
+  EXPECT_NO_THROW(o.validate());
+}
+
+TEST(CurvatureOptions, TakesLowRankForAWishThatOtherOptionsMayOverride) {
+  CurvatureOptions o;
+  EXPECT_TRUE(o.low_rank);
+  o.inverse = InverseMethod::ekfac;
+  o.spread_inverses = true;
+  o.inverse_interval = 7;
+  EXPECT_NO_THROW(o.validate());
 }
 
 TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
@@ -51,6 +72,22 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"operand is f64", [](auto& o) { o.operand = DType::f64; }},  // but dtype is f32
       {"max_failed_refreshes is -1", [](auto& o) { o.max_failed_refreshes = -1; }},
       {"bucket_bytes is 0", [](auto& o) { o.bucket_bytes = 0; }},
+      {"staleness_alpha is -0.1", [](auto& o) { o.staleness_alpha = -0.1; }},
+      {"staleness_alpha is nan", [](auto& o) { o.staleness_alpha = kNan; }},
+      {"max_interval is -1", [](auto& o) { o.max_interval = -1; }},
+      {"statistics_fraction is 0", [](auto& o) { o.statistics_fraction = 0; }},
+      {"statistics_fraction is 1.25", [](auto& o) { o.statistics_fraction = 1.25; }},
+      {"kl_clip is -1", [](auto& o) { o.kl_clip = -1; }},
+      {"kl_clip is inf", [](auto& o) { o.kl_clip = kInfinity; }},
+      {"worker_fraction is 1.5", [](auto& o) { o.worker_fraction = 1.5; }},
+      {"worker_fraction is nan", [](auto& o) { o.worker_fraction = kNan; }},
+      {"statistics_wire is f64", [](auto& o) { o.statistics_wire = DType::f64; }},
+      {"statistics_wire is i32", [](auto& o) { o.statistics_wire = DType::i32; }},
+      // What the adaptive rule cannot go with.
+      {"statistics_interval is 2", [](auto& o) { adaptive(o).statistics_interval = 2; }},
+      {"inverse_interval is 3", [](auto& o) { adaptive(o).inverse_interval = 3; }},
+      {"spread_inverses", [](auto& o) { adaptive(o).spread_inverses = true; }},
+      {"inverse is ekfac", [](auto& o) { adaptive(o).inverse = InverseMethod::ekfac; }},
   };
   for (const Case& c : cases) {
     CurvatureOptions o;

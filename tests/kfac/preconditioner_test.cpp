@@ -95,16 +95,20 @@ TEST(Preconditioner, GrowsNoTemporaryMemoryInASteadyRun) {
   EXPECT_EQ(growths[1], growths.back());
 }
 
-/// One step of a linear layer and a BatchNorm whose eight samples are recorded in `parts`.
-std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t parts) {
+/// One step of a linear layer and a BatchNorm whose eight samples are recorded in `parts`, with
+/// gradients `factor` times as large.
+std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t parts,
+                                  double factor = 1) {
   options.micro_batches = static_cast<int>(parts);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
   const auto bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
-  std::vector<double> x(8 * 3), dy(8 * 2), mean{0.1, -0.2}, inv_std{1.5, 0.5};
+  std::vector<double> x(8 * 3), z(8 * 2), mean{0.1, -0.2}, inv_std{1.5, 0.5};
   Random random(5);
   fill_normal(view_of(x.data(), {24}), 0, 1, random);
-  fill_normal(view_of(dy.data(), {16}), 0, 1, random);
+  fill_normal(view_of(z.data(), {16}), 0, 1, random);
+  std::vector<double> dy = z;
+  for (double& d : dy) d *= factor;
   const std::int64_t n = 8 / parts;
   // Without a global batch, samples are counted by the number of micro-batches.
   const kfac::RecordScale scale{.loss_scale = 1, .global_batch = parts == 2 ? 0 : 8};
@@ -113,8 +117,9 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
     const auto dy_part = view_of(dy.data() + p * n * 2, {n, 2});
     preconditioner.record_input(fc, x_part, Stream::cpu(), scale);
     preconditioner.record_grad_output(fc, dy_part, Stream::cpu(), scale);
-    preconditioner.record_batch_norm(bn, dy_part, view_of(mean.data(), {2}),
-                                     view_of(inv_std.data(), {2}), dy_part, Stream::cpu(), scale);
+    preconditioner.record_batch_norm(bn, view_of(z.data() + p * n * 2, {n, 2}),
+                                     view_of(mean.data(), {2}), view_of(inv_std.data(), {2}),
+                                     dy_part, Stream::cpu(), scale);
   }
   std::vector<double> g{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const std::vector<kfac::LayerGrad> grads{
@@ -125,14 +130,18 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
 }
 
 TEST(Preconditioner, AddsMicroBatchesUp) {
-  kfac::CurvatureOptions sum = options64();
-  sum.loss_reduction = kfac::LossReduction::sum;
-  const std::vector<double> whole = step_in_parts(sum, 1);
-  for (const int parts : {2, 4, 8})
-    // Eight terms in another order, inverted at condition about 1e2.
-    EXPECT_TRUE(near(step_in_parts(sum, parts), whole, 100 * 8 * eps<double>)) << parts;
-  // Control: means over micro-batches are gradients of another scale, and that shows.
-  EXPECT_FALSE(near(step_in_parts(options64(), 2), step_in_parts(options64(), 1), 1e-3));
+  // In each reduction what is recorded of a sample does not know of the parts.
+  for (const auto reduction : {kfac::LossReduction::local_mean, kfac::LossReduction::global_mean,
+                               kfac::LossReduction::sum}) {
+    kfac::CurvatureOptions options = options64();
+    options.loss_reduction = reduction;
+    const std::vector<double> whole = step_in_parts(options, 1);
+    for (const int parts : {2, 4, 8})
+      // Eight terms in another order, inverted at condition about 1e2.
+      EXPECT_TRUE(near(step_in_parts(options, parts), whole, 100 * 8 * eps<double>)) << parts;
+    // Control: means over each part are gradients of another scale, and that shows.
+    EXPECT_FALSE(near(step_in_parts(options, 2, 2), whole, 1e-3));
+  }
 }
 
 TEST(Preconditioner, AcceptsARankWithoutSamples) {

@@ -1,5 +1,7 @@
 #include "kfac/refresh.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
@@ -33,6 +35,8 @@ std::vector<LayerCurvature> make_layers(Context& ctx, const CurvatureOptions& op
       fill_normal(x, 0, 1, random);
       ops::syrk(ctx, 1, x, 0, square);
       ops::pack_lower(ctx, square, factor->average);
+      factor->statistics = 1;
+      factor->stale = true;
     }
   }
   return layers;
@@ -46,12 +50,12 @@ std::vector<double> refresh(InverseMethod method, int threads, std::int64_t wide
   const CurvatureOptions options = options_of(method);
   std::vector<LayerCurvature> layers = make_layers(ctx, options);
   std::vector<RefreshTask> tasks;
-  for (LayerCurvature& layer : layers) add_refresh_tasks(ctx, options, layer, tasks);
+  for (LayerCurvature& layer : layers) add_refresh_tasks(ctx, options, layer, {}, tasks);
   RefreshWorkers workers(ctx);
-  workers.run(options, tasks, wide);
+  workers.run(tasks, wide);
   std::vector<double> all;
   for (const RefreshTask& task : tasks) {
-    EXPECT_TRUE(task.good);
+    EXPECT_EQ(task.stage, InverseStage::damped);
     EXPECT_TRUE(task.factor->good);
     for (const double x : values(ctx, task.factor->inverse)) all.push_back(x);
     if (method == InverseMethod::eigen)
@@ -82,12 +86,38 @@ TEST(Refresh, InvertsWithTheSplitDamping) {
       make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
   ops::fill(ctx, layer.a.average, 4);
   ops::fill(ctx, layer.g.average, 1);
+  layer.a.stale = layer.g.stale = true;
   std::vector<RefreshTask> tasks;
-  add_refresh_tasks(ctx, options, layer, tasks);
-  RefreshWorkers(ctx).run(options, tasks);
+  add_refresh_tasks(ctx, options, layer, {}, tasks);
+  RefreshWorkers(ctx).run(tasks);
   // pi = 2: A + 2 sqrt(0.1), G + sqrt(0.1) / 2.
+  ASSERT_EQ(layer.a.form, FactorForm::inverse);
+  EXPECT_DOUBLE_EQ(layer.a.shifts.data<double>()[0], 2 * std::sqrt(0.1));
   EXPECT_DOUBLE_EQ(values(ctx, layer.a.inverse)[0], 1 / (4 + 2 * std::sqrt(0.1)));
   EXPECT_DOUBLE_EQ(values(ctx, layer.g.inverse)[0], 1 / (1 + std::sqrt(0.1) / 2));
+}
+
+TEST(Refresh, ForgetsTheScalesOfAnyGroupsNewEigenvectors) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::ekfac);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, Conv2dSpec{.in = 4, .out = 4, .bias = false, .groups = 2}, options);
+  const auto refresh_a = [&] {
+    layer.scale_statistics = 5;
+    layer.a.asked.data<double>()[0] = layer.a.asked.data<double>()[1] = 0.1;
+    std::vector<RefreshTask> tasks{{&layer, &layer.a}};
+    RefreshWorkers(ctx).run(tasks);
+    return tasks[0].stage;
+  };
+  ops::fill(ctx, layer.a.average, 1);
+  const TensorView average = layer.a.average.view();
+  const std::int64_t size = ops::packed_size(layer.a.dim);
+  ops::fill(ctx, average.slice(0, size, size), std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refresh_a(), InverseStage::kept);
+  EXPECT_EQ(layer.scale_statistics, 0);  // group 0 has new vectors
+  ops::fill(ctx, average, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refresh_a(), InverseStage::kept);
+  EXPECT_EQ(layer.scale_statistics, 5);
 }
 
 TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
@@ -96,14 +126,15 @@ TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
   LayerCurvature layer =
       make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
   ops::fill(ctx, layer.a.inverse, 7);
-  ops::fill(ctx, layer.a.average, -4);  // not positive definite
+  ops::fill(ctx, layer.a.average, std::numeric_limits<double>::quiet_NaN());
   ops::fill(ctx, layer.g.average, 1);
-  std::vector<RefreshTask> tasks{{&layer.a, 0.1, false, false}, {&layer.g, 0.1, false, false}};
-  RefreshWorkers(ctx).run(options, tasks);
-  EXPECT_FALSE(tasks[0].good);
+  layer.a.asked.data<double>()[0] = layer.g.asked.data<double>()[0] = 0.1;
+  std::vector<RefreshTask> tasks{{&layer, &layer.a}, {&layer, &layer.g}};
+  RefreshWorkers(ctx).run(tasks);
+  EXPECT_EQ(tasks[0].stage, InverseStage::kept);
   EXPECT_FALSE(layer.a.good);
   EXPECT_EQ(values(ctx, layer.a.inverse)[0], 7);
-  EXPECT_TRUE(tasks[1].good);
+  EXPECT_EQ(tasks[1].stage, InverseStage::damped);
 }
 
 }  // namespace

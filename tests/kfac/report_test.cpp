@@ -1,5 +1,7 @@
 #include "dkfac/kfac/report.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace dkfac::kfac {
@@ -15,6 +17,22 @@ TEST(StepReport, TellsAStepInOneLine) {
   report.bytes = 640;
   EXPECT_EQ(report.brief(),
             "step 12: updated, statistics, inverses, 2 inverses kept, damping 0.25, 640 bytes");
+}
+
+TEST(StepReport, TellsWhatWasSkippedAndHowFarTheLadderWasClimbed) {
+  const std::vector<StatisticReport> statistics{{.layer = 0, .refreshed = true},
+                                                {.layer = 0, .kind = StatisticKind::g},
+                                                {.layer = 1, .kind = StatisticKind::batch_norm}};
+  StepReport report;
+  report.step = 7;
+  report.updated = report.statistics_refreshed = true;
+  report.statistics = statistics;
+  report.inverses = {4, 1, 0, 2, 0};
+  report.bytes = 80;
+  report.bytes_skipped = 560;
+  EXPECT_EQ(report.brief(),
+            "step 7: updated, 1 of 3 statistics, 1 inverses more damped, 2 inverses clipped, "
+            "80 bytes (560 skipped)");
 }
 
 TEST(StepReport, SaysWhoVotedAgainstAStep) {

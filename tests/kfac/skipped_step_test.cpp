@@ -53,6 +53,7 @@ Result run_rank(const std::shared_ptr<comm::Communicator>& comm, const MakeOptim
   using Net = PlainNet<double>;
   const auto optimizer = make(comm);
   Net net(3);
+  std::get<kfac::LinearSpec>(net.layers[Net::fc1].spec).max_rows = 24;  // where low rank may be
   const auto ids = register_layers(*optimizer, net);
   optimizer->prepare();
   Result result;
@@ -170,6 +171,96 @@ TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
   };
   for (const Fault fault : {Fault::input, Fault::grad_output})
     EXPECT_EQ(run(2, make, with_fault(fault)).parameters, run(2, make, kClean).parameters);
+}
+
+/// Rules of when statistics and inverses are renewed, and what they are renewed from.
+std::vector<kfac::CurvatureOptions> schedules() {
+  kfac::CurvatureOptions adaptive = curvature(), spread = curvature(), eigen = curvature();
+  adaptive.statistics_interval = adaptive.inverse_interval = 1;
+  adaptive.staleness = kfac::Staleness::adaptive;
+  adaptive.staleness_alpha = 0.6;
+  spread.inverse_interval = 3;
+  spread.spread_inverses = true;
+  eigen.inverse = kfac::InverseMethod::eigen;
+  kfac::CurvatureOptions full = curvature(), low_rank = curvature();
+  full.batch_norm = kfac::BatchNormFisher::full;
+  low_rank.new_weight = 1;
+  return {adaptive, spread, eigen, full, low_rank};
+}
+
+TEST(SkippedStepOfSchedules, LeavesWhatIsDueToTheNextStep) {
+  for (const kfac::CurvatureOptions& options : schedules()) {
+    const MakeOptimizer make = [options](auto comm) {
+      return kfac::make_kfac(comm, {.curvature = options});
+    };
+    const Result clean = run(2, make, kClean);
+    std::vector<Fault> faults{Fault::loss, Fault::no_batch};
+    // Under the adaptive rule a statistic is only looked at in its own steps (adaptive_test.cpp).
+    if (options.staleness == kfac::Staleness::fixed) faults = {Fault::input, Fault::batch_norm};
+    for (const Fault fault : faults)
+      EXPECT_EQ(run(2, make, with_fault(fault)).parameters, clean.parameters);
+  }
+}
+
+TEST(SkippedStepOfEkfac, ForgetsTheInputThatItKeptAndTheScales) {
+  const auto train = [](bool faulty) {
+    kfac::CurvatureOptions options = curvature();
+    options.statistics_interval = 1;
+    options.inverse_interval = 100;
+    options.inverse = kfac::InverseMethod::ekfac;
+    kfac::Preconditioner preconditioner(comm::make_self(), options);
+    const auto fc =
+        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+    std::vector<double> g;
+    for (int step = 0; step < 5; ++step) {
+      const bool bad = step == 2 || step == 3;
+      if (bad && !faulty) continue;
+      const double r = 0.5 * step;
+      std::vector<double> x{1, 2 + r, -1, r}, dy{r, 1, 0.5, -r};
+      // Once the scales alone overflow, once a batch ends after its forward pass.
+      if (step == 2) x[0] = dy[0] = 1e100;
+      preconditioner.record_input(fc, view_of(x.data(), {2, 2}));
+      if (step != 3) preconditioner.record_grad_output(fc, view_of(dy.data(), {2, 2}));
+      g = {1, 2, 3, 4};
+      const std::vector<kfac::LayerGrad> grads{{fc, view_of(g.data(), {2, 2}), {}}};
+      const kfac::StepReport report =
+          preconditioner.step(grads, Stream::cpu(), {.lr = 0, .vote = {.data_error = step == 3}});
+      EXPECT_EQ(report.updated, !bad);
+      EXPECT_EQ(report.vote.nonfinite_statistic, step == 2 ? 1 : 0);
+    }
+    return g;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
+  const auto train = [](int bad_record, bool faulty) {
+    std::vector<double> last;
+    comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
+      kfac::CurvatureOptions options = curvature();
+      options.statistics_interval = options.inverse_interval = 1;
+      options.micro_batches = 3;
+      kfac::Preconditioner preconditioner(comm, options);
+      const auto fc =
+          preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+      for (int step = 0; step < 3; ++step) {
+        const bool bad = step == 1;
+        if (bad && !faulty) continue;
+        for (int record = 0; record < 3; ++record) {
+          const double r = comm->rank() + 0.5 * step + 0.25 * record;
+          std::vector<double> x{1, 2 + r, -1, r}, dy{r, 1, 0.5, -r};
+          if (bad && record == bad_record && comm->rank() == 1) dy[0] = kInf;
+          preconditioner.record_input(fc, view_of(x.data(), {2, 2}));
+          preconditioner.record_grad_output(fc, view_of(dy.data(), {2, 2}));
+        }
+        last = {1, 2, 3, 4};
+        const std::vector<kfac::LayerGrad> grads{{fc, view_of(last.data(), {2, 2}), {}}};
+        EXPECT_EQ(preconditioner.step(grads).updated, !bad);
+      }
+    });
+    return last;
+  };
+  for (const int bad_record : {0, 2}) EXPECT_EQ(train(bad_record, true), train(0, false));
 }
 
 TEST(SkippedStepOfFirstOrder, IsAsIfItHadNeverBeen) {

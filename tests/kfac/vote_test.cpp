@@ -29,7 +29,7 @@ TEST(Vote, PassesWhenNobodyObjects) {
   const Outcome outcome = count(std::vector<Ballot>(5));
   EXPECT_TRUE(outcome.result.may_update());
   EXPECT_TRUE(outcome.ranks_agree);
-  EXPECT_EQ(outcome.failed_layer, -1);
+  EXPECT_EQ(outcome.failed_statistic, -1);
 }
 
 TEST(Vote, CountsEachFlagByRanks) {
@@ -58,12 +58,12 @@ TEST(Vote, StopDoesNotHoldAnUpdateBack) {
 
 TEST(Vote, NamesTheRankAndLayerOfASingleFailure) {
   std::vector<Ballot> ballots(3);
-  ballots[2].failed_layer = 7;
+  ballots[2].failed_statistic = 7;
   Outcome outcome = count(ballots);
   EXPECT_EQ(outcome.result.numeric_failure, 1);
   EXPECT_EQ(outcome.failed_rank, 2);
-  EXPECT_EQ(outcome.failed_layer, 7);
-  ballots[1].failed_layer = 3;
+  EXPECT_EQ(outcome.failed_statistic, 7);
+  ballots[1].failed_statistic = 3;
   outcome = count(ballots);
   EXPECT_EQ(outcome.result.numeric_failure, 2);
   EXPECT_EQ(outcome.failed_rank, -1);  // sums of two cannot be told apart

@@ -20,8 +20,8 @@ inline Factors compute_factors(Context& ctx, const kfac::LayerSpec& spec, ConstT
   const std::int64_t da = kfac::a_dim(spec), dg = kfac::g_dim(spec);
   Tensor a = Tensor::zeros(ctx, {da, da}, DType::f64), g = Tensor::zeros(ctx, {dg, dg}, DType::f64);
   const kfac::Operand operand{DType::f64, 1};
-  kfac::compute_a(ctx, spec, inputs, samples, operand, {}, 0, a);
-  kfac::compute_g(ctx, spec, gradients, samples, 1, operand, {}, 0, g);
+  kfac::compute_a(ctx, spec, inputs, static_cast<double>(samples), operand, {}, 0, a);
+  kfac::compute_g(ctx, spec, gradients, static_cast<double>(samples), 1, operand, {}, 0, g);
   return {symmetric(ctx, a), symmetric(ctx, g)};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -130,40 +131,43 @@ inline Matrix random_spd(std::int64_t n, Random& random, double least = 0.1) {
   return plus_diagonal(second_moment(rows, static_cast<double>(2 * n)), least);
 }
 
-/// m^-1 b by elimination with pivots, in extended precision.
-inline Vector solve(const Matrix& m, const Vector& b) {
-  const auto n = static_cast<std::size_t>(m.rows);
-  std::vector<long double> a(m.v.begin(), m.v.end()), x(b.begin(), b.end());
+/// m^-1 b by elimination with pivots, in extended precision; columns of b are solved for together.
+inline Matrix solve_columns(const Matrix& m, const Matrix& b) {
+  const auto n = static_cast<std::size_t>(m.rows), columns = static_cast<std::size_t>(b.cols);
+  std::vector<long double> a(m.v.begin(), m.v.end()), x(b.v.begin(), b.v.end());
+  const auto subtract = [&](std::size_t from, std::size_t to, long double factor) {
+    for (std::size_t c = 0; c < columns; ++c) x[to * columns + c] -= factor * x[from * columns + c];
+  };
   for (std::size_t k = 0; k < n; ++k) {
     std::size_t pivot = k;
     for (std::size_t r = k + 1; r < n; ++r) {
       if (std::abs(a[r * n + k]) > std::abs(a[pivot * n + k])) pivot = r;
     }
     for (std::size_t c = 0; c < n; ++c) std::swap(a[k * n + c], a[pivot * n + c]);
-    std::swap(x[k], x[pivot]);
+    for (std::size_t c = 0; c < columns; ++c) std::swap(x[k * columns + c], x[pivot * columns + c]);
     for (std::size_t r = k + 1; r < n; ++r) {
       const long double factor = a[r * n + k] / a[k * n + k];
       for (std::size_t c = k; c < n; ++c) a[r * n + c] -= factor * a[k * n + c];
-      x[r] -= factor * x[k];
+      subtract(k, r, factor);
     }
   }
   for (std::size_t k = n; k-- > 0;) {
-    for (std::size_t c = k + 1; c < n; ++c) x[k] -= a[k * n + c] * x[c];
-    x[k] /= a[k * n + k];
+    for (std::size_t c = k + 1; c < n; ++c) subtract(c, k, a[k * n + c]);
+    for (std::size_t c = 0; c < columns; ++c) x[k * columns + c] /= a[k * n + k];
   }
-  return {x.begin(), x.end()};
-}
-
-inline Matrix inverse(const Matrix& m) {
-  Matrix out(m.rows, m.rows);
-  for (std::int64_t c = 0; c < m.rows; ++c) {
-    Vector unit(static_cast<std::size_t>(m.rows));
-    unit[static_cast<std::size_t>(c)] = 1;
-    const Vector column = solve(m, unit);
-    for (std::int64_t r = 0; r < m.rows; ++r) out(r, c) = column[static_cast<std::size_t>(r)];
-  }
+  Matrix out(m.rows, b.cols);
+  std::transform(x.begin(), x.end(), out.v.begin(),
+                 [](long double e) { return static_cast<double>(e); });
   return out;
 }
+
+inline Vector solve(const Matrix& m, const Vector& b) {
+  Matrix column(m.rows, 1);
+  column.v = b;
+  return solve_columns(m, column).v;
+}
+
+inline Matrix inverse(const Matrix& m) { return solve_columns(m, identity(m.rows)); }
 
 /// |a - b| / |b| in the Frobenius norm; infinity for other sizes, and NaN, which no bar admits,
 /// when b is zero.

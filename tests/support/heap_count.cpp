@@ -7,20 +7,30 @@ namespace {
 
 namespace heap = dkfac::testing::heap;
 
-void* allocate(std::size_t bytes) {
+void* allocate(std::size_t bytes) noexcept {
   if (heap::counting) ++heap::objects;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* allocate_or_throw(std::size_t bytes) {
+  if (void* memory = allocate(bytes)) return memory;
   throw std::bad_alloc();
 }
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
+// All forms that the standard library pairs with the deletes below: std::stable_sort takes its buffer
+// from the nothrow form, and a sanitizer's own would not match a delete from here.
+void* operator new(std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
   if (heap::counting) ++heap::tensors;

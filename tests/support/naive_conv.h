@@ -22,10 +22,10 @@ inline std::int64_t activation_index(ops::Layout layout, const Images& s, std::i
                                      : ((n * channels + c) * s.h + y) * s.w + x;
 }
 
-/// Element of one output's weights, hence a column of A.
+/// Element of one output's weights, hence a column of A; c counts within the group.
 inline std::int64_t weight_index(const kfac::Conv2dSpec& s, ops::Layout layout, std::int64_t c,
                                  std::int64_t kh, std::int64_t kw) {
-  return layout == ops::Layout::nhwc ? (kh * s.kernel_w + kw) * s.in + c
+  return layout == ops::Layout::nhwc ? (kh * s.kernel_w + kw) * (s.in / s.groups) + c
                                      : (c * s.kernel_h + kh) * s.kernel_w + kw;
 }
 
@@ -40,24 +40,25 @@ inline std::int64_t zeros_before(const kfac::Conv2dSpec& s, int kernel, int dila
   return s.same ? dilation * (kernel - 1) / 2 : pad;
 }
 
-/// All patches, one per row in the order (n, y, x), with a last 1 for a bias. `columns` is the
-/// order of their columns; the right one is the layout of the spec.
+/// All patches of one group, one per row in the order (n, y, x), with a last 1 for a bias.
+/// `columns` is the order of their columns; the right one is the layout of the spec.
 inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const Vector& x,
-                            ops::Layout columns) {
+                            ops::Layout columns, std::int64_t group = 0) {
   const Images out = output_of(s, in);
   const std::int64_t top = zeros_before(s, s.kernel_h, s.dilation_h, s.pad_h);
   const std::int64_t left = zeros_before(s, s.kernel_w, s.dilation_w, s.pad_w);
-  Matrix m(out.n * out.h * out.w, s.in * s.kernel_h * s.kernel_w + (s.bias ? 1 : 0));
+  const std::int64_t channels = s.in / s.groups;
+  Matrix m(out.n * out.h * out.w, channels * s.kernel_h * s.kernel_w + (s.bias ? 1 : 0));
   for (std::int64_t row = 0; row < m.rows; ++row) {
     const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
-    for (std::int64_t c = 0; c < s.in; ++c) {
+    for (std::int64_t c = 0; c < channels; ++c) {
       for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
         for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
           const std::int64_t iy = y * s.stride_h + kh * s.dilation_h - top;
           const std::int64_t ix = z * s.stride_w + kw * s.dilation_w - left;
           if (iy < 0 || iy >= in.h || ix < 0 || ix >= in.w) continue;
-          m(row, weight_index(s, columns, c, kh, kw)) =
-              x[static_cast<std::size_t>(activation_index(s.layout, in, s.in, n, c, iy, ix))];
+          m(row, weight_index(s, columns, c, kh, kw)) = x[static_cast<std::size_t>(
+              activation_index(s.layout, in, s.in, n, group * channels + c, iy, ix))];
         }
       }
     }
@@ -66,13 +67,16 @@ inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const V
   return m;
 }
 
-/// Output gradients, one position per row in the order (n, y, x).
-inline Matrix naive_positions(const kfac::Conv2dSpec& s, const Images& out, const Vector& dy) {
-  Matrix m(out.n * out.h * out.w, s.out);
+/// Output gradients of one group, one position per row in the order (n, y, x).
+inline Matrix naive_positions(const kfac::Conv2dSpec& s, const Images& out, const Vector& dy,
+                              std::int64_t group = 0) {
+  const std::int64_t channels = s.out / s.groups;
+  Matrix m(out.n * out.h * out.w, channels);
   for (std::int64_t row = 0; row < m.rows; ++row) {
     const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
-    for (std::int64_t c = 0; c < s.out; ++c) {
-      m(row, c) = dy[static_cast<std::size_t>(activation_index(s.layout, out, s.out, n, c, y, z))];
+    for (std::int64_t c = 0; c < channels; ++c) {
+      m(row, c) = dy[static_cast<std::size_t>(
+          activation_index(s.layout, out, s.out, n, group * channels + c, y, z))];
     }
   }
   return m;

@@ -25,6 +25,9 @@ struct TrainSettings {
   double loss_scale = 1;
   kfac::LossReduction reduction = kfac::LossReduction::local_mean;
   std::function<double(int step)> lr = [](int step) { return step < 10 ? 0.05 : 0.02; };
+  bool reversed_shares = false;  ///< Rank r trains on the samples of the r-th rank from behind.
+  /// Called before each step's first record.
+  std::function<void(kfac::Optimizer&, int step)> before_step = {};
 };
 
 /// Factor of backward() for a loss reduction.
@@ -41,11 +44,12 @@ inline double backward_factor(const TrainSettings& settings, int world_size) {
   return settings.loss_scale;
 }
 
-template <class T>
-std::vector<kfac::LayerId> register_layers(kfac::Optimizer& optimizer, PlainNet<T>& net) {
+/// Net: PlainNet, or what has its members.
+template <class Net>
+std::vector<kfac::LayerId> register_layers(kfac::Optimizer& optimizer, Net& net) {
   std::vector<kfac::LayerId> ids;
-  for (PlainLayer<T>& l : net.layers) {
-    const auto view = [](std::vector<T>& v) {
+  for (auto& l : net.layers) {
+    const auto view = [](auto& v) {
       return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
     };
     ids.push_back(
@@ -79,30 +83,32 @@ PlainHooks optimizer_hooks(kfac::Optimizer& optimizer, const std::vector<kfac::L
 }
 
 /// Bytes of all parameters, to be compared over ranks.
-template <class T>
-std::string parameter_bits(const PlainNet<T>& net) {
+template <class Net>
+std::string parameter_bits(const Net& net) {
   std::string bits;
   for (const auto& l : net.layers)
-    for (const std::vector<T>* v : {&l.w, &l.b})
-      bits.append(reinterpret_cast<const char*>(v->data()), v->size() * sizeof(T));
+    for (const auto* v : {&l.w, &l.b})
+      bits.append(reinterpret_cast<const char*>(v->data()), v->size() * sizeof(v->front()));
   return bits;
 }
 
 /// One rank's training; throws unless all ranks hold the same bits after each step.
-template <class T>
-PlainNet<T> train(const std::shared_ptr<comm::Communicator>& comm, const MakeOptimizer& make,
-                  const TrainSettings& settings = {},
-                  const std::function<void(const kfac::StepReport&)>& observe = {}) {
+template <class T, class Net = PlainNet<T>>
+Net train(const std::shared_ptr<comm::Communicator>& comm, const MakeOptimizer& make,
+          const TrainSettings& settings = {},
+          const std::function<void(const kfac::StepReport&)>& observe = {}) {
   const std::unique_ptr<kfac::Optimizer> optimizer = make(comm);
   // Ranks start apart; prepare() has to bring them together.
-  PlainNet<T> net(3 + static_cast<std::uint64_t>(comm->rank()));
+  Net net(3 + static_cast<std::uint64_t>(comm->rank()));
   const std::vector<kfac::LayerId> ids = register_layers(*optimizer, net);
   optimizer->prepare();
   const std::int64_t n = settings.global_batch / comm->size();
   const kfac::RecordScale scale{settings.loss_scale, settings.global_batch};
+  const int share = settings.reversed_shares ? comm->size() - 1 - comm->rank() : comm->rank();
   for (int step = 0; step < settings.steps; ++step) {
+    if (settings.before_step) settings.before_step(*optimizer, step);
     const PlainHooks hooks = optimizer_hooks<T>(*optimizer, ids, scale);
-    net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), comm->rank() * n, n), hooks);
+    net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), share * n, n), hooks);
     net.backward(backward_factor(settings, comm->size()), hooks);
     const kfac::StepReport report =
         optimizer->step({.lr = settings.lr(step), .vote = {}}, Stream::cpu());
@@ -113,12 +119,12 @@ PlainNet<T> train(const std::shared_ptr<comm::Communicator>& comm, const MakeOpt
 }
 
 /// All ranks in this process; the parameters of rank 0.
-template <class T>
+template <class T, class Net = PlainNet<T>>
 std::vector<double> train_ranks(int ranks, const MakeOptimizer& make,
                                 const TrainSettings& settings = {}) {
   std::vector<double> parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    const PlainNet<T> net = train<T>(comm, make, settings);
+    const Net net = train<T, Net>(comm, make, settings);
     if (comm->rank() == 0) parameters = net.parameters();
   });
   return parameters;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dkfac/kfac/layer_spec.h"
+#include "dkfac/kfac/options.h"
 
 namespace dkfac::kfac {
 
@@ -23,11 +24,43 @@ struct LayerLoad {
 /// fewest bytes. world_size >= 1.
 [[nodiscard]] std::vector<int> assign(std::span<const LayerLoad> loads, int world_size);
 
-/// A table: layer, shape, owner, dims of A and G, bytes, share of the work, and the reason why a
-/// layer is not covered; then the totals and the state memory per rank.
+/// Bytes that ranks keep of a layer's curvature between steps.
+struct CurvatureBytes {
+  std::int64_t averages = 0;  ///< Of the statistics, on the owner.
+  std::int64_t earlier = 0;   ///< Two earlier statistics under the adaptive rule, on the owner.
+  std::int64_t inverses = 0;  ///< With eigenvalues and EKFAC scales, on all workers of the layer.
+};
+[[nodiscard]] CurvatureBytes curvature_bytes(const LayerSpec& spec,
+                                             const CurvatureOptions& options);
+
+/// Bytes that a rank keeps per element of the parameters of the layers it works on.
+struct KeptParameters {
+  std::int64_t momentum = 0;
+  std::int64_t masters = 0;  ///< Of a narrower weight wire.
+};
+
+struct NamedBytes {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
+/// What describe_assignment() is told beside the layers.
+struct AssignmentDetails {
+  int world_size = 1;
+  int workers = 1;  ///< Ranks that precondition a layer: those a multiple of world_size / workers
+                    ///< from its owner.
+  const CurvatureOptions& curvature;
+  std::span<const double> seconds = {};  ///< Predicted per layer and step; empty: not known.
+  KeptParameters kept = {};
+  std::span<const NamedBytes> buffers = {};  ///< Of this rank; empty ones are left out.
+};
+
+/// A table: layer, shape, owner and the other workers, groups, widths and forms of A and G, bytes
+/// of the statistics, share of the work, predicted milliseconds of a step, and the reason why a
+/// layer has no curvature; then what each rank keeps, buffers, and totals.
 [[nodiscard]] std::string describe_assignment(std::span<const std::string> names,
                                               std::span<const LayerSpec> specs,
-                                              std::span<const int> owners, int world_size,
-                                              DType dtype);
+                                              std::span<const int> owners,
+                                              const AssignmentDetails& details);
 
 }  // namespace dkfac::kfac

@@ -9,12 +9,13 @@
 
 /// Statistics of one batch: free functions over views. Scaling (docs/math.md, "Scaling"): g is the
 /// gradient of one sample's loss, A = sum a a' / (N P), G = sum g g' / N, with N samples over all
-/// ranks and P output positions. Every function computes this rank's part; summing over ranks gives
-/// the statistic.
+/// ranks and P positions. Every function computes this rank's part; summing over ranks gives the
+/// statistic. `global_batch` is N; where only n_f of n local samples are given, it is N n_f / n, so
+/// that the sum still estimates the statistic of the whole batch.
 namespace dkfac::kfac {
 
-/// s with (per-sample gradient) = s * (recorded gradient). local_batch may be 0; global_batch and
-/// loss_scale must be positive.
+/// s with (per-sample gradient) = s * (recorded gradient). local_batch: this rank's samples of the
+/// step, of all its micro-batches; may be 0. global_batch and loss_scale must be positive.
 [[nodiscard]] double sample_gradient_scale(LossReduction reduction, std::int64_t local_batch,
                                            std::int64_t global_batch, double loss_scale);
 
@@ -37,32 +38,63 @@ struct OperandStats {
   TensorView underflow;  ///< += non-zero elements that rounded to 0.
 };
 
-/// Lower triangle of a[d,d] = beta*a + (1/(N P)) sum a a', d = a_dim(spec); a bias appends a 1 to
-/// every a, which is neither scaled nor rounded. input: [n,in], or the layer's activation
-/// (contiguous), of any floating dtype; it is rounded to operand.type and multiplied in the dtype
-/// of `a`, f32 or f64. beta = 0 does not read `a`. n may be 0.
-void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
-               std::int64_t global_batch, Operand operand, OperandStats stats, double beta,
-               TensorView a);
-/// Lower triangle of g[out,out] = beta*g + (s^2/N) sum dy dy' over samples and positions.
-/// grad_output: [n,out], or the layer's output gradient (contiguous); dtypes and beta as compute_a,
-/// s as above.
+/// Lower triangle of a[d,d] = beta*a + (1/(N P)) sum a a', d = a_dim(spec), or a[groups,d,d] for a
+/// convolution of more than one group; a bias appends a 1 to every a, which is neither scaled nor
+/// rounded. With WeightSharing::reduce, a is the mean over positions, and the sum is over samples
+/// alone, over N. input: [n,in], [n,...,in] with P the product of the middle dimensions, or the
+/// convolution's activation (contiguous), of any floating dtype; the operand (a, hence the mean) is
+/// rounded to operand.type and multiplied in the dtype of `a`, f32 or f64. beta = 0 does not read
+/// `a`. n may be 0.
+void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
+               Operand operand, OperandStats stats, double beta, TensorView a,
+               WeightSharing sharing = WeightSharing::expand);
+/// Lower triangle of g[out,out] = beta*g + (s^2/N) sum dy dy' over samples and positions, or
+/// g[groups,out,out], out = g_dim(spec). With WeightSharing::reduce, dy is first summed over the
+/// positions of its sample. grad_output: [n,out], [n,...,out], or the layer's output gradient
+/// (contiguous); dtypes and beta as compute_a, s as above.
 void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
-               std::int64_t global_batch, double s, Operand operand, OperandStats stats,
-               double beta, TensorView g);
+               double global_batch, double s, Operand operand, OperandStats stats, double beta,
+               TensorView g, WeightSharing sharing = WeightSharing::expand);
 
-/// Rows of a BatchNorm statistic: 2 (diagonal: gamma gamma, beta beta) or 3 (unit-wise: gamma
-/// gamma, gamma beta, beta beta), each of `channels` elements; 1 (beta beta) where gamma is fixed.
+/// Rows x with x'x = this rank's part of A, as compute_a() forms it (scale, bias, rounding), into
+/// the first rows of x[capacity, a_dim]. Returns their number: one per sample and position, or per
+/// sample with WeightSharing::reduce. Layers of one group; throws when x has too few rows.
+[[nodiscard]] std::int64_t a_rows(Context& ctx, const LayerSpec& spec, ConstTensorView input,
+                                  double global_batch, Operand operand, OperandStats stats,
+                                  TensorView x, WeightSharing sharing = WeightSharing::expand);
+/// The same of G.
+[[nodiscard]] std::int64_t g_rows(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
+                                  double global_batch, double s, Operand operand,
+                                  OperandStats stats, TensorView x,
+                                  WeightSharing sharing = WeightSharing::expand);
+
+/// Second moments of the gradient in the basis of EKFAC (George et al. 2018):
+/// scales[out,d] = beta*scales + (1/N) sum over samples of (Q_g' dW Q_a)^2, elementwise, with
+/// dW[out,d] the sample's own gradient, sum over positions of g a', the bias last; with
+/// WeightSharing::reduce it is (sum of g)(mean of a)'. a_vectors[d,d], g_vectors[out,out]:
+/// eigenvectors in columns, dtype of `scales` (f32 or f64). A convolution of more than one group
+/// has [groups, ...] of all three. input, grad_output and s as above, of the same samples.
+void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView input,
+                          ConstTensorView grad_output, ConstTensorView a_vectors,
+                          ConstTensorView g_vectors, double global_batch, double s,
+                          WeightSharing sharing, double beta, TensorView scales);
+
+/// Rows of a BatchNorm statistic. Of `channels` elements each: 2 (diagonal: gamma gamma, beta beta)
+/// or 3 (unit-wise: gamma gamma, gamma beta, beta beta); 1 (beta beta) where gamma is fixed. Of the
+/// full symmetric matrix: 2c, or c where gamma is fixed.
 [[nodiscard]] std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode);
+/// Elements of a BatchNorm statistic: batch_norm_rows times channels; full: the packed triangle.
+[[nodiscard]] std::int64_t batch_norm_size(const BatchNormSpec& spec, BatchNormFisher mode);
 /// fisher[rows, c] = beta*fisher + (1/N) sum over samples of products of g_gamma, g_beta, with
 /// g_gamma[n,c] = s * sum over positions of dy * xhat, g_beta[n,c] = s * sum over positions of dy,
-/// xhat = (x - mean) * inv_std. x, grad_output: one floating dtype, contiguous; mean, inv_std: [c],
-/// or [groups,c] for ghost groups of consecutive samples. With a fixed gamma only the shapes of x,
-/// mean and inv_std matter, not their values. The same bits at every number of threads.
-/// SP-NGD section 4.2.
+/// xhat = (x - mean) * inv_std. Full: fisher[batch_norm_size] is the packed lower triangle of
+/// E[g g'], g = [g_gamma of all channels, g_beta of all channels], or g_beta alone. x, grad_output:
+/// one floating dtype, contiguous; mean, inv_std: [c], or [groups,c] for ghost groups of
+/// consecutive samples. With a fixed gamma only the shapes of x, mean and inv_std matter, not their
+/// values. Diagonal and unit-wise: the same bits at every number of threads. SP-NGD section 4.2.
 void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
                                ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                               ConstTensorView grad_output, std::int64_t global_batch, double s,
+                               ConstTensorView grad_output, double global_batch, double s,
                                double beta, TensorView fisher);
 
 }  // namespace dkfac::kfac

@@ -44,10 +44,11 @@ void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, 
                       TensorView info);
 
 /// Solves (A (x) G + lambda I) u = [dW | db] exactly in the factors' eigenbases:
-/// U = Q_g ((Q_g' V Q_a) / (w_g w_a' + lambda)) Q_a'. In place, shapes as precondition().
+/// U = Q_g ((Q_g' V Q_a) / (w_g w_a' + lambda)) Q_a'. In place, shapes as precondition(). scales
+/// [out,d], if given, takes the place of w_g w_a' (EKFAC: George et al. 2018).
 void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
                         ConstTensorView g_vectors, ConstTensorView g_values, double lambda,
-                        TensorView weight_grad, TensorView bias_grad);
+                        TensorView weight_grad, TensorView bias_grad, ConstTensorView scales = {});
 
 /// (g_gamma, g_beta) <- (F_c + shift*I)^-1 (g_gamma, g_beta) per channel, in place, by the closed
 /// 2x2 formula (unit_wise) or elementwise (diagonal). fisher as compute_batch_norm_fisher. A

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dkfac/comm/communicator.h"
@@ -21,11 +22,6 @@ struct LayerParams {
   TensorView weight_grad = {}, bias_grad = {};
   double weight_lr = 1, bias_lr = 1;  ///< Multiply the learning rate of the parameter; >= 0.
   double bias_decay = 0;  ///< Weight decay of the bias in multiples of the option's; >= 0.
-};
-
-struct StepArgs {
-  double lr = 0;  ///< Learning rate of this step, >= 0.
-  Vote vote = {};
 };
 
 /// A whole distributed update: local gradients go in, updated parameters come out, the same bits on
@@ -52,6 +48,11 @@ class Optimizer {
 
   /// Statistics; ignored by first-order methods. As in Preconditioner.
   [[nodiscard]] virtual bool wants_statistics() const { return false; }
+  [[nodiscard]] virtual bool wants_input(LayerId) const { return wants_statistics(); }
+  [[nodiscard]] virtual bool wants_grad_output(LayerId) const { return wants_statistics(); }
+  /// Damping and intervals from the coming step on, before its first record; no-op for first-order
+  /// methods. Options are no part of the state: after visit_state() they are the last ones set.
+  virtual void set_curvature(const CurvatureSettings&) {}
   virtual void record_input(LayerId, ConstTensorView, Stream, RecordScale) {}
   virtual void record_grad_output(LayerId, ConstTensorView, Stream, RecordScale) {}
   virtual void record_batch_norm(LayerId, ConstTensorView /*x*/, ConstTensorView /*mean*/,
@@ -89,6 +90,8 @@ struct SgdOptions {
   LossReduction loss_reduction = LossReduction::local_mean;
   bool overlap = true;
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
+  std::optional<DType> gradient_wire = std::nullopt;
   void validate() const;
 };
 
@@ -104,6 +107,8 @@ struct LarsOptions {
   LossReduction loss_reduction = LossReduction::local_mean;
   bool overlap = true;
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
+  std::optional<DType> gradient_wire = std::nullopt;
   void validate() const;
 };
 
@@ -128,6 +133,12 @@ struct KfacOptions {
   Rescale rescale = Rescale::off;
   /// Decoupled: added to the preconditioned gradient of weights, before momentum. >= 0.
   double weight_decay = 0;
+  std::optional<DType> gradient_wire = std::nullopt;  ///< As in SgdOptions.
+  /// Type in which updated weights are gathered; the workers of a layer keep masters in the
+  /// parameters' type, and every rank, workers included and whatever their number, goes on with the
+  /// rounded ones. Where a master is past its range they stay at its largest number, which
+  /// StepReport::saturated counts. Unset: the parameters' type.
+  std::optional<DType> weight_wire = std::nullopt;
   void validate() const;
 };
 
@@ -138,9 +149,10 @@ struct KfacOptions {
                                                    LarsOptions options,
                                                    Device device = Device::cpu(),
                                                    ContextOptions context = {});
-/// SP-NGD's pipeline (algorithm 3): statistics and gradients are reduce-scattered to the owner of
-/// each layer, which damps, inverts, preconditions and applies momentum and rescaling; weights are
-/// all-gathered. docs/distribution.md gives messages and bytes.
+/// SP-NGD's pipeline (algorithm 3): statistics are reduce-scattered to the owner of each layer,
+/// which damps and inverts; gradients to its workers (the owner alone, unless worker_fraction is
+/// larger), which precondition and apply momentum and rescaling; weights are all-gathered.
+/// docs/distribution.md gives messages and bytes.
 [[nodiscard]] std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm,
                                                    KfacOptions options,
                                                    Device device = Device::cpu(),

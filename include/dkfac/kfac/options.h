@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "dkfac/core/types.h"
 
@@ -9,20 +10,42 @@ namespace dkfac::kfac {
 
 /// Curvature of a batch normalisation (docs/math.md, "Batch normalisation").
 enum class BatchNormFisher : std::uint8_t {
-  diagonal,  ///< E[g_gamma^2], E[g_beta^2] per channel.
-  unit_wise  ///< The 2x2 block of (gamma, beta) per channel: SP-NGD eq. 14-17.
+  diagonal,   ///< E[g_gamma^2], E[g_beta^2] per channel.
+  unit_wise,  ///< The 2x2 block of (gamma, beta) per channel: SP-NGD eq. 14-17.
+  full        ///< All of E[g g'] for g = [g_gamma, g_beta]: 2c rows. Published code of SP-NGD.
 };
 
 /// How the damped curvature is inverted.
 enum class InverseMethod : std::uint8_t {
   cholesky,  ///< pi-split damping of each factor, explicit inverses: one potrf + potri each.
-  eigen      ///< Eigenvectors of each factor; lambda is added to products of eigenvalues: exact.
+  eigen,     ///< Eigenvectors of each factor; lambda is added to products of eigenvalues: exact.
+  /// The same vectors with the second moments of the gradient along their products in place of
+  /// products of eigenvalues (George et al. 2018): the best diagonal in that basis. Where a
+  /// statistic has fewer rows than its width, the basis of its null space is arbitrary, and the
+  /// result depends on it: then it is repeated bit for bit only with the same number of ranks.
+  ekfac
+};
+
+/// What a weight that is applied at several positions of one sample (a convolution, a linear layer
+/// on [n,t,in]) counts as in its factors (Eschenhagen et al. 2023).
+enum class WeightSharing : std::uint8_t {
+  expand,  ///< Every position is a row of both factors: A averaged, G summed over positions.
+  reduce   ///< One row per sample: the mean input, the summed gradient.
+};
+
+/// When statistics and inverses are renewed.
+enum class Staleness : std::uint8_t {
+  fixed,    ///< At statistics_interval and inverse_interval.
+  adaptive  ///< Each statistic at its own interval, which follows its drift: SP-NGD algorithms 1-2.
 };
 
 /// How the loss whose gradients come in was reduced; decides how the per-sample gradient is
 /// recovered, so that damping means the same at every batch size.
 enum class LossReduction : std::uint8_t {
-  local_mean,   ///< Mean over this rank's batch; ranks are averaged.
+  /// Mean over this rank's samples of the step, of all its micro-batches together, which are
+  /// equally
+  /// large; ranks are averaged.
+  local_mean,
   global_mean,  ///< This rank's samples divided by the global batch; ranks are summed.
   sum           ///< Sum over this rank's samples.
 };
@@ -35,13 +58,33 @@ struct CurvatureOptions {
   /// Weight of the newest statistic in the bias-corrected running average. In (0, 1]; 1 is the
   /// paper: no average.
   double new_weight = 0.05;
-  /// Steps between two refreshes of the statistics, and of the inverses. >= 1.
+  /// Steps between two refreshes of the statistics, and of the inverses. >= 1. Staleness::fixed
+  /// only.
   int statistics_interval = 1;
   int inverse_interval = 1;
+  Staleness staleness = Staleness::fixed;
+  /// Of the adaptive rule: two values of a statistic X are similar when |X - Y|_F / |Y|_F is less.
+  double staleness_alpha = 0.1;
+  int max_interval = 0;  ///< Bound of the adaptive intervals; 0: none, as the paper.
+  /// Staleness::fixed: each inverse keeps its own step within inverse_interval, so that steps cost
+  /// the same, instead of all being rebuilt in one. The first refresh rebuilds all. Owners choose
+  /// the steps, so that results depend on the number of ranks at the start.
+  bool spread_inverses = false;
   /// Records of each layer per step, which add up (gradient accumulation). >= 1.
   int micro_batches = 1;
   InverseMethod inverse = InverseMethod::cholesky;
   BatchNormFisher batch_norm = BatchNormFisher::unit_wise;
+  WeightSharing sharing = WeightSharing::expand;
+  /// Share of each record's samples that statistics are made of: the first ones, at least one. In
+  /// (0, 1].
+  double statistics_fraction = 1;
+  /// Factors whose rows are fewer than their width (LinearSpec::max_rows) are kept as rows and
+  /// applied by the Woodbury identity, which is exact; new_weight 1, Cholesky and fixed intervals
+  /// only.
+  bool low_rank = true;
+  /// kappa of the KL clip: all preconditioned gradients are multiplied by
+  /// min(1, sqrt(kappa / (lr^2 sum <U, V>))). 0: off.
+  double kl_clip = 0;
   /// Operands of the factor products are rounded to this type; sums stay in `dtype`. Unset: the
   /// type of the data. f16 operands are first multiplied by a power of two (docs/math.md).
   std::optional<DType> operand = std::nullopt;
@@ -50,12 +93,33 @@ struct CurvatureOptions {
   LossReduction loss_reduction = LossReduction::local_mean;
   /// Consecutive failed refreshes of one factor that are survived with the last good inverse. >= 0.
   int max_failed_refreshes = 3;
+  /// Where the owner saves a factor that has failed too often, as <layer>.<a|g>.npy; empty:
+  /// nowhere.
+  std::string failure_folder = {};
   /// Statistics and gradients leave while forward and backward still run.
   bool overlap = true;
   /// A reduction starts once about this many bytes are waiting for it. > 0.
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  /// Type in which statistics travel: f32, bf16 or f16; sums are taken in f32, in rank order, at
+  /// the owner. Unset: `dtype`.
+  std::optional<DType> statistics_wire = std::nullopt;
+  /// Share of the ranks that hold the inverses of a layer and precondition it: w/P for a divisor w
+  /// of the P ranks. 0: 1/P, the owner alone (least memory and inverses' traffic); 1: every rank,
+  /// and nothing is gathered (KAISA, Pauloski et al. 2021). Above 1/P ranks make the same update
+  /// each, so that they need the same backend and number of threads: prepare() compares them.
+  double worker_fraction = 0;
+  /// Owners are chosen by times that rank 0 measures in prepare(), not by counts of operations.
+  bool calibrate = false;
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
+};
+
+/// What a schedule may change between two steps; equal on all ranks.
+struct CurvatureSettings {
+  double damping = 0;           ///< > 0
+  int statistics_interval = 1;  ///< >= 1
+  int inverse_interval = 1;     ///< >= 1
+  bool operator==(const CurvatureSettings&) const = default;
 };
 
 /// How a recorded gradient relates to the loss of one sample.

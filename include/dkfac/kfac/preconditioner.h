@@ -49,6 +49,9 @@ class Preconditioner {
 
   /// False on steps whose statistics are not used, so that a caller can skip the records.
   [[nodiscard]] bool wants_statistics() const;
+  /// The same for one layer and record: under the adaptive rule each statistic has its own steps.
+  [[nodiscard]] bool wants_input(LayerId layer) const;
+  [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_batch_norm().
   void record_input(LayerId layer, ConstTensorView input, Stream stream = Stream::cpu(),
                     RecordScale scale = {});
   /// grad_output: d loss / d output of the layer, in the reduction of CurvatureOptions. Gradients
@@ -63,9 +66,13 @@ class Preconditioner {
   /// Preconditions `grads` in place, equal on all ranks. When the vote fails (report.updated false)
   /// they are left as they are, and no statistic has been touched: skip the update. Throws
   /// NumericError on every rank once a factor has failed more than max_failed_refreshes times.
-  StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(), Vote vote = {});
+  /// args.lr is only read by the KL clip, which needs one > 0.
+  StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
+                  const StepArgs& args = {});
 
   void set_damping(double damping);
+  /// As in Optimizer.
+  void set_curvature(const CurvatureSettings& settings);
   /// As in Optimizer; prepares when the caller has not. Options are no part of the state: set a
   /// damping that has been changed before loading.
   void visit_state(StateVisitor& visitor);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace dkfac::kfac {
@@ -10,6 +12,11 @@ struct Vote {
   bool loss_nonfinite = false;
   bool data_error = false;
   bool stop = false;  ///< A signal asked this rank to stop after the step.
+};
+
+struct StepArgs {
+  double lr = 0;  ///< Learning rate of this step, >= 0.
+  Vote vote = {};
 };
 
 /// Outcome of the vote: how many ranks raised each flag; the same on every rank.
@@ -31,6 +38,35 @@ struct PhaseSeconds {
   double exchange = 0;    ///< Waiting for reductions and gathers, packing included.
   double inverse = 0;
   double update = 0;  ///< Averaging, preconditioning, momentum, rescaling.
+
+  double statistics_a = 0;  ///< Of `statistics`: A.
+  double statistics_g = 0;  ///< Of `statistics`: G; the rest is BatchNorm's.
+  double average = 0;       ///< Of `update`: merging statistics into their averages.
+  double precondition = 0;  ///< Of `update`: applying inverses to gradients.
+};
+
+/// How far the ladder of docs/math.md, "Ladder", had to be climbed for an inverse.
+enum class InverseStage : std::uint8_t {
+  damped,       ///< As asked.
+  more_damped,  ///< With ten times the damping.
+  f64,          ///< In double precision.
+  clipped,      ///< From eigenvectors, with eigenvalues below 0 taken as 0.
+  kept          ///< All failed; the last good inverse stays in use.
+};
+inline constexpr std::size_t kInverseStages = 5;
+
+enum class StatisticKind : std::uint8_t { a, g, batch_norm };
+
+/// The schedule of one statistic; the same on every rank.
+struct StatisticReport {
+  int layer = 0;
+  StatisticKind kind = StatisticKind::a;
+  bool refreshed = false;     ///< In this step.
+  std::int64_t interval = 1;  ///< Steps from its last refresh to the next one.
+  std::int64_t age = 0;       ///< Steps since its last refresh.
+  /// |X - X'|_F / |X'|_F of the last two refreshes; negative while unknown (and with fixed
+  /// intervals, which do not ask).
+  double drift = -1;
 };
 
 /// What one step() did.
@@ -38,13 +74,25 @@ struct StepReport {
   std::int64_t step = 0;  ///< From 1.
   bool updated = false;   ///< False: the vote failed, nothing was touched on any rank.
   VoteResult vote;
-  bool statistics_refreshed = false;
-  bool inverses_refreshed = false;
+  bool statistics_refreshed = false;  ///< At least one.
+  bool inverses_refreshed = false;    ///< At least one.
+  /// Of this step; owned by the optimizer, valid until its next step.
+  std::span<const StatisticReport> statistics;
+  /// Inverses of this rank that were rebuilt, by the stage that succeeded.
+  std::array<int, kInverseStages> inverses{};
   int failed_factors = 0;      ///< Refreshes of this rank's factors that kept the old inverse.
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.
+  /// Weights of layers that this rank works on past the range of KfacOptions::weight_wire.
+  std::int64_t saturated = 0;
   double damping = 0;
+  double kl_factor = 1;     ///< What the KL clip multiplied by.
   double momentum = 0;      ///< As applied, after correction.
   std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
+  double flops = 0;         ///< Spent on building and inverting statistics, world-wide.
+  /// What statistics of this step would have handed to collectives resp. spent beyond that, had all
+  /// been refreshed: of flops + flops_skipped the share flops_skipped was saved.
+  std::uint64_t bytes_skipped = 0;
+  double flops_skipped = 0;
   /// How often temporary memory has grown so far; constant once steps are steady.
   std::int64_t scratch_growths = 0;
   PhaseSeconds seconds;

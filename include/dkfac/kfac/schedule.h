@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,5 +27,24 @@ struct PiecewiseLinearLr {
 /// Factor of a gradual warm-up: rises linearly from `first` at epoch 0 to 1 at `epochs` (Goyal et
 /// al. 2017, section 2.2). 1 when epochs is 0.
 [[nodiscard]] double warmup_factor(double epoch, double epochs, double first = 0);
+
+/// Damping that falls (or rises) from `initial` to `target`: lambda <- (1 - a) lambda + a target
+/// per step, a = 2 |log10(initial/target)|/steps, at most 1; `target` from `steps` on and when
+/// steps is 0. Osawa et al. 2019 as LBANN has it.
+struct DampingWarmup {
+  double initial = 0, target = 0;  ///< > 0
+  std::int64_t steps = 0;
+  [[nodiscard]] double at(std::int64_t step) const;
+  void validate() const;
+};
+
+/// Straight line from `first` at step 0 to `last` at `steps`, rounded, constant afterwards; `last`
+/// when steps is 0.
+struct IntervalRamp {
+  int first = 1, last = 1;  ///< >= 1
+  std::int64_t steps = 0;
+  [[nodiscard]] int at(std::int64_t step) const;
+  void validate() const;
+};
 
 }  // namespace dkfac::kfac

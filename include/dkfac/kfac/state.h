@@ -11,10 +11,12 @@ namespace dkfac::kfac {
 /// with another number of them.
 enum class Held : std::uint8_t {
   same,   ///< Equal on every rank; one copy is enough.
-  owner,  ///< On the one rank that owns its layer, and nowhere else.
+  owner,  ///< On the one rank that owns its layer; which one that is may change between runs.
+  copy,   ///< Equal to the value that the owner of the layer holds under this name.
   mean,   ///< Each rank's own; other ranks start from the mean.
   sum,    ///< Each rank's own part of a sum over ranks.
-  any     ///< Each rank's own; that of another rank will do.
+  any,    ///< Each rank's own; that of another rank will do.
+  rows    ///< Consecutive rows of one tensor over all ranks, shared out as nn::batch_share() does.
 };
 
 /// Goes over everything that an object has to keep to go on as if it had never stopped. Saving

@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/engine.h"
+#include "kfac/failed_factor.h"
+#include "kfac/phase_timer.h"
+
+// What a passed vote lets in: reduced statistics into averages, averages into inverses, and the
+// decisions of owners into the timetable of every rank.
+namespace dkfac::kfac {
+namespace {
+
+std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+void Engine::merge(int index, StepReport& report) {
+  LayerCurvature& c = at(index / 2).curvature;
+  const TensorView sum = slot_of(index);
+  const StatisticKind kind = statistic(index).plan.kind;
+  const bool fisher = kind == StatisticKind::batch_norm && !c.g.is_set();
+  const bool merged = fisher
+                          ? merge_fisher(ctx_, options_, sum, c)
+                          : merge_factor(ctx_, options_, sum, kind == StatisticKind::a ? c.a : c.g);
+  report.failed_factors += merged ? 0 : 1;
+  decide(index, merged);
+}
+
+/// The owner's note of a statistic that has just been refreshed. One that was refused is similar to
+/// nothing and leaves the history alone.
+void Engine::decide(int index, bool merged) {
+  StatisticNote& note = notes_[index_of(index)];
+  note = {};
+  if (options_.statistics_wire == DType::f16 && merged) {
+    double largest = 0;
+    ops::max_abs(ctx_, slot_of(index), view_of(&largest, {1}));
+    note.exponent = exponent_of(largest);
+  }
+  if (options_.staleness != Staleness::adaptive) return;
+  Statistic& s = statistic(index);
+  StatisticHistory::Similarity similarity;
+  if (merged)
+    similarity = s.history.push(ctx_, s.plan.form, slot_of(index).reshape(s.plan.shape),
+                                options_.staleness_alpha);
+  note.interval = next_intervals(timetable_.entry(index).intervals, similarity.to_last,
+                                 similarity.to_before, options_.max_interval)
+                      .last;
+  note.drift = similarity.drift;
+}
+
+void Engine::refresh_owned(StepReport& report) {
+  const PhaseTimer timer(report.seconds.inverse, "inverse");
+  tasks_.clear();
+  for (int i = 0; i < layers(); ++i) {
+    const RefreshParts parts{.a = timetable_.rebuild_due(input_of(i)),
+                             .g = timetable_.rebuild_due(output_of(i))};
+    if (owns(i) && (parts.a || parts.g))
+      add_refresh_tasks(ctx_, options_, at(i).curvature, parts, tasks_);
+  }
+  workers_.run(tasks_);
+  for (const RefreshTask& task : tasks_) {
+    ++report.inverses[static_cast<std::size_t>(task.stage)];
+    report.failed_factors += task.stage == InverseStage::kept ? 1 : 0;
+  }
+}
+
+void Engine::absorb(StepReport& report) {
+  if (timetable_.any_due()) {
+    const PhaseTimer timer(report.seconds.update);
+    const PhaseTimer part(report.seconds.average);
+    for (int i = 0; i < std::ssize(statistics_); ++i)
+      if (timetable_.due(i) && owns(i / 2)) merge(i, report);
+    // Before the eigenvectors that they belong to are replaced.
+    for (Layer& layer : layers_)
+      if (layer.scale_records > 0)
+        (void)merge_scales(ctx_, options_, scale_exchange_->slot(layer.scale_slot),
+                           layer.curvature);
+    report.statistics_refreshed = true;
+  }
+  for (int i = 0; i < std::ssize(statistics_); ++i)
+    report.inverses_refreshed = report.inverses_refreshed || timetable_.rebuild_due(i);
+  if (report.inverses_refreshed) refresh_owned(report);
+  note_failed();
+  if (report.statistics_refreshed && needs_notes()) {
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
+    exchange_notes();
+  }
+}
+
+bool Engine::needs_notes() const {
+  return options_.staleness == Staleness::adaptive || options_.statistics_wire == DType::f16;
+}
+
+/// Every number is written by one rank and zero elsewhere, so that the sums are exact.
+void Engine::exchange_notes() {
+  ops::fill(ctx_, note_buffer_, 0);
+  const std::span<double> numbers(note_buffer_.data<double>(),
+                                  static_cast<std::size_t>(note_buffer_.view().numel()));
+  const auto part = [&](int index) {
+    return numbers.subspan(index_of(index) * kNumbersPerNote, kNumbersPerNote);
+  };
+  for (int i = 0; i < std::ssize(statistics_); ++i)
+    if (timetable_.due(i) && owns(i / 2)) encode_note(notes_[index_of(i)], part(i));
+  comm_->all_reduce(note_buffer_, comm::ReduceOp::sum, Stream::cpu(), "notes");
+  for (int i = 0; i < std::ssize(statistics_); ++i)
+    if (timetable_.due(i)) notes_[index_of(i)] = decode_note(part(i));
+}
+
+/// Looks for factors that have failed too often; the first time one is seen it is saved.
+void Engine::note_failed() {
+  failed_statistic_ = -1;
+  const auto note = [this](int index, const Factor& factor, int failures) {
+    if (failures <= options_.max_failed_refreshes) return;
+    failed_statistic_ = index;
+    std::string& saved_as = at(index / 2).saved_as;
+    if (factor.is_set() && saved_as.empty())
+      saved_as = save_failed_factor(options_, name(index / 2), index % 2 == 0 ? "a" : "g", factor);
+  };
+  for (int i = 0; i < layers(); ++i) {
+    const LayerCurvature& c = at(i).curvature;
+    if (!owns(i)) continue;
+    note(input_of(i), c.a, c.a.failures);
+    note(output_of(i), c.g, std::max(c.g.failures, c.fisher_failures));
+  }
+}
+
+void Engine::report_work(bool accepted, StepReport& report) const {
+  if (!accepted) return;
+  const std::size_t element = size_of(options_.statistics_wire.value_or(options_.dtype));
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    const Statistic& s = statistic(i);
+    if (s.slot < 0) continue;
+    if (timetable_.due(i)) {
+      report.flops += s.step_flops;
+    } else {
+      report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
+      report.flops_skipped += s.flops;
+    }
+    (timetable_.rebuild_due(i) ? report.flops : report.flops_skipped) +=
+        timetable_.entry(i).inverse_flops;
+  }
+}
+
+void Engine::end_step(bool accepted, StepReport& report) {
+  report.damping = options_.damping;
+  report.underflow = static_cast<std::int64_t>(*underflow_.data<float>());
+  const PhaseSeconds seconds = std::exchange(seconds_, {});
+  report.seconds.statistics = seconds.statistics;
+  report.seconds.statistics_a = seconds.statistics_a;
+  report.seconds.statistics_g = seconds.statistics_g;
+  report.seconds.precondition = seconds.precondition;
+  ops::fill(ctx_, underflow_, 0);
+  ops::fill(ctx_, nonfinite_, 0);
+  report_work(accepted, report);
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    Statistic& s = statistic(i);
+    s.records = 0;
+    s.rows_used = 0;
+    const double flops = std::exchange(s.step_flops, 0);
+    if (!accepted || !timetable_.due(i)) continue;
+    s.flops = flops;
+    s.has_range = true;
+    ranges_.data<float>()[i] = new_ranges_.data<float>()[i];
+  }
+  for (Layer& layer : layers_) {
+    layer.scale_records = 0;
+    layer.has_input = false;
+  }
+  auto out = reports_.begin();
+  for (int i = 0; i < std::ssize(statistics_); ++i)
+    if (statistic(i).slot >= 0) (out++)->refreshed = accepted && timetable_.due(i);
+  if (accepted) timetable_.advance(notes_);
+  // A part may have been too large for its wire; no other vote says anything of magnitudes.
+  if (report.vote.nonfinite_statistic > 0) timetable_.forget_exponents();
+  out = reports_.begin();
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    if (statistic(i).slot < 0) continue;
+    timetable_.describe(i, *out++);
+  }
+  report.statistics = reports_;
+}
+
+}  // namespace dkfac::kfac

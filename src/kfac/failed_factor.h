@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "dkfac/core/tensor_view.h"
+
+#include "kfac/layer_curvature.h"
+
+/// Evidence of a factor that could not be inverted.
+namespace dkfac::kfac {
+
+/// Saves the average of a factor that has failed too often as a NumPy array in
+/// CurvatureOptions::failure_folder: <layer>.<kind>.damping-<shift>.npy with kind "a" or "g", [d,d]
+/// (both triangles), [groups,d,d], or rows [rows,d] of the low-rank form; bytes of the layer's name
+/// that are not letters, digits, '.', '-' or '_' become '_', and a name with such bytes is followed
+/// by "-" and a hash of it in hexadecimal, since others may become the same. Returns the path, or
+/// an empty string when there is no folder or it cannot be written: the failure that is reported is
+/// another one.
+[[nodiscard]] std::string save_failed_factor(const CurvatureOptions& options,
+                                             std::string_view layer_name, std::string_view kind,
+                                             const Factor& factor) noexcept;
+
+/// Writes a contiguous f32 or f64 host tensor as .npy (format 1.0). False when that fails.
+[[nodiscard]] bool write_npy(const std::string& path, ConstTensorView x) noexcept;
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,139 @@
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/near.h"
+#include "support/plain_mlp.h"
+#include "support/plain_training.h"
+
+// Options that must not change the result, or where theory says that two of them agree.
+namespace dkfac::testing {
+namespace {
+
+using Weights = std::vector<double>;
+using Mlp = PlainMlp<double>;
+using Cnn = PlainNet<double>;
+
+/// Knows how many rows its layers see at most, as low-rank factors need.
+struct CountedMlp : Mlp {
+  explicit CountedMlp(std::uint64_t seed) : Mlp(seed) {
+    for (auto& layer : layers) std::get<kfac::LinearSpec>(layer.spec).max_rows = kRows;
+  }
+  static constexpr std::int64_t kRows = 6;
+};
+
+kfac::KfacOptions options() {
+  kfac::KfacOptions options;
+  options.curvature.damping = 1e-2;
+  options.curvature.dtype = DType::f64;
+  return options;
+}
+
+MakeOptimizer maker(const kfac::KfacOptions& options, Backend backend = Backend::fast) {
+  return [options, backend](auto comm) {
+    return kfac::make_kfac(comm, options, Device::cpu(), {.backend = backend});
+  };
+}
+
+TrainSettings settings(std::int64_t global_batch) {
+  TrainSettings settings;
+  settings.steps = 20;
+  settings.global_batch = global_batch;
+  settings.lr = [](int) { return 0.01; };
+  return settings;
+}
+
+TEST(EqualityOfForms, LowRankIsDense) {
+  kfac::KfacOptions dense = options(), low_rank = options();
+  dense.curvature.new_weight = low_rank.curvature.new_weight = 1;
+  dense.curvature.low_rank = false;
+  const TrainSettings small = settings(CountedMlp::kRows);
+  for (const Backend backend : {Backend::fast, Backend::reference})
+    for (const int ranks : {1, 2, 3})
+      // 20 steps at condition 1e4 of a factor 33 wide: 20 * 33 * 1e4 * eps.
+      EXPECT_TRUE(near(train_ranks<double, CountedMlp>(ranks, maker(low_rank, backend), small),
+                       train_ranks<double, CountedMlp>(ranks, maker(dense, backend), small),
+                       20 * 33 * 1e4 * eps<double>))
+          << ranks;
+  // Control: six rows of the first layer, 33 wide, do take less room on the wire, so they were
+  // used.
+  const auto bytes = [&](const kfac::KfacOptions& kfac) {
+    std::uint64_t sum = 0;
+    (void)train<double, CountedMlp>(comm::make_self(), maker(kfac), small,
+                                    [&](const kfac::StepReport& report) { sum += report.bytes; });
+    return sum;
+  };
+  EXPECT_LT(bytes(low_rank), bytes(dense));
+}
+
+TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
+  // The form of an inverse follows from how often it is used.
+  TrainSettings one_step = settings(24);
+  one_step.steps = 1;
+  const auto after_one_step = [&](int interval) {
+    kfac::KfacOptions kfac = options();
+    kfac.curvature.inverse_interval = interval;
+    return train_ranks<double, Cnn>(1, maker(kfac), one_step);
+  };
+  const Weights solved = after_one_step(1), multiplied = after_one_step(1000);
+  // A solve at condition 1e3 of a factor 49 wide: 100 * 49 * 1e3 * eps.
+  EXPECT_TRUE(near(solved, multiplied, 100 * 49 * 1e3 * eps<double>));
+  EXPECT_NE(solved, multiplied);  // Control: other bits, so there were two forms.
+}
+
+TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
+  kfac::KfacOptions expand = options(), reduce = options();
+  reduce.curvature.sharing = kfac::WeightSharing::reduce;
+  const TrainSettings run = settings(24);
+  for (const int ranks : {1, 2})
+    EXPECT_TRUE(near(train_ranks<double, Mlp>(ranks, maker(reduce), run),
+                     train_ranks<double, Mlp>(ranks, maker(expand), run), 1e-12));
+  // Control: a convolution has sixteen.
+  EXPECT_FALSE(near(train_ranks<double, Cnn>(1, maker(reduce), run),
+                    train_ranks<double, Cnn>(1, maker(expand), run), 1e-3));
+}
+
+/// One step of a net on a batch that holds its first half twice.
+template <class Net>
+Weights step_on_doubled_half(int ranks, double fraction) {
+  kfac::KfacOptions kfac = options();
+  kfac.curvature.statistics_fraction = fraction;
+  Weights parameters;
+  comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    const auto optimizer = kfac::make_kfac(comm, kfac);
+    Net net(3);
+    const auto ids = register_layers(*optimizer, net);
+    optimizer->prepare();
+    const std::int64_t n = 12 / ranks;
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      PlainBatch<double> batch = plain_batch<double>(step, comm->rank() * n, n);
+      const PlainBatch<double> half = batch;
+      batch.n *= 2;
+      batch.x.insert(batch.x.end(), half.x.begin(), half.x.end());
+      batch.t.insert(batch.t.end(), half.t.begin(), half.t.end());
+      const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
+      net.forward(batch, hooks);
+      net.backward(1 / static_cast<double>(batch.n), hooks);
+      EXPECT_TRUE(optimizer->step({.lr = 0.01, .vote = {}}, Stream::cpu()).updated);
+    }
+    if (comm->rank() == 0) parameters = net.parameters();
+  });
+  return parameters;
+}
+
+TEST(EqualityOfFractions, HalfOfABatchOfTwoEqualHalvesIsTheWhole) {
+  for (const int ranks : {1, 2, 3}) {
+    EXPECT_TRUE(
+        near(step_on_doubled_half<Cnn>(ranks, 0.5), step_on_doubled_half<Cnn>(ranks, 1), 1e-12))
+        << ranks;
+    EXPECT_TRUE(
+        near(step_on_doubled_half<Mlp>(ranks, 0.5), step_on_doubled_half<Mlp>(ranks, 1), 1e-12))
+        << ranks;
+  }
+  // Control: a third of the batch is other samples.
+  EXPECT_FALSE(near(step_on_doubled_half<Mlp>(1, 0.34), step_on_doubled_half<Mlp>(1, 1), 1e-3));
+}
+
+}  // namespace
+}  // namespace dkfac::testing

@@ -1,0 +1,187 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/half.h"
+
+#include "support/near.h"
+#include "support/plain_training.h"
+
+// Trainings whose gradients, statistics and weights travel in 16 bits. train() compares the bits of
+// all ranks after every step.
+namespace dkfac::testing {
+namespace {
+
+kfac::KfacOptions base() {
+  kfac::KfacOptions options;
+  options.curvature.damping = 1e-2;
+  options.curvature.dtype = DType::f64;
+  options.curvature.bucket_bytes = 4096;
+  return options;
+}
+
+std::vector<double> trained(int ranks, const kfac::KfacOptions& options, int steps) {
+  return train_ranks<double>(ranks, [&](auto comm) { return kfac::make_kfac(comm, options); },
+                             {.steps = steps});
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+class GradientWire : public ::testing::TestWithParam<DType> {};
+
+TEST_P(GradientWire, StaysCloseToTheExactTraining) {
+  const std::vector<double> start = PlainNet<double>(3).parameters();
+  const MakeOptimizer exact = [](auto comm) { return kfac::make_sgd(comm, {}); };
+  const MakeOptimizer narrow = [](auto comm) {
+    return kfac::make_sgd(comm, {.gradient_wire = GetParam()});
+  };
+  const std::vector<double> reference = train_ranks<double>(1, exact, {.steps = 5});
+  const double moved = distance(reference, start);
+  for (const int ranks : {1, 3}) {
+    const double error = distance(train_ranks<double>(ranks, narrow, {.steps = 5}), reference);
+    // Relative roundings of 2^-8 at most, which five steps of a smooth problem pass on.
+    EXPECT_LT(error, 0.02 * moved) << ranks;
+    EXPECT_GT(error, 1e-7 * moved) << ranks;  // Negative control.
+  }
+}
+
+TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
+  kfac::KfacOptions narrow = base();
+  narrow.gradient_wire = narrow.curvature.statistics_wire = GetParam();
+  const std::vector<double> start = PlainNet<double>(3).parameters();
+  const std::vector<double> reference = trained(1, base(), 5);
+  const double moved = distance(reference, start);
+  for (const double fraction : {0.0, 0.5, 1.0}) {
+    narrow.curvature.worker_fraction = fraction;
+    const double error = distance(trained(4, narrow, 5), reference);
+    EXPECT_LT(error, 0.1 * moved) << fraction;
+    EXPECT_GT(error, 1e-7 * moved) << fraction;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GradientWire, ::testing::Values(DType::bf16, DType::f16));
+
+class WeightWire : public ::testing::TestWithParam<DType> {};
+
+double rounded(DType type, double x) {
+  return type == DType::f16 ? static_cast<double>(to_float(to_f16(x)))
+                            : static_cast<double>(to_float(to_bf16(x)));
+}
+
+TEST_P(WeightWire, LeavesEveryParameterRounded) {
+  kfac::KfacOptions options = base();
+  options.weight_wire = GetParam();
+  for (const int ranks : {1, 2})
+    for (const double w : trained(ranks, options, 3)) EXPECT_EQ(w, rounded(GetParam(), w));
+}
+
+TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
+  for (const bool paper : {false, true}) {
+    kfac::KfacOptions options = base();
+    options.weight_wire = GetParam();
+    if (paper) {
+      options.momentum_rule = kfac::MomentumRule::paper;
+      options.initial_lr = 0.05;
+      options.rescale = kfac::Rescale::always;
+    } else {
+      options.rescale = kfac::Rescale::shrink;
+    }
+    const std::vector<double> alone = trained(1, options, 6);
+    for (const double fraction : {0.0, 0.5, 1.0}) {
+      options.curvature.worker_fraction = fraction;
+      // Masters agree to f64; few weights lie so close to the middle of two 16-bit numbers.
+      EXPECT_LE(distance(trained(4, options, 6), alone), 1e-10) << paper << ' ' << fraction;
+    }
+  }
+}
+
+TEST_P(WeightWire, KeepsUpdatesThatAreSmallerThanItsUnits) {
+  // 40 steps of a tiny rate move masters, and only together the rounded weights: without masters
+  // each step would be rounded away.
+  kfac::KfacOptions options = base();
+  options.momentum = 0;
+  options.curvature.damping = 10;
+  const TrainSettings slow{.steps = 40, .lr = [](int) { return 1e-4; }};
+  const auto run = [&](std::optional<DType> wire) {
+    options.weight_wire = wire;
+    return train_ranks<double>(
+        1, [&](auto comm) { return kfac::make_kfac(comm, options); }, slow);
+  };
+  const std::vector<double> exact = run(std::nullopt), narrow = run(GetParam());
+  // Half a unit in the last place of weights of a few units, and as much again for what the
+  // rounded weights do to the gradients.
+  const double unit = GetParam() == DType::f16 ? 0x1p-11 : 0x1p-8;
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    EXPECT_NEAR(narrow[i], exact[i], 2 * unit * std::max(std::abs(exact[i]), 0.1)) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, WeightWire, ::testing::Values(DType::bf16, DType::f16));
+
+TEST(HalfGradients, SkipsTheStepWhoseGradientsOutgrowItAndRecovers) {
+  comm::run_ranks(2, [](auto comm) {
+    std::vector<double> w(4, 1.0), g(4);
+    const auto optimizer = kfac::make_sgd(comm, {.momentum = 0, .gradient_wire = DType::f16});
+    const auto layer =
+        optimizer->add_layer("w", kfac::PlainSpec{.weight = 4},
+                             {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    optimizer->prepare();
+    std::string updated;
+    for (const double size : {1.0, 1.0, 1e6, 1e6, 1.0}) {
+      g.assign(4, comm->rank() == 1 ? size : 0.5);
+      const std::vector<double> before = w;
+      optimizer->grads_ready(layer, Stream::cpu(), {});
+      const kfac::StepReport report = optimizer->step({.lr = 0.25, .vote = {}}, Stream::cpu());
+      updated += report.updated ? 'x' : '.';
+      EXPECT_EQ(report.vote.nonfinite_gradient, report.updated ? 0 : 1);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const double step = report.updated ? 0.25 * (0.5 + size) / 2 : 0;
+        EXPECT_NEAR(before[i] - w[i], step, 0x1p-10 * step);
+      }
+    }
+    EXPECT_EQ(updated, "xx.xx");
+  });
+}
+
+TEST(WeightWires, CountMastersPastTheirRange) {
+  const auto steps_with = [](DType wire) {
+    // The third one does not reach the end of f16, 65,504.
+    std::vector<double> w{65000, -65000, 60000}, g{-1000, 1000, -1000};
+    kfac::KfacOptions options = base();
+    options.momentum = 0;
+    options.weight_wire = wire;
+    const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+    const auto layer =
+        optimizer->add_layer("w", kfac::PlainSpec{.weight = 3},
+                             {view_of(w.data(), {3}), {}, view_of(g.data(), {3}), {}});
+    optimizer->prepare();
+    std::vector<std::int64_t> counts;
+    for (const double lr : {0.1, 1.0, 1.0}) {
+      optimizer->grads_ready(layer, Stream::cpu(), {});
+      counts.push_back(optimizer->step({.lr = lr, .vote = {}}, Stream::cpu()).saturated);
+    }
+    if (wire == DType::f16) {
+      EXPECT_EQ(w[0], 65504);
+      EXPECT_EQ(w[1], -65504);
+    }
+    return counts;
+  };
+  EXPECT_EQ(steps_with(DType::f16), (std::vector<std::int64_t>{0, 2, 2}));
+  EXPECT_EQ(steps_with(DType::bf16), (std::vector<std::int64_t>{0, 0, 0}));
+}
+
+TEST(Wires, AreRefusedInOtherTypes) {
+  EXPECT_THROW((void)kfac::make_sgd(comm::make_self(), {.gradient_wire = DType::f64}),
+               InvalidArgument);
+  EXPECT_THROW((void)kfac::make_lars(comm::make_self(), {.gradient_wire = DType::i32}),
+               InvalidArgument);
+  kfac::KfacOptions options;
+  options.weight_wire = DType::f64;
+  EXPECT_THROW((void)kfac::make_kfac(comm::make_self(), options), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::testing

@@ -1,0 +1,99 @@
+#include "kfac/worker_grid.h"
+
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+namespace dkfac::kfac {
+namespace {
+
+TEST(WorkersOf, AreTheFractionOfTheRanks) {
+  EXPECT_EQ(workers_of(0, 6), 1);
+  EXPECT_EQ(workers_of(1.0 / 6, 6), 1);
+  EXPECT_EQ(workers_of(0.3333, 6), 2);
+  EXPECT_EQ(workers_of(0.5, 6), 3);
+  EXPECT_EQ(workers_of(1, 6), 6);
+  EXPECT_EQ(workers_of(1, 1), 1);
+}
+
+TEST(WorkersOf, NamesThePossibleFractions) {
+  for (const double fraction : {0.75, 2.0, -0.5, 0.01}) try {
+      (void)workers_of(fraction, 4);
+      FAIL() << fraction;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("1/4, 1/2, 1"), std::string::npos) << error.what();
+    }
+}
+
+TEST(WorkerGrid, PutsRanksIntoRowsAndColumns) {
+  comm::run_ranks(6, [](auto comm) {
+    const WorkerGrid grid = make_worker_grid(comm, 0.5);
+    const int rank = comm->rank();
+    EXPECT_EQ(grid.columns(), 2);
+    EXPECT_EQ(grid.row->size(), 2);
+    EXPECT_EQ(grid.column->size(), 3);
+    EXPECT_EQ(grid.row->rank(), rank % 2);
+    EXPECT_EQ(grid.column->rank(), rank / 2);
+    for (int owner = 0; owner < 6; ++owner) EXPECT_EQ(grid.works(owner), owner % 2 == rank % 2);
+  });
+}
+
+TEST(WorkerGrid, SplitsNothingAtEitherEnd) {
+  comm::run_ranks(3, [](auto comm) {
+    const WorkerGrid owners = make_worker_grid(comm, 0), all = make_worker_grid(comm, 1);
+    EXPECT_EQ(owners.row, owners.world);
+    EXPECT_EQ(owners.column->size(), 1);
+    EXPECT_EQ(all.column, all.world);
+    EXPECT_EQ(all.row->size(), 1);
+    EXPECT_EQ(comm->sequence(), 0U);
+    for (int owner = 0; owner < 3; ++owner) {
+      EXPECT_EQ(owners.works(owner), owner == comm->rank());
+      EXPECT_TRUE(all.works(owner));
+    }
+  });
+}
+
+/// What rank 1 of two is told with another backend, or another number of threads.
+std::string refusal(double fraction, bool other_backend) {
+  std::string message;
+  comm::run_ranks(2, [&](auto comm) {
+    const bool second = comm->rank() == 1;
+    const int before = threads();
+    if (second && !other_backend) set_threads(before + 1);
+    const Context ctx(Device::cpu(),
+                      {.backend = second && other_backend ? Backend::reference : Backend::fast});
+    try {
+      require_equal_arithmetic(make_worker_grid(comm, fraction), ctx);
+    } catch (const InvalidArgument& error) {
+      if (second) message = error.what();
+    }
+    set_threads(before);
+  });
+  return message;
+}
+
+TEST(WorkerGrid, WantsEqualArithmeticWhereRanksMakeTheSameUpdate) {
+  for (const bool other_backend : {false, true}) {
+    EXPECT_EQ(refusal(0, other_backend), "");
+    EXPECT_NE(refusal(1, other_backend).find("ContextOptions::threads and backend"),
+              std::string::npos)
+        << refusal(1, other_backend);
+  }
+  EXPECT_NE(refusal(1, true).find("reference"), std::string::npos);
+}
+
+TEST(WorkerGrid, SeesACallThatOneRankLeavesOut) {
+  comm::run_ranks(4, [](auto comm) {
+    const WorkerGrid grid = make_worker_grid(comm, 0.5);
+    const std::uint64_t before = grid.contract_hash();
+    double x = 1;
+    grid.row->all_reduce(view_of(&x, {1}), comm::ReduceOp::sum, Stream::cpu());
+    EXPECT_NE(grid.contract_hash(), before);
+    EXPECT_EQ(grid.bytes(), 8U);
+  });
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
