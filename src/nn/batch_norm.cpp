@@ -196,7 +196,7 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   // The gradient before the activation is written down only for those who look at it.
   const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
   cpu::OutputGrad grad{grad_output, from_input ? ConstTensorView{} : trained_, activation_};
-  const bool watched = observer_ != nullptr && observer_->wants_batch_norm();
+  const bool watched = observer_ != nullptr && observer_->wants_batch_norm(*this);
   const bool written = activation_.kind != ActivationKind::none && (has_addend_ || watched);
   TensorView masked;
   if (written) masked = lend(ctx, masked_grad_, input_.shape(), input_.dtype());
@@ -211,8 +211,10 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   TensorView dx;
   for_dtype(compute_dtype(input_.dtype()), [&](auto t) {
     using C = decltype(t);
-    set_parameter_gradients<C>();
-    if (observer_ != nullptr) observer_->on_gradients(*this);
+    if (wants_gradients()) {
+      set_parameter_gradients<C>();
+      if (observer_ != nullptr) observer_->on_gradients(*this);
+    }
     if (need == InputGrad::skipped) return;
     dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
     Scratch scratch(ctx);

@@ -163,8 +163,10 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
   check_grad("conv2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (observer() != nullptr) observer()->on_backward(*this, grad_output);
-  compute_gradients(ctx, grad_output);
-  if (observer() != nullptr) observer()->on_gradients(*this);
+  if (wants_gradients()) {
+    compute_gradients(ctx, grad_output);
+    if (observer() != nullptr) observer()->on_gradients(*this);
+  }
 
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());

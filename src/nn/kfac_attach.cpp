@@ -1,5 +1,7 @@
 #include "dkfac/nn/kfac_attach.h"
 
+#include <algorithm>
+
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
@@ -23,7 +25,9 @@ kfac::LayerParams params_of(Layer& layer) {
   return params;
 }
 
-kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
+/// max_rows: of the layer, or 0; sample_rows: its positions.
+kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params, std::int64_t max_rows,
+                        std::int64_t sample_rows) {
   const bool has_weight = !params.weight.empty();
   if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
     return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc, has_weight};
@@ -31,15 +35,10 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
   if (!has_weight)
     return kfac::PlainSpec{.bias = params.bias.numel(), .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
-    return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias()};
+    return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
   }
   if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
     const ConvOptions& o = conv->options();
-    if (o.groups != 1) {
-      return kfac::PlainSpec{.weight = params.weight.numel(),
-                             .bias = params.bias.numel(),
-                             .reason = detail::concat("a convolution of ", o.groups, " groups")};
-    }
     return kfac::Conv2dSpec{.in = conv->in(),
                             .out = conv->out(),
                             .kernel_h = o.kernel_h,
@@ -52,9 +51,21 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
                             .layout = kfac::Layout::nhwc,
                             .dilation_h = o.dilation_h,
                             .dilation_w = o.dilation_w,
-                            .same = o.same};
+                            .same = o.same,
+                            .groups = static_cast<int>(o.groups),
+                            .max_rows = max_rows,
+                            .sample_rows = sample_rows};
   }
   return kfac::PlainSpec{.weight = params.weight.numel(), .bias = params.bias.numel()};
+}
+
+/// Output positions of one sample per layer.
+std::unordered_map<const Layer*, std::int64_t> positions_of(const Model& model) {
+  std::unordered_map<const Layer*, std::int64_t> positions;
+  model.trace([&](const Layer& layer, const Shape& output) {
+    positions[&layer] = output.numel() / output[output.ndim() - 1];
+  });
+  return positions;
 }
 
 }  // namespace
@@ -62,54 +73,81 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params) {
 OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer,
                                          AttachOptions options)
     : model_(model), optimizer_(optimizer) {
+  DKFAC_CHECK(options.max_samples >= 0, "[attach] max_samples is ", options.max_samples,
+              "; it must be >= 0");
+  auto positions = positions_of(model);
+  std::int64_t begin = 0;
   model.visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
     kfac::LayerParams params = params_of(layer);
     params.bias_lr = options.bias_lr;
     params.bias_decay = options.bias_decay;
-    const kfac::LayerSpec spec = spec_of(layer, params);
+    const std::int64_t sample_rows = std::max<std::int64_t>(1, positions[&layer]);
+    const kfac::LayerSpec spec =
+        spec_of(layer, params, options.max_samples * sample_rows, sample_rows);
     const bool recorded = !std::holds_alternative<kfac::PlainSpec>(spec);
-    entries_.emplace(&layer, Entry{optimizer_.add_layer(layer.name(), spec, params), recorded});
+    const std::int64_t count = params.weight.numel() + params.bias.numel();
+    entries_.emplace(
+        &layer, Entry{optimizer_.add_layer(layer.name(), spec, params), recorded, begin, count});
+    begin += count;
+    names_.push_back(layer.name());
+    specs_.push_back(spec);
   });
   model.set_observer(this);
 }
 
 OptimizerAttachment::~OptimizerAttachment() { model_.set_observer(nullptr); }
 
-ConstTensorView OptimizerAttachment::widened(Scratch& scratch, ConstTensorView x) {
-  if (x.dtype() == DType::f64 || x.dtype() == DType::f32) return x;
-  const TensorView wide = scratch.take(x.shape(), DType::f32);
-  ops::cast(ctx_, x, wide);
-  return wide;
-}
-
 void OptimizerAttachment::on_forward(Layer& layer, ConstTensorView input) {
-  if (!optimizer_.wants_statistics()) return;
+  if (!pass_.statistics) return;
   const Entry& entry = entries_.at(&layer);
-  if (!entry.recorded) return;
-  Scratch scratch(ctx_);
-  optimizer_.record_input(entry.id, widened(scratch, input), Stream::cpu(), scale_);
+  if (!entry.recorded || !optimizer_.wants_input(entry.id)) return;
+  optimizer_.record_input(entry.id, input, Stream::cpu(), scale_);
 }
 
 void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output) {
-  if (!optimizer_.wants_statistics()) return;
+  if (!pass_.statistics) return;
   const Entry& entry = entries_.at(&layer);
-  if (!entry.recorded) return;
-  Scratch scratch(ctx_);
-  optimizer_.record_grad_output(entry.id, widened(scratch, grad_output), Stream::cpu(), scale_);
+  if (!entry.recorded || !optimizer_.wants_grad_output(entry.id)) return;
+  optimizer_.record_grad_output(entry.id, grad_output, Stream::cpu(), scale_);
 }
 
 void OptimizerAttachment::on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
                                         ConstTensorView inv_std, ConstTensorView grad_output) {
-  if (!optimizer_.wants_statistics()) return;
-  const kfac::LayerId id = entries_.at(&layer).id;
-  Scratch scratch(ctx_);
-  optimizer_.record_batch_norm(id, widened(scratch, x), mean, inv_std,
-                               widened(scratch, grad_output), Stream::cpu(), scale_);
+  if (!wants_batch_norm(layer)) return;
+  optimizer_.record_batch_norm(entries_.at(&layer).id, x, mean, inv_std, grad_output, Stream::cpu(),
+                               scale_);
+}
+
+bool OptimizerAttachment::wants_batch_norm(const Layer& layer) const {
+  return pass_.statistics && optimizer_.wants_grad_output(entries_.at(&layer).id);
 }
 
 void OptimizerAttachment::on_gradients(Layer& layer) {
-  optimizer_.grads_ready(entries_.at(&layer).id, Stream::cpu(), scale_);
+  Entry& entry = entries_.at(&layer);
+  if (pass_.gradients == GradientUse::add) return keep(entry);
+  add_kept(entry);
+  optimizer_.grads_ready(entry.id, Stream::cpu(), scale_);
+}
+
+void OptimizerAttachment::keep(Entry& entry) {
+  const TensorView all = model_.gradients();
+  if (!sums_.is_set()) sums_ = Tensor::empty(ctx_, all.shape(), all.dtype());
+  const ConstTensorView part = all.slice(0, entry.begin, entry.count);
+  const TensorView sum = sums_.view().slice(0, entry.begin, entry.count);
+  if (entry.kept) {
+    ops::axpby(ctx_, 1, part, 1, sum);
+  } else {
+    ops::copy(ctx_, part, sum);
+  }
+  entry.kept = true;
+}
+
+void OptimizerAttachment::add_kept(Entry& entry) {
+  if (!entry.kept) return;
+  ops::axpby(ctx_, 1, sums_.view().slice(0, entry.begin, entry.count), 1,
+             model_.gradients().slice(0, entry.begin, entry.count));
+  entry.kept = false;
 }
 
 }  // namespace dkfac::nn

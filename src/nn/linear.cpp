@@ -81,14 +81,16 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
   if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
   const cpu::ConvShape conv = pixels(*this, input_);
   cpu::ConvBackend& backend = plan_->backends.choose(ctx, conv);
-  if (n > 0) {
-    backend.backward_weights(ctx, conv, image_of(input_), image_of(grad_output),
-                             kernel_of(parameters_[0].grad),
-                             bias_ ? parameters_[1].grad : TensorView{});
-  } else {
-    for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
+  if (wants_gradients()) {
+    if (n > 0) {
+      backend.backward_weights(ctx, conv, image_of(input_), image_of(grad_output),
+                               kernel_of(parameters_[0].grad),
+                               bias_ ? parameters_[1].grad : TensorView{});
+    } else {
+      for (Parameter& p : parameters_) ops::fill(ctx, p.grad, 0.0);
+    }
+    if (observer_ != nullptr) observer_->on_gradients(*this);
   }
-  if (observer_ != nullptr) observer_->on_gradients(*this);
 
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());

@@ -28,16 +28,16 @@ void check_tensors(ConstTensorView logits, double scale, ConstTensorView grad) {
               logits.dtype(), " ", logits.shape(), " without gaps");
 }
 
-void check_labels(ConstTensorView logits, std::span<const std::int32_t> labels, double smoothing) {
-  DKFAC_CHECK(static_cast<std::int64_t>(labels.size()) == logits.dim(0),
-              "[softmax_cross_entropy] there are ", labels.size(), " labels for logits ",
-              logits.shape(), "; one per row is needed");
-  DKFAC_CHECK(smoothing >= 0 && smoothing <= 1, "[softmax_cross_entropy] smoothing is ", smoothing,
+/// rows: [n, classes] of logits or targets.
+void check_labels(const char* operation, const Shape& rows, std::span<const std::int32_t> labels,
+                  double smoothing) {
+  DKFAC_CHECK(static_cast<std::int64_t>(labels.size()) == rows[0], "[", operation, "] there are ",
+              labels.size(), " labels for rows ", rows, "; one per row is needed");
+  DKFAC_CHECK(smoothing >= 0 && smoothing <= 1, "[", operation, "] smoothing is ", smoothing,
               "; it must be in [0, 1]");
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    DKFAC_CHECK(labels[i] >= 0 && labels[i] < logits.dim(1), "[softmax_cross_entropy] label ",
-                labels[i], " of sample ", i, " is not in [0, ", logits.dim(1),
-                "); check the number of classes");
+    DKFAC_CHECK(labels[i] >= 0 && labels[i] < rows[1], "[", operation, "] label ", labels[i],
+                " of sample ", i, " is not in [0, ", rows[1], "); check the number of classes");
   }
 }
 
@@ -80,6 +80,11 @@ struct Smoothed {
   double hit, elsewhere;
   [[nodiscard]] double of(std::int64_t k) const { return k == label ? hit : elsewhere; }
 };
+
+Smoothed smoothed(std::int32_t label, double smoothing, std::int64_t classes) {
+  const double elsewhere = smoothing / static_cast<double>(classes);
+  return {label, 1.0 - smoothing + elsewhere, elsewhere};
+}
 
 template <class S>
 struct Soft {
@@ -146,10 +151,9 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
                               std::span<const std::int32_t> labels, double smoothing, double scale,
                               TensorView grad) {
   check_tensors(logits, scale, grad);
-  check_labels(logits, labels, smoothing);
-  const double elsewhere = smoothing / static_cast<double>(logits.dim(1));
+  check_labels("softmax_cross_entropy", logits.shape(), labels, smoothing);
   const auto target = [&](std::int64_t i) {
-    return Smoothed{labels[static_cast<std::size_t>(i)], 1.0 - smoothing + elsewhere, elsewhere};
+    return smoothed(labels[static_cast<std::size_t>(i)], smoothing, logits.dim(1));
   };
   return cpu::for_storage(logits.dtype(), [&](auto t) {
     return batch_loss<decltype(t)>(ctx, logits, target, scale, grad);
@@ -171,6 +175,24 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorV
     return cpu::for_storage(logits.dtype(), [&](auto t) {
       return batch_loss<decltype(t)>(ctx, logits, target, scale, grad);
     });
+  });
+}
+
+void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets) {
+  DKFAC_CHECK(targets.ndim() == 2 && targets.dim(1) > 0 && targets.is_contiguous() &&
+                  !targets.device().is_cuda(),
+              "[soft_targets] targets are ", targets.shape(),
+              "; they must be [n, classes] without gaps, in host memory");
+  check_labels("soft_targets", targets.shape(), labels, smoothing);
+  const std::int64_t classes = targets.dim(1);
+  for_dtype(targets.dtype(), [&](auto t) {
+    using T = decltype(t);
+    T* row = targets.data<T>();
+    for (const std::int32_t label : labels) {
+      const Smoothed wanted = smoothed(label, smoothing, classes);
+      for (std::int64_t k = 0; k < classes; ++k) row[k] = static_cast<T>(wanted.of(k));
+      row += classes;
+    }
   });
 }
 

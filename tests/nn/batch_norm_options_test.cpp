@@ -130,7 +130,7 @@ class GradientKeeper final : public LayerObserver {
     seen = values(ctx_, grad_output);
   }
   void on_gradients(Layer&) override {}
-  [[nodiscard]] bool wants_batch_norm() const override { return wants; }
+  [[nodiscard]] bool wants_batch_norm(const Layer&) const override { return wants; }
   std::vector<double> seen;
   bool wants = true;
 

@@ -41,6 +41,34 @@ TEST(DistributedTraining, OneRankLowersTheLossAndMovesEveryLayer) {
       near(values(ctx, distributed_model(ctx, kGroups)->parameters()), result.weights, 1e-3));
 }
 
+TEST(DistributedTraining, DrawsTheSameLabelsForTheFisherOnAnyNumberOfRanks) {
+  const Trained expected = train_kfac(comm::make_self(), false, {.sampled_labels = true});
+  EXPECT_FALSE(near(expected.weights, one_rank().weights, 1e-3)) << "another Fisher";
+  for (const int ranks : {2, 3, 4}) {
+    comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+      expect_same_training(*comm, train_kfac(comm, true, {.sampled_labels = true}), expected);
+    });
+  }
+}
+
+TEST(DistributedTraining, AddsMicroBatchesUpToTheBatch) {
+  // Running statistics alone tell the two apart: they move with every pass.
+  const auto expect_same_weights = [](const Trained& actual, const Trained& expected) {
+    EXPECT_TRUE(near(actual.weights, expected.weights, kEqualityTolerance));
+    EXPECT_FALSE(near(actual.buffers, expected.buffers, 1e-3));
+  };
+  const Trained sampled = train_kfac(comm::make_self(), false, {.sampled_labels = true});
+  for (const std::int64_t parts : {2, 3, 4}) {
+    expect_same_weights(train_kfac(comm::make_self(), true, {.micro_batches = parts}), one_rank());
+    expect_same_weights(
+        train_kfac(comm::make_self(), true, {.sampled_labels = true, .micro_batches = parts}),
+        sampled);
+  }
+  comm::run_ranks(3, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    expect_same_weights(train_kfac(comm, true, {.micro_batches = 2}), one_rank());
+  });
+}
+
 TEST(DistributedTraining, NoticesOtherGhostGroups) {
   // The negative control: statistics over other samples are far beyond the tolerance.
   Context ctx;

@@ -41,32 +41,68 @@ inline double rank_mean(comm::Communicator& comm, double x) {
   return x / comm.size();
 }
 
+/// What train() does in a step beside one pass over the batch.
+struct Passes {
+  bool sampled_labels = false;     ///< Statistics from labels drawn from the model.
+  std::int64_t micro_batches = 1;  ///< Passes over consecutive parts of this rank's share.
+};
+
+/// The samples [first, first + labels) of the global batch, one part of a step.
+struct Part {
+  ConstTensorView x = {};
+  std::vector<std::int32_t> labels = {};
+  std::int64_t first = 0;
+  bool last = false;
+};
+
+/// Passes over one part; returns the sum of its losses.
+inline double pass_over(Context& ctx, nn::Model& model, nn::OptimizerAttachment& attachment,
+                        const Part& part, bool sampled_labels, int step, double weight) {
+  const nn::GradientUse use = part.last ? nn::GradientUse::announce : nn::GradientUse::add;
+  attachment.set_pass({.gradients = sampled_labels ? nn::GradientUse::none : use});
+  const ConstTensorView logits = model.forward(ctx, part.x, nn::Mode::train);
+  Tensor grad = Tensor::empty(ctx, logits.shape(), DType::f64);
+  if (sampled_labels) {
+    std::vector<std::int32_t> drawn(part.labels.size());
+    nn::sample_labels(logits, {.seed = 7, .step = step, .first = part.first}, drawn);
+    nn::softmax_cross_entropy(ctx, logits, drawn, 0, weight, grad);
+    model.backward(ctx, grad);
+    attachment.set_pass({.statistics = false, .gradients = use});
+  }
+  const auto sum = nn::softmax_cross_entropy(ctx, logits, part.labels, 0.1, weight, grad);
+  model.backward(ctx, grad);
+  return sum.loss;
+}
+
 /// Trains on the same batches whatever the number of ranks; each takes its consecutive share.
-inline Trained train(const std::shared_ptr<comm::Communicator>& comm, kfac::Optimizer& optimizer) {
+inline Trained train(const std::shared_ptr<comm::Communicator>& comm, kfac::Optimizer& optimizer,
+                     const Passes& passes = {}) {
   Context ctx;
-  const auto model = distributed_model(ctx, kGroups / comm->size());
+  const std::int64_t parts = passes.micro_batches;
+  const auto model = distributed_model(ctx, kGroups / comm->size() / parts);
   nn::OptimizerAttachment attachment(*model, optimizer);
   attachment.set_scale({.global_batch = kGlobalBatch});
   optimizer.prepare();
 
-  const std::int64_t share = kGlobalBatch / comm->size();
+  const std::int64_t share = kGlobalBatch / comm->size(), count = share / parts;
   const auto local = static_cast<double>(share);
-  Tensor grad = Tensor::empty(ctx, Shape{share, kClasses}, DType::f64);
+  const double weight = 1 / local;
   Trained result;
   for (int step = 0; step < kSteps; ++step) {
     const auto seed = static_cast<std::uint64_t>(step % 4);
     const Tensor x = random_tensor(ctx, Shape{kGlobalBatch, 6, 6, 2}, DType::f64, seed);
-    std::vector<std::int32_t> labels;
-    for (std::int64_t i = comm->rank() * share; i < (comm->rank() + 1) * share; ++i) {
-      labels.push_back(static_cast<std::int32_t>((i * 7 + step % 4) % kClasses));
+    double loss = 0;
+    for (std::int64_t m = 0; m < parts; ++m) {
+      Part part{.first = comm->rank() * share + m * count, .last = m + 1 == parts};
+      part.x = x.view().slice(0, part.first, count);
+      for (std::int64_t i = part.first; i < part.first + count; ++i) {
+        part.labels.push_back(static_cast<std::int32_t>((i * 7 + step % 4) % kClasses));
+      }
+      loss += pass_over(ctx, *model, attachment, part, passes.sampled_labels, step, weight);
     }
-    const ConstTensorView mine = x.view().slice(0, comm->rank() * share, share);
-    const ConstTensorView logits = model->forward(ctx, mine, nn::Mode::train);
-    const auto sum = nn::softmax_cross_entropy(ctx, logits, labels, 0.1, 1 / local, grad);
-    model->backward(ctx, grad);
     const kfac::StepReport report = optimizer.step({.lr = 0.02, .vote = {}}, Stream::cpu());
     EXPECT_TRUE(report.updated);
-    result.last_loss = rank_mean(*comm, sum.loss / local);
+    result.last_loss = rank_mean(*comm, loss / local);
     if (step == 0) result.first_loss = result.last_loss;
   }
   nn::average_buffers(ctx, *model, *comm);
@@ -84,8 +120,13 @@ inline kfac::KfacOptions kfac_options(bool overlap) {
   return options;
 }
 
-inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool overlap) {
-  return train(comm, *kfac::make_kfac(comm, kfac_options(overlap)));
+inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool overlap,
+                          const Passes& passes = {}) {
+  kfac::KfacOptions options = kfac_options(overlap);
+  if (passes.micro_batches > 1) {
+    options.curvature.micro_batches = static_cast<int>(passes.micro_batches);
+  }
+  return train(comm, *kfac::make_kfac(comm, options), passes);
 }
 
 /// Rank 0's bits, on every rank.

@@ -26,9 +26,11 @@ const GoldenFile& golden() {
 
 class Golden : public EachBackend {
  protected:
-  /// One step: eight layers of sums of up to 144 terms, magnified by BatchNorms over 54 values.
-  /// c = 4.
-  [[nodiscard]] double tolerance() const { return 4 * 8 * 144 * epsilon(); }
+  /// One step: eight layers of sums of up to 144 terms, magnified by BatchNorms over 54 values,
+  /// c = 4 in f64; in f32 the bar of E15 (docs/proof.md), which is 84 eps.
+  [[nodiscard]] double tolerance() const {
+    return dtype() == DType::f64 ? 4 * 8 * 144 * epsilon() : 1e-5;
+  }
 
   double forward_backward(Model& model) {
     const Tensor x = golden_images(ctx, golden(), 0, dtype());
@@ -141,11 +143,13 @@ Trained train(Context& ctx, Model& model, kfac::Optimizer& optimizer) {
   return result;
 }
 
-/// Ten steps magnify the rounding of one: c = 20.
+/// Ten steps magnify the rounding of one: c = 20 in f64. In f32 the bar of one step has room
+/// enough.
 void expect_same_training(const Trained& actual, const std::string& name, double tolerance) {
-  EXPECT_TRUE(near(actual.losses, golden().at(name + ".losses"), 20 * tolerance));
-  EXPECT_TRUE(near(actual.classifier, golden().at(name + ".fc.weight"), 20 * tolerance));
-  EXPECT_TRUE(near(actual.stem, golden().at(name + ".conv1.weight"), 20 * tolerance));
+  tolerance = std::min(20 * tolerance, 1e-5);
+  EXPECT_TRUE(near(actual.losses, golden().at(name + ".losses"), tolerance));
+  EXPECT_TRUE(near(actual.classifier, golden().at(name + ".fc.weight"), tolerance));
+  EXPECT_TRUE(near(actual.stem, golden().at(name + ".conv1.weight"), tolerance));
 }
 
 kfac::SgdOptions sgd_options() {

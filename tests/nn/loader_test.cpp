@@ -105,6 +105,9 @@ TEST(Loader, FollowsTheSampler) {
                     expected.samples);
           EXPECT_EQ(batch.images.dim(0), std::ssize(expected.samples));
           EXPECT_EQ(batch.global_batch, expected.global_batch);
+          if (batch.labels.empty()) continue;
+          const auto place = static_cast<std::size_t>(b * options.global_batch + batch.first);
+          EXPECT_EQ(order[place], batch.labels[0]);
         }
         EXPECT_FALSE(loader.next(batch));
         EXPECT_FALSE(loader.next(batch)) << "the end stays the end";

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <array>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/nn/kfac_attach.h"
 
+#include "nn/fake_optimizer.h"
 #include "nn/nn_support.h"
 
 namespace dkfac::nn {
@@ -79,48 +81,6 @@ TEST(Observer, HearsNothingInEvaluationNorAfterItIsTakenOff) {
   model->backward(ctx, dy);
   EXPECT_TRUE(recorder.calls.empty());
 }
-
-/// Takes part in nothing and writes down what an attachment feeds it.
-class FakeOptimizer final : public kfac::Optimizer {
- public:
-  [[nodiscard]] std::string_view name() const override { return "fake"; }
-  [[nodiscard]] kfac::LayerId add_layer(std::string name, kfac::LayerSpec spec,
-                                        kfac::LayerParams params) override {
-    names.push_back(name + ": " + kfac::describe(spec));
-    EXPECT_EQ(params.weight.numel(), kfac::weight_numel(spec));
-    EXPECT_EQ(params.weight_grad.numel(), kfac::weight_numel(spec));
-    EXPECT_EQ(params.bias.numel(), kfac::bias_numel(spec));
-    EXPECT_EQ(params.bias_grad.numel(), kfac::bias_numel(spec));
-    return static_cast<kfac::LayerId>(names.size() - 1);
-  }
-  void prepare() override {}
-  [[nodiscard]] bool wants_statistics() const override { return wants; }
-  void record_input(kfac::LayerId id, ConstTensorView, Stream, kfac::RecordScale scale) override {
-    note("input", id, scale);
-  }
-  void record_grad_output(kfac::LayerId id, ConstTensorView, Stream,
-                          kfac::RecordScale scale) override {
-    note("grad_output", id, scale);
-  }
-  void record_batch_norm(kfac::LayerId id, ConstTensorView, ConstTensorView, ConstTensorView,
-                         ConstTensorView, Stream, kfac::RecordScale scale) override {
-    note("batch_norm", id, scale);
-  }
-  void grads_ready(kfac::LayerId id, Stream, kfac::RecordScale scale) override {
-    note("ready", id, scale);
-  }
-  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
-  [[nodiscard]] std::string describe() const override { return {}; }
-
-  bool wants = true;
-  std::vector<std::string> names, calls;
-
- private:
-  void note(const char* what, kfac::LayerId id, const kfac::RecordScale& scale) {
-    EXPECT_EQ(scale.global_batch, 40);
-    calls.push_back(detail::concat(what, " ", static_cast<int>(id)));
-  }
-};
 
 /// y = x + b with a role of its own: trained, but without curvature.
 class Shift final : public Layer {
@@ -201,13 +161,14 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
   EXPECT_EQ(
       optimizer.names,
       (std::vector<std::string>{"dilated: conv 1->2 3x3/1 same d2x3 nhwc",
-                                "grouped: plain 18+2 (a convolution of 2 groups)",
+                                "grouped: conv 2->2 3x3/1 p1 groups 2 nhwc bias",
                                 "frozen: plain 0+2 (no trained weight)", "fc: linear 32->3 bias"}));
   attachment.set_scale({.global_batch = 40});
   run_step(ctx, model);
   EXPECT_EQ(optimizer.calls,
-            (std::vector<std::string>{"input 0", "input 3", "grad_output 3", "ready 3", "ready 2",
-                                      "ready 1", "grad_output 0", "ready 0"}));
+            (std::vector<std::string>{"input 0", "input 1", "input 3", "grad_output 3", "ready 3",
+                                      "ready 2", "grad_output 1", "ready 1", "grad_output 0",
+                                      "ready 0"}));
 }
 
 TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
@@ -240,6 +201,62 @@ TEST(OptimizerAttachment, RecordsNothingOnStepsWithoutStatistics) {
   attachment.set_scale({.global_batch = 40});
   run_step(ctx, *model);
   EXPECT_EQ(optimizer.calls, (std::vector<std::string>{"ready 2", "ready 1", "ready 0"}));
+}
+
+TEST(OptimizerAttachment, AsksPerLayerWhatIsWanted) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(*model, optimizer);
+  attachment.set_scale({.global_batch = 40});
+  optimizer.unwanted_inputs = {2};
+  optimizer.unwanted_outputs = {0, 1};
+  run_step(ctx, *model);
+  EXPECT_EQ(optimizer.calls, (std::vector<std::string>{"input 0", "grad_output 2", "ready 2",
+                                                       "ready 1", "ready 0"}));
+  // A BatchNorm need not write down what is not wanted of it.
+  std::vector<Layer*> layers;
+  model->visit([&](Layer& layer) {
+    if (!layer.parameters().empty()) layers.push_back(&layer);
+  });
+  EXPECT_FALSE(attachment.wants_batch_norm(*layers[1]));
+  optimizer.unwanted_outputs = {0};
+  EXPECT_TRUE(attachment.wants_batch_norm(*layers[1]));
+}
+
+TEST(OptimizerAttachment, HandsOverActivationsOf16BitsAsTheyAre) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
+      .add<BatchNorm2d>("bn", 2)
+      .add<Linear>("fc", 32, 3);
+  Model model(ctx, "half", std::move(net), Shape{4, 4, 1}, DType::f32, 1, DType::bf16);
+  FakeOptimizer optimizer;
+  OptimizerAttachment attachment(model, optimizer);
+  attachment.set_scale({.global_batch = 40});
+  const Tensor x = random_tensor(ctx, Shape{4, 4, 4, 1}, DType::f32, 1);
+  model.forward(ctx, x, Mode::train);
+  model.backward(ctx, random_tensor(ctx, Shape{4, 3}, DType::f32, 2));
+  EXPECT_EQ(optimizer.calls.size(), 8U);
+  EXPECT_EQ(optimizer.dtypes, std::set<DType>{DType::bf16});
+}
+
+TEST(OptimizerAttachment, TellsEveryLayerItsMostRowsAndThoseOfASample) {
+  Context ctx;
+  const auto model = small_model(ctx);
+  const auto rows_for = [&](std::int64_t samples) {
+    FakeOptimizer optimizer;
+    const OptimizerAttachment attachment(*model, optimizer, {.max_samples = samples});
+    const auto conv = std::get<kfac::Conv2dSpec>(optimizer.specs[0]);
+    const auto linear = std::get<kfac::LinearSpec>(optimizer.specs[2]);
+    return std::array{conv.max_rows, conv.sample_rows, linear.max_rows, linear.sample_rows};
+  };
+  EXPECT_EQ(rows_for(12), (std::array<std::int64_t, 4>{12 * 16, 16, 12, 1}));
+  EXPECT_EQ(rows_for(0), (std::array<std::int64_t, 4>{0, 16, 0, 1}));
+  FakeOptimizer optimizer;
+  EXPECT_TRUE(contains(
+      message_of([&] { const OptimizerAttachment bad(*model, optimizer, {.max_samples = -1}); }),
+      "max_samples is -1"));
 }
 
 TEST(OptimizerAttachment, LetsGoWhenDestroyed) {

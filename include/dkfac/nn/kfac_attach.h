@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "dkfac/core/context.h"
 #include "dkfac/kfac/optimizer.h"
@@ -12,6 +15,26 @@ namespace dkfac::nn {
 struct AttachOptions {
   double bias_lr = 1;     ///< Multiplies their learning rate.
   double bias_decay = 0;  ///< Their weight decay in multiples of the optimizer's.
+  /// Most samples of one step over all ranks, shared as batch_share() does; else ranks times the
+  /// largest share of one. Gives the layers their max_rows (kfac::LinearSpec). 0: not known.
+  std::int64_t max_samples = 0;
+};
+
+/// What becomes of the parameter gradients of a backward pass.
+enum class GradientUse : std::uint8_t {
+  none,  ///< They are not computed; Model::gradients() stays as it is.
+  add,   ///< Kept, as part of a step of several passes (gradient accumulation).
+  /// Announced to the optimizer, together with those that were kept since the last time.
+  announce
+};
+
+/// What the passes over a model that follow are for. A step of one forward and backward pass is
+/// both; of m micro-batches, the first m-1 add. For the one-sample Monte-Carlo Fisher, forward and
+/// a first backward pass from labels drawn by sample_labels() record {true, none}, and a second
+/// backward pass from the true loss gives the gradients {false, announce} or {false, add}.
+struct PassUse {
+  bool statistics = true;  ///< What the optimizer wants is recorded, in forward and backward.
+  GradientUse gradients = GradientUse::announce;
 };
 
 /// Registers every layer with parameters under `model` with the optimizer, in forward order, and
@@ -26,27 +49,42 @@ class OptimizerAttachment final : public LayerObserver {
 
   /// Samples over all ranks and loss scale of the batch that follows.
   void set_scale(kfac::RecordScale scale) { scale_ = scale; }
+  /// Holds until it is set anew.
+  void set_pass(PassUse pass) { pass_ = pass; }
+
+  /// Names of the layers and what they were registered as, by kfac::LayerId.
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] const std::vector<kfac::LayerSpec>& specs() const { return specs_; }
 
   void on_forward(Layer& layer, ConstTensorView input) override;
   void on_backward(Layer& layer, ConstTensorView grad_output) override;
   void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                      ConstTensorView grad_output) override;
-  [[nodiscard]] bool wants_batch_norm() const override { return optimizer_.wants_statistics(); }
+  [[nodiscard]] bool wants_batch_norm(const Layer& layer) const override;
+  [[nodiscard]] bool wants_gradients() const override {
+    return pass_.gradients != GradientUse::none;
+  }
   void on_gradients(Layer& layer) override;
 
  private:
-  /// x itself, or for 16-bit activations their values in f32.
-  ConstTensorView widened(Scratch& scratch, ConstTensorView x);
+  struct Entry {
+    kfac::LayerId id;
+    bool recorded;              ///< Has statistics.
+    std::int64_t begin, count;  ///< Where its gradients lie in those of the model.
+    bool kept = false;          ///< The sums hold a part of them.
+  };
+  void keep(Entry& entry);
+  void add_kept(Entry& entry);
 
   Model& model_;
   kfac::Optimizer& optimizer_;
-  Context ctx_;  ///< Of the casts.
+  Context ctx_;  ///< Of the sums.
   kfac::RecordScale scale_;
-  struct Entry {
-    kfac::LayerId id;
-    bool recorded;  ///< Has statistics.
-  };
+  PassUse pass_;
+  Tensor sums_;  ///< Gradients of the passes that add; made by the first of them.
   std::unordered_map<const Layer*, Entry> entries_;
+  std::vector<std::string> names_;
+  std::vector<kfac::LayerSpec> specs_;
 };
 
 }  // namespace dkfac::nn

@@ -46,13 +46,17 @@ class LayerObserver {
   virtual void on_forward(Layer& layer, ConstTensorView input) = 0;
   /// Before the layer's own backward work.
   virtual void on_backward(Layer& layer, ConstTensorView grad_output) = 0;
-  /// False: on_batch_norm() may be left out of this step, which saves a fused BatchNorm memory.
-  [[nodiscard]] virtual bool wants_batch_norm() const { return true; }
+  /// False: on_batch_norm() may be left out for this layer in this pass, which saves a fused
+  /// BatchNorm memory.
+  [[nodiscard]] virtual bool wants_batch_norm(const Layer& /*layer*/) const { return true; }
   /// BatchNorm instead of the two above. x: input; mean, inv_std: [groups, c] f64 or f32;
   /// grad_output: before the activation that the BatchNorm may apply.
   virtual void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
                              ConstTensorView inv_std, ConstTensorView grad_output) = 0;
-  /// The gradients of the layer's parameters are final for this step.
+  /// False: the backward pass is not for the gradients of parameters. They are not computed but
+  /// stay as they are, and on_gradients() is left out.
+  [[nodiscard]] virtual bool wants_gradients() const { return true; }
+  /// The layer's parameter gradients of this pass are there; the observer may change them.
   virtual void on_gradients(Layer& layer) = 0;
 };
 
@@ -67,8 +71,8 @@ class LayerObserver {
 /// layer does not release what it was given; giving that itself back is allowed.
 ///
 /// In training a leaf with parameters tells its observer on_forward() before it computes; its
-/// backward() calls on_backward(), computes the parameter gradients, calls on_gradients() and only
-/// then computes the gradient of its input.
+/// backward() calls on_backward(), computes the parameter gradients and calls on_gradients() where
+/// wants_gradients(), and only then computes the gradient of its input.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -83,8 +87,9 @@ class Layer {
   [[nodiscard]] virtual Shape output_shape(const Shape& input) const = 0;
 
   virtual ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) = 0;
-  /// After forward in training mode on the same input, which must still be in place. Overwrites the
-  /// parameter gradients. Returns d loss/d input, or an empty view when skipped.
+  /// After forward in training mode on the same input, which must still be in place; any number of
+  /// times, each as if it were the only one. Overwrites the parameter gradients, unless the
+  /// observer does not want them. Returns d loss/d input, or an empty view when skipped.
   virtual ConstTensorView backward(Context& ctx, ConstTensorView grad_output,
                                    InputGrad input_grad) = 0;
 
@@ -120,6 +125,10 @@ class Layer {
   TensorView lent(ConstTensorView view);
   /// Gives back what was lent; other views are ignored.
   void release(ConstTensorView view);
+  /// Whether backward() has to compute the parameter gradients.
+  [[nodiscard]] bool wants_gradients() const {
+    return observer_ == nullptr || observer_->wants_gradients();
+  }
 
   std::string name_;
   std::vector<Parameter> parameters_;

@@ -49,6 +49,7 @@ struct Batch {
   ConstTensorView images;  ///< [n,h,w,c], normalised; f32 or f64
   std::span<const std::int32_t> labels;
   std::int64_t global_batch = 0;
+  std::int64_t first = 0;  ///< Place of images[0] in the global batch.
 };
 
 /// Delivers this rank's normalised batches of one epoch after another, prepared by a thread ahead

@@ -5,6 +5,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/sample_key.h"
 
 namespace dkfac::nn {
 
@@ -28,5 +29,15 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
 /// of equals). Throws InvalidArgument for a row that is no distribution.
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
                               double scale, TensorView grad);
+
+/// targets[i,k] = (1-a) [k = label of i] + a/classes: what the first form compares with, for
+/// mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a label out of range.
+void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets);
+
+/// Draws a label per sample from softmax(logits), for the one-sample Monte-Carlo Fisher
+/// (docs/math.md, "Monte-Carlo Fisher"). logits: [n,classes] as above. A label depends on its row
+/// and its key alone. A row with a NaN or +infinity gets label 0; its loss is not finite, which the
+/// vote of the step sees.
+void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t> labels);
 
 }  // namespace dkfac::nn

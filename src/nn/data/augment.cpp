@@ -1,27 +1,20 @@
 #include "dkfac/nn/augment.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
 
+#include "nn/keyed_random.h"
+
 namespace dkfac::nn {
 namespace {
 
 /// Keeps these numbers apart from other uses of the same seed: upper half of the Philox stream.
-constexpr std::uint32_t kSampleStream = 0x61756773, kGroupStream = 0x61756767;
+constexpr std::uint32_t kGroupStream = 0x61756767;
 /// Stands for the epoch where a choice holds for all epochs.
 constexpr std::uint32_t kEveryEpoch = 0xFFFFFFFF;
-
-std::array<std::uint32_t, 4> words_of(std::uint64_t seed, std::uint32_t epoch,
-                                      std::int64_t sample) {
-  const auto n = static_cast<std::uint64_t>(sample);
-  return philox4x32(
-      {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), epoch, kSampleStream},
-      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-}
 
 /// A number in [0, n) from 32 random bits.
 std::int64_t scaled(std::uint32_t word, std::int64_t n) {
@@ -86,12 +79,14 @@ Augmentation sample_augmentation(const AugmentOptions& options, const Shape& ima
                                  std::uint64_t seed, std::int64_t epoch, std::int64_t sample) {
   check_epoch(epoch);
   const Choices choices = choices_of(options, image);
-  const auto words = words_of(seed, static_cast<std::uint32_t>(epoch), sample);
+  const auto words =
+      keyed_words(seed, Draw::augmentation, static_cast<std::uint32_t>(epoch), sample);
   Augmentation out;
   set_crop(out, options, scaled(words[0], choices.crops));
   out.flip = scaled(words[1], choices.flips) != 0;
   if (options.alternate_flip) {
-    out.flip = scaled(words_of(seed, kEveryEpoch, sample)[1], 2) != epoch % 2;
+    out.flip =
+        scaled(keyed_words(seed, Draw::augmentation, kEveryEpoch, sample)[1], 2) != epoch % 2;
   }
   out.cut_y = static_cast<std::int32_t>(scaled(words[2], choices.cuts_y));
   out.cut_x = static_cast<std::int32_t>(scaled(words[3], choices.cuts_x));

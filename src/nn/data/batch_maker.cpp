@@ -80,6 +80,7 @@ void BatchMaker::make(std::int64_t batch, MadeBatch& out) const {
   }
   const BatchShare share = batch_share(sampler_, batch, rank_, size_);
   out.global_batch = share.global_batch;
+  out.first = share.begin - batch * sampler_.global_batch;
   out.labels.clear();
   for (std::int64_t i = 0; i < share.count; ++i) {
     const std::int64_t sample = order_[static_cast<std::size_t>(share.begin + i)];

@@ -15,6 +15,7 @@ struct MadeBatch {
   Tensor images;  ///< [largest share,h,w,c]
   std::vector<std::int32_t> labels;
   std::int64_t global_batch = 0;
+  std::int64_t first = 0;  ///< Place in the global batch.
 };
 
 /// Makes the batches of a Loader, one at a time: order, augmentation, normalisation. Borrows

@@ -152,6 +152,7 @@ bool Loader::next(Batch& batch) {
   batch.images = slot.images.view().slice(0, 0, std::ssize(slot.labels));
   batch.labels = slot.labels;
   batch.global_batch = slot.global_batch;
+  batch.first = slot.first;
   return true;
 }
 

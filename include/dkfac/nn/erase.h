@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/core/types.h"
+#include "dkfac/nn/sample_key.h"
+
+namespace dkfac::nn {
+
+/// Random erasing (Zhong et al. 2020) with zeros, which are the mean colour after normalisation;
+/// the ranges of SP-NGD, section 6.1.
+struct EraseOptions {
+  double probability = 0;                   ///< Of a hole in an image. 0: off.
+  double min_area = 0.02, max_area = 0.25;  ///< Share of the image's area, uniform between them.
+  double min_aspect = 0.3, max_aspect = 1;  ///< Height over width, or, in every second hole at
+                                            ///< random, width over height; uniform.
+
+  [[nodiscard]] bool any() const { return probability > 0; }
+  void validate() const;  ///< Throws InvalidArgument naming the field.
+};
+
+/// Rows [y, y + height) and columns [x, x + width); no hole when height is 0.
+struct Hole {
+  std::int64_t y = 0, x = 0, height = 0, width = 0;
+  bool operator==(const Hole&) const = default;
+};
+
+/// The hole in sample i of a batch of images [h,w,c]; a function of its arguments alone. Sides are
+/// rounded to whole pixels and cut to the image, the place is uniform among those inside it.
+[[nodiscard]] Hole sample_hole(const EraseOptions& options, const Shape& image, SampleKey key,
+                               std::int64_t i);
+
+/// Erases the holes of a batch [n,h,w,c] in place. f64, f32, bf16 or f16.
+void erase_holes(const EraseOptions& options, SampleKey key, TensorView images);
+
+}  // namespace dkfac::nn

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/gradient_check.h"
+
+#include "nn/models/pad_shortcut.h"
+#include "nn/nn_support.h"
+
+/// E11 of docs/proof.md: the gradient of every layer against central differences, element by
+/// element, on both backends.
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+using MakeLayer = std::function<std::unique_ptr<Layer>()>;
+
+struct Case {
+  std::string name;
+  Shape input;
+  MakeLayer make;
+};
+void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+
+template <class T, class... Args>
+MakeLayer layer(Args... args) {
+  return [=] { return std::make_unique<T>(args...); };
+}
+
+std::unique_ptr<Layer> conv_and_norm(std::int64_t in, std::int64_t out, Activation activation) {
+  auto net = std::make_unique<Sequential>();
+  net->add<Conv2d>("conv", in, out, ConvOptions{.pad_h = 1, .pad_w = 1, .bias = false})
+      .add<BatchNorm2d>("bn", out, BatchNormOptions{.groups = 2, .activation = activation});
+  return net;
+}
+
+constexpr Activation kRelu{ActivationKind::relu}, kCelu{ActivationKind::celu, 0.3};
+
+std::vector<Case> cases() {
+  const Shape image{4, 5, 6, 4};
+  return {
+      {"Linear", {5, 7}, layer<Linear>(7, 3)},
+      {"LinearWithoutBias", {5, 7}, layer<Linear>(7, 3, false)},
+      {"LinearOnImages", {3, 2, 3, 2}, layer<Linear>(12, 3)},
+      {"Conv", image, layer<Conv2d>(4, 3, ConvOptions{})},
+      {"ConvOfOnePixel", image, layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 1})},
+      {"ConvWithStridesAndPadding", image,
+       layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 2, .stride_h = 2, .stride_w = 3, .pad_w = 1})},
+      {"ConvDilated", image, layer<Conv2d>(4, 3, ConvOptions{.pad_h = 2, .dilation_h = 2})},
+      {"ConvOfGroups", image, layer<Conv2d>(4, 6, ConvOptions{.pad_h = 1, .groups = 2})},
+      {"ConvDepthwise", image,
+       layer<Conv2d>(4, 4, ConvOptions{.pad_h = 1, .pad_w = 1, .groups = 4, .bias = false})},
+      {"ConvSame", image,
+       layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 4, .kernel_w = 2, .same = true})},
+      {"ConvFrozen", image, layer<Conv2d>(4, 3, ConvOptions{.frozen = true})},
+      {"BatchNorm", image, layer<BatchNorm2d>(4)},
+      {"BatchNormOfGhostGroups", image, layer<BatchNorm2d>(4, BatchNormOptions{.groups = 2})},
+      {"BatchNormOfFeatures", {6, 4}, layer<BatchNorm2d>(4)},
+      {"BatchNormWithFixedScale", image,
+       layer<BatchNorm2d>(4, BatchNormOptions{.trainable_scale = false})},
+      {"BatchNormWithRelu", image, layer<BatchNorm2d>(4, BatchNormOptions{.activation = kRelu})},
+      {"BatchNormWithCelu", image, layer<BatchNorm2d>(4, BatchNormOptions{.activation = kCelu})},
+      {"Relu", image, layer<Relu>()},
+      {"Celu", image, layer<Celu>(0.3)},
+      {"Scale", image, layer<Scale>(0.125)},
+      {"MaxPool", image, layer<Pool2d>(PoolKind::max, 3, 2, 1)},
+      {"AveragePool", image, layer<Pool2d>(PoolKind::average, 3, 2, 1)},
+      {"GlobalMaximum", image, layer<GlobalPool>(PoolKind::max)},
+      {"GlobalAverage", image, layer<GlobalPool>(PoolKind::average)},
+      {"Sequence", image, [] { return conv_and_norm(4, 3, kCelu); }},
+      {"ResidualOfIdentity", image,
+       [] {
+         return std::make_unique<Residual>(conv_and_norm(4, 4, {}), nullptr,
+                                           ResidualOptions{.activation = kRelu});
+       }},
+      {"ResidualOfProjection", image,
+       [] {
+         return std::make_unique<Residual>(conv_and_norm(4, 3, kCelu), conv_and_norm(4, 3, {}),
+                                           ResidualOptions{.activation = kCelu});
+       }},
+      {"PadShortcut", image, layer<PadShortcut>(4, 8, 2)},
+  };
+}
+
+/// Distinct values between 0.1 and 1 of both signs in random order: neither an activation nor a
+/// maximum over inputs has a kink within 10 steps of them.
+Tensor away_from_kinks(Context& ctx, const Shape& shape) {
+  Tensor x = Tensor::empty(ctx, shape, DType::f64);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(shape.numel()));
+  std::iota(order.begin(), order.end(), 0);
+  Random random(11);
+  random.shuffle(order);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    x.data<double>()[i] =
+        (order[i] % 2 == 0 ? 1 : -1) *
+        (0.1 + 0.9 * static_cast<double>(order[i]) / static_cast<double>(order.size()));
+  return x;
+}
+
+class EveryGradient : public ::testing::TestWithParam<Case> {
+ protected:
+  GradientCheckResult check(Backend backend, double step) {
+    Context ctx(Device::cpu(), {.backend = backend, .threads = 1});
+    const auto probe = GetParam().make();
+    const Tensor memory = bind_standalone(ctx, *probe, DType::f64, 3);
+    return check_gradients(ctx, *probe, away_from_kinks(ctx, GetParam().input),
+                           {.step = step, .elements = 1000});
+  }
+};
+
+TEST_P(EveryGradient, IsThatOfCentralDifferences) {
+  for (const Backend backend : {Backend::fast, Backend::reference}) {
+    const GradientCheckResult result = check(backend, 1e-5);
+    EXPECT_LE(result.worst, kGradientTolerance) << result.where;
+    EXPECT_GE(result.checked, GetParam().input.numel());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, EveryGradient, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(EveryGradientControl, ADifferenceAcrossAKinkIsNoGradient) {
+  Context ctx;
+  Relu relu;
+  const double x[] = {1e-6, 1};
+  EXPECT_GT(check_gradients(ctx, relu, view_of(x, Shape{1, 2})).worst, 0.1);
+}
+
+}  // namespace
+}  // namespace dkfac::nn
