@@ -30,7 +30,8 @@ struct Range {
 };
 [[nodiscard]] std::string to_string(const Range& range);  ///< "in (0, 1]", ">= 1"
 
-/// A key counts only while the choice `selector` is one of `values`; always when it is empty.
+/// A key counts only while the choice `selector` counts and is one of `values`; always when it is
+/// empty.
 struct Condition {
   std::string selector;
   std::vector<std::string> values;
@@ -72,6 +73,7 @@ void add_augment_keys(Table& table);
 void add_model_keys(Table& table);
 void add_train_keys(Table& table);
 void add_optimizer_keys(Table& table);
+void add_curvature_keys(Table& table);  ///< Of the section optimizer.
 
 /// As TOML: 1e-3 stays a float, text is quoted.
 [[nodiscard]] std::string to_toml(const Value& value);

@@ -25,6 +25,29 @@ void add_data_keys(Table& t) {
   synthetic("data.synthetic_seed", DKFAC_FIELD(data.synthetic_seed), at_least(0), "which patterns");
 }
 
+namespace {
+
+void add_mixup_keys(Table& t) {
+  t.real("augment.mixup", DKFAC_FIELD(regularize.mixup.alpha), at_least(0),
+         "alpha of running mixup, which mixes each batch with the mixed one before; 0: no");
+  t.boolean("augment.mixup_favour_new", DKFAC_FIELD(regularize.mixup.favour_new),
+            "the new sample has the larger weight, as in published code");
+  t.real("augment.erase", DKFAC_FIELD(regularize.erase.probability), between(0, 1),
+         "probability that a rectangle of an image takes the mean colour");
+  t.real("augment.erase_min_area", DKFAC_FIELD(regularize.erase.min_area), above_up_to(0, 1),
+         "its least share of the image");
+  t.real("augment.erase_max_area", DKFAC_FIELD(regularize.erase.max_area), above_up_to(0, 1),
+         "its largest share");
+  t.real("augment.erase_min_aspect", DKFAC_FIELD(regularize.erase.min_aspect), above(0),
+         "its least height over width, or width over height");
+  t.real("augment.erase_max_aspect", DKFAC_FIELD(regularize.erase.max_aspect), above(0),
+         "its largest");
+  t.boolean("augment.erase_inherit", DKFAC_FIELD(regularize.inherit_holes),
+            "with mixup, rectangles go on into the next mixed batch, as in published code");
+}
+
+}  // namespace
+
 void add_augment_keys(Table& t) {
   t.integer("augment.pad", DKFAC_FIELD(augment.pad), between(0, 4096),
             "random crops of the image padded by this many pixels; 0: no");
@@ -40,6 +63,7 @@ void add_augment_keys(Table& t) {
       "augment.randomness", DKFAC_FIELD(augment.randomness),
       {{"per_sample", nn::Randomness::per_sample}, {"per_group", nn::Randomness::per_group}},
       "choices for each sample, or shared by the groups of a shuffled data set");
+  add_mixup_keys(t);
 }
 
 }  // namespace dkfac::app

@@ -61,6 +61,8 @@ void add_train_keys(Table& t) {
          "evaluate a running average of the weights that keeps this share per step; 0: no");
   t.integer("train.ema_interval", DKFAC_FIELD(train.ema_interval), between(1, 1 << 30),
             "steps between two updates of that average");
+  t.integer("train.micro_batches", DKFAC_FIELD(train.micro_batches), between(1, 1 << 16),
+            "parts of a rank's share of a batch that pass through the network one after another");
   t.choice<LossScaling>("train.loss_scale", DKFAC_FIELD(train.loss_scale),
                         {{"none", LossScaling::none},
                          {"dynamic", LossScaling::dynamic},

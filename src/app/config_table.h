@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -88,6 +89,15 @@ class Table {
     return keys.back();
   }
 };
+
+/// A type in which values travel between ranks; "same": the one they are computed in.
+template <class Field>
+Key& add_wire(Table& t, std::string path, Field field, std::string help) {
+  return t.choice<std::optional<DType>>(
+      std::move(path), field,
+      {{"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+      std::move(help));
+}
 
 #define DKFAC_FIELD(member) \
   [](auto& c) -> auto& { return c.member; }

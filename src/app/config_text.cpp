@@ -101,8 +101,10 @@ const Key* find_key(std::string_view path) {
 
 bool applies(const Key& key, const Config& config) {
   if (key.only.selector.empty()) return true;
-  const auto chosen = std::get<std::string>(find_key(key.only.selector)->get(config));
-  return std::count(key.only.values.begin(), key.only.values.end(), chosen) > 0;
+  const Key& selector = *find_key(key.only.selector);
+  const auto chosen = std::get<std::string>(selector.get(config));
+  return std::count(key.only.values.begin(), key.only.values.end(), chosen) > 0 &&
+         applies(selector, config);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -148,7 +150,7 @@ std::string expectation(const Key& key) {
     case KeyType::choice:
       return fmt::format("one of {}", fmt::join(quoted_choices(key), ", "));
     case KeyType::knots:
-      return "a list of [epoch, lr] pairs with ascending epochs >= 0 and rates >= 0";
+      return "a list of [epoch, value] pairs with ascending epochs >= 0 and values >= 0";
   }
   return "?";
 }

@@ -4,7 +4,8 @@
 
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/schedule.h"
+
+#include "app/config_schedules.h"
 
 namespace dkfac::app {
 
@@ -19,6 +20,7 @@ kfac::SgdOptions sgd_options(const OptimizerConfig& c) {
   options.loss_reduction = kfac::LossReduction::global_mean;
   options.overlap = c.overlap;
   options.bucket_bytes = c.bucket_bytes;
+  options.gradient_wire = c.gradient_wire;
   return options;
 }
 
@@ -32,22 +34,8 @@ kfac::LarsOptions lars_options(const OptimizerConfig& c) {
   options.loss_reduction = kfac::LossReduction::global_mean;
   options.overlap = c.overlap;
   options.bucket_bytes = c.bucket_bytes;
+  options.gradient_wire = c.gradient_wire;
   return options;
-}
-
-// Linear scaling (Goyal et al. 2017, section 2.1).
-double batch_scale(const Config& config) {
-  if (config.lr.base_batch == 0) return 1;
-  return static_cast<double>(config.train.global_batch) / static_cast<double>(config.lr.base_batch);
-}
-
-// The height of the schedule: lr0 of the paper's momentum rule.
-double full_rate(const Config& config) {
-  const LrConfig& lr = config.lr;
-  if (lr.schedule != LrSchedule::piecewise) return lr.lr * batch_scale(config);
-  double highest = 0;
-  for (const auto& [epoch, rate] : lr.knots) highest = std::max(highest, rate);
-  return highest * batch_scale(config);
 }
 
 kfac::KfacOptions kfac_options(const Config& config) {
@@ -58,50 +46,27 @@ kfac::KfacOptions kfac_options(const Config& config) {
   options.curvature.loss_reduction = kfac::LossReduction::global_mean;
   options.curvature.overlap = c.overlap;
   options.curvature.bucket_bytes = c.bucket_bytes;
+  options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
+  // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
+  // once, for most of the run; the first step sets the first ones before it records anything.
+  options.curvature.damping = curvature_settings(config, 0, 0).damping;
   options.momentum = c.momentum;
   options.momentum_rule = c.momentum_rule;
   options.initial_lr = full_rate(config);
   options.rescale = c.rescale;
   options.weight_decay = c.weight_decay;
+  options.gradient_wire = c.gradient_wire;
+  options.weight_wire = c.weight_wire;
   return options;
 }
 
-kfac::PolynomialLr polynomial(const Config& config) {
-  const LrConfig& lr = config.lr;
-  return {lr.lr, lr.start, lr.end > 0 ? lr.end : static_cast<double>(config.run.epochs), lr.power};
-}
-
-double scheduled(const Config& config, double epoch) {
-  switch (config.lr.schedule) {
-    case LrSchedule::polynomial:
-      return polynomial(config).at(epoch);
-    case LrSchedule::piecewise:
-      return kfac::PiecewiseLinearLr{config.lr.knots}.at(epoch);
-    case LrSchedule::constant:
-      break;
-  }
-  return config.lr.lr;
-}
-
-void check_lr(const Config& config) {
-  if (config.lr.schedule == LrSchedule::piecewise) {
-    DKFAC_CHECK(
-        !config.lr.knots.empty(),
-        "[config] lr.schedule = \"piecewise\" without lr.knots; add e.g. knots = [[0, 0.1], "
-        "[10, 0.0]]");
-    return;
-  }
-  if (config.lr.schedule != LrSchedule::polynomial) return;
-  const kfac::PolynomialLr schedule = polynomial(config);
-  DKFAC_CHECK(schedule.end > schedule.start, "[config] lr.start = ", schedule.start,
-              " is not before the end of the decay at epoch ", schedule.end,
-              "; lower lr.start or raise lr.end (0 means run.epochs)");
-}
-
-void check_shares(std::int64_t samples, int ranks, const char* what) {
+void check_shares(std::int64_t samples, int ranks, std::int64_t parts, const char* what) {
   DKFAC_CHECK(samples >= ranks, "[config] ", what, " of ", samples, " samples leaves some of ",
               ranks,
               " ranks without any; use drop_last=true, another train.global_batch, or fewer ranks");
+  DKFAC_CHECK(samples >= ranks * parts, "[config] ", what, " of ", samples, " samples on ", ranks,
+              " ranks cannot be cut into train.micro_batches = ", parts,
+              " parts; lower it, use drop_last=true, or another train.global_batch");
 }
 
 // BatchNorm groups of a global batch; 0: one per rank.
@@ -142,11 +107,12 @@ std::string_view name_of(OptimizerType type) noexcept {
 }
 
 void validate(const Config& config) {
-  check_lr(config);
+  check_schedules(config);
   check_ghost_batch(config);
   if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
   if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
   if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
+  regularize_options(config).validate();
   comm_options(config).validate();
 }
 
@@ -157,6 +123,12 @@ DType master_type(const Config& config) noexcept {
 nn::AttachOptions attach_options(const Config& config) {
   return {.bias_lr = config.optimizer.bias_lr_scale,
           .bias_decay = config.optimizer.bias_decay_scale};
+}
+
+nn::RegularizeOptions regularize_options(const Config& config) {
+  nn::RegularizeOptions options = config.regularize;
+  options.label_smoothing = config.train.label_smoothing;
+  return options;
 }
 
 comm::Options comm_options(const Config& config) {
@@ -180,18 +152,19 @@ nn::DataSource data_source(const Config& config) {
 }
 
 nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, int ranks) {
-  const std::int64_t groups = batch_norm_groups(config);
+  const std::int64_t groups = batch_norm_groups(config), parts = ranks * config.train.micro_batches;
   DKFAC_CHECK(
-      groups % ranks == 0, "[config] ", groups,
+      groups % parts == 0, "[config] ", groups,
       " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) are not a multiple of "
       "the ",
-      ranks, " ranks; use a multiple, or 0 for one group per rank");
+      ranks, " ranks times train.micro_batches = ", config.train.micro_batches,
+      "; use a multiple, or 0 for one group per rank and micro-batch");
   const ModelConfig& model = config.model;
   nn::ModelOptions options;
   options.name = model.name;
   options.input = Shape{data.height, data.width, data.channels};
   options.classes = data.classes;
-  options.batch_norm_groups = std::max<std::int64_t>(1, groups / ranks);
+  options.batch_norm_groups = std::max<std::int64_t>(1, groups / parts);
   options.dtype = master_type(config);
   options.compute = config.run.precision;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
@@ -213,11 +186,11 @@ nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& trai
               "[config] train.global_batch = ", batch, " is more than the ", train.count,
               " training samples; lower it or set train.drop_last=false");
   if (batch <= train.count) {
-    check_shares(batch, ranks, "a global batch");
+    check_shares(batch, ranks, config.train.micro_batches, "a global batch");
     check_groups(config, batch, "a global batch");
   }
   if (!config.train.drop_last && tail > 0) {
-    check_shares(tail, ranks, "the last batch");
+    check_shares(tail, ranks, config.train.micro_batches, "the last batch");
     check_groups(config, tail, "the last batch");
   }
   return {.count = train.count,
@@ -240,11 +213,6 @@ std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
       break;
   }
   return kfac::make_kfac(std::move(comm), kfac_options(config), Device::cpu(), context);
-}
-
-double learning_rate(const Config& config, double epoch) {
-  return scheduled(config, epoch) * batch_scale(config) *
-         kfac::warmup_factor(epoch, config.lr.warmup_epochs, config.lr.warmup_first);
 }
 
 }  // namespace dkfac::app

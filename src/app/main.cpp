@@ -182,6 +182,11 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   bench->add_option("--warm-up", command.warm_up, "repetitions before them")->capture_default_str();
   bench->add_option("--threads", command.threads, "per rank; 0: its share of the cores")
       ->capture_default_str();
+  bench
+      ->add_option("--cycle", command.cycle,
+                   "step: intervals of statistics and inverses to measure with, e.g. 2,8")
+      ->delimiter(',')
+      ->expected(2);
   bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message, from 1024 on")
       ->capture_default_str();
   bench->add_option("--json", command.json, "also write JSON here; '-': print it instead");

@@ -47,7 +47,10 @@ class TimedObserver final : public nn::LayerObserver {
     inner_.on_batch_norm(layer, x, mean, inv_std, grad_output);
     seconds_ += watch.seconds();
   }
-  [[nodiscard]] bool wants_batch_norm() const override { return inner_.wants_batch_norm(); }
+  [[nodiscard]] bool wants_batch_norm(const nn::Layer& layer) const override {
+    return inner_.wants_batch_norm(layer);
+  }
+  [[nodiscard]] bool wants_gradients() const override { return inner_.wants_gradients(); }
   void on_gradients(nn::Layer& layer) override {
     const Stopwatch watch;
     inner_.on_gradients(layer);

@@ -51,6 +51,12 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
       last.images_per_second);
   if (last.plain_accuracy) line += fmt::format("  plain acc {:.2f}%", 100 * *last.plain_accuracy);
   if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
+  const CurvatureResult& curvature = result.curvature;
+  if (!curvature.intervals.empty())
+    line += fmt::format("  statistics A {:.0f}% G {:.0f}%", 100 * curvature.a_kept(),
+                        100 * curvature.g_kept());
+  if (curvature.inverses.back() > 0)
+    line += fmt::format("  kept inverses {:.0f}", curvature.inverses.back());
   return line;
 }
 

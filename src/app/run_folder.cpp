@@ -13,6 +13,7 @@
 #include "dkfac/core/version.h"
 
 #include "app/checkpoint/store.h"
+#include "app/curvature_record.h"
 #include "app/trace.h"
 
 namespace dkfac::app {
@@ -34,10 +35,13 @@ std::string step_json(const StepRecord& r) {
   return fmt::format(
       R"({{"type":"step","epoch":{},"step":{},"lr":{},"loss":{},"accuracy":{},)"
       R"("images_per_second":{},"momentum":{},"damping":{},"bytes":{},"failed_factors":{},)"
-      R"("underflow":{},"skipped_steps":{}}})",
+      R"("underflow":{},"skipped_steps":{}{}}})",
       r.epoch, r.step, number(r.lr), number(r.loss), number(r.accuracy),
       number(r.images_per_second), number(r.report.momentum), number(r.report.damping),
-      r.report.bytes, r.report.failed_factors, r.report.underflow, r.skipped_steps);
+      r.report.bytes, r.report.failed_factors, r.report.underflow, r.skipped_steps,
+      r.curvature == nullptr
+          ? ""
+          : R"(,"curvature":)" + curvature_json(r.report, *r.curvature, r.layers));
 }
 
 std::string epoch_json(const EpochRecord& r) {

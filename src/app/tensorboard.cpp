@@ -12,6 +12,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/curvature_record.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -120,6 +122,32 @@ void EventFile::write(const std::string& event) {
                               path_.string()));
 }
 
+namespace {
+
+void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
+  using kfac::StatisticKind;
+  scalars.push_back({"curvature/a_kept", record.curvature->a_kept()});
+  scalars.push_back({"curvature/g_kept", record.curvature->g_kept()});
+  scalars.push_back({"curvature/inverses_kept", record.curvature->inverses.back()});
+  scalars.push_back({"curvature/kl_factor", record.report.kl_factor});
+  struct Tags {
+    StatisticKind kind;
+    std::string_view interval, drift;
+  };
+  constexpr std::array<Tags, 3> kTags{
+      {{StatisticKind::a, "curvature/interval_a", "curvature/drift_a"},
+       {StatisticKind::g, "curvature/interval_g", "curvature/drift_g"},
+       {StatisticKind::batch_norm, "curvature/interval_bn", "curvature/drift_bn"}}};
+  for (const Tags& tags : kTags) {
+    const KindMeans means = means_of(record.report.statistics, tags.kind);
+    if (means.count == 0) continue;
+    scalars.push_back({tags.interval, means.interval});
+    if (means.drift >= 0) scalars.push_back({tags.drift, means.drift});
+  }
+}
+
+}  // namespace
+
 void add_step(EventFile& file, const StepRecord& record) {
   std::vector<Scalar> scalars{{"train/loss", record.loss},
                               {"train/accuracy", record.accuracy},
@@ -133,6 +161,7 @@ void add_step(EventFile& file, const StepRecord& record) {
     scalars.push_back(
         {"optimizer/failed_factors", static_cast<double>(record.report.failed_factors)});
   }
+  if (record.curvature != nullptr) add_curvature(scalars, record);
   file.add(record.step, scalars);
 }
 

@@ -17,3 +17,13 @@ add_test(NAME app.compare_torch
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/compare_torch_test.py)
 set_tests_properties(app.compare_torch PROPERTIES LABELS app TIMEOUT 240
   ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+
+add_test(NAME app.compare_kfac
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/compare_kfac_test.py)
+set_tests_properties(app.compare_kfac PROPERTIES LABELS app TIMEOUT 240
+  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+
+add_test(NAME app.tools
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tools_test.py)
+set_tests_properties(app.tools PROPERTIES LABELS app TIMEOUT 120
+  ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")

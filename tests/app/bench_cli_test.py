@@ -22,6 +22,34 @@ class Bench(Folder):
         self.assertIn("bench step", report["command"])
         self.assertEqual([r["optimizer"] for r in report["results"]], ["sgd", "kfac"])
 
+    def test_the_parts_of_each_kind_of_step(self):
+        small = [*SMALL[:-3], 4, "--warm-up", 0]
+        done = self.dkfac("bench", "step", *small, "--optimizer", "kfac", "--json", "-",
+                          "--set", "optimizer.statistics_interval=2",
+                          "--set", "optimizer.inverse_interval=4")
+        kinds = json.loads(done.stdout)["results"][0]["parts_ms_by_kind"]
+        self.assertEqual(set(kinds), {"plain", "statistics", "statistics+inverse"})
+        for part in ("A", "G", "batch norm", "average"):
+            with_it = {kind for kind, parts in kinds.items() if parts[part] > 0}
+            self.assertEqual(with_it, {"statistics", "statistics+inverse"}, part)
+        for part in ("forward", "backward", "precondition"):
+            self.assertGreater(min(kind[part] for kind in kinds.values()), 0, part)
+        self.assertEqual([k for k in kinds if kinds[k]["inverse"] > 0], ["statistics+inverse"])
+
+    def test_a_long_cycle_by_a_short_one(self):
+        small = [*SMALL[:-3], 8, "--warm-up", 0]
+        done = self.dkfac("bench", "step", *small, "--optimizer", "sgd,kfac", "--json", "-",
+                          "--set", "optimizer.statistics_interval=10",
+                          "--set", "optimizer.inverse_interval=100", "--cycle", "2,4")
+        kfac = json.loads(done.stdout)["results"][1]
+        kinds = kfac["ms_by_kind"]
+        self.assertEqual({kind: found["count"] for kind, found in kinds.items()},
+                         {"plain": 4, "statistics": 2, "statistics+inverse": 2})
+        plain, statistics, inverse = (kinds[kind]["median"] for kind in
+                                      ("plain", "statistics", "statistics+inverse"))
+        self.assertAlmostEqual(kfac["ms_per_step"],
+                               0.9 * plain + 0.09 * statistics + 0.01 * inverse, places=6)
+
     def test_json_alone_on_stdout(self):
         for kind in ("factors", "inverse"):
             done = self.dkfac("bench", kind, *SMALL, "--json", "-")
@@ -34,6 +62,7 @@ class Bench(Folder):
         self.expect_error(self.dkfac("bench", "everything"), 64, "everything")
         self.expect_error(self.dkfac("bench", "step", "--model", "nosuch"), 64, "nosuch")
         self.expect_error(self.dkfac("bench", "factors", *SMALL, "--ranks", 2), 64, "--ranks")
+        self.expect_error(self.dkfac("bench", "step", *SMALL, "--cycle", "0,8"), 64, "--cycle")
         self.expect_error(self.dkfac("bench", "comm", "--max-bytes", 1023), 64, "--max-bytes",
                           "1024")
 

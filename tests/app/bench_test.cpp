@@ -168,6 +168,8 @@ TEST(Bench, StepsGivePhasesRatiosAndTheRoof) {
     EXPECT_EQ(result.at("ms").at("count"), 4);
     EXPECT_GT(result.at("phases_ms").at("forward"), 0);
     EXPECT_GT(result.at("network_flops"), 0);
+    EXPECT_EQ(result.at("lr"), 1e-3);
+    EXPECT_LT(result.at("loss_last"), result.at("loss_first"));
   }
   EXPECT_GT(output.result.at("results").at(2).at("phases_ms").at("inverse"), 0);
 }
@@ -187,6 +189,19 @@ TEST(Bench, AmortizesOverTheIntervals) {
   EXPECT_NEAR(result.at("ms_per_step").get<double>(), expected, 8 * 2.3e-16 * expected);
 }
 
+TEST(Bench, NoScheduleUndoesTheCycle) {
+  BenchCommand command = small(BenchKind::step);
+  command.optimizers = {"kfac"};
+  command.warm_up = 0;
+  command.cycle = {2, 4};
+  command.set = {"optimizer.damping_schedule=warmup", "optimizer.interval_schedule=ramp"};
+  const json kinds = run_it(command).result.at("results").at(0).at("ms_by_kind");
+  ASSERT_EQ(kinds.size(), 3u) << kinds.dump();
+  EXPECT_EQ(kinds.at("statistics+inverse").at("count"), 1);
+  EXPECT_EQ(kinds.at("statistics").at("count"), 1);
+  EXPECT_EQ(kinds.at("plain").at("count"), 2);
+}
+
 TEST(Bench, StepsOfSeveralRanksAgree) {
   BenchCommand command = small(BenchKind::step);
   command.ranks = 2;
@@ -204,6 +219,15 @@ TEST(Bench, AWrongResultIsAFailureAndIsShown) {
   EXPECT_EQ(output.code, 80);
   EXPECT_FALSE(output.result.at("correct"));
   EXPECT_NE(output.errors.find("not finite"), std::string::npos) << output.errors;
+}
+
+TEST(Bench, ALossThatRoseIsAFailure) {
+  BenchCommand command = small(BenchKind::step);
+  command.optimizers = {"sgd"};
+  command.set = {"lr.lr=3"};
+  const Output output = run_it(command);
+  EXPECT_EQ(output.code, 80);
+  EXPECT_NE(output.errors.find("loss of the one batch rose"), std::string::npos) << output.errors;
 }
 
 TEST(Bench, FactorsAndInversesOfEveryLayer) {

@@ -194,5 +194,34 @@ TEST(Settings, TableShowsOnlyWhereGroupsDiffer) {
   EXPECT_FALSE(contains(section, "<code>run.name</code>")) << "a label";
 }
 
+TEST(HtmlReport, ShowsTheIntervalsOfTheAdaptiveRuleAndOfNoOther) {
+  std::vector<RunGroup> groups{fake_group("fixed", {{0.5, 0.9}}),
+                               fake_group("adaptive", {{0.5, 0.9}, {0.4, 0.8}})};
+  EXPECT_EQ(page(groups, {}).find("Staleness"), std::string::npos);
+  groups[0].runs[0].curvature.a_all = 5;
+  for (RunResult& run : groups[1].runs) {
+    CurvatureResult& c = run.curvature;
+    c.a_all = c.g_all = 8;
+    c.a_renewed = 2;
+    c.g_renewed = 4;
+    c.bytes = 60;
+    c.bytes_skipped = 20;
+    c.flops = 15;
+    c.flops_skipped = 45;
+    c.intervals = {{1, 1, 1, 0}, {2, 1.5, 1, 0}, {3, 40, 2, 0}};
+  }
+  const std::string html = page(groups, {});
+  EXPECT_EQ(Markup(html.substr(html.find("<html"))).problem(), "");
+  EXPECT_NE(html.find("<h2>Staleness</h2>"), std::string::npos);
+  const std::string section = html.substr(html.find("<h2>Staleness</h2>"));
+  for (const char* words :
+       {"adaptive", "25.00", "50.00", "75.00", "operations saved", "Steps between two refreshes",
+        "A, step 3: 40.0 steps", "G, step 3: 2.00 steps"})
+    EXPECT_NE(section.find(words), std::string::npos) << words;
+  EXPECT_EQ(section.substr(0, section.find("</section>")).find("BatchNorm, step"),
+            std::string::npos)
+      << "a kind that is not there has no line";
+}
+
 }  // namespace
 }  // namespace dkfac::app

@@ -40,6 +40,12 @@ TEST(SmallBatch, NeedsTwoSamplesPerGroupOnEveryRank) {
   EXPECT_FALSE(run(36, 2, {"model.batch_norm_groups=4"}).refused.empty());
 }
 
+TEST(SmallBatch, IsCutIntoMicroBatches) {
+  EXPECT_EQ(run(36, 1, {"train.micro_batches=2"}).steps, 3);
+  EXPECT_NE(run(35, 1, {"train.micro_batches=2"}).refused.find("2 micro-batches"),
+            std::string::npos);
+}
+
 TEST(SmallBatch, OfOneSampleWillDoWithoutSuchABatchNorm) {
   EXPECT_EQ(run(33, 1, {"model.name=mlp"}).steps, 3);
   EXPECT_EQ(run(33, 1, {"model.name=resnet20", "model.width=2"}).steps, 3);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
@@ -28,7 +29,9 @@ inline Config config(const std::string& optimizer, const std::vector<std::string
                                   "checkpoint.keep=100"};
   if (optimizer == "kfac") {
     all.emplace_back("optimizer.damping=0.03");
-    all.emplace_back("optimizer.inverse_interval=4");
+    // The adaptive rule has its own intervals.
+    if (std::find(more.begin(), more.end(), "optimizer.staleness=adaptive") == more.end())
+      all.emplace_back("optimizer.inverse_interval=4");
   }
   all.insert(all.end(), more.begin(), more.end());
   return parse_config("", all, "test");

@@ -10,6 +10,7 @@
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
+#include "dkfac/nn/layers.h"
 
 #include "app/phase_timer.h"
 
@@ -22,16 +23,24 @@ struct Choosy final : nn::LayerObserver {
   void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
                      ConstTensorView) override {}
   void on_gradients(nn::Layer&) override {}
-  [[nodiscard]] bool wants_batch_norm() const override { return wants; }
+  [[nodiscard]] bool wants_batch_norm(const nn::Layer& layer) const override {
+    return wants && layer.name() == "probe";
+  }
+  [[nodiscard]] bool wants_gradients() const override { return wants; }
   bool wants = false;
 };
 
 TEST(TimedObserver, WantsWhatTheOneInsideWants) {
   Choosy inside;
   const TimedObserver timed(inside);
-  EXPECT_FALSE(timed.wants_batch_norm());
+  nn::Relu asked, other;
+  asked.set_name("probe");
+  EXPECT_FALSE(timed.wants_batch_norm(asked));
+  EXPECT_FALSE(timed.wants_gradients());
   inside.wants = true;
-  EXPECT_TRUE(timed.wants_batch_norm());
+  EXPECT_TRUE(timed.wants_batch_norm(asked));
+  EXPECT_FALSE(timed.wants_batch_norm(other));
+  EXPECT_TRUE(timed.wants_gradients());
 }
 
 Config tiny(const std::vector<std::string>& more = {}) {

@@ -34,8 +34,12 @@ struct BenchCommand {
   int ranks = 1;                      ///< Threads of this process; 1 under mpirun or srun.
   std::int64_t max_bytes = 64 << 20;  ///< comm: the largest message.
   std::vector<std::string> set = {};  ///< step: "section.key=value" of a configuration.
-  std::filesystem::path json = {};    ///< Where the JSON goes; "-": in place of the table.
-  std::string command_line = {};      ///< As typed; into the JSON.
+  /// step: K-FAC refreshes statistics and inverses at these two intervals while it is measured, so
+  /// that a long cycle need not be run. The configured ones still decide in what form inverses are
+  /// kept, and how often each kind of step counts in ms_per_step. Empty: as configured.
+  std::vector<int> cycle = {};
+  std::filesystem::path json = {};  ///< Where the JSON goes; "-": in place of the table.
+  std::string command_line = {};    ///< As typed; into the JSON.
 };
 
 /// Exit code 80 when what was computed is wrong; the numbers are printed and written all the same.

@@ -11,6 +11,9 @@ namespace dkfac::app {
 struct CheckpointPlan {
   std::filesystem::path folder = {};  ///< Of all checkpoints of the run; empty: none are saved.
   std::filesystem::path resume = {};  ///< One checkpoint to go on from; empty: a run from scratch.
+  /// Where a factor is saved that could not be inverted, unless the configuration says; empty:
+  /// nowhere.
+  std::filesystem::path failures = {};
 };
 
 }  // namespace dkfac::app

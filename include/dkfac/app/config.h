@@ -16,6 +16,7 @@
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loader.h"
 #include "dkfac/nn/model.h"
+#include "dkfac/nn/regularize.h"
 
 namespace dkfac::app {
 
@@ -66,11 +67,17 @@ struct TrainConfig {
   std::int64_t max_skipped_steps = 20;
   double ema_decay = 0;
   std::int64_t ema_interval = 5;
+  std::int64_t micro_batches = 1;
   LossScaling loss_scale = LossScaling::none;
   double initial_loss_scale = 65536;
 };
 
 enum class OptimizerType : std::uint8_t { sgd, lars, kfac };
+/// Whose gradients the curvature is made of: those of the training loss, or of labels that are
+/// drawn from the model's own distribution, which takes a second backward pass.
+enum class Fisher : std::uint8_t { empirical, monte_carlo };
+enum class DampingSchedule : std::uint8_t { constant, warmup, piecewise };
+enum class IntervalSchedule : std::uint8_t { constant, ramp };
 
 /// The keys of all types side by side; those of another type than `type` are refused in a file.
 /// Defaults do not depend on the type, so that a comparison differs only in what its files say.
@@ -86,8 +93,17 @@ struct OptimizerConfig {
   kfac::CurvatureOptions curvature;
   kfac::MomentumRule momentum_rule = kfac::MomentumRule::corrected;
   kfac::Rescale rescale = kfac::Rescale::off;
+  Fisher fisher = Fisher::empirical;
+  DampingSchedule damping_schedule = DampingSchedule::constant;
+  double damping_initial = 1;
+  std::int64_t damping_warmup_steps = 100;
+  std::vector<std::pair<double, double>> damping_knots;  ///< (epoch, damping)
+  IntervalSchedule interval_schedule = IntervalSchedule::constant;
+  int first_statistics_interval = 1, first_inverse_interval = 1;
+  std::int64_t interval_ramp_steps = 100;
   bool overlap = true;
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  std::optional<DType> gradient_wire, weight_wire;
 };
 
 struct CheckpointConfig {
@@ -113,6 +129,7 @@ struct Config {
   RunConfig run;
   DataConfig data;
   nn::AugmentOptions augment;
+  nn::RegularizeOptions regularize;  ///< Keys of [augment]; see regularize_options().
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -145,6 +162,8 @@ enum class Comments : std::uint8_t { none, help };
 /// Type of weights, gradients and statistics: f32 where the run computes in 16 bits.
 [[nodiscard]] DType master_type(const Config& config) noexcept;
 [[nodiscard]] nn::AttachOptions attach_options(const Config& config);
+/// Mixup and erasing, with the label smoothing of the training.
+[[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
 [[nodiscard]] comm::Options comm_options(const Config& config);
 [[nodiscard]] nn::DataSource data_source(const Config& config);
 /// Options of the model for data of this shape. Throws InvalidArgument when the BatchNorm groups
@@ -159,5 +178,10 @@ enum class Comments : std::uint8_t { none, help };
     const Config& config, std::shared_ptr<comm::Communicator> comm, ContextOptions context);
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);
+/// Damping and intervals of the step after `steps` ones, at a fractional epoch.
+[[nodiscard]] kfac::CurvatureSettings curvature_settings(const Config& config, double epoch,
+                                                         std::int64_t steps);
+/// Whether they ever change.
+[[nodiscard]] bool has_curvature_schedule(const Config& config);
 
 }  // namespace dkfac::app

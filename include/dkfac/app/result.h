@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,6 +25,40 @@ struct EpochRecord {
   std::int64_t skipped_steps = 0;  ///< So far.
 };
 
+/// What became of the curvature in a run; all zero for first-order methods.
+struct CurvatureResult {
+  /// Elements of the statistics that were renewed, over all accepted steps, and that would have
+  /// been at every one of them. G stands for the factors of gradients and for BatchNorm.
+  double a_renewed = 0, a_all = 0, g_renewed = 0, g_all = 0;
+  double bytes = 0;                             ///< Handed to collectives by rank 0.
+  double flops = 0;                             ///< Spent on statistics and inverses, by all ranks.
+  double bytes_skipped = 0, flops_skipped = 0;  ///< Sums of kfac::StepReport's.
+  /// Inverses of all ranks by the stage of the ladder that gave them (kfac::InverseStage); the last
+  /// one counts old inverses that were kept.
+  std::array<double, 5> inverses{};
+  /// Mean over layers of the steps between two refreshes, by kind; 0 for a kind that is not there.
+  struct Intervals {
+    std::int64_t step = 0;
+    double a = 0, g = 0, batch_norm = 0;
+    bool operator==(const Intervals&) const = default;
+  };
+  /// Under the adaptive rule: of every k-th step, k a power of two that keeps them few.
+  std::vector<Intervals> intervals;
+
+  [[nodiscard]] bool empty() const { return a_all + g_all == 0; }
+  /// Share of the statistics' elements that were renewed, and so of their bytes on the wire.
+  [[nodiscard]] double a_kept() const { return a_all > 0 ? a_renewed / a_all : 1; }
+  [[nodiscard]] double g_kept() const { return g_all > 0 ? g_renewed / g_all : 1; }
+  /// Shares of what refreshing everything at every step would have sent and computed; 0 of nothing.
+  [[nodiscard]] double bytes_saved() const { return share(bytes_skipped, bytes); }
+  [[nodiscard]] double flops_saved() const { return share(flops_skipped, flops); }
+
+ private:
+  static double share(double part, double rest) {
+    return part + rest > 0 ? part / (part + rest) : 0;
+  }
+};
+
 /// One finished (or failed) run: the content of result.json.
 struct RunResult {
   std::string status = "running";  ///< "ok", "failed", "stopped".
@@ -44,6 +79,7 @@ struct RunResult {
   double seconds_per_step = 0;   ///< Median over epochs.
   /// data, forward, backward, statistics, exchange, inverse, update, evaluation.
   std::map<std::string, double> phase_seconds;
+  CurvatureResult curvature;
   std::vector<EpochRecord> epochs;
 };
 

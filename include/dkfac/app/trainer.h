@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "dkfac/app/checkpoint.h"
 #include "dkfac/app/config.h"
@@ -26,6 +28,9 @@ struct StepRecord {
   double images_per_second = 0;  ///< Over all ranks, of this epoch so far.
   std::int64_t skipped_steps = 0;
   kfac::StepReport report;  ///< Of the last step, on this rank.
+  /// Of the run so far; null for first-order methods. The names go with report.statistics.
+  const CurvatureResult* curvature = nullptr;
+  std::span<const std::string> layers;
 };
 
 /// Called on the rank that sets them; empty ones are left out. They must not communicate.

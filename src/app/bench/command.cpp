@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -48,6 +49,10 @@ void check(const BenchCommand& command) {
               "[bench] --optimizer names none; give sgd, lars or kfac");
   for (const std::string& optimizer : command.optimizers)
     (void)bench::bench_config(command, optimizer, 1);
+  DKFAC_CHECK(command.cycle.empty() ||
+                  (command.cycle.size() == 2 && *std::ranges::min_element(command.cycle) > 0),
+              "[bench] --cycle takes the intervals of statistics and inverses, both > 0; e.g. "
+              "--cycle 2,8");
   DKFAC_CHECK(command.kind == BenchKind::step || command.ranks == 1, "[bench] --ranks ",
               command.ranks, " with ", name_of(command.kind),
               ", which is work of one rank; leave --ranks out");

@@ -1,7 +1,10 @@
 // The factors of every layer of a model, from one real batch, timed while its pass stands still.
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 
 #include "app/bench/bench.h"
@@ -30,6 +33,7 @@ class FactorBench {
         [this](const Recorded& r) { time_g(r); });
     Outcome outcome;
     outcome.json = {{"factors", std::move(factors_)},
+                    {"methods", std::move(methods_)},
                     {"total_ms", 1e3 * total_},
                     {"total_flops", flops_},
                     {"gflops_per_s", 1e-9 * flops_ / total_},
@@ -39,6 +43,7 @@ class FactorBench {
         fmt::format("{}all A and G: {:.2f} ms, {:.1f} GFLOP, {:.0f} GFLOP/s, {:.0f} % of SGEMM\n",
                     text_, 1e3 * total_, 1e-9 * flops_, 1e-9 * flops_ / total_,
                     100e-9 * flops_ / total_ / roof_.gflops);
+    if (!methods_text_.empty()) outcome.text += "3x3 factors, by method\n" + methods_text_;
     outcome.wrong = std::move(wrong_);
     return outcome;
   }
@@ -48,12 +53,43 @@ class FactorBench {
     const std::int64_t batch = r.data.dim(0), d = kfac::a_dim(r.spec);
     Tensor a = Tensor::empty(ctx_, {d, d});
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
-      kfac::compute_a(ctx_, r.spec, r.data, batch, {.type = r.data.dtype()}, {}, 0, a);
+      kfac::compute_a(ctx_, r.spec, r.data, static_cast<double>(batch), {.type = r.data.dtype()},
+                      {}, 0, a);
     });
     std::int64_t rows = batch;
     if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&r.spec))
       rows = kfac::patch_spec(*conv, batch, r.data.dim(1), r.data.dim(2)).rows();
     add(r, "A", d, rows, seconds, error_of_a(ctx_, r.spec, r.data, batch, a));
+    time_methods(r, a);
+  }
+
+  /// The methods of ops::patch_gram for this shape, once for all layers that have it.
+  void time_methods(const Recorded& r, TensorView a) {
+    const auto* conv = std::get_if<kfac::Conv2dSpec>(&r.spec);
+    if (conv == nullptr || r.data.dtype() != a.dtype()) return;
+    const ops::PatchSpec spec =
+        kfac::patch_spec(*conv, r.data.dim(0), r.data.dim(1), r.data.dim(2));
+    const auto applies = [&](ops::PatchMethod method) {
+      return ops::patch_method_applies(ctx_, spec, a.dtype(), method);
+    };
+    const bool known = std::find(timed_.begin(), timed_.end(), spec) != timed_.end();
+    if (known || conv->groups > 1 || !applies(ops::PatchMethod::offsets)) return;
+    timed_.push_back(spec);
+    ordered_json entry = {{"channels", spec.c}, {"height", spec.h}, {"width", spec.w}};
+    methods_text_ +=
+        fmt::format("{:>4} channels, {:>3} x {:<3} batch {:>4}", spec.c, spec.h, spec.w, spec.n);
+    for (const auto& [name, method] : {std::pair{"panels", ops::PatchMethod::panels},
+                                       {"offsets", ops::PatchMethod::offsets},
+                                       {"correlation", ops::PatchMethod::correlation}}) {
+      if (!applies(method)) continue;
+      const Quartiles q = quartiles_of(time_calls(command_.warm_up, command_.steps, [&] {
+        ops::patch_gram(ctx_, spec, 1, r.data, 0, a, method);
+      }));
+      entry[name] = to_json(q, 1e3);
+      methods_text_ += fmt::format("  {} {:8.3f}", name, 1e3 * q.median);
+    }
+    methods_text_ += " ms\n";
+    methods_.push_back(std::move(entry));
   }
 
   void time_g(const Recorded& r) {
@@ -61,7 +97,8 @@ class FactorBench {
     Tensor g = Tensor::empty(ctx_, {d, d});
     const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, batch, batch, 1);
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
-      kfac::compute_g(ctx_, r.spec, r.data, batch, s, {.type = r.data.dtype()}, {}, 0, g);
+      kfac::compute_g(ctx_, r.spec, r.data, static_cast<double>(batch), s, {.type = r.data.dtype()},
+                      {}, 0, g);
     });
     add(r, "G", d, r.data.numel() / d, seconds, error_of_g(ctx_, r.data, batch, s, g));
   }
@@ -95,7 +132,9 @@ class FactorBench {
   const BenchCommand& command_;
   const Roof& roof_;
   Context ctx_;
-  ordered_json factors_ = ordered_json::array();
+  ordered_json factors_ = ordered_json::array(), methods_ = ordered_json::array();
+  std::vector<ops::PatchSpec> timed_;
+  std::string methods_text_;
   std::string text_ =
       fmt::format("{:<28} {} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7}\n", "layer", "f", "dim",
                   "rows", "quartile", "median ms", "quartile", "GFLOP/s", "SGEMM");

@@ -52,7 +52,8 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   std::vector<Factor> factors;
   const auto input = [&](const Recorded& r) {
     Tensor a = Tensor::empty(ctx, {kfac::a_dim(r.spec), kfac::a_dim(r.spec)});
-    kfac::compute_a(ctx, r.spec, r.data, r.data.dim(0), {.type = r.data.dtype()}, {}, 0, a);
+    kfac::compute_a(ctx, r.spec, r.data, static_cast<double>(r.data.dim(0)),
+                    {.type = r.data.dtype()}, {}, 0, a);
     index[r.name] = factors.size();
     factors.push_back(make_factor(ctx, r.name, "A", a));
     factors.emplace_back();
@@ -61,7 +62,8 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
     Tensor g = Tensor::empty(ctx, {kfac::g_dim(r.spec), kfac::g_dim(r.spec)});
     const std::int64_t n = r.data.dim(0);
     const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, n, n, 1);
-    kfac::compute_g(ctx, r.spec, r.data, n, s, {.type = r.data.dtype()}, {}, 0, g);
+    kfac::compute_g(ctx, r.spec, r.data, static_cast<double>(n), s, {.type = r.data.dtype()}, {}, 0,
+                    g);
     factors.at(index.at(r.name) + 1) = make_factor(ctx, r.name, "G", g);
   };
   run_probe(command, ctx, input, grad_output);

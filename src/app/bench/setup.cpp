@@ -14,11 +14,13 @@ namespace {
 constexpr std::int64_t kLabelledClasses = 10;  // Patterns of every class would take long to make.
 constexpr std::uint64_t kSeed = 1;
 
-/// Whether the key of "key=value" is not one of other optimizers only.
+/// Whether the key of "key=value" is not one of other optimizers only, be it through the choices
+/// that it depends on.
 bool has_setting(const std::string& optimizer, const std::string& text) {
   const Key* key = find_key(text.substr(0, text.find('=')));
-  return key == nullptr || key->only.selector != "optimizer.type" ||
-         std::ranges::count(key->only.values, optimizer) > 0;
+  while (key != nullptr && key->only.selector != "optimizer.type")
+    key = key->only.selector.empty() ? nullptr : find_key(key->only.selector);
+  return key == nullptr || std::ranges::count(key->only.values, optimizer) > 0;
 }
 
 }  // namespace
@@ -49,7 +51,9 @@ Config bench_config(const BenchCommand& command, const std::string& optimizer, i
                                "data.shuffle=false",
                                "model.name=" + command.model,
                                fmt::format("train.global_batch={}", command.batch * ranks),
-                               "optimizer.type=" + optimizer};
+                               "optimizer.type=" + optimizer,
+                               "lr.schedule=constant",
+                               "lr.lr=0.001"};
   for (const std::string& text : command.set) {
     const auto has_it = [&](const std::string& name) { return has_setting(name, text); };
     // A setting that none of them has is passed on, to be refused with its reason.

@@ -24,7 +24,10 @@ using nlohmann::ordered_json;
 
 /// Steps of one optimizer before the next one has its turn.
 constexpr int kTurn = 5;
-constexpr double kLearningRate = 1e-3;
+/// How far the loss of the one batch may have risen. It falls at bench_config's learning rate; a
+/// few steps of momentum, decay or reduced precision leave it where it was, give or take some
+/// percent.
+constexpr double kLossRoom = 1.1;
 
 const char* kind_of(bool statistics, bool inverses) {
   if (inverses) return statistics ? "statistics+inverse" : "inverse";
@@ -37,11 +40,34 @@ double hash_of(ConstTensorView x) {
   return static_cast<double>(std::hash<std::string_view>{}(bytes) >> 11);
 }
 
+/// The intervals of --cycle hold for the whole run, whatever a schedule would make of them.
+Config without_schedules(Config config, const std::vector<int>& cycle) {
+  if (cycle.empty()) return config;
+  config.optimizer.damping_schedule = DampingSchedule::constant;
+  config.optimizer.interval_schedule = IntervalSchedule::constant;
+  return config;
+}
+
+using PhaseMap = std::map<std::string, double>;
+
+/// Where K-FAC's part of a step went, in disjoint parts.
+PhaseMap parts_of(const kfac::PhaseSeconds& s) {
+  return {{"A", s.statistics_a},
+          {"G", s.statistics_g},
+          {"batch norm", s.statistics - s.statistics_a - s.statistics_g},
+          {"average", s.average},
+          {"inverse", s.inverse},
+          {"precondition", s.precondition},
+          {"exchange", s.exchange}};
+}
+
 /// One optimizer with a network of its own, and what was measured of it.
 class Contestant {
  public:
-  Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const nn::DataSplits& data)
-      : config_(std::move(config)),
+  /// cycle: as in BenchCommand.
+  Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const nn::DataSplits& data,
+             const std::vector<int>& cycle)
+      : config_(without_schedules(std::move(config), cycle)),
         state_{.config = config_,
                .comm = std::move(comm),
                .data = data,
@@ -51,6 +77,10 @@ class Contestant {
                .ctx = Context(Device::cpu(), {.threads = config_.run.threads})} {
     describe_run(state_);
     build_training(state_);
+    if (!cycle.empty() && config_.optimizer.type == OptimizerType::kfac)
+      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature.damping,
+                                       .statistics_interval = cycle.at(0),
+                                       .inverse_interval = cycle.at(1)});
     state_.loader->start_epoch(1);
     DKFAC_CHECK(state_.loader->next(batch_), "[bench] no batch of ", config_.train.global_batch,
                 " samples; raise --batch");
@@ -62,25 +92,35 @@ class Contestant {
     const auto before = run_.result.phase_seconds;
     state_.comm->barrier("bench");
     const Stopwatch watch;
-    (void)train_step(state_, batch_, kLearningRate);
+    (void)train_step(state_, batch_, 0);
     const double passed = watch.seconds();
     // A step that did not count has no loss of its own.
     losses_.push_back(state_.report.updated ? state_.step_tally.mean_loss() : std::nan(""));
     if (!measured) return;
     seconds_.push_back(passed);
-    by_kind_[kind_of(state_.report.statistics_refreshed, state_.report.inverses_refreshed)]
-        .push_back(passed);
+    Kind& kind =
+        by_kind_[kind_of(state_.report.statistics_refreshed, state_.report.inverses_refreshed)];
+    kind.seconds.push_back(passed);
     bytes_ += static_cast<double>(state_.report.bytes);
+    PhaseMap parts = parts_of(state_.report.seconds);
     for (const auto& [phase, seconds] : run_.result.phase_seconds) {
       const auto old = before.find(phase);
-      phases_[phase] += seconds - (old == before.end() ? 0 : old->second);
+      const double now = seconds - (old == before.end() ? 0 : old->second);
+      phases_[phase] += now;
+      if (phase == "forward" || phase == "backward") parts[phase] = now;
+      // The program's update is all that has no other name: momentum, decay, rescaling.
+      if (phase == "update") parts["update"] = now - parts["average"] - parts["precondition"];
     }
+    for (const auto& [part, seconds] : parts) kind.parts[part].push_back(seconds);
   }
 
   /// Collective. The words for what is wrong, empty when nothing is.
   [[nodiscard]] std::string check() {
     for (const double loss : losses_)
       if (!std::isfinite(loss)) return config_.run.name + ": a loss is not finite";
+    if (losses_.back() > kLossRoom * losses_.front())
+      return fmt::format("{}: the loss of the one batch rose from {:.4g} to {:.4g}",
+                         config_.run.name, losses_.front(), losses_.back());
     const ConstTensorView parameters = state_.model->parameters();
     float bad = 0;
     ops::count_nonfinite(state_.ctx, parameters, view_of(&bad, {1}));
@@ -109,6 +149,19 @@ class Contestant {
     for (const auto& [phase, seconds] : phases_) out[phase] = 1e3 * seconds / steps();
     return out;
   }
+  struct Kind {
+    std::vector<double> seconds;
+    std::map<std::string, std::vector<double>> parts;
+  };
+  [[nodiscard]] ordered_json parts_json() const {
+    ordered_json out = ordered_json::object();
+    for (const auto& [name, kind] : by_kind_) {
+      out[name] = ordered_json::object();
+      for (const auto& [part, seconds] : kind.parts)
+        out[name][part] = 1e3 * quartiles_of(seconds).median;
+    }
+    return out;
+  }
   [[nodiscard]] double steps() const { return static_cast<double>(seconds_.size()); }
   [[nodiscard]] std::optional<double> by_intervals() const;
 
@@ -118,8 +171,8 @@ class Contestant {
   TrainState state_;
   nn::Batch batch_;
   std::vector<double> seconds_, losses_;
-  std::map<std::string, std::vector<double>> by_kind_;
-  std::map<std::string, double> phases_;
+  std::map<std::string, Kind> by_kind_;
+  PhaseMap phases_;
   double bytes_ = 0;
 };
 
@@ -147,7 +200,7 @@ std::optional<double> Contestant::by_intervals() const {
   for (const auto& [kind, count] : kinds_of_cycle(statistics, inverses, cycle)) {
     const auto measured = by_kind_.find(kind);
     if (measured == by_kind_.end()) return std::nullopt;
-    sum += static_cast<double>(count) * quartiles_of(measured->second).median;
+    sum += static_cast<double>(count) * quartiles_of(measured->second.seconds).median;
   }
   return sum / static_cast<double>(cycle);
 }
@@ -162,7 +215,7 @@ ordered_json Contestant::json(const Roof& roof) const {
   const double flops =
       3 * nn::forward_flops(*state_.model) * static_cast<double>(batch_.images.dim(0));
   ordered_json kinds = ordered_json::object();
-  for (const auto& [kind, seconds] : by_kind_) kinds[kind] = to_json(quartiles_of(seconds), 1e3);
+  for (const auto& [name, kind] : by_kind_) kinds[name] = to_json(quartiles_of(kind.seconds), 1e3);
   const double network_ms =
       phases_json().value("forward", 0.0) + phases_json().value("backward", 0.0);
   return {{"optimizer", name()},
@@ -171,12 +224,14 @@ ordered_json Contestant::json(const Roof& roof) const {
           {"ms_per_step", 1e3 * seconds_per_step()},
           {"images_per_second", images_per_second()},
           {"phases_ms", phases_json()},
+          {"parts_ms_by_kind", parts_json()},
           {"parameters", state_.model->parameter_count()},
           {"network_flops", flops},
           {"network_gflops_per_s", 1e-6 * flops / network_ms},
           {"network_share_of_sgemm", 1e-6 * flops / network_ms / roof.gflops},
           {"bytes_to_collectives", bytes_ / steps()},
           {"scratch_growths", state_.report.scratch_growths},
+          {"lr", state_.counters.lr},
           {"loss_first", losses_.front()},
           {"loss_last", losses_.back()}};
 }
@@ -212,7 +267,7 @@ std::vector<double> inverse_seconds(BenchCommand command,
   command.set.insert(command.set.end(),
                      {"optimizer.statistics_interval=1", "optimizer.inverse_interval=1"});
   const nn::DataSplits data = bench_data(command, command.batch * comm->size());
-  Contestant kfac(bench_config(command, "kfac", comm->size()), comm, data);
+  Contestant kfac(bench_config(command, "kfac", comm->size()), comm, data, {});
   std::vector<double> seconds;
   for (int i = 0; i < command.warm_up + command.steps; ++i) {
     kfac.step(false);
@@ -226,8 +281,8 @@ Outcome bench_step(const BenchCommand& command, std::shared_ptr<comm::Communicat
   const nn::DataSplits data = bench_data(command, command.batch * comm->size());
   std::vector<std::unique_ptr<Contestant>> contestants;
   for (const std::string& optimizer : command.optimizers)
-    contestants.push_back(
-        std::make_unique<Contestant>(bench_config(command, optimizer, comm->size()), comm, data));
+    contestants.push_back(std::make_unique<Contestant>(
+        bench_config(command, optimizer, comm->size()), comm, data, command.cycle));
   for (const auto& contestant : contestants)
     for (int i = 0; i < command.warm_up; ++i) contestant->step(false);
   for (int done = 0; done < command.steps; done += kTurn) {

@@ -1,5 +1,7 @@
 #include <cstring>
+#include <optional>
 #include <set>
+#include <sstream>
 
 #include <fmt/core.h>
 
@@ -50,6 +52,7 @@ void restore_result(TrainState& s, RunResult saved) {
   result.train_seconds = saved.train_seconds;
   result.total_seconds = saved.total_seconds;
   result.phase_seconds = std::move(saved.phase_seconds);
+  result.curvature = std::move(saved.curvature);
   for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
 }
 
@@ -64,19 +67,52 @@ bool keeps_loss_scale(const TrainState& s, const RunResult& saved) {
   }
 }
 
+/// Settings are no part of the state, but a change of them is noticed: those of the last step.
+void restore_schedule(TrainState& s, const RunRecord& record) {
+  if (!has_curvature_schedule(s.config) || record.result.steps == 0) return;
+  const bool inside = record.batch > 0;
+  const std::int64_t batch = inside ? record.batch - 1 : s.steps_per_epoch - 1;
+  const double epoch = static_cast<double>(inside ? record.epoch - 1 : record.epoch - 2) +
+                       static_cast<double>(batch) / static_cast<double>(s.steps_per_epoch);
+  s.optimizer->set_curvature(curvature_settings(s.config, epoch, record.result.steps - 1));
+}
+
+/// Names that other ranks have taken over from this one.
+std::set<std::string> taken_over(comm::Communicator& comm, const std::vector<std::string>& moved) {
+  std::string lines;
+  for (const std::string& name : moved) lines += name + '\n';
+  std::set<std::string> names;
+  for (const std::string& part : comm::all_gather_strings(comm, lines)) {
+    std::istringstream in(part);
+    for (std::string name; std::getline(in, name);) names.insert(name);
+  }
+  return names;
+}
+
 void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   const int rank = s.comm->rank(), ranks = s.comm->size();
-  const Manifest manifest = read_manifest(checkpoint);
-  const RunRecord record = read_record(checkpoint, manifest);
-  check_kind(s, record.result);
-  load_model(*s.model, open_listed(checkpoint, manifest, kModelFile));
-  const Shards shards = open_shards(checkpoint, manifest, rank, ranks);
-  StateReader reader(shards, rank, ranks, record.ranks);
-  visit_state(s, reader);
-  reader.finish();
-  if (!keeps_loss_scale(s, record.result))
-    s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
-  restore_result(s, record.result);
+  Manifest manifest;
+  RunRecord record;
+  Shards shards;
+  std::optional<StateReader> reader;
+  together(*s.comm, s.position, [&] {
+    manifest = read_manifest(checkpoint);
+    record = read_record(checkpoint, manifest);
+    check_kind(s, record.result);
+    load_model(*s.model, open_listed(checkpoint, manifest, kModelFile));
+    shards = open_shards(checkpoint, manifest, rank, ranks);
+    restore_schedule(s, record);
+    reader.emplace(shards, rank, ranks, record.ranks,
+                   [&](int shard) { return open_listed(checkpoint, manifest, shard_file(shard)); });
+    visit_state(s, *reader);
+  });
+  const std::set<std::string> moved = taken_over(*s.comm, reader->moved());
+  together(*s.comm, s.position, [&] {
+    reader->finish(moved);
+    if (!keeps_loss_scale(s, record.result))
+      s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
+    restore_result(s, record.result);
+  });
 }
 
 }  // namespace
@@ -111,7 +147,7 @@ std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& 
   const Manifest manifest = read_manifest(checkpoint);
   (void)read_record(checkpoint, manifest);  // So there are as many ranks as the manifest says.
   constexpr int kOnlooker = 0;              // Of no ranks: it takes means over all that wrote.
-  const Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
+  Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
   StateReader reader(shards, 0, kOnlooker, manifest.ranks);
   visit_ema(reader, *ema);
   reader.finish();
@@ -120,7 +156,7 @@ std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& 
 
 void load_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   enter(s, "checkpoint");
-  together(*s.comm, s.position, [&] { read_checkpoint(s, checkpoint); });
+  read_checkpoint(s, checkpoint);
   s.position.step = s.result.steps;
   s.saved = {s.result.steps, s.counters.epoch};
 }

@@ -26,7 +26,7 @@ bool is_free(const std::string& path, const Config& now) {
   // A decay without an end of its own goes down to the last epoch.
   const bool decays = now.lr.schedule == LrSchedule::polynomial && now.lr.end == 0;
   return path != "run.seed" && path != "run.precision" && !(path == "run.epochs" && decays) &&
-         starts_with_any(path, {"run.", "checkpoint.", "data.path"});
+         starts_with_any(path, {"run.", "checkpoint.", "data.path", "optimizer.failure_folder"});
 }
 
 /// Averages are state: what a run has not kept it cannot go on with, nor the other way around.

@@ -41,6 +41,23 @@ EpochRecord epoch_record(const ordered_json& json) {
   return r;
 }
 
+CurvatureResult curvature_result(const ordered_json& json) {
+  CurvatureResult c;
+  c.a_renewed = real(json, "a_renewed");
+  c.a_all = real(json, "a_all");
+  c.g_renewed = real(json, "g_renewed");
+  c.g_all = real(json, "g_all");
+  c.bytes = real(json, "bytes");
+  c.bytes_skipped = real(json, "bytes_skipped");
+  c.flops = json.contains("flops") ? real(json, "flops") : 0;  // Not there in older files.
+  c.flops_skipped = real(json, "flops_skipped");
+  c.inverses = json.at("inverses").get<std::array<double, 5>>();
+  for (const ordered_json& i : json.at("intervals"))
+    c.intervals.push_back({i.at(0).get<std::int64_t>(), i.at(1).get<double>(),
+                           i.at(2).get<double>(), i.at(3).get<double>()});
+  return c;
+}
+
 RunResult run_result(const ordered_json& json) {
   RunResult r;
   r.name = json.at("name").get<std::string>();
@@ -59,6 +76,9 @@ RunResult run_result(const ordered_json& json) {
   r.total_seconds = real(json, "total_seconds");
   for (const auto& [phase, seconds] : json.at("phase_seconds").items())
     r.phase_seconds[phase] = seconds.is_null() ? 0 : seconds.get<double>();
+  // Null for first-order methods; not there in files of older versions.
+  if (const auto at = json.find("curvature"); at != json.end() && !at->is_null())
+    r.curvature = curvature_result(*at);
   for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_record(epoch));
   return r;
 }
@@ -106,14 +126,33 @@ RunRecord parse_record(std::string_view text, const std::string& source) {
   }
 }
 
-RunRecord read_record(const std::filesystem::path& checkpoint, const Manifest& manifest) {
-  const std::string source = (checkpoint / kRecordFile).string();
-  RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)), source);
+namespace {
+
+/// No number is believed, and nothing allocated for it, that files do not stand for.
+void check_shards(const RunRecord& record, const Manifest& manifest, const std::string& source) {
   if (record.ranks != manifest.ranks)
     throw DataError(
         fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest of {}; use another "
                     "checkpoint of the run",
                     source, record.ranks, manifest.ranks));
+  std::int64_t listed = 0;
+  for (const auto& [file, sum] : manifest.files) listed += file.starts_with("rank-") ? 1 : 0;
+  bool all = listed == record.ranks;
+  for (int rank = 0; all && rank < record.ranks; ++rank)
+    all = manifest.files.contains(shard_file(rank));
+  if (!all)
+    throw DataError(
+        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest lists files of {}; use "
+                    "another checkpoint of the run",
+                    source, record.ranks, listed));
+}
+
+}  // namespace
+
+RunRecord read_record(const std::filesystem::path& checkpoint, const Manifest& manifest) {
+  const std::string source = (checkpoint / kRecordFile).string();
+  RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)), source);
+  check_shards(record, manifest, source);
   return record;
 }
 

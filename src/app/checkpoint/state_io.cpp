@@ -57,14 +57,27 @@ std::vector<int> needed_shards(int rank, int ranks, int written) {
   return shards;
 }
 
-StateReader::StateReader(const Shards& shards, int rank, int ranks, int written)
-    : shards_(shards), rank_(rank), ranks_(ranks), written_(written) {}
+StateReader::StateReader(Shards& shards, int rank, int ranks, int written, OpenShard open)
+    : shards_(shards), open_(std::move(open)), rank_(rank), ranks_(ranks), written_(written) {}
 
 const safetensors::Entry* StateReader::look(int shard, const std::string& name) {
-  const auto file = shards_.find(shard);
+  auto file = shards_.find(shard);
+  if (file == shards_.end() && open_) file = shards_.emplace(shard, open_(shard)).first;
   if (file == shards_.end()) return nullptr;
   if (shard == rank_) taken_.insert(name);
   return file->second.find(name);
+}
+
+std::vector<StateReader::Source> StateReader::owned(const std::string& name, Held held) {
+  const bool same_ranks = ranks_ == written_;
+  for (int i = same_ranks ? -1 : 0; i < written_; ++i) {
+    const int shard = i < 0 ? rank_ : i;
+    const auto* entry = look(shard, name);
+    if (entry == nullptr) continue;
+    if (same_ranks && shard != rank_ && held == Held::owner) moved_.push_back(name);
+    return {{&shards_.at(shard), entry}};
+  }
+  return {};
 }
 
 std::vector<StateReader::Source> StateReader::sources(const std::string& name, Held held) {
@@ -79,16 +92,53 @@ std::vector<StateReader::Source> StateReader::sources(const std::string& name, H
     where = needed_shards(rank_, ranks_, written_);
   }
   std::vector<Source> found;
-  for (const int shard : where)
-    if (const auto* entry = look(shard, name)) found.push_back({&shards_.at(shard), entry});
-  if (held == Held::owner && found.size() > 1) found.erase(found.begin() + 1, found.end());
+  if (held == Held::owner || held == Held::copy)
+    found = owned(name, held);
+  else
+    for (const int shard : where)
+      if (const auto* entry = look(shard, name)) found.push_back({&shards_.at(shard), entry});
   if (found.empty()) problems_.push_back(fmt::format("'{}' is missing", name));
   return found;
 }
 
+void StateReader::rows(const std::string& name, const std::vector<Source>& found, TensorView view) {
+  std::vector<std::byte> all;
+  const std::size_t row =
+      view.dim(0) == 0 ? 0 : view.bytes() / static_cast<std::size_t>(view.dim(0));
+  std::int64_t total = 0;
+  for (const Source& source : found) {
+    std::vector<std::int64_t> dims;
+    for (int d = 0; d < view.ndim(); ++d) dims.push_back(view.dim(d));
+    if (!source.entry->shape.empty()) dims[0] = source.entry->shape[0];
+    const Shape like{std::span<const std::int64_t>(dims)};
+    const std::string other = safetensors::mismatch(*source.entry, view.dtype(), like);
+    if (!other.empty()) {
+      problems_.push_back(fmt::format("'{}' is {}", name, other));
+      return;
+    }
+    const auto data = source.file->data(*source.entry);
+    all.insert(all.end(), data.begin(), data.end());
+    total += dims[0];
+  }
+  const std::int64_t base = total / ranks_, longer = total % ranks_;
+  const std::int64_t first = rank_ * base + std::min<std::int64_t>(rank_, longer);
+  if (view.dim(0) != base + (rank_ < longer ? 1 : 0)) {
+    problems_.push_back(
+        fmt::format("'{}' has {} rows, whose share is not {}", name, total, view.dim(0)));
+    return;
+  }
+  if (view.numel() > 0)
+    std::memcpy(view.raw(), all.data() + static_cast<std::size_t>(first) * row, view.bytes());
+}
+
 void StateReader::tensor(const std::string& name, Held held, TensorView view) {
   std::vector<std::span<const std::byte>> parts;
-  for (const Source& source : sources(name, held)) {
+  const std::vector<Source> found = sources(name, held);
+  if (held == Held::rows && ranks_ != written_ && ranks_ > 0) {
+    if (!found.empty()) rows(name, found, view);
+    return;
+  }
+  for (const Source& source : found) {
     const std::string other = safetensors::mismatch(*source.entry, view.dtype(), view.shape());
     if (!other.empty()) {
       problems_.push_back(fmt::format("'{}' is {}", name, other));
@@ -124,11 +174,12 @@ void StateReader::real(const std::string& name, Held held, double& value) {
   tensor(name, held, TensorView(&value, DType::f64, Shape{}));
 }
 
-void StateReader::finish() const {
+void StateReader::finish(const std::set<std::string>& moved) const {
   std::vector<std::string> problems = problems_;
   if (const auto own = shards_.find(rank_); ranks_ == written_ && own != shards_.end())
     for (const auto& [name, entry] : own->second.entries())
-      if (!taken_.contains(name)) problems.push_back(fmt::format("'{}' is not expected", name));
+      if (!taken_.contains(name) && !moved.contains(name))
+        problems.push_back(fmt::format("'{}' is not expected", name));
   if (problems.empty()) return;
   throw DataError(
       fmt::format("[checkpoint] the state of the run does not fit: {}; go on with the "

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -14,8 +15,8 @@
 /// State of the ranks of a run as tensors in one file per rank.
 namespace dkfac::app {
 
-/// Collects what this rank has to write: its own values, and on rank 0 those that are equal on all.
-/// Tensors are borrowed, numbers copied.
+/// Collects what this rank has to write: its own values, and on rank 0 those that are equal on all;
+/// no copies of what an owner writes. Tensors are borrowed, numbers copied.
 class StateWriter final : public kfac::StateVisitor {
  public:
   explicit StateWriter(int rank) : rank_(rank) {}
@@ -25,7 +26,9 @@ class StateWriter final : public kfac::StateVisitor {
   [[nodiscard]] const std::vector<safetensors::Item>& items() const { return items_; }
 
  private:
-  [[nodiscard]] bool mine(kfac::Held held) const { return rank_ == 0 || held != kfac::Held::same; }
+  [[nodiscard]] bool mine(kfac::Held held) const {
+    return held != kfac::Held::copy && (rank_ == 0 || held != kfac::Held::same);
+  }
 
   int rank_;
   std::vector<safetensors::Item> items_;
@@ -35,35 +38,47 @@ class StateWriter final : public kfac::StateVisitor {
 
 /// The files of the ranks that wrote, by rank; those that this rank does not need may be left out.
 using Shards = std::map<int, safetensors::File>;
-/// Which ones rank `rank` of `ranks` needs of `written`.
+/// Reads the file of a rank.
+using OpenShard = std::function<safetensors::File(int)>;
+/// Which ones rank `rank` of `ranks` needs of `written`, whoever owns what.
 [[nodiscard]] std::vector<int> needed_shards(int rank, int ranks, int written);
 
 /// Puts values back where StateWriter found them, or where they belong when the number of ranks is
-/// another one (see kfac::Held). One of 0 ranks takes no rank's place: it gets means over all that
-/// wrote, and may leave out what it does not ask for. Notes what does not fit and goes on; finish()
-/// reports it.
+/// another one (see kfac::Held). What owners hold is looked for where this rank wrote, and then
+/// everywhere: owners may have changed, and equal copies are written once. One of 0 ranks takes no
+/// rank's place: it gets means over all that wrote, and may leave out what it does not ask for.
+/// Notes what does not fit and goes on; finish() reports it.
 class StateReader final : public kfac::StateVisitor {
  public:
-  StateReader(const Shards& shards, int rank, int ranks, int written);
+  /// open: for shards that turn out to be needed as well; without it `shards` are all there are.
+  StateReader(Shards& shards, int rank, int ranks, int written, OpenShard open = {});
   void tensor(const std::string& name, kfac::Held held, TensorView view) override;
   void integer(const std::string& name, kfac::Held held, std::int64_t& value) override;
   void real(const std::string& name, kfac::Held held, double& value) override;
+  /// Names of what this rank owns and another one wrote.
+  [[nodiscard]] const std::vector<std::string>& moved() const { return moved_; }
   /// Throws DataError listing names that are missing, of another type or shape, or left over.
-  void finish() const;
+  /// moved: what this rank wrote and others own now.
+  void finish(const std::set<std::string>& moved = {}) const;
 
  private:
   struct Source {
     const safetensors::File* file;
     const safetensors::Entry* entry;
   };
-  /// One, or for means and sums over another number of ranks all of them; none when missing.
+  /// Of a tensor whose rows are shared out over another number of ranks than they were.
+  void rows(const std::string& name, const std::vector<Source>& found, TensorView view);
+  /// Where its owner wrote it, as one source or none.
+  [[nodiscard]] std::vector<Source> owned(const std::string& name, kfac::Held held);
+  /// One, or for means, sums and rows over another number of ranks all of them; none when missing.
   [[nodiscard]] std::vector<Source> sources(const std::string& name, kfac::Held held);
   [[nodiscard]] const safetensors::Entry* look(int shard, const std::string& name);
 
-  const Shards& shards_;
+  Shards& shards_;
+  OpenShard open_;
   int rank_, ranks_, written_;
   std::set<std::string> taken_;  ///< From the shard of this rank.
-  std::vector<std::string> problems_;
+  std::vector<std::string> moved_, problems_;
 };
 
 /// Puts a prefix before every name.

@@ -28,6 +28,27 @@ ordered_json object(const EpochRecord& r) {
           {"skipped_steps", r.skipped_steps}};
 }
 
+ordered_json object(const CurvatureResult& c) {
+  if (c.empty()) return nullptr;
+  ordered_json intervals = ordered_json::array();
+  for (const auto& i : c.intervals)
+    intervals.push_back({i.step, number(i.a), number(i.g), number(i.batch_norm)});
+  return {{"a_kept", number(c.a_kept())},
+          {"g_kept", number(c.g_kept())},
+          {"a_renewed", number(c.a_renewed)},
+          {"a_all", number(c.a_all)},
+          {"g_renewed", number(c.g_renewed)},
+          {"g_all", number(c.g_all)},
+          {"bytes", number(c.bytes)},
+          {"bytes_skipped", number(c.bytes_skipped)},
+          {"flops", number(c.flops)},
+          {"flops_skipped", number(c.flops_skipped)},
+          {"bytes_saved", number(c.bytes_saved())},
+          {"flops_saved", number(c.flops_saved())},
+          {"inverses", c.inverses},
+          {"intervals", std::move(intervals)}};
+}
+
 ordered_json interval(const Spread& spread) {
   if (!spread.half_width) return nullptr;
   return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
@@ -97,6 +118,7 @@ std::string to_json(const RunResult& r) {
                {"images_per_second", number(r.images_per_second)},
                {"seconds_per_step", number(r.seconds_per_step)},
                {"phase_seconds", std::move(phases)},
+               {"curvature", object(r.curvature)},
                {"epochs", std::move(epochs)},
                {"configuration", r.configuration}});
 }

@@ -35,6 +35,8 @@ std::string value_text(Measure measure, double value) {
 }
 
 std::string point_text(const Plot& plot, const Curve& curve, const Point& p) {
+  if (plot.measure == Measure::interval)
+    return fmt::format("{}, step {}: {} steps", curve.name, p.epoch, three_digits(p.mean));
   std::string out = fmt::format("{}, epoch {} ({} s): {}", curve.name, p.epoch,
                                 three_digits(p.seconds), value_text(plot.measure, p.mean));
   if (p.runs > 1) {

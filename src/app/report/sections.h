@@ -26,4 +26,8 @@ struct StepPhases {
 /// A table of the settings in which the groups differ, and each effective configuration, folded.
 [[nodiscard]] std::string settings_section(std::span<const RunGroup> groups);
 
+/// Of the groups under the adaptive rule: what they renewed, and how their intervals grew. Nothing
+/// where there is none.
+[[nodiscard]] std::string staleness_section(std::span<const RunGroup> groups);
+
 }  // namespace dkfac::app

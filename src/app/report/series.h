@@ -9,7 +9,7 @@
 
 namespace dkfac::app {
 
-enum class Measure { train_loss, test_accuracy };
+enum class Measure { train_loss, test_accuracy, interval };
 enum class Against { epochs, seconds };
 
 /// One epoch of a group: mean and range over the seeds that have a finite value there.

@@ -30,22 +30,26 @@ void set_whitening(TrainState& s, const nn::Normalization& normalization) {
   nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(s.ctx, s.data.train, normalization));
 }
 
-/// A BatchNorm needs two values per channel and group of every batch. Where it sees one pixel, a
-/// rank with one sample per group would fail when that batch comes, alone and after a long time.
-void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler, int ranks) {
+/// A BatchNorm needs two values per channel and group of every micro-batch. Where it sees one
+/// pixel, a rank with one sample per group would fail when that batch comes, alone and after a long
+/// time.
+void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler, int ranks,
+                       std::int64_t micro_batches) {
   const std::int64_t batches = nn::batches_per_epoch(sampler);
   for (const std::int64_t batch : {std::int64_t{0}, batches - 1}) {
-    // No share is smaller than the last rank's.
+    // No share is smaller than the last rank's, and no part of it than the first.
     const nn::BatchShare share = nn::batch_share(sampler, batch, ranks - 1, ranks);
     model.trace([&](const nn::Layer& layer, const Shape& sample) {
       const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
       if (norm == nullptr) return;
       const std::int64_t groups = norm->options().groups;
-      const std::int64_t values = share.count / groups * (sample.numel() / norm->channels());
+      const std::int64_t values =
+          share.count / micro_batches / groups * (sample.numel() / norm->channels());
       DKFAC_CHECK(values >= 2, "[config] a batch of ", share.global_batch, " samples on ", ranks,
-                  " ranks with ", groups, " BatchNorm groups each leaves '", layer.name(), "' ",
-                  values, " values per channel and group, and it needs 2; use drop_last=true, ",
-                  "another train.global_batch, or fewer groups or ranks");
+                  " ranks with ", groups, " BatchNorm groups in each of ", micro_batches,
+                  " micro-batches leaves '", layer.name(), "' ", values,
+                  " values per channel and group, and it needs 2; use drop_last=true, ",
+                  "another train.global_batch, or fewer groups, ranks or train.micro_batches");
     });
   }
 }
@@ -53,7 +57,7 @@ void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler
 void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
-  check_batch_norms(*s.model, sampler, size);
+  check_batch_norms(*s.model, sampler, size, s.config.train.micro_batches);
   s.steps_per_epoch = nn::batches_per_epoch(sampler);
   const DType dtype = master_type(s.config);
   constexpr int kPrefetch = 2;
@@ -63,14 +67,26 @@ void make_loaders(TrainState& s, const nn::Normalization& normalization) {
                         test_order(s.config.run.eval_batch, s.data.test.count), rank, size, dtype);
 }
 
+Config with_failure_folder(const TrainState& s) {
+  Config config = s.config;
+  std::string& folder = config.optimizer.curvature.failure_folder;
+  if (folder.empty()) folder = s.checkpoints.failures.string();
+  return config;
+}
+
 void build(TrainState& s) {
   s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
   const nn::Normalization normalization = nn::normalization_of(s.data.train);
   set_whitening(s, normalization);
   make_loaders(s, normalization);
-  s.optimizer = make_optimizer(s.config, s.comm, {.threads = s.config.run.threads});
-  s.attachment.emplace(*s.model, *s.optimizer, attach_options(s.config));
+  s.optimizer = make_optimizer(with_failure_folder(s), s.comm, {.threads = s.config.run.threads});
+  nn::AttachOptions attach = attach_options(s.config);
+  attach.max_samples = s.config.train.global_batch;
+  s.attachment.emplace(*s.model, *s.optimizer, attach);
+  s.layers = s.attachment->names();
+  for (const kfac::LayerSpec& spec : s.attachment->specs())
+    s.statistic_sizes.push_back(statistic_sizes(spec, s.config.optimizer.curvature.batch_norm));
   s.timed.emplace(*s.attachment);
   s.model->set_observer(&*s.timed);
   s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));

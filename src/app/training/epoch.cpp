@@ -34,7 +34,7 @@ bool train_epoch(TrainState& s) {
     add_phase(s, "data", data_watch.lap());
     const double at = static_cast<double>(c.epoch - 1) +
                       static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
-    go_on = train_step(s, batch, learning_rate(s.config, at));
+    go_on = train_step(s, batch, at);
     count_time(s, clock);
     enter(s, "log");
     record_step(s);
@@ -54,6 +54,7 @@ void finish_epoch(TrainState& s) {
   const Counters& c = s.counters;
   RunResult& result = s.result;
   Stopwatch watch;
+  gather_inverses(s);
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
   const auto [tested, plain_accuracy] = evaluate_epoch(s);
   add_phase(s, "evaluation", watch.lap());

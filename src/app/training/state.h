@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "dkfac/app/checkpoint.h"
 #include "dkfac/app/trainer.h"
@@ -14,8 +17,11 @@
 #include "dkfac/nn/ema.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loader.h"
+#include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
+#include "dkfac/nn/regularize.h"
 
+#include "app/curvature_record.h"
 #include "app/evaluate.h"
 #include "app/loss_scale.h"
 #include "app/phase_timer.h"
@@ -25,10 +31,12 @@ namespace dkfac::app {
 /// Where a run stands and what it has counted: with the tensors, all that has to be kept for going
 /// on later.
 struct Counters {
-  std::int64_t epoch = 1;          ///< The one under way.
-  std::int64_t batch = 0;          ///< Its batches that are done.
-  Tally epoch_tally;               ///< Of this rank, in this epoch.
-  Tally window_tally;              ///< Of this rank, since the last log record.
+  std::int64_t epoch = 1;  ///< The one under way.
+  std::int64_t batch = 0;  ///< Its batches that are done.
+  Tally epoch_tally;       ///< Of this rank, in this epoch.
+  Tally window_tally;      ///< Of this rank, since the last log record.
+  /// Of this rank, since they were last added to the result.
+  std::array<double, kfac::kInverseStages> inverses{};
   std::int64_t epoch_samples = 0;  ///< Over all ranks, in this epoch.
   std::int64_t skipped_in_a_row = 0;
   LossScale loss_scale;      ///< For the next step.
@@ -60,8 +68,12 @@ struct TrainState {
   std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
   std::optional<nn::OptimizerAttachment> attachment = {};
   std::optional<TimedObserver> timed = {};
-  std::optional<nn::Ema> ema = {};  ///< Set when the configuration asks for it.
-  Tensor grad = {};                 ///< Of the logits.
+  nn::Regularizer regularizer = {};
+  std::optional<nn::Ema> ema = {};                   ///< Set when the configuration asks for it.
+  std::vector<std::string> layers = {};              ///< Names by kfac::LayerId.
+  std::vector<StatisticSizes> statistic_sizes = {};  ///< Likewise.
+  Tensor grad = {};                                  ///< Of the logits.
+  std::vector<std::int32_t> drawn = {};              ///< Labels of the Monte-Carlo Fisher.
 
   Counters counters = {};
   SavedAt saved = {};
@@ -75,10 +87,22 @@ void describe_run(TrainState& state);
 /// Model, loaders, optimizer, and their ties; collective.
 void build_training(TrainState& state);
 
-/// Forward, backward, vote and update on one batch; collective. False when the run is to stop.
-[[nodiscard]] bool train_step(TrainState& state, const nn::Batch& batch, double lr);
+/// What the passes over a batch gave: sums over this rank's samples, and the seconds that the
+/// optimizer took inside of them.
+struct Passes {
+  nn::LossSum sum;
+  double optimizer_seconds = 0;
+};
+/// Forward and backward on one batch, in as many parts as the configuration says; with a second
+/// backward pass from drawn labels where the Fisher is a Monte-Carlo one.
+[[nodiscard]] Passes run_passes(TrainState& state, const nn::Batch& batch);
+/// Passes, vote and update on one batch at a fractional epoch; collective. False when the run is to
+/// stop.
+[[nodiscard]] bool train_step(TrainState& state, const nn::Batch& batch, double epoch);
 /// Tells the hooks about the step; collective on steps that are logged.
 void record_step(TrainState& state);
+/// Adds the ladder's counts of all ranks to the result; collective.
+void gather_inverses(TrainState& state);
 
 /// The batches of the current epoch that are still to do. False when the run is to stop.
 [[nodiscard]] bool train_epoch(TrainState& state);

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/nn/loss.h"
-
 #include "app/training/all_ranks.h"
 #include "app/training/state.h"
 
@@ -38,6 +36,9 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
   }
   ++s.result.skipped_steps;
   if (scale_lowered) return;
+  // What could not be learnt from may not be mixed into the images to come. An overflow is the
+  // scale's fault, and the images are good.
+  s.regularizer.previous.global_batch = 0;
   if (++c.skipped_in_a_row < s.config.train.max_skipped_steps) return;
   on_all_ranks(s.position, [&] {
     throw NumericError(fmt::format(
@@ -47,24 +48,12 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
   });
 }
 
-// Returns the seconds that the optimizer took inside of forward and backward.
-double forward_backward(TrainState& s, const nn::Batch& batch, nn::LossSum& sum) {
-  enter(s, "forward");
-  Stopwatch watch;
-  const ConstTensorView logits = s.model->forward(s.ctx, batch.images, nn::Mode::train);
-  const double in_forward = s.timed->take();
-  add_phase(s, "forward", watch.lap() - in_forward);
-
-  enter(s, "backward");
-  if (!s.grad.is_set() || s.grad.shape() != logits.shape())
-    s.grad = Tensor::empty(s.ctx, logits.shape(), logits.dtype());
-  sum = nn::softmax_cross_entropy(
-      s.ctx, logits, batch.labels, s.config.train.label_smoothing,
-      s.counters.loss_scale.value / static_cast<double>(batch.global_batch), s.grad);
-  s.model->backward(s.ctx, s.grad);
-  const double in_backward = s.timed->take();
-  add_phase(s, "backward", watch.lap() - in_backward);
-  return in_forward + in_backward;
+void count_curvature(TrainState& s) {
+  const bool adaptive = s.config.optimizer.curvature.staleness == kfac::Staleness::adaptive;
+  add_step(s.result.curvature, s.report, s.statistic_sizes,
+           adaptive ? KeepIntervals::yes : KeepIntervals::no);
+  for (std::size_t i = 0; i < s.report.inverses.size(); ++i)
+    s.counters.inverses.at(i) += s.report.inverses.at(i);
 }
 
 }  // namespace
@@ -73,12 +62,14 @@ void add_phase(TrainState& s, const char* phase, double seconds) {
   s.result.phase_seconds[phase] += std::max(0.0, seconds);
 }
 
-bool train_step(TrainState& s, const nn::Batch& batch, double lr) {
+bool train_step(TrainState& s, const nn::Batch& batch, double epoch) {
+  const double lr = learning_rate(s.config, epoch);
   s.counters.lr = lr;
+  if (has_curvature_schedule(s.config))
+    s.optimizer->set_curvature(curvature_settings(s.config, epoch, s.result.steps));
   s.attachment->set_scale(
       {.loss_scale = s.counters.loss_scale.value, .global_batch = batch.global_batch});
-  nn::LossSum sum;
-  const double optimizer_seconds = forward_backward(s, batch, sum);
+  const auto [sum, optimizer_seconds] = run_passes(s, batch);
 
   enter(s, "update");
   const Stopwatch watch;
@@ -92,8 +83,18 @@ bool train_step(TrainState& s, const nn::Batch& batch, double lr) {
   if (s.ema) s.ema->after_step(s.result.steps);
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
+  count_curvature(s);
   count(s, sum, static_cast<std::int64_t>(batch.labels.size()));
   return s.report.vote.stop == 0;
+}
+
+void gather_inverses(TrainState& s) {
+  if (s.config.optimizer.type != OptimizerType::kfac) return;
+  auto& mine = s.counters.inverses;
+  s.comm->all_reduce(view_of(mine.data(), {std::ssize(mine)}), comm::ReduceOp::sum, Stream::cpu(),
+                     "inverses");
+  for (std::size_t i = 0; i < mine.size(); ++i) s.result.curvature.inverses.at(i) += mine.at(i);
+  mine = {};
 }
 
 void record_step(TrainState& s) {
@@ -108,6 +109,8 @@ void record_step(TrainState& s) {
       static_cast<double>(s.counters.epoch_samples) / s.counters.epoch_seconds;
   record.skipped_steps = s.result.skipped_steps;
   record.report = s.report;
+  if (!s.result.curvature.empty()) record.curvature = &s.result.curvature;
+  record.layers = s.layers;
   if (s.hooks.on_step) {
     record.loss = s.step_tally.mean_loss();
     record.accuracy = s.step_tally.accuracy();
@@ -115,6 +118,7 @@ void record_step(TrainState& s) {
   }
   // Every rank takes part in the sum, whoever listens.
   if (run.log_interval == 0 || s.result.steps % run.log_interval != 0) return;
+  gather_inverses(s);
   const Tally all = sum_over_ranks(s.counters.window_tally, *s.comm);
   s.counters.window_tally = {};
   record.loss = all.mean_loss();

@@ -80,6 +80,20 @@ class Faults(CheckpointFolder):
                 for command in (["train", "--resume"], ["eval"]):
                     self.expect_error(self.dkfac(*command, self.dir / "a"), 65, "state.json")
 
+    def test_more_ranks_than_files(self):
+        # All of it fits together; only that nobody wrote for two thousand million ranks.
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        checkpoint = self.newest("a")
+        for ranks in (3, 2**31 - 1):
+            for file in ("state.json", "manifest.json"):
+                content = json.loads((checkpoint / file).read_text())
+                content["ranks"] = ranks
+                (checkpoint / file).write_text(json.dumps(content))
+            seal(checkpoint)
+            for command in (["train", "--resume"], ["eval"]):
+                self.expect_error(self.dkfac(*command, self.dir / "a"), 65, "state.json",
+                                  str(ranks), "files of 1")
+
     def test_eval_looks_at_the_type_of_the_averages(self):
         self.good(self.train("a", "--quiet", "--set", "train.ema_decay=0.9"))
         checkpoint = self.newest("a")

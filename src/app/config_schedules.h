@@ -1,0 +1,12 @@
+#pragma once
+
+#include "dkfac/app/config.h"
+
+namespace dkfac::app {
+
+/// The height of the learning rate's schedule: lr0 of the paper's momentum rule.
+[[nodiscard]] double full_rate(const Config& config);
+/// Throws InvalidArgument for schedules that lack their knots or end before they start.
+void check_schedules(const Config& config);
+
+}  // namespace dkfac::app
