@@ -2,8 +2,8 @@
 """Times SGD training steps of PyTorch on the CPU: one JSON object on stdout.
 
 The networks are those of `dkfac bench step`: ResNet-20 for CIFAR with shortcuts without parameters,
-and ResNet-50 with the stride in the 3x3 convolutions. One random batch, the same at every step, as
-there. compare_torch.py runs this side by side with dkfac.
+ResNet-50 with the stride in the 3x3 convolutions, and two hidden layers of 512. One random batch,
+the same at every step, as there. compare_torch.py runs this side by side with dkfac.
 
   python3 torch_train.py --model resnet20 --batch 128 --size 32 --threads 2 --channels-last
 """
@@ -80,33 +80,49 @@ def resnet50(classes):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes))
 
 
-MODELS = {"resnet20": resnet20, "resnet50": resnet50}
+def mlp(inputs, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 512), nn.ReLU(),
+                         nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, classes))
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+MODELS = {"resnet20": resnet20, "resnet50": resnet50, "mlp": mlp}
+
+
+def make_parser(description):
+    """What every measurement of a PyTorch step is told."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="resnet20")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=32, help="pixels of an image's side")
+    parser.add_argument("--channels", type=int, default=3, help="of an image")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=3)
-    return parser.parse_args()
+    return parser
 
 
-def main():
-    args = parse()
+def make(args):
+    """The network and its one batch."""
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
-    model = MODELS[args.model](args.classes)
-    x = torch.randn(args.batch, 3, args.size, args.size)
+    if args.model == "mlp":
+        model = mlp(args.channels * args.size * args.size, args.classes)
+    else:
+        model = MODELS[args.model](args.classes)
+    x = torch.randn(args.batch, args.channels, args.size, args.size)
     labels = torch.randint(0, min(args.classes, 10), (args.batch,))
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
+    return model, x, labels
+
+
+def main():
+    args = make_parser(__doc__).parse_args()
+    model, x, labels = make(args)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
     seconds, losses = [], []

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Checks that docs/proof.md names tests that exist, in the programs that hold them.
+
+In a row of a table, `Suite.Name` is a GoogleTest (without its parameters) and `layer.program` the
+ctest that runs it: the nearest one before the test in its row. Every row of the lists of ids has to
+be there. `--self-test` proves that each rule can fail.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "proof.md"
+NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
+          + ["F%d" % i for i in range(1, 9)] + ["D%d" % i for i in range(1, 12)] + ["D14"])
+
+TEST = re.compile(r"^\s*(?:TYPED_)?TEST(?:_P|_F)?\(\s*(\w+),\s*(\w+)\)", re.M)
+PROGRAM = re.compile(r"dkfac_test\(\s*([\w.]+)\s+SOURCES\s+([^()]*?)\s+(?:LINK|LABELS|RANKS|INTERNALS)\b")
+OTHER_CTEST = re.compile(r"add_test\(NAME\s+([\w.]+)")
+TOKEN = re.compile(r"`([^`]+)`")
+GTEST_NAME = re.compile(r"[A-Z]\w*\.[A-Z]\w*")
+CTEST_NAME = re.compile(r"(?:core|comm|kfac|nn|app|lint|install)(?:\.\w+)?")
+ID = re.compile(r"^\|\s*([A-Z]\d+n?)\s*\|")
+
+
+def known_tests():
+    """{test: files it stands in} and {ctest: its source files, None for a script}."""
+    tests, programs = {}, {}
+    for path in sorted((ROOT / "tests").rglob("*")):
+        if path.suffix == ".cpp":
+            for suite, name in TEST.findall(path.read_text()):
+                tests.setdefault(f"{suite}.{name}", set()).add(path)
+        elif path.name == "CMakeLists.txt" or path.suffix == ".cmake":
+            text = path.read_text()
+            for name, sources in PROGRAM.findall(text):
+                programs[name] = {(path.parent / s).resolve() for s in sources.split()}
+            for name in OTHER_CTEST.findall(text):
+                programs.setdefault(name, None)
+    return tests, programs
+
+
+def check(text, tests, programs, needed):
+    problems, seen, places = [], set(), 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            continue
+        found = ID.match(line)
+        if found:
+            seen.add(found.group(1))
+        program = None
+        for token in TOKEN.findall(line):
+            where = f"docs/proof.md:{number}: '{token}'"
+            if GTEST_NAME.fullmatch(token):
+                places += 1
+                if token not in tests:
+                    problems.append(f"{where} is no test")
+                elif program is None:
+                    problems.append(f"{where} has no ctest before it in its row")
+                elif programs.get(program) is not None and not tests[token] & programs[program]:
+                    problems.append(f"{where} is not in {program}")
+            elif CTEST_NAME.fullmatch(token):
+                program = token
+                if token not in programs:
+                    problems.append(f"{where} is no ctest")
+    problems += [f"docs/proof.md: there is no row for {i}" for i in needed if i not in seen]
+    if places == 0:
+        problems.append("docs/proof.md: no test is named")
+    return problems
+
+
+def self_test(tests, programs):
+    program = next(p for p, sources in programs.items() if sources)
+    name = next(t for t, files in tests.items() if files & programs[program])
+    other = next(t for t, files in tests.items() if not files & programs[program])
+    planted = {
+        "is no test": f"| E1 | `{program}` `Nobody.WroteThis` |",
+        "is no ctest": f"| E1 | `kfac.nothing` `{name}` |",
+        "is not in": f"| E1 | `{program}` `{other}` |",
+        "has no ctest": f"| E1 | `{name}` |",
+        "no row for E1": f"| E2 | `{program}` `{name}` |",
+        "no test is named": "| E1 |",
+    }
+    good = f"| E1 | `{program}` `{name}` |"
+    failures = [f"a good row: {p}" for p in check(good, tests, programs, ["E1"])]
+    for message, row in planted.items():
+        if not any(message in p for p in check(row, tests, programs, ["E1"])):
+            failures.append(f"planted '{message}' was not found")
+    return failures
+
+
+def main():
+    tests, programs = known_tests()
+    if sys.argv[1:] == ["--self-test"]:
+        problems = self_test(tests, programs)
+    else:
+        problems = check(PAGE.read_text(), tests, programs, NEEDED)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
