@@ -1,5 +1,5 @@
 # Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CUDA} and makes the targets
-# dkfac_blas, dkfac_onednn, MPI::MPI_CXX. OpenMP is used when the compiler has it.
+# dkfac_blas, dkfac_onednn, MPI::MPI_CXX; CUDA: DkfacCuda.cmake. OpenMP is used when the compiler has it.
 
 function(dkfac_require part what)
   if("${DKFAC_${part}}" STREQUAL "ON" AND NOT DKFAC_HAVE_${part})
@@ -33,6 +33,4 @@ if(NOT DKFAC_MPI STREQUAL "OFF")
 endif()
 dkfac_require(MPI "MPI")
 
-# The CUDA backend is a seam: every entry point exists as a stub that says so.
-set(DKFAC_HAVE_CUDA OFF)
-dkfac_require(CUDA "a CUDA backend (this version has stubs only)")
+include(DkfacCuda)

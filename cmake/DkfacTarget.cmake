@@ -1,12 +1,15 @@
 # Common settings of our targets. Nothing here is forced on somebody who links us.
 
 add_library(dkfac_private_flags INTERFACE)
+set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
+             -Woverloaded-virtual)
 target_compile_options(dkfac_private_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
-  -Woverloaded-virtual)
+  "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>"
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Wshadow>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # False alarms of GCC 12 at -O3 inside std::string and std::optional.
-  target_compile_options(dkfac_private_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+  target_compile_options(dkfac_private_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-maybe-uninitialized>)
 endif()
 if(DKFAC_SANITIZE)
   target_compile_options(dkfac_private_flags INTERFACE

@@ -19,8 +19,8 @@ CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b", re.M)
 # Vendor header -> where it may be included.
 VENDORS = [
     (re.compile(r"^mpi\.h$"), re.compile(r"^(include/dkfac/comm/mpi\.h|src/comm/mpi[^/]*|tests/comm/mpi[^/]*)$")),
-    (re.compile(r"^(cuda|cublas|cusolver|cudnn)"), re.compile(r"^(src|tests)/\w+/cuda/")),
-    (re.compile(r"^nccl"), re.compile(r"^(src|tests)/comm/nccl[^/]*$")),
+    (re.compile(r"^(cuda|cublas|cusolver|cudnn)"), re.compile(r"^(src|tests)/\w+/cuda/|^examples/cuda_")),
+    (re.compile(r"^nccl"), re.compile(r"^((src|tests)/comm/nccl[^/]*|tests/emulated/cuda/nccl[^/]*)$")),
     (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/\w+/cpu/")),
     (re.compile(r"^omp\.h$"), re.compile(r"^src/\w+/cpu/")),
     (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),

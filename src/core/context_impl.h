@@ -16,6 +16,7 @@ struct Context::Impl {
   Device device;
   ContextOptions options;
   std::optional<OwnedStream> owned_stream;  ///< CUDA only; host operations run inline.
+  std::shared_ptr<void> cuda;  ///< Library handles (cuda/handles.cu); after the stream they use.
 
   // Scratch: a stack over `blocks`; (block, offset) is its top.
   std::vector<Tensor> blocks;

@@ -49,7 +49,9 @@ Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
   // A tensor of no elements has storage too, so that it is told from "no tensor".
   const std::size_t bytes =
       std::max(detail::align_up(detail::checked_bytes("tensor", shape, dtype)), detail::kAlignment);
-  std::byte* data = device.is_cuda() ? cuda::allocate(device, bytes) : allocate_host(bytes);
+  std::byte* data = device.is_cuda()
+                        ? cuda::allocate(device, ctx.stream().native(), bytes)
+                        : allocate_host(bytes);
   if (data == nullptr) {
     throw Error(detail::concat("[tensor] out of memory for ", bytes, " bytes of ", shape, " ",
                                dtype, "; use a smaller batch or model"));

@@ -8,15 +8,23 @@ struct CUstream_st;
 struct CUevent_st;
 
 /// What core needs of a device runtime. Without CUDA every function but device_count() throws
-/// DeviceError.
+/// DeviceError. Nothing but the three synchronize() blocks the host.
 namespace dkfac::cuda {
 
-[[nodiscard]] int device_count() noexcept;  ///< 0 without CUDA.
+[[nodiscard]] int device_count() noexcept;  ///< 0 without CUDA or without a device.
 
-[[nodiscard]] std::byte* allocate(Device device, std::size_t bytes);
+/// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
+/// there is none left.
+[[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
+/// Once all that has been put on streams of create_stream() so far has run.
 void release(Device device, std::byte* bytes) noexcept;
+/// Host memory that copies reach without a detour; null when there is none left.
+[[nodiscard]] std::byte* allocate_pinned(Device device, std::size_t bytes);
+void release_pinned(Device device, std::byte* bytes) noexcept;
 
-[[nodiscard]] CUstream_st* create_stream(Device device);
+enum class Priority : unsigned char { normal, low };
+[[nodiscard]] CUstream_st* create_stream(Device device, Priority priority = Priority::normal);
+/// Work that is still to be done is done.
 void destroy_stream(Device device, CUstream_st* stream) noexcept;
 void synchronize(Device device, CUstream_st* stream);
 

@@ -1,7 +1,6 @@
 #include "dkfac/core/error.h"
 
 #include "core/backend.h"
-#include "core/cuda/runtime.h"
 
 namespace dkfac::cuda {
 namespace {
@@ -12,22 +11,6 @@ namespace {
 }
 
 }  // namespace
-
-int device_count() noexcept { return 0; }
-
-std::byte* allocate(Device, std::size_t) { refuse("tensor"); }
-void release(Device, std::byte*) noexcept {}
-
-CUstream_st* create_stream(Device) { refuse("stream"); }
-void destroy_stream(Device, CUstream_st*) noexcept {}
-void synchronize(Device, CUstream_st*) { refuse("synchronize"); }
-
-CUevent_st* create_event(Device) { refuse("event"); }
-void destroy_event(Device, CUevent_st*) noexcept {}
-void record(Device, CUevent_st*, CUstream_st*) { refuse("event"); }
-bool done(Device, CUevent_st*) { refuse("event"); }
-void synchronize(Device, CUevent_st*) { refuse("event"); }
-void stream_wait(Device, CUstream_st*, CUevent_st*) { refuse("stream"); }
 
 void copy(Context&, ConstTensorView, TensorView) { refuse("copy"); }
 void fill(Context&, TensorView, double) { refuse("fill"); }

@@ -1,0 +1,95 @@
+#include <memory>
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cusolverDn.h>
+
+#include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/tensor.h"
+
+#include "core/context_impl.h"
+#include "core/cuda/device_guard.h"
+
+namespace dkfac::cuda {
+namespace {
+
+constexpr std::int64_t kBlasWorkspace = std::int64_t{32} << 20;  // What NVIDIA advises for Hopper.
+
+/// Owned by a context (Context::Impl::cuda).
+struct Handles {
+  Device device;
+  cublasHandle_t blas = nullptr;
+  cusolverDnHandle_t solver = nullptr;
+  Tensor workspace;
+
+  ~Handles() {
+    const DeviceGuard guard(device);
+    if (blas != nullptr) (void)cublasDestroy(blas);
+    if (solver != nullptr) (void)cusolverDnDestroy(solver);
+  }
+};
+
+Handles& handles_of(Context& ctx) {
+  auto& held = ctx.impl().cuda;
+  if (held == nullptr) {
+    auto made = std::make_shared<Handles>();
+    made->device = ctx.device();
+    held = made;
+  }
+  return *static_cast<Handles*>(held.get());
+}
+
+[[noreturn]] void fail(const char* call, int code, const char* text) {
+  throw DeviceError(detail::concat("[", call, "] failed with code ", code, " (", text, ")"));
+}
+
+}  // namespace
+
+cublasContext* blas(Context& ctx) {
+  Handles& handles = handles_of(ctx);
+  if (handles.blas == nullptr) {
+    const DeviceGuard guard(ctx.device());
+    check_blas(cublasCreate(&handles.blas), "cublasCreate");
+    check_blas(cublasSetStream(handles.blas, ctx.stream().native()), "cublasSetStream");
+    // One of its own: libraries' shared ones are not deterministic over streams.
+    handles.workspace = Tensor::empty(ctx, {kBlasWorkspace / 8}, DType::f64);
+    check_blas(cublasSetWorkspace(handles.blas, handles.workspace.view().raw(),
+                                  static_cast<std::size_t>(kBlasWorkspace)),
+               "cublasSetWorkspace");
+  }
+  return handles.blas;
+}
+
+cusolverDnContext* solver(Context& ctx) {
+  Handles& handles = handles_of(ctx);
+  if (handles.solver == nullptr) {
+    const DeviceGuard guard(ctx.device());
+    check_solver(cusolverDnCreate(&handles.solver), "cusolverDnCreate");
+    check_solver(cusolverDnSetStream(handles.solver, ctx.stream().native()), "cusolverDnSetStream");
+    check_solver(cusolverDnSetDeterministicMode(handles.solver, CUSOLVER_DETERMINISTIC_RESULTS),
+                 "cusolverDnSetDeterministicMode");
+  }
+  return handles.solver;
+}
+
+void check_runtime(int code, const char* call) {
+  if (code == cudaSuccess) return;
+  const auto error = static_cast<cudaError_t>(code);
+  throw DeviceError(detail::concat("[", call, "] failed with ", cudaGetErrorName(error), " (",
+                                   cudaGetErrorString(error), ")"));
+}
+
+void check_blas(int code, const char* call) {
+  if (code == CUBLAS_STATUS_SUCCESS) return;
+  fail(call, code, cublasGetStatusString(static_cast<cublasStatus_t>(code)));
+}
+
+void check_solver(int code, const char* call) {
+  if (code == CUSOLVER_STATUS_SUCCESS) return;
+  fail(call, code, "a status of cuSOLVER; see cusolverStatus_t");
+}
+
+void check_launch(const char* kernel) { check_runtime(cudaGetLastError(), kernel); }
+
+}  // namespace dkfac::cuda

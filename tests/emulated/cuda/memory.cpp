@@ -1,0 +1,92 @@
+#include <cstring>
+#include <stdexcept>
+#include <sys/mman.h>
+
+#include "state.h"
+
+namespace emulated {
+namespace {
+
+constexpr std::size_t kSpace = std::size_t{1} << 36;  // Addresses; pages come as they are touched.
+constexpr std::size_t kPage = 4096, kGrain = 256;
+constexpr int kFresh = 0xff, kGuard = 0xa5;
+
+/// A guard on either side of what was asked for.
+std::size_t room_for(std::size_t bytes) {
+  return (bytes + kGrain - 1) / kGrain * kGrain + 2 * kGrain;
+}
+
+bool intact(const std::byte* begin, const std::byte* end) {
+  for (; begin != end; ++begin)
+    if (*begin != std::byte{kGuard}) return false;
+  return true;
+}
+
+}  // namespace
+
+Memory::Memory() {
+  void* space =
+      mmap(nullptr, kSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) throw std::runtime_error("emulated device: no address space");
+  base_ = static_cast<std::byte*>(space);
+}
+
+void Memory::protect(bool accessible) {
+  const std::size_t bytes = (used_ + kPage - 1) / kPage * kPage;
+  if (bytes > 0) mprotect(base_, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+void Memory::open() {
+  if (opened_++ == 0) protect(true);
+}
+
+void Memory::close() {
+  if (--opened_ == 0) protect(false);
+}
+
+bool Memory::contains(const void* data) const {
+  const auto* at = static_cast<const std::byte*>(data);
+  return at >= base_ && at < base_ + kSpace;
+}
+
+std::byte* Memory::allocate(std::size_t bytes) {
+  const std::size_t room = room_for(bytes);
+  std::byte* start = nullptr;
+  if (auto found = free_.find(room); found != free_.end()) {
+    start = *found->second.begin();
+    found->second.erase(found->second.begin());
+    if (found->second.empty()) free_.erase(found);
+  } else {
+    if (used_ + room > kSpace) return nullptr;
+    start = base_ + used_;
+    used_ += room;
+    if (opened_ > 0) protect(true);
+  }
+  open();
+  std::memset(start, kGuard, room);
+  std::memset(start + kGrain, kFresh, bytes);
+  close();
+  blocks_[start + kGrain] = bytes;
+  live_ += static_cast<std::int64_t>(bytes);
+  return start + kGrain;
+}
+
+void Memory::release(std::byte* block) {
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end())
+    throw std::runtime_error("emulated device: freed what it does not hold");
+  const std::size_t bytes = found->second, room = room_for(bytes);
+  std::byte* start = block - kGrain;
+  open();
+  const bool good = intact(start, block) && intact(block + bytes, start + room);
+  std::memset(start, kFresh, room);
+  close();
+  blocks_.erase(found);
+  live_ -= static_cast<std::int64_t>(bytes);
+  free_[room].insert(start);
+  if (!good)
+    throw std::runtime_error("emulated device: a kernel wrote outside of a block of " +
+                             std::to_string(bytes) + " bytes");
+}
+
+}  // namespace emulated

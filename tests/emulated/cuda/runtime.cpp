@@ -1,0 +1,272 @@
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "state.h"
+
+// The part of the CUDA runtime that we call. Work that a test gets wrong throws through it.
+namespace {
+
+using emulated::state;
+using Lock = std::scoped_lock<std::recursive_mutex>;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void wait_on_host(CUstream_st* stream, emulated::Ticket ticket) {
+  ++state().counters.host_waits;
+  emulated::run(stream, ticket);
+}
+
+struct Copy {
+  void* to;
+  std::size_t to_pitch;
+  const void* from;
+  std::size_t from_pitch, width, height;
+  void operator()() const {
+    for (std::size_t i = 0; i < height; ++i)
+      std::memcpy(static_cast<std::byte*>(to) + i * to_pitch,
+                  static_cast<const std::byte*>(from) + i * from_pitch, width);
+  }
+};
+
+/// As the runtime orders copies: pageable sources are read before the call returns, pageable
+/// destinations written.
+cudaError_t copy(Copy work, cudaStream_t stream) {
+  const Lock lock(state().mutex);
+  const auto pageable = [](const void* data) {
+    return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
+  };
+  if (pageable(work.from)) {
+    std::vector<std::byte> kept(work.width * work.height);
+    Copy{kept.data(), work.width, work.from, work.from_pitch, work.width, work.height}();
+    emulated::submit(stream, [work, kept = std::move(kept)]() mutable {
+      work.from = kept.data();
+      work.from_pitch = work.width;
+      work();
+    });
+  } else {
+    emulated::submit(stream, work);
+  }
+  if (pageable(work.to)) wait_on_host(stream, stream->submitted);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaSuccess                 ? "cudaSuccess"
+         : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+         : error == cudaErrorNotReady         ? "cudaErrorNotReady"
+                                              : "cudaErrorInvalidValue";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorMemoryAllocation ? "out of memory"
+                                              : "invalid argument";
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? 4
+           : attribute == cudaDevAttrComputeCapabilityMajor ? 9
+           : attribute == cudaDevAttrMemoryPoolsSupported   ? 1
+                                                            : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
+  std::memset(out, 0, sizeof *out);
+  std::strcpy(out->name, "emulated");
+  out->major = 9;
+  out->multiProcessorCount = 4;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 36;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  const Lock lock(state().mutex);
+  *stream = new CUstream_st;
+  state().streams.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(state().mutex);
+  if (!state().streams.contains(stream)) return cudaErrorInvalidResourceHandle;
+  emulated::run(stream, stream->submitted);
+  state().streams.erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock(state().mutex);
+  wait_on_host(stream, stream->submitted);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const Lock lock(state().mutex);
+  if (stream->done < stream->submitted) emulated::run(stream, stream->done + 1);
+  return stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  const Lock lock(state().mutex);
+  const auto streams = state().streams;
+  for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(state().mutex);
+  CUstream_st* other = event->stream;
+  const emulated::Ticket ticket = event->ticket;  // As it stands now: it may be recorded again.
+  if (other != nullptr && other != stream)
+    emulated::submit(stream, [other, ticket] { emulated::run(other, ticket); });
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  emulated::submit(stream, [=] { function(data); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const Lock lock(state().mutex);
+  // What records it may not have run yet.
+  if (event->stream != nullptr) emulated::run(event->stream, event->ticket);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(state().mutex);
+  event->stream = stream;
+  event->ticket = stream->submitted + 1;
+  emulated::submit(stream, [event] { event->seconds = now(); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Lock lock(state().mutex);
+  CUstream_st* stream = event->stream;
+  if (stream == nullptr || !state().streams.contains(stream)) return cudaSuccess;
+  if (stream->done < event->ticket) emulated::run(stream, stream->done + 1);  // Time passes.
+  return stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Lock lock(state().mutex);
+  if (event->stream != nullptr) wait_on_host(event->stream, event->ticket);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  *ms = static_cast<float>((to->seconds - from->seconds) * 1e3);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  const Lock lock(state().mutex);
+  ++state().counters.allocations;
+  *data = state().memory.allocate(bytes);
+  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* data) {
+  const Lock lock(state().mutex);
+  const auto streams = state().streams;  // It waits for the device.
+  for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
+  if (data != nullptr) state().memory.release(static_cast<std::byte*>(data));
+  return cudaSuccess;
+}
+cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
+  return cudaMalloc(data, bytes);
+}
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  emulated::submit(stream, [data] { state().memory.release(static_cast<std::byte*>(data)); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  *pool = reinterpret_cast<cudaMemPool_t>(new char);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete reinterpret_cast<char*>(pool);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
+cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t,
+                                    cudaStream_t stream) {
+  return cudaMallocAsync(data, bytes, stream);
+}
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  const Lock lock(state().mutex);
+  ++state().counters.allocations;
+  *data = std::malloc(bytes == 0 ? 1 : bytes);
+  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  state().pinned[static_cast<const std::byte*>(*data)] = bytes == 0 ? 1 : bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, std::size_t bytes) { return cudaHostAlloc(data, bytes, 0); }
+cudaError_t cudaFreeHost(void* data) {
+  const Lock lock(state().mutex);
+  const auto streams = state().streams;
+  for (CUstream_st* stream : streams) emulated::run(stream, stream->submitted);
+  state().pinned.erase(static_cast<const std::byte*>(data));
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  return copy({to, bytes, from, bytes, bytes, 1}, stream);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind, cudaStream_t stream) {
+  return copy({to, to_pitch, from, from_pitch, width, height}, stream);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  emulated::submit(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* data) {
+  std::memset(out, 0, sizeof *out);
+  out->type = emulated::is_device_memory(data)   ? cudaMemoryTypeDevice
+              : emulated::is_pinned_memory(data) ? cudaMemoryTypeHost
+                                                 : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "emulated/device.h"
+
+/// Work that has not run yet, in order.
+struct CUstream_st {
+  struct Item {
+    emulated::Ticket ticket;
+    std::function<void()> work;
+  };
+  std::deque<Item> items;
+  emulated::Ticket submitted = 0, done = 0;
+  emulated::Ticket running = 0;  ///< 0: nothing.
+};
+
+/// A point of a stream.
+struct CUevent_st {
+  CUstream_st* stream = nullptr;
+  emulated::Ticket ticket = 0;
+  double seconds = 0;  ///< When it ran.
+};
+
+namespace emulated {
+
+/// Blocks of one range of addresses; everything between blocks stays untouched or is an error.
+class Memory {
+ public:
+  Memory();
+  [[nodiscard]] std::byte* allocate(std::size_t bytes);  ///< Null when full. Filled with NaN.
+  /// Throws std::runtime_error when what surrounds the block has been written, or it is unknown.
+  void release(std::byte* block);
+  void open();  ///< Accessible until as many close() have followed.
+  void close();
+  [[nodiscard]] bool contains(const void* data) const;
+  [[nodiscard]] std::int64_t live_bytes() const { return live_; }
+
+ private:
+  void protect(bool accessible);
+  std::byte* base_ = nullptr;
+  std::size_t used_ = 0;  ///< Highest end so far.
+  int opened_ = 0;
+  std::int64_t live_ = 0;
+  std::map<std::byte*, std::size_t> blocks_;          ///< Size asked for.
+  std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  std::condition_variable_any changed;
+  Memory memory;
+  std::map<const std::byte*, std::size_t> pinned;
+  std::set<CUstream_st*> streams;
+  Counters counters;
+  bool eager = false;
+};
+
+[[nodiscard]] State& state();
+
+}  // namespace emulated
