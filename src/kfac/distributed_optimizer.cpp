@@ -21,7 +21,10 @@ Device require_cpu(Device device) {
 DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> comm,
                                            ExchangeSettings settings, Device device,
                                            ContextOptions context)
-    : comm_(std::move(comm)), ctx_(require_cpu(device), context), settings_(settings) {
+    : comm_(std::move(comm)),
+      ctx_(require_cpu(device), context),
+      settings_(settings),
+      join_(device) {
   DKFAC_CHECK(comm_ != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm_->size() <= kMaxBallots, "[optimizer] ", comm_->size(),
               " ranks; the vote is exact up to ", kMaxBallots);
@@ -91,9 +94,10 @@ void DistributedOptimizer::grads_ready(LayerId id, Stream stream, RecordScale sc
   DKFAC_CHECK(!gradients_->filled(count - 1 - layer), "[grads_ready] layer '", parameters.name,
               "' was announced twice in one step");
   const PhaseTimer timer(packing_seconds_, "exchange");
-  join(stream);
+  enter("grads_ready", stream);
   const double factor = gradient_scale(settings_.loss_reduction, scale, comm_->size());
   pack_gradients(ctx_, parameters, factor, gradient(layer), nonfinite_);
+  leave(stream);
   gradients_->mark_filled(count - 1 - layer);
   pipeline_->poll();
 }
@@ -153,7 +157,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   require_prepared("step");
   DKFAC_CHECK(args.lr >= 0 && std::isfinite(args.lr), "[step] the learning rate is ", args.lr,
               "; it must be finite and >= 0");
-  join(stream);
+  enter("step", stream);
   StepReport report;
   report.step = ++steps_;
   std::uint64_t before = 0;
@@ -181,6 +185,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   report.scratch_growths = ctx_.scratch_growths();
   on_step_end(report);
   begin_step();
+  leave(stream);
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
@@ -15,6 +16,7 @@
 #include "kfac/exchange.h"
 #include "kfac/parameters.h"
 #include "kfac/pipeline.h"
+#include "kfac/stream_join.h"
 
 namespace dkfac::kfac {
 
@@ -65,6 +67,11 @@ class DistributedOptimizer : public Optimizer {
   void require_prepared(const char* operation) const;
   [[nodiscard]] DType dtype() const;
 
+  /// Around everything that a caller's stream hands in or takes back.
+  void enter(std::string_view operation, Stream caller) {
+    join_.enter(operation, caller, ctx_.stream());
+  }
+  void leave(Stream caller) { join_.leave(caller, ctx_.stream()); }
   void poll() { pipeline_->poll(); }
   /// Before the first record of a step, when what is due in it has changed.
   void begin_again() {
@@ -85,6 +92,7 @@ class DistributedOptimizer : public Optimizer {
   void set_magnitudes();
 
   ExchangeSettings settings_;
+  StreamJoin join_;
   bool prepared_ = false;
   std::int64_t steps_ = 0;
   double packing_seconds_ = 0;

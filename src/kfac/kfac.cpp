@@ -53,23 +53,26 @@ class Kfac final : public DistributedOptimizer {
   void record_input(LayerId layer, ConstTensorView input, Stream stream,
                     RecordScale scale) override {
     require_prepared("record_input");
-    join(stream);
+    enter("record_input", stream);
     engine_.record_input(layer, input, scale);
+    leave(stream);
     poll();
   }
   void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                           RecordScale scale) override {
     require_prepared("record_grad_output");
-    join(stream);
+    enter("record_grad_output", stream);
     engine_.record_grad_output(layer, grad_output, scale);
+    leave(stream);
     poll();
   }
   void record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
                          ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                          RecordScale scale) override {
     require_prepared("record_batch_norm");
-    join(stream);
+    enter("record_batch_norm", stream);
     engine_.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
+    leave(stream);
     poll();
   }
 
