@@ -48,6 +48,7 @@ Stream Context::stream() const {
 }
 Backend Context::backend() const { return impl_->options.backend; }
 int Context::threads() const { return dkfac::threads(); }
+bool Context::tf32() const { return impl_->options.tf32; }
 std::size_t Context::scratch_bytes() const {
   std::size_t bytes = total_bytes(impl_->blocks);
   for (const auto& worker : impl_->workers) bytes += worker->scratch_bytes();

@@ -18,6 +18,10 @@ struct ContextOptions {
   Backend backend = Backend::fast;
   /// OpenMP threads of the calling thread's parallel regions; 0 leaves them as they are.
   int threads = 0;
+  /// Devices only: products of f32 matrices (gemm) take their operands rounded to TF32, 10 bits
+  /// after the leading one, and are several times faster. Sums stay f32; everything else is exact
+  /// f32 either way.
+  bool tf32 = false;
 };
 
 /// Where and how work runs: device, stream, backend, threads, and scratch memory that grows and is
@@ -35,6 +39,7 @@ class Context {
   [[nodiscard]] Stream stream() const;
   [[nodiscard]] Backend backend() const;
   [[nodiscard]] int threads() const;
+  [[nodiscard]] bool tf32() const;
 
   /// Bytes of scratch held, and how often it had to grow (constant in a steady step).
   [[nodiscard]] std::size_t scratch_bytes() const;

@@ -1,3 +1,5 @@
+#include "dkfac/core/cuda/batched.h"
+#include "dkfac/core/cuda/linalg16.h"
 #include "dkfac/core/error.h"
 
 #include "core/backend_linalg.h"
@@ -20,5 +22,20 @@ void syrk(Context&, double, ConstTensorView, double, TensorView) { refuse("syrk"
 void potrf(Context&, TensorView, TensorView) { refuse("potrf"); }
 void potri(Context&, TensorView, TensorView) { refuse("potri"); }
 void eigh(Context&, TensorView, TensorView, TensorView) { refuse("eigh"); }
+
+void gemm_batched(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView,
+                  double, TensorView) {
+  refuse("gemm_batched");
+}
+void potrf_batched(Context&, TensorView, TensorView) { refuse("potrf_batched"); }
+void potri_batched(Context&, ConstTensorView, TensorView) { refuse("potri_batched"); }
+void gemm16(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView, double,
+            TensorView) {
+  refuse("gemm16");
+}
+void gemm16_batched(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView,
+                    double, TensorView) {
+  refuse("gemm16_batched");
+}
 
 }  // namespace dkfac::cuda
