@@ -276,8 +276,8 @@ void Engine::throw_failure(const Outcome& outcome) const {
     mine = detail::concat(kind == StatisticKind::a   ? "factor A"
                           : kind == StatisticKind::g ? "factor G"
                                                      : "the BatchNorm Fisher",
-                          " of layer '", name(layer), "', owned by rank ", comm_->rank(),
-                          ", could not be inverted more than ", options_.max_failed_refreshes,
+                          " of layer '", name(layer), "', owned by rank ", comm_->rank(), ", ",
+                          failed_at_, " more than ", options_.max_failed_refreshes,
                           " times in a row at damping ", options_.damping,
                           "; raise the damping, or set CurvatureOptions::dtype to f64");
     if (!at(layer).saved_as.empty())

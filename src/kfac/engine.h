@@ -188,7 +188,8 @@ class Engine {
   Tensor underflow_;  ///< f32[1]
   Tensor nonfinite_;  ///< f32[1]
   int failed_statistic_ = -1;
-  PhaseSeconds seconds_;  ///< Of this step: what is spent outside of absorb().
+  const char* failed_at_ = "";  ///< What it did too often.
+  PhaseSeconds seconds_;        ///< Of this step: what is spent outside of absorb().
 };
 
 }  // namespace dkfac::kfac

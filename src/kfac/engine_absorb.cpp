@@ -14,6 +14,8 @@ namespace {
 
 std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
 
+constexpr const char* kRefused = "had a statistic whose sum was not finite";
+
 }  // namespace
 
 void Engine::merge(int index, StepReport& report) {
@@ -73,10 +75,12 @@ void Engine::absorb(StepReport& report) {
     for (int i = 0; i < std::ssize(statistics_); ++i)
       if (timetable_.due(i) && owns(i / 2)) merge(i, report);
     // Before the eigenvectors that they belong to are replaced.
-    for (Layer& layer : layers_)
-      if (layer.scale_records > 0)
-        (void)merge_scales(ctx_, options_, scale_exchange_->slot(layer.scale_slot),
-                           layer.curvature);
+    for (int i = 0; i < layers(); ++i) {
+      if (at(i).scale_records == 0) continue;
+      const bool merged =
+          merge_scales(ctx_, options_, scale_exchange_->slot(at(i).scale_slot), at(i).curvature);
+      report.failed_factors += merged || !owns(i) ? 0 : 1;
+    }
     report.statistics_refreshed = true;
   }
   for (int i = 0; i < std::ssize(statistics_); ++i)
@@ -108,21 +112,29 @@ void Engine::exchange_notes() {
     if (timetable_.due(i)) notes_[index_of(i)] = decode_note(part(i));
 }
 
-/// Looks for factors that have failed too often; the first time one is seen it is saved.
+/// Looks for factors that have failed too often; the first time one that could not be inverted is
+/// seen it is saved.
 void Engine::note_failed() {
   failed_statistic_ = -1;
-  const auto note = [this](int index, const Factor& factor, int failures) {
-    if (failures <= options_.max_failed_refreshes) return;
+  const auto note = [this](int index, int count, const char* what) {
+    if (count <= options_.max_failed_refreshes) return false;
     failed_statistic_ = index;
+    failed_at_ = what;
+    return true;
+  };
+  const auto note_factor = [&](int index, const Factor& factor) {
+    note(index, factor.refused, kRefused);
     std::string& saved_as = at(index / 2).saved_as;
-    if (factor.is_set() && saved_as.empty())
+    if (note(index, factor.failures, "could not be inverted") && saved_as.empty())
       saved_as = save_failed_factor(options_, name(index / 2), index % 2 == 0 ? "a" : "g", factor);
   };
   for (int i = 0; i < layers(); ++i) {
     const LayerCurvature& c = at(i).curvature;
     if (!owns(i)) continue;
-    note(input_of(i), c.a, c.a.failures);
-    note(output_of(i), c.g, std::max(c.g.failures, c.fisher_failures));
+    note_factor(input_of(i), c.a);
+    note_factor(output_of(i), c.g);
+    note(output_of(i), c.fisher_refused, kRefused);
+    note(output_of(i), c.scales_refused, "had EKFAC scales whose sum was not finite");
   }
 }
 

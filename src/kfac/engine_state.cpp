@@ -11,6 +11,7 @@ void visit_factor(StateVisitor& visitor, const std::string& name, Held held, Fac
   if (factor.average.is_set()) {
     visitor.number(name + "_statistics", Held::owner, factor.statistics);
     visitor.number(name + "_stale", Held::owner, factor.stale);
+    visitor.number(name + "_refused", Held::owner, factor.refused);
     visitor.number(name + "_failures", Held::owner, factor.failures);
     visitor.tensor(name + "_average", Held::owner, factor.average);
   }
@@ -25,12 +26,13 @@ void visit_curvature(StateVisitor& visitor, const std::string& layer, Held held,
                      LayerCurvature& curvature) {
   visitor.number(layer + ".fisher_statistics", held, curvature.fisher_statistics);
   if (held == Held::owner)
-    visitor.number(layer + ".fisher_failures", held, curvature.fisher_failures);
+    visitor.number(layer + ".fisher_refused", held, curvature.fisher_refused);
   if (curvature.a.is_set()) visit_factor(visitor, layer + ".a", held, curvature.a);
   if (curvature.g.is_set()) visit_factor(visitor, layer + ".g", held, curvature.g);
   if (curvature.fisher.is_set()) visitor.tensor(layer + ".fisher", held, curvature.fisher);
   if (curvature.scales.is_set()) {
     visitor.number(layer + ".scale_statistics", held, curvature.scale_statistics);
+    visitor.number(layer + ".scales_refused", held, curvature.scales_refused);
     visitor.tensor(layer + ".scales", held, curvature.scales);
   }
 }

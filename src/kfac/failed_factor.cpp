@@ -29,7 +29,7 @@ std::string npy_header(ConstTensorView x) {
   return header + text;
 }
 
-std::string file_name_of(std::string_view layer_name, std::string_view kind, double damping) {
+std::string file_name_of(std::string_view layer_name, std::string_view kind, const Factor& factor) {
   std::ostringstream name;
   bool replaced = false;
   std::uint32_t hash = 2166136261U;  // FNV-1a of the whole name
@@ -42,7 +42,12 @@ std::string file_name_of(std::string_view layer_name, std::string_view kind, dou
   }
   // Other names become the same ones.
   if (replaced) name << "-" << std::hex << hash << std::dec;
-  name << "." << kind << ".damping-" << damping << ".npy";
+  name << "." << kind;
+  if (const int group = factor.failed_group; group >= 0) {
+    if (factor.groups > 1) name << ".group-" << group;
+    name << ".damping-" << std::abs(factor.asked.data<double>()[group]);
+  }
+  name << ".npy";
   return name.str();
 }
 
@@ -83,9 +88,8 @@ std::string save_failed_factor(const CurvatureOptions& options, std::string_view
     Context ctx;
     const Tensor dense = dense_average(ctx, factor);
     const ConstTensorView all = dense;
-    const double damping = std::abs(factor.asked.data<double>()[0]);
     const std::string path =
-        (std::filesystem::path(options.failure_folder) / file_name_of(layer_name, kind, damping))
+        (std::filesystem::path(options.failure_folder) / file_name_of(layer_name, kind, factor))
             .string();
     const bool single = factor.form != FactorForm::low_rank && factor.groups == 1;
     return write_npy(path, single ? all.reshape({factor.dim, factor.dim}) : all) ? path

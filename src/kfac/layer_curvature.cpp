@@ -136,9 +136,10 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   Factor& factor) {
   if (!may_merge(ctx, statistic, factor)) {
-    ++factor.failures;
+    ++factor.refused;
     return false;
   }
+  factor.refused = 0;
   average_in(ctx, average_weight(options.new_weight, ++factor.statistics), statistic,
              factor.average);
   factor.stale = true;
@@ -147,7 +148,11 @@ bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView
 
 bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer) {
-  if (!all_finite(ctx, statistic)) return false;
+  if (!all_finite(ctx, statistic)) {
+    ++layer.scales_refused;
+    return false;
+  }
+  layer.scales_refused = 0;
   const double weight = average_weight(options.new_weight, ++layer.scale_statistics);
   average_in(ctx, weight, statistic, layer.scales.view().flat());
   return true;
@@ -156,10 +161,10 @@ bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView
 bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer) {
   if (!all_finite(ctx, statistic)) {
-    ++layer.fisher_failures;
+    ++layer.fisher_refused;
     return false;
   }
-  layer.fisher_failures = 0;
+  layer.fisher_refused = 0;
   const double weight = average_weight(options.new_weight, ++layer.fisher_statistics);
   average_in(ctx, weight, statistic, layer.fisher.view().flat());
   return true;

@@ -31,18 +31,21 @@ struct Factor : FactorPlan {
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping have changed since the last refresh.
   bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
-  int failures = 0;  ///< In a row: statistics refused, or refreshes that kept an old inverse.
+  int refused = 0;              ///< Statistics in a row that were not finite.
+  int failures = 0;             ///< Refreshes in a row that kept an old inverse.
+  int failed_group = -1;        ///< First group that did so in the last refresh; -1: none.
 };
 
 struct LayerCurvature {
   Factor a, g;    ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, 2c wide.
   Tensor fisher;  ///< BatchNorm otherwise: [rows,channels].
   std::int64_t fisher_statistics = 0;  ///< Merged so far.
-  int fisher_failures = 0;             ///< Refused in a row.
+  int fisher_refused = 0;              ///< In a row.
   /// EKFAC: [groups,out,d] average of squared gradients along pairs of eigenvectors, and how many
   /// it is of. They belong to the eigenvectors: a refresh that replaces these starts again.
   Tensor scales;
   std::int64_t scale_statistics = 0;
+  int scales_refused = 0;  ///< In a row.
 };
 
 /// Allocates what a rank that preconditions `spec` needs.
@@ -51,7 +54,7 @@ struct LayerCurvature {
 
 /// average <- average with the next statistic, in packed form (low_rank: rows, which replace those
 /// before). A statistic whose trace is not finite (its sum over ranks overflowed) is refused:
-/// false, nothing is touched but `failures`.
+/// false, nothing is touched but `refused`.
 [[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, Factor& factor);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,

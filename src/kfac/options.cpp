@@ -76,6 +76,12 @@ void CurvatureOptions::validate() const {
                 "; it must be f32, bf16 or f16");
   }
   if (staleness == Staleness::adaptive) check_adaptive(*this);
+  DKFAC_CHECK(
+      inverse != InverseMethod::ekfac || inverse_interval > statistics_interval,
+      "[curvature options] inverse_interval is ", inverse_interval,
+      " with inverse ekfac and statistics_interval ", statistics_interval,
+      "; every rebuild forgets the scales of EKFAC, so that it would do what eigen does at a "
+      "higher price: use eigen, or an inverse_interval larger than statistics_interval");
 }
 
 }  // namespace dkfac::kfac

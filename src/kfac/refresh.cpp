@@ -71,6 +71,7 @@ void rebuild(Context& ctx, RefreshTask& task) {
   const auto* asked = factor.asked.data<double>();
   auto* shifts = factor.shifts.data<double>();
   task.stage = InverseStage::damped;
+  factor.failed_group = -1;
   const bool small = has_small_groups(factor);
   for (int group = 0; group < factor.groups; ++group) {
     const FactorBlock block = block_of(factor, group);
@@ -81,7 +82,10 @@ void rebuild(Context& ctx, RefreshTask& task) {
     if (!zero && climb.stage == InverseStage::kept)
       climb = rebuild_inverse(ctx, block, asked[group]);
     task.stage = std::max(task.stage, climb.stage);
-    if (climb.stage == InverseStage::kept) continue;
+    if (climb.stage == InverseStage::kept) {
+      if (factor.failed_group < 0) factor.failed_group = group;
+      continue;
+    }
     task.written = true;
     shifts[group] = climb.shift;
     factor.held.data<std::int32_t>()[group] = static_cast<std::int32_t>(climb.held);

@@ -171,24 +171,34 @@ bool decomposes(Context& ctx, ConstTensorView average, ConstTensorView vectors,
     using T = decltype(zero);
     Scratch scratch(ctx);
     const auto take = [&] { return scratch.take({d}, DType::f64).template data<double>(); };
-    double *z = take(), *projected = take(), *rebuilt = take(), *expected = take();
+    double *z = take(), *projected = take(), *product = take(), *expected = take();
     const T* packed = average.data<T>();
-    const T* q = vectors.data<T>();
     const T* w = values.data<T>();
+    const auto row = [&, q = vectors.data<T>()](std::int64_t r) {
+      return q + r * vectors.stride(0);
+    };
+    // out = Q v, out = Q' v.
+    const auto multiply = [&](const double* v, double* out) {
+      for (std::int64_t r = 0; r < d; ++r) out[r] = inner_product(row(r), v, d);
+    };
+    const auto multiply_transposed = [&](const double* v, double* out) {
+      std::fill_n(out, d, 0.0);
+      for (std::int64_t r = 0; r < d; ++r) add_scaled(row(r), v[r], d, out);
+    };
     for (int probe = 0; probe < kProbes && good; ++probe) {
-      std::fill_n(projected, d, 0.0);
-      for (std::int64_t r = 0; r < d; ++r) {
-        z[r] = sign_of(r, probe);
-        add_scaled(q + r * vectors.stride(0), z[r], d, projected);
-      }
+      for (std::int64_t r = 0; r < d; ++r) z[r] = sign_of(r, probe);
+      multiply_transposed(z, projected);
       for (std::int64_t i = 0; i < d; ++i) projected[i] *= static_cast<double>(w[i]);
-      for (std::int64_t r = 0; r < d; ++r)
-        rebuilt[r] = inner_product(q + r * vectors.stride(0), projected, d);
+      multiply(projected, product);
       multiply_symmetric<T>([&](std::int64_t r) { return packed + r * (r + 1) / 2; }, d, z,
                             expected);
       const double size = norm(expected, d);
-      for (std::int64_t r = 0; r < d; ++r) rebuilt[r] -= expected[r];
-      good = norm(rebuilt, d) <= kResidualBar * size;
+      for (std::int64_t r = 0; r < d; ++r) product[r] -= expected[r];
+      good = norm(product, d) <= kResidualBar * size;
+      multiply(z, product);
+      multiply_transposed(product, projected);
+      for (std::int64_t i = 0; i < d; ++i)
+        good = good && std::abs(projected[i] - z[i]) <= kResidualBar;
     }
   });
   return good;

@@ -28,7 +28,9 @@ struct Inverted {
 /// for a result with a NaN, or one that is zero.
 [[nodiscard]] bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x);
 
-/// Whether M z = Q diag(w) Q' z to kResidualBar |M z|, likewise.
+/// Whether M z = Q diag(w) Q' z to kResidualBar |M z|, likewise, and every element of Q'Q z is that
+/// of z to kResidualBar: one column that is too long, or not at right angles to the others, shows
+/// in its own element, and in the null space of M nowhere else.
 [[nodiscard]] bool decomposes(Context& ctx, ConstTensorView average, ConstTensorView vectors,
                               ConstTensorView values);
 

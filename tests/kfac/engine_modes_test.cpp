@@ -354,6 +354,7 @@ TEST(Ekfac, NeedsEveryRankToHoldTheEigenvectors) {
   comm::run_ranks(2, [](auto comm) {
     CurvatureOptions options = base();
     options.inverse = kfac::InverseMethod::ekfac;
+    options.inverse_interval = 2;
     kfac::Preconditioner preconditioner(comm, options);
     (void)preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1});
     try {

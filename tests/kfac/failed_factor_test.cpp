@@ -28,6 +28,7 @@ LayerCurvature failed_layer(Context& ctx, const CurvatureOptions& options) {
   const std::vector<float> lower{1, 2, 3};
   ops::copy(ctx, view_of(lower.data(), {3}), layer.a.average);
   layer.a.asked.data<double>()[0] = 0.25;
+  layer.a.failed_group = 0;
   return layer;
 }
 
@@ -67,11 +68,18 @@ TEST(FailedFactor, IsSavedInItsOwnShapeAndType) {
   Context ctx;
   CurvatureOptions options{.new_weight = 1, .dtype = DType::f64};
   options.failure_folder = folder.path().string();
-  const LayerCurvature grouped =
+  LayerCurvature grouped =
       make_layer_curvature(ctx, Conv2dSpec{.in = 6, .out = 6, .bias = false, .groups = 2}, options);
   const std::string group_path = save_failed_factor(options, "g", "g", grouped.g);
   EXPECT_NE(bytes_of(group_path).find("'<f8', 'fortran_order': False, 'shape': (2,3,3,)"),
             std::string::npos);
+  // Of a factor that failed in another run; then of one whose second group failed, damped by 0.5.
+  EXPECT_EQ(std::filesystem::path(group_path).filename(), "g.g.npy");
+  grouped.g.failed_group = 1;
+  grouped.g.asked.data<double>()[0] = 0.25;
+  grouped.g.asked.data<double>()[1] = -0.5;
+  EXPECT_EQ(std::filesystem::path(save_failed_factor(options, "g", "g", grouped.g)).filename(),
+            "g.g.group-1.damping-0.5.npy");
   const LayerCurvature rows = make_layer_curvature(
       ctx, LinearSpec{.in = 400, .out = 300, .bias = false, .max_rows = 5}, options);
   ASSERT_EQ(rows.a.form, FactorForm::low_rank);

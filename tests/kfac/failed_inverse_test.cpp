@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -183,6 +184,65 @@ TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
       EXPECT_LT(g, 100.0F);
     }
   });
+}
+
+/// What two ranks say whose f32 parts of one statistic are finite and whose sums are not, unless
+/// `good(step)`; nothing where nothing was refused for long enough. `change`: the damping changes
+/// in every step, so that the inverse is rebuilt from the average that stays.
+std::string refused_again_and_again(bool change, bool ekfac,
+                                    const std::function<bool(int step)>& good) {
+  std::string said;
+  comm::run_ranks(2, [&](auto comm) {
+    kfac::CurvatureOptions options;
+    options.max_failed_refreshes = 2;
+    if (ekfac) {
+      options.inverse = kfac::InverseMethod::ekfac;
+      options.inverse_interval = 100;
+      options.worker_fraction = 1;
+    }
+    kfac::Preconditioner preconditioner(comm, options);
+    const auto fc =
+        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    float g = 0;
+    const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
+    try {
+      for (int step = 0; step < 6; ++step) {
+        // x^2 is 2.9e38 for A; EKFAC: (x dy)^2 is, while A and G are far from it.
+        const bool fits = good(step);
+        const float x = fits ? 1.0F : ekfac ? 1e9F : 1.7e19F;
+        const float dy = !fits && ekfac ? 1.7e10F : 0.5F;
+        if (change) preconditioner.set_damping(1e-3 * (1 + step));
+        preconditioner.record_input(fc, view_of(&x, {1, 1}), Stream::cpu(), {1, 1});
+        preconditioner.record_grad_output(fc, view_of(&dy, {1, 1}), Stream::cpu(), {1, 1});
+        g = 1;
+        const kfac::StepReport report = preconditioner.step(grads);
+        EXPECT_TRUE(report.updated);
+        EXPECT_EQ(report.failed_factors, !fits && comm->rank() == 0 ? 1 : 0) << step;
+      }
+    } catch (const NumericError& error) {
+      if (comm->rank() == 1) said = error.what();
+    }
+  });
+  return said;
+}
+
+TEST(Statistic, ThatIsRefusedTooOftenIsAnErrorWhateverTheInverseDoes) {
+  const auto first = [](int step) { return step == 0; };
+  for (const bool change : {false, true}) {
+    const std::string said = refused_again_and_again(change, false, first);
+    EXPECT_NE(said.find("factor A of layer 'fc', owned by rank 0, had a statistic whose sum was "
+                        "not finite more than 2 times in a row"),
+              std::string::npos)
+        << said;
+    // Control: two in a row are survived.
+    EXPECT_EQ(refused_again_and_again(change, false, [](int step) { return step % 3 == 0; }), "");
+  }
+}
+
+TEST(Statistic, OfEkfacScalesIsCountedToo) {
+  const std::string said = refused_again_and_again(false, true, [](int step) { return step == 0; });
+  EXPECT_NE(said.find("had EKFAC scales"), std::string::npos) << said;
+  EXPECT_EQ(refused_again_and_again(false, true, [](int step) { return step % 3 == 0; }), "");
 }
 
 }  // namespace

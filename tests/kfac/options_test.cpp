@@ -88,6 +88,13 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"inverse_interval is 3", [](auto& o) { adaptive(o).inverse_interval = 3; }},
       {"spread_inverses", [](auto& o) { adaptive(o).spread_inverses = true; }},
       {"inverse is ekfac", [](auto& o) { adaptive(o).inverse = InverseMethod::ekfac; }},
+      // Scales that every rebuild forgets before they are used again.
+      {"use eigen", [](auto& o) { o.inverse = InverseMethod::ekfac; }},
+      {"inverse_interval is 3",
+       [](auto& o) {
+         o.inverse = InverseMethod::ekfac;
+         o.statistics_interval = o.inverse_interval = 3;
+       }},
   };
   for (const Case& c : cases) {
     CurvatureOptions o;

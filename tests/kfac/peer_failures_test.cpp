@@ -27,6 +27,7 @@ kfac::CurvatureOptions curvature(kfac::InverseMethod method = kfac::InverseMetho
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.inverse = method;
+  if (method == kfac::InverseMethod::ekfac) options.inverse_interval = 2;
   return options;
 }
 

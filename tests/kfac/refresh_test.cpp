@@ -115,6 +115,7 @@ TEST(Refresh, ForgetsTheScalesOfAnyGroupsNewEigenvectors) {
   ops::fill(ctx, average.slice(0, size, size), std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(refresh_a(), InverseStage::kept);
   EXPECT_EQ(layer.scale_statistics, 0);  // group 0 has new vectors
+  EXPECT_EQ(layer.a.failed_group, 1);
   ops::fill(ctx, average, std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(refresh_a(), InverseStage::kept);
   EXPECT_EQ(layer.scale_statistics, 5);

@@ -73,6 +73,23 @@ TEST_P(Residual, DecompositionsThatDoNotRebuildTheMatrixAreSeen) {
   wrong[5] *= 1.5;
   EXPECT_FALSE(good(q, wrong));
   EXPECT_FALSE(good(identity(6), w));
+  // Right products of vectors that are not orthonormal: one is longer and its value smaller, or it
+  // has no value at all; and a sum of a vector without a value and another.
+  for (const std::size_t i : {1U, 5U}) {
+    Matrix longer = q;
+    for (std::int64_t r = 0; r < 6; ++r) longer(r, static_cast<std::int64_t>(i)) *= 1.2;
+    wrong = w;
+    wrong[i] /= 1.44;
+    EXPECT_FALSE(good(longer, wrong)) << i;
+  }
+  const Vector null{0, 0.5, 1, 2, 3, 4};
+  const Tensor singular = tensor(ctx, packed(with_spectrum(q, null)), {ops::packed_size(6)});
+  EXPECT_TRUE(decomposes(ctx, singular, q.view(), view_of(null.data(), {6})));
+  for (const double more : {0.3, -1.0}) {
+    Matrix skew = q;
+    for (std::int64_t r = 0; r < 6; ++r) skew(r, 0) += more * q(r, 3);
+    EXPECT_FALSE(decomposes(ctx, singular, skew.view(), view_of(null.data(), {6}))) << more;
+  }
   Matrix nan = q;
   nan(2, 3) = std::nan("");
   EXPECT_FALSE(good(nan, w));

@@ -23,6 +23,7 @@ enum class InverseMethod : std::uint8_t {
   /// products of eigenvalues (George et al. 2018): the best diagonal in that basis. Where a
   /// statistic has fewer rows than its width, the basis of its null space is arbitrary, and the
   /// result depends on it: then it is repeated bit for bit only with the same number of ranks.
+  /// Needs an inverse_interval above statistics_interval: a rebuild forgets the moments.
   ekfac
 };
 
@@ -91,10 +92,12 @@ struct CurvatureOptions {
   /// Type of factors and inverses: f32 or f64.
   DType dtype = DType::f32;
   LossReduction loss_reduction = LossReduction::local_mean;
-  /// Consecutive failed refreshes of one factor that are survived with the last good inverse. >= 0.
+  /// Consecutive failed refreshes of one factor that are survived with the last good inverse, and
+  /// consecutive statistics of one factor that are refused because their sum is not finite: each is
+  /// counted by itself. >= 0.
   int max_failed_refreshes = 3;
-  /// Where the owner saves a factor that has failed too often, as <layer>.<a|g>.npy; empty:
-  /// nowhere.
+  /// Where the owner saves a factor that could not be inverted too often, as a file of NumPy that
+  /// is named after layer, factor and damping; empty: nowhere.
   std::string failure_folder = {};
   /// Statistics and gradients leave while forward and backward still run.
   bool overlap = true;
