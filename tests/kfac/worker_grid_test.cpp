@@ -74,14 +74,25 @@ std::string refusal(double fraction, bool other_backend) {
   return message;
 }
 
-TEST(WorkerGrid, WantsEqualArithmeticWhereRanksMakeTheSameUpdate) {
-  for (const bool other_backend : {false, true}) {
-    EXPECT_EQ(refusal(0, other_backend), "");
-    EXPECT_NE(refusal(1, other_backend).find("ContextOptions::threads and backend"),
-              std::string::npos)
-        << refusal(1, other_backend);
-  }
+void expect_refused_where_updates_are_shared(bool other_backend) {
+  EXPECT_EQ(refusal(0, other_backend), "");
+  EXPECT_NE(refusal(1, other_backend).find("ContextOptions::threads and backend"),
+            std::string::npos)
+      << refusal(1, other_backend);
+}
+
+TEST(WorkerGrid, WantsEqualBackendsWhereRanksMakeTheSameUpdate) {
+  expect_refused_where_updates_are_shared(true);
   EXPECT_NE(refusal(1, true).find("reference"), std::string::npos);
+}
+
+TEST(WorkerGrid, WantsEqualThreadsWhereRanksMakeTheSameUpdate) {
+  const int before = threads();
+  set_threads(before + 1);
+  const bool has_threads = threads() > before;
+  set_threads(before);
+  if (!has_threads) GTEST_SKIP() << "SKIPPED: this build has one thread";
+  expect_refused_where_updates_are_shared(false);
 }
 
 TEST(WorkerGrid, SeesACallThatOneRankLeavesOut) {

@@ -3,4 +3,4 @@ dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp cifar_test.cpp sampler_tes
                            loader_test.cpp loader_augment_test.cpp augment_test.cpp ema_test.cpp
                            mixup_test.cpp erase_test.cpp regularize_test.cpp
                            loader_allocation_test.cpp ../support/heap_count.cpp
-  LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn INTERNALS)
+  LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn threads INTERNALS)
