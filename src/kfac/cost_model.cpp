@@ -24,11 +24,12 @@ std::size_t at(FactorForm form) { return static_cast<std::size_t>(form); }
 
 /// Shortest of some runs, fewer of long ones: what is in the way of the others is not the work's.
 template <class Work>
-double seconds_of(Work work) {
+double seconds_of(Stream stream, Work work) {
   double best = std::numeric_limits<double>::infinity(), total = 0;
   for (int i = 0; i < kRepeats && total < kLongest; ++i) {
     const auto start = std::chrono::steady_clock::now();
     work();
+    stream.synchronize();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     best = std::min(best, taken.count());
     total += taken.count();
@@ -61,8 +62,8 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   if (low_rank) block.average = average.view().reshape({plan.rows, plan.dim});
   constexpr double kShift = 1;
   MeasuredCost cost;
-  cost.refresh = seconds_of([&] { (void)rebuild_inverse(ctx, block, kShift); });
-  cost.apply = seconds_of([&] {
+  cost.refresh = seconds_of(ctx.stream(), [&] { (void)rebuild_inverse(ctx, block, kShift); });
+  cost.apply = seconds_of(ctx.stream(), [&] {
     if (!eigen)
       return apply_left(ctx, {.form = plan.form, .inverse = inverse, .shift = kShift}, {x, {}});
     ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, inverse, x, 0, y);
@@ -71,9 +72,10 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   return cost;
 }
 
-std::vector<FactorForm> forms_of(const CurvatureOptions& options) {
+std::vector<FactorForm> forms_of(const CurvatureOptions& options, Device device) {
   if (options.inverse != InverseMethod::cholesky) return {FactorForm::eigen};
-  std::vector<FactorForm> forms{FactorForm::inverse, FactorForm::cholesky};
+  std::vector<FactorForm> forms{FactorForm::inverse};
+  if (!device.is_cuda()) forms.push_back(FactorForm::cholesky);
   if (options.low_rank && options.new_weight == 1) forms.push_back(FactorForm::low_rank);
   return forms;
 }
@@ -108,10 +110,10 @@ double apply_seconds(const CostModel& model, const FactorPlan& plan, std::int64_
   return plan.is_set() ? seconds(model.apply[at(plan.form)], apply_operations(plan, columns)) : 0;
 }
 
-double layer_seconds(const CostModel& model, const LayerSpec& spec,
-                     const CurvatureOptions& options) {
+double layer_seconds(const CostModel& model, const LayerSpec& spec, const CurvatureOptions& options,
+                     Device device) {
   if (!has_factors(spec)) return 0;
-  const FactorPlan a = plan_a(spec, options), g = plan_g(spec, options);
+  const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
   // Without a new statistic there is nothing to rebuild.
   const int life = std::max(options.inverse_interval, options.statistics_interval);
@@ -143,10 +145,10 @@ MeasureCost measure_on(Context& ctx, DType dtype) {
 }
 
 CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
-                    const MeasureCost& measure) {
+                    const MeasureCost& measure, Device device) {
   CostModel model;
   if (comm.rank() == 0)
-    for (const FactorForm form : forms_of(options)) measure_form(form, measure, model);
+    for (const FactorForm form : forms_of(options, device)) measure_form(form, measure, model);
   std::array<double, 16> numbers{};
   const auto visit = [&](auto move) {
     std::size_t i = 0;

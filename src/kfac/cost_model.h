@@ -31,7 +31,7 @@ struct CostModel {
                                    std::int64_t columns);
 /// Of one step: both factors applied, and rebuilt once per inverse_interval. 0 without factors.
 [[nodiscard]] double layer_seconds(const CostModel& model, const LayerSpec& spec,
-                                   const CurvatureOptions& options);
+                                   const CurvatureOptions& options, Device device = Device::cpu());
 
 struct CostSample {
   double operations = 0, seconds = 0;
@@ -54,6 +54,6 @@ using MeasureCost = std::function<MeasuredCost(const FactorPlan&)>;
 /// follows from them is equal everywhere. Forms that are not measured keep their default.
 /// Collective.
 [[nodiscard]] CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
-                                  const MeasureCost& measure);
+                                  const MeasureCost& measure, Device device = Device::cpu());
 
 }  // namespace dkfac::kfac

@@ -111,7 +111,7 @@ struct RankBytes {
 
 void add_layer(const LayerSpec& spec, int owner, const AssignmentDetails& details,
                std::vector<RankBytes>& ranks) {
-  const CurvatureBytes bytes = curvature_bytes(spec, details.curvature);
+  const CurvatureBytes bytes = curvature_bytes(spec, details.curvature, details.device);
   const std::int64_t parameters = weight_numel(spec) + bias_numel(spec);
   ranks[at(owner)].averages += static_cast<double>(bytes.averages);
   ranks[at(owner)].earlier += static_cast<double>(bytes.earlier);
@@ -137,13 +137,14 @@ std::string buffers_text(std::span<const NamedBytes> buffers) {
 
 }  // namespace
 
-CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options) {
+CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
+                               Device device) {
   const auto element = static_cast<std::int64_t>(size_of(options.dtype));
   const auto* bn = std::get_if<BatchNormSpec>(&spec);
   CurvatureBytes bytes;
   for (const StatisticKind kind :
        {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
-    const StatisticPlan plan = plan_statistic(spec, options, kind);
+    const StatisticPlan plan = plan_statistic(spec, options, kind, device);
     bytes.averages += plan.numel() * element;
     if (options.staleness == Staleness::adaptive) bytes.earlier += 2 * plan.numel() * element;
     if (!plan.factor.is_set()) continue;
@@ -175,7 +176,8 @@ std::string describe_assignment(std::span<const std::string> names,
     const LayerSpec& spec = specs[i];
     const bool factors = has_factors(spec), timed = factors && !details.seconds.empty();
     const double own = layer_load(spec, options.dtype).flops;
-    const auto statistic = static_cast<double>(curvature_bytes(spec, options).averages);
+    const auto statistic =
+        static_cast<double>(curvature_bytes(spec, options, details.device).averages);
     const double time = timed ? details.seconds[i] : 0;
     flops[at(owners[i])] += own;
     seconds[at(owners[i])] += time;
@@ -184,7 +186,8 @@ std::string describe_assignment(std::span<const std::string> names,
     add_layer(spec, owners[i], details, ranks);
     rows.push_back({names[i], describe(spec), workers_of(owners[i], details),
                     factors ? std::to_string(factor_groups(spec)) : "-",
-                    text_of(plan_a(spec, options)), text_of(plan_g(spec, options)),
+                    text_of(plan_a(spec, options, details.device)),
+                    text_of(plan_g(spec, options, details.device)),
                     statistic > 0 ? human_bytes(statistic) : "-",
                     factors ? percent(own, total_flops) : "-", timed ? milliseconds(time) : "-",
                     note_of(spec)});

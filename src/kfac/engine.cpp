@@ -47,9 +47,9 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
   for (const LayerSpec& spec : specs_) loads.push_back(layer_load(spec, options_.dtype));
   if (options_.calibrate) {
     // Only proportions count; all layers get theirs in seconds.
-    costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype));
+    costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
     for (std::size_t i = 0; i < specs_.size(); ++i)
-      loads[i].flops = layer_seconds(costs_, specs_[i], options_);
+      loads[i].flops = layer_seconds(costs_, specs_[i], options_, ctx_.device());
   }
   owners_ = assign(loads, comm_->size());
   layers_.resize(specs_.size());
@@ -79,9 +79,11 @@ void Engine::make_statistics() {
   for (int i = 0; i < layers(); ++i) {
     statistic_names_.push_back(name(i) + ".a");
     statistic_names_.push_back(name(i) + (is_batch_norm(spec(i)) ? ".fisher" : ".g"));
-    statistic(input_of(i)).plan = plan_statistic(spec(i), options_, StatisticKind::a);
+    statistic(input_of(i)).plan =
+        plan_statistic(spec(i), options_, StatisticKind::a, ctx_.device());
     statistic(output_of(i)).plan = plan_statistic(
-        spec(i), options_, is_batch_norm(spec(i)) ? StatisticKind::batch_norm : StatisticKind::g);
+        spec(i), options_, is_batch_norm(spec(i)) ? StatisticKind::batch_norm : StatisticKind::g,
+        ctx_.device());
     for (const int s : {input_of(i), output_of(i)}) {
       const StatisticPlan& plan = statistic(s).plan;
       if (plan.numel() > 0 && owns(i) && options_.staleness == Staleness::adaptive)
@@ -170,7 +172,8 @@ bool Engine::set_curvature(const CurvatureSettings& settings) {
 
 std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
   std::vector<double> seconds;
-  for (const LayerSpec& spec : specs_) seconds.push_back(layer_seconds(costs_, spec, options_));
+  for (const LayerSpec& spec : specs_)
+    seconds.push_back(layer_seconds(costs_, spec, options_, ctx_.device()));
   NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
   for (const auto* exchange : {&a_exchange_, &g_exchange_, &scale_exchange_})
     if (*exchange) {
@@ -182,6 +185,7 @@ std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffer
                              {.world_size = comm_->size(),
                               .workers = grid_.workers,
                               .curvature = options_,
+                              .device = ctx_.device(),
                               .seconds = seconds,
                               .kept = kept,
                               .buffers = buffers});

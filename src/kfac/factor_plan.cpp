@@ -48,7 +48,8 @@ double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps
   return refresh_operations(plan) + steps * apply_operations(plan, columns);
 }
 
-FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Sizes sizes) {
+FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device device,
+                Sizes sizes) {
   FactorPlan best{.dim = sizes.dim, .groups = factor_groups(spec), .form = {}};
   if (options.inverse != InverseMethod::cholesky) {
     best.form = FactorForm::eigen;
@@ -59,7 +60,7 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Sizes si
     if (cost_over_life(other, sizes.columns, steps) < cost_over_life(best, sizes.columns, steps))
       best = other;
   };
-  if (!has_small_groups(best)) {
+  if (!device.is_cuda() && !has_small_groups(best)) {
     FactorPlan cholesky = best;
     cholesky.form = FactorForm::cholesky;
     take_cheaper(cholesky);
@@ -86,17 +87,19 @@ Shape FactorPlan::inverse_shape() const {
   return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
 }
 
-FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options) {
+FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   if (!has_factors(spec)) return {};
-  return plan(spec, options, {a_dim(spec), g_dim(spec)});
+  return plan(spec, options, device, {a_dim(spec), g_dim(spec)});
 }
 
-FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options) {
-  if (has_factors(spec)) return plan(spec, options, {g_dim(spec), a_dim(spec)});
+FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
+  if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
   const auto* bn = std::get_if<BatchNormSpec>(&spec);
   if (bn == nullptr || options.batch_norm != BatchNormFisher::full) return {};
   // One right-hand side: solving costs no more than multiplying, whatever the interval.
-  return {.dim = (bn->scale ? 2 : 1) * bn->channels, .groups = 1, .form = FactorForm::cholesky};
+  return {.dim = (bn->scale ? 2 : 1) * bn->channels,
+          .groups = 1,
+          .form = device.is_cuda() ? FactorForm::inverse : FactorForm::cholesky};
 }
 
 double refresh_operations(const FactorPlan& plan) {

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 
+#include "dkfac/core/device.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
-/// In which form a factor is kept: pure functions of specification and options, so that every rank
-/// knows it of every layer.
+/// In which form a factor is kept: pure functions of specification, options and kind of device, so
+/// that every rank knows it of every layer.
 namespace dkfac::kfac {
 
 /// What Factor::inverse holds.
@@ -36,9 +37,12 @@ struct FactorPlan {
 };
 
 /// Linear and Conv2d have both; BatchNormFisher::full has `g` alone, of gamma and beta one after
-/// the other (beta alone where gamma is fixed).
-[[nodiscard]] FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options);
-[[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options);
+/// the other (beta alone where gamma is fixed). Never FactorForm::cholesky on a GPU, whose
+/// triangular solves and small blocks lose more than an explicit inverse costs.
+[[nodiscard]] FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options,
+                                Device device = Device::cpu());
+[[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,
+                                Device device = Device::cpu());
 
 /// Operations, in units of those of a large product: making the inverse from the average, and
 /// applying it to a matrix of `columns` columns (for A: the outputs of the layer, for G: the width

@@ -19,21 +19,25 @@ struct Factor : FactorPlan {
   Tensor average;  ///< [statistic_numel()]: triangles, or rows.
   Tensor inverse;  ///< [inverse_shape()]
   Tensor values;   ///< eigen: [groups,dim] eigenvalues.
-  /// Host, f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first
-  /// good one. The low-rank form divides by it.
+  /// f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first good
+  /// one. The low-rank form divides by it. On the device, if the inverse is there.
   Tensor shifts;
-  /// Host, f64[groups]: the damping asked of the next refresh, negative where the curvature of the
-  /// layer is zero, so that the inverse is I/|asked|. Set by add_refresh_tasks().
+  /// f64[groups], beside `shifts`: the damping asked of the next refresh, negative where the
+  /// curvature of the layer is zero, so that the inverse is I/|asked|. Set by add_refresh_tasks().
   Tensor asked;
   /// Host, i32[groups]: the FactorForm in `inverse`, which is FactorForm::inverse where the ladder
-  /// had to leave FactorForm::cholesky. Goes with `inverse` and `shifts`, wherever they go.
+  /// had to leave FactorForm::cholesky. Goes with `inverse` and `shifts`, wherever they go. On CUDA
+  /// always `form`.
   Tensor held;
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping have changed since the last refresh.
   bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
-  int refused = 0;              ///< Statistics in a row that were not finite.
-  int failures = 0;             ///< Refreshes in a row that kept an old inverse.
-  int failed_group = -1;        ///< First group that did so in the last refresh; -1: none.
+  /// CUDA: of a refresh under way whose outcome the host has not read (RefreshWorkers::collect()).
+  /// Until then only the device knows whether there is an inverse: shifts > 0.
+  bool pending = false;
+  int refused = 0;        ///< Statistics in a row that were not finite.
+  int failures = 0;       ///< Refreshes in a row that kept an old inverse.
+  int failed_group = -1;  ///< First group that did so in the last refresh; -1: none.
 };
 
 struct LayerCurvature {
@@ -64,7 +68,8 @@ struct LayerCurvature {
 [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer);
 
-/// Preconditions in place; a layer without good inverses keeps its gradient. Gradients may have
+/// Preconditions in place; a layer without good inverses keeps its gradient (on CUDA the device
+/// decides that, where the host does not know yet: Factor::pending). Gradients may have
 /// another floating dtype than the inverses. weight: [weight_numel], bias: [bias_numel] or empty.
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias);

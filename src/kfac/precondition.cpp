@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "dkfac/core/ops.h"
@@ -6,6 +5,7 @@
 #include "dkfac/kfac/inverse.h"
 
 #include "kfac/apply_factor.h"
+#include "kfac/backend_inverse.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -51,34 +51,6 @@ void multiply_right_transposed(Context& ctx, ConstTensorView product, ConstTenso
   ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, v.width, 1), 0, v.bias);
 }
 
-/// x[r,c] /= rows[r] * columns[c] + lambda: one pass, beside four products.
-template <class T>
-void divide_by_products(TensorView x, ConstTensorView rows, ConstTensorView columns,
-                        double lambda) {
-  const std::int64_t n = x.dim(0), width = x.dim(1);
-  const T* w_r = rows.data<T>();
-  const T* w_c = columns.data<T>();
-  T* data = x.data<T>();
-  const T shift = static_cast<T>(lambda);
-  for (std::int64_t r = 0; r < n; ++r) {
-    T* row = data + r * x.stride(0);
-    const T scale = w_r[r];
-#pragma GCC ivdep
-    for (std::int64_t c = 0; c < width; ++c) row[c] /= scale * w_c[c] + shift;
-  }
-}
-
-/// x /= scales + lambda.
-template <class T>
-void divide_by_scales(TensorView x, ConstTensorView scales, double lambda) {
-  T* data = x.data<T>();
-  const T* s = scales.data<T>();
-  const T shift = static_cast<T>(lambda);
-  const std::int64_t n = x.numel();
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) data[i] /= s[i] + shift;
-}
-
 }  // namespace
 
 void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
@@ -104,26 +76,24 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
     check_shape(kName, "scales", scales, {v.out, v.d});
     DKFAC_CHECK(scales.is_contiguous(), "[precondition eigen] scales have gaps; they must not");
   }
-  require_host(kName, weight_grad.device());
   Scratch scratch(ctx);
   const TensorView left = scratch.take({v.out, v.d}, weight_grad.dtype());
   const TensorView inner = scratch.take({v.out, v.d}, weight_grad.dtype());
   multiply_left_transposed(ctx, g_vectors, v, left);
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
-  with_real(kName, inner.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    if (scales.empty()) {
-      divide_by_products<T>(inner, g_values, a_values, lambda);
-    } else {
-      divide_by_scales<T>(inner, scales, lambda);
-    }
-  });
+  const bool on_device = inner.device().is_cuda();
+  if (scales.empty()) {
+    (on_device ? cuda::divide_by_products : cpu::divide_by_products)(ctx, inner, g_values, a_values,
+                                                                     lambda);
+  } else {
+    (on_device ? cuda::divide_by_scales : cpu::divide_by_scales)(ctx, inner, scales, lambda);
+  }
   ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
   multiply_right_transposed(ctx, left, a_vectors, v);
 }
 
-void precondition_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fisher, double shift,
-                             TensorView gamma_grad, TensorView beta_grad) {
+void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher,
+                             double shift, TensorView gamma_grad, TensorView beta_grad) {
   constexpr std::string_view kName = "precondition batch norm";
   const std::int64_t channels = beta_grad.numel();
   const bool fixed_gamma = gamma_grad.numel() == 0;
@@ -135,30 +105,8 @@ void precondition_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fis
               "[precondition batch norm] a view has gaps; all must be contiguous");
   DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
               "; it must be positive and finite");
-  require_host(kName, fisher.device());
-  with_real(kName, fisher.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* gg = fisher.data<T>();
-    const T* gb = gg + channels;
-    const T* bb = gg + (rows - 1) * channels;
-    T* beta = beta_grad.data<T>();
-    if (fixed_gamma) {
-      for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
-      return;
-    }
-    T* gamma = gamma_grad.data<T>();
-    // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
-    // not negative by Cauchy-Schwarz, slightly so.
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const double a = gg[c], d = bb[c];
-      const double b = mode == BatchNormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);
-      const double x = gamma[c], y = beta[c];
-      const double exact = std::max(a * d - b * b, 0.0);
-      const double determinant = exact + shift * (a + d) + shift * shift;
-      gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
-      beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
-    }
-  });
+  (fisher.device().is_cuda() ? cuda::solve_batch_norm : cpu::solve_batch_norm)(
+      ctx, mode, fisher, shift, gamma_grad, beta_grad);
 }
 
 }  // namespace dkfac::kfac

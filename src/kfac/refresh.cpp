@@ -1,51 +1,56 @@
 #include "kfac/refresh.h"
 
 #include <algorithm>
-#include <exception>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
-#include "dkfac/core/threads.h"
-#include "dkfac/kfac/assignment.h"
-#include "dkfac/kfac/inverse.h"
 
-#include "kfac/ladder.h"
-#include "kfac/small_groups.h"
+#include "kfac/backend_refresh.h"
+#include "kfac/read_back.h"
 
 namespace dkfac::kfac {
 namespace {
 
-/// Trace of one group of the average.
-double trace_of(Context& ctx, const Factor& factor, int group) {
-  double trace = 0;
-  const ConstTensorView average = factor.average.view();
-  if (factor.form == FactorForm::low_rank) {
-    ops::dot(ctx, average, average, view_of(&trace, {1}));
-    return trace;
+bool all_good(Context& ctx, const Factor& factor) {
+  return std::ranges::all_of(read_back<double>(ctx, factor.shifts), [](double s) { return s > 0; });
+}
+
+void forget_scales(const RefreshTask& task) {
+  if (task.factor->form == FactorForm::eigen) task.layer->scale_statistics = 0;
+}
+
+void book(Context& ctx, const RefreshTask& task) {
+  Factor& factor = *task.factor;
+  factor.pending = false;
+  factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
+  factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
+}
+
+/// The ladder for the groups of a factor on the device that the first rung has not rebuilt.
+void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
+  Factor& factor = *task.factor;
+  const auto stages = read_back<std::int32_t>(ctx, group_stages);
+  const auto asked = read_back<double>(ctx, factor.asked);
+  task.stage = InverseStage::damped;
+  for (int group = 0; group < factor.groups; ++group) {
+    const auto at = static_cast<std::size_t>(group);
+    Climb result{.stage = static_cast<InverseStage>(stages[at])};
+    if (result.stage == InverseStage::kept) {
+      const FactorBlock block = block_of(factor, group);
+      const bool zero = asked[at] < 0 && factor.form != FactorForm::eigen;
+      result =
+          zero ? invert_identity(ctx, block, -asked[at]) : rebuild_inverse(ctx, block, asked[at]);
+      if (result.stage == InverseStage::kept && factor.failed_group < 0)
+        factor.failed_group = group;
+      if (result.stage != InverseStage::kept)
+        ops::fill(ctx, factor.shifts.view().slice(0, group, 1), result.shift);
+    }
+    task.stage = std::max(task.stage, result.stage);
+    task.written = task.written || result.stage != InverseStage::kept;
   }
-  const std::int64_t size = ops::packed_size(factor.dim);
-  ops::packed_trace(ctx, average.slice(0, group * size, size), factor.dim, view_of(&trace, {1}));
-  return trace;
 }
 
-void ask(Factor& factor, int group, double shift, bool zero) {
-  factor.asked.data<double>()[group] = zero ? -shift : shift;
-}
-
-/// Operations below which waking other threads costs more than it saves.
-constexpr double kWorthSharing = 4e6;
-
-/// BLAS of this scope runs on the calling thread, as it does where factors are shared out.
-class OneThread {
- public:
-  OneThread() : before_(dkfac::threads()) { set_threads(1); }
-  ~OneThread() { set_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
+}  // namespace
 
 FactorBlock block_of(Factor& factor, int group) {
   FactorBlock block{
@@ -65,106 +70,66 @@ FactorBlock block_of(Factor& factor, int group) {
   return block;
 }
 
-/// Writes what is good, and nothing else of the factor.
-void rebuild(Context& ctx, RefreshTask& task) {
-  Factor& factor = *task.factor;
-  const auto* asked = factor.asked.data<double>();
-  auto* shifts = factor.shifts.data<double>();
-  task.stage = InverseStage::damped;
-  factor.failed_group = -1;
-  const bool small = has_small_groups(factor);
-  for (int group = 0; group < factor.groups; ++group) {
-    const FactorBlock block = block_of(factor, group);
-    const bool zero = asked[group] < 0 && factor.form != FactorForm::eigen;
-    Climb climb = zero    ? invert_identity(ctx, block, -asked[group])
-                  : small ? invert_small(block, asked[group])
-                          : Climb{};
-    if (!zero && climb.stage == InverseStage::kept)
-      climb = rebuild_inverse(ctx, block, asked[group]);
-    task.stage = std::max(task.stage, climb.stage);
-    if (climb.stage == InverseStage::kept) {
-      if (factor.failed_group < 0) factor.failed_group = group;
-      continue;
-    }
-    task.written = true;
-    shifts[group] = climb.shift;
-    factor.held.data<std::int32_t>()[group] = static_cast<std::int32_t>(climb.held);
-  }
-}
-
-void book(const RefreshTask& task) {
-  Factor& factor = *task.factor;
-  factor.stale = false;
-  factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
-  const auto* shifts = factor.shifts.data<double>();
-  factor.good = std::all_of(shifts, shifts + factor.groups, [](double s) { return s > 0; });
-  if (factor.form == FactorForm::eigen && task.written) task.layer->scale_statistics = 0;
-}
-
-}  // namespace
-
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
                        RefreshParts parts, std::vector<RefreshTask>& tasks) {
   const bool a = layer.a.is_set() && parts.a && layer.a.stale;
   const bool g = layer.g.is_set() && parts.g && layer.g.stale;
   if (!a && !g) return;
-  if (!layer.a.is_set()) {  // BatchNorm
-    ask(layer.g, 0, options.bn_damping * options.damping, false);
+  if (ctx.device().is_cuda()) {
+    cuda::ask_damping(ctx, options, layer);
   } else {
-    for (int group = 0; group < layer.a.groups; ++group) {
-      const DampingSplit split =
-          split_damping(options.damping, trace_of(ctx, layer.a, group), layer.a.dim,
-                        trace_of(ctx, layer.g, group), layer.g.dim);
-      ask(layer.a, group, split.a, split.zero);
-      ask(layer.g, group, split.g, split.zero);
-    }
+    cpu::ask_damping(ctx, options, layer);
   }
   if (a) tasks.push_back({&layer, &layer.a});
   if (g) tasks.push_back({&layer, &layer.g});
 }
 
 void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
-  const int threads = dkfac::threads();
-  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->factorised() > wide; };
-  const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
-  std::vector<RefreshTask*> shared;
-  double work = 0;
-  for (RefreshTask& task : tasks) {
-    if (wide_first && is_wide(task)) {
-      rebuild(ctx_, task);
-    } else {
-      shared.push_back(&task);
-      work += refresh_operations(*task.factor);
+  if (!ctx_.device().is_cuda()) {
+    cpu::rebuild_all(ctx_, state_, tasks, wide);
+    for (const RefreshTask& task : tasks) {
+      task.factor->stale = false;
+      book(ctx_, task);
+      if (task.written) forget_scales(task);
     }
+    return;
   }
-  if (threads > 1 && work >= kWorthSharing) {
-    share(shared, threads);
-  } else {
-    const OneThread scope;
-    for (RefreshTask* task : shared) rebuild(ctx_, *task);
+  DKFAC_CHECK(state_.running.empty(), "[refresh] ", state_.running.size(),
+              " rebuilds under way have not been collected; call collect() with their stages");
+  if (tasks.empty()) return;
+  cuda::rebuild_all(ctx_, state_, tasks, wide);
+  state_.running.assign(tasks.begin(), tasks.end());
+  for (const RefreshTask& task : tasks) {
+    task.factor->stale = false;
+    task.factor->pending = true;
+    forget_scales(task);
   }
-  for (const RefreshTask& task : tasks) book(task);
 }
 
-void RefreshWorkers::share(std::span<RefreshTask* const> tasks, int threads) {
-  std::vector<LayerLoad> loads;
-  for (const RefreshTask* task : tasks)
-    loads.push_back({refresh_operations(*task->factor), task->factor->dim});
-  const std::vector<int> thread_of = assign(loads, threads);
-  while (static_cast<int>(contexts_.size()) < threads)
-    contexts_.emplace_back(ctx_.device(), ContextOptions{.backend = ctx_.backend(), .threads = 0});
-  std::vector<std::exception_ptr> errors(contexts_.size());
-  cpu::parallel_parts(threads, [&](int thread) {
-    const auto t = static_cast<std::size_t>(thread);
-    try {
-      for (std::size_t i = 0; i < tasks.size(); ++i)
-        if (thread_of[i] == thread) rebuild(contexts_[t], *tasks[i]);
-    } catch (...) {
-      errors[t] = std::current_exception();
+ConstTensorView RefreshWorkers::stages() const {
+  if (state_.running.empty()) return {};
+  return state_.stages.view().slice(0, 0, static_cast<std::int64_t>(state_.running.size()));
+}
+
+std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_t> stages) {
+  DKFAC_CHECK(stages.size() == state_.running.size(), "[refresh] ", stages.size(), " stages for ",
+              state_.running.size(), " rebuilds under way; pass what stages() holds");
+  state_.collected.swap(state_.running);
+  state_.running.clear();
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    RefreshTask& task = state_.collected[i];
+    task.stage = static_cast<InverseStage>(stages[i]);
+    task.written = task.stage != InverseStage::kept;
+    task.factor->failed_group = -1;
+    if (task.stage == InverseStage::kept) {
+      climb(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
+      if (task.written) forget_scales(task);
     }
-  });
-  for (const std::exception_ptr& error : errors)
-    if (error != nullptr) std::rethrow_exception(error);
+    first += task.factor->groups;
+    book(ctx_, task);
+  }
+  return state_.collected;
 }
 
 }  // namespace dkfac::kfac

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/tensor.h"
 #include "dkfac/kfac/report.h"
 
+#include "kfac/ladder.h"
 #include "kfac/layer_curvature.h"
 
 /// Rebuilding inverses from averages.
@@ -24,26 +28,55 @@ struct RefreshParts {
   bool a = true, g = true;
 };
 /// Appends the tasks of the factors asked for that are stale and have a statistic, A first. The
-/// split of the damping takes the traces of both, whichever is rebuilt.
+/// split of the damping takes the traces of both, whichever is rebuilt; on CUDA the traces and the
+/// split stay on the device.
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
                        RefreshParts parts, std::vector<RefreshTask>& tasks);
 
-/// One factor per thread, the longest first: threaded LAPACK is slower than that on everything but
-/// the widest matrices, which come one after the other when they are fewer than threads. The width
-/// that counts is that of what is factorised: a low-rank factor is as wide as its rows are many.
+/// One group of a factor, as the ladder takes it.
+[[nodiscard]] FactorBlock block_of(Factor& factor, int group);
+
+/// What RefreshWorkers keeps from run to run.
+struct RefreshState {
+  std::vector<Context> contexts;  ///< Of the threads; CUDA: of the side streams.
+  // CUDA only.
+  Event begun;              ///< What the side streams follow.
+  std::vector<Event> done;  ///< Of the side streams.
+  Tensor stages;            ///< i32[tasks]
+  Tensor group_stages;      ///< i32[groups of all tasks], one task after the other.
+  std::vector<RefreshTask> running, collected;
+};
+
+/// On the host: one factor per thread, the longest first: threaded LAPACK is slower than that on
+/// everything but the widest matrices, which come one after the other when they are fewer than
+/// threads. The width that counts is that of what is factorised: a low-rank factor is as wide as
+/// its rows are many.
+///
+/// On CUDA: narrow factors of one width in batches, the others one by one, the longest first, over
+/// some streams beside the context's. The host waits for nothing: the first rung of the ladder is
+/// tried, its result is checked on the device (residual.h) and takes the place of the old inverse
+/// there, or does not. The host learns of it from stages() and collect().
 class RefreshWorkers {
  public:
   explicit RefreshWorkers(Context& ctx) : ctx_(ctx) {}
   /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
   /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
   /// where what is factorised is wider than `wide`.
+  /// On CUDA the factors become pending, and the results in `tasks` say nothing; EKFAC scales are
+  /// forgotten whatever the outcome. What ran before must have been collected.
   void run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 
- private:
-  void share(std::span<RefreshTask* const> tasks, int threads);
+  /// CUDA: i32, the InverseStage of each task of the last run() that has not been collected, in
+  /// device memory, good for work that follows on the context's stream; empty without one.
+  [[nodiscard]] ConstTensorView stages() const;
+  /// CUDA: takes those numbers, read by the host, and books the outcome. Factors that failed climb
+  /// the ladder here and now, for which the host waits; without one it does not. Returns the tasks
+  /// with their results, until the next call.
+  std::span<const RefreshTask> collect(std::span<const std::int32_t> stages);
 
+ private:
   Context& ctx_;
-  std::vector<Context> contexts_;  ///< Of the threads; a context serves one at a time.
+  RefreshState state_;
 };
 
 }  // namespace dkfac::kfac

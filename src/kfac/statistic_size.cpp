@@ -9,12 +9,13 @@
 namespace dkfac::kfac {
 
 StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& options,
-                             StatisticKind kind) {
+                             StatisticKind kind, Device device) {
   StatisticPlan plan;
   plan.kind = kind;
   const auto* bn = std::get_if<BatchNormSpec>(&spec);
   if ((bn != nullptr) != (kind == StatisticKind::batch_norm)) return plan;
-  plan.factor = kind == StatisticKind::a ? plan_a(spec, options) : plan_g(spec, options);
+  plan.factor =
+      kind == StatisticKind::a ? plan_a(spec, options, device) : plan_g(spec, options, device);
   const FactorPlan& factor = plan.factor;
   if (factor.is_set()) {
     const auto d = static_cast<double>(factor.dim), rows = static_cast<double>(factor.rows);

@@ -25,7 +25,7 @@ struct StatisticPlan {
   [[nodiscard]] std::int64_t numel() const { return shape.numel(); }
 };
 [[nodiscard]] StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& options,
-                                           StatisticKind kind);
+                                           StatisticKind kind, Device device = Device::cpu());
 
 /// The rows of a low-rank statistic that a rank fills; ranks before it have the rows before. Others
 /// hold zeros there, so that the sum over ranks puts the rows of all ranks together.

@@ -218,6 +218,23 @@ TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
   EXPECT_FALSE(plan_g(PlainSpec{.weight = 3}, options).is_set());
 }
 
+TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
+  const Device gpu = Device::cuda();
+  CurvatureOptions options;
+  options.new_weight = 1;
+  options.low_rank = false;
+  const LinearSpec wide{.in = 4607, .out = 512, .max_rows = 128};
+  EXPECT_EQ(plan_a(wide, options).form, FactorForm::cholesky);
+  EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::inverse);
+  options.low_rank = true;
+  EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::low_rank);
+  options.inverse = InverseMethod::eigen;
+  EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::eigen);
+  options.batch_norm = BatchNormFisher::full;
+  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options).form, FactorForm::cholesky);
+  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
+}
+
 TEST_P(Forms, GroupsHaveInversesOfTheirOwn) {
   Random random(8);
   for (const auto& [in, out, groups] :

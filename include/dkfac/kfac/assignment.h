@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/core/device.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
@@ -30,8 +31,8 @@ struct CurvatureBytes {
   std::int64_t earlier = 0;   ///< Two earlier statistics under the adaptive rule, on the owner.
   std::int64_t inverses = 0;  ///< With eigenvalues and EKFAC scales, on all workers of the layer.
 };
-[[nodiscard]] CurvatureBytes curvature_bytes(const LayerSpec& spec,
-                                             const CurvatureOptions& options);
+[[nodiscard]] CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
+                                             Device device = Device::cpu());
 
 /// Bytes that a rank keeps per element of the parameters of the layers it works on.
 struct KeptParameters {
@@ -50,6 +51,7 @@ struct AssignmentDetails {
   int workers = 1;  ///< Ranks that precondition a layer: those a multiple of world_size / workers
                     ///< from its owner.
   const CurvatureOptions& curvature;
+  Device device = {};                    ///< On which the forms of factors depend.
   std::span<const double> seconds = {};  ///< Predicted per layer and step; empty: not known.
   KeptParameters kept = {};
   std::span<const NamedBytes> buffers = {};  ///< Of this rank; empty ones are left out.
