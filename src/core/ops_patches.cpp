@@ -6,6 +6,7 @@
 #include "core/backend_linalg.h"
 #include "core/checks.h"
 #include "core/cpu/patch_method.h"
+#include "core/cuda/patch_cost.h"
 
 /// Checks once, answers the empty cases, and calls the backend of the context.
 namespace dkfac::ops {
@@ -48,11 +49,20 @@ void check_extents(std::string_view op, const PatchSpec& s) {
               s.h, "x", s.w, ", padded ", s.padded_h(), "x", s.padded_w());
 }
 
+/// What sums over x are held in.
+DType dtype_of_sums(ConstTensorView x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+
+/// A computing dtype, or a 16-bit one on a device.
+void check_operand(std::string_view op, const Context& ctx, ConstTensorView x) {
+  check_device(op, ctx, x, "x");
+  if (ctx.device().is_cuda() && (x.dtype() == DType::f16 || x.dtype() == DType::bf16)) return;
+  check_computing(op, x, "x");
+}
+
 /// The spec itself, and x against it.
 void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, ConstTensorView x) {
   check_extents(op, s);
-  check_device(op, ctx, x, "x");
-  check_computing(op, x, "x");
+  check_operand(op, ctx, x);
   check_shape(op, x, "x",
               s.layout == Layout::nhwc ? Shape{s.n, s.h, s.w, s.x_channels()}
                                        : Shape{s.n, s.x_channels(), s.h, s.w});
@@ -63,7 +73,7 @@ void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, Co
 void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std::int64_t width,
                 ConstTensorView c) {
   check_device(op, ctx, c, "c");
-  check_dtype(op, c, "c", x.dtype());
+  check_dtype(op, c, "c", dtype_of_sums(x));
   detail::check_square(op, c, "c");
   DKFAC_CHECK(c.dim(0) == width || c.dim(0) == width + 1, "[", op, "] c is ", c.shape(),
               " for rows of width ", width, "; its order must be ", width, ", or ", width + 1,
@@ -74,6 +84,10 @@ void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std:
 TensorView matrix_of_group(TensorView c, std::int64_t group) {
   const TensorView one = c.slice(0, group, 1);
   return {one.raw(), c.dtype(), {c.dim(1), c.dim(2)}, {c.stride(1), c.stride(2)}, c.device()};
+}
+
+void scale_lower(Context& ctx, double beta, TensorView c) {
+  ctx.device().is_cuda() ? cuda::scale_lower(ctx, beta, c) : cpu::scale_lower(ctx, beta, c);
 }
 
 }  // namespace
@@ -90,8 +104,7 @@ void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView p
 
 bool patch_method_applies(const Context& ctx, const PatchSpec& spec, DType dtype,
                           PatchMethod method) {
-  if (ctx.device().is_cuda()) return method == PatchMethod::automatic;
-  return cpu::applies(spec, dtype, method);
+  return ctx.device().is_cuda() ? cuda::applies(spec, method) : cpu::applies(spec, dtype, method);
 }
 
 void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
@@ -110,19 +123,19 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
               " images ", x.shape(), " under a ", spec.kernel_h, "x", spec.kernel_w,
               " kernel; ask patch_method_applies() first");
   if (c.numel() == 0) return;
-  if (ctx.device().is_cuda()) return cuda::patch_gram(ctx, spec, alpha, x, beta, c, method);
   if (spec.rows() == 0 || alpha == 0) {
-    for (std::int64_t i = 0; i < groups; ++i) cpu::scale_lower(ctx, beta, matrix(i));
+    for (std::int64_t i = 0; i < groups; ++i) scale_lower(ctx, beta, matrix(i));
     return;
   }
-  cpu::patch_gram(ctx, spec, alpha, x, beta, c, method);
+  ctx.device().is_cuda() ? cuda::patch_gram(ctx, spec, alpha, x, beta, c, method)
+                         : cpu::patch_gram(ctx, spec, alpha, x, beta, c, method);
 }
 
 void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
                TensorView sums) {
   check_image("patch_sum", ctx, spec, x);
   check_device("patch_sum", ctx, sums, "sums");
-  check_dtype("patch_sum", sums, "sums", x.dtype());
+  check_dtype("patch_sum", sums, "sums", dtype_of_sums(x));
   detail::check_matrix("patch_sum", sums, "sums");
   check_shape("patch_sum", sums, "sums", Shape{spec.n, spec.width()});
   if (sums.numel() == 0) return;
@@ -131,14 +144,12 @@ void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorVie
 }
 
 void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
-  check_device("gram", ctx, x, "x");
-  check_computing("gram", x, "x");
+  check_operand("gram", ctx, x);
   detail::check_matrix("gram", x, "x");
   check_gram("gram", ctx, x, x.dim(1), c);
   if (c.dim(0) == 0) return;
-  if (ctx.device().is_cuda()) return cuda::gram(ctx, alpha, x, beta, c);
-  if (x.dim(0) == 0 || alpha == 0) return cpu::scale_lower(ctx, beta, c);
-  cpu::gram(ctx, alpha, x, beta, c);
+  if (x.dim(0) == 0 || alpha == 0) return scale_lower(ctx, beta, c);
+  ctx.device().is_cuda() ? cuda::gram(ctx, alpha, x, beta, c) : cpu::gram(ctx, alpha, x, beta, c);
 }
 
 }  // namespace dkfac::ops

@@ -79,6 +79,10 @@ void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mir
 void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 
 // --- convolution patches -------------------------------------------------------------------------
+//
+// On a CUDA device the x of im2col, patch_gram, patch_sum and gram may also be f16 or bf16: c and
+// sums are f32 then, of exact products and f32 sums, and patches keep the dtype of x. alpha and
+// scale are applied to sums, never to 16-bit values.
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
@@ -112,7 +116,7 @@ struct PatchSpec {
 /// How patch_gram forms its product. All but `panels` are for kernels 3x3 with stride 1 and padding
 /// 1 and one group.
 enum class PatchMethod : std::uint8_t {
-  automatic,   ///< The fastest of those that apply, by a measured table.
+  automatic,   ///< Of those that apply: by a measured table on the host, by counted work elsewhere.
   panels,      ///< Products of panels of patches.
   offsets,     ///< Products of the image with itself at 13 offsets, less what the border misses.
   correlation  ///< These 13 from oneDNN, as the gradient of 5x5 weights: host, f32, nhwc.

@@ -13,11 +13,11 @@
 #include "core/cpu/patch_method.h"
 #include "core/cpu/patches.h"
 #include "core/cpu/symmetric_product.h"
+#include "core/patch_shapes.h"
 
 namespace dkfac::cpu {
 namespace {
 
-using ops::Layout;
 using ops::PatchMethod;
 using ops::PatchSpec;
 
@@ -162,30 +162,12 @@ void set_corner(double alpha, std::int64_t rows, double beta, TensorView c) {
   });
 }
 
-/// A 1x1 kernel that visits every pixel once: the patches are the channels as they lie.
-bool is_plain(const PatchSpec& s) {
-  return s.layout == Layout::nhwc && s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 &&
-         s.stride_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
-}
-
-/// A kernel as large as the image: every image is one patch as it lies.
-bool is_whole(const PatchSpec& s) {
-  return s.kernel_h == s.h && s.kernel_w == s.w && s.padded_h() == s.h && s.padded_w() == s.w &&
-         s.c == s.x_channels();
-}
-
-/// The channels of every pixel as the rows of a matrix.
-ConstTensorView plain_rows(const PatchSpec& s, ConstTensorView x) {
-  const ConstTensorView first = x.slice(3, s.first_c, s.c);
-  return {first.raw(), x.dtype(), {s.rows(), s.c}, {s.x_channels(), 1}, x.device()};
-}
-
 void patch_gram_of_one(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x,
                        double beta, TensorView c, PatchMethod method = PatchMethod::automatic) {
   const std::int64_t rows = spec.rows(), width = spec.width();
   if (method == PatchMethod::automatic) method = fastest_method(ctx.backend(), spec, x.dtype());
-  if (is_plain(spec)) return gram(ctx, alpha, plain_rows(spec, x), beta, c);
-  if (is_whole(spec)) return gram(ctx, alpha, x.reshape({rows, width}), beta, c);
+  if (detail::is_plain(spec)) return gram(ctx, alpha, detail::plain_rows(spec, x), beta, c);
+  if (detail::is_whole(spec)) return gram(ctx, alpha, x.reshape({rows, width}), beta, c);
   const auto add = [&](Context& worker, Syrk syrk, std::int64_t first, std::int64_t last,
                        double scale, TensorView sum) {
     add_patches(worker, syrk, spec, alpha, x, first, last, scale, sum);

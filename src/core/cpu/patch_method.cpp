@@ -6,10 +6,12 @@
 #include <limits>
 
 #include "core/cpu/self_correlation.h"
+#include "core/patch_shapes.h"
 
 namespace dkfac::cpu {
 namespace {
 
+using detail::is_three_by_three;
 using ops::Layout;
 using ops::PatchMethod;
 using ops::PatchSpec;
@@ -44,11 +46,6 @@ double distance(const Measured& m, const PatchSpec& s) {
   const double extent = std::sqrt(static_cast<double>(s.h * s.w));
   return steps(static_cast<double>(m.channels), static_cast<double>(s.c)) +
          steps(static_cast<double>(m.extent), extent);
-}
-
-bool is_three_by_three(const PatchSpec& s) {
-  return s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 1 &&
-         s.pad_w == 1 && s.extra_h + s.extra_w == 0 && s.dilation_h == 1 && s.dilation_w == 1;
 }
 
 }  // namespace
