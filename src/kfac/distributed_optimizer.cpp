@@ -59,6 +59,7 @@ void DistributedOptimizer::prepare() {
                                      .tail = kBallotElements,
                                      .wire = settings_.wire});
   nonfinite_ = Tensor::zeros(ctx_, {1});
+  on_exchange();
   if (settings_.wire == DType::f16) magnitudes_ = Tensor::zeros(ctx_, {count});
   prepared_ = true;
   begin_step();

@@ -45,7 +45,8 @@ class DistributedOptimizer : public Optimizer {
   /// Everything that must be equal on all ranks, one option per line.
   [[nodiscard]] virtual std::string options_text() const = 0;
   virtual void on_add(const ParameterLayer&) {}
-  virtual void on_prepare() = 0;  ///< Allocate state; owners must be known when it returns.
+  virtual void on_prepare() = 0;   ///< Allocate state; owners must be known when it returns.
+  virtual void on_exchange() = 0;  ///< gradient(i) stand where they do from here on.
   [[nodiscard]] virtual int owner_of(int /*layer*/) const { return 0; }
   /// Begins the exchanges of the coming step beside the gradients.
   virtual void add_active(std::vector<Exchange*>&) {}

@@ -1,16 +1,15 @@
 #include <cmath>
 #include <utility>
 
-#include "dkfac/core/half.h"
 #include "dkfac/core/ops.h"
 
 #include "kfac/distributed_optimizer.h"
 #include "kfac/engine.h"
-#include "kfac/first_order.h"
 #include "kfac/gather.h"
 #include "kfac/kl_clip.h"
 #include "kfac/phase_timer.h"
 #include "kfac/share.h"
+#include "kfac/updates.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -87,6 +86,7 @@ class Kfac final : public DistributedOptimizer {
   }
   void on_add(const ParameterLayer& layer) override { engine_.add_layer(layer.name, layer.spec); }
   void on_prepare() override;
+  void on_exchange() override;
   [[nodiscard]] int owner_of(int layer) const override { return engine_.owner(layer); }
   void add_active(std::vector<Exchange*>& active) override {
     engine_.begin_step();
@@ -112,14 +112,11 @@ class Kfac final : public DistributedOptimizer {
   }
 
   [[nodiscard]] double momentum_at(double lr) const;
-  /// pass: the rates of a parameter whose multipliers are 1.
-  void update_layer(int layer, const KfacPass& pass);
-  /// Elements of x that the wire of weights turns into infinities.
-  [[nodiscard]] std::int64_t past_wire(ConstTensorView x);
-  /// `part` of the layer's parameter: its gradient's slot, the momentum and the masters have both.
-  void update_part(const KfacPass& pass, Rescale rule, int layer, bool bias);
-  void precondition(double lr, StepReport& report);
-  void precondition_layer(int layer, KlSum* sum);
+  /// Appends weight and bias of a layer that this rank works on.
+  void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
+  /// Gradients into directions. The factor of the KL clip; empty without one.
+  [[nodiscard]] ConstTensorView precondition(double lr);
+  void precondition_layer(int layer);
   void gather_weights();
   [[nodiscard]] bool works(int layer) const { return grid_.works(engine_.owner(layer)); }
   /// Type in which weights travel, unless it is theirs.
@@ -134,15 +131,18 @@ class Kfac final : public DistributedOptimizer {
   std::vector<SharedPart> parts_;
   std::optional<Share> share_;
   std::optional<Gather> weights_;
-  Tensor underflow_;            ///< f32[1]; of weights that round to 0, which nobody asks for.
-  std::int64_t saturated_ = 0;  ///< In this step.
+  UpdateTable table_;
+  std::optional<KlClip> clip_;
+  Tensor saturated_;  ///< f64[1], of the last update.
   double last_lr_ = 0;
 };
 
 void Kfac::on_prepare() {
   engine_.prepare(grid_, 0);
   std::vector<Slot> slots;
-  underflow_ = Tensor::zeros(ctx_, {1});
+  saturated_ = Tensor::zeros(ctx_, {1}, DType::f64);
+  const auto count = static_cast<std::int64_t>(layers_.size());
+  if (options_.curvature.kl_clip > 0) clip_.emplace(ctx_, count);
   velocity_.resize(layers_.size());
   masters_.resize(layers_.size());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -172,88 +172,50 @@ double Kfac::momentum_at(double lr) const {
   return options_.momentum;
 }
 
-std::int64_t Kfac::past_wire(ConstTensorView x) {
-  double largest = 0;
-  ops::max_abs(ctx_, x, view_of(&largest, {1}));
-  if (largest <= static_cast<double>(kMaxF16)) return 0;  // f16 has the least range
-  Scratch scratch(ctx_);
-  const TensorView narrow = scratch.take(x.shape(), *options_.weight_wire);
-  const TensorView back = scratch.take(x.shape(), x.dtype());
-  float count = 0;
-  ops::cast(ctx_, x, narrow);
-  ops::cast(ctx_, narrow, back);
-  ops::count_nonfinite(ctx_, back, view_of(&count, {1}));
-  return static_cast<std::int64_t>(count);
-}
-
-void Kfac::update_part(const KfacPass& pass, Rescale rule, int index, bool bias) {
+void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
   const auto i = static_cast<std::size_t>(index);
   const ParameterLayer& layer = layers_[i];
-  const TensorView parameter = (bias ? layer.params.bias : layer.params.weight).flat();
-  const auto part = [&](TensorView whole) {
-    return whole.slice(0, bias ? layer.weight : 0, parameter.numel());
-  };
-  const TensorView velocity = part(velocity_[i]);
-  const TensorView block = weights_->needed() ? part(weights_->block(index)) : TensorView{};
-  const bool mastered = masters_[i].is_set();
-  // Without masters the new weight goes straight to where all ranks will read it.
-  const TensorView from = mastered ? part(masters_[i]) : parameter;
-  const TensorView out = mastered || !weights_->needed() ? from : block;
-  kfac_pass(pass, part(gradient(index)), from, velocity, out);
-  rescale(rule, g_dim(layer.spec) * factor_groups(layer.spec), out);
-  if (pass.rule == MomentumRule::paper) finish_paper_momentum(out, velocity);
-  if (!mastered) return;
-  saturated_ += past_wire(out);
-  ops::round_to(ctx_, *options_.weight_wire, 1, out, parameter, underflow_);
-  if (!block.empty()) ops::cast(ctx_, parameter, block);
-}
-
-void Kfac::update_layer(int index, const KfacPass& pass) {
-  const ParameterLayer& layer = layers_[static_cast<std::size_t>(index)];
-  const auto with = [&pass](Rates rates) {
-    KfacPass part = pass;
-    part.lr = rates.lr;
-    part.weight_decay = rates.weight_decay;
-    return part;
-  };
-  if (layer.weight > 0) {
-    // A weight that is frozen is not to be rescaled either.
-    const bool rescaled = has_factors(layer.spec) && layer.params.weight_lr > 0;
-    update_part(with(weight_rates(layer, pass.lr, pass.weight_decay)),
-                rescaled ? options_.rescale : Rescale::off, index, false);
+  const std::size_t first = parts.size();
+  add_parts(layer, gradient(index), velocity_[i], parts);
+  std::int64_t offset = 0;
+  for (std::size_t p = first; p < parts.size(); ++p) {
+    UpdatedPart& part = parts[p];
+    if (masters_[i].is_set()) part.master = masters_[i].view().slice(0, offset, part.numel());
+    if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
+    offset += part.numel();
   }
-  if (layer.bias > 0)
-    update_part(with(bias_rates(layer, pass.lr, pass.weight_decay)), Rescale::off, index, true);
+  // A weight that is frozen is not to be rescaled either.
+  if (layer.weight > 0 && has_factors(layer.spec) && layer.params.weight_lr > 0)
+    parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
 }
 
-void Kfac::precondition_layer(int index, KlSum* sum) {
+void Kfac::on_exchange() {
+  std::vector<UpdatedPart> parts;
+  for (int i = 0; i < static_cast<int>(layers_.size()); ++i)
+    if (works(i)) add_layer_parts(i, parts);
+  table_ = make_update_table(ctx_, dtype(), std::move(parts));
+}
+
+void Kfac::precondition_layer(int index) {
   const ParameterLayer& layer = layers_[static_cast<std::size_t>(index)];
   const TensorView g = gradient(index);
   const TensorView weight = g.slice(0, 0, layer.weight);
   const TensorView bias = layer.bias > 0 ? g.slice(0, layer.weight, layer.bias) : TensorView{};
-  const bool counted = sum != nullptr && engine_.owner(index) == comm_->rank();
+  const bool counted = clip_ && engine_.owner(index) == comm_->rank();
   if (!counted) return engine_.apply(index, weight, bias);
   Scratch scratch(ctx_);
   const TensorView before = scratch.take({layer.numel()}, dtype());
   ops::copy(ctx_, g, before);
   engine_.apply(index, weight, bias);
-  sum->add(before, g);
+  clip_->add(before, g);
 }
 
-void Kfac::precondition(double lr, StepReport& report) {
-  const double kappa = options_.curvature.kl_clip;
-  const auto covered = [this](int i) {
-    return works(i) &&
-           !std::holds_alternative<PlainSpec>(layers_[static_cast<std::size_t>(i)].spec);
-  };
-  const int count = static_cast<int>(layers_.size());
-  KlSum sum(ctx_);
-  for (int i = 0; i < count; ++i)
-    if (covered(i)) precondition_layer(i, kappa > 0 ? &sum : nullptr);
-  if (kappa == 0) return;
-  report.kl_factor = kl_factor(kappa, lr, sum.total(grid_));
-  for (int i = 0; i < count; ++i)
-    if (covered(i)) scale_direction(report.kl_factor, gradient(i));
+ConstTensorView Kfac::precondition(double lr) {
+  if (clip_) clip_->begin();
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (works(static_cast<int>(i)) && !std::holds_alternative<PlainSpec>(layers_[i].spec))
+      precondition_layer(static_cast<int>(i));
+  return clip_ ? clip_->factor(grid_, options_.curvature.kl_clip, lr) : ConstTensorView{};
 }
 
 void Kfac::gather_weights() {
@@ -274,16 +236,19 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
   }
   {
     const PhaseTimer timer(report.seconds.update);
-    precondition(args.lr, report);
+    const ConstTensorView clip = precondition(args.lr);
     report.momentum = momentum_at(args.lr);
-    const KfacPass pass{.lr = args.lr,
-                        .momentum = report.momentum,
-                        .weight_decay = options_.weight_decay,
-                        .rule = options_.momentum_rule};
-    saturated_ = 0;
-    for (int i = 0; i < static_cast<int>(layers_.size()); ++i)
-      if (works(i)) update_layer(i, pass);
-    report.saturated = saturated_;
+    kfac_update(ctx_, table_,
+                {.pass = {.lr = args.lr,
+                          .momentum = report.momentum,
+                          .weight_decay = options_.weight_decay,
+                          .rule = options_.momentum_rule},
+                 .rescale = options_.rescale,
+                 .clip = clip,
+                 .wire = options_.weight_wire,
+                 .saturated = saturated_});
+    if (clip_) report.kl_factor = *clip.data<double>();
+    report.saturated = static_cast<std::int64_t>(*saturated_.data<double>());
     last_lr_ = args.lr;
   }
   const PhaseTimer timer(report.seconds.exchange, "exchange");

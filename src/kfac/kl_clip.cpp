@@ -1,45 +1,48 @@
 #include "kfac/kl_clip.h"
 
-#include <algorithm>
-#include <cmath>
-
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
-#include "kfac/host.h"
+#include "kfac/backend_updates.h"
 
 namespace dkfac::kfac {
 
-double kl_factor(double kappa, double lr, double sum) {
-  const double length = lr * lr * sum;
-  if (!std::isfinite(length)) return 0;
-  if (!(length > 0)) return 1;
-  return std::min(1.0, std::sqrt(kappa / length));
-}
+KlClip::KlClip(Context& ctx, std::int64_t products)
+    : ctx_(ctx),
+      products_(Tensor::zeros(ctx, {products}, DType::f64)),
+      total_(Tensor::zeros(ctx, {1}, DType::f64)),
+      factor_(Tensor::zeros(ctx, {1}, DType::f64)) {}
 
-void scale_direction(double factor, TensorView u) {
-  if (factor == 1 || u.numel() == 0) return;
-  require_host("kl clip", u.device());
-  with_real("kl clip", u.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* data = u.data<T>();
-    const T scale = static_cast<T>(factor);
-    cpu::parallel_ranges(u.numel(), cpu::kGrain, [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) data[i] = scale == 0 ? T{0} : scale * data[i];
-    });
-  });
-}
-
-void KlSum::add(ConstTensorView gradient, ConstTensorView direction) {
+void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
   if (gradient.numel() == 0) return;
-  double product = 0;
-  ops::dot(ctx_, gradient.flat(), direction.flat(), view_of(&product, {1}));
-  sum_ += product;
+  ops::dot(ctx_, gradient.flat(), direction.flat(), products_.view().slice(0, count_++, 1));
 }
 
-double KlSum::total(const WorkerGrid& grid) {
-  grid.world->all_reduce(view_of(&sum_, {1}), comm::ReduceOp::sum, Stream::cpu(), "kl clip");
-  return sum_;
+ConstTensorView KlClip::total(const WorkerGrid& grid) {
+  const ConstTensorView products = products_.view().slice(0, 0, count_);
+  if (ctx_.device().is_cuda())
+    cuda::add_up(ctx_, products, total_);
+  else
+    cpu::add_up(ctx_, products, total_);
+  grid.world->all_reduce(total_, comm::ReduceOp::sum, ctx_.stream(), "kl clip");
+  return total_;
+}
+
+ConstTensorView KlClip::factor(const WorkerGrid& grid, double kappa, double lr) {
+  const ConstTensorView sum = total(grid);
+  if (ctx_.device().is_cuda())
+    cuda::find_kl_factor(ctx_, kappa, lr, sum, factor_);
+  else
+    cpu::find_kl_factor(ctx_, kappa, lr, sum, factor_);
+  return factor_;
+}
+
+void scale_direction(Context& ctx, ConstTensorView factor, TensorView u) {
+  DKFAC_CHECK(u.device() == ctx.device(), "[kl clip] the direction is on ", u.device(),
+              ", the context on ", ctx.device());
+  if (u.numel() == 0) return;
+  if (ctx.device().is_cuda()) return cuda::scale_direction(ctx, factor, u);
+  cpu::scale_direction(ctx, factor, u);
 }
 
 }  // namespace dkfac::kfac

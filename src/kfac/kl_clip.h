@@ -1,32 +1,36 @@
 #pragma once
 
+#include <cstdint>
+
 #include "dkfac/core/context.h"
-#include "dkfac/core/tensor_view.h"
+#include "dkfac/core/tensor.h"
 
 #include "kfac/worker_grid.h"
 
-/// The KL clip: one factor that bounds the length of an update in the metric of the curvature.
+/// The KL clip: one factor that bounds the length of an update in the metric of the curvature. It
+/// stays on the device of the context: who wants to see it copies it from there.
 namespace dkfac::kfac {
 
-/// nu = min(1, sqrt(kappa / (lr^2 sum))), sum = <U, V> over all preconditioned gradients U and
-/// their gradients V (docs/math.md, "KL clip"). 1 where lr^2 sum <= 0: nothing moves, or the
-/// direction has no length in this metric. 0 where it is not finite: such a direction must not be
-/// applied.
-[[nodiscard]] double kl_factor(double kappa, double lr, double sum);
-/// u *= factor, in place; 0 also where u is not finite. f32 or f64, contiguous.
-void scale_direction(double factor, TensorView u);
-
-/// Collects <U, V> of one step; each layer is counted by one rank.
-class KlSum {
+/// Collects <U, V> over preconditioned gradients U and their gradients V, and makes the factor of
+/// them; each layer is counted by one rank.
+class KlClip {
  public:
-  explicit KlSum(Context& ctx) : ctx_(ctx) {}
+  /// products: add() calls of a step with something in them, at most.
+  KlClip(Context& ctx, std::int64_t products);
+  void begin() { count_ = 0; }  ///< Of a step.
   void add(ConstTensorView gradient, ConstTensorView direction);
-  /// Of all ranks; collective.
-  [[nodiscard]] double total(const WorkerGrid& grid);
+  /// f64[1]: the sum of all ranks; collective.
+  [[nodiscard]] ConstTensorView total(const WorkerGrid& grid);
+  /// f64[1]: kl_factor() of it; collective. Until the next step.
+  [[nodiscard]] ConstTensorView factor(const WorkerGrid& grid, double kappa, double lr);
 
  private:
   Context& ctx_;
-  double sum_ = 0;
+  std::int64_t count_ = 0;
+  Tensor products_, total_, factor_;  ///< f64
 };
+
+/// u *= factor[0] (f64) in place; 0 also where u is not finite. f32 or f64, contiguous.
+void scale_direction(Context& ctx, ConstTensorView factor, TensorView u);
 
 }  // namespace dkfac::kfac

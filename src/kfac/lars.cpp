@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "kfac/first_order.h"
 #include "kfac/momentum_optimizer.h"
 
 namespace dkfac::kfac {
@@ -22,14 +21,9 @@ class Lars final : public MomentumOptimizer<LarsOptions> {
   [[nodiscard]] std::string rule_text() const override {
     return detail::concat("eta ", exact(options_.eta), "\nepsilon ", exact(options_.epsilon), '\n');
   }
-  void update_one(const Rates& rates, bool is_weight, ConstTensorView gradient, TensorView velocity,
-                  TensorView parameter) const override {
-    LarsPass pass{.rate = rates.lr,
-                  .momentum = options_.momentum,
-                  .weight_decay = rates.weight_decay,
-                  .nesterov = options_.nesterov};
-    if (is_weight) pass.rate *= trust_ratio(options_, l2_norm(parameter), l2_norm(gradient));
-    lars_pass(pass, gradient, velocity, parameter);
+  double update_all(double lr, UpdateTable& table) override {
+    lars_update(ctx_, table, options_, lr);
+    return options_.momentum;
   }
 };
 

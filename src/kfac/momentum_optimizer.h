@@ -10,11 +10,12 @@
 #include "kfac/distributed_optimizer.h"
 #include "kfac/parameters.h"
 #include "kfac/phase_timer.h"
+#include "kfac/updates.h"
 
 namespace dkfac::kfac {
 
 /// First-order optimizers with one momentum buffer per parameter: gradients are summed everywhere,
-/// and every rank updates all parameters, one after the other. `Options` is SgdOptions or alike.
+/// and every rank updates all parameters. `Options` is SgdOptions or alike.
 template <class Options>
 class MomentumOptimizer : public DistributedOptimizer {
  protected:
@@ -29,11 +30,8 @@ class MomentumOptimizer : public DistributedOptimizer {
                              device, context),
         options_(options) {}
 
-  /// One parameter and its averaged gradient. `is_weight`: no bias, and no gamma of a BatchNorm.
-  virtual void update_one(const Rates& rates, bool is_weight, ConstTensorView gradient,
-                          TensorView velocity, TensorView parameter) const = 0;
-  /// After all parameters; returns the momentum to report.
-  virtual double finish_update(double /*lr*/) { return options_.momentum; }
+  /// All parameters, with their averaged gradients; returns the momentum to report.
+  virtual double update_all(double lr, UpdateTable& table) = 0;
   /// The options that a rule of its own adds to the common ones.
   [[nodiscard]] virtual std::string rule_text() const = 0;
   /// "momentum 0.9 (Nesterov), weight decay 0.001"
@@ -58,25 +56,19 @@ class MomentumOptimizer : public DistributedOptimizer {
     for (const ParameterLayer& layer : layers_)
       velocity_.push_back(Tensor::zeros(ctx_, {layer.numel()}, dtype()));
   }
+  void on_exchange() final {
+    std::vector<UpdatedPart> parts;
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      add_parts(layers_[i], gradient(static_cast<int>(i)), velocity_[i], parts);
+    table_ = make_update_table(ctx_, dtype(), std::move(parts));
+  }
   void update(const StepArgs& args, StepReport& report) final {
     const PhaseTimer timer(report.seconds.update);
-    const double decay = options_.weight_decay;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const ParameterLayer& layer = layers_[i];
-      const TensorView g = gradient(static_cast<int>(i)), v = velocity_[i];
-      const std::int64_t weight = layer.weight, bias = layer.bias;
-      const bool is_weight = !std::holds_alternative<BatchNormSpec>(layer.spec);
-      if (weight > 0)
-        update_one(weight_rates(layer, args.lr, decay), is_weight, g.slice(0, 0, weight),
-                   v.slice(0, 0, weight), layer.params.weight.flat());
-      if (bias > 0)
-        update_one(bias_rates(layer, args.lr, decay), false, g.slice(0, weight, bias),
-                   v.slice(0, weight, bias), layer.params.bias.flat());
-    }
-    report.momentum = finish_update(args.lr);
+    report.momentum = update_all(args.lr, table_);
   }
 
   std::vector<Tensor> velocity_;
+  UpdateTable table_;
 };
 
 }  // namespace dkfac::kfac

@@ -34,12 +34,27 @@ bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<BatchN
 
 }  // namespace
 
-Rates weight_rates(const ParameterLayer& layer, double lr, double weight_decay) {
-  return {lr * layer.params.weight_lr, is_batch_norm(layer.spec) ? 0 : weight_decay};
-}
-
-Rates bias_rates(const ParameterLayer& layer, double lr, double weight_decay) {
-  return {lr * layer.params.bias_lr, weight_decay * layer.params.bias_decay};
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velocity,
+               std::vector<UpdatedPart>& parts) {
+  const LayerParams& params = layer.params;
+  const bool is_weight = !is_batch_norm(layer.spec);
+  const bool preconditioned = !std::holds_alternative<PlainSpec>(layer.spec);
+  if (layer.weight > 0)
+    parts.push_back({.gradient = gradient.slice(0, 0, layer.weight),
+                     .velocity = velocity.slice(0, 0, layer.weight),
+                     .parameter = params.weight.flat(),
+                     .lr = params.weight_lr,
+                     .decay = is_weight ? 1.0 : 0.0,
+                     .is_weight = is_weight,
+                     .preconditioned = preconditioned});
+  if (layer.bias > 0)
+    parts.push_back({.gradient = gradient.slice(0, layer.weight, layer.bias),
+                     .velocity = velocity.slice(0, layer.weight, layer.bias),
+                     .parameter = params.bias.flat(),
+                     .lr = params.bias_lr,
+                     .decay = params.bias_decay,
+                     .is_weight = false,
+                     .preconditioned = preconditioned});
 }
 
 DType dtype_of_parameters(const ParameterLayer& layer) {

@@ -9,6 +9,8 @@
 #include "dkfac/core/context.h"
 #include "dkfac/kfac/optimizer.h"
 
+#include "kfac/updates.h"
+
 /// The registered layers of an optimizer: names, shapes, borrowed parameters and gradients.
 namespace dkfac::kfac {
 
@@ -20,13 +22,10 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
-/// Learning rate and weight decay of one parameter.
-struct Rates {
-  double lr = 0, weight_decay = 0;
-};
-/// Weight decay is for weights; gamma of a BatchNorm is not one.
-[[nodiscard]] Rates weight_rates(const ParameterLayer& layer, double lr, double weight_decay);
-[[nodiscard]] Rates bias_rates(const ParameterLayer& layer, double lr, double weight_decay);
+/// Appends the weight and the bias of a layer, where it has them: gradient and velocity are
+/// [numel()] for both. Weight decay is for weights; gamma of a BatchNorm is not one.
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velocity,
+               std::vector<UpdatedPart>& parts);
 
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
 

@@ -35,8 +35,8 @@ struct Preconditioner::Impl {
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
   void precondition(std::span<const LayerGrad> grads, double lr, StepReport& report);
-  void precondition_layer(const LayerGrad& grad, KlSum* sum);
-  void clip(const LayerGrad& grad, double factor);
+  void precondition_layer(const LayerGrad& grad);
+  void clip(const LayerGrad& grad, ConstTensorView factor);
   /// This rank preconditions the layer.
   [[nodiscard]] bool works(LayerId layer) const {
     return grid.works(engine.owner(static_cast<int>(layer)));
@@ -59,6 +59,7 @@ struct Preconditioner::Impl {
   std::vector<SharedPart> parts;
   std::optional<Share> share;
   std::optional<Gather> directions;
+  std::optional<KlClip> kl_clip;
   std::vector<Exchange*> active;
   std::optional<Pipeline> pipeline;  // After the buffers, so that it ends before they do.
 };
@@ -88,6 +89,7 @@ void Preconditioner::Impl::prepare() {
   add_shared_parts(engine, grid, true, parts);
   share.emplace(ctx, grid, engine.options().dtype, parts);
   nonfinite = Tensor::zeros(ctx, {1});
+  if (engine.options().kl_clip > 0) kl_clip.emplace(ctx, 2 * std::int64_t{engine.layers()});
   prepared = true;
   begin_step();
 }
@@ -162,10 +164,10 @@ void Preconditioner::Impl::unpack(const LayerGrad& grad) {
   if (grad.bias.numel() > 0) ops::cast(ctx, from.bias, grad.bias.flat());
 }
 
-void Preconditioner::Impl::precondition_layer(const LayerGrad& grad, KlSum* sum) {
+void Preconditioner::Impl::precondition_layer(const LayerGrad& grad) {
   const LayerGrad at = target(grad);
   const int layer = static_cast<int>(grad.layer);
-  if (sum == nullptr || engine.owner(layer) != comm->rank())
+  if (!kl_clip || engine.owner(layer) != comm->rank())
     return engine.apply(layer, at.weight, at.bias);
   Scratch scratch(ctx);
   const auto kept = [&](TensorView x) {
@@ -176,14 +178,14 @@ void Preconditioner::Impl::precondition_layer(const LayerGrad& grad, KlSum* sum)
   };
   const TensorView weight = kept(at.weight), bias = kept(at.bias);
   engine.apply(layer, at.weight, at.bias);
-  sum->add(weight, at.weight);
-  sum->add(bias, at.bias);
+  kl_clip->add(weight, at.weight);
+  kl_clip->add(bias, at.bias);
 }
 
-void Preconditioner::Impl::clip(const LayerGrad& grad, double factor) {
+void Preconditioner::Impl::clip(const LayerGrad& grad, ConstTensorView factor) {
   const LayerGrad at = target(grad);
-  scale_direction(factor, at.weight);
-  scale_direction(factor, at.bias);
+  scale_direction(ctx, factor, at.weight);
+  scale_direction(ctx, factor, at.bias);
 }
 
 void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double lr,
@@ -197,15 +199,14 @@ void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double
   }
   {
     const PhaseTimer timer(report.seconds.update);
-    const double kappa = engine.options().kl_clip;
-    KlSum sum(ctx);
+    if (kl_clip) kl_clip->begin();
     for (const LayerGrad& grad : grads)
-      if (works(grad.layer) && covered(grad.layer))
-        precondition_layer(grad, kappa > 0 ? &sum : nullptr);
-    if (kappa > 0) {
-      report.kl_factor = kl_factor(kappa, lr, sum.total(grid));
+      if (works(grad.layer) && covered(grad.layer)) precondition_layer(grad);
+    if (kl_clip) {
+      const ConstTensorView factor = kl_clip->factor(grid, engine.options().kl_clip, lr);
+      report.kl_factor = *factor.data<double>();
       for (const LayerGrad& grad : grads)
-        if (works(grad.layer) && covered(grad.layer)) clip(grad, report.kl_factor);
+        if (works(grad.layer) && covered(grad.layer)) clip(grad, factor);
     }
   }
   if (!directions->needed()) return;

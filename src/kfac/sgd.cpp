@@ -1,7 +1,6 @@
 #include <cmath>
 #include <utility>
 
-#include "kfac/first_order.h"
 #include "kfac/momentum_optimizer.h"
 
 namespace dkfac::kfac {
@@ -27,16 +26,13 @@ class Sgd final : public MomentumOptimizer<SgdOptions> {
     visitor.real("last_lr", Held::same, last_lr_);
     MomentumOptimizer::on_visit(visitor);
   }
-  void update_one(const Rates& rates, bool /*is_weight*/, ConstTensorView gradient,
-                  TensorView velocity, TensorView parameter) const override {
-    const SgdPass pass{.lr = rates.lr,
-                       .momentum = options_.momentum,
-                       .weight_decay = rates.weight_decay,
-                       .nesterov = options_.nesterov,
-                       .correction = options_.momentum_correction};
-    sgd_pass(pass, gradient, velocity, parameter);
-  }
-  double finish_update(double lr) override {
+  double update_all(double lr, UpdateTable& table) override {
+    sgd_update(ctx_, table,
+               {.lr = lr,
+                .momentum = options_.momentum,
+                .weight_decay = options_.weight_decay,
+                .nesterov = options_.nesterov,
+                .correction = options_.momentum_correction});
     const double last = std::exchange(last_lr_, lr);
     const bool rescaled = options_.momentum_correction && last > 0;
     return options_.momentum * (rescaled ? lr / last : 1);

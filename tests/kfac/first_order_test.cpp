@@ -1,4 +1,4 @@
-#include "kfac/first_order.h"
+#include "kfac/cpu/first_order.h"
 
 #include <cmath>
 #include <vector>
@@ -15,6 +15,7 @@ namespace {
 
 using testing::eps;
 using testing::near;
+using namespace cpu;
 using Values = std::vector<double>;
 
 TensorView view(Values& v) { return view_of(v.data(), {static_cast<std::int64_t>(v.size())}); }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kfac/update_rules.h"
 #include "support/near.h"
 #include "support/plain_training.h"
 
@@ -28,19 +29,23 @@ TEST(KlFactor, StopsADirectionThatIsNotFinite) {
   EXPECT_EQ(kl_factor(1e-3, 0.1, std::numeric_limits<double>::infinity()), 0);
   EXPECT_EQ(kl_factor(1e-3, 0.1, std::nan("")), 0);
   std::vector<double> u{1, std::nan(""), std::numeric_limits<double>::infinity()};
-  kfac::scale_direction(0, view_of(u.data(), {3}));
+  double factor = 0;
+  Context ctx;
+  kfac::scale_direction(ctx, view_of(&factor, {1}), view_of(u.data(), {3}));
   EXPECT_EQ(u, (std::vector<double>{0, 0, 0}));
 }
 
-TEST(KlSum, AddsWhatEachRankCountsOnce) {
+TEST(KlClip, AddsWhatEachRankCountsOnce) {
   comm::run_ranks(3, [](auto comm) {
     Context ctx;
-    kfac::KlSum sum(ctx);
+    kfac::KlClip clip(ctx, 1);
+    clip.begin();
     const double r = comm->rank() + 1;
     std::vector<double> v{1, 2}, u{r, 3 * r};
-    sum.add(view_of(v.data(), {2}), view_of(u.data(), {2}));
-    sum.add({}, {});
-    EXPECT_EQ(sum.total(kfac::make_worker_grid(comm, 0)), 7 * (1 + 2 + 3));
+    clip.add(view_of(v.data(), {2}), view_of(u.data(), {2}));
+    clip.add({}, {});
+    const kfac::WorkerGrid grid = kfac::make_worker_grid(comm, 0);
+    EXPECT_EQ(*clip.total(grid).data<double>(), 7 * (1 + 2 + 3));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/half.h"
 
 /// The 16-bit formats by integer arithmetic without branches, inline so that loops vectorise.
@@ -33,7 +34,7 @@ struct FloatFormat<bf16> {
 
 /// Rounds to nearest, ties to even. A NaN keeps its sign and leading payload and becomes quiet.
 template <class Half, class Wide>
-[[nodiscard]] inline Half narrow(Wide x) noexcept {
+[[nodiscard]] DKFAC_HD inline Half narrow(Wide x) noexcept {
   using From = FloatFormat<Wide>;
   using To = FloatFormat<Half>;
   using Bits = typename From::Bits;
@@ -69,7 +70,7 @@ template <class Half, class Wide>
 /// narrow() and back in one, but what is past Half's largest finite value, infinity included,
 /// becomes that value. NaN stays NaN.
 template <class Half, class Wide>
-[[nodiscard]] inline Wide quantize(Wide x) noexcept {
+[[nodiscard]] DKFAC_HD inline Wide quantize(Wide x) noexcept {
   using From = FloatFormat<Wide>;
   using To = FloatFormat<Half>;
   using Bits = typename From::Bits;
@@ -97,11 +98,11 @@ template <class Half, class Wide>
   return x != x ? x : std::copysign(rounded, x);
 }
 
-[[nodiscard]] inline float widen(bf16 x) noexcept {
+[[nodiscard]] DKFAC_HD inline float widen(bf16 x) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-[[nodiscard]] inline float widen(f16 x) noexcept {
+[[nodiscard]] DKFAC_HD inline float widen(f16 x) noexcept {
   const std::uint32_t magnitude = x.bits & 0x7FFFU;
   const std::uint32_t shifted = magnitude << 13;
   constexpr std::uint32_t kBiasStep = (127U - 15U) << 23;

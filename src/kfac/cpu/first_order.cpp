@@ -1,4 +1,4 @@
-#include "kfac/first_order.h"
+#include "kfac/cpu/first_order.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "kfac/host.h"
 
-namespace dkfac::kfac {
+namespace dkfac::kfac::cpu {
 namespace {
 
 /// body(T{}, n) after checking that all views are alike.
@@ -28,7 +28,7 @@ void with_alike(const char* operation, ConstTensorView first,
 /// loop(i) for every i in [0, n), shared by the threads.
 template <class Loop>
 void for_each_element(std::int64_t n, Loop loop) {
-  cpu::parallel_ranges(n, cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
+  dkfac::cpu::parallel_ranges(n, dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) loop(i);
   });
 }
@@ -58,14 +58,8 @@ void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, 
     using T = decltype(zero);
     const T* g = gradient.data<T>();
     T *v = buffer.data<T>(), *w = weight.data<T>();
-    const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
-    const T in = pass.correction ? T{1} : static_cast<T>(pass.lr);
-    const T rate = pass.correction ? static_cast<T>(pass.lr) : T{1};
-    for_each_element(n, [=](std::int64_t i) {
-      const T step = in * (g[i] + decay * w[i]);
-      v[i] = m * v[i] + step;
-      w[i] -= rate * (pass.nesterov ? step + m * v[i] : v[i]);
-    });
+    const SgdRule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(g[i], v[i], w[i]); });
   });
 }
 
@@ -75,20 +69,9 @@ void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer
     using T = decltype(zero);
     const T* g = gradient.data<T>();
     T *v = buffer.data<T>(), *w = weight.data<T>();
-    const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
-    const T rate = static_cast<T>(pass.rate);
-    for_each_element(n, [=](std::int64_t i) {
-      const T step = rate * (g[i] + decay * w[i]);
-      v[i] = m * v[i] - step;
-      w[i] += pass.nesterov ? m * v[i] - step : v[i];
-    });
+    const LarsRule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(g[i], v[i], w[i]); });
   });
-}
-
-double trust_ratio(const LarsOptions& options, double weight_norm, double gradient_norm) {
-  if (!(weight_norm > 0 && gradient_norm > 0)) return 1;
-  return options.eta * weight_norm /
-         (gradient_norm + options.weight_decay * weight_norm + options.epsilon);
 }
 
 void kfac_pass(const KfacPass& pass, ConstTensorView direction, ConstTensorView weight,
@@ -97,15 +80,8 @@ void kfac_pass(const KfacPass& pass, ConstTensorView direction, ConstTensorView 
     using T = decltype(zero);
     const T *u = direction.data<T>(), *w = weight.data<T>();
     T *v = buffer.data<T>(), *o = out.data<T>();
-    const T m = static_cast<T>(pass.momentum), decay = static_cast<T>(pass.weight_decay);
-    const T lr = static_cast<T>(pass.lr);
-    const bool keep = pass.rule != MomentumRule::paper;
-    for_each_element(n, [=](std::int64_t i) {
-      const T before = w[i];
-      const T step = m * v[i] - lr * (u[i] + decay * before);
-      v[i] = keep ? step : before;
-      o[i] = before + step;
-    });
+    const KfacRule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(u[i], w[i], v[i], o[i]); });
   });
 }
 
@@ -114,19 +90,29 @@ void finish_paper_momentum(ConstTensorView out, TensorView buffer) {
     using T = decltype(zero);
     const T* o = out.data<T>();
     T* v = buffer.data<T>();
-    for_each_element(n, [=](std::int64_t i) { v[i] = o[i] - v[i]; });
+    for_each_element(n, [=](std::int64_t i) { v[i] = paper_momentum(o[i], v[i]); });
   });
 }
 
 void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
   if (rule == Rescale::off) return;
-  const double factor = std::sqrt(2 * static_cast<double>(d_out)) / (l2_norm(weight) + 1e-9);
-  if (rule == Rescale::shrink && factor >= 1) return;
+  const double factor = rescale_factor(rule, d_out, l2_norm(weight));
+  if (factor == 1) return;
   with_alike("rescale", weight, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     T* w = weight.data<T>();
     const T scale = static_cast<T>(factor);
     for_each_element(n, [=](std::int64_t i) { w[i] *= scale; });
+  });
+}
+
+void scale_direction(double factor, TensorView u) {
+  if (factor == 1) return;
+  with_alike("kl clip", u, {}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    T* data = u.data<T>();
+    const T scale = static_cast<T>(factor);
+    for_each_element(n, [=](std::int64_t i) { data[i] = clipped(data[i], scale); });
   });
 }
 
@@ -137,8 +123,8 @@ double l2_norm(ConstTensorView x) {
   with_alike("norm", x, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);
     const T* data = x.data<T>();
-    const std::int64_t parts = std::clamp<std::int64_t>(n / cpu::kGrain, 1, kMaxParts);
-    cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
+    const std::int64_t parts = std::clamp<std::int64_t>(n / dkfac::cpu::kGrain, 1, kMaxParts);
+    dkfac::cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
       sums[static_cast<std::size_t>(part)] =
           sum_of_squares(data + n * part / parts, data + n * (part + 1) / parts);
     });
@@ -146,4 +132,4 @@ double l2_norm(ConstTensorView x) {
   return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::kfac::cpu
