@@ -1,4 +1,5 @@
 #include <memory>
+#include <vector>
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -10,6 +11,7 @@
 
 #include "core/context_impl.h"
 #include "core/cuda/device_guard.h"
+#include "core/cuda/solver_call.h"
 
 namespace dkfac::cuda {
 namespace {
@@ -21,11 +23,14 @@ struct Handles {
   Device device;
   cublasHandle_t blas = nullptr;
   cusolverDnHandle_t solver = nullptr;
+  cusolverDnParams_t params = nullptr;
   Tensor workspace;
+  std::vector<std::byte> host_workspace;
 
   ~Handles() {
     const DeviceGuard guard(device);
     if (blas != nullptr) (void)cublasDestroy(blas);
+    if (params != nullptr) (void)cusolverDnDestroyParams(params);
     if (solver != nullptr) (void)cusolverDnDestroy(solver);
   }
 };
@@ -71,6 +76,19 @@ cusolverDnContext* solver(Context& ctx) {
                  "cusolverDnSetDeterministicMode");
   }
   return handles.solver;
+}
+
+cusolverDnParams* solver_params(Context& ctx) {
+  Handles& handles = handles_of(ctx);
+  if (handles.params == nullptr)
+    check_solver(cusolverDnCreateParams(&handles.params), "cusolverDnCreateParams");
+  return handles.params;
+}
+
+void* host_workspace(Context& ctx, std::size_t bytes) {
+  auto& workspace = handles_of(ctx).host_workspace;
+  if (workspace.size() < bytes) workspace.resize(bytes);
+  return workspace.data();
 }
 
 void check_runtime(int code, const char* call) {

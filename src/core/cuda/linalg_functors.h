@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+/// What dense linear algebra runs beside the calls of libraries. Matrix i of a batch starts at
+/// data + i*batch; element (r, c) stands at [r*row + c].
+namespace dkfac::cuda {
+
+/// False for a NaN and for infinities of either sign.
+template <class T>
+DKFAC_HD bool is_finite(T x) {
+  return x - x == T{0};
+}
+
+/// Of indices: reduce_rows' operation with which a search for the first of something ends.
+struct First {
+  static constexpr std::int64_t kNone = INT64_MAX;
+  DKFAC_HD std::int64_t identity() const { return kNone; }
+  DKFAC_HD std::int64_t operator()(std::int64_t a, std::int64_t b) const { return a < b ? a : b; }
+};
+
+/// k where element k of the diagonal of factor i is no pivot of a positive definite matrix, else
+/// kNone. Elements from the one on that info[i] reports do not count: they are not computed.
+template <class T>
+struct BadPivot {
+  const T* data;
+  std::int64_t batch, row;
+  const std::int32_t* info;
+  DKFAC_HD std::int64_t operator()(std::int64_t i, std::int64_t k) const {
+    if (info[i] > 0 && k >= info[i] - 1) return First::kNone;
+    const T pivot = data[i * batch + k * row + k];
+    return pivot > T{0} && is_finite(pivot) ? First::kNone : k;
+  }
+};
+
+/// info[i] becomes the order of the minor that ends in a bad pivot, if there is one.
+struct ReportPivot {
+  std::int32_t* info;
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t k) const {
+    if (k != First::kNone) info[i] = static_cast<std::int32_t>(k + 1);
+  }
+};
+
+/// to[i] = the address of matrix i.
+template <class T>
+struct Addresses {
+  T** to;
+  T* data;
+  std::int64_t batch;
+  DKFAC_HD void operator()(std::int64_t i) const { to[i] = data + i * batch; }
+};
+
+/// Element c of row r of `height` rows per matrix becomes that of an identity.
+template <class T>
+struct SetIdentity {
+  T* data;
+  std::int64_t height, batch, row;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    const std::int64_t i = r / height, at = r % height;
+    data[i * batch + at * row + c] = at == c ? T{1} : T{0};
+  }
+};
+
+/// data = beta*data for rows as SetIdentity counts them; beta = 0 does not read.
+template <class T>
+struct ScaleRows {
+  T* data;
+  std::int64_t height, batch, row;
+  T beta;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    T& x = data[r / height * batch + r % height * row + c];
+    x = beta == T{0} ? T{0} : beta * x;
+  }
+};
+
+/// For for_each_transposed over [count*height, height]: the strict upper triangle of every matrix
+/// becomes the transposed lower one.
+template <class T>
+struct LoadLower {
+  const T* data;
+  std::int64_t height, batch, row;
+  DKFAC_HD T operator()(std::int64_t r, std::int64_t c) const {
+    const std::int64_t at = r % height;
+    return c < at ? data[r / height * batch + at * row + c] : T{0};
+  }
+};
+template <class T>
+struct StoreUpper {
+  T* data;
+  std::int64_t height, batch, row;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c, T value) const {
+    const std::int64_t at = r % height;
+    if (c < at) data[r / height * batch + c * row + at] = value;
+  }
+};
+
+/// 1 where element k, of d*d in row-major order, stands in the lower triangle and is not finite.
+template <class T>
+struct LowerNotFinite {
+  const T* data;
+  std::int64_t d, row;
+  DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t k) const {
+    const std::int64_t r = k / d, c = k % d;
+    return c <= r && !is_finite(data[r * row + c]) ? 1 : 0;
+  }
+};
+struct StoreFlag {
+  std::int32_t* to;
+  DKFAC_HD void operator()(std::int64_t, std::int32_t value) const { *to = value; }
+};
+
+/// to[d,d], without gaps, = the lower triangle of data with zeros above; all zeros where *bad.
+template <class T>
+struct CopyLower {
+  const T* data;
+  std::int64_t row;
+  const std::int32_t* bad;
+  T* to;
+  std::int64_t d;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    to[r * d + c] = c <= r && *bad == 0 ? data[r * row + c] : T{0};
+  }
+};
+struct ReportNotFinite {
+  const std::int32_t* bad;
+  std::int32_t* info;
+  std::int32_t value;
+  DKFAC_HD void operator()(std::int64_t) const {
+    if (*bad != 0) *info = value;
+  }
+};
+
+/// For for_each_transposed: element (r, c) of from goes to (c, r) of to.
+template <class T>
+struct LoadElement {
+  const T* from;
+  std::int64_t row;
+  DKFAC_HD T operator()(std::int64_t r, std::int64_t c) const { return from[r * row + c]; }
+};
+template <class T>
+struct StoreTransposed {
+  T* to;
+  std::int64_t row;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c, T value) const {
+    to[c * row + r] = value;
+  }
+};
+
+}  // namespace dkfac::cuda

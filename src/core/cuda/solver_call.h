@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <limits>
+
+#include <cuda_runtime_api.h>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/tensor_view.h"
+
+struct cusolverDnParams;
+
+/// What calls of cuSOLVER want beside a handle.
+namespace dkfac::cuda {
+
+/// Of the 64-bit calls; kept in the context.
+[[nodiscard]] cusolverDnParams* solver_params(Context& ctx);
+/// Host memory of at least this size, kept in the context. cuSOLVER is done with it when its call
+/// returns.
+[[nodiscard]] void* host_workspace(Context& ctx, std::size_t bytes);
+
+[[nodiscard]] inline void* device_workspace(Scratch& scratch, std::size_t bytes) {
+  return scratch.take({static_cast<std::int64_t>((bytes + 7) / 8)}, DType::f64).raw();
+}
+
+[[nodiscard]] inline cudaDataType solver_type(DType dtype) {
+  return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F;
+}
+
+/// For the calls that take an int.
+[[nodiscard]] inline int solver_int(const char* op, std::int64_t value) {
+  DKFAC_CHECK(value <= std::numeric_limits<int>::max(), "[", op, "] ", value,
+              " is more than cuSOLVER takes in this operation");
+  return static_cast<int>(value);
+}
+
+/// info = 0 everywhere.
+inline void clear_status(Context& ctx, TensorView info) {
+  check_runtime(cudaMemsetAsync(info.raw(), 0, info.bytes(), ctx.stream().native()),
+                "cudaMemsetAsync");
+}
+
+}  // namespace dkfac::cuda

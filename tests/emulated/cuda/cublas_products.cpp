@@ -1,0 +1,228 @@
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include <cublas_v2.h>
+
+#include "column_major.h"
+#include "handles.h"
+
+// General and symmetric products of cuBLAS. Sums are f64; operands of the TF32 mode lose their last
+// 13 bits first.
+namespace {
+
+using emulated::ColumnMajor;
+using emulated::least_ld;
+
+bool known(cublasOperation_t op) {
+  return op == CUBLAS_OP_N || op == CUBLAS_OP_T || op == CUBLAS_OP_C;
+}
+
+bool is_f64(cublasComputeType_t type) {
+  return type == CUBLAS_COMPUTE_64F || type == CUBLAS_COMPUTE_64F_PEDANTIC;
+}
+
+/// The combinations of the table of cublasGemmEx that have an f32 or f64 result.
+bool supported(cudaDataType a, cudaDataType b, cudaDataType c, cublasComputeType_t compute) {
+  if (a != b) return false;
+  if (is_f64(compute)) return a == CUDA_R_64F && c == CUDA_R_64F;
+  const bool f32 = a == CUDA_R_32F && c == CUDA_R_32F;
+  if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) return f32;
+  if (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC) return false;
+  return f32 || ((a == CUDA_R_16F || a == CUDA_R_16BF) && c == CUDA_R_32F);
+}
+
+std::int64_t size_of(cudaDataType type) {
+  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+
+template <class T>
+T bits_at(const void* data, std::int64_t i) {
+  T out;
+  std::memcpy(&out, static_cast<const char*>(data) + i * static_cast<std::int64_t>(sizeof(T)),
+              sizeof(T));
+  return out;
+}
+
+double element(const void* data, cudaDataType type, std::int64_t i) {
+  if (type == CUDA_R_64F) return bits_at<double>(data, i);
+  if (type == CUDA_R_32F) return bits_at<float>(data, i);
+  if (type == CUDA_R_16F) return static_cast<double>(bits_at<_Float16>(data, i));
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits_at<std::uint16_t>(data, i)) << 16);
+}
+
+double rounded_to_tf32(double x) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
+  if ((bits & 0x7F800000U) == 0x7F800000U) return x;  // NaN or infinity.
+  return std::bit_cast<float>((bits + 0xFFFU + ((bits >> 13) & 1U)) & ~0x1FFFU);
+}
+
+struct Operand {
+  const void* data;
+  cudaDataType type;
+  std::int64_t ld, stride;
+  bool transposed;
+
+  /// op(A)[rows, cols], column after column, for the batch of this index.
+  [[nodiscard]] std::vector<double> read(std::int64_t index, std::int64_t rows, std::int64_t cols,
+                                         bool tf32) const {
+    std::vector<double> out;
+    out.reserve(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t j = 0; j < cols; ++j) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const std::int64_t at = index * stride + (transposed ? j + i * ld : i + j * ld);
+        const double x = element(data, type, at);
+        out.push_back(tf32 ? rounded_to_tf32(x) : x);
+      }
+    }
+    return out;
+  }
+};
+
+struct Product {
+  std::int64_t m, n, k;
+  Operand a, b;
+  void* c;
+  cudaDataType c_type;
+  std::int64_t ldc, stride_c;
+  std::int64_t count;
+  bool tf32;
+
+  template <class T>
+  void run(double alpha, double beta) const {
+    for (std::int64_t index = 0; index < count; ++index) {
+      const auto left = a.read(index, m, k, tf32), right = b.read(index, k, n, tf32);
+      const ColumnMajor<T> out{static_cast<T*>(c) + index * stride_c, ldc};
+      std::vector<double> sum(static_cast<std::size_t>(m));
+      for (std::int64_t j = 0; j < n; ++j) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        for (std::int64_t p = 0; p < k; ++p) {
+          const double* column = left.data() + p * m;
+          const double weight = right[static_cast<std::size_t>(p + j * k)];
+          for (std::int64_t i = 0; i < m; ++i)
+            sum[static_cast<std::size_t>(i)] += column[i] * weight;
+        }
+        for (std::int64_t i = 0; i < m; ++i) {
+          const double old = beta == 0 ? 0 : beta * static_cast<double>(out(i, j));
+          out(i, j) = static_cast<T>(alpha * sum[static_cast<std::size_t>(i)] + old);
+        }
+      }
+    }
+  }
+};
+
+/// Calls body(alpha, beta) on the stream; in host mode with the scalars of now.
+template <class T, class Body>
+void submit(cublasHandle_t handle, const void* alpha, const void* beta, Body body) {
+  if (handle->device_scalars) {
+    emulated::submit(handle->stream, [=] { body(bits_at<T>(alpha, 0), bits_at<T>(beta, 0)); });
+  } else {
+    const T a = bits_at<T>(alpha, 0), b = bits_at<T>(beta, 0);
+    emulated::submit(handle->stream, [=] { body(a, b); });
+  }
+}
+
+cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
+                        const Product& p, const void* alpha, const void* beta,
+                        cublasComputeType_t compute) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (p.m < 0 || p.n < 0 || p.k < 0 || p.count < 0 || !known(op_a) || !known(op_b))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (p.a.ld < least_ld(p.a.transposed ? p.k : p.m) ||
+      p.b.ld < least_ld(p.b.transposed ? p.n : p.k) || p.ldc < least_ld(p.m))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (alpha == nullptr || beta == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!supported(p.a.type, p.b.type, p.c_type, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (p.m == 0 || p.n == 0 || p.count == 0) return CUBLAS_STATUS_SUCCESS;
+  for (const void* data : {p.a.data, p.b.data, static_cast<const void*>(p.c)})
+    emulated::require_device(data, "cublasGemmEx");
+  if (is_f64(compute)) {
+    submit<double>(handle, alpha, beta, [p](double a, double b) { p.run<double>(a, b); });
+  } else {
+    submit<float>(handle, alpha, beta, [p](double a, double b) { p.run<float>(a, b); });
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T>
+cublasStatus_t syrk(cublasHandle_t handle, cublasFillMode_t uplo, cublasOperation_t op,
+                    std::int64_t n, std::int64_t k, const T* alpha, const T* a, std::int64_t lda,
+                    const T* beta, T* c, std::int64_t ldc) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (n < 0 || k < 0 || !known(op) ||
+      (uplo != CUBLAS_FILL_MODE_LOWER && uplo != CUBLAS_FILL_MODE_UPPER))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const bool transposed = op != CUBLAS_OP_N;
+  if (lda < least_ld(transposed ? k : n) || ldc < least_ld(n)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (alpha == nullptr || beta == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (n == 0) return CUBLAS_STATUS_SUCCESS;
+  emulated::require_device(a, "cublas<t>syrk");
+  emulated::require_device(c, "cublas<t>syrk");
+  const ColumnMajor<const T> x{a, lda};
+  const ColumnMajor<T> out{c, ldc};
+  submit<T>(handle, alpha, beta, [=](double scale, double keep) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::int64_t first = uplo == CUBLAS_FILL_MODE_LOWER ? j : 0;
+      const std::int64_t end = uplo == CUBLAS_FILL_MODE_LOWER ? n : j + 1;
+      for (std::int64_t i = first; i < end; ++i) {
+        double sum = 0;
+        for (std::int64_t p = 0; p < k; ++p) {
+          sum += transposed ? static_cast<double>(x(p, i)) * static_cast<double>(x(p, j))
+                            : static_cast<double>(x(i, p)) * static_cast<double>(x(j, p));
+        }
+        const double old = keep == 0 ? 0 : keep * static_cast<double>(out(i, j));
+        out(i, j) = static_cast<T>(scale * sum + old);
+      }
+    }
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasGemmStridedBatchedEx_64(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int64_t m, int64_t n,
+    int64_t k, const void* alpha, const void* A, cudaDataType Atype, int64_t lda,
+    long long int strideA, const void* B, cudaDataType Btype, int64_t ldb, long long int strideB,
+    const void* beta, void* C, cudaDataType Ctype, int64_t ldc, long long int strideC,
+    int64_t batchCount, cublasComputeType_t computeType, cublasGemmAlgo_t) {
+  const Product product{m,
+                        n,
+                        k,
+                        {A, Atype, lda, strideA, transa != CUBLAS_OP_N},
+                        {B, Btype, ldb, strideB, transb != CUBLAS_OP_N},
+                        C,
+                        Ctype,
+                        ldc,
+                        strideC,
+                        batchCount,
+                        computeType == CUBLAS_COMPUTE_32F_FAST_TF32};
+  return multiply(handle, transa, transb, product, alpha, beta, computeType);
+}
+
+cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
+                               cublasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                               const void* alpha, const void* A, cudaDataType Atype, int64_t lda,
+                               const void* B, cudaDataType Btype, int64_t ldb, const void* beta,
+                               void* C, cudaDataType Ctype, int64_t ldc,
+                               cublasComputeType_t computeType, cublasGemmAlgo_t algo) {
+  return cublasGemmStridedBatchedEx_64(handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B,
+                                       Btype, ldb, 0, beta, C, Ctype, ldc, 0, 1, computeType, algo);
+}
+
+cublasStatus_t cublasSsyrk_v2_64(cublasHandle_t handle, cublasFillMode_t uplo,
+                                 cublasOperation_t trans, int64_t n, int64_t k, const float* alpha,
+                                 const float* A, int64_t lda, const float* beta, float* C,
+                                 int64_t ldc) {
+  return syrk(handle, uplo, trans, n, k, alpha, A, lda, beta, C, ldc);
+}
+cublasStatus_t cublasDsyrk_v2_64(cublasHandle_t handle, cublasFillMode_t uplo,
+                                 cublasOperation_t trans, int64_t n, int64_t k, const double* alpha,
+                                 const double* A, int64_t lda, const double* beta, double* C,
+                                 int64_t ldc) {
+  return syrk(handle, uplo, trans, n, k, alpha, A, lda, beta, C, ldc);
+}
+
+}  // extern "C"

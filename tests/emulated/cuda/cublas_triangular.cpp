@@ -1,0 +1,82 @@
+#include <cublas_v2.h>
+
+#include "column_major.h"
+#include "handles.h"
+
+// Triangular solves of cuBLAS.
+namespace {
+
+using emulated::ColumnMajor;
+using emulated::least_ld;
+
+/// op(A) X = alpha B or X op(A) = alpha B, X over B[m,n]. The second is op(A)' X' = alpha B'.
+struct Solve {
+  bool left, lower, transposed, unit;
+  std::int64_t m, n;
+
+  template <class T>
+  void run(double alpha, ColumnMajor<const T> a, ColumnMajor<T> b) const {
+    const bool flipped = left == transposed;  // Whether the matrix that is solved with is A'.
+    const std::int64_t order = left ? m : n, vectors = left ? n : m;
+    const auto matrix = [&](std::int64_t i, std::int64_t j) -> double {
+      return flipped ? a(j, i) : a(i, j);
+    };
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      const auto x = [&](std::int64_t i) -> T& { return left ? b(i, v) : b(v, i); };
+      for (std::int64_t step = 0; step < order; ++step) {
+        const bool forward = lower != flipped;
+        const std::int64_t i = forward ? step : order - 1 - step;
+        double value = alpha * static_cast<double>(x(i));
+        for (std::int64_t j = forward ? 0 : i + 1; j < (forward ? i : order); ++j)
+          value -= matrix(i, j) * static_cast<double>(x(j));
+        x(i) = static_cast<T>(unit ? value : value / matrix(i, i));
+      }
+    }
+  }
+};
+
+template <class T>
+cublasStatus_t solve_batched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
+                             cublasOperation_t trans, cublasDiagType_t diag, int m, int n,
+                             const T* alpha, const T* const a[], int lda, T* const b[], int ldb,
+                             int count) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const bool left = side == CUBLAS_SIDE_LEFT;
+  if (m < 0 || n < 0 || count < 0 || alpha == nullptr || lda < least_ld(left ? m : n) ||
+      ldb < least_ld(m) || (uplo != CUBLAS_FILL_MODE_LOWER && uplo != CUBLAS_FILL_MODE_UPPER))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (m == 0 || n == 0 || count == 0) return CUBLAS_STATUS_SUCCESS;
+  emulated::require_device(a, "cublas<t>trsmBatched");
+  emulated::require_device(b, "cublas<t>trsmBatched");
+  const Solve solve{
+      left, uplo == CUBLAS_FILL_MODE_LOWER, trans != CUBLAS_OP_N, diag == CUBLAS_DIAG_UNIT, m, n};
+  const bool on_device = handle->device_scalars;
+  const T now = on_device ? T{} : *alpha;
+  emulated::submit(handle->stream, [=] {
+    const T scale = on_device ? *alpha : now;
+    for (int i = 0; i < count; ++i)
+      solve.run<T>(scale, ColumnMajor<const T>{a[i], lda}, ColumnMajor<T>{b[i], ldb});
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasStrsmBatched(cublasHandle_t handle, cublasSideMode_t side,
+                                  cublasFillMode_t uplo, cublasOperation_t trans,
+                                  cublasDiagType_t diag, int m, int n, const float* alpha,
+                                  const float* const A[], int lda, float* const B[], int ldb,
+                                  int batchCount) {
+  return solve_batched(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, batchCount);
+}
+cublasStatus_t cublasDtrsmBatched(cublasHandle_t handle, cublasSideMode_t side,
+                                  cublasFillMode_t uplo, cublasOperation_t trans,
+                                  cublasDiagType_t diag, int m, int n, const double* alpha,
+                                  const double* const A[], int lda, double* const B[], int ldb,
+                                  int batchCount) {
+  return solve_batched(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, batchCount);
+}
+
+}  // extern "C"

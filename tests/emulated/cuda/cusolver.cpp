@@ -1,0 +1,35 @@
+#include <cusolverDn.h>
+
+#include "handles.h"
+
+// Handles of cuSOLVER and what they hold.
+extern "C" {
+
+cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle) {
+  if (handle == nullptr) return CUSOLVER_STATUS_INVALID_VALUE;
+  *handle = new cusolverDnContext;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t handle) {
+  delete handle;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t stream) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  handle->stream = stream;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnSetDeterministicMode(cusolverDnHandle_t handle,
+                                                cusolverDeterministicMode_t) {
+  return handle == nullptr ? CUSOLVER_STATUS_NOT_INITIALIZED : CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnCreateParams(cusolverDnParams_t* params) {
+  *params = new cusolverDnParams;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDestroyParams(cusolverDnParams_t params) {
+  delete params;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,176 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cusolver_calls.h"
+
+// Cholesky factorizations and inverses of cuSOLVER. A NaN passes for a positive pivot: the library
+// promises nothing else.
+namespace {
+
+using emulated::ColumnMajor;
+using emulated::least_ld;
+
+/// A = L L' (lower) or U' U (upper) in place. Returns 0, or the order of the first minor that is
+/// not positive definite.
+template <class T>
+int factor(bool lower, std::int64_t n, ColumnMajor<T> a) {
+  // l(i, j) of L, or of U' in the upper triangle.
+  const auto l = [&](std::int64_t i, std::int64_t j) -> T& { return lower ? a(i, j) : a(j, i); };
+  for (std::int64_t j = 0; j < n; ++j) {
+    double pivot = l(j, j);
+    for (std::int64_t p = 0; p < j; ++p) pivot -= static_cast<double>(l(j, p)) * l(j, p);
+    if (pivot <= 0) return static_cast<int>(j + 1);
+    l(j, j) = static_cast<T>(std::sqrt(pivot));
+    for (std::int64_t i = j + 1; i < n; ++i) {
+      double value = l(i, j);
+      for (std::int64_t p = 0; p < j; ++p) value -= static_cast<double>(l(i, p)) * l(j, p);
+      l(i, j) = static_cast<T>(value / l(j, j));
+    }
+  }
+  return 0;
+}
+
+/// The inverse of L L' (lower) or U' U (upper) over its factor. Returns 0, or the position of the
+/// first zero on the diagonal, and then does nothing.
+template <class T>
+int invert(bool lower, std::int64_t n, ColumnMajor<T> a) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (a(i, i) == T{0}) return static_cast<int>(i + 1);
+  }
+  const auto l = [&](std::int64_t i, std::int64_t j) -> T& { return lower ? a(i, j) : a(j, i); };
+  std::vector<double> s(static_cast<std::size_t>(n * n), 0.0);  // L^-1
+  const auto at = [n](std::int64_t i, std::int64_t j) {
+    return static_cast<std::size_t>(i + j * n);
+  };
+  for (std::int64_t j = 0; j < n; ++j) {
+    s[at(j, j)] = 1.0 / l(j, j);
+    for (std::int64_t i = j + 1; i < n; ++i) {
+      double value = 0;
+      for (std::int64_t p = j; p < i; ++p) value -= l(i, p) * s[at(p, j)];
+      s[at(i, j)] = value / l(i, i);
+    }
+  }
+  for (std::int64_t j = 0; j < n; ++j) {
+    for (std::int64_t i = j; i < n; ++i) {
+      double value = 0;
+      for (std::int64_t p = i; p < n; ++p) value += s[at(p, i)] * s[at(p, j)];
+      l(i, j) = static_cast<T>(value);
+    }
+  }
+  return 0;
+}
+
+template <class T>
+cusolverStatus_t potri_size(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, int lda,
+                            int* lwork) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  if (n < 0 || lda < least_ld(n) || !emulated::known_fill(uplo) || lwork == nullptr)
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  *lwork = 16 + n;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+template <class T>
+cusolverStatus_t potri(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a, int lda,
+                       T* work, int lwork, int* info) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  if (n < 0 || lda < least_ld(n) || !emulated::known_fill(uplo) || lwork < 16 + n)
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  emulated::require_status(info, "cusolverDn<t>potri");
+  if (n > 0) emulated::require_device(a, "cusolverDn<t>potri");
+  emulated::require_device(work, "cusolverDn<t>potri");
+  emulated::submit(handle->stream, [=] {
+    std::memset(work, 0xff, static_cast<std::size_t>(lwork) * sizeof(T));
+    *info = invert<T>(uplo == CUBLAS_FILL_MODE_LOWER, n, {a, lda});
+  });
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+/// The other triangles are workspace.
+template <class T>
+cusolverStatus_t potrf_batched(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a[],
+                               int lda, int* info, int count) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  if (n < 0 || lda < least_ld(n) || count < 1 || !emulated::known_fill(uplo))
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  emulated::require_device(a, "cusolverDn<t>potrfBatched");
+  emulated::require_status(info, "cusolverDn<t>potrfBatched");
+  const bool lower = uplo == CUBLAS_FILL_MODE_LOWER;
+  emulated::submit(handle->stream, [=] {
+    for (int i = 0; i < count; ++i) {
+      const ColumnMajor<T> one{a[i], lda};
+      for (std::int64_t r = 0; r < n; ++r) {
+        for (std::int64_t c = 0; c < r; ++c)
+          (lower ? one(c, r) : one(r, c)) = std::numeric_limits<T>::quiet_NaN();
+      }
+      info[i] = factor<T>(lower, n, one);
+    }
+  });
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cusolverStatus_t cusolverDnXpotrf_bufferSize(cusolverDnHandle_t handle, cusolverDnParams_t params,
+                                             cublasFillMode_t uplo, int64_t n,
+                                             cudaDataType dataTypeA, const void*, int64_t lda,
+                                             cudaDataType computeType, size_t* onDevice,
+                                             size_t* onHost) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  if (params == nullptr || n < 0 || lda < least_ld(n) || !emulated::known_fill(uplo) ||
+      !emulated::real_type(dataTypeA) || computeType != dataTypeA)
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  return emulated::workspace_sizes(n, onDevice, onHost);
+}
+
+cusolverStatus_t cusolverDnXpotrf(cusolverDnHandle_t handle, cusolverDnParams_t params,
+                                  cublasFillMode_t uplo, int64_t n, cudaDataType dataTypeA, void* A,
+                                  int64_t lda, cudaDataType computeType, void* bufferOnDevice,
+                                  size_t onDevice, void* bufferOnHost, size_t onHost, int* info) {
+  if (handle == nullptr) return CUSOLVER_STATUS_NOT_INITIALIZED;
+  if (params == nullptr || n < 0 || lda < least_ld(n) || !emulated::known_fill(uplo) ||
+      !emulated::real_type(dataTypeA) || computeType != dataTypeA)
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  if (!emulated::enough_workspace(n, bufferOnDevice, onDevice, bufferOnHost, onHost, "Xpotrf"))
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  if (n > 0) emulated::require_device(A, "cusolverDnXpotrf");
+  emulated::require_status(info, "cusolverDnXpotrf");
+  const bool lower = uplo == CUBLAS_FILL_MODE_LOWER;
+  emulated::submit(handle->stream, [=] {
+    std::memset(bufferOnDevice, 0xff, emulated::device_workspace(n));
+    *info = dataTypeA == CUDA_R_64F ? factor<double>(lower, n, {static_cast<double*>(A), lda})
+                                    : factor<float>(lower, n, {static_cast<float*>(A), lda});
+  });
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+cusolverStatus_t cusolverDnSpotri_bufferSize(cusolverDnHandle_t handle, cublasFillMode_t uplo,
+                                             int n, float*, int lda, int* lwork) {
+  return potri_size<float>(handle, uplo, n, lda, lwork);
+}
+cusolverStatus_t cusolverDnDpotri_bufferSize(cusolverDnHandle_t handle, cublasFillMode_t uplo,
+                                             int n, double*, int lda, int* lwork) {
+  return potri_size<double>(handle, uplo, n, lda, lwork);
+}
+cusolverStatus_t cusolverDnSpotri(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, float* A,
+                                  int lda, float* work, int lwork, int* devInfo) {
+  return potri(handle, uplo, n, A, lda, work, lwork, devInfo);
+}
+cusolverStatus_t cusolverDnDpotri(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n,
+                                  double* A, int lda, double* work, int lwork, int* devInfo) {
+  return potri(handle, uplo, n, A, lda, work, lwork, devInfo);
+}
+
+cusolverStatus_t cusolverDnSpotrfBatched(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n,
+                                         float* Aarray[], int lda, int* infoArray, int batchSize) {
+  return potrf_batched(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+}
+cusolverStatus_t cusolverDnDpotrfBatched(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n,
+                                         double* Aarray[], int lda, int* infoArray, int batchSize) {
+  return potrf_batched(handle, uplo, n, Aarray, lda, infoArray, batchSize);
+}
+
+}  // extern "C"
