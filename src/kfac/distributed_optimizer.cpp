@@ -45,9 +45,10 @@ void DistributedOptimizer::prepare() {
       "the optimizer's layers and options");
   grid_ = make_worker_grid(comm_, settings_.worker_fraction);
   require_equal_arithmetic(grid_, ctx_);
-  pipeline_.emplace(grid_, settings_.overlap);
+  pipeline_.emplace(ctx_, grid_, settings_.overlap);
   broadcast_parameters(layers_, *comm_);
   on_prepare();
+  nonfinite_ = Tensor::zeros(ctx_, {1});
   std::vector<Slot> slots;
   const int count = static_cast<int>(layers_.size());
   for (int i = count - 1; i >= 0; --i)
@@ -57,8 +58,8 @@ void DistributedOptimizer::prepare() {
                                      .dtype = dtype(),
                                      .bucket_bytes = settings_.bucket_bytes,
                                      .tail = kBallotElements,
-                                     .wire = settings_.wire});
-  nonfinite_ = Tensor::zeros(ctx_, {1});
+                                     .wire = settings_.wire,
+                                     .past_wire = nonfinite_});
   on_exchange();
   if (settings_.wire == DType::f16) magnitudes_ = Tensor::zeros(ctx_, {count});
   prepared_ = true;
@@ -171,8 +172,10 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     complete_gradients(forgive);
     pipeline_->flush();
     on_ballot(ballot);
-    ballot.nonfinite_gradient = *nonfinite_.data<float>() != 0 || gradients_->overflowed();
-    const Outcome outcome = pipeline_->finish(ballot);
+    ballot.gradient_count = nonfinite_;
+    pipeline_->submit(ballot);
+    on_submitted();
+    const Outcome outcome = pipeline_->outcome();
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
     report.vote = outcome.result;
     report.bytes = pipeline_->bytes();

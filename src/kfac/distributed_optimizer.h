@@ -54,6 +54,9 @@ class DistributedOptimizer : public Optimizer {
   /// missing.
   virtual void on_records(bool /*forgive*/) {}
   virtual void on_ballot(Ballot&) {}  ///< Before the vote, after all else has been launched.
+  /// The sums are there for work on the context's stream: what the host has to know of them once
+  /// it has waited for the vote is asked for now.
+  virtual void on_submitted() {}
   [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
   /// The vote has passed: gradient(i) holds the averaged gradient.
   virtual void update(const StepArgs& args, StepReport& report) = 0;

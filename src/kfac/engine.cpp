@@ -62,6 +62,7 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
     curvature.a.average = Tensor{};
     curvature.g.average = Tensor{};
   }
+  nonfinite_ = Tensor::zeros(ctx_, {1});
   make_statistics();
   make_exchanges(vote_tail);
   plan_timetable();
@@ -69,7 +70,6 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
   ranges_ = Tensor::zeros(ctx_, {count});
   new_ranges_ = Tensor::zeros(ctx_, {count});
   underflow_ = Tensor::zeros(ctx_, {1});
-  nonfinite_ = Tensor::zeros(ctx_, {1});
   note_buffer_ = Tensor::zeros(ctx_, {layers() * std::int64_t{kNotesPerLayer}}, DType::f64);
 }
 
@@ -117,7 +117,8 @@ void Engine::make_exchanges(std::int64_t vote_tail) {
   ExchangeOptions exchange{.recipients = Recipients::owners,
                            .dtype = options_.dtype,
                            .bucket_bytes = options_.bucket_bytes,
-                           .wire = options_.statistics_wire};
+                           .wire = options_.statistics_wire,
+                           .past_wire = nonfinite_};
   a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
   exchange.tail = vote_tail;
   g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
@@ -251,10 +252,7 @@ void Engine::require_records(bool forgive) {
 }
 
 void Engine::fill_ballot(Ballot& ballot) const {
-  const bool overflowed =
-      timetable_.any_due() && (a_exchange_->overflowed() || g_exchange_->overflowed() ||
-                               (scale_exchange_ && scale_exchange_->overflowed()));
-  ballot.nonfinite_statistic = *nonfinite_.data<float>() != 0 || overflowed;
+  ballot.statistic_count = nonfinite_;
   ballot.failed_statistic = failed_statistic_;
   for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
                                static_cast<double>(options_.inverse_interval)})

@@ -8,6 +8,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "kfac/backend_step.h"
 #include "kfac/wire.h"
 
 namespace dkfac::kfac {
@@ -118,7 +119,9 @@ Exchange::Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::
                 .tail = options.tail,
                 .tail_apart = narrower(options)},
       segment_(segment_of(grid, options.recipients, grid.world->rank())),
-      slots_(std::move(slots)) {
+      slots_(std::move(slots)),
+      past_wire_(options.past_wire),
+      join_(ctx.device()) {
   for (Slot& slot : slots_) slot.owner = segment_of(grid, recipients_, slot.owner);
   begin();
   staging_ = Tensor::zeros(ctx, {plan_.numel}, options.dtype);
@@ -133,7 +136,6 @@ void Exchange::begin(const std::vector<bool>& due) {
   plan_exchange(slots_, due, planning_, plan_);
   filled_.assign(slots_.size(), false);
   launched_buckets_ = 0;
-  overflowed_ = false;
   if (wire_type_) ops::fill(ctx_, largest_, 0);
 }
 
@@ -161,9 +163,11 @@ void Exchange::pack(int bucket) {
     if (!narrow(bucket)) continue;
     const double scale = scales_[index_of(s)].scale;
     ops::cast(ctx_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()), scale);
-    // Infinite where a part is not finite, or is beyond f32: neither may pass.
-    const double largest = scale * static_cast<double>(largest_.data<float>()[s]);
-    overflowed_ = overflowed_ || !(largest <= limit);
+    const TensorView largest = largest_.view().slice(0, s, 1);
+    if (ctx_.device().is_cuda())
+      cuda::count_past(ctx_, scale, limit, largest, past_wire_);
+    else
+      cpu::count_past(ctx_, scale, limit, largest, past_wire_);
   }
 }
 
@@ -193,21 +197,20 @@ bool Exchange::ready(int bucket) const {
   return std::ranges::all_of(plan_.slots_of(bucket), [this](int s) { return filled(s); });
 }
 
-void Exchange::write_tail(std::span<const double> values) {
-  const ConstTensorView source = view_of(values.data(), {planning_.tail});
+void Exchange::write_tail(ConstTensorView values) {
   for (const std::int64_t offset : plan_.tails)
-    ops::cast(ctx_, source, staging_.view().slice(0, offset, planning_.tail));
+    ops::cast(ctx_, values, staging_.view().slice(0, offset, planning_.tail));
 }
 
-void Exchange::read_tail(std::span<double> values) {
+void Exchange::read_tail(TensorView values) {
   const std::int64_t offset = plan_.tails[index_of(segment_)];
-  ops::cast(ctx_, staging_.view().slice(0, offset, planning_.tail),
-            view_of(values.data(), {planning_.tail}));
+  ops::cast(ctx_, staging_.view().slice(0, offset, planning_.tail), values);
 }
 
 void Exchange::launch(int bucket, Stream stream) {
   const Bucket& b = plan_.buckets[index_of(bucket)];
   if (wire_type_) pack(bucket);
+  join_.leave(stream, ctx_.stream());
   const TensorView all = (narrow(bucket) ? wire_ : staging_).view().slice(0, b.first, b.numel);
   launched_buckets_ = bucket + 1;
   if (recipients_ == Recipients::all) {

@@ -10,6 +10,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "kfac/notes.h"
+#include "kfac/stream_join.h"
 #include "kfac/worker_grid.h"
 
 /// Sums over ranks of many blocks, each needed by some ranks only: blocks are laid out by who needs
@@ -74,13 +75,17 @@ struct ExchangeOptions {
   /// Type in which slots travel: rounded once per part, and once per sum (Recipients::workers: once
   /// in the row, once in the column), which is taken in f32 in rank order. Unset: `dtype`.
   std::optional<DType> wire = std::nullopt;
+  /// f32[1], with a wire type: += slots launched whose part was too large for it. Their sums may be
+  /// infinite, so such a step must not pass.
+  TensorView past_wire = {};
 };
 
 /// Staging buffer and progress of one plan. With a wire type the tail gets a bucket of its own, so
 /// that it stays exact, and f16 slots are multiplied by a power of two of their own, which follows
 /// from set_magnitude(); buckets with a slot of unknown magnitude travel in `dtype`. begin() a step
 /// with the slots that are due, fill them, mark them, launch buckets in order, wait for the stream,
-/// read the sums where the parts were written.
+/// read the sums where the parts were written. All but the collectives is work of the context's
+/// stream.
 class Exchange {
  public:
   Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
@@ -101,9 +106,6 @@ class Exchange {
   /// f32[slots], with a wire type: largest magnitudes of this rank's parts of the slots launched in
   /// this step, 0 of others; infinity where a part is not finite.
   [[nodiscard]] TensorView largest() { return largest_; }
-  /// A part of this step was too large for its wire: sums may be infinite, so the step must not
-  /// pass. Known once all slots have been launched.
-  [[nodiscard]] bool overflowed() const { return overflowed_; }
   /// Takes part in this step.
   [[nodiscard]] bool due(int index) const {
     return plan_.bucket_of[static_cast<std::size_t>(index)] >= 0;
@@ -115,9 +117,10 @@ class Exchange {
   void mark_filled(int index) { filled_[static_cast<std::size_t>(index)] = true; }
   /// All slots of `bucket` are filled.
   [[nodiscard]] bool ready(int bucket) const;
-  /// Writes this rank's tail elements into every segment, resp. reads their sums back.
-  void write_tail(std::span<const double> values);
-  void read_tail(std::span<double> values);
+  /// Writes this rank's tail elements, f64[tail], into every segment, resp. reads their sums back.
+  void write_tail(ConstTensorView values);
+  void read_tail(TensorView values);
+  /// The collective on `stream`, which follows the context's stream.
   void launch(int bucket, Stream stream);
   /// After the stream: sums that came in the wire type are put where they are read.
   void finish();
@@ -144,7 +147,8 @@ class Exchange {
   Tensor wire_;  ///< As staging_, in the wire type.
   Tensor largest_;
   std::vector<SlotScale> scales_;  ///< Per slot.
-  bool overflowed_ = false;
+  TensorView past_wire_;
+  StreamJoin join_;
   std::vector<bool> filled_;
   int launched_buckets_ = 0;
 };

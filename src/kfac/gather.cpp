@@ -7,7 +7,10 @@ namespace dkfac::kfac {
 
 Gather::Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
                DType dtype)
-    : name_(std::move(name)), grid_(grid), counts_(static_cast<std::size_t>(grid.columns()), 0) {
+    : ctx_(ctx),
+      name_(std::move(name)),
+      grid_(grid),
+      counts_(static_cast<std::size_t>(grid.columns()), 0) {
   if (!needed()) return;
   for (Slot& slot : slots) {
     slot.owner = grid.column_of(slot.owner);
@@ -28,7 +31,7 @@ void Gather::run() {
   if (!needed()) return;
   const auto own = counts_.begin() + grid_.column_of(grid_.world->rank());
   const std::int64_t start = std::accumulate(counts_.begin(), own, std::int64_t{0});
-  grid_.row->all_gather_v(buffer_.view().slice(0, start, *own), counts_, buffer_, Stream::cpu(),
+  grid_.row->all_gather_v(buffer_.view().slice(0, start, *own), counts_, buffer_, ctx_.stream(),
                           name_);
 }
 

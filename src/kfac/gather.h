@@ -24,10 +24,11 @@ class Gather {
   /// [count] of block `index`: written by the workers of its owner, read by all after run().
   [[nodiscard]] TensorView block(int index);
   [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
-  /// Complete when it returns.
+  /// In the order of the context's stream.
   void run();
 
  private:
+  Context& ctx_;
   std::string name_;
   WorkerGrid grid_;
   std::vector<std::int64_t> counts_, numel_;

@@ -1,14 +1,19 @@
 #include "kfac/pipeline.h"
 
 #include <algorithm>
-#include <array>
 
 #include "dkfac/core/error.h"
 
 namespace dkfac::kfac {
 
-Pipeline::Pipeline(WorkerGrid grid, bool overlap)
-    : grid_(std::move(grid)), overlap_(overlap), stream_(Device::cpu()) {}
+Pipeline::Pipeline(Context& ctx, WorkerGrid grid, bool overlap)
+    : ctx_(ctx),
+      grid_(std::move(grid)),
+      overlap_(overlap),
+      stream_(ctx.device()),
+      join_(ctx.device()),
+      told_(ctx.device()),
+      ballot_(ctx, {kBallotElements}, DType::f64) {}
 
 void Pipeline::begin(std::span<Exchange* const> active) {
   order_.clear();
@@ -34,7 +39,7 @@ void Pipeline::begin(std::span<Exchange* const> active) {
 
 void Pipeline::launch(const Item& item) {
   const std::uint64_t before = grid_.bytes();
-  item.exchange->launch(item.bucket, overlap_ ? stream_.view() : Stream::cpu());
+  item.exchange->launch(item.bucket, stream());
   bytes_ += grid_.bytes() - before;
   ++next_;
 }
@@ -50,20 +55,29 @@ void Pipeline::flush() {
   while (next_ + 1 < order_.size()) launch(order_[next_]);
 }
 
-Outcome Pipeline::finish(Ballot ballot) {
+void Pipeline::submit(Ballot ballot) {
   flush();
   // Taken here on every rank: after all collectives of this step but the one that carries it.
   ballot.hash += grid_.contract_hash();
-  std::array<double, kBallotElements> values{};
-  encode_ballot(ballot, grid_.world->rank(), values);
+  encode_ballot(ballot, grid_.world->rank(),
+                {ballot_.numbers<double>(), static_cast<std::size_t>(kBallotElements)});
+  ballot_.push(ctx_);
+  add_counts(ctx_, ballot, ballot_.device());
   Exchange& carrier = *order_[next_].exchange;
-  carrier.write_tail(values);
+  carrier.write_tail(ballot_.device());
   launch(order_[next_]);
-  if (overlap_) stream_.view().synchronize();
+  join_.enter("step", stream(), ctx_.stream());
   for (const Item& item : order_)
     if (item.bucket == 0) item.exchange->finish();
-  carrier.read_tail(values);
-  const Outcome outcome = count_ballots(values, grid_.world->size());
+  carrier.read_tail(ballot_.device());
+  ballot_.fetch(ctx_);
+}
+
+Outcome Pipeline::outcome() {
+  told_.record(ctx_.stream());
+  Stream::cpu().wait(told_);
+  const Outcome outcome = count_ballots(
+      {ballot_.numbers<double>(), static_cast<std::size_t>(kBallotElements)}, grid_.world->size());
   if (!outcome.ranks_agree)
     throw CommError(detail::concat(
         "[step] ranks have issued different collectives, or pass different learning rates or "

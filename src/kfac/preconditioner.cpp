@@ -72,7 +72,7 @@ void Preconditioner::Impl::prepare() {
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
   grid = make_worker_grid(comm, engine.options().worker_fraction);
   require_equal_arithmetic(grid, ctx);
-  pipeline.emplace(grid, engine.options().overlap);
+  pipeline.emplace(ctx, grid, engine.options().overlap);
   engine.prepare(grid, kBallotElements);
   ballot.emplace(
       ctx, grid, "vote", std::vector<Slot>{},
@@ -293,7 +293,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     Ballot ballot{.caller = args.vote};
     if (clipped) ballot.hash = mix_hash(ballot.hash, args.lr);
     impl.engine.fill_ballot(ballot);
-    ballot.nonfinite_gradient = *impl.nonfinite.data<float>() != 0;
+    ballot.gradient_count = impl.nonfinite;
     const Outcome outcome = impl.pipeline->finish(ballot);
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     report.vote = outcome.result;

@@ -6,11 +6,13 @@
 
 #include "dkfac/core/error.h"
 
+#include "kfac/backend_step.h"
+
 namespace dkfac::kfac {
 namespace {
 
 constexpr int kDigits = 16;
-constexpr std::size_t kHashAt = 8;
+constexpr std::size_t kGradientAt = 1, kStatisticAt = 2, kHashAt = 8;
 
 int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
 
@@ -21,8 +23,8 @@ void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
               kBallotElements, " elements, not ", out.size());
   const bool failed = ballot.failed_statistic >= 0;
   out[0] = ballot.caller.loss_nonfinite ? 1 : 0;
-  out[1] = ballot.nonfinite_gradient ? 1 : 0;
-  out[2] = ballot.nonfinite_statistic ? 1 : 0;
+  out[kGradientAt] = ballot.nonfinite_gradient ? 1 : 0;
+  out[kStatisticAt] = ballot.nonfinite_statistic ? 1 : 0;
   out[3] = ballot.caller.data_error ? 1 : 0;
   out[4] = failed ? 1 : 0;
   out[5] = ballot.caller.stop ? 1 : 0;
@@ -34,6 +36,19 @@ void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
     out[at] = digit;
     out[at + 1] = digit * digit;
   }
+}
+
+void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
+  const auto raise = [&](ConstTensorView count, std::int64_t flag) {
+    if (count.empty()) return;
+    const TensorView to = values.slice(0, flag, 1);
+    if (ctx.device().is_cuda())
+      cuda::raise_flag(ctx, count, to);
+    else
+      cpu::raise_flag(ctx, count, to);
+  };
+  raise(ballot.gradient_count, kGradientAt);
+  raise(ballot.statistic_count, kStatisticAt);
 }
 
 Outcome count_ballots(std::span<const double> sums, int world_size) {

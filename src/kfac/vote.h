@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/report.h"
 
 /// The vote of a step: a few numbers per rank that are summed over ranks together with other data.
@@ -14,6 +16,8 @@ struct Ballot {
   Vote caller;
   bool nonfinite_gradient = false;
   bool nonfinite_statistic = false;
+  /// f32[1] where the gradients resp. statistics are: raise these flags too where they are not 0.
+  ConstTensorView gradient_count = {}, statistic_count = {};
   /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
   int failed_statistic = -1;
   std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
@@ -33,8 +37,11 @@ inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
 /// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
 inline constexpr int kMaxBallots = 65536;
 
-/// out[kBallotElements]; every element is an integer below 2^24.
+/// out[kBallotElements], without the counts; every element is an integer below 2^24.
 void encode_ballot(const Ballot& ballot, int rank, std::span<double> out);
+
+/// Raises the flags of the counts in values[kBallotElements] (f64), in the memory of the context.
+void add_counts(Context& ctx, const Ballot& ballot, TensorView values);
 
 /// sums[kBallotElements] over world_size ranks. Digits are equal on all ranks exactly when their
 /// variance is zero: world_size * sum(h*h) == (sum h)^2.

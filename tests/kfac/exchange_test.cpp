@@ -148,7 +148,7 @@ TEST_P(ExchangeTest, SumsEverySlotWhereItIsNeededAndTakesTheVote) {
                        .bucket_bytes = 24,
                        .tail = kBallotElements});
     EXPECT_GT(exchange.buckets(), 1);
-    Pipeline pipeline(grid, c.overlap);
+    Pipeline pipeline(ctx, grid, c.overlap);
     const std::array<Exchange*, 1> active{&exchange};
     for (int round = 0; round < 4; ++round) {
       // All slots in even rounds, the first and third in odd ones.
@@ -203,7 +203,7 @@ TEST(Pipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
     Exchange first(ctx, grid, "first", {{0, 3, 0}, {1, 3, 1}}, {.bucket_bytes = 4});
     Exchange second(ctx, grid, "second", {{0, 3, 2}, {0, 3, 3}},
                     {.recipients = Recipients::all, .bucket_bytes = 4, .tail = kBallotElements});
-    Pipeline pipeline(grid, true);
+    Pipeline pipeline(ctx, grid, true);
     const std::array<Exchange*, 2> active{&first, &second};
     pipeline.begin(active);
     std::array<Exchange*, 2> order{&first, &second};
@@ -226,7 +226,7 @@ TEST(Pipeline, WaitsForABucketThatIsNotFull) {
   const WorkerGrid grid = make_worker_grid(comm, 0);
   Exchange exchange(ctx, grid, "test", {{0, 2, 0}, {0, 2, 1}, {0, 2, 2}},
                     {.bucket_bytes = 16, .tail = kBallotElements});
-  Pipeline pipeline(grid, true);
+  Pipeline pipeline(ctx, grid, true);
   const std::array<Exchange*, 1> active{&exchange};
   pipeline.begin(active);
   exchange.mark_filled(1);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
 #include "kfac/exchange.h"
@@ -23,7 +24,7 @@ constexpr int kExponent = 6;
 struct Reduced {
   std::vector<double> sums;  ///< Of slot 1, on its owner.
   bool overflowed = false;   ///< On any rank.
-  int stop = 0;              ///< From the vote.
+  int stop = 0;              ///< From the vote: ranks with an overflow.
 };
 
 Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients, int exponent,
@@ -34,16 +35,19 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
     const WorkerGrid grid =
         make_worker_grid(comm, recipients == Recipients::workers ? 2.0 / ranks : 0.0);
     const int other = ranks > 1 ? 1 : 0;
+    Tensor past_wire = Tensor::zeros(ctx, {1});
     Exchange exchange(ctx, grid, "test", {{0, kCount, 0}, {other, kCount, 1}},
                       {.recipients = recipients,
                        .dtype = dtype,
                        .bucket_bytes = 16,
                        .tail = kBallotElements,
-                       .wire = wire});
-    Pipeline pipeline(grid, true);
+                       .wire = wire,
+                       .past_wire = past_wire});
+    Pipeline pipeline(ctx, grid, true);
     const std::array<Exchange*, 1> active{&exchange};
     for (int round = 0; round < 2; ++round) {
       for (int s = 0; s < 2; ++s) exchange.set_magnitude(s, exponent);
+      ops::fill(ctx, past_wire, 0);
       exchange.begin();
       pipeline.begin(active);
       for (int s = 0; s < 2; ++s) {
@@ -57,13 +61,12 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
         exchange.mark_filled(s);
         pipeline.poll();
       }
-      pipeline.flush();
       Ballot ballot;
-      ballot.caller.stop = exchange.overflowed();
+      ballot.statistic_count = past_wire;
       const Outcome outcome = pipeline.finish(ballot);
       if (comm->rank() != other) continue;
-      run.stop = outcome.result.stop;
-      run.overflowed = outcome.result.stop > 0;
+      run.stop = outcome.result.nonfinite_statistic;
+      run.overflowed = run.stop > 0;
       run.sums.clear();
       for (std::int64_t i = 0; i < kCount; ++i)
         run.sums.push_back(dtype == DType::f64

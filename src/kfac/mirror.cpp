@@ -1,0 +1,21 @@
+#include "kfac/mirror.h"
+
+#include "dkfac/core/ops.h"
+
+namespace dkfac::kfac {
+
+Mirror::Mirror(Context& ctx, Shape shape, DType dtype) {
+  Context host;
+  host_ = Tensor::zeros(host, shape, dtype);
+  if (ctx.device().is_cuda()) device_ = Tensor::zeros(ctx, shape, dtype);
+}
+
+void Mirror::fetch(Context& ctx) {
+  if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, device_, host_);
+}
+
+void Mirror::push(Context& ctx) {
+  if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, host_, device_);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,82 @@
+#include "kfac/cuda/step_functors.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+
+#include "kfac/backend_step.h"
+#include "kfac/vote.h"
+
+namespace dkfac::kfac {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
+  for (const std::int64_t dim : {1, 2, 5})
+    for (const std::int64_t triangles : {1, 3}) {
+      const std::int64_t size = ops::packed_size(dim);
+      // NaN wherever nothing is to be read.
+      std::vector<double> packed(static_cast<std::size_t>(size * triangles), kNan);
+      double expected = 0;
+      for (std::int64_t t = 0; t < triangles; ++t)
+        for (std::int64_t r = 0; r < dim; ++r) {
+          const double x = static_cast<double>(100 * t + r + 1);
+          packed[static_cast<std::size_t>(t * size + ops::packed_size(r + 1) - 1)] = x;
+          EXPECT_EQ((PackedDiagonal<double>{packed.data(), dim}(0, t * dim + r)), x);
+          expected += x;
+        }
+      Context ctx;
+      double sum = kNan;
+      cpu::packed_diagonals(ctx, view_of(packed.data(), {size * triangles}), dim,
+                            view_of(&sum, {1}));
+      EXPECT_EQ(sum, expected) << dim << " " << triangles;
+      // One that is not finite shows.
+      packed[static_cast<std::size_t>(size - 1)] = std::numeric_limits<double>::infinity();
+      cpu::packed_diagonals(ctx, view_of(packed.data(), {size * triangles}), dim,
+                            view_of(&sum, {1}));
+      EXPECT_FALSE(std::isfinite(sum));
+    }
+}
+
+TEST(StepFunctors, CountPartsThatAreTooLargeForTheirWire) {
+  for (const auto& [largest, past] : {std::pair(0.0F, false),
+                                      {8.0F, false},
+                                      {8.5F, true},
+                                      {std::numeric_limits<float>::infinity(), true},
+                                      {std::numeric_limits<float>::quiet_NaN(), true}}) {
+    float count = 3;
+    CountPast{4, 32, &largest, &count}(0);
+    EXPECT_EQ(count, past ? 4 : 3) << largest;
+  }
+}
+
+TEST(StepFunctors, RaiseTheFlagsOfABallotAndLowerNone) {
+  Context ctx;
+  for (const float gradient : {0.0F, 2.0F})
+    for (const float statistic : {0.0F, 1.0F}) {
+      Ballot ballot;
+      ballot.gradient_count = view_of(&gradient, {1});
+      ballot.statistic_count = view_of(&statistic, {1});
+      std::vector<double> values(static_cast<std::size_t>(kBallotElements));
+      encode_ballot(ballot, 0, values);
+      add_counts(ctx, ballot, view_of(values.data(), {kBallotElements}));
+      const Outcome outcome = count_ballots(values, 1);
+      EXPECT_EQ(outcome.result.nonfinite_gradient, gradient > 0 ? 1 : 0);
+      EXPECT_EQ(outcome.result.nonfinite_statistic, statistic > 0 ? 1 : 0);
+      EXPECT_EQ(outcome.result.may_update(), gradient + statistic == 0);
+      ballot.nonfinite_gradient = ballot.nonfinite_statistic = true;
+      encode_ballot(ballot, 0, values);
+      add_counts(ctx, ballot, view_of(values.data(), {kBallotElements}));
+      EXPECT_EQ(count_ballots(values, 1).result.nonfinite_gradient, 1);
+      EXPECT_EQ(count_ballots(values, 1).result.nonfinite_statistic, 1);
+    }
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
