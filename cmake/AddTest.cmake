@@ -44,3 +44,27 @@ function(dkfac_test name)
       ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT}")
   endif()
 endfunction()
+
+# dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s] [INTERNALS])
+#
+# As dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, one at a time,
+# skipped without a device. Nothing in a build without CUDA.
+function(dkfac_gpu_test name)
+  if(NOT DKFAC_HAVE_CUDA)
+    return()
+  endif()
+  cmake_parse_arguments(GPU "INTERNALS" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  set(options)
+  if(GPU_INTERNALS)
+    list(APPEND options INTERNALS)
+  endif()
+  if(GPU_TIMEOUT)
+    list(APPEND options TIMEOUT ${GPU_TIMEOUT})
+  endif()
+  dkfac_test(${name} SOURCES ${GPU_SOURCES} LINK ${GPU_LINK} dkfac_gpu_test_main
+             LABELS ${GPU_LABELS} gpu ${options})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+  if(NOT DKFAC_CUDA_EMULATED)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+endfunction()

@@ -17,7 +17,10 @@ enum class Mirror : std::uint8_t { no, yes };
 
 // --- elementwise -----------------------------------------------------------------------------
 
-/// dst = src; equal shape and dtype, any strides, any devices.
+/// dst = src; equal shape and dtype, any strides, each on the host or on the device of ctx. Between
+/// the two it follows ctx.stream() without blocking the host while host memory is pinned
+/// (Tensor::pinned) and both are rows without gaps; of other host memory a source has been read,
+/// and a destination been written, when the call returns, for which the latter blocks.
 void copy(Context& ctx, ConstTensorView src, TensorView dst);
 void fill(Context& ctx, TensorView x, double value);
 /// dst = round(scale * src), any floating dtypes, round to nearest even; f64 rounds once.

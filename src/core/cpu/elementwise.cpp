@@ -87,12 +87,6 @@ void copy_values(ConstTensorView src, TensorView dst) {
   });
 }
 
-bool is_power_of_two(double scale) {
-  int exponent = 0;
-  const double fraction = std::frexp(scale, &exponent);
-  return fraction == 0.5 && std::abs(exponent) < 100;
-}
-
 /// dst = D(scale * src) with the product in Wide.
 template <class S, class D, class Wide>
 void scale_values(ConstTensorView src, TensorView dst, double scale) {
@@ -106,23 +100,9 @@ void cast_values(ConstTensorView src, TensorView dst, double scale) {
     if (scale == 1.0) return copy_values<S>(src, dst);
   }
   if constexpr (!std::is_same_v<S, double>) {
-    // A product in f32 and its rounding to D are one rounding in all when the product is exact,
-    // or when what it loses below f32's range is 0 in D anyway.
-    const bool exact = scale == 1.0 || (is_power_of_two(scale) && !std::is_same_v<D, bf16> &&
-                                        !std::is_same_v<D, double>);
-    if (exact) return scale_values<S, D, float>(src, dst, scale);
+    if (exact_in_f32<D>(scale)) return scale_values<S, D, float>(src, dst, scale);
   }
   scale_values<S, D, double>(src, dst, scale);
-}
-
-/// x rounded to a value of R, still held in T.
-template <class R, class T>
-T rounded_to(T x) noexcept {
-  if constexpr (is_half<R>) {
-    return detail::quantize<R>(x);
-  } else {
-    return static_cast<T>(static_cast<R>(x));
-  }
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
 
 #include "core/context_impl.h"
-#include "core/cuda/device_guard.h"
 #include "core/cuda/solver_call.h"
 
 namespace dkfac::cuda {

@@ -5,9 +5,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
 
-#include "core/cuda/device_guard.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac::cuda {
@@ -48,6 +48,15 @@ DeviceMemory& memory_of(Device device) {
 }
 
 }  // namespace
+
+DeviceGuard::DeviceGuard(Device device) noexcept : now_(device.index) {
+  if (cudaGetDevice(&before_) != cudaSuccess) before_ = device.index;
+  if (before_ != now_) (void)cudaSetDevice(now_);
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ != now_) (void)cudaSetDevice(before_);
+}
 
 int device_count() noexcept {
   int count = 0;

@@ -128,7 +128,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (!state().streams.contains(stream)) return cudaErrorInvalidResourceHandle;
   emulated::run(stream, stream->submitted);
   state().streams.erase(stream);
-  delete stream;
+  state().destroyed_streams.emplace_back(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

@@ -6,9 +6,11 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "emulated/device.h"
 
@@ -60,6 +62,8 @@ struct State {
   Memory memory;
   std::map<const std::byte*, std::size_t> pinned;
   std::set<CUstream_st*> streams;
+  /// Kept, so that no new one has the address of an old one that others have yet to wait for.
+  std::vector<std::unique_ptr<CUstream_st>> destroyed_streams;
   Counters counters;
   bool eager = false;
 };

@@ -5,6 +5,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/cuda/reduce_ops.h"
 
@@ -12,7 +13,7 @@
 /// copyable, take std::int64_t indices and hold device pointers. Results depend on shapes alone,
 /// not on the device: sums have a fixed order and no atomics.
 namespace dkfac::cuda {
-namespace detail {
+namespace launching {
 
 inline constexpr int kThreads = 256;
 inline constexpr std::int64_t kMaxBlocks = 1 << 15;
@@ -131,14 +132,15 @@ T* take_partials(Scratch& scratch, std::int64_t count) {
   return static_cast<T*>(scratch.take({words}, DType::f64).raw());
 }
 
-}  // namespace detail
+}  // namespace launching
 
 /// f(i) for every i in [0, n), side by side.
 template <class F>
 void for_each(Stream stream, std::int64_t n, F f) {
   if (n <= 0) return;
-  detail::each_kernel<<<detail::blocks_for(n, detail::kThreads), detail::kThreads, 0,
-                        stream.native()>>>(n, f);
+  const DeviceGuard guard(stream.device());
+  launching::each_kernel<<<launching::blocks_for(n, launching::kThreads), launching::kThreads, 0,
+                           stream.native()>>>(n, f);
   check_launch("for_each");
 }
 
@@ -146,9 +148,10 @@ void for_each(Stream stream, std::int64_t n, F f) {
 template <class F>
 void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
   if (rows <= 0 || cols <= 0) return;
-  const dim3 grid(detail::blocks_for(rows, 1),
-                  std::min(detail::blocks_for(cols, detail::kThreads), 64U));
-  detail::each_2d_kernel<<<grid, detail::kThreads, 0, stream.native()>>>(rows, cols, f);
+  const DeviceGuard guard(stream.device());
+  const dim3 grid(launching::blocks_for(rows, 1),
+                  std::min(launching::blocks_for(cols, launching::kThreads), 64U));
+  launching::each_2d_kernel<<<grid, launching::kThreads, 0, stream.native()>>>(rows, cols, f);
   check_launch("for_each_2d");
 }
 
@@ -158,33 +161,37 @@ template <class T, class Load, class Store>
 void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Load load,
                          Store store) {
   if (rows <= 0 || cols <= 0) return;
-  const std::int64_t tiles =
-      ((rows + detail::kTile - 1) / detail::kTile) * ((cols + detail::kTile - 1) / detail::kTile);
-  const auto kernel = detail::transposed_kernel<T, Load, Store>;
-  kernel<<<detail::blocks_for(tiles, 1), dim3(detail::kTile, detail::kThreads / detail::kTile), 0,
-           stream.native()>>>(rows, cols, load, store);
+  const DeviceGuard guard(stream.device());
+  const std::int64_t tiles = ((rows + launching::kTile - 1) / launching::kTile) *
+                             ((cols + launching::kTile - 1) / launching::kTile);
+  const auto kernel = launching::transposed_kernel<T, Load, Store>;
+  kernel<<<launching::blocks_for(tiles, 1),
+           dim3(launching::kTile, launching::kThreads / launching::kTile), 0, stream.native()>>>(
+      rows, cols, load, store);
   check_launch("for_each_transposed");
 }
 
 /// out(r, v) for every r in [0, rows): v combines map(r, k) over k in [0, count), in an order that
-/// depends on `count` alone; count 0 gives the identity. T: the value's type. For few long rows and
-/// for many short ones; neighbouring threads have neighbouring k.
+/// depends on `count` alone; count 0 gives the identity. map is called once for each (r, k). T: the
+/// value's type. For few long rows and for many short ones; neighbouring threads have neighbouring
+/// k.
 template <class T, class Op, class Map, class Out>
 void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map map, Out out) {
   if (rows <= 0) return;
   const std::int64_t chunks =
-      std::max<std::int64_t>(1, (count + detail::kChunk - 1) / detail::kChunk);
+      std::max<std::int64_t>(1, (count + launching::kChunk - 1) / launching::kChunk);
   const auto launch = [&](auto to) {
-    const auto kernel = detail::reduce_rows_kernel<T, Op, Map, decltype(to)>;
-    kernel<<<detail::blocks_for(rows * chunks, 1), detail::kThreads, 0, ctx.stream().native()>>>(
-        rows, count, chunks, op, map, to);
+    const DeviceGuard guard(ctx.device());
+    const auto kernel = launching::reduce_rows_kernel<T, Op, Map, decltype(to)>;
+    kernel<<<launching::blocks_for(rows * chunks, 1), launching::kThreads, 0,
+             ctx.stream().native()>>>(rows, count, chunks, op, map, to);
     check_launch("reduce_rows");
   };
   if (chunks == 1) return launch(out);
   Scratch scratch(ctx);
-  T* partials = detail::take_partials<T>(scratch, rows * chunks);
-  launch(detail::StorePartial<T>{partials});
-  reduce_rows<T>(ctx, rows, chunks, op, detail::LoadRowPartial<T>{partials, chunks}, out);
+  T* partials = launching::take_partials<T>(scratch, rows * chunks);
+  launch(launching::StorePartial<T>{partials});
+  reduce_rows<T>(ctx, rows, chunks, op, launching::LoadRowPartial<T>{partials, chunks}, out);
 }
 
 /// out(c, v) for every c in [0, cols): v combines map(c, k) over k in [0, count), as reduce_rows;
@@ -194,18 +201,20 @@ void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map
   if (cols <= 0) return;
   constexpr std::int64_t kPerChunk = 512;
   const std::int64_t chunks = std::max<std::int64_t>(1, (count + kPerChunk - 1) / kPerChunk);
-  const std::int64_t blocks = (cols + detail::kTile - 1) / detail::kTile * chunks;
+  const std::int64_t blocks = (cols + launching::kTile - 1) / launching::kTile * chunks;
   const auto launch = [&](auto to) {
-    const auto kernel = detail::reduce_cols_kernel<T, Op, Map, decltype(to)>;
-    kernel<<<detail::blocks_for(blocks, 1), dim3(detail::kTile, detail::kThreads / detail::kTile),
-             0, ctx.stream().native()>>>(cols, count, chunks, kPerChunk, op, map, to);
+    const DeviceGuard guard(ctx.device());
+    const auto kernel = launching::reduce_cols_kernel<T, Op, Map, decltype(to)>;
+    kernel<<<launching::blocks_for(blocks, 1),
+             dim3(launching::kTile, launching::kThreads / launching::kTile), 0,
+             ctx.stream().native()>>>(cols, count, chunks, kPerChunk, op, map, to);
     check_launch("reduce_cols");
   };
   if (chunks == 1) return launch(out);
   Scratch scratch(ctx);
-  T* partials = detail::take_partials<T>(scratch, cols * chunks);
-  launch(detail::StorePartial<T>{partials});
-  reduce_cols<T>(ctx, cols, chunks, op, detail::LoadColPartial<T>{partials, cols}, out);
+  T* partials = launching::take_partials<T>(scratch, cols * chunks);
+  launch(launching::StorePartial<T>{partials});
+  reduce_cols<T>(ctx, cols, chunks, op, launching::LoadColPartial<T>{partials, cols}, out);
 }
 
 }  // namespace dkfac::cuda

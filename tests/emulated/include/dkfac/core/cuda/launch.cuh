@@ -12,7 +12,7 @@
 /// The contract of the header of the same name that nvcc gets, over the emulated device: work is
 /// put on its streams and runs when something waits for it. Order of sums: chunk by chunk.
 namespace dkfac::cuda {
-namespace detail {
+namespace launching {
 
 inline constexpr std::int64_t kChunk = 4096;
 
@@ -27,7 +27,7 @@ T reduce(std::int64_t count, std::int64_t per_chunk, Op op, Map map) {
   return total;
 }
 
-}  // namespace detail
+}  // namespace launching
 
 template <class F>
 void for_each(Stream stream, std::int64_t n, F f) {
@@ -61,8 +61,8 @@ void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map
   if (rows <= 0) return;
   emulated::launch(ctx.stream().native(), [rows, count, op, map, out] {
     for (std::int64_t r = 0; r < rows; ++r)
-      out(r,
-          detail::reduce<T>(count, detail::kChunk, op, [&](std::int64_t k) { return map(r, k); }));
+      out(r, launching::reduce<T>(count, launching::kChunk, op,
+                                  [&](std::int64_t k) { return map(r, k); }));
   });
 }
 
@@ -71,7 +71,7 @@ void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map
   if (cols <= 0) return;
   emulated::launch(ctx.stream().native(), [cols, count, op, map, out] {
     for (std::int64_t c = 0; c < cols; ++c)
-      out(c, detail::reduce<T>(count, 512, op, [&](std::int64_t k) { return map(c, k); }));
+      out(c, launching::reduce<T>(count, 512, op, [&](std::int64_t k) { return map(c, k); }));
   });
 }
 

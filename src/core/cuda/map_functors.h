@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
+
+#include "core/row_plan.h"
+
+/// Kernels that take a view element by element to another one: dst[i] = f(), f(src[i]) or
+/// f(src[i], dst[i]), as f is written; dst is read in the last case only. Where f has
+/// count(x, y) of what was read and written, the functors return the sum of it. src and dst may be
+/// the same.
+namespace dkfac::cuda {
+
+/// W elements that are moved at once, W a power of two.
+template <class T, std::size_t W>
+struct alignas(sizeof(T) * W) Pack {
+  T at[W];
+};
+
+/// As many elements as 16 bytes of the wider type have.
+template <class S, class D>
+inline constexpr std::size_t kPack = 16 / (sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D));
+
+template <class F, class S, class D>
+inline constexpr bool reads_dst = std::is_invocable_v<F, S, D>;
+
+template <class S, class D, class F>
+DKFAC_HD D mapped(const F& f, const S& x, const D& y) {
+  if constexpr (std::is_invocable_v<F>) {
+    return f();
+  } else if constexpr (reads_dst<F, S, D>) {
+    return f(x, y);
+  } else {
+    return f(x);
+  }
+}
+
+template <class S, class D, class F>
+DKFAC_HD std::int64_t counted(const F& f, const S& x, const D& y) {
+  if constexpr (requires { f.count(x, y); }) {
+    return f.count(x, y);
+  } else {
+    return 0;
+  }
+}
+
+/// One element: reads no more than f needs.
+template <class S, class D, class F>
+DKFAC_HD std::int64_t map_element(const F& f, const S* src, D* dst) {
+  S x{};
+  D y{};
+  if constexpr (!std::is_invocable_v<F>) x = *src;
+  if constexpr (reads_dst<F, S, D>) y = *dst;
+  y = mapped<S, D>(f, x, y);
+  *dst = y;
+  return counted<S, D>(f, x, y);
+}
+
+/// Contiguous views of n elements: index i is kPack elements. `aligned`: both pointers are
+/// multiples of a pack of their type.
+template <class S, class D, class F>
+struct MapPacked {
+  static constexpr std::int64_t kWidth = kPack<S, D>;
+  using PackS = Pack<S, kPack<S, D>>;
+  using PackD = Pack<D, kPack<S, D>>;
+  const S* src;
+  D* dst;
+  std::int64_t n;
+  bool aligned;
+  F f;
+
+  DKFAC_HD std::int64_t operator()(std::int64_t i) const {
+    const std::int64_t first = i * kWidth;
+    std::int64_t count = 0;
+    if (aligned && first + kWidth <= n) {
+      PackS x{};
+      PackD y{};
+      if constexpr (!std::is_invocable_v<F>) x = reinterpret_cast<const PackS*>(src)[i];
+      if constexpr (reads_dst<F, S, D>) y = reinterpret_cast<const PackD*>(dst)[i];
+      for (std::size_t k = 0; k < kPack<S, D>; ++k) {
+        y.at[k] = mapped<S, D>(f, x.at[k], y.at[k]);
+        count += counted<S, D>(f, x.at[k], y.at[k]);
+      }
+      reinterpret_cast<PackD*>(dst)[i] = y;
+      return count;
+    }
+    for (std::int64_t k = first; k < n && k < first + kWidth; ++k)
+      count += map_element<S, D>(f, src + k, dst + k);
+    return count;
+  }
+  [[nodiscard]] std::int64_t size() const { return (n + kWidth - 1) / kWidth; }
+};
+
+template <class T, std::size_t W>
+[[nodiscard]] bool is_aligned(const T* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % sizeof(Pack<T, W>) == 0;
+}
+
+/// Offsets of element (row, column) of a plan, where `row` counts all rows.
+template <std::size_t N>
+DKFAC_HD void find_offsets(const detail::RowPlan<N>& plan, std::int64_t row, std::int64_t column,
+                           std::int64_t (&offset)[N]) {
+  for (std::size_t v = 0; v < N; ++v) offset[v] = column * plan.stride[v][kMaxDims - 1];
+  for (int dim = kMaxDims - 2; dim >= 0 && row > 0; --dim) {
+    const auto d = static_cast<std::size_t>(dim);
+    std::int64_t left = 0, at = row;
+    if (row >= plan.extent[d]) {
+      left = quotient(row, plan.extent[d]);
+      at = row - left * plan.extent[d];
+    }
+    for (std::size_t v = 0; v < N; ++v) offset[v] += at * plan.stride[v][d];
+    row = left;
+  }
+}
+
+/// Any strides: by (row, column), or by the number of the element.
+template <class S, class D, class F>
+struct MapRows {
+  const S* src;
+  D* dst;
+  detail::RowPlan<2> plan;
+  F f;
+
+  DKFAC_HD std::int64_t operator()(std::int64_t row, std::int64_t column) const {
+    std::int64_t offset[2];
+    find_offsets(plan, row, column, offset);
+    return map_element<S, D>(f, src + offset[0], dst + offset[1]);
+  }
+  DKFAC_HD std::int64_t operator()(std::int64_t i) const {
+    const std::int64_t inner = plan.extent[kMaxDims - 1], row = quotient(i, inner);
+    return (*this)(row, i - row * inner);
+  }
+  [[nodiscard]] std::int64_t size() const { return plan.total; }
+};
+
+/// A mapping for reduce_rows: its counts are what is summed.
+template <class M>
+struct CountOf {
+  M mapping;
+  DKFAC_HD std::int64_t operator()(std::int64_t, std::int64_t i) const { return mapping(i); }
+};
+
+}  // namespace dkfac::cuda

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cstdint>
+
+namespace dkfac::testing {
+
+/// How often the host has waited for the device so far; 0 on a real device, which does not tell.
+[[nodiscard]] std::int64_t host_waits();
+
+}  // namespace dkfac::testing

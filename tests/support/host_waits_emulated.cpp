@@ -1,0 +1,4 @@
+#include "emulated/device.h"
+#include "support/host_waits.h"
+
+std::int64_t dkfac::testing::host_waits() { return emulated::counters().host_waits; }
