@@ -1,8 +1,11 @@
+#include <algorithm>
+
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
 
 #include "kfac/apply_factor.h"
+#include "kfac/backend_inverse.h"
 #include "kfac/layer_curvature.h"
 #include "kfac/small_groups.h"
 
@@ -14,9 +17,15 @@ ConstTensorView group_of(const Tensor& x, int group, Shape shape) {
 }
 
 AppliedFactor applied(const Factor& factor, int group) {
-  return {static_cast<FactorForm>(factor.held.data<std::int32_t>()[group]),
-          group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim}),
-          factor.shifts.data<double>()[group]};
+  AppliedFactor out{
+      .form = static_cast<FactorForm>(factor.held.data<std::int32_t>()[group]),
+      .inverse = group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim})};
+  if (factor.shifts.view().device().is_cuda()) {
+    out.shift_there = factor.shifts.view().slice(0, group, 1);
+  } else {
+    out.shift = factor.shifts.data<double>()[group];
+  }
+  return out;
 }
 
 /// One group: v[out,d].
@@ -60,6 +69,8 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   const std::int64_t out = g.dim * g.groups;
   const TensorView matrix = weight.reshape({out, weight.numel() / out});
   const TensorView column = bias.numel() > 0 ? bias.reshape({out, 1}) : TensorView{};
+  if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
+    return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);
   if (has_small_groups(layer.a) && has_small_groups(g))
     return apply_small(layer.a.inverse, g.inverse, matrix, column);
   for (int group = 0; group < g.groups; ++group) {
@@ -69,16 +80,47 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   }
 }
 
-bool is_known(const LayerSpec& spec, const LayerCurvature& layer) {
-  if (has_factors(spec)) return layer.a.good && layer.g.good;
-  return layer.g.is_set() ? layer.g.good : layer.fisher_statistics > 0;
+/// Whether the layer has inverses; `perhaps` where only the device knows it of one.
+enum class Known : std::uint8_t { no, perhaps, yes };
+
+Known known(const Factor& factor) {
+  if (factor.good) return Known::yes;
+  return factor.pending ? Known::perhaps : Known::no;
+}
+
+Known known(const LayerSpec& spec, const LayerCurvature& layer) {
+  if (has_factors(spec)) return std::min(known(layer.a), known(layer.g));
+  if (layer.g.is_set()) return known(layer.g);
+  return layer.fisher_statistics > 0 ? Known::yes : Known::no;
+}
+
+/// Where the device finds out that a factor has no inverse, the gradient stays.
+void apply_perhaps(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+                   const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  Scratch scratch(ctx);
+  const auto keep = [&](ConstTensorView x) {
+    if (x.numel() == 0) return TensorView{};
+    const TensorView kept = scratch.take({x.numel()}, x.dtype());
+    ops::copy(ctx, x.flat(), kept);
+    return kept;
+  };
+  const TensorView w = keep(weight), b = keep(bias);
+  apply(ctx, spec, options, layer, weight, bias);
+  const auto restore = [&](ConstTensorView kept, TensorView x) {
+    if (kept.empty()) return;
+    cuda::restore_without_inverses(ctx, layer.a.shifts, layer.g.shifts, kept, x.flat());
+  };
+  restore(w, weight);
+  restore(b, bias);
 }
 
 }  // namespace
 
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias) {
-  if (!is_known(spec, layer)) return;
+  const Known has_inverses = known(spec, layer);
+  if (has_inverses == Known::no) return;
+  const auto apply = has_inverses == Known::perhaps ? apply_perhaps : kfac::apply;
   if ((weight.numel() > 0 ? weight : bias).dtype() == options.dtype) {
     apply(ctx, spec, options, layer, weight, bias);
     return;

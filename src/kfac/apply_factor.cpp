@@ -6,6 +6,7 @@
 #include "dkfac/core/threads.h"
 #include "dkfac/core/workers.h"
 
+#include "kfac/backend_inverse.h"
 #include "kfac/block_triangular.h"
 
 namespace dkfac::kfac {
@@ -123,7 +124,7 @@ void for_parts_of_solve(Context& ctx, std::int64_t d, std::int64_t n, F&& f) {
   constexpr std::int64_t kLeast = 64, kGrain = 4'000'000;
   const std::int64_t worth = std::min(n / kLeast, 2 * n * d * d / kGrain);
   const std::int64_t parts = std::clamp<std::int64_t>(worth, 1, threads());
-  cpu::parallel_workers(ctx, static_cast<int>(parts), [&](Context& worker, int part) {
+  dkfac::cpu::parallel_workers(ctx, static_cast<int>(parts), [&](Context& worker, int part) {
     const std::int64_t first = n * part / parts, end = n * (part + 1) / parts;
     f(worker, first, end - first);
   });
@@ -160,7 +161,12 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
     const TensorView x = v.columns(c, n);
     const TensorView product = scratch.take({g.inverse.dim(0), n}, x.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, g.inverse, x, 0, product);
-    ops::gemm(ctx, Trans::yes, Trans::no, -1 / g.shift, g.inverse, product, 1 / g.shift, x);
+    if (!x.device().is_cuda()) {
+      ops::gemm(ctx, Trans::yes, Trans::no, -1 / g.shift, g.inverse, product, 1 / g.shift, x);
+      return;
+    }
+    ops::gemm(ctx, Trans::yes, Trans::no, -1, g.inverse, product, 1, x);
+    cuda::divide(ctx, x, g.shift_there);
   });
 }
 
@@ -173,8 +179,14 @@ void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
               c == 0 ? 0 : 1, product);
   });
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
-    ops::gemm(ctx, Trans::no, Trans::no, -1 / a.shift, product, a.inverse.slice(1, c, n),
-              1 / a.shift, v.columns(c, n));
+    const TensorView x = v.columns(c, n);
+    const ConstTensorView y = a.inverse.slice(1, c, n);
+    if (!x.device().is_cuda()) {
+      ops::gemm(ctx, Trans::no, Trans::no, -1 / a.shift, product, y, 1 / a.shift, x);
+      return;
+    }
+    ops::gemm(ctx, Trans::no, Trans::no, -1, product, y, 1, x);
+    cuda::divide(ctx, x, a.shift_there);
   });
 }
 

@@ -28,7 +28,8 @@ struct Columns {
 struct AppliedFactor {
   FactorForm form = FactorForm::inverse;  ///< Not eigen.
   ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
-  double shift = 0;                       ///< low_rank only.
+  double shift = 0;                       ///< low_rank only, on the host.
+  ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].
 };
 
 /// v <- G^-1 v A^-1, for v[out,d].

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kfac/backend_ladder.h"
 #include "kfac/block_triangular.h"
-#include "kfac/host.h"
+#include "kfac/read_back.h"
 #include "kfac/residual.h"
 
 namespace dkfac::kfac {
@@ -24,8 +25,28 @@ double round_to(DType dtype, double x) {
 double number_of(Context& ctx, void (*reduce)(Context&, ConstTensorView, TensorView),
                  ConstTensorView x) {
   double out = 0;
-  reduce(ctx, x, view_of(&out, {1}));
-  return out;
+  if (!x.device().is_cuda()) {
+    reduce(ctx, x, view_of(&out, {1}));
+    return out;
+  }
+  Scratch scratch(ctx);
+  const TensorView there = scratch.take({1}, DType::f64);
+  reduce(ctx, x, there);
+  return read_back<double>(ctx, there)[0];
+}
+
+/// Whether the solver, given a view for its status, reports success.
+template <class Solve>
+bool succeeds(Context& ctx, Solve&& solve) {
+  std::int32_t info = 0;
+  if (!ctx.device().is_cuda()) {
+    solve(view_of(&info, {1}));
+    return info == 0;
+  }
+  Scratch scratch(ctx);
+  const TensorView there = scratch.take({1}, DType::i32);
+  solve(there);
+  return read_back<std::int32_t>(ctx, there)[0] == 0;
 }
 
 bool is_finite(Context& ctx, ConstTensorView x) {
@@ -44,21 +65,6 @@ void gram_of_rows(Context& ctx, ConstTensorView x, TensorView out) {
   }
 }
 
-/// out = L^-1 x for a blocked L.
-void solve_lower(Context& ctx, ConstTensorView l, ConstTensorView x, TensorView out) {
-  Scratch scratch(ctx);
-  const TensorView part = scratch.take({solve_block(l.dim(0)), x.dim(1)}, x.dtype());
-  for_blocks(l.dim(0), [&](std::int64_t k, std::int64_t n) {
-    const TensorView rest = part.slice(0, 0, n);
-    ops::copy(ctx, x.slice(0, k, n), rest);
-    if (k > 0)
-      ops::gemm(ctx, Trans::no, Trans::no, -1, l.slice(0, k, n).slice(1, 0, k), out.slice(0, 0, k),
-                1, rest);
-    ops::gemm(ctx, Trans::no, Trans::no, 1, l.slice(0, k, n).slice(1, k, n), rest, 0,
-              out.slice(0, k, n));
-  });
-}
-
 /// The matrix that is factorised: M + shift*I, or X X' + shift*I for rows X. Lower triangle.
 void write_damped(Context& ctx, FactorForm form, ConstTensorView average, double shift,
                   TensorView square) {
@@ -75,18 +81,16 @@ bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inve
                TensorView out) {
   if (!std::isfinite(m.shift)) return false;  // ten times the damping asked for
   Scratch scratch(ctx);
-  const bool rows = form == FactorForm::low_rank;
+  const bool rows = form == FactorForm::low_rank, on_device = out.device().is_cuda();
   const TensorView square = rows ? scratch.take({out.dim(0), out.dim(0)}, out.dtype()) : out;
-  std::int32_t info = 0;
   write_damped(ctx, form, m.average, m.shift, square);
-  solvers.potrf(ctx, square, view_of(&info, {1}));
-  if (info != 0) return false;
+  if (!succeeds(ctx, [&](TensorView info) { solvers.potrf(ctx, square, info); })) return false;
   if (form == FactorForm::inverse) {
-    solvers.potri(ctx, out, view_of(&info, {1}));
-    if (info != 0) return false;
+    if (!succeeds(ctx, [&](TensorView info) { solvers.potri(ctx, out, info); })) return false;
+  } else if (rows) {
+    (on_device ? cuda::solve_rows : cpu::solve_rows)(ctx, square, m.average, out);
   } else {
     invert_diagonal_blocks(ctx, square);
-    if (rows) solve_lower(ctx, square, m.average, out);
   }
   return inverts(ctx, form, m, out);
 }
@@ -120,16 +124,6 @@ bool factorise_wide(Context& ctx, const Solvers& solvers, FactorForm form, const
   return inverts(ctx, form, m, out);
 }
 
-/// scaled[r,c] = q[r,c] / sqrt(max(w[c], 0) + shift).
-void scale_vectors(ConstTensorView q, ConstTensorView w, double shift, TensorView scaled) {
-  const double *vectors = q.data<double>(), *values = w.data<double>();
-  double* out = scaled.data<double>();
-  const std::int64_t n = q.dim(0);
-  for (std::int64_t r = 0; r < n; ++r)
-    for (std::int64_t c = 0; c < n; ++c)
-      out[r * n + c] = vectors[r * n + c] / std::sqrt(std::max(values[c], 0.0) + shift);
-}
-
 /// The rung of eigenvectors, in f64. Not an inverse of M + shift*I where M has negative
 /// eigenvalues, so no residual speaks for it; the vectors have to rebuild M instead.
 bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
@@ -139,7 +133,6 @@ bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted&
   const TensorView average = widen(ctx, scratch, m.average);
   const TensorView q = scratch.take({n, n}, DType::f64), w = scratch.take({n}, DType::f64);
   const bool rows = form == FactorForm::low_rank;
-  std::int32_t info = 0;
   write_damped(ctx, form, average, 0, q);
   ConstTensorView decomposed = average;
   if (rows) {
@@ -147,14 +140,14 @@ bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted&
     ops::pack_lower(ctx, q, gram);
     decomposed = gram;
   }
-  solvers.eigh(ctx, q, w, view_of(&info, {1}));
-  if (info != 0 || !decomposes(ctx, decomposed, q, w)) return false;
+  if (!succeeds(ctx, [&](TensorView info) { solvers.eigh(ctx, q, w, info); })) return false;
+  if (!decomposes(ctx, decomposed, q, w)) return false;
   // A damping below the rounding of M in f64 would only amplify that rounding.
   const double noise = static_cast<double>(n) * std::numeric_limits<double>::epsilon();
-  if (!(m.shift > noise * w.data<double>()[n - 1])) return false;
+  if (!(m.shift > noise * read_back<double>(ctx, w.slice(0, n - 1, 1))[0])) return false;
   const TensorView scaled = scratch.take({n, n}, DType::f64);
   const TensorView result = scratch.take(out.shape(), DType::f64);
-  scale_vectors(q, w, m.shift, scaled);
+  (out.device().is_cuda() ? cuda::scale_vectors : cpu::scale_vectors)(ctx, q, w, m.shift, scaled);
   if (rows) {
     ops::gemm(ctx, Trans::yes, Trans::no, 1, scaled, average, 0, result);
   } else {
@@ -188,24 +181,11 @@ Climb climb(Context& ctx, const FactorBlock& block, double shift, const Solvers&
   return {};
 }
 
-/// Eigenvalues below 0 by more than rounding: -16 d eps times the largest.
-template <class T>
-bool clip_values(TensorView values) {
-  T* w = values.data<T>();
-  const std::int64_t d = values.dim(0);
-  const T bound = T{16} * static_cast<T>(d) * std::numeric_limits<T>::epsilon() *
-                  std::max(std::abs(w[0]), std::abs(w[d - 1]));
-  const bool clipped = w[0] < -bound;
-  for (std::int64_t i = 0; i < d; ++i) w[i] = std::max(w[i], T{0});
-  return clipped;
-}
-
 bool decompose(Context& ctx, const Solvers& solvers, ConstTensorView average, TensorView vectors,
                TensorView values) {
-  std::int32_t info = 0;
   ops::unpack_lower(ctx, average, vectors, Mirror::no);
-  solvers.eigh(ctx, vectors, values, view_of(&info, {1}));
-  return info == 0 && decomposes(ctx, average, vectors, values);
+  return succeeds(ctx, [&](TensorView info) { solvers.eigh(ctx, vectors, values, info); }) &&
+         decomposes(ctx, average, vectors, values);
 }
 
 bool decompose_wide(Context& ctx, const Solvers& solvers, ConstTensorView average,
@@ -231,8 +211,8 @@ Climb climb_eigen(Context& ctx, const FactorBlock& block, const Solvers& solvers
     if (dtype == DType::f64 || !decompose_wide(ctx, solvers, block.average, vectors, values))
       return {};
   }
-  bool clipped = false;
-  with_real("ladder", dtype, [&](auto zero) { clipped = clip_values<decltype(zero)>(values); });
+  const bool on_device = values.device().is_cuda();
+  const bool clipped = (on_device ? cuda::clip_eigenvalues : cpu::clip_eigenvalues)(ctx, values);
   ops::copy(ctx, vectors, block.inverse);
   ops::copy(ctx, values, block.values);
   return {clipped ? InverseStage::clipped : stage, 1, FactorForm::eigen};
@@ -244,12 +224,11 @@ bool leaves_room(DType dtype, double shift) {
   const double largest = dtype == DType::f32
                              ? static_cast<double>(std::numeric_limits<float>::max())
                              : std::numeric_limits<double>::max();
-  return std::isfinite(shift) && 1 / shift <= largest * 0x1p-28;
+  return std::isfinite(shift) && 1 / shift <= largest * kRoom;
 }
 
 Climb rebuild_inverse(Context& ctx, const FactorBlock& block, double shift,
                       const Solvers& solvers) {
-  require_host("ladder", block.inverse.device());
   if (!is_finite(ctx, block.average)) return {};
   if (block.form == FactorForm::eigen) return climb_eigen(ctx, block, solvers);
   if (!leaves_room(block.inverse.dtype(), round_to(block.inverse.dtype(), shift))) return {};

@@ -32,8 +32,9 @@ struct Climb {
   FactorForm held = FactorForm::inverse;  ///< What the inverse is, see Factor::held.
 };
 
-/// Whether products of gradients with inverses of up to 1/shift stay below the largest number of
-/// the dtype, by 2^28.
+/// What products of gradients with inverses may grow by below the largest number of a dtype.
+inline constexpr double kRoom = 0x1p-28;
+/// Whether products with inverses of up to 1/shift stay below the largest number, by kRoom.
 [[nodiscard]] bool leaves_room(DType dtype, double shift);
 
 /// Rebuilds the inverse with the damping `shift` > 0 (eigen: without), by the first of these that

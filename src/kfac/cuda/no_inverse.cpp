@@ -27,5 +27,13 @@ void divide_by_scales(Context&, TensorView, ConstTensorView, double) {
 void solve_batch_norm(Context&, BatchNormFisher, ConstTensorView, double, TensorView, TensorView) {
   refuse("precondition batch norm");
 }
+void divide(Context&, TensorView, ConstTensorView) { refuse("precondition"); }
+void apply_groups(Context&, ConstTensorView, ConstTensorView, TensorView, TensorView) {
+  refuse("precondition");
+}
+void restore_without_inverses(Context&, ConstTensorView, ConstTensorView, ConstTensorView,
+                              TensorView) {
+  refuse("precondition");
+}
 
 }  // namespace dkfac::kfac::cuda

@@ -60,9 +60,42 @@ cublasStatus_t solve_batched(cublasHandle_t handle, cublasSideMode_t side, cubla
   return CUBLAS_STATUS_SUCCESS;
 }
 
+template <class T>
+cublasStatus_t solve_one(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
+                         cublasOperation_t trans, cublasDiagType_t diag, int m, int n,
+                         const T* alpha, const T* a, int lda, T* b, int ldb) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const bool left = side == CUBLAS_SIDE_LEFT;
+  if (m < 0 || n < 0 || alpha == nullptr || lda < least_ld(left ? m : n) || ldb < least_ld(m) ||
+      (uplo != CUBLAS_FILL_MODE_LOWER && uplo != CUBLAS_FILL_MODE_UPPER))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
+  emulated::require_device(a, "cublas<t>trsm");
+  emulated::require_device(b, "cublas<t>trsm");
+  const Solve solve{
+      left, uplo == CUBLAS_FILL_MODE_LOWER, trans != CUBLAS_OP_N, diag == CUBLAS_DIAG_UNIT, m, n};
+  const bool on_device = handle->device_scalars;
+  const T now = on_device ? T{} : *alpha;
+  emulated::submit(handle->stream, [=] {
+    solve.run<T>(on_device ? *alpha : now, ColumnMajor<const T>{a, lda}, ColumnMajor<T>{b, ldb});
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
+
+cublasStatus_t cublasStrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
+                              cublasOperation_t trans, cublasDiagType_t diag, int m, int n,
+                              const float* alpha, const float* A, int lda, float* B, int ldb) {
+  return solve_one(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb);
+}
+cublasStatus_t cublasDtrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
+                              cublasOperation_t trans, cublasDiagType_t diag, int m, int n,
+                              const double* alpha, const double* A, int lda, double* B, int ldb) {
+  return solve_one(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb);
+}
 
 cublasStatus_t cublasStrsmBatched(cublasHandle_t handle, cublasSideMode_t side,
                                   cublasFillMode_t uplo, cublasOperation_t trans,

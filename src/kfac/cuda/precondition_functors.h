@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+/// Elements of preconditioned gradients; docs/math.md has the formulas.
+namespace dkfac::kfac::cuda {
+
+/// x[r,c] /= rows[r]*columns[c] + shift.
+template <class T>
+struct DivideByProducts {
+  T* x;
+  std::int64_t stride;  ///< From row to row of x.
+  const T *rows, *columns;
+  T shift;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    x[r * stride + c] /= rows[r] * columns[c] + shift;
+  }
+};
+
+/// x[i] /= scales[i] + shift.
+template <class T>
+struct DivideByScales {
+  T* x;
+  const T* scales;
+  T shift;
+  DKFAC_HD void operator()(std::int64_t i) const { x[i] /= scales[i] + shift; }
+};
+
+/// x[r,c] /= by[0].
+template <class T>
+struct Divide {
+  T* x;
+  std::int64_t stride;
+  const double* by;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    x[r * stride + c] /= static_cast<T>(*by);
+  }
+};
+
+/// Channel c of precondition_batch_norm(); gamma null: beta alone.
+template <class T>
+struct SolveBatchNorm {
+  const T *gg, *gb, *bb;  ///< gb null: the two are independent.
+  double shift;
+  T *gamma, *beta;
+  DKFAC_HD void operator()(std::int64_t c) const {
+    if (gamma == nullptr) {
+      beta[c] /= bb[c] + static_cast<T>(shift);
+      return;
+    }
+    // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
+    // not negative by Cauchy-Schwarz, slightly so.
+    const double a = gg[c], d = bb[c], b = gb == nullptr ? 0.0 : static_cast<double>(gb[c]);
+    const double x = gamma[c], y = beta[c];
+    const double cancelled = a * d - b * b, exact = cancelled > 0.0 ? cancelled : 0.0;
+    const double determinant = exact + shift * (a + d) + shift * shift;
+    gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
+    beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
+  }
+};
+
+/// Whether a group has no inverse yet: its damping is 0.
+struct LacksInverse {
+  const double* shifts;
+  DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t group) const {
+    return shifts[group] > 0 ? 0 : 1;
+  }
+};
+
+/// after[i] <- before[i] if one of the two flags is set.
+template <class T>
+struct RestoreIf {
+  const std::int32_t* flags;
+  const T* before;
+  T* after;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    if (flags[0] != 0 || flags[1] != 0) after[i] = before[i];
+  }
+};
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+namespace dkfac::kfac::cuda {
+
+/// Where a reduction writes: to[i].
+template <class T>
+struct Store {
+  T* to;
+  DKFAC_HD void operator()(std::int64_t i, T value) const { to[i] = value; }
+};
+
+}  // namespace dkfac::kfac::cuda
