@@ -69,7 +69,7 @@ TensorView as_groups(TensorView a) {
 void add_products(Context& ctx, const FactorData& data, double alpha, Operand operand,
                   OperandStats stats, double beta, TensorView out) {
   const OperandPanels panels(ctx, data.x, out.dtype(), operand, stats);
-  const double scaled = alpha / (operand.scale * operand.scale);
+  const double scale = panels.scale(), scaled = alpha / (scale * scale);
   const auto multiply = [&](double first_beta) {
     panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
       if (data.is_matrix) return ops::gram(ctx, scaled, x, panel_beta, out);
@@ -78,8 +78,8 @@ void add_products(Context& ctx, const FactorData& data, double alpha, Operand op
       ops::patch_gram(ctx, part, scaled, x, panel_beta, out);
     });
   };
-  if (!data.bias || operand.scale == 1) return multiply(beta);
-  UnscaledBiasRow row(ctx, operand.scale, beta, as_groups(out));
+  if (!data.bias || scale == 1) return multiply(beta);
+  UnscaledBiasRow row(ctx, scale, beta, as_groups(out));
   multiply(beta);
   row.restore(alpha, static_cast<double>(data.patches.rows()));
 }
@@ -107,10 +107,10 @@ std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorDa
     patches.n = part.dim(0);
     const TensorView rows = x.slice(0, first, patches.rows()).slice(1, 0, width);
     first += patches.rows();
-    if (data.is_matrix) return ops::cast(ctx, part, rows, root / operand.scale);
+    if (data.is_matrix) return ops::cast(ctx, part, rows, root / panels.scale());
     Scratch scratch(ctx);
     const TensorView scaled = scratch.take(part.shape(), x.dtype());
-    ops::cast(ctx, part, scaled, root / operand.scale);
+    ops::cast(ctx, part, scaled, root / panels.scale());
     ops::im2col(ctx, patches, scaled, rows);
   });
   return count;

@@ -3,9 +3,9 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/kfac/curvature.h"
 
+#include "kfac/backend_statistics.h"
 #include "kfac/factor_data.h"
 #include "kfac/host.h"
 
@@ -14,12 +14,10 @@ namespace {
 
 constexpr std::string_view kName = "EKFAC scales";
 
-using ops::Trans;
-
 /// One group: rows of inputs and output gradients, both bases, and where the moments go.
 struct Group {
   FactorData a, g;  ///< Patches of this group's channels.
-  ConstTensorView a_vectors, g_vectors;
+  EkfacBasis basis;
   TensorView scales;
 };
 
@@ -68,81 +66,15 @@ void load_rows(Context& ctx, const FactorData& data, std::int64_t first, std::in
   ops::im2col(ctx, patches, images, columns);
 }
 
-/// sums += alpha * x^2, elementwise over contiguous views of one size.
-void add_squares(double alpha, ConstTensorView x, TensorView sums) {
-  with_real(kName, x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* from = x.data<T>();
-    T* to = sums.data<T>();
-    const T weight = static_cast<T>(alpha);
-    cpu::parallel_ranges(x.numel(), cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) to[i] += weight * from[i] * from[i];
-    });
-  });
-}
-
-void square(TensorView x) {
-  with_real(kName, x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* data = x.data<T>();
-    cpu::parallel_ranges(x.numel(), cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) data[i] *= data[i];
-    });
-  });
-}
-
-TensorView product(Context& ctx, Scratch& scratch, Trans trans_a, ConstTensorView a,
-                   ConstTensorView b) {
-  const TensorView c =
-      scratch.take({trans_a == Trans::yes ? a.dim(1) : a.dim(0), b.dim(1)}, a.dtype());
-  ops::gemm(ctx, trans_a, Trans::no, 1, a, b, 0, c);
-  return c;
-}
-
-/// Whether to project inputs and gradients rather than their product, by multiplications.
-bool projects_first(std::int64_t positions, std::int64_t out, std::int64_t d) {
-  return static_cast<double>(positions) * static_cast<double>(d * d + out * out) <
-         static_cast<double>(out) * static_cast<double>(d) * static_cast<double>(d + out);
-}
-
-/// scales += alpha * sum over `count` samples of (Q_g' dW Q_a)^2, dW = g' a over the rows of each.
-void add_samples(Context& ctx, const Group& group, double alpha, std::int64_t count, TensorView a,
-                 TensorView g) {
-  const std::int64_t positions = a.dim(0) / std::max<std::int64_t>(1, count);
-  Scratch scratch(ctx);
-  if (positions == 1) {
-    // One outer product per sample: its square is the outer product of the squares.
-    const TensorView projected_a = product(ctx, scratch, Trans::no, a, group.a_vectors);
-    const TensorView projected_g = product(ctx, scratch, Trans::no, g, group.g_vectors);
-    square(projected_a);
-    square(projected_g);
-    return ops::gemm(ctx, Trans::yes, Trans::no, alpha, projected_g, projected_a, 1, group.scales);
-  }
-  const bool first = projects_first(positions, g.dim(1), a.dim(1));
-  if (first) {
-    a = product(ctx, scratch, Trans::no, a, group.a_vectors);
-    g = product(ctx, scratch, Trans::no, g, group.g_vectors);
-  }
-  for (std::int64_t n = 0; n < count; ++n) {
-    Scratch sample(ctx);
-    TensorView dw = product(ctx, sample, Trans::yes, g.slice(0, n * positions, positions),
-                            a.slice(0, n * positions, positions));
-    if (!first) {
-      dw = product(ctx, sample, Trans::no, dw, group.a_vectors);
-      dw = product(ctx, sample, Trans::yes, group.g_vectors, dw);
-    }
-    add_squares(alpha, dw, group.scales);
-  }
-}
-
-/// All samples, in panels whose rows stay in a cache.
+/// All samples, in panels whose rows stay in a cache; on a device, that keep it busy.
 void add_group(Context& ctx, const Group& group, double alpha) {
-  constexpr std::int64_t kPanelBytes = std::int64_t{4} << 20;
+  const bool on_device = ctx.device().is_cuda();
+  const std::int64_t panel_bytes = std::int64_t{on_device ? 256 : 4} << 20;
   const std::int64_t samples = group.a.patches.n, positions = group.a.positions();
   const std::int64_t sample_bytes = positions * (group.a.dim() + group.g.dim()) *
                                     static_cast<std::int64_t>(size_of(group.scales.dtype()));
   const std::int64_t step = std::clamp<std::int64_t>(
-      kPanelBytes / std::max<std::int64_t>(1, sample_bytes), 1, std::max<std::int64_t>(1, samples));
+      panel_bytes / std::max<std::int64_t>(1, sample_bytes), 1, std::max<std::int64_t>(1, samples));
   Scratch scratch(ctx);
   const TensorView a = scratch.take({step * positions, group.a.dim()}, group.scales.dtype());
   const TensorView g = scratch.take({step * positions, group.g.dim()}, group.scales.dtype());
@@ -152,7 +84,8 @@ void add_group(Context& ctx, const Group& group, double alpha) {
     const TensorView g_rows = g.slice(0, 0, count * positions);
     load_rows(ctx, group.a, first, count, a_rows);
     load_rows(ctx, group.g, first, count, g_rows);
-    add_samples(ctx, group, alpha, count, a_rows, g_rows);
+    const auto add = on_device ? cuda::add_ekfac_samples : cpu::add_ekfac_samples;
+    add(ctx, group.basis, alpha, count, a_rows, g_rows, group.scales);
   }
 }
 
@@ -172,7 +105,6 @@ void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView i
                           WeightSharing sharing, double beta, TensorView scales) {
   check_statistic(kName, spec, global_batch, {});
   check_scale(kName, s);
-  require_host(kName, ctx.device());
   FactorData a = a_data(kName, spec, input), g = g_data(kName, spec, grad_output);
   DKFAC_CHECK(a.patches.n == g.patches.n && a.positions() == g.positions(),
               "[EKFAC scales] the input has ", a.patches.n, " samples of ", a.positions(),
@@ -200,8 +132,10 @@ void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView i
     ops::axpby(ctx, 1, broadcast, beta, scales.flat());
   }
   for (std::int64_t i = 0; i < groups; ++i) {
-    const Group group{channels_of_group(a, i), channels_of_group(g, i), matrix(a_vectors, i),
-                      matrix(g_vectors, i), matrix(scales, i)};
+    const Group group{channels_of_group(a, i),
+                      channels_of_group(g, i),
+                      {matrix(a_vectors, i), matrix(g_vectors, i)},
+                      matrix(scales, i)};
     add_group(ctx, group, s * s / global_batch);
   }
 }

@@ -33,4 +33,10 @@ inline void check_shape(std::string_view operation, std::string_view what, Const
               "; it must be ", shape);
 }
 
+inline void check_device(std::string_view operation, std::string_view what, ConstTensorView x,
+                         Device device) {
+  DKFAC_CHECK(x.device() == device, "[", operation, "] ", what, " is on ", x.device(),
+              " and the context on ", device, "; copy it there first");
+}
+
 }  // namespace dkfac::kfac

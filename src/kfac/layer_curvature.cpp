@@ -1,10 +1,13 @@
 #include "kfac/layer_curvature.h"
 
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+
+#include "kfac/backend_statistics.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -25,30 +28,41 @@ Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions&
   return factor;
 }
 
-void average_in(Context& ctx, double weight, ConstTensorView statistic, TensorView average) {
-  ops::axpby(ctx, weight, statistic, 1 - weight, average);
+struct MergeCounts {
+  std::int64_t& statistics;
+  int& refused;
+  DeviceMerges& device;
+};
+
+bool merge(Context& ctx, const CurvatureOptions& options, MergeRule rule, ConstTensorView statistic,
+           TensorView average, MergeCounts counts) {
+  rule.weight = average_weight(options.new_weight, counts.statistics + 1);
+  if (ctx.device().is_cuda()) {
+    ++counts.statistics;
+    ++counts.device.unsettled;
+    return cuda::merge_average(ctx, rule, statistic.flat(), average.flat(), counts.device.refused);
+  }
+  const bool merged = cpu::merge_average(ctx, rule, statistic, average.flat(), {});
+  counts.refused = merged ? 0 : counts.refused + 1;
+  counts.statistics += merged ? 1 : 0;
+  return merged;
 }
 
-bool all_finite(Context& ctx, ConstTensorView x) {
-  float count = 0;
-  ops::count_nonfinite(ctx, x, view_of(&count, {1}));
-  return count == 0;
+/// Returns the number refused. A refresh may have started the statistics anew.
+int settle(std::int32_t refused, MergeCounts counts) {
+  const int merges = std::exchange(counts.device.unsettled, 0);
+  if (merges == 0) return 0;
+  counts.statistics = std::max<std::int64_t>(0, counts.statistics - refused);
+  counts.refused = refused < merges ? 0 : counts.refused + refused;
+  return refused;
 }
 
-/// Whether an average of this statistic stays finite: no element of a positive semidefinite matrix
-/// exceeds its largest diagonal one.
-bool may_merge(Context& ctx, ConstTensorView statistic, const Factor& factor) {
-  double sum = 0;
-  if (factor.form == FactorForm::low_rank) {
-    ops::dot(ctx, statistic, statistic, view_of(&sum, {1}));
-    return std::isfinite(sum);
-  }
-  const std::int64_t size = ops::packed_size(factor.dim);
-  for (int group = 0; group < factor.groups; ++group) {
-    ops::packed_trace(ctx, statistic.slice(0, group * size, size), factor.dim, view_of(&sum, {1}));
-    if (!std::isfinite(sum)) return false;
-  }
-  return true;
+MergeCounts counts_of(Factor& factor) { return {factor.statistics, factor.refused, factor.merges}; }
+MergeCounts fisher_counts(LayerCurvature& layer) {
+  return {layer.fisher_statistics, layer.fisher_refused, layer.fisher_merges};
+}
+MergeCounts scale_counts(LayerCurvature& layer) {
+  return {layer.scale_statistics, layer.scales_refused, layer.scale_merges};
 }
 
 }  // namespace
@@ -64,44 +78,42 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
         Tensor::zeros(ctx, {batch_norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
   if (options.inverse == InverseMethod::ekfac && has_factors(spec))
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
+  if (ctx.device().is_cuda()) {
+    layer.merge_status = Tensor::zeros(ctx, {kMergeStatuses}, DType::i32);
+    place_merge_status(layer, layer.merge_status);
+  }
   return layer;
 }
 
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   Factor& factor) {
-  if (!may_merge(ctx, statistic, factor)) {
-    ++factor.refused;
-    return false;
-  }
-  factor.refused = 0;
-  average_in(ctx, average_weight(options.new_weight, ++factor.statistics), statistic,
-             factor.average);
+  MergeRule rule{.test = FiniteTest::traces, .groups = factor.groups, .dim = factor.dim};
+  if (factor.form == FactorForm::low_rank) rule.test = FiniteTest::squares;
+  if (!merge(ctx, options, rule, statistic, factor.average, counts_of(factor))) return false;
   factor.stale = true;
   return true;
 }
 
 bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer) {
-  if (!all_finite(ctx, statistic)) {
-    ++layer.scales_refused;
-    return false;
-  }
-  layer.scales_refused = 0;
-  const double weight = average_weight(options.new_weight, ++layer.scale_statistics);
-  average_in(ctx, weight, statistic, layer.scales.view().flat());
-  return true;
+  return merge(ctx, options, {}, statistic, layer.scales, scale_counts(layer));
 }
 
 bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
                   LayerCurvature& layer) {
-  if (!all_finite(ctx, statistic)) {
-    ++layer.fisher_refused;
-    return false;
-  }
-  layer.fisher_refused = 0;
-  const double weight = average_weight(options.new_weight, ++layer.fisher_statistics);
-  average_in(ctx, weight, statistic, layer.fisher.view().flat());
-  return true;
+  return merge(ctx, options, {}, statistic, layer.fisher, fisher_counts(layer));
+}
+
+void place_merge_status(LayerCurvature& layer, TensorView refused) {
+  layer.a.merges.refused = refused.slice(0, 0, 1);
+  layer.g.merges.refused = refused.slice(0, 1, 1);
+  layer.fisher_merges.refused = refused.slice(0, 2, 1);
+  layer.scale_merges.refused = refused.slice(0, 3, 1);
+}
+
+int settle_merges(LayerCurvature& layer, std::span<const std::int32_t> refused) {
+  return settle(refused[0], counts_of(layer.a)) + settle(refused[1], counts_of(layer.g)) +
+         settle(refused[2], fisher_counts(layer)) + settle(refused[3], scale_counts(layer));
 }
 
 }  // namespace dkfac::kfac

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
@@ -12,6 +13,12 @@
 /// Averages and inverses of one layer, held by the ranks that precondition it, and what is done
 /// with them.
 namespace dkfac::kfac {
+
+/// Merges on a device, whose outcome the host learns later.
+struct DeviceMerges {
+  TensorView refused;  ///< i32[1] on the device: += statistics refused. Empty on the host.
+  int unsettled = 0;   ///< Merges that settle_merges() has not been told of.
+};
 
 /// One of the two factors of a layer (of each of its groups, one after the other), or the full
 /// Fisher matrix of a BatchNorm.
@@ -35,7 +42,8 @@ struct Factor : FactorPlan {
   /// CUDA: of a refresh under way whose outcome the host has not read (RefreshWorkers::collect()).
   /// Until then only the device knows whether there is an inverse: shifts > 0.
   bool pending = false;
-  int refused = 0;        ///< Statistics in a row that were not finite.
+  int refused = 0;  ///< Statistics in a row that were not finite.
+  DeviceMerges merges;
   int failures = 0;       ///< Refreshes in a row that kept an old inverse.
   int failed_group = -1;  ///< First group that did so in the last refresh; -1: none.
 };
@@ -50,6 +58,8 @@ struct LayerCurvature {
   Tensor scales;
   std::int64_t scale_statistics = 0;
   int scales_refused = 0;  ///< In a row.
+  DeviceMerges fisher_merges, scale_merges;
+  Tensor merge_status;  ///< On a device: the counts of refused merges, unless they were moved.
 };
 
 /// Allocates what a rank that preconditions `spec` needs.
@@ -59,6 +69,10 @@ struct LayerCurvature {
 /// average <- average with the next statistic, in packed form (low_rank: rows, which replace those
 /// before). A statistic whose trace is not finite (its sum over ranks overflowed) is refused:
 /// false, nothing is touched but `refused`.
+///
+/// On a device, the device decides: it leaves the average alone and counts the refusal. The host is
+/// not waited for, and gets true. It reads the counts later and tells settle_merges() before the
+/// next merge, since the weight of a statistic depends on the number before it.
 [[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, Factor& factor);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
@@ -67,6 +81,15 @@ struct LayerCurvature {
 /// EKFAC: scales <- average with the next statistic, [out * d] elements; false as above.
 [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer);
+
+/// Counts of refused merges on a device: i32[4], of a, g, Fisher, scales.
+inline constexpr std::int64_t kMergeStatuses = 4;
+/// Has them counted in `refused` from now on, device memory set to 0 that outlives the layer, so
+/// that those of many layers can be read at once.
+void place_merge_status(LayerCurvature& layer, TensorView refused);
+/// Books what the device has refused of the merges since the last call, as read from its counts,
+/// which the caller then sets to 0: `refused`, and the numbers of statistics. Returns their sum.
+int settle_merges(LayerCurvature& layer, std::span<const std::int32_t> refused);
 
 /// Preconditions in place; a layer without good inverses keeps its gradient (on CUDA the device
 /// decides that, where the host does not know yet: Factor::pending). Gradients may have

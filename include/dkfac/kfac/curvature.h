@@ -44,7 +44,9 @@ struct OperandStats {
 /// alone, over N. input: [n,in], [n,...,in] with P the product of the middle dimensions, or the
 /// convolution's activation (contiguous), of any floating dtype; the operand (a, hence the mean) is
 /// rounded to operand.type and multiplied in the dtype of `a`, f32 or f64. beta = 0 does not read
-/// `a`. n may be 0.
+/// `a`. n may be 0. Nothing blocks the host. A device reads operands of 16 bits as such, so that
+/// data which is of operand.type, and an f32 or f64 operand.type for data of 16 bits, cost no pass
+/// over the data (unless stats.max_abs is given) and need no scale.
 void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
                Operand operand, OperandStats stats, double beta, TensorView a,
                WeightSharing sharing = WeightSharing::expand);

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+
+#include "kfac/batch_norm_data.h"
+#include "kfac/ekfac_basis.h"
+#include "kfac/merge_rule.h"
+
+/// The loops of statistics that are not operations of core: once for the host, once for a device,
+/// under the same names. A build without CUDA has stubs that throw DeviceError.
+namespace dkfac::kfac::cpu {
+#include "kfac/backend_statistics.inc"
+}  // namespace dkfac::kfac::cpu
+
+namespace dkfac::kfac::cuda {
+#include "kfac/backend_statistics.inc"
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac::kfac {
+
+/// One batch of a batch normalisation and its output gradients: x, dy [n,positions,c] (nhwc) or
+/// [n,c,positions] (nchw), of one floating dtype and without gaps. Samples n/groups*i and on have
+/// the statistics mean[i], inv_std[i].
+struct BatchNormData {
+  std::int64_t n = 0, channels = 0, positions = 0, groups = 1;
+  ops::Layout layout = ops::Layout::nhwc;
+  ConstTensorView x;  ///< dy where gamma is fixed: the sums with x then go nowhere.
+  ConstTensorView dy;
+  ConstTensorView mean, inv_std;  ///< [c], or [groups,c]; floating, with any strides.
+  double s = 1;                   ///< (gradient of one sample's loss) = s * dy
+};
+
+}  // namespace dkfac::kfac
