@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "dkfac/core/error.h"
+
 namespace dkfac::comm {
 
 namespace {
@@ -12,10 +14,12 @@ std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts) {
   return offsets;
 }
 
-HostCall call_of(HostCall::Kind kind, CallInfo info, const ConstTensorView& in,
-                 const TensorView& out, DType dtype, std::vector<std::int64_t> offsets) {
+HostCall call_of(HostCall::Kind kind, CallInfo info, const Stream& stream,
+                 const ConstTensorView& in, const TensorView& out, DType dtype,
+                 std::vector<std::int64_t> offsets) {
   HostCall call;
   call.kind = kind;
+  call.stream = stream;
   call.info = std::move(info);
   call.dtype = dtype;
   call.in = static_cast<const std::byte*>(in.raw());
@@ -53,40 +57,51 @@ void HostCommunicator::run(std::unique_ptr<HostTask> task) {
   inline_queue_->wait(inline_queue_->submit(std::move(task)));
 }
 
-void HostCommunicator::submit(HostCall call, const Stream& stream) {
+void HostCommunicator::submit(HostCall call) {
   throw_if_failed();
+  const Stream stream = call.stream;
+  if (stream.device().is_cuda()) {
+    if (const std::shared_ptr<HostQueue> last = last_queue_.lock()) last->drain();
+    device_order_.enter(stream);
+    run_on_device(std::move(call));
+    device_order_.leave(stream);
+    return;
+  }
   if (stream.queue() == nullptr) return run(make_task(std::move(call)));
   settle_before(*stream.queue());
   last_queue_ = stream.queue()->weak_from_this();
   stream.queue()->submit(make_task(std::move(call)));
 }
 
+void HostCommunicator::run_on_device(HostCall call) {
+  throw DeviceError(detail::concat("[", call.info.op, "] the ", backend(),
+                                   " communicator has no device collectives"));
+}
+
 void HostCommunicator::do_all_reduce(TensorView x, ReduceOp op, Stream stream, CallInfo info) {
-  HostCall call = call_of(HostCall::Kind::all_reduce, std::move(info), x, x, x.dtype(),
+  HostCall call = call_of(HostCall::Kind::all_reduce, std::move(info), stream, x, x, x.dtype(),
                           even_offsets(x.numel(), size()));
   call.op = op;
-  submit(std::move(call), stream);
+  submit(std::move(call));
 }
 
 void HostCommunicator::do_reduce_scatter_v(TensorView x, std::span<const std::int64_t> counts,
                                            TensorView out, Stream stream, CallInfo info) {
-  submit(call_of(HostCall::Kind::reduce_scatter_v, std::move(info), x, out, x.dtype(),
-                 offsets_of(counts)),
-         stream);
+  submit(call_of(HostCall::Kind::reduce_scatter_v, std::move(info), stream, x, out, x.dtype(),
+                 offsets_of(counts)));
 }
 
 void HostCommunicator::do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts,
                                        TensorView out, Stream stream, CallInfo info) {
-  submit(call_of(HostCall::Kind::all_gather_v, std::move(info), x, out, out.dtype(),
-                 offsets_of(counts)),
-         stream);
+  submit(call_of(HostCall::Kind::all_gather_v, std::move(info), stream, x, out, out.dtype(),
+                 offsets_of(counts)));
 }
 
 void HostCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallInfo info) {
   HostCall call =
-      call_of(HostCall::Kind::broadcast, std::move(info), x, x, x.dtype(), {0, x.numel()});
+      call_of(HostCall::Kind::broadcast, std::move(info), stream, x, x, x.dtype(), {0, x.numel()});
   call.root = root;
-  submit(std::move(call), stream);
+  submit(std::move(call));
 }
 
 void HostCommunicator::do_barrier(CallInfo info) {

@@ -9,9 +9,11 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/host_queue.h"
 
+#include "comm/stream_order.h"
+
 namespace dkfac::comm {
 
-/// A validated collective over host memory, as a backend gets it.
+/// A validated collective, as a backend gets it. Over host memory unless the stream is a CUDA one.
 struct HostCall {
   enum class Kind : std::uint8_t {
     all_reduce,
@@ -23,6 +25,7 @@ struct HostCall {
   };
   Kind kind = Kind::barrier;
   CallInfo info;
+  Stream stream = Stream::cpu();
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
@@ -49,7 +52,8 @@ struct HostCall {
 
 /// What the host backends share: every collective is a task on a host queue. A call on an inline
 /// stream goes through a queue of our own and waits. The queue used last is drained before another
-/// one is used, which keeps the order of the calls over streams.
+/// one is used, which keeps the order of the calls over streams. Backends that take device memory
+/// too get those calls apart, once the queues are empty and the stream follows earlier device work.
 class HostCommunicator : public Communicator {
  public:
   bool progress() override;
@@ -60,6 +64,8 @@ class HostCommunicator : public Communicator {
   [[nodiscard]] virtual std::unique_ptr<HostTask> make_task(HostCall call) = 0;
   /// Throws the failure of the group, if it has one by now. Never blocks.
   virtual void throw_if_failed() = 0;
+  /// Orders the work of a call on its CUDA stream; only backends that support one are asked.
+  virtual void run_on_device(HostCall call);
   /// Runs the task behind everything submitted so far and waits for it.
   void run(std::unique_ptr<HostTask> task);
 
@@ -72,11 +78,12 @@ class HostCommunicator : public Communicator {
   void do_barrier(CallInfo info) final;
 
  private:
-  void submit(HostCall call, const Stream& stream);
+  void submit(HostCall call);
   void settle_before(const HostQueue& queue);
 
   std::shared_ptr<HostQueue> inline_queue_;
   std::weak_ptr<HostQueue> last_queue_;
+  StreamOrder device_order_;
 };
 
 }  // namespace dkfac::comm

@@ -1,10 +1,12 @@
 #include "dkfac/comm/in_process.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "dkfac/core/error.h"
 
+#include "comm/cuda/device_work.h"
 #include "comm/deadline.h"
 #include "comm/in_process_group.h"
 #include "comm/in_process_moves.h"
@@ -32,12 +34,14 @@ class Moving {
 /// nobody needs this rank's memory.
 class InProcessTask final : public HostTask {
  public:
+  /// `share` is filled by a split; `side` belongs to device memory.
   InProcessTask(std::shared_ptr<InProcessGroup> group, int rank, const Options& options,
-                HostCall call, SplitShare* share)
+                HostCall call, SplitShare* share, std::shared_ptr<DeviceSide> side)
       : group_(std::move(group)),
         rank_(rank),
         call_(std::move(call)),
         share_(share),
+        side_(std::move(side)),
         piece_(whole_elements(options.piece_bytes) / static_cast<std::int64_t>(call_.element())),
         deadline_(options.timeout_s) {}
   ~InProcessTask() override {
@@ -58,11 +62,12 @@ class InProcessTask final : public HostTask {
     deadline_.start();
     if (stage_ == Stage::created) {
       stage_ = Stage::arriving;
-      group_->arrive(rank_, call_);
+      if (side_ != nullptr) side_->ready.record(call_.stream);
+      group_->arrive(rank_, call_, side_);
     }
     if (stage_ == Stage::arriving) arrive();
-    if (stage_ == Stage::moving) move();
-    if (stage_ == Stage::finished && group_->release(call_)) stage_ = Stage::complete;
+    if (stage_ == Stage::moving) side_ == nullptr ? move() : move_on_device();
+    if (stage_ == Stage::finished && group_->all_finished(*point_)) complete();
     if (stage_ != Stage::complete && deadline_.passed())
       group_->time_out(rank_, call_, deadline_.seconds());
     return stage_ == Stage::complete;
@@ -90,10 +95,27 @@ class InProcessTask final : public HostTask {
     stage_ = Stage::finished;
   }
 
+  void move_on_device() {
+    const Moving moving(*group_, *point_);
+    for (const auto& side : point_->sides) call_.stream.wait(side->ready);
+    move_share_on_device(point_->calls, rank_);
+    side_->done.record(call_.stream);
+    group_->finish(rank_, *point_);
+    stage_ = Stage::finished;
+  }
+
+  void complete() {
+    if (side_ != nullptr)
+      for (const auto& side : point_->sides) call_.stream.wait(side->done);
+    group_->release(call_);
+    stage_ = Stage::complete;
+  }
+
   std::shared_ptr<InProcessGroup> group_;
   int rank_;
   HostCall call_;
   SplitShare* share_;
+  std::shared_ptr<DeviceSide> side_;
   std::int64_t piece_;
   Deadline deadline_;
   Stage stage_ = Stage::created;
@@ -111,10 +133,20 @@ class InProcessCommunicator final : public HostCommunicator {
 
   [[nodiscard]] std::string_view backend() const override { return "in_process"; }
   [[nodiscard]] bool failed() const override { return group_->failed(); }
+  [[nodiscard]] bool supports(Device device) const override {
+    return !device.is_cuda() || cuda::is_built();
+  }
 
  protected:
   std::unique_ptr<HostTask> make_task(HostCall call) override {
-    return std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr);
+    return std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr,
+                                           nullptr);
+  }
+  void run_on_device(HostCall call) override {
+    // One for each device, of which there is one as a rule.
+    auto& side = sides_[call.stream.device().index];
+    if (side == nullptr) side = std::make_shared<DeviceSide>(call.stream.device());
+    run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr, side));
   }
   void throw_if_failed() override { group_->throw_if_failed(); }
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo info) override {
@@ -125,7 +157,8 @@ class InProcessCommunicator final : public HostCommunicator {
     call.color = color;
     call.key = key;
     SplitShare share;
-    run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), &share));
+    run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), &share,
+                                        nullptr));
     if (share.group == nullptr) return nullptr;
     return std::make_shared<InProcessCommunicator>(share.group, share.rank, options());
   }
@@ -135,6 +168,7 @@ class InProcessCommunicator final : public HostCommunicator {
 
  private:
   std::shared_ptr<InProcessGroup> group_;
+  std::map<int, std::shared_ptr<DeviceSide>> sides_;
 };
 
 }  // namespace

@@ -15,11 +15,25 @@ namespace {
 
 constexpr std::uint64_t kPresent = std::numeric_limits<std::uint64_t>::max();
 
+/// Each rank with the device of its stream.
+std::string devices_of(const std::vector<const HostCall*>& calls) {
+  std::string text;
+  for (std::size_t r = 0; r < calls.size(); ++r)
+    text += detail::concat(r == 0 ? "" : ", ", calls[r]->stream.device(), " on rank ", r);
+  return text;
+}
+
 std::string disagreement_of(const std::vector<const HostCall*>& calls) {
   std::vector<CallRecord> records;
   records.reserve(calls.size());
   for (const HostCall* call : calls) records.push_back(record_of(call->info));
-  return disagreement(records);
+  if (std::string text = disagreement(records); !text.empty()) return text;
+  const Device first = calls.front()->stream.device();
+  if (std::all_of(calls.begin(), calls.end(),
+                  [&](const HostCall* call) { return call->stream.device() == first; }))
+    return {};
+  return detail::concat("[collective] ", calls.front()->info.describe(), " got memory of ",
+                        devices_of(calls), "; the ranks of one process share one device");
 }
 
 std::vector<SplitShare> split_shares(const std::vector<const HostCall*>& calls,
@@ -84,6 +98,7 @@ MeetingPoint& InProcessGroup::point_of(std::uint64_t sequence) {
   if (point.calls.empty()) {
     point.calls.resize(static_cast<std::size_t>(size_));
     point.finished.resize(static_cast<std::size_t>(size_));
+    point.sides.resize(static_cast<std::size_t>(size_));
   }
   return point;
 }
@@ -98,11 +113,12 @@ std::vector<int> InProcessGroup::missing(const MeetingPoint& point) const {
   return ranks;
 }
 
-void InProcessGroup::arrive(int rank, const HostCall& call) {
+void InProcessGroup::arrive(int rank, const HostCall& call, std::shared_ptr<DeviceSide> side) {
   const Lock lock(mutex_);
   throw_if_failed(lock);
   MeetingPoint& point = point_of(call.info.sequence);
   point.calls[static_cast<std::size_t>(rank)] = &call;
+  point.sides[static_cast<std::size_t>(rank)] = std::move(side);
   if (++point.arrived < size_) return;
   if (std::string text = disagreement_of(point.calls); !text.empty())
     fail_and_throw(lock, std::move(text));
@@ -143,16 +159,18 @@ void InProcessGroup::finish(int rank, MeetingPoint& point) {
   ++point.done;
 }
 
-bool InProcessGroup::release(const HostCall& call) {
+bool InProcessGroup::all_finished(const MeetingPoint& point) {
+  const Lock lock(mutex_);
+  // Asked first: what all have finished is complete even if the group failed since.
+  if (point.done == size_) return true;
+  throw_if_failed(lock);
+  return false;
+}
+
+void InProcessGroup::release(const HostCall& call) noexcept {
   const Lock lock(mutex_);
   const auto found = points_.find(call.info.sequence);
-  // Asked first: what all have finished is complete even if the group failed since.
-  if (found->second.done < size_) {
-    throw_if_failed(lock);
-    return false;
-  }
   if (++found->second.released == size_) points_.erase(found);
-  return true;
 }
 
 void InProcessGroup::withdraw(int rank, const HostCall& call, std::string_view reason) noexcept {

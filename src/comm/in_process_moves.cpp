@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/cuda/device_work.h"
 #include "comm/reduce.h"
 
 namespace dkfac::comm {
@@ -84,6 +85,33 @@ void move_share(std::span<const HostCall* const> calls, int rank, std::int64_t f
     case HostCall::Kind::broadcast:
       return copy_elements(mine, call_of(calls, mine.root).in + byte_offset(mine, first),
                            mine.out + byte_offset(mine, first), count);
+    case HostCall::Kind::barrier:
+    case HostCall::Kind::split:
+      return;
+  }
+}
+
+void move_share_on_device(std::span<const HostCall* const> calls, int rank) {
+  const HostCall& mine = call_of(calls, rank);
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  switch (mine.kind) {
+    case HostCall::Kind::all_reduce:
+    case HostCall::Kind::reduce_scatter_v:
+      for (const HostCall* call : calls) {
+        inputs.push_back(call->in + byte_offset(mine, mine.offset(rank)));
+        if (mine.kind == HostCall::Kind::all_reduce)
+          outputs.push_back(call->out + byte_offset(mine, mine.offset(rank)));
+      }
+      if (mine.kind == HostCall::Kind::reduce_scatter_v) outputs.push_back(mine.out);
+      return cuda::reduce(mine.stream, mine.op, mine.dtype, inputs, mine.segment(rank), outputs);
+    case HostCall::Kind::all_gather_v:
+      for (const HostCall* call : calls) inputs.push_back(call->in);
+      return cuda::gather(mine.stream, inputs, mine.offsets, mine.element(), mine.out);
+    case HostCall::Kind::broadcast:
+      if (rank == mine.root) return;
+      return cuda::copy(mine.stream, call_of(calls, mine.root).in, mine.out,
+                        byte_offset(mine, mine.count()));
     case HostCall::Kind::barrier:
     case HostCall::Kind::split:
       return;

@@ -16,4 +16,7 @@ namespace dkfac::comm {
 void move_share(std::span<const HostCall* const> calls, int rank, std::int64_t first,
                 std::int64_t count);
 
+/// The whole share of `rank` on its CUDA stream, which has to follow the streams of all ranks.
+void move_share_on_device(std::span<const HostCall* const> calls, int rank);
+
 }  // namespace dkfac::comm

@@ -3,19 +3,24 @@
 
 #include "dkfac/core/error.h"
 
+#include "comm/cuda/device_work.h"
 #include "comm/host_communicator.h"
 
 namespace dkfac::comm {
 
 namespace {
 
+std::size_t bytes_to_copy(const HostCall& call) {
+  return call.in == call.out ? 0 : static_cast<std::size_t>(call.count()) * call.element();
+}
+
 /// Queued like any collective, because its input may be the output of a task before it.
 class SelfTask : public HostTask {
  public:
   explicit SelfTask(HostCall call) : call_(std::move(call)) {}
   bool advance() override {
-    if (call_.count() > 0 && call_.in != call_.out)
-      std::memcpy(call_.out, call_.in, static_cast<std::size_t>(call_.count()) * call_.element());
+    if (const std::size_t bytes = bytes_to_copy(call_); bytes > 0)
+      std::memcpy(call_.out, call_.in, bytes);
     return true;
   }
 
@@ -28,10 +33,16 @@ class SelfCommunicator final : public HostCommunicator {
   explicit SelfCommunicator(Options options) : HostCommunicator(0, 1, options) {}
   [[nodiscard]] std::string_view backend() const override { return "self"; }
   [[nodiscard]] bool failed() const override { return !failure_.empty(); }
+  [[nodiscard]] bool supports(Device device) const override {
+    return !device.is_cuda() || cuda::is_built();
+  }
 
  protected:
   std::unique_ptr<HostTask> make_task(HostCall call) override {
     return std::make_unique<SelfTask>(std::move(call));
+  }
+  void run_on_device(HostCall call) override {
+    cuda::copy(call.stream, call.in, call.out, bytes_to_copy(call));
   }
   void throw_if_failed() override {
     if (failed()) throw CommError(failure_);

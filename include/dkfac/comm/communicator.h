@@ -47,11 +47,16 @@ struct CallInfo {
 /// returns. On an inline host stream the work is complete on return. On a host queue it is advanced
 /// by progress(), by later waits, and by nothing else; buffers belong to the stream until an event
 /// recorded after the call has happened. Work of one communicator keeps the order of the calls
-/// also over several streams. Views are contiguous host memory (device memory where the backend
-/// says so). f64, f32: summed in rank order, so results are the same bits on every run and every
-/// host backend. bf16, f16: summed in rank order in f32 and rounded once. i32: summed, wrapping
-/// around. Every collective takes every dtype unless it says otherwise. A view of 0 elements may be
-/// a default-constructed one.
+/// also over several streams. Views are contiguous memory of the stream's device, a
+/// CUDA device only where supports() says so. f64, f32: summed in rank order, so results are the
+/// same bits on every run and every host backend. bf16, f16: summed in rank order in f32 and
+/// rounded once. i32: summed, wrapping around. Every collective takes every dtype unless it says
+/// otherwise. A view of 0 elements may be a default-constructed one.
+///
+/// On a CUDA stream the work is ordered among that stream's other work, and nothing waits for it on
+/// the host; a call may block until its peers have made theirs, where the backend says so. Between
+/// a device and the host no order is kept but this: a call on a CUDA stream follows what has been
+/// issued on host queues. All ranks pass memory of the same kind.
 ///
 /// Failures throw CommError from the call, from progress() or from the wait that meets them: a
 /// time limit, a lost peer, ranks that disagree, abort() on another rank. The communicator is then
@@ -68,6 +73,8 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// True once a failure has made it unusable, as far as this rank knows without asking.
   [[nodiscard]] virtual bool failed() const { return false; }
+  /// Whether views and streams of this device may be passed.
+  [[nodiscard]] virtual bool supports(Device device) const { return !device.is_cuda(); }
 
   /// x = reduction over ranks of x, on every rank. ReduceOp::max: f64 and f32 only; a NaN on any
   /// rank gives NaN.
@@ -101,9 +108,6 @@ class Communicator {
  protected:
   Communicator(int rank, int size, Options options);
 
-  /// Whether views and streams of this device may be passed.
-  [[nodiscard]] virtual bool supports(Device device) const { return !device.is_cuda(); }
-
   virtual void do_all_reduce(TensorView x, ReduceOp op, Stream stream, CallInfo info) = 0;
   virtual void do_reduce_scatter_v(TensorView x, std::span<const std::int64_t> counts,
                                    TensorView out, Stream stream, CallInfo info) = 0;
@@ -127,7 +131,7 @@ class Communicator {
   std::uint64_t bytes_ = 0;
 };
 
-/// One rank; every collective is a copy or nothing.
+/// One rank; every collective is a copy or nothing. Memory of the host and of any device.
 [[nodiscard]] std::shared_ptr<Communicator> make_self(Options options = {});
 
 /// "self", "in_process", "tcp", "mpi", "nccl": whether this build has it.

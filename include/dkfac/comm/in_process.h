@@ -8,8 +8,13 @@
 
 namespace dkfac::comm {
 
-/// `size` ranks of this process, one per calling thread, over host memory. Every mismatch between
-/// ranks is noticed when they meet, whatever Options::check says.
+/// `size` ranks of this process, one per calling thread, over host memory, or over the memory of
+/// one CUDA device that all of them share. Every mismatch between ranks is noticed when they meet,
+/// whatever Options::check says.
+///
+/// On a CUDA stream a call blocks until every rank has made it, and for nothing else: each rank
+/// puts its share of the work on its own stream, and events order the streams. Sums have the bits
+/// of those over host memory. At most 128 ranks.
 [[nodiscard]] std::vector<std::shared_ptr<Communicator>> make_in_process(int size,
                                                                          Options options = {});
 

@@ -22,14 +22,18 @@ State& state() {
 }
 
 Ticket submit(CUstream_st* stream, std::function<void()> work) {
+  return submit_when(stream, nullptr, std::move(work));
+}
+
+Ticket submit_when(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work) {
   State& s = state();
   const std::scoped_lock lock(s.mutex);
   if (stream == nullptr || !s.streams.contains(stream))
     throw std::runtime_error("emulated device: work for a stream that does not exist");
-  stream->items.push_back({++stream->submitted, std::move(work)});
+  stream->items.push_back({++stream->submitted, std::move(ready), std::move(work)});
   const Ticket ticket = stream->submitted;
-  s.changed.notify_all();
-  if (s.eager) run(stream, ticket);
+  s.mutex.notify_all();
+  if (s.eager) (void)advance(stream, ticket);
   return ticket;
 }
 
@@ -46,51 +50,114 @@ Ticket last(CUstream_st* stream) {
   return stream->submitted;
 }
 
+namespace {
+
+/// Opens device memory with the first work and closes it at the end: protecting pages takes longer
+/// than most work.
+class Opening {
+ public:
+  Opening() = default;
+  ~Opening() { close(); }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+  void open() {
+    if (!std::exchange(open_, true)) state().memory.open();
+  }
+  void close() {
+    if (std::exchange(open_, false)) state().memory.close();
+  }
+
+ private:
+  bool open_ = false;
+};
+
+void run_next(CUstream_st* stream, Opening& memory) {
+  State& s = state();
+  auto item = std::move(stream->items.front());
+  stream->items.pop_front();
+  stream->running = item.ticket;
+  const auto finish = [&] {
+    stream->running = 0;
+    stream->done = item.ticket;
+    s.mutex.notify_all();
+  };
+  if (item.work) {
+    memory.open();
+    try {
+      item.work();
+    } catch (...) {
+      finish();
+      throw;
+    }
+  }
+  finish();
+}
+
+bool next_is_ready(CUstream_st* stream) {
+  const auto& ready = stream->items.front().ready;
+  if (!ready) return true;
+  // Asked while it is being asked: work that waits for itself, over streams.
+  if (std::exchange(stream->asked, true)) return false;
+  struct Asking {
+    CUstream_st* stream;
+    ~Asking() { stream->asked = false; }
+  } const asking{stream};
+  return ready();
+}
+
+}  // namespace
+
+bool advance(CUstream_st* stream, Ticket ticket) {
+  State& s = state();
+  const std::scoped_lock lock(s.mutex);
+  if (!s.streams.contains(stream)) return true;
+  Opening memory;
+  while (stream->done < ticket) {
+    if (stream->running != 0 || !next_is_ready(stream)) return false;
+    // Asking may have run it.
+    if (stream->done < ticket && stream->running == 0) run_next(stream, memory);
+  }
+  return true;
+}
+
 void run(CUstream_st* stream, Ticket ticket) {
   State& s = state();
   const std::scoped_lock lock(s.mutex);
   if (!s.streams.contains(stream)) return;  // Destroying one drains it first.
+  Opening memory;
   while (stream->done < ticket) {
     if (stream->running != 0) {
       // Another thread is inside this stream's work (block_until), or the work waits for itself.
       const Ticket inside = stream->running;
+      memory.close();
       block_until([&] { return stream->running != inside; });
       continue;
     }
-    auto item = std::move(stream->items.front());
-    stream->items.pop_front();
-    stream->running = item.ticket;
-    s.memory.open();
-    try {
-      item.work();
-    } catch (...) {
-      s.memory.close();
-      stream->running = 0;
-      stream->done = item.ticket;
-      s.changed.notify_all();
-      throw;
+    const Ticket next = stream->items.front().ticket;
+    if (!next_is_ready(stream)) {
+      memory.close();
+      block_until(
+          [&] { return stream->done >= next || stream->running != 0 || next_is_ready(stream); });
+      continue;
     }
-    s.memory.close();
-    stream->running = 0;
-    stream->done = item.ticket;
-    s.changed.notify_all();
+    if (stream->done < next && stream->running == 0) run_next(stream, memory);
   }
 }
 
 void block_until(const std::function<bool()>& ready) {
   State& s = state();
-  std::unique_lock lock(s.mutex);
+  const std::scoped_lock lock(s.mutex);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!ready()) {
-    if (s.changed.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout &&
-        std::chrono::steady_clock::now() > limit)
+    s.mutex.wait();
+    if (std::chrono::steady_clock::now() > limit)
       throw std::runtime_error("emulated device: work waits for something that never happens");
   }
 }
 
 void notify() {
   const std::scoped_lock lock(state().mutex);
-  state().changed.notify_all();
+  state().mutex.notify_all();
 }
 
 void with_memory(const std::function<void()>& body) {

@@ -11,7 +11,7 @@
 namespace {
 
 using emulated::state;
-using Lock = std::scoped_lock<std::recursive_mutex>;
+using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -104,6 +104,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
   out->multiProcessorCount = 4;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int) {
+  std::strncpy(text, "0000:00:00.0", static_cast<std::size_t>(length));
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 36;
   return cudaSuccess;
@@ -138,7 +142,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Lock lock(state().mutex);
-  if (stream->done < stream->submitted) emulated::run(stream, stream->done + 1);
+  if (stream->done < stream->submitted) emulated::advance(stream, stream->done + 1);
   return stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -152,7 +156,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   CUstream_st* other = event->stream;
   const emulated::Ticket ticket = event->ticket;  // As it stands now: it may be recorded again.
   if (other != nullptr && other != stream)
-    emulated::submit(stream, [other, ticket] { emulated::run(other, ticket); });
+    emulated::submit_when(
+        stream, [other, ticket] { return emulated::advance(other, ticket); }, nullptr);
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
@@ -167,9 +172,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const Lock lock(state().mutex);
-  // What records it may not have run yet.
-  if (event->stream != nullptr) emulated::run(event->stream, event->ticket);
-  delete event;
+  state().destroyed_events.emplace_back(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -183,7 +186,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(state().mutex);
   CUstream_st* stream = event->stream;
   if (stream == nullptr || !state().streams.contains(stream)) return cudaSuccess;
-  if (stream->done < event->ticket) emulated::run(stream, stream->done + 1);  // Time passes.
+  if (stream->done < event->ticket) emulated::advance(stream, stream->done + 1);  // Time passes.
   return stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "emulated/device.h"
@@ -18,11 +22,13 @@
 struct CUstream_st {
   struct Item {
     emulated::Ticket ticket;
+    std::function<bool()> ready;  ///< Null: at once.
     std::function<void()> work;
   };
   std::deque<Item> items;
   emulated::Ticket submitted = 0, done = 0;
   emulated::Ticket running = 0;  ///< 0: nothing.
+  bool asked = false;            ///< Whether the next item is ready is being found out.
 };
 
 /// A point of a stream.
@@ -56,14 +62,48 @@ class Memory {
   std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
 };
 
+/// Recursive, and let go of entirely while its holder waits.
+class DeviceMutex {
+ public:
+  void lock() {
+    if (owner_.load() != std::this_thread::get_id()) {
+      inner_.lock();
+      owner_.store(std::this_thread::get_id());
+    }
+    ++depth_;
+  }
+  void unlock() {
+    if (--depth_ > 0) return;
+    owner_.store({});
+    inner_.unlock();
+  }
+  /// Until something has changed, or for a moment.
+  void wait() {
+    const int depth = std::exchange(depth_, 0);
+    owner_.store({});
+    std::unique_lock lock(inner_, std::adopt_lock);
+    changed_.wait_for(lock, std::chrono::milliseconds(50));
+    lock.release();
+    owner_.store(std::this_thread::get_id());
+    depth_ = depth;
+  }
+  void notify_all() { changed_.notify_all(); }
+
+ private:
+  std::mutex inner_;
+  std::condition_variable changed_;
+  std::atomic<std::thread::id> owner_{};
+  int depth_ = 0;
+};
+
 struct State {
-  std::recursive_mutex mutex;
-  std::condition_variable_any changed;
+  DeviceMutex mutex;
   Memory memory;
   std::map<const std::byte*, std::size_t> pinned;
   std::set<CUstream_st*> streams;
   /// Kept, so that no new one has the address of an old one that others have yet to wait for.
   std::vector<std::unique_ptr<CUstream_st>> destroyed_streams;
+  std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  ///< Work may have yet to record them.
   Counters counters;
   bool eager = false;
 };

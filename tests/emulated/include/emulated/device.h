@@ -20,10 +20,15 @@ using Ticket = std::uint64_t;  ///< Position of work on its stream, from 1.
 
 /// Puts work on a stream; null is refused, since nothing of ours uses the default stream.
 Ticket submit(CUstream_st* stream, std::function<void()> work);
+/// Work that has to wait for something besides its stream: it runs once ready() holds. ready() is
+/// asked now and then and must not block; it may advance() other streams.
+Ticket submit_when(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work);
 /// As submit(), counted as a kernel.
 Ticket launch(CUstream_st* stream, std::function<void()> work);
 /// Runs the work of `stream` up to `ticket`, and what it waits for on other streams.
 void run(CUstream_st* stream, Ticket ticket);
+/// As run(), but goes only as far as nothing has to be waited for; true when it came to `ticket`.
+bool advance(CUstream_st* stream, Ticket ticket);
 /// The ticket of what was submitted last.
 [[nodiscard]] Ticket last(CUstream_st* stream);
 /// From within work: lets other host threads go on until `ready` holds. Throws std::runtime_error

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/reduce_ops.h"
+#include "dkfac/core/half.h"
+#include "dkfac/core/half_bits.h"
+
+/// What a collective does to elements, over the buffers of all ranks at once.
+namespace dkfac::comm::cuda {
+
+/// Ranks whose pointers fit into the arguments of one kernel.
+inline constexpr int kMaxRanks = 128;
+
+/// Storage type T and the type in which it is added up, as in comm/reduce.cpp.
+template <class T>
+struct Element {
+  using Wide = T;
+  static DKFAC_HD Wide load(T x) { return x; }
+  static DKFAC_HD T store(Wide x) { return x; }
+};
+/// Unsigned, because a sum of flags or counters may wrap but must stay defined.
+template <>
+struct Element<std::int32_t> {
+  using Wide = std::uint32_t;
+  static DKFAC_HD Wide load(std::int32_t x) { return static_cast<Wide>(x); }
+  static DKFAC_HD std::int32_t store(Wide x) { return static_cast<std::int32_t>(x); }
+};
+template <class Half>
+struct HalfElement {
+  using Wide = float;
+  static DKFAC_HD Wide load(Half x) { return detail::widen(x); }
+  static DKFAC_HD Half store(Wide x) { return detail::narrow<Half>(x); }
+};
+template <>
+struct Element<f16> : HalfElement<f16> {};
+template <>
+struct Element<bf16> : HalfElement<bf16> {};
+
+/// outputs[k][i] = inputs[0][i] op inputs[1][i] op ..., in this order, in the wide type, rounded
+/// once. An output may be one of the inputs.
+template <class T, class Op>
+struct ReduceInOrder {
+  const T* inputs[kMaxRanks];
+  T* outputs[kMaxRanks];
+  int inputs_count, outputs_count;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    const Op op;
+    auto total = Element<T>::load(inputs[0][i]);
+    for (int r = 1; r < inputs_count; ++r) total = op(total, Element<T>::load(inputs[r][i]));
+    const T result = Element<T>::store(total);
+    for (int k = 0; k < outputs_count; ++k) outputs[k][i] = result;
+  }
+};
+
+/// (r, c): element c of segment r, which may be as short as it likes, to its place in `out`. A
+/// segment that is there already is left alone: peers may be reading it.
+template <class Word>
+struct GatherSegments {
+  const Word* segments[kMaxRanks];
+  std::int64_t offsets[kMaxRanks + 1];
+  Word* out;
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    Word* to = out + offsets[r];
+    if (c < offsets[r + 1] - offsets[r] && segments[r] != to) to[c] = segments[r][c];
+  }
+};
+
+}  // namespace dkfac::comm::cuda
