@@ -5,26 +5,14 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/host.h"
+#include "kfac/host_visitor.h"
 #include "kfac/phase_timer.h"
 
 namespace dkfac::kfac {
-namespace {
-
-Device require_cpu(Device device) {
-  require_host("optimizer", device);
-  return device;
-}
-
-}  // namespace
-
 DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> comm,
                                            ExchangeSettings settings, Device device,
                                            ContextOptions context)
-    : comm_(std::move(comm)),
-      ctx_(require_cpu(device), context),
-      settings_(settings),
-      join_(device) {
+    : comm_(std::move(comm)), ctx_(device, context), settings_(settings), join_(device) {
   DKFAC_CHECK(comm_ != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm_->size() <= kMaxBallots, "[optimizer] ", comm_->size(),
               " ranks; the vote is exact up to ", kMaxBallots);
@@ -32,7 +20,7 @@ DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> c
 
 LayerId DistributedOptimizer::add_layer(std::string name, LayerSpec spec, LayerParams params) {
   DKFAC_CHECK(!prepared_, "[add_layer] layer '", name, "' comes after prepare()");
-  add_parameters(layers_, std::move(name), std::move(spec), params);
+  add_parameters(layers_, std::move(name), std::move(spec), params, ctx_.device());
   on_add(layers_.back());
   return static_cast<LayerId>(layers_.size() - 1);
 }
@@ -46,7 +34,7 @@ void DistributedOptimizer::prepare() {
   grid_ = make_worker_grid(comm_, settings_.worker_fraction);
   require_equal_arithmetic(grid_, ctx_);
   pipeline_.emplace(ctx_, grid_, settings_.overlap);
-  broadcast_parameters(layers_, *comm_);
+  broadcast_parameters(layers_, *comm_, ctx_.stream());
   on_prepare();
   nonfinite_ = Tensor::zeros(ctx_, {1});
   std::vector<Slot> slots;
@@ -61,9 +49,10 @@ void DistributedOptimizer::prepare() {
                                      .wire = settings_.wire,
                                      .past_wire = nonfinite_});
   on_exchange();
-  if (settings_.wire == DType::f16) magnitudes_ = Tensor::zeros(ctx_, {count});
+  if (settings_.wire == DType::f16) magnitudes_.emplace(ctx_, Shape{count}, DType::f32);
   prepared_ = true;
   begin_step();
+  ctx_.stream().synchronize();  // The caller's stream may read the parameters from here on.
 }
 
 void DistributedOptimizer::require_prepared(const char* operation) const {
@@ -117,24 +106,26 @@ void DistributedOptimizer::complete_gradients(bool forgive) {
 
 /// Of this step also where it does not pass: after an overflow the next one has to do better.
 void DistributedOptimizer::agree_on_magnitudes() {
-  if (!magnitudes_.is_set()) return;
-  ops::copy(ctx_, gradients_->largest(), magnitudes_);
-  comm_->all_reduce(magnitudes_, comm::ReduceOp::max, Stream::cpu(), "magnitudes");
-  set_magnitudes();
+  if (!magnitudes_) return;
+  ops::copy(ctx_, gradients_->largest(), magnitudes_->device());
+  comm_->all_reduce(magnitudes_->device(), comm::ReduceOp::max, ctx_.stream(), "magnitudes");
+  magnitudes_->fetch(ctx_);
 }
 
+/// Once the host has waited for what they agreed on.
 void DistributedOptimizer::set_magnitudes() {
+  if (!magnitudes_) return;
   for (int i = 0; i < gradients_->slots(); ++i)
-    gradients_->set_magnitude(i, exponent_of(static_cast<double>(magnitudes_.data<float>()[i])));
+    gradients_->set_magnitude(i,
+                              exponent_of(static_cast<double>(magnitudes_->numbers<float>()[i])));
 }
 
-void DistributedOptimizer::visit_state(StateVisitor& visitor) {
+void DistributedOptimizer::visit_state(StateVisitor& caller) {
   require_prepared("visit_state");
+  HostVisitor visitor(ctx_, caller);
   visitor.integer("steps", Held::same, steps_);
-  if (magnitudes_.is_set()) {
-    visitor.tensor("gradient_magnitudes", Held::same, magnitudes_);
-    set_magnitudes();
-  }
+  if (magnitudes_) visitor.tensor("gradient_magnitudes", Held::same, magnitudes_->host());
+  set_magnitudes();
   on_visit(visitor);
   packing_seconds_ = 0;
   begin_step();  // What is due may have changed.
@@ -174,13 +165,14 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     on_ballot(ballot);
     ballot.gradient_count = nonfinite_;
     pipeline_->submit(ballot);
+    before = grid_.bytes();
+    agree_on_magnitudes();
     on_submitted();
     const Outcome outcome = pipeline_->outcome();
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
     report.vote = outcome.result;
     report.bytes = pipeline_->bytes();
-    before = grid_.bytes();
-    agree_on_magnitudes();
+    set_magnitudes();
   }
   report.seconds.exchange += std::exchange(packing_seconds_, 0);
   report.updated = report.vote.may_update();

@@ -14,6 +14,7 @@
 #include "dkfac/kfac/optimizer.h"
 
 #include "kfac/exchange.h"
+#include "kfac/mirror.h"
 #include "kfac/parameters.h"
 #include "kfac/pipeline.h"
 #include "kfac/stream_join.h"
@@ -28,7 +29,7 @@ class DistributedOptimizer : public Optimizer {
   void prepare() final;
   void grads_ready(LayerId layer, Stream stream, RecordScale scale) final;
   StepReport step(const StepArgs& args, Stream stream) final;
-  void visit_state(StateVisitor& visitor) final;
+  void visit_state(StateVisitor& caller) final;
 
  protected:
   struct ExchangeSettings {
@@ -102,7 +103,7 @@ class DistributedOptimizer : public Optimizer {
   double packing_seconds_ = 0;
   Tensor nonfinite_;  ///< f32[1]
   /// f32[layers], with an f16 wire: largest parts of the gradients of the last step on any rank.
-  Tensor magnitudes_;
+  std::optional<Mirror> magnitudes_;
   std::optional<Exchange> gradients_;
   std::vector<Exchange*> active_;
   std::optional<Pipeline> pipeline_;  ///< After the buffers, so that it ends before they do.

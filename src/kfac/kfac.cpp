@@ -7,6 +7,7 @@
 #include "kfac/engine.h"
 #include "kfac/gather.h"
 #include "kfac/kl_clip.h"
+#include "kfac/mirror.h"
 #include "kfac/phase_timer.h"
 #include "kfac/share.h"
 #include "kfac/updates.h"
@@ -117,6 +118,7 @@ class Kfac final : public DistributedOptimizer {
   /// Gradients into directions. The factor of the KL clip; empty without one.
   [[nodiscard]] ConstTensorView precondition(double lr);
   void precondition_layer(int layer);
+  void report_updated(StepReport& report);
   void gather_weights();
   [[nodiscard]] bool works(int layer) const { return grid_.works(engine_.owner(layer)); }
   /// Type in which weights travel, unless it is theirs.
@@ -133,14 +135,16 @@ class Kfac final : public DistributedOptimizer {
   std::optional<Gather> weights_;
   UpdateTable table_;
   std::optional<KlClip> clip_;
-  Tensor saturated_;  ///< f64[1], of the last update.
+  Mirror updated_;  ///< f64[2]: factor of the KL clip and weights saturated, of the last update.
   double last_lr_ = 0;
 };
 
 void Kfac::on_prepare() {
   engine_.prepare(grid_, 0);
   std::vector<Slot> slots;
-  saturated_ = Tensor::zeros(ctx_, {1}, DType::f64);
+  updated_ = Mirror(ctx_, {2}, DType::f64);
+  updated_.numbers<double>()[0] = 1;
+  updated_.push(ctx_);
   const auto count = static_cast<std::int64_t>(layers_.size());
   if (options_.curvature.kl_clip > 0) clip_.emplace(ctx_, count);
   velocity_.resize(layers_.size());
@@ -218,6 +222,13 @@ ConstTensorView Kfac::precondition(double lr) {
   return clip_ ? clip_->factor(grid_, options_.curvature.kl_clip, lr) : ConstTensorView{};
 }
 
+/// What the host has of the last update that it has waited for.
+void Kfac::report_updated(StepReport& report) {
+  const double* numbers = updated_.numbers<double>();
+  report.kl_factor = numbers[0];
+  report.saturated = static_cast<std::int64_t>(numbers[1]);
+}
+
 void Kfac::gather_weights() {
   if (!weights_->needed()) return;
   weights_->run();
@@ -227,6 +238,7 @@ void Kfac::gather_weights() {
 }
 
 void Kfac::update(const StepArgs& args, StepReport& report) {
+  if (ctx_.device().is_cuda()) report_updated(report);
   engine_.absorb(report);
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
@@ -246,9 +258,10 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
                  .rescale = options_.rescale,
                  .clip = clip,
                  .wire = options_.weight_wire,
-                 .saturated = saturated_});
-    if (clip_) report.kl_factor = *clip.data<double>();
-    report.saturated = static_cast<std::int64_t>(*saturated_.data<double>());
+                 .saturated = updated_.device().slice(0, 1, 1)});
+    if (clip_) ops::copy(ctx_, clip, updated_.device().slice(0, 0, 1));
+    if (!ctx_.device().is_cuda()) report_updated(report);
+    updated_.fetch(ctx_);
     last_lr_ = args.lr;
   }
   const PhaseTimer timer(report.seconds.exchange, "exchange");

@@ -13,7 +13,7 @@ namespace dkfac::kfac {
 namespace {
 
 void check_view(const std::string& layer, const char* what, ConstTensorView view,
-                std::int64_t numel, DType dtype) {
+                std::int64_t numel, DType dtype, Device device) {
   DKFAC_CHECK(view.numel() == numel, "[add_layer] layer '", layer, "': ", what, " has ",
               view.numel(), " elements; the spec has ", numel);
   if (numel == 0) return;
@@ -22,7 +22,10 @@ void check_view(const std::string& layer, const char* what, ConstTensorView view
   DKFAC_CHECK(view.dtype() == dtype && (dtype == DType::f32 || dtype == DType::f64),
               "[add_layer] layer '", layer, "': ", what, " is ", view.dtype(),
               "; parameters and gradients of all layers are f32, or all f64");
-  require_host("add_layer", view.device());
+  if (view.device() == device) return;
+  throw DeviceError(detail::concat("[add_layer] layer '", layer, "': ", what, " is on ",
+                                   view.device(), ", while this optimizer works on ", device,
+                                   "; make it there, or the optimizer for that device"));
 }
 
 void check_multiplier(const std::string& layer, const char* field, double value) {
@@ -67,17 +70,17 @@ void check_new_name(const std::string& name, bool exists) {
 }
 
 void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
-                    LayerParams params) {
+                    LayerParams params, Device device) {
   check_new_name(name, std::ranges::any_of(layers, [&](const auto& l) { return l.name == name; }));
   validate(spec, name);
   ParameterLayer layer{std::move(name), std::move(spec), params, 0, 0};
   layer.weight = weight_numel(layer.spec);
   layer.bias = bias_numel(layer.spec);
   const DType dtype = dtype_of_parameters(layers.empty() ? layer : layers.front());
-  check_view(layer.name, "weight", params.weight, layer.weight, dtype);
-  check_view(layer.name, "bias", params.bias, layer.bias, dtype);
-  check_view(layer.name, "weight_grad", params.weight_grad, layer.weight, dtype);
-  check_view(layer.name, "bias_grad", params.bias_grad, layer.bias, dtype);
+  check_view(layer.name, "weight", params.weight, layer.weight, dtype, device);
+  check_view(layer.name, "bias", params.bias, layer.bias, dtype, device);
+  check_view(layer.name, "weight_grad", params.weight_grad, layer.weight, dtype, device);
+  check_view(layer.name, "bias_grad", params.bias_grad, layer.bias, dtype, device);
   check_multiplier(layer.name, "weight_lr", params.weight_lr);
   check_multiplier(layer.name, "bias_lr", params.bias_lr);
   check_multiplier(layer.name, "bias_decay", params.bias_decay);
@@ -105,11 +108,11 @@ std::string registration_text(const std::vector<ParameterLayer>& layers) {
   return text;
 }
 
-void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm) {
+void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
+                          Stream stream) {
   for (ParameterLayer& layer : layers) {
-    if (layer.weight > 0)
-      comm.broadcast(layer.params.weight.flat(), 0, Stream::cpu(), "parameters");
-    if (layer.bias > 0) comm.broadcast(layer.params.bias.flat(), 0, Stream::cpu(), "parameters");
+    if (layer.weight > 0) comm.broadcast(layer.params.weight.flat(), 0, stream, "parameters");
+    if (layer.bias > 0) comm.broadcast(layer.params.bias.flat(), 0, stream, "parameters");
   }
 }
 

@@ -29,17 +29,18 @@ void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velo
 
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
 
-/// Throws InvalidArgument unless `name` is new and `params` fit `spec`, the CPU, and the dtype of
-/// the layers before.
+/// Throws InvalidArgument unless `name` is new and `params` fit `spec` and the dtype of the layers
+/// before, DeviceError unless all of them are on `device`.
 void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
-                    LayerParams params);
+                    LayerParams params, Device device);
 /// One line per layer, equal on two ranks exactly when they registered the same.
 [[nodiscard]] std::string registration_text(const std::vector<ParameterLayer>& layers);
 [[nodiscard]] std::string registration_line(const std::string& name, const LayerSpec& spec);
 /// Throws InvalidArgument when `name` is empty or among `names`.
 void check_new_name(const std::string& name, bool exists);
 /// Every rank takes the parameters of rank 0.
-void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm);
+void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
+                          Stream stream);
 
 /// Factor that makes the sum over ranks of scaled local gradients the gradient of the mean loss.
 [[nodiscard]] double gradient_scale(LossReduction reduction, RecordScale scale, int world_size);

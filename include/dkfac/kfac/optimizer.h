@@ -15,8 +15,9 @@
 
 namespace dkfac::kfac {
 
-/// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64). A BatchNorm
-/// has gamma as weight and beta as bias. Views of what the spec lacks stay empty.
+/// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64), on the
+/// device of the optimizer. A BatchNorm has gamma as weight and beta as bias. Views of what the
+/// spec lacks stay empty.
 struct LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
@@ -32,6 +33,11 @@ struct LayerParams {
 /// step(). Gradients are those of this rank's loss, in the reduction of the options; the optimizer
 /// averages or sums them over ranks in buckets that leave while backward still runs. Gradient
 /// buffers may be overwritten once grads_ready() has returned.
+///
+/// On a CUDA device everything is ordered on the streams that are passed: what they hold before a
+/// call is seen by it, what they are given afterwards follows it, gradients that are overwritten
+/// and parameters that are read included. The host waits for the device once per step, for the
+/// vote.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -42,8 +48,8 @@ class Optimizer {
   /// Throws InvalidArgument for a name that exists, or views that do not fit the spec.
   [[nodiscard]] virtual LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) = 0;
   /// Fixes layers, owners and buckets; collective. Broadcasts parameters from rank 0, so that all
-  /// ranks start from the same bits. Throws InvalidArgument when ranks disagree about layers or
-  /// options.
+  /// ranks start from the same bits; on a device they must be there, and are when it returns.
+  /// Throws InvalidArgument when ranks disagree about layers or options.
   virtual void prepare() = 0;
 
   /// Statistics; ignored by first-order methods. As in Preconditioner.

@@ -82,10 +82,12 @@ struct StepReport {
   std::array<int, kInverseStages> inverses{};
   int failed_factors = 0;      ///< Refreshes of this rank's factors that kept the old inverse.
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.
-  /// Weights of layers that this rank works on past the range of KfacOptions::weight_wire.
+  /// Weights of layers that this rank works on past the range of KfacOptions::weight_wire. Of the
+  /// update before this one where an Optimizer works on a CUDA device: the host does not wait for
+  /// this one's.
   std::int64_t saturated = 0;
   double damping = 0;
-  double kl_factor = 1;     ///< What the KL clip multiplied by.
+  double kl_factor = 1;     ///< What the KL clip multiplied by; of which update: as `saturated`.
   double momentum = 0;      ///< As applied, after correction.
   std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
   double flops = 0;         ///< Spent on building and inverting statistics, world-wide.
