@@ -20,6 +20,7 @@
 #include "kfac/cost_model.h"
 #include "kfac/exchange.h"
 #include "kfac/layer_curvature.h"
+#include "kfac/mirror.h"
 #include "kfac/notes.h"
 #include "kfac/refresh.h"
 #include "kfac/staleness.h"
@@ -73,6 +74,14 @@ class Engine {
   /// against the step anyway, so what is missing becomes zero.
   void require_records(bool forgive);
   void fill_ballot(Ballot& ballot) const;
+  /// On a device, once the sums are there for work on the context's stream: asks for what the host
+  /// has to know of this step, and of the inverses of the last one. Nothing is changed.
+  void ask();
+  /// After the wait for the vote, whatever its outcome: books the inverses of the last step, and
+  /// makes those that have failed by the ladder, for which the host waits. On a device the outcome
+  /// of a rebuild stands in the report of the next step, and too many failures are an error one
+  /// step later than on the host.
+  void hear(StepReport& report);
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of
   /// the layers that this rank owns; then tells all ranks what they must know.
@@ -153,7 +162,17 @@ class Engine {
   [[nodiscard]] bool scales_due(int layer) const;
 
   // engine_absorb.cpp
+  /// Room for verdicts_ of a statistic, resp. of the EKFAC scales of a layer.
+  TensorView verdict_on(int index) { return verdicts_.device().slice(0, index, 1); }
+  void judge(int index, TensorView verdict);
+  [[nodiscard]] bool may_merge(int verdict);
   void merge(int index, StepReport& report);
+  void merge_layer_scales(int layer, StepReport& report);
+  void book_merges();
+  void report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const;
+  /// On a device: waits for the inverses of the last step and books them.
+  void settle(StepReport& report);
+  void ask_for_stages();
   void refresh_owned(StepReport& report);
   void note_failed();
   [[nodiscard]] bool needs_notes() const;
@@ -182,11 +201,17 @@ class Engine {
   std::vector<RefreshTask> tasks_;
   std::optional<Exchange> a_exchange_, g_exchange_;
   std::optional<Exchange> scale_exchange_;  ///< EKFAC: summed for every rank.
-  /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed
-  /// each, and of this one.
-  Tensor ranges_, new_ranges_;
-  Tensor underflow_;  ///< f32[1]
+  /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed each
+  /// (on the host), and of this one.
+  Tensor ranges_;
+  Mirror new_ranges_;
+  Mirror underflow_;  ///< f32[1]
   Tensor nonfinite_;  ///< f32[1]
+  /// On a device: f64[statistics + layers], finite where the sum of a statistic, resp. of a layer's
+  /// EKFAC scales, may enter its average; of those that are due and this rank merges.
+  Mirror verdicts_;
+  Mirror stages_;       ///< On a device: i32[statistics], of RefreshWorkers.
+  StepReport unheard_;  ///< On a device: of inverses that were settled between two steps.
   int failed_statistic_ = -1;
   const char* failed_at_ = "";  ///< What it did too often.
   PhaseSeconds seconds_;        ///< Of this step: what is spent outside of absorb().

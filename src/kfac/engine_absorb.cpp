@@ -23,9 +23,10 @@ void Engine::merge(int index, StepReport& report) {
   const TensorView sum = slot_of(index);
   const StatisticKind kind = statistic(index).plan.kind;
   const bool fisher = kind == StatisticKind::batch_norm && !c.g.is_set();
-  const bool merged = fisher
-                          ? merge_fisher(ctx_, options_, sum, c)
-                          : merge_factor(ctx_, options_, sum, kind == StatisticKind::a ? c.a : c.g);
+  Factor& factor = kind == StatisticKind::a ? c.a : c.g;
+  const bool merged = may_merge(index) && (fisher ? merge_fisher(ctx_, options_, sum, c)
+                                                  : merge_factor(ctx_, options_, sum, factor));
+  if (!may_merge(index)) ++(fisher ? c.fisher_refused : factor.refused);
   report.failed_factors += merged ? 0 : 1;
   decide(index, merged);
 }
@@ -62,10 +63,9 @@ void Engine::refresh_owned(StepReport& report) {
       add_refresh_tasks(ctx_, options_, at(i).curvature, parts, tasks_);
   }
   workers_.run(tasks_);
-  for (const RefreshTask& task : tasks_) {
-    ++report.inverses[static_cast<std::size_t>(task.stage)];
-    report.failed_factors += task.stage == InverseStage::kept ? 1 : 0;
-  }
+  if (!ctx_.device().is_cuda()) return report_inverses(tasks_, report);
+  // What failed here is made by the ladder before other ranks are given it.
+  if (grid_.workers > 1) settle(report);
 }
 
 void Engine::absorb(StepReport& report) {
@@ -75,12 +75,9 @@ void Engine::absorb(StepReport& report) {
     for (int i = 0; i < std::ssize(statistics_); ++i)
       if (timetable_.due(i) && owns(i / 2)) merge(i, report);
     // Before the eigenvectors that they belong to are replaced.
-    for (int i = 0; i < layers(); ++i) {
-      if (at(i).scale_records == 0) continue;
-      const bool merged =
-          merge_scales(ctx_, options_, scale_exchange_->slot(at(i).scale_slot), at(i).curvature);
-      report.failed_factors += merged || !owns(i) ? 0 : 1;
-    }
+    for (int i = 0; i < layers(); ++i)
+      if (at(i).scale_records > 0) merge_layer_scales(i, report);
+    if (ctx_.device().is_cuda()) book_merges();
     report.statistics_refreshed = true;
   }
   for (int i = 0; i < std::ssize(statistics_); ++i)
@@ -157,13 +154,13 @@ void Engine::report_work(bool accepted, StepReport& report) const {
 
 void Engine::end_step(bool accepted, StepReport& report) {
   report.damping = options_.damping;
-  report.underflow = static_cast<std::int64_t>(*underflow_.data<float>());
+  report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
   const PhaseSeconds seconds = std::exchange(seconds_, {});
   report.seconds.statistics = seconds.statistics;
   report.seconds.statistics_a = seconds.statistics_a;
   report.seconds.statistics_g = seconds.statistics_g;
   report.seconds.precondition = seconds.precondition;
-  ops::fill(ctx_, underflow_, 0);
+  ops::fill(ctx_, underflow_.device(), 0);
   ops::fill(ctx_, nonfinite_, 0);
   report_work(accepted, report);
   for (int i = 0; i < std::ssize(statistics_); ++i) {
@@ -174,7 +171,7 @@ void Engine::end_step(bool accepted, StepReport& report) {
     if (!accepted || !timetable_.due(i)) continue;
     s.flops = flops;
     s.has_range = true;
-    ranges_.data<float>()[i] = new_ranges_.data<float>()[i];
+    ranges_.data<float>()[i] = new_ranges_.numbers<float>()[i];
   }
   for (Layer& layer : layers_) {
     layer.scale_records = 0;

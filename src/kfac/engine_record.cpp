@@ -5,6 +5,7 @@
 
 #include "kfac/engine.h"
 #include "kfac/phase_timer.h"
+#include "kfac/read_back.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -65,21 +66,24 @@ Operand Engine::operand(int index, ConstTensorView data, std::int64_t terms) {
   auto largest = static_cast<double>(ranges_.data<float>()[index]);
   // A range of 0 says nothing: all was zero, or there was no data.
   if (!statistic(index).has_range || !(largest > 0)) {
-    ops::max_abs(ctx_, data, view_of(&largest, {1}));
-    largest *= static_cast<double>(terms);  // A bound: f16 has room for sums far below it.
+    Scratch scratch(ctx_);
+    const TensorView found = scratch.take({1}, DType::f64);
+    ops::max_abs(ctx_, data, found);
+    // A bound: f16 has room for sums far below it. The host waits, but only while nothing is known.
+    largest = read_back<double>(ctx_, found)[0] * static_cast<double>(terms);
   }
   return {DType::f16, operand_scale(DType::f16, largest)};
 }
 
 OperandStats Engine::operand_stats(int index) {
   if (!options_.operand) return {};
-  return {new_ranges_.view().slice(0, index, 1), underflow_.view()};
+  return {new_ranges_.device().slice(0, index, 1), underflow_.device()};
 }
 
 /// Rounding saturates, so that an Inf would not show in the product.
 void Engine::check_range(int index) {
   if (!options_.operand) return;
-  if (!std::isfinite(new_ranges_.data<float>()[index])) *nonfinite_.data<float>() += 1;
+  ops::count_nonfinite(ctx_, new_ranges_.device().slice(0, index, 1), nonfinite_);
 }
 
 template <class Triangles, class Rows>

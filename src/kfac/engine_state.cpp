@@ -46,6 +46,7 @@ void visit_history(StateVisitor& visitor, const std::string& name, StatisticHist
 }  // namespace
 
 void Engine::visit_state(StateVisitor& visitor) {
+  if (ctx_.device().is_cuda()) settle(unheard_);
   timetable_.visit_state(visitor, statistic_names_);
   visitor.tensor("ranges", Held::any, ranges_);
   for (int i = 0; i < std::ssize(statistics_); ++i) {
@@ -65,7 +66,7 @@ void Engine::visit_state(StateVisitor& visitor) {
     at(i).scale_records = 0;
     at(i).has_input = false;
   }
-  ops::fill(ctx_, underflow_, 0);
+  ops::fill(ctx_, underflow_.device(), 0);
   ops::fill(ctx_, nonfinite_, 0);
   failed_statistic_ = -1;
   note_failed();

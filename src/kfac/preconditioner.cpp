@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,27 +11,33 @@
 
 #include "kfac/engine.h"
 #include "kfac/gather.h"
-#include "kfac/host.h"
+#include "kfac/host_visitor.h"
 #include "kfac/kl_clip.h"
 #include "kfac/parameters.h"
 #include "kfac/phase_timer.h"
 #include "kfac/pipeline.h"
 #include "kfac/share.h"
+#include "kfac/stream_join.h"
 
 namespace dkfac::kfac {
 
 struct Preconditioner::Impl {
   Impl(std::shared_ptr<comm::Communicator> communicator, const CurvatureOptions& options,
        Device device, ContextOptions context)
-      : comm(std::move(communicator)), ctx(device, context), engine(ctx, comm, options) {
-    require_host("preconditioner", device);
-  }
+      : comm(std::move(communicator)),
+        ctx(device, context),
+        join(device),
+        engine(ctx, comm, options) {}
 
   void prepare();
   void ensure_prepared() {
     if (!prepared) prepare();
   }
   void begin_step();
+  void enter(std::string_view operation, Stream caller) {
+    join.enter(operation, caller, ctx.stream());
+  }
+  void leave(Stream caller) { join.leave(caller, ctx.stream()); }
   void check_grads(std::span<const LayerGrad> grads);
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
@@ -50,6 +57,7 @@ struct Preconditioner::Impl {
   std::shared_ptr<comm::Communicator> comm;
   WorkerGrid grid;  // From prepare() on.
   Context ctx;
+  StreamJoin join;
   Engine engine;
   bool prepared = false;
   std::int64_t steps = 0;
@@ -60,6 +68,7 @@ struct Preconditioner::Impl {
   std::optional<Share> share;
   std::optional<Gather> directions;
   std::optional<KlClip> kl_clip;
+  Mirror kl_told;  // On a device: f64[1], the factor of the last step.
   std::vector<Exchange*> active;
   std::optional<Pipeline> pipeline;  // After the buffers, so that it ends before they do.
 };
@@ -89,7 +98,11 @@ void Preconditioner::Impl::prepare() {
   add_shared_parts(engine, grid, true, parts);
   share.emplace(ctx, grid, engine.options().dtype, parts);
   nonfinite = Tensor::zeros(ctx, {1});
-  if (engine.options().kl_clip > 0) kl_clip.emplace(ctx, 2 * std::int64_t{engine.layers()});
+  if (engine.options().kl_clip > 0) {
+    kl_clip.emplace(ctx, 2 * std::int64_t{engine.layers()});
+    kl_told = Mirror(ctx, {1}, DType::f64);
+    *kl_told.numbers<double>() = 1;
+  }
   prepared = true;
   begin_step();
 }
@@ -122,7 +135,9 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
       DKFAC_CHECK(view.numel() == numel && view.is_contiguous(), "[step] layer '", engine.name(i),
                   "': the gradient of its ", bias ? "bias" : "weight", " has ", view.numel(),
                   " elements; it must be contiguous with ", numel);
-      require_host("step", view.device());
+      DKFAC_CHECK(view.numel() == 0 || view.device() == ctx.device(), "[step] layer '",
+                  engine.name(i), "': a gradient is on ", view.device(),
+                  ", while the preconditioner works on ", ctx.device());
     }
   }
   for (int i = 0; i < engine.layers(); ++i)
@@ -204,7 +219,10 @@ void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double
       if (works(grad.layer) && covered(grad.layer)) precondition_layer(grad);
     if (kl_clip) {
       const ConstTensorView factor = kl_clip->factor(grid, engine.options().kl_clip, lr);
-      report.kl_factor = *factor.data<double>();
+      if (ctx.device().is_cuda())
+        ops::copy(ctx, factor, kl_told.host());
+      else
+        report.kl_factor = *factor.data<double>();
       for (const LayerGrad& grad : grads)
         if (works(grad.layer) && covered(grad.layer)) clip(grad, factor);
     }
@@ -249,16 +267,18 @@ bool Preconditioner::wants_grad_output(LayerId layer) const {
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
   impl_->ensure_prepared();
-  join(stream);
+  impl_->enter("record_input", stream);
   impl_->engine.record_input(layer, input, scale);
+  impl_->leave(stream);
   impl_->pipeline->poll();
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                                         RecordScale scale) {
   impl_->ensure_prepared();
-  join(stream);
+  impl_->enter("record_grad_output", stream);
   impl_->engine.record_grad_output(layer, grad_output, scale);
+  impl_->leave(stream);
   impl_->pipeline->poll();
 }
 
@@ -266,8 +286,9 @@ void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTe
                                        ConstTensorView inv_std, ConstTensorView grad_output,
                                        Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  join(stream);
+  impl_->enter("record_batch_norm", stream);
   impl_->engine.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
+  impl_->leave(stream);
   impl_->pipeline->poll();
 }
 
@@ -275,7 +296,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
                                 const StepArgs& args) {
   Impl& impl = *impl_;
   impl.ensure_prepared();
-  join(stream);
+  impl.enter("step", stream);
   impl.check_grads(grads);
   const bool clipped = impl.engine.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
@@ -294,7 +315,11 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     if (clipped) ballot.hash = mix_hash(ballot.hash, args.lr);
     impl.engine.fill_ballot(ballot);
     ballot.gradient_count = impl.nonfinite;
-    const Outcome outcome = impl.pipeline->finish(ballot);
+    impl.pipeline->submit(ballot);
+    impl.engine.ask();
+    const Outcome outcome = impl.pipeline->outcome();
+    impl.engine.hear(report);
+    if (clipped) report.kl_factor = *impl.kl_told.numbers<double>();
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     report.vote = outcome.result;
   }
@@ -305,6 +330,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   report.scratch_growths = impl.ctx.scratch_growths();
   impl.engine.end_step(report.updated, report);
   impl.begin_step();
+  impl.leave(stream);
   return report;
 }
 
@@ -314,8 +340,9 @@ void Preconditioner::set_curvature(const CurvatureSettings& settings) {
   if (impl_->engine.set_curvature(settings) && impl_->prepared) impl_->begin_step();
 }
 
-void Preconditioner::visit_state(StateVisitor& visitor) {
+void Preconditioner::visit_state(StateVisitor& caller) {
   impl_->ensure_prepared();
+  HostVisitor visitor(impl_->ctx, caller);
   visitor.integer("steps", Held::same, impl_->steps);
   impl_->engine.visit_state(visitor);
   impl_->begin_step();  // What is due may have changed.

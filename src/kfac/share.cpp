@@ -1,6 +1,7 @@
 #include "kfac/share.h"
 
 #include <numeric>
+#include <type_traits>
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
@@ -15,8 +16,22 @@ bool is_triangle(const Factor& factor) {
   return factor.form == FactorForm::inverse || factor.form == FactorForm::cholesky;
 }
 
-/// What is known of a factor: whether it is good; per group its damping and what it holds.
-std::int64_t head_numel(const Factor& factor) { return 1 + 2 * std::int64_t{factor.groups}; }
+/// Numbers of a part that the host keeps: of a BatchNorm how many statistics it is of; of a factor
+/// whether it is good, what each group holds, and how many statistics its EKFAC scales are of
+/// (every rank merges the same scales, and only forgets them with their eigenvectors).
+std::int64_t head_numel(const SharedPart& part) {
+  if (part.factor == nullptr) return 1;
+  return 1 + part.factor->groups + (part.layer->scales.is_set() ? 1 : 0);
+}
+
+template <class Number>
+void visit_head(const SharedPart& part, Number&& number) {
+  if (part.factor == nullptr) return number(part.layer->fisher_statistics);
+  number(part.factor->good);
+  for (int group = 0; group < part.factor->groups; ++group)
+    number(part.factor->held.data<std::int32_t>()[group]);
+  if (part.layer->scales.is_set()) number(part.layer->scale_statistics);
+}
 
 /// Hands out consecutive pieces of a segment.
 class Cursor {
@@ -33,17 +48,23 @@ class Cursor {
   std::int64_t at_ = 0;
 };
 
-/// Moves `part` into the piece, or out of it: one order for both.
+/// Moves what follows the head of a part into the piece, or out of it: one order for both.
 class Mover {
  public:
   Mover(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
 
-  template <class T>
-  void number(T& value) {
-    auto wide = static_cast<double>(value);
-    move(view_of(&wide, {1}));
-    value = static_cast<T>(wide);
+  void part(const SharedPart& p) {
+    if (p.factor == nullptr) return move(p.layer->fisher);
+    Factor& f = *p.factor;
+    move(f.shifts);
+    if (is_triangle(f))
+      triangles(f);
+    else
+      move(f.inverse);
+    if (f.values.is_set()) move(f.values);
   }
+
+ private:
   /// Equal numbers of elements; the types may differ where the values are exact in both.
   void move(TensorView x) {
     const TensorView piece = cursor_.take(x.numel());
@@ -69,30 +90,6 @@ class Mover {
     }
   }
 
-  void factor(Factor& f) {
-    number(f.good);
-    for (int group = 0; group < f.groups; ++group) {
-      number(f.shifts.data<double>()[group]);
-      number(f.held.data<std::int32_t>()[group]);
-    }
-    if (is_triangle(f))
-      triangles(f);
-    else
-      move(f.inverse);
-    if (f.values.is_set()) move(f.values);
-  }
-  void part(const SharedPart& p) {
-    LayerCurvature& layer = *p.layer;
-    if (p.factor == nullptr) {
-      number(layer.fisher_statistics);
-      return move(layer.fisher);
-    }
-    factor(*p.factor);
-    // EKFAC: every rank merges the same scales, and only forgets them with their eigenvectors.
-    if (layer.scales.is_set()) number(layer.scale_statistics);
-  }
-
- private:
   Context& ctx_;
   Cursor cursor_;
   bool out_;
@@ -101,12 +98,11 @@ class Mover {
 }  // namespace
 
 std::int64_t shared_numel(const SharedPart& part) {
-  const LayerCurvature& layer = *part.layer;
-  if (part.factor == nullptr) return 1 + layer.fisher.numel();
+  const std::int64_t head = head_numel(part);
+  if (part.factor == nullptr) return head + part.layer->fisher.numel();
   const Factor& f = *part.factor;
-  const std::int64_t scales = layer.scales.is_set() ? 1 : 0;
   const std::int64_t body = is_triangle(f) ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
-  return head_numel(f) + body + f.values.numel() + scales;
+  return head + f.shifts.numel() + body + f.values.numel();
 }
 
 void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
@@ -128,7 +124,11 @@ void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
 
 Share::Share(Context& ctx, const WorkerGrid& grid, DType dtype, std::span<const SharedPart> all)
     : ctx_(ctx), grid_(grid), counts_(at(grid.workers), 0), next_(counts_) {
-  if (grid_.workers > 1) buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
+  if (grid_.workers == 1) return;
+  buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
+  std::int64_t numbers = 0;
+  for (const SharedPart& part : all) numbers += head_numel(part);
+  heads_ = Mirror(ctx, {numbers}, DType::f64);
 }
 
 std::int64_t Share::layout(std::span<const SharedPart> parts) {
@@ -138,26 +138,52 @@ std::int64_t Share::layout(std::span<const SharedPart> parts) {
   return next_.back() + counts_.back();
 }
 
+template <class Body>
+void Share::for_parts(std::span<const SharedPart> parts, bool own, Body&& body) {
+  const TensorView all = buffer_.view().slice(0, 0, layout(parts));
+  std::int64_t head = 0;
+  for (const SharedPart& part : parts) {
+    std::int64_t& start = next_[at(grid_.row_of(part.owner))];
+    const std::int64_t numel = shared_numel(part), numbers = head_numel(part);
+    if ((part.owner == grid_.world->rank()) == own)
+      body(part, all.slice(0, start, numel), head, numbers);
+    start += numel;
+    head += numbers;
+  }
+}
+
 void Share::run(std::span<const SharedPart> parts) {
-  if (grid_.workers == 1) return;
+  if (grid_.workers == 1 || parts.empty()) return;
+  auto* const numbers = heads_.numbers<double>();
+  for_parts(parts, true, [&](const SharedPart& part, TensorView, std::int64_t head, std::int64_t) {
+    visit_head(part, [&](auto& number) { numbers[head++] = static_cast<double>(number); });
+  });
+  heads_.push(ctx_);
+  for_parts(parts, true,
+            [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
+              ops::cast(ctx_, heads_.device().slice(0, head, count), piece.slice(0, 0, count));
+              Mover(ctx_, piece.slice(0, count, piece.numel() - count), false).part(part);
+            });
+
   const std::int64_t total = layout(parts);
-  if (total == 0) return;
   const TensorView all = buffer_.view().slice(0, 0, total);
   const auto row = at(grid_.row_of(grid_.world->rank()));
-  const TensorView own = all.slice(0, next_[row], counts_[row]);
-  const auto move = [&](bool out) {
-    for (const SharedPart& part : parts) {
-      const bool mine = part.owner == grid_.world->rank();
-      std::int64_t& start = next_[at(grid_.row_of(part.owner))];
-      const std::int64_t numel = shared_numel(part);
-      if (mine != out) Mover(ctx_, all.slice(0, start, numel), out).part(part);
-      start += numel;
-    }
-  };
-  move(false);
-  grid_.column->all_gather_v(own, counts_, all, Stream::cpu(), "inverses");
-  (void)layout(parts);
-  move(true);
+  grid_.column->all_gather_v(all.slice(0, next_[row], counts_[row]), counts_, all, ctx_.stream(),
+                             "inverses");
+
+  for_parts(parts, false,
+            [&](const SharedPart&, TensorView piece, std::int64_t head, std::int64_t count) {
+              ops::cast(ctx_, piece.slice(0, 0, count), heads_.device().slice(0, head, count));
+            });
+  heads_.fetch(ctx_);
+  ctx_.stream().synchronize();
+  for_parts(parts, false,
+            [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
+              visit_head(part, [&](auto& number) {
+                number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[head++]);
+              });
+              Mover(ctx_, piece.slice(0, count, piece.numel() - count), true).part(part);
+            });
 }
 
 }  // namespace dkfac::kfac

@@ -9,6 +9,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "kfac/engine.h"
+#include "kfac/mirror.h"
 #include "kfac/worker_grid.h"
 
 /// What owners have rebuilt, for the other workers of their column.
@@ -31,7 +32,8 @@ void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
                       std::vector<SharedPart>& parts);
 
 /// One all_gather_v within the column per step that has rebuilt something; afterwards all workers
-/// of a layer hold the same bits. Nothing with one worker per layer.
+/// of a layer hold the same bits. Nothing with one worker per layer. The host waits for a device,
+/// as it has to know whether what it is given is good.
 class Share {
  public:
   /// `all`: every part of this rank's column that may ever be shared; fixes the buffer.
@@ -42,10 +44,15 @@ class Share {
 
  private:
   std::int64_t layout(std::span<const SharedPart> parts);
+  /// body(part, its elements, place and number of its head in `heads_`) for the parts that this
+  /// rank owns, resp. those that it does not.
+  template <class Body>
+  void for_parts(std::span<const SharedPart> parts, bool own, Body&& body);
 
   Context& ctx_;
   WorkerGrid grid_;
   Tensor buffer_;
+  Mirror heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
   std::vector<std::int64_t> counts_, next_;  ///< Per rank of the column.
 };
 
