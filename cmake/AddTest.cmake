@@ -2,7 +2,15 @@
 #
 # Makes the executable test_NAME and the ctest NAME. With RANKS it is run under mpiexec once per
 # number in the list (as NAME.mpiN, label mpi), and not alone. INTERNALS lets it include src/.
-find_package(GTest REQUIRED)
+set(DKFAC_GTEST_SOURCE "" CACHE PATH "Source folder of GoogleTest, where none is installed")
+if(DKFAC_GTEST_SOURCE)
+  set(INSTALL_GTEST OFF)
+  set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)  # Its warnings are not ours.
+  add_subdirectory(${DKFAC_GTEST_SOURCE} googletest EXCLUDE_FROM_ALL)
+  unset(CMAKE_COMPILE_WARNING_AS_ERROR)
+else()
+  find_package(GTest REQUIRED)
+endif()
 
 # Threads that wait do not spin: tests share their cores.
 set(DKFAC_TEST_ENVIRONMENT
@@ -16,6 +24,9 @@ set(DKFAC_MPI_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;ASAN_OPTIONS=detect_leaks=0")
 
 function(dkfac_test name)
   cmake_parse_arguments(ARG "INTERNALS" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS" ${ARGN})
+  if(DKFAC_GPU_TESTS_ONLY AND NOT "gpu" IN_LIST ARG_LABELS)
+    return()
+  endif()
   string(REPLACE "." "_" target "test_${name}")
   dkfac_program(${target} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   target_link_libraries(${target} PRIVATE dkfac_test_support)

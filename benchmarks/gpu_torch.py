@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""The work of bench_gpu_kfac done with PyTorch on a CUDA device: what a K-FAC written in Python costs.
+
+Statistics by unfold and f16 products, inverses by cholesky and cholesky_inverse in f32, one factor
+after the other, directions by two f32 products. Prints one JSON object with the keys of
+bench_gpu_kfac. Usage: gpu_torch.py [--batch N] [--repeats N] [--layers resnet50|tiny] [--json FILE]
+Exit code 77: no PyTorch, or no CUDA device.
+"""
+import argparse
+import json
+import statistics
+import sys
+import time
+
+
+def resnet50_layers(pixels):
+    """(name, in, out, kernel, stride, image side) of every convolution; the classifier has side 0."""
+    layers = [("stem", 3, 64, 7, 2, pixels)]
+    side = (pixels // 2 + 1) // 2
+    inputs = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            out = (side - 1) // stride + 1
+            name = f"stage{stage + 1}.{block}"
+            layers += [(name + ".conv1", inputs, width, 1, 1, side),
+                       (name + ".conv2", width, width, 3, stride, side),
+                       (name + ".conv3", width, 4 * width, 1, 1, out)]
+            if block == 0:
+                layers.append((name + ".shortcut", inputs, 4 * width, 1, stride, side))
+            inputs, side = 4 * width, out
+    return layers + [("fc", 2048, 1000, 1, 1, 0)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--layers", choices=("resnet50", "tiny"), default="resnet50")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    try:
+        import torch
+        import torch.nn.functional as functional
+    except ImportError:
+        print("SKIPPED: this interpreter has no PyTorch")
+        return 77
+    if not torch.cuda.is_available():
+        print("SKIPPED: PyTorch sees no CUDA device")
+        return 77
+
+    def median_ms(work):
+        times = []
+        for i in range(args.repeats + 1):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            torch.cuda.synchronize()
+            if i > 0:
+                times.append(1e3 * (time.perf_counter() - start))
+        return statistics.median(times)
+
+    layers = resnet50_layers(224 if args.layers == "resnet50" else 32)
+    if args.layers == "tiny":
+        layers = [layer for layer in layers if layer[0] == "stem" or layer[0].startswith("stage1.0")]
+    torch.manual_seed(1)
+    rows, factors = [], []
+    for name, inputs, outputs, kernel, stride, side in layers:
+        if side == 0:
+            x = torch.randn(args.batch, inputs, device="cuda", dtype=torch.float16).relu_()
+            dy = 0.1 * torch.randn(args.batch, outputs, device="cuda", dtype=torch.float16)
+
+            def make_a():
+                ones = torch.ones(args.batch, 1, device="cuda", dtype=torch.float16)
+                rows_of = torch.cat((x, ones), 1)
+                return (rows_of.t() @ rows_of).float() / args.batch
+
+            def make_g():
+                return (dy.t() @ dy).float() / args.batch
+        else:
+            x = torch.randn(args.batch, inputs, side, side, device="cuda", dtype=torch.float16)
+            x = x.relu_().to(memory_format=torch.channels_last)
+            out = (side - 1) // stride + 1
+            dy = 0.1 * torch.randn(args.batch, out, out, outputs, device="cuda", dtype=torch.float16)
+
+            def make_a():
+                patches = functional.unfold(x, kernel, padding=kernel // 2, stride=stride)
+                patches = patches.transpose(1, 2).reshape(-1, inputs * kernel * kernel)
+                # Scaled first, as an f16 result would overflow.
+                return (patches.t() @ (patches / patches.shape[0])).float()
+
+            def make_g():
+                flat = dy.reshape(-1, outputs)
+                return (flat.t() @ (flat / args.batch)).float()
+        rows.append({"layer": name, "a_ms": median_ms(make_a), "g_ms": median_ms(make_g)})
+        factors.append((make_a(), make_g()))
+        del x, dy
+
+    eye = {}
+
+    def damped(matrix):
+        n = matrix.shape[0]
+        if n not in eye:
+            eye[n] = torch.eye(n, device="cuda")
+        return matrix + 1e-2 * eye[n]
+
+    def invert():
+        return [tuple(torch.cholesky_inverse(torch.linalg.cholesky(damped(m))) for m in pair)
+                for pair in factors]
+
+    inverses = invert()
+    worst = max(float((damped(m) @ i - torch.eye(m.shape[0], device="cuda")).abs().max())
+                for pair, inverted in zip(factors, inverses) for m, i in zip(pair, inverted))
+    if not worst < 0.1:
+        raise SystemExit(f"an inverse is wrong by {worst}")
+    gradients = [1e-3 * torch.ones(g.shape[0], a.shape[0], device="cuda") for a, g in factors]
+
+    def precondition():
+        return [g @ dw @ a for (a, g), dw in zip(inverses, gradients)]
+
+    a_ms, g_ms = sum(r["a_ms"] for r in rows), sum(r["g_ms"] for r in rows)
+    result = {"what": f"PyTorch on {args.layers}", "version": torch.__version__,
+              "device": torch.cuda.get_device_name(), "batch": args.batch, "repeats": args.repeats,
+              "a_ms": a_ms, "g_ms": g_ms, "statistics_ms": a_ms + g_ms,
+              "inverse_ms": median_ms(invert), "plain_step_ms": median_ms(precondition),
+              "layers": rows}
+    text = json.dumps(result)
+    print(text)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
