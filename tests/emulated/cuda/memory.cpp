@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <sys/mman.h>
@@ -8,7 +9,8 @@ namespace emulated {
 namespace {
 
 constexpr std::size_t kSpace = std::size_t{1} << 36;  // Addresses; pages come as they are touched.
-constexpr std::size_t kPage = 4096, kGrain = 256;
+// Large pages where the kernel has them: protection changes with every piece of work.
+constexpr std::size_t kPage = std::size_t{1} << 21, kGrain = 256;
 constexpr int kFresh = 0xff, kGuard = 0xa5;
 
 /// A guard on either side of what was asked for.
@@ -26,9 +28,11 @@ bool intact(const std::byte* begin, const std::byte* end) {
 
 Memory::Memory() {
   void* space =
-      mmap(nullptr, kSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, kSpace + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) throw std::runtime_error("emulated device: no address space");
-  base_ = static_cast<std::byte*>(space);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(space) % kPage;
+  base_ = static_cast<std::byte*>(space) + (kPage - past);
+  (void)madvise(base_, kSpace, MADV_HUGEPAGE);
 }
 
 void Memory::protect(bool accessible) {
