@@ -2,6 +2,7 @@
 #include <cusolverDn.h>
 
 #include "dkfac/core/cuda/batched.h"
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/launch.cuh"
 
 #include "core/checks.h"
@@ -87,6 +88,7 @@ void potrf_batched(Context& ctx, TensorView a, TensorView info) {
   dkfac::detail::check_dtype("potrf_batched", info, "info", DType::i32);
   dkfac::detail::check_shape("potrf_batched", info, "info", Shape{a.dim(0)});
   dkfac::detail::check_contiguous("potrf_batched", info, "info");
+  const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return;
   if (a.dim(1) == 0) return clear_status(ctx, info);
   if (a.dtype() == DType::f64) {
@@ -102,6 +104,7 @@ void potri_batched(Context& ctx, ConstTensorView factor, TensorView inverse) {
   check_square_batch("potri_batched", ctx, inverse, "inverse");
   dkfac::detail::check_dtype("potri_batched", factor, "factor", inverse.dtype());
   dkfac::detail::check_shape("potri_batched", inverse, "inverse", factor.shape());
+  const DeviceGuard guard(ctx.device());
   if (factor.numel() == 0) return;
   if (factor.dtype() == DType::f64) {
     invert<double>(ctx, cublasDtrsmBatched, factor, inverse, "cublasDtrsmBatched");

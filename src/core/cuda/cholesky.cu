@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/launch.cuh"
 
 #include "core/backend_linalg.h"
@@ -41,6 +42,7 @@ void report_bad_pivots(Context& ctx, ConstTensorView factor, TensorView info) {
 }
 
 void potrf(Context& ctx, TensorView a, TensorView info) {
+  const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return clear_status(ctx, info);
   const std::int64_t d = a.dim(0), lda = cpu::row_stride(a);
   const cudaDataType type = solver_type(a.dtype());
@@ -57,6 +59,7 @@ void potrf(Context& ctx, TensorView a, TensorView info) {
 }
 
 void potri(Context& ctx, TensorView a, TensorView info) {
+  const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return clear_status(ctx, info);
   if (a.dtype() == DType::f64) {
     invert<double>(ctx, cusolverDnDpotri_bufferSize, cusolverDnDpotri, a, info, "cusolverDnDpotri");

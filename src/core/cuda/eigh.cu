@@ -1,5 +1,6 @@
 #include <cusolverDn.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/launch.cuh"
 
 #include "core/backend_linalg.h"
@@ -42,6 +43,7 @@ void decompose(Context& ctx, TensorView a, TensorView w, std::int32_t* info) {
 }  // namespace
 
 void eigh(Context& ctx, TensorView a, TensorView w, TensorView info) {
+  const DeviceGuard guard(ctx.device());
   if (a.dim(0) == 0) return clear_status(ctx, info);
   cpu::with_real(a.dtype(), [&](auto zero) {
     decompose<decltype(zero)>(ctx, a, w, info.data<std::int32_t>());

@@ -1,5 +1,6 @@
 #include <cublas_v2.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
 
 #include "core/backend_linalg.h"
@@ -14,6 +15,7 @@ namespace {
 template <class T, class Syrk>
 void symmetric_product(Context& ctx, Syrk* syrk, double alpha, ConstTensorView x, double beta,
                        TensorView c, const char* call) {
+  const DeviceGuard guard(ctx.device());
   const T scale_product = static_cast<T>(alpha), scale_old = static_cast<T>(beta);
   check_blas(
       syrk(blas(ctx), CUBLAS_FILL_MODE_UPPER, CUBLAS_OP_N, c.dim(0), x.dim(0), &scale_product,

@@ -1,5 +1,6 @@
 #include <cublas_v2.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/launch.cuh"
 
 #include "core/checks.h"
@@ -71,6 +72,7 @@ void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std
 
 void multiply(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
               ConstTensorView b, double beta, TensorView c, Rounding rounding) {
+  const DeviceGuard guard(ctx.device());
   const std::int64_t k = a.dim(trans_a == ops::Trans::yes ? 0 : 1);
   with_scalars(c.dtype(), alpha, beta, [&](const void* scale_product, const void* scale_old) {
     check_blas(cublasGemmEx_64(blas(ctx), operation(trans_b), operation(trans_a), c.dim(1),
@@ -100,6 +102,7 @@ void multiply_batched(std::string_view op, Context& ctx, ops::Trans trans_a, ops
     return multiply(ctx, trans_a, trans_b, alpha, matrix_at(a, 0), matrix_at(b, 0), beta,
                     matrix_at(c, 0), rounding);
   }
+  const DeviceGuard guard(ctx.device());
   const std::int64_t lda = row_stride(matrix_at(a, 0)), ldb = row_stride(matrix_at(b, 0));
   const std::int64_t ldc = row_stride(matrix_at(c, 0));
   with_scalars(c.dtype(), alpha, beta, [&](const void* scale_product, const void* scale_old) {
