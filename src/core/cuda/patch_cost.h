@@ -16,8 +16,9 @@ struct PatchCost {
   double operations = 0, bytes = 0;
 };
 
-/// Width of the row panels in which lower triangles of 16-bit products are formed.
-inline constexpr std::int64_t kTrianglePanel = 1024;
+/// Rows of the panels in which the lower triangle of a 16-bit product of width n is formed: all of
+/// a narrow one, whose upper half costs less than more launches.
+[[nodiscard]] inline std::int64_t triangle_panel(std::int64_t n) { return n < 1024 ? n : 512; }
 
 /// n up to whole tiles of a matrix product: narrower ones are not cheaper.
 [[nodiscard]] inline double in_tiles(std::int64_t n) {
@@ -25,14 +26,15 @@ inline constexpr std::int64_t kTrianglePanel = 1024;
   return static_cast<double>((n + kTile - 1) / kTile * kTile);
 }
 
-/// Elements of the result that the lower triangle of width n takes: all of it up to one panel and
-/// the row panels below for 16-bit values, half of it where the library knows triangles.
+/// Elements of the result that the lower triangle of width n takes: its panels for 16-bit values,
+/// half of it where the library knows triangles.
 [[nodiscard]] inline double triangle_elements(std::int64_t n, DType dtype) {
   const double width = in_tiles(n);
   if (dtype == DType::f64 || dtype == DType::f32) return width * (width + in_tiles(1)) / 2;
   double elements = 0;
-  for (std::int64_t first = 0; first < n; first += kTrianglePanel) {
-    const std::int64_t rows = std::min(kTrianglePanel, n - first);
+  const std::int64_t step = triangle_panel(n);
+  for (std::int64_t first = 0; first < n; first += step) {
+    const std::int64_t rows = std::min(step, n - first);
     elements += in_tiles(rows) * in_tiles(first + rows);
   }
   return elements;
@@ -44,7 +46,7 @@ inline constexpr std::int64_t kTrianglePanel = 1024;
   const double image = static_cast<double>(s.n * s.h * s.w * s.c) * size;
   PatchCost cost{2 * rows * triangle_elements(s.width(), dtype), image};
   // A patch that is a pixel or an image is taken from where it lies.
-  if (!detail::is_plain(s) && !detail::is_whole(s))
+  if (!dkfac::detail::is_plain(s) && !dkfac::detail::is_whole(s))
     cost.bytes += 2 * rows * static_cast<double>(s.width()) * size;
   return cost;
 }
@@ -63,13 +65,13 @@ inline constexpr std::int64_t kTrianglePanel = 1024;
 
 /// Whether a method forms this factor on a device.
 [[nodiscard]] inline bool applies(const ops::PatchSpec& s, ops::PatchMethod method) {
-  if (method == ops::PatchMethod::offsets) return detail::is_three_by_three(s);
+  if (method == ops::PatchMethod::offsets) return dkfac::detail::is_three_by_three(s);
   return method == ops::PatchMethod::automatic || method == ops::PatchMethod::panels;
 }
 
 /// The one with fewer operations.
 [[nodiscard]] inline ops::PatchMethod cheapest_method(const ops::PatchSpec& s, DType dtype) {
-  const bool offsets = detail::is_three_by_three(s) &&
+  const bool offsets = dkfac::detail::is_three_by_three(s) &&
                        cost_of_offsets(s, dtype).operations < cost_of_panels(s, dtype).operations;
   return offsets ? ops::PatchMethod::offsets : ops::PatchMethod::panels;
 }

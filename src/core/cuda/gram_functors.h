@@ -1,0 +1,112 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
+#include "dkfac/core/element.h"
+
+/// Sums of products into lower triangles.
+namespace dkfac::cuda {
+
+/// sum + beta*before, where beta = 0 does not read what was there before.
+template <class T>
+[[nodiscard]] DKFAC_HD T blended(T sum, T beta, const T& before) {
+  return beta == T{} ? sum : sum + beta * before;
+}
+
+/// x(k, c) of a matrix.
+template <class S, class T>
+struct ColumnElement {
+  const S* x;
+  std::int64_t row;
+  DKFAC_HD T operator()(std::int64_t c, std::int64_t k) const {
+    return element::load<T>(x[k * row + c]);
+  }
+};
+
+/// to[i] = alpha*value + beta*to[i].
+template <class T>
+struct BlendInto {
+  T* to;
+  T alpha, beta;
+  DKFAC_HD void operator()(std::int64_t i, T value) const {
+    to[i] = blended(alpha * value, beta, to[i]);
+  }
+};
+
+/// The one element at `to` = beta times itself + value.
+template <class T>
+struct BlendOne {
+  T* to;
+  T value, beta;
+  DKFAC_HD void operator()(std::int64_t) const { *to = blended(value, beta, *to); }
+};
+
+/// c[rows,cols] = alpha * sum of `count` matrices like it, one after the other, + beta*c.
+template <class T>
+struct SumPartsInto {
+  const T* parts;
+  std::int64_t count, rows, cols;
+  T* c;
+  std::int64_t row;
+  T alpha, beta;
+  bool lower;  ///< The lower triangle alone.
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t j) const {
+    if (lower && j > i) return;
+    T sum{};
+    for (std::int64_t p = 0; p < count; ++p) sum += parts[(p * rows + i) * cols + j];
+    c[i * row + j] = blended(alpha * sum, beta, c[i * row + j]);
+  }
+};
+
+/// Row i = group*d + r of c[groups,d,d], lower triangles: alpha*[products sums; sums' rows] +
+/// beta*c for products[groups,width,width] and sums[groups,width], d = width, or width + 1 with
+/// sums and the number of rows in the last row.
+template <class T>
+struct StoreGroups {
+  const T* products;
+  const T* sums;
+  std::int64_t width, d;
+  T* c;
+  std::int64_t apart, row;
+  T alpha, beta, rows;  ///< rows: alpha times their number.
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t j) const {
+    const std::int64_t group = quotient(i, d), r = i - group * d;
+    if (j > r) return;
+    T value = rows;
+    if (r < width) {
+      value = alpha * products[(group * width + r) * width + j];
+    } else if (j < width) {
+      value = alpha * sums[group * width + j];
+    }
+    T& to = c[group * apart + r * row + j];
+    to = blended(value, beta, to);
+  }
+};
+
+/// How many rows go into one running sum. Tensor cores truncate where they add, so that a sum of
+/// many terms of one sign comes out too small, by up to 2^-24 for each of its (rows / 16)
+/// additions; partial sums of this many rows keep that near 1e-4, and are added with rounding.
+inline constexpr std::int64_t kRunningSum = 16384;
+
+/// rows = rounds * groups * per + rest: the product of two tall matrices as `rounds` calls of
+/// `groups` products over `per` rows each, then one over what is left.
+struct RowGroups {
+  std::int64_t rounds, groups, per, rest;
+};
+
+/// Groups enough for the tiles of a result [m,n] to occupy a device (of any size: the order of sums
+/// depends on shapes alone), unless the groups would be short.
+[[nodiscard]] inline RowGroups row_groups(std::int64_t rows, std::int64_t m, std::int64_t n) {
+  constexpr std::int64_t kTile = 128, kTiles = 128, kLeastRows = 512;
+  const std::int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
+  const std::int64_t groups =
+      std::clamp<std::int64_t>(kTiles / tiles, 1, std::max<std::int64_t>(1, rows / kLeastRows));
+  const std::int64_t rounds = (rows + groups * kRunningSum - 1) / (groups * kRunningSum);
+  const std::int64_t per = rows / (groups * rounds);
+  return {rounds, groups, per, rows - rounds * groups * per};
+}
+
+}  // namespace dkfac::cuda

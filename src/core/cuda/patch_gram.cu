@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
+
+#include "core/backend_linalg.h"
+#include "core/cuda/gram.h"
+#include "core/cuda/gram_functors.h"
+#include "core/cuda/patch_cost.h"
+#include "core/cuda/products.h"
+#include "core/patch_shapes.h"
+
+namespace dkfac::cuda {
+namespace {
+
+using element::Type;
+using element::visit_computing;
+using ops::PatchMethod;
+using ops::PatchSpec;
+
+/// Rows of one panel of patches, `row` elements in each, all panels of `rows` alike. 256 MiB are
+/// thousands of rows even of the widest patches, so that products outweigh the pass over c that
+/// each of them costs, and a small part of any device's memory.
+std::int64_t panel_rows(std::int64_t rows, std::int64_t row, DType dtype) {
+  constexpr std::int64_t kBytes = std::int64_t{256} << 20;
+  const std::int64_t most =
+      std::max<std::int64_t>(1, kBytes / (row * static_cast<std::int64_t>(size_of(dtype))));
+  const std::int64_t panels = (rows + most - 1) / most;
+  return (rows + panels - 1) / panels;
+}
+
+/// Elements from one row of a panel to the next: rows begin at multiples of 16 bytes, which matrix
+/// products want.
+std::int64_t padded_width(std::int64_t width, DType dtype) {
+  const std::int64_t in_word = 16 / static_cast<std::int64_t>(size_of(dtype));
+  return (width + in_word - 1) / in_word * in_word;
+}
+
+/// f(panel) for one panel of at most `most` patches after the other.
+template <class F>
+void for_each_panel(Context& ctx, const PatchSpec& s, std::int64_t groups, std::int64_t most,
+                    ConstTensorView x, F&& f) {
+  const std::int64_t rows = s.rows(), row = padded_width(s.width(), x.dtype());
+  const std::int64_t step = std::min(most, panel_rows(rows, row, x.dtype()));
+  Scratch scratch(ctx);
+  const TensorView panel = scratch.take({step, row}, x.dtype()).slice(1, 0, s.width());
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const TensorView patches = panel.slice(0, 0, std::min(step, rows - first));
+    fill_panel(ctx, s, groups, x, first, patches);
+    f(patches);
+  }
+}
+
+void add_panels(Context& ctx, const PatchSpec& s, double alpha, ConstTensorView x, double beta,
+                TensorView c) {
+  for_each_panel(ctx, s, 1, s.rows(), x, [&](TensorView patches) {
+    add_rows(ctx, alpha, patches, beta, c);
+    beta = 1;
+  });
+}
+
+void gram_of_one(Context& ctx, const PatchSpec& s, double alpha, ConstTensorView x, double beta,
+                 TensorView c, PatchMethod method) {
+  const std::int64_t rows = s.rows(), width = s.width();
+  if (dkfac::detail::is_plain(s)) return gram(ctx, alpha, dkfac::detail::plain_rows(s, x), beta, c);
+  if (dkfac::detail::is_whole(s)) return gram(ctx, alpha, x.reshape({rows, width}), beta, c);
+  if (width > 0) {
+    if (method == PatchMethod::automatic) method = cheapest_method(s, x.dtype());
+    method == PatchMethod::offsets ? offset_gram(ctx, s, alpha, x, beta, c)
+                                   : add_panels(ctx, s, alpha, x, beta, c);
+  }
+  if (c.dim(0) > width) set_corner(ctx, alpha, rows, beta, c);
+}
+
+/// One product per group of columns of the same panels.
+void gram_of_groups(Context& ctx, const PatchSpec& s, double alpha, ConstTensorView x, double beta,
+                    TensorView c) {
+  const std::int64_t groups = c.dim(0), d = c.dim(1), width = s.width() / groups;
+  Scratch scratch(ctx);
+  const TensorView products = scratch.take({groups, width, width}, c.dtype());
+  const TensorView sums = scratch.take({groups * width}, c.dtype());
+  double before = 0;
+  const std::int64_t most = width > 0 ? kRunningSum : 0;  // without channels there are no products
+  for_each_panel(ctx, s, groups, most, x, [&](TensorView patches) {
+    const TensorView columns = batch_from(patches, groups, width, patches.dim(0), width,
+                                          padded_width(s.width(), x.dtype()));
+    multiply_batches(ctx, columns, columns, before, products);
+    if (d > width) column_sums(ctx, 1, patches, before, sums);
+    before = 1;
+  });
+  visit_computing(c.dtype(), [&]<class T>(Type<T>) {
+    for_each_2d(
+        ctx.stream(), groups * d, d,
+        StoreGroups<T>{products.data<T>(), sums.data<T>(), width, d, c.data<T>(), c.stride(0),
+                       c.stride(1), static_cast<T>(alpha), static_cast<T>(beta),
+                       static_cast<T>(alpha * static_cast<double>(s.rows()))});
+  });
+}
+
+}  // namespace
+
+void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
+                TensorView c, PatchMethod method) {
+  if (c.ndim() == 2) return gram_of_one(ctx, spec, alpha, x, beta, c, method);
+  if (c.dim(0) == 1) return gram_of_one(ctx, spec, alpha, x, beta, matrix_at(c, 0), method);
+  gram_of_groups(ctx, spec, alpha, x, beta, c);
+}
+
+}  // namespace dkfac::cuda

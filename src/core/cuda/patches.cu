@@ -1,0 +1,71 @@
+#include <cstdint>
+
+#include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
+
+#include "core/backend_linalg.h"
+#include "core/cpu/matrix.h"
+#include "core/cuda/gram.h"
+#include "core/cuda/patch_functors.h"
+#include "core/cuda/words.h"
+
+namespace dkfac::cuda {
+namespace {
+
+using cpu::row_stride;
+using element::Type;
+using element::visit_computing;
+using element::visit_floating;
+using ops::PatchSpec;
+
+template <class S, class T>
+void sum_patches(Context& ctx, const PatchSpec& s, double scale, ConstTensorView x,
+                 TensorView sums) {
+  const std::int64_t width = s.width(), count = s.out_h() * s.out_w();
+  const PatchTerm<S, T> term{x.data<S>() + first_element(s), width, Windows(s)};
+  const StorePatchSum<T> store{sums.data<T>(), width, row_stride(sums), static_cast<T>(scale)};
+  // Neighbouring threads are to read neighbours: channels in nhwc, pixels in nchw.
+  if (s.layout == ops::Layout::nhwc) {
+    reduce_cols<T>(ctx, s.n * width, count, Sum<T>{}, term, store);
+  } else {
+    reduce_rows<T>(ctx, s.n * width, count, Sum<T>{}, term, store);
+  }
+}
+
+}  // namespace
+
+void fill_panel(Context& ctx, const PatchSpec& spec, std::int64_t groups, ConstTensorView x,
+                std::int64_t first, TensorView patches) {
+  const std::int64_t row = row_stride(patches);
+  const bool together = spec.layout == ops::Layout::nhwc;
+  const auto fits = [&](std::int64_t channels) {
+    if (channels == 1) return true;
+    return together && (spec.c / groups) % channels == 0 && spec.x_channels() % channels == 0 &&
+           spec.first_c % channels == 0 && row % channels == 0;
+  };
+  visit_words(x, patches, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
+    const PatchSpec s = in_words(spec, channels);
+    const std::int64_t width = s.width();
+    for_each(ctx.stream(), patches.dim(0) * width,
+             FillPatches<W>{static_cast<const W*>(x.raw()) + first_element(s),
+                            static_cast<W*>(patches.raw()), first, width, row / channels,
+                            Windows(s, groups)});
+  });
+}
+
+void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches) {
+  fill_panel(ctx, spec, 1, x, 0, patches);
+}
+
+void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
+               TensorView sums) {
+  visit_floating(x.dtype(), [&]<class S>(Type<S>) {
+    if constexpr (element::is_half<S>) {
+      sum_patches<S, float>(ctx, spec, scale, x, sums);
+    } else {
+      sum_patches<S, S>(ctx, spec, scale, x, sums);
+    }
+  });
+}
+
+}  // namespace dkfac::cuda
