@@ -1,0 +1,144 @@
+// Fisher matrices of batch normalisations on a device against those of the host.
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "kfac/cuda/both_places.h"
+#include "support/fisher.h"
+#include "support/naive_conv.h"
+#include "support/near.h"
+#include "support/on_device.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using namespace testing::fisher;
+using testing::BothPlaces;
+using testing::device_values;
+using testing::host_waits;
+using testing::near;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// One batch with its statistics per ghost group.
+struct Batch {
+  BatchNormSpec spec;
+  BothPlaces x, dy, mean, inv_std;
+
+  Batch(Context& cpu, Context& ctx, Random& random, const BatchNormSpec& of, const Images& size,
+        std::int64_t groups, DType data, DType statistics)
+      : spec(of),
+        x(make(cpu, ctx, random, shape(of, size), data)),
+        dy(make(cpu, ctx, random, shape(of, size), data)),
+        mean(make(cpu, ctx, random, per_channel(of, groups), statistics)),
+        inv_std(make(cpu, ctx, random, per_channel(of, groups), statistics)) {}
+
+  static Shape shape(const BatchNormSpec& spec, const Images& size) {
+    return activation_shape(spec.layout, size, spec.channels);
+  }
+  static Shape per_channel(const BatchNormSpec& spec, std::int64_t groups) {
+    return groups == 1 ? Shape{spec.channels} : Shape{groups, spec.channels};
+  }
+  static BothPlaces make(Context& cpu, Context& ctx, Random& random, Shape shape, DType dtype) {
+    return {cpu, ctx, random_vector(shape.numel(), random), shape, dtype};
+  }
+};
+
+class BatchNormFisherOnDevice : public testing::OnDevice {
+ protected:
+  Vector fisher_of(Context& c, const Batch& b, BatchNormFisher mode, double beta = 0,
+                   double old = kNan) {
+    const std::int64_t rows = batch_norm_rows(b.spec, mode);
+    Tensor out = Tensor::empty(c,
+                               mode == BatchNormFisher::full ? Shape{ops::packed_size(rows)}
+                                                             : Shape{rows, b.spec.channels},
+                               dtype());
+    ops::fill(c, out, old);
+    const std::int64_t waits = host_waits();
+    compute_batch_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c), b.dy.in(c),
+                              50, 3, beta, out);
+    EXPECT_EQ(host_waits(), waits);
+    return device_values(c, out);
+  }
+  void expect_equal(const Batch& b, double beta = 0, double old = kNan) {
+    for (const auto mode :
+         {BatchNormFisher::diagonal, BatchNormFisher::unit_wise, BatchNormFisher::full})
+      EXPECT_TRUE(
+          near(fisher_of(ctx, b, mode, beta, old), fisher_of(cpu, b, mode, beta, old), tolerance()))
+          << static_cast<int>(mode) << " " << b.x.host.shape() << " " << b.x.host.dtype();
+  }
+  Random random_{1};
+};
+DKFAC_ON_DEVICE(BatchNormFisherOnDevice);
+
+TEST_P(BatchNormFisherOnDevice, EqualsThatOfTheHost) {
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    for (const bool scale : {true, false}) {
+      for (const std::int64_t channels : {1, 5, 33}) {
+        const BatchNormSpec spec{channels, layout, scale};
+        for (const Images& size : {Images{6, 5, 7}, {1, 1, 1}, {6, 1, 1}, {0, 3, 3}}) {
+          const Batch b(cpu, ctx, random_, spec, size, 1, dtype(), dtype());
+          expect_equal(b);
+          expect_equal(b, 1, 2);
+        }
+        expect_equal(Batch(cpu, ctx, random_, spec, {6, 3, 3}, 3, dtype(), dtype()));
+      }
+    }
+  }
+}
+
+TEST_P(BatchNormFisherOnDevice, TakesEveryFloatingType) {
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    for (const DType data : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+      for (const DType statistics : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+        const Batch b(cpu, ctx, random_, {5, layout}, {8, 3, 4}, 2, data, statistics);
+        for (const auto mode : {BatchNormFisher::unit_wise, BatchNormFisher::full}) {
+          // Sums of f32 in another order where the data are not f64: 36 terms.
+          const double bound = data == DType::f64 ? tolerance() : 1e-4;
+          EXPECT_TRUE(near(fisher_of(ctx, b, mode), fisher_of(cpu, b, mode), bound))
+              << data << " " << statistics;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BatchNormFisherOnDevice, UsesTheStatisticsOfEachGhostGroup) {
+  const Batch b(cpu, ctx, random_, {4}, {6, 2, 2}, 3, dtype(), dtype());
+  const Vector grouped = fisher_of(ctx, b, BatchNormFisher::unit_wise);
+  // Control: the first group's statistics for all samples are another matrix.
+  Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
+  const auto one = [](const BothPlaces& x) { return x.device.view().slice(0, 0, 1); };
+  compute_batch_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device, one(b.mean),
+                            one(b.inv_std), b.dy.device, 50, 3, 0, out);
+  EXPECT_FALSE(near(device_values(ctx, out), grouped, 0.01));
+}
+
+TEST_P(BatchNormFisherOnDevice, TakesManyPositionsAndSamples) {
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+    expect_equal(Batch(cpu, ctx, random_, {3, layout}, {2, 80, 60}, 1, dtype(), dtype()));
+    expect_equal(Batch(cpu, ctx, random_, {3, layout}, {1100, 1, 2}, 1, dtype(), dtype()));
+  }
+}
+
+TEST_P(BatchNormFisherOnDevice, DoesNotReadXOfAFixedGamma) {
+  Batch b(cpu, ctx, random_, {4, Layout::nhwc, false}, {6, 2, 2}, 1, dtype(), dtype());
+  const Vector before = fisher_of(ctx, b, BatchNormFisher::unit_wise);
+  ops::fill(ctx, b.x.device, kNan);
+  EXPECT_EQ(fisher_of(ctx, b, BatchNormFisher::unit_wise), before);
+}
+
+TEST_P(BatchNormFisherOnDevice, RefusesDataOfTheHost) {
+  const Batch b(cpu, ctx, random_, {4}, {6, 2, 2}, 1, dtype(), dtype());
+  Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
+  EXPECT_THROW(compute_batch_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device,
+                                         b.mean.host, b.inv_std.device, b.dy.device, 50, 3, 0, out),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
