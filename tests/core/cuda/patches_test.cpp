@@ -212,7 +212,7 @@ TEST_P(CudaPatches, SumsAreThoseOfTheColumnsOfEachSample) {
 TEST_P(CudaPatches, GramOfRowsOfAnyShapeAndStride) {
   Random random(6);
   for (const auto& [n, w] :
-       {std::pair{1, 1}, {3, 2}, {2, 5}, {1500, 3}, {37, 130}, {3, 1030}, {1, 1600}}) {
+       {std::pair{1, 1}, {3, 2}, {2, 5}, {1601, 3}, {37, 130}, {3, 1030}, {1, 1600}}) {
     const Dense x = testing::random_integers(n, w, random);
     PaddedOnDevice view(ctx, tensor(x.data, {n, w}, dtype()).view());
     for (const bool bias : {false, true}) {
@@ -247,9 +247,42 @@ TEST_P(CudaPatches, StayWithinRoundingOverRealNumbers) {
       if (!ops::patch_method_applies(ctx, s, dtype(), method)) continue;
       PaddedOnDevice c = poison(p.cols);
       ops::patch_gram(ctx, s, alpha, testing::to_device(ctx, x), 0, c.view(), method);
-      EXPECT_TRUE(testing::near(triangle(c).data, gram_of(p, alpha).data, tolerance));
+      const Dense found = triangle(c);
+      EXPECT_TRUE(testing::near(found.data, gram_of(p, alpha).data, tolerance));
+      PaddedOnDevice again = poison(p.cols);
+      ops::patch_gram(ctx, s, alpha, testing::to_device(ctx, x), 0, again.view(), method);
+      EXPECT_EQ(triangle(again).data, found.data) << "the order of sums is not fixed";
     }
   }
+}
+
+TEST(CudaGram, IsNeverRoundedToTf32) {
+  Context exact(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
+  const PatchSpec s{2, 4, 4, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const auto same = [&](const Shape& shape, auto&& f) {
+    std::vector<std::vector<double>> found;
+    for (Context* ctx : {&exact, &rounding}) {
+      Tensor x = Tensor::empty(*ctx, {2, 4, 4, 2}), c = Tensor::empty(*ctx, shape);
+      ops::fill(*ctx, x, 1 + 0x1p-12);  // TF32 has ten bits after the leading one
+      ops::fill(*ctx, c, 0);
+      f(*ctx, x.view(), c.view());
+      found.push_back(testing::device_values(*ctx, c));
+    }
+    return found[0] == found[1];
+  };
+  const auto by = [&](PatchMethod method) {
+    return [&s, method](Context& ctx, TensorView x, TensorView c) {
+      ops::patch_gram(ctx, s, 1, x, 0, c, method);
+    };
+  };
+  EXPECT_TRUE(same({19, 19}, by(PatchMethod::panels)));
+  EXPECT_TRUE(same({19, 19}, by(PatchMethod::offsets)));
+  EXPECT_TRUE(same({2, 10, 10}, by(PatchMethod::automatic)));
+  const auto product = [](Context& ctx, TensorView x, TensorView c) {
+    const TensorView rows = x.reshape({32, 2});
+    ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, rows, rows, 0, c);
+  };
+  EXPECT_FALSE(same({2, 2}, product)) << "control: gemm rounds where it is asked to";
 }
 
 TEST_P(CudaPatches, NothingComesOfNothing) {
