@@ -169,6 +169,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     agree_on_magnitudes();
     on_submitted();
     const Outcome outcome = pipeline_->outcome();
+    on_outcome(report);
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
     report.vote = outcome.result;
     report.bytes = pipeline_->bytes();

@@ -97,6 +97,8 @@ class Kfac final : public DistributedOptimizer {
     if (engine_.statistics_due()) engine_.require_records(forgive);
   }
   void on_ballot(Ballot& ballot) override { engine_.fill_ballot(ballot); }
+  void on_submitted() override { engine_.ask(); }
+  void on_outcome(StepReport& report) override { engine_.hear(report); }
   void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
   void on_step_end(StepReport& report) override { engine_.end_step(report.updated, report); }

@@ -6,5 +6,7 @@ namespace dkfac::testing {
 
 /// How often the host has waited for the device so far; 0 on a real device, which does not tell.
 [[nodiscard]] std::int64_t host_waits();
+/// How many kernels have been launched so far; 0 on a real device.
+[[nodiscard]] std::int64_t kernel_launches();
 
 }  // namespace dkfac::testing

@@ -2,3 +2,4 @@
 #include "support/host_waits.h"
 
 std::int64_t dkfac::testing::host_waits() { return emulated::counters().host_waits; }
+std::int64_t dkfac::testing::kernel_launches() { return emulated::counters().kernels; }
