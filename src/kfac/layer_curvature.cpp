@@ -70,8 +70,8 @@ MergeCounts scale_counts(LayerCurvature& layer) {
 LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
                                     const CurvatureOptions& options) {
   LayerCurvature layer;
-  layer.a = make_factor(ctx, plan_a(spec, options), options);
-  layer.g = make_factor(ctx, plan_g(spec, options), options);
+  layer.a = make_factor(ctx, plan_a(spec, options, ctx.device()), options);
+  layer.g = make_factor(ctx, plan_g(spec, options, ctx.device()), options);
   const auto* bn = std::get_if<BatchNormSpec>(&spec);
   if (bn != nullptr && !layer.g.is_set())
     layer.fisher =

@@ -29,7 +29,8 @@ void book(Context& ctx, const RefreshTask& task) {
 /// The ladder for the groups of a factor on the device that the first rung has not rebuilt.
 void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
   Factor& factor = *task.factor;
-  const auto stages = read_back<std::int32_t>(ctx, group_stages);
+  std::vector<std::int32_t> stages{static_cast<std::int32_t>(InverseStage::kept)};
+  if (factor.groups > 1) stages = read_back<std::int32_t>(ctx, group_stages);
   const auto asked = read_back<double>(ctx, factor.asked);
   task.stage = InverseStage::damped;
   for (int group = 0; group < factor.groups; ++group) {

@@ -43,7 +43,8 @@ struct RefreshState {
   Event begun;              ///< What the side streams follow.
   std::vector<Event> done;  ///< Of the side streams.
   Tensor stages;            ///< i32[tasks]
-  Tensor group_stages;      ///< i32[groups of all tasks], one task after the other.
+  /// i32[groups of all tasks], one task after the other; nothing of tasks of a single group.
+  Tensor group_stages;
   std::vector<RefreshTask> running, collected;
 };
 

@@ -1,0 +1,139 @@
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "device_layers.h"
+#include "kfac/refresh.h"
+
+// Gradients preconditioned by inverses on the device, beside those of the host.
+namespace dkfac::kfac {
+namespace {
+
+using dkfac::testing::device_values;
+using dkfac::testing::host_waits;
+using dkfac::testing::near;
+using dkfac::testing::OnDevice;
+using dkfac::testing::values;
+using testing::make_twins;
+using testing::Twins;
+
+class Apply : public OnDevice {
+ protected:
+  CurvatureOptions options_of(InverseMethod method = InverseMethod::cholesky) const {
+    CurvatureOptions options;
+    options.dtype = dtype();
+    options.inverse = method;
+    options.damping = 0.1;
+    return options;
+  }
+  void refresh(Context& where, RefreshWorkers& workers, LayerCurvature& layer,
+               const CurvatureOptions& options) {
+    std::vector<RefreshTask> tasks;
+    add_refresh_tasks(where, options, layer, {}, tasks);
+    workers.run(tasks);
+  }
+  /// Preconditions one gradient on both sides, with inverses that the host of the device knows
+  /// nothing of yet, and then again with known ones.
+  void expect_alike(const LayerSpec& spec, const CurvatureOptions& options, Random& random,
+                    DType gradient, double bound) {
+    Twins twins = make_twins(ctx, spec, options, random);
+    RefreshWorkers on_host(cpu), on_device(ctx);
+    refresh(cpu, on_host, twins.host, options);
+    refresh(ctx, on_device, twins.device, options);
+    const auto make = [&](std::int64_t numel) {
+      Tensor x = Tensor::empty(cpu, {numel}, DType::f64),
+             out = Tensor::empty(cpu, {numel}, gradient);
+      fill_normal(x, 0, 1, random);
+      ops::cast(cpu, x, out);
+      return out;
+    };
+    const Tensor weight = make(weight_numel(spec)), bias = make(bias_numel(spec));
+    const auto on = [&](Context& where, const LayerCurvature& layer) {
+      Tensor w = Tensor::copy_of(where, weight), b = Tensor::copy_of(where, bias);
+      const auto waits = host_waits();
+      apply_curvature(where, spec, options, layer, w, bias.numel() > 0 ? b.view() : TensorView{});
+      EXPECT_EQ(host_waits(), waits);
+      std::vector<double> all = device_values(where, w);
+      if (bias.numel() > 0)
+        for (const double x : device_values(where, b)) all.push_back(x);
+      return all;
+    };
+    const std::vector<double> expected = on(cpu, twins.host);
+    EXPECT_TRUE(near(on(ctx, twins.device), expected, bound)) << "pending";
+    (void)on_device.collect(read_back<std::int32_t>(ctx, on_device.stages()));
+    EXPECT_TRUE(near(on(ctx, twins.device), expected, bound)) << "known";
+  }
+};
+DKFAC_ON_DEVICE(Apply);
+
+TEST_P(Apply, PreconditionsEveryForm) {
+  Random random(1);
+  const CurvatureOptions options = options_of();
+  CurvatureOptions rows = options_of();
+  rows.new_weight = 1;
+  rows.low_rank = true;
+  for (const bool bias : {true, false}) {
+    expect_alike(LinearSpec{.in = 17, .out = 9, .bias = bias}, options, random, dtype(),
+                 tolerance());
+    expect_alike(LinearSpec{.in = 1, .out = 1, .bias = bias}, options, random, dtype(),
+                 tolerance());
+    expect_alike(
+        Conv2dSpec{.in = 6, .out = 8, .kernel_h = 3, .kernel_w = 3, .bias = bias, .groups = 2},
+        options, random, dtype(), tolerance());
+    expect_alike(LinearSpec{.in = 300, .out = 200, .bias = bias, .max_rows = 5}, rows, random,
+                 dtype(), tolerance());
+    expect_alike(LinearSpec{.in = 300, .out = 6, .bias = bias, .max_rows = 5}, rows, random,
+                 dtype(), tolerance());
+    expect_alike(LinearSpec{.in = 12, .out = 7, .bias = bias}, options_of(InverseMethod::eigen),
+                 random, dtype(), tolerance());
+  }
+}
+
+TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
+  Random random(2);
+  CurvatureOptions options = options_of();
+  options.batch_norm = BatchNormFisher::full;
+  for (const bool scale : {true, false})
+    expect_alike(BatchNormSpec{.channels = 5, .scale = scale}, options, random, dtype(),
+                 tolerance());
+}
+
+TEST_P(Apply, TakesGradientsOfOtherTypes) {
+  Random random(3);
+  const LinearSpec spec{.in = 17, .out = 9};
+  expect_alike(spec, options_of(), random, DType::f64, tolerance());
+  // Both sides round the same number, or one on the other side of a tie: 2^-10, 2^-7.
+  expect_alike(spec, options_of(), random, DType::f16, 0x1p-10);
+  expect_alike(spec, options_of(), random, DType::bf16, 0x1p-7);
+}
+
+TEST_P(Apply, AGradientWithoutInversesStays) {
+  Random random(4);
+  const CurvatureOptions options = options_of();
+  const LinearSpec spec{.in = 4, .out = 3};
+  for (const bool bad_a : {true, false}) {
+    Twins twins = make_twins(ctx, spec, options, random);
+    Factor& bad = bad_a ? twins.device.a : twins.device.g;
+    ops::fill(ctx, bad.average.view().slice(0, 1, 1), std::numeric_limits<double>::quiet_NaN());
+    Tensor weight = Tensor::empty(cpu, {12}, dtype()), bias = Tensor::empty(cpu, {3}, dtype());
+    fill_normal(weight, 0, 1, random);
+    fill_normal(bias, 0, 1, random);
+    Tensor w = Tensor::copy_of(ctx, weight), b = Tensor::copy_of(ctx, bias);
+    apply_curvature(ctx, spec, options, twins.device, w, b);
+    EXPECT_EQ(device_values(ctx, w), values(cpu, weight)) << "no refresh yet";
+    RefreshWorkers workers(ctx);
+    refresh(ctx, workers, twins.device, options);
+    ASSERT_TRUE(bad.pending);
+    apply_curvature(ctx, spec, options, twins.device, w, b);
+    EXPECT_EQ(device_values(ctx, w), values(cpu, weight));
+    EXPECT_EQ(device_values(ctx, b), values(cpu, bias));
+    (void)workers.collect(read_back<std::int32_t>(ctx, workers.stages()));
+    apply_curvature(ctx, spec, options, twins.device, w, b);
+    EXPECT_EQ(device_values(ctx, w), values(cpu, weight));
+    EXPECT_FALSE(bad.good);
+  }
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
