@@ -28,5 +28,5 @@ configure_package_config_file(cmake/dkfacConfig.cmake.in dkfacConfig.cmake
   INSTALL_DESTINATION ${DKFAC_PACKAGE_DIR})
 write_basic_package_version_file(dkfacConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/dkfacConfig.cmake ${PROJECT_BINARY_DIR}/dkfacConfigVersion.cmake
-              cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake
+              cmake/FindDkfacBLAS.cmake cmake/FindDkfacOneDNN.cmake cmake/FindDkfacNCCL.cmake
         DESTINATION ${DKFAC_PACKAGE_DIR})

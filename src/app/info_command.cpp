@@ -35,6 +35,22 @@ std::string launch_text() {
   return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
 }
 
+std::string cuda_text(const BackendInfo& backend) {
+  const CudaInfo& cuda = backend.cuda_info;
+  if (cuda.runtime.empty()) return "no";
+  std::string text = fmt::format(
+      "{} (runtime {}, driver {}, cuBLAS {}, cuSOLVER {})", backend.cuda ? "yes" : "no device",
+      cuda.runtime, cuda.driver.empty() ? "none" : cuda.driver, cuda.cublas, cuda.cusolver);
+  for (std::size_t i = 0; i < cuda.devices.size(); ++i) {
+    const CudaDevice& device = cuda.devices[i];
+    text += fmt::format("\n  cuda:{}   {}, compute capability {}, {:.0f} GiB, {} multiprocessors",
+                        i, device.name, device.capability,
+                        static_cast<double>(device.bytes) / static_cast<double>(1 << 30),
+                        device.multiprocessors);
+  }
+  return text;
+}
+
 void print_build(std::ostream& out) {
   const BackendInfo backend = backend_info();
   out << fmt::format("dkfac {}\n", version())
@@ -46,7 +62,7 @@ void print_build(std::ostream& out) {
                      backend.onednn
                          ? fmt::format(" ({}, {})", backend.onednn_version, backend.onednn_isa)
                          : "")
-      << fmt::format("CUDA       {}\n", yes_no(backend.cuda))
+      << fmt::format("CUDA       {}\n", cuda_text(backend))
       << fmt::format("MPI        {}\n", yes_no(comm::is_available("mpi")))
       << fmt::format("cores      {} (OpenMP threads {}, OMP_NUM_THREADS {})\n", available_cores(),
                      threads(), variable("OMP_NUM_THREADS"))

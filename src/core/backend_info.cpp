@@ -7,7 +7,7 @@
 #include "dkfac/core/error.h"
 
 #include "core/cpu/library_info.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/library_info.h"
 
 namespace dkfac {
 namespace {
@@ -34,7 +34,8 @@ BackendInfo backend_info() {
   BackendInfo info;
   info.blas = blas.present;
   info.onednn = onednn.present;
-  info.cuda = cuda::device_count() > 0;
+  info.cuda_info = cuda::library_info();
+  info.cuda = !info.cuda_info.devices.empty();
   info.blas_config = blas.config;
   info.blas_core = blas.core;
   info.onednn_version = onednn.version;

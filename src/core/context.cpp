@@ -7,6 +7,7 @@
 
 #include "core/allocation.h"
 #include "core/context_impl.h"
+#include "core/cuda/runtime.h"
 
 namespace dkfac {
 namespace {
@@ -29,12 +30,28 @@ void add_block(Context& ctx, std::size_t bytes) {
 
 }  // namespace
 
+BorrowedStream::BorrowedStream(Stream stream) : stream_(stream) {
+  cuda::use_stream(stream_.device(), stream_.native());
+}
+
+BorrowedStream::~BorrowedStream() { cuda::leave_stream(stream_.device(), stream_.native()); }
+
 Context::Context(Device device, ContextOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->device = device;
   impl_->options = options;
   DKFAC_CHECK(options.threads >= 0, "[context] threads is ", options.threads,
               "; it must be > 0, or 0 to leave the number of threads as it is");
-  if (device.is_cuda()) impl_->owned_stream.emplace(device);
+  if (options.stream) {
+    DKFAC_CHECK(
+        options.stream->native() != nullptr,
+        "[context] the stream must be a CUDA stream that is not null; cudaStreamLegacy names "
+        "the default one");
+    DKFAC_CHECK(options.stream->device() == device, "[context] the stream is of ",
+                options.stream->device(), ", the context of ", device);
+    impl_->borrowed_stream.emplace(*options.stream);
+  } else if (device.is_cuda()) {
+    impl_->owned_stream.emplace(device, options.priority);
+  }
   if (options.threads > 0) set_threads(options.threads);
 }
 
@@ -44,6 +61,7 @@ Context& Context::operator=(Context&&) noexcept = default;
 
 Device Context::device() const { return impl_->device; }
 Stream Context::stream() const {
+  if (impl_->borrowed_stream) return impl_->borrowed_stream->view();
   return impl_->owned_stream ? impl_->owned_stream->view() : Stream::cpu();
 }
 Backend Context::backend() const { return impl_->options.backend; }

@@ -12,10 +12,25 @@
 
 namespace dkfac {
 
+/// Use of a CUDA stream of somebody else.
+class BorrowedStream {
+ public:
+  explicit BorrowedStream(Stream stream);
+  ~BorrowedStream();
+  BorrowedStream(const BorrowedStream&) = delete;
+  BorrowedStream& operator=(const BorrowedStream&) = delete;
+  [[nodiscard]] Stream view() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
 struct Context::Impl {
   Device device;
   ContextOptions options;
-  std::optional<OwnedStream> owned_stream;  ///< CUDA only; host operations run inline.
+  // One of the two on CUDA; host operations run inline.
+  std::optional<OwnedStream> owned_stream;
+  std::optional<BorrowedStream> borrowed_stream;
   std::shared_ptr<void> cuda;  ///< Library handles (cuda/handles.cu); after the stream they use.
 
   // Scratch: a stack over `blocks`; (block, offset) is its top.

@@ -65,9 +65,9 @@ bool Event::done() const {
   return queue_ == nullptr || queue_->done(ticket_);
 }
 
-OwnedStream::OwnedStream(Device device) : device_(device) {
+OwnedStream::OwnedStream(Device device, Priority priority) : device_(device) {
   if (device_.is_cuda()) {
-    native_ = cuda::create_stream(device_);
+    native_ = cuda::create_stream(device_, priority);
   } else {
     queue_ = HostQueue::make();
   }

@@ -14,7 +14,9 @@
 namespace dkfac {
 
 void Tensor::Free::operator()(std::byte* bytes) const noexcept {
-  if (device.is_cuda()) {
+  if (pinned) {
+    cuda::release_pinned(device, bytes);
+  } else if (device.is_cuda()) {
     cuda::release(device, bytes);
   } else {
     std::free(bytes);
@@ -44,22 +46,31 @@ std::byte* allocate_host(std::size_t bytes) {
 
 }  // namespace
 
-Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
+Tensor Tensor::make(Context& ctx, Shape shape, DType dtype, bool pinned) {
   const Device device = ctx.device();
+  pinned = pinned && device.is_cuda();
   // A tensor of no elements has storage too, so that it is told from "no tensor".
   const std::size_t bytes =
       std::max(detail::align_up(detail::checked_bytes("tensor", shape, dtype)), detail::kAlignment);
-  std::byte* data = device.is_cuda()
-                        ? cuda::allocate(device, ctx.stream().native(), bytes)
-                        : allocate_host(bytes);
+  std::byte* data = pinned             ? cuda::allocate_pinned(device, bytes)
+                    : device.is_cuda() ? cuda::allocate(device, ctx.stream().native(), bytes)
+                                       : allocate_host(bytes);
   if (data == nullptr) {
     throw Error(detail::concat("[tensor] out of memory for ", bytes, " bytes of ", shape, " ",
                                dtype, "; use a smaller batch or model"));
   }
   Tensor out;
-  out.storage_ = std::unique_ptr<std::byte, Free>(data, Free{device});
-  out.view_ = TensorView(data, dtype, shape, device);
+  out.storage_ = std::unique_ptr<std::byte, Free>(data, Free{device, pinned});
+  out.view_ = TensorView(data, dtype, shape, pinned ? Device::cpu() : device);
   return out;
+}
+
+Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
+  return make(ctx, shape, dtype, false);
+}
+
+Tensor Tensor::pinned(Context& ctx, Shape shape, DType dtype) {
+  return make(ctx, shape, dtype, true);
 }
 
 Tensor Tensor::zeros(Context& ctx, Shape shape, DType dtype) {

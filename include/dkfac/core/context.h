@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "dkfac/core/device.h"
 #include "dkfac/core/stream.h"
@@ -22,6 +24,12 @@ struct ContextOptions {
   /// after the leading one, and are several times faster. Sums stay f32; everything else is exact
   /// f32 either way.
   bool tf32 = false;
+  /// Devices only: of the stream that the context makes.
+  Priority priority = Priority::normal;
+  /// A CUDA stream of somebody else, of the context's device, to be used instead of an own one. It
+  /// must outlive the context. Not null: cudaStreamLegacy and cudaStreamPerThread name the default
+  /// streams.
+  std::optional<Stream> stream = std::nullopt;
 };
 
 /// Where and how work runs: device, stream, backend, threads, and scratch memory that grows and is
@@ -68,11 +76,26 @@ class Scratch {
   std::size_t offset_;
 };
 
+struct CudaDevice {
+  std::string name, capability;  ///< "9.0"
+  std::int64_t bytes = 0;        ///< Of memory.
+  int multiprocessors = 0;
+};
+
+/// Versions as "13.0" or "13.1.0"; empty where there is nothing. `driver` is the newest runtime
+/// that the driver knows.
+struct CudaInfo {
+  std::string runtime, driver, cublas, cusolver;
+  std::vector<CudaDevice> devices;
+};
+
 /// What this build and machine compute with: libraries, versions, BLAS kernel, instruction set,
-/// and a warning when OPENBLAS_CORETYPE holds OpenBLAS below what the processor can do.
+/// devices, and a warning when OPENBLAS_CORETYPE holds OpenBLAS below what the processor can do.
 struct BackendInfo {
-  bool blas = false, onednn = false, cuda = false;
+  bool blas = false, onednn = false;
+  bool cuda = false;  ///< There is a device.
   std::string blas_config, blas_core, onednn_version, onednn_isa;
+  CudaInfo cuda_info;
   std::string warning;  ///< Empty when there is nothing to warn of.
 };
 [[nodiscard]] BackendInfo backend_info();

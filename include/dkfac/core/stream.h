@@ -13,6 +13,10 @@ namespace dkfac {
 class Event;
 class HostQueue;
 
+/// Of the work of a CUDA stream on a busy device; hosts know no priorities. `low` is what streams
+/// made elsewhere usually have.
+enum class Priority : std::uint8_t { normal, low };
+
 /// Non-owning handle of an execution queue: a value, cheap to copy. There is no default stream.
 ///
 /// Three kinds. `cpu()` runs work inline, so it is complete when the call returns. A host queue
@@ -69,7 +73,7 @@ class Event {
 /// Owns a host queue or a non-blocking CUDA stream. Destroying it drops unfinished host work.
 class OwnedStream {
  public:
-  explicit OwnedStream(Device device);
+  explicit OwnedStream(Device device, Priority priority = Priority::normal);
   ~OwnedStream();
   OwnedStream(const OwnedStream&) = delete;
   OwnedStream& operator=(const OwnedStream&) = delete;

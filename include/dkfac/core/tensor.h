@@ -9,7 +9,9 @@ namespace dkfac {
 
 class Context;
 
-/// Owning, move-only, row-major storage, 64-byte aligned on the host. Copies are explicit.
+/// Owning, move-only, row-major storage, 64-byte aligned on the host. Copies are explicit. Memory
+/// that a device uses may be let go of at any time: it is used again once all that was put before
+/// on streams of contexts and on OwnedStreams has run. Other streams that use it come first: wait.
 class Tensor {
  public:
   Tensor() = default;
@@ -22,6 +24,9 @@ class Tensor {
   /// Uninitialised. Throws InvalidArgument when the size overflows.
   [[nodiscard]] static Tensor empty(Context& ctx, Shape shape, DType dtype = DType::f32);
   [[nodiscard]] static Tensor zeros(Context& ctx, Shape shape, DType dtype = DType::f32);
+  /// Uninitialised, on the host: what the device of ctx copies from and to without blocking the
+  /// host. Plain memory for a context of the host.
+  [[nodiscard]] static Tensor pinned(Context& ctx, Shape shape, DType dtype = DType::f32);
   [[nodiscard]] static Tensor copy_of(Context& ctx, ConstTensorView source);
 
   [[nodiscard]] TensorView view() { return view_; }
@@ -43,8 +48,10 @@ class Tensor {
   }
 
  private:
+  static Tensor make(Context& ctx, Shape shape, DType dtype, bool pinned);
   struct Free {
     Device device;
+    bool pinned;  ///< Host memory for the device.
     void operator()(std::byte* bytes) const noexcept;
   };
   std::unique_ptr<std::byte, Free> storage_;

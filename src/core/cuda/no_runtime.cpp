@@ -1,5 +1,6 @@
 #include "dkfac/core/error.h"
 
+#include "core/cuda/library_info.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac::cuda {
@@ -13,12 +14,15 @@ namespace {
 }  // namespace
 
 int device_count() noexcept { return 0; }
+CudaInfo library_info() { return {}; }
 
 std::byte* allocate(Device, CUstream_st*, std::size_t) { refuse("tensor"); }
 void release(Device, std::byte*) noexcept {}
 std::byte* allocate_pinned(Device, std::size_t) { refuse("tensor"); }
 void release_pinned(Device, std::byte*) noexcept {}
 
+void use_stream(Device, CUstream_st*) { refuse("stream"); }
+void leave_stream(Device, CUstream_st*) noexcept {}
 CUstream_st* create_stream(Device, Priority) { refuse("stream"); }
 void destroy_stream(Device, CUstream_st*) noexcept {}
 void synchronize(Device, CUstream_st*) { refuse("synchronize"); }

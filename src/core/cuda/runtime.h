@@ -2,10 +2,7 @@
 
 #include <cstddef>
 
-#include "dkfac/core/device.h"
-
-struct CUstream_st;
-struct CUevent_st;
+#include "dkfac/core/stream.h"
 
 /// What core needs of a device runtime. Without CUDA every function but device_count() throws
 /// DeviceError. Nothing but the three synchronize() blocks the host.
@@ -16,13 +13,20 @@ namespace dkfac::cuda {
 /// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
 /// there is none left.
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
-/// Once all that has been put on streams of create_stream() so far has run.
+/// Once all that has been put so far on streams in use has run.
 void release(Device device, std::byte* bytes) noexcept;
-/// Host memory that copies reach without a detour; null when there is none left.
+/// Host memory that copies reach without a detour, of a pool that keeps what it has; null when
+/// there is none left.
 [[nodiscard]] std::byte* allocate_pinned(Device device, std::size_t bytes);
+/// For others once all that has been put so far on streams in use has run; does not wait for that.
 void release_pinned(Device device, std::byte* bytes) noexcept;
 
-enum class Priority : unsigned char { normal, low };
+/// A stream that is not ours counts as in use from here to as many leave_stream(): release() and
+/// release_pinned() wait for it. It must not be destroyed before.
+void use_stream(Device device, CUstream_st* stream);
+void leave_stream(Device device, CUstream_st* stream) noexcept;
+
+/// In use until it is destroyed.
 [[nodiscard]] CUstream_st* create_stream(Device device, Priority priority = Priority::normal);
 /// Work that is still to be done is done.
 void destroy_stream(Device device, CUstream_st* stream) noexcept;

@@ -33,5 +33,12 @@ cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_
   return CUBLAS_STATUS_SUCCESS;
 }
 const char* cublasGetStatusString(cublasStatus_t) { return "emulated"; }
+cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
+  if (value == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  *value = type == MAJOR_VERSION   ? CUBLAS_VER_MAJOR
+           : type == MINOR_VERSION ? CUBLAS_VER_MINOR
+                                   : CUBLAS_VER_PATCH;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 }  // extern "C"

@@ -31,5 +31,12 @@ cusolverStatus_t cusolverDnDestroyParams(cusolverDnParams_t params) {
   delete params;
   return CUSOLVER_STATUS_SUCCESS;
 }
+cusolverStatus_t cusolverGetProperty(libraryPropertyType type, int* value) {
+  if (value == nullptr) return CUSOLVER_STATUS_INVALID_VALUE;
+  *value = type == MAJOR_VERSION   ? CUSOLVER_VER_MAJOR
+           : type == MINOR_VERSION ? CUSOLVER_VER_MINOR
+                                   : CUSOLVER_VER_PATCH;
+  return CUSOLVER_STATUS_SUCCESS;
+}
 
 }  // extern "C"

@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "dkfac/core/cuda/device_guard.h"
+#include "dkfac/core/cuda/handles.h"
+
+#include "core/cuda/runtime.h"
+
+namespace dkfac::cuda {
+namespace {
+
+/// Pinned memory that was given back; for others once `event` has happened.
+struct IdlePinned {
+  std::byte* data;
+  cudaEvent_t event;
+};
+
+/// Memory of one device. Blocks are made and freed on a stream of its own, which follows, resp. is
+/// followed by, the streams that use them: no order has to be known by who owns a block.
+struct DeviceMemory {
+  std::mutex mutex;
+  cudaMemPool_t pool = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  std::vector<cudaStream_t> users;  ///< One entry for each use_stream().
+  std::map<std::byte*, std::size_t> pinned;
+  std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
+
+  void make(Device device) {
+    if (pool != nullptr) return;
+    cudaMemPoolProps props{};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device.index;
+    check_runtime(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                  "cudaStreamCreateWithFlags");
+    check_runtime(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                  "cudaEventCreateWithFlags");
+    check_runtime(cudaMemPoolCreate(&pool, &props), "cudaMemPoolCreate");
+    unsigned long long keep = ~0ULL;
+    check_runtime(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+                  "cudaMemPoolSetAttribute");
+  }
+
+  void follow(cudaStream_t user) noexcept {
+    (void)cudaEventRecord(event, user);
+    (void)cudaStreamWaitEvent(stream, event, 0);
+  }
+  void follow_users() noexcept {
+    for (cudaStream_t user : users) follow(user);
+  }
+};
+
+/// Never destroyed: tensors of static lifetime are freed after everything else.
+DeviceMemory& memory_of(Device device) {
+  static auto* const all = new std::map<int, DeviceMemory>;
+  static auto* const mutex = new std::mutex;
+  const std::scoped_lock lock(*mutex);
+  return (*all)[device.index];
+}
+
+/// The smallest idle block that is not more than twice too large; null if there is none.
+std::byte* take_idle(DeviceMemory& memory, std::size_t bytes) {
+  const auto end = memory.idle_pinned.upper_bound(2 * bytes);
+  for (auto it = memory.idle_pinned.lower_bound(bytes); it != end; ++it) {
+    if (cudaEventQuery(it->second.event) != cudaSuccess) continue;
+    std::byte* const data = it->second.data;
+    (void)cudaEventDestroy(it->second.event);
+    memory.idle_pinned.erase(it);
+    return data;
+  }
+  (void)cudaGetLastError();  // What is not ready is no error.
+  return nullptr;
+}
+
+}  // namespace
+
+void use_stream(Device device, CUstream_st* stream) {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.make(device);
+  memory.users.push_back(stream);
+}
+
+void leave_stream(Device device, CUstream_st* stream) noexcept {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  const auto found = std::find(memory.users.begin(), memory.users.end(), stream);
+  if (found == memory.users.end()) return;
+  memory.users.erase(found);
+  // Blocks that it uses may be freed once it is no longer among the users.
+  memory.follow(stream);
+}
+
+std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.make(device);
+  void* data = nullptr;
+  const cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check_runtime(code, "cudaMallocFromPoolAsync");
+  check_runtime(cudaEventRecord(memory.event, memory.stream), "cudaEventRecord");
+  check_runtime(cudaStreamWaitEvent(stream, memory.event, 0), "cudaStreamWaitEvent");
+  return static_cast<std::byte*>(data);
+}
+
+void release(Device device, std::byte* bytes) noexcept {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.follow_users();
+  (void)cudaFreeAsync(bytes, memory.stream);
+}
+
+std::byte* allocate_pinned(Device device, std::size_t bytes) {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.make(device);
+  if (std::byte* idle = take_idle(memory, bytes)) return idle;
+  void* data = nullptr;
+  const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check_runtime(code, "cudaHostAlloc");
+  memory.pinned[static_cast<std::byte*>(data)] = bytes;
+  return static_cast<std::byte*>(data);
+}
+
+void release_pinned(Device device, std::byte* bytes) noexcept {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  cudaEvent_t event = nullptr;
+  // Without an event to wait for, the block is lost rather than used twice.
+  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return;
+  memory.follow_users();
+  if (cudaEventRecord(event, memory.stream) != cudaSuccess) return;
+  memory.idle_pinned.emplace(memory.pinned.at(bytes), IdlePinned{bytes, event});
+}
+
+}  // namespace dkfac::cuda

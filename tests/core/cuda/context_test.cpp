@@ -1,0 +1,183 @@
+#include "dkfac/core/context.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+
+#include "support/on_device.h"
+
+namespace dkfac {
+namespace {
+
+using testing::device_values;
+
+constexpr std::int64_t kLarge = 1 << 20;
+
+/// A stream that is not ours, as that of a framework.
+struct ForeignStream {
+  cudaStream_t native = nullptr;
+  ForeignStream() {
+    EXPECT_EQ(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), cudaSuccess);
+  }
+  ~ForeignStream() { (void)cudaStreamDestroy(native); }
+  ForeignStream(const ForeignStream&) = delete;
+  ForeignStream& operator=(const ForeignStream&) = delete;
+};
+
+bool all_are(const std::vector<double>& values, double x) {
+  return std::all_of(values.begin(), values.end(), [x](double v) { return v == x; });
+}
+
+TEST(ContextOnDevice, WorksOnABorrowedStream) {
+  ForeignStream foreign;
+  Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)});
+  EXPECT_EQ(ctx.stream().native(), foreign.native);
+  Tensor x = Tensor::zeros(ctx, {100});
+  ops::fill(ctx, x, 3);
+  EXPECT_TRUE(all_are(device_values(ctx, x), 3));
+}
+
+TEST(ContextOnDevice, RefusesStreamsThatItCannotUse) {
+  ForeignStream foreign;
+  EXPECT_THROW(Context(Device::cpu(), {.stream = Stream::cuda(foreign.native)}), InvalidArgument);
+  EXPECT_THROW(Context(Device::cuda(), {.stream = Stream::cpu()}), InvalidArgument);
+  EXPECT_THROW(Context(Device::cuda(), {.stream = Stream::cuda(nullptr)}), InvalidArgument);
+}
+
+TEST(ContextOnDevice, MakesStreamsOfEitherPriority) {
+  Context low(Device::cuda(), {.priority = Priority::low});
+  const OwnedStream stream(Device::cuda(), Priority::low);
+  Context on(Device::cuda(), {.stream = stream.view()});
+  for (Context* ctx : {&low, &on}) {
+    Tensor x = Tensor::zeros(*ctx, {10});
+    EXPECT_TRUE(all_are(device_values(*ctx, x), 0));
+  }
+}
+
+/// Work on a borrowed stream that is still to come reads memory that has been let go of, while
+/// another context asks for as much and writes it.
+TEST(ContextOnDevice, KeepsMemoryForABorrowedStream) {
+  ForeignStream foreign;
+  Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)}), other(Device::cuda());
+  Tensor result = Tensor::zeros(ctx, {kLarge});
+  {
+    Tensor source = Tensor::empty(ctx, {kLarge});
+    ops::fill(ctx, source, 5);
+    ops::copy(ctx, source, result);
+  }
+  Tensor next = Tensor::empty(other, {kLarge});
+  ops::fill(other, next, 6);
+  EXPECT_TRUE(all_are(device_values(other, next), 6));
+  EXPECT_TRUE(all_are(device_values(ctx, result), 5));
+}
+
+/// The same once the context that borrowed it is gone.
+TEST(ContextOnDevice, KeepsMemoryForAStreamThatIsNoLongerBorrowed) {
+  ForeignStream foreign;
+  Context other(Device::cuda());
+  Tensor source = Tensor::empty(other, {kLarge}), result = Tensor::empty(other, {kLarge});
+  other.stream().synchronize();
+  {
+    Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)});
+    ops::fill(ctx, source, 5);
+    ops::copy(ctx, source, result);
+  }
+  source = Tensor();
+  Tensor next = Tensor::empty(other, {kLarge});
+  ops::fill(other, next, 6);
+  other.stream().synchronize();
+  Stream::cuda(foreign.native).synchronize();
+  EXPECT_TRUE(all_are(device_values(other, result), 5));
+}
+
+TEST(ContextOnDevice, ScratchThatGrowsKeepsWhatIsInUse) {
+  Context ctx(Device::cuda()), other(Device::cuda());
+  Tensor result = Tensor::empty(ctx, {kLarge});
+  {
+    Scratch scratch(ctx);
+    const TensorView a = scratch.take({kLarge});
+    (void)scratch.take({2 * kLarge});  // A second block: the next scope merges them.
+    ops::fill(ctx, a, 5);
+    ops::copy(ctx, a, result);
+  }
+  const auto before = testing::host_waits();
+  {
+    Scratch scratch(ctx);
+    Tensor next = Tensor::empty(other, {kLarge});
+    ops::fill(other, next, 6);
+  }
+  EXPECT_EQ(testing::host_waits(), before);
+  other.stream().synchronize();
+  EXPECT_TRUE(all_are(device_values(ctx, result), 5));
+}
+
+TEST(PinnedTensor, IsHostMemoryThatCopiesDoNotWaitFor) {
+  Context ctx(Device::cuda()), host;
+  Tensor from = Tensor::pinned(ctx, {1000}), to = Tensor::pinned(ctx, {1000});
+  EXPECT_EQ(from.view().device(), Device::cpu());
+  ops::fill(host, from, 7);
+  ops::fill(host, to, 0);
+  const auto before = testing::host_waits();
+  const Tensor there = Tensor::copy_of(ctx, from);
+  ops::copy(ctx, there, to);
+  EXPECT_EQ(testing::host_waits(), before);
+  ctx.stream().synchronize();
+  EXPECT_TRUE(all_are(testing::values(host, to), 7));
+  EXPECT_EQ(Tensor::pinned(host, {3}).view().device(), Device::cpu());
+}
+
+TEST(PinnedTensor, IsKeptUntilCopiesHaveRun) {
+  Context ctx(Device::cuda()), host;
+  Tensor there = Tensor::empty(ctx, {kLarge});
+  const void* address = nullptr;
+  {
+    Tensor from = Tensor::pinned(ctx, {kLarge});
+    ops::fill(host, from, 7);
+    address = from.view().raw();
+    ops::copy(ctx, from, there);
+  }
+  Tensor next = Tensor::pinned(ctx, {kLarge});
+  ops::fill(host, next, 8);
+  EXPECT_TRUE(all_are(device_values(ctx, there), 7));
+  // Once idle it is used again.
+  next = Tensor();
+  const Tensor a = Tensor::pinned(ctx, {kLarge}), b = Tensor::pinned(ctx, {kLarge});
+  EXPECT_TRUE(a.view().raw() == address || b.view().raw() == address);
+}
+
+TEST(PinnedTensor, MayBeMadeAndLetGoOfByManyThreads) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([i] {
+      Context ctx(Device::cuda()), host(Device::cpu(), {.threads = 1});
+      Tensor there = Tensor::empty(ctx, {500});
+      for (int k = 0; k < 20; ++k) {
+        Tensor from = Tensor::pinned(ctx, {500});
+        ops::fill(host, from, 100 * i + k);
+        ops::copy(ctx, from, there);
+        EXPECT_TRUE(k % 7 != 0 || all_are(device_values(ctx, there), 100 * i + k));
+      }
+      EXPECT_TRUE(all_are(device_values(ctx, there), 100 * i + 19));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(BackendInfoOnDevice, NamesTheDevice) {
+  const BackendInfo info = backend_info();
+  EXPECT_TRUE(info.cuda);
+  ASSERT_EQ(info.cuda_info.devices.size(), available_devices().size() - 1);
+  EXPECT_FALSE(info.cuda_info.devices[0].name.empty());
+  EXPECT_GE(info.cuda_info.devices[0].capability, "7.0");
+  for (const std::string* version : {&info.cuda_info.runtime, &info.cuda_info.driver,
+                                     &info.cuda_info.cublas, &info.cuda_info.cusolver})
+    EXPECT_NE(version->find('.'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dkfac
