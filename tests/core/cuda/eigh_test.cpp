@@ -59,19 +59,18 @@ TEST_P(DeviceEigh, FindsTheSpectrumOfTheSecondDifference) {
 }
 
 TEST_P(DeviceEigh, KeepsVectorsInColumns) {
-  // Vectors of an unsymmetric orthogonal matrix: rows and columns differ.
-  const double c = 0.6, s = 0.8;
-  Dense a(2, 2);
-  a(0, 0) = c * c + 4 * s * s;
-  a(1, 1) = s * s + 4 * c * c;
-  a(1, 0) = a(0, 1) = c * s - 4 * c * s;
-  const Result r = eigh(a);
+  // 1/3 {{1, 2, 2}, {-2, -1, 2}, {2, -2, 1}} with its rows in another order: whatever the signs,
+  // its rows and its columns differ.
+  constexpr double kVectors[3][3] = {{2, -2, 1}, {1, 2, 2}, {-2, -1, 2}};
+  Dense q = testing::make_dense(3, 3, [&](auto r, auto c) { return kVectors[r][c] / 3; });
+  const Dense scaled = testing::make_dense(
+      3, 3, [&](auto r, auto c) { return q(r, c) * static_cast<double>(1 << c); });
+  const Result r = eigh(testing::multiply(scaled, testing::transpose(q)));
   ASSERT_EQ(r.info, 0);
-  EXPECT_TRUE(testing::near(r.values, std::vector<double>{1, 4}, tolerance()));
-  // The vector of 1 is (c, s), but for its sign.
-  EXPECT_NEAR(std::abs(r.vectors(0, 0)), c, tolerance());
-  EXPECT_NEAR(r.vectors(1, 0) / r.vectors(0, 0), s / c, 10 * tolerance());
-  EXPECT_NEAR(r.vectors(1, 1) / r.vectors(0, 1), -c / s, 10 * tolerance());
+  EXPECT_TRUE(testing::near(r.values, std::vector<double>{1, 2, 4}, tolerance()));
+  for (std::int64_t i = 0; i < 3; ++i)
+    for (std::int64_t j = 0; j < 3; ++j)
+      EXPECT_NEAR(std::abs(r.vectors(i, j)), std::abs(q(i, j)), tolerance()) << i << " " << j;
 }
 
 TEST_P(DeviceEigh, DecomposesRandomAndRepeatedSpectra) {

@@ -253,30 +253,33 @@ TEST_F(Solvers, ReportTheMinorThatIsNotPositiveDefinite) {
 }
 
 TEST_F(Solvers, LeaveEigenvectorsInColumns) {
-  // q diag(1, 4) q' with q = {{0.6, -0.8}, {0.8, 0.6}}.
-  constexpr double kValues[2][2] = {{2.92, -1.44}, {-1.44, 2.08}};
-  const Columns x = make_columns(2, 2, [&](auto i, auto j) { return kValues[i][j]; });
+  // q diag(1, 2, 4) q' for a q whose rows and columns differ, whatever the signs of its columns.
+  constexpr double kVectors[3][3] = {{2, -2, 1}, {1, 2, 2}, {-2, -1, 2}};
+  const Columns q = make_columns(3, 3, [&](auto i, auto j) { return kVectors[i][j] / 3; });
+  const Columns x = product(
+      make_columns(3, 3, [&](auto i, auto j) { return q(i, j) * static_cast<double>(1 << j); }),
+      flipped(q));
   for (const auto uplo : kTriangles) {
     const Columns stored = half(uplo, x);
-    Tensor a = upload(stored), w = Tensor::empty(ctx, {2}, DType::f64);
+    Tensor a = upload(stored), w = Tensor::empty(ctx, {3}, DType::f64);
     std::size_t device = 0, host = 0;
     ASSERT_EQ(cusolverDnXsyevd_bufferSize(cuda::solver(ctx), params_, CUSOLVER_EIG_MODE_VECTOR,
-                                          uplo, 2, CUDA_R_64F, a.view().raw(), stored.ld,
+                                          uplo, 3, CUDA_R_64F, a.view().raw(), stored.ld,
                                           CUDA_R_64F, w.view().raw(), CUDA_R_64F, &device, &host),
               CUSOLVER_STATUS_SUCCESS);
     Tensor work = bytes(device), info = Tensor::empty(ctx, {1}, DType::i32);
     std::vector<std::byte> host_work(host);
-    ASSERT_EQ(cusolverDnXsyevd(cuda::solver(ctx), params_, CUSOLVER_EIG_MODE_VECTOR, uplo, 2,
+    ASSERT_EQ(cusolverDnXsyevd(cuda::solver(ctx), params_, CUSOLVER_EIG_MODE_VECTOR, uplo, 3,
                                CUDA_R_64F, a.view().raw(), stored.ld, CUDA_R_64F, w.view().raw(),
                                CUDA_R_64F, work.view().raw(), device, host_work.data(), host,
                                info.view().data<std::int32_t>()),
               CUSOLVER_STATUS_SUCCESS);
     EXPECT_EQ(status(info), 0);
-    EXPECT_TRUE(testing::near(testing::device_values(ctx, w), std::vector<double>{1, 4}, 1e-12));
+    EXPECT_TRUE(testing::near(testing::device_values(ctx, w), std::vector<double>{1, 2, 4}, 1e-12));
     const Columns v = download(a, stored);
-    EXPECT_NEAR(std::abs(v(0, 0)), 0.6, 1e-12);
-    EXPECT_NEAR(v(1, 0) / v(0, 0), 0.8 / 0.6, 1e-12);
-    EXPECT_NEAR(v(1, 1) / v(0, 1), -0.6 / 0.8, 1e-12);
+    for (std::int64_t i = 0; i < 3; ++i)
+      for (std::int64_t j = 0; j < 3; ++j)
+        EXPECT_NEAR(std::abs(v(i, j)), std::abs(q(i, j)), 1e-12) << i << " " << j;
   }
 }
 
