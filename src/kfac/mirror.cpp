@@ -6,7 +6,8 @@ namespace dkfac::kfac {
 
 Mirror::Mirror(Context& ctx, Shape shape, DType dtype) {
   Context host;
-  host_ = Tensor::zeros(host, shape, dtype);
+  host_ = Tensor::pinned(ctx, shape, dtype);
+  ops::fill(host, host_, 0);
   if (ctx.device().is_cuda()) device_ = Tensor::zeros(ctx, shape, dtype);
 }
 

@@ -76,6 +76,20 @@ TEST(FirstOrderOnDevice, GivesTheSameBitsTwice) {
     EXPECT_EQ(train_on_device<float>(2, make), train_on_device<float>(2, make));
 }
 
+TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), sgd({.gradient_wire = DType::f16})}) {
+    DeviceTraining<float> training(comm::make_self(), make);
+    std::int64_t growths = 0;
+    for (int step = 0; step < 6; ++step) {
+      const kfac::StepReport report = training.step(step);
+      EXPECT_TRUE(report.updated);
+      EXPECT_EQ(training.waits(), host_waits() > 0 ? 1 : 0) << "step " << step;
+      EXPECT_TRUE(step < 2 || report.scratch_growths == growths) << "step " << step;
+      growths = report.scratch_growths;
+    }
+  }
+}
+
 TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
   for (const MakeOn& make : {sgd({}), lars({.eta = 0.05})}) {
     DeviceTraining<double> with(comm::make_self(), make), without(comm::make_self(), make);

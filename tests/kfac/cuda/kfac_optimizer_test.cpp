@@ -1,0 +1,171 @@
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kfac/cuda/device_training.h"
+#include "support/saved_state.h"
+
+namespace dkfac::testing {
+namespace {
+
+using kfac::MomentumRule;
+using kfac::Rescale;
+
+MakeOn kfac_of(kfac::KfacOptions options) {
+  return [options](std::shared_ptr<comm::Communicator> comm, Device device) {
+    return kfac::make_kfac(std::move(comm), options, device);
+  };
+}
+
+template <class T>
+kfac::KfacOptions base() {
+  kfac::KfacOptions options;
+  options.curvature.damping = 1e-2;
+  options.curvature.dtype = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  options.initial_lr = 0.05;
+  options.weight_decay = 0.01;
+  return options;
+}
+
+template <class T>
+void expect_host(const kfac::KfacOptions& options) {
+  const std::vector<double> host = train_on_host<T>(kfac_of(options));
+  EXPECT_TRUE(near(train_on_device<T>(1, kfac_of(options)), host, kAgreement<T>));
+}
+
+struct Rule {
+  MomentumRule momentum;
+  Rescale rescale;
+};
+std::string name_of_rule(const ::testing::TestParamInfo<Rule>& info) {
+  constexpr const char* kMomentum[] = {"Constant", "Corrected", "Paper"};
+  constexpr const char* kRescale[] = {"Off", "Always", "Shrink"};
+  return std::string(kMomentum[static_cast<int>(info.param.momentum)]) +
+         kRescale[static_cast<int>(info.param.rescale)];
+}
+class KfacOnDevice : public ::testing::TestWithParam<Rule> {};
+
+TEST_P(KfacOnDevice, FollowsTheHost) {
+  kfac::KfacOptions options = base<double>();
+  options.momentum_rule = GetParam().momentum;
+  options.rescale = GetParam().rescale;
+  expect_host<double>(options);
+  options.curvature.dtype = DType::f32;
+  expect_host<float>(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, KfacOnDevice,
+                         ::testing::Values(Rule{MomentumRule::constant, Rescale::off},
+                                           Rule{MomentumRule::corrected, Rescale::off},
+                                           Rule{MomentumRule::corrected, Rescale::always},
+                                           Rule{MomentumRule::paper, Rescale::off},
+                                           Rule{MomentumRule::paper, Rescale::always},
+                                           Rule{MomentumRule::paper, Rescale::shrink}),
+                         name_of_rule);
+
+TEST(KfacWholeStepOnDevice, ReportsTheFactorOfTheKlClipOneUpdateLater) {
+  kfac::KfacOptions options = base<double>();
+  options.curvature.kl_clip = 1e-4;
+  expect_host<double>(options);
+  std::vector<double> host, device;
+  comm::run_ranks(1, [&](std::shared_ptr<comm::Communicator> comm) {
+    (void)train<double>(
+        comm, [&](auto c) { return kfac_of(options)(c, Device::cpu()); }, {.steps = 6},
+        [&](const kfac::StepReport& report) { host.push_back(report.kl_factor); });
+  });
+  DeviceTraining<double> training(comm::make_self(), kfac_of(options));
+  for (int step = 0; step < 6; ++step) device.push_back(training.step(step).kl_factor);
+  EXPECT_LT(host.back(), 1);
+  EXPECT_EQ(device.front(), 1);
+  device.erase(device.begin());
+  host.pop_back();
+  EXPECT_TRUE(near(device, host, 1e-10));
+}
+
+TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
+  for (const DType wire : {DType::f16, DType::bf16}) {
+    kfac::KfacOptions options = base<float>();
+    options.weight_wire = wire;
+    // A weight on the edge between two numbers of the wire may fall to either side.
+    const double step = wire == DType::f16 ? 0x1p-10 : 0x1p-7;
+    const std::vector<double> host = train_on_host<float>(kfac_of(options), {.steps = 10});
+    for (const int ranks : {1, 2})
+      EXPECT_TRUE(
+          near(train_on_device<float>(ranks, kfac_of(options), {.steps = 10}), host, 2 * step));
+    kfac::KfacOptions exact = options;
+    exact.weight_wire.reset();
+    EXPECT_FALSE(near(train_on_host<float>(kfac_of(exact), {.steps = 10}), host, 1e-6));
+  }
+}
+
+TEST(KfacWholeStepOnDevice, SeveralRanksEqualOne) {
+  for (const double fraction : {0.0, 1.0}) {
+    kfac::KfacOptions options = base<double>();
+    options.curvature.worker_fraction = fraction;
+    options.curvature.kl_clip = 1e-4;
+    options.momentum_rule = MomentumRule::paper;
+    options.rescale = Rescale::always;
+    const TrainSettings settings{.steps = 10};
+    const std::vector<double> one = train_on_device<double>(1, kfac_of(options), settings);
+    EXPECT_TRUE(near(train_on_device<double>(2, kfac_of(options), settings), one, 1e-10));
+    EXPECT_TRUE(near(train_on_device<double>(4, kfac_of(options), settings), one, 1e-10));
+  }
+}
+
+TEST(KfacWholeStepOnDevice, GivesTheSameBitsTwice) {
+  const MakeOn make = kfac_of(base<float>());
+  EXPECT_EQ(train_on_device<float>(2, make, {.steps = 5}),
+            train_on_device<float>(2, make, {.steps = 5}));
+}
+
+TEST(KfacWholeStepOnDevice, WaitsOnceAStep) {
+  kfac::KfacOptions options = base<float>();
+  options.curvature.kl_clip = 1e-4;
+  options.rescale = Rescale::always;
+  options.weight_wire = DType::f16;
+  DeviceTraining<float> training(comm::make_self(), kfac_of(options));
+  for (int step = 0; step < 6; ++step) {
+    EXPECT_TRUE(training.step(step).updated);
+    EXPECT_EQ(training.waits(), host_waits() > 0 ? 1 : 0) << "step " << step;
+  }
+}
+
+TEST(KfacWholeStepOnDevice, ANanLeavesEverythingAlone) {
+  const MakeOn make = kfac_of(base<double>());
+  DeviceTraining<double> with(comm::make_self(), make), without(comm::make_self(), make);
+  for (int step = 0; step < 3; ++step) {
+    (void)with.step(step);
+    (void)without.step(step);
+  }
+  const std::string before = parameter_bits(with.net());
+  EXPECT_FALSE(with.step(3, true).updated);
+  EXPECT_EQ(parameter_bits(with.net()), before);
+  (void)with.step(4);
+  (void)without.step(4);
+  EXPECT_EQ(parameter_bits(with.net()), parameter_bits(without.net()));
+}
+
+TEST(KfacWholeStepOnDevice, GoesOnWithTheSameBitsFromItsState) {
+  kfac::KfacOptions options = base<float>();
+  options.weight_wire = DType::f16;
+  const MakeOn make = kfac_of(options);
+  DeviceTraining<float> whole(comm::make_self(), make), rest(comm::make_self(), make);
+  for (int step = 0; step < 5; ++step) (void)whole.step(step);
+  Saver saver;
+  whole.optimizer().visit_state(saver);
+  const std::vector<SavedState> states{saver.state};
+  rest.net() = whole.net();
+  rest.there().put_parameters();
+  Loader loader(states, 0);
+  rest.optimizer().visit_state(loader);
+  for (int step = 5; step < 8; ++step) {
+    (void)whole.step(step);
+    (void)rest.step(step);
+  }
+  EXPECT_EQ(parameter_bits(rest.net()), parameter_bits(whole.net()));
+}
+
+}  // namespace
+}  // namespace dkfac::testing
