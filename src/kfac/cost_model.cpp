@@ -55,17 +55,25 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
          values = Tensor::zeros(ctx, {eigen ? plan.dim : 0}, dtype),
          x = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype),
          y = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype);
-  ops::cast(ctx, view_of(numbers.data(), {plan.statistic_numel()}), average);
+  Context host;
+  Tensor rounded = Tensor::empty(host, {plan.statistic_numel()}, dtype);
+  ops::cast(host, view_of(numbers.data(), rounded.shape()), rounded);
+  ops::copy(ctx, rounded, average);
   ops::fill(ctx, x, 1);
   FactorBlock block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
   if (eigen) block.values = values;
   if (low_rank) block.average = average.view().reshape({plan.rows, plan.dim});
   constexpr double kShift = 1;
+  Tensor shift = Tensor::empty(ctx, {1}, DType::f64);
+  ops::fill(ctx, shift, kShift);
   MeasuredCost cost;
   cost.refresh = seconds_of(ctx.stream(), [&] { (void)rebuild_inverse(ctx, block, kShift); });
   cost.apply = seconds_of(ctx.stream(), [&] {
     if (!eigen)
-      return apply_left(ctx, {.form = plan.form, .inverse = inverse, .shift = kShift}, {x, {}});
+      return apply_left(
+          ctx,
+          {.form = plan.form, .inverse = inverse, .shift = kShift, .shift_there = shift.view()},
+          {x, {}});
     ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, inverse, x, 0, y);
     ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, inverse, y, 0, x);
   });

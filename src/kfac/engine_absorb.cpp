@@ -123,7 +123,8 @@ void Engine::note_failed() {
     note(index, factor.refused, kRefused);
     std::string& saved_as = at(index / 2).saved_as;
     if (note(index, factor.failures, "could not be inverted") && saved_as.empty())
-      saved_as = save_failed_factor(options_, name(index / 2), index % 2 == 0 ? "a" : "g", factor);
+      saved_as =
+          save_failed_factor(ctx_, options_, name(index / 2), index % 2 == 0 ? "a" : "g", factor);
   };
   for (int i = 0; i < layers(); ++i) {
     const LayerCurvature& c = at(i).curvature;

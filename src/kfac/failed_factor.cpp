@@ -9,6 +9,8 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/read_back.h"
+
 namespace dkfac::kfac {
 namespace {
 
@@ -29,7 +31,8 @@ std::string npy_header(ConstTensorView x) {
   return header + text;
 }
 
-std::string file_name_of(std::string_view layer_name, std::string_view kind, const Factor& factor) {
+std::string file_name_of(Context& ctx, std::string_view layer_name, std::string_view kind,
+                         const Factor& factor) {
   std::ostringstream name;
   bool replaced = false;
   std::uint32_t hash = 2166136261U;  // FNV-1a of the whole name
@@ -45,21 +48,24 @@ std::string file_name_of(std::string_view layer_name, std::string_view kind, con
   name << "." << kind;
   if (const int group = factor.failed_group; group >= 0) {
     if (factor.groups > 1) name << ".group-" << group;
-    name << ".damping-" << std::abs(factor.asked.data<double>()[group]);
+    name << ".damping-"
+         << std::abs(read_back<double>(ctx, factor.asked.view().slice(0, group, 1))[0]);
   }
   name << ".npy";
   return name.str();
 }
 
-Tensor dense_average(Context& ctx, const Factor& factor) {
-  const ConstTensorView average = factor.average;
+/// In the memory of `host`.
+Tensor dense_average(Context& ctx, Context& host, const Factor& factor) {
+  Tensor average = Tensor::empty(host, factor.average.shape(), factor.average.dtype());
+  ops::copy(ctx, factor.average, average);
+  ctx.stream().synchronize();
   if (factor.form == FactorForm::low_rank)
-    return Tensor::copy_of(ctx, average.reshape({factor.rows, factor.dim}));
-  Tensor dense =
-      Tensor::zeros(ctx, {factor.groups, factor.dim, factor.dim}, factor.average.dtype());
+    return Tensor::copy_of(host, average.view().reshape({factor.rows, factor.dim}));
+  Tensor dense = Tensor::zeros(host, {factor.groups, factor.dim, factor.dim}, average.dtype());
   const std::int64_t size = ops::packed_size(factor.dim);
   for (int group = 0; group < factor.groups; ++group)
-    ops::unpack_lower(ctx, average.slice(0, group * size, size),
+    ops::unpack_lower(host, average.view().slice(0, group * size, size),
                       dense.view().slice(0, group, 1).reshape({factor.dim, factor.dim}),
                       ops::Mirror::yes);
   return dense;
@@ -80,17 +86,18 @@ bool write_npy(const std::string& path, ConstTensorView x) noexcept {
   }
 }
 
-std::string save_failed_factor(const CurvatureOptions& options, std::string_view layer_name,
-                               std::string_view kind, const Factor& factor) noexcept {
+std::string save_failed_factor(Context& ctx, const CurvatureOptions& options,
+                               std::string_view layer_name, std::string_view kind,
+                               const Factor& factor) noexcept {
   if (options.failure_folder.empty()) return {};
   try {
     std::filesystem::create_directories(options.failure_folder);
-    Context ctx;
-    const Tensor dense = dense_average(ctx, factor);
+    Context host;
+    const Tensor dense = dense_average(ctx, host, factor);
     const ConstTensorView all = dense;
-    const std::string path =
-        (std::filesystem::path(options.failure_folder) / file_name_of(layer_name, kind, factor))
-            .string();
+    const std::string path = (std::filesystem::path(options.failure_folder) /
+                              file_name_of(ctx, layer_name, kind, factor))
+                                 .string();
     const bool single = factor.form != FactorForm::low_rank && factor.groups == 1;
     return write_npy(path, single ? all.reshape({factor.dim, factor.dim}) : all) ? path
                                                                                  : std::string();

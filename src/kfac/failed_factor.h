@@ -18,8 +18,9 @@ namespace dkfac::kfac {
 /// loaded neither is known: <layer>.<kind>.npy. Bytes of the layer's name that are not letters,
 /// digits, '.', '-' or '_' become '_', and a name with such bytes is followed by "-" and a hash of
 /// it in hexadecimal, since others may become the same. Returns the path, or an empty string when
-/// there is no folder or it cannot be written: the failure that is reported is another one.
-[[nodiscard]] std::string save_failed_factor(const CurvatureOptions& options,
+/// there is no folder or it cannot be written: the failure that is reported is another one. Waits
+/// for a device that the factor is on.
+[[nodiscard]] std::string save_failed_factor(Context& ctx, const CurvatureOptions& options,
                                              std::string_view layer_name, std::string_view kind,
                                              const Factor& factor) noexcept;
 

@@ -38,15 +38,15 @@ TEST(FailedFactor, IsSavedAsANumPyArrayNamedAfterLayerAndDamping) {
   CurvatureOptions options;
   options.failure_folder = (folder.path() / "new" / "folder").string();
   const LayerCurvature layer = failed_layer(ctx, options);
-  const std::string path = save_failed_factor(options, "block1/conv a", "a", layer.a);
+  const std::string path = save_failed_factor(ctx, options, "block1/conv a", "a", layer.a);
   const std::string file_name = std::filesystem::path(path).filename().string();
   EXPECT_EQ(file_name.rfind("block1_conv_a-", 0), 0U) << file_name;
   EXPECT_NE(file_name.find(".a.damping-0.25.npy"), std::string::npos) << file_name;
   // Other names that differ from it only in what is replaced, and one that is as it stands.
-  EXPECT_NE(save_failed_factor(options, "block1 conv/a", "a", layer.a), path);
-  EXPECT_EQ(
-      std::filesystem::path(save_failed_factor(options, "block1_conv_a", "a", layer.a)).filename(),
-      "block1_conv_a.a.damping-0.25.npy");
+  EXPECT_NE(save_failed_factor(ctx, options, "block1 conv/a", "a", layer.a), path);
+  EXPECT_EQ(std::filesystem::path(save_failed_factor(ctx, options, "block1_conv_a", "a", layer.a))
+                .filename(),
+            "block1_conv_a.a.damping-0.25.npy");
   const std::string file = bytes_of(path);
   // Format 1.0 of NumPy: magic, version, length of the header in two bytes, the header, the data.
   ASSERT_GE(file.size(), 10U);
@@ -70,7 +70,7 @@ TEST(FailedFactor, IsSavedInItsOwnShapeAndType) {
   options.failure_folder = folder.path().string();
   LayerCurvature grouped =
       make_layer_curvature(ctx, Conv2dSpec{.in = 6, .out = 6, .bias = false, .groups = 2}, options);
-  const std::string group_path = save_failed_factor(options, "g", "g", grouped.g);
+  const std::string group_path = save_failed_factor(ctx, options, "g", "g", grouped.g);
   EXPECT_NE(bytes_of(group_path).find("'<f8', 'fortran_order': False, 'shape': (2,3,3,)"),
             std::string::npos);
   // Of a factor that failed in another run; then of one whose second group failed, damped by 0.5.
@@ -78,12 +78,12 @@ TEST(FailedFactor, IsSavedInItsOwnShapeAndType) {
   grouped.g.failed_group = 1;
   grouped.g.asked.data<double>()[0] = 0.25;
   grouped.g.asked.data<double>()[1] = -0.5;
-  EXPECT_EQ(std::filesystem::path(save_failed_factor(options, "g", "g", grouped.g)).filename(),
+  EXPECT_EQ(std::filesystem::path(save_failed_factor(ctx, options, "g", "g", grouped.g)).filename(),
             "g.g.group-1.damping-0.5.npy");
   const LayerCurvature rows = make_layer_curvature(
       ctx, LinearSpec{.in = 400, .out = 300, .bias = false, .max_rows = 5}, options);
   ASSERT_EQ(rows.a.form, FactorForm::low_rank);
-  EXPECT_NE(bytes_of(save_failed_factor(options, "r", "a", rows.a)).find("'shape': (5,400,)"),
+  EXPECT_NE(bytes_of(save_failed_factor(ctx, options, "r", "a", rows.a)).find("'shape': (5,400,)"),
             std::string::npos);
 }
 
@@ -92,10 +92,10 @@ TEST(FailedFactor, FailingToWriteHidesNothing) {
   Context ctx;
   CurvatureOptions options;
   const LayerCurvature layer = failed_layer(ctx, options);
-  EXPECT_EQ(save_failed_factor(options, "fc", "a", layer.a), "");  // no folder given
+  EXPECT_EQ(save_failed_factor(ctx, options, "fc", "a", layer.a), "");  // no folder given
   const unsigned char byte = 0;
   options.failure_folder = folder.write("a file", {&byte, 1}).string();
-  EXPECT_EQ(save_failed_factor(options, "fc", "a", layer.a), "");
+  EXPECT_EQ(save_failed_factor(ctx, options, "fc", "a", layer.a), "");
   EXPECT_FALSE(write_npy((folder.path() / "missing" / "x.npy").string(), layer.a.average));
 }
 
