@@ -1,0 +1,226 @@
+#include "dkfac/kfac/preconditioner.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/near.h"
+#include "support/plain_device_training.h"
+#include "support/saved_state.h"
+
+// Whole steps on a device against those on the host: the same calls with the same numbers, on a
+// stream of the caller that is not ours.
+namespace dkfac::testing {
+namespace {
+
+using kfac::CurvatureOptions;
+
+CurvatureOptions base() {
+  CurvatureOptions options;
+  options.damping = 1e-2;
+  options.new_weight = 0.3;
+  options.dtype = DType::f64;
+  return options;
+}
+
+struct Named {
+  std::string name;
+  CurvatureOptions options;
+};
+
+std::vector<Named> all_options() {
+  std::vector<Named> all{{"Defaults", base()}};
+  const auto add = [&all](std::string name, auto change) {
+    CurvatureOptions options = base();
+    change(options);
+    all.push_back({std::move(name), options});
+  };
+  add("Intervals", [](auto& o) { o.statistics_interval = 2, o.inverse_interval = 3; });
+  add("Spread", [](auto& o) { o.inverse_interval = 3, o.spread_inverses = true; });
+  add("Eigen", [](auto& o) { o.inverse = kfac::InverseMethod::eigen; });
+  add("Latest", [](auto& o) { o.new_weight = 1; });
+  add("FullFisher", [](auto& o) { o.batch_norm = kfac::BatchNormFisher::full; });
+  add("DiagonalFisher", [](auto& o) { o.batch_norm = kfac::BatchNormFisher::diagonal; });
+  add("Reduced", [](auto& o) { o.sharing = kfac::WeightSharing::reduce; });
+  add("Half", [](auto& o) { o.statistics_fraction = 0.5; });
+  add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
+  add("NoOverlap", [](auto& o) { o.overlap = false; });
+  add("SmallBuckets", [](auto& o) { o.bucket_bytes = 64; });
+  add("NarrowWire", [](auto& o) { o.statistics_wire = DType::bf16; });
+  return all;
+}
+
+class OnTheDevice : public ::testing::TestWithParam<Named> {};
+
+TEST_P(OnTheDevice, TheStepsAreThoseOfTheHost) {
+  const CurvatureOptions& options = GetParam().options;
+  const DeviceRun host = train_on<double>(Device::cpu(), 1, options);
+  const DeviceRun device = train_on<double>(Device::cuda(), 1, options);
+  EXPECT_TRUE(near(device.parameters, host.parameters, 1e-10));
+  // Control: the steps are not those of the gradient.
+  CurvatureOptions damped = options;
+  damped.damping = 10;
+  EXPECT_FALSE(near(train_on<double>(Device::cuda(), 1, damped).parameters, host.parameters, 1e-4));
+  for (std::size_t i = 0; i < host.reports.size(); ++i) {
+    EXPECT_EQ(device.reports[i].updated, host.reports[i].updated);
+    EXPECT_EQ(device.reports[i].statistics_refreshed, host.reports[i].statistics_refreshed);
+    EXPECT_EQ(device.reports[i].inverses_refreshed, host.reports[i].inverses_refreshed);
+    EXPECT_EQ(device.reports[i].bytes, host.reports[i].bytes);
+    // What became of inverses is known a step later.
+    if (i > 0) {
+      EXPECT_EQ(device.reports[i].inverses, host.reports[i - 1].inverses) << i;
+    }
+  }
+}
+
+TEST_P(OnTheDevice, TheHostWaitsOnceForEachStep) {
+  const DeviceRun run = train_on<double>(Device::cuda(), 1, GetParam().options);
+  if (host_waits() == 0) GTEST_SKIP() << "this device does not count waits";
+  for (const std::int64_t waits : run.waits) EXPECT_EQ(waits, 1);
+}
+
+TEST_P(OnTheDevice, TwoRunsHaveTheSameBits) {
+  EXPECT_EQ(train_on<double>(Device::cuda(), 1, GetParam().options).parameters,
+            train_on<double>(Device::cuda(), 1, GetParam().options).parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, OnTheDevice, ::testing::ValuesIn(all_options()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(OnTheDeviceInF32, TheStepsAreThoseOfTheHost) {
+  CurvatureOptions options = base();
+  options.dtype = DType::f32;
+  EXPECT_TRUE(near(train_on<float>(Device::cuda(), 1, options).parameters,
+                   train_on<float>(Device::cpu(), 1, options).parameters, 1e-4));
+}
+
+TEST(OnTheDeviceInF32, GradientsMayBeWiderThanInverses) {
+  CurvatureOptions options = base();
+  options.dtype = DType::f32;
+  EXPECT_TRUE(near(train_on<double>(Device::cuda(), 1, options).parameters,
+                   train_on<double>(Device::cpu(), 1, options).parameters, 1e-4));
+}
+
+class DeviceRanks : public ::testing::TestWithParam<std::pair<int, double>> {};
+
+TEST_P(DeviceRanks, AreEqualToOne) {
+  const auto [ranks, fraction] = GetParam();
+  CurvatureOptions options = base();
+  options.inverse_interval = 2;
+  const DeviceRun one = train_on<double>(Device::cuda(), 1, options);
+  options.worker_fraction = fraction;
+  for (const bool overlap : {true, false}) {
+    options.overlap = overlap;
+    const DeviceRun many = train_on<double>(Device::cuda(), ranks, options);
+    EXPECT_TRUE(near(many.parameters, one.parameters, 1e-10)) << overlap;
+    EXPECT_GT(many.reports.back().bytes, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, DeviceRanks,
+                         ::testing::Values(std::pair(2, 0.0), std::pair(2, 1.0), std::pair(4, 0.0),
+                                           std::pair(4, 0.5), std::pair(4, 1.0)),
+                         [](const auto& param) {
+                           return std::to_string(param.param.first) + "Ranks" +
+                                  std::to_string(static_cast<int>(4 * param.param.second)) +
+                                  "Quarters";
+                         });
+
+/// Six steps, of which the fourth is spoiled resp. left out.
+std::vector<double> with_bad_step(int layer, bool output, bool left_out) {
+  DeviceTraining settings;
+  DeviceRun run;
+  DeviceLoop<double> loop(Device::cuda(), comm::make_self(), base());
+  for (int step = 0; step < 6; ++step) {
+    if (step == 3 && left_out) continue;
+    if (step == 3)
+      settings.spoil = [=](int, int at, bool out, std::vector<double>& values) {
+        if (at == layer && out == output) values[1] = std::numeric_limits<double>::quiet_NaN();
+      };
+    const kfac::StepReport report = loop.step(step, settings, run);
+    settings.spoil = {};
+    EXPECT_EQ(report.updated, step != 3);
+    EXPECT_EQ(report.vote.nonfinite_statistic, step == 3 ? 1 : 0);
+  }
+  return loop.net().parameters();
+}
+
+TEST(SkippedStepOnTheDevice, LeavesNoTraceOfANanInOneStatistic) {
+  using Net = PlainNet<double>;
+  for (const auto& [layer, output] :
+       {std::pair(Net::conv, false), {Net::fc1, true}, {Net::bn, true}}) {
+    EXPECT_EQ(with_bad_step(layer, output, false), with_bad_step(layer, output, true)) << layer;
+  }
+}
+
+TEST(StateOnTheDevice, GoesOnAsIfItHadNeverStopped) {
+  CurvatureOptions options = base();
+  options.inverse_interval = 3;
+  const DeviceTraining settings;
+  DeviceRun run;
+  DeviceLoop<double> whole(Device::cuda(), comm::make_self(), options);
+  for (int step = 0; step < 4; ++step) (void)whole.step(step, settings, run);
+  Saver saver;
+  whole.preconditioner().visit_state(saver);
+  const std::vector<SavedState> saved{saver.state};
+  for (const Device device : {Device::cuda(), Device::cpu()}) {
+    DeviceLoop<double> resumed(device, comm::make_self(), options);
+    resumed.net().layers = whole.net().layers;
+    Loader loader(saved, 0);
+    resumed.preconditioner().visit_state(loader);
+    DeviceLoop<double> again(Device::cuda(), comm::make_self(), options);
+    again.net().layers = whole.net().layers;
+    Loader same(saved, 0);
+    again.preconditioner().visit_state(same);
+    for (int step = 4; step < 8; ++step) {
+      (void)resumed.step(step, settings, run);
+      (void)again.step(step, settings, run);
+    }
+    if (device.is_cuda())
+      EXPECT_EQ(resumed.net().parameters(), again.net().parameters());
+    else
+      EXPECT_TRUE(near(resumed.net().parameters(), again.net().parameters(), 1e-10));
+  }
+  std::vector<double> uninterrupted;
+  for (int step = 4; step < 8; ++step) (void)whole.step(step, settings, run);
+  DeviceLoop<double> resumed(Device::cuda(), comm::make_self(), options);
+  DeviceLoop<double> straight(Device::cuda(), comm::make_self(), options);
+  for (int step = 0; step < 8; ++step) (void)straight.step(step, settings, run);
+  EXPECT_EQ(whole.net().parameters(), straight.net().parameters());
+}
+
+TEST(PreconditionerOnTheDevice, SaysWhatItDoesNotTake) {
+  const auto refused = [](const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+  kfac::Preconditioner preconditioner(comm::make_self(), base(), Device::cuda());
+  const auto fc = preconditioner.add_layer("fc", spec);
+  Context ctx(Device::cuda());
+  Tensor x = Tensor::zeros(ctx, {3, 2}, DType::f64), dy = Tensor::zeros(ctx, {3, 1}, DType::f64);
+  // A stream of the host, and gradients there.
+  EXPECT_NE(refused([&] { preconditioner.record_input(fc, x); }).find("stream is of cpu"),
+            std::string::npos);
+  preconditioner.record_input(fc, x, ctx.stream());
+  preconditioner.record_grad_output(fc, dy, ctx.stream());
+  std::vector<double> g{1, 2};
+  const std::vector<kfac::LayerGrad> grads{{fc, view_of(g.data(), {2}), {}}};
+  EXPECT_NE(refused([&] { (void)preconditioner.step(grads, ctx.stream()); }).find("is on cpu"),
+            std::string::npos);
+  CurvatureOptions adaptive = base();
+  adaptive.staleness = kfac::Staleness::adaptive;
+  kfac::Preconditioner other(comm::make_self(), adaptive, Device::cuda());
+  (void)other.add_layer("fc", spec);
+  EXPECT_NE(refused([&] { other.prepare(); }).find("fixed intervals"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
