@@ -78,7 +78,8 @@ struct StepReport {
   bool inverses_refreshed = false;    ///< At least one.
   /// Of this step; owned by the optimizer, valid until its next step.
   std::span<const StatisticReport> statistics;
-  /// Inverses of this rank that were rebuilt, by the stage that succeeded.
+  /// Inverses of this rank that were rebuilt, by the stage that succeeded. On a CUDA device this
+  /// and failed_factors tell of inverses of the step before, unless worker_fraction is above 1/P.
   std::array<int, kInverseStages> inverses{};
   int failed_factors = 0;      ///< Refreshes of this rank's factors that kept the old inverse.
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.
