@@ -38,9 +38,9 @@ ConstTensorView KlClip::factor(const WorkerGrid& grid, double kappa, double lr) 
 }
 
 void scale_direction(Context& ctx, ConstTensorView factor, TensorView u) {
+  if (u.numel() == 0) return;
   DKFAC_CHECK(u.device() == ctx.device(), "[kl clip] the direction is on ", u.device(),
               ", the context on ", ctx.device());
-  if (u.numel() == 0) return;
   if (ctx.device().is_cuda()) return cuda::scale_direction(ctx, factor, u);
   cpu::scale_direction(ctx, factor, u);
 }

@@ -78,7 +78,7 @@ TEST_P(OnTheDevice, TheStepsAreThoseOfTheHost) {
 
 TEST_P(OnTheDevice, TheHostWaitsOnceForEachStep) {
   const DeviceRun run = train_on<double>(Device::cuda(), 1, GetParam().options);
-  if (host_waits() == 0) GTEST_SKIP() << "this device does not count waits";
+  if (host_waits() <= 0) GTEST_SKIP() << "this device does not count waits";
   for (const std::int64_t waits : run.waits) EXPECT_EQ(waits, 1);
 }
 
@@ -163,33 +163,29 @@ TEST(StateOnTheDevice, GoesOnAsIfItHadNeverStopped) {
   DeviceRun run;
   DeviceLoop<double> whole(Device::cuda(), comm::make_self(), options);
   for (int step = 0; step < 4; ++step) (void)whole.step(step, settings, run);
+  // In the middle of an interval, while the outcome of the last rebuild has not been heard of.
   Saver saver;
   whole.preconditioner().visit_state(saver);
   const std::vector<SavedState> saved{saver.state};
-  for (const Device device : {Device::cuda(), Device::cpu()}) {
-    DeviceLoop<double> resumed(device, comm::make_self(), options);
-    resumed.net().layers = whole.net().layers;
+  const auto resume = [&](Device device) {
+    DeviceLoop<double> loop(device, comm::make_self(), options);
+    loop.net().layers = whole.net().layers;
     Loader loader(saved, 0);
-    resumed.preconditioner().visit_state(loader);
-    DeviceLoop<double> again(Device::cuda(), comm::make_self(), options);
-    again.net().layers = whole.net().layers;
-    Loader same(saved, 0);
-    again.preconditioner().visit_state(same);
-    for (int step = 4; step < 8; ++step) {
-      (void)resumed.step(step, settings, run);
-      (void)again.step(step, settings, run);
-    }
-    if (device.is_cuda())
-      EXPECT_EQ(resumed.net().parameters(), again.net().parameters());
-    else
-      EXPECT_TRUE(near(resumed.net().parameters(), again.net().parameters(), 1e-10));
-  }
-  std::vector<double> uninterrupted;
+    loop.preconditioner().visit_state(loader);
+    for (int step = 4; step < 8; ++step) (void)loop.step(step, settings, run);
+    return loop.net().parameters();
+  };
+  const std::vector<double> device = resume(Device::cuda());
   for (int step = 4; step < 8; ++step) (void)whole.step(step, settings, run);
-  DeviceLoop<double> resumed(Device::cuda(), comm::make_self(), options);
+  EXPECT_EQ(device, whole.net().parameters());
   DeviceLoop<double> straight(Device::cuda(), comm::make_self(), options);
   for (int step = 0; step < 8; ++step) (void)straight.step(step, settings, run);
-  EXPECT_EQ(whole.net().parameters(), straight.net().parameters());
+  EXPECT_EQ(device, straight.net().parameters());
+  // Control: without the state it is another run.
+  DeviceLoop<double> without(Device::cuda(), comm::make_self(), options);
+  without.net().layers = whole.net().layers;
+  for (int step = 4; step < 8; ++step) (void)without.step(step, settings, run);
+  EXPECT_FALSE(near(device, without.net().parameters(), 1e-3));
 }
 
 TEST(PreconditionerOnTheDevice, SaysWhatItDoesNotTake) {
