@@ -43,7 +43,8 @@ inline constexpr double kRoom = 0x1p-28;
 /// with eigenvalues below 0 taken as 0, unless the damping is below the rounding of the largest. A
 /// matrix with a NaN or an Inf is shown to no solver, and a damping for which 1/shift is within
 /// 2^28 of the largest number is refused, since products with gradients would overflow. A result is
-/// written only when it is good. average.dtype() == inverse.dtype(), f32 or f64.
+/// written only when it is good. average.dtype() == inverse.dtype(), f32 or f64. On a device, where
+/// the form is not cholesky, the host waits for every rung.
 [[nodiscard]] Climb rebuild_inverse(Context& ctx, const FactorBlock& block, double shift,
                                     const Solvers& solvers = {});
 /// Writes the inverse of shift*I, for a layer whose curvature is zero; `kept` when that is zero or

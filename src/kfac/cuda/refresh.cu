@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
