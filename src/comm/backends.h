@@ -5,11 +5,13 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/launch.h"
 
-/// What the rest of comm asks of MPI; answered by the MPI sources or by their stub.
+/// What the rest of comm asks of MPI and NCCL; answered by their sources or by stubs.
 namespace dkfac::comm {
 
 /// Whether this build has MPI.
 [[nodiscard]] bool has_mpi() noexcept;
+/// Whether this build has NCCL.
+[[nodiscard]] bool has_nccl() noexcept;
 /// Initialised, by whomever, and not finalised.
 [[nodiscard]] bool mpi_is_running() noexcept;
 /// Throws CommError without MPI, naming the launcher that wants it.

@@ -151,7 +151,7 @@ void Communicator::abort(std::string_view reason) noexcept { do_abort(reason); }
 
 bool is_available(std::string_view backend) {
   return backend == "self" || backend == "in_process" || backend == "tcp" ||
-         (backend == "mpi" && has_mpi());
+         (backend == "mpi" && has_mpi()) || (backend == "nccl" && has_nccl());
 }
 
 }  // namespace dkfac::comm

@@ -2,15 +2,22 @@
 
 #include <utility>
 
+#include "dkfac/core/backoff.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/host_queue.h"
+#include "dkfac/core/wait_watch.h"
 
 #include "core/cuda/runtime.h"
 
 namespace dkfac {
 
 void Stream::synchronize() const {
-  if (device_.is_cuda()) return cuda::synchronize(device_, native_);
+  if (device_.is_cuda()) {
+    if (!has_wait_watches()) return cuda::synchronize(device_, native_);
+    Event end(device_);
+    end.record(*this);
+    return cpu().wait(end);
+  }
   if (queue_ != nullptr) queue_->drain();
 }
 
@@ -18,7 +25,10 @@ void Stream::wait(const Event& event) const {
   if (event.device_.is_cuda()) {
     if (event.native_ == nullptr) return;
     if (device_.is_cuda()) return cuda::stream_wait(device_, native_, event.native_);
-    return cuda::synchronize(event.device_, event.native_);
+    if (!has_wait_watches()) return cuda::synchronize(event.device_, event.native_);
+    Backoff backoff;
+    while (!event.done()) backoff.step(poll_wait_watches);
+    return;
   }
   if (!event.done()) event.queue_->wait(event.ticket_);
 }

@@ -28,7 +28,6 @@ TEST(Self, AbortMakesItUnusable) {
 TEST(Self, IsAvailableEverywhere) {
   EXPECT_TRUE(is_available("self"));
   EXPECT_TRUE(is_available("in_process"));
-  EXPECT_FALSE(is_available("nccl"));
   EXPECT_FALSE(is_available("smoke signals"));
 }
 

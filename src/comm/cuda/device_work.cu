@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/error.h"
@@ -15,23 +16,7 @@ namespace dkfac::comm::cuda {
 namespace {
 
 using dkfac::cuda::check_runtime;
-
-/// Makes the device of a stream current and puts the caller's back.
-class Current {
- public:
-  explicit Current(Device device) noexcept : now_(device.index) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = now_;
-    if (before_ != now_) (void)cudaSetDevice(now_);
-  }
-  ~Current() {
-    if (before_ != now_) (void)cudaSetDevice(before_);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  int before_ = 0, now_ = 0;
-};
+using dkfac::cuda::DeviceGuard;
 
 void check_count(std::size_t count, const char* what) {
   DKFAC_CHECK(count <= kMaxRanks, "[comm] ", count, " ", what, " on one device; at most ",
@@ -77,7 +62,7 @@ bool is_built() noexcept { return true; }
 
 void copy(const Stream& stream, const void* from, void* to, std::size_t bytes) {
   if (bytes == 0) return;
-  const Current current(stream.device());
+  const DeviceGuard guard(stream.device());
   check_runtime(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.native()),
                 "cudaMemcpyAsync");
 }
@@ -86,7 +71,7 @@ void reduce(const Stream& stream, ReduceOp op, DType dtype,
             std::span<const std::byte* const> inputs, std::int64_t count,
             std::span<std::byte* const> outputs) {
   check_count(std::max(inputs.size(), outputs.size()), "buffers");
-  const Current current(stream.device());
+  const DeviceGuard guard(stream.device());
   switch (dtype) {
     case DType::f64:
       return op == ReduceOp::max
@@ -108,7 +93,7 @@ void reduce(const Stream& stream, ReduceOp op, DType dtype,
 void gather(const Stream& stream, std::span<const std::byte* const> segments,
             std::span<const std::int64_t> offsets, std::size_t element, std::byte* out) {
   check_count(segments.size(), "segments");
-  const Current current(stream.device());
+  const DeviceGuard guard(stream.device());
   if (element == 8) return gather_as<std::uint64_t>(stream, segments, offsets, out);
   if (element == 4) return gather_as<std::uint32_t>(stream, segments, offsets, out);
   gather_as<std::uint16_t>(stream, segments, offsets, out);

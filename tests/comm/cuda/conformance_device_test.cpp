@@ -16,7 +16,7 @@ class DeviceConformance : public ::testing::TestWithParam<int> {
 
 TEST_P(DeviceConformance, TakesDeviceMemory) {
   run([](const std::shared_ptr<Communicator>& comm) {
-    EXPECT_TRUE(comm->supports(Device::cuda()));
+    EXPECT_TRUE(comm->supports(device_of(*comm)));
     EXPECT_TRUE(comm->supports(Device::cpu()));
   });
 }
@@ -24,7 +24,7 @@ TEST_P(DeviceConformance, TakesDeviceMemory) {
 // Nothing waits between the steps: only the stream orders them.
 TEST_P(DeviceConformance, ACallIsOrderedAmongTheWorkOfItsStream) {
   run([](const std::shared_ptr<Communicator>& comm) {
-    Context ctx(Device::cuda());
+    Context ctx(device_of(*comm));
     const int size = comm->size();
     Tensor x = Tensor::empty(ctx, {1000}, DType::f64);
     put(ctx, x, std::vector<double>(1000, comm->rank() + 1));
@@ -47,7 +47,7 @@ TEST_P(DeviceConformance, ACallIsOrderedAmongTheWorkOfItsStream) {
 // A buffer that is overwritten at once was read by the peers before.
 TEST_P(DeviceConformance, BuffersBelongToTheStreamUntilTheCallIsDone) {
   run([](const std::shared_ptr<Communicator>& comm) {
-    Context ctx(Device::cuda());
+    Context ctx(device_of(*comm));
     std::vector<std::int64_t> counts(static_cast<std::size_t>(comm->size()), 3);
     Tensor all = Tensor::empty(ctx, {3 * comm->size()}, DType::f32);
     Tensor x = Tensor::empty(ctx, {3}, DType::f32);
@@ -66,7 +66,7 @@ TEST_P(DeviceConformance, BuffersBelongToTheStreamUntilTheCallIsDone) {
 
 TEST_P(DeviceConformance, CallsKeepTheirOrderOverStreams) {
   run([](const std::shared_ptr<Communicator>& comm) {
-    Context first(Device::cuda()), second(Device::cuda());
+    Context first(device_of(*comm)), second(device_of(*comm));
     Tensor x = on_device(first, std::vector<double>{1});
     comm->all_reduce(x, ReduceOp::sum, first.stream());
     comm->all_reduce(x, ReduceOp::sum, second.stream());  // reads what the first one writes
@@ -78,7 +78,7 @@ TEST_P(DeviceConformance, CallsKeepTheirOrderOverStreams) {
 TEST_P(DeviceConformance, TwoCommunicatorsShareAStream) {
   run([](const std::shared_ptr<Communicator>& comm) {
     const auto part = comm->split(comm->rank() / 2);
-    Context ctx(Device::cuda());
+    Context ctx(device_of(*comm));
     Tensor x = on_device(ctx, std::vector<double>{1});
     part->all_reduce(x, ReduceOp::sum, ctx.stream());
     comm->all_reduce(x, ReduceOp::sum, ctx.stream());
@@ -91,7 +91,7 @@ TEST_P(DeviceConformance, TwoCommunicatorsShareAStream) {
 
 TEST_P(DeviceConformance, TakesHostMemoryInBetween) {
   run([](const std::shared_ptr<Communicator>& comm) {
-    Context ctx(Device::cuda());
+    Context ctx(device_of(*comm));
     Tensor x = on_device(ctx, values_of<float>(comm->rank(), 77));
     std::vector<double> y{1};
     comm->all_reduce(x, ReduceOp::sum, ctx.stream());

@@ -20,6 +20,13 @@ using OwningBody = std::function<void(const std::shared_ptr<Communicator>&)>;
 /// Runs body once per rank over a new communicator of `size` ranks that supports Device::cuda().
 void run_ranks_of(int size, const Options& options, const OwningBody& body);
 
+/// The first device that the communicator takes memory of.
+[[nodiscard]] inline Device device_of(const Communicator& comm) {
+  for (const Device device : available_devices())
+    if (device.is_cuda() && comm.supports(device)) return device;
+  return Device::cuda();
+}
+
 /// Puts `values` into x, in the order of the stream of ctx.
 template <class T>
 void put(Context& ctx, TensorView x, const std::vector<T>& values) {

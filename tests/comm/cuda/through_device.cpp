@@ -15,7 +15,9 @@ std::int64_t offset_of(std::span<const std::int64_t> counts, int rank) {
 class ThroughDevice final : public Communicator {
  public:
   explicit ThroughDevice(std::shared_ptr<Communicator> inner)
-      : Communicator(inner->rank(), inner->size(), inner->options()), inner_(std::move(inner)) {}
+      : Communicator(inner->rank(), inner->size(), inner->options()),
+        inner_(std::move(inner)),
+        ctx_(device_of(*inner_)) {}
   [[nodiscard]] std::string_view backend() const override { return inner_->backend(); }
   [[nodiscard]] bool failed() const override { return inner_->failed(); }
   bool progress() override { return inner_->progress(); }
@@ -76,7 +78,7 @@ class ThroughDevice final : public Communicator {
   }
 
   std::shared_ptr<Communicator> inner_;
-  Context ctx_{Device::cuda()};
+  Context ctx_;
 };
 
 }  // namespace

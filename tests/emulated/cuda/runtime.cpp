@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -11,6 +12,7 @@
 namespace {
 
 using emulated::state;
+thread_local int current_device = 0;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
 double now() {
@@ -61,12 +63,19 @@ cudaError_t copy(Copy work, cudaStream_t stream) {
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  const char* devices = std::getenv("DKFAC_EMULATED_DEVICES");
+  *count = devices == nullptr ? 1 : std::atoi(devices);
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+  int count = 0;
+  (void)cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -104,8 +113,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
   out->multiProcessorCount = 4;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int) {
-  std::strncpy(text, "0000:00:00.0", static_cast<std::size_t>(length));
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

@@ -13,7 +13,8 @@ struct CUstream_st;
 /// is inaccessible but while work of the device runs, so a stray access ends in a segmentation
 /// fault. Fresh memory is full of NaN, and writing past its end is found when it is freed. Streams
 /// are lazy: work runs when something waits for it, so an order that nobody asked for is not there.
-/// DKFAC_EMULATED=eager runs everything at once instead. One device, any number of host threads.
+/// DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one device, or
+/// as many as DKFAC_EMULATED_DEVICES says, which differ in name only.
 namespace emulated {
 
 using Ticket = std::uint64_t;  ///< Position of work on its stream, from 1.

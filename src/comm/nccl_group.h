@@ -1,0 +1,81 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <nccl.h>
+
+#include "dkfac/comm/nccl.h"
+#include "dkfac/core/stream.h"
+#include "dkfac/core/wait_watch.h"
+
+#include "comm/deadline.h"
+#include "comm/stream_order.h"
+
+namespace dkfac::comm {
+
+/// One NCCL communicator of non-blocking calls, its bootstrap, and the watch over both. Every
+/// failure aborts NCCL here and, through the bootstrap, on the other ranks.
+class NcclGroup final : public WaitWatch {
+ public:
+  NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device);
+  /// Finalises, within the time limit; aborts when work is pending while an exception is on its
+  /// way.
+  ~NcclGroup() override;
+
+  /// Before the first NCCL call of a collective: throws if the group has failed, has the calling
+  /// thread's waits watched, and lets the stream follow the collectives before.
+  void begin(const std::shared_ptr<NcclGroup>& self, const CallInfo& info, const Stream& stream);
+  /// Runs body(comm), which makes NCCL calls and returns the first code that is neither success nor
+  /// "in progress", as one group.
+  template <class Body>
+  void group(Body body) {
+    check(ncclGroupStart(), "ncclGroupStart");
+    const ncclResult_t inside = body(comm_);
+    const ncclResult_t end = ncclGroupEnd();
+    if (inside != ncclSuccess && inside != ncclInProgress) check(inside, "a call of the group");
+    settle(end, "ncclGroupEnd");
+  }
+  /// After the last one.
+  void end(const CallInfo& info, const Stream& stream);
+
+  /// Throws what has failed here or elsewhere, also a collective that is over its time limit.
+  void look();
+  void poll() override;
+  void abort(std::string_view reason) noexcept;
+  /// Throws CommError on this rank, and makes the others fail.
+  [[noreturn]] void fail(std::string text);
+  [[nodiscard]] bool failed() const { return !failure_.empty() || bootstrap_->failed(); }
+  [[nodiscard]] Communicator& bootstrap() const { return *bootstrap_; }
+  [[nodiscard]] Device device() const { return device_; }
+
+ private:
+  struct Pending {
+    CallInfo info;
+    Event event;
+    Deadline deadline;
+  };
+  void check(ncclResult_t code, const char* call);
+  /// Waits until a non-blocking call has done its part on the host.
+  void settle(ncclResult_t code, const char* call);
+  void look_at_peers();
+  void look_at_pending();
+  void drop() noexcept;
+  [[noreturn]] void fail_here(std::string text);
+
+  std::shared_ptr<Communicator> bootstrap_;
+  Device device_;
+  ncclComm_t comm_ = nullptr;
+  std::string failure_;
+  std::string current_;  ///< What is being issued.
+  std::thread::id user_;
+  StreamOrder order_;
+  std::deque<Pending> pending_;
+  std::vector<Event> free_events_;
+};
+
+}  // namespace dkfac::comm

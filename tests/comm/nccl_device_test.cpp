@@ -1,0 +1,185 @@
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/comm/nccl.h"
+#include "dkfac/core/error.h"
+
+#include "comm/cuda/device_ranks.h"
+#include "support/host_waits.h"
+
+// Owner sums keep the whole contract, so the suite runs over them. Several ranks need as many GPUs;
+// of the emulated ones there are four.
+namespace dkfac::comm::testing {
+namespace {
+
+const bool emulated_devices = setenv("DKFAC_EMULATED_DEVICES", "4", 1) == 0;
+
+bool has_devices(int count) {
+  return emulated_devices && available_devices().size() > static_cast<std::size_t>(count);
+}
+
+std::shared_ptr<Communicator> over(const std::shared_ptr<Communicator>& bootstrap,
+                                   bool owner_sums = true) {
+  return make_nccl(bootstrap, Device::cuda(bootstrap->rank()), {.owner_sums = owner_sums});
+}
+
+}  // namespace
+
+std::vector<int> sizes() {
+  std::vector<int> all{1};
+  for (int size = 2; size <= 4 && has_devices(size); ++size) all.push_back(size);
+  return all;
+}
+
+void run_ranks_of(int size, const Options& options, const OwningBody& body) {
+  run_ranks(
+      size, [&](const std::shared_ptr<Communicator>& comm) { body(over(comm)); }, options);
+}
+
+namespace {
+
+/// Runs body on every rank and returns what it threw there, by rank; every rank has to throw.
+std::vector<std::string> failures(int size, double limit_s,
+                                  const std::function<void(Communicator&, Context&)>& body,
+                                  Check check = Check::hash) {
+  std::vector<std::string> messages(static_cast<std::size_t>(size));
+  run_ranks(size,
+            [&](const std::shared_ptr<Communicator>& bootstrap) {
+              const auto comm = over(bootstrap, false);
+              bootstrap->barrier("all are there");
+              Context ctx(device_of(*comm));
+              messages[static_cast<std::size_t>(comm->rank())] =
+                  message_of<CommError>([&] { body(*comm, ctx); });
+              EXPECT_TRUE(comm->failed());
+              EXPECT_THROW((void)comm->progress(), CommError) << "unusable after a failure";
+            },
+            {.timeout_s = limit_s, .check = check});
+  return messages;
+}
+
+void expect_all_contain(const std::vector<std::string>& messages, std::string_view part) {
+  for (const std::string& message : messages) EXPECT_TRUE(contains(message, part)) << message;
+}
+
+void reduce(Communicator& comm, Context& ctx, std::size_t count, std::string_view name) {
+  Tensor x = on_device(ctx, std::vector<float>(count, 1));
+  comm.all_reduce(x, ReduceOp::sum, ctx.stream(), name);
+}
+
+}  // namespace
+
+TEST(Nccl, SaysWhatItIs) {
+  EXPECT_TRUE(is_available("nccl"));
+  const auto comm = over(make_self());
+  EXPECT_EQ(comm->backend(), "nccl");
+  EXPECT_TRUE(comm->supports(Device::cuda(0)));
+  EXPECT_FALSE(comm->supports(Device::cuda(7)));
+  EXPECT_THROW((void)make_nccl(make_self(), Device::cpu()), InvalidArgument);
+  EXPECT_THROW((void)make_nccl(nullptr, Device::cuda()), InvalidArgument);
+}
+
+TEST(Nccl, NeverWaitsForTheDevice) {
+  const auto comm = over(make_self());
+  Context ctx(device_of(*comm));
+  Tensor x = on_device(ctx, values_of<float>(0, 100));
+  const auto before = dkfac::testing::host_waits();
+  comm->all_reduce(x, ReduceOp::sum, ctx.stream());
+  comm->broadcast(x, 0, ctx.stream());
+  EXPECT_EQ(dkfac::testing::host_waits(), before);
+  EXPECT_EQ(on_host<float>(ctx, x), values_of<float>(0, 100));
+}
+
+TEST(Nccl, RefusesTwoRanksOnOneGpuAndSaysWhatToUse) {
+  run_ranks(2, [](const std::shared_ptr<Communicator>& bootstrap) {
+    const std::string message =
+        message_of<InvalidArgument>([&] { (void)make_nccl(bootstrap, Device::cuda()); });
+    EXPECT_TRUE(contains(message, "ranks 0, 1 have the same GPU")) << message;
+    EXPECT_TRUE(contains(message, "make_host_staged")) << message;
+    bootstrap->barrier("still of use");
+  });
+}
+
+TEST(Nccl, OwnSumsAreRightInAnyOrder) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  run_ranks(3, [](const std::shared_ptr<Communicator>& bootstrap) {
+    const auto comm = over(bootstrap, false);
+    Context ctx(device_of(*comm));
+    const std::vector<std::int64_t> counts{100, 0, 57};
+    const std::int64_t mine = counts[static_cast<std::size_t>(comm->rank())];
+    Tensor x = on_device(ctx, values_of<double>(comm->rank(), 157));
+    Tensor part = Tensor::empty(ctx, {mine}, DType::f64), y = Tensor::empty(ctx, {157}, DType::f64);
+    comm->reduce_scatter_v(x, counts, part, ctx.stream());
+    comm->all_gather_v(part, counts, y, ctx.stream());
+    put(ctx, x, values_of<double>(comm->rank(), 157));
+    comm->all_reduce(x, ReduceOp::sum, ctx.stream());
+    const std::vector<double> expected = sums_of<double>(3, 157);
+    const std::vector<double> a = on_host<double>(ctx, x), b = on_host<double>(ctx, y);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      // Rounding of two additions of numbers below 1e5.
+      EXPECT_NEAR(a[i], expected[i], 1e-10);
+      EXPECT_NEAR(b[i], expected[i], 1e-10);
+    }
+    comm->barrier();
+  });
+}
+
+TEST(Nccl, AWaitEndsAtTheTimeLimitWhenARankIsMissing) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  const auto messages = failures(3, 1, [](Communicator& comm, Context& ctx) {
+    if (comm.rank() == 1) {
+      while (!comm.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      (void)comm.progress();
+    }
+    reduce(comm, ctx, 8, "late");
+    ctx.stream().synchronize();
+  });
+  expect_all_contain(messages, "waited 1 s (timeout_s) for #1 all_reduce(sum) f32 x 8 'late'");
+}
+
+TEST(Nccl, AbortEndsWaitsOfTheOthers) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  const auto messages = failures(3, 20, [](Communicator& comm, Context& ctx) {
+    if (comm.rank() == 2) comm.abort("loss is not finite");
+    reduce(comm, ctx, 8, "x");
+    Event done(ctx.device());
+    done.record(ctx.stream());
+    Stream::cpu().wait(done);
+  });
+  expect_all_contain(messages, "rank 2 aborted the group: loss is not finite");
+}
+
+TEST(Nccl, ABrokenRankIsNamedEverywhere) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  setenv("DKFAC_EMULATED_NCCL_FAIL", "1", 1);
+  const auto messages = failures(3, 20, [](Communicator& comm, Context& ctx) {
+    reduce(comm, ctx, 8, "x");
+    ctx.stream().synchronize();
+  });
+  unsetenv("DKFAC_EMULATED_NCCL_FAIL");
+  expect_all_contain(messages, "rank 1: ");
+  expect_all_contain(messages, "remote process exited");
+}
+
+TEST(Nccl, MismatchesAreNamedBeforeDataMovesWhenCallsAreCompared) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  expect_all_contain(failures(
+                         3, 20,
+                         [](Communicator& comm, Context& ctx) {
+                           reduce(comm, ctx, comm.rank() == 1 ? 9 : 8, "a.fc");
+                         },
+                         Check::full),
+                     "rank 1 issued #1 all_reduce(sum) f32 x 9 'a.fc'");
+}
+
+TEST(Nccl, ARankThatNeverMakesItIsALimitOfTheBootstrap) {
+  run_ranks(2,
+            [](const std::shared_ptr<Communicator>& bootstrap) {
+              if (bootstrap->rank() == 1) return;
+              EXPECT_THROW((void)over(bootstrap), CommError);
+            },
+            {.timeout_s = 1});
+}
+
+}  // namespace dkfac::comm::testing

@@ -1,0 +1,267 @@
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "nccl_comm.h"
+#include "state.h"
+
+// The part of NCCL that we call; ranks are threads of this process. A group of calls is one piece
+// of work, which runs once every rank has come to its part in each of them.
+// DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break.
+namespace {
+
+using emulated::NcclPart;
+using emulated::state;
+using Kind = NcclPart::Kind;
+using Lock = std::scoped_lock<emulated::DeviceMutex>;
+
+constexpr int kPolls = 3;
+
+struct Queued {
+  ncclComm* comm;
+  NcclPart part;
+};
+thread_local int depth = 0;
+thread_local std::vector<Queued> queued;
+
+std::map<std::string, std::shared_ptr<emulated::NcclFabric>>& fabrics() {
+  static auto* const all = new std::map<std::string, std::shared_ptr<emulated::NcclFabric>>;
+  return *all;
+}
+
+/// Of a group: what it takes part in, and as whom.
+struct Share {
+  std::shared_ptr<emulated::NcclMeeting> meeting;
+  int as;
+};
+
+Share join(ncclComm* comm, NcclPart part) {
+  std::shared_ptr<emulated::NcclMeeting>* found = nullptr;
+  int as = comm->rank;
+  if (part.kind == Kind::message) {
+    const bool sends = part.send != nullptr;
+    const int peer = part.root;
+    const int from = sends ? comm->rank : peer, to = sends ? peer : comm->rank;
+    auto& number = sends ? comm->sent[peer] : comm->received[peer];
+    found = &comm->fabric->messages[{from, to, number++}];
+    as = sends ? 0 : 1;
+    part.root = 0;
+  } else {
+    found = &comm->fabric->collectives[comm->collectives++];
+  }
+  if (*found == nullptr) *found = std::make_shared<emulated::NcclMeeting>();
+  (*found)->expected =
+      part.kind == Kind::message ? 2 : static_cast<std::size_t>(comm->fabric->size);
+  (*found)->parts[as] = part;
+  return {*found, as};
+}
+
+bool all_came(const Share& share) {
+  auto& meeting = *share.meeting;
+  if (meeting.done) return true;
+  if (meeting.parts.size() < meeting.expected) return false;
+  for (const auto& [as, part] : meeting.parts) {
+    if (as == share.as) continue;
+    if (*part.aborted || !emulated::advance(part.stream, part.ticket - 1)) return false;
+  }
+  return true;
+}
+
+void submit(ncclComm* comm, std::vector<NcclPart> parts) {
+  CUstream_st* stream = parts.front().stream;
+  const emulated::Ticket ticket = emulated::last(stream) + 1;
+  if (comm->fails) {
+    *comm->broken = true;
+    comm->error = ncclRemoteError;
+  }
+  std::vector<Share> shares;
+  for (NcclPart& part : parts) {
+    part.ticket = ticket;
+    part.aborted = comm->aborted;
+    shares.push_back(join(comm, part));
+  }
+  comm->polls = comm->blocking ? 0 : 1;
+  const auto aborted = comm->aborted, broken = comm->broken;
+  emulated::submit_when(
+      stream,
+      [shares, aborted, broken] {
+        if (*aborted) return true;
+        if (*broken) return false;
+        for (const Share& share : shares)
+          if (!all_came(share)) return false;
+        return true;
+      },
+      [shares, aborted] {
+        if (*aborted) return;
+        for (const Share& share : shares) {
+          if (std::exchange(share.meeting->done, true)) continue;
+          emulated::execute(*share.meeting);
+        }
+      });
+}
+
+ncclResult_t flush() {
+  const Lock lock(state().mutex);
+  const auto calls = std::exchange(queued, {});
+  std::map<ncclComm*, std::vector<NcclPart>> by_comm;
+  for (const Queued& call : calls) by_comm[call.comm].push_back(call.part);
+  ncclResult_t result = ncclSuccess;
+  for (auto& [comm, parts] : by_comm) {
+    for (const NcclPart& part : parts)
+      if (part.stream != parts.front().stream) return ncclInvalidUsage;
+    submit(comm, parts);
+    if (comm->polls > 0) result = ncclInProgress;
+  }
+  return result;
+}
+
+ncclResult_t enqueue(ncclComm_t comm, NcclPart part) {
+  if (comm == nullptr || part.stream == nullptr || part.root < 0 ||
+      part.root >= comm->fabric->size || part.type == ncclNumTypes)
+    return ncclInvalidArgument;
+  if (comm->error != ncclSuccess) return comm->error;
+  if (comm->polls > 0) return ncclInvalidUsage;  // The call before is still in progress.
+  const auto reachable = [&](const void* data) {
+    return data == nullptr || emulated::is_device_memory(data) || emulated::is_pinned_memory(data);
+  };
+  if (part.count > 0 && (!reachable(part.send) || !reachable(part.recv)))
+    return ncclInvalidArgument;
+  queued.push_back({comm, part});
+  return depth > 0 ? ncclSuccess : flush();
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t code) {
+  return code == ncclSuccess       ? "no error"
+         : code == ncclInProgress  ? "NCCL operation in progress"
+         : code == ncclRemoteError ? "remote process exited or there was a network error"
+                                   : "invalid argument or usage";
+}
+const char* ncclGetLastError(ncclComm_t) { return "emulated"; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::uint64_t next = 0;
+  const Lock lock(state().mutex);
+  std::memset(id, 0, sizeof *id);
+  const std::uint64_t number = ++next;
+  std::memcpy(id->internal, &number, sizeof number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  const Lock lock(state().mutex);
+  if (out == nullptr || size < 1 || rank < 0 || rank >= size || config == nullptr ||
+      config->magic != 0xcafebeef)
+    return ncclInvalidArgument;
+  auto& fabric = fabrics()[std::string(id.internal, sizeof id.internal)];
+  if (fabric == nullptr) fabric = std::make_shared<emulated::NcclFabric>();
+  if (fabric->size != 0 && fabric->size != size) return ncclInvalidArgument;
+  if (std::exchange(fabric->joined[rank], true)) return ncclInvalidArgument;
+  fabric->size = size;
+  auto* comm = new ncclComm;
+  comm->fabric = fabric;
+  comm->rank = rank;
+  comm->blocking = config->blocking != 0;
+  const char* fails = std::getenv("DKFAC_EMULATED_NCCL_FAIL");
+  comm->fails = fails != nullptr && std::atoi(fails) == rank;
+  *out = comm;
+  emulated::notify();
+  if (comm->blocking) {
+    emulated::block_until([&] { return fabric->joined.size() == static_cast<std::size_t>(size); });
+    return ncclSuccess;
+  }
+  comm->polls = kPolls;
+  return ncclInProgress;
+}
+ncclResult_t ncclCommInitRank(ncclComm_t* out, int size, ncclUniqueId id, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  return ncclCommInitRankConfig(out, size, id, rank, &config);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const Lock lock(state().mutex);
+  if (comm == nullptr || error == nullptr) return ncclInvalidArgument;
+  const bool complete = comm->fabric->joined.size() == static_cast<std::size_t>(comm->fabric->size);
+  if (comm->polls > 0 && complete) --comm->polls;
+  *error = comm->error != ncclSuccess ? comm->error
+           : comm->polls > 0          ? ncclInProgress
+                                      : ncclSuccess;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const Lock lock(state().mutex);
+  if (comm == nullptr) return ncclInvalidArgument;
+  comm->polls = comm->blocking ? 0 : kPolls;
+  return comm->blocking ? ncclSuccess : ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const Lock lock(state().mutex);
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const Lock lock(state().mutex);
+  if (comm == nullptr) return ncclInvalidArgument;
+  *comm->aborted = true;
+  emulated::notify();
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->fabric->size;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (depth == 0) return ncclInvalidUsage;
+  return --depth > 0 ? ncclSuccess : flush();
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm, {Kind::all_reduce, send, recv, count, type, op, 0, stream, 0, nullptr});
+}
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm, {Kind::reduce, send, recv, count, type, op, root, stream, 0, nullptr});
+}
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm,
+                 {Kind::broadcast, send, recv, count, type, ncclSum, root, stream, 0, nullptr});
+}
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm, {Kind::reduce_scatter, send, recv, count, type, op, 0, stream, 0, nullptr});
+}
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm, {Kind::all_gather, send, recv, count, type, ncclSum, 0, stream, 0, nullptr});
+}
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return enqueue(comm,
+                 {Kind::message, send, nullptr, count, type, ncclSum, peer, stream, 0, nullptr});
+}
+ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return enqueue(comm,
+                 {Kind::message, nullptr, recv, count, type, ncclSum, peer, stream, 0, nullptr});
+}
+
+}  // extern "C"

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <nccl.h>
+
+#include "emulated/device.h"
+
+namespace emulated {
+
+/// One rank's part in a collective or message.
+struct NcclPart {
+  enum class Kind { all_reduce, reduce, broadcast, all_gather, reduce_scatter, message };
+  Kind kind = Kind::message;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclFloat32;
+  ncclRedOp_t op = ncclSum;
+  int root = 0;
+  CUstream_st* stream = nullptr;
+  Ticket ticket = 0;
+  std::shared_ptr<bool> aborted;  ///< Of the rank.
+};
+
+/// A collective, or a message from one rank to another, as its ranks meet in it.
+struct NcclMeeting {
+  std::size_t expected = 0;
+  std::map<int, NcclPart> parts;  ///< By rank; of a message the sender is 0, the receiver 1.
+  bool done = false;
+};
+/// Moves the data of a meeting that all are in. Throws std::runtime_error when they disagree.
+void execute(NcclMeeting& meeting);
+
+/// What the ranks of one communicator share.
+struct NcclFabric {
+  int size = 0;
+  std::map<int, bool> joined;
+  std::map<std::uint64_t, std::shared_ptr<NcclMeeting>> collectives;
+  std::map<std::tuple<int, int, std::uint64_t>, std::shared_ptr<NcclMeeting>> messages;
+};
+
+}  // namespace emulated
+
+struct ncclComm {
+  std::shared_ptr<emulated::NcclFabric> fabric;
+  int rank = 0;
+  bool blocking = true;
+  int polls = 0;  ///< How often the rest of a call has still to be asked for.
+  std::uint64_t collectives = 0;
+  std::map<int, std::uint64_t> sent, received;
+  std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
+  std::shared_ptr<bool> broken = std::make_shared<bool>(false);
+  bool fails = false;  ///< Its first collective breaks.
+  ncclResult_t error = ncclSuccess;
+};
