@@ -5,9 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-
-#include "kfac/host.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -159,11 +158,6 @@ void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLaye
   };
   if (layer.weight > 0) unpack(0, layer.params.weight);
   if (layer.bias > 0) unpack(layer.weight, layer.params.bias);
-}
-
-void join(Stream stream) {
-  require_host("stream", stream.device());
-  if (stream.queue() != nullptr) stream.synchronize();
 }
 
 std::string exact(double value) {

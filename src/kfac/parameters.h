@@ -51,8 +51,6 @@ void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, Te
 void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out);
 /// Weights and biases of `layer` = values[numel], in whatever type they come.
 void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer);
-/// Waits for earlier host work of the caller that is ordered on `stream`.
-void join(Stream stream);
 
 /// Exact text of an option, for comparison over ranks.
 [[nodiscard]] std::string exact(double value);
