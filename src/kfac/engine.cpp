@@ -17,7 +17,11 @@ bool is_plain(const LayerSpec& spec) { return std::holds_alternative<PlainSpec>(
 }  // namespace
 
 Engine::Engine(Context& ctx, std::shared_ptr<comm::Communicator> comm, CurvatureOptions options)
-    : ctx_(ctx), comm_(std::move(comm)), options_(std::move(options)), workers_(ctx) {
+    : ctx_(ctx),
+      records_on_(&ctx),
+      comm_(std::move(comm)),
+      options_(std::move(options)),
+      workers_(ctx) {
   options_.validate();
 }
 
@@ -130,7 +134,8 @@ void Engine::make_exchanges(std::int64_t vote_tail) {
                            .dtype = options_.dtype,
                            .bucket_bytes = options_.bucket_bytes,
                            .wire = options_.statistics_wire,
-                           .past_wire = nonfinite_};
+                           .past_wire = nonfinite_,
+                           .filled_on = records_on_};
   a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
   exchange.tail = vote_tail;
   g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);

@@ -38,6 +38,9 @@ class Engine {
  public:
   Engine(Context& ctx, std::shared_ptr<comm::Communicator> comm, CurvatureOptions options);
 
+  /// Before prepare(): records are made in this context, whose stream the caller orders beside that
+  /// of the engine.
+  void record_on(Context& ctx) { records_on_ = &ctx; }
   void add_layer(std::string name, LayerSpec spec);
   /// Fixes owners, allocates averages, inverses and staging. vote_tail: elements at the end of the
   /// last G bucket.
@@ -146,6 +149,7 @@ class Engine {
   int checked(LayerId id, const char* operation) const;
 
   // engine_record.cpp
+  [[nodiscard]] Context& records_on() const { return *records_on_; }
   double begin_record(const char* operation, int index, ConstTensorView data, RecordScale scale);
   void end_record(int index);
   /// terms: elements of `data` that one element of the operand is the sum of.
@@ -181,6 +185,7 @@ class Engine {
   void report_work(bool accepted, StepReport& report) const;
 
   Context& ctx_;
+  Context* records_on_;
   std::shared_ptr<comm::Communicator> comm_;
   WorkerGrid grid_;  ///< From prepare() on.
   CurvatureOptions options_;

@@ -66,11 +66,11 @@ Operand Engine::operand(int index, ConstTensorView data, std::int64_t terms) {
   auto largest = static_cast<double>(ranges_.data<float>()[index]);
   // A range of 0 says nothing: all was zero, or there was no data.
   if (!statistic(index).has_range || !(largest > 0)) {
-    Scratch scratch(ctx_);
+    Scratch scratch(records_on());
     const TensorView found = scratch.take({1}, DType::f64);
-    ops::max_abs(ctx_, data, found);
+    ops::max_abs(records_on(), data, found);
     // A bound: f16 has room for sums far below it. The host waits, but only while nothing is known.
-    largest = read_back<double>(ctx_, found)[0] * static_cast<double>(terms);
+    largest = read_back<double>(records_on(), found)[0] * static_cast<double>(terms);
   }
   return {DType::f16, operand_scale(DType::f16, largest)};
 }
@@ -83,7 +83,7 @@ OperandStats Engine::operand_stats(int index) {
 /// Rounding saturates, so that an Inf would not show in the product.
 void Engine::check_range(int index) {
   if (!options_.operand) return;
-  ops::count_nonfinite(ctx_, new_ranges_.device().slice(0, index, 1), nonfinite_);
+  ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, index, 1), nonfinite_);
 }
 
 template <class Triangles, class Rows>
@@ -92,7 +92,7 @@ void Engine::record_factor(int index, std::int64_t count, Triangles triangles, R
   const FactorPlan& plan = s.plan.factor;
   const TensorView slot = slot_of(index);
   if (plan.form == FactorForm::low_rank) {
-    if (s.records == 0) ops::fill(ctx_, slot, 0);
+    if (s.records == 0) ops::fill(records_on(), slot, 0);
     const RowShare share = row_share(plan, comm_->rank(), comm_->size());
     const std::int64_t left = share.count - s.rows_used;
     DKFAC_CHECK(count <= left, "[record] layer '", name(index / 2), "' has ", count,
@@ -102,11 +102,11 @@ void Engine::record_factor(int index, std::int64_t count, Triangles triangles, R
     const TensorView free =
         slot.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
     const std::int64_t used = rows(free);
-    ops::count_nonfinite(ctx_, free.slice(0, 0, used), nonfinite_);
+    ops::count_nonfinite(records_on(), free.slice(0, 0, used), nonfinite_);
     s.rows_used += used;
     return;
   }
-  Scratch scratch(ctx_);
+  Scratch scratch(records_on());
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, options_.dtype);
@@ -114,9 +114,10 @@ void Engine::record_factor(int index, std::int64_t count, Triangles triangles, R
   const TensorView packed = s.records == 0 ? slot : scratch.take(slot.shape(), options_.dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)
-    ops::pack_lower(ctx_, one ? squares : squares.slice(0, group, 1).reshape({plan.dim, plan.dim}),
+    ops::pack_lower(records_on(),
+                    one ? squares : squares.slice(0, group, 1).reshape({plan.dim, plan.dim}),
                     packed.slice(0, group * size, size), nonfinite_);
-  if (s.records > 0) ops::axpby(ctx_, 1, packed, 1, slot);
+  if (s.records > 0) ops::axpby(records_on(), 1, packed, 1, slot);
 }
 
 void Engine::record_input(LayerId id, ConstTensorView input, RecordScale scale) {
@@ -133,12 +134,12 @@ void Engine::record_input(LayerId id, ConstTensorView input, RecordScale scale) 
       index,
       x.data.dim(0) * recorded_positions(spec(layer), options_, statistic(index).plan.kind, x.data),
       [&](TensorView a) {
-        compute_a(ctx_, spec(layer), x.data, x.global_batch, op, operand_stats(index), 0, a,
+        compute_a(records_on(), spec(layer), x.data, x.global_batch, op, operand_stats(index), 0, a,
                   options_.sharing);
       },
       [&](TensorView rows) {
-        return a_rows(ctx_, spec(layer), x.data, x.global_batch, op, operand_stats(index), rows,
-                      options_.sharing);
+        return a_rows(records_on(), spec(layer), x.data, x.global_batch, op, operand_stats(index),
+                      rows, options_.sharing);
       });
   if (scales_due(layer)) keep_input(layer, x.data);
   check_range(index);
@@ -164,12 +165,12 @@ void Engine::record_grad_output(LayerId id, ConstTensorView grad_output, RecordS
       dy.data.dim(0) *
           recorded_positions(spec(layer), options_, statistic(index).plan.kind, dy.data),
       [&](TensorView g) {
-        compute_g(ctx_, spec(layer), dy.data, dy.global_batch, s, op, operand_stats(index), 0, g,
-                  options_.sharing);
+        compute_g(records_on(), spec(layer), dy.data, dy.global_batch, s, op, operand_stats(index),
+                  0, g, options_.sharing);
       },
       [&](TensorView rows) {
-        return g_rows(ctx_, spec(layer), dy.data, dy.global_batch, s, op, operand_stats(index),
-                      rows, options_.sharing);
+        return g_rows(records_on(), spec(layer), dy.data, dy.global_batch, s, op,
+                      operand_stats(index), rows, options_.sharing);
       });
   if (scales_due(layer)) record_scales(layer, dy.data, dy.global_batch, s);
   check_range(index);
@@ -198,10 +199,10 @@ void Engine::record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView me
   };
   const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
   const TensorView fisher = slot_of(index).reshape(statistic(index).plan.shape);
-  compute_batch_norm_fisher(ctx_, *bn, options_.batch_norm, part.data, first(mean), first(inv_std),
-                            dy, part.global_batch, s, statistic(index).records == 0 ? 0 : 1,
-                            fisher);
-  ops::count_nonfinite(ctx_, fisher, nonfinite_);
+  compute_batch_norm_fisher(records_on(), *bn, options_.batch_norm, part.data, first(mean),
+                            first(inv_std), dy, part.global_batch, s,
+                            statistic(index).records == 0 ? 0 : 1, fisher);
+  ops::count_nonfinite(records_on(), fisher, nonfinite_);
   end_record(index);
 }
 
@@ -211,8 +212,8 @@ void Engine::keep_input(int layer, ConstTensorView input) {
               "' was recorded again before its output gradient; EKFAC needs both records of one "
               "batch after each other");
   if (!l.input.is_set() || l.input.dtype() != input.dtype() || l.input.shape() != input.shape())
-    l.input = Tensor::zeros(ctx_, input.shape(), input.dtype());
-  ops::copy(ctx_, input, l.input);
+    l.input = Tensor::zeros(records_on(), input.shape(), input.dtype());
+  ops::copy(records_on(), input, l.input);
   l.has_input = true;
 }
 
@@ -228,11 +229,11 @@ void Engine::record_scales(int layer, ConstTensorView grad_output, double global
   const TensorView slot = scale_exchange_->slot(l.scale_slot);
   const TensorView scales =
       slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
-  compute_ekfac_scales(ctx_, spec(layer), l.input, grad_output, square(c.a), square(c.g),
+  compute_ekfac_scales(records_on(), spec(layer), l.input, grad_output, square(c.a), square(c.g),
                        global_batch, s, options_.sharing, l.scale_records == 0 ? 0 : 1, scales);
   l.has_input = false;
   if (++l.scale_records < options_.micro_batches) return;
-  ops::count_nonfinite(ctx_, slot, nonfinite_);
+  ops::count_nonfinite(records_on(), slot, nonfinite_);
   scale_exchange_->mark_filled(l.scale_slot);
 }
 

@@ -110,6 +110,7 @@ void plan_exchange(std::span<const Slot> slots, const std::vector<bool>& due,
 Exchange::Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
                    const ExchangeOptions& options)
     : ctx_(ctx),
+      filled_on_(options.filled_on == nullptr ? ctx : *options.filled_on),
       grid_(grid),
       name_(std::move(name)),
       recipients_(options.recipients),
@@ -159,15 +160,16 @@ void Exchange::pack(int bucket) {
   const double limit = wire_limit(*wire_type_, grid_.world->size());
   for (const int s : plan_.slots_of(bucket)) {
     const TensorView part = slot(s);
-    ops::max_abs(ctx_, part, largest_.view().slice(0, s, 1));
+    ops::max_abs(filled_on_, part, largest_.view().slice(0, s, 1));
     if (!narrow(bucket)) continue;
     const double scale = scales_[index_of(s)].scale;
-    ops::cast(ctx_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()), scale);
+    ops::cast(filled_on_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()),
+              scale);
     const TensorView largest = largest_.view().slice(0, s, 1);
     if (ctx_.device().is_cuda())
-      cuda::count_past(ctx_, scale, limit, largest, past_wire_);
+      cuda::count_past(filled_on_, scale, limit, largest, past_wire_);
     else
-      cpu::count_past(ctx_, scale, limit, largest, past_wire_);
+      cpu::count_past(filled_on_, scale, limit, largest, past_wire_);
   }
 }
 
@@ -211,6 +213,7 @@ void Exchange::launch(int bucket, Stream stream) {
   const Bucket& b = plan_.buckets[index_of(bucket)];
   if (wire_type_) pack(bucket);
   join_.leave(stream, ctx_.stream());
+  if (&filled_on_ != &ctx_) join_.leave(stream, filled_on_.stream());
   const TensorView all = (narrow(bucket) ? wire_ : staging_).view().slice(0, b.first, b.numel);
   launched_buckets_ = bucket + 1;
   if (recipients_ == Recipients::all) {

@@ -78,6 +78,7 @@ struct ExchangeOptions {
   /// f32[1], with a wire type: += slots launched whose part was too large for it. Their sums may be
   /// infinite, so such a step must not pass.
   TensorView past_wire = {};
+  Context* filled_on = nullptr;  ///< On whose stream slots are filled; null: the exchange's.
 };
 
 /// Staging buffer and progress of one plan. With a wire type the tail gets a bucket of its own, so
@@ -120,7 +121,7 @@ class Exchange {
   /// Writes this rank's tail elements, f64[tail], into every segment, resp. reads their sums back.
   void write_tail(ConstTensorView values);
   void read_tail(TensorView values);
-  /// The collective on `stream`, which follows the context's stream.
+  /// The collective on `stream`, which follows the context's stream and that of what fills slots.
   void launch(int bucket, Stream stream);
   /// After the stream: sums that came in the wire type are put where they are read.
   void finish();
@@ -135,6 +136,7 @@ class Exchange {
   void pack(int bucket);
   [[nodiscard]] bool receives(int index) const;
   Context& ctx_;
+  Context& filled_on_;
   WorkerGrid grid_;
   std::string name_;
   Recipients recipients_;

@@ -27,7 +27,12 @@ struct Preconditioner::Impl {
       : comm(std::move(communicator)),
         ctx(device, context),
         join(device),
-        engine(ctx, comm, options) {}
+        engine(ctx, comm, options) {
+    if (!device.is_cuda() || !options.records_stay) return;
+    context.priority = Priority::low;
+    context.stream.reset();
+    engine.record_on(records.emplace(device, context));
+  }
 
   void prepare();
   void ensure_prepared() {
@@ -38,6 +43,15 @@ struct Preconditioner::Impl {
     join.enter(operation, caller, ctx.stream());
   }
   void leave(Stream caller) { join.leave(caller, ctx.stream()); }
+  /// Around a record: beside the caller's stream if she leaves what is recorded untouched.
+  void enter_record(std::string_view operation, Stream caller) {
+    if (!records) return enter(operation, caller);
+    join.enter(operation, caller, records->stream());
+    join.leave(records->stream(), ctx.stream());
+  }
+  void leave_record(Stream caller) {
+    if (!records) leave(caller);
+  }
   void check_grads(std::span<const LayerGrad> grads);
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
@@ -57,6 +71,7 @@ struct Preconditioner::Impl {
   std::shared_ptr<comm::Communicator> comm;
   WorkerGrid grid;  // From prepare() on.
   Context ctx;
+  std::optional<Context> records;  // CurvatureOptions::records_stay: what statistics are made in.
   StreamJoin join;
   Engine engine;
   bool prepared = false;
@@ -267,18 +282,18 @@ bool Preconditioner::wants_grad_output(LayerId layer) const {
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter("record_input", stream);
+  impl_->enter_record("record_input", stream);
   impl_->engine.record_input(layer, input, scale);
-  impl_->leave(stream);
+  impl_->leave_record(stream);
   impl_->pipeline->poll();
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                                         RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter("record_grad_output", stream);
+  impl_->enter_record("record_grad_output", stream);
   impl_->engine.record_grad_output(layer, grad_output, scale);
-  impl_->leave(stream);
+  impl_->leave_record(stream);
   impl_->pipeline->poll();
 }
 
@@ -286,9 +301,9 @@ void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTe
                                        ConstTensorView inv_std, ConstTensorView grad_output,
                                        Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter("record_batch_norm", stream);
+  impl_->enter_record("record_batch_norm", stream);
   impl_->engine.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
-  impl_->leave(stream);
+  impl_->leave_record(stream);
   impl_->pipeline->poll();
 }
 
@@ -297,6 +312,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   Impl& impl = *impl_;
   impl.ensure_prepared();
   impl.enter("step", stream);
+  if (impl.records) impl.join.leave(impl.ctx.stream(), impl.records->stream());
   impl.check_grads(grads);
   const bool clipped = impl.engine.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
@@ -328,6 +344,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   if (report.updated) impl.precondition(grads, args.lr, report);
   report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
   report.scratch_growths = impl.ctx.scratch_growths();
+  if (impl.records) report.scratch_growths += impl.records->scratch_growths();
   impl.engine.end_step(report.updated, report);
   impl.begin_step();
   impl.leave(stream);

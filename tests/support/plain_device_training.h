@@ -84,6 +84,7 @@ class DeviceLoop {
     const std::int64_t before = host_waits();
     const kfac::StepReport report =
         preconditioner_.step(grads_, caller_.stream(), {.lr = settings.lr, .vote = {}});
+    kept_.clear();
     run.waits.push_back(host_waits() - before);
     run.reports.push_back(report);
     for (std::size_t i = 0; i < grads_.size(); ++i) {
@@ -112,7 +113,12 @@ class DeviceLoop {
     caller_.stream().synchronize();
     return there;
   }
-  void overwrite(Tensor& x) { ops::fill(caller_, x, std::numeric_limits<double>::quiet_NaN()); }
+  void overwrite(Tensor& x) {
+    if (preconditioner_.options().records_stay)
+      kept_.push_back(std::move(x));  // as promised
+    else
+      ops::fill(caller_, x, std::numeric_limits<double>::quiet_NaN());
+  }
   TensorView upload(std::vector<T>& d, std::vector<Tensor>& there) {
     if (d.empty()) return {};
     const TensorView all = view_of(d.data(), {std::ssize(d)});
@@ -128,6 +134,7 @@ class DeviceLoop {
   }
 
   Context caller_;
+  std::vector<Tensor> kept_;  ///< What was recorded, until the step.
   std::shared_ptr<comm::Communicator> comm_;
   kfac::Preconditioner preconditioner_;
   PlainNet<T> net_;

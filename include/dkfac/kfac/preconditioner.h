@@ -32,7 +32,8 @@ struct LayerGrad {
 ///
 /// Each call reads the caller's memory in the order of its stream (inline host stream: before it
 /// returns). On a CUDA device it works on a stream of its own, which follows the caller's; what the
-/// caller puts on her stream after a record or a step follows that work. All views and streams are
+/// caller puts on her stream after a record (but CurvatureOptions::records_stay) or a step follows
+/// that work. All views and streams are
 /// of that device. The host waits once per step, for the vote; with worker_fraction above 1/P once
 /// more in steps that rebuild, and while an f16 operand has no range yet. Not there yet on a
 /// device: Staleness::adaptive and statistics_wire f16. With CurvatureOptions::micro_batches > 1

@@ -47,6 +47,12 @@ std::vector<Named> all_options() {
   add("Reduced", [](auto& o) { o.sharing = kfac::WeightSharing::reduce; });
   add("Half", [](auto& o) { o.statistics_fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
+  add("RecordsStay", [](auto& o) { o.records_stay = true; });
+  add("RecordsStayOnNarrowWires", [](auto& o) {
+    o.records_stay = true;
+    o.statistics_wire = DType::bf16;
+    o.overlap = false;
+  });
   add("NoOverlap", [](auto& o) { o.overlap = false; });
   add("SmallBuckets", [](auto& o) { o.bucket_bytes = 64; });
   add("NarrowWire", [](auto& o) { o.statistics_wire = DType::bf16; });
