@@ -19,7 +19,12 @@ done
 
 started=$SECONDS
 tools/setup.sh
-configure_and_build release -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
+preset=${DKFAC_PRESET:-release} # A build that is there already may be used instead.
+if [ "$preset" = release ]; then
+  configure_and_build release -DDKFAC_CUDA=OFF -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
+else
+  configure_and_build "$preset"
+fi
 echo "demo: ready after $((SECONDS - started)) s; training starts"
 
 target=0.87 # fixed on held-out training images; see docs/tuning/README.md
@@ -31,7 +36,7 @@ fi
 rm -rf "$out"
 export OMP_NUM_THREADS=1 # one core per rank
 started=$SECONDS
-mpirun -n 2 --bind-to none build/release/src/app/dkfac compare \
+mpirun -n 2 --bind-to none "build/$preset/src/app/dkfac" compare \
   configs/lenet-kfac.toml configs/lenet-lars.toml configs/lenet-sgd.toml \
   --seeds "$seeds" --target "$target" --out "$out" "${extra[@]}"
 echo "demo: training took $((SECONDS - started)) s"
