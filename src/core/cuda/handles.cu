@@ -94,6 +94,7 @@ void* host_workspace(Context& ctx, std::size_t bytes) {
 void check_runtime(int code, const char* call) {
   if (code == cudaSuccess) return;
   const auto error = static_cast<cudaError_t>(code);
+  (void)cudaGetLastError();  // It is told here; who goes on is not to find it at the next launch.
   throw DeviceError(detail::concat("[", call, "] failed with ", cudaGetErrorName(error), " (",
                                    cudaGetErrorString(error), ")"));
 }

@@ -40,6 +40,7 @@ CudaInfo library_info() {
   int runtime = 0, driver = 0;
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) info.runtime = cuda_version(runtime);
   if (cudaDriverGetVersion(&driver) == cudaSuccess) info.driver = cuda_version(driver);
+  (void)cudaGetLastError();  // A version that is not known is no error that should stay.
   info.cublas = library_version([](libraryPropertyType type, int* value) {
     check_blas(cublasGetProperty(type, value), "cublasGetProperty");
   });

@@ -67,13 +67,15 @@ DeviceMemory& memory_of(Device device) {
 std::byte* take_idle(DeviceMemory& memory, std::size_t bytes) {
   const auto end = memory.idle_pinned.upper_bound(2 * bytes);
   for (auto it = memory.idle_pinned.lower_bound(bytes); it != end; ++it) {
-    if (cudaEventQuery(it->second.event) != cudaSuccess) continue;
+    if (cudaEventQuery(it->second.event) != cudaSuccess) {
+      (void)cudaGetLastError();  // What is not ready is no error that should stay.
+      continue;
+    }
     std::byte* const data = it->second.data;
     (void)cudaEventDestroy(it->second.event);
     memory.idle_pinned.erase(it);
     return data;
   }
-  (void)cudaGetLastError();  // What is not ready is no error.
   return nullptr;
 }
 
@@ -146,9 +148,15 @@ void release_pinned(Device device, std::byte* bytes) noexcept {
   const std::scoped_lock lock(memory.mutex);
   cudaEvent_t event = nullptr;
   // Without an event to wait for, the block is lost rather than used twice.
-  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return;
+  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return;
+  }
   memory.follow_users();
-  if (cudaEventRecord(event, memory.stream) != cudaSuccess) return;
+  if (cudaEventRecord(event, memory.stream) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return;
+  }
   memory.idle_pinned.emplace(memory.pinned.at(bytes), IdlePinned{bytes, event});
 }
 

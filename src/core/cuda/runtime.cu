@@ -70,7 +70,10 @@ void record(Device device, CUevent_st* event, CUstream_st* stream) {
 bool done(Device device, CUevent_st* event) {
   const DeviceGuard guard(device);
   const cudaError_t code = cudaEventQuery(event);
-  if (code == cudaErrorNotReady) return false;
+  if (code == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // Else the next launch on this thread is taken to have failed.
+    return false;
+  }
   check_runtime(code, "cudaEventQuery");
   return true;
 }

@@ -7,6 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
 #include "support/on_device.h"
@@ -166,6 +168,51 @@ TEST(PinnedTensor, MayBeMadeAndLetGoOfByManyThreads) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+/// What is not ready yet is no failure of what comes next.
+TEST(QueriesOnDevice, LeaveNoErrorBehind) {
+  Context ctx(Device::cuda());
+  Tensor x = Tensor::zeros(ctx, {kLarge}), y = Tensor::zeros(ctx, {kLarge});
+  bool waited = false;
+  for (int attempt = 0; attempt < 20 && !waited; ++attempt) {
+    for (int i = 0; i < 50; ++i) ops::copy(ctx, x, y);
+    Event end(ctx.device());
+    end.record(ctx.stream());
+    waited = !end.done();
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    EXPECT_NO_THROW(ops::fill(ctx, x, 1));
+  }
+  ctx.stream().synchronize();
+  if (!waited) GTEST_SKIP() << "nothing was ever under way";
+}
+
+TEST(QueriesOnDevice, OfPinnedMemoryLeaveNoErrorBehind) {
+  constexpr std::int64_t kMine = kLarge + 1;  // No other test has left such a block.
+  Context ctx(Device::cuda());
+  Tensor there = Tensor::zeros(ctx, {kMine});
+  Tensor busy = Tensor::pinned(ctx, {kMine}), idle = Tensor::pinned(ctx, {2 * kLarge});
+  idle = Tensor();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  for (int i = 0; i < 50; ++i) ops::copy(ctx, busy, there);
+  busy = Tensor();
+  // The busy one fits better, so it is asked about first.
+  const Tensor next = Tensor::pinned(ctx, {kMine});
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_NO_THROW(ops::fill(ctx, there, 1));
+  ctx.stream().synchronize();
+}
+
+/// An error that has been thrown is told once.
+TEST(QueriesOnDevice, FailuresAreToldOnce) {
+  Context ctx(Device::cuda());
+  Tensor x = Tensor::zeros(ctx, {10});
+  EXPECT_THROW(cuda::check_runtime(cudaSetDevice(1 << 20), "cudaSetDevice"), DeviceError);
+  EXPECT_NO_THROW(ops::fill(ctx, x, 1));
+  // Negative control: what nobody has looked at is found at the next launch.
+  (void)cudaSetDevice(1 << 20);
+  EXPECT_THROW(ops::fill(ctx, x, 1), DeviceError);
+  EXPECT_NO_THROW(ops::fill(ctx, x, 1));
 }
 
 TEST(BackendInfoOnDevice, NamesTheDevice) {

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -13,7 +14,14 @@ namespace {
 
 using emulated::state;
 thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
+
+/// What a call returns; all but success stays until somebody takes it (cudaGetLastError).
+cudaError_t returned(cudaError_t code) {
+  if (code != cudaSuccess) last_error = code;
+  return code;
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -65,12 +73,12 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* devices = std::getenv("DKFAC_EMULATED_DEVICES");
   *count = devices == nullptr ? 1 : std::atoi(devices);
-  return cudaSuccess;
+  return returned(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
   int count = 0;
   (void)cudaGetDeviceCount(&count);
-  if (device < 0 || device >= count) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -86,8 +94,8 @@ cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess                 ? "cudaSuccess"
          : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
@@ -97,6 +105,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess                 ? "no error"
          : error == cudaErrorMemoryAllocation ? "out of memory"
+         : error == cudaErrorNotReady         ? "device not ready"
                                               : "invalid argument";
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -138,7 +147,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(state().mutex);
-  if (!state().streams.contains(stream)) return cudaErrorInvalidResourceHandle;
+  if (!state().streams.contains(stream)) return returned(cudaErrorInvalidResourceHandle);
   emulated::run(stream, stream->submitted);
   state().streams.erase(stream);
   state().destroyed_streams.emplace_back(stream);
@@ -152,7 +161,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Lock lock(state().mutex);
   if (stream->done < stream->submitted) emulated::advance(stream, stream->done + 1);
-  return stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess;
+  return returned(stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaDeviceSynchronize() {
   const Lock lock(state().mutex);
@@ -196,7 +205,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   CUstream_st* stream = event->stream;
   if (stream == nullptr || !state().streams.contains(stream)) return cudaSuccess;
   if (stream->done < event->ticket) emulated::advance(stream, stream->done + 1);  // Time passes.
-  return stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess;
+  return returned(stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(state().mutex);
@@ -212,7 +221,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   const Lock lock(state().mutex);
   ++state().counters.allocations;
   *data = state().memory.allocate(bytes);
-  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  return returned(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
   const Lock lock(state().mutex);
@@ -246,7 +255,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   const Lock lock(state().mutex);
   ++state().counters.allocations;
   *data = std::malloc(bytes == 0 ? 1 : bytes);
-  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  if (*data == nullptr) return returned(cudaErrorMemoryAllocation);
   state().pinned[static_cast<const std::byte*>(*data)] = bytes == 0 ? 1 : bytes;
   return cudaSuccess;
 }

@@ -35,6 +35,7 @@ void for_each(Stream stream, std::int64_t n, F f) {
   emulated::launch(stream.native(), [n, f] {
     for (std::int64_t i = 0; i < n; ++i) f(i);
   });
+  check_launch("for_each");
 }
 
 template <class F>
@@ -44,6 +45,7 @@ void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < cols; ++c) f(r, c);
   });
+  check_launch("for_each_2d");
 }
 
 template <class T, class Load, class Store>
@@ -54,6 +56,7 @@ void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Lo
     for (std::int64_t c = 0; c < cols; ++c)
       for (std::int64_t r = 0; r < rows; ++r) store(r, c, static_cast<T>(load(r, c)));
   });
+  check_launch("for_each_transposed");
 }
 
 template <class T, class Op, class Map, class Out>
@@ -64,6 +67,7 @@ void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map
       out(r, launching::reduce<T>(count, launching::kChunk, op,
                                   [&](std::int64_t k) { return map(r, k); }));
   });
+  check_launch("reduce_rows");
 }
 
 template <class T, class Op, class Map, class Out>
@@ -73,6 +77,7 @@ void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map
     for (std::int64_t c = 0; c < cols; ++c)
       out(c, launching::reduce<T>(count, 512, op, [&](std::int64_t k) { return map(c, k); }));
   });
+  check_launch("reduce_cols");
 }
 
 }  // namespace dkfac::cuda
