@@ -81,7 +81,8 @@ class Engine {
   /// has to know of this step, and of the inverses of the last one. Nothing is changed.
   void ask();
   /// After the wait for the vote, whatever its outcome: books the inverses of the last step, and
-  /// makes those that have failed by the ladder, for which the host waits. On a device the outcome
+  /// makes those that have failed by the ladder, for which the host waits; EKFAC scales that were
+  /// recorded in a basis that has turned out not to be there are dropped. On a device the outcome
   /// of a rebuild stands in the report of the next step, and too many failures are an error one
   /// step later than on the host.
   void hear(StepReport& report);
@@ -173,6 +174,7 @@ class Engine {
   void merge(int index, StepReport& report);
   void merge_layer_scales(int layer, StepReport& report);
   void book_merges();
+  void drop_scales(std::span<const RefreshTask> tasks);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const;
   /// On a device: waits for the inverses of the last step and books them.
   void settle(StepReport& report);

@@ -122,8 +122,9 @@ std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_
     RefreshTask& task = state_.collected[i];
     task.stage = static_cast<InverseStage>(stages[i]);
     task.written = task.stage != InverseStage::kept;
+    task.climbed = !task.written;
     task.factor->failed_group = -1;
-    if (task.stage == InverseStage::kept) {
+    if (task.climbed) {
       climb(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
       if (task.written) forget_scales(task);
     }

@@ -21,6 +21,8 @@ struct RefreshTask {
   Factor* factor = nullptr;                 ///< Of the layer.
   InverseStage stage = InverseStage::kept;  ///< Result: the worst of the groups.
   bool written = false;                     ///< Result: a group has a new inverse.
+  /// Result, CUDA: the first rung has failed, so that what was written was written in collect().
+  bool climbed = false;
 };
 
 /// Which factors of a layer to rebuild.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "support/near.h"
 #include "support/on_device.h"
+#include "support/saved_state.h"
 
 // One linear layer on a device: what a whole network does not bring about.
 namespace dkfac::testing {
@@ -51,6 +53,8 @@ class OneLayer {
     return report;
   }
 
+  void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
+
   std::vector<double> gradient;
   std::int64_t waits = 0;
 
@@ -77,38 +81,92 @@ std::vector<T> noise(std::int64_t n, std::uint64_t seed) {
   return x;
 }
 
-/// The last gradient of some steps of 12 samples.
 template <class T>
-std::vector<double> last_gradient(Device device, const CurvatureOptions& options,
-                                  const kfac::LinearSpec& spec) {
+kfac::StepReport noisy_step(OneLayer& layer, const kfac::LinearSpec& spec, std::uint64_t step) {
+  return layer.step(noise<T>(12 * spec.in, step), noise<T>(12 * spec.out, 100 + step));
+}
+
+/// The gradients of some steps of 12 samples.
+template <class T>
+std::vector<std::vector<double>> gradients(Device device, const CurvatureOptions& options,
+                                           const kfac::LinearSpec& spec) {
   OneLayer layer(device, comm::make_self(), options, spec);
+  std::vector<std::vector<double>> found;
   for (std::uint64_t step = 0; step < 5; ++step) {
-    const kfac::StepReport report =
-        layer.step(noise<T>(12 * spec.in, step), noise<T>(12 * spec.out, 100 + step));
-    EXPECT_TRUE(report.updated);
+    EXPECT_TRUE(noisy_step<T>(layer, spec, step).updated);
     if (device.is_cuda() && host_waits() > 0) {
       EXPECT_EQ(layer.waits, 1);
     }
+    found.push_back(layer.gradient);
   }
-  return layer.gradient;
+  return found;
 }
 
 /// And what it is with a damping of 10 in their place.
 template <class T>
 void expect_as_on_the_host(const CurvatureOptions& options, const kfac::LinearSpec& spec,
                            double tolerance) {
-  const std::vector<double> host = last_gradient<T>(Device::cpu(), options, spec);
-  EXPECT_TRUE(near(last_gradient<T>(Device::cuda(), options, spec), host, tolerance));
+  const auto host = gradients<T>(Device::cpu(), options, spec);
+  const auto device = gradients<T>(Device::cuda(), options, spec);
+  for (std::size_t step = 0; step < host.size(); ++step)
+    EXPECT_TRUE(near(device[step], host[step], tolerance)) << "step " << step;
   CurvatureOptions damped = options;
   damped.damping = 10;
-  EXPECT_FALSE(near(last_gradient<T>(Device::cuda(), damped, spec), host, 0.1));
+  EXPECT_FALSE(near(gradients<T>(Device::cuda(), damped, spec).back(), host.back(), 0.1));
 }
 
-TEST(OneLayerOnTheDevice, OfEkfac) {
+CurvatureOptions ekfac() {
   CurvatureOptions options = base();
   options.inverse = kfac::InverseMethod::ekfac;
   options.inverse_interval = 3;
-  expect_as_on_the_host<double>(options, {.in = 4, .out = 3, .bias = false}, 1e-10);
+  return options;
+}
+
+TEST(OneLayerOnTheDevice, OfEkfac) {
+  expect_as_on_the_host<double>(ekfac(), {.in = 4, .out = 3, .bias = false}, 1e-10);
+}
+
+// Saving settles what the host would have heard of in the next step.
+TEST(OneLayerOnTheDevice, OfEkfacGoesOnWhereItWasSaved) {
+  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
+  OneLayer straight(Device::cuda(), comm::make_self(), ekfac(), spec);
+  OneLayer saved(Device::cuda(), comm::make_self(), ekfac(), spec);
+  (void)noisy_step<double>(straight, spec, 0);
+  (void)noisy_step<double>(saved, spec, 0);
+  Saver saver;
+  saved.visit_state(saver);
+  OneLayer resumed(Device::cuda(), comm::make_self(), ekfac(), spec);
+  const std::vector<SavedState> states{saver.state};
+  Loader loader(states, 0);
+  resumed.visit_state(loader);
+  for (std::uint64_t step = 1; step < 5; ++step) {
+    for (OneLayer* layer : {&straight, &saved, &resumed})
+      (void)noisy_step<double>(*layer, spec, step);
+    EXPECT_EQ(saved.gradient, straight.gradient) << "step " << step;
+    EXPECT_EQ(resumed.gradient, straight.gradient) << "step " << step;
+  }
+}
+
+// The eigenvalue of A, 4.5e38, is above the largest f32. The host learns of that when the scales of
+// the next step have been recorded, in eigenvectors that are not there.
+TEST(OneLayerOnTheDevice, OfEkfacDropsScalesOfEigenvectorsThatAreNotThere) {
+  CurvatureOptions options = ekfac();
+  options.dtype = DType::f32;
+  const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+  for (const float x : {1.0F, 1.5e19F}) {
+    const bool fails = x > 1;
+    for (const Device device : {Device::cpu(), Device::cuda()}) {
+      OneLayer layer(device, comm::make_self(), options, spec);
+      int failed = layer.step<float>({x, x}, {0.5F}).failed_factors;
+      failed += layer.step<float>({2, 1}, {0.5F}).failed_factors;
+      EXPECT_EQ(failed, fails ? 1 : 0);
+      Saver saver;
+      layer.visit_state(saver);
+      std::int64_t scales = -1;
+      std::memcpy(&scales, saver.state.at("fc.scale_statistics").bytes.data(), sizeof(scales));
+      EXPECT_EQ(scales, fails ? 0 : 1) << device;
+    }
+  }
 }
 
 TEST(OneLayerOnTheDevice, OfLowRank) {
