@@ -315,11 +315,13 @@ TYPED_TEST(Elementwise, RefusesMismatches) {
 }
 
 TEST(Copy, ToAMissingDeviceSaysSo) {
-  if (available_devices().size() > 1) GTEST_SKIP() << "this build has CUDA";
+  if (available_devices().size() > 1) GTEST_SKIP() << "SKIPPED: there is a device";
+  EXPECT_THROW(Context(Device::cuda()), DeviceError);
   Context ctx;
   std::array<float, 4> data{};
   const TensorView far(data.data(), DType::f32, {4}, Device::cuda());
-  EXPECT_THROW(ops::copy(ctx, view_of(data.data(), {4}), far), DeviceError);
+  // Without CUDA there is nothing to copy with; with it, only a context of the device copies there.
+  EXPECT_THROW(ops::copy(ctx, view_of(data.data(), {4}), far), Error);
 }
 
 TEST(Fill, SetsEveryType) {
