@@ -1,7 +1,8 @@
 // K-FAC of all ResNet-50 layers on a CUDA device, through the public interface: statistics (A, G),
 // inverses and preconditioning, beside what the device can do (products, copies). Checks its
-// results after timing and prints one JSON object. Usage: bench_gpu_kfac [--layers resnet50|tiny]
-// [--batch N] [--repeats N] [--json FILE]. Exit code 77: there is no CUDA device.
+// results (kfac_checks.h) and prints one JSON object. Usage: bench_gpu_kfac
+// [--layers resnet50|tiny] [--batch N] [--repeats N] [--json FILE]. Exit code 77: there is no
+// CUDA device.
 
 #include <algorithm>
 #include <chrono>
@@ -26,11 +27,15 @@
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "kfac_checks.h"
 #include "resnet50_layers.h"
 
 namespace {
 
 using namespace dkfac;
+
+/// The layer, of both sets, whose whole factors and direction are checked.
+constexpr const char* kChecked = "stage1.0.conv2";
 
 struct Arguments {
   std::string layers = "resnet50", json;
@@ -57,13 +62,18 @@ Arguments parse(int argc, char** argv) {
                                "; known: --layers resnet50|tiny, --batch, --repeats, --json");
     }
   }
+  if (out.batch < 1 || out.repeats < 1)
+    throw std::runtime_error("--batch and --repeats must be at least 1");
   return out;
 }
 
-/// Median milliseconds of work on the device, from idle to idle.
-double median_ms(Context& ctx, int repeats, const std::function<void()>& work) {
+/// Median milliseconds of work on the device, from idle to idle; `before` each, if given, is not
+/// timed.
+double median_ms(Context& ctx, int repeats, const std::function<void()>& work,
+                 const std::function<void()>& before = {}) {
   std::vector<double> all;
   for (int i = -1; i < repeats; ++i) {  // The first one warms up.
+    if (before) before();
     ctx.stream().synchronize();
     const auto start = std::chrono::steady_clock::now();
     work();
@@ -109,6 +119,10 @@ class Bench {
     }
     x_ = random_values(ctx_, inputs, true);
     dy_ = random_values(ctx_, outputs, false);
+    std::int64_t weights = 0;
+    for (const BenchLayer& layer : layers_)
+      weights = std::max(weights, kfac::weight_numel(layer.spec));
+    gradient_ = random_values(ctx_, weights, false);
   }
 
   void run(std::ostream& out) {
@@ -138,6 +152,11 @@ class Bench {
     return dy_.view().slice(0, 0, shape.numel()).reshape(shape);
   }
 
+  /// The first samples of a batch.
+  [[nodiscard]] static ConstTensorView first(ConstTensorView batch, std::int64_t samples) {
+    return batch.slice(0, 0, std::min(samples, batch.dim(0)));
+  }
+
   /// What the device reaches on one large product and on one large copy.
   void ceilings(std::ostream& out) {
     const std::int64_t n = arguments_.layers == "tiny" ? 256 : 8192;
@@ -159,18 +178,21 @@ class Bench {
       return square.view().flat().slice(0, 0, d * d).reshape({d, d});
     };
     const auto n = static_cast<double>(arguments_.batch);
-    const kfac::Operand operand{DType::f16, 1};
-    double a_ms = 0, g_ms = 0, wrong = 0;
+    double a_ms = 0, g_ms = 0, wrong = 0, whole = 0;
     std::ostringstream rows;
     for (const BenchLayer& layer : layers_) {
       const TensorView a = of(kfac::a_dim(layer.spec)), g = of(kfac::g_dim(layer.spec));
       const double ta = median_ms(ctx_, arguments_.repeats, [&] {
-        kfac::compute_a(ctx_, layer.spec, input(layer), n, operand, {}, 0, a);
+        kfac::compute_a(ctx_, layer.spec, input(layer), n, checks::kOperand, {}, 0, a);
       });
       const double tg = median_ms(ctx_, arguments_.repeats, [&] {
-        kfac::compute_g(ctx_, layer.spec, output(layer), n, 1, operand, {}, 0, g);
+        kfac::compute_g(ctx_, layer.spec, output(layer), n, 1, checks::kOperand, {}, 0, g);
       });
-      wrong = std::max(wrong, a_error(layer, a));
+      wrong = std::max(wrong, checks::diagonal_of_a(ctx_, layer, first(input(layer), 8), a));
+      // Few positions or a small kernel each: what the host can do in full.
+      if (layer.name == "stem" || layer.name == kChecked)
+        whole = std::max(whole, checks::whole_factors(ctx_, layer, first(input(layer), 2),
+                                                      first(output(layer), 2)));
       rows << (rows.tellp() > 0 ? ", " : "") << "{\"layer\": \"" << layer.name
            << "\", \"a_dim\": " << a.dim(0) << ", \"g_dim\": " << g.dim(0) << ", \"a_ms\": " << ta
            << ", \"g_ms\": " << tg << "}";
@@ -179,9 +201,11 @@ class Bench {
     }
     // Sums of f16 products in f32 in another order: n eps of the magnitudes, far below this.
     if (!(wrong < 1e-3)) throw std::runtime_error("a factor A is wrong: " + std::to_string(wrong));
+    if (!(whole < 1e-3))
+      throw std::runtime_error("A or G of a small layer is wrong: " + std::to_string(whole));
     out << ", \"a_ms\": " << a_ms << ", \"g_ms\": " << g_ms
-        << ", \"statistics_ms\": " << a_ms + g_ms << ", \"largest_error_of_a\": " << wrong
-        << ", \"layers\": [" << rows.str() << "]";
+        << ", \"statistics_ms\": " << a_ms + g_ms << ", \"error_of_diagonals\": " << wrong
+        << ", \"error_of_whole_factors\": " << whole << ", \"layers\": [" << rows.str() << "]";
   }
 
   [[nodiscard]] std::int64_t largest() const {
@@ -191,107 +215,63 @@ class Bench {
     return d;
   }
 
-  /// A of the first samples: largest difference on its diagonal from sums of squares over patches
-  /// on the host, relative.
-  double a_error(const BenchLayer& layer, TensorView a) {
-    Context host;
-    const std::int64_t n = std::min<std::int64_t>(arguments_.batch, 8);
-    const ConstTensorView image = input(layer).slice(0, 0, n);
-    kfac::compute_a(ctx_, layer.spec, image, static_cast<double>(n), {DType::f16, 1}, {}, 0, a);
-    Tensor narrow = Tensor::empty(host, image.shape(), DType::f16);
-    ops::copy(ctx_, image, narrow);
-    Tensor x = Tensor::empty(host, image.shape(), DType::f32);
-    ctx_.stream().synchronize();
-    ops::cast(host, narrow, x);
-    float* values = x.data<float>();
-    for (std::int64_t i = 0; i < x.numel(); ++i) values[i] *= values[i];
-    const std::int64_t d = a.dim(0);
-    Tensor diagonal = Tensor::empty(host, {d});
-    const Strides along{a.stride(0) + 1, 0, 0, 0};
-    ops::copy(ctx_, ConstTensorView(a.raw(), a.dtype(), {d}, along, a.device()), diagonal);
-    ctx_.stream().synchronize();
-    const std::vector<double> expected = mean_squares(host, layer, x);
-    double error = 0, scale = 0;
-    for (std::int64_t i = 0; i < d; ++i) {
-      const double e = expected[static_cast<std::size_t>(i)];
-      error = std::max(error, std::abs(e - static_cast<double>(diagonal.data<float>()[i])));
-      scale = std::max(scale, e);
-    }
-    return error / scale;
-  }
-
-  /// Diagonal of A from squared values; in f64 over samples.
-  static std::vector<double> mean_squares(Context& host, const BenchLayer& layer,
-                                          const Tensor& squares) {
-    const std::int64_t n = squares.shape()[0], d = kfac::a_dim(layer.spec);
-    std::vector<double> sums(static_cast<std::size_t>(d), 1.0);  // A bias squares to one.
-    if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&layer.spec)) {
-      Tensor patches = Tensor::empty(host, {n, d});
-      ops::patch_sum(host, kfac::patch_spec(*conv, n, layer.in_hw, layer.in_hw), 1, squares,
-                     patches);
-      const double positions = static_cast<double>(n * layer.out_hw * layer.out_hw);
-      mean_of_rows(patches.data<float>(), n, d, positions, sums);
-    } else {
-      mean_of_rows(squares.data<float>(), n, layer.in_c, static_cast<double>(n), sums);
-    }
-    return sums;
-  }
-  static void mean_of_rows(const float* rows, std::int64_t n, std::int64_t width, double count,
-                           std::vector<double>& out) {
-    for (std::int64_t c = 0; c < width; ++c) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(rows[i * width + c]);
-      out[static_cast<std::size_t>(c)] = sum / count;
-    }
-  }
-
   /// Whole steps of the preconditioner: with all inverses, and with none.
   void steps(std::ostream& out) {
     const Stream stream = ctx_.stream();
     kfac::CurvatureOptions options;
-    options.operand = DType::f16;
     options.damping = 1e-2;
+    // Inverses that serve many steps; the first of them is due in full.
     options.statistics_interval = options.inverse_interval = 1000000;
     kfac::Preconditioner kfac(comm::make_self(), options, Device::cuda());
     std::vector<kfac::LayerGrad> grads;
     std::vector<Tensor> held;
+    std::size_t checked = 0;
     for (const BenchLayer& layer : layers_) {
       const kfac::LayerId id = kfac.add_layer(layer.name, layer.spec);
       const auto tensor = [&](std::int64_t count) {
         if (count == 0) return TensorView{};
-        held.push_back(Tensor::zeros(ctx_, {count}));
-        ops::fill(ctx_, held.back(), 1e-3);
+        held.push_back(Tensor::empty(ctx_, {count}));
         return held.back().view();
       };
+      if (layer.name == kChecked) checked = grads.size();
       const TensorView weight = tensor(kfac::weight_numel(layer.spec));
       grads.push_back({id, weight, tensor(kfac::bias_numel(layer.spec))});
     }
     kfac.prepare();
-    double refresh_ms = 0;
-    for (int i = 0; i <= arguments_.repeats; ++i) {
-      // The same damping again: statistics and inverses are due in the step that follows.
-      if (i > 0) kfac.set_curvature({options.damping, 1, 1});
+    const auto renew_gradients = [&] {
+      for (Tensor& tensor : held)
+        ops::cast(ctx_, gradient_.view().slice(0, 0, tensor.numel()), tensor);
+    };
+    const auto step = [&](bool inverses) {
+      const kfac::StepReport report = kfac.step(grads, stream);
+      if (!report.updated || report.inverses_refreshed != inverses)
+        throw std::runtime_error("a step did not do what it should");
+    };
+    const auto record = [&] {
+      renew_gradients();
       for (std::size_t l = 0; l < layers_.size(); ++l) {
         kfac.record_input(grads[l].layer, input(layers_[l]), stream);
         kfac.record_grad_output(grads[l].layer, output(layers_[l]), stream);
       }
-      stream.synchronize();
-      kfac::StepReport report;
-      const auto start = std::chrono::steady_clock::now();
-      report = kfac.step(grads, stream);
-      stream.synchronize();
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - start;
-      if (!report.updated || !report.inverses_refreshed)
-        throw std::runtime_error("a step that should renew all inverses did not");
-      refresh_ms = i == 0 ? took.count() : std::min(refresh_ms, took.count());
-    }
+    };
+    record();
+    step(true);
+    // Statistics and inverses are due in each of these, of which the records are not timed.
+    kfac.set_curvature({options.damping, 1, 1});
+    const double refresh_ms = median_ms(
+        ctx_, arguments_.repeats, [&] { step(true); }, record);
     kfac.set_curvature({options.damping, 1000000, 1000000});
-    const double plain_ms =
-        median_ms(ctx_, arguments_.repeats, [&] { (void)kfac.step(grads, stream); });
+    const double plain_ms = median_ms(
+        ctx_, arguments_.repeats, [&] { step(false); }, renew_gradients);
     check_finite(held);
+    const BenchLayer& layer = layers_[checked];
+    const double wrong = checks::direction(
+        ctx_, layer, input(layer), output(layer), options.damping,
+        gradient_.view().slice(0, 0, grads[checked].weight.numel()), grads[checked].weight);
+    // f32 inverses of factors whose condition is in the thousands.
+    if (!(wrong < 1e-3)) throw std::runtime_error("a direction is wrong: " + std::to_string(wrong));
     out << ", \"step_with_inverses_ms\": " << refresh_ms << ", \"plain_step_ms\": " << plain_ms
-        << ", \"inverse_ms\": " << refresh_ms - plain_ms;
+        << ", \"inverse_ms\": " << refresh_ms - plain_ms << ", \"error_of_direction\": " << wrong;
   }
 
   void check_finite(const std::vector<Tensor>& tensors) {
@@ -307,7 +287,7 @@ class Bench {
   Arguments arguments_;
   Context ctx_;
   std::vector<BenchLayer> layers_;
-  Tensor x_, dy_;
+  Tensor x_, dy_, gradient_;
 };
 
 }  // namespace

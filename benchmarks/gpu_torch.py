@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The work of bench_gpu_kfac done with PyTorch on a CUDA device: what a K-FAC written in Python costs.
 
-Statistics by unfold and f16 products, inverses by cholesky and cholesky_inverse in f32, one factor
-after the other, directions by two f32 products. Prints one JSON object with the keys of
-bench_gpu_kfac. Usage: gpu_torch.py [--batch N] [--repeats N] [--layers resnet50|tiny] [--json FILE]
+Statistics by patches that are copied once and f16 products, with f32 results from PyTorch 2.8 on;
+inverses by cholesky and cholesky_inverse in f32, one factor after the other; directions by two f32
+products. Checks the diagonals of its statistics, and its inverses. Prints one JSON object with the
+keys of bench_gpu_kfac. Usage: gpu_torch.py [--batch N] [--repeats N] [--layers resnet50|tiny] [--json FILE]
 Exit code 77: no PyTorch, or no CUDA device.
 """
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -50,6 +52,37 @@ def main():
         print("SKIPPED: PyTorch sees no CUDA device")
         return 77
 
+    def accepts_out_dtype():
+        try:
+            some = torch.ones(16, 16, device="cuda", dtype=torch.float16)
+            return torch.mm(some, some, out_dtype=torch.float32).dtype == torch.float32
+        except (TypeError, RuntimeError, NotImplementedError):
+            return False
+
+    f32_results = accepts_out_dtype()
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+    def patches_of(x, kernel, stride):
+        """Rows of patches (kh, kw, c) of a channels-last image: one copy; none for 1x1, stride 1."""
+        if kernel > 1:
+            x = functional.pad(x, (kernel // 2,) * 4)
+        views = x.unfold(2, kernel, stride).unfold(3, kernel, stride)
+        return views.permute(0, 2, 3, 4, 5, 1).reshape(-1, kernel * kernel * x.shape[1])
+
+    def gram(rows, count, largest):
+        """rows' rows / count in f32 for f16 rows, without a pass over them; |result| <= largest.
+
+        Where results are f16, the sum is scaled inside the product, by a power of two that brings
+        `largest` to at most 2^14: it cannot overflow, and what is 2^-27 of it keeps all its digits.
+        """
+        if f32_results:
+            return torch.mm(rows.t(), rows, out_dtype=torch.float32).div_(count)
+        scale = 2.0 ** (14 - math.ceil(math.log2(count * largest)))
+        # beta = 0: the first argument is not read. alpha is applied to sums that are still f32.
+        unread = torch.empty(1, 1, device="cuda", dtype=torch.float16)
+        product = torch.addmm(unread, rows.t(), rows, beta=0, alpha=scale)
+        return product.float().div_(scale * count)
+
     def median_ms(work):
         times = []
         for i in range(args.repeats + 1):
@@ -74,10 +107,12 @@ def main():
             def make_a():
                 ones = torch.ones(args.batch, 1, device="cuda", dtype=torch.float16)
                 rows_of = torch.cat((x, ones), 1)
-                return (rows_of.t() @ rows_of).float() / args.batch
+                return gram(rows_of, args.batch, 4)
 
             def make_g():
-                return (dy.t() @ dy).float() / args.batch
+                return gram(dy, args.batch, 1)
+
+            squares_a = torch.cat((x.double().square().mean(0), torch.ones(1, device="cuda")))
         else:
             x = torch.randn(args.batch, inputs, side, side, device="cuda", dtype=torch.float16)
             x = x.relu_().to(memory_format=torch.channels_last)
@@ -85,16 +120,24 @@ def main():
             dy = 0.1 * torch.randn(args.batch, out, out, outputs, device="cuda", dtype=torch.float16)
 
             def make_a():
-                patches = functional.unfold(x, kernel, padding=kernel // 2, stride=stride)
-                patches = patches.transpose(1, 2).reshape(-1, inputs * kernel * kernel)
-                # Scaled first, as an f16 result would overflow.
-                return (patches.t() @ (patches / patches.shape[0])).float()
+                patches = patches_of(x, kernel, stride)
+                return gram(patches, patches.shape[0], 4)
 
             def make_g():
-                flat = dy.reshape(-1, outputs)
-                return (flat.t() @ (flat / args.batch)).float()
+                return gram(dy.reshape(-1, outputs), args.batch, out * out)
+
+            # Sums of squares over patches, of the sum over images alone: patches are linear.
+            squares_a = patches_of(x.double().square().sum(0, keepdim=True), kernel, stride)
+            squares_a = squares_a.sum(0) / (args.batch * out * out)
+        squares_g = dy.double().square().reshape(-1, outputs).sum(0) / args.batch
+        a, g = make_a(), make_g()
+        # Of millions of positive terms an f32 sum may lose a percent.
+        for what, made, expected in (("A", a, squares_a), ("G", g, squares_g)):
+            wrong = float((made.diagonal() - expected).abs().max() / expected.max())
+            if not wrong < 2e-2:
+                raise SystemExit(f"{what} of {name} is wrong by {wrong}")
         rows.append({"layer": name, "a_ms": median_ms(make_a), "g_ms": median_ms(make_g)})
-        factors.append((make_a(), make_g()))
+        factors.append((a, g))
         del x, dy
 
     eye = {}
@@ -121,7 +164,8 @@ def main():
 
     a_ms, g_ms = sum(r["a_ms"] for r in rows), sum(r["g_ms"] for r in rows)
     result = {"what": f"PyTorch on {args.layers}", "version": torch.__version__,
-              "device": torch.cuda.get_device_name(), "batch": args.batch, "repeats": args.repeats,
+              "device": torch.cuda.get_device_name(), "f32_results": f32_results,
+              "batch": args.batch, "repeats": args.repeats,
               "a_ms": a_ms, "g_ms": g_ms, "statistics_ms": a_ms + g_ms,
               "inverse_ms": median_ms(invert), "plain_step_ms": median_ms(precondition),
               "layers": rows}
