@@ -169,8 +169,8 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     agree_on_magnitudes();
     on_submitted();
     const Outcome outcome = pipeline_->outcome();
-    on_outcome(report);
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
+    on_outcome(report);
     report.vote = outcome.result;
     report.bytes = pipeline_->bytes();
     set_magnitudes();

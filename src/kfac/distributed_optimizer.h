@@ -58,7 +58,8 @@ class DistributedOptimizer : public Optimizer {
   /// The sums are there for work on the context's stream: what the host has to know of them once
   /// it has waited for the vote is asked for now.
   virtual void on_submitted() {}
-  virtual void on_outcome(StepReport&) {}  ///< The host has waited, whatever the vote says.
+  /// The host has waited for a vote that reports no failure, whatever else it says.
+  virtual void on_outcome(StepReport&) {}
   [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
   /// The vote has passed: gradient(i) holds the averaged gradient.
   virtual void update(const StepArgs& args, StepReport& report) = 0;

@@ -80,11 +80,12 @@ class Engine {
   /// On a device, once the sums are there for work on the context's stream: asks for what the host
   /// has to know of this step, and of the inverses of the last one. Nothing is changed.
   void ask();
-  /// After the wait for the vote, whatever its outcome: books the inverses of the last step, and
-  /// makes those that have failed by the ladder, for which the host waits; EKFAC scales that were
-  /// recorded in a basis that has turned out not to be there are dropped. On a device the outcome
-  /// of a rebuild stands in the report of the next step, and too many failures are an error one
-  /// step later than on the host.
+  /// After the wait for a vote that reports no failure, whatever else it says (throw_failure()
+  /// names what this rank has voted on): books the inverses of the last step, and makes those that
+  /// have failed by the ladder, for which the host waits; EKFAC scales that were recorded in a
+  /// basis that has turned out not to be there are dropped. On a device the outcome of a rebuild
+  /// stands in the report of the next step, and too many failures are an error one step later than
+  /// on the host.
   void hear(StepReport& report);
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of

@@ -3,7 +3,9 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/cuda/operand.h"
 #include "kfac/engine.h"
+#include "kfac/operand_form.h"
 #include "kfac/phase_timer.h"
 #include "kfac/read_back.h"
 
@@ -27,6 +29,25 @@ Sampled sample(ConstTensorView data, double global_batch, double fraction, std::
 std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, ConstTensorView dy) {
   const std::int64_t channels = dy.dim(0) * factor_groups(spec) * g_dim(spec);
   return sharing == WeightSharing::reduce && channels > 0 ? dy.numel() / channels : 1;
+}
+
+/// max |x| of data of any floating dtype, which the host waits for; not finite where it is not.
+double largest_magnitude(Context& ctx, ConstTensorView x) {
+  Scratch scratch(ctx);
+  if (is_half(x.dtype()) && ctx.device().is_cuda()) {
+    const TensorView found = scratch.take({1}, DType::f32);
+    cuda::find_range(ctx, x, found);
+    return static_cast<double>(read_back<float>(ctx, found)[0]);
+  }
+  ConstTensorView wide = x;
+  if (is_half(x.dtype())) {
+    const TensorView cast = scratch.take(x.shape(), DType::f32);
+    ops::cast(ctx, x, cast);
+    wide = cast;
+  }
+  const TensorView found = scratch.take({1}, DType::f64);
+  ops::max_abs(ctx, wide, found);
+  return read_back<double>(ctx, found)[0];
 }
 
 }  // namespace
@@ -63,14 +84,16 @@ void Engine::end_record(int index) {
 Operand Engine::operand(int index, ConstTensorView data, std::int64_t terms) {
   if (!options_.operand) return {options_.dtype, 1};
   if (*options_.operand != DType::f16) return {*options_.operand, 1};
+  // Means and sums over positions are rounded, whatever the data is.
+  const Operand exact{DType::f16, 1};
+  if (options_.sharing != WeightSharing::reduce &&
+      !operand_form(ctx_.device(), data.dtype(), options_.dtype, exact).rounds)
+    return exact;
   auto largest = static_cast<double>(ranges_.data<float>()[index]);
   // A range of 0 says nothing: all was zero, or there was no data.
   if (!statistic(index).has_range || !(largest > 0)) {
-    Scratch scratch(records_on());
-    const TensorView found = scratch.take({1}, DType::f64);
-    ops::max_abs(records_on(), data, found);
     // A bound: f16 has room for sums far below it. The host waits, but only while nothing is known.
-    largest = read_back<double>(records_on(), found)[0] * static_cast<double>(terms);
+    largest = largest_magnitude(records_on(), data) * static_cast<double>(terms);
   }
   return {DType::f16, operand_scale(DType::f16, largest)};
 }

@@ -153,6 +153,9 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
       DKFAC_CHECK(view.numel() == 0 || view.device() == ctx.device(), "[step] layer '",
                   engine.name(i), "': a gradient is on ", view.device(),
                   ", while the preconditioner works on ", ctx.device());
+      DKFAC_CHECK(view.numel() == 0 || view.dtype() == DType::f32 || view.dtype() == DType::f64,
+                  "[step] layer '", engine.name(i), "': a gradient is of ", view.dtype(),
+                  "; it must be f32 or f64, so convert it before step()");
     }
   }
   for (int i = 0; i < engine.layers(); ++i)
@@ -334,9 +337,9 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     impl.pipeline->submit(ballot);
     impl.engine.ask();
     const Outcome outcome = impl.pipeline->outcome();
+    if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     impl.engine.hear(report);
     if (clipped) report.kl_factor = *impl.kl_told.numbers<double>();
-    if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     report.vote = outcome.result;
   }
   report.updated = report.vote.may_update();

@@ -15,8 +15,9 @@
 
 namespace dkfac::kfac {
 
-/// Gradients of one layer, preconditioned in place. A BatchNorm has gamma in `weight` and beta in
-/// `bias`; `bias` stays empty for a layer without one.
+/// Gradients of one layer, preconditioned in place: f32 or f64, whatever CurvatureOptions::dtype
+/// is. A BatchNorm has gamma in `weight` and beta in `bias`; `bias` stays empty for a layer without
+/// one.
 struct LayerGrad {
   LayerId layer{};
   TensorView weight;

@@ -1,11 +1,13 @@
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
+#include "dkfac/core/half.h"
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
@@ -22,6 +24,9 @@ using kfac::CurvatureOptions;
 /// A Preconditioner over one layer without a bias, on a stream of its caller.
 class OneLayer {
  public:
+  /// What records are converted to.
+  std::optional<DType> recorded;
+
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm, const CurvatureOptions& options,
            const kfac::LinearSpec& spec)
       : caller_(device),
@@ -36,8 +41,8 @@ class OneLayer {
     const int parts = preconditioner_.options().micro_batches;
     const std::int64_t n = std::ssize(x) / spec_.in / parts;
     for (int part = 0; part < parts; ++part) {
-      Tensor in = to_device(caller_, view_of(x.data() + part * n * spec_.in, {n, spec_.in}));
-      Tensor out = to_device(caller_, view_of(dy.data() + part * n * spec_.out, {n, spec_.out}));
+      Tensor in = record(view_of(x.data() + part * n * spec_.in, {n, spec_.in}));
+      Tensor out = record(view_of(dy.data() + part * n * spec_.out, {n, spec_.out}));
       preconditioner_.record_input(fc_, in, caller_.stream(), scale);
       preconditioner_.record_grad_output(fc_, out, caller_.stream(), scale);
     }
@@ -59,6 +64,14 @@ class OneLayer {
   std::int64_t waits = 0;
 
  private:
+  Tensor record(ConstTensorView x) {
+    Tensor there = to_device(caller_, x);
+    if (!recorded) return there;
+    Tensor converted = Tensor::empty(caller_, x.shape(), *recorded);
+    ops::cast(caller_, there, converted);
+    return converted;
+  }
+
   Context caller_;
   kfac::LinearSpec spec_;
   kfac::Preconditioner preconditioner_;
@@ -193,6 +206,51 @@ TEST(OneLayerOnTheDevice, OfOperandsOf16Bits) {
   }
 }
 
+/// The last gradient of two steps whose values are rounded to `type` by the records, or before.
+std::vector<double> with_records_of(Device device, DType type, bool rounded_before, double scale,
+                                    kfac::WeightSharing sharing) {
+  CurvatureOptions options = base();
+  options.dtype = DType::f32;
+  options.operand = DType::f16;
+  options.sharing = sharing;
+  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
+  OneLayer layer(device, comm::make_self(), options, spec);
+  if (!rounded_before) layer.recorded = type;
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    std::vector<float> x = noise<float>(12 * spec.in, step);
+    std::vector<float> dy = noise<float>(12 * spec.out, 100 + step);
+    for (std::vector<float>* values : {&x, &dy})
+      for (float& v : *values) {
+        v *= static_cast<float>(scale);
+        if (rounded_before) v = type == DType::f16 ? to_float(to_f16(v)) : to_float(to_bf16(v));
+      }
+    EXPECT_TRUE(layer.step(x, dy).updated);
+  }
+  return layer.gradient;
+}
+
+// Where f16 data needs no scale, other data gets one: no rounding of normal numbers, so that only
+// the order of f32 sums and the inverses' condition (below 1e3) are between them: as above.
+TEST(RecordsOf16Bits, AreThoseOfTheSameWiderNumbersWithAnF16Operand) {
+  for (const Device device : {Device::cpu(), Device::cuda()})
+    for (const DType type : {DType::f16, DType::bf16})
+      for (const auto sharing : {kfac::WeightSharing::expand, kfac::WeightSharing::reduce}) {
+        const std::vector<double> wide = with_records_of(device, type, true, 1, sharing);
+        EXPECT_TRUE(near(with_records_of(device, type, false, 1, sharing), wide, 1e-3))
+            << name_of(type);
+        // Control: of other records it is another gradient.
+        EXPECT_FALSE(near(with_records_of(device, type, false, 3, sharing), wide, 1e-2));
+      }
+  // What f16 does not hold without a scale.
+  for (const Device device : {Device::cpu(), Device::cuda()})
+    for (const double scale : {1e6, 1e-9}) {
+      const auto expand = kfac::WeightSharing::expand;
+      EXPECT_TRUE(near(with_records_of(device, DType::bf16, false, scale, expand),
+                       with_records_of(device, DType::bf16, true, scale, expand), 1e-3))
+          << scale;
+    }
+}
+
 // Inputs whose two columns are equal, beside a damping at which the second pivot is exactly zero.
 TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
   CurvatureOptions options = base();
@@ -215,6 +273,26 @@ TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
       EXPECT_THROW((void)layer.step(good, dy), NumericError);
     else
       EXPECT_EQ(layer.step(good, dy).inverses[0], 2);
+  }
+}
+
+// While the host waits for the vote that stops the run, the device makes a good inverse.
+TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
+  CurvatureOptions options = base();
+  options.damping = 1e-60;
+  options.new_weight = 1;
+  options.max_failed_refreshes = 2;
+  OneLayer layer(Device::cuda(), comm::make_self(), options, {.in = 2, .out = 1, .bias = false});
+  const std::vector<double> bad{1, 1, 1, 1}, good{2, 1, 1, -1}, dy{0.5, 0.5};
+  (void)layer.step(good, dy);
+  for (int step = 0; step < 3; ++step) (void)layer.step(bad, dy);
+  EXPECT_EQ(layer.step(good, dy).failed_factors, 1);
+  try {
+    (void)layer.step(good, dy);
+    FAIL();
+  } catch (const NumericError& error) {
+    EXPECT_NE(std::string(error.what()).find("factor A of layer 'fc'"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -217,6 +217,11 @@ TEST(PreconditionerOnTheDevice, SaysWhatItDoesNotTake) {
   const std::vector<kfac::LayerGrad> grads{{fc, view_of(g.data(), {2}), {}}};
   EXPECT_NE(refused([&] { (void)preconditioner.step(grads, ctx.stream()); }).find("is on cpu"),
             std::string::npos);
+  Tensor narrow = Tensor::zeros(ctx, {2}, DType::f16);
+  const std::vector<kfac::LayerGrad> halves{{fc, narrow, {}}};
+  EXPECT_NE(
+      refused([&] { (void)preconditioner.step(halves, ctx.stream()); }).find("must be f32 or f64"),
+      std::string::npos);
   CurvatureOptions adaptive = base();
   adaptive.staleness = kfac::Staleness::adaptive;
   kfac::Preconditioner other(comm::make_self(), adaptive, Device::cuda());
