@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dkfac/core/exact_products.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/core/workers.h"
@@ -154,8 +155,12 @@ void solve_right_in_parts(Context& ctx, ConstTensorView l, const Columns& from, 
                      });
 }
 
+// What is left of v along the rows of Y is a small difference of numbers that the damping divides,
+// so that products here are not rounded to TF32.
+
 /// v <- (I - Y'Y) v / shift.
 void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
+  const ExactProducts exact(ctx);
   Scratch scratch(ctx);
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
     const TensorView x = v.columns(c, n);
@@ -172,6 +177,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
 
 /// v <- v (I - Y'Y) / shift.
 void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
+  const ExactProducts exact(ctx);
   Scratch scratch(ctx);
   const TensorView product = scratch.take({v.rows(), a.inverse.dim(0)}, v.weight.dtype());
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {

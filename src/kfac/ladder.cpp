@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "dkfac/core/exact_products.h"
+
 #include "kfac/backend_ladder.h"
 #include "kfac/block_triangular.h"
 #include "kfac/read_back.h"
@@ -54,8 +56,9 @@ bool is_finite(Context& ctx, ConstTensorView x) {
 }
 
 /// Lower triangle of out[n,n] = x x' for rows x[n,d]: blocks of rows, so that little is computed
-/// above the diagonal.
+/// above the diagonal. Not rounded to TF32, whose error would exceed a small damping.
 void gram_of_rows(Context& ctx, ConstTensorView x, TensorView out) {
+  const ExactProducts exact(ctx);
   constexpr std::int64_t kRows = 256;
   const std::int64_t n = x.dim(0);
   for (std::int64_t r = 0; r < n; r += kRows) {

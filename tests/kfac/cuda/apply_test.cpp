@@ -135,5 +135,36 @@ TEST_P(Apply, AGradientWithoutInversesStays) {
   }
 }
 
+/// A preconditioned gradient, by inverses of a context's own.
+std::vector<double> preconditioned(Context& ctx, const LinearSpec& spec,
+                                   const CurvatureOptions& options) {
+  Context cpu;
+  Random random(5);
+  Twins twins = make_twins(ctx, spec, options, random);
+  RefreshWorkers workers(ctx);
+  std::vector<RefreshTask> tasks;
+  add_refresh_tasks(ctx, options, twins.device, {}, tasks);
+  workers.run(tasks);
+  Tensor weight = Tensor::empty(cpu, {spec.in * spec.out});
+  fill_normal(weight, 0, 1, random);
+  Tensor there = Tensor::copy_of(ctx, weight);
+  apply_curvature(ctx, spec, options, twins.device, there, {});
+  EXPECT_TRUE(ctx.tf32() || values(cpu, weight) != device_values(ctx, there));
+  return device_values(ctx, there);
+}
+
+TEST(ApplyTf32, RoundsNoProductOfALowRankFactor) {
+  Context exact(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
+  CurvatureOptions options;
+  options.new_weight = 1;
+  options.low_rank = true;
+  const LinearSpec rows{.in = 300, .out = 200, .bias = false, .max_rows = 5};
+  EXPECT_EQ(preconditioned(rounding, rows, options), preconditioned(exact, rows, options));
+  // Where nothing cancels they are rounded.
+  options.low_rank = false;
+  const LinearSpec full{.in = 30, .out = 20, .bias = false};
+  EXPECT_NE(preconditioned(rounding, full, options), preconditioned(exact, full, options));
+}
+
 }  // namespace
 }  // namespace dkfac::kfac
