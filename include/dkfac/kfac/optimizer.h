@@ -37,7 +37,7 @@ struct LayerParams {
 /// On a CUDA device everything is ordered on the streams that are passed: what they hold before a
 /// call is seen by it, what they are given afterwards follows it, gradients that are overwritten
 /// and parameters that are read included. The host waits for the device once per step, for the
-/// vote.
+/// vote; K-FAC may wait more where Preconditioner does.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
