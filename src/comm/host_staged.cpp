@@ -1,5 +1,6 @@
 #include "dkfac/comm/host_staged.h"
 
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -15,6 +16,15 @@ class HostStagedCommunicator final : public Communicator {
  public:
   explicit HostStagedCommunicator(std::shared_ptr<Communicator> inner)
       : Communicator(inner->rank(), inner->size(), inner->options()), inner_(std::move(inner)) {}
+  ~HostStagedCommunicator() override {
+    try {
+      order_.settle();  // Copies still read the memory that is freed next.
+    } catch (const std::exception&) {
+      // Freeing it waits for them, too.
+    }
+  }
+  HostStagedCommunicator(const HostStagedCommunicator&) = delete;
+  HostStagedCommunicator& operator=(const HostStagedCommunicator&) = delete;
 
   [[nodiscard]] std::string_view backend() const override { return "host_staged"; }
   [[nodiscard]] bool failed() const override { return inner_->failed(); }
@@ -69,7 +79,7 @@ class HostStagedCommunicator final : public Communicator {
   TensorView host(cuda::PinnedMemory& memory, const ConstTensorView& like) {
     if (like.numel() == 0) return {};
     if (memory.bytes() < like.bytes()) order_.settle();  // before it is freed
-    return {memory.at_least(like.bytes()), like.dtype(), {like.numel()}};
+    return {memory.at_least(like.device(), like.bytes()), like.dtype(), {like.numel()}};
   }
 
   /// Down to the host, body(), and up again. What the buffers held for the call before is on its
@@ -78,6 +88,7 @@ class HostStagedCommunicator final : public Communicator {
   void stage(const Stream& stream, const Copy& down, const Copy& up, Body body) {
     order_.enter(stream);
     cuda::copy(stream, down.from.raw(), down.to.raw(), down.from.bytes());
+    order_.leave(stream);  // Should waiting for it throw.
     stream.synchronize();
     body();
     cuda::copy(stream, up.from.raw(), up.to.raw(), up.to.bytes());

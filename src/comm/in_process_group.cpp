@@ -1,6 +1,7 @@
 #include "comm/in_process_group.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -34,6 +35,14 @@ std::string disagreement_of(const std::vector<const HostCall*>& calls) {
     return {};
   return detail::concat("[collective] ", calls.front()->info.describe(), " got memory of ",
                         devices_of(calls), "; the ranks of one process share one device");
+}
+
+void follow(const Stream& stream, const Event& event) noexcept {
+  try {
+    stream.wait(event);
+  } catch (const std::exception&) {
+    // The device takes nothing any more.
+  }
 }
 
 std::vector<SplitShare> split_shares(const std::vector<const HostCall*>& calls,
@@ -182,6 +191,9 @@ void InProcessGroup::withdraw(int rank, const HostCall& call, std::string_view r
   // Nobody begins to move in a failed group, and those who do move are done after one piece.
   idle_.wait(lock, [&] { return point.moving == 0; });
   point.calls[static_cast<std::size_t>(rank)] = nullptr;
+  // What they have put on their streams by then still comes.
+  for (const auto& side : point.sides)
+    if (side != nullptr) follow(call.stream, side->done);
 }
 
 void InProcessGroup::time_out(int rank, const HostCall& call, double limit_s) {

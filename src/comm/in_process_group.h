@@ -63,7 +63,8 @@ class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
   [[nodiscard]] bool all_finished(const MeetingPoint& point);
   /// The rank leaves the meeting, after all_finished().
   void release(const HostCall& call) noexcept;
-  /// Gives up: fails the group unless it has failed, and returns when no rank uses `call` any more.
+  /// Gives up: fails the group unless it has failed, and returns when no rank uses `call` any more,
+  /// but for work of the device, which the stream of `call` then follows.
   void withdraw(int rank, const HostCall& call, std::string_view reason) noexcept;
   /// Fails the group because `rank` waited `limit_s` seconds; names those who are missing.
   [[noreturn]] void time_out(int rank, const HostCall& call, double limit_s);

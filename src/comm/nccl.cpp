@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <unistd.h>
@@ -67,8 +69,11 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(std::shared_ptr<NcclGroup> group, NcclOptions nccl)
       : Communicator(group->bootstrap().rank(), group->bootstrap().size(),
                      group->bootstrap().options()),
-        group_(std::move(group)),
-        nccl_(nccl) {}
+        nccl_(nccl),
+        group_(std::move(group)) {}
+  ~NcclCommunicator() override { free_scratch(); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   [[nodiscard]] std::string_view backend() const override { return "nccl"; }
   [[nodiscard]] bool failed() const override { return group_->failed(); }
@@ -108,11 +113,12 @@ class NcclCommunicator final : public Communicator {
   void reduce_by_owners(const Segments& x, ReduceOp op, std::byte* out, const Stream& stream);
   void gather(const std::byte* mine, const Segments& out, const Stream& stream);
   std::byte* scratch(std::size_t bytes, const Stream& stream);
+  void free_scratch() noexcept;
 
-  std::shared_ptr<NcclGroup> group_;
   NcclOptions nccl_;
   std::optional<Context> ctx_;  ///< Of the scratch memory.
   Tensor scratch_;
+  std::shared_ptr<NcclGroup> group_;  ///< Ends first: what is under way gets done, or is aborted.
 };
 
 void NcclCommunicator::compare(const CallInfo& info) {
@@ -140,14 +146,26 @@ void NcclCommunicator::issue(const CallInfo& info, const Stream& stream, Body bo
   const dkfac::cuda::DeviceGuard guard(group_->device());
   group_->begin(group_, info, stream);
   compare(info);
-  body(stream.native());
+  try {
+    body(stream.native());
+  } catch (...) {
+    group_->give_up(stream);
+    throw;
+  }
   group_->end(info, stream);
+}
+
+/// Callers' streams need not be in use by any context, so those that have used the memory are
+/// unknown to it: the context's own follows them.
+void NcclCommunicator::free_scratch() noexcept {
+  if (ctx_) group_->let_follow(ctx_->stream());
+  scratch_ = Tensor();
 }
 
 std::byte* NcclCommunicator::scratch(std::size_t bytes, const Stream& stream) {
   if (bytes > scratch_.bytes()) {
+    free_scratch();
     if (!ctx_) ctx_.emplace(group_->device());
-    scratch_ = Tensor();
     scratch_ = Tensor::empty(*ctx_, {static_cast<std::int64_t>((bytes + 7) / 8)}, DType::f64);
     Event made(group_->device());  // The memory is there for the stream of its context first.
     made.record(ctx_->stream());
@@ -248,16 +266,29 @@ void NcclCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallI
   });
 }
 
-/// As NCCL tells GPUs apart: by the machine, or what stands for it, and the bus.
-std::string name_of(Device device) {
+/// Hosts may share a name, but not the id of their boot.
+std::string name_of_host() {
+  if (const char* chosen = std::getenv("NCCL_HOSTID"); chosen != nullptr) return chosen;
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  const char* chosen = std::getenv("NCCL_HOSTID");
-  return detail::concat(chosen != nullptr ? chosen : host.data(), " ", cuda::bus_id(device));
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return detail::concat(host.data(), " ", boot);
+}
+
+/// As NCCL tells GPUs apart: by the machine, or what stands for it, and the bus. A rank that has
+/// none such must not leave the others waiting.
+std::string name_of(Communicator& bootstrap, Device device) {
+  try {
+    return detail::concat(name_of_host(), " ", cuda::bus_id(device));
+  } catch (const std::exception& error) {
+    bootstrap.abort(error.what());
+    throw;
+  }
 }
 
 void require_own_devices(Communicator& bootstrap, Device device) {
-  const std::vector<std::string> names = all_gather_strings(bootstrap, name_of(device));
+  const std::vector<std::string> names = all_gather_strings(bootstrap, name_of(bootstrap, device));
   for (std::size_t r = 0; r < names.size(); ++r) {
     std::vector<int> ranks;
     for (std::size_t s = 0; s < names.size(); ++s)

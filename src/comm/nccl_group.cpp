@@ -55,7 +55,9 @@ NcclGroup::NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device)
 NcclGroup::~NcclGroup() {
   if (comm_ == nullptr) return;
   const dkfac::cuda::DeviceGuard guard(device_);
-  if (!failed() && !(std::uncaught_exceptions() > 0 && !pending_.empty())) {
+  if (std::uncaught_exceptions() > 0 && !pending_.empty() && !failed()) {
+    abort("an exception is on its way while collectives are pending");
+  } else if (!failed()) {
     try {
       current_ = "end of the NCCL communicator";
       settle(ncclCommFinalize(comm_), "ncclCommFinalize");
@@ -67,6 +69,7 @@ NcclGroup::~NcclGroup() {
   drop();
 }
 
+/// Blocks until NCCL's kernels have ended, so the peers are told first.
 void NcclGroup::drop() noexcept {
   if (comm_ == nullptr) return;
   const dkfac::cuda::DeviceGuard guard(device_);
@@ -74,8 +77,8 @@ void NcclGroup::drop() noexcept {
 }
 
 void NcclGroup::fail_here(std::string text) {
-  drop();
   if (failure_.empty()) failure_ = std::move(text);
+  drop();
   throw CommError(failure_);
 }
 
@@ -85,10 +88,10 @@ void NcclGroup::fail(std::string text) {
 }
 
 void NcclGroup::abort(std::string_view reason) noexcept {
-  drop();
   if (failure_.empty())
     failure_ = detail::concat("[abort] rank ", bootstrap_->rank(), " aborted the group: ", reason);
   bootstrap_->abort(reason);
+  drop();
 }
 
 void NcclGroup::check(ncclResult_t code, const char* call) {
@@ -172,6 +175,22 @@ void NcclGroup::end(const CallInfo& info, const Stream& stream) {
   }
   event.record(stream);
   pending_.push_back({info, std::move(event), Deadline(bootstrap_->options().timeout_s)});
+}
+
+void NcclGroup::give_up(const Stream& stream) noexcept {
+  try {
+    order_.leave(stream);
+  } catch (const std::exception&) {
+    // The runtime takes nothing any more, so nothing comes later either.
+  }
+}
+
+void NcclGroup::let_follow(const Stream& stream) const noexcept {
+  try {
+    order_.enter(stream);
+  } catch (const std::exception&) {
+    // As above.
+  }
 }
 
 }  // namespace dkfac::comm

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -42,6 +43,10 @@ class NcclGroup final : public WaitWatch {
   }
   /// After the last one.
   void end(const CallInfo& info, const Stream& stream);
+  /// Instead of end(), when something has been thrown: part of the collective may be on the stream.
+  void give_up(const Stream& stream) noexcept;
+  /// `stream` follows all collectives so far.
+  void let_follow(const Stream& stream) const noexcept;
 
   /// Throws what has failed here or elsewhere, also a collective that is over its time limit.
   void look();
@@ -71,8 +76,8 @@ class NcclGroup final : public WaitWatch {
   Device device_;
   ncclComm_t comm_ = nullptr;
   std::string failure_;
-  std::string current_;  ///< What is being issued.
-  std::thread::id user_;
+  std::string current_;                ///< What is being issued.
+  std::atomic<std::thread::id> user_;  ///< Asked by the waits of every thread that was it.
   StreamOrder order_;
   std::deque<Pending> pending_;
   std::vector<Event> free_events_;

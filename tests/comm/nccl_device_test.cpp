@@ -4,6 +4,7 @@
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/nccl.h"
+#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/error.h"
 
 #include "comm/cuda/device_ranks.h"
@@ -101,6 +102,11 @@ TEST(Nccl, RefusesTwoRanksOnOneGpuAndSaysWhatToUse) {
   });
 }
 
+TEST(Nccl, KeepsTheContractOverSeveralRanks) {
+  if (!has_devices(2)) GTEST_SKIP() << "with one GPU the suite ran over one rank only";
+  EXPECT_GT(sizes().back(), 1);
+}
+
 TEST(Nccl, OwnSumsAreRightInAnyOrder) {
   if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
   run_ranks(3, [](const std::shared_ptr<Communicator>& bootstrap) {
@@ -128,6 +134,10 @@ TEST(Nccl, OwnSumsAreRightInAnyOrder) {
 TEST(Nccl, AWaitEndsAtTheTimeLimitWhenARankIsMissing) {
   if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
   const auto messages = failures(3, 1, [](Communicator& comm, Context& ctx) {
+    // NCCL connects in its first collective and may hold the host meanwhile.
+    reduce(comm, ctx, 8, "first");
+    ctx.stream().synchronize();
+    comm.barrier();
     if (comm.rank() == 1) {
       while (!comm.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       (void)comm.progress();
@@ -135,7 +145,7 @@ TEST(Nccl, AWaitEndsAtTheTimeLimitWhenARankIsMissing) {
     reduce(comm, ctx, 8, "late");
     ctx.stream().synchronize();
   });
-  expect_all_contain(messages, "waited 1 s (timeout_s) for #1 all_reduce(sum) f32 x 8 'late'");
+  expect_all_contain(messages, "waited 1 s (timeout_s) for #3 all_reduce(sum) f32 x 8 'late'");
 }
 
 TEST(Nccl, AbortEndsWaitsOfTheOthers) {
@@ -151,6 +161,7 @@ TEST(Nccl, AbortEndsWaitsOfTheOthers) {
 }
 
 TEST(Nccl, ABrokenRankIsNamedEverywhere) {
+  if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "only the emulated NCCL breaks on demand";
   if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
   setenv("DKFAC_EMULATED_NCCL_FAIL", "1", 1);
   const auto messages = failures(3, 20, [](Communicator& comm, Context& ctx) {
@@ -162,6 +173,81 @@ TEST(Nccl, ABrokenRankIsNamedEverywhere) {
   expect_all_contain(messages, "remote process exited");
 }
 
+TEST(Nccl, TellsTheOthersWhenAnExceptionEndsIt) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  std::vector<std::string> messages(3);
+  run_ranks(3,
+            [&](const std::shared_ptr<Communicator>& bootstrap) {
+              const auto body = [&] {
+                const auto comm = over(bootstrap, false);
+                Context ctx(device_of(*comm));
+                reduce(*comm, ctx, 8, "first");
+                if (bootstrap->rank() == 1) throw CommError("out of luck");
+                reduce(*comm, ctx, 8, "second");
+                ctx.stream().synchronize();
+              };
+              messages[static_cast<std::size_t>(bootstrap->rank())] = message_of<CommError>(body);
+            },
+            {.timeout_s = 20});
+  EXPECT_EQ(messages[1], "out of luck");
+  for (const std::size_t r : {0U, 2U})
+    EXPECT_TRUE(contains(messages[r], "rank 1 aborted the group")) << messages[r];
+}
+
+/// A stream that no context knows of.
+class ForeignStream {
+ public:
+  explicit ForeignStream(Device device) : device_(device) {
+    const dkfac::cuda::DeviceGuard guard(device_);
+    EXPECT_EQ(cudaStreamCreateWithFlags(&native_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  ~ForeignStream() { (void)cudaStreamDestroy(native_); }
+  ForeignStream(const ForeignStream&) = delete;
+  ForeignStream& operator=(const ForeignStream&) = delete;
+  [[nodiscard]] Stream view() const { return Stream::cuda(native_, device_.index); }
+
+ private:
+  Device device_;
+  cudaStream_t native_ = nullptr;
+};
+
+/// Memory that a collective on a foreign stream works in is not given to others before it is done.
+void use_what_is_freed(const std::shared_ptr<Communicator>& bootstrap, bool grows) {
+  constexpr std::int64_t kCount = 300, kScratch = 200;  // Two parts of a third.
+  auto comm = over(bootstrap);
+  const Device device = device_of(*comm);
+  const ForeignStream a(device), b(device);
+  Context ctx(device), other(device);
+  Tensor x = on_device(ctx, values_of<double>(comm->rank(), kCount));
+  Tensor y = on_device(ctx, values_of<double>(comm->rank(), 4 * kCount));
+  ctx.stream().synchronize();
+  comm->all_reduce(x, ReduceOp::sum, a.view());
+  bootstrap->barrier("all have made it");
+  if (grows) {
+    comm->all_reduce(y, ReduceOp::sum, b.view());
+    bootstrap->barrier("all have made the other, too");
+  } else {
+    comm.reset();
+  }
+  for (int i = 0; i < 2; ++i) {
+    Tensor next = on_device(other, std::vector<double>(kScratch, 5));
+    other.stream().synchronize();
+    a.view().synchronize();
+    EXPECT_EQ(on_host<double>(other, next), std::vector<double>(kScratch, 5));
+  }
+  EXPECT_EQ(on_host<double>(ctx, x), sums_of<double>(3, kCount));
+  b.view().synchronize();
+  bootstrap->barrier("all are done");
+}
+
+TEST(Nccl, KeepsScratchThatAForeignStreamUses) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  for (const bool grows : {true, false})
+    run_ranks(3, [&](const std::shared_ptr<Communicator>& bootstrap) {
+      use_what_is_freed(bootstrap, grows);
+    });
+}
+
 TEST(Nccl, MismatchesAreNamedBeforeDataMovesWhenCallsAreCompared) {
   if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
   expect_all_contain(failures(
@@ -171,6 +257,18 @@ TEST(Nccl, MismatchesAreNamedBeforeDataMovesWhenCallsAreCompared) {
                          },
                          Check::full),
                      "rank 1 issued #1 all_reduce(sum) f32 x 9 'a.fc'");
+}
+
+TEST(Nccl, ARankWithoutADeviceLeavesNobodyWaiting) {
+  run_ranks(2, [](const std::shared_ptr<Communicator>& bootstrap) {
+    if (bootstrap->rank() == 1) {
+      EXPECT_THROW((void)make_nccl(bootstrap, Device::cuda(99)), DeviceError);
+      return;
+    }
+    const std::string message =
+        message_of<CommError>([&] { (void)make_nccl(bootstrap, Device::cuda()); });
+    EXPECT_TRUE(contains(message, "rank 1 aborted the group")) << message;
+  });
 }
 
 TEST(Nccl, ARankThatNeverMakesItIsALimitOfTheBootstrap) {

@@ -4,6 +4,8 @@
 
 namespace dkfac::testing {
 
+/// Whether the device is the emulated one.
+[[nodiscard]] bool is_emulated();
 /// How often the host has waited for the device so far; 0 on a real device, which does not tell.
 [[nodiscard]] std::int64_t host_waits();
 /// How many kernels have been launched so far; 0 on a real device.

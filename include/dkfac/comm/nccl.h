@@ -20,9 +20,13 @@ struct NcclOptions {
 /// carries NCCL's id, comparisons (Check::full), barriers and notices of failure, and gives rank,
 /// size and options; it must not be used directly while this one is.
 ///
-/// Nothing blocks the host but making it, split(), barrier(), and with Check::full each call until
-/// all ranks have made it. bf16 and f16 are always summed by owners, in f32 and rounded once, as
-/// maxima are taken, so that a NaN stays; at most 128 ranks can do so.
+/// The device is never waited for but in the destructor, which lets finish what is under way. Other
+/// ranks are waited for on the host, up to timeout_s, by making it, split(), barrier(), with
+/// Check::full by each call, and, since NCCL connects when it has to, possibly by the first
+/// collective of each kind and the first exchange with each peer.
+///
+/// bf16 and f16 are always summed by owners, in f32 and rounded once, as maxima are taken, so that
+/// a NaN stays; at most 128 ranks can do so.
 ///
 /// A device that waits for a lost peer waits for ever. So progress(), every call, and every wait of
 /// the thread that called last look for errors of NCCL, for failures over `bootstrap`, and for a
@@ -31,7 +35,9 @@ struct NcclOptions {
 /// leaves its buffers unspecified.
 ///
 /// Collective over `bootstrap`. Throws InvalidArgument on every rank when two of them have the same
-/// GPU, CommError when the ranks do not all come within timeout_s, or when this build has no NCCL.
+/// GPU (told apart by host name, boot and bus), CommError when the ranks do not all come within
+/// timeout_s, when another rank has no such device (DeviceError there), or when this build has no
+/// NCCL.
 [[nodiscard]] std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap,
                                                       Device device, NcclOptions options = {});
 

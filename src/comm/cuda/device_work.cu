@@ -107,11 +107,15 @@ std::string bus_id(Device device) {
 }
 
 PinnedMemory::~PinnedMemory() {
-  if (data_ != nullptr) (void)cudaFreeHost(data_);
+  if (data_ == nullptr) return;
+  const DeviceGuard guard(device_);
+  (void)cudaFreeHost(data_);
 }
 
-std::byte* PinnedMemory::at_least(std::size_t bytes) {
+std::byte* PinnedMemory::at_least(Device device, std::size_t bytes) {
   if (bytes <= bytes_) return data_;
+  device_ = device;
+  const DeviceGuard guard(device_);
   if (data_ != nullptr) check_runtime(cudaFreeHost(std::exchange(data_, nullptr)), "cudaFreeHost");
   bytes_ = 0;
   void* data = nullptr;

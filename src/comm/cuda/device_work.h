@@ -31,20 +31,23 @@ void gather(const Stream& stream, std::span<const std::byte* const> segments,
 /// Names the device among all of its machine, e.g. "0000:18:00.0".
 [[nodiscard]] std::string bus_id(Device device);
 
-/// Host memory that copies reach without a detour. Grows; growing and freeing may block the host.
+/// Host memory that copies of every device reach without a detour. Grows; growing and freeing may
+/// block the host.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
-  /// At least `bytes`; what it held before is lost where it has to grow.
-  [[nodiscard]] std::byte* at_least(std::size_t bytes);
+  /// At least `bytes`; what it held before is lost where it has to grow. `device`: one that is in
+  /// use, so that no other is woken.
+  [[nodiscard]] std::byte* at_least(Device device, std::size_t bytes);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  Device device_;
 };
 
 }  // namespace dkfac::comm::cuda

@@ -26,6 +26,6 @@ void gather(const Stream&, std::span<const std::byte* const>, std::span<const st
 std::string bus_id(Device) { refuse("bus_id"); }
 
 PinnedMemory::~PinnedMemory() = default;
-std::byte* PinnedMemory::at_least(std::size_t) { refuse("pinned memory"); }
+std::byte* PinnedMemory::at_least(Device, std::size_t) { refuse("pinned memory"); }
 
 }  // namespace dkfac::comm::cuda

@@ -4,8 +4,10 @@
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 
 #include "comm/cuda/device_ranks.h"
+#include "comm/in_process_group.h"
 #include "support/host_waits.h"
 
 // Ranks are threads that share one device.
@@ -126,6 +128,38 @@ TEST(InProcessOnDevice, AbortReachesRanksThatWait) {
     for (;;) reduce(comm, ctx, 8, "x");
   });
   expect_all_contain(messages, "rank 2 aborted the group: loss is not finite");
+}
+
+/// A peer has put its share on its stream when the group fails: what it writes here comes before
+/// whatever this rank's stream gets next.
+TEST(InProcessOnDevice, AFailureBehindTheMeetingKeepsTheOrderOfPeers) {
+  constexpr std::int64_t kCount = 1 << 20;
+  Context mine(Device::cuda()), theirs(Device::cuda());
+  Tensor result = Tensor::zeros(mine, {kCount}), source = Tensor::zeros(theirs, {kCount});
+  ops::fill(theirs, source, 3);
+  mine.stream().synchronize();
+  theirs.stream().synchronize();
+  const auto group = std::make_shared<InProcessGroup>(2, nullptr);
+  const auto call_on = [](Context& ctx) {
+    HostCall call;
+    call.info.sequence = 1;
+    call.stream = ctx.stream();
+    return call;
+  };
+  const HostCall here = call_on(mine), there = call_on(theirs);
+  const auto side = [] { return std::make_shared<DeviceSide>(Device::cuda()); };
+  const auto my_side = side(), their_side = side();
+  group->arrive(0, here, my_side);
+  group->arrive(1, there, their_side);
+  MeetingPoint* const point = group->meet(there);
+  ASSERT_NE(point, nullptr);
+  group->begin_move(*point);
+  ops::copy(theirs, source, result);
+  their_side->done.record(there.stream);
+  group->end_move(*point);
+  group->withdraw(0, here, "rank 0 gives up");
+  EXPECT_EQ(on_host<float>(mine, result), std::vector<float>(kCount, 3));
+  group->withdraw(1, there, "so does rank 1");
 }
 
 TEST(InProcessOnDevice, ARankMayLeaveAndFreeItsMemoryAtOnce) {

@@ -123,6 +123,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  int count = 0;
+  (void)cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
   std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
   return cudaSuccess;
 }
