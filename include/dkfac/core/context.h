@@ -27,8 +27,8 @@ struct ContextOptions {
   /// Devices only: of the stream that the context makes.
   Priority priority = Priority::normal;
   /// A CUDA stream of somebody else, of the context's device, to be used instead of an own one. It
-  /// must outlive the context. Not null: cudaStreamLegacy and cudaStreamPerThread name the default
-  /// streams.
+  /// must outlive the context. Not null: cudaStreamLegacy names the default stream. Not
+  /// cudaStreamPerThread, which names another stream in another thread.
   std::optional<Stream> stream = std::nullopt;
 };
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "dkfac/core/element.h"
+#include "dkfac/core/tensor.h"
 
 #include "core/backend.h"
 #include "core/cuda/copy_functors.h"
@@ -93,9 +94,9 @@ void upload(Context& ctx, ConstTensorView src, TensorView dst) {
   if (is_pitched(plan, size_of(src.dtype())))
     return copy_pitched(ctx, src, dst, plan, cudaMemcpyHostToDevice);
   if (!src.is_contiguous()) {
-    Staged staged(src);  // Pageable, so it has been read when the call below returns.
-    cpu::copy(ctx, src, staged.view);
-    return upload(ctx, staged.view, dst);
+    Tensor staged = Tensor::pinned(ctx, src.shape(), src.dtype());  // Kept until it is read.
+    cpu::copy(ctx, src, staged);
+    return upload(ctx, staged, dst);
   }
   Scratch scratch(ctx);
   const TensorView plain = scratch.take(dst.shape(), dst.dtype());

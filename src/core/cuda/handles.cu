@@ -1,4 +1,5 @@
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <cublas_v2.h>
@@ -45,8 +46,43 @@ Handles& handles_of(Context& ctx) {
   return *static_cast<Handles*>(held.get());
 }
 
+/// Of handles that are not set up yet.
+struct Destroy {
+  void operator()(cublasContext* handle) const noexcept { (void)cublasDestroy(handle); }
+  void operator()(cusolverDnContext* handle) const noexcept { (void)cusolverDnDestroy(handle); }
+};
+
+struct Blas {
+  Tensor workspace;
+  std::unique_ptr<cublasContext, Destroy> handle;
+};
+
 [[noreturn]] void fail(const char* call, int code, const char* text) {
   throw DeviceError(detail::concat("[", call, "] failed with code ", code, " (", text, ")"));
+}
+
+Blas make_blas(Context& ctx) {
+  cublasHandle_t handle = nullptr;
+  check_blas(cublasCreate(&handle), "cublasCreate");
+  Blas made;
+  made.handle.reset(handle);
+  check_blas(cublasSetStream(handle, ctx.stream().native()), "cublasSetStream");
+  // One of its own: libraries' shared ones are not deterministic over streams.
+  made.workspace = Tensor::empty(ctx, {kBlasWorkspace / 8}, DType::f64);
+  check_blas(cublasSetWorkspace(handle, made.workspace.view().raw(),
+                                static_cast<std::size_t>(kBlasWorkspace)),
+             "cublasSetWorkspace");
+  return made;
+}
+
+std::unique_ptr<cusolverDnContext, Destroy> make_solver(Context& ctx) {
+  cusolverDnHandle_t handle = nullptr;
+  check_solver(cusolverDnCreate(&handle), "cusolverDnCreate");
+  std::unique_ptr<cusolverDnContext, Destroy> made(handle);
+  check_solver(cusolverDnSetStream(handle, ctx.stream().native()), "cusolverDnSetStream");
+  check_solver(cusolverDnSetDeterministicMode(handle, CUSOLVER_DETERMINISTIC_RESULTS),
+               "cusolverDnSetDeterministicMode");
+  return made;
 }
 
 }  // namespace
@@ -55,13 +91,9 @@ cublasContext* blas(Context& ctx) {
   Handles& handles = handles_of(ctx);
   if (handles.blas == nullptr) {
     const DeviceGuard guard(ctx.device());
-    check_blas(cublasCreate(&handles.blas), "cublasCreate");
-    check_blas(cublasSetStream(handles.blas, ctx.stream().native()), "cublasSetStream");
-    // One of its own: libraries' shared ones are not deterministic over streams.
-    handles.workspace = Tensor::empty(ctx, {kBlasWorkspace / 8}, DType::f64);
-    check_blas(cublasSetWorkspace(handles.blas, handles.workspace.view().raw(),
-                                  static_cast<std::size_t>(kBlasWorkspace)),
-               "cublasSetWorkspace");
+    Blas made = make_blas(ctx);
+    handles.workspace = std::move(made.workspace);
+    handles.blas = made.handle.release();
   }
   return handles.blas;
 }
@@ -70,10 +102,7 @@ cusolverDnContext* solver(Context& ctx) {
   Handles& handles = handles_of(ctx);
   if (handles.solver == nullptr) {
     const DeviceGuard guard(ctx.device());
-    check_solver(cusolverDnCreate(&handles.solver), "cusolverDnCreate");
-    check_solver(cusolverDnSetStream(handles.solver, ctx.stream().native()), "cusolverDnSetStream");
-    check_solver(cusolverDnSetDeterministicMode(handles.solver, CUSOLVER_DETERMINISTIC_RESULTS),
-                 "cusolverDnSetDeterministicMode");
+    handles.solver = make_solver(ctx).release();
   }
   return handles.solver;
 }
@@ -108,6 +137,8 @@ void check_solver(int code, const char* call) {
   if (code == CUSOLVER_STATUS_SUCCESS) return;
   fail(call, code, "a status of cuSOLVER; see cusolverStatus_t");
 }
+
+void before_launch() noexcept { (void)cudaGetLastError(); }
 
 void check_launch(const char* kernel) { check_runtime(cudaGetLastError(), kernel); }
 

@@ -7,6 +7,7 @@
 
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
 
 #include "core/cuda/runtime.h"
 
@@ -19,6 +20,44 @@ struct IdlePinned {
   cudaEvent_t event;
 };
 
+/// Lets the other devices that can reach `owner` use the blocks of its pool, as peers' copies do.
+void open_to_peers(cudaMemPool_t pool, Device owner) {
+  std::vector<cudaMemAccessDesc> peers;
+  for (int peer = 0; peer < device_count(); ++peer) {
+    if (peer == owner.index) continue;
+    int reaches = 0;
+    check_runtime(cudaDeviceCanAccessPeer(&reaches, peer, owner.index), "cudaDeviceCanAccessPeer");
+    if (reaches == 0) continue;
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = peer;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    peers.push_back(access);
+  }
+  if (!peers.empty())
+    check_runtime(cudaMemPoolSetAccess(pool, peers.data(), peers.size()), "cudaMemPoolSetAccess");
+}
+
+/// A pool that keeps what it has.
+cudaMemPool_t make_pool(Device device) {
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = device.index;
+  cudaMemPool_t pool = nullptr;
+  check_runtime(cudaMemPoolCreate(&pool, &props), "cudaMemPoolCreate");
+  try {
+    unsigned long long keep = ~0ULL;
+    check_runtime(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+                  "cudaMemPoolSetAttribute");
+    open_to_peers(pool, device);
+  } catch (...) {
+    (void)cudaMemPoolDestroy(pool);
+    throw;
+  }
+  return pool;
+}
+
 /// Memory of one device. Blocks are made and freed on a stream of its own, which follows, resp. is
 /// followed by, the streams that use them: no order has to be known by who owns a block.
 struct DeviceMemory {
@@ -30,20 +69,15 @@ struct DeviceMemory {
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
 
+  /// What is there already stays: a call that failed halfway is taken up again by the next.
   void make(Device device) {
-    if (pool != nullptr) return;
-    cudaMemPoolProps props{};
-    props.allocType = cudaMemAllocationTypePinned;
-    props.location.type = cudaMemLocationTypeDevice;
-    props.location.id = device.index;
-    check_runtime(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
-    check_runtime(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                  "cudaEventCreateWithFlags");
-    check_runtime(cudaMemPoolCreate(&pool, &props), "cudaMemPoolCreate");
-    unsigned long long keep = ~0ULL;
-    check_runtime(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
-                  "cudaMemPoolSetAttribute");
+    if (pool == nullptr) pool = make_pool(device);
+    if (stream == nullptr)
+      check_runtime(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                    "cudaStreamCreateWithFlags");
+    if (event == nullptr)
+      check_runtime(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                    "cudaEventCreateWithFlags");
   }
 
   void follow(cudaStream_t user) noexcept {
@@ -82,6 +116,10 @@ std::byte* take_idle(DeviceMemory& memory, std::size_t bytes) {
 }  // namespace
 
 void use_stream(Device device, CUstream_st* stream) {
+  check_device(device);
+  DKFAC_CHECK(stream != cudaStreamPerThread,
+              "[stream] cudaStreamPerThread is another stream in every thread; make one with "
+              "cudaStreamCreateWithFlags");
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);

@@ -14,6 +14,7 @@ namespace {
 }  // namespace
 
 int device_count() noexcept { return 0; }
+void check_device(Device) { refuse("device"); }
 CudaInfo library_info() { return {}; }
 
 std::byte* allocate(Device, CUstream_st*, std::size_t) { refuse("tensor"); }

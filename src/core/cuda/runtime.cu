@@ -4,6 +4,7 @@
 
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
 
 #include "core/cuda/runtime.h"
 
@@ -24,7 +25,15 @@ int device_count() noexcept {
   return 0;
 }
 
+void check_device(Device device) {
+  const int count = device_count();
+  if (device.index >= 0 && device.index < count) return;
+  throw DeviceError(detail::concat("[device] there is no ", device, ": the number of CUDA devices ",
+                                   "of this process is ", count));
+}
+
 CUstream_st* create_stream(Device device, Priority priority) {
+  check_device(device);
   const DeviceGuard guard(device);
   int least = 0, greatest = 0;
   check_runtime(cudaDeviceGetStreamPriorityRange(&least, &greatest),
@@ -34,7 +43,12 @@ CUstream_st* create_stream(Device device, Priority priority) {
   cudaStream_t stream = nullptr;
   check_runtime(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, chosen),
                 "cudaStreamCreateWithPriority");
-  use_stream(device, stream);
+  try {
+    use_stream(device, stream);
+  } catch (...) {
+    (void)cudaStreamDestroy(stream);
+    throw;
+  }
   return stream;
 }
 
@@ -50,6 +64,7 @@ void synchronize(Device device, CUstream_st* stream) {
 }
 
 CUevent_st* create_event(Device device) {
+  check_device(device);
   const DeviceGuard guard(device);
   cudaEvent_t event = nullptr;
   check_runtime(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),

@@ -10,6 +10,10 @@ namespace dkfac::cuda {
 
 [[nodiscard]] int device_count() noexcept;  ///< 0 without CUDA or without a device.
 
+/// Throws DeviceError when there is no such device. The functions below that make something for a
+/// device check it before they do; those that take a stream or an event rely on it.
+void check_device(Device device);
+
 /// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
 /// there is none left.
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
@@ -22,7 +26,8 @@ void release(Device device, std::byte* bytes) noexcept;
 void release_pinned(Device device, std::byte* bytes) noexcept;
 
 /// A stream that is not ours counts as in use from here to as many leave_stream(): release() and
-/// release_pinned() wait for it. It must not be destroyed before.
+/// release_pinned() wait for it. It must not be destroyed before. Throws InvalidArgument for
+/// cudaStreamPerThread, which means another stream in another thread.
 void use_stream(Device device, CUstream_st* stream);
 void leave_stream(Device device, CUstream_st* stream) noexcept;
 

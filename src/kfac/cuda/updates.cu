@@ -1,7 +1,5 @@
-#include <cstring>
+#include <algorithm>
 #include <vector>
-
-#include <cuda_runtime_api.h>
 
 #include "dkfac/core/cuda/launch.cuh"
 
@@ -39,14 +37,10 @@ PartEntry<T> entry_of(const UpdatedPart& part, std::int64_t first_chunk) {
 template <class Entry>
 Tensor uploaded(Context& ctx, const std::vector<Entry>& entries) {
   static_assert(sizeof(Entry) % sizeof(double) == 0);
-  const std::size_t bytes = entries.size() * sizeof(Entry);
-  Tensor words =
-      Tensor::empty(ctx, {static_cast<std::int64_t>(bytes / sizeof(double))}, DType::f64);
-  // From pageable memory, which has been read when the call returns.
-  dkfac::cuda::check_runtime(cudaMemcpyAsync(words.view().raw(), entries.data(), bytes,
-                                             cudaMemcpyHostToDevice, ctx.stream().native()),
-                             "cudaMemcpyAsync");
-  return words;
+  const auto count = static_cast<std::int64_t>(entries.size() * sizeof(Entry) / sizeof(double));
+  Tensor staged = Tensor::pinned(ctx, {count}, DType::f64);  // Kept until it is read.
+  std::copy(entries.begin(), entries.end(), static_cast<Entry*>(staged.view().raw()));
+  return Tensor::copy_of(ctx, staged);
 }
 
 template <class T>

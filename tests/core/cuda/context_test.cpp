@@ -1,6 +1,7 @@
 #include "dkfac/core/context.h"
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -49,6 +50,8 @@ TEST(ContextOnDevice, RefusesStreamsThatItCannotUse) {
   EXPECT_THROW(Context(Device::cpu(), {.stream = Stream::cuda(foreign.native)}), InvalidArgument);
   EXPECT_THROW(Context(Device::cuda(), {.stream = Stream::cpu()}), InvalidArgument);
   EXPECT_THROW(Context(Device::cuda(), {.stream = Stream::cuda(nullptr)}), InvalidArgument);
+  EXPECT_THROW(Context(Device::cuda(), {.stream = Stream::cuda(cudaStreamPerThread)}),
+               InvalidArgument);
 }
 
 TEST(ContextOnDevice, MakesStreamsOfEitherPriority) {
@@ -209,10 +212,36 @@ TEST(QueriesOnDevice, FailuresAreToldOnce) {
   Tensor x = Tensor::zeros(ctx, {10});
   EXPECT_THROW(cuda::check_runtime(cudaSetDevice(1 << 20), "cudaSetDevice"), DeviceError);
   EXPECT_NO_THROW(ops::fill(ctx, x, 1));
-  // Negative control: what nobody has looked at is found at the next launch.
+}
+
+/// What nobody has looked at, of ours or of the caller, is not taken for a failure of a launch.
+TEST(QueriesOnDevice, LaunchesTellOfThemselvesAlone) {
+  Context ctx(Device::cuda());
+  Tensor x = Tensor::zeros(ctx, {10});
   (void)cudaSetDevice(1 << 20);
-  EXPECT_THROW(ops::fill(ctx, x, 1), DeviceError);
+  ASSERT_NE(cudaPeekAtLastError(), cudaSuccess) << "control: there is something to find";
   EXPECT_NO_THROW(ops::fill(ctx, x, 1));
+  EXPECT_TRUE(all_are(device_values(ctx, x), 1));
+  (void)cudaSetDevice(1 << 20);
+  EXPECT_THROW(cuda::check_launch("control"), DeviceError);
+  EXPECT_NO_THROW(cuda::check_launch("told once"));
+}
+
+TEST(ContextOnDevice, SaysWhichDeviceIsNotThere) {
+  const int count = static_cast<int>(available_devices().size()) - 1;
+  for (const Device none : {Device::cuda(count), Device::cuda(-1)}) {
+    EXPECT_THROW(Context{none}, DeviceError);
+    EXPECT_THROW(Event{none}, DeviceError);
+    try {
+      const OwnedStream stream(none);
+      ADD_FAILURE() << "made a stream of " << none;
+    } catch (const DeviceError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("cuda:" + std::to_string(none.index)), std::string::npos) << text;
+      EXPECT_NE(text.find("is " + std::to_string(count)), std::string::npos) << text;
+    }
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }
 }
 
 TEST(BackendInfoOnDevice, NamesTheDevice) {
@@ -220,7 +249,7 @@ TEST(BackendInfoOnDevice, NamesTheDevice) {
   EXPECT_TRUE(info.cuda);
   ASSERT_EQ(info.cuda_info.devices.size(), available_devices().size() - 1);
   EXPECT_FALSE(info.cuda_info.devices[0].name.empty());
-  EXPECT_GE(info.cuda_info.devices[0].capability, "7.0");
+  EXPECT_GE(std::stod(info.cuda_info.devices[0].capability), 7.0);
   for (const std::string* version : {&info.cuda_info.runtime, &info.cuda_info.driver,
                                      &info.cuda_info.cublas, &info.cuda_info.cusolver})
     EXPECT_NE(version->find('.'), std::string::npos);

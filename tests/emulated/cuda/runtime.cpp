@@ -244,6 +244,26 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
   *pool = reinterpret_cast<cudaMemPool_t>(new char);
   return cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer) {
+  int count = 0;
+  (void)cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count || peer < 0 || peer >= count)
+    return returned(cudaErrorInvalidDevice);
+  *reaches = device != peer ? 1 : 0;  // A device is no peer of itself.
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc* access,
+                                 std::size_t count) {
+  int devices = 0;
+  (void)cudaGetDeviceCount(&devices);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (access[i].location.type != cudaMemLocationTypeDevice)
+      return returned(cudaErrorInvalidValue);
+    if (access[i].location.id < 0 || access[i].location.id >= devices)
+      return returned(cudaErrorInvalidDevice);
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   delete reinterpret_cast<char*>(pool);
   return cudaSuccess;

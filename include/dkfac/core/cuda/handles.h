@@ -16,7 +16,9 @@ namespace dkfac::cuda {
 void check_runtime(int code, const char* call);  ///< cudaError_t
 void check_blas(int code, const char* call);     ///< cublasStatus_t
 void check_solver(int code, const char* call);   ///< cusolverStatus_t
-/// After a kernel launch.
+/// Around a kernel launch, which returns nothing: before_launch() drops the error that earlier
+/// calls of anybody left on this thread, so that check_launch() tells of the launch alone.
+void before_launch() noexcept;
 void check_launch(const char* kernel);
 
 }  // namespace dkfac::cuda

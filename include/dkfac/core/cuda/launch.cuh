@@ -126,6 +126,15 @@ struct LoadColPartial {
   DKFAC_HD T operator()(std::int64_t col, std::int64_t k) const { return from[k * cols + col]; }
 };
 
+/// Every launch. What it throws is its own: errors that others left on this thread are dropped.
+template <class Kernel, class... Args>
+void start(const char* name, Kernel kernel, dim3 grid, dim3 block, Stream stream, Args... args) {
+  const DeviceGuard guard(stream.device());
+  before_launch();
+  kernel<<<grid, block, 0, stream.native()>>>(args...);
+  check_launch(name);
+}
+
 template <class T>
 T* take_partials(Scratch& scratch, std::int64_t count) {
   const std::int64_t words = (count * static_cast<std::int64_t>(sizeof(T)) + 7) / 8;
@@ -138,21 +147,19 @@ T* take_partials(Scratch& scratch, std::int64_t count) {
 template <class F>
 void for_each(Stream stream, std::int64_t n, F f) {
   if (n <= 0) return;
-  const DeviceGuard guard(stream.device());
-  launching::each_kernel<<<launching::blocks_for(n, launching::kThreads), launching::kThreads, 0,
-                           stream.native()>>>(n, f);
-  check_launch("for_each");
+  launching::start("for_each", launching::each_kernel<F>,
+                   launching::blocks_for(n, launching::kThreads), launching::kThreads, stream, n,
+                   f);
 }
 
 /// f(r, c) for every r in [0, rows) and c in [0, cols); neighbouring threads have neighbouring c.
 template <class F>
 void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
   if (rows <= 0 || cols <= 0) return;
-  const DeviceGuard guard(stream.device());
   const dim3 grid(launching::blocks_for(rows, 1),
                   std::min(launching::blocks_for(cols, launching::kThreads), 64U));
-  launching::each_2d_kernel<<<grid, launching::kThreads, 0, stream.native()>>>(rows, cols, f);
-  check_launch("for_each_2d");
+  launching::start("for_each_2d", launching::each_2d_kernel<F>, grid, launching::kThreads, stream,
+                   rows, cols, f);
 }
 
 /// Moves load(r, c) to store(r, c, value) where loading wants neighbours in c and storing wants
@@ -161,14 +168,12 @@ template <class T, class Load, class Store>
 void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Load load,
                          Store store) {
   if (rows <= 0 || cols <= 0) return;
-  const DeviceGuard guard(stream.device());
   const std::int64_t tiles = ((rows + launching::kTile - 1) / launching::kTile) *
                              ((cols + launching::kTile - 1) / launching::kTile);
-  const auto kernel = launching::transposed_kernel<T, Load, Store>;
-  kernel<<<launching::blocks_for(tiles, 1),
-           dim3(launching::kTile, launching::kThreads / launching::kTile), 0, stream.native()>>>(
-      rows, cols, load, store);
-  check_launch("for_each_transposed");
+  launching::start("for_each_transposed", launching::transposed_kernel<T, Load, Store>,
+                   launching::blocks_for(tiles, 1),
+                   dim3(launching::kTile, launching::kThreads / launching::kTile), stream, rows,
+                   cols, load, store);
 }
 
 /// out(r, v) for every r in [0, rows): v combines map(r, k) over k in [0, count), in an order that
@@ -181,11 +186,9 @@ void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map
   const std::int64_t chunks =
       std::max<std::int64_t>(1, (count + launching::kChunk - 1) / launching::kChunk);
   const auto launch = [&](auto to) {
-    const DeviceGuard guard(ctx.device());
-    const auto kernel = launching::reduce_rows_kernel<T, Op, Map, decltype(to)>;
-    kernel<<<launching::blocks_for(rows * chunks, 1), launching::kThreads, 0,
-             ctx.stream().native()>>>(rows, count, chunks, op, map, to);
-    check_launch("reduce_rows");
+    launching::start("reduce_rows", launching::reduce_rows_kernel<T, Op, Map, decltype(to)>,
+                     launching::blocks_for(rows * chunks, 1), launching::kThreads, ctx.stream(),
+                     rows, count, chunks, op, map, to);
   };
   if (chunks == 1) return launch(out);
   Scratch scratch(ctx);
@@ -203,12 +206,10 @@ void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map
   const std::int64_t chunks = std::max<std::int64_t>(1, (count + kPerChunk - 1) / kPerChunk);
   const std::int64_t blocks = (cols + launching::kTile - 1) / launching::kTile * chunks;
   const auto launch = [&](auto to) {
-    const DeviceGuard guard(ctx.device());
-    const auto kernel = launching::reduce_cols_kernel<T, Op, Map, decltype(to)>;
-    kernel<<<launching::blocks_for(blocks, 1),
-             dim3(launching::kTile, launching::kThreads / launching::kTile), 0,
-             ctx.stream().native()>>>(cols, count, chunks, kPerChunk, op, map, to);
-    check_launch("reduce_cols");
+    launching::start("reduce_cols", launching::reduce_cols_kernel<T, Op, Map, decltype(to)>,
+                     launching::blocks_for(blocks, 1),
+                     dim3(launching::kTile, launching::kThreads / launching::kTile), ctx.stream(),
+                     cols, count, chunks, kPerChunk, op, map, to);
   };
   if (chunks == 1) return launch(out);
   Scratch scratch(ctx);

@@ -27,57 +27,60 @@ T reduce(std::int64_t count, std::int64_t per_chunk, Op op, Map map) {
   return total;
 }
 
+/// Every launch. What it throws is its own: errors that others left on this thread are dropped.
+template <class Work>
+void start(const char* name, Stream stream, Work work) {
+  before_launch();
+  emulated::launch(stream.native(), work);
+  check_launch(name);
+}
+
 }  // namespace launching
 
 template <class F>
 void for_each(Stream stream, std::int64_t n, F f) {
   if (n <= 0) return;
-  emulated::launch(stream.native(), [n, f] {
+  launching::start("for_each", stream, [n, f] {
     for (std::int64_t i = 0; i < n; ++i) f(i);
   });
-  check_launch("for_each");
 }
 
 template <class F>
 void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
   if (rows <= 0 || cols <= 0) return;
-  emulated::launch(stream.native(), [rows, cols, f] {
+  launching::start("for_each_2d", stream, [rows, cols, f] {
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < cols; ++c) f(r, c);
   });
-  check_launch("for_each_2d");
 }
 
 template <class T, class Load, class Store>
 void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Load load,
                          Store store) {
   if (rows <= 0 || cols <= 0) return;
-  emulated::launch(stream.native(), [rows, cols, load, store] {
+  launching::start("for_each_transposed", stream, [rows, cols, load, store] {
     for (std::int64_t c = 0; c < cols; ++c)
       for (std::int64_t r = 0; r < rows; ++r) store(r, c, static_cast<T>(load(r, c)));
   });
-  check_launch("for_each_transposed");
 }
 
 template <class T, class Op, class Map, class Out>
 void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map map, Out out) {
   if (rows <= 0) return;
-  emulated::launch(ctx.stream().native(), [rows, count, op, map, out] {
+  launching::start("reduce_rows", ctx.stream(), [rows, count, op, map, out] {
     for (std::int64_t r = 0; r < rows; ++r)
       out(r, launching::reduce<T>(count, launching::kChunk, op,
                                   [&](std::int64_t k) { return map(r, k); }));
   });
-  check_launch("reduce_rows");
 }
 
 template <class T, class Op, class Map, class Out>
 void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map map, Out out) {
   if (cols <= 0) return;
-  emulated::launch(ctx.stream().native(), [cols, count, op, map, out] {
+  launching::start("reduce_cols", ctx.stream(), [cols, count, op, map, out] {
     for (std::int64_t c = 0; c < cols; ++c)
       out(c, launching::reduce<T>(count, 512, op, [&](std::int64_t k) { return map(c, k); }));
   });
-  check_launch("reduce_cols");
 }
 
 }  // namespace dkfac::cuda
