@@ -199,6 +199,9 @@ std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffer
       wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());
     }
   buffers.insert(buffers.begin(), {std::move(staging), std::move(wire)});
+  if (ctx_.device().is_cuda())
+    buffers.insert(buffers.end(), {{"scratch", static_cast<std::int64_t>(ctx_.scratch_bytes())},
+                                   {"scratch of rebuilds", workers_.scratch_bytes()}});
   return describe_assignment(names_, specs_, owners_,
                              {.world_size = comm_->size(),
                               .workers = grid_.workers,
@@ -286,7 +289,7 @@ void Engine::apply(int layer, TensorView weight, TensorView bias) {
 
 bool Engine::rebuilt(int layer, StatisticKind kind) const {
   const int i = kind == StatisticKind::a ? input_of(layer) : output_of(layer);
-  return timetable_.entry(i).inverted ? timetable_.rebuild_due(i) : timetable_.due(i);
+  return timetable_.entry(i).inverted ? rebuild_due(i) : timetable_.due(i);
 }
 
 void Engine::throw_failure(const Outcome& outcome) const {

@@ -56,6 +56,8 @@ class Engine {
   [[nodiscard]] int owner(int layer) const { return owners_[static_cast<std::size_t>(layer)]; }
   /// kept: what the caller keeps beside the curvature, resp. its own buffers.
   [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
+  /// Of the streams beside the context's on which inverses are rebuilt.
+  [[nodiscard]] std::int64_t scratch_growths() const { return workers_.scratch_growths(); }
 
   /// Whether this step refreshes something, resp. asks for this record of a layer. Before
   /// prepare(): what the first step does.
@@ -112,8 +114,11 @@ class Engine {
   /// What is recorded of one statistic, and what its owner remembers of it.
   struct Statistic {
     StatisticPlan plan;
-    int slot = -1;               ///< In its exchange; -1: there is no such statistic.
-    bool has_range = false;      ///< ranges_ holds that of an accepted step.
+    int slot = -1;           ///< In its exchange; -1: there is no such statistic.
+    bool has_range = false;  ///< ranges_ holds that of an accepted step.
+    /// On a device, equal on all workers of the layer: the inverse came in a form of the host, so
+    /// it is rebuilt in the next accepted step.
+    bool foreign = false;
     int records = 0;             ///< In this step.
     std::int64_t rows_used = 0;  ///< Of this rank's share, in this step; low-rank form.
     double flops = 0;            ///< To build it, by all ranks; of the last step that did.
@@ -140,6 +145,9 @@ class Engine {
     return statistics_[static_cast<std::size_t>(index)];
   }
   Exchange& exchange_of(int index) { return index % 2 == 0 ? *a_exchange_ : *g_exchange_; }
+  [[nodiscard]] bool rebuild_due(int index) const {
+    return statistic(index).foreign || timetable_.rebuild_due(index);
+  }
   /// Flat: this rank's part until the launch, on the owner the sum afterwards.
   TensorView slot_of(int index) { return exchange_of(index).slot(statistic(index).slot); }
   [[nodiscard]] bool owns(int layer) const { return owner(layer) == comm_->rank(); }

@@ -57,8 +57,7 @@ void Engine::refresh_owned(StepReport& report) {
   const PhaseTimer timer(report.seconds.inverse, "inverse");
   tasks_.clear();
   for (int i = 0; i < layers(); ++i) {
-    const RefreshParts parts{.a = timetable_.rebuild_due(input_of(i)),
-                             .g = timetable_.rebuild_due(output_of(i))};
+    const RefreshParts parts{.a = rebuild_due(input_of(i)), .g = rebuild_due(output_of(i))};
     if (owns(i) && (parts.a || parts.g))
       add_refresh_tasks(ctx_, options_, at(i).curvature, parts, tasks_);
   }
@@ -81,7 +80,7 @@ void Engine::absorb(StepReport& report) {
     report.statistics_refreshed = true;
   }
   for (int i = 0; i < std::ssize(statistics_); ++i)
-    report.inverses_refreshed = report.inverses_refreshed || timetable_.rebuild_due(i);
+    report.inverses_refreshed = report.inverses_refreshed || rebuild_due(i);
   if (report.inverses_refreshed) refresh_owned(report);
   note_failed();
   if (report.statistics_refreshed && needs_notes()) {
@@ -169,6 +168,7 @@ void Engine::end_step(bool accepted, StepReport& report) {
     s.records = 0;
     s.rows_used = 0;
     const double flops = std::exchange(s.step_flops, 0);
+    if (accepted) s.foreign = false;
     if (!accepted || !timetable_.due(i)) continue;
     s.flops = flops;
     s.has_range = true;

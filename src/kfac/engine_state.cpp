@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <span>
+
 #include "dkfac/core/ops.h"
 
 #include "kfac/engine.h"
@@ -43,6 +46,21 @@ void visit_history(StateVisitor& visitor, const std::string& name, StatisticHist
   visitor.tensor(name + "_before_last", Held::owner, history.before());
 }
 
+/// On a device: of a state of the host whose inverse lies in a form that only the host applies, the
+/// average is taken, and the inverse has to be made anew: true. (The host applies every form.)
+bool drop_foreign(Context& ctx, Factor& factor) {
+  if (!factor.is_set()) return false;
+  const auto form = static_cast<std::int32_t>(factor.form);
+  const std::span<std::int32_t> held(factor.held.data<std::int32_t>(),
+                                     static_cast<std::size_t>(factor.groups));
+  if (std::ranges::all_of(held, [form](std::int32_t h) { return h == form; })) return false;
+  std::ranges::fill(held, form);
+  ops::fill(ctx, factor.shifts, 0);
+  factor.good = false;
+  factor.stale = factor.statistics > 0;
+  return true;
+}
+
 }  // namespace
 
 void Engine::visit_state(StateVisitor& visitor) {
@@ -63,6 +81,10 @@ void Engine::visit_state(StateVisitor& visitor) {
   for (int i = 0; i < layers(); ++i) {
     const Held held = owns(i) ? Held::owner : Held::copy;
     if (grid_.works(owner(i))) visit_curvature(visitor, name(i), held, at(i).curvature);
+    if (ctx_.device().is_cuda()) {
+      statistic(input_of(i)).foreign = drop_foreign(ctx_, at(i).curvature.a);
+      statistic(output_of(i)).foreign = drop_foreign(ctx_, at(i).curvature.g);
+    }
     at(i).scale_records = 0;
     at(i).has_input = false;
   }

@@ -101,7 +101,10 @@ class Kfac final : public DistributedOptimizer {
   void on_outcome(StepReport& report) override { engine_.hear(report); }
   void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
-  void on_step_end(StepReport& report) override { engine_.end_step(report.updated, report); }
+  void on_step_end(StepReport& report) override {
+    report.scratch_growths += engine_.scratch_growths();
+    engine_.end_step(report.updated, report);
+  }
   void on_visit(StateVisitor& visitor) override {
     visitor.real("last_lr", Held::same, last_lr_);
     for (std::size_t i = 0; i < layers_.size(); ++i) {

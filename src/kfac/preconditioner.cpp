@@ -346,7 +346,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   const std::uint64_t before = impl.grid.bytes();
   if (report.updated) impl.precondition(grads, args.lr, report);
   report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
-  report.scratch_growths = impl.ctx.scratch_growths();
+  report.scratch_growths = impl.ctx.scratch_growths() + impl.engine.scratch_growths();
   if (impl.records) report.scratch_growths += impl.records->scratch_growths();
   impl.engine.end_step(report.updated, report);
   impl.begin_step();

@@ -107,6 +107,21 @@ void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   }
 }
 
+template <class Number>
+std::int64_t RefreshWorkers::over_streams(Number&& number) const {
+  std::int64_t sum = 0;
+  if (!ctx_.device().is_cuda()) return sum;
+  for (const Context& side : state_.contexts) sum += static_cast<std::int64_t>(number(side));
+  return sum;
+}
+
+std::int64_t RefreshWorkers::scratch_growths() const {
+  return over_streams([](const Context& side) { return side.scratch_growths(); });
+}
+std::int64_t RefreshWorkers::scratch_bytes() const {
+  return over_streams([](const Context& side) { return side.scratch_bytes(); });
+}
+
 ConstTensorView RefreshWorkers::stages() const {
   if (state_.running.empty()) return {};
   return state_.stages.view().slice(0, 0, static_cast<std::int64_t>(state_.running.size()));

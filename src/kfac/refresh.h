@@ -77,7 +77,15 @@ class RefreshWorkers {
   /// with their results, until the next call.
   std::span<const RefreshTask> collect(std::span<const std::int32_t> stages);
 
+  /// CUDA: sums over the side streams, of Context's numbers; 0 on the host, where threads that
+  /// share work differ from run to run.
+  [[nodiscard]] std::int64_t scratch_growths() const;
+  [[nodiscard]] std::int64_t scratch_bytes() const;
+
  private:
+  template <class Number>
+  [[nodiscard]] std::int64_t over_streams(Number&& number) const;
+
   Context& ctx_;
   RefreshState state_;
 };

@@ -21,6 +21,17 @@ std::string possible_fractions(int world_size) {
   return text;
 }
 
+/// What the bits of a device's results depend on.
+std::string device_arithmetic(const Context& ctx) {
+  if (!ctx.device().is_cuda()) return "";
+  const CudaInfo info = backend_info().cuda_info;
+  const auto index = static_cast<std::size_t>(ctx.device().index);
+  const CudaDevice device = index < info.devices.size() ? info.devices[index] : CudaDevice{};
+  return detail::concat(", tf32 ", ctx.tf32() ? "on" : "off", ", ", device.name, " (",
+                        device.capability, "), runtime ", info.runtime, ", cuBLAS ", info.cublas,
+                        ", cuSOLVER ", info.cusolver);
+}
+
 }  // namespace
 
 std::uint64_t WorkerGrid::bytes() const {
@@ -70,12 +81,15 @@ WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm, double fra
 }
 
 void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx) {
+  comm::require_equal(*grid.world, ctx.device().is_cuda() ? "a CUDA device" : "the host",
+                      "kind of device");
   if (grid.workers == 1) return;
-  comm::require_equal(*grid.world,
-                      detail::concat("threads ", threads(), ", backend ",
-                                     ctx.backend() == Backend::fast ? "fast" : "reference"),
-                      "arithmetic (ContextOptions::threads and backend), which has to be one with "
-                      "worker_fraction above 1/P,");
+  comm::require_equal(
+      *grid.world,
+      detail::concat("threads ", threads(), ", backend ",
+                     ctx.backend() == Backend::fast ? "fast" : "reference", device_arithmetic(ctx)),
+      "arithmetic (ContextOptions::threads and backend; on devices tf32, model and "
+      "libraries), which has to be one with worker_fraction above 1/P,");
 }
 
 }  // namespace dkfac::kfac

@@ -35,8 +35,10 @@ struct WorkerGrid {
 /// Collective where 1 < w < P. One rank: all three are the world.
 [[nodiscard]] WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm,
                                           double fraction);
-/// Where several ranks make the same update: throws InvalidArgument unless all of them compute with
-/// the same backend and number of threads, on which bits depend. Collective.
+/// Throws InvalidArgument unless all ranks compute on the same kind of device and, where several of
+/// them make the same update, with what its bits depend on: the same backend and number of threads;
+/// on devices also tf32, model and capability of the device, and versions of the libraries.
+/// Collective.
 void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx);
 
 }  // namespace dkfac::kfac

@@ -58,6 +58,7 @@ class OneLayer {
     return report;
   }
 
+  [[nodiscard]] std::string describe() const { return preconditioner_.describe(); }
   void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
 
   std::vector<double> gradient;
@@ -317,6 +318,66 @@ TEST(StatisticOnTheDevice, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) 
     }
     EXPECT_THROW((void)layer.step<float>({1.0F}, {0.5F}, {1, 1}), NumericError);
   });
+}
+
+/// The host applies the triangle of a wide A, a device does not: a run of one goes on on the other.
+TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
+  CurvatureOptions options = base();
+  options.inverse_interval = 3;
+  const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false};
+  std::string held;
+  for (const auto& [from, to] :
+       {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
+    OneLayer one(from, comm::make_self(), options, spec);
+    for (std::uint64_t step = 0; step < 2; ++step) (void)noisy_step<double>(one, spec, step);
+    Saver saver;
+    one.visit_state(saver);
+    EXPECT_NE(saver.state.at("fc.a_held").bytes, held);
+    held = saver.state.at("fc.a_held").bytes;
+    const std::vector<SavedState> saved{saver.state};
+    OneLayer other(to, comm::make_self(), options, spec);
+    Loader loader(saved, 0);
+    other.visit_state(loader);
+    // Inverses are due in the fourth step; the one that the device could not take, at once.
+    EXPECT_FALSE(noisy_step<double>(one, spec, 2).inverses_refreshed);
+    EXPECT_EQ(noisy_step<double>(other, spec, 2).inverses_refreshed, to.is_cuda());
+    EXPECT_EQ(near(other.gradient, one.gradient, 1e-10), !to.is_cuda());
+    // Nor is it the gradient itself, which would be that of no inverse.
+    EXPECT_GT(std::abs(other.gradient[0] - std::sin(1.0)), 0.1);
+    for (std::uint64_t step = 3; step < 6; ++step) {
+      const kfac::StepReport report = noisy_step<double>(other, spec, step);
+      EXPECT_EQ(report.inverses_refreshed, noisy_step<double>(one, spec, step).inverses_refreshed);
+      EXPECT_TRUE(near(other.gradient, one.gradient, 1e-10)) << step;
+    }
+  }
+}
+
+TEST(RanksOnADeviceAndOnTheHost, AreRefused) {
+  comm::run_ranks(2, [](auto comm) {
+    OneLayer layer(comm->rank() == 1 ? Device::cuda() : Device::cpu(), comm, base(),
+                   {.in = 2, .out = 1, .bias = false});
+    try {
+      (void)layer.step<double>({1, 2}, {1});
+      ADD_FAILURE();
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("kind of device"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST(ScratchOfRebuilds, IsReportedAndDescribed) {
+  const kfac::LinearSpec spec{.in = 6, .out = 5, .bias = false};
+  OneLayer layer(Device::cuda(), comm::make_self(), base(), spec);
+  std::int64_t growths = 0;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const kfac::StepReport report = noisy_step<double>(layer, spec, step);
+    EXPECT_TRUE(step < 3 || report.scratch_growths == growths) << step;
+    growths = report.scratch_growths;
+  }
+  // Rebuilds need some, on a context of their own.
+  EXPECT_GE(growths, 2);
+  EXPECT_NE(layer.describe().find("scratch of rebuilds"), std::string::npos);
 }
 
 }  // namespace
