@@ -44,14 +44,18 @@ struct Copy {
   }
 };
 
+constexpr std::size_t kStagedAtOnce = std::size_t{64} << 10;
+
 /// As the runtime orders copies: pageable sources are read before the call returns, pageable
-/// destinations written.
+/// destinations written. The former takes until the device is done where they are too large to be
+/// kept aside; here that is only counted, so that streams stay lazy.
 cudaError_t copy(Copy work, cudaStream_t stream) {
   const Lock lock(state().mutex);
   const auto pageable = [](const void* data) {
     return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
   };
   if (pageable(work.from)) {
+    if (work.width * work.height > kStagedAtOnce) ++state().counters.host_waits;
     std::vector<std::byte> kept(work.width * work.height);
     Copy{kept.data(), work.width, work.from, work.from_pitch, work.width, work.height}();
     emulated::submit(stream, [work, kept = std::move(kept)]() mutable {
