@@ -31,7 +31,8 @@ struct Context::Impl {
   // One of the two on CUDA; host operations run inline.
   std::optional<OwnedStream> owned_stream;
   std::optional<BorrowedStream> borrowed_stream;
-  std::shared_ptr<void> cuda;  ///< Library handles (cuda/handles.cu); after the stream they use.
+  std::shared_ptr<void> cuda;     ///< Library handles (cuda/handles.cu); after the stream they use.
+  std::size_t library_bytes = 0;  ///< Of the workspace among them.
 
   // Scratch: a stack over `blocks`; (block, offset) is its top.
   std::vector<Tensor> blocks;

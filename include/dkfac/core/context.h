@@ -24,7 +24,8 @@ struct ContextOptions {
   /// after the leading one, and are several times faster. Sums stay f32; everything else is exact
   /// f32 either way.
   bool tf32 = false;
-  /// Devices only: of the stream that the context makes.
+  /// Devices only: of the stream that the context makes, and of those that operations make beside
+  /// it. A stream of somebody else has its own.
   Priority priority = Priority::normal;
   /// A CUDA stream of somebody else, of the context's device, to be used instead of an own one. It
   /// must outlive the context. Not null: cudaStreamLegacy names the default stream. Not
@@ -48,10 +49,14 @@ class Context {
   [[nodiscard]] Backend backend() const;
   [[nodiscard]] int threads() const;
   [[nodiscard]] bool tf32() const;
+  [[nodiscard]] Priority priority() const;  ///< As asked for, whosever the stream is.
 
   /// Bytes of scratch held, and how often it had to grow (constant in a steady step).
   [[nodiscard]] std::size_t scratch_bytes() const;
   [[nodiscard]] std::int64_t scratch_growths() const;
+  /// Devices only: bytes of the workspace that cuBLAS has been given, from the first operation on
+  /// that uses it. What the libraries take for themselves is not known.
+  [[nodiscard]] std::size_t library_bytes() const;
 
   struct Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }

@@ -94,6 +94,7 @@ cublasContext* blas(Context& ctx) {
     Blas made = make_blas(ctx);
     handles.workspace = std::move(made.workspace);
     handles.blas = made.handle.release();
+    ctx.impl().library_bytes = handles.workspace.bytes();
   }
   return handles.blas;
 }

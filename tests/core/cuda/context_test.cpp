@@ -58,6 +58,8 @@ TEST(ContextOnDevice, MakesStreamsOfEitherPriority) {
   Context low(Device::cuda(), {.priority = Priority::low});
   const OwnedStream stream(Device::cuda(), Priority::low);
   Context on(Device::cuda(), {.stream = stream.view()});
+  EXPECT_EQ(low.priority(), Priority::low);
+  EXPECT_EQ(on.priority(), Priority::normal);
   for (Context* ctx : {&low, &on}) {
     Tensor x = Tensor::zeros(*ctx, {10});
     EXPECT_TRUE(all_are(device_values(*ctx, x), 0));
@@ -98,6 +100,13 @@ TEST(ContextOnDevice, KeepsMemoryForAStreamThatIsNoLongerBorrowed) {
   other.stream().synchronize();
   Stream::cuda(foreign.native).synchronize();
   EXPECT_TRUE(all_are(device_values(other, result), 5));
+}
+
+TEST(ContextOnDevice, CountsTheWorkspaceOfCublasOnceItIsThere) {
+  Context ctx(Device::cuda());
+  EXPECT_EQ(ctx.library_bytes(), 0U);
+  (void)cuda::blas(ctx);
+  EXPECT_GE(ctx.library_bytes(), std::size_t{1} << 20);
 }
 
 TEST(ContextOnDevice, ScratchThatGrowsKeepsWhatIsInUse) {
