@@ -4,6 +4,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/launch.h"
+#include "dkfac/comm/nccl.h"
 
 /// What the rest of comm asks of MPI and NCCL; answered by their sources or by stubs.
 namespace dkfac::comm {
@@ -12,6 +13,11 @@ namespace dkfac::comm {
 [[nodiscard]] bool has_mpi() noexcept;
 /// Whether this build has NCCL.
 [[nodiscard]] bool has_nccl() noexcept;
+/// Of the library that is loaded, as 22705 for 2.27.5; 0 without NCCL.
+[[nodiscard]] int nccl_version() noexcept;
+/// make_nccl() once the ranks have agreed. Without NCCL it throws CommError.
+[[nodiscard]] std::shared_ptr<Communicator> connect_nccl(std::shared_ptr<Communicator> bootstrap,
+                                                         Device device, NcclOptions options);
 /// Initialised, by whomever, and not finalised.
 [[nodiscard]] bool mpi_is_running() noexcept;
 /// Throws CommError without MPI, naming the launcher that wants it.

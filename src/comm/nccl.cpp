@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <fstream>
 #include <numeric>
 #include <optional>
-#include <unistd.h>
 #include <utility>
 
 #include "dkfac/core/context.h"
@@ -266,51 +262,17 @@ void NcclCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallI
   });
 }
 
-/// Hosts may share a name, but not the id of their boot.
-std::string name_of_host() {
-  if (const char* chosen = std::getenv("NCCL_HOSTID"); chosen != nullptr) return chosen;
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return detail::concat(host.data(), " ", boot);
-}
-
-/// As NCCL tells GPUs apart: by the machine, or what stands for it, and the bus. A rank that has
-/// none such must not leave the others waiting.
-std::string name_of(Communicator& bootstrap, Device device) {
-  try {
-    return detail::concat(name_of_host(), " ", cuda::bus_id(device));
-  } catch (const std::exception& error) {
-    bootstrap.abort(error.what());
-    throw;
-  }
-}
-
-void require_own_devices(Communicator& bootstrap, Device device) {
-  const std::vector<std::string> names = all_gather_strings(bootstrap, name_of(bootstrap, device));
-  for (std::size_t r = 0; r < names.size(); ++r) {
-    std::vector<int> ranks;
-    for (std::size_t s = 0; s < names.size(); ++s)
-      if (names[s] == names[r]) ranks.push_back(static_cast<int>(s));
-    DKFAC_CHECK(
-        ranks.size() == 1, "[make_nccl] ", rank_list(ranks), " have the same GPU (", names[r],
-        "), which NCCL refuses; give each rank one of its own, as Device::cuda(local rank), "
-        "or use make_in_process for threads and make_host_staged for processes");
-  }
-}
-
 }  // namespace
 
 bool has_nccl() noexcept { return true; }
 
-std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap, Device device,
-                                        NcclOptions options) {
-  DKFAC_CHECK(bootstrap != nullptr, "[make_nccl] the bootstrap communicator is null");
-  DKFAC_CHECK(device.is_cuda(), "[make_nccl] the device is ", device, "; NCCL needs a CUDA device");
-  require_equal(*bootstrap, detail::concat(options.owner_sums, options.shared_devices),
-                "options of make_nccl");
-  if (!options.shared_devices) require_own_devices(*bootstrap, device);
+int nccl_version() noexcept {
+  int version = 0;
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+std::shared_ptr<Communicator> connect_nccl(std::shared_ptr<Communicator> bootstrap, Device device,
+                                           NcclOptions options) {
   return std::make_shared<NcclCommunicator>(
       std::make_shared<NcclGroup>(std::move(bootstrap), device), options);
 }

@@ -1,4 +1,3 @@
-#include "dkfac/comm/nccl.h"
 #include "dkfac/core/error.h"
 
 #include "comm/backends.h"
@@ -6,12 +5,10 @@
 namespace dkfac::comm {
 
 bool has_nccl() noexcept { return false; }
+int nccl_version() noexcept { return 0; }
 
-std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator>, Device, NcclOptions) {
-  throw CommError(
-      "[make_nccl] this build has no NCCL; build with CUDA where nccl.h is found (NCCL_ROOT), or "
-      "use "
-      "make_host_staged over another communicator");
+std::shared_ptr<Communicator> connect_nccl(std::shared_ptr<Communicator>, Device, NcclOptions) {
+  throw CommError("[make_nccl] this build has no NCCL");
 }
 
 }  // namespace dkfac::comm

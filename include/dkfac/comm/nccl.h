@@ -34,10 +34,12 @@ struct NcclOptions {
 /// stream counts); then NCCL is aborted on every rank, and CommError is thrown. What was under way
 /// leaves its buffers unspecified.
 ///
-/// Collective over `bootstrap`. Throws InvalidArgument on every rank when two of them have the same
-/// GPU (told apart by host name, boot and bus), CommError when the ranks do not all come within
-/// timeout_s, when another rank has no such device (DeviceError there), or when this build has no
-/// NCCL.
+/// Collective over `bootstrap`. The ranks compare what they have before anything is made, so that
+/// they fail together and at once, and `bootstrap` stays of use. Throws InvalidArgument on every
+/// rank when one of them has no CUDA device to give or other options, when their versions of NCCL
+/// differ, and when two of them have the same GPU (told apart by its id in the world, and as NCCL
+/// does: by host name, boot and bus); CommError when a build has no NCCL, when another rank has no
+/// such device (DeviceError there), and when the ranks do not all come within timeout_s.
 [[nodiscard]] std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap,
                                                       Device device, NcclOptions options = {});
 

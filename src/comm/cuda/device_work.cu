@@ -106,6 +106,19 @@ std::string bus_id(Device device) {
   return text.data();
 }
 
+std::string uuid(Device device) {
+  cudaDeviceProp properties{};
+  check_runtime(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char byte : properties.uuid.bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    text += kDigits[value / 16];
+    text += kDigits[value % 16];
+  }
+  return text.find_first_not_of('0') == std::string::npos ? std::string() : text;
+}
+
 PinnedMemory::~PinnedMemory() {
   if (data_ == nullptr) return;
   const DeviceGuard guard(device_);

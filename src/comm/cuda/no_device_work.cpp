@@ -24,6 +24,7 @@ void gather(const Stream&, std::span<const std::byte* const>, std::span<const st
   refuse("comm gather");
 }
 std::string bus_id(Device) { refuse("bus_id"); }
+std::string uuid(Device) { refuse("uuid"); }
 
 PinnedMemory::~PinnedMemory() = default;
 std::byte* PinnedMemory::at_least(Device, std::size_t) { refuse("pinned memory"); }

@@ -119,8 +119,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
                                                             : 0;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
+  int count = 0;
+  (void)cudaGetDeviceCount(&count);
+  if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
   std::memset(out, 0, sizeof *out);
+  out->uuid.bytes[0] = static_cast<char>(device + 1);
   std::strcpy(out->name, "emulated");
   out->major = 9;
   out->multiProcessorCount = 4;
