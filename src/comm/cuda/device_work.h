@@ -30,8 +30,8 @@ void gather(const Stream& stream, std::span<const std::byte* const> segments,
 
 /// Names the device among all of its machine, e.g. "0000:18:00.0".
 [[nodiscard]] std::string bus_id(Device device);
-/// Names it, or its part, among all devices of the world: 32 hexadecimal digits; "" where the driver
-/// does not tell.
+/// Names it, or its part, among all devices of the world: 32 hexadecimal digits; "" where the
+/// driver does not tell.
 [[nodiscard]] std::string uuid(Device device);
 
 /// Host memory that copies of every device reach without a detour. Grows; growing and freeing may
