@@ -7,7 +7,6 @@
 
 #include "kfac/batch_norm_data.h"
 #include "kfac/ekfac_basis.h"
-#include "kfac/merge_rule.h"
 
 /// The loops of statistics that are not operations of core: once for the host, once for a device,
 /// under the same names. A build without CUDA has stubs that throw DeviceError.

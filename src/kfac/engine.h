@@ -178,11 +178,10 @@ class Engine {
   // engine_absorb.cpp
   /// Room for verdicts_ of a statistic, resp. of the EKFAC scales of a layer.
   TensorView verdict_on(int index) { return verdicts_.device().slice(0, index, 1); }
-  void judge(int index, TensorView verdict);
-  [[nodiscard]] bool may_merge(int verdict);
+  /// On a device: what judge_statistic() has said of this step's sum.
+  [[nodiscard]] std::optional<double> verdict(int index) const;
   void merge(int index, StepReport& report);
   void merge_layer_scales(int layer, StepReport& report);
-  void book_merges();
   void drop_scales(std::span<const RefreshTask> tasks);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const;
   /// On a device: waits for the inverses of the last step and books them.

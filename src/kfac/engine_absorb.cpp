@@ -24,9 +24,8 @@ void Engine::merge(int index, StepReport& report) {
   const StatisticKind kind = statistic(index).plan.kind;
   const bool fisher = kind == StatisticKind::batch_norm && !c.g.is_set();
   Factor& factor = kind == StatisticKind::a ? c.a : c.g;
-  const bool merged = may_merge(index) && (fisher ? merge_fisher(ctx_, options_, sum, c)
-                                                  : merge_factor(ctx_, options_, sum, factor));
-  if (!may_merge(index)) ++(fisher ? c.fisher_refused : factor.refused);
+  const bool merged = fisher ? merge_fisher(ctx_, options_, sum, c, verdict(index))
+                             : merge_factor(ctx_, options_, sum, factor, verdict(index));
   report.failed_factors += merged ? 0 : 1;
   decide(index, merged);
 }
@@ -76,7 +75,6 @@ void Engine::absorb(StepReport& report) {
     // Before the eigenvectors that they belong to are replaced.
     for (int i = 0; i < layers(); ++i)
       if (at(i).scale_records > 0) merge_layer_scales(i, report);
-    if (ctx_.device().is_cuda()) book_merges();
     report.statistics_refreshed = true;
   }
   for (int i = 0; i < std::ssize(statistics_); ++i)

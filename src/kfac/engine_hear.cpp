@@ -1,43 +1,23 @@
-#include <array>
-#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/backend_step.h"
 #include "kfac/engine.h"
 
 // What the host learns of a device: asked for before the one wait of a step, heard after it.
 namespace dkfac::kfac {
 
-/// A finite number where the sum may enter an average: no element of a positive semidefinite matrix
-/// exceeds its largest diagonal one.
-void Engine::judge(int index, TensorView verdict) {
-  const StatisticPlan& plan = statistic(index).plan;
-  const ConstTensorView sum = slot_of(index);
-  if (!plan.factor.is_set()) return ops::max_abs(ctx_, sum, verdict);
-  if (plan.factor.form == FactorForm::low_rank) return ops::dot(ctx_, sum, sum, verdict);
-  cuda::packed_diagonals(ctx_, sum, plan.factor.dim, verdict);
-}
-
-bool Engine::may_merge(int verdict) {
-  return !ctx_.device().is_cuda() || std::isfinite(verdicts_.numbers<double>()[verdict]);
+std::optional<double> Engine::verdict(int index) const {
+  if (!ctx_.device().is_cuda()) return std::nullopt;
+  return verdicts_.numbers<double>()[index];
 }
 
 void Engine::merge_layer_scales(int layer, StepReport& report) {
   LayerCurvature& c = at(layer).curvature;
-  const bool fits = may_merge(static_cast<int>(std::ssize(statistics_)) + layer);
-  const bool merged =
-      fits && merge_scales(ctx_, options_, scale_exchange_->slot(at(layer).scale_slot), c);
-  if (!fits) ++c.scales_refused;
+  const bool merged = merge_scales(ctx_, options_, scale_exchange_->slot(at(layer).scale_slot), c,
+                                   verdict(static_cast<int>(std::ssize(statistics_)) + layer));
   report.failed_factors += merged || !owns(layer) ? 0 : 1;
-}
-
-/// The device has refused nothing: what is not finite has been judged before, and was not merged.
-void Engine::book_merges() {
-  constexpr std::array<std::int32_t, kMergeStatuses> kNone{};
-  for (int i = 0; i < layers(); ++i)
-    if (grid_.works(owner(i))) (void)settle_merges(at(i).curvature, kNone);
 }
 
 void Engine::ask_for_stages() {
@@ -55,10 +35,11 @@ void Engine::ask() {
   if (!timetable_.any_due()) return;
   const int count = static_cast<int>(std::ssize(statistics_));
   for (int i = 0; i < count; ++i)
-    if (timetable_.due(i) && owns(i / 2)) judge(i, verdict_on(i));
+    if (timetable_.due(i) && owns(i / 2))
+      judge_statistic(ctx_, statistic(i).plan.factor, slot_of(i), verdict_on(i));
   for (int i = 0; i < layers(); ++i)
     if (scales_due(i))
-      ops::max_abs(ctx_, scale_exchange_->slot(at(i).scale_slot), verdict_on(count + i));
+      judge_statistic(ctx_, {}, scale_exchange_->slot(at(i).scale_slot), verdict_on(count + i));
   verdicts_.fetch(ctx_);
 }
 

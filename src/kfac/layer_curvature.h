@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
@@ -13,12 +13,6 @@
 /// Averages and inverses of one layer, held by the ranks that precondition it, and what is done
 /// with them.
 namespace dkfac::kfac {
-
-/// Merges on a device, whose outcome the host learns later.
-struct DeviceMerges {
-  TensorView refused;  ///< i32[1] on the device: += statistics refused. Empty on the host.
-  int unsettled = 0;   ///< Merges that settle_merges() has not been told of.
-};
 
 /// One of the two factors of a layer (of each of its groups, one after the other), or the full
 /// Fisher matrix of a BatchNorm.
@@ -42,8 +36,7 @@ struct Factor : FactorPlan {
   /// CUDA: of a refresh under way whose outcome the host has not read (RefreshWorkers::collect()).
   /// Until then only the device knows whether there is an inverse: shifts > 0.
   bool pending = false;
-  int refused = 0;  ///< Statistics in a row that were not finite.
-  DeviceMerges merges;
+  int refused = 0;        ///< Statistics in a row that were not finite.
   int failures = 0;       ///< Refreshes in a row that kept an old inverse.
   int failed_group = -1;  ///< First group that did so in the last refresh; -1: none.
 };
@@ -58,38 +51,35 @@ struct LayerCurvature {
   Tensor scales;
   std::int64_t scale_statistics = 0;
   int scales_refused = 0;  ///< In a row.
-  DeviceMerges fisher_merges, scale_merges;
-  Tensor merge_status;  ///< On a device: the counts of refused merges, unless they were moved.
 };
 
 /// Allocates what a rank that preconditions `spec` needs.
 [[nodiscard]] LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
                                                   const CurvatureOptions& options);
 
+/// verdict[1] (f64, where the statistic is): finite where the statistic may enter an average, not
+/// so where an element of it is infinite or NaN because its sum over ranks overflowed. plan: of its
+/// factor; not set for the blocks of a BatchNorm and the scales of EKFAC. Of triangles it is the
+/// sum of the diagonals: no element of a positive semidefinite matrix exceeds its largest diagonal
+/// one. Of rows X, which stand for X'X, the sum of their squares.
+void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
+                     TensorView verdict);
+
 /// average <- average with the next statistic, in packed form (low_rank: rows, which replace those
-/// before). A statistic whose trace is not finite (its sum over ranks overflowed) is refused:
-/// false, nothing is touched but `refused`.
-///
-/// On a device, the device decides: it leaves the average alone and counts the refusal. The host is
-/// not waited for, and gets true. It reads the counts later and tells settle_merges() before the
-/// next merge, since the weight of a statistic depends on the number before it.
+/// before). False where the verdict is not finite: nothing is touched but `refused`. verdict: that
+/// of judge_statistic(), as the host has read it; unset: it is asked here, for which the host waits
+/// on a device.
 [[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
-                                ConstTensorView statistic, Factor& factor);
+                                ConstTensorView statistic, Factor& factor,
+                                std::optional<double> verdict = std::nullopt);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
-                                ConstTensorView statistic, LayerCurvature& layer);
+                                ConstTensorView statistic, LayerCurvature& layer,
+                                std::optional<double> verdict = std::nullopt);
 
 /// EKFAC: scales <- average with the next statistic, [out * d] elements; false as above.
 [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
-                                ConstTensorView statistic, LayerCurvature& layer);
-
-/// Counts of refused merges on a device: i32[4], of a, g, Fisher, scales.
-inline constexpr std::int64_t kMergeStatuses = 4;
-/// Has them counted in `refused` from now on, device memory set to 0 that outlives the layer, so
-/// that those of many layers can be read at once.
-void place_merge_status(LayerCurvature& layer, TensorView refused);
-/// Books what the device has refused of the merges since the last call, as read from its counts,
-/// which the caller then sets to 0: `refused`, and the numbers of statistics. Returns their sum.
-int settle_merges(LayerCurvature& layer, std::span<const std::int32_t> refused);
+                                ConstTensorView statistic, LayerCurvature& layer,
+                                std::optional<double> verdict = std::nullopt);
 
 /// Preconditions in place; a layer without good inverses keeps its gradient (on CUDA the device
 /// decides that, where the host does not know yet: Factor::pending). Gradients may have

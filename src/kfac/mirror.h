@@ -20,6 +20,10 @@ class Mirror {
   [[nodiscard]] T* numbers() {
     return host_.data<T>();
   }
+  template <class T>
+  [[nodiscard]] const T* numbers() const {
+    return host_.data<T>();
+  }
   void fetch(Context& ctx);  ///< Device to host.
   void push(Context& ctx);   ///< Host to device.
 

@@ -12,7 +12,6 @@
 
 #include "kfac/cuda/batch_norm_functors.h"
 #include "kfac/cuda/ekfac_functors.h"
-#include "kfac/cuda/merge_functors.h"
 #include "kfac/cuda/operand_functors.h"
 #include "kfac/operand_form.h"
 #include "support/fisher.h"
@@ -260,57 +259,6 @@ TEST(BatchNormFunctors, ReadStatisticsOfAnyType) {
   EXPECT_EQ((BatchNormStatistic{f32.data(), DType::f32, 1, 2}(1, 0)), 0.5);
   EXPECT_EQ((BatchNormStatistic{half.data(), DType::f16, 2, 1}(0, 1)), 0.5);
   EXPECT_EQ((BatchNormStatistic{brain.data(), DType::bf16, 2, 1}(0, 1)), 0.5);
-}
-
-/// The verdict on a statistic, and the average with it.
-template <class T>
-std::pair<std::int32_t, std::vector<T>> merged(const MergeRule& rule, const std::vector<T>& x,
-                                               std::vector<T> average) {
-  std::int32_t refused = 99, count = 40;
-  const bool traces = rule.test == FiniteTest::traces;
-  const FiniteTerm<T> term{x.data(), rule.test, rule.dim};
-  StoreVerdict{&refused, &count}(
-      0, reduce_backwards<double>(0, traces ? rule.groups * rule.dim : std::ssize(x),
-                                  dkfac::cuda::Sum<double>{}, term));
-  EXPECT_EQ(count, 40 + refused);
-  const MergeElement<T> merge{x.data(), average.data(), &refused, static_cast<T>(rule.weight),
-                              static_cast<T>(1 - rule.weight)};
-  for (std::int64_t i = 0; i < std::ssize(x); ++i) merge(i);
-  return {refused, average};
-}
-
-TEST(MergeFunctors, RefuseTrianglesOfAnInfiniteTrace) {
-  // Two packed triangles of order 3: diagonals at 0 2 5 and 6 8 11.
-  const MergeRule rule{FiniteTest::traces, 0.25, 2, 3};
-  const std::vector<float> x(12, 4.0F), average(12, 8.0F);
-  EXPECT_EQ(merged(rule, x, average), std::pair(0, std::vector<float>(12, 7.0F)));
-  for (const std::size_t diagonal : {0U, 2U, 5U, 6U, 8U, 11U}) {
-    for (const float bad : {kInf, -kInf, kNan}) {
-      std::vector<float> broken = x;
-      broken[diagonal] = bad;
-      EXPECT_EQ(merged(rule, broken, average), std::pair(1, average)) << diagonal;
-    }
-  }
-  // f32 elements whose sum f32 does not hold.
-  EXPECT_EQ(merged(rule, std::vector<float>(12, 3e38F), average).first, 0);
-  // Of an infinity beside the diagonal the trace knows nothing.
-  std::vector<float> beside = x;
-  beside[1] = kInf;
-  EXPECT_EQ(merged(rule, beside, average).first, 0);
-}
-
-TEST(MergeFunctors, RefuseElementsAndRows) {
-  for (const FiniteTest test : {FiniteTest::elements, FiniteTest::squares}) {
-    const MergeRule rule{test, 1, 1, 0};
-    const std::vector<double> x{1, 2, 3}, poison(3, std::nan(""));
-    EXPECT_EQ(merged(rule, x, poison), std::pair(0, x));  // the average is not read
-    for (const double bad : {static_cast<double>(kInf), static_cast<double>(kNan)}) {
-      const std::vector<double> broken{1, 2, bad};
-      EXPECT_EQ(merged(rule, broken, x), std::pair(1, x));
-    }
-    const std::vector<double> large{1e200, -1e200, 0};
-    EXPECT_EQ(merged(rule, large, x).first, test == FiniteTest::squares ? 1 : 0);
-  }
 }
 
 TEST(EkfacFunctors, SquareAndAdd) {

@@ -27,8 +27,5 @@ void add_ekfac_samples(Context&, const EkfacBasis&, double, std::int64_t, Tensor
                        TensorView) {
   refuse("EKFAC scales");
 }
-bool merge_average(Context&, const MergeRule&, ConstTensorView, TensorView, TensorView) {
-  refuse("merge");
-}
 
 }  // namespace dkfac::kfac::cuda
