@@ -48,6 +48,11 @@ void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
       cpu::raise_flag(ctx, count, to);
   };
   raise(ballot.gradient_count, kGradientAt);
+  if (const ConstTensorView loss = ballot.caller.loss; !loss.empty()) {
+    const TensorView flag = values.slice(0, 0, 1);
+    ctx.device().is_cuda() ? cuda::raise_nonfinite(ctx, loss, flag)
+                           : cpu::raise_nonfinite(ctx, loss, flag);
+  }
   raise(ballot.statistic_count, kStatisticAt);
 }
 

@@ -40,7 +40,8 @@ inline constexpr int kMaxBallots = 65536;
 /// out[kBallotElements], without the counts; every element is an integer below 2^24.
 void encode_ballot(const Ballot& ballot, int rank, std::span<double> out);
 
-/// Raises the flags of the counts in values[kBallotElements] (f64), in the memory of the context.
+/// Raises the flags of the counts and of the loss in values[kBallotElements] (f64), in the memory
+/// of the context.
 void add_counts(Context& ctx, const Ballot& ballot, TensorView values);
 
 /// sums[kBallotElements] over world_size ranks. Digits are equal on all ranks exactly when their

@@ -4,8 +4,8 @@
 
 #include "dkfac/nn/layers.h"
 
+#include "nn/backend_elementwise.h"
 #include "nn/checks.h"
-#include "nn/cpu/elementwise.h"
 
 namespace dkfac::nn {
 
@@ -31,7 +31,7 @@ ConstTensorView Relu::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("relu", *this, ctx, x);
   const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
-  cpu::activate({ActivationKind::relu}, x, y);
+  kernels::activate(ctx, {ActivationKind::relu}, x, y);
   return y;
 }
 
@@ -39,7 +39,7 @@ ConstTensorView Relu::backward(Context& ctx, ConstTensorView grad_output, InputG
   check_grad("relu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  cpu::activate_backward({ActivationKind::relu}, trained_, grad_output, dx);
+  kernels::activate_backward(ctx, {ActivationKind::relu}, trained_, grad_output, dx);
   return dx;
 }
 
@@ -53,7 +53,7 @@ ConstTensorView Celu::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("celu", *this, ctx, x);
   const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
-  cpu::activate({ActivationKind::celu, alpha_}, x, y);
+  kernels::activate(ctx, {ActivationKind::celu, alpha_}, x, y);
   return y;
 }
 
@@ -61,7 +61,7 @@ ConstTensorView Celu::backward(Context& ctx, ConstTensorView grad_output, InputG
   check_grad("celu", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
-  cpu::activate_backward({ActivationKind::celu, alpha_}, trained_, grad_output, dx);
+  kernels::activate_backward(ctx, {ActivationKind::celu, alpha_}, trained_, grad_output, dx);
   return dx;
 }
 
@@ -70,7 +70,7 @@ std::string Scale::describe() const { return detail::concat("Scale by ", factor_
 ConstTensorView Scale::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("scale", *this, ctx, x);
   const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
-  cpu::scale(x, factor_, y);
+  kernels::scale(ctx, x, factor_, y);
   return y;
 }
 
@@ -78,7 +78,7 @@ ConstTensorView Scale::backward(Context& ctx, ConstTensorView grad_output, Input
   check_ready("scale", *this, ctx, grad_output);
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, grad_output.shape(), grad_output.dtype());
-  cpu::scale(grad_output, factor_, dx);
+  kernels::scale(ctx, grad_output, factor_, dx);
   return dx;
 }
 

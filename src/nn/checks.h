@@ -12,13 +12,10 @@
 /// Argument checks that the layers share. `op` is the kind of the layer.
 namespace dkfac::nn {
 
-/// Layers compute on the host, with parameters of the dtype that their input is computed in.
+/// Layers compute where the context is, with parameters of the dtype that their input is computed
+/// in.
 inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
                         ConstTensorView x) {
-  if (ctx.device().is_cuda()) {
-    throw DeviceError(detail::concat("[", op, "] '", layer.name(), "' has no ", ctx.device(),
-                                     " implementation; use a cpu context"));
-  }
   DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] '", layer.name(), "': the input is on ",
               x.device(), ", the context on ", ctx.device(), "; copy it there first");
   DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
@@ -28,6 +25,9 @@ inline void check_ready(std::string_view op, const Layer& layer, const Context& 
   for (const Parameter& p : layer.parameters()) {
     DKFAC_CHECK(!p.value.empty(), "[", op, "] '", layer.name(),
                 "' has no memory; put it into a Model or call bind_standalone()");
+    DKFAC_CHECK(p.value.device() == ctx.device(), "[", op, "] '", layer.name(), "': the ", p.name,
+                " is on ", p.value.device(), ", the context on ", ctx.device(),
+                "; a model runs on the device that it was made for");
     DKFAC_CHECK(p.value.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
                 "': the input is ", x.dtype(), ", the ", p.name, " ", p.value.dtype(),
                 "; it must be ", compute_dtype(x.dtype()));

@@ -3,8 +3,8 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/activation.h"
+#include "nn/backend_elementwise.h"
 #include "nn/checks.h"
-#include "nn/cpu/elementwise.h"
 
 namespace dkfac::nn {
 namespace {
@@ -122,8 +122,8 @@ ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const ConstTensorView body = body_->forward(ctx, x, mode);
   const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  cpu::add(body, shortcut, y);
-  cpu::activate(options_.activation, y, y);
+  kernels::add(ctx, body, shortcut, y);
+  kernels::activate(ctx, options_.activation, y, y);
   if (body.raw() != x.raw()) release(body);
   if (shortcut.raw() != x.raw()) release(shortcut);
   trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
@@ -142,7 +142,7 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
   } else {
     if (options_.activation.kind != ActivationKind::none) {
       const TensorView masked = lend(ctx, masked_grad_, trained_.shape(), trained_.dtype());
-      cpu::activate_backward(options_.activation, trained_, grad_output, masked);
+      kernels::activate_backward(ctx, options_.activation, trained_, grad_output, masked);
       grad = masked;
     }
     // The reverse of the forward order, so that gradients are ready in reverse order of the arena;
@@ -158,7 +158,7 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
     // Into the body's gradient where that is ours: one buffer less.
     TensorView sum = is_new(body) ? lent(body) : TensorView{};
     if (sum.empty()) sum = lend(ctx, input_grad_, body.shape(), body.dtype());
-    cpu::add(body, shortcut, sum);
+    kernels::add(ctx, body, shortcut, sum);
     if (is_new(shortcut)) release(shortcut);
     dx = sum;
   }

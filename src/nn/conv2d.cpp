@@ -4,14 +4,13 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/checks.h"
-#include "nn/cpu/conv_backend.h"
-#include "nn/cpu/conv_points.h"
+#include "nn/conv_backend.h"
 #include "nn/he_normal.h"
 
 namespace dkfac::nn {
 
 struct Conv2d::Plan {
-  cpu::ConvBackends backends;
+  ConvBackends backends;
 };
 
 namespace {
@@ -27,7 +26,7 @@ Pad pad_of(const ConvOptions& o, int pad, int span) {
   return o.same ? Pad{(span - 1) / 2, (span - 1) % 2} : Pad{pad, 0};
 }
 
-cpu::ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType dtype) {
+ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType dtype) {
   const Pad rows = pad_of(o, o.pad_h, span_of(o.kernel_h, o.dilation_h));
   const Pad columns = pad_of(o, o.pad_w, span_of(o.kernel_w, o.dilation_w));
   return {.n = x[0],
@@ -138,7 +137,7 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
-  const cpu::ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
+  const ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
   plan_->backends.choose(ctx, conv).forward(ctx, conv, x, weight(), bias, y);
   return y;
 }
@@ -150,11 +149,10 @@ void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
   }
   const TensorView bias = options_.bias ? parameters_.back().grad : TensorView{};
   if (options_.frozen) {
-    if (!bias.empty()) cpu::sum_pixels(ctx, grad_output, bias);
+    if (!bias.empty()) sum_pixels(ctx, grad_output, bias);
     return;
   }
-  const cpu::ConvShape conv =
-      conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
+  const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
   plan_->backends.choose(ctx, conv).backward_weights(ctx, conv, input_, grad_output,
                                                      parameters_[0].grad, bias);
 }
@@ -174,7 +172,7 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
-  const cpu::ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
+  const ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
   plan_->backends.choose(ctx, conv).backward_data(ctx, conv, grad_output, weight(), dx);
   return dx;
 }

@@ -68,11 +68,20 @@ std::unordered_map<const Layer*, std::int64_t> positions_of(const Model& model) 
   return positions;
 }
 
+/// A context whose work goes to `stream`.
+Context context_on(Stream stream) {
+  if (!stream.device().is_cuda()) return Context(Device::cpu());
+  return Context(stream.device(), {.stream = stream});
+}
+
 }  // namespace
 
 OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer,
                                          AttachOptions options)
-    : model_(model), optimizer_(optimizer) {
+    : model_(model),
+      optimizer_(optimizer),
+      stream_(options.stream),
+      ctx_(context_on(options.stream)) {
   DKFAC_CHECK(options.max_samples >= 0, "[attach] max_samples is ", options.max_samples,
               "; it must be >= 0");
   auto positions = positions_of(model);
@@ -102,20 +111,20 @@ void OptimizerAttachment::on_forward(Layer& layer, ConstTensorView input) {
   if (!pass_.statistics) return;
   const Entry& entry = entries_.at(&layer);
   if (!entry.recorded || !optimizer_.wants_input(entry.id)) return;
-  optimizer_.record_input(entry.id, input, Stream::cpu(), scale_);
+  optimizer_.record_input(entry.id, input, stream_, scale_);
 }
 
 void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output) {
   if (!pass_.statistics) return;
   const Entry& entry = entries_.at(&layer);
   if (!entry.recorded || !optimizer_.wants_grad_output(entry.id)) return;
-  optimizer_.record_grad_output(entry.id, grad_output, Stream::cpu(), scale_);
+  optimizer_.record_grad_output(entry.id, grad_output, stream_, scale_);
 }
 
 void OptimizerAttachment::on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
                                         ConstTensorView inv_std, ConstTensorView grad_output) {
   if (!wants_batch_norm(layer)) return;
-  optimizer_.record_batch_norm(entries_.at(&layer).id, x, mean, inv_std, grad_output, Stream::cpu(),
+  optimizer_.record_batch_norm(entries_.at(&layer).id, x, mean, inv_std, grad_output, stream_,
                                scale_);
 }
 
@@ -127,7 +136,7 @@ void OptimizerAttachment::on_gradients(Layer& layer) {
   Entry& entry = entries_.at(&layer);
   if (pass_.gradients == GradientUse::add) return keep(entry);
   add_kept(entry);
-  optimizer_.grads_ready(entry.id, Stream::cpu(), scale_);
+  optimizer_.grads_ready(entry.id, stream_, scale_);
 }
 
 void OptimizerAttachment::keep(Entry& entry) {

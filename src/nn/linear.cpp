@@ -2,18 +2,18 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/checks.h"
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 
 namespace dkfac::nn {
 
 struct Linear::Plan {
-  cpu::ConvBackends backends;
+  ConvBackends backends;
 };
 
 namespace {
 
 /// The rows are the pixels of one image, the weights a kernel of one pixel.
-cpu::ConvShape pixels(const Linear& layer, ConstTensorView rows) {
+ConvShape pixels(const Linear& layer, ConstTensorView rows) {
   return {.n = 1,
           .h = rows.dim(0),
           .w = 1,
@@ -68,7 +68,7 @@ ConstTensorView Linear::forward(Context& ctx, ConstTensorView x, Mode mode) {
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
-  const cpu::ConvShape conv = pixels(*this, rows);
+  const ConvShape conv = pixels(*this, rows);
   plan_->backends.choose(ctx, conv).forward(
       ctx, conv, image_of(rows), kernel_of(parameters_[0].value),
       bias_ ? parameters_[1].value : TensorView{}, image_of(y));
@@ -79,8 +79,8 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
   const std::int64_t n = input_.empty() ? 0 : input_.dim(0);
   check_grad("linear", *this, !input_.empty(), grad_output, Shape{n, out_}, input_.dtype());
   if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
-  const cpu::ConvShape conv = pixels(*this, input_);
-  cpu::ConvBackend& backend = plan_->backends.choose(ctx, conv);
+  const ConvShape conv = pixels(*this, input_);
+  ConvBackend& backend = plan_->backends.choose(ctx, conv);
   if (wants_gradients()) {
     if (n > 0) {
       backend.backward_weights(ctx, conv, image_of(input_), image_of(grad_output),

@@ -5,9 +5,9 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "nn/backend_elementwise.h"
 #include "nn/batch_shape.h"
 #include "nn/binding.h"
-#include "nn/cpu/elementwise.h"
 #include "nn/dtype.h"
 #include "nn/workspace.h"
 
@@ -45,9 +45,25 @@ Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape 
   values_ = Tensor::zeros(ctx, Shape{sizes.parameters}, dtype);
   gradients_ = Tensor::zeros(ctx, Shape{sizes.parameters}, dtype);
   buffers_ = Tensor::zeros(ctx, Shape{sizes.buffers}, dtype);
+  initialize(ctx, seed);
   bind(*root_, values_, gradients_, buffers_);
-  initialize_all(*root_, seed);
   visit([&](Layer& layer) { layer.set_workspace(workspace_.get()); });
+}
+
+void Model::initialize(Context& ctx, std::uint64_t seed) {
+  if (!ctx.device().is_cuda()) {
+    bind(*root_, values_, gradients_, buffers_);
+    return initialize_all(*root_, seed);
+  }
+  // Layers write their initial values in host memory.
+  Context host;
+  Tensor values = Tensor::zeros(host, values_.shape(), dtype_);
+  Tensor buffers = Tensor::zeros(host, buffers_.shape(), dtype_);
+  bind(*root_, values, values, buffers);
+  initialize_all(*root_, seed);
+  ops::copy(ctx, values, values_);
+  if (buffers.numel() > 0) ops::copy(ctx, buffers, buffers_);
+  ctx.stream().synchronize();
 }
 
 Model::~Model() = default;
@@ -98,7 +114,7 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   ops::copy(ctx, buffers, before);
   comm.all_reduce(buffers, comm::ReduceOp::sum, ctx.stream(), "model buffers");
   ctx.stream().synchronize();
-  cpu::scale(buffers, 1.0 / comm.size(), buffers);
+  kernels::scale(ctx, buffers, 1.0 / comm.size(), buffers);
   // The mean of equal values may differ from them in its last bit.
   std::int64_t offset = 0;
   model.visit([&](Layer& layer) {

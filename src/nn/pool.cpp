@@ -1,12 +1,12 @@
 #include "dkfac/nn/layers.h"
 
+#include "nn/backend_pool.h"
 #include "nn/checks.h"
-#include "nn/cpu/pool_loops.h"
 
 namespace dkfac::nn {
 namespace {
 
-cpu::PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int pad) {
+PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int pad) {
   return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
 }
 
@@ -40,11 +40,11 @@ ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   check_ready("pool2d", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const cpu::PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
+  const PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
-    cpu::max_pool(pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
+    kernels::max_pool(ctx, pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
   } else {
-    cpu::average_pool(pool, x, y);
+    kernels::average_pool(ctx, pool, x, y);
   }
   return y;
 }
@@ -54,11 +54,11 @@ ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
   check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const cpu::PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
+  const PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
   if (kind_ == PoolKind::max) {
-    cpu::max_pool_backward(pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+    kernels::max_pool_backward(ctx, pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
   } else {
-    cpu::average_pool_backward(pool, grad_output, dx);
+    kernels::average_pool_backward(ctx, pool, grad_output, dx);
   }
   return dx;
 }
@@ -80,11 +80,11 @@ ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) 
   check_ready("global_pool", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const cpu::GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
+  const GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
   if (kind_ == PoolKind::max) {
-    cpu::global_max(s, x, y, ensure(ctx, argmax_, shape, DType::i32));
+    kernels::global_max(ctx, s, x, y, ensure(ctx, argmax_, shape, DType::i32));
   } else {
-    cpu::global_average(s, x, y);
+    kernels::global_average(ctx, s, x, y);
   }
   return y;
 }
@@ -94,11 +94,11 @@ ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, 
   check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const cpu::GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
+  const GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
   if (kind_ == PoolKind::max) {
-    cpu::global_max_backward(s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+    kernels::global_max_backward(ctx, s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
   } else {
-    cpu::global_average_backward(s, grad_output, dx);
+    kernels::global_average_backward(ctx, s, grad_output, dx);
   }
   return dx;
 }

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include "dkfac/core/tensor_view.h"
+
 namespace dkfac::kfac {
 
 /// What one rank brings to a step's vote beside what the library finds itself.
@@ -12,6 +14,9 @@ struct Vote {
   bool loss_nonfinite = false;
   bool data_error = false;
   bool stop = false;  ///< A signal asked this rank to stop after the step.
+  /// One f64 where the optimizer is, e.g. the sum of the losses, that nobody has waited for: not
+  /// finite raises loss_nonfinite. Read on the stream of the step, before it returns.
+  ConstTensorView loss = {};
 };
 
 struct StepArgs {

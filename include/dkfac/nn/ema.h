@@ -16,7 +16,7 @@ struct EmaOptions {
 /// Exponential moving average of a model's parameters and buffers (Polyak & Juditsky 1992; every k
 /// steps as in Page 2019): the first update copies, later ones do
 /// ema <- rho^k ema + (1 - rho^k) w. Borrows the model, whose memory it swaps with its own for an
-/// evaluation. Host memory.
+/// evaluation, and the context, on whose device both are.
 class Ema {
  public:
   Ema(Context& ctx, Model& model, EmaOptions options);
@@ -38,6 +38,11 @@ class Ema {
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
+  /// f(values of the model, their averages) for parameters and buffers.
+  template <class F>
+  void for_both(const F& f);
+
+  Context& ctx_;
   Model& model_;
   EmaOptions options_;
   double new_weight_;  ///< 1 - rho^k

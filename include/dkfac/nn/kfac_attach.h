@@ -18,6 +18,8 @@ struct AttachOptions {
   /// Most samples of one step over all ranks, shared as batch_share() does; else ranks times the
   /// largest share of one. Gives the layers their max_rows (kfac::LinearSpec). 0: not known.
   std::int64_t max_samples = 0;
+  /// Of the contexts that the model runs with; on its device.
+  Stream stream = Stream::cpu();
 };
 
 /// What becomes of the parameter gradients of a backward pass.
@@ -78,6 +80,7 @@ class OptimizerAttachment final : public LayerObserver {
 
   Model& model_;
   kfac::Optimizer& optimizer_;
+  Stream stream_;
   Context ctx_;  ///< Of the sums.
   kfac::RecordScale scale_;
   PassUse pass_;

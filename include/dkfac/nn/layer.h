@@ -61,7 +61,8 @@ class LayerObserver {
 };
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
-/// NHWC [n,h,w,c], or [n,features], contiguous and in host memory: f64, f32, bf16 or f16.
+/// NHWC [n,h,w,c], or [n,features], contiguous, in memory of the device of the context that every
+/// pass is given: f64, f32, bf16 or f16. On a device passes are enqueued on its stream.
 /// Parameters and buffers are f64 for f64 and f32 for all others.
 ///
 /// Memory is kept and only grows, so a steady step allocates nothing. Outputs in training are the

@@ -123,6 +123,9 @@ struct BatchNormOptions {
   Activation activation = {};
 };
 
+struct NormStatistics;  // nn/norm_shape.h
+struct NormChannels;
+
 class BatchNorm2d final : public Layer {
  public:
   explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {});
@@ -143,12 +146,10 @@ class BatchNorm2d final : public Layer {
 
  private:
   [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
-  template <class C>
+  [[nodiscard]] NormStatistics statistics(Context& ctx, const Shape& per_group, DType dtype);
+  [[nodiscard]] NormChannels channel_values();
   void train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
-  template <class C>
   void eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
-  template <class C>
-  void set_parameter_gradients();
 
   std::int64_t channels_;
   BatchNormOptions options_;

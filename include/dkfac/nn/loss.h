@@ -30,6 +30,14 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
                               double scale, TensorView grad);
 
+/// Both on any device, where nobody waits: sums[2] (f64, on the device of ctx) += loss and correct
+/// samples. labels: i32 [n] there; a label that is not in [0, classes) gives its sample a loss and
+/// a gradient of NaN, as does a row of targets that is no distribution.
+void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView labels,
+                           double smoothing, double scale, TensorView grad, TensorView sums);
+void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
+                        TensorView grad, TensorView sums);
+
 /// targets[i,k] = (1-a) [k = label of i] + a/classes: what the first form compares with, for
 /// mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a label out of range.
 void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets);

@@ -22,7 +22,8 @@ struct NamedTensor {
 
 /// A network: a tree of layers whose parameters live in one arena, whose gradients live in a second
 /// and whose buffers live in a third, each contiguous and in forward order. Its layers share the
-/// memory of activation gradients, and in evaluation of activations.
+/// memory of activation gradients, and in evaluation of activations. All of it is on the device of
+/// the context that made it; every pass takes a context of that device, always on the same stream.
 class Model {
  public:
   /// `input` is the shape of one sample, [h,w,c] or [features]. Initial values depend on the seed
@@ -68,6 +69,8 @@ class Model {
   [[nodiscard]] std::string summary() const;
 
  private:
+  void initialize(Context& ctx, std::uint64_t seed);
+
   std::string name_;
   std::unique_ptr<Layer> root_;
   std::unique_ptr<Workspace> workspace_;

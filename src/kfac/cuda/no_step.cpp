@@ -13,6 +13,7 @@ namespace {
 }  // namespace
 
 void raise_flag(Context&, ConstTensorView, TensorView) { refuse("vote"); }
+void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse("vote"); }
 void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse("exchange"); }
 void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse("merge"); }
 

@@ -16,6 +16,14 @@ struct RaiseFlag {
   }
 };
 
+struct RaiseNonfinite {
+  const double* value;
+  double* flag;
+  DKFAC_HD void operator()(std::int64_t) const {
+    if (!(*value - *value == 0)) *flag = 1;
+  }
+};
+
 struct CountPast {
   double scale, limit;
   const float* largest;

@@ -4,7 +4,7 @@
 
 #include "dkfac/core/threads.h"
 
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 #include "nn/cpu/conv_points.h"
 #include "nn/cpu/conv_primitive.h"
 

@@ -4,7 +4,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "nn/cpu/elementwise.h"
+#include "nn/backend_elementwise.h"
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
 
@@ -83,22 +83,11 @@ bool has_few_pixels(const ConvShape& s) {
   return pixels < kFewPixels && s.out * s.patch() >= kLargeWeights;
 }
 
-void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
-  Scratch scratch(ctx);
-  ConstTensorView rows = matrix_of(dy);
-  if (dy.dtype() != dbias.dtype()) {
-    const TensorView wide = scratch.take(rows.shape(), dbias.dtype());
-    ops::cast(ctx, rows, wide);
-    rows = wide;
-  }
-  ops::col_sum(ctx, 1.0, rows, 0.0, dbias);
-}
-
 void pointwise_forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView bias, TensorView y) {
   Scratch scratch(ctx);
   // The product is added to rows that hold the bias already: no second pass over y.
-  if (!bias.empty()) repeat_row(bias, y);
+  if (!bias.empty()) repeat_row(ctx, bias, y);
   ops::gemm(ctx, Trans::no, Trans::yes, 1.0, gather(ctx, scratch, s, x), weight_matrix(s, weight),
             bias.empty() ? 0.0 : 1.0, matrix_of(y));
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 
 /// Convolutions that look at one pixel per output as products of matrices whose rows are pixels: no
 /// patches, no reordered weights. f64 and f32; arguments as in ConvBackend.
@@ -11,9 +11,6 @@ namespace dkfac::nn::cpu {
 
 /// Few pixels and large weights: to reorder the weights, or to walk them, costs more than patches.
 [[nodiscard]] bool has_few_pixels(const ConvShape& shape);
-
-/// dbias[out] = the sum over all pixels of dy[n,oh,ow,out], which may have 16 bits.
-void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias);
 
 void pointwise_forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y);

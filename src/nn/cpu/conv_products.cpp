@@ -7,7 +7,7 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 #include "nn/cpu/conv_points.h"
 #include "nn/cpu/conv_primitive.h"
 

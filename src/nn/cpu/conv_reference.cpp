@@ -2,9 +2,9 @@
 
 #include "dkfac/core/ops.h"
 
-#include "nn/cpu/conv_backend.h"
+#include "nn/backend_elementwise.h"
+#include "nn/conv_backend.h"
 #include "nn/cpu/conv_points.h"
-#include "nn/cpu/elementwise.h"
 #include "nn/cpu/parallel.h"
 #include "nn/dtype.h"
 
@@ -111,7 +111,7 @@ class ReferenceConv final : public ConvBackend {
   void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
     if (is_pointwise(s)) return pointwise_forward(ctx, s, x, weight, bias, y);
-    if (!bias.empty()) repeat_row(bias, y);
+    if (!bias.empty()) repeat_row(ctx, bias, y);
     for_panels(ctx, s, x.dtype(),
                [&](std::int64_t first, std::int64_t images, std::int64_t g, TensorView patches) {
                  gather_patches(ctx, s, x, first, images, g, patches);

@@ -1,6 +1,6 @@
 #include "dkfac/core/ops.h"
 
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 
 namespace dkfac::nn::cpu {
 namespace {
@@ -63,22 +63,5 @@ class WidenedConv final : public ConvBackend {
 std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner) {
   return std::make_unique<WidenedConv>(inner);
 }
-
-ConvBackends::ConvBackends()
-    : reference_(make_reference_conv()),
-      fast_(make_onednn_conv()),
-      products_(make_onednn_products()),
-      widened_reference_(make_widened_conv(*reference_)),
-      widened_fast_(fast_ ? make_widened_conv(*fast_) : nullptr) {}
-
-ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape) const {
-  const bool fast = fast_ && ctx.backend() == Backend::fast;
-  if (fast && products_->takes(shape)) return *products_;
-  if (fast && fast_->takes(shape)) return *fast_;
-  if (reference_->takes(shape)) return *reference_;
-  return fast ? *widened_fast_ : *widened_reference_;
-}
-
-ReorderCount ConvBackends::reorders() const { return fast_ ? fast_->reorders() : ReorderCount{}; }
 
 }  // namespace dkfac::nn::cpu

@@ -1,5 +1,4 @@
-#include "nn/cpu/elementwise.h"
-
+#include "nn/backend_elementwise.h"
 #include "nn/cpu/activate.h"
 #include "nn/cpu/parallel.h"
 #include "nn/cpu/storage.h"
@@ -22,7 +21,7 @@ void map(std::int64_t n, T* y, const F& f) {
 
 }  // namespace
 
-void repeat_row(ConstTensorView row, TensorView y) {
+void repeat_row(Context&, ConstTensorView row, TensorView y) {
   const std::int64_t c = row.numel();
   if (y.numel() == 0) return;
   for_storage(y.dtype(), [&](auto t) {
@@ -40,7 +39,7 @@ void repeat_row(ConstTensorView row, TensorView y) {
   });
 }
 
-void add(ConstTensorView x, ConstTensorView z, TensorView y) {
+void add(Context&, ConstTensorView x, ConstTensorView z, TensorView y) {
   for_storage(y.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* a = x.data<T>();
@@ -49,7 +48,7 @@ void add(ConstTensorView x, ConstTensorView z, TensorView y) {
   });
 }
 
-void scale(ConstTensorView x, double factor, TensorView y) {
+void scale(Context&, ConstTensorView x, double factor, TensorView y) {
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* in = x.data<T>();
@@ -58,7 +57,7 @@ void scale(ConstTensorView x, double factor, TensorView y) {
   });
 }
 
-void activate(const Activation& activation, ConstTensorView x, TensorView y) {
+void activate(Context&, const Activation& activation, ConstTensorView x, TensorView y) {
   if (activation.kind == ActivationKind::none && x.raw() == y.raw()) return;
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
@@ -69,8 +68,8 @@ void activate(const Activation& activation, ConstTensorView x, TensorView y) {
   });
 }
 
-void activate_backward(const Activation& activation, ConstTensorView y, ConstTensorView dy,
-                       TensorView dx) {
+void activate_backward(Context&, const Activation& activation, ConstTensorView y,
+                       ConstTensorView dy, TensorView dx) {
   for_storage(y.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* out = y.data<T>();

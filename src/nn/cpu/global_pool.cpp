@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include "nn/backend_pool.h"
 #include "nn/cpu/parallel.h"
-#include "nn/cpu/pool_loops.h"
 #include "nn/cpu/pool_steps.h"
 #include "nn/cpu/storage.h"
 
@@ -41,7 +41,7 @@ inline void average_image(const GlobalShape& s, const T* x, T* y) {
 
 }  // namespace
 
-void global_average(const GlobalShape& s, ConstTensorView x, TensorView y) {
+void global_average(Context&, const GlobalShape& s, ConstTensorView x, TensorView y) {
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = x.data<T>();
@@ -51,7 +51,7 @@ void global_average(const GlobalShape& s, ConstTensorView x, TensorView y) {
   });
 }
 
-void global_average_backward(const GlobalShape& s, ConstTensorView dy, TensorView dx) {
+void global_average_backward(Context&, const GlobalShape& s, ConstTensorView dy, TensorView dx) {
   for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);
     using C = Computed<T>;
@@ -69,7 +69,7 @@ void global_average_backward(const GlobalShape& s, ConstTensorView dy, TensorVie
   });
 }
 
-void global_max(const GlobalShape& s, ConstTensorView x, TensorView y, TensorView place) {
+void global_max(Context&, const GlobalShape& s, ConstTensorView x, TensorView y, TensorView place) {
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = x.data<T>();
@@ -84,7 +84,7 @@ void global_max(const GlobalShape& s, ConstTensorView x, TensorView y, TensorVie
   });
 }
 
-void global_max_backward(const GlobalShape& s, ConstTensorView dy, ConstTensorView place,
+void global_max_backward(Context&, const GlobalShape& s, ConstTensorView dy, ConstTensorView place,
                          TensorView dx) {
   for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);

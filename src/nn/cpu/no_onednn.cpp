@@ -1,4 +1,4 @@
-#include "nn/cpu/conv_backend.h"
+#include "nn/conv_backend.h"
 
 namespace dkfac::nn::cpu {
 

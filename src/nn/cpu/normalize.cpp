@@ -1,5 +1,4 @@
-#include "nn/cpu/normalize.h"
-
+#include "nn/backend_normalize.h"
 #include "nn/cpu/activate.h"
 #include "nn/cpu/normalize_lines.h"
 

@@ -7,9 +7,9 @@
 
 #include "dkfac/core/context.h"
 
-#include "nn/cpu/normalize.h"
 #include "nn/cpu/parallel.h"
 #include "nn/cpu/storage.h"
+#include "nn/norm_shape.h"
 
 #include DKFAC_SIMD_HEADER
 

@@ -1,7 +1,6 @@
-#include "nn/cpu/pool_loops.h"
-
 #include <array>
 
+#include "nn/backend_pool.h"
 #include "nn/cpu/parallel.h"
 #include "nn/cpu/pool_steps.h"
 #include "nn/cpu/storage.h"
@@ -168,7 +167,7 @@ inline void average_pool_backward_image(const PoolShape& s, const T* dy, T* dx) 
 
 }  // namespace
 
-void max_pool(const PoolShape& s, ConstTensorView x, TensorView y, TensorView place) {
+void max_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y, TensorView place) {
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const std::int64_t in = s.h * s.w * s.c, out = s.out_h * s.out_w * s.c;
@@ -181,7 +180,7 @@ void max_pool(const PoolShape& s, ConstTensorView x, TensorView y, TensorView pl
   });
 }
 
-void max_pool_backward(const PoolShape& s, ConstTensorView dy, ConstTensorView place,
+void max_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, ConstTensorView place,
                        TensorView dx) {
   for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);
@@ -195,7 +194,7 @@ void max_pool_backward(const PoolShape& s, ConstTensorView dy, ConstTensorView p
   });
 }
 
-void average_pool(const PoolShape& s, ConstTensorView x, TensorView y) {
+void average_pool(Context&, const PoolShape& s, ConstTensorView x, TensorView y) {
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = x.data<T>();
@@ -206,7 +205,7 @@ void average_pool(const PoolShape& s, ConstTensorView x, TensorView y) {
   });
 }
 
-void average_pool_backward(const PoolShape& s, ConstTensorView dy, TensorView dx) {
+void average_pool_backward(Context&, const PoolShape& s, ConstTensorView dy, TensorView dx) {
   for_storage(dy.dtype(), [&](auto t) {
     using T = decltype(t);
     const T* from = dy.data<T>();

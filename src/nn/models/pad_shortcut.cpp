@@ -1,29 +1,15 @@
 #include "nn/models/pad_shortcut.h"
 
-#include <cstddef>
-#include <cstring>
-
-#include "dkfac/core/parallel.h"
-
+#include "nn/backend_elementwise.h"
 #include "nn/checks.h"
 
 namespace dkfac::nn {
 namespace {
 
-/// Calls f(offset into the small map, offset into the large one) for every pixel that the shortcut
-/// keeps; offsets in pixels.
-template <class F>
-void for_kept_pixels(const Shape& large, const Shape& small, int stride, F&& f) {
-  const std::int64_t rows = small[0] * small[1];
-  cpu::parallel_ranges(rows, 1 + cpu::kGrain / (small[2] * small[3]),
-                       [&](std::int64_t begin, std::int64_t end) {
-                         for (std::int64_t row = begin; row < end; ++row) {
-                           const std::int64_t n = row / small[1], h = row % small[1] * stride;
-                           for (std::int64_t w = 0; w < small[2]; ++w) {
-                             f(row * small[2] + w, (n * large[1] + h) * large[2] + w * stride);
-                           }
-                         }
-                       });
+PadShape pad_shape(const Shape& large, const Shape& small, std::int64_t stride) {
+  return {large[0], large[1], large[2],
+          large[3], small[1], small[2],
+          small[3], stride,   (small[3] - large[3]) / 2};
 }
 
 }  // namespace
@@ -53,18 +39,7 @@ ConstTensorView PadShortcut::forward(Context& ctx, ConstTensorView x, Mode mode)
   input_shape_ = x.shape();
   dtype_ = x.dtype();
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const std::size_t size = size_of(x.dtype());
-  const std::size_t from_bytes = static_cast<std::size_t>(in_) * size;
-  const std::size_t to_bytes = static_cast<std::size_t>(out_) * size;
-  const std::size_t before = static_cast<std::size_t>((out_ - in_) / 2) * size;
-  const auto* from = static_cast<const std::byte*>(x.raw());
-  auto* to = static_cast<std::byte*>(y.raw());
-  for_kept_pixels(x.shape(), shape, stride_, [&](std::int64_t small, std::int64_t large) {
-    std::byte* pixel = to + static_cast<std::size_t>(small) * to_bytes;
-    std::memset(pixel, 0, before);
-    std::memcpy(pixel + before, from + static_cast<std::size_t>(large) * from_bytes, from_bytes);
-    std::memset(pixel + before + from_bytes, 0, to_bytes - before - from_bytes);
-  });
+  if (y.numel() > 0) kernels::pad_channels(ctx, pad_shape(x.shape(), shape, stride_), x, y);
   return y;
 }
 
@@ -73,17 +48,9 @@ ConstTensorView PadShortcut::backward(Context& ctx, ConstTensorView grad_output,
   check_grad("pad_shortcut", *this, trained_, grad_output, shape, dtype_);
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_shape_, dtype_);
-  const std::size_t size = size_of(dtype_);
-  const std::size_t to_bytes = static_cast<std::size_t>(in_) * size;
-  const std::size_t from_bytes = static_cast<std::size_t>(out_) * size;
-  const std::size_t before = static_cast<std::size_t>((out_ - in_) / 2) * size;
-  const auto* from = static_cast<const std::byte*>(grad_output.raw());
-  auto* to = static_cast<std::byte*>(dx.raw());
-  if (stride_ > 1) std::memset(to, 0, dx.bytes());
-  for_kept_pixels(input_shape_, shape, stride_, [&](std::int64_t small, std::int64_t large) {
-    std::memcpy(to + static_cast<std::size_t>(large) * to_bytes,
-                from + static_cast<std::size_t>(small) * from_bytes + before, to_bytes);
-  });
+  if (dx.numel() > 0) {
+    kernels::pad_channels_backward(ctx, pad_shape(input_shape_, shape, stride_), grad_output, dx);
+  }
   return dx;
 }
 

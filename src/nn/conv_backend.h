@@ -8,7 +8,7 @@
 #include "dkfac/core/types.h"
 #include "dkfac/nn/layers.h"
 
-namespace dkfac::nn::cpu {
+namespace dkfac::nn {
 
 /// x[n,h,w,in], weight[out,kh,kw,in/groups], y[n,oh,ow,out]. n > 0.
 struct ConvShape {
@@ -29,7 +29,7 @@ struct ConvShape {
   bool operator==(const ConvShape&) const = default;
 };
 
-/// The three passes of a convolution over contiguous host memory. `bias` is an empty view without
+/// The three passes of a convolution over contiguous memory of the device of the context. `bias` is an empty view without
 /// one. With 16-bit activations the weights are rounded to the same format, products are summed in
 /// f32, and the weight gradient is not rounded.
 class ConvBackend {
@@ -53,6 +53,8 @@ class ConvBackend {
   ConvBackend() = default;
 };
 
+namespace cpu {
+
 /// Patches and matrix products, f32 or f64.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_reference_conv();
 /// f32, and bf16 where the processor multiplies it; null in a build without oneDNN.
@@ -62,16 +64,32 @@ class ConvBackend {
 /// bf16 and f16 by `inner`, which takes f32 and outlives this.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner);
 
+}  // namespace cpu
+
+namespace cuda {
+
+/// Patches and matrix products of cuBLAS: every shape and dtype; null in a build without CUDA.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_product_conv();
+/// cuDNN: f32, f16 and bf16; null in a build without it.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_cudnn_conv();
+
+}  // namespace cuda
+
+/// dbias[out] = the sum over all pixels of dy[n,oh,ow,out], which may have 16 bits.
+void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias);
+
 /// All backends with their state.
 class ConvBackends {
  public:
   ConvBackends();
-  /// The fastest for the context.
+  /// The fastest for the context. Throws DeviceError where none takes the shape.
   [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape) const;
   [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
 
  private:
+  [[nodiscard]] ConvBackend& on_device(const ConvShape& shape) const;
   std::unique_ptr<ConvBackend> reference_, fast_, products_, widened_reference_, widened_fast_;
+  std::unique_ptr<ConvBackend> device_, device_products_;
 };
 
-}  // namespace dkfac::nn::cpu
+}  // namespace dkfac::nn

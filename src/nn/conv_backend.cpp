@@ -1,0 +1,46 @@
+#include "nn/conv_backend.h"
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+namespace dkfac::nn {
+
+ConvBackends::ConvBackends()
+    : reference_(cpu::make_reference_conv()),
+      fast_(cpu::make_onednn_conv()),
+      products_(cpu::make_onednn_products()),
+      widened_reference_(cpu::make_widened_conv(*reference_)),
+      widened_fast_(fast_ ? cpu::make_widened_conv(*fast_) : nullptr),
+      device_(cuda::make_cudnn_conv()),
+      device_products_(cuda::make_product_conv()) {}
+
+ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape) const {
+  if (ctx.device().is_cuda()) return on_device(shape);
+  const bool fast = fast_ && ctx.backend() == Backend::fast;
+  if (fast && products_->takes(shape)) return *products_;
+  if (fast && fast_->takes(shape)) return *fast_;
+  if (reference_->takes(shape)) return *reference_;
+  return fast ? *widened_fast_ : *widened_reference_;
+}
+
+ConvBackend& ConvBackends::on_device(const ConvShape& shape) const {
+  if (device_ && device_->takes(shape)) return *device_;
+  if (device_products_ && device_products_->takes(shape)) return *device_products_;
+  throw DeviceError("[nn] this build has no CUDA; keep the network on the cpu");
+}
+
+ReorderCount ConvBackends::reorders() const { return fast_ ? fast_->reorders() : ReorderCount{}; }
+
+void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
+  Scratch scratch(ctx);
+  const std::int64_t channels = dbias.numel();
+  ConstTensorView rows = dy.reshape(Shape{dy.numel() / channels, channels});
+  if (dy.dtype() != dbias.dtype()) {
+    const TensorView wide = scratch.take(rows.shape(), dbias.dtype());
+    ops::cast(ctx, rows, wide);
+    rows = wide;
+  }
+  ops::col_sum(ctx, 1.0, rows, 0.0, dbias);
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,7 @@
+#include "nn/conv_backend.h"
+
+namespace dkfac::nn::cuda {
+
+std::unique_ptr<ConvBackend> make_product_conv() { return nullptr; }
+
+}  // namespace dkfac::nn::cuda
