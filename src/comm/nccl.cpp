@@ -90,10 +90,9 @@ class NcclCommunicator final : public Communicator {
   void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) override;
   void do_barrier(CallInfo info) override { host().barrier(info.name); }
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo) override {
-    auto part = host().split(color, key);
+    auto part = group_->split(color, key);
     if (part == nullptr) return nullptr;
-    return std::make_shared<NcclCommunicator>(
-        std::make_shared<NcclGroup>(std::move(part), group_->device()), nccl_);
+    return std::make_shared<NcclCommunicator>(std::move(part), nccl_);
   }
   void do_abort(std::string_view reason) noexcept override { group_->abort(reason); }
 

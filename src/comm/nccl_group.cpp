@@ -69,6 +69,41 @@ NcclGroup::~NcclGroup() {
   drop();
 }
 
+int NcclGroup::count_over_ranks(bool yes) {
+  std::int32_t count = yes ? 1 : 0;
+  bootstrap_->all_reduce(view_of(&count, {1}), ReduceOp::sum, Stream::cpu(), "split of NCCL");
+  return count;
+}
+
+std::shared_ptr<NcclGroup> NcclGroup::split(int color, int key) {
+  look();
+  current_ = "split";
+  Backoff backoff;
+  while (!pending_.empty()) backoff.step([&] { look(); });
+  // All ranks come here, so that from now on nothing is under way on any of them.
+  auto part = bootstrap_->split(color, key);
+  const std::shared_ptr<NcclGroup> made(
+      part == nullptr ? nullptr : new NcclGroup(std::move(part), device_, Empty{}));
+  const dkfac::cuda::DeviceGuard guard(device_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t none = nullptr;
+  const ncclResult_t code = ncclCommSplit(comm_, made == nullptr ? NCCL_SPLIT_NOCOLOR : color,
+                                          made == nullptr ? 0 : made->bootstrap().rank(),
+                                          made == nullptr ? &none : &made->comm_, &config);
+  const bool refused = code != ncclSuccess && code != ncclInProgress;
+  const int refusals = count_over_ranks(refused);
+  if (refusals == bootstrap_->size())
+    return made == nullptr ? nullptr : std::make_shared<NcclGroup>(made->bootstrap_, device_);
+  if (refused) check(code, "ncclCommSplit");
+  if (refusals > 0)
+    fail(detail::concat("[split] rank ", bootstrap_->rank(), ": ncclCommSplit failed on ", refusals,
+                        " of ", bootstrap_->size(), " ranks; look there, and set NCCL_DEBUG=INFO"));
+  settle(code, "ncclCommSplit");
+  if (made != nullptr) made->settle(ncclInProgress, "ncclCommSplit");
+  return made;
+}
+
 /// Blocks until NCCL's kernels have ended, so the peers are told first.
 void NcclGroup::drop() noexcept {
   if (comm_ == nullptr) return;
@@ -102,14 +137,14 @@ void NcclGroup::check(ncclResult_t code, const char* call) {
                       "); look for a rank that ended, and set NCCL_DEBUG=INFO"));
 }
 
-void NcclGroup::settle(ncclResult_t code, const char* call) {
+void NcclGroup::settle(ncclComm_t comm, ncclResult_t code, const char* call) {
   Deadline deadline(bootstrap_->options().timeout_s);
   deadline.start();
   Backoff backoff;
   while (code == ncclInProgress) {
     backoff.step([&] {
       look_at_peers();
-      check(ncclCommGetAsyncError(comm_, &code), "ncclCommGetAsyncError");
+      check(ncclCommGetAsyncError(comm, &code), "ncclCommGetAsyncError");
     });
     if (code == ncclInProgress && deadline.passed())
       fail(detail::concat("[", current_, "] rank ", bootstrap_->rank(), " waited ",

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <nccl.h>
@@ -27,6 +28,11 @@ class NcclGroup final : public WaitWatch {
   /// Finalises, within the time limit; aborts when work is pending while an exception is on its
   /// way.
   ~NcclGroup() override;
+
+  /// By all ranks: the group of those with this color, or null where it is < 0. Waits for the
+  /// collectives under way, since NCCL splits what is idle. Where NCCL refuses on every rank, the
+  /// new groups get ids of their own; what is refused on some ranks only fails.
+  [[nodiscard]] std::shared_ptr<NcclGroup> split(int color, int key);
 
   /// Before the first NCCL call of a collective: throws if the group has failed, has the calling
   /// thread's waits watched, and lets the stream follow the collectives before.
@@ -59,6 +65,10 @@ class NcclGroup final : public WaitWatch {
   [[nodiscard]] Device device() const { return device_; }
 
  private:
+  /// Without NCCL so far.
+  struct Empty {};
+  NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device, Empty)
+      : bootstrap_(std::move(bootstrap)), device_(device), current_("split") {}
   struct Pending {
     CallInfo info;
     Event event;
@@ -66,7 +76,10 @@ class NcclGroup final : public WaitWatch {
   };
   void check(ncclResult_t code, const char* call);
   /// Waits until a non-blocking call has done its part on the host.
-  void settle(ncclResult_t code, const char* call);
+  void settle(ncclResult_t code, const char* call) { settle(comm_, code, call); }
+  void settle(ncclComm_t comm, ncclResult_t code, const char* call);
+  /// How many ranks say so.
+  [[nodiscard]] int count_over_ranks(bool yes);
   void look_at_peers();
   void look_at_pending();
   void drop() noexcept;

@@ -173,6 +173,50 @@ TEST(Nccl, ABrokenRankIsNamedEverywhere) {
   expect_all_contain(messages, "remote process exited");
 }
 
+/// Each half adds what the other does not, while the whole still has work under way.
+void use_halves(Communicator& comm, Context& ctx) {
+  Tensor x = on_device(ctx, std::vector<double>(50, comm.rank() + 1.0));
+  comm.all_reduce(x, ReduceOp::sum, ctx.stream());
+  const auto half = comm.split(comm.rank() == 1 ? -1 : 0, -comm.rank());
+  EXPECT_EQ(half == nullptr, comm.rank() == 1);
+  if (half != nullptr) {
+    EXPECT_EQ(half->backend(), "nccl");
+    EXPECT_EQ(half->rank(), comm.rank() == 2 ? 0 : 1);
+    half->broadcast(x, 0, ctx.stream());
+    half->all_reduce(x, ReduceOp::sum, ctx.stream());
+    EXPECT_EQ(on_host<double>(ctx, x), std::vector<double>(50, 12)) << "twice 1 + 2 + 3";
+  }
+  comm.all_reduce(x, ReduceOp::sum, ctx.stream());
+  EXPECT_EQ(on_host<double>(ctx, x), std::vector<double>(50, 30)) << "12 + 6 + 12";
+  comm.barrier();
+}
+
+TEST(Nccl, SplitsWhatHasWorkUnderWay) {
+  if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
+  run_ranks_of(3, {}, [](const auto& comm) {
+    Context ctx(device_of(*comm));
+    use_halves(*comm, ctx);
+  });
+}
+
+TEST(Nccl, SplitsByNewIdsWhereNcclRefusesToSplit) {
+  if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "only the emulated NCCL refuses on demand";
+  setenv("DKFAC_EMULATED_NCCL_NO_SPLIT", "all", 1);
+  run_ranks_of(3, {}, [](const auto& comm) {
+    Context ctx(device_of(*comm));
+    use_halves(*comm, ctx);
+  });
+  unsetenv("DKFAC_EMULATED_NCCL_NO_SPLIT");
+}
+
+TEST(Nccl, ASplitThatOneRankRefusesFailsOnAll) {
+  if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "only the emulated NCCL refuses on demand";
+  setenv("DKFAC_EMULATED_NCCL_NO_SPLIT", "1", 1);
+  const auto messages = failures(3, 20, [](Communicator& comm, Context&) { (void)comm.split(0); });
+  unsetenv("DKFAC_EMULATED_NCCL_NO_SPLIT");
+  expect_all_contain(messages, "ncclCommSplit failed");
+}
+
 TEST(Nccl, TellsTheOthersWhenAnExceptionEndsIt) {
   if (!has_devices(3)) GTEST_SKIP() << "three ranks need three GPUs";
   std::vector<std::string> messages(3);

@@ -20,7 +20,8 @@ struct NcclOptions {
 /// carries NCCL's id, comparisons (Check::full), barriers and notices of failure, and gives rank,
 /// size and options; it must not be used directly while this one is.
 ///
-/// The device is never waited for but in the destructor, which lets finish what is under way. Other
+/// The device is never waited for but in the destructor and in split(), which let finish what is
+/// under way. Other
 /// ranks are waited for on the host, up to timeout_s, by making it, split(), barrier(), with
 /// Check::full by each call, and, since NCCL connects when it has to, possibly by the first
 /// collective of each kind and the first exchange with each peer.

@@ -1,13 +1,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <tuple>
 
 #include "nccl_comm.h"
 #include "state.h"
 
 // The part of NCCL that we call; ranks are threads of this process. A group of calls is one piece
 // of work, which runs once every rank has come to its part in each of them.
-// DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break.
+// DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break;
+// DKFAC_EMULATED_NCCL_NO_SPLIT=<rank>, or all, lets it refuse to split.
 namespace {
 
 using emulated::NcclPart;
@@ -29,11 +33,47 @@ std::map<std::string, std::shared_ptr<emulated::NcclFabric>>& fabrics() {
   return *all;
 }
 
+bool refuses_to_split(int rank) {
+  const char* refuses = std::getenv("DKFAC_EMULATED_NCCL_NO_SPLIT");
+  return refuses != nullptr &&
+         (std::string_view(refuses) == "all" || std::string_view(refuses) == std::to_string(rank));
+}
+
+/// True once all ranks have come; then the new communicator is there as well.
+bool finish_split(ncclComm* comm) {
+  if (comm->child == nullptr) return true;
+  auto& split = comm->fabric->splits[comm->splits - 1];
+  if (split.wishes.size() < static_cast<std::size_t>(comm->fabric->size)) return false;
+  ncclComm** const child = std::exchange(comm->child, nullptr);
+  const auto mine = split.wishes[comm->rank];
+  const int color = mine.first;
+  if (color == NCCL_SPLIT_NOCOLOR) return true;
+  auto& fabric = split.by_color[color];
+  if (fabric == nullptr) fabric = std::make_shared<emulated::NcclFabric>();
+  fabric->size = 0;
+  auto* made = new ncclComm;
+  for (const auto& [rank, wish] : split.wishes) {
+    if (wish.first != color) continue;
+    fabric->joined[fabric->size++] = true;
+    if (std::tie(wish.second, rank) < std::tie(mine.second, comm->rank)) ++made->rank;
+  }
+  made->fabric = fabric;
+  made->blocking = comm->blocking;
+  made->polls = comm->blocking ? 0 : kPolls;
+  *child = made;
+  return true;
+}
+
 /// Of a group: what it takes part in, and as whom.
 struct Share {
   std::shared_ptr<emulated::NcclMeeting> meeting;
   int as;
 };
+
+bool idle(ncclComm* comm) {
+  std::erase_if(comm->meetings, [](const auto& meeting) { return meeting->done; });
+  return comm->meetings.empty();
+}
 
 Share join(ncclComm* comm, NcclPart part) {
   std::shared_ptr<emulated::NcclMeeting>* found = nullptr;
@@ -53,6 +93,8 @@ Share join(ncclComm* comm, NcclPart part) {
   (*found)->expected =
       part.kind == Kind::message ? 2 : static_cast<std::size_t>(comm->fabric->size);
   (*found)->parts[as] = part;
+  if (comm->meetings.size() > 100) (void)idle(comm);
+  comm->meetings.push_back(*found);
   return {*found, as};
 }
 
@@ -185,11 +227,28 @@ ncclResult_t ncclCommInitRank(ncclComm_t* out, int size, ncclUniqueId id, int ra
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   return ncclCommInitRankConfig(out, size, id, rank, &config);
 }
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t*) {
+  const Lock lock(state().mutex);
+  if (comm == nullptr || out == nullptr || (color < 0 && color != NCCL_SPLIT_NOCOLOR))
+    return ncclInvalidArgument;
+  // What is under way on the communicator might keep the split waiting for ever.
+  if (comm->polls > 0 || !idle(comm) || refuses_to_split(comm->rank)) return ncclInvalidUsage;
+  *out = nullptr;
+  comm->child = out;
+  comm->fabric->splits[comm->splits++].wishes[comm->rank] = {color, key};
+  emulated::notify();
+  if (comm->blocking) {
+    emulated::block_until([&] { return finish_split(comm); });
+    return ncclSuccess;
+  }
+  comm->polls = kPolls;
+  return ncclInProgress;
+}
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const Lock lock(state().mutex);
   if (comm == nullptr || error == nullptr) return ncclInvalidArgument;
   const bool complete = comm->fabric->joined.size() == static_cast<std::size_t>(comm->fabric->size);
-  if (comm->polls > 0 && complete) --comm->polls;
+  if (comm->polls > 0 && complete && finish_split(comm)) --comm->polls;
   *error = comm->error != ncclSuccess ? comm->error
            : comm->polls > 0          ? ncclInProgress
                                       : ncclSuccess;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <nccl.h>
@@ -37,12 +38,21 @@ struct NcclMeeting {
 /// Moves the data of a meeting that all are in. Throws std::runtime_error when they disagree.
 void execute(NcclMeeting& meeting);
 
+struct NcclFabric;
+
+/// A split, as the ranks come to it.
+struct NcclSplit {
+  std::map<int, std::pair<int, int>> wishes;            ///< By rank: color and key.
+  std::map<int, std::shared_ptr<NcclFabric>> by_color;  ///< Made when all have come.
+};
+
 /// What the ranks of one communicator share.
 struct NcclFabric {
   int size = 0;
   std::map<int, bool> joined;
   std::map<std::uint64_t, std::shared_ptr<NcclMeeting>> collectives;
   std::map<std::tuple<int, int, std::uint64_t>, std::shared_ptr<NcclMeeting>> messages;
+  std::map<std::uint64_t, NcclSplit> splits;
 };
 
 }  // namespace emulated
@@ -54,6 +64,9 @@ struct ncclComm {
   int polls = 0;  ///< How often the rest of a call has still to be asked for.
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sent, received;
+  std::vector<std::shared_ptr<emulated::NcclMeeting>> meetings;  ///< That may not be done.
+  std::uint64_t splits = 0;
+  ncclComm** child = nullptr;  ///< Where the split under way puts what it makes.
   std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
   std::shared_ptr<bool> broken = std::make_shared<bool>(false);
   bool fails = false;  ///< Its first collective breaks.
