@@ -9,6 +9,7 @@
 #include "kfac/kl_clip.h"
 #include "kfac/mirror.h"
 #include "kfac/phase_timer.h"
+#include "kfac/record_stream.h"
 #include "kfac/share.h"
 #include "kfac/updates.h"
 
@@ -28,7 +29,10 @@ class Kfac final : public DistributedOptimizer {
                               .wire = options.gradient_wire},
                              device, context),
         options_(options),
-        engine_(ctx_, comm, options.curvature) {}
+        records_(ctx_, options.curvature.records_stay, context),
+        engine_(ctx_, comm, options.curvature) {
+    engine_.record_on(records_.context());
+  }
   ~Kfac() override { stop(); }  // statistics must not be under way when the engine goes
 
   [[nodiscard]] std::string_view name() const override { return "kfac"; }
@@ -53,26 +57,26 @@ class Kfac final : public DistributedOptimizer {
   void record_input(LayerId layer, ConstTensorView input, Stream stream,
                     RecordScale scale) override {
     require_prepared("record_input");
-    enter("record_input", stream);
+    records_.enter("record_input", stream);
     engine_.record_input(layer, input, scale);
-    leave(stream);
+    records_.leave(stream);
     poll();
   }
   void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                           RecordScale scale) override {
     require_prepared("record_grad_output");
-    enter("record_grad_output", stream);
+    records_.enter("record_grad_output", stream);
     engine_.record_grad_output(layer, grad_output, scale);
-    leave(stream);
+    records_.leave(stream);
     poll();
   }
   void record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
                          ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                          RecordScale scale) override {
     require_prepared("record_batch_norm");
-    enter("record_batch_norm", stream);
+    records_.enter("record_batch_norm", stream);
     engine_.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
-    leave(stream);
+    records_.leave(stream);
     poll();
   }
 
@@ -94,6 +98,7 @@ class Kfac final : public DistributedOptimizer {
     engine_.add_active(active);
   }
   void on_records(bool forgive) override {
+    records_.join();
     if (engine_.statistics_due()) engine_.require_records(forgive);
   }
   void on_ballot(Ballot& ballot) override { engine_.fill_ballot(ballot); }
@@ -102,10 +107,11 @@ class Kfac final : public DistributedOptimizer {
   void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
   void on_step_end(StepReport& report) override {
-    report.scratch_growths += engine_.scratch_growths();
+    report.scratch_growths += records_.scratch_growths() + engine_.scratch_growths();
     engine_.end_step(report.updated, report);
   }
   void on_visit(StateVisitor& visitor) override {
+    records_.join();
     visitor.real("last_lr", Held::same, last_lr_);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Held held =
@@ -132,6 +138,7 @@ class Kfac final : public DistributedOptimizer {
   }
 
   KfacOptions options_;
+  RecordStream records_;
   Engine engine_;
   // Of the layers that this rank works on.
   std::vector<Tensor> velocity_, masters_;

@@ -16,6 +16,7 @@
 #include "kfac/parameters.h"
 #include "kfac/phase_timer.h"
 #include "kfac/pipeline.h"
+#include "kfac/record_stream.h"
 #include "kfac/share.h"
 #include "kfac/stream_join.h"
 
@@ -26,12 +27,10 @@ struct Preconditioner::Impl {
        Device device, ContextOptions context)
       : comm(std::move(communicator)),
         ctx(device, context),
+        records(ctx, options.records_stay, context),
         join(device),
         engine(ctx, comm, options) {
-    if (!device.is_cuda() || !options.records_stay) return;
-    context.priority = Priority::low;
-    context.stream.reset();
-    engine.record_on(records.emplace(device, context));
+    engine.record_on(records.context());
   }
 
   void prepare();
@@ -43,15 +42,6 @@ struct Preconditioner::Impl {
     join.enter(operation, caller, ctx.stream());
   }
   void leave(Stream caller) { join.leave(caller, ctx.stream()); }
-  /// Around a record: beside the caller's stream if she leaves what is recorded untouched.
-  void enter_record(std::string_view operation, Stream caller) {
-    if (!records) return enter(operation, caller);
-    join.enter(operation, caller, records->stream());
-    join.leave(records->stream(), ctx.stream());
-  }
-  void leave_record(Stream caller) {
-    if (!records) leave(caller);
-  }
   void check_grads(std::span<const LayerGrad> grads);
   void pack(const LayerGrad& grad);
   void unpack(const LayerGrad& grad);
@@ -71,7 +61,7 @@ struct Preconditioner::Impl {
   std::shared_ptr<comm::Communicator> comm;
   WorkerGrid grid;  // From prepare() on.
   Context ctx;
-  std::optional<Context> records;  // CurvatureOptions::records_stay: what statistics are made in.
+  RecordStream records;
   StreamJoin join;
   Engine engine;
   bool prepared = false;
@@ -285,18 +275,18 @@ bool Preconditioner::wants_grad_output(LayerId layer) const {
 void Preconditioner::record_input(LayerId layer, ConstTensorView input, Stream stream,
                                   RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter_record("record_input", stream);
+  impl_->records.enter("record_input", stream);
   impl_->engine.record_input(layer, input, scale);
-  impl_->leave_record(stream);
+  impl_->records.leave(stream);
   impl_->pipeline->poll();
 }
 
 void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
                                         RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter_record("record_grad_output", stream);
+  impl_->records.enter("record_grad_output", stream);
   impl_->engine.record_grad_output(layer, grad_output, scale);
-  impl_->leave_record(stream);
+  impl_->records.leave(stream);
   impl_->pipeline->poll();
 }
 
@@ -304,9 +294,9 @@ void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTe
                                        ConstTensorView inv_std, ConstTensorView grad_output,
                                        Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->enter_record("record_batch_norm", stream);
+  impl_->records.enter("record_batch_norm", stream);
   impl_->engine.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
-  impl_->leave_record(stream);
+  impl_->records.leave(stream);
   impl_->pipeline->poll();
 }
 
@@ -315,7 +305,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   Impl& impl = *impl_;
   impl.ensure_prepared();
   impl.enter("step", stream);
-  if (impl.records) impl.join.leave(impl.ctx.stream(), impl.records->stream());
+  impl.records.join();
   impl.check_grads(grads);
   const bool clipped = impl.engine.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
@@ -346,8 +336,8 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   const std::uint64_t before = impl.grid.bytes();
   if (report.updated) impl.precondition(grads, args.lr, report);
   report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
-  report.scratch_growths = impl.ctx.scratch_growths() + impl.engine.scratch_growths();
-  if (impl.records) report.scratch_growths += impl.records->scratch_growths();
+  report.scratch_growths =
+      impl.ctx.scratch_growths() + impl.records.scratch_growths() + impl.engine.scratch_growths();
   impl.engine.end_step(report.updated, report);
   impl.begin_step();
   impl.leave(stream);
@@ -362,6 +352,7 @@ void Preconditioner::set_curvature(const CurvatureSettings& settings) {
 
 void Preconditioner::visit_state(StateVisitor& caller) {
   impl_->ensure_prepared();
+  impl_->records.join();
   HostVisitor visitor(impl_->ctx, caller);
   visitor.integer("steps", Held::same, impl_->steps);
   impl_->engine.visit_state(visitor);

@@ -103,9 +103,10 @@ struct CurvatureOptions {
   bool overlap = true;
   /// A reduction starts once about this many bytes are waiting for it. > 0.
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Of Preconditioner on a CUDA device: the caller leaves what she has recorded untouched until
-  /// step() has been called, so that statistics are made on a stream of low priority beside her
-  /// pass. Else her stream waits for each record.
+  /// On a CUDA device: the caller leaves what she has recorded untouched until step() has been
+  /// called, so that statistics are made on a stream of low priority beside her pass. Else her
+  /// stream waits for each record. Nothing for nn::Model, which uses the memory of activations and
+  /// their gradients again within a pass.
   bool records_stay = false;
   /// Type in which statistics travel: f32, bf16 or f16; sums are taken in f32, in rank order, at
   /// the owner. Unset: `dtype`.

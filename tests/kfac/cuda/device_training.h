@@ -86,14 +86,16 @@ class DeviceNet {
   std::vector<Layer> layers_;
 };
 
-/// One rank's training on the device, as train() on the host.
+/// One rank's training on the device, as train() on the host. What is recorded is overwritten with
+/// NaN as soon as the caller's stream may: after the call, or with records_stay after step().
 template <class T>
 class DeviceTraining {
  public:
   DeviceTraining(std::shared_ptr<comm::Communicator> comm, const MakeOn& make,
-                 const TrainSettings& settings = {})
+                 const TrainSettings& settings = {}, bool records_stay = false)
       : comm_(std::move(comm)),
         settings_(settings),
+        records_stay_(records_stay),
         net_(3 + static_cast<std::uint64_t>(comm_->rank())),
         there_(ctx_, net_),
         optimizer_(make(comm_, Device::cuda())) {
@@ -113,13 +115,13 @@ class DeviceTraining {
     const kfac::RecordScale scale{settings_.loss_scale, settings_.global_batch};
     const std::int64_t n = settings_.global_batch / comm_->size();
     waits_ = 0;
-    records_.clear();
     const PlainHooks hooks = make_hooks(scale, spoil);
     net_.forward(plain_batch<T>(static_cast<std::uint64_t>(index), comm_->rank() * n, n), hooks);
     net_.backward(backward_factor(settings_, comm_->size()), hooks);
     kfac::StepReport report;
     counted(
         [&] { report = optimizer_->step({.lr = settings_.lr(index), .vote = {}}, ctx_.stream()); });
+    spoil_records();
     there_.get_parameters();
     return report;
   }
@@ -135,17 +137,26 @@ class DeviceTraining {
     records_.push_back(Tensor::copy_of(ctx_, x));
     return records_.back();
   }
+  void recorded() {
+    if (!records_stay_) spoil_records();
+  }
+  void spoil_records() {
+    for (Tensor& record : records_) ops::fill(ctx_, record, std::nan(""));
+    records_.clear();
+  }
   PlainHooks make_hooks(kfac::RecordScale scale, bool spoil) {
     PlainHooks hooks;
     if (optimizer_->wants_statistics()) {
       hooks.input = [this, scale](int layer, ConstTensorView x) {
         const ConstTensorView there = put(x);
         counted([&] { optimizer_->record_input(ids_[pos(layer)], there, ctx_.stream(), scale); });
+        recorded();
       };
       hooks.grad_output = [this, scale](int layer, ConstTensorView dy) {
         const ConstTensorView there = put(dy);
         counted(
             [&] { optimizer_->record_grad_output(ids_[pos(layer)], there, ctx_.stream(), scale); });
+        recorded();
       };
       hooks.batch_norm = [this, scale](int layer, ConstTensorView x, ConstTensorView mean,
                                        ConstTensorView inv_std, ConstTensorView dy) {
@@ -153,6 +164,7 @@ class DeviceTraining {
         counted([&] {
           optimizer_->record_batch_norm(ids_[pos(layer)], a, b, c, d, ctx_.stream(), scale);
         });
+        recorded();
       };
     }
     hooks.gradients = [this, scale, spoil](int layer) {
@@ -166,6 +178,7 @@ class DeviceTraining {
 
   std::shared_ptr<comm::Communicator> comm_;
   TrainSettings settings_;
+  bool records_stay_;
   Context ctx_{Device::cuda()};
   PlainNet<T> net_;
   DeviceNet<T> there_;
@@ -179,10 +192,10 @@ class DeviceTraining {
 /// the same bits after each step.
 template <class T>
 std::vector<double> train_on_device(int ranks, const MakeOn& make,
-                                    const TrainSettings& settings = {}) {
+                                    const TrainSettings& settings = {}, bool records_stay = false) {
   std::vector<double> parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    DeviceTraining<T> training(comm, make, settings);
+    DeviceTraining<T> training(comm, make, settings, records_stay);
     for (int step = 0; step < settings.steps; ++step) {
       (void)training.step(step);
       comm::require_equal(*comm, parameter_bits(training.net()), "the weights");

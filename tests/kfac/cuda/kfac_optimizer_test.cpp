@@ -132,6 +132,37 @@ TEST(KfacWholeStepOnDevice, WaitsOnceAStep) {
   }
 }
 
+TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRecords) {
+  kfac::KfacOptions options = base<double>();
+  const TrainSettings settings{.steps = 8};
+  const std::vector<double> host = train_on_host<double>(kfac_of(options), settings);
+  options.curvature.records_stay = true;
+  for (const bool overlap : {true, false}) {
+    options.curvature.overlap = overlap;
+    for (const int ranks : {1, 2})
+      EXPECT_TRUE(near(train_on_device<double>(ranks, kfac_of(options), settings, true), host,
+                       kAgreement<double>))
+          << ranks << " ranks, overlap " << overlap;
+  }
+  // The host ignores the promise.
+  EXPECT_EQ(train_on_host<double>(kfac_of(options), settings), host);
+  DeviceTraining<double> training(comm::make_self(), kfac_of(options), {}, true);
+  for (int step = 0; step < 4; ++step) {
+    EXPECT_TRUE(training.step(step).updated);
+    EXPECT_EQ(training.waits(), host_waits() > 0 ? 1 : 0) << "step " << step;
+  }
+}
+
+// Control of the one before: who does not keep the promise spoils the statistics, or she is lucky.
+// The emulated device runs late whatever nobody waits for, so that there she is not.
+TEST(KfacWholeStepOnDevice, ReadsWhatIsRecordedLaterWhereItMayStay) {
+  if (host_waits() <= 0) GTEST_SKIP() << "this device does not run late";
+  kfac::KfacOptions options = base<double>();
+  options.curvature.records_stay = true;
+  DeviceTraining<double> broken(comm::make_self(), kfac_of(options), {}, false);
+  EXPECT_EQ(broken.step(0).vote.nonfinite_statistic, 1);
+}
+
 TEST(KfacWholeStepOnDevice, ANanLeavesEverythingAlone) {
   const MakeOn make = kfac_of(base<double>());
   DeviceTraining<double> with(comm::make_self(), make), without(comm::make_self(), make);
