@@ -199,9 +199,7 @@ std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffer
       wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());
     }
   buffers.insert(buffers.begin(), {std::move(staging), std::move(wire)});
-  if (ctx_.device().is_cuda())
-    buffers.insert(buffers.end(), {{"scratch", static_cast<std::int64_t>(ctx_.scratch_bytes())},
-                                   {"scratch of rebuilds", workers_.scratch_bytes()}});
+  if (ctx_.device().is_cuda()) add_temporary(buffers);
   return describe_assignment(names_, specs_, owners_,
                              {.world_size = comm_->size(),
                               .workers = grid_.workers,
@@ -210,6 +208,19 @@ std::string Engine::describe(KeptParameters kept, std::vector<NamedBytes> buffer
                               .seconds = seconds,
                               .kept = kept,
                               .buffers = buffers});
+}
+
+/// What there is by now: all of it is made when it is first needed.
+void Engine::add_temporary(std::vector<NamedBytes>& buffers) const {
+  std::size_t scratch = ctx_.scratch_bytes(), library = ctx_.library_bytes();
+  if (records_on_ != &ctx_) {
+    scratch += records_on_->scratch_bytes();
+    library += records_on_->library_bytes();
+  }
+  buffers.push_back({"scratch", static_cast<std::int64_t>(scratch)});
+  buffers.push_back({"scratch of rebuilds", workers_.scratch_bytes()});
+  buffers.push_back({"workspaces of cuBLAS", static_cast<std::int64_t>(library)});
+  buffers.push_back({"workspaces of cuBLAS for rebuilds", workers_.library_bytes()});
 }
 
 bool Engine::statistics_due() const { return statistics_.empty() || timetable_.any_due(); }

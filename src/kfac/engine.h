@@ -156,6 +156,7 @@ class Engine {
   void make_statistics();
   void make_exchanges(std::int64_t vote_tail);
   void plan_timetable();
+  void add_temporary(std::vector<NamedBytes>& buffers) const;
   int checked(LayerId id, const char* operation) const;
 
   // engine_record.cpp

@@ -121,6 +121,9 @@ std::int64_t RefreshWorkers::scratch_growths() const {
 std::int64_t RefreshWorkers::scratch_bytes() const {
   return over_streams([](const Context& side) { return side.scratch_bytes(); });
 }
+std::int64_t RefreshWorkers::library_bytes() const {
+  return over_streams([](const Context& side) { return side.library_bytes(); });
+}
 
 ConstTensorView RefreshWorkers::stages() const {
   if (state_.running.empty()) return {};

@@ -81,6 +81,7 @@ class RefreshWorkers {
   /// share work differ from run to run.
   [[nodiscard]] std::int64_t scratch_growths() const;
   [[nodiscard]] std::int64_t scratch_bytes() const;
+  [[nodiscard]] std::int64_t library_bytes() const;
 
  private:
   template <class Number>

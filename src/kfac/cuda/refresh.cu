@@ -208,7 +208,8 @@ void make_room(Context& ctx, Tensor& stages, std::int64_t count) {
 void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
   if (state.contexts.empty()) state.begun = Event(ctx.device());
   while (state.contexts.size() < count) {
-    state.contexts.emplace_back(ctx.device(), ContextOptions{.backend = ctx.backend()});
+    state.contexts.emplace_back(
+        ctx.device(), ContextOptions{.backend = ctx.backend(), .priority = ctx.priority()});
     state.done.emplace_back(ctx.device());
   }
 }

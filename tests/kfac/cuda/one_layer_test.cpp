@@ -377,7 +377,16 @@ TEST(ScratchOfRebuilds, IsReportedAndDescribed) {
   }
   // Rebuilds need some, on a context of their own.
   EXPECT_GE(growths, 2);
-  EXPECT_NE(layer.describe().find("scratch of rebuilds"), std::string::npos);
+  for (const char* what : {"scratch of rebuilds", "workspaces of cuBLAS"})
+    EXPECT_NE(layer.describe().find(what), std::string::npos) << what;
+  // Small inverses need no cuBLAS; those of rows do.
+  EXPECT_EQ(layer.describe().find("workspaces of cuBLAS for rebuilds"), std::string::npos);
+  const kfac::LinearSpec rows{.in = 60, .out = 50, .bias = false, .max_rows = 12};
+  CurvatureOptions options = base();
+  options.new_weight = 1;
+  OneLayer wide(Device::cuda(), comm::make_self(), options, rows);
+  (void)noisy_step<double>(wide, rows, 0);
+  EXPECT_NE(wide.describe().find("workspaces of cuBLAS for rebuilds"), std::string::npos);
 }
 
 }  // namespace
