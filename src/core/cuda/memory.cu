@@ -68,6 +68,10 @@ struct DeviceMemory {
   std::vector<cudaStream_t> users;  ///< One entry for each use_stream().
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
+  /// Recordings under way, and what was let go of meanwhile: a stream that is being recorded cannot
+  /// be followed, since its work is not there yet.
+  int captures = 0;
+  std::vector<std::byte*> held, held_pinned;
 
   /// What is there already stays: a call that failed halfway is taken up again by the next.
   void make(Device device) {
@@ -87,6 +91,26 @@ struct DeviceMemory {
   void follow_users() noexcept {
     for (cudaStream_t user : users) follow(user);
   }
+
+  void release(std::byte* bytes) noexcept {
+    follow_users();
+    (void)cudaFreeAsync(bytes, stream);
+  }
+
+  void release_pinned(std::byte* bytes) noexcept {
+    cudaEvent_t freed = nullptr;
+    // Without an event to wait for, the block is lost rather than used twice.
+    if (cudaEventCreateWithFlags(&freed, cudaEventDisableTiming) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return;
+    }
+    follow_users();
+    if (cudaEventRecord(freed, stream) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return;
+    }
+    idle_pinned.emplace(pinned.at(bytes), IdlePinned{bytes, freed});
+  }
 };
 
 /// Never destroyed: tensors of static lifetime are freed after everything else.
@@ -95,6 +119,24 @@ DeviceMemory& memory_of(Device device) {
   static auto* const mutex = new std::mutex;
   const std::scoped_lock lock(*mutex);
   return (*all)[device.index];
+}
+
+/// Recordings under way of this thread.
+thread_local int captures_here = 0;
+
+/// Keeps what somebody lets go of; what cannot be noted is lost, not used twice.
+void hold(std::vector<std::byte*>& held, std::byte* bytes) noexcept {
+  try {
+    held.push_back(bytes);
+  } catch (...) {
+  }
+}
+
+void check_no_capture(std::size_t bytes) {
+  if (captures_here == 0) return;
+  throw DeviceError(dkfac::detail::concat(
+      "[capture] ", bytes, " bytes of new memory were asked for while work is recorded; run the ",
+      "same work once before it is recorded"));
 }
 
 /// The smallest idle block that is not more than twice too large; null if there is none.
@@ -139,6 +181,7 @@ void leave_stream(Device device, CUstream_st* stream) noexcept {
 }
 
 std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
+  check_no_capture(bytes);
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
@@ -159,11 +202,12 @@ void release(Device device, std::byte* bytes) noexcept {
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
-  memory.follow_users();
-  (void)cudaFreeAsync(bytes, memory.stream);
+  if (memory.captures > 0) return hold(memory.held, bytes);
+  memory.release(bytes);
 }
 
 std::byte* allocate_pinned(Device device, std::size_t bytes) {
+  check_no_capture(bytes);
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
@@ -184,18 +228,27 @@ void release_pinned(Device device, std::byte* bytes) noexcept {
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
-  cudaEvent_t event = nullptr;
-  // Without an event to wait for, the block is lost rather than used twice.
-  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return;
-  }
-  memory.follow_users();
-  if (cudaEventRecord(event, memory.stream) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return;
-  }
-  memory.idle_pinned.emplace(memory.pinned.at(bytes), IdlePinned{bytes, event});
+  if (memory.captures > 0) return hold(memory.held_pinned, bytes);
+  memory.release_pinned(bytes);
+}
+
+void hold_memory(Device device) {
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  ++memory.captures;
+  ++captures_here;
+}
+
+void let_memory_go(Device device) noexcept {
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  --captures_here;
+  if (--memory.captures > 0) return;
+  for (std::byte* bytes : memory.held) memory.release(bytes);
+  for (std::byte* bytes : memory.held_pinned) memory.release_pinned(bytes);
+  memory.held.clear();
+  memory.held_pinned.clear();
 }
 
 }  // namespace dkfac::cuda

@@ -35,4 +35,9 @@ bool done(Device, CUevent_st*) { refuse("event"); }
 void synchronize(Device, CUevent_st*) { refuse("event"); }
 void stream_wait(Device, CUstream_st*, CUevent_st*) { refuse("stream"); }
 
+void begin_capture(Device, CUstream_st*) { refuse("capture"); }
+std::shared_ptr<void> end_capture(Device, CUstream_st*) { refuse("capture"); }
+void drop_capture(Device, CUstream_st*) noexcept {}
+void launch_captured(Device, const std::shared_ptr<void>&, CUstream_st*) { refuse("capture"); }
+
 }  // namespace dkfac::cuda

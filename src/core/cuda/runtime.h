@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "dkfac/core/stream.h"
 
@@ -17,7 +18,7 @@ void check_device(Device device);
 /// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
 /// there is none left.
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
-/// Once all that has been put so far on streams in use has run.
+/// Once all that has been put so far on streams in use has run, and no recording is under way.
 void release(Device device, std::byte* bytes) noexcept;
 /// Host memory that copies reach without a detour, of a pool that keeps what it has; null when
 /// there is none left.
@@ -43,5 +44,19 @@ void record(Device device, CUevent_st* event, CUstream_st* stream);
 [[nodiscard]] bool done(Device device, CUevent_st* event);
 void synchronize(Device device, CUevent_st* event);
 void stream_wait(Device device, CUstream_st* stream, CUevent_st* event);
+
+/// Around the recording of what is put on `stream` (core/captured.h), by one thread: until
+/// end_capture() this thread gets no memory of the device, and what anybody lets go of is kept.
+void begin_capture(Device device, CUstream_st* stream);
+/// Ends it. What was recorded, ready to be launched; throws DeviceError when there is nothing that
+/// could be.
+[[nodiscard]] std::shared_ptr<void> end_capture(Device device, CUstream_st* stream);
+/// Ends it and forgets what was recorded.
+void drop_capture(Device device, CUstream_st* stream) noexcept;
+void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream);
+
+/// Parts of begin_capture() that memory has to do with: of this thread, any number of them.
+void hold_memory(Device device);
+void let_memory_go(Device device) noexcept;
 
 }  // namespace dkfac::cuda

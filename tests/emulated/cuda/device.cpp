@@ -30,6 +30,10 @@ Ticket submit_when(CUstream_st* stream, std::function<bool()> ready, std::functi
   const std::scoped_lock lock(s.mutex);
   if (stream == nullptr || !s.streams.contains(stream))
     throw std::runtime_error("emulated device: work for a stream that does not exist");
+  if (stream->capture != nullptr) {
+    record(stream, std::move(ready), std::move(work));
+    return 0;
+  }
   stream->items.push_back({++stream->submitted, std::move(ready), std::move(work)});
   const Ticket ticket = stream->submitted;
   s.mutex.notify_all();

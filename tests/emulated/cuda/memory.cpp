@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -87,10 +88,26 @@ void Memory::release(std::byte* block) {
   close();
   blocks_.erase(found);
   live_ -= static_cast<std::int64_t>(bytes);
-  free_[room].insert(start);
+  if (keepers_ > 0) {
+    kept_[start] = room;
+  } else {
+    free_[room].insert(start);
+  }
   if (!good)
     throw std::runtime_error("emulated device: a kernel wrote outside of a block of " +
                              std::to_string(bytes) + " bytes");
+}
+
+void Memory::reuse_freed() {
+  if (--keepers_ > 0) return;
+  for (const auto& [start, room] : kept_) free_[room].insert(start);
+  kept_.clear();
+}
+
+void Memory::check_freed() const {
+  for (const auto& [start, room] : kept_)
+    if (!std::all_of(start, start + room, [](std::byte b) { return b == std::byte{kFresh}; }))
+      throw std::runtime_error("emulated device: a graph wrote to memory that has been freed");
 }
 
 }  // namespace emulated

@@ -32,6 +32,14 @@ void wait_on_host(CUstream_st* stream, emulated::Ticket ticket) {
   emulated::run(stream, ticket);
 }
 
+/// Returned by what a thread that records work must not call.
+#define EMULATED_NOT_WHILE_RECORDING                                                    \
+  if (const cudaError_t code = emulated::refuse_while_recording(); code != cudaSuccess) \
+  return returned(code)
+#define EMULATED_NOT_WHILE_RECORDED(stream)                                                  \
+  if (const cudaError_t code = emulated::refuse_while_recorded(stream); code != cudaSuccess) \
+  return returned(code)
+
 struct Copy {
   void* to;
   std::size_t to_pitch;
@@ -54,6 +62,8 @@ cudaError_t copy(Copy work, cudaStream_t stream) {
   const auto pageable = [](const void* data) {
     return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
   };
+  // A device would take it, and read or write there whenever the graph runs.
+  if (pageable(work.from) || pageable(work.to)) EMULATED_NOT_WHILE_RECORDED(stream);
   if (pageable(work.from)) {
     if (work.width * work.height > kStagedAtOnce) ++state().counters.host_waits;
     std::vector<std::byte> kept(work.width * work.height);
@@ -101,16 +111,44 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess                 ? "cudaSuccess"
-         : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-         : error == cudaErrorNotReady         ? "cudaErrorNotReady"
-                                              : "cudaErrorInvalidValue";
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureUnjoined:
+      return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation:
+      return "cudaErrorStreamCaptureIsolation";
+    default:
+      return "cudaErrorInvalidValue";
+  }
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess                 ? "no error"
-         : error == cudaErrorMemoryAllocation ? "out of memory"
-         : error == cudaErrorNotReady         ? "device not ready"
-                                              : "invalid argument";
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNotReady:
+      return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureUnjoined:
+      return "capturing stream has unjoined work";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    default:
+      return "invalid argument";
+  }
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMultiProcessorCount      ? 4
@@ -157,6 +195,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  EMULATED_NOT_WHILE_RECORDED(stream);
   const Lock lock(state().mutex);
   if (!state().streams.contains(stream)) return returned(cudaErrorInvalidResourceHandle);
   emulated::run(stream, stream->submitted);
@@ -165,16 +204,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  EMULATED_NOT_WHILE_RECORDED(stream);
   const Lock lock(state().mutex);
   wait_on_host(stream, stream->submitted);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  EMULATED_NOT_WHILE_RECORDED(stream);
   const Lock lock(state().mutex);
   if (stream->done < stream->submitted) emulated::advance(stream, stream->done + 1);
   return returned(stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaDeviceSynchronize() {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   const auto streams = state().streams;
   for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
@@ -182,6 +224,8 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(state().mutex);
+  if (stream->capture != nullptr || event->capture != nullptr)
+    return returned(emulated::wait_for_recorded(stream, event));
   CUstream_st* other = event->stream;
   const emulated::Ticket ticket = event->ticket;  // As it stands now: it may be recorded again.
   if (other != nullptr && other != stream)
@@ -206,20 +250,29 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(state().mutex);
+  if (stream->capture != nullptr) {
+    emulated::record_event(event, stream);
+    return cudaSuccess;
+  }
+  event->capture.reset();
   event->stream = stream;
   event->ticket = stream->submitted + 1;
   emulated::submit(stream, [event] { event->seconds = now(); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
+  if (event->capture != nullptr) return returned(cudaErrorCapturedEvent);
   CUstream_st* stream = event->stream;
   if (stream == nullptr || !state().streams.contains(stream)) return cudaSuccess;
   if (stream->done < event->ticket) emulated::advance(stream, stream->done + 1);  // Time passes.
   return returned(stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
+  if (event->capture != nullptr) return returned(cudaErrorCapturedEvent);
   if (event->stream != nullptr) wait_on_host(event->stream, event->ticket);
   return cudaSuccess;
 }
@@ -229,12 +282,14 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 }
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   ++state().counters.allocations;
   *data = state().memory.allocate(bytes);
   return returned(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   const auto streams = state().streams;  // It waits for the device.
   for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
@@ -245,6 +300,7 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
   return cudaMalloc(data, bytes);
 }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  EMULATED_NOT_WHILE_RECORDED(stream);
   emulated::submit(stream, [data] { state().memory.release(static_cast<std::byte*>(data)); });
   return cudaSuccess;
 }
@@ -283,6 +339,7 @@ cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_
   return cudaMallocAsync(data, bytes, stream);
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   ++state().counters.allocations;
   *data = std::malloc(bytes == 0 ? 1 : bytes);
@@ -292,6 +349,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) { return cudaHostAlloc(data, bytes, 0); }
 cudaError_t cudaFreeHost(void* data) {
+  EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   const auto streams = state().streams;
   for (CUstream_st* stream : streams) emulated::run(stream, stream->submitted);

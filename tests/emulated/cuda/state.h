@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "emulated/device.h"
+#include "graph.h"
 
 /// Work that has not run yet, in order.
 struct CUstream_st {
@@ -29,13 +30,17 @@ struct CUstream_st {
   emulated::Ticket submitted = 0, done = 0;
   emulated::Ticket running = 0;  ///< 0: nothing.
   bool asked = false;            ///< Whether the next item is ready is being found out.
+  std::shared_ptr<emulated::Capture> capture;  ///< Set while it is being recorded.
+  std::vector<std::size_t> last;               ///< Nodes of it that the next one follows.
 };
 
 /// A point of a stream.
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   emulated::Ticket ticket = 0;
-  double seconds = 0;  ///< When it ran.
+  double seconds = 0;                          ///< When it ran.
+  std::shared_ptr<emulated::Capture> capture;  ///< A point of a recording instead.
+  std::vector<std::size_t> last;
 };
 
 namespace emulated {
@@ -49,6 +54,11 @@ class Memory {
   void release(std::byte* block);
   void open();  ///< Accessible until as many close() have followed.
   void close();
+  /// From here to as many reuse_freed(): what is freed is used by nobody else, and stays full of
+  /// NaN, since a graph may still hold its address.
+  void keep_freed() { ++keepers_; }
+  void reuse_freed();
+  void check_freed() const;  ///< Throws std::runtime_error when what is kept so has been written.
   [[nodiscard]] bool contains(const void* data) const;
   [[nodiscard]] std::int64_t live_bytes() const { return live_; }
 
@@ -60,6 +70,8 @@ class Memory {
   std::int64_t live_ = 0;
   std::map<std::byte*, std::size_t> blocks_;          ///< Size asked for.
   std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
+  int keepers_ = 0;
+  std::map<std::byte*, std::size_t> kept_;  ///< Room.
 };
 
 /// Recursive, and let go of entirely while its holder waits.

@@ -13,6 +13,8 @@ struct CUstream_st;
 /// is inaccessible but while work of the device runs, so a stray access ends in a segmentation
 /// fault. Fresh memory is full of NaN, and writing past its end is found when it is freed. Streams
 /// are lazy: work runs when something waits for it, so an order that nobody asked for is not there.
+/// Work that is recorded (stream capture) refuses what a device refuses, and more: memory, plain
+/// host memory, events from outside. Memory that a graph may still hold is not used again.
 /// DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one device, or
 /// as many as DKFAC_EMULATED_DEVICES says, which differ in name only.
 namespace emulated {
@@ -46,8 +48,9 @@ void with_memory(const std::function<void()>& body);
 
 /// Since the start of the program, of all threads.
 struct Counters {
-  std::int64_t host_waits = 0;   ///< Calls that block the host until the device is done.
-  std::int64_t kernels = 0;      ///< Launches.
+  std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
+  std::int64_t kernels = 0;     ///< Launches.
+  std::int64_t graph_launches = 0;
   std::int64_t allocations = 0;  ///< Of device or pinned memory.
   std::int64_t live_bytes = 0;   ///< Of device memory.
 };

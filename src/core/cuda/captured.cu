@@ -1,0 +1,74 @@
+#include <memory>
+
+#include <cuda_runtime_api.h>
+
+#include "dkfac/core/cuda/device_guard.h"
+#include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/error.h"
+
+#include "core/cuda/runtime.h"
+
+namespace dkfac::cuda {
+namespace {
+
+/// What was recorded and what is launched. Launches under way outlive it.
+struct Graph {
+  Device device;
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t ready = nullptr;
+
+  explicit Graph(Device on) : device(on) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    const DeviceGuard guard(device);
+    if (ready != nullptr) (void)cudaGraphExecDestroy(ready);
+    if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+  }
+};
+
+/// Memory goes its way again whatever becomes of the recording.
+struct MemoryGoes {
+  Device device;
+  ~MemoryGoes() { let_memory_go(device); }
+};
+
+}  // namespace
+
+void begin_capture(Device device, CUstream_st* stream) {
+  const DeviceGuard guard(device);
+  hold_memory(device);
+  // Of this thread alone: other ranks go on with the device meanwhile.
+  const cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (code != cudaSuccess) let_memory_go(device);
+  check_runtime(code, "cudaStreamBeginCapture");
+}
+
+std::shared_ptr<void> end_capture(Device device, CUstream_st* stream) {
+  const DeviceGuard guard(device);
+  const auto graph = std::make_shared<Graph>(device);
+  {
+    const MemoryGoes after{device};
+    check_runtime(cudaStreamEndCapture(stream, &graph->recorded), "cudaStreamEndCapture");
+  }
+  check_runtime(cudaGraphInstantiateWithFlags(&graph->ready, graph->recorded, 0),
+                "cudaGraphInstantiateWithFlags");
+  return graph;
+}
+
+void drop_capture(Device device, CUstream_st* stream) noexcept {
+  const DeviceGuard guard(device);
+  cudaGraph_t recorded = nullptr;
+  (void)cudaStreamEndCapture(stream, &recorded);
+  if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+  (void)cudaGetLastError();  // What went wrong is being told already.
+  let_memory_go(device);
+}
+
+void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream) {
+  const DeviceGuard guard(device);
+  check_runtime(cudaGraphLaunch(static_cast<const Graph*>(graph.get())->ready, stream),
+                "cudaGraphLaunch");
+}
+
+}  // namespace dkfac::cuda
