@@ -1,7 +1,8 @@
 #include "nn/conv_backend.h"
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/ops.h"
+
+#include "nn/backend_elementwise.h"
 
 namespace dkfac::nn {
 
@@ -32,15 +33,7 @@ ConvBackend& ConvBackends::on_device(const ConvShape& shape) const {
 ReorderCount ConvBackends::reorders() const { return fast_ ? fast_->reorders() : ReorderCount{}; }
 
 void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
-  Scratch scratch(ctx);
-  const std::int64_t channels = dbias.numel();
-  ConstTensorView rows = dy.reshape(Shape{dy.numel() / channels, channels});
-  if (dy.dtype() != dbias.dtype()) {
-    const TensorView wide = scratch.take(rows.shape(), dbias.dtype());
-    ops::cast(ctx, rows, wide);
-    rows = wide;
-  }
-  ops::col_sum(ctx, 1.0, rows, 0.0, dbias);
+  kernels::sum_rows(ctx, dy, dbias);
 }
 
 }  // namespace dkfac::nn

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "dkfac/core/error.h"
 #include "dkfac/core/types.h"
 
@@ -10,6 +12,10 @@ namespace dkfac::nn {
 [[nodiscard]] inline DType compute_dtype(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
+
+/// The same as types: what elements held as T are computed with.
+template <class T>
+using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// f(T{}) with T the element type of a computing dtype.
 template <class F>

@@ -8,6 +8,10 @@ void repeat_row(Context& ctx, ConstTensorView row, TensorView y) {
   ctx.device().is_cuda() ? cuda::repeat_row(ctx, row, y) : cpu::repeat_row(ctx, row, y);
 }
 
+void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
+  ctx.device().is_cuda() ? cuda::sum_rows(ctx, x, sums) : cpu::sum_rows(ctx, x, sums);
+}
+
 void add(Context& ctx, ConstTensorView x, ConstTensorView z, TensorView y) {
   ctx.device().is_cuda() ? cuda::add(ctx, x, z, y) : cpu::add(ctx, x, z, y);
 }

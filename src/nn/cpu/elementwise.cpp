@@ -1,5 +1,5 @@
+#include "nn/activate.h"
 #include "nn/backend_elementwise.h"
-#include "nn/cpu/activate.h"
 #include "nn/cpu/parallel.h"
 #include "nn/cpu/storage.h"
 

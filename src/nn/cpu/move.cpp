@@ -2,13 +2,14 @@
 #include <cstddef>
 #include <cstring>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/core/parallel.h"
 
 #include "nn/backend_elementwise.h"
 #include "nn/cpu/storage.h"
 #include "nn/dtype.h"
 
-/// What moves or mixes whole rows of memory.
+/// What moves, mixes or adds whole rows of memory.
 namespace dkfac::nn::cpu {
 namespace {
 
@@ -47,6 +48,18 @@ void mirror_rows(ConstTensorView from, TensorView to) {
 }
 
 }  // namespace
+
+void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
+  Scratch scratch(ctx);
+  const std::int64_t c = sums.numel();
+  ConstTensorView rows = x.reshape(Shape{x.numel() / c, c});
+  if (x.dtype() != sums.dtype()) {
+    const TensorView wide = scratch.take(rows.shape(), sums.dtype());
+    ops::cast(ctx, rows, wide);
+    rows = wide;
+  }
+  ops::col_sum(ctx, 1.0, rows, 0.0, sums);
+}
 
 void mix(Context&, double weight, ConstTensorView value, TensorView average) {
   for_dtype(average.dtype(), [&](auto t) {

@@ -1,5 +1,5 @@
+#include "nn/activate.h"
 #include "nn/backend_normalize.h"
-#include "nn/cpu/activate.h"
 #include "nn/cpu/normalize_lines.h"
 
 namespace dkfac::nn::cpu {

@@ -8,12 +8,12 @@
 #include "dkfac/core/half_bits.h"
 #include "dkfac/core/types.h"
 
+#include "nn/dtype.h"
+
 /// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.
 namespace dkfac::nn::cpu {
 
-/// The type that elements held as T are computed with.
-template <class T>
-using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using nn::Computed;
 
 [[nodiscard]] inline double load(double x) { return x; }
 [[nodiscard]] inline float load(float x) { return x; }

@@ -12,6 +12,7 @@ namespace {
 }  // namespace
 
 void repeat_row(Context&, ConstTensorView, TensorView) { absent(); }
+void sum_rows(Context&, ConstTensorView, TensorView) { absent(); }
 void add(Context&, ConstTensorView, ConstTensorView, TensorView) { absent(); }
 void scale(Context&, ConstTensorView, double, TensorView) { absent(); }
 void activate(Context&, const Activation&, ConstTensorView, TensorView) { absent(); }

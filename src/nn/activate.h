@@ -4,27 +4,29 @@
 #include <cmath>
 #include <cstdint>
 
+#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/nn/layers.h"
 
-/// Activation functions for the inside of vectorised loops. value(x) is the activation, backward(y,
-/// g) the gradient of its input, from its output y and the gradient g of that.
-namespace dkfac::nn::cpu {
+/// Activation functions for the inside of vectorised loops and of kernels. value(x) is the
+/// activation, backward(y, g) the gradient of its input, from its output y and the gradient g of
+/// that.
+namespace dkfac::nn {
 
 template <class T>
 struct Identity {
-  [[nodiscard]] T value(T x) const { return x; }
-  [[nodiscard]] T backward(T, T g) const { return g; }
+  [[nodiscard]] DKFAC_HD T value(T x) const { return x; }
+  [[nodiscard]] DKFAC_HD T backward(T, T g) const { return g; }
 };
 
 template <class T>
 struct Rectify {
-  [[nodiscard]] T value(T x) const { return x < T{0} ? T{0} : x; }
-  [[nodiscard]] T backward(T y, T g) const { return y > T{0} ? g : T{0}; }
+  [[nodiscard]] DKFAC_HD T value(T x) const { return x < T{0} ? T{0} : x; }
+  [[nodiscard]] DKFAC_HD T backward(T y, T g) const { return y > T{0} ? g : T{0}; }
 };
 
 /// exp(x) - 1 for x <= 0, without a branch or a call, to a few units in the last place: x = n ln 2
 /// + r, exp(x) - 1 = 2^n (exp(r) - 1) + (2^n - 1).
-[[nodiscard]] inline float expm1_negative(float x) {
+[[nodiscard]] DKFAC_HD inline float expm1_negative(float x) {
   constexpr float kLowest = -20.0F;        // exp(x) is below half a unit in the last place of 1.
   constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer.
   constexpr float kLn2High = 0.693145752F, kLn2Low = 1.42860677e-6F;
@@ -38,17 +40,17 @@ struct Rectify {
   const float power = std::bit_cast<float>(exponent + 0x3F800000U);
   return power * small + (power - 1.0F);
 }
-[[nodiscard]] inline double expm1_negative(double x) { return std::expm1(x); }
+[[nodiscard]] DKFAC_HD inline double expm1_negative(double x) { return std::expm1(x); }
 
 template <class T>
 struct CeluOf {
   T alpha, inverse;
-  [[nodiscard]] T value(T x) const {
+  [[nodiscard]] DKFAC_HD T value(T x) const {
     const T below = alpha * expm1_negative(x < T{0} ? x * inverse : T{0});
     // A NaN is not below 0 and stays itself.
     return x < T{0} ? below : x;
   }
-  [[nodiscard]] T backward(T y, T g) const {
+  [[nodiscard]] DKFAC_HD T backward(T y, T g) const {
     const T below = g * (T{1} + y * inverse);
     return y < T{0} ? below : g;
   }
@@ -67,4 +69,4 @@ void for_activation(const Activation& activation, const F& f) {
   }
 }
 
-}  // namespace dkfac::nn::cpu
+}  // namespace dkfac::nn

@@ -1,0 +1,7 @@
+# Layers on a device, and their kernels as any compiler takes them.
+dkfac_test(nn.functors
+  SOURCES elementwise_functors_test.cpp
+  LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
+dkfac_gpu_test(nn.cuda.elementwise
+  SOURCES cuda/activation_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS)
