@@ -1,5 +1,8 @@
 #include "nn/binding.h"
 
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+
 namespace dkfac::nn {
 namespace {
 
@@ -38,6 +41,23 @@ void bind(Layer& root, TensorView values, TensorView gradients, TensorView buffe
     }
     for (Buffer& b : layer.buffers()) b.value = buffer.next(b.shape);
   });
+}
+
+void bind_initialized(Context& ctx, Layer& root, TensorView values, TensorView gradients,
+                      TensorView buffers, std::uint64_t seed) {
+  if (ctx.device().is_cuda()) {
+    Context host;
+    Tensor first_values = Tensor::zeros(host, values.shape(), values.dtype());
+    Tensor first_buffers = Tensor::zeros(host, buffers.shape(), buffers.dtype());
+    bind(root, first_values, first_values, first_buffers);
+    initialize_all(root, seed);
+    ops::copy(ctx, first_values, values);
+    if (buffers.numel() > 0) ops::copy(ctx, first_buffers, buffers);
+    bind(root, values, gradients, buffers);
+    return;
+  }
+  bind(root, values, gradients, buffers);
+  initialize_all(root, seed);
 }
 
 void initialize_all(Layer& root, std::uint64_t seed) {

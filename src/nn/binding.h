@@ -17,7 +17,13 @@ struct ArenaSizes {
 /// Points every parameter, gradient and buffer below `root` into the flat arenas, in forward order.
 void bind(Layer& root, TensorView values, TensorView gradients, TensorView buffers);
 
-/// Initial values of every layer; layer i of the forward order draws from Random(seed, i).
+/// The same, with initial values in `values` and `buffers`, wherever they are: layers write theirs
+/// in host memory.
+void bind_initialized(Context& ctx, Layer& root, TensorView values, TensorView gradients,
+                      TensorView buffers, std::uint64_t seed);
+
+/// Initial values of every layer, which is bound to host memory; layer i of the forward order draws
+/// from Random(seed, i).
 void initialize_all(Layer& root, std::uint64_t seed);
 
 }  // namespace dkfac::nn

@@ -77,6 +77,9 @@ std::string probe_name(const Layer& owner, const Parameter& p) {
 
 GradientCheckResult check_gradients(Context& ctx, Layer& layer, ConstTensorView x,
                                     GradientCheckOptions options) {
+  DKFAC_CHECK(!ctx.device().is_cuda(), "[check_gradients] the context is of ", ctx.device(),
+              "; differences are taken on the host, and a layer of a device is compared with the "
+              "same layer there");
   DKFAC_CHECK(x.dtype() == DType::f64, "[check_gradients] the input is ", x.dtype(),
               "; differences need f64");
   DKFAC_CHECK(options.step > 0 && options.elements > 0, "[check_gradients] step is ", options.step,
@@ -109,9 +112,9 @@ Tensor bind_standalone(Context& ctx, Layer& layer, DType dtype, std::uint64_t se
   const ArenaSizes sizes = arena_sizes(layer);
   Tensor memory = Tensor::zeros(ctx, Shape{2 * sizes.parameters + sizes.buffers}, dtype);
   const TensorView all = memory;
-  bind(layer, all.slice(0, 0, sizes.parameters), all.slice(0, sizes.parameters, sizes.parameters),
-       all.slice(0, 2 * sizes.parameters, sizes.buffers));
-  initialize_all(layer, seed);
+  bind_initialized(ctx, layer, all.slice(0, 0, sizes.parameters),
+                   all.slice(0, sizes.parameters, sizes.parameters),
+                   all.slice(0, 2 * sizes.parameters, sizes.buffers), seed);
   return memory;
 }
 

@@ -46,24 +46,12 @@ Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape 
   gradients_ = Tensor::zeros(ctx, Shape{sizes.parameters}, dtype);
   buffers_ = Tensor::zeros(ctx, Shape{sizes.buffers}, dtype);
   initialize(ctx, seed);
-  bind(*root_, values_, gradients_, buffers_);
   visit([&](Layer& layer) { layer.set_workspace(workspace_.get()); });
 }
 
 void Model::initialize(Context& ctx, std::uint64_t seed) {
-  if (!ctx.device().is_cuda()) {
-    bind(*root_, values_, gradients_, buffers_);
-    return initialize_all(*root_, seed);
-  }
-  // Layers write their initial values in host memory.
-  Context host;
-  Tensor values = Tensor::zeros(host, values_.shape(), dtype_);
-  Tensor buffers = Tensor::zeros(host, buffers_.shape(), dtype_);
-  bind(*root_, values, values, buffers);
-  initialize_all(*root_, seed);
-  ops::copy(ctx, values, values_);
-  if (buffers.numel() > 0) ops::copy(ctx, buffers, buffers_);
-  ctx.stream().synchronize();
+  bind_initialized(ctx, *root_, values_, gradients_, buffers_, seed);
+  ctx.stream().synchronize();  // Optimizers on streams of their own may take them as they are.
 }
 
 Model::~Model() = default;

@@ -88,6 +88,10 @@ Conv2d* first_convolution(Model& model) {
 
 Tensor whitening_filters(Context& ctx, const Dataset& data, const Normalization& normalization,
                          const WhiteningOptions& options) {
+  if (ctx.device().is_cuda()) {
+    Context host(Device::cpu(), {.backend = ctx.backend()});
+    return whitening_filters(host, data, normalization, options);
+  }
   check_arguments(data, normalization, options);
   Tensor vectors = patch_covariance(ctx, data, normalization, options);
   const std::int64_t d = vectors.shape()[0];
@@ -129,7 +133,11 @@ void set_whitening(Context& ctx, Model& model, ConstTensorView filters) {
   DKFAC_CHECK(filters.shape() == weight.shape(), "[whitening] the filters are ", filters.shape(),
               ", but '", conv->name(), "' of '", model.name(), "' takes ", weight.shape(),
               "; use the kernel and the channels of the model");
-  ops::cast(ctx, filters, weight);
+  if (filters.device() == ctx.device()) return ops::cast(ctx, filters, weight);
+  Context host;
+  Tensor rounded = Tensor::empty(host, weight.shape(), weight.dtype());
+  ops::cast(host, filters, rounded);
+  ops::copy(ctx, rounded, weight);
 }
 
 }  // namespace dkfac::nn

@@ -5,3 +5,6 @@ dkfac_test(nn.functors
 dkfac_gpu_test(nn.cuda.elementwise
   SOURCES cuda/activation_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
+dkfac_gpu_test(nn.cuda.model
+  SOURCES cuda/model_state_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS)

@@ -21,12 +21,14 @@ struct GradientCheckResult {
 
 /// Compares a layer's backward() with central differences of f = sum(c * forward(x)) for fixed
 /// random c, over its input and its parameters. The layer must be bound to f64 memory (see
-/// bind_standalone); x: f64, and away from kinks by more than the step. Training mode.
+/// bind_standalone); x: f64, and away from kinks by more than the step. Training mode. On the host
+/// alone: throws InvalidArgument for a context of a device.
 [[nodiscard]] GradientCheckResult check_gradients(Context& ctx, Layer& layer, ConstTensorView x,
                                                   GradientCheckOptions options = {});
 
 /// Memory for a layer that belongs to no model: allocates and binds its parameters, gradients and
-/// buffers, and initialises them. Keep the result alive as long as the layer is used.
+/// buffers on the device of ctx, and initialises them. Keep the result alive as long as the layer
+/// is used.
 [[nodiscard]] Tensor bind_standalone(Context& ctx, Layer& layer, DType dtype, std::uint64_t seed);
 
 }  // namespace dkfac::nn

@@ -17,13 +17,13 @@ struct WhiteningOptions {
   std::int64_t samples = 10000;  ///< The first images of the data set, at most. > 0.
 };
 
-/// Filters [d, kernel, kernel, c], d = kernel^2 c, in f64 on the host: filter k is v_k /
-/// sqrt(lambda_k + epsilon) for the k-th largest eigenvalue of S = sum(p p') / (n - 1) over the n
-/// patches p of the normalised images. No padding, and the mean of p stays in S: what BatchNorm
-/// after the filters sees is their covariance around 0. Of each filter the component of the largest
-/// magnitude is positive. Throws InvalidArgument for images smaller than the kernel and for an
-/// epsilon too small for patches that are linearly dependent, NumericError when the decomposition
-/// does not converge.
+/// Filters [d, kernel, kernel, c], d = kernel^2 c, in f64, computed on the host whatever the device
+/// of ctx: filter k is v_k / sqrt(lambda_k + epsilon) for the k-th largest eigenvalue of S = sum(p
+/// p') / (n - 1) over the n patches p of the normalised images. No padding, and the mean of p stays
+/// in S: what BatchNorm after the filters sees is their covariance around 0. Of each filter the
+/// component of the largest magnitude is positive. Throws InvalidArgument for images smaller than
+/// the kernel and for an epsilon too small for patches that are linearly dependent, NumericError
+/// when the decomposition does not converge.
 [[nodiscard]] Tensor whitening_filters(Context& ctx, const Dataset& data,
                                        const Normalization& normalization,
                                        const WhiteningOptions& options = {});
@@ -31,8 +31,8 @@ struct WhiteningOptions {
 /// True when the model's first convolution is frozen.
 [[nodiscard]] bool has_whitening(Model& model);
 
-/// Writes filters of its shape into the model's first convolution, which must be frozen. Throws
-/// InvalidArgument otherwise.
+/// Writes filters of its shape, which are on the host or where the model is, into the model's first
+/// convolution, which must be frozen. Throws InvalidArgument otherwise.
 void set_whitening(Context& ctx, Model& model, ConstTensorView filters);
 
 }  // namespace dkfac::nn

@@ -1,9 +1,21 @@
 #include <cmath>
 
+#include "dkfac/core/ops.h"
+
 #include "nn/models/models.h"
 
 namespace dkfac::nn {
 namespace {
+
+/// Random numbers are drawn in host memory; fill(values) draws those of a weight.
+template <class Fill>
+void draw(Context& ctx, TensorView weight, const Fill& fill) {
+  if (!ctx.device().is_cuda()) return fill(weight);
+  Context host;
+  Tensor values = Tensor::empty(host, weight.shape(), weight.dtype());
+  fill(values.view());
+  ops::copy(ctx, values, weight);
+}
 
 void fill_uniform_by_fan_in(TensorView weight, Random& random) {
   const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
@@ -26,7 +38,7 @@ TensorView weight_of(Layer& layer) {
 
 }  // namespace
 
-void initialize_weights(Model& model, WeightInit init, const ModelOptions& options) {
+void initialize_weights(Context& ctx, Model& model, WeightInit init, const ModelOptions& options) {
   std::uint64_t place = 0, last_place = 0;
   TensorView last_linear;
   // The layers have drawn he_normal themselves.
@@ -40,11 +52,12 @@ void initialize_weights(Model& model, WeightInit init, const ModelOptions& optio
     }
     if (init != WeightInit::uniform) return;
     Random random(options.seed, here);
-    fill_uniform_by_fan_in(weight, random);
+    draw(ctx, weight, [&](TensorView values) { fill_uniform_by_fan_in(values, random); });
   });
   if (!options.classifier_stddev || last_linear.empty()) return;
   Random random(options.seed, last_place);
-  fill_normal(last_linear, 0.0, *options.classifier_stddev, random);
+  draw(ctx, last_linear,
+       [&](TensorView values) { fill_normal(values, 0.0, *options.classifier_stddev, random); });
 }
 
 }  // namespace dkfac::nn

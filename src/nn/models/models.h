@@ -19,7 +19,7 @@ namespace dkfac::nn {
 
 /// Draws the weights of every Conv2d and Linear anew as `init` says and the last Linear's with
 /// options.classifier_stddev, if set. Depends on the seed and the layer's place only.
-void initialize_weights(Model& model, WeightInit init, const ModelOptions& options);
+void initialize_weights(Context& ctx, Model& model, WeightInit init, const ModelOptions& options);
 
 inline constexpr Activation kRelu{ActivationKind::relu};
 

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/gradient_check.h"
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/memory.h"
+#include "dkfac/nn/model.h"
+#include "dkfac/nn/whitening.h"
+
+#include "support/on_device.h"
+
+/// What a model on a device holds before anything passes through it.
+namespace dkfac::testing {
+namespace {
+
+nn::ModelOptions options_of(const std::string& name) {
+  nn::ModelOptions options{.name = name, .input = Shape{32, 32, 3}, .seed = 7};
+  if (name == "lenet-bn") options.input = Shape{28, 28, 1};
+  if (name.starts_with("resnet")) options.width = 8;
+  return options;
+}
+
+class ModelOnDevice : public ::testing::TestWithParam<std::string> {
+ protected:
+  Context ctx{Device::cuda()}, host;
+};
+
+TEST_P(ModelOnDevice, BeginsWithTheBitsOfTheHost) {
+  nn::ModelOptions options = options_of(GetParam());
+  for (const bool all : {false, true}) {
+    if (all) {
+      options.init = nn::WeightInit::uniform;
+      options.classifier_stddev = 0.01;
+    }
+    const auto there = nn::make_model(ctx, options), here = nn::make_model(host, options);
+    EXPECT_EQ(there->parameters().device(), ctx.device());
+    EXPECT_EQ(device_values(ctx, there->parameters()), values(host, here->parameters()));
+    EXPECT_EQ(device_values(ctx, there->buffers()), values(host, here->buffers()));
+    EXPECT_EQ(there->summary(), here->summary());
+    const auto tensors = there->named_tensors(), expected = here->named_tensors();
+    ASSERT_EQ(tensors.size(), expected.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ(tensors[i].name, expected[i].name);
+      EXPECT_EQ(tensors[i].view.device(), ctx.device());
+      EXPECT_EQ(device_values(ctx, tensors[i].view), values(host, expected[i].view));
+    }
+  }
+}
+
+std::vector<std::string> small_names() {
+  std::vector<std::string> names = nn::model_names();
+  std::erase(names, "resnet32");  // As resnet20, only deeper.
+  return names;
+}
+std::string name_of_model(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Models, ModelOnDevice, ::testing::ValuesIn(small_names()), name_of_model);
+
+TEST(LayerOnDevice, BindsMemoryOfTheDevice) {
+  Context ctx(Device::cuda()), host;
+  nn::BatchNorm2d there(3, {.initial_scale = 0.5}), here(3, {.initial_scale = 0.5});
+  Tensor on_device = nn::bind_standalone(ctx, there, DType::f32, 5);
+  const Tensor on_host = nn::bind_standalone(host, here, DType::f32, 5);
+  EXPECT_EQ(device_values(ctx, on_device), values(host, on_host));
+  EXPECT_EQ(there.parameters().at(0).value.device(), ctx.device());
+  EXPECT_EQ(there.parameters().at(0).grad.device(), ctx.device());
+}
+
+TEST(LayerOnDevice, RefusesGradientChecks) {
+  Context ctx(Device::cuda());
+  nn::Relu relu;
+  const Tensor x = Tensor::zeros(ctx, {2, 3}, DType::f64);
+  try {
+    (void)nn::check_gradients(ctx, relu, x);
+    ADD_FAILURE() << "took differences of a device";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("cuda:0"), std::string::npos) << error.what();
+  }
+}
+
+TEST(WhiteningOnDevice, TakesFiltersOfTheHostAndOfTheDevice) {
+  Context ctx(Device::cuda()), host;
+  nn::Dataset data;
+  data.name = "noise";
+  data.count = 3;
+  data.height = data.width = 8;
+  data.channels = 3;
+  for (std::int64_t i = 0; i < data.count * data.image_size(); ++i)
+    data.pixels.push_back(static_cast<std::uint8_t>(i * i * 31 % 251));
+  const nn::Normalization normalization{.mean = {0.5, 0.4, 0.3}, .stddev = {0.2, 0.3, 0.25}};
+  const Tensor filters = nn::whitening_filters(ctx, data, normalization);
+  EXPECT_EQ(filters.view().device(), Device::cpu());
+  EXPECT_EQ(values(host, filters), values(host, nn::whitening_filters(host, data, normalization)));
+
+  const auto options = options_of("resnet9");
+  const auto there = nn::make_model(ctx, options), here = nn::make_model(host, options);
+  const auto before = device_values(ctx, there->buffers());
+  ASSERT_TRUE(nn::has_whitening(*there));
+  nn::set_whitening(host, *here, filters);
+  nn::set_whitening(ctx, *there, filters);
+  const auto expected = values(host, here->buffers());
+  EXPECT_NE(device_values(ctx, there->buffers()), before) << "control";
+  EXPECT_EQ(device_values(ctx, there->buffers()), expected);
+  const auto again = nn::make_model(ctx, options);
+  nn::set_whitening(ctx, *again, to_device(ctx, filters));
+  EXPECT_EQ(device_values(ctx, again->buffers()), expected);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
