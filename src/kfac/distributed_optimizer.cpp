@@ -32,7 +32,8 @@ void DistributedOptimizer::prepare() {
       detail::concat("optimizer ", name(), '\n', options_text(), registration_text(layers_)),
       "the optimizer's layers and options");
   grid_ = make_worker_grid(comm_, settings_.worker_fraction);
-  require_equal_arithmetic(grid_, ctx_);
+  require_equal_arithmetic(
+      grid_, ctx_, settings_.recipients == Recipients::all ? Repeated::updates : Repeated::nothing);
   pipeline_.emplace(ctx_, grid_, settings_.overlap);
   broadcast_parameters(layers_, *comm_, ctx_.stream());
   on_prepare();

@@ -5,6 +5,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
+#include "dkfac/core/version.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -21,15 +22,12 @@ std::string possible_fractions(int world_size) {
   return text;
 }
 
-/// What the bits of a device's results depend on.
-std::string device_arithmetic(const Context& ctx) {
-  if (!ctx.device().is_cuda()) return "";
-  const CudaInfo info = backend_info().cuda_info;
-  const auto index = static_cast<std::size_t>(ctx.device().index);
-  const CudaDevice device = index < info.devices.size() ? info.devices[index] : CudaDevice{};
-  return detail::concat(", tf32 ", ctx.tf32() ? "on" : "off", ", ", device.name, " (",
-                        device.capability, "), runtime ", info.runtime, ", cuBLAS ", info.cublas,
-                        ", cuSOLVER ", info.cusolver);
+/// "NVIDIA H100 (9.0)"
+std::string model_of(Device device, const BackendInfo& info) {
+  const auto index = static_cast<std::size_t>(device.index);
+  if (index >= info.cuda_info.devices.size()) return "an unknown device";
+  const CudaDevice& found = info.cuda_info.devices[index];
+  return detail::concat(found.name, " (", found.capability, ")");
 }
 
 }  // namespace
@@ -80,16 +78,39 @@ WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm, double fra
   return grid;
 }
 
-void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx) {
-  comm::require_equal(*grid.world, ctx.device().is_cuda() ? "a CUDA device" : "the host",
-                      "kind of device");
-  if (grid.workers == 1) return;
+std::string arithmetic_text(const Context& ctx, const BackendInfo& info, Repeated repeated) {
+  const bool on_device = ctx.device().is_cuda();
+  if (repeated == Repeated::nothing) return {};
+  if (repeated == Repeated::updates) return on_device ? model_of(ctx.device(), info) : "";
+  const bool fast = ctx.backend() == Backend::fast;
+  const std::string text =
+      detail::concat("threads ", threads(), ", backend ", fast ? "fast" : "reference");
+  if (on_device)
+    return detail::concat(text, ", tf32 ", ctx.tf32() ? "on" : "off", ", ",
+                          model_of(ctx.device(), info), ", runtime ", info.cuda_info.runtime,
+                          ", cuBLAS ", info.cuda_info.cublas, ", cuSOLVER ",
+                          info.cuda_info.cusolver);
+  if (!fast) return text;
+  return detail::concat(text, ", BLAS ", info.blas_core, " of ", info.blas_config, ", oneDNN ",
+                        info.onednn_version, " ", info.onednn_isa);
+}
+
+void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx, Repeated otherwise) {
+  const bool on_device = ctx.device().is_cuda();
   comm::require_equal(
-      *grid.world,
-      detail::concat("threads ", threads(), ", backend ",
-                     ctx.backend() == Backend::fast ? "fast" : "reference", device_arithmetic(ctx)),
-      "arithmetic (ContextOptions::threads and backend; on devices tf32, model and "
-      "libraries), which has to be one with worker_fraction above 1/P,");
+      *grid.world, detail::concat(on_device ? "a CUDA device" : "the host", ", dkfac ", version()),
+      "kind of device, or version of dkfac,");
+  const Repeated repeated = grid.workers > 1 ? Repeated::products : otherwise;
+  if (grid.world->size() == 1 || repeated == Repeated::nothing) return;
+  const std::string text = arithmetic_text(ctx, backend_info(), repeated);
+  if (repeated == Repeated::updates)
+    return comm::require_equal(*grid.world, text,
+                               "model of device, which has to be one where every rank updates all "
+                               "parameters (K-FAC with worker_fraction 0 does not),");
+  comm::require_equal(*grid.world, text,
+                      "arithmetic (ContextOptions::threads and backend, BLAS and oneDNN; on "
+                      "devices tf32, model and libraries), which has to be one with "
+                      "worker_fraction above 1/P,");
 }
 
 }  // namespace dkfac::kfac

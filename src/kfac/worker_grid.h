@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
@@ -35,10 +36,22 @@ struct WorkerGrid {
 /// Collective where 1 < w < P. One rank: all three are the world.
 [[nodiscard]] WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm,
                                           double fraction);
-/// Throws InvalidArgument unless all ranks compute on the same kind of device and, where several of
-/// them make the same update, with what its bits depend on: the same backend and number of threads;
-/// on devices also tf32, model and capability of the device, and versions of the libraries.
-/// Collective.
-void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx);
+
+/// What several ranks compute for themselves, and have to get the same bits of.
+enum class Repeated : std::uint8_t {
+  nothing,  ///< Owners update, and everybody takes what they have.
+  updates,  ///< Every rank updates all parameters from one sum of gradients.
+  products  ///< The workers of a layer apply its inverse, and update it.
+};
+/// What those bits depend on, as a text to compare. Updates on the host have the same bits whatever
+/// the processor, the backend and the number of threads; on a device they are taken for those of
+/// its model. Products depend on backend, threads and libraries as well, and on a device on tf32.
+[[nodiscard]] std::string arithmetic_text(const Context& ctx, const BackendInfo& info,
+                                          Repeated repeated);
+/// Throws InvalidArgument unless all ranks have the same version of this library, the same kind of
+/// device, and the same arithmetic_text(). With more than one worker to a layer products are
+/// repeated, else what `otherwise` says. Collective.
+void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx,
+                              Repeated otherwise = Repeated::nothing);
 
 }  // namespace dkfac::kfac

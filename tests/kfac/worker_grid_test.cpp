@@ -95,6 +95,44 @@ TEST(WorkerGrid, WantsEqualThreadsWhereRanksMakeTheSameUpdate) {
   expect_refused_where_updates_are_shared(false);
 }
 
+BackendInfo a_machine() {
+  BackendInfo info;
+  info.blas_config = "OpenBLAS 0.3.21";
+  info.blas_core = "SkylakeX";
+  info.onednn_version = "2.6";
+  info.onednn_isa = "avx512";
+  info.cuda_info = {"13.0", "13.0", "13.1.0", "12.0.4", {{"H100", "9.0", 1 << 30, 132}}};
+  return info;
+}
+
+TEST(ArithmeticText, OfProductsOnTheHostNamesTheLibraries) {
+  const Context fast(Device::cpu(), {.backend = Backend::fast});
+  const Context reference(Device::cpu(), {.backend = Backend::reference});
+  const BackendInfo info = a_machine();
+  const auto text = [&](const Context& ctx, const BackendInfo& of) {
+    return arithmetic_text(ctx, of, Repeated::products);
+  };
+  EXPECT_EQ(text(fast, info), text(fast, a_machine()));
+  EXPECT_NE(text(fast, info), text(reference, info));
+  for (const auto field : {&BackendInfo::blas_config, &BackendInfo::blas_core,
+                           &BackendInfo::onednn_version, &BackendInfo::onednn_isa}) {
+    BackendInfo other = info;
+    other.*field = "another";
+    EXPECT_NE(text(fast, other), text(fast, info));
+    EXPECT_EQ(text(reference, other), text(reference, info)) << "it uses none of them";
+  }
+  BackendInfo other = info;
+  other.cuda_info = {};
+  EXPECT_EQ(text(fast, other), text(fast, info)) << "a device that is not used";
+}
+
+TEST(ArithmeticText, OfUpdatesOnTheHostIsTheSameEverywhere) {
+  const Context fast(Device::cpu(), {.backend = Backend::fast});
+  const Context reference(Device::cpu(), {.backend = Backend::reference});
+  EXPECT_EQ(arithmetic_text(fast, a_machine(), Repeated::updates),
+            arithmetic_text(reference, BackendInfo{}, Repeated::updates));
+}
+
 TEST(WorkerGrid, SeesACallThatOneRankLeavesOut) {
   comm::run_ranks(4, [](auto comm) {
     const WorkerGrid grid = make_worker_grid(comm, 0.5);

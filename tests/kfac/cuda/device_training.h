@@ -92,13 +92,15 @@ template <class T>
 class DeviceTraining {
  public:
   DeviceTraining(std::shared_ptr<comm::Communicator> comm, const MakeOn& make,
-                 const TrainSettings& settings = {}, bool records_stay = false)
+                 const TrainSettings& settings = {}, bool records_stay = false,
+                 Device device = Device::cuda())
       : comm_(std::move(comm)),
         settings_(settings),
         records_stay_(records_stay),
+        ctx_(device),
         net_(3 + static_cast<std::uint64_t>(comm_->rank())),
         there_(ctx_, net_),
-        optimizer_(make(comm_, Device::cuda())) {
+        optimizer_(make(comm_, device)) {
     ids_ = there_.add_to(*optimizer_);
     optimizer_->prepare();
     there_.get_parameters();
@@ -179,7 +181,7 @@ class DeviceTraining {
   std::shared_ptr<comm::Communicator> comm_;
   TrainSettings settings_;
   bool records_stay_;
-  Context ctx_{Device::cuda()};
+  Context ctx_;
   PlainNet<T> net_;
   DeviceNet<T> there_;
   std::unique_ptr<kfac::Optimizer> optimizer_;

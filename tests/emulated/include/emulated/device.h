@@ -16,7 +16,8 @@ struct CUstream_st;
 /// Work that is recorded (stream capture) refuses what a device refuses, and more: memory, plain
 /// host memory, events from outside. Memory that a graph may still hold is not used again.
 /// DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one device, or
-/// as many as DKFAC_EMULATED_DEVICES says, which differ in name only.
+/// as many as DKFAC_EMULATED_DEVICES says, which differ in name only; DKFAC_EMULATED_MODELS=AAB has
+/// a letter for the model of each, for what asks whether they are alike.
 namespace emulated {
 
 using Ticket = std::uint64_t;  ///< Position of work on its stream, from 1.
