@@ -5,6 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include "dkfac/core/philox.h"
+
 namespace dkfac {
 namespace {
 
@@ -30,15 +32,12 @@ void fill_with(const char* operation, TensorView x, Draw&& draw) {
 
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key) noexcept {
-  constexpr int kRounds = 10;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53U} * counter[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57U} * counter[2];
-    counter = {high(b) ^ counter[1] ^ key[0], low(b), high(a) ^ counter[3] ^ key[1], low(a)};
-    key[0] += 0x9E3779B9U;
-    key[1] += 0xBB67AE85U;
-  }
-  return counter;
+  const auto pair = [](std::uint32_t lower, std::uint32_t upper) {
+    return lower | (std::uint64_t{upper} << 32U);
+  };
+  const PhiloxWords words = philox_words(pair(counter[0], counter[1]), pair(counter[2], counter[3]),
+                                         pair(key[0], key[1]));
+  return {words.at[0], words.at[1], words.at[2], words.at[3]};
 }
 
 std::uint32_t Random::next_u32() noexcept {

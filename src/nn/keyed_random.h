@@ -1,9 +1,10 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
+#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/philox.h"
 #include "dkfac/core/random.h"
 #include "dkfac/nn/sample_key.h"
 
@@ -18,20 +19,32 @@ enum class Draw : std::uint32_t {
 };
 
 /// Four random words of one sample; `when` is an epoch or a step.
-[[nodiscard]] inline std::array<std::uint32_t, 4> keyed_words(std::uint64_t seed, Draw draw,
-                                                              std::uint32_t when,
-                                                              std::int64_t sample) {
-  const auto n = static_cast<std::uint64_t>(sample);
-  return philox4x32({static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32U), when,
-                     static_cast<std::uint32_t>(draw)},
-                    {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U)});
+[[nodiscard]] DKFAC_HD inline PhiloxWords keyed_words(std::uint64_t seed, Draw draw,
+                                                      std::uint32_t when, std::int64_t sample) {
+  return philox_words(static_cast<std::uint64_t>(sample),
+                      when | (static_cast<std::uint64_t>(draw) << 32U), seed);
 }
 
-/// As many random numbers of sample `i` of the batch as are wanted: a stream whose address is drawn
-/// from the key.
+/// Where the numbers of sample `i` of the batch are, drawn from the key: as many as are wanted, of
+/// Random(seed, stream) or, in kernels, of PhiloxStream(seed, stream), which are the same.
+struct StreamAddress {
+  std::uint64_t seed, stream;
+};
+[[nodiscard]] DKFAC_HD inline StreamAddress keyed_address(const SampleKey& key, Draw draw,
+                                                          std::int64_t i) {
+  const PhiloxWords w =
+      keyed_words(key.seed, draw, static_cast<std::uint32_t>(key.step), key.first + i);
+  return {w.at[0] | (static_cast<std::uint64_t>(w.at[1]) << 32U),
+          w.at[2] | (static_cast<std::uint64_t>(w.at[3]) << 32U)};
+}
 [[nodiscard]] inline Random keyed_random(const SampleKey& key, Draw draw, std::int64_t i) {
-  const auto w = keyed_words(key.seed, draw, static_cast<std::uint32_t>(key.step), key.first + i);
-  return Random(w[0] | (std::uint64_t{w[1]} << 32U), w[2] | (std::uint64_t{w[3]} << 32U));
+  const StreamAddress address = keyed_address(key, draw, i);
+  return Random(address.seed, address.stream);
+}
+[[nodiscard]] DKFAC_HD inline PhiloxStream keyed_stream(const SampleKey& key, Draw draw,
+                                                        std::int64_t i) {
+  const StreamAddress address = keyed_address(key, draw, i);
+  return {address.seed, address.stream};
 }
 
 inline void check_key(const char* operation, const SampleKey& key) {

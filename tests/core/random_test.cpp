@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/philox.h"
 
 namespace dkfac {
 namespace {
@@ -149,6 +150,21 @@ TEST(Random, FillsFloatsWithTheRoundedDoubles) {
   Random c(9), d(9);
   fill_normal(view_of(doubles.data(), {33}), 10.0, 0.5, c);
   for (const double x : doubles) EXPECT_EQ(x, 10.0 + 0.5 * d.normal());
+}
+
+TEST(Random, StreamsOfKernelsGiveTheSameNumbers) {
+  constexpr std::uint64_t kSeed = 0x123456789ABCDEF0, kStream = 0xFEDCBA9876543210;
+  Random host(kSeed, kStream);
+  PhiloxStream kernel(kSeed, kStream);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(kernel.next_u64(), host.next_u64());
+    EXPECT_EQ(kernel.uniform(), host.uniform());
+    EXPECT_EQ(kernel.below(3 + static_cast<std::uint64_t>(i)),
+              host.below(3 + static_cast<std::uint64_t>(i)));
+    // Half of all numbers are refused.
+    const std::uint64_t half = (std::uint64_t{1} << 63U) + 1;
+    EXPECT_EQ(kernel.below(half), host.below(half));
+  }
 }
 
 TEST(Random, FillRefusesGapsAndNarrowTypes) {

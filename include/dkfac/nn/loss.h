@@ -41,11 +41,16 @@ void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView ta
 /// targets[i,k] = (1-a) [k = label of i] + a/classes: what the first form compares with, for
 /// mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a label out of range.
 void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets);
+/// On any device: labels i32 [n] there; a row whose label is out of range becomes NaN.
+void soft_targets(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets);
 
 /// Draws a label per sample from softmax(logits), for the one-sample Monte-Carlo Fisher
 /// (docs/math.md, "Monte-Carlo Fisher"). logits: [n,classes] as above. A label depends on its row
 /// and its key alone. A row with a NaN or +infinity gets label 0; its loss is not finite, which the
 /// vote of the step sees.
 void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t> labels);
+/// On any device: labels i32 [n] there. The same arithmetic, so that only a number that falls on
+/// the border of two classes, up to the last places of exp(), can give another label.
+void sample_labels(Context& ctx, ConstTensorView logits, SampleKey key, TensorView labels);
 
 }  // namespace dkfac::nn

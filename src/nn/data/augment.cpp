@@ -82,14 +82,14 @@ Augmentation sample_augmentation(const AugmentOptions& options, const Shape& ima
   const auto words =
       keyed_words(seed, Draw::augmentation, static_cast<std::uint32_t>(epoch), sample);
   Augmentation out;
-  set_crop(out, options, scaled(words[0], choices.crops));
-  out.flip = scaled(words[1], choices.flips) != 0;
+  set_crop(out, options, scaled(words.at[0], choices.crops));
+  out.flip = scaled(words.at[1], choices.flips) != 0;
   if (options.alternate_flip) {
     out.flip =
-        scaled(keyed_words(seed, Draw::augmentation, kEveryEpoch, sample)[1], 2) != epoch % 2;
+        scaled(keyed_words(seed, Draw::augmentation, kEveryEpoch, sample).at[1], 2) != epoch % 2;
   }
-  out.cut_y = static_cast<std::int32_t>(scaled(words[2], choices.cuts_y));
-  out.cut_x = static_cast<std::int32_t>(scaled(words[3], choices.cuts_x));
+  out.cut_y = static_cast<std::int32_t>(scaled(words.at[2], choices.cuts_y));
+  out.cut_x = static_cast<std::int32_t>(scaled(words.at[3], choices.cuts_x));
   return out;
 }
 

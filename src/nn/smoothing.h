@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace dkfac::nn {
+
+/// Targets of a label softened by smoothing a: (1-a) [k = label] + a/classes.
+struct SmoothedTargets {
+  double hit, elsewhere;
+};
+[[nodiscard]] inline SmoothedTargets smoothed_targets(double smoothing, std::int64_t classes) {
+  const double elsewhere = smoothing / static_cast<double>(classes);
+  return {1.0 - smoothing + elsewhere, elsewhere};
+}
+
+/// How far the sum of a distribution may be from 1: 16-bit sources round each entry.
+inline constexpr double kDistributionTolerance = 1e-3;
+
+}  // namespace dkfac::nn
