@@ -7,6 +7,7 @@ dkfac_gpu_test(nn.cuda.elementwise
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.model
   SOURCES cuda/model_state_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.loss
   SOURCES cuda/loss_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
