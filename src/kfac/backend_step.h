@@ -5,6 +5,8 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "kfac/staleness.h"
+
 namespace dkfac::kfac::cpu {
 #include "kfac/backend_step.inc"
 }  // namespace dkfac::kfac::cpu

@@ -42,13 +42,6 @@ int Engine::checked(LayerId id, const char* operation) const {
 
 void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
   grid_ = grid;
-  if (ctx_.device().is_cuda() && needs_notes())
-    throw DeviceError(detail::concat(
-        "[preconditioner] ",
-        options_.staleness == Staleness::adaptive ? "staleness adaptive" : "statistics_wire f16",
-        " has to tell all ranks about statistics within the step, which is made on the host only; "
-        "on ",
-        ctx_.device(), " use fixed intervals and another wire"));
   DKFAC_CHECK(options_.inverse != InverseMethod::ekfac || grid_.workers == comm_->size(),
               "[curvature options] inverse is ekfac with worker_fraction ",
               options_.worker_fraction, " on ", comm_->size(),
@@ -86,7 +79,7 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
     verdicts_ = Mirror(ctx_, {count + layers()}, DType::f64);
     stages_ = Mirror(ctx_, {count}, DType::i32);
   }
-  note_buffer_ = Tensor::zeros(ctx_, {layers() * std::int64_t{kNotesPerLayer}}, DType::f64);
+  note_numbers_ = Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
 }
 
 void Engine::make_statistics() {

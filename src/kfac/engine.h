@@ -182,6 +182,7 @@ class Engine {
   /// On a device: what judge_statistic() has said of this step's sum.
   [[nodiscard]] std::optional<double> verdict(int index) const;
   void merge(int index, StepReport& report);
+  void keep_for_notes(int index, bool merged);
   void merge_layer_scales(int layer, StepReport& report);
   void drop_scales(std::span<const RefreshTask> tasks);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const;
@@ -191,8 +192,11 @@ class Engine {
   void refresh_owned(StepReport& report);
   void note_failed();
   [[nodiscard]] bool needs_notes() const;
-  void decide(int index, bool merged);
+  void decide(int index, const StatisticHistory::Similarity& similarity, double largest);
+  [[nodiscard]] std::span<double> note_numbers(int index);
   void exchange_notes();
+  void ask_for_notes();
+  void learn_notes();
   void report_work(bool accepted, StepReport& report) const;
 
   Context& ctx_;
@@ -211,7 +215,9 @@ class Engine {
   Timetable timetable_;
   std::vector<StatisticNote> notes_;  ///< Of this step, per statistic.
   std::vector<StatisticReport> reports_;
-  Tensor note_buffer_;                            ///< f64[layers * kNotesPerLayer]
+  /// f64[statistics * kNumbersPerNote]: encoded notes; on a device what they are made of, drifts
+  /// from the last value and the one before, largest magnitude and verdict.
+  Mirror note_numbers_;
   std::vector<bool> a_due_, g_due_, scales_due_;  ///< By slot.
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;

@@ -27,25 +27,33 @@ void Engine::merge(int index, StepReport& report) {
   const bool merged = fisher ? merge_fisher(ctx_, options_, sum, c, verdict(index))
                              : merge_factor(ctx_, options_, sum, factor, verdict(index));
   report.failed_factors += merged ? 0 : 1;
-  decide(index, merged);
+  if (needs_notes()) keep_for_notes(index, merged);
 }
 
-/// The owner's note of a statistic that has just been refreshed. One that was refused is similar to
-/// nothing and leaves the history alone.
-void Engine::decide(int index, bool merged) {
-  StatisticNote& note = notes_[index_of(index)];
-  note = {};
-  if (options_.statistics_wire == DType::f16 && merged) {
-    double largest = 0;
-    ops::max_abs(ctx_, slot_of(index), view_of(&largest, {1}));
-    note.exponent = exponent_of(largest);
-  }
-  if (options_.staleness != Staleness::adaptive) return;
+/// One that was refused is similar to nothing and leaves the history alone.
+void Engine::keep_for_notes(int index, bool merged) {
   Statistic& s = statistic(index);
+  const bool adaptive = options_.staleness == Staleness::adaptive;
+  if (ctx_.device().is_cuda()) {
+    if (merged && adaptive) s.history.keep(ctx_, slot_of(index).reshape(s.plan.shape));
+    return;
+  }
+  double largest = 0;
+  if (options_.statistics_wire == DType::f16 && merged)
+    ops::max_abs(ctx_, slot_of(index), view_of(&largest, {1}));
   StatisticHistory::Similarity similarity;
-  if (merged)
+  if (merged && adaptive)
     similarity = s.history.push(ctx_, s.plan.form, slot_of(index).reshape(s.plan.shape),
                                 options_.staleness_alpha);
+  decide(index, similarity, largest);
+}
+
+/// The note of a statistic that has just been refreshed: of its owner, on a device of every rank.
+void Engine::decide(int index, const StatisticHistory::Similarity& similarity, double largest) {
+  StatisticNote& note = notes_[index_of(index)];
+  note = {};
+  if (options_.statistics_wire == DType::f16) note.exponent = exponent_of(largest);
+  if (options_.staleness != Staleness::adaptive) return;
   note.interval = next_intervals(timetable_.entry(index).intervals, similarity.to_last,
                                  similarity.to_before, options_.max_interval)
                       .last;
@@ -83,7 +91,10 @@ void Engine::absorb(StepReport& report) {
   note_failed();
   if (report.statistics_refreshed && needs_notes()) {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
-    exchange_notes();
+    if (ctx_.device().is_cuda())
+      learn_notes();
+    else
+      exchange_notes();
   }
 }
 
@@ -91,19 +102,18 @@ bool Engine::needs_notes() const {
   return options_.staleness == Staleness::adaptive || options_.statistics_wire == DType::f16;
 }
 
+std::span<double> Engine::note_numbers(int index) {
+  return {note_numbers_.numbers<double>() + std::int64_t{kNumbersPerNote} * index, kNumbersPerNote};
+}
+
 /// Every number is written by one rank and zero elsewhere, so that the sums are exact.
 void Engine::exchange_notes() {
-  ops::fill(ctx_, note_buffer_, 0);
-  const std::span<double> numbers(note_buffer_.data<double>(),
-                                  static_cast<std::size_t>(note_buffer_.view().numel()));
-  const auto part = [&](int index) {
-    return numbers.subspan(index_of(index) * kNumbersPerNote, kNumbersPerNote);
-  };
+  ops::fill(ctx_, note_numbers_.host(), 0);
   for (int i = 0; i < std::ssize(statistics_); ++i)
-    if (timetable_.due(i) && owns(i / 2)) encode_note(notes_[index_of(i)], part(i));
-  comm_->all_reduce(note_buffer_, comm::ReduceOp::sum, Stream::cpu(), "notes");
+    if (timetable_.due(i) && owns(i / 2)) encode_note(notes_[index_of(i)], note_numbers(i));
+  comm_->all_reduce(note_numbers_.host(), comm::ReduceOp::sum, Stream::cpu(), "notes");
   for (int i = 0; i < std::ssize(statistics_); ++i)
-    if (timetable_.due(i)) notes_[index_of(i)] = decode_note(part(i));
+    if (timetable_.due(i)) notes_[index_of(i)] = decode_note(note_numbers(i));
 }
 
 /// Looks for factors that have failed too often; the first time one that could not be inverted is

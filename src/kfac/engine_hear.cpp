@@ -1,3 +1,4 @@
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -41,6 +42,43 @@ void Engine::ask() {
     if (scales_due(i))
       judge_statistic(ctx_, {}, scale_exchange_->slot(at(i).scale_slot), verdict_on(count + i));
   verdicts_.fetch(ctx_);
+  if (needs_notes()) ask_for_notes();
+}
+
+/// What notes are made of goes to all ranks before the wait for the vote, so that each makes the
+/// notes of all, and none waits once more. Every number is written by one rank and zero elsewhere:
+/// sums are exact, and what is not finite stays so.
+void Engine::ask_for_notes() {
+  const TensorView all = note_numbers_.device();
+  ops::fill(ctx_, all, 0);
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    if (!timetable_.due(i) || !owns(i / 2)) continue;
+    const Statistic& s = statistic(i);
+    const TensorView numbers = all.slice(0, std::int64_t{kNumbersPerNote} * i, kNumbersPerNote);
+    const TensorView sum = slot_of(i);
+    if (options_.staleness == Staleness::adaptive)
+      s.history.compare(ctx_, s.plan.form, sum.reshape(s.plan.shape), numbers.slice(0, 0, 2));
+    ops::max_abs(ctx_, sum, numbers.slice(0, 2, 1));
+    ops::copy(ctx_, verdict_on(i), numbers.slice(0, 3, 1));
+  }
+  comm_->all_reduce(all, comm::ReduceOp::sum, ctx_.stream(), "notes");
+  note_numbers_.fetch(ctx_);
+}
+
+/// Rounded as notes that are sent.
+void Engine::learn_notes() {
+  for (int i = 0; i < std::ssize(statistics_); ++i) {
+    if (!timetable_.due(i)) continue;
+    const std::span<double> numbers = note_numbers(i);
+    const bool merged = std::isfinite(numbers[3]);
+    decide(i,
+           merged ? StatisticHistory::judge(numbers[0], numbers[1], options_.staleness_alpha)
+                  : StatisticHistory::Similarity{},
+           merged ? numbers[2] : 0);
+    StatisticNote& note = notes_[static_cast<std::size_t>(i)];
+    encode_note(note, numbers);
+    note = decode_note(numbers);
+  }
 }
 
 void Engine::report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const {

@@ -312,6 +312,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
   StepReport report;
   report.step = ++impl.steps;
+  std::uint64_t before = 0;
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     for (const LayerGrad& grad : grads)
@@ -325,6 +326,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     impl.engine.fill_ballot(ballot);
     ballot.gradient_count = impl.nonfinite;
     impl.pipeline->submit(ballot);
+    before = impl.grid.bytes();
     impl.engine.ask();
     const Outcome outcome = impl.pipeline->outcome();
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
@@ -333,7 +335,6 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     report.vote = outcome.result;
   }
   report.updated = report.vote.may_update();
-  const std::uint64_t before = impl.grid.bytes();
   if (report.updated) impl.precondition(grads, args.lr, report);
   report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
   report.scratch_growths =

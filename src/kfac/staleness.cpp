@@ -7,6 +7,7 @@
 
 #include "dkfac/core/ops.h"
 
+#include "kfac/backend_step.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac {
@@ -102,20 +103,34 @@ double drift(SymmetricForm form, ConstTensorView x, ConstTensorView y) {
 StatisticHistory::StatisticHistory(Context& ctx, const Shape& shape, DType dtype)
     : last_(Tensor::zeros(ctx, shape, dtype)), before_(Tensor::zeros(ctx, shape, dtype)) {}
 
+StatisticHistory::Similarity StatisticHistory::judge(double to_last, double to_before,
+                                                     double alpha) {
+  const auto similar = [alpha](double d) { return d >= 0 && d < alpha; };
+  return {.to_last = similar(to_last), .to_before = similar(to_before), .drift = to_last};
+}
+
 StatisticHistory::Similarity StatisticHistory::push(Context& ctx, SymmetricForm form,
                                                     ConstTensorView x, double alpha) {
-  const auto similar = [alpha](double d) { return d >= 0 && d < alpha; };
   Similarity similarity;
-  if (known_ >= 1) {
-    similarity.drift = drift(form, x, last_);
-    similarity.to_last = similar(similarity.drift);
-  }
+  if (known_ >= 1) similarity = judge(drift(form, x, last_), -1, alpha);
   // The rule asks for the older value only when the last one is similar.
-  if (known_ >= 2 && similarity.to_last) similarity.to_before = similar(drift(form, x, before_));
+  if (known_ >= 2 && similarity.to_last)
+    similarity = judge(similarity.drift, drift(form, x, before_), alpha);
+  keep(ctx, x);
+  return similarity;
+}
+
+void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView x,
+                               TensorView drifts) const {
+  const auto measure = ctx.device().is_cuda() ? cuda::measure_drift : cpu::measure_drift;
+  measure(ctx, form, x, last_, drifts.slice(0, 0, 1));
+  measure(ctx, form, x, before_, drifts.slice(0, 1, 1));
+}
+
+void StatisticHistory::keep(Context& ctx, ConstTensorView x) {
   std::swap(last_, before_);
   ops::copy(ctx, x, last_);
   known_ = std::min(known_ + 1, 2);
-  return similarity;
 }
 
 }  // namespace dkfac::kfac

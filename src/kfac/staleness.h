@@ -47,8 +47,13 @@ class StatisticHistory {
     double drift = -1;  ///< From the last value; negative while unknown.
   };
   /// Compares x, the value of this refresh, and keeps it in the place of the oldest. A missing or
-  /// zero value is similar to nothing.
+  /// zero value is similar to nothing. Host memory.
   [[nodiscard]] Similarity push(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha);
+  /// The same in parts, where the host learns the drifts later. drifts[2] (f64, where x is): of x
+  /// from the last value, and from the one before, in which a missing value is zero.
+  void compare(Context& ctx, SymmetricForm form, ConstTensorView x, TensorView drifts) const;
+  void keep(Context& ctx, ConstTensorView x);
+  [[nodiscard]] static Similarity judge(double to_last, double to_before, double alpha);
 
   [[nodiscard]] bool is_set() const { return last_.is_set(); }
   [[nodiscard]] Tensor& last() { return last_; }

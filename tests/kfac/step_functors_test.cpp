@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
 #include "kfac/backend_step.h"
+#include "kfac/cuda/drift_functors.h"
 #include "kfac/vote.h"
 
 namespace dkfac::kfac {
@@ -42,6 +44,52 @@ TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
                             view_of(&sum, {1}));
       EXPECT_FALSE(std::isfinite(sum));
     }
+}
+
+/// The sum of the terms, each read once, and what is made of it.
+template <class T>
+double drift_by_functors(SymmetricForm form, const std::vector<T>& x, const std::vector<T>& y,
+                         std::int64_t channels) {
+  const DriftTerm<T> term(form.dim, form.cross, x.data(), y.data(), std::ssize(x), channels);
+  DriftSums sums{};
+  for (std::int64_t k = term.count() - 1; k >= 0; --k) sums = sums + term(0, k);
+  double out = kNan;
+  StoreDrift{&out}(0, sums);
+  return out;
+}
+
+TEST(StepFunctors, MeasureTheDriftOfFullMatrices) {
+  Random random(7);
+  for (const std::int64_t dim : {0, 1, 2, 9})
+    for (const std::int64_t groups : {1, 3}) {
+      // Triangles, or so many rows of four channels.
+      const Shape shape = dim > 0 ? Shape{groups * ops::packed_size(dim)} : Shape{groups, 4};
+      std::vector<double> x, y;
+      for (std::int64_t i = 0; i < shape.numel(); ++i) {
+        y.push_back(random.normal());
+        x.push_back(y.back() + 0.3 * random.normal());
+      }
+      const SymmetricForm form{.dim = dim, .cross = dim == 0 && groups == 3};
+      const double expected = drift(form, view_of(x.data(), shape), view_of(y.data(), shape));
+      // Sums of up to 2 * 3 * 9^2 terms.
+      EXPECT_NEAR(drift_by_functors(form, x, y, 4), expected, 486 * 0x1p-52 * expected);
+      if (dim == 1 || (dim == 0 && groups == 1)) continue;
+      EXPECT_GT(std::abs(drift_by_functors({}, x, y, 4) - expected), 1e-6);  // Control.
+    }
+}
+
+TEST(StepFunctors, KnowNoDriftOfZeroNorOfWhatIsNotFinite) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> zero(3), one(3, 1), bad{1, kInf, 1}, worse{1, 1, NAN};
+  const auto of = [](const std::vector<float>& x, const std::vector<float>& y) {
+    EXPECT_EQ(drift({.dim = 2}, view_of(x.data(), {3}), view_of(y.data(), {3})),
+              drift_by_functors({.dim = 2}, x, y, 3));
+    return drift_by_functors({.dim = 2}, x, y, 3);
+  };
+  for (const auto& what : {bad, worse, zero}) EXPECT_EQ(of(one, what), -1);
+  for (const auto& what : {bad, worse}) EXPECT_EQ(of(what, one), -1);
+  EXPECT_EQ(of(zero, one), 1);
+  EXPECT_EQ(of(one, one), 0);
 }
 
 TEST(StepFunctors, CountPartsThatAreTooLargeForTheirWire) {

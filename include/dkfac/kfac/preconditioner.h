@@ -37,9 +37,8 @@ struct LayerGrad {
 /// that work. All views and streams are of that device. The host waits once per step, for the vote;
 /// with worker_fraction above 1/P up to twice more in steps that rebuild; where an inverse failed,
 /// or an f16 operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may
-/// block; and where the communicator does. Refused on a device: Staleness::adaptive and
-/// statistics_wire f16. With CurvatureOptions::micro_batches > 1 that many records of a layer add
-/// up.
+/// block; and where the communicator does. With CurvatureOptions::micro_batches > 1 that many
+/// records of a layer add up.
 class Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},

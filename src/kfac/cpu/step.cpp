@@ -16,6 +16,11 @@ void count_past(Context&, double scale, double limit, ConstTensorView largest, T
   CountPast{scale, limit, largest.data<float>(), count.data<float>()}(0);
 }
 
+void measure_drift(Context&, SymmetricForm form, ConstTensorView x, ConstTensorView y,
+                   TensorView out) {
+  *out.data<double>() = drift(form, x, y);
+}
+
 void packed_diagonals(Context&, ConstTensorView packed, std::int64_t dim, TensorView out) {
   with_real("packed diagonals", packed.dtype(), [&](auto zero) {
     using T = decltype(zero);

@@ -15,6 +15,9 @@ namespace {
 void raise_flag(Context&, ConstTensorView, TensorView) { refuse("vote"); }
 void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse("vote"); }
 void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse("exchange"); }
+void measure_drift(Context&, SymmetricForm, ConstTensorView, ConstTensorView, TensorView) {
+  refuse("drift");
+}
 void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse("merge"); }
 
 }  // namespace dkfac::kfac::cuda

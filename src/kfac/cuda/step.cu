@@ -1,6 +1,7 @@
 #include "dkfac/core/cuda/launch.cuh"
 
 #include "kfac/backend_step.h"
+#include "kfac/cuda/drift_functors.h"
 #include "kfac/cuda/step_functors.h"
 #include "kfac/host.h"
 
@@ -19,6 +20,17 @@ void raise_nonfinite(Context& ctx, ConstTensorView value, TensorView flag) {
 void count_past(Context& ctx, double scale, double limit, ConstTensorView largest,
                 TensorView count) {
   for_each(ctx.stream(), 1, CountPast{scale, limit, largest.data<float>(), count.data<float>()});
+}
+
+void measure_drift(Context& ctx, SymmetricForm form, ConstTensorView x, ConstTensorView y,
+                   TensorView out) {
+  with_real("drift", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const DriftTerm<T> term(form.dim, form.cross, x.data<T>(), y.data<T>(), x.numel(),
+                            x.dim(x.ndim() - 1));
+    reduce_rows<DriftSums>(ctx, 1, term.count(), Sum<DriftSums>{}, term,
+                           StoreDrift{out.data<double>()});
+  });
 }
 
 void packed_diagonals(Context& ctx, ConstTensorView packed, std::int64_t dim, TensorView out) {
