@@ -19,7 +19,6 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/linalg16.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
@@ -27,6 +26,7 @@
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "gpu_ceilings.h"
 #include "kfac_checks.h"
 #include "resnet50_layers.h"
 
@@ -157,19 +157,11 @@ class Bench {
     return batch.slice(0, 0, std::min(samples, batch.dim(0)));
   }
 
-  /// What the device reaches on one large product and on one large copy.
   void ceilings(std::ostream& out) {
-    const std::int64_t n = arguments_.layers == "tiny" ? 256 : 8192;
-    Tensor a = random_values(ctx_, n * n, false), c = Tensor::zeros(ctx_, {n, n});
-    const ConstTensorView square = a.view().reshape({n, n});
-    const double product = median_ms(ctx_, arguments_.repeats, [&] {
-      cuda::gemm16(ctx_, ops::Trans::no, ops::Trans::yes, 1, square, square, 0, c);
-    });
-    Tensor to = Tensor::zeros(ctx_, {n, n});
-    const double copy = median_ms(ctx_, arguments_.repeats, [&] { ops::copy(ctx_, c, to); });
-    const double flops = 2 * std::pow(static_cast<double>(n), 3);
-    out << ", \"gemm_f16_tflops\": " << flops / product * 1e-9
-        << ", \"copy_gb_per_s\": " << 2 * static_cast<double>(c.bytes()) / copy * 1e-6;
+    const Ceilings reached =
+        measure_ceilings(arguments_.layers == "tiny" ? 256 : 8192, arguments_.repeats);
+    out << ", \"gemm_f16_tflops\": " << reached.gemm_tflops
+        << ", \"copy_gb_per_s\": " << reached.copy_gb_per_s;
   }
 
   void statistics(std::ostream& out) {

@@ -11,8 +11,11 @@
 #   --emulated  on the emulated device of the tests, to see that this script works without a GPU
 #
 # Needs CMake, g++, nvcc with cuBLAS and cuSOLVER, and GoogleTest: an installed one, or its source in
-# DKFAC_GTEST_SOURCE. NCCL is used when found; DKFAC_NVIDIA_WHEELS may name a folder with NVIDIA's
-# Python packages. Nothing is installed. PyTorch is measured when python3 has it.
+# DKFAC_GTEST_SOURCE. cuDNN and NCCL are used when found; DKFAC_NVIDIA_WHEELS may name a folder with
+# NVIDIA's Python packages. Networks are left out where zlib is missing, and the program where its
+# headers are: DKFAC_DEPS may name a folder that tools/gpu_deps.sh filled, for a machine that reaches
+# no registry. Nothing is installed. PyTorch is measured when python3 has it. Training itself:
+# tools/gpu_train.py, afterwards.
 #
 # gpu_check.json is written however the script ends; "steps" says what became of each step.
 # Exit status: 0 when no test failed, every test program ran, every benchmark's result was right, and
@@ -99,7 +102,17 @@ else
 fi
 
 step "build for $device"
-options=(-B "$build" -DDKFAC_GPU_TESTS_ONLY=ON -DDKFAC_BUILD_BENCHMARKS=ON -DDKFAC_BUILD_NN=OFF)
+deps=${DKFAC_DEPS:-}
+has() { [ -e "/usr/include/$1" ] || { [ -n "$deps" ] && [ -e "$deps/usr/include/$1" ]; }; }
+networks=OFF program=OFF
+has zlib.h && networks=ON
+has zlib.h && has CLI/CLI.hpp && has toml++/toml.h && has nlohmann/json.hpp && has fmt/core.h &&
+  program=ON
+[ $preset = gpu ] || program=OFF  # Its tests have the same place in the sanitizer builds.
+echo "networks: $networks, program: $program"
+options=(-B "$build" -DDKFAC_GPU_TESTS_ONLY=ON -DDKFAC_BUILD_BENCHMARKS=ON
+         -DDKFAC_BUILD_NN=$networks -DDKFAC_BUILD_APP=$program)
+[ -n "$deps" ] && options+=(-DCMAKE_PREFIX_PATH="$(realpath "$deps")/usr")
 [ -n "${DKFAC_GTEST_SOURCE:-}" ] && options+=(-DDKFAC_GTEST_SOURCE="$DKFAC_GTEST_SOURCE")
 [ -n "${DKFAC_NVIDIA_WHEELS:-}" ] && options+=(-DDKFAC_NVIDIA_WHEELS="$DKFAC_NVIDIA_WHEELS")
 command -v ninja >/dev/null || options+=(-G "Unix Makefiles")
@@ -160,6 +173,39 @@ for batch in $batches; do
     esac
   fi
 done
+
+# One network: ours with SGD and K-FAC, and PyTorch's SGD.
+train() {
+  local name=train_$1_$3 file status
+  file="$out/$name.json"
+  limited 120 "$build/benchmarks/bench_gpu_train" --model "$1" --batch "$2" --compute "$3" \
+    "${@:4}" --json "$file"
+  status=$?
+  if [ $status -eq 0 ]; then
+    results+=("$file")
+  else
+    outcome[benchmarks]="bench_gpu_train --model $1 --compute $3 $(said $status)"
+    fail "${outcome[benchmarks]}"
+  fi
+  file="$out/torch_$name.json"
+  [ $preset = gpu ] && command -v python3 >/dev/null || return 0
+  limited 120 python3 benchmarks/gpu_torch_train.py --model "$1" --batch "$2" --compute "$3" \
+    --json "$file"
+  status=$?
+  case $status in
+    0) results+=("$file") ;;
+    77) ;;
+    *) outcome[benchmarks]="gpu_torch_train.py --model $1 $(said $status)"
+       fail "${outcome[benchmarks]}" ;;
+  esac
+}
+if [ $networks = ON ] && [ $preset = gpu ]; then
+  train resnet50 256 f16
+  train resnet9 512 f16
+  train resnet50 256 bf16
+elif [ $networks = ON ]; then
+  train tiny 4 f32 --steps 2 --statistics 1 --inverses 2
+fi
 
 step "compute-sanitizer on small shapes"
 # Every functor that we launch, through the suites whose shapes stay small.
