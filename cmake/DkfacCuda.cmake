@@ -1,4 +1,4 @@
-# Sets DKFAC_HAVE_CUDA, DKFAC_HAVE_NCCL and DKFAC_CUDA_EMULATED, and makes dkfac_cuda: what sources
+# Sets DKFAC_HAVE_{CUDA,NCCL,CUDNN} and DKFAC_CUDA_EMULATED, and makes dkfac_cuda: what sources
 # under a cuda/ folder compile with and link.
 #
 # EMULATED compiles these very sources with the C++ compiler and links them against tests/emulated,
@@ -6,6 +6,7 @@
 # sanitizers. It needs the headers of the toolkit, and means OFF where there are none.
 set(DKFAC_HAVE_CUDA OFF)
 set(DKFAC_HAVE_NCCL OFF)
+set(DKFAC_HAVE_CUDNN OFF)
 set(DKFAC_CUDA_EMULATED OFF)
 set(DKFAC_NVIDIA_WHEELS "" CACHE STRING "Folders with NVIDIA's Python packages (site-packages/nvidia)")
 
@@ -60,6 +61,8 @@ if(DKFAC_HAVE_CUDA AND NOT DKFAC_CUDA_EMULATED)
   find_package(CUDAToolkit REQUIRED)
   find_package(DkfacNCCL 2.18 QUIET)
   set(DKFAC_HAVE_NCCL ${DkfacNCCL_FOUND})
+  find_package(DkfacCuDNN 9.1 QUIET)  # Of the networks alone: dkfac_cudnn_sources().
+  set(DKFAC_HAVE_CUDNN ${DkfacCuDNN_FOUND})
   set(DKFAC_CUDA_LIBRARIES CUDA::cudart CUDA::cublas CUDA::cusolver)
   if(DKFAC_HAVE_NCCL)
     list(APPEND DKFAC_CUDA_LIBRARIES dkfac_nccl)
@@ -91,4 +94,12 @@ function(dkfac_cuda_sources target)
   # Who links an installed library of ours finds these by dkfacConfig.cmake.
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:dkfac_cuda>
                                           "$<INSTALL_INTERFACE:${DKFAC_CUDA_LIBRARIES}>")
+endfunction()
+
+# dkfac_cudnn_sources(TARGET files...): the same, for what calls cuDNN as well.
+function(dkfac_cudnn_sources target)
+  dkfac_cuda_sources(${target} ${ARGN})
+  if(NOT DKFAC_CUDA_EMULATED)
+    target_link_libraries(${target} PRIVATE dkfac_cudnn)
+  endif()
 endfunction()

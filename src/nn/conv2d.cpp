@@ -153,8 +153,8 @@ void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
     return;
   }
   const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
-  plan_->backends.choose(ctx, conv).backward_weights(ctx, conv, input_, grad_output,
-                                                     parameters_[0].grad, bias);
+  plan_->backends.choose(ctx, conv, ConvPass::weights)
+      .backward_weights(ctx, conv, input_, grad_output, parameters_[0].grad, bias);
 }
 
 ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
@@ -173,7 +173,8 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     return dx;
   }
   const ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
-  plan_->backends.choose(ctx, conv).backward_data(ctx, conv, grad_output, weight(), dx);
+  plan_->backends.choose(ctx, conv, ConvPass::data)
+      .backward_data(ctx, conv, grad_output, weight(), dx);
   return dx;
 }
 

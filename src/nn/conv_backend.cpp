@@ -15,8 +15,8 @@ ConvBackends::ConvBackends()
       device_(cuda::make_cudnn_conv()),
       device_products_(cuda::make_product_conv()) {}
 
-ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape) const {
-  if (ctx.device().is_cuda()) return on_device(shape);
+ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape, ConvPass pass) const {
+  if (ctx.device().is_cuda()) return on_device(ctx, shape, pass);
   const bool fast = fast_ && ctx.backend() == Backend::fast;
   if (fast && products_->takes(shape)) return *products_;
   if (fast && fast_->takes(shape)) return *fast_;
@@ -24,13 +24,22 @@ ConvBackend& ConvBackends::choose(const Context& ctx, const ConvShape& shape) co
   return fast ? *widened_fast_ : *widened_reference_;
 }
 
-ConvBackend& ConvBackends::on_device(const ConvShape& shape) const {
-  if (device_ && device_->takes(shape)) return *device_;
+ConvBackend& ConvBackends::on_device(const Context& ctx, const ConvShape& shape,
+                                     ConvPass pass) const {
+  if (device_ && device_->takes(shape) && device_->takes_pass(ctx, shape, pass)) return *device_;
   if (device_products_ && device_products_->takes(shape)) return *device_products_;
   throw DeviceError("[nn] this build has no CUDA; keep the network on the cpu");
 }
 
-ReorderCount ConvBackends::reorders() const { return fast_ ? fast_->reorders() : ReorderCount{}; }
+ReorderCount ConvBackends::reorders() const {
+  ReorderCount all;
+  for (const ConvBackend* backend : {fast_.get(), device_.get()}) {
+    const ReorderCount some = backend != nullptr ? backend->reorders() : ReorderCount{};
+    all.reorders += some.reorders;
+    all.bytes += some.bytes;
+  }
+  return all;
+}
 
 void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
   kernels::sum_rows(ctx, dy, dbias);

@@ -29,9 +29,11 @@ struct ConvShape {
   bool operator==(const ConvShape&) const = default;
 };
 
-/// The three passes of a convolution over contiguous memory of the device of the context. `bias` is an empty view without
-/// one. With 16-bit activations the weights are rounded to the same format, products are summed in
-/// f32, and the weight gradient is not rounded.
+enum class ConvPass : std::uint8_t { forward, weights, data };
+
+/// The three passes of a convolution over contiguous memory of the device of the context. `bias` is
+/// an empty view without one. With 16-bit activations the weights are rounded to the same format,
+/// products are summed in f32, and the weight gradient is not rounded.
 class ConvBackend {
  public:
   virtual ~ConvBackend() = default;
@@ -40,11 +42,17 @@ class ConvBackend {
 
   /// Whether it can compute this, and is not known to be a poor choice for it.
   [[nodiscard]] virtual bool takes(const ConvShape& shape) const = 0;
+  /// The same for one pass on the device of the context, of a shape for which takes() holds. The
+  /// answer stays, so that each pass has one backend for good.
+  [[nodiscard]] virtual bool takes_pass(const Context& /*ctx*/, const ConvShape& /*shape*/,
+                                        ConvPass /*pass*/) const {
+    return true;
+  }
   virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
                                 ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
-  /// After forward() of the same shape with the same weights.
+  /// After forward() of the same shape with the same weights; on a device, of any backend.
   virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                              ConstTensorView weight, TensorView dx) = 0;
   [[nodiscard]] virtual ReorderCount reorders() const { return {}; }
@@ -82,12 +90,15 @@ void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias);
 class ConvBackends {
  public:
   ConvBackends();
-  /// The fastest for the context. Throws DeviceError where none takes the shape.
-  [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape) const;
+  /// The fastest for the context; on a device each pass of a shape may have another one. Throws
+  /// DeviceError where none takes the shape.
+  [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape,
+                                    ConvPass pass = ConvPass::forward) const;
   [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
 
  private:
-  [[nodiscard]] ConvBackend& on_device(const ConvShape& shape) const;
+  [[nodiscard]] ConvBackend& on_device(const Context& ctx, const ConvShape& shape,
+                                       ConvPass pass) const;
   std::unique_ptr<ConvBackend> reference_, fast_, products_, widened_reference_, widened_fast_;
   std::unique_ptr<ConvBackend> device_, device_products_;
 };
