@@ -60,7 +60,7 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
     if (cost_over_life(other, sizes.columns, steps) < cost_over_life(best, sizes.columns, steps))
       best = other;
   };
-  if (!device.is_cuda() && !has_small_groups(best)) {
+  if (!has_small_groups(best)) {
     FactorPlan cholesky = best;
     cholesky.form = FactorForm::cholesky;
     take_cheaper(cholesky);
@@ -74,6 +74,8 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
     low_rank.sample_rows = rows.sample;
     take_cheaper(low_rank);
   }
+  // Last, so that hosts and devices keep rows of the same factors: a state has one shape on both.
+  if (device.is_cuda() && best.form == FactorForm::cholesky) best.form = FactorForm::inverse;
   return best;
 }
 

@@ -38,7 +38,8 @@ struct FactorPlan {
 
 /// Linear and Conv2d have both; BatchNormFisher::full has `g` alone, of gamma and beta one after
 /// the other (beta alone where gamma is fixed). Never FactorForm::cholesky on a GPU, whose
-/// triangular solves and small blocks lose more than an explicit inverse costs.
+/// triangular solves and small blocks lose more than an explicit inverse costs. It is the only
+/// thing that depends on the device: sizes do not, so that a state goes from one to the other.
 [[nodiscard]] FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options,
                                 Device device = Device::cpu());
 [[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,

@@ -235,6 +235,30 @@ TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
   EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
 }
 
+TEST(FactorPlan, HasTheSameSizesOnADevice) {
+  const Device gpu = Device::cuda();
+  int rows_kept = 0, triangles = 0;
+  for (const int interval : {1, 2, 4, 10})
+    for (std::int64_t rows = 8; rows <= 256; rows += 8)
+      for (const std::int64_t out : {10, 100, 400}) {
+        CurvatureOptions options;
+        options.new_weight = 1;
+        options.inverse_interval = interval;
+        const LinearSpec spec{.in = 200, .out = out, .max_rows = rows};
+        for (const auto& plan : {plan_a, plan_g}) {
+          const FactorPlan here = plan(spec, options, Device::cpu());
+          const FactorPlan there = plan(spec, options, gpu);
+          EXPECT_EQ(there.statistic_numel(), here.statistic_numel()) << rows << ' ' << out;
+          EXPECT_EQ(there.inverse_shape(), here.inverse_shape()) << rows << ' ' << out;
+          EXPECT_NE(there.form, FactorForm::cholesky);
+          rows_kept += there.form == FactorForm::low_rank;
+          triangles += here.form == FactorForm::cholesky;
+        }
+      }
+  EXPECT_GT(rows_kept, 0);
+  EXPECT_GT(triangles, 0);
+}
+
 TEST_P(Forms, GroupsHaveInversesOfTheirOwn) {
   Random random(8);
   for (const auto& [in, out, groups] :

@@ -352,6 +352,33 @@ TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
   }
 }
 
+/// Of rows that are few enough to beat an inverse, and too many to beat a triangle: the device
+/// would choose rows for itself, whose average has another shape than the host's.
+TEST(StateOfTheOtherDevice, HasTheSameShapesWhereRowsMightBeKept) {
+  CurvatureOptions options = base();
+  options.new_weight = 1;
+  for (std::int64_t rows = 12; rows <= 60; rows += 4) {
+    const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false, .max_rows = rows};
+    for (const auto& [from, to] :
+         {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
+      OneLayer one(from, comm::make_self(), options, spec),
+          other(to, comm::make_self(), options, spec);
+      Saver here, there;
+      (void)noisy_step<double>(one, spec, 0);
+      (void)noisy_step<double>(other, spec, 1);
+      one.visit_state(here);
+      const std::vector<SavedState> saved{here.state};
+      Loader loader(saved, 0);
+      other.visit_state(loader);  // Throws where shapes differ.
+      for (std::uint64_t step = 2; step < 4; ++step) {
+        (void)noisy_step<double>(one, spec, step);
+        (void)noisy_step<double>(other, spec, step);
+      }
+      EXPECT_TRUE(near(other.gradient, one.gradient, 1e-10)) << rows;
+    }
+  }
+}
+
 TEST(RanksOnADeviceAndOnTheHost, AreRefused) {
   comm::run_ranks(2, [](auto comm) {
     OneLayer layer(comm->rank() == 1 ? Device::cuda() : Device::cpu(), comm, base(),
