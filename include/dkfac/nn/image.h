@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dkfac::nn {
+
+/// A picture in memory: 8-bit RGB, [height,width,3].
+struct Image {
+  std::int64_t height = 0, width = 0;
+  std::vector<std::uint8_t> pixels{};
+};
+
+/// What a file may cost, and how small a picture will do.
+struct DecodeOptions {
+  /// Pictures of more pixels are refused before memory is taken for them.
+  std::int64_t max_pixels = std::int64_t{64} << 20;
+  /// Progressive files of more scans are refused: each costs a pass over the whole picture.
+  int max_scans = 500;
+  /// What is to be resized to this much anyway may be decoded at 1/2, 1/4 or 1/8 of its size (the
+  /// inverse DCT is scaled), as long as no side becomes shorter than this. 0: in full.
+  std::int64_t enough_height = 0, enough_width = 0;
+};
+
+/// Size of a picture by its header.
+struct ImageSize {
+  std::int64_t height = 0, width = 0;
+};
+
+/// The size that a JPEG file promises, without decoding it. Throws DataError as decode_jpeg().
+[[nodiscard]] ImageSize jpeg_size(std::span<const std::uint8_t> file);
+
+/// Decodes a JPEG file to RGB: grey ones get three equal channels, CMYK and YCCK ones are converted
+/// as Pillow does. Integer DCT and smooth upsampling, libjpeg's defaults, so that the pixels are
+/// those of Pillow and torchvision. Writes to `out`, whose memory is used again. Throws DataError
+/// that says what is wrong: an empty file, another format (by its magic), a header without a
+/// picture, too many pixels or scans, and whatever libjpeg warns of, e.g. a file that ends early.
+void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out);
+
+/// A part of a picture.
+struct Box {
+  std::int64_t y = 0, x = 0, height = 0, width = 0;
+};
+
+/// Resizes pixels of `box` to [height,width,3] by Pillow's bilinear filter: a triangle whose
+/// support grows with the reduction (antialiasing), rows first, in the fixed-point arithmetic of
+/// Pillow, so that results are equal to the last bit. Pixels outside of the box are not looked at,
+/// as after a crop. `scratch` is memory that is used again. Throws InvalidArgument for a box that
+/// is not inside, or sizes below 1.
+void resize_bilinear(const Image& image, const Box& box, std::int64_t height, std::int64_t width,
+                     std::uint8_t* out, std::vector<std::uint8_t>& scratch);
+
+}  // namespace dkfac::nn

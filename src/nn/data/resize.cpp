@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/image.h"
+
+namespace dkfac::nn {
+namespace {
+
+/// Digits after the point of weights: Pillow's, for 8-bit pixels.
+constexpr int kDigits = 32 - 8 - 2;
+
+/// What every output along one direction is made of: `taps` weights each, from `first` on.
+struct Taps {
+  int taps = 0;
+  std::vector<std::int32_t> weights;
+  std::vector<std::int64_t> first, count;
+};
+
+/// As Pillow chooses them: a triangle filter around the centre of each
+/// output pixel, stretched when the picture shrinks, cut off at the borders and made to sum to 1.
+Taps make_taps(std::int64_t in, std::int64_t out) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out);
+  const double support = std::max(scale, 1.0), shrink = 1.0 / support;
+  Taps taps;
+  taps.taps = static_cast<int>(std::ceil(support)) * 2 + 1;
+  taps.weights.assign(static_cast<std::size_t>(out) * static_cast<std::size_t>(taps.taps), 0);
+  std::vector<double> weights(static_cast<std::size_t>(taps.taps));
+  for (std::int64_t o = 0; o < out; ++o) {
+    const double center = (static_cast<double>(o) + 0.5) * scale;
+    const auto begin = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - support + 0.5));
+    const auto end = std::min(in, static_cast<std::int64_t>(center + support + 0.5));
+    double sum = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const double distance = std::abs((static_cast<double>(i) - center + 0.5) * shrink);
+      const double weight = distance < 1 ? 1 - distance : 0;
+      weights[static_cast<std::size_t>(i - begin)] = weight;
+      sum += weight;
+    }
+    for (std::int64_t i = begin; i < end; ++i) {
+      double weight = weights[static_cast<std::size_t>(i - begin)];
+      if (sum != 0) weight /= sum;
+      taps.weights[static_cast<std::size_t>(o * taps.taps + i - begin)] =
+          static_cast<std::int32_t>(0.5 + weight * (1 << kDigits));
+    }
+    taps.first.push_back(begin);
+    taps.count.push_back(end - begin);
+  }
+  return taps;
+}
+
+std::uint8_t rounded(std::int32_t sum) {
+  return static_cast<std::uint8_t>(std::clamp(sum >> kDigits, 0, 255));
+}
+
+/// Output pixels of one row from pixels at `row`.
+void resize_row(const Taps& taps, const std::uint8_t* row, std::int64_t width, std::uint8_t* out) {
+  for (std::int64_t x = 0; x < width; ++x, out += 3) {
+    const std::int32_t* weights = taps.weights.data() + x * taps.taps;
+    const std::uint8_t* from = row + 3 * taps.first[static_cast<std::size_t>(x)];
+    std::int32_t r = 1 << (kDigits - 1), g = r, b = r;
+    for (std::int64_t i = 0; i < taps.count[static_cast<std::size_t>(x)]; ++i, from += 3) {
+      r += weights[i] * from[0];
+      g += weights[i] * from[1];
+      b += weights[i] * from[2];
+    }
+    out[0] = rounded(r);
+    out[1] = rounded(g);
+    out[2] = rounded(b);
+  }
+}
+
+/// One output row from `count` rows of `stride` values.
+void combine_rows(const std::int32_t* weights, std::int64_t count, const std::uint8_t* rows,
+                  std::int64_t stride, std::uint8_t* out) {
+  for (std::int64_t x = 0; x < stride; ++x) {
+    std::int32_t sum = 1 << (kDigits - 1);
+    for (std::int64_t i = 0; i < count; ++i) sum += weights[i] * rows[i * stride + x];
+    out[x] = rounded(sum);
+  }
+}
+
+}  // namespace
+
+void resize_bilinear(const Image& image, const Box& box, std::int64_t height, std::int64_t width,
+                     std::uint8_t* out, std::vector<std::uint8_t>& scratch) {
+  DKFAC_CHECK(box.y >= 0 && box.x >= 0 && box.height > 0 && box.width > 0 &&
+                  box.y + box.height <= image.height && box.x + box.width <= image.width,
+              "[resize] the box ", box.height, "x", box.width, " at (", box.y, ", ", box.x,
+              ") is not inside of a picture of ", image.height, "x", image.width);
+  DKFAC_CHECK(height > 0 && width > 0, "[resize] the result is ", height, "x", width,
+              "; both must be > 0");
+  const std::int64_t stride = 3 * width;
+  const std::uint8_t* from = image.pixels.data() + 3 * (box.y * image.width + box.x);
+  const std::uint8_t* rows = from;
+  std::int64_t row_stride = 3 * image.width;
+  // A direction whose size stays is not filtered, as in Pillow.
+  if (width != box.width || box.height != height) {
+    scratch.resize(static_cast<std::size_t>(box.height * stride));
+    const Taps taps = width != box.width ? make_taps(box.width, width) : Taps{};
+    for (std::int64_t y = 0; y < box.height; ++y) {
+      std::uint8_t* to = scratch.data() + y * stride;
+      if (taps.taps > 0)
+        resize_row(taps, from + y * row_stride, width, to);
+      else
+        std::memcpy(to, from + y * row_stride, static_cast<std::size_t>(stride));
+    }
+    rows = scratch.data();
+    row_stride = stride;
+  }
+  if (height == box.height) {
+    for (std::int64_t y = 0; y < height; ++y)
+      std::memcpy(out + y * stride, rows + y * row_stride, static_cast<std::size_t>(stride));
+    return;
+  }
+  const Taps taps = make_taps(box.height, height);
+  for (std::int64_t y = 0; y < height; ++y) {
+    const auto at = static_cast<std::size_t>(y);
+    combine_rows(taps.weights.data() + y * taps.taps, taps.count[at],
+                 rows + taps.first[at] * row_stride, stride, out + y * stride);
+  }
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/image.h"
+
+namespace dkfac::testing {
+namespace {
+
+nn::Image noise(std::int64_t height, std::int64_t width) {
+  nn::Image image{height, width, {}};
+  std::uint32_t state = 99;
+  for (std::int64_t i = 0; i < 3 * height * width; ++i) {
+    state = state * 1664525U + 1013904223U;
+    image.pixels.push_back(static_cast<std::uint8_t>(state >> 24U));
+  }
+  return image;
+}
+
+std::vector<std::uint8_t> resized(const nn::Image& image, const nn::Box& box, std::int64_t height,
+                                  std::int64_t width) {
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(3 * height * width)), scratch;
+  nn::resize_bilinear(image, box, height, width, out.data(), scratch);
+  return out;
+}
+
+/// The triangle filter by its definition, in real numbers: weight of input i for output o.
+double weight(std::int64_t in, std::int64_t out, std::int64_t o, std::int64_t i) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out);
+  const double stretch = std::max(scale, 1.0);
+  const double center = (static_cast<double>(o) + 0.5) * scale;
+  const auto at = [&](std::int64_t k) {
+    return std::max(0.0, 1 - std::abs(static_cast<double>(k) + 0.5 - center) / stretch);
+  };
+  double sum = 0;
+  for (std::int64_t k = 0; k < in; ++k) sum += at(k);
+  return at(i) / sum;
+}
+
+TEST(Resize, IsTheTriangleFilter) {
+  const nn::Image image = noise(19, 23);
+  const nn::Box box{2, 3, 14, 17};
+  for (const auto& [height, width] : {std::pair{5, 6}, {31, 40}, {14, 9}, {7, 17}}) {
+    const auto out = resized(image, box, height, width);
+    double worst = 0;
+    for (std::int64_t y = 0; y < height; ++y)
+      for (std::int64_t x = 0; x < width; ++x)
+        for (std::int64_t c = 0; c < 3; ++c) {
+          double expected = 0;
+          for (std::int64_t i = 0; i < box.height; ++i)
+            for (std::int64_t j = 0; j < box.width; ++j)
+              expected += weight(box.height, height, y, i) * weight(box.width, width, x, j) *
+                          image.pixels[static_cast<std::size_t>(
+                              ((box.y + i) * image.width + box.x + j) * 3 + c)];
+          const double got = out[static_cast<std::size_t>((y * width + x) * 3 + c)];
+          worst = std::max(worst, std::abs(got - expected));
+        }
+    // Each pass rounds by half a level; weights are exact to 2^-22.
+    EXPECT_LE(worst, 1.01) << height << "x" << width;
+  }
+}
+
+TEST(Resize, TheSameSizeKeepsEveryBit) {
+  const nn::Image image = noise(8, 9);
+  EXPECT_EQ(resized(image, {0, 0, 8, 9}, 8, 9), image.pixels);
+}
+
+TEST(Resize, DoesNotLookOutsideOfTheBox) {
+  nn::Image image = noise(12, 12);
+  const nn::Box box{3, 4, 6, 5};
+  const auto before = resized(image, box, 4, 4);
+  for (std::int64_t y = 0; y < 12; ++y)
+    for (std::int64_t x = 0; x < 12; ++x)
+      if (y < 3 || y >= 9 || x < 4 || x >= 9)
+        std::fill_n(image.pixels.begin() + (y * 12 + x) * 3, 3, std::uint8_t{255});
+  EXPECT_EQ(resized(image, box, 4, 4), before);
+  EXPECT_NE(resized(image, {2, 4, 6, 5}, 4, 4), before);
+}
+
+TEST(Resize, RefusesABoxThatIsNotInside) {
+  const nn::Image image = noise(4, 4);
+  EXPECT_THROW((void)resized(image, {1, 0, 4, 4}, 2, 2), InvalidArgument);
+  EXPECT_THROW((void)resized(image, {0, 0, 4, 4}, 0, 2), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
