@@ -11,8 +11,8 @@
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "kfac/cuda/one_device_layer.h"
 #include "support/near.h"
-#include "support/on_device.h"
 #include "support/saved_state.h"
 
 // One linear layer on a device: what a whole network does not bring about.
@@ -20,85 +20,6 @@ namespace dkfac::testing {
 namespace {
 
 using kfac::CurvatureOptions;
-
-/// A Preconditioner over one layer without a bias, on a stream of its caller.
-class OneLayer {
- public:
-  /// What records are converted to.
-  std::optional<DType> recorded;
-
-  OneLayer(Device device, std::shared_ptr<comm::Communicator> comm, const CurvatureOptions& options,
-           const kfac::LinearSpec& spec)
-      : caller_(device),
-        spec_(spec),
-        preconditioner_(std::move(comm), options, device),
-        fc_(preconditioner_.add_layer("fc", spec)) {}
-
-  /// x[n,in] and dy[n,out], each in as many records as there are micro-batches.
-  template <class T>
-  kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy,
-                        kfac::RecordScale scale = {}) {
-    const int parts = preconditioner_.options().micro_batches;
-    const std::int64_t n = std::ssize(x) / spec_.in / parts;
-    for (int part = 0; part < parts; ++part) {
-      Tensor in = record(view_of(x.data() + part * n * spec_.in, {n, spec_.in}));
-      Tensor out = record(view_of(dy.data() + part * n * spec_.out, {n, spec_.out}));
-      preconditioner_.record_input(fc_, in, caller_.stream(), scale);
-      preconditioner_.record_grad_output(fc_, out, caller_.stream(), scale);
-    }
-    std::vector<T> g;
-    for (std::int64_t i = 1; i <= spec_.in * spec_.out; ++i)
-      g.push_back(static_cast<T>(std::sin(static_cast<double>(i))));
-    Tensor there = to_device(caller_, view_of(g.data(), {std::ssize(g)}));
-    const std::vector<kfac::LayerGrad> grads{{fc_, there, {}}};
-    const std::int64_t before = host_waits();
-    const kfac::StepReport report = preconditioner_.step(grads, caller_.stream());
-    waits = host_waits() - before;
-    gradient = device_values(caller_, there);
-    return report;
-  }
-
-  [[nodiscard]] std::string describe() const { return preconditioner_.describe(); }
-  void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
-
-  std::vector<double> gradient;
-  std::int64_t waits = 0;
-
- private:
-  Tensor record(ConstTensorView x) {
-    Tensor there = to_device(caller_, x);
-    if (!recorded) return there;
-    Tensor converted = Tensor::empty(caller_, x.shape(), *recorded);
-    ops::cast(caller_, there, converted);
-    return converted;
-  }
-
-  Context caller_;
-  kfac::LinearSpec spec_;
-  kfac::Preconditioner preconditioner_;
-  kfac::LayerId fc_;
-};
-
-CurvatureOptions base() {
-  CurvatureOptions options;
-  options.damping = 1e-2;
-  options.new_weight = 0.3;
-  options.dtype = DType::f64;
-  return options;
-}
-
-template <class T>
-std::vector<T> noise(std::int64_t n, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<T> x;
-  for (std::int64_t i = 0; i < n; ++i) x.push_back(static_cast<T>(random.normal()));
-  return x;
-}
-
-template <class T>
-kfac::StepReport noisy_step(OneLayer& layer, const kfac::LinearSpec& spec, std::uint64_t step) {
-  return layer.step(noise<T>(12 * spec.in, step), noise<T>(12 * spec.out, 100 + step));
-}
 
 /// The gradients of some steps of 12 samples.
 template <class T>
@@ -318,65 +239,6 @@ TEST(StatisticOnTheDevice, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) 
     }
     EXPECT_THROW((void)layer.step<float>({1.0F}, {0.5F}, {1, 1}), NumericError);
   });
-}
-
-/// The host applies the triangle of a wide A, a device does not: a run of one goes on on the other.
-TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
-  CurvatureOptions options = base();
-  options.inverse_interval = 3;
-  const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false};
-  std::string held;
-  for (const auto& [from, to] :
-       {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
-    OneLayer one(from, comm::make_self(), options, spec);
-    for (std::uint64_t step = 0; step < 2; ++step) (void)noisy_step<double>(one, spec, step);
-    Saver saver;
-    one.visit_state(saver);
-    EXPECT_NE(saver.state.at("fc.a_held").bytes, held);
-    held = saver.state.at("fc.a_held").bytes;
-    const std::vector<SavedState> saved{saver.state};
-    OneLayer other(to, comm::make_self(), options, spec);
-    Loader loader(saved, 0);
-    other.visit_state(loader);
-    // Inverses are due in the fourth step; the one that the device could not take, at once.
-    EXPECT_FALSE(noisy_step<double>(one, spec, 2).inverses_refreshed);
-    EXPECT_EQ(noisy_step<double>(other, spec, 2).inverses_refreshed, to.is_cuda());
-    EXPECT_EQ(near(other.gradient, one.gradient, 1e-10), !to.is_cuda());
-    // Nor is it the gradient itself, which would be that of no inverse.
-    EXPECT_GT(std::abs(other.gradient[0] - std::sin(1.0)), 0.1);
-    for (std::uint64_t step = 3; step < 6; ++step) {
-      const kfac::StepReport report = noisy_step<double>(other, spec, step);
-      EXPECT_EQ(report.inverses_refreshed, noisy_step<double>(one, spec, step).inverses_refreshed);
-      EXPECT_TRUE(near(other.gradient, one.gradient, 1e-10)) << step;
-    }
-  }
-}
-
-/// Of rows that are few enough to beat an inverse, and too many to beat a triangle: the device
-/// would choose rows for itself, whose average has another shape than the host's.
-TEST(StateOfTheOtherDevice, HasTheSameShapesWhereRowsMightBeKept) {
-  CurvatureOptions options = base();
-  options.new_weight = 1;
-  for (std::int64_t rows = 12; rows <= 60; rows += 4) {
-    const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false, .max_rows = rows};
-    for (const auto& [from, to] :
-         {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
-      OneLayer one(from, comm::make_self(), options, spec),
-          other(to, comm::make_self(), options, spec);
-      Saver here, there;
-      (void)noisy_step<double>(one, spec, 0);
-      (void)noisy_step<double>(other, spec, 1);
-      one.visit_state(here);
-      const std::vector<SavedState> saved{here.state};
-      Loader loader(saved, 0);
-      other.visit_state(loader);  // Throws where shapes differ.
-      for (std::uint64_t step = 2; step < 4; ++step) {
-        (void)noisy_step<double>(one, spec, step);
-        (void)noisy_step<double>(other, spec, step);
-      }
-      EXPECT_TRUE(near(other.gradient, one.gradient, 1e-10)) << rows;
-    }
-  }
 }
 
 TEST(RanksOnADeviceAndOnTheHost, AreRefused) {

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/random.h"
+#include "dkfac/kfac/preconditioner.h"
+
+#include "support/on_device.h"
+
+/// One linear layer on a device: what a whole network does not bring about.
+namespace dkfac::testing {
+
+/// A Preconditioner over one layer without a bias, on a stream of its caller.
+class OneLayer {
+ public:
+  /// What records are converted to.
+  std::optional<DType> recorded;
+
+  OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
+           const kfac::CurvatureOptions& options, const kfac::LinearSpec& spec)
+      : caller_(device),
+        spec_(spec),
+        preconditioner_(std::move(comm), options, device),
+        fc_(preconditioner_.add_layer("fc", spec)) {}
+
+  /// x[n,in] and dy[n,out], each in as many records as there are micro-batches.
+  template <class T>
+  kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy,
+                        kfac::RecordScale scale = {}) {
+    const int parts = preconditioner_.options().micro_batches;
+    const std::int64_t n = std::ssize(x) / spec_.in / parts;
+    for (int part = 0; part < parts; ++part) {
+      Tensor in = record(view_of(x.data() + part * n * spec_.in, {n, spec_.in}));
+      Tensor out = record(view_of(dy.data() + part * n * spec_.out, {n, spec_.out}));
+      preconditioner_.record_input(fc_, in, caller_.stream(), scale);
+      preconditioner_.record_grad_output(fc_, out, caller_.stream(), scale);
+    }
+    std::vector<T> g;
+    for (std::int64_t i = 1; i <= spec_.in * spec_.out; ++i)
+      g.push_back(static_cast<T>(std::sin(static_cast<double>(i))));
+    Tensor there = to_device(caller_, view_of(g.data(), {std::ssize(g)}));
+    const std::vector<kfac::LayerGrad> grads{{fc_, there, {}}};
+    const std::int64_t before = host_waits();
+    const kfac::StepReport report = preconditioner_.step(grads, caller_.stream());
+    waits = host_waits() - before;
+    gradient = device_values(caller_, there);
+    return report;
+  }
+
+  [[nodiscard]] std::string describe() const { return preconditioner_.describe(); }
+  void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
+
+  std::vector<double> gradient;
+  std::int64_t waits = 0;
+
+ private:
+  Tensor record(ConstTensorView x) {
+    Tensor there = to_device(caller_, x);
+    if (!recorded) return there;
+    Tensor converted = Tensor::empty(caller_, x.shape(), *recorded);
+    ops::cast(caller_, there, converted);
+    return converted;
+  }
+
+  Context caller_;
+  kfac::LinearSpec spec_;
+  kfac::Preconditioner preconditioner_;
+  kfac::LayerId fc_;
+};
+
+inline kfac::CurvatureOptions base() {
+  kfac::CurvatureOptions options;
+  options.damping = 1e-2;
+  options.new_weight = 0.3;
+  options.dtype = DType::f64;
+  return options;
+}
+
+template <class T>
+std::vector<T> noise(std::int64_t n, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<T> x;
+  for (std::int64_t i = 0; i < n; ++i) x.push_back(static_cast<T>(random.normal()));
+  return x;
+}
+
+template <class T>
+kfac::StepReport noisy_step(OneLayer& layer, const kfac::LinearSpec& spec, std::uint64_t step) {
+  return layer.step(noise<T>(12 * spec.in, step), noise<T>(12 * spec.out, 100 + step));
+}
+
+}  // namespace dkfac::testing
