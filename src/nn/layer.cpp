@@ -39,9 +39,9 @@ Shape Layer::trace(const Shape& input,
 }
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
-  const std::size_t before = tensor.bytes();
+  held_bytes_ -= tensor.bytes();  // They are gone when there is no memory for more.
   const TensorView view = view_in(ctx, tensor, shape, dtype);
-  held_bytes_ += tensor.bytes() - before;
+  held_bytes_ += tensor.bytes();
   return view;
 }
 

@@ -1,15 +1,32 @@
 #include "nn/workspace.h"
 
+#include <atomic>
+
 #include "dkfac/core/error.h"
 
 namespace dkfac::nn {
+namespace {
+
+std::atomic<std::int64_t> losses{0};
+
+/// First given back: the two need not exist side by side.
+void exchange_for(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
+  tensor = Tensor();
+  try {
+    tensor = Tensor::empty(ctx, shape, dtype);
+  } catch (...) {
+    ++losses;
+    throw;
+  }
+}
+
+}  // namespace
+
+std::int64_t memory_losses() { return losses.load(); }
 
 TensorView view_in(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
   const bool fits = tensor.is_set() && tensor.dtype() == dtype && tensor.numel() >= shape.numel();
-  if (!fits) {
-    tensor = Tensor();  // First given back: the two need not exist side by side.
-    tensor = Tensor::empty(ctx, shape, dtype);
-  }
+  if (!fits) exchange_for(ctx, tensor, shape, dtype);
   return TensorView(tensor.view().raw(), dtype, shape, tensor.view().device());
 }
 
@@ -26,9 +43,8 @@ TensorView Workspace::take(Context& ctx, const Shape& shape, DType dtype) {
   if (fits == nullptr) {
     fits = largest != nullptr ? largest : &blocks_.emplace_back();
     const std::size_t unit = size_of(DType::f64), units = (bytes + unit - 1) / unit;
-    fits->memory = Tensor();
-    fits->memory =
-        Tensor::empty(ctx, Shape{static_cast<std::int64_t>(units == 0 ? 1 : units)}, DType::f64);
+    exchange_for(ctx, fits->memory, Shape{static_cast<std::int64_t>(units == 0 ? 1 : units)},
+                 DType::f64);
   }
   fits->taken = true;
   return TensorView(fits->memory.view().raw(), dtype, shape, fits->memory.view().device());

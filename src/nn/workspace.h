@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "dkfac/core/context.h"
@@ -8,6 +9,11 @@
 #include "dkfac/core/tensor_view.h"
 
 namespace dkfac::nn {
+
+/// How often a tensor or block of this process was given back for a larger one that could not be
+/// had. Apart from that memory only grows: as long as this number and the bytes are the same, so
+/// are the addresses.
+[[nodiscard]] std::int64_t memory_losses();
 
 /// A view of this shape over the memory of `tensor`, which is allocated anew only when it is too
 /// small or of another dtype.

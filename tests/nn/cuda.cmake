@@ -6,7 +6,7 @@ dkfac_gpu_test(nn.cuda.elementwise
   SOURCES cuda/activation_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.model
-  SOURCES cuda/model_state_test.cpp
+  SOURCES cuda/model_state_test.cpp cuda/graphed_passes_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.loss
   SOURCES cuda/loss_test.cpp

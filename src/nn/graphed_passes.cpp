@@ -1,0 +1,135 @@
+#include "dkfac/nn/graphed_passes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/loss.h"
+
+#include "nn/workspace.h"
+
+namespace dkfac::nn {
+
+/// Stands in for the observer while a pass is recorded: nothing that it does may be part of it.
+class GraphedPasses::Recorder final : public LayerObserver {
+ public:
+  Recorder(Model& model, LayerObserver* observer, std::vector<Layer*>& order)
+      : model_(model), observer_(observer), order_(order) {
+    order_.clear();
+    model_.set_observer(this);
+  }
+  ~Recorder() override { model_.set_observer(observer_); }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void on_forward(Layer&, ConstTensorView) override {}
+  void on_backward(Layer&, ConstTensorView) override {}
+  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                     ConstTensorView) override {}
+  [[nodiscard]] bool wants_batch_norm(const Layer&) const override { return false; }
+  [[nodiscard]] bool wants_gradients() const override {
+    return observer_ == nullptr || observer_->wants_gradients();
+  }
+  void on_gradients(Layer& layer) override { order_.push_back(&layer); }
+
+ private:
+  Model& model_;
+  LayerObserver* observer_;
+  std::vector<Layer*>& order_;
+};
+
+GraphedPasses::GraphedPasses(Model& model, LayerObserver* observer, Options options)
+    : model_(model), observer_(observer), options_(options) {
+  DKFAC_CHECK(options.most > 0, "[graphed_passes] most is 0; it must be > 0");
+}
+
+void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed) {
+  DKFAC_CHECK(input.labels.empty() != input.targets.empty(), "[graphed_passes] there are ",
+              input.labels.empty() ? "neither labels nor targets" : "labels and targets",
+              "; give one of the two");
+  const auto as_it_is = [&] {
+    pass(ctx, input);
+    ++counts_.as_it_is;
+  };
+  if (!options_.record || observed == Observed::yes || !ctx.device().is_cuda()) return as_it_is();
+  constexpr int kAttempts = 3;
+  bool is_new = false;
+  Entry& entry = entry_of(key_of(input), is_new);
+  // The first pass takes the memory that there has to be.
+  if (is_new || entry.refused >= kAttempts) return as_it_is();
+  if (!entry.work.fits(ctx) || entry.memory != memory()) {
+    try {
+      record(ctx, input, entry);
+    } catch (const DeviceError& error) {
+      // Most likely memory of some kind that only this pass takes. What is wrong with the device
+      // itself shows in the pass as it is.
+      ++counts_.refused;
+      ++entry.refused;
+      entry.work = {};
+      counts_.reason = error.what();
+      return as_it_is();
+    }
+    ++counts_.recorded;
+  }
+  entry.work.replay(ctx);
+  ++counts_.replayed;
+  if (observer_ == nullptr) return;
+  for (Layer* layer : entry.order) observer_->on_gradients(*layer);
+}
+
+void GraphedPasses::forget() { entries_.clear(); }
+
+GraphedPasses::Key GraphedPasses::key_of(const PassInput& input) const {
+  const bool soft = input.labels.empty();
+  Key key{.images = input.images.raw(),
+          .wanted = (soft ? input.targets : input.labels).raw(),
+          .sums = input.sums.raw(),
+          .shape = {},
+          .dtype = input.images.dtype(),
+          .soft = soft,
+          .smoothing = soft ? 0 : input.smoothing,
+          .scale = input.scale,
+          .gradients = observer_ == nullptr || observer_->wants_gradients()};
+  for (int i = 0; i < input.images.ndim(); ++i) key.shape.push_back(input.images.dim(i));
+  return key;
+}
+
+GraphedPasses::Entry& GraphedPasses::entry_of(const Key& key, bool& is_new) {
+  auto found = std::find_if(entries_.begin(), entries_.end(),
+                            [&](const Entry& entry) { return entry.key == key; });
+  is_new = found == entries_.end();
+  if (is_new) {
+    if (entries_.size() >= options_.most)
+      entries_.erase(
+          std::min_element(entries_.begin(), entries_.end(),
+                           [](const Entry& a, const Entry& b) { return a.used < b.used; }));
+    entries_.emplace_back().key = key;
+    found = entries_.end() - 1;
+  }
+  found->used = ++clock_;
+  return *found;
+}
+
+GraphedPasses::Memory GraphedPasses::memory() const {
+  return {model_.allocated_bytes() + grad_.bytes(), memory_losses()};
+}
+
+void GraphedPasses::pass(Context& ctx, const PassInput& input) {
+  const ConstTensorView logits = model_.forward(ctx, input.images, Mode::train);
+  const TensorView grad = view_in(ctx, grad_, logits.shape(), logits.dtype());
+  if (input.targets.empty()) {
+    softmax_cross_entropy(ctx, logits, input.labels, input.smoothing, input.scale, grad,
+                          input.sums);
+  } else {
+    soft_cross_entropy(ctx, logits, input.targets, input.scale, grad, input.sums);
+  }
+  model_.backward(ctx, grad);
+}
+
+void GraphedPasses::record(Context& ctx, const PassInput& input, Entry& entry) {
+  const Recorder recorder(model_, observer_, entry.order);
+  entry.work = CapturedWork::capture(ctx, [&] { pass(ctx, input); });
+  entry.memory = memory();
+}
+
+}  // namespace dkfac::nn

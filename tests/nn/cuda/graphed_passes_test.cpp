@@ -1,0 +1,174 @@
+#include "dkfac/nn/graphed_passes.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/loss.h"
+
+#include "nn/nn_support.h"
+#include "support/on_device.h"
+
+namespace dkfac::testing {
+namespace {
+
+/// y = x + shift, with a parameter; may take new memory in every pass, as no layer should.
+class Shift final : public nn::Layer {
+ public:
+  explicit Shift(std::int64_t width, const bool* wasteful = nullptr) : wasteful_(wasteful) {
+    parameters_.push_back({"bias", nn::Role::bias, Shape{width}, {}, {}});
+  }
+  [[nodiscard]] std::string describe() const override { return "Shift"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context& ctx, ConstTensorView x, nn::Mode mode) override {
+    if (wasteful_ != nullptr && *wasteful_) waste_ = Tensor::empty(ctx, {100});
+    const TensorView y = output_memory(ctx, mode, output_, x.shape(), x.dtype());
+    ops::copy(ctx, x, y);
+    for (std::int64_t i = 0; i < x.dim(0); ++i)
+      ops::axpby(ctx, 1, parameters_[0].value, 1, y.slice(0, i, 1).flat());
+    return y;
+  }
+  ConstTensorView backward(Context& ctx, ConstTensorView dy, nn::InputGrad) override {
+    if (wants_gradients()) {
+      ops::col_sum(ctx, 1, dy, 0, parameters_[0].grad);
+      if (observer_ != nullptr) observer_->on_gradients(*this);
+    }
+    return dy;
+  }
+
+ private:
+  const bool* wasteful_;
+  Tensor output_, waste_;
+};
+
+/// Notes for which layers gradients were announced.
+class Listener final : public nn::LayerObserver {
+ public:
+  explicit Listener(nn::Model& model) { model.set_observer(this); }
+  void on_forward(nn::Layer&, ConstTensorView) override { ++seen; }
+  void on_backward(nn::Layer&, ConstTensorView) override { ++seen; }
+  void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                     ConstTensorView) override {
+    ++seen;
+  }
+  void on_gradients(nn::Layer& layer) override { order.push_back(layer.name()); }
+  std::vector<std::string> order;
+  int seen = 0;
+};
+
+class GraphedShifts : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kClasses = 4;
+  std::unique_ptr<nn::Model> make() {
+    auto net = std::make_unique<nn::Sequential>();
+    net->add<Shift>("a", kClasses).add<nn::Relu>("relu").add<Shift>("b", kClasses, &wasteful_);
+    return std::make_unique<nn::Model>(ctx, "shifts", std::move(net), Shape{kClasses}, DType::f32,
+                                       1);
+  }
+  nn::PassInput input(std::int64_t n) {
+    return {.images = images.view().slice(0, 0, n),
+            .labels = labels.view().slice(0, 0, n),
+            .scale = 1 / static_cast<double>(n),
+            .sums = sums};
+  }
+  bool wasteful_ = false;
+  Context ctx{Device::cuda()}, host;
+  Tensor images = to_device(ctx, random_tensor(host, {64, kClasses}, DType::f32, 2));
+  Tensor labels = Tensor::zeros(ctx, {64}, DType::i32), sums = Tensor::zeros(ctx, {2}, DType::f64);
+  std::unique_ptr<nn::Model> model = make();
+};
+
+TEST_F(GraphedShifts, TellTheObserverOfGradientsAlone) {
+  Listener listener(*model);
+  nn::GraphedPasses passes(*model, &listener);
+  for (int i = 0; i < 3; ++i) passes.run(ctx, input(8), nn::Observed::no);
+  EXPECT_EQ(passes.counts().replayed, 2);
+  EXPECT_EQ(listener.order, (std::vector<std::string>{"b", "a", "b", "a", "b", "a"}));
+  listener.seen = 0;
+  passes.run(ctx, input(8), nn::Observed::yes);
+  EXPECT_EQ(passes.counts().as_it_is, 2) << "seen, so as it is";
+  EXPECT_EQ(listener.order.size(), 8U);
+}
+
+/// A larger batch moves the model's memory: what was recorded for a smaller one is recorded anew.
+TEST_F(GraphedShifts, FollowMemoryThatMoves) {
+  nn::GraphedPasses passes(*model, nullptr);
+  const auto gradients_of = [&](std::int64_t n) {
+    ops::fill(ctx, model->gradients(), -7);
+    passes.run(ctx, input(n), nn::Observed::no);
+    return device_values(ctx, model->gradients());
+  };
+  const auto expected = gradients_of(8);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(8), expected);
+  EXPECT_EQ(passes.counts().recorded, 1);
+  const auto larger = gradients_of(64);
+  EXPECT_EQ(gradients_of(64), larger);
+  EXPECT_NE(larger, expected);
+  EXPECT_EQ(passes.counts().recorded, 2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(8), expected);
+  EXPECT_EQ(passes.counts().recorded, 3);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(64), larger);
+  EXPECT_EQ(passes.counts().recorded, 3) << "nothing has moved";
+  // The scratch of the context counts as well.
+  {
+    Scratch scratch(ctx);
+    (void)scratch.take({1 << 22});
+  }
+  EXPECT_EQ(gradients_of(8), expected);
+  EXPECT_EQ(passes.counts().recorded, 4);
+}
+
+TEST_F(GraphedShifts, RunAsTheyAreWhereTheyCannotBeRecorded) {
+  nn::GraphedPasses passes(*model, nullptr);
+  wasteful_ = true;
+  passes.run(ctx, input(8), nn::Observed::no);
+  const auto expected = device_values(ctx, model->gradients());
+  for (int i = 0; i < 6; ++i) {
+    ops::fill(ctx, model->gradients(), -7);
+    passes.run(ctx, input(8), nn::Observed::no);
+    EXPECT_EQ(device_values(ctx, model->gradients()), expected);
+  }
+  EXPECT_EQ(passes.counts().refused, 3) << "it is not tried for ever";
+  EXPECT_EQ(passes.counts().replayed, 0);
+  EXPECT_TRUE(contains(passes.counts().reason, "new memory"));
+}
+
+TEST_F(GraphedShifts, KeepAsManyAsAsked) {
+  nn::GraphedPasses passes(*model, nullptr, {.most = 2});
+  for (int i = 0; i < 2; ++i) passes.run(ctx, input(64), nn::Observed::no);  // All memory is there.
+  for (const std::int64_t n : {8, 8, 64, 16, 16}) passes.run(ctx, input(n), nn::Observed::no);
+  EXPECT_EQ(passes.counts().recorded, 3);
+  passes.run(ctx, input(64), nn::Observed::no);
+  EXPECT_EQ(passes.counts().replayed, 5) << "of the two, 64 was used last";
+  passes.run(ctx, input(8), nn::Observed::no);
+  EXPECT_EQ(passes.counts().as_it_is, 4) << "8 had to go";
+  passes.forget();
+  passes.run(ctx, input(64), nn::Observed::no);
+  EXPECT_EQ(passes.counts().as_it_is, 5);
+}
+
+TEST_F(GraphedShifts, CompareWithLabelsOrTargets) {
+  nn::GraphedPasses passes(*model, nullptr);
+  nn::PassInput soft = input(8);
+  EXPECT_THROW(passes.run(ctx, {.images = images, .sums = sums}, nn::Observed::no),
+               InvalidArgument);
+  Tensor targets = Tensor::empty(ctx, {8, kClasses});
+  nn::soft_targets(ctx, soft.labels, 0, targets);
+  passes.run(ctx, input(8), nn::Observed::no);
+  const auto expected = device_values(ctx, model->gradients());
+  soft.targets = targets;
+  EXPECT_THROW(passes.run(ctx, soft, nn::Observed::no), InvalidArgument);
+  soft.labels = {};
+  for (int i = 0; i < 3; ++i) {
+    passes.run(ctx, soft, nn::Observed::no);
+    EXPECT_TRUE(near(device_values(ctx, model->gradients()), expected, 8 * eps<float>));
+  }
+  EXPECT_EQ(passes.counts().replayed, 2);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
