@@ -9,6 +9,7 @@
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 
+#include "core/cuda/measure.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac::cuda {
@@ -249,6 +250,40 @@ void let_memory_go(Device device) noexcept {
   for (std::byte* bytes : memory.held_pinned) memory.release_pinned(bytes);
   memory.held.clear();
   memory.held_pinned.clear();
+}
+
+namespace {
+
+std::int64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
+  unsigned long long bytes = 0;
+  check_runtime(cudaMemPoolGetAttribute(pool, which, &bytes), "cudaMemPoolGetAttribute");
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace
+
+MemoryUse pool_use(Device device) {
+  check_device(device);
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.make(device);
+  return {.used = attribute(memory.pool, cudaMemPoolAttrUsedMemCurrent),
+          .peak_used = attribute(memory.pool, cudaMemPoolAttrUsedMemHigh),
+          .reserved = attribute(memory.pool, cudaMemPoolAttrReservedMemCurrent),
+          .peak_reserved = attribute(memory.pool, cudaMemPoolAttrReservedMemHigh)};
+}
+
+void reset_pool_peaks(Device device) {
+  check_device(device);
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  const std::scoped_lock lock(memory.mutex);
+  memory.make(device);
+  for (const cudaMemPoolAttr which : {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh}) {
+    unsigned long long zero = 0;  // The only value that is taken.
+    check_runtime(cudaMemPoolSetAttribute(memory.pool, which, &zero), "cudaMemPoolSetAttribute");
+  }
 }
 
 }  // namespace dkfac::cuda

@@ -73,6 +73,7 @@ std::byte* Memory::allocate(std::size_t bytes) {
   close();
   blocks_[start + kGrain] = bytes;
   live_ += static_cast<std::int64_t>(bytes);
+  if (live_ > peak_) peak_ = live_;
   return start + kGrain;
 }
 

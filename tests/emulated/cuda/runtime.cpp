@@ -154,6 +154,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMultiProcessorCount      ? 4
            : attribute == cudaDevAttrComputeCapabilityMajor ? 9
            : attribute == cudaDevAttrMemoryPoolsSupported   ? 1
+           : attribute == cudaDevAttrClockRate              ? 1000000
                                                             : 0;
   return cudaSuccess;
 }
@@ -335,7 +336,6 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   delete reinterpret_cast<char*>(pool);
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t,
                                     cudaStream_t stream) {

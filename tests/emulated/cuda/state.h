@@ -61,13 +61,15 @@ class Memory {
   void check_freed() const;  ///< Throws std::runtime_error when what is kept so has been written.
   [[nodiscard]] bool contains(const void* data) const;
   [[nodiscard]] std::int64_t live_bytes() const { return live_; }
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_; }
+  void reset_peak() { peak_ = live_; }
 
  private:
   void protect(bool accessible);
   std::byte* base_ = nullptr;
   std::size_t used_ = 0;  ///< Highest end so far.
   int opened_ = 0;
-  std::int64_t live_ = 0;
+  std::int64_t live_ = 0, peak_ = 0;
   std::map<std::byte*, std::size_t> blocks_;          ///< Size asked for.
   std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
   int keepers_ = 0;

@@ -1,0 +1,41 @@
+#include "dkfac/core/device_timer.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/cuda/measure.h"
+#include "core/cuda/runtime.h"
+
+namespace dkfac {
+
+TimedEvent::TimedEvent(Device device) : device_(device) {
+  if (device.is_cuda()) native_ = cuda::create_timed_event(device);
+}
+
+TimedEvent::~TimedEvent() {
+  if (native_ != nullptr) cuda::destroy_event(device_, native_);
+}
+
+TimedEvent::TimedEvent(TimedEvent&& other) noexcept
+    : device_(other.device_), native_(std::exchange(other.native_, nullptr)), at_(other.at_) {}
+
+TimedEvent& TimedEvent::operator=(TimedEvent&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(native_, other.native_);
+  std::swap(at_, other.at_);
+  return *this;
+}
+
+void TimedEvent::record(Stream stream) {
+  if (native_ != nullptr) return cuda::record(device_, native_, stream.native());
+  at_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool TimedEvent::done() const { return native_ == nullptr || cuda::done(device_, native_); }
+
+double TimedEvent::seconds(const TimedEvent& from, const TimedEvent& to) {
+  if (from.native_ == nullptr) return to.at_ - from.at_;
+  return cuda::seconds_between(from.device_, from.native_, to.native_);
+}
+
+}  // namespace dkfac

@@ -1,0 +1,34 @@
+#include <mutex>
+
+#include <cuda_runtime_api.h>
+
+#include "state.h"
+
+// What pools tell of themselves: all share one memory, and what is used is what is reserved.
+namespace {
+
+using emulated::Memory;
+using emulated::state;
+using Lock = std::scoped_lock<emulated::DeviceMutex>;
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
+  const Lock lock(state().mutex);
+  if (attribute == cudaMemPoolAttrUsedMemHigh) state().memory.reset_peak();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  const Lock lock(state().mutex);
+  const Memory& memory = state().memory;
+  const bool peak =
+      attribute == cudaMemPoolAttrUsedMemHigh || attribute == cudaMemPoolAttrReservedMemHigh;
+  *static_cast<unsigned long long*>(value) =
+      static_cast<unsigned long long>(peak ? memory.peak_bytes() : memory.live_bytes());
+  return cudaSuccess;
+}
+
+}  // extern "C"
