@@ -76,8 +76,10 @@ namespace cpu {
 
 namespace cuda {
 
-/// Patches and matrix products of cuBLAS: every shape and dtype; null in a build without CUDA.
-[[nodiscard]] std::unique_ptr<ConvBackend> make_product_conv();
+/// Patches and matrix products of cuBLAS: every shape and dtype; null in a build without CUDA. As
+/// many images at a time as fit `scratch_bytes`, but at least one.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_product_conv(
+    std::int64_t scratch_bytes = std::int64_t{256} << 20);
 /// cuDNN: f32, f16 and bf16; null in a build without it.
 [[nodiscard]] std::unique_ptr<ConvBackend> make_cudnn_conv();
 

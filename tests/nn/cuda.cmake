@@ -1,9 +1,14 @@
 # Layers on a device, and their kernels as any compiler takes them.
 dkfac_test(nn.functors
-  SOURCES elementwise_functors_test.cpp loss_functors_test.cpp
+  SOURCES elementwise_functors_test.cpp
+          conv_functors_test.cpp
+          loss_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.elementwise
   SOURCES cuda/activation_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS)
+dkfac_gpu_test(nn.cuda.products
+  SOURCES cuda/conv_products_test.cpp cuda/linear_test.cpp cuda/residual_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.model
   SOURCES cuda/model_state_test.cpp cuda/graphed_passes_test.cpp

@@ -2,6 +2,6 @@
 
 namespace dkfac::nn::cuda {
 
-std::unique_ptr<ConvBackend> make_product_conv() { return nullptr; }
+std::unique_ptr<ConvBackend> make_product_conv(std::int64_t) { return nullptr; }
 
 }  // namespace dkfac::nn::cuda
