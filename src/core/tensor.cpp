@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "dkfac/core/context.h"
@@ -44,6 +45,18 @@ std::byte* allocate_host(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+[[noreturn]] void no_memory(Device device, const Shape& shape, DType dtype, std::size_t bytes,
+                            bool pinned) {
+  const std::string wanted = detail::concat(bytes, " bytes of ", shape, " ", dtype);
+  if (device.is_cuda() && !pinned) {
+    throw DeviceError(detail::concat(
+        "[tensor] ", device, " is out of memory for ", wanted, " (", cuda::describe_memory(device),
+        "); use a smaller batch or model, or end what else runs there"));
+  }
+  throw Error(detail::concat("[tensor] out of memory for ", wanted, pinned ? ", pinned" : "",
+                             "; use a smaller batch or model"));
+}
+
 }  // namespace
 
 Tensor Tensor::make(Context& ctx, Shape shape, DType dtype, bool pinned) {
@@ -55,10 +68,7 @@ Tensor Tensor::make(Context& ctx, Shape shape, DType dtype, bool pinned) {
   std::byte* data = pinned             ? cuda::allocate_pinned(device, bytes)
                     : device.is_cuda() ? cuda::allocate(device, ctx.stream().native(), bytes)
                                        : allocate_host(bytes);
-  if (data == nullptr) {
-    throw Error(detail::concat("[tensor] out of memory for ", bytes, " bytes of ", shape, " ",
-                               dtype, "; use a smaller batch or model"));
-  }
+  if (data == nullptr) no_memory(device, shape, dtype, bytes, pinned);
   Tensor out;
   out.storage_ = std::unique_ptr<std::byte, Free>(data, Free{device, pinned});
   out.view_ = TensorView(data, dtype, shape, pinned ? Device::cpu() : device);

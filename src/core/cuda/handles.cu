@@ -57,10 +57,6 @@ struct Blas {
   std::unique_ptr<cublasContext, Destroy> handle;
 };
 
-[[noreturn]] void fail(const char* call, int code, const char* text) {
-  throw DeviceError(detail::concat("[", call, "] failed with code ", code, " (", text, ")"));
-}
-
 Blas make_blas(Context& ctx) {
   cublasHandle_t handle = nullptr;
   check_blas(cublasCreate(&handle), "cublasCreate");
@@ -120,27 +116,5 @@ void* host_workspace(Context& ctx, std::size_t bytes) {
   if (workspace.size() < bytes) workspace.resize(bytes);
   return workspace.data();
 }
-
-void check_runtime(int code, const char* call) {
-  if (code == cudaSuccess) return;
-  const auto error = static_cast<cudaError_t>(code);
-  (void)cudaGetLastError();  // It is told here; who goes on is not to find it at the next launch.
-  throw DeviceError(detail::concat("[", call, "] failed with ", cudaGetErrorName(error), " (",
-                                   cudaGetErrorString(error), ")"));
-}
-
-void check_blas(int code, const char* call) {
-  if (code == CUBLAS_STATUS_SUCCESS) return;
-  fail(call, code, cublasGetStatusString(static_cast<cublasStatus_t>(code)));
-}
-
-void check_solver(int code, const char* call) {
-  if (code == CUSOLVER_STATUS_SUCCESS) return;
-  fail(call, code, "a status of cuSOLVER; see cusolverStatus_t");
-}
-
-void before_launch() noexcept { (void)cudaGetLastError(); }
-
-void check_launch(const char* kernel) { check_runtime(cudaGetLastError(), kernel); }
 
 }  // namespace dkfac::cuda

@@ -185,10 +185,19 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   check_no_capture(bytes);
   const DeviceGuard guard(device);
   DeviceMemory& memory = memory_of(device);
-  const std::scoped_lock lock(memory.mutex);
+  std::unique_lock lock(memory.mutex);
   memory.make(device);
   void* data = nullptr;
-  const cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+  cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+  if (code == cudaErrorMemoryAllocation) {
+    // What is still to be let go of, and what the pool keeps in pieces, may do.
+    (void)cudaGetLastError();
+    lock.unlock();
+    (void)cudaStreamSynchronize(memory.stream);
+    lock.lock();
+    (void)cudaMemPoolTrimTo(memory.pool, 0);
+    code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
+  }
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     return nullptr;
@@ -197,6 +206,17 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   check_runtime(cudaEventRecord(memory.event, memory.stream), "cudaEventRecord");
   check_runtime(cudaStreamWaitEvent(stream, memory.event, 0), "cudaStreamWaitEvent");
   return static_cast<std::byte*>(data);
+}
+
+std::string describe_memory(Device device) {
+  const DeviceGuard guard(device);
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return "how many are free is not known";
+  }
+  const auto tenths = [](std::size_t bytes) { return static_cast<double>(10 * bytes >> 30) / 10; };
+  return dkfac::detail::concat(tenths(free), " of ", tenths(total), " GiB are free");
 }
 
 void release(Device device, std::byte* bytes) noexcept {

@@ -18,6 +18,7 @@ void check_device(Device) { refuse("device"); }
 CudaInfo library_info() { return {}; }
 
 std::byte* allocate(Device, CUstream_st*, std::size_t) { refuse("tensor"); }
+std::string describe_memory(Device) { return {}; }
 void release(Device, std::byte*) noexcept {}
 std::byte* allocate_pinned(Device, std::size_t) { refuse("tensor"); }
 void release_pinned(Device, std::byte*) noexcept {}

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "dkfac/core/stream.h"
 
@@ -18,6 +19,8 @@ void check_device(Device device);
 /// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
 /// there is none left.
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
+/// "1.5 of 79.2 GiB are free", for errors.
+[[nodiscard]] std::string describe_memory(Device device);
 /// Once all that has been put so far on streams in use has run, and no recording is under way.
 void release(Device device, std::byte* bytes) noexcept;
 /// Host memory that copies reach without a detour, of a pool that keeps what it has; null when

@@ -134,6 +134,7 @@ cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOpe
   if (alpha == nullptr || beta == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (!supported(p.a.type, p.b.type, p.c_type, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.m == 0 || p.n == 0 || p.count == 0) return CUBLAS_STATUS_SUCCESS;
+  if (emulated::product_fails()) return CUBLAS_STATUS_EXECUTION_FAILED;
   for (const void* data : {p.a.data, p.b.data, static_cast<const void*>(p.c)})
     emulated::require_device(data, "cublasGemmEx");
   if (is_f64(compute)) {

@@ -192,6 +192,21 @@ bool is_pinned_memory(const void* data) {
   return at < after->first + after->second;
 }
 
+void limit_memory(std::int64_t bytes) {
+  const std::scoped_lock lock(state().mutex);
+  state().memory.limit(bytes);
+}
+
+void fail_product(int calls) {
+  const std::scoped_lock lock(state().mutex);
+  state().products_to_failure = calls;
+}
+
+bool product_fails() {
+  const std::scoped_lock lock(state().mutex);
+  return state().products_to_failure > 0 && --state().products_to_failure == 0;
+}
+
 Counters counters() {
   const std::scoped_lock lock(state().mutex);
   Counters out = state().counters;

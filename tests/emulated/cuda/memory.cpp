@@ -55,6 +55,7 @@ bool Memory::contains(const void* data) const {
 }
 
 std::byte* Memory::allocate(std::size_t bytes) {
+  if (limit_ > 0 && live_ + static_cast<std::int64_t>(bytes) > limit_) return nullptr;
   const std::size_t room = room_for(bytes);
   std::byte* start = nullptr;
   if (auto found = free_.find(room); found != free_.end()) {

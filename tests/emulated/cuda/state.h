@@ -63,13 +63,14 @@ class Memory {
   [[nodiscard]] std::int64_t live_bytes() const { return live_; }
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = live_; }
+  void limit(std::int64_t bytes) { limit_ = bytes; }
 
  private:
   void protect(bool accessible);
   std::byte* base_ = nullptr;
   std::size_t used_ = 0;  ///< Highest end so far.
   int opened_ = 0;
-  std::int64_t live_ = 0, peak_ = 0;
+  std::int64_t live_ = 0, peak_ = 0, limit_ = 0;
   std::map<std::byte*, std::size_t> blocks_;          ///< Size asked for.
   std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
   int keepers_ = 0;
@@ -120,6 +121,7 @@ struct State {
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  ///< Work may have yet to record them.
   Counters counters;
   bool eager = false;
+  int products_to_failure = 0;
 };
 
 [[nodiscard]] State& state();

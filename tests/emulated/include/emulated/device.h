@@ -47,6 +47,13 @@ void with_memory(const std::function<void()>& body);
 [[nodiscard]] bool is_device_memory(const void* data);
 [[nodiscard]] bool is_pinned_memory(const void* data);
 
+/// Failures on request. Of device memory no more than this is there; 0: as much as there is.
+void limit_memory(std::int64_t bytes);
+/// The product of cuBLAS that many calls from now fails, the next one being 1; once. 0: none.
+void fail_product(int calls);
+/// Of the above: whether this call fails.
+[[nodiscard]] bool product_fails();
+
 /// Since the start of the program, of all threads.
 struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.

@@ -1,0 +1,13 @@
+#include "emulated/device.h"
+#include "support/device_faults.h"
+
+namespace dkfac::testing {
+
+LittleMemory::LittleMemory(std::int64_t bytes) {
+  emulated::limit_memory(emulated::counters().live_bytes + bytes);
+}
+LittleMemory::~LittleMemory() { emulated::limit_memory(0); }
+
+void fail_product(int calls) { emulated::fail_product(calls); }
+
+}  // namespace dkfac::testing

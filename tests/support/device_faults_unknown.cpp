@@ -1,0 +1,10 @@
+#include "support/device_faults.h"
+
+namespace dkfac::testing {
+
+LittleMemory::LittleMemory(std::int64_t) {}
+LittleMemory::~LittleMemory() = default;
+
+void fail_product(int) {}
+
+}  // namespace dkfac::testing
