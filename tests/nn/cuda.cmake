@@ -3,6 +3,7 @@ dkfac_test(nn.functors
   SOURCES elementwise_functors_test.cpp
           conv_functors_test.cpp
           loss_functors_test.cpp
+          image_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.elementwise
   SOURCES cuda/activation_test.cpp
@@ -16,3 +17,6 @@ dkfac_gpu_test(nn.cuda.model
 dkfac_gpu_test(nn.cuda.loss
   SOURCES cuda/loss_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
+dkfac_gpu_test(nn.cuda.device_data
+  SOURCES cuda/device_data_test.cpp
+  LINK dkfac::nn LABELS nn threads INTERNALS)

@@ -205,7 +205,7 @@ TEST(Loader, RefusesOptionsThatDoNotFit) {
   EXPECT_THROW(make(unit(), {.count = 9, .global_batch = 2}, 0, 1, DType::f32, 2), InvalidArgument);
   EXPECT_THROW(make(unit(), {.count = 8, .global_batch = 9}, 0, 1, DType::f32, 2), InvalidArgument);
   EXPECT_THROW(make(unit(), good, 1, 1, DType::f32, 2), InvalidArgument);
-  EXPECT_THROW(make(unit(), good, 0, 1, DType::bf16, 2), InvalidArgument);
+  EXPECT_THROW(make(unit(), good, 0, 1, DType::i32, 2), InvalidArgument);
   EXPECT_THROW(make(unit(), good, 0, 1, DType::f32, 0), InvalidArgument);
   Loader loader(data, unit(), good, 0, 1, DType::f32);
   Batch batch;

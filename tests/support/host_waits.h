@@ -8,6 +8,8 @@ namespace dkfac::testing {
 [[nodiscard]] bool is_emulated();
 /// How often the host has waited for the device so far; 0 on a real device, which does not tell.
 [[nodiscard]] std::int64_t host_waits();
+/// How often device or pinned memory has been made so far; 0 on a real device.
+[[nodiscard]] std::int64_t device_allocations();
 /// How many kernels have been launched so far; 0 on a real device.
 [[nodiscard]] std::int64_t kernel_launches();
 

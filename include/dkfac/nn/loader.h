@@ -46,7 +46,7 @@ struct BatchShare {
                                          int rank, int size);
 
 struct Batch {
-  ConstTensorView images;  ///< [n,h,w,c], normalised; f32 or f64
+  ConstTensorView images;  ///< [n,h,w,c], normalised
   std::span<const std::int32_t> labels;
   std::int64_t global_batch = 0;
   std::int64_t first = 0;  ///< Place of images[0] in the global batch.
@@ -57,7 +57,7 @@ struct Batch {
 /// `data` is borrowed and must not change. Used by one thread; may be destroyed at any time.
 class Loader {
  public:
-  /// f32 or f64. `augment` changes the images, differently in each epoch, with the seed of the
+  /// f64, f32, bf16 or f16. `augment` changes images, differently in each epoch, with the seed of the
   /// sampler. Throws InvalidArgument when an epoch would have no batch, or for options that do not
   /// fit the data.
   Loader(const Dataset& data, Normalization normalization, SamplerOptions options, int rank,

@@ -6,38 +6,13 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
 
-#include "nn/keyed_random.h"
+#include "nn/augment_choice.h"
 
 namespace dkfac::nn {
 namespace {
 
 /// Keeps these numbers apart from other uses of the same seed: upper half of the Philox stream.
 constexpr std::uint32_t kGroupStream = 0x61756767;
-/// Stands for the epoch where a choice holds for all epochs.
-constexpr std::uint32_t kEveryEpoch = 0xFFFFFFFF;
-
-/// A number in [0, n) from 32 random bits.
-std::int64_t scaled(std::uint32_t word, std::int64_t n) {
-  return static_cast<std::int64_t>((std::uint64_t{word} * static_cast<std::uint64_t>(n)) >> 32);
-}
-
-/// How many choices each kind of augmentation has; 1 when it is off.
-struct Choices {
-  std::int64_t crops, flips, cuts_y, cuts_x;
-};
-
-Choices choices_of(const AugmentOptions& options, const Shape& image) {
-  const std::int64_t side = 2 * std::int64_t{options.pad} + 1;
-  const bool cut = options.cutout > 0;
-  return {side * side, options.flip ? 2 : 1, cut ? image[0] - options.cutout + 1 : 1,
-          cut ? image[1] - options.cutout + 1 : 1};
-}
-
-void set_crop(Augmentation& out, const AugmentOptions& options, std::int64_t choice) {
-  const std::int64_t side = 2 * std::int64_t{options.pad} + 1;
-  out.dy = static_cast<std::int32_t>(choice / side) - options.pad;
-  out.dx = static_cast<std::int32_t>(choice % side) - options.pad;
-}
 
 void check_epoch(std::int64_t epoch) {
   DKFAC_CHECK(epoch >= 0 && epoch < std::int64_t{kEveryEpoch}, "[augment] epoch is ", epoch,
@@ -78,26 +53,14 @@ void AugmentOptions::validate(const Shape& image) const {
 Augmentation sample_augmentation(const AugmentOptions& options, const Shape& image,
                                  std::uint64_t seed, std::int64_t epoch, std::int64_t sample) {
   check_epoch(epoch);
-  const Choices choices = choices_of(options, image);
-  const auto words =
-      keyed_words(seed, Draw::augmentation, static_cast<std::uint32_t>(epoch), sample);
-  Augmentation out;
-  set_crop(out, options, scaled(words.at[0], choices.crops));
-  out.flip = scaled(words.at[1], choices.flips) != 0;
-  if (options.alternate_flip) {
-    out.flip =
-        scaled(keyed_words(seed, Draw::augmentation, kEveryEpoch, sample).at[1], 2) != epoch % 2;
-  }
-  out.cut_y = static_cast<std::int32_t>(scaled(words.at[2], choices.cuts_y));
-  out.cut_x = static_cast<std::int32_t>(scaled(words.at[3], choices.cuts_x));
-  return out;
+  return chosen_augmentation(options, image[0], image[1], seed, epoch, sample);
 }
 
 std::vector<Augmentation> group_augmentations(const AugmentOptions& options, const Shape& image,
                                               std::int64_t count, std::uint64_t seed,
                                               std::int64_t epoch) {
   check_epoch(epoch);
-  const Choices choices = choices_of(options, image);
+  const Choices choices = choices_of(options, image[0], image[1]);
   Random random(seed, (std::uint64_t{kGroupStream} << 32) | static_cast<std::uint64_t>(epoch));
   std::vector<Augmentation> out(static_cast<std::size_t>(count));
   std::vector<std::int64_t> order(out.size());

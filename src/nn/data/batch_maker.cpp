@@ -10,8 +10,8 @@ namespace {
 
 void check_arguments(const Dataset& data, const Normalization& normalization,
                      const SamplerOptions& options, int rank, int size, DType dtype) {
-  DKFAC_CHECK(dtype == DType::f32 || dtype == DType::f64, "[loader] dtype is ", dtype,
-              "; it must be f32 or f64");
+  DKFAC_CHECK(dtype != DType::i32, "[loader] dtype is ", dtype,
+              "; it must be f64, f32, bf16 or f16");
   DKFAC_CHECK(size > 0 && rank >= 0 && rank < size, "[loader] rank is ", rank, " of ", size,
               "; it must be from 0 to size - 1");
   DKFAC_CHECK(options.count == data.count, "[loader] the sampler counts ", options.count,
@@ -41,24 +41,36 @@ BatchMaker::BatchMaker(const Dataset& data, const Normalization& normalization,
       image_{data.height, data.width, data.channels},
       rank_(rank),
       size_(size),
-      dtype_(dtype) {
-  check_arguments(data, normalization, sampler, rank, size, dtype);
-  augment.validate(image_);
-  if (dtype == DType::f32) {
-    writer32_.emplace(normalization, image_, augment);
-  } else {
-    writer64_.emplace(normalization, image_, augment);
-  }
+      dtype_(dtype),
+      writer_((check_arguments(data, normalization, sampler, rank, size, dtype),
+               augment.validate(image_), make_writer(normalization, image_, augment, dtype))) {}
+
+BatchMaker::Writer BatchMaker::make_writer(const Normalization& normalization, const Shape& image,
+                                           const AugmentOptions& augment, DType dtype) {
+  const auto make = [&](auto t) -> Writer {
+    return ImageWriter<decltype(t)>(normalization, image, augment);
+  };
+  if (dtype == DType::f64) return make(double{});
+  if (dtype == DType::f32) return make(float{});
+  if (dtype == DType::bf16) return make(bf16{});
+  return make(f16{});
 }
 
-MadeBatch BatchMaker::make_buffer() const {
-  Context ctx;
-  const std::int64_t largest =
-      (std::min(sampler_.global_batch, sampler_.count) + size_ - 1) / size_;
+std::int64_t BatchMaker::largest_share() const {
+  return (std::min(sampler_.global_batch, sampler_.count) + size_ - 1) / size_;
+}
+
+MadeBatch BatchMaker::make_buffer(Context& ctx) const {
   MadeBatch out;
-  out.images = Tensor::empty(ctx, {largest, data_.height, data_.width, data_.channels}, dtype_);
-  out.labels.reserve(static_cast<std::size_t>(largest));
+  out.images = Tensor::pinned(ctx, {largest_share(), image_[0], image_[1], image_[2]}, dtype_);
+  out.labels = Tensor::pinned(ctx, Shape{largest_share()}, DType::i32);
   return out;
+}
+
+void BatchMaker::check_epoch(std::int64_t epoch, std::int64_t first_batch) const {
+  DKFAC_CHECK(epoch >= 0, "[loader] epoch is ", epoch, "; it must be >= 0");
+  DKFAC_CHECK(first_batch >= 0 && first_batch <= batches(), "[loader] first_batch is ", first_batch,
+              "; an epoch has ", batches(), " batches");
 }
 
 void BatchMaker::start_epoch(std::int64_t epoch) {
@@ -78,23 +90,19 @@ void BatchMaker::make(std::int64_t batch, MadeBatch& out) const {
                                    sampler_.count,
                                    " samples; leave it unchanged while a loader uses it"));
   }
-  const BatchShare share = batch_share(sampler_, batch, rank_, size_);
-  out.global_batch = share.global_batch;
-  out.first = share.begin - batch * sampler_.global_batch;
-  out.labels.clear();
-  for (std::int64_t i = 0; i < share.count; ++i) {
-    const std::int64_t sample = order_[static_cast<std::size_t>(share.begin + i)];
-    out.labels.push_back(data_.labels[static_cast<std::size_t>(sample)]);
-    write_image(sample, i * data_.image_size(), out.images);
-  }
-}
-
-void BatchMaker::write_image(std::int64_t sample, std::int64_t position, Tensor& out) const {
-  if (dtype_ == DType::f32) {
-    write_with(*writer32_, sample, out.data<float>() + position);
-  } else {
-    write_with(*writer64_, sample, out.data<double>() + position);
-  }
+  const BatchShare mine = share(batch);
+  out.global_batch = mine.global_batch;
+  out.first = first_of(mine, batch);
+  out.count = mine.count;
+  std::visit(
+      [&]<class T>(const ImageWriter<T>& writer) {
+        for (std::int64_t i = 0; i < mine.count; ++i) {
+          const std::int64_t sample = order_[static_cast<std::size_t>(mine.begin + i)];
+          out.labels.data<std::int32_t>()[i] = data_.labels[static_cast<std::size_t>(sample)];
+          write_with(writer, sample, out.images.data<T>() + i * data_.image_size());
+        }
+      },
+      writer_);
 }
 
 template <class T>

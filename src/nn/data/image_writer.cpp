@@ -1,29 +1,25 @@
 #include "nn/data/image_writer.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "dkfac/core/element.h"
+
+#include "nn/augment_choice.h"
 
 namespace dkfac::nn {
-namespace {
-
 template <class T>
 std::vector<T> value_table(const Normalization& normalization) {
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   std::vector<T> table;
   for (int p = 0; p < 256; ++p) {
     for (std::size_t c = 0; c < normalization.mean.size(); ++c) {
-      table.push_back(
-          static_cast<T>((p / 255.0 - normalization.mean[c]) / normalization.stddev[c]));
+      const double value = (p / 255.0 - normalization.mean[c]) / normalization.stddev[c];
+      table.push_back(element::store<T>(static_cast<Wide>(value)));
     }
   }
   return table;
 }
-
-/// Where padding by reflection looks; |i| and |i - n| < n.
-std::int64_t reflected(std::int64_t i, std::int64_t n) {
-  if (i < 0) return -i;
-  return i < n ? i : 2 * (n - 1) - i;
-}
-
-}  // namespace
 
 template <class T>
 ImageWriter<T>::ImageWriter(const Normalization& normalization, const Shape& image,
@@ -51,13 +47,13 @@ void ImageWriter<T>::write(const std::uint8_t* pixels, const Augmentation& chang
     const std::int64_t from = y + change.dy;
     T* row = out + y * row_size;
     if (options_.pad_mode == PadMode::zero && (from < 0 || from >= height_)) {
-      std::fill_n(row, row_size, T{0});
+      std::fill_n(row, row_size, T{});
     } else {
       write_row(pixels + reflected(from, height_) * row_size, change, row);
     }
   }
   for (std::int64_t y = change.cut_y; y < change.cut_y + options_.cutout; ++y) {
-    std::fill_n(out + y * row_size + change.cut_x * channels_, options_.cutout * channels_, T{0});
+    std::fill_n(out + y * row_size + change.cut_x * channels_, options_.cutout * channels_, T{});
   }
 }
 
@@ -93,13 +89,19 @@ void ImageWriter<T>::write_pixel(const std::uint8_t* pixel, T* out) const {
 template <class T>
 void ImageWriter<T>::write_border(const std::uint8_t* row, std::int64_t from, T* out) const {
   if (options_.pad_mode == PadMode::zero) {
-    std::fill_n(out, channels_, T{0});
+    std::fill_n(out, channels_, T{});
   } else {
     write_pixel(row + reflected(from, width_) * channels_, out);
   }
 }
 
-template class ImageWriter<float>;
+template std::vector<double> value_table(const Normalization&);
+template std::vector<float> value_table(const Normalization&);
+template std::vector<bf16> value_table(const Normalization&);
+template std::vector<f16> value_table(const Normalization&);
 template class ImageWriter<double>;
+template class ImageWriter<float>;
+template class ImageWriter<bf16>;
+template class ImageWriter<f16>;
 
 }  // namespace dkfac::nn

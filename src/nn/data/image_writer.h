@@ -3,10 +3,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "dkfac/core/half.h"
 #include "dkfac/nn/augment.h"
 #include "dkfac/nn/data.h"
 
 namespace dkfac::nn {
+
+/// [256,c]: the normalised value of a pixel value; 16 bits are those of f32, rounded.
+template <class T>
+[[nodiscard]] std::vector<T> value_table(const Normalization& normalization);
 
 /// Normalises 8-bit images of one shape into T, augmented on the way: one pass, no copy.
 template <class T>
@@ -26,10 +31,12 @@ class ImageWriter {
 
   std::int64_t height_, width_, channels_;
   AugmentOptions options_;
-  std::vector<T> table_;  ///< [256,c]: the normalised value of a pixel value.
+  std::vector<T> table_;
 };
 
-extern template class ImageWriter<float>;
 extern template class ImageWriter<double>;
+extern template class ImageWriter<float>;
+extern template class ImageWriter<bf16>;
+extern template class ImageWriter<f16>;
 
 }  // namespace dkfac::nn

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
+#include "dkfac/nn/augment.h"
+
+#include "nn/augment_choice.h"
+
+namespace dkfac::nn::cuda {
+
+/// Elements that are written at once.
+template <class T>
+struct alignas(16) ImagePack {
+  static constexpr std::int64_t kWidth = 16 / static_cast<std::int64_t>(sizeof(T));
+  T at[static_cast<std::size_t>(kWidth)];
+};
+
+/// Pack p of image `row` of a batch: crop, flip, cutout, normalisation, rounding, in one pass over
+/// the 8-bit images. Pixels of T from a table, so that they have the bits of the host.
+template <class T>
+struct MakeImages {
+  const std::uint8_t* pixels;
+  const T* table;  ///< [256,c]
+  const std::int32_t* all_labels;
+  const std::int32_t* order;    ///< From the batch's first sample on.
+  const std::int32_t* changes;  ///< [count,5], or null: drawn by the sample's key.
+  AugmentOptions options;
+  bool augmented;
+  std::uint64_t seed;
+  std::int64_t epoch;
+  std::int64_t height, width, channels;
+  T* images;
+  std::int32_t* labels;
+  bool aligned;  ///< Every image begins at a multiple of a pack.
+
+  [[nodiscard]] DKFAC_HD std::int64_t image_size() const { return height * width * channels; }
+  [[nodiscard]] DKFAC_HD std::int64_t packs() const {
+    return (image_size() + ImagePack<T>::kWidth - 1) / ImagePack<T>::kWidth;
+  }
+
+  [[nodiscard]] DKFAC_HD Augmentation change_of(std::int64_t sample) const {
+    if (!augmented) return {};
+    if (changes == nullptr) return chosen_augmentation(options, height, width, seed, epoch, sample);
+    const std::int32_t* c = changes + 5 * sample;
+    Augmentation out;
+    out.dy = c[0];
+    out.dx = c[1];
+    out.flip = c[2] != 0;
+    out.cut_y = c[3];
+    out.cut_x = c[4];
+    return out;
+  }
+
+  [[nodiscard]] DKFAC_HD T value(const std::uint8_t* image, const Augmentation& change,
+                                 std::int64_t y, std::int64_t x, std::int64_t c) const {
+    const bool cut = y >= change.cut_y && y < change.cut_y + options.cutout && x >= change.cut_x &&
+                     x < change.cut_x + options.cutout;
+    const std::int64_t from_y = y + change.dy;
+    const std::int64_t from_x = (change.flip ? width - 1 - x : x) + change.dx;
+    const bool outside = from_y < 0 || from_y >= height || from_x < 0 || from_x >= width;
+    if (cut || (outside && options.pad_mode == PadMode::zero)) return T{};
+    const std::int64_t pixel = reflected(from_y, height) * width + reflected(from_x, width);
+    return table[image[pixel * channels + c] * channels + c];
+  }
+
+  DKFAC_HD void operator()(std::int64_t row, std::int64_t p) const {
+    constexpr std::int64_t kWidth = ImagePack<T>::kWidth;
+    const std::int64_t sample = order[row], first = p * kWidth;
+    if (p == 0) labels[row] = all_labels[sample];
+    const Augmentation change = change_of(sample);
+    const std::uint8_t* image = pixels + sample * image_size();
+    const std::int64_t line = width * channels;
+    std::int64_t y = dkfac::cuda::quotient(first, line);
+    std::int64_t x = dkfac::cuda::quotient(first - y * line, channels);
+    std::int64_t c = first - y * line - x * channels;
+    const std::int64_t left = image_size() - first;
+    const std::int64_t count = left < kWidth ? left : kWidth;
+    ImagePack<T> out{};
+    for (std::int64_t k = 0; k < kWidth; ++k) {
+      if (k >= count) break;
+      out.at[static_cast<std::size_t>(k)] = value(image, change, y, x, c);
+      if (++c < channels) continue;
+      c = 0;
+      if (++x < width) continue;
+      x = 0;
+      ++y;
+    }
+    T* to = images + row * image_size() + first;
+    if (aligned && count == kWidth) {
+      *reinterpret_cast<ImagePack<T>*>(to) = out;
+      return;
+    }
+    for (std::int64_t k = 0; k < count; ++k) to[k] = out.at[static_cast<std::size_t>(k)];
+  }
+};
+
+}  // namespace dkfac::nn::cuda
