@@ -107,6 +107,14 @@ void batch_moments(Context& ctx, const NormShape& shape, ConstTensorView x, Tens
                          : cpu::batch_moments(ctx, shape, x, mean, rest, variance);
 }
 
+void moments_from_sums(Context& ctx, const NormShape& shape, ConstTensorView sum,
+                       ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
+                       TensorView variance) {
+  ctx.device().is_cuda()
+      ? cuda::moments_from_sums(ctx, shape, sum, sum_of_squares, mean, rest, variance)
+      : cpu::moments_from_sums(ctx, shape, sum, sum_of_squares, mean, rest, variance);
+}
+
 void finish_moments(Context& ctx, const NormShape& shape, ConstTensorView variance,
                     const NormChannels& channels, const NormStatistics& out) {
   ctx.device().is_cuda() ? cuda::finish_moments(ctx, shape, variance, channels, out)

@@ -6,6 +6,15 @@
 /// The arithmetic of one channel is in normalize_channels.h, for every backend.
 namespace dkfac::nn::cpu {
 
+void moments_from_sums(Context&, const NormShape& s, ConstTensorView sum,
+                       ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
+                       TensorView variance) {
+  for_dtype(mean.dtype(), [&](auto t) {
+    const MomentsFromSums<decltype(t)> moments(s, sum, sum_of_squares, mean, rest, variance);
+    for (std::int64_t k = 0; k < s.groups * s.channels; ++k) moments(k);
+  });
+}
+
 void finish_moments(Context&, const NormShape& s, ConstTensorView variance,
                     const NormChannels& channels, const NormStatistics& out) {
   for_dtype(out.mean.dtype(), [&](auto t) {

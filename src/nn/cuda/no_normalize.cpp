@@ -15,6 +15,10 @@ void batch_moments(Context&, const NormShape&, ConstTensorView, TensorView, Tens
                    TensorView) {
   absent();
 }
+void moments_from_sums(Context&, const NormShape&, ConstTensorView, ConstTensorView, TensorView,
+                       TensorView, TensorView) {
+  absent();
+}
 void finish_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
                     const NormStatistics&) {
   absent();

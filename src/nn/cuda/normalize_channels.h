@@ -11,6 +11,32 @@
 /// tensors but sums and variances, which are f64.
 namespace dkfac::nn {
 
+/// moments_from_sums(); (k) does channel k % channels of group k / channels.
+template <class C>
+struct MomentsFromSums {
+  MomentsFromSums(const NormShape& s, ConstTensorView sum, ConstTensorView sum_of_squares,
+                  TensorView to_mean, TensorView to_rest, TensorView to_variance)
+      : rows(static_cast<double>(s.rows)),
+        sums(sum.data<float>()),
+        squares(sum_of_squares.data<float>()),
+        mean(to_mean.data<C>()),
+        rest(to_rest.data<C>()),
+        variance(to_variance.data<double>()) {}
+
+  DKFAC_HD void operator()(std::int64_t k) const {
+    const double wide = static_cast<double>(sums[k]) / rows;
+    const double var = static_cast<double>(squares[k]) / rows - wide * wide;
+    mean[k] = static_cast<C>(wide);
+    rest[k] = static_cast<C>(wide - static_cast<double>(mean[k]));
+    variance[k] = var < 0.0 ? 0.0 : var;  // NaN stays NaN.
+  }
+
+  double rows;
+  const float *sums, *squares;
+  C *mean, *rest;
+  double* variance;
+};
+
 /// backend_normalize.inc, finish_moments(); (c) does channel c of all groups.
 template <class C>
 struct FinishMoments {

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
+
+/// How kernels walk over x[groups,rows,packs], where a pack is some neighbouring channels. Depends
+/// on shapes alone.
+namespace dkfac::nn::cuda {
+
+#ifdef __CUDA_ARCH__
+#define DKFAC_UNROLL _Pragma("unroll")
+#else
+#define DKFAC_UNROLL
+#endif
+
+inline constexpr int kColumnThreads = 256;
+
+/// Sums over rows. A block has `lanes` packs side by side and `depth` rows below each other, so
+/// that neighbouring threads read neighbouring memory and few channels still fill a block; each
+/// thread sums `run` rows, `depth` apart, and the block what its threads have.
+struct ColumnBlocks {
+  std::int64_t groups, rows, packs;
+  std::int64_t lanes, tiles;  ///< tiles * lanes >= packs.
+  std::int64_t depth;         ///< lanes * depth <= kColumnThreads
+  std::int64_t run, chunks;   ///< chunks * depth * run >= rows.
+
+  /// Blocks of as many rows as are summed in the type of the data, fewer where that would leave
+  /// most of a device idle.
+  static ColumnBlocks parts(std::int64_t groups, std::int64_t rows, std::int64_t packs) {
+    constexpr std::int64_t kMost = 64, kLeast = 16, kEnoughBlocks = 1024;
+    ColumnBlocks b(groups, rows, packs, 32);
+    for (b.run = kMost;; b.run /= 2) {
+      b.chunks = (rows + b.depth * b.run - 1) / (b.depth * b.run);
+      if (b.run == kLeast || b.blocks() >= kEnoughBlocks) return b;
+    }
+  }
+  /// One block for all rows, for sums in f64.
+  static ColumnBlocks whole(std::int64_t groups, std::int64_t rows, std::int64_t packs,
+                            std::int64_t lanes) {
+    ColumnBlocks b(groups, rows, packs, lanes);
+    b.run = (rows + b.depth - 1) / b.depth;
+    b.chunks = 1;
+    return b;
+  }
+
+  [[nodiscard]] DKFAC_HD std::int64_t blocks() const { return groups * chunks * tiles; }
+
+  struct Place {
+    std::int64_t group, chunk, pack;
+    std::int64_t row;    ///< The thread's first; the others are `depth` apart.
+    std::int64_t depth;  ///< Within the block: row number of the thread.
+    std::int64_t count;  ///< Rows; 0 for a thread without work.
+  };
+  [[nodiscard]] DKFAC_HD Place place(std::int64_t block, int thread) const {
+    using dkfac::cuda::quotient;
+    const std::int64_t part = quotient(block, tiles), tile = block - part * tiles;
+    Place at{};
+    at.group = quotient(part, chunks);
+    at.chunk = part - at.group * chunks;
+    at.depth = quotient(thread, lanes);
+    at.pack = tile * lanes + thread - at.depth * lanes;
+    at.row = at.chunk * depth * run + at.depth;
+    if (at.depth >= depth || at.pack >= packs || at.row >= rows) return at;
+    const std::int64_t left = quotient(rows - at.row + depth - 1, depth);
+    at.count = left < run ? left : run;
+    return at;
+  }
+
+ private:
+  ColumnBlocks(std::int64_t g, std::int64_t r, std::int64_t p, std::int64_t most_lanes)
+      : groups(g), rows(r), packs(p) {
+    tiles = (packs + most_lanes - 1) / most_lanes;
+    lanes = (packs + tiles - 1) / tiles;
+    depth = kColumnThreads / lanes;
+    run = chunks = 1;
+  }
+};
+
+template <std::size_t N>
+struct Sums {
+  double at[N];
+};
+
+/// What a thread does to rows that it visits on its own, `slots` apart: neighbouring threads have
+/// neighbouring packs, and what a thread knows of its channels serves several rows.
+struct ColumnSlots {
+  std::int64_t groups, rows, packs, slots;
+
+  ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p) : groups(g), rows(r), packs(p) {
+    constexpr std::int64_t kMost = 8, kEnoughThreads = 1 << 18;
+    std::int64_t run = kMost;
+    while (run > 1 && groups * rows * packs < run * kEnoughThreads) run /= 2;
+    slots = (rows + run - 1) / run;
+  }
+  [[nodiscard]] std::int64_t threads() const { return groups * slots * packs; }
+
+  struct Place {
+    std::int64_t group, pack, row;
+    std::int64_t count;  ///< Rows.
+  };
+  [[nodiscard]] DKFAC_HD Place place(std::int64_t thread) const {
+    using dkfac::cuda::quotient;
+    const std::int64_t line = quotient(thread, packs), group = quotient(line, slots);
+    const std::int64_t row = line - group * slots;
+    return {group, thread - line * packs, row, quotient(rows - row + slots - 1, slots)};
+  }
+};
+
+}  // namespace dkfac::nn::cuda

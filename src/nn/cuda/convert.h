@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/element.h"
+
+/// element::load() and store() between 16 bits and f32 by the instructions of a device. Kernels
+/// that are bound by memory have some twenty operations for an element, which the integer
+/// arithmetic of the host would use up. The bits are the same, but for a NaN's.
+namespace dkfac::nn::cuda {
+
+template <class C, class T>
+[[nodiscard]] DKFAC_HD inline C widened(T x) noexcept {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, f16> && std::is_same_v<C, float>) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+  }
+#endif
+  return element::load<C>(x);
+}
+
+/// One rounding, to nearest even.
+template <class T, class C>
+[[nodiscard]] DKFAC_HD inline T rounded(C x) noexcept {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, f16> && std::is_same_v<C, float>) {
+    T narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+    return narrow;
+  }
+#if __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<C, float>) {
+    T narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+    return narrow;
+  }
+#endif
+#endif
+  return element::store<T>(x);
+}
+
+}  // namespace dkfac::nn::cuda
