@@ -21,11 +21,13 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/device_info.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
 #include "dkfac/kfac/optimizer.h"
+#include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
@@ -115,6 +117,7 @@ class Training {
         optimizer_(std::move(optimizer)),
         attachment_(*model_, *optimizer_,
                     {.max_samples = arguments.batch, .stream = ctx_.stream()}),
+        passes_(*model_, &attachment_),
         sums_(Tensor::zeros(ctx_, {2}, DType::f64)),
         said_(Tensor::pinned(ctx_, {2}, DType::f64)) {
     optimizer_->prepare();
@@ -134,18 +137,22 @@ class Training {
     ctx_.stream().synchronize();
   }
 
-  /// The mean loss before the update.
+  /// As one trains: what statistics do not look at is replayed as one launch. The mean loss before
+  /// the update.
   double step() {
-    forward();
-    backward();
+    set_scale();
+    ops::fill(ctx_, sums_, 0);
+    passes_.run(ctx_, {.images = images_, .labels = labels_, .scale = loss_scale(), .sums = sums_},
+                optimizer_->wants_statistics() ? nn::Observed::yes : nn::Observed::no);
+    ops::copy(ctx_, sums_, said_);
     return update();
   }
+  /// The same in parts, each launch by itself.
   void forward() { logits_ = model_->forward(ctx_, images_, nn::Mode::train); }
   void backward() {
-    attachment_.set_scale({.loss_scale = kScale, .global_batch = arguments_.batch});
+    set_scale();
     ops::fill(ctx_, sums_, 0);
-    nn::softmax_cross_entropy(ctx_, logits_, labels_, 0,
-                              kScale / static_cast<double>(arguments_.batch), grad_, sums_);
+    nn::softmax_cross_entropy(ctx_, logits_, labels_, 0, loss_scale(), grad_, sums_);
     model_->backward(ctx_, grad_);
     ops::copy(ctx_, sums_, said_);
   }
@@ -158,14 +165,21 @@ class Training {
 
   [[nodiscard]] Context& ctx() { return ctx_; }
   [[nodiscard]] const nn::Model& model() const { return *model_; }
+  [[nodiscard]] std::int64_t replayed() const { return passes_.counts().replayed; }
 
  private:
   static constexpr double kScale = 256;
+  void set_scale() {
+    attachment_.set_scale({.loss_scale = kScale, .global_batch = arguments_.batch});
+  }
+  [[nodiscard]] double loss_scale() const { return kScale / static_cast<double>(arguments_.batch); }
+
   const Arguments& arguments_;
   Context ctx_;
   std::unique_ptr<nn::Model> model_;
   std::unique_ptr<kfac::Optimizer> optimizer_;
   nn::OptimizerAttachment attachment_;
+  nn::GraphedPasses passes_;
   Tensor images_, labels_, grad_, sums_, said_;
   ConstTensorView logits_;
 };
@@ -209,10 +223,14 @@ void must_fall(double first, double last) {
 
 /// Returns the milliseconds of a step.
 double run_sgd(const Arguments& arguments, const Ceilings& ceilings, Report& report) {
+  reset_peak_memory(Device::cuda());
   Training training(arguments,
                     kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()));
   double first = 0, last = 0;
-  for (int i = 0; i < 3; ++i) first = i == 0 ? training.step() : (training.step(), first);
+  for (int i = 0; i < 3; ++i) {
+    const double loss = training.step();
+    if (i == 0) first = loss;
+  }
   std::vector<double> forward, backward, update;
   Clock clock(training.ctx());
   for (int i = 0; i < arguments.steps; ++i) {
@@ -223,12 +241,12 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, Report& rep
     last = training.update();
     update.push_back(clock.lap());
   }
-  // Without waits in between, as one trains.
   clock.restart();
   for (int i = 0; i < arguments.steps; ++i) last = training.step();
   const double step_ms = clock.lap() / arguments.steps;
   must_fall(first, last);
   report.add("sgd_step_ms", step_ms);
+  report.add("sgd_steps_replayed", static_cast<double>(training.replayed()));
   report.add("sgd_images_per_s", 1e3 * static_cast<double>(arguments.batch) / step_ms);
   report.add("forward_ms", median(forward));
   report.add("backward_ms", median(backward));
@@ -239,7 +257,10 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, Report& rep
   report.add("bytes_floor_ms",
              activation_bytes(training.model(), arguments.batch) / ceilings.copy_gb_per_s * 1e-6);
   report.add("share_of_gemm_rate", flops / step_ms * 1e-9 / ceilings.gemm_tflops);
+  if (const auto peak = peak_flops(Device::cuda(), training.model().compute(), false))
+    report.add("model_flops_utilisation", flops / step_ms * 1e3 / *peak);
   report.add("model_bytes", static_cast<double>(training.model().allocated_bytes()));
+  report.add("peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
   return step_ms;
 }
 
@@ -250,6 +271,7 @@ void run_kfac(const Arguments& arguments, double sgd_ms, Report& report) {
                                           .spread_inverses = true}};
   if (arguments.compute != "f32") options.curvature.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.operand = DType::bf16;
+  reset_peak_memory(Device::cuda());
   Training training(arguments, kfac::make_kfac(comm::make_self(), options, Device::cuda()));
   const double first = training.step();
   double last = first;
@@ -268,6 +290,7 @@ void run_kfac(const Arguments& arguments, double sgd_ms, Report& report) {
   report.add("kfac_step_ms", mean);
   report.add("kfac_overhead", mean / sgd_ms - 1);
   report.add("kfac_median_step_ms", median(steps));
+  report.add("kfac_peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
   report.add("kfac_slowest_step_ms", *std::max_element(steps.begin(), steps.end()));
 }
 
