@@ -47,11 +47,10 @@ DKFAC_HD void put_values(T* to, const Computed<T> (&values)[W]) {
   store_pack<W>(to, pack);
 }
 
-/// Rows that a thread asks for before it looks at the first of them.
-inline constexpr std::size_t kAhead = 4;
-
-/// f(Width<rows at once>, first of them) for `count` rows, kAhead or 1 at once.
-template <class F>
+/// f(Width<rows at once>, first of them) for `count` rows, kAhead or 1 at once: rows that a thread
+/// asks for before it looks at the first of them. More of them keep memory busier, but take
+/// registers, and so other threads.
+template <std::size_t kAhead, class F>
 DKFAC_HD void each_batch(std::int64_t count, F f) {
   const auto rows = static_cast<std::size_t>(count);
   std::size_t k = 0;

@@ -91,7 +91,7 @@ struct ColumnSlots {
   std::int64_t groups, rows, packs, slots;
 
   ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p) : groups(g), rows(r), packs(p) {
-    constexpr std::int64_t kMost = 8, kEnoughThreads = 1 << 18;
+    constexpr std::int64_t kMost = 16, kEnoughThreads = 1 << 18;
     std::int64_t run = kMost;
     while (run > 1 && groups * rows * packs < run * kEnoughThreads) run /= 2;
     slots = (rows + run - 1) / run;

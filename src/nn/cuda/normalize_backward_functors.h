@@ -91,7 +91,7 @@ struct GradientRows {
       take_channels(affine.shift + of_group, affine.aligned, shift);
     }
     const std::int64_t first = (group * rows + row) * channels + channel;
-    each_batch(count, [&](auto some, std::size_t k) {
+    each_batch<2>(count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
       DKFAC_UNROLL
@@ -155,7 +155,7 @@ struct NormalizeBackward {
     take_channels(c + of_group, aligned, constant);
     const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
     const std::int64_t step = slots.slots * channels;
-    each_batch(at.count, [&](auto some, std::size_t k) {
+    each_batch<2>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
       DKFAC_UNROLL

@@ -47,7 +47,7 @@ struct MomentRows {
     const Pack<T, W> first = load_pack<W>(top), own = load_pack<W>(from);
     C center[W], u[W] = {}, v[W] = {};
     for (std::size_t c = 0; c < W; ++c) center[c] = widened<C>(own.at[c]);
-    each_batch(count, [&](auto some, std::size_t k) {
+    each_batch<4>(count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
@@ -166,7 +166,7 @@ struct Normalize {
     take_channels(affine.shift + of_group, affine.aligned, shift);
     const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
     const std::int64_t step = slots.slots * channels;
-    each_batch(at.count, [&](auto some, std::size_t k) {
+    each_batch<4>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], plus[kRows];
       DKFAC_UNROLL

@@ -205,7 +205,7 @@ struct PositionRows {
                               std::int64_t step, std::int64_t count) const {
     const T* from = x + (n * positions + position) * channels + pack * static_cast<std::int64_t>(W);
     Sums<W> out{};
-    each_batch(count, [&](auto some, std::size_t k) {
+    each_batch<4>(count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
@@ -264,7 +264,7 @@ struct GlobalMax {
     const PackPlace at(i, 1, 1, channels / kWidth);
     const T* from = x + at.n * positions * channels + at.pack * kWidth;
     Largest<T, W> largest;
-    each_batch(positions, [&](auto some, std::size_t k) {
+    each_batch<4>(positions, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows];
       DKFAC_UNROLL
