@@ -24,3 +24,8 @@ dkfac_gpu_test(nn.cuda.device_data
 dkfac_gpu_test(nn.cuda.norm
   SOURCES cuda/batch_norm_test.cpp cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
+if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
+  dkfac_gpu_test(nn.cuda.emulated_cudnn
+    SOURCES cuda/emulated_cudnn_test.cpp
+    LINK dkfac::core LABELS nn INTERNALS)
+endif()

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <cudnn.h>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct CUstream_st;
+
+struct cudnnContext {
+  CUstream_st* stream = nullptr;
+};
+
+/// The backend ("graph") interface of cuDNN 9: convolutions of channels-last tensors, their
+/// gradients, sums over pixels, and a few pointwise operations. What the documentation says must be
+/// set is asked for, and nothing else is taken.
+namespace emulated::dnn {
+
+/// What a call answers; never leaves this library.
+struct Refusal {
+  cudnnStatus_t status;
+  std::string why;
+};
+/// Throws Refusal unless `holds`.
+void require(bool holds, cudnnStatus_t status, const std::string& why);
+
+struct Graph;
+struct Engine;
+struct Descriptor;
+/// What a descriptor has become: finalised, so that it does not change any more.
+using Link = std::shared_ptr<const Descriptor>;
+
+struct Value {
+  cudnnBackendAttributeType_t type{};
+  std::int64_t count = 0;
+  std::vector<std::byte> bytes;  ///< Of values,
+  std::vector<Link> links;       ///< or descriptors.
+};
+
+struct Descriptor {
+  cudnnBackendDescriptorType_t type{};
+  bool finalized = false;
+  std::map<int, Value> values;         ///< By attribute.
+  std::shared_ptr<const Graph> graph;  ///< Of an operation graph, and of what is made for one.
+  const Engine* engine = nullptr;      ///< Of an engine, and of what is made for one.
+  std::int64_t workspace = 0;          ///< Of an execution plan.
+
+  [[nodiscard]] bool has(int name) const { return values.contains(name); }
+  template <class T>
+  [[nodiscard]] std::vector<T> all(int name) const {
+    const Value& value = values.at(name);
+    std::vector<T> out(static_cast<std::size_t>(value.count));
+    std::memcpy(out.data(), value.bytes.data(), value.bytes.size());
+    return out;
+  }
+  template <class T>
+  [[nodiscard]] T one(int name) const {
+    T out;
+    std::memcpy(&out, values.at(name).bytes.data(), sizeof(T));
+    return out;
+  }
+  [[nodiscard]] const Descriptor& link(int name) const { return *values.at(name).links.front(); }
+  /// An attribute that is read and never set by the caller.
+  template <class T>
+  void tell(int name, cudnnBackendAttributeType_t of, const std::vector<T>& told) {
+    Value& value = values[name];
+    value = {of, static_cast<std::int64_t>(told.size()), {}, {}};
+    value.bytes.resize(told.size() * sizeof(T));
+    if (!told.empty()) std::memcpy(value.bytes.data(), told.data(), value.bytes.size());
+  }
+  void tell_links(int name, std::vector<Link> links) {
+    values[name] = {CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                    static_cast<std::int64_t>(links.size()),
+                    {},
+                    std::move(links)};
+  }
+};
+
+/// An attribute of a kind of descriptor.
+struct Field {
+  int name;
+  cudnnBackendAttributeType_t type;
+  std::int64_t least, most;  ///< Elements.
+  enum class Use { required, optional, told } use = Use::required;
+  std::vector<cudnnBackendDescriptorType_t> linked;  ///< What a descriptor may be.
+};
+/// All attributes; none for a kind that is not emulated.
+[[nodiscard]] const std::vector<Field>& fields_of(cudnnBackendDescriptorType_t type);
+/// Bytes of an element.
+[[nodiscard]] std::size_t size_of(cudnnBackendAttributeType_t type);
+
+/// Checks what is set, and makes what follows from it.
+void finalize(Descriptor& descriptor);
+
+using Dims = std::array<std::int64_t, 4>;
+
+struct Tensor {
+  std::int64_t id = 0;
+  cudnnDataType_t type{};
+  Dims dims{};
+  std::int64_t alignment = 0;
+  bool is_virtual = false;
+  bool operator==(const Tensor&) const = default;
+  [[nodiscard]] std::int64_t numel() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+};
+
+struct Geometry {
+  std::array<std::int64_t, 2> before{}, after{}, stride{}, dilation{};
+};
+
+enum class Kind { forward, data, weights, identity, add, relu, sums };
+
+/// Tensors by id: forward x, w -> y; data dy, w -> dx; weights dy, x -> dw; identity and relu x ->
+/// y; add x, b -> y; sums x -> sum, sum of squares.
+struct Operation {
+  Kind kind{};
+  Geometry geometry;
+  std::vector<std::int64_t> from, to;
+};
+
+struct Graph {
+  std::vector<Operation> operations;  ///< In an order in which they can be computed.
+  std::map<std::int64_t, Tensor> tensors;
+};
+
+/// Throws Refusal where the operation contradicts itself.
+void check_operation(const Descriptor& operation);
+[[nodiscard]] std::shared_ptr<const Graph> graph_of(const std::vector<Link>& operations);
+
+/// A way to compute graphs, with habits that a caller may find out about.
+struct Engine {
+  std::int64_t index;
+  std::vector<cudnnBackendNumericalNote_t> numbers;
+  std::vector<cudnnBackendBehaviorNote_t> behavior;
+  std::vector<cudnnBackendKnobType_t> knobs;  ///< Each 0 to 3.
+  std::int64_t workspace = 0;                 ///< Bytes, for every graph.
+  bool plans = true;                          ///< False: a plan of it cannot be finalised.
+  [[nodiscard]] bool has(cudnnBackendNumericalNote_t note) const;
+};
+/// In the order of the heuristic; none where nothing computes the graph.
+[[nodiscard]] std::vector<const Engine*> engines_for(const Graph& graph,
+                                                     cudnnBackendHeurMode_t mode);
+
+/// Work of a stream.
+struct Execution {
+  std::shared_ptr<const Graph> graph;
+  const Engine* engine;
+  std::map<std::int64_t, void*> memory;  ///< Of the tensors that are not virtual.
+  void* workspace;
+  std::int64_t workspace_bytes;
+  void operator()() const;
+};
+
+}  // namespace emulated::dnn

@@ -1,0 +1,266 @@
+#include <algorithm>
+
+#include "cudnn_descriptor.h"
+#include "graph.h"
+
+// What computes a graph, and what is proposed for it. The habits of the engines are made up so that
+// a caller meets all that the library may propose: results that differ from run to run, operands
+// that are rounded, sums in 16 bits, much workspace, plans that fail in the end.
+namespace emulated::dnn {
+namespace {
+
+using Engines = std::vector<const Engine*>;
+
+// Of single convolutions.
+const Engine kWobbling{
+    .index = 10,
+    .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC},
+    .behavior = {},
+    .knobs = {CUDNN_KNOB_TYPE_SPLIT_K_SLC},
+    .workspace = 4096};
+const Engine kRoundingSums{
+    .index = 11,
+    .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION},
+    .behavior = {},
+    .knobs = {}};
+const Engine kFailing{.index = 12,
+                      .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+                      .behavior = {},
+                      .knobs = {CUDNN_KNOB_TYPE_TILE_SIZE},
+                      .plans = false};
+const Engine kLarge{
+    .index = 13, .numbers = {}, .behavior = {}, .knobs = {}, .workspace = std::int64_t{3} << 30};
+const Engine kTensorCores{.index = 14,
+                          .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+                          .behavior = {},
+                          .knobs = {CUDNN_KNOB_TYPE_TILE_SIZE, CUDNN_KNOB_TYPE_STAGES},
+                          .workspace = 1000};
+const Engine kPlain{.index = 15,
+                    .numbers = {},
+                    .behavior = {},
+                    .knobs = {CUDNN_KNOB_TYPE_TILE_SIZE},
+                    .workspace = 520};
+const Engine kSlow{.index = 16, .numbers = {}, .behavior = {}, .knobs = {}};
+// Of what is fused, compiled at run time.
+const Engine kFused{.index = 20,
+                    .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+                    .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
+                    .knobs = {CUDNN_KNOB_TYPE_TILE_M, CUDNN_KNOB_TYPE_TILE_N},
+                    .workspace = 256};
+const Engine kFusedWobbling{
+    .index = 21,
+    .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC},
+    .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
+    .knobs = {}};
+const Engine kFusedPlain{.index = 22,
+                         .numbers = {},
+                         .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
+                         .knobs = {CUDNN_KNOB_TYPE_TILE_M}};
+
+enum class Pattern { none, single, wide_weights, forward_sums, forward_pointwise };
+
+const Tensor& tensor(const Graph& graph, std::int64_t id) { return graph.tensors.at(id); }
+
+bool is_convolution(const Operation& o) {
+  return o.kind == Kind::forward || o.kind == Kind::data || o.kind == Kind::weights;
+}
+
+/// Whether both operands of the convolution, and its result, have one type.
+bool one_type(const Graph& graph, const Operation& o, bool with_result) {
+  const cudnnDataType_t type = tensor(graph, o.from[0]).type;
+  return tensor(graph, o.from[1]).type == type &&
+         (!with_result || tensor(graph, o.to[0]).type == type);
+}
+
+/// x and w of a convolution, by their places in the operation.
+const Tensor& image_of(const Graph& graph, const Operation& o) {
+  return tensor(graph, o.kind == Kind::forward ? o.from[0]
+                       : o.kind == Kind::data  ? o.to[0]
+                                               : o.from[1]);
+}
+const Tensor& filter_of(const Graph& graph, const Operation& o) {
+  return tensor(graph, o.kind == Kind::weights ? o.to[0] : o.from[1]);
+}
+
+/// Groups of an odd number of channels of 16 bits are nobody's.
+bool has_odd_groups(const Graph& graph, const Operation& o) {
+  const Tensor &x = image_of(graph, o), &w = filter_of(graph, o);
+  const std::int64_t groups = x.dims[1] / w.dims[1];
+  return x.type != CUDNN_DATA_FLOAT && groups > 1 &&
+         (w.dims[1] % 2 != 0 || w.dims[0] / groups % 2 != 0);
+}
+
+Pattern pattern_of(const Graph& graph) {
+  const auto& operations = graph.operations;
+  const Operation& first = operations[0];
+  if (!is_convolution(first) || has_odd_groups(graph, first)) return Pattern::none;
+  const bool virtual_result = tensor(graph, first.to[0]).is_virtual;
+  if (operations.size() == 1) {
+    return one_type(graph, first, true) && !virtual_result ? Pattern::single : Pattern::none;
+  }
+  const Operation& second = operations[1];
+  const bool follows = second.from[0] == first.to[0];
+  const bool f32_between = virtual_result && tensor(graph, first.to[0]).type == CUDNN_DATA_FLOAT;
+  if (!follows) return Pattern::none;
+  if (first.kind == Kind::weights && operations.size() == 2 && second.kind == Kind::identity) {
+    const bool words = image_of(graph, first).dims[1] % 4 == 0;  // Of channels.
+    return f32_between && one_type(graph, first, false) && words ? Pattern::wide_weights
+                                                                 : Pattern::none;
+  }
+  if (first.kind != Kind::forward) return Pattern::none;
+  if (operations.size() == 2 && second.kind == Kind::sums)
+    return one_type(graph, first, true) && !virtual_result ? Pattern::forward_sums : Pattern::none;
+  const bool chain = std::all_of(operations.begin() + 1, operations.end(), [](const Operation& o) {
+    return o.kind == Kind::add || o.kind == Kind::relu || o.kind == Kind::identity;
+  });
+  return chain && f32_between && one_type(graph, first, false) ? Pattern::forward_pointwise
+                                                               : Pattern::none;
+}
+
+/// Everything that computes the graph.
+Engines all_engines(const Graph& graph) {
+  Engines all = engines_for(graph, CUDNN_HEUR_MODE_A);
+  const Engines more = engines_for(graph, CUDNN_HEUR_MODE_FALLBACK);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+void describe(Descriptor& d, const Engine& engine) {
+  d.engine = &engine;
+  d.tell(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, std::vector{engine.index});
+  d.tell(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, engine.numbers);
+  d.tell(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, engine.behavior);
+}
+
+std::shared_ptr<Descriptor> finished(cudnnBackendDescriptorType_t type,
+                                     const std::shared_ptr<const Graph>& graph) {
+  auto made = std::make_shared<Descriptor>();
+  made->type = type;
+  made->graph = graph;
+  made->finalized = true;
+  return made;
+}
+
+/// The engine with the knobs at 1.
+Link proposal(const std::shared_ptr<const Graph>& graph, const Engine& engine) {
+  const auto of = finished(CUDNN_BACKEND_ENGINE_DESCRIPTOR, graph);
+  describe(*of, engine);
+  std::vector<Link> knobs;
+  for (const cudnnBackendKnobType_t type : engine.knobs) {
+    const auto knob = finished(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, nullptr);
+    knob->tell(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, std::vector{type});
+    knob->tell(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, std::vector<std::int64_t>{1});
+    knobs.push_back(knob);
+  }
+  const auto config = finished(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, graph);
+  config->engine = &engine;
+  config->tell_links(CUDNN_ATTR_ENGINECFG_ENGINE, {of});
+  config->tell_links(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, knobs);
+  return config;
+}
+
+void finalize_heuristic(Descriptor& d) {
+  const auto& graph = d.link(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH).graph;
+  const auto mode = d.one<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE);
+  const Engines engines = engines_for(*graph, mode);
+  require(!engines.empty() || mode == CUDNN_HEUR_MODE_FALLBACK,
+          CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "nothing computes this graph");
+  std::vector<Link> results;
+  for (const Engine* engine : engines) results.push_back(proposal(graph, *engine));
+  d.tell_links(CUDNN_ATTR_ENGINEHEUR_RESULTS, results);
+}
+
+void finalize_engine(Descriptor& d) {
+  d.graph = d.link(CUDNN_ATTR_ENGINE_OPERATION_GRAPH).graph;
+  const auto index = d.one<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  for (const Engine* engine : all_engines(*d.graph))
+    if (engine->index == index) return describe(d, *engine);
+  throw Refusal{CUDNN_STATUS_NOT_SUPPORTED,
+                "engine " + std::to_string(index) + " does not compute this graph"};
+}
+
+void finalize_config(Descriptor& d) {
+  const Descriptor& engine = d.link(CUDNN_ATTR_ENGINECFG_ENGINE);
+  d.graph = engine.graph;
+  d.engine = engine.engine;
+  if (!d.has(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) return;
+  const auto& known = d.engine->knobs;
+  for (const Link& knob : d.values.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).links) {
+    const auto type = knob->one<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
+    const auto value = knob->one<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    require(std::find(known.begin(), known.end(), type) != known.end() && value >= 0 && value <= 3,
+            CUDNN_STATUS_BAD_PARAM, "a knob that the engine does not have, or beyond its range");
+  }
+}
+
+void finalize_plan(Descriptor& d) {
+  require(refuse_while_recording() == cudaSuccess, CUDNN_STATUS_INTERNAL_ERROR,
+          "a plan cannot be made while a stream is captured");
+  const Descriptor& config = d.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  d.graph = config.graph;
+  d.engine = config.engine;
+  require(d.engine->plans, CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT,
+          "engine " + std::to_string(d.engine->index) + " does not fit the device");
+  d.workspace = d.engine->workspace;
+  d.tell(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector{d.workspace});
+}
+
+void check_pack(const Descriptor& d) {
+  const auto ids = d.all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+  require(ids.size() == d.all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size(),
+          CUDNN_STATUS_BAD_PARAM, "as many ids as pointers");
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    require(std::count(ids.begin(), ids.end(), ids[i]) == 1,
+            CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "an id twice");
+}
+
+}  // namespace
+
+bool Engine::has(cudnnBackendNumericalNote_t note) const {
+  return std::find(numbers.begin(), numbers.end(), note) != numbers.end();
+}
+
+Engines engines_for(const Graph& graph, cudnnBackendHeurMode_t mode) {
+  require(mode == CUDNN_HEUR_MODE_A || mode == CUDNN_HEUR_MODE_FALLBACK, CUDNN_STATUS_NOT_SUPPORTED,
+          "a heuristic that is not emulated");
+  const bool first = mode == CUDNN_HEUR_MODE_A;
+  const bool wide = tensor(graph, graph.operations[0].from[0]).type == CUDNN_DATA_FLOAT;
+  switch (pattern_of(graph)) {
+    case Pattern::single:
+      if (!first) return {&kSlow};
+      if (wide) return {&kWobbling, &kTensorCores, &kFailing, &kLarge, &kPlain};
+      return {&kWobbling, &kRoundingSums, &kFailing, &kLarge, &kTensorCores, &kPlain};
+    case Pattern::wide_weights:
+    case Pattern::forward_sums:
+    case Pattern::forward_pointwise:
+      if (!first) return {};
+      return {&kFusedWobbling, wide ? &kFusedPlain : &kFused};
+    case Pattern::none:
+      return {};
+  }
+  return {};
+}
+
+void finalize(Descriptor& d) {
+  switch (d.type) {
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+      d.graph = graph_of(d.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).links);
+      return;
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+      return finalize_heuristic(d);
+    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
+      return finalize_engine(d);
+    case CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR:
+      return;
+    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+      return finalize_config(d);
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      return finalize_plan(d);
+    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+      return check_pack(d);
+    default:
+      return check_operation(d);
+  }
+}
+
+}  // namespace emulated::dnn

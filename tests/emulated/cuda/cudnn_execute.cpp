@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "cudnn_descriptor.h"
+
+// Graphs by plain loops. Operands have the numbers of their type; sums are f64 and rounded to f32
+// before they are stored.
+namespace emulated::dnn {
+namespace {
+
+using Numbers = std::vector<float>;
+
+float read_half(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+float read_bfloat(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+std::uint16_t to_half(float x) { return std::bit_cast<std::uint16_t>(static_cast<_Float16>(x)); }
+std::uint16_t to_bfloat(float x) {
+  if (std::isnan(x)) return 0x7FC0;
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+Numbers read(const Tensor& tensor, const void* memory) {
+  Numbers out(static_cast<std::size_t>(tensor.numel()));
+  if (tensor.type == CUDNN_DATA_FLOAT) {
+    std::memcpy(out.data(), memory, out.size() * sizeof(float));
+    return out;
+  }
+  const auto* bits = static_cast<const std::uint16_t*>(memory);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = tensor.type == CUDNN_DATA_HALF ? read_half(bits[i]) : read_bfloat(bits[i]);
+  return out;
+}
+
+/// Rounds to the type of the tensor, and stores what is not virtual.
+void write(const Tensor& tensor, Numbers& values, void* memory) {
+  if (tensor.type == CUDNN_DATA_FLOAT) {
+    if (memory != nullptr) std::memcpy(memory, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool half = tensor.type == CUDNN_DATA_HALF;
+    const std::uint16_t bits = half ? to_half(values[i]) : to_bfloat(values[i]);
+    values[i] = half ? read_half(bits) : read_bfloat(bits);
+    if (memory != nullptr) static_cast<std::uint16_t*>(memory)[i] = bits;
+  }
+}
+
+void round_to_tf32(Numbers& values) {
+  for (float& x : values) {
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    if ((bits & 0x7F800000U) == 0x7F800000U) continue;  // NaN or infinity.
+    x = std::bit_cast<float>((bits + 0xFFFU + ((bits >> 13) & 1U)) & ~0x1FFFU);
+  }
+}
+
+/// Where channels of x, w and y meet.
+struct Meeting {
+  std::int64_t x, w, y;  ///< First channels, in elements.
+};
+
+/// f(meeting) for every output pixel, element of the kernel and group.
+struct Loops {
+  Dims x, w, y;
+  Geometry g;
+  std::int64_t groups, in, out;  ///< Channels of a group.
+
+  Loops(const Tensor& of_x, const Tensor& of_w, const Tensor& of_y, const Geometry& geometry)
+      : x(of_x.dims),
+        w(of_w.dims),
+        y(of_y.dims),
+        g(geometry),
+        groups(x[1] / w[1]),
+        in(w[1]),
+        out(w[0] / groups) {}
+
+  template <class F>
+  void each(F f) const {
+    for (std::int64_t n = 0; n < y[0]; ++n)
+      for (std::int64_t i = 0; i < y[2]; ++i)
+        for (std::int64_t j = 0; j < y[3]; ++j)
+          for (std::int64_t kh = 0; kh < w[2]; ++kh) {
+            const std::int64_t h = i * g.stride[0] - g.before[0] + kh * g.dilation[0];
+            if (h < 0 || h >= x[2]) continue;
+            for (std::int64_t kw = 0; kw < w[3]; ++kw) {
+              const std::int64_t v = j * g.stride[1] - g.before[1] + kw * g.dilation[1];
+              if (v < 0 || v >= x[3]) continue;
+              for (std::int64_t group = 0; group < groups; ++group)
+                f(Meeting{((n * x[2] + h) * x[3] + v) * x[1] + group * in,
+                          ((group * out * w[2] + kh) * w[3] + kw) * in,
+                          ((n * y[2] + i) * y[3] + j) * y[1] + group * out});
+            }
+          }
+  }
+  /// Elements from a channel of y to the next in the memory of w.
+  [[nodiscard]] std::int64_t row() const { return w[2] * w[3] * in; }
+};
+
+Numbers rounded(const std::vector<double>& sums) { return {sums.begin(), sums.end()}; }
+
+std::vector<double> convolve(const Loops& l, const Numbers& x, const Numbers& w,
+                             std::int64_t count) {
+  std::vector<double> y(static_cast<std::size_t>(count));
+  l.each([&](const Meeting& at) {
+    for (std::int64_t k = 0; k < l.out; ++k) {
+      const float *a = x.data() + at.x, *b = w.data() + at.w + k * l.row();
+      double sum = 0;
+      for (std::int64_t c = 0; c < l.in; ++c) sum += static_cast<double>(a[c]) * b[c];
+      y[static_cast<std::size_t>(at.y + k)] += sum;
+    }
+  });
+  return y;
+}
+
+std::vector<double> gradient_of_x(const Loops& l, const Numbers& dy, const Numbers& w,
+                                  std::int64_t count) {
+  std::vector<double> dx(static_cast<std::size_t>(count));
+  l.each([&](const Meeting& at) {
+    double* const to = dx.data() + at.x;
+    for (std::int64_t k = 0; k < l.out; ++k) {
+      const double g = dy[static_cast<std::size_t>(at.y + k)];
+      const float* const b = w.data() + at.w + k * l.row();
+      for (std::int64_t c = 0; c < l.in; ++c) to[c] += g * b[c];
+    }
+  });
+  return dx;
+}
+
+std::vector<double> gradient_of_w(const Loops& l, const Numbers& dy, const Numbers& x,
+                                  std::int64_t count) {
+  std::vector<double> dw(static_cast<std::size_t>(count));
+  l.each([&](const Meeting& at) {
+    const float* const a = x.data() + at.x;
+    for (std::int64_t k = 0; k < l.out; ++k) {
+      const double g = dy[static_cast<std::size_t>(at.y + k)];
+      double* const to = dw.data() + at.w + k * l.row();
+      for (std::int64_t c = 0; c < l.in; ++c) to[c] += g * a[c];
+    }
+  });
+  return dw;
+}
+
+/// What an engine does to its sums beside rounding them to f32.
+void spoil(const Engine& engine, std::vector<double>& sums) {
+  static std::atomic<unsigned> runs{0};
+  if (engine.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) {
+    const double factor = 1 + 0x1p-12 * static_cast<double>(++runs % 7);
+    for (double& sum : sums) sum *= factor;
+  }
+  if (engine.has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+    for (double& sum : sums) sum = read_bfloat(to_bfloat(static_cast<float>(sum)));
+}
+
+/// One graph under way.
+class Run {
+ public:
+  explicit Run(const Execution& work) : work_(work) {}
+
+  void operator()() {
+    // Before a result is stored: what overlaps the workspace is lost.
+    if (work_.workspace_bytes > 0)
+      std::memset(work_.workspace, 0xFF, static_cast<std::size_t>(work_.workspace_bytes));
+    for (const Operation& operation : work_.graph->operations) compute(operation);
+  }
+
+ private:
+  [[nodiscard]] const Tensor& tensor(std::int64_t id) const { return work_.graph->tensors.at(id); }
+
+  const Numbers& value(std::int64_t id) {
+    const auto known = values_.find(id);
+    if (known != values_.end()) return known->second;
+    return values_[id] = read(tensor(id), work_.memory.at(id));
+  }
+  void store(std::int64_t id, Numbers values) {
+    const auto memory = work_.memory.find(id);
+    write(tensor(id), values, memory == work_.memory.end() ? nullptr : memory->second);
+    values_[id] = std::move(values);
+  }
+
+  void compute(const Operation& o) {
+    switch (o.kind) {
+      case Kind::forward:
+      case Kind::data:
+      case Kind::weights:
+        return compute_convolution(o);
+      case Kind::sums:
+        return compute_sums(o);
+      case Kind::identity:
+        return store(o.to[0], value(o.from[0]));
+      case Kind::relu:
+        return compute_relu(o);
+      case Kind::add:
+        return compute_sum(o);
+    }
+  }
+
+  void compute_convolution(const Operation& o) {
+    Numbers a = value(o.from[0]), b = value(o.from[1]);
+    if (work_.engine->has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)) {  // Exact for 16 bits.
+      round_to_tf32(a);
+      round_to_tf32(b);
+    }
+    const Tensor &first = tensor(o.from[0]), &second = tensor(o.from[1]), &to = tensor(o.to[0]);
+    std::vector<double> sums;
+    if (o.kind == Kind::forward)
+      sums = convolve(Loops(first, second, to, o.geometry), a, b, to.numel());
+    if (o.kind == Kind::data)
+      sums = gradient_of_x(Loops(to, second, first, o.geometry), a, b, to.numel());
+    if (o.kind == Kind::weights)
+      sums = gradient_of_w(Loops(second, to, first, o.geometry), a, b, to.numel());
+    spoil(*work_.engine, sums);
+    store(o.to[0], rounded(sums));
+  }
+
+  void compute_sums(const Operation& o) {
+    const Numbers& x = value(o.from[0]);
+    const auto channels = static_cast<std::size_t>(tensor(o.from[0]).dims[1]);
+    std::vector<double> sum(channels), squares(channels);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sum[i % channels] += x[i];
+      squares[i % channels] += static_cast<double>(x[i]) * x[i];
+    }
+    store(o.to[0], rounded(sum));
+    store(o.to[1], rounded(squares));
+  }
+
+  void compute_relu(const Operation& o) {
+    Numbers y = value(o.from[0]);
+    for (float& v : y) v = v < 0 ? 0 : v;
+    store(o.to[0], std::move(y));
+  }
+
+  void compute_sum(const Operation& o) {
+    Numbers y = value(o.from[0]);
+    const Numbers& b = value(o.from[1]);
+    const Dims &all = tensor(o.to[0]).dims, &part = tensor(o.from[1]).dims;
+    const auto at = [&](std::size_t i, std::int64_t index) { return part[i] == 1 ? 0 : index; };
+    std::size_t to = 0;
+    for (std::int64_t n = 0; n < all[0]; ++n)
+      for (std::int64_t h = 0; h < all[2]; ++h)
+        for (std::int64_t w = 0; w < all[3]; ++w)
+          for (std::int64_t c = 0; c < all[1]; ++c, ++to)
+            y[to] += b[static_cast<std::size_t>(
+                ((at(0, n) * part[2] + at(2, h)) * part[3] + at(3, w)) * part[1] + at(1, c))];
+    store(o.to[0], std::move(y));
+  }
+
+  const Execution& work_;
+  std::map<std::int64_t, Numbers> values_;
+};
+
+}  // namespace
+
+void Execution::operator()() const { Run{*this}(); }
+
+}  // namespace emulated::dnn
