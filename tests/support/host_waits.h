@@ -13,4 +13,8 @@ namespace dkfac::testing {
 /// How many kernels have been launched so far; 0 on a real device.
 [[nodiscard]] std::int64_t kernel_launches();
 
+/// Whether a kernel that reads past a block of device memory ends the program: on the emulated
+/// device under AddressSanitizer.
+[[nodiscard]] bool ends_at_stray_reads();
+
 }  // namespace dkfac::testing

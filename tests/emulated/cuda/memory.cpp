@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <sanitizer/asan_interface.h>
 #include <stdexcept>
 #include <sys/mman.h>
 
@@ -69,9 +70,13 @@ std::byte* Memory::allocate(std::size_t bytes) {
     if (opened_ > 0) protect(true);
   }
   open();
+  ASAN_UNPOISON_MEMORY_REGION(start, room);
   std::memset(start, kGuard, room);
   std::memset(start + kGrain, kFresh, bytes);
   close();
+  // Under AddressSanitizer a kernel that reads or writes there ends at once.
+  ASAN_POISON_MEMORY_REGION(start, kGrain);
+  ASAN_POISON_MEMORY_REGION(start + kGrain + bytes, room - kGrain - bytes);
   blocks_[start + kGrain] = bytes;
   live_ += static_cast<std::int64_t>(bytes);
   if (live_ > peak_) peak_ = live_;
@@ -85,24 +90,30 @@ void Memory::release(std::byte* block) {
   const std::size_t bytes = found->second, room = room_for(bytes);
   std::byte* start = block - kGrain;
   open();
+  ASAN_UNPOISON_MEMORY_REGION(start, room);
   const bool good = intact(start, block) && intact(block + bytes, start + room);
   std::memset(start, kFresh, room);
   close();
   blocks_.erase(found);
   live_ -= static_cast<std::int64_t>(bytes);
   if (keepers_ > 0) {
-    kept_[start] = room;
+    kept_[start] = room;  // Looked at later.
   } else {
-    free_[room].insert(start);
+    keep_free(start, room);
   }
   if (!good)
     throw std::runtime_error("emulated device: a kernel wrote outside of a block of " +
                              std::to_string(bytes) + " bytes");
 }
 
+void Memory::keep_free(std::byte* start, std::size_t room) {
+  ASAN_POISON_MEMORY_REGION(start, room);
+  free_[room].insert(start);
+}
+
 void Memory::reuse_freed() {
   if (--keepers_ > 0) return;
-  for (const auto& [start, room] : kept_) free_[room].insert(start);
+  for (const auto& [start, room] : kept_) keep_free(start, room);
   kept_.clear();
 }
 

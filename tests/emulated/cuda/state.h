@@ -67,6 +67,7 @@ class Memory {
 
  private:
   void protect(bool accessible);
+  void keep_free(std::byte* start, std::size_t room);
   std::byte* base_ = nullptr;
   std::size_t used_ = 0;  ///< Highest end so far.
   int opened_ = 0;

@@ -11,13 +11,15 @@ struct CUstream_st;
 ///
 /// It is as unforgiving as a device, and more so. Device memory cannot be touched from the host: it
 /// is inaccessible but while work of the device runs, so a stray access ends in a segmentation
-/// fault. Fresh memory is full of NaN, and writing past its end is found when it is freed. Streams
-/// are lazy: work runs when something waits for it, so an order that nobody asked for is not there.
-/// Work that is recorded (stream capture) refuses what a device refuses, and more: memory, plain
-/// host memory, events from outside. Memory that a graph may still hold is not used again.
-/// DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one device, or
-/// as many as DKFAC_EMULATED_DEVICES says, which differ in name only; DKFAC_EMULATED_MODELS=AAB has
-/// a letter for the model of each, for what asks whether they are alike.
+/// fault. Fresh memory is full of NaN, and writing past its end is found when it is freed; under
+/// AddressSanitizer work that reads or writes past its end, or what has been freed, ends at once.
+/// Streams are lazy: work runs when something waits for it, so an order that nobody asked for is
+/// not there. Work that is recorded (stream capture) refuses what a device refuses, and more:
+/// memory, plain host memory, events from outside. Memory that a graph may still hold is not used
+/// again. DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one
+/// device, or as many as DKFAC_EMULATED_DEVICES says, which differ in name only;
+/// DKFAC_EMULATED_MODELS=AAB has a letter for the model of each, for what asks whether they are
+/// alike.
 namespace emulated {
 
 using Ticket = std::uint64_t;  ///< Position of work on its stream, from 1.
