@@ -33,7 +33,7 @@ ConvBackend& ConvBackends::on_device(const Context& ctx, const ConvShape& shape,
 
 ReorderCount ConvBackends::reorders() const {
   ReorderCount all;
-  for (const ConvBackend* backend : {fast_.get(), device_.get()}) {
+  for (const ConvBackend* backend : {fast_.get(), device_.get(), device_products_.get()}) {
     const ReorderCount some = backend != nullptr ? backend->reorders() : ReorderCount{};
     all.reorders += some.reorders;
     all.bytes += some.bytes;

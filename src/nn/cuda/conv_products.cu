@@ -81,14 +81,6 @@ ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, C
   return patches;
 }
 
-/// The weights in the type of the activations.
-ConstTensorView rounded(Context& ctx, Scratch& scratch, ConstTensorView weight, DType dtype) {
-  if (weight.dtype() == dtype) return weight;
-  const TensorView narrow = scratch.take(weight.shape(), dtype);
-  ops::cast(ctx, weight, narrow);
-  return narrow;
-}
-
 /// Elements of all patches of one image.
 std::int64_t patch_elements(const ConvShape& s) { return s.out_h * s.out_w * s.patch() * s.groups; }
 
@@ -106,7 +98,7 @@ class ProductConv final : public ConvBackend {
                ConstTensorView bias, TensorView y) override {
     const ConvShape s = cut_into_pixels(shape);
     Scratch scratch(ctx);
-    const ConstTensorView w = weights_of(s, rounded(ctx, scratch, weight, s.dtype));
+    const ConstTensorView w = weights_of(s, rounded(ctx, scratch, s, weight));
     const bool in_place = !has_16_bits(s) && s.groups == 1;
     if (in_place && !bias.empty()) repeat_row(ctx, bias, y);
     const std::int64_t of_sums = in_place ? 0 : s.out_h * s.out_w * s.out * size_in(weight.dtype());
@@ -150,7 +142,7 @@ class ProductConv final : public ConvBackend {
                      ConstTensorView weight, TensorView dx) override {
     const ConvShape s = cut_into_pixels(shape);
     Scratch scratch(ctx);
-    const ConstTensorView w = weights_of(s, rounded(ctx, scratch, weight, s.dtype));
+    const ConstTensorView w = weights_of(s, rounded(ctx, scratch, s, weight));
     const bool in_place = is_dense(s) && !has_16_bits(s) && s.groups == 1;
     const std::int64_t bytes = in_place ? 0 : patch_elements(s) * size_in(weight.dtype());
     in_parts(s, bytes, [&](const ConvShape& part, std::int64_t first) {
@@ -170,7 +162,19 @@ class ProductConv final : public ConvBackend {
     });
   }
 
+  [[nodiscard]] ReorderCount reorders() const override { return count_; }
+
  private:
+  /// The weights in the type of the activations.
+  ConstTensorView rounded(Context& ctx, Scratch& scratch, const ConvShape& s,
+                          ConstTensorView weight) {
+    if (weight.dtype() == s.dtype) return weight;
+    const TensorView narrow = scratch.take(weight.shape(), s.dtype);
+    ops::cast(ctx, weight, narrow);
+    ++count_.reorders;
+    count_.bytes += static_cast<std::int64_t>(narrow.bytes());
+    return narrow;
+  }
   /// body(shape of these images, first of them) for as many images as fit the scratch at
   /// `bytes_of_one` bytes for each.
   template <class Body>
@@ -185,6 +189,7 @@ class ProductConv final : public ConvBackend {
   static std::int64_t size_in(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 
   std::int64_t scratch_bytes_;
+  ReorderCount count_;
 };
 
 }  // namespace

@@ -221,6 +221,10 @@ TEST_P(ProductConvolution, IsThatOfTheHostInAllPasses) {
   EXPECT_TRUE(near(actual.dw, expected.dw, sums * pixels));  // never rounded to 16 bits
   EXPECT_TRUE(near(actual.db, expected.db, sums * pixels));
   EXPECT_EQ(run(ctx, *products, s, o), actual) << "not the same bits again";
+  // Weights are rounded to 16 bits for a forward pass and for a gradient of the input.
+  const bool rounds = compute_dtype(dtype) != dtype;
+  EXPECT_EQ(products->reorders().reorders, rounds ? 4 : 0);
+  EXPECT_EQ(products->reorders().bytes, rounds ? 4 * 2 * s.out * s.patch() : 0);
 }
 
 TEST_P(ProductConvolution, TellsAnotherGeometryApart) {
