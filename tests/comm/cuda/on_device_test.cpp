@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "dkfac/comm/hierarchical.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/nccl.h"
 #include "dkfac/core/error.h"
@@ -68,6 +69,21 @@ TEST(OnDevice, OneGpuForEachRankIsNccl) {
   };
   run_ranks(2, body);
   run_tcp(2, {}, body);
+}
+
+TEST(OnDevice, GoesByTheHostInTheLevelsThatTheHostHas) {
+  run_tcp(4, {}, [](const std::shared_ptr<Communicator>& world) {
+    const Hierarchy levels = make_hierarchical(world, 2);
+    const auto comm = comm::on_device(levels.comm, Device::cuda());
+    EXPECT_EQ(comm->backend(), "host_staged");
+    Context ctx(Device::cuda());
+    Tensor x = testing::on_device(ctx, std::vector<double>(64, comm->rank() + 1.0));
+    const std::uint64_t before = levels.outer->bytes();
+    comm->all_reduce(x, ReduceOp::sum, ctx.stream());
+    EXPECT_EQ(on_host<double>(ctx, x), std::vector<double>(64, 10));
+    EXPECT_EQ(levels.outer->bytes() - before, 64 * sizeof(double) / 2) << "half of it each";
+    comm->barrier();
+  });
 }
 
 TEST(OnDevice, WhatItHasMadeIsGivenBack) {
