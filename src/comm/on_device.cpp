@@ -95,4 +95,13 @@ Device device_of_rank(Communicator& host) {
   return device_of_rank(static_cast<int>(std::count(machines.begin(), me, *me)));
 }
 
+int ranks_on_gpu(Communicator& host, Device device) {
+  const auto by_rank = exchange_notes(host, note_of(host, device, "ranks_on_gpu"));
+  require_devices(by_rank, host.rank(), "ranks_on_gpu");
+  if (!device.is_cuda()) return 1;
+  const DeviceNote& mine = by_rank[static_cast<std::size_t>(host.rank())];
+  return static_cast<int>(std::ranges::count_if(
+      by_rank, [&](const DeviceNote& other) { return same_gpu(mine, other); }));
+}
+
 }  // namespace dkfac::comm

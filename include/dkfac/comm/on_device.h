@@ -46,4 +46,9 @@ enum class DeviceComm : std::uint8_t {
 /// when one has no device, naming it.
 [[nodiscard]] Device device_of_rank(Communicator& host);
 
+/// How many ranks of `host` have the GPU of this rank's `device`, itself included; each may pass
+/// another device. What counts is the GPU, not its number: a launcher that shows every rank one GPU
+/// of its own calls all of them cuda:0. 1 for Device::cpu(). Collective; errors as of on_device().
+[[nodiscard]] int ranks_on_gpu(Communicator& host, Device device);
+
 }  // namespace dkfac::comm

@@ -140,6 +140,16 @@ TEST(DeviceOfRank, TakesDevicesInTurn) {
   });
 }
 
+TEST(RanksOnGpu, CountsThoseThatShareIt) {
+  run_tcp(3, {}, [](const std::shared_ptr<Communicator>& comm) {
+    EXPECT_EQ(ranks_on_gpu(*comm, Device::cpu()), 1);
+    EXPECT_EQ(ranks_on_gpu(*comm, Device::cuda()), 3);
+    if (!has_devices(2)) return;
+    const int second = comm->rank() == 1 ? 1 : 0;
+    EXPECT_EQ(ranks_on_gpu(*comm, Device::cuda(second)), second == 1 ? 1 : 2);
+  });
+}
+
 TEST(OnDevice, RanksOfThisMachineFindTheirDevicesThemselves) {
   run_tcp(3, {}, [](const std::shared_ptr<Communicator>& host) {
     const Device device = device_of_rank(*host);
