@@ -15,7 +15,8 @@ enum class Draw : std::uint32_t {
   augmentation = 0x61756773,
   label = 0x6C61626C,
   mixup = 0x6D697875,
-  erasing = 0x65726173
+  erasing = 0x65726173,
+  crop = 0x63726F70
 };
 
 /// Four random words of one sample; `when` is an epoch or a step.
