@@ -5,6 +5,7 @@ dkfac_test(nn.functors
           loss_functors_test.cpp
           image_functors_test.cpp
           column_functors_test.cpp pool_functors_test.cpp
+          regularize_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.elementwise
   SOURCES cuda/activation_test.cpp
@@ -19,7 +20,7 @@ dkfac_gpu_test(nn.cuda.loss
   SOURCES cuda/loss_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.device_data
-  SOURCES cuda/device_data_test.cpp
+  SOURCES cuda/device_data_test.cpp cuda/regularize_test.cpp
   LINK dkfac::nn LABELS nn threads INTERNALS)
 dkfac_gpu_test(nn.cuda.norm
   SOURCES cuda/batch_norm_test.cpp cuda/pool_test.cpp

@@ -101,7 +101,7 @@ TEST(EraseHoles, PutsZerosInTheHolesAndLeavesTheRest) {
       }
     }
     EXPECT_GT(erased, 0);
-    erase_holes(options, key, images);
+    erase_holes(ctx, options, key, images);
     EXPECT_EQ(values(ctx, images), expected);
   }
 }
@@ -114,7 +114,8 @@ TEST(EraseHoles, MakesTheSameHolesAtEveryRankCountAndOthersInEveryStep) {
     ops::fill(ctx, images, 1);
     const std::int64_t share = 8 / ranks;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      erase_holes(options, {seed, step, rank * share}, images.view().slice(0, rank * share, share));
+      erase_holes(ctx, options, {seed, step, rank * share},
+                  images.view().slice(0, rank * share, share));
     }
     return values(ctx, images);
   };

@@ -68,7 +68,7 @@ void expect_images_of_the_host(const Case& c, bool offset) {
   const std::vector<T> untouched = poisoned<T>(total + 2 * kGuard);
   std::vector<T> images = untouched, expected = untouched;
   std::vector<std::int32_t> labels(kBatch + 2, -9);
-  const bool aligned = !offset && size % ImagePack<T>::kWidth == 0;
+  const bool aligned = !offset && size % static_cast<std::int64_t>(kPack<T>) == 0;
   ASSERT_EQ(reinterpret_cast<std::uintptr_t>(images.data()) % 16, 0U);
   const MakeImages<T> make{.pixels = data.pixels.data(),
                            .table = table.data(),

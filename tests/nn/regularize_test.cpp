@@ -54,7 +54,7 @@ TEST(Regularize, ErasesACopyOfTheBatch) {
   const RegularizeOptions options{.erase = {.probability = 1}};
   const auto [images, targets] = after(ctx, options, 3);
   Tensor expected = images_of(ctx, 2);
-  erase_holes(options.erase, {3, 2, 0}, expected);
+  erase_holes(ctx, options.erase, {3, 2, 0}, expected);
   EXPECT_EQ(images, values(ctx, expected));
   EXPECT_EQ(targets, targets_of(ctx, 0));
 }
@@ -68,7 +68,7 @@ std::vector<double> by_hand(Context& ctx, const RegularizeOptions& options, std:
     const Tensor targets = Tensor::zeros(ctx, Shape{kBatch, kClasses}, DType::f32);
     running_mixup(ctx, options.mixup, {3, step, 0}, kBatch, images_of(ctx, step), targets, batch);
     erased = cast_to(ctx, batch.images, DType::f32);
-    erase_holes(options.erase, {3, step, 0}, erased);
+    erase_holes(ctx, options.erase, {3, step, 0}, erased);
     if (inherit) ops::copy(ctx, erased, batch.images);
   }
   return values(ctx, erased);

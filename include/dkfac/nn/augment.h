@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
 #include "dkfac/core/types.h"
 
 namespace dkfac::nn {
@@ -60,5 +62,9 @@ struct Augmentation {
 [[nodiscard]] std::vector<Augmentation> group_augmentations(const AugmentOptions& options,
                                                             const Shape& image, std::int64_t count,
                                                             std::uint64_t seed, std::int64_t epoch);
+
+/// mirrored[n,h,w,c] = every image with left and right exchanged, on the device of ctx; not in
+/// place. f64, f32, bf16 or f16.
+void mirror(Context& ctx, ConstTensorView images, TensorView mirrored);
 
 }  // namespace dkfac::nn

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/core/types.h"
 #include "dkfac/nn/sample_key.h"
@@ -31,7 +32,7 @@ struct Hole {
 [[nodiscard]] Hole sample_hole(const EraseOptions& options, const Shape& image, SampleKey key,
                                std::int64_t i);
 
-/// Erases the holes of a batch [n,h,w,c] in place. f64, f32, bf16 or f16.
-void erase_holes(const EraseOptions& options, SampleKey key, TensorView images);
+/// Erases the holes of a batch [n,h,w,c] in place, on any device. f64, f32, bf16 or f16.
+void erase_holes(Context& ctx, const EraseOptions& options, SampleKey key, TensorView images);
 
 }  // namespace dkfac::nn

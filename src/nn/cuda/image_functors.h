@@ -8,15 +8,9 @@
 #include "dkfac/nn/augment.h"
 
 #include "nn/augment_choice.h"
+#include "nn/cuda/pack.h"
 
 namespace dkfac::nn::cuda {
-
-/// Elements that are written at once.
-template <class T>
-struct alignas(16) ImagePack {
-  static constexpr std::int64_t kWidth = 16 / static_cast<std::int64_t>(sizeof(T));
-  T at[static_cast<std::size_t>(kWidth)];
-};
 
 /// Pack p of image `row` of a batch: crop, flip, cutout, normalisation, rounding, in one pass over
 /// the 8-bit images. Pixels of T from a table, so that they have the bits of the host.
@@ -37,9 +31,7 @@ struct MakeImages {
   bool aligned;  ///< Every image begins at a multiple of a pack.
 
   [[nodiscard]] DKFAC_HD std::int64_t image_size() const { return height * width * channels; }
-  [[nodiscard]] DKFAC_HD std::int64_t packs() const {
-    return (image_size() + ImagePack<T>::kWidth - 1) / ImagePack<T>::kWidth;
-  }
+  [[nodiscard]] DKFAC_HD std::int64_t packs() const { return packs_of<T>(image_size()); }
 
   [[nodiscard]] DKFAC_HD Augmentation change_of(std::int64_t sample) const {
     if (!augmented) return {};
@@ -67,7 +59,7 @@ struct MakeImages {
   }
 
   DKFAC_HD void operator()(std::int64_t row, std::int64_t p) const {
-    constexpr std::int64_t kWidth = ImagePack<T>::kWidth;
+    constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
     const std::int64_t sample = order[row], first = p * kWidth;
     if (p == 0) labels[row] = all_labels[sample];
     const Augmentation change = change_of(sample);
@@ -78,7 +70,7 @@ struct MakeImages {
     std::int64_t c = first - y * line - x * channels;
     const std::int64_t left = image_size() - first;
     const std::int64_t count = left < kWidth ? left : kWidth;
-    ImagePack<T> out{};
+    FullPack<T> out{};
     for (std::int64_t k = 0; k < kWidth; ++k) {
       if (k >= count) break;
       out.at[static_cast<std::size_t>(k)] = value(image, change, y, x, c);
@@ -90,7 +82,7 @@ struct MakeImages {
     }
     T* to = images + row * image_size() + first;
     if (aligned && count == kWidth) {
-      *reinterpret_cast<ImagePack<T>*>(to) = out;
+      *reinterpret_cast<FullPack<T>*>(to) = out;
       return;
     }
     for (std::int64_t k = 0; k < count; ++k) to[k] = out.at[static_cast<std::size_t>(k)];

@@ -26,8 +26,7 @@ void make_batch(Context& ctx, const ResidentImages& data, std::int64_t begin, Te
         .channels = images.dim(3),
         .images = to,
         .labels = labels.data<std::int32_t>(),
-        .aligned = size % ImagePack<T>::kWidth == 0 &&
-                   reinterpret_cast<std::uintptr_t>(to) % sizeof(ImagePack<T>) == 0};
+        .aligned = size % static_cast<std::int64_t>(kPack<T>) == 0 && are_aligned(to)};
     dkfac::cuda::for_each_2d(ctx.stream(), images.dim(0), make.packs(), make);
   });
 }

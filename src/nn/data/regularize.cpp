@@ -16,17 +16,20 @@ void RegularizeOptions::validate() const {
               label_smoothing, "; it must be in [0, 1]");
 }
 
-RegularizedBatch regularize(Context& ctx, const RegularizeOptions& options, SampleKey key,
-                            std::int64_t global_batch, ConstTensorView images,
-                            std::span<const std::int32_t> labels, std::int64_t classes,
-                            Regularizer& state) {
+namespace {
+
+/// fill(targets) makes the targets of the raw batch.
+template <class Fill>
+RegularizedBatch regularized(Context& ctx, const RegularizeOptions& options, SampleKey key,
+                             std::int64_t global_batch, ConstTensorView images, std::int64_t labels,
+                             std::int64_t classes, Regularizer& state, const Fill& fill) {
   options.validate();
-  DKFAC_CHECK(classes > 0 && std::ssize(labels) == images.dim(0), "[regularize] there are ",
-              labels.size(), " labels of ", classes, " classes for images ", images.shape(),
+  DKFAC_CHECK(classes > 0 && labels == images.dim(0), "[regularize] there are ", labels,
+              " labels of ", classes, " classes for images ", images.shape(),
               "; there must be one per image and a class");
   const TensorView targets =
       view_in(ctx, state.targets, Shape{images.dim(0), classes}, compute_dtype(images.dtype()));
-  soft_targets(labels, options.label_smoothing, targets);
+  fill(targets);
   RegularizedBatch out{images, targets};
   TensorView mixed;  // Where holes may be made that are inherited.
   if (options.mixup.any()) {
@@ -40,9 +43,30 @@ RegularizedBatch regularize(Context& ctx, const RegularizeOptions& options, Samp
     mixed = view_in(ctx, state.images, images.shape(), images.dtype());
     ops::copy(ctx, out.images, mixed);
   }
-  erase_holes(options.erase, key, mixed);
+  erase_holes(ctx, options.erase, key, mixed);
   out.images = mixed;
   return out;
+}
+
+}  // namespace
+
+RegularizedBatch regularize(Context& ctx, const RegularizeOptions& options, SampleKey key,
+                            std::int64_t global_batch, ConstTensorView images,
+                            std::span<const std::int32_t> labels, std::int64_t classes,
+                            Regularizer& state) {
+  DKFAC_CHECK(!ctx.device().is_cuda(), "[regularize] the labels are on the host, the context on ",
+              ctx.device(), "; pass the labels of the device");
+  return regularized(
+      ctx, options, key, global_batch, images, std::ssize(labels), classes, state,
+      [&](TensorView targets) { soft_targets(labels, options.label_smoothing, targets); });
+}
+
+RegularizedBatch regularize(Context& ctx, const RegularizeOptions& options, SampleKey key,
+                            std::int64_t global_batch, ConstTensorView images,
+                            ConstTensorView labels, std::int64_t classes, Regularizer& state) {
+  return regularized(
+      ctx, options, key, global_batch, images, labels.numel(), classes, state,
+      [&](TensorView targets) { soft_targets(ctx, labels, options.label_smoothing, targets); });
 }
 
 }  // namespace dkfac::nn
