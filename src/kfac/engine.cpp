@@ -243,11 +243,8 @@ void Engine::begin_step() {
 }
 
 bool Engine::scales_due(int layer) const {
-  // A rebuild under way counts as one that has succeeded; hear() drops the scales where it has not.
-  const auto has_basis = [](const Factor& factor) { return factor.good || factor.pending; };
   const LayerCurvature& c = at(layer).curvature;
-  return at(layer).scale_slot >= 0 && timetable_.due(output_of(layer)) && has_basis(c.a) &&
-         has_basis(c.g);
+  return at(layer).scale_slot >= 0 && timetable_.due(output_of(layer)) && c.a.good && c.g.good;
 }
 
 void Engine::add_active(std::vector<Exchange*>& active) {

@@ -84,10 +84,9 @@ class Engine {
   void ask();
   /// After the wait for a vote that reports no failure, whatever else it says (throw_failure()
   /// names what this rank has voted on): books the inverses of the last step, and makes those that
-  /// have failed by the ladder, for which the host waits; EKFAC scales that were recorded in a
-  /// basis that has turned out not to be there are dropped. On a device the outcome of a rebuild
+  /// have failed by the ladder, for which the host waits. On a device the outcome of a rebuild
   /// stands in the report of the next step, and too many failures are an error one step later than
-  /// on the host.
+  /// on the host, unless a rebuild is settled within its step.
   void hear(StepReport& report);
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of
@@ -184,9 +183,8 @@ class Engine {
   void merge(int index, StepReport& report);
   void keep_for_notes(int index, bool merged);
   void merge_layer_scales(int layer, StepReport& report);
-  void drop_scales(std::span<const RefreshTask> tasks);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report) const;
-  /// On a device: waits for the inverses of the last step and books them.
+  /// On a device: waits for the inverses under way and books them.
   void settle(StepReport& report);
   void ask_for_stages();
   void refresh_owned(StepReport& report);

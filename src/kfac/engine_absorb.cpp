@@ -70,8 +70,9 @@ void Engine::refresh_owned(StepReport& report) {
   }
   workers_.run(tasks_);
   if (!ctx_.device().is_cuda()) return report_inverses(tasks_, report);
-  // What failed here is made by the ladder before other ranks are given it.
-  if (grid_.workers > 1) settle(report);
+  // What failed here is made by the ladder before other ranks are given it, and before the next
+  // gradients are projected on eigenvectors.
+  if (grid_.workers > 1 || options_.inverse == InverseMethod::ekfac) settle(report);
 }
 
 void Engine::absorb(StepReport& report) {

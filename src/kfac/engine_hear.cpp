@@ -88,17 +88,6 @@ void Engine::report_inverses(std::span<const RefreshTask> tasks, StepReport& rep
   }
 }
 
-/// Scales of this step belong to the eigenvectors that the device had while they were recorded.
-/// With several ranks rebuilds are settled within their step, so that none is heard of here and all
-/// ranks drop the same.
-void Engine::drop_scales(std::span<const RefreshTask> tasks) {
-  for (const RefreshTask& task : tasks) {
-    if (!task.climbed || (task.factor->good && !task.written)) continue;
-    for (Layer& layer : layers_)
-      if (&layer.curvature == task.layer) layer.scale_records = 0;
-  }
-}
-
 void Engine::hear(StepReport& report) {
   if (!ctx_.device().is_cuda()) return;
   for (std::size_t s = 0; s < kInverseStages; ++s)
@@ -106,10 +95,8 @@ void Engine::hear(StepReport& report) {
   report.failed_factors += std::exchange(unheard_.failed_factors, 0);
   const std::int64_t count = workers_.stages().numel();
   if (count == 0) return;
-  const auto tasks =
-      workers_.collect({stages_.numbers<std::int32_t>(), static_cast<std::size_t>(count)});
-  report_inverses(tasks, report);
-  drop_scales(tasks);
+  report_inverses(
+      workers_.collect({stages_.numbers<std::int32_t>(), static_cast<std::size_t>(count)}), report);
   note_failed();
 }
 

@@ -103,7 +103,6 @@ void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   for (const RefreshTask& task : tasks) {
     task.factor->stale = false;
     task.factor->pending = true;
-    forget_scales(task);
   }
 }
 
@@ -140,12 +139,10 @@ std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_
     RefreshTask& task = state_.collected[i];
     task.stage = static_cast<InverseStage>(stages[i]);
     task.written = task.stage != InverseStage::kept;
-    task.climbed = !task.written;
     task.factor->failed_group = -1;
-    if (task.climbed) {
+    if (!task.written)
       climb(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
-      if (task.written) forget_scales(task);
-    }
+    if (task.written) forget_scales(task);
     first += task.factor->groups;
     book(ctx_, task);
   }

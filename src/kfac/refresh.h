@@ -21,8 +21,6 @@ struct RefreshTask {
   Factor* factor = nullptr;                 ///< Of the layer.
   InverseStage stage = InverseStage::kept;  ///< Result: the worst of the groups.
   bool written = false;                     ///< Result: a group has a new inverse.
-  /// Result, CUDA: the first rung has failed, so that what was written was written in collect().
-  bool climbed = false;
 };
 
 /// Which factors of a layer to rebuild.
@@ -65,8 +63,8 @@ class RefreshWorkers {
   /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
   /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
   /// where what is factorised is wider than `wide`.
-  /// On CUDA the factors become pending, and the results in `tasks` say nothing; EKFAC scales are
-  /// forgotten whatever the outcome. What ran before must have been collected.
+  /// On CUDA the factors become pending, and the results in `tasks` say nothing: collect() books.
+  /// What ran before must have been collected.
   void run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 
   /// CUDA: i32, the InverseStage of each task of the last run() that has not been collected, in

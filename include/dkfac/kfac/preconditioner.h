@@ -35,10 +35,10 @@ struct LayerGrad {
 /// returns). On a CUDA device it works on a stream of its own, which follows the caller's; what the
 /// caller puts on her stream after a record (but CurvatureOptions::records_stay) or a step follows
 /// that work. All views and streams are of that device. The host waits once per step, for the vote;
-/// with worker_fraction above 1/P up to twice more in steps that rebuild; where an inverse failed,
-/// or an f16 operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may
-/// block; and where the communicator does. With CurvatureOptions::micro_batches > 1 that many
-/// records of a layer add up.
+/// with worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; where an
+/// inverse failed, or an f16 operand has no range yet; in rebuilds of eigenvectors, where
+/// cusolverDnXsyevd may block; and where the communicator does. With
+/// CurvatureOptions::micro_batches > 1 that many records of a layer add up.
 class Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},

@@ -80,11 +80,14 @@ struct StepReport {
   bool updated = false;   ///< False: the vote failed, nothing was touched on any rank.
   VoteResult vote;
   bool statistics_refreshed = false;  ///< At least one.
-  bool inverses_refreshed = false;    ///< At least one.
+  /// At least one. The same on all ranks, but in the first step after a device has loaded a state
+  /// of hosts: then of inverses in a form that it cannot take, only ranks that hold them say so.
+  bool inverses_refreshed = false;
   /// Of this step; owned by the optimizer, valid until its next step.
   std::span<const StatisticReport> statistics;
   /// Inverses of this rank that were rebuilt, by the stage that succeeded. On a CUDA device this
-  /// and failed_factors tell of inverses of the step before, unless worker_fraction is above 1/P.
+  /// and failed_factors tell of inverses of the step before, unless worker_fraction is above 1/P or
+  /// they are EKFAC's.
   std::array<int, kInverseStages> inverses{};
   int failed_factors = 0;      ///< Refreshes of this rank's factors that kept the old inverse.
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.

@@ -1,18 +1,21 @@
 #pragma once
 
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
 #include "support/on_device.h"
 
-/// One linear layer on a device: what a whole network does not bring about.
+/// One layer on a device or on the host: what a whole network does not bring about.
 namespace dkfac::testing {
 
 /// A Preconditioner over one layer without a bias, on a stream of its caller.
@@ -23,25 +26,27 @@ class OneLayer {
 
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
            const kfac::CurvatureOptions& options, const kfac::LinearSpec& spec)
-      : caller_(device),
-        spec_(spec),
-        preconditioner_(std::move(comm), options, device),
-        fc_(preconditioner_.add_layer("fc", spec)) {}
+      : OneLayer(device, std::move(comm), options, spec, {spec.in}, {spec.out}) {}
+  /// A convolution 1x1 (nhwc) of images of one row. A template, so that braces stand for a
+  /// LinearSpec.
+  template <std::same_as<kfac::Conv2dSpec> Spec>
+  OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
+           const kfac::CurvatureOptions& options, const Spec& spec, std::int64_t pixels = 1)
+      : OneLayer(device, std::move(comm), options, spec, {1, pixels, spec.in},
+                 {1, pixels, spec.out}) {}
 
   /// x[n,in] and dy[n,out], each in as many records as there are micro-batches.
   template <class T>
   kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy,
                         kfac::RecordScale scale = {}) {
     const int parts = preconditioner_.options().micro_batches;
-    const std::int64_t n = std::ssize(x) / spec_.in / parts;
     for (int part = 0; part < parts; ++part) {
-      Tensor in = record(view_of(x.data() + part * n * spec_.in, {n, spec_.in}));
-      Tensor out = record(view_of(dy.data() + part * n * spec_.out, {n, spec_.out}));
+      Tensor in = record(x, in_, part, parts), out = record(dy, out_, part, parts);
       preconditioner_.record_input(fc_, in, caller_.stream(), scale);
       preconditioner_.record_grad_output(fc_, out, caller_.stream(), scale);
     }
     std::vector<T> g;
-    for (std::int64_t i = 1; i <= spec_.in * spec_.out; ++i)
+    for (std::int64_t i = 1; i <= kfac::weight_numel(spec_); ++i)
       g.push_back(static_cast<T>(std::sin(static_cast<double>(i))));
     Tensor there = to_device(caller_, view_of(g.data(), {std::ssize(g)}));
     const std::vector<kfac::LayerGrad> grads{{fc_, there, {}}};
@@ -59,16 +64,35 @@ class OneLayer {
   std::int64_t waits = 0;
 
  private:
-  Tensor record(ConstTensorView x) {
-    Tensor there = to_device(caller_, x);
+  OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
+           const kfac::CurvatureOptions& options, kfac::LayerSpec spec,
+           std::vector<std::int64_t> in, std::vector<std::int64_t> out)
+      : caller_(device),
+        spec_(spec),
+        in_(std::move(in)),
+        out_(std::move(out)),
+        preconditioner_(std::move(comm), options, device),
+        fc_(preconditioner_.add_layer("fc", std::move(spec))) {}
+
+  /// A part of samples of the shape `sample`.
+  template <class T>
+  Tensor record(const std::vector<T>& all, const std::vector<std::int64_t>& sample, int part,
+                int parts) {
+    std::int64_t each = 1;
+    for (const std::int64_t d : sample) each *= d;
+    const std::int64_t n = std::ssize(all) / each / parts;
+    const T* from = all.data() + part * n * each;
+    const Shape shape = sample.size() == 1 ? Shape{n, each} : Shape{n, 1, sample[1], sample[2]};
+    Tensor there = to_device(caller_, view_of(from, shape));
     if (!recorded) return there;
-    Tensor converted = Tensor::empty(caller_, x.shape(), *recorded);
+    Tensor converted = Tensor::empty(caller_, shape, *recorded);
     ops::cast(caller_, there, converted);
     return converted;
   }
 
   Context caller_;
-  kfac::LinearSpec spec_;
+  kfac::LayerSpec spec_;
+  std::vector<std::int64_t> in_, out_;  ///< Shapes of a sample.
   kfac::Preconditioner preconditioner_;
   kfac::LayerId fc_;
 };

@@ -8,14 +8,12 @@
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/half.h"
-#include "dkfac/core/random.h"
 #include "dkfac/kfac/preconditioner.h"
 
 #include "kfac/cuda/one_device_layer.h"
 #include "support/near.h"
 #include "support/saved_state.h"
 
-// One linear layer on a device: what a whole network does not bring about.
 namespace dkfac::testing {
 namespace {
 
@@ -48,60 +46,6 @@ void expect_as_on_the_host(const CurvatureOptions& options, const kfac::LinearSp
   CurvatureOptions damped = options;
   damped.damping = 10;
   EXPECT_FALSE(near(gradients<T>(Device::cuda(), damped, spec).back(), host.back(), 0.1));
-}
-
-CurvatureOptions ekfac() {
-  CurvatureOptions options = base();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 3;
-  return options;
-}
-
-TEST(OneLayerOnTheDevice, OfEkfac) {
-  expect_as_on_the_host<double>(ekfac(), {.in = 4, .out = 3, .bias = false}, 1e-10);
-}
-
-// Saving settles what the host would have heard of in the next step.
-TEST(OneLayerOnTheDevice, OfEkfacGoesOnWhereItWasSaved) {
-  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
-  OneLayer straight(Device::cuda(), comm::make_self(), ekfac(), spec);
-  OneLayer saved(Device::cuda(), comm::make_self(), ekfac(), spec);
-  (void)noisy_step<double>(straight, spec, 0);
-  (void)noisy_step<double>(saved, spec, 0);
-  Saver saver;
-  saved.visit_state(saver);
-  OneLayer resumed(Device::cuda(), comm::make_self(), ekfac(), spec);
-  const std::vector<SavedState> states{saver.state};
-  Loader loader(states, 0);
-  resumed.visit_state(loader);
-  for (std::uint64_t step = 1; step < 5; ++step) {
-    for (OneLayer* layer : {&straight, &saved, &resumed})
-      (void)noisy_step<double>(*layer, spec, step);
-    EXPECT_EQ(saved.gradient, straight.gradient) << "step " << step;
-    EXPECT_EQ(resumed.gradient, straight.gradient) << "step " << step;
-  }
-}
-
-// The eigenvalue of A, 4.5e38, is above the largest f32. The host learns of that when the scales of
-// the next step have been recorded, in eigenvectors that are not there.
-TEST(OneLayerOnTheDevice, OfEkfacDropsScalesOfEigenvectorsThatAreNotThere) {
-  CurvatureOptions options = ekfac();
-  options.dtype = DType::f32;
-  const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
-  for (const float x : {1.0F, 1.5e19F}) {
-    const bool fails = x > 1;
-    for (const Device device : {Device::cpu(), Device::cuda()}) {
-      OneLayer layer(device, comm::make_self(), options, spec);
-      int failed = layer.step<float>({x, x}, {0.5F}).failed_factors;
-      failed += layer.step<float>({2, 1}, {0.5F}).failed_factors;
-      EXPECT_EQ(failed, fails ? 1 : 0);
-      Saver saver;
-      layer.visit_state(saver);
-      std::int64_t scales = -1;
-      std::memcpy(&scales, saver.state.at("fc.scale_statistics").bytes.data(), sizeof(scales));
-      EXPECT_EQ(scales, fails ? 0 : 1) << device;
-    }
-  }
 }
 
 TEST(OneLayerOnTheDevice, OfLowRank) {
