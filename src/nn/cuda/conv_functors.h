@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
 
 #include "nn/conv_backend.h"
+#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 
@@ -89,7 +89,7 @@ struct SumOfPatches {
         sum += images[(h * s.out_w + w) * s.patch() + (kh * s.kernel_w + kw) * s.group_in];
       }
     }
-    dx[i] = element::store<T>(sum);
+    dx[i] = rounded<T>(sum);
   }
   /// The output whose window begins here; -1 when there is none.
   [[nodiscard]] DKFAC_HD static std::int64_t output(std::int64_t begin, std::int64_t stride,
@@ -115,7 +115,7 @@ struct StoreOutputs {
     const std::int64_t out = groups * width, pixel = quotient(i, out), at = i - pixel * out;
     const std::int64_t group = quotient(at, width);
     const C sum = sums[(group * pixels + pixel) * width + at - group * width];
-    y[i] = element::store<T>(bias == nullptr ? sum : sum + bias[at]);
+    y[i] = rounded<T>(bias == nullptr ? sum : sum + bias[at]);
   }
 };
 

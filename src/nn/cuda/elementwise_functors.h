@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
 
+#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 #include "nn/pool_shape.h"
@@ -48,9 +48,9 @@ struct Map {
   }
   DKFAC_HD T value(T x, T z) const {
     if constexpr (kTwo) {
-      return element::store<T>(f(element::load<C>(x), element::load<C>(z)));
+      return rounded<T>(f(widened<C>(x), widened<C>(z)));
     } else {
-      return element::store<T>(f(element::load<C>(x)));
+      return rounded<T>(f(widened<C>(x)));
     }
   }
 };
@@ -112,7 +112,7 @@ struct RepeatRow {
     std::int64_t column = begin - dkfac::cuda::quotient(begin, width) * width;
     FullPack<T> values;
     for (std::size_t k = 0; k < kPack<T>; ++k) {
-      values.at[k] = element::store<T>(row[column]);
+      values.at[k] = rounded<T>(row[column]);
       column = column + 1 == width ? 0 : column + 1;
     }
     if (aligned && begin + kWidth <= n) {
@@ -130,7 +130,7 @@ struct RowTerm {
   const T* x;
   std::int64_t width;
   DKFAC_HD double operator()(std::int64_t c, std::int64_t k) const {
-    return element::load<double>(x[k * width + c]);
+    return static_cast<double>(widened<Computed<T>>(x[k * width + c]));
   }
 };
 template <class C>
