@@ -30,3 +30,9 @@ if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
     SOURCES cuda/emulated_cudnn_test.cpp
     LINK dkfac::core LABELS nn INTERNALS)
 endif()
+dkfac_gpu_test(nn.cuda.models
+  SOURCES cuda/models_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 400)
+dkfac_gpu_test(nn.cuda.training
+  SOURCES cuda/graphed_models_test.cpp cuda/mixed_precision_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 400)

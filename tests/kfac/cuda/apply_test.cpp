@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kfac/cuda/rebuilding_on_device.h"
+#include "device_layers.h"
+#include "kfac/refresh.h"
 
 // Gradients preconditioned by inverses on the device, beside those of the host.
 namespace dkfac::kfac {
@@ -12,16 +13,24 @@ namespace {
 using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
 using dkfac::testing::near;
+using dkfac::testing::OnDevice;
 using dkfac::testing::values;
 using testing::make_twins;
-using testing::RebuildingOnDevice;
 using testing::Twins;
 
-class Apply : public RebuildingOnDevice {
+class Apply : public OnDevice {
  protected:
+  CurvatureOptions options_of(InverseMethod method = InverseMethod::cholesky) const {
+    CurvatureOptions options;
+    options.dtype = dtype();
+    options.inverse = method;
+    options.damping = 0.1;
+    return options;
+  }
   void refresh(Context& where, RefreshWorkers& workers, LayerCurvature& layer,
                const CurvatureOptions& options) {
-    std::vector<RefreshTask> tasks = tasks_of(where, options, {&layer});
+    std::vector<RefreshTask> tasks;
+    add_refresh_tasks(where, options, layer, {}, tasks);
     workers.run(tasks);
   }
   /// Preconditions one gradient on both sides, with inverses that the host of the device knows

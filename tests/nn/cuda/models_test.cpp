@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/ema.h"
+#include "dkfac/nn/memory.h"
+
+#include "nn/cuda/device_models.h"
+
+namespace dkfac::testing {
+namespace {
+
+std::string name_of_model(const std::string& model) {
+  std::string name = model;
+  std::erase(name, '-');
+  return name;
+}
+
+/// Tolerance of sums that were formed in another order, after whole passes.
+double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-10 : 1e-4; }
+
+struct Passed {
+  std::string model;
+  DType dtype;
+};
+class PassesOnDevice : public ::testing::TestWithParam<Passed> {};
+
+/// Logits in training and evaluation, gradients and running statistics.
+TEST_P(PassesOnDevice, GiveWhatTheHostGives) {
+  const auto [name, dtype] = GetParam();
+  const nn::ModelOptions options = small_model(name, dtype);
+  const Shape& one = options.input;
+  const Shape batch{4, one[0], one[1], one[2]};
+  Context there(Device::cuda()), here(Device::cpu(), {.backend = Backend::reference});
+  const auto model = nn::make_model(there, options), expected = nn::make_model(here, options);
+  const Tensor x = random_tensor(here, batch, dtype, 3);
+  const Tensor grad = random_tensor(here, {4, options.classes}, dtype, 4);
+  const Tensor x_there = to_device(there, x), grad_there = to_device(there, grad);
+  const double tol = tolerance(dtype);
+  for (int pass = 0; pass < 2; ++pass) {
+    const ConstTensorView logits = model->forward(there, x_there, nn::Mode::train);
+    EXPECT_TRUE(near(device_values(there, logits),
+                     values(here, expected->forward(here, x, nn::Mode::train)), tol));
+    const auto before = host_waits();
+    model->backward(there, grad_there);
+    EXPECT_EQ(host_waits(), before);
+    expected->backward(here, grad);
+    EXPECT_TRUE(
+        near(device_values(there, model->gradients()), values(here, expected->gradients()), tol));
+    EXPECT_TRUE(
+        near(device_values(there, model->buffers()), values(here, expected->buffers()), tol));
+    const auto waits = host_waits();
+    const ConstTensorView in_evaluation = model->forward(there, x_there, nn::Mode::eval);
+    EXPECT_EQ(host_waits(), waits);
+    EXPECT_TRUE(near(device_values(there, in_evaluation),
+                     values(here, expected->forward(here, x, nn::Mode::eval)), tol));
+  }
+  EXPECT_EQ(model->allocated_bytes(), expected->allocated_bytes());
+  EXPECT_EQ(nn::plan_memory(*model, 4, nn::Mode::train).held(),
+            nn::plan_memory(*expected, 4, nn::Mode::train).held());
+}
+
+/// The same twice: not a bit depends on when what runs.
+TEST_P(PassesOnDevice, GiveTheSameBitsTwice) {
+  const auto [name, dtype] = GetParam();
+  const nn::ModelOptions options = small_model(name, dtype);
+  const Shape& one = options.input;
+  std::vector<std::vector<double>> gradients;
+  for (int run = 0; run < 2; ++run) {
+    Context ctx(Device::cuda()), host;
+    const auto model = nn::make_model(ctx, options);
+    const Tensor x =
+        to_device(ctx, random_tensor(host, Shape{4, one[0], one[1], one[2]}, dtype, 3));
+    const Tensor grad = to_device(ctx, random_tensor(host, {4, options.classes}, dtype, 4));
+    (void)model->forward(ctx, x, nn::Mode::train);
+    model->backward(ctx, grad);
+    gradients.push_back(device_values(ctx, model->gradients()));
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+std::vector<Passed> all_passes() {
+  std::vector<Passed> all;
+  for (const char* model :
+       {"mlp", "lenet-bn", "resnet20", "resnet18", "resnet50", "resnet9", "resnet9-plain"})
+    for (const DType dtype : {DType::f64, DType::f32}) all.push_back({model, dtype});
+  return all;
+}
+std::string name_of_passed(const ::testing::TestParamInfo<Passed>& info) {
+  return name_of_model(info.param.model) + "_" + std::string(name_of(info.param.dtype));
+}
+INSTANTIATE_TEST_SUITE_P(Models, PassesOnDevice, ::testing::ValuesIn(all_passes()), name_of_passed);
+
+struct Golden {
+  std::string model;
+  Method method;
+  DType compute;  ///< f64, or f32 with activations of this type.
+};
+class GoldenRunOnDevice : public ::testing::TestWithParam<Golden> {};
+
+/// 10 losses, weights and running statistics against those of the host.
+TEST_P(GoldenRunOnDevice, FollowsTheHost) {
+  const auto [name, method, compute] = GetParam();
+  const DType dtype = compute == DType::f64 ? DType::f64 : DType::f32;
+  Recipe recipe{.model = small_model(name, dtype, compute), .method = method};
+  if (method == Method::kfac) recipe.lr = 0.005;
+  if (compute == DType::f16) recipe.loss_scale = [](int) { return 0x1p15; };
+  const TrainedModel there = train_model(recipe, Device::cuda());
+  const TrainedModel here = train_model(recipe, Device::cpu());
+  // Sums of f64 and f32 in another order, and what 10 steps make of it. With 16 bits activations
+  // round to the other side here and there, and ReLUs open or close: c eps of the type with c = 64
+  // and 8, about three times what was measured for losses.
+  double losses = dtype == DType::f64 ? 1e-10 : 1e-4;
+  if (compute == DType::f16) losses = 64 * 0x1p-10;
+  if (compute == DType::bf16) losses = 8 * 0x1p-7;
+  EXPECT_TRUE(near(there.losses, here.losses, losses));
+  EXPECT_TRUE(near(there.weights, here.weights, 10 * losses));
+  EXPECT_TRUE(near(there.buffers, here.buffers, 10 * losses));
+  EXPECT_NE(there.losses.front(), there.losses.back());
+}
+
+std::vector<Golden> golden_runs() {
+  std::vector<Golden> runs;
+  for (const Method method : {Method::sgd, Method::lars, Method::kfac})
+    for (const DType compute : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const char* model : {"lenet-bn", "resnet20", "resnet9"})
+        if (method != Method::lars || std::string(model) == "lenet-bn")
+          runs.push_back({model, method, compute});
+  return runs;
+}
+std::string name_of_run(const ::testing::TestParamInfo<Golden>& info) {
+  constexpr const char* kMethods[] = {"sgd", "lars", "kfac"};
+  return name_of_model(info.param.model) + "_" + kMethods[static_cast<int>(info.param.method)] +
+         "_" + std::string(name_of(info.param.compute));
+}
+INSTANTIATE_TEST_SUITE_P(Runs, GoldenRunOnDevice, ::testing::ValuesIn(golden_runs()), name_of_run);
+
+/// Ranks of this process share the device; ghost groups over all of them.
+TEST(RanksOnDevice, TwoEqualOne) {
+  for (const Method method : {Method::sgd, Method::kfac}) {
+    Recipe recipe{.model = small_model("lenet-bn", DType::f64), .method = method, .steps = 6};
+    recipe.groups = 2;
+    const TrainedModel one = train_model(recipe, Device::cuda());
+    const TrainedModel two = train_model(recipe, Device::cuda(), 2);
+    EXPECT_TRUE(near(two.losses, one.losses, 1e-10));
+    EXPECT_TRUE(near(two.weights, one.weights, 1e-10));
+    EXPECT_TRUE(near(two.buffers, one.buffers, 1e-10));
+  }
+}
+
+TEST(StepOnDevice, WaitsOnce) {
+  for (const Method method : {Method::sgd, Method::lars, Method::kfac}) {
+    ModelTraining training({.model = small_model("resnet20", DType::f32), .method = method},
+                           Device::cuda());
+    for (int step = 0; step < 4; ++step) {
+      EXPECT_TRUE(training.step(step).updated);
+      EXPECT_EQ(training.waits(), is_emulated() ? 1 : 0) << "step " << step;
+    }
+  }
+}
+
+TEST(EmaOnDevice, GivesTheBitsOfTheHost) {
+  const Recipe recipe{.model = small_model("resnet20", DType::f32)};
+  Context host;
+  ModelTraining there(recipe, Device::cuda());
+  const auto here = nn::make_model(host, recipe.model);
+  nn::Ema ema(there.ctx(), there.model(), {.decay = 0.9}), expected(host, *here, {.decay = 0.9});
+  for (int step = 1; step <= 4; ++step) {
+    (void)there.step(step);
+    ops::copy(host, to_host(there.ctx(), there.model().parameters()), here->parameters());
+    ops::copy(host, to_host(there.ctx(), there.model().buffers()), here->buffers());
+    ema.after_step(step);
+    expected.after_step(step);
+  }
+  EXPECT_EQ(device_values(there.ctx(), ema.parameters()), values(host, expected.parameters()));
+  EXPECT_EQ(device_values(there.ctx(), ema.buffers()), values(host, expected.buffers()));
+  const std::vector<double> trained = there.weights(),
+                            averages = values(host, expected.parameters());
+  {
+    const nn::WithEma averaged(&ema);
+    EXPECT_EQ(there.weights(), averages);
+    EXPECT_NE(averages, trained);
+  }
+  EXPECT_EQ(there.weights(), trained);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
