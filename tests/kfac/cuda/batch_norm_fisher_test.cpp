@@ -1,5 +1,4 @@
 // Fisher matrices of batch normalisations on a device against those of the host.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -7,11 +6,10 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/cuda/both_places.h"
+#include "kfac/cuda/statistic_on_device.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
-#include "support/on_device.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -19,10 +17,7 @@ namespace {
 using namespace testing::fisher;
 using testing::BothPlaces;
 using testing::device_values;
-using testing::host_waits;
 using testing::near;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// One batch with its statistics per ghost group.
 struct Batch {
@@ -48,21 +43,17 @@ struct Batch {
   }
 };
 
-class BatchNormFisherOnDevice : public testing::OnDevice {
+class BatchNormFisherOnDevice : public testing::StatisticOnDevice {
  protected:
   Vector fisher_of(Context& c, const Batch& b, BatchNormFisher mode, double beta = 0,
                    double old = kNan) {
     const std::int64_t rows = batch_norm_rows(b.spec, mode);
-    Tensor out = Tensor::empty(c,
-                               mode == BatchNormFisher::full ? Shape{ops::packed_size(rows)}
-                                                             : Shape{rows, b.spec.channels},
-                               dtype());
-    ops::fill(c, out, old);
-    const std::int64_t waits = host_waits();
-    compute_batch_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c), b.dy.in(c),
-                              50, 3, beta, out);
-    EXPECT_EQ(host_waits(), waits);
-    return device_values(c, out);
+    const Shape shape = mode == BatchNormFisher::full ? Shape{ops::packed_size(rows)}
+                                                      : Shape{rows, b.spec.channels};
+    return written(c, shape, old, [&](TensorView out) {
+      compute_batch_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c),
+                                b.dy.in(c), 50, 3, beta, out);
+    });
   }
   void expect_equal(const Batch& b, double beta = 0, double old = kNan) {
     for (const auto mode :
@@ -71,7 +62,6 @@ class BatchNormFisherOnDevice : public testing::OnDevice {
           near(fisher_of(ctx, b, mode, beta, old), fisher_of(cpu, b, mode, beta, old), tolerance()))
           << static_cast<int>(mode) << " " << b.x.host.shape() << " " << b.x.host.dtype();
   }
-  Random random_{1};
 };
 DKFAC_ON_DEVICE(BatchNormFisherOnDevice);
 

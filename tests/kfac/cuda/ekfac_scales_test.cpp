@@ -1,42 +1,33 @@
 // EKFAC scales on a device against those of the host.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/cuda/both_places.h"
+#include "kfac/cuda/statistic_on_device.h"
 #include "kfac/ekfac_basis.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
-#include "support/on_device.h"
 
 namespace dkfac::kfac {
 namespace {
 
 using namespace testing::fisher;
 using testing::BothPlaces;
-using testing::device_values;
-using testing::host_waits;
 using testing::near;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 struct Batch {
   LayerSpec spec;
   BothPlaces x, dy, qa, qg;
 };
 
-class EkfacScalesOnDevice : public testing::OnDevice {
+class EkfacScalesOnDevice : public testing::StatisticOnDevice {
  protected:
   /// Vectors need not be orthonormal for the formula.
   Batch make(const LayerSpec& spec, Shape input, Shape output, DType data) {
     const std::int64_t d = a_dim(spec), out = g_dim(spec), groups = factor_groups(spec);
-    const auto random = [&](Shape shape, DType type) {
-      return BothPlaces(cpu, ctx, random_vector(shape.numel(), random_), shape, type);
-    };
     const auto square = [&](std::int64_t n) {
       return random(groups == 1 ? Shape{n, n} : Shape{groups, n, n}, dtype());
     };
@@ -49,13 +40,11 @@ class EkfacScalesOnDevice : public testing::OnDevice {
 
   Vector scales_of(Context& c, const Batch& b, WeightSharing sharing, double beta, double old) {
     const std::int64_t d = a_dim(b.spec), out = g_dim(b.spec), groups = factor_groups(b.spec);
-    Tensor scales = Tensor::empty(c, groups == 1 ? Shape{out, d} : Shape{groups, out, d}, dtype());
-    ops::fill(c, scales, old);
-    const std::int64_t waits = host_waits();
-    compute_ekfac_scales(c, b.spec, b.x.in(c), b.dy.in(c), b.qa.in(c), b.qg.in(c), 9.5, 0.5,
-                         sharing, beta, scales);
-    EXPECT_EQ(host_waits(), waits);
-    return device_values(c, scales);
+    return written(c, groups == 1 ? Shape{out, d} : Shape{groups, out, d}, old,
+                   [&](TensorView scales) {
+                     compute_ekfac_scales(c, b.spec, b.x.in(c), b.dy.in(c), b.qa.in(c), b.qg.in(c),
+                                          9.5, 0.5, sharing, beta, scales);
+                   });
   }
   void expect_equal(const Batch& b) {
     for (const auto sharing : {WeightSharing::expand, WeightSharing::reduce}) {
@@ -67,7 +56,6 @@ class EkfacScalesOnDevice : public testing::OnDevice {
                          scales_of(cpu, b, sharing, beta, 100), tolerance()));
     }
   }
-  Random random_{1};
 };
 DKFAC_ON_DEVICE(EkfacScalesOnDevice);
 
