@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "kfac/cpu/first_order.h"
+#include "kfac/cuda/update_sums.h"
 #include "support/near.h"
 
 namespace dkfac::kfac::cuda {

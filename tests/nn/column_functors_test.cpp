@@ -73,16 +73,28 @@ TEST(Columns, SlotsTakeEveryRowOnce) {
     std::vector<int> seen(static_cast<std::size_t>(s.groups * s.rows * s.packs));
     for (std::int64_t thread = 0; thread < slots.threads(); ++thread) {
       const ColumnSlots::Place at = slots.place(thread);
-      ASSERT_GE(at.count, 1);
+      ASSERT_LE(at.count, slots.run);
       for (std::int64_t k = 0; k < at.count; ++k) {
-        const std::int64_t row = at.row + k * slots.slots;
+        const std::int64_t row = at.row + k * slots.depth;
+        ASSERT_LT(row, s.rows);
         ++seen[static_cast<std::size_t>((at.group * s.rows + row) * s.packs + at.pack)];
       }
     }
     for (const int n : seen) ASSERT_EQ(n, 1);
   }
   EXPECT_EQ(ColumnSlots(1, 0, 4).threads(), 0);
-  EXPECT_LT(ColumnSlots(1, 1 << 20, 8).threads(), (1 << 20) * 8);  // several rows each
+}
+
+TEST(Columns, SlotsOfManyRowsBeginWithTheLast) {
+  const ColumnSlots slots(2, 1 << 20, 8);
+  EXPECT_EQ(slots.run, 16);
+  const ColumnSlots::Place first = slots.place(0), last = slots.place(slots.threads() - 1);
+  EXPECT_EQ(first.group, 1);
+  EXPECT_EQ(first.pack, 7);
+  EXPECT_EQ(first.row + (first.count - 1) * slots.depth, (1 << 20) - 1);
+  EXPECT_EQ(last.group, 0);
+  EXPECT_EQ(last.pack, 0);
+  EXPECT_EQ(last.row, 0);
 }
 
 /// Tensors of one normalisation with NaN behind them, [groups,rows,channels] of T.

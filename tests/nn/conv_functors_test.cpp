@@ -1,5 +1,6 @@
 #include "nn/cuda/conv_functors.h"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -101,7 +102,7 @@ TEST(ConvFunctors, PatchesAndTheirSumsFollowTheDefinition) {
     for (std::int64_t i = 0; i < count; ++i)
       GatherPatches<double>{ConvPlaces(s), x.data() + 1, patches.data() + 1}(i);
     for (std::int64_t i = 0; i < images; ++i)
-      SumOfPatches<double>{ConvPlaces(s), patches.data() + 1, dx.data() + 1}(i);
+      SumOfPatches<double, 1>{ConvPlaces(s), patches.data() + 1, dx.data() + 1}(i);
     std::vector<double> times(static_cast<std::size_t>(images), 0);
     each_element(s, [&](std::size_t at, std::int64_t from) {
       EXPECT_EQ(patches[at + 1], static_cast<double>(from + 1));
@@ -137,16 +138,63 @@ TEST(ConvFunctors, WordsOfChannelsMakeTheSamePatches) {
   EXPECT_EQ(std::vector<double>(same, same + count), patches);
 }
 
+TEST(ConvFunctors, PacksOfChannelsMakeTheSameSums) {
+  const ConvShape s = with_outputs({.n = 2,
+                                    .h = 5,
+                                    .w = 4,
+                                    .in = 8,
+                                    .out = 4,
+                                    .kernel_h = 3,
+                                    .kernel_w = 2,
+                                    .stride_h = 2,
+                                    .pad_h = 1,
+                                    .groups = 2});
+  const std::int64_t images = s.n * s.h * s.w * s.in;
+  const std::int64_t count = s.groups * s.n * s.out_h * s.out_w * s.patch();
+  std::vector<Pack<double, 4>> patches(static_cast<std::size_t>(count / 4));
+  auto* elements = patches.data()->at;
+  for (std::int64_t i = 0; i < count; ++i) elements[i] = static_cast<double>(i * i % 1001);
+  std::vector<Pack<double, 4>> packs(static_cast<std::size_t>(images / 4));
+  std::vector<double> single(static_cast<std::size_t>(images), kNan);
+  for (std::int64_t i = 0; i < images / 4; ++i)
+    SumOfPatches<double, 4>{ConvPlaces(s), elements, packs.data()->at}(i);
+  for (std::int64_t i = 0; i < images; ++i)
+    SumOfPatches<double, 1>{ConvPlaces(s), elements, single.data()}(i);
+  EXPECT_EQ(std::vector<double>(packs.data()->at, packs.data()->at + images), single);
+}
+
+TEST(ConvFunctors, PacksOfOutputsAreTheSame) {
+  alignas(32) double sums[24], packs[24];
+  double single[24], bias[8];
+  for (int i = 0; i < 24; ++i) sums[i] = i;
+  for (int i = 0; i < 8; ++i) bias[i] = 100 * i;
+  for (std::int64_t i = 0; i < 6; ++i) StoreOutputs<double, 4>{sums, bias, packs, 3, 2, 4}(i);
+  for (std::int64_t i = 0; i < 24; ++i) StoreOutputs<double, 1>{sums, bias, single, 3, 2, 4}(i);
+  EXPECT_TRUE(std::equal(packs, packs + 24, single));
+}
+
+TEST(ConvFunctors, PacksNeedChannelsAndAPlaceThatFit) {
+  alignas(16) float to[8];
+  const auto width_of = [](std::int64_t channels, const float* at) {
+    std::size_t found = 0;
+    visit_width(channels, at, [&](auto width) { found = width(); });
+    return found;
+  };
+  EXPECT_EQ(width_of(8, to), 4U);
+  EXPECT_EQ(width_of(6, to), 1U);
+  EXPECT_EQ(width_of(8, to + 1), 1U);
+}
+
 TEST(ConvFunctors, OutputsTakeTheirPlaceBesideTheOtherGroups) {
   const std::vector<double> sums = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
                             bias = {100, 200, 300, 400};
   std::vector<double> y(14, kNan);
   for (std::int64_t i = 0; i < 12; ++i)
-    StoreOutputs<double>{sums.data(), bias.data(), y.data() + 1, 3, 2, 2}(i);
+    StoreOutputs<double, 1>{sums.data(), bias.data(), y.data() + 1, 3, 2, 2}(i);
   EXPECT_EQ(std::vector<double>(y.begin() + 1, y.end() - 1),
             (std::vector<double>{101, 202, 307, 408, 103, 204, 309, 410, 105, 206, 311, 412}));
   for (std::int64_t i = 0; i < 12; ++i)
-    StoreOutputs<double>{sums.data(), nullptr, y.data() + 1, 3, 2, 2}(i);
+    StoreOutputs<double, 1>{sums.data(), nullptr, y.data() + 1, 3, 2, 2}(i);
   EXPECT_EQ(y[3], 7);
   EXPECT_TRUE(y.front() != y.front() && y.back() != y.back());
 }

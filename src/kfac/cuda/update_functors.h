@@ -77,20 +77,6 @@ struct Squares {
   }
 };
 
-/// Of the elements of a chunk; those of parts without a trust ratio are not asked for.
-template <class T>
-struct TrustSquares {
-  PartTable<T> table;
-  DKFAC_HD Squares operator()(std::int64_t chunk, std::int64_t k) const {
-    const ChunkEntry& at = table.chunks[chunk];
-    const PartEntry<T>& part = table.parts[at.part];
-    const std::int64_t i = at.first + k;
-    if (!part.is_weight || i >= part.numel) return {0, 0};
-    const double w = static_cast<double>(part.out[i]), g = static_cast<double>(part.gradient[i]);
-    return {w * w, g * g};
-  }
-};
-
 /// What was found of the k-th chunk of a part; nothing past its last one.
 template <class T, class Value>
 struct OfPart {
@@ -151,20 +137,6 @@ struct KfacStep {
       const T u = clips ? clipped(p.gradient[i], factor) : p.gradient[i];
       rule(u, p.from[i], p.velocity[i], p.out[i]);
     });
-  }
-};
-
-/// Of weights to be rescaled.
-template <class T>
-struct RescaledSquares {
-  PartTable<T> table;
-  DKFAC_HD double operator()(std::int64_t chunk, std::int64_t k) const {
-    const ChunkEntry& at = table.chunks[chunk];
-    const PartEntry<T>& part = table.parts[at.part];
-    const std::int64_t i = at.first + k;
-    if (part.d_out == 0 || i >= part.numel) return 0;
-    const double w = static_cast<double>(part.out[i]);
-    return w * w;
   }
 };
 
@@ -232,19 +204,6 @@ struct KfacFinish {
       p.rounded[i] = rounded;
       if (p.block != nullptr) static_cast<Wire*>(p.block)[i] = OnWire<Wire>::pack(rounded);
     });
-  }
-};
-
-/// 1 for every element of a master past the range of the wire.
-template <class T, class Wire>
-struct PastWire {
-  PartTable<T> table;
-  DKFAC_HD double operator()(std::int64_t chunk, std::int64_t k) const {
-    const ChunkEntry& at = table.chunks[chunk];
-    const PartEntry<T>& part = table.parts[at.part];
-    const std::int64_t i = at.first + k;
-    if (part.rounded == nullptr || i >= part.numel) return 0;
-    return OnWire<Wire>::fits(part.out[i]) ? 0 : 1;
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "kfac/backend_updates.h"
 #include "kfac/cuda/update_functors.h"
+#include "kfac/cuda/update_sums.h"
 #include "kfac/host.h"
 
 namespace dkfac::kfac::cuda {

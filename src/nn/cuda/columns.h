@@ -85,28 +85,36 @@ struct Sums {
   double at[N];
 };
 
-/// What a thread does to rows that it visits on its own, `slots` apart: neighbouring threads have
-/// neighbouring packs, and what a thread knows of its channels serves several rows.
+/// Rows that a thread visits on its own, so that what it knows of its channels serves several of
+/// them. Neighbouring threads have neighbouring packs, and some hundred of them a part of x without
+/// gaps. The first threads have the last part: what a pass over x from its beginning has left in
+/// the cache.
 struct ColumnSlots {
-  std::int64_t groups, rows, packs, slots;
+  std::int64_t groups, rows, packs;
+  std::int64_t depth;        ///< Rows below each other; a thread's own are this far apart.
+  std::int64_t run, chunks;  ///< chunks * depth * run >= rows.
 
-  ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p) : groups(g), rows(r), packs(p) {
+  ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p)
+      : groups(g), rows(r), packs(p), depth(std::max<std::int64_t>(1, kColumnThreads / p)) {
     constexpr std::int64_t kMost = 16, kEnoughThreads = 1 << 18;
-    std::int64_t run = kMost;
+    run = kMost;
     while (run > 1 && groups * rows * packs < run * kEnoughThreads) run /= 2;
-    slots = (rows + run - 1) / run;
+    chunks = (rows + depth * run - 1) / (depth * run);
   }
-  [[nodiscard]] std::int64_t threads() const { return groups * slots * packs; }
+  [[nodiscard]] DKFAC_HD std::int64_t threads() const { return groups * chunks * depth * packs; }
 
   struct Place {
     std::int64_t group, pack, row;
-    std::int64_t count;  ///< Rows.
+    std::int64_t count;  ///< Rows, `depth` apart; 0 for a thread without work.
   };
   [[nodiscard]] DKFAC_HD Place place(std::int64_t thread) const {
     using dkfac::cuda::quotient;
-    const std::int64_t line = quotient(thread, packs), group = quotient(line, slots);
-    const std::int64_t row = line - group * slots;
-    return {group, thread - line * packs, row, quotient(rows - row + slots - 1, slots)};
+    const std::int64_t from_end = threads() - 1 - thread;
+    const std::int64_t line = quotient(from_end, packs), part = quotient(line, depth);
+    const std::int64_t group = quotient(part, chunks);
+    const std::int64_t row = (part - group * chunks) * depth * run + line - part * depth;
+    const std::int64_t left = row < rows ? quotient(rows - row + depth - 1, depth) : 0;
+    return {group, from_end - line * packs, row, left < run ? left : run};
   }
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "dkfac/core/cuda/index.h"
 
@@ -63,33 +65,40 @@ struct GatherPatches {
   }
 };
 
-/// Index i gives element i of dx: the sum over the windows that read it, in the order of the
-/// kernel, of what `patches` has for them.
-template <class T>
+/// Index i gives pack i of dx, of kWidth elements: the sums over the windows that read them, in the
+/// order of the kernel, of what `patches` has for them. kWidth divides the channels of a group, and
+/// both pointers are multiples of a pack.
+template <class T, std::size_t kWidth>
 struct SumOfPatches {
   using C = Computed<T>;
+  using Sums = Pack<C, kWidth>;
   ConvPlaces s;
   const C* patches;
   T* dx;
 
   DKFAC_HD void operator()(std::int64_t i) const {
     using dkfac::cuda::quotient;
-    const std::int64_t pixel = quotient(i, s.in), channel = i - pixel * s.in;
+    const std::int64_t begin = i * static_cast<std::int64_t>(kWidth);
+    const std::int64_t pixel = quotient(begin, s.in), channel = begin - pixel * s.in;
     const std::int64_t group = quotient(channel, s.group_in), c = channel - group * s.group_in;
     const std::int64_t line = quotient(pixel, s.w), n = quotient(line, s.h);
     const std::int64_t from_h = line - n * s.h + s.pad_h, from_w = pixel - line * s.w + s.pad_w;
     const C* images = patches + (group * s.pixels() + n * s.out_h * s.out_w) * s.patch() + c;
-    C sum{0};
+    Sums sums{};
     for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
       const std::int64_t h = output(from_h - kh * s.dilation_h, s.stride_h, s.out_h);
       if (h < 0) continue;
       for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
         const std::int64_t w = output(from_w - kw * s.dilation_w, s.stride_w, s.out_w);
         if (w < 0) continue;
-        sum += images[(h * s.out_w + w) * s.patch() + (kh * s.kernel_w + kw) * s.group_in];
+        const Sums more = *reinterpret_cast<const Sums*>(images + (h * s.out_w + w) * s.patch() +
+                                                         (kh * s.kernel_w + kw) * s.group_in);
+        for (std::size_t k = 0; k < kWidth; ++k) sums.at[k] += more.at[k];
       }
     }
-    dx[i] = rounded<T>(sum);
+    Pack<T, kWidth> stored;
+    for (std::size_t k = 0; k < kWidth; ++k) stored.at[k] = rounded<T>(sums.at[k]);
+    reinterpret_cast<Pack<T, kWidth>*>(dx)[i] = stored;
   }
   /// The output whose window begins here; -1 when there is none.
   [[nodiscard]] DKFAC_HD static std::int64_t output(std::int64_t begin, std::int64_t stride,
@@ -100,9 +109,10 @@ struct SumOfPatches {
   }
 };
 
-/// Index i gives element i of y[pixels, groups * width] from the sums [groups, pixels, width], and
-/// a bias where that is not null.
-template <class T>
+/// Index i gives pack i of y[pixels, groups * width], of kWidth elements, from the sums [groups,
+/// pixels, width], and a bias where that is not null. kWidth divides `width`, and y and sums are
+/// multiples of a pack.
+template <class T, std::size_t kWidth>
 struct StoreOutputs {
   using C = Computed<T>;
   const C* sums;
@@ -112,12 +122,29 @@ struct StoreOutputs {
 
   DKFAC_HD void operator()(std::int64_t i) const {
     using dkfac::cuda::quotient;
-    const std::int64_t out = groups * width, pixel = quotient(i, out), at = i - pixel * out;
+    const std::int64_t begin = i * static_cast<std::int64_t>(kWidth), out = groups * width;
+    const std::int64_t pixel = quotient(begin, out), at = begin - pixel * out;
     const std::int64_t group = quotient(at, width);
-    const C sum = sums[(group * pixels + pixel) * width + at - group * width];
-    y[i] = rounded<T>(bias == nullptr ? sum : sum + bias[at]);
+    const auto sum = *reinterpret_cast<const Pack<C, kWidth>*>(
+        sums + (group * pixels + pixel) * width + at - group * width);
+    Pack<T, kWidth> stored;
+    for (std::size_t k = 0; k < kWidth; ++k)
+      stored.at[k] = rounded<T>(
+          bias == nullptr ? sum.at[k] : sum.at[k] + bias[at + static_cast<std::int64_t>(k)]);
+    reinterpret_cast<Pack<T, kWidth>*>(y)[i] = stored;
   }
 };
+
+/// visit(width) with the elements that a kernel moves at once: as many as 16 bytes have where they
+/// divide `channels` and `to`, a result, begins at a multiple of that; else one.
+template <class T, class Visit>
+void visit_width(std::int64_t channels, const T* to, Visit&& visit) {
+  if (channels % static_cast<std::int64_t>(kPack<T>) == 0 && are_aligned(to)) {
+    visit(std::integral_constant<std::size_t, kPack<T>>{});
+  } else {
+    visit(std::integral_constant<std::size_t, 1>{});
+  }
+}
 
 /// Images that are done at once, all parts alike but for the last, at most as many as fit unless
 /// none does.

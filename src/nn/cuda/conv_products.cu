@@ -116,9 +116,11 @@ class ProductConv final : public ConvBackend {
       multiply(ctx, Trans::no, Trans::yes, patches, w, 0, sums);
       visit_floating(s.dtype, [&]<class T>(Type<T>) {
         using C = Computed<T>;
-        for_each(ctx.stream(), to.numel(),
-                 StoreOutputs<T>{sums.data<C>(), bias.empty() ? nullptr : bias.data<C>(),
-                                 to.data<T>(), pixels, s.groups, s.group_out()});
+        visit_width(s.group_out(), to.data<T>(), [&](auto width) {
+          for_each(ctx.stream(), to.numel() / static_cast<std::int64_t>(width()),
+                   StoreOutputs<T, width()>{sums.data<C>(), bias.empty() ? nullptr : bias.data<C>(),
+                                            to.data<T>(), pixels, s.groups, s.group_out()});
+        });
       });
     });
   }
@@ -156,8 +158,11 @@ class ProductConv final : public ConvBackend {
       const TensorView patches = own.take(Shape{s.groups, pixels, s.patch()}, weight.dtype());
       multiply(ctx, Trans::no, Trans::no, from, w, 0, patches);
       visit_floating(s.dtype, [&]<class T>(Type<T>) {
-        for_each(ctx.stream(), to.numel(),
-                 SumOfPatches<T>{ConvPlaces(part), patches.data<Computed<T>>(), to.data<T>()});
+        visit_width(s.group_in(), to.data<T>(), [&](auto width) {
+          for_each(ctx.stream(), to.numel() / static_cast<std::int64_t>(width()),
+                   SumOfPatches<T, width()>{ConvPlaces(part), patches.data<Computed<T>>(),
+                                            to.data<T>()});
+        });
       });
     });
   }

@@ -154,7 +154,7 @@ struct NormalizeBackward {
     take_channels(b + of_group, aligned, of_x);
     take_channels(c + of_group, aligned, constant);
     const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
-    const std::int64_t step = slots.slots * channels;
+    const std::int64_t step = slots.depth * channels;
     each_batch<2>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];

@@ -165,7 +165,7 @@ struct Normalize {
     take_channels(affine.scale + of_group, affine.aligned, scale);
     take_channels(affine.shift + of_group, affine.aligned, shift);
     const std::int64_t first = (at.group * slots.rows + at.row) * channels + channel;
-    const std::int64_t step = slots.slots * channels;
+    const std::int64_t step = slots.depth * channels;
     each_batch<4>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], plus[kRows];

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device_layers.h"
-#include "kfac/refresh.h"
+#include "kfac/cuda/rebuilding_on_device.h"
 
 // Gradients preconditioned by inverses on the device, beside those of the host.
 namespace dkfac::kfac {
@@ -13,24 +12,16 @@ namespace {
 using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
 using dkfac::testing::near;
-using dkfac::testing::OnDevice;
 using dkfac::testing::values;
 using testing::make_twins;
+using testing::RebuildingOnDevice;
 using testing::Twins;
 
-class Apply : public OnDevice {
+class Apply : public RebuildingOnDevice {
  protected:
-  CurvatureOptions options_of(InverseMethod method = InverseMethod::cholesky) const {
-    CurvatureOptions options;
-    options.dtype = dtype();
-    options.inverse = method;
-    options.damping = 0.1;
-    return options;
-  }
   void refresh(Context& where, RefreshWorkers& workers, LayerCurvature& layer,
                const CurvatureOptions& options) {
-    std::vector<RefreshTask> tasks;
-    add_refresh_tasks(where, options, layer, {}, tasks);
+    std::vector<RefreshTask> tasks = tasks_of(where, options, {&layer});
     workers.run(tasks);
   }
   /// Preconditions one gradient on both sides, with inverses that the host of the device knows

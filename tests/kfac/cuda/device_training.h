@@ -219,4 +219,10 @@ std::vector<double> train_on_host(const MakeOn& make, const TrainSettings& setti
 template <class T>
 inline constexpr double kAgreement = sizeof(T) == 8 ? 1e-10 : 1e-4;
 
+template <class T>
+void expect_host(const MakeOn& make, const TrainSettings& settings = {}) {
+  const std::vector<double> host = train_on_host<T>(make, settings);
+  EXPECT_TRUE(near(train_on_device<T>(1, make, settings), host, kAgreement<T>));
+}
+
 }  // namespace dkfac::testing

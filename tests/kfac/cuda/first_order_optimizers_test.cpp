@@ -19,12 +19,6 @@ MakeOn lars(kfac::LarsOptions options) {
   };
 }
 
-template <class T>
-void expect_host(const MakeOn& make, const TrainSettings& settings = {}) {
-  const std::vector<double> host = train_on_host<T>(make, settings);
-  EXPECT_TRUE(near(train_on_device<T>(1, make, settings), host, kAgreement<T>));
-}
-
 TEST(SgdOnDevice, FollowsTheHost) {
   for (const bool nesterov : {false, true})
     for (const bool correction : {false, true}) {

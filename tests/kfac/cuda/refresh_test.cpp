@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device_layers.h"
+#include "kfac/cuda/rebuilding_on_device.h"
 
 // Inverses rebuilt on the device, beside those of the host.
 namespace dkfac::kfac {
@@ -15,27 +15,13 @@ namespace {
 using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
 using dkfac::testing::near;
-using dkfac::testing::OnDevice;
 using dkfac::testing::values;
 using testing::make_twins;
+using testing::RebuildingOnDevice;
 using testing::Twins;
 
-class Refresh : public OnDevice {
+class Refresh : public RebuildingOnDevice {
  protected:
-  CurvatureOptions options_of(InverseMethod method = InverseMethod::cholesky) const {
-    CurvatureOptions options;
-    options.dtype = dtype();
-    options.inverse = method;
-    options.damping = 0.1;
-    if (method == InverseMethod::ekfac) options.inverse_interval = 10;
-    return options;
-  }
-  std::vector<RefreshTask> tasks_of(Context& where, const CurvatureOptions& options,
-                                    std::vector<LayerCurvature*> layers) {
-    std::vector<RefreshTask> tasks;
-    for (LayerCurvature* layer : layers) add_refresh_tasks(where, options, *layer, {}, tasks);
-    return tasks;
-  }
   /// The stages of the last run, as the host reads them.
   std::vector<std::int32_t> read(RefreshWorkers& workers) {
     return read_back<std::int32_t>(ctx, workers.stages());
