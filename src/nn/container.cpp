@@ -14,6 +14,24 @@ std::string join(const std::string& path, const std::string& child) {
   return path + "." + child;
 }
 
+/// A failure of a device that says in which layer it was met.
+struct LocatedFailure final : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+/// pass() of a child. The innermost container says where it failed.
+template <class Pass>
+ConstTensorView located(const Layer& child, const char* direction, const Pass& pass) {
+  try {
+    return pass();
+  } catch (const LocatedFailure&) {
+    throw;
+  } catch (const DeviceError& failure) {
+    throw LocatedFailure(detail::concat(failure.what(), " (", direction, " pass of '", child.name(),
+                                        "', ", child.describe(), ")"));
+  }
+}
+
 /// The BatchNorm2d in which the layer ends, when that applies no activation itself.
 BatchNorm2d* free_last_norm(Layer* layer) {
   while (const auto* sequence = dynamic_cast<Sequential*>(layer)) {
@@ -49,7 +67,8 @@ Shape Sequential::output_shape(const Shape& input) const {
 ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const void* given = x.raw();
   for (const auto& [child, layer] : children_) {
-    const ConstTensorView y = layer->forward(ctx, x, mode);
+    const ConstTensorView y =
+        located(*layer, "forward", [&, &part = *layer] { return part.forward(ctx, x, mode); });
     // What came from a child is used up, unless the next one handed it on.
     if (x.raw() != given && x.raw() != y.raw()) release(x);
     x = y;
@@ -61,7 +80,9 @@ ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, 
   ConstTensorView grad = grad_output;
   for (std::size_t i = children_.size(); i-- > 0;) {
     const InputGrad child_need = i == 0 ? need : InputGrad::needed;
-    const ConstTensorView next = children_[i].second->backward(ctx, grad, child_need);
+    Layer& child = *children_[i].second;
+    const ConstTensorView next =
+        located(child, "backward", [&] { return child.backward(ctx, grad, child_need); });
     if (grad.raw() != grad_output.raw() && grad.raw() != next.raw()) release(grad);
     grad = next;
   }

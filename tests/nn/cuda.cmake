@@ -14,7 +14,7 @@ dkfac_gpu_test(nn.cuda.products
   SOURCES cuda/conv_products_test.cpp cuda/linear_test.cpp cuda/residual_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.model
-  SOURCES cuda/model_state_test.cpp cuda/graphed_passes_test.cpp
+  SOURCES cuda/model_state_test.cpp cuda/model_failures_test.cpp cuda/graphed_passes_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.loss
   SOURCES cuda/loss_test.cpp
