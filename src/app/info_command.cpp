@@ -13,6 +13,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/core/version.h"
+#include "dkfac/nn/device_libraries.h"
 #include "dkfac/nn/kfac_attach.h"
 
 #include "app/job.h"
@@ -38,9 +39,11 @@ std::string launch_text() {
 std::string cuda_text(const BackendInfo& backend) {
   const CudaInfo& cuda = backend.cuda_info;
   if (cuda.runtime.empty()) return "no";
-  std::string text = fmt::format(
-      "{} (runtime {}, driver {}, cuBLAS {}, cuSOLVER {})", backend.cuda ? "yes" : "no device",
-      cuda.runtime, cuda.driver.empty() ? "none" : cuda.driver, cuda.cublas, cuda.cusolver);
+  const std::string cudnn = nn::cudnn_version();
+  std::string text = fmt::format("{} (runtime {}, driver {}, cuBLAS {}, cuSOLVER {}, cuDNN {})",
+                                 backend.cuda ? "yes" : "no device", cuda.runtime,
+                                 cuda.driver.empty() ? "none" : cuda.driver, cuda.cublas,
+                                 cuda.cusolver, cudnn.empty() ? "none" : cudnn);
   for (std::size_t i = 0; i < cuda.devices.size(); ++i) {
     const CudaDevice& device = cuda.devices[i];
     text += fmt::format("\n  cuda:{}   {}, compute capability {}, {:.0f} GiB, {} multiprocessors",
@@ -89,7 +92,7 @@ std::string plan_text(const Config& config, const nn::DataSplits& data, int rank
     const bool speaks = comm->rank() == 0;
     Context ctx;
     const auto model = nn::make_model(ctx, model_options(config, data.train, ranks));
-    const auto optimizer = make_optimizer(config, std::move(comm), {});
+    const auto optimizer = make_optimizer(config, std::move(comm));
     const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
     optimizer->prepare();
     if (speaks) text = optimizer->describe();

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace dkfac::nn {
+
+/// Of the cuDNN that convolutions on a device use, as "9.19.0"; empty in a build without it.
+[[nodiscard]] std::string cudnn_version();
+
+}  // namespace dkfac::nn

@@ -1,0 +1,15 @@
+#include <cudnn_graph.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/device_libraries.h"
+
+namespace dkfac::nn {
+
+std::string cudnn_version() {
+  constexpr std::size_t kMajor = 10000, kMinor = 100;  // Of cuDNN 9.
+  const std::size_t number = cudnnGetVersion();
+  return dkfac::detail::concat(number / kMajor, ".", number % kMajor / kMinor, ".",
+                               number % kMinor);
+}
+
+}  // namespace dkfac::nn

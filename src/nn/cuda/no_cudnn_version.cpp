@@ -1,0 +1,7 @@
+#include "dkfac/nn/device_libraries.h"
+
+namespace dkfac::nn {
+
+std::string cudnn_version() { return {}; }
+
+}  // namespace dkfac::nn
