@@ -155,7 +155,7 @@ std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
                     "program that wrote it",
                     file.source()));
   auto model = nn::make_model(ctx, model_options(config, data, 1));
-  load_model(*model, file);
+  load_model(ctx, *model, file);
   return model;
 }
 

@@ -16,6 +16,7 @@ void add_run(Table& t) {
       {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}, {"f16", DType::f16}},
       "type of activations and their gradients; with 16 bits, weights and factors are "
       "f32");
+  add_device_keys(t);
   t.integer("run.threads", DKFAC_FIELD(run.threads), between(0, 4096),
             "OpenMP threads per rank; 0: this rank's share of the cores");
   t.integer("run.eval_batch", DKFAC_FIELD(run.eval_batch), between(1, 1 << 24),

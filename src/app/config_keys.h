@@ -67,7 +67,8 @@ struct Key {
 /// with the help of config_table.h). config_keys() calls them in the order of the sections.
 class Table;
 void add_checkpoint_keys(Table& table);
-void add_comm_keys(Table& table);  ///< Of the section run.
+void add_comm_keys(Table& table);    ///< Of the section run.
+void add_device_keys(Table& table);  ///< Of the section run.
 void add_data_keys(Table& table);
 void add_augment_keys(Table& table);
 void add_model_keys(Table& table);

@@ -9,6 +9,10 @@ void add_data_keys(Table& t) {
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
             "test on this many training samples instead of the test set; 0: no");
   t.boolean("data.shuffle", DKFAC_FIELD(data.shuffle), "a new order each epoch");
+  t.choice<Choice>(
+      "data.resident", DKFAC_FIELD(data.resident),
+      {{"auto", Choice::automatic}, {"yes", Choice::yes}, {"no", Choice::no}},
+      "keep the training images in the memory of the GPU; auto: where they take little of it");
   const auto synthetic = [&](const char* path, auto field, Range range, const char* help) {
     t.integer(path, field, range, help).where("data.name", {"synthetic"});
   };

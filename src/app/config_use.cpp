@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 
 #include <fmt/core.h>
 
@@ -92,6 +93,12 @@ void check_groups(const Config& config, std::int64_t samples, const char* what) 
               " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
 }
 
+void check_device(const Config& config) {
+  const DeviceChoice choice = device_choice(config);
+  DKFAC_CHECK(choice.kind == Device::Kind::cuda || !config.run.tf32,
+              "[config] run.tf32 = true is for GPUs, and run.device is \"cpu\"; leave it out");
+}
+
 }  // namespace
 
 std::string_view name_of(OptimizerType type) noexcept {
@@ -114,6 +121,7 @@ void validate(const Config& config) {
   if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
   regularize_options(config).validate();
   comm_options(config).validate();
+  check_device(config);
 }
 
 DType master_type(const Config& config) noexcept {
@@ -200,19 +208,39 @@ nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& trai
           .drop_last = config.train.drop_last};
 }
 
+DeviceChoice device_choice(const Config& config) {
+  const std::string& text = config.run.device;
+  if (text == "cpu") return {};
+  if (text == "cuda") return {Device::Kind::cuda, std::nullopt};
+  constexpr std::string_view kNamed = "cuda:";
+  int index = -1;
+  if (text.starts_with(kNamed)) {
+    const char *begin = text.data() + kNamed.size(), *end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(begin, end, index);
+    if (error != std::errc() || at != end) index = -1;
+  }
+  DKFAC_CHECK(index >= 0, "[config] run.device = \"", text,
+              "\" is no device; write \"cpu\", \"cuda\", or the number of a GPU, as in \"cuda:0\"");
+  return {Device::Kind::cuda, index};
+}
+
+ContextOptions context_options(const Config& config) {
+  return {.threads = config.run.threads, .tf32 = config.run.tf32};
+}
+
 std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
                                                 std::shared_ptr<comm::Communicator> comm,
-                                                ContextOptions context) {
+                                                Device device) {
+  const ContextOptions context = context_options(config);
   switch (config.optimizer.type) {
     case OptimizerType::sgd:
-      return kfac::make_sgd(std::move(comm), sgd_options(config.optimizer), Device::cpu(), context);
+      return kfac::make_sgd(std::move(comm), sgd_options(config.optimizer), device, context);
     case OptimizerType::lars:
-      return kfac::make_lars(std::move(comm), lars_options(config.optimizer), Device::cpu(),
-                             context);
+      return kfac::make_lars(std::move(comm), lars_options(config.optimizer), device, context);
     case OptimizerType::kfac:
       break;
   }
-  return kfac::make_kfac(std::move(comm), kfac_options(config), Device::cpu(), context);
+  return kfac::make_kfac(std::move(comm), kfac_options(config), device, context);
 }
 
 }  // namespace dkfac::app

@@ -11,6 +11,7 @@
 #include "app/checkpoint/run_state.h"
 #include "app/evaluate.h"
 #include "app/job.h"
+#include "app/place.h"
 #include "app/run_one.h"
 
 namespace dkfac::app {
@@ -31,7 +32,7 @@ struct Network {
   Context ctx;
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<nn::Ema> ema;
-  std::optional<nn::Loader> loader;
+  std::optional<nn::DeviceLoader> loader;
 };
 
 void build(const Request& request, const nn::DataSplits& data, const comm::Communicator& comm,
@@ -39,11 +40,14 @@ void build(const Request& request, const nn::DataSplits& data, const comm::Commu
   const Config& config = request.config;
   const std::filesystem::path& checkpoint = request.point.checkpoint;
   network.model = nn::make_model(network.ctx, model_options(config, data.train, comm.size()));
-  load_model(*network.model, open_file(checkpoint, kModelFile));
+  load_model(network.ctx, *network.model, open_file(checkpoint, kModelFile));
   network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
-  network.loader.emplace(data.test, nn::normalization_of(data.train),
-                         test_order(config.run.eval_batch, data.test.count), comm.rank(),
-                         comm.size(), master_type(config));
+  network.loader.emplace(
+      network.ctx, data.test, nn::normalization_of(data.train),
+      nn::DeviceDataOptions{.sampler = test_order(config.run.eval_batch, data.test.count),
+                            .rank = comm.rank(),
+                            .size = comm.size(),
+                            .dtype = master_type(config)});
 }
 
 std::string to_text(const Request& request, const nn::Dataset& data, const Tally& tally,
@@ -64,10 +68,13 @@ std::string to_text(const Request& request, const nn::Dataset& data, const Tally
 }
 
 void eval_rank(const EvalCommand& command, const Request& request, DataCache& cache,
-               const Terminal& terminal, comm::Communicator& comm) {
-  Position position{request.point.record.result.steps, "data"};
+               const Terminal& terminal, std::shared_ptr<comm::Communicator> host) {
+  Position position{request.point.record.result.steps, "device"};
+  const Place place = find_place(request.config, std::move(host), position);
+  comm::Communicator& comm = *place.comm;
+  position.phase = "data";
   std::shared_ptr<const nn::DataSplits> data;
-  Network network{Context(Device::cpu(), {.threads = request.config.run.threads}), {}, {}, {}};
+  Network network{Context(place.device, context_options(request.config)), {}, {}, {}};
   together(comm, position, [&] { data = cache.get(request.config); });
   position.phase = "checkpoint";
   together(comm, position, [&] { build(request, *data, comm, network); });
@@ -92,7 +99,7 @@ int run(const EvalCommand& command, const Terminal& terminal) {
   if (!job.early) job.options = comm_options(request.config);
   DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
-    eval_rank(command, request, cache, terminal, *comm);
+    eval_rank(command, request, cache, terminal, std::move(comm));
   });
 }
 

@@ -3,36 +3,45 @@
 #include <algorithm>
 #include <array>
 
-#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/nn/augment.h"
 #include "dkfac/nn/loss.h"
+
+#include "app/training/loss_sums.h"
 
 namespace dkfac::app {
 
 namespace {
 
-void add(Context& ctx, ConstTensorView logits, const nn::Batch& batch, Tally& tally) {
-  const nn::LossSum sum = nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {});
-  tally.add(sum.loss, sum.correct, static_cast<std::int64_t>(batch.labels.size()));
-}
+/// Of one kind of logits, over all batches.
+class Score {
+ public:
+  explicit Score(Context& ctx) : sums_(ctx) {}
+  void add(Context& ctx, ConstTensorView logits, const nn::DeviceBatch& batch) {
+    nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums_.sums());
+    samples_ += batch.labels.numel();
+  }
+  void fetch(Context& ctx) { sums_.fetch(ctx); }
+  /// Once the host has waited for what was fetched.
+  [[nodiscard]] Tally tally() const {
+    const nn::LossSum sum = sums_.fetched();
+    Tally tally;
+    tally.add(sum.loss, sum.correct, samples_);
+    return tally;
+  }
+
+ private:
+  LossSums sums_;
+  std::int64_t samples_ = 0;
+};
 
 /// Calls f(batch) on every batch of the loader with a sample of this rank.
 template <class F>
-void for_each_batch(nn::Loader& loader, F f) {
-  nn::Batch batch;
-  loader.start_epoch(0);
-  while (loader.next(batch)) {
-    if (!batch.labels.empty()) f(batch);  // A short last batch may have nothing for this rank.
-  }
-}
-
-template <class T>
-void mirror_rows(ConstTensorView from, TensorView to) {
-  const std::int64_t rows = from.dim(0) * from.dim(1), width = from.dim(2), c = from.dim(3);
-  const T* in = from.data<T>();
-  T* out = to.data<T>();
-  for (std::int64_t row = 0; row < rows; ++row, in += width * c, out += width * c) {
-    for (std::int64_t x = 0; x < width; ++x) std::copy_n(in + (width - 1 - x) * c, c, out + x * c);
+void for_each_batch(Context& ctx, nn::DeviceLoader& loader, F f) {
+  nn::DeviceBatch batch;
+  loader.start_epoch(ctx, 0);
+  while (loader.next(ctx, batch)) {
+    if (batch.labels.numel() > 0) f(batch);  // A short last batch may have nothing for this rank.
   }
 }
 
@@ -50,39 +59,34 @@ Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
   return {sums[0], sums[1], sums[2]};
 }
 
-void mirror(ConstTensorView from, TensorView to) {
-  DKFAC_CHECK(from.ndim() == 4 && to.shape() == from.shape() && to.dtype() == from.dtype(),
-              "[mirror] takes two tensors [n,h,w,c] of one type, not ", from.shape(), " and ",
-              to.shape(), "; flat data has no mirror image");
-  if (from.dtype() == DType::f64)
-    mirror_rows<double>(from, to);
-  else
-    mirror_rows<float>(from, to);
-}
-
-Tally evaluate(Context& ctx, nn::Model& model, nn::Loader& loader, comm::Communicator& comm) {
-  Tally mine;
-  for_each_batch(loader, [&](const nn::Batch& batch) {
-    add(ctx, model.forward(ctx, batch.images, nn::Mode::eval), batch, mine);
+Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::Communicator& comm) {
+  Score mine(ctx);
+  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
+    mine.add(ctx, model.forward(ctx, batch.images, nn::Mode::eval), batch);
   });
-  return sum_over_ranks(mine, comm);
+  mine.fetch(ctx);
+  ctx.stream().synchronize();
+  return sum_over_ranks(mine.tally(), comm);
 }
 
-FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::Loader& loader,
+FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
                            comm::Communicator& comm) {
-  FlipTally mine;
+  Score plain(ctx), mean(ctx);
   Tensor mirrored, sum;
-  for_each_batch(loader, [&](const nn::Batch& batch) {
+  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
     const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
-    add(ctx, logits, batch, mine.plain);
+    plain.add(ctx, logits, batch);
     resize(ctx, mirrored, batch.images);
     resize(ctx, sum, logits);
-    ops::cast(ctx, logits, sum);  // The model's own memory is about to be used again.
-    mirror(batch.images, mirrored);
+    ops::copy(ctx, logits, sum);  // The model's own memory is about to be used again.
+    nn::mirror(ctx, batch.images, mirrored);
     ops::axpby(ctx, 0.5, model.forward(ctx, mirrored, nn::Mode::eval), 0.5, sum);
-    add(ctx, sum, batch, mine.mean);
+    mean.add(ctx, sum, batch);
   });
-  return {sum_over_ranks(mine.plain, comm), sum_over_ranks(mine.mean, comm)};
+  plain.fetch(ctx);
+  mean.fetch(ctx);
+  ctx.stream().synchronize();
+  return {sum_over_ranks(plain.tally(), comm), sum_over_ranks(mean.tally(), comm)};
 }
 
 }  // namespace dkfac::app

@@ -2,7 +2,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
-#include "dkfac/nn/loader.h"
+#include "dkfac/nn/device_data.h"
 #include "dkfac/nn/model.h"
 
 namespace dkfac::app {
@@ -27,8 +27,8 @@ struct Tally {
 }
 
 /// Collective: one pass over the loader's data with running statistics and without smoothing; each
-/// sample counts once, whatever the number of ranks.
-[[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::Loader& loader,
+/// sample counts once, whatever the number of ranks. The host waits for a device once.
+[[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
                              comm::Communicator& comm);
 
 /// The same of images and of the mean of the logits of each image and its mirror image (test-time
@@ -36,10 +36,7 @@ struct Tally {
 struct FlipTally {
   Tally plain, mean;
 };
-[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::Loader& loader,
+[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
                                          comm::Communicator& comm);
-
-/// to[n,h,w,c] = from with left and right exchanged; host memory, f32 or f64, contiguous.
-void mirror(ConstTensorView from, TensorView to);
 
 }  // namespace dkfac::app

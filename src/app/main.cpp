@@ -25,13 +25,14 @@ using dkfac::app::Terminal;
 using dkfac::app::TrainCommand;
 
 constexpr const char* kAbout =
-    "Trains image classifiers with K-FAC, LARS or SGD, on one core or under mpirun.";
+    "Trains image classifiers with K-FAC, LARS or SGD, on one core, under mpirun, or on GPUs.";
 
 constexpr const char* kFooter = R"(
 Examples:
   dkfac train configs/lenet-kfac.toml
   dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
+  dkfac train configs/cifar-resnet9-sgd.toml --device cuda   on a GPU; with mpirun, one GPU for each rank
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
   dkfac train --resume out/a            go on from the newest good checkpoint
   dkfac eval out/a                      loss and accuracy of that checkpoint; dkfac ckpt inspect out/a
@@ -92,9 +93,18 @@ void add_common(CLI::App& app, Command& command) {
       ->capture_default_str();
 }
 
+/// Short for what a configuration says; both last ones count.
+void add_device(CLI::App& app, std::vector<std::string>& set) {
+  app.add_option_function<std::string>(
+         "--device", [&set](const std::string& device) { set.push_back("run.device=" + device); },
+         "as run.device: cpu, cuda, cuda:0, ...")
+      ->type_name("DEVICE");
+}
+
 template <class Command>
 void add_run_options(CLI::App& app, Command& command) {
   add_common(app, command);
+  add_device(app, command.set);
   app.add_flag("--force", command.force, "overwrite an earlier run in that folder");
   app.add_flag("--quiet", command.quiet, "no progress");
 }
@@ -198,6 +208,7 @@ void add_eval(CLI::App& app, EvalCommand& command) {
   eval->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
       ->required();
   eval->add_flag("--json", command.json, "as JSON");
+  add_device(*eval, command.set);
   add_common(*eval, command);
 }
 

@@ -49,6 +49,8 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
       label, last.epoch, std::to_string(epochs).size(), epochs, last.train_loss,
       100 * last.train_accuracy, last.test_loss, 100 * last.test_accuracy, last.train_seconds,
       last.images_per_second);
+  if (last.utilisation) line += fmt::format("  MFU {:.1f}%", 100 * *last.utilisation);
+  if (last.peak_memory) line += fmt::format("  {:.2f} GiB", *last.peak_memory / (1 << 30));
   if (last.plain_accuracy) line += fmt::format("  plain acc {:.2f}%", 100 * *last.plain_accuracy);
   if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
   const CurvatureResult& curvature = result.curvature;

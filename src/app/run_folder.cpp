@@ -31,6 +31,8 @@ bool is_ours(const std::filesystem::path& folder) {
 // JSON has no word for a NaN.
 std::string number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 
+std::string number(const std::optional<double>& x) { return x ? number(*x) : "null"; }
+
 std::string step_json(const StepRecord& r) {
   return fmt::format(
       R"({{"type":"step","epoch":{},"step":{},"lr":{},"loss":{},"accuracy":{},)"
@@ -48,11 +50,11 @@ std::string epoch_json(const EpochRecord& r) {
   return fmt::format(
       R"({{"type":"epoch","epoch":{},"step":{},"lr":{},"train_loss":{},"train_accuracy":{},)"
       R"("test_loss":{},"test_accuracy":{},"plain_accuracy":{},"train_seconds":{},)"
-      R"("images_per_second":{},"skipped_steps":{}}})",
+      R"("images_per_second":{},"skipped_steps":{},"utilisation":{},"peak_memory":{}}})",
       r.epoch, r.step, number(r.lr), number(r.train_loss), number(r.train_accuracy),
-      number(r.test_loss), number(r.test_accuracy),
-      r.plain_accuracy ? number(*r.plain_accuracy) : "null", number(r.train_seconds),
-      number(r.images_per_second), r.skipped_steps);
+      number(r.test_loss), number(r.test_accuracy), number(r.plain_accuracy),
+      number(r.train_seconds), number(r.images_per_second), r.skipped_steps, number(r.utilisation),
+      number(r.peak_memory));
 }
 
 void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {

@@ -1,6 +1,7 @@
 #include "dkfac/app/trainer.h"
 
 #include "app/checkpoint/run_state.h"
+#include "app/place.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {
@@ -8,14 +9,15 @@ namespace dkfac::app {
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
            const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
            const CheckpointPlan& checkpoints) {
+  Place place = find_place(config, std::move(comm), run.position);
   TrainState state{.config = config,
-                   .comm = std::move(comm),
+                   .comm = std::move(place.comm),
                    .data = data,
                    .hooks = hooks,
                    .result = run.result,
                    .position = run.position,
                    .checkpoints = checkpoints,
-                   .ctx = Context(Device::cpu(), {.threads = config.run.threads})};
+                   .ctx = Context(place.device, context_options(config))};
   describe_run(state);
   build_training(state);
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);

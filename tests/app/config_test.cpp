@@ -73,6 +73,7 @@ TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {
 // Every key is set to a value that differs from its default, so a setter tied to the wrong field
 // shows.
 std::string other_value(const Key& key, const Config& defaults) {
+  if (key.path == "run.device") return "\"cuda:3\"";
   const Value value = key.get(defaults);
   switch (key.type) {
     case KeyType::boolean:
@@ -101,6 +102,7 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     if (!key.only.selector.empty())
       overrides.push_back(key.only.selector + '=' + key.only.values.front());
     if (key.path == "lr.start") overrides.push_back("lr.end=5");
+    if (key.path == "run.tf32") overrides.push_back("run.device=cuda");
     if (key.path == "augment.erase_min_area") overrides.push_back("augment.erase_max_area=1");
     // Its other value is ekfac, which wants an interval for its scales.
     if (key.path == "optimizer.inverse") overrides.push_back("optimizer.inverse_interval=2");
@@ -115,6 +117,7 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     if (!key.only.selector.empty())
       find_key(key.only.selector)->set(base, Value(key.only.values.front()));
     if (key.path == "lr.start") base.lr.end = 5;
+    if (key.path == "run.tf32") base.run.device = "cuda";
     if (key.path == "augment.erase_min_area") base.regularize.erase.max_area = 1;
     if (key.path == "optimizer.inverse") base.optimizer.curvature.inverse_interval = 2;
     for (const Key& other : config_keys()) {
@@ -122,6 +125,20 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
       EXPECT_EQ(to_toml(other.get(config)), to_toml(other.get(base))) << other.path;
     }
   }
+}
+
+TEST(Config, NamesADevice) {
+  const auto choice = [](const std::string& device) {
+    const std::vector<std::string> set{"run.device=" + device};
+    return device_choice(parse("", set));
+  };
+  EXPECT_EQ(choice("cpu").kind, Device::Kind::cpu);
+  EXPECT_EQ(choice("cuda").kind, Device::Kind::cuda);
+  EXPECT_FALSE(choice("cuda").index);
+  EXPECT_EQ(choice("cuda:12").index, 12);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda1", "CUDA"})
+    EXPECT_THROW((void)choice(wrong), InvalidArgument) << wrong;
+  EXPECT_THROW((void)parse("", std::vector<std::string>{"run.tf32=true"}), InvalidArgument);
 }
 
 TEST(Config, OfAnEmptyFileIsTheDefaults) { EXPECT_EQ(to_toml(parse("")), to_toml(Config{})); }

@@ -12,6 +12,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
+#include "dkfac/nn/augment.h"
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/loss.h"
 
@@ -26,13 +27,14 @@ constexpr double kEps = std::numeric_limits<double>::epsilon();
 struct Scene {
   explicit Scene(DType dtype = DType::f64)
       : data(nn::synthetic_images(30, {6, 5, 3}, 4, 3)),
-        loader(data, nn::normalization_of(data),
-               {.count = 30, .global_batch = 7, .shuffle = false, .drop_last = false}, 0, 1, dtype),
+        loader(ctx, data, nn::normalization_of(data),
+               {.sampler = {.count = 30, .global_batch = 7, .shuffle = false, .drop_last = false},
+                .dtype = dtype}),
         comm(comm::make_self()) {}
-  nn::Dataset data;
-  nn::Loader loader;
-  std::shared_ptr<comm::Communicator> comm;
   Context ctx;
+  nn::Dataset data;
+  nn::DeviceLoader loader;
+  std::shared_ptr<comm::Communicator> comm;
 };
 
 nn::Model symmetric_model(Context& ctx) {
@@ -45,22 +47,6 @@ nn::Model symmetric_model(Context& ctx) {
 std::unique_ptr<nn::Model> plain_model(Context& ctx) {
   return nn::make_model(
       ctx, {.name = "mlp", .input = Shape{6, 5, 3}, .classes = 4, .dtype = DType::f64});
-}
-
-TEST(Mirror, ExchangesLeftAndRight) {
-  Context ctx;
-  Tensor x = Tensor::empty(ctx, {2, 2, 3, 2}, DType::f32);
-  Tensor y = Tensor::empty(ctx, x.shape(), DType::f32);
-  float* p = x.data<float>();
-  for (int i = 0; i < 24; ++i) p[i] = static_cast<float>(i);
-  mirror(x, y);
-  const float* q = y.data<float>();
-  EXPECT_EQ((std::vector<float>(q, q + 12)),
-            (std::vector<float>{4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7}));
-  Tensor z = Tensor::empty(ctx, x.shape(), DType::f32);
-  mirror(y, z);
-  EXPECT_EQ(std::vector<float>(p, p + 24),
-            std::vector<float>(z.data<float>(), z.data<float>() + 24));
 }
 
 TEST(FlipEvaluation, OfASymmetricModelIsThePlainOne) {
@@ -77,8 +63,8 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
   Scene scene;
   const auto model = plain_model(scene.ctx);
   double expected = 0, mean_of_losses = 0;
-  scene.loader.start_epoch(0);
-  for (nn::Batch batch; scene.loader.next(batch);) {
+  scene.loader.start_epoch(scene.ctx, 0);
+  for (nn::DeviceBatch batch; scene.loader.next(scene.ctx, batch);) {
     const auto logits_of = [&](ConstTensorView images) {
       const ConstTensorView logits = model->forward(scene.ctx, images, nn::Mode::eval);
       Tensor copy = Tensor::empty(scene.ctx, logits.shape(), logits.dtype());
@@ -86,10 +72,10 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
       return copy;
     };
     const auto loss_of = [&](ConstTensorView logits) {
-      return nn::softmax_cross_entropy(scene.ctx, logits, batch.labels, 0, 1, {}).loss;
+      return nn::softmax_cross_entropy(scene.ctx, logits, batch.host_labels, 0, 1, {}).loss;
     };
     Tensor mirrored = Tensor::empty(scene.ctx, batch.images.shape(), DType::f64);
-    mirror(batch.images, mirrored);
+    nn::mirror(scene.ctx, batch.images, mirrored);
     Tensor a = logits_of(batch.images);
     Tensor b = logits_of(mirrored);
     mean_of_losses += 0.5 * (loss_of(a) + loss_of(b));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/device.h"
 #include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/augment.h"
 #include "dkfac/nn/data.h"
@@ -20,8 +21,14 @@
 
 namespace dkfac::app {
 
+/// Whether something is done that some runs can do and others cannot.
+enum class Choice : std::uint8_t { automatic, yes, no };
+
 struct RunConfig {
   std::string name;
+  std::string device = "cpu";  ///< See DeviceChoice.
+  bool tf32 = false;
+  bool graphs = true;  ///< Where they can be had.
   std::int64_t seed = 1;
   std::int64_t epochs = 10;
   DType precision = DType::f32;
@@ -41,6 +48,7 @@ struct DataConfig {
   std::string path;
   std::int64_t hold_out = 0;
   bool shuffle = true;
+  Choice resident = Choice::automatic;
   std::int64_t synthetic_train = 2048, synthetic_test = 512;
   std::int64_t synthetic_size = 28, synthetic_channels = 1, synthetic_classes = 10;
   std::int64_t synthetic_seed = 1;
@@ -161,6 +169,13 @@ enum class Comments : std::uint8_t { none, help };
 [[nodiscard]] std::string_view name_of(OptimizerType type) noexcept;
 /// Type of weights, gradients and statistics: f32 where the run computes in 16 bits.
 [[nodiscard]] DType master_type(const Config& config) noexcept;
+/// What run.device says: "cpu", "cuda" (each rank of a machine takes the next device), or "cuda:1".
+struct DeviceChoice {
+  Device::Kind kind = Device::Kind::cpu;
+  std::optional<int> index;  ///< Of the device, where one is named.
+};
+/// Throws InvalidArgument for any other text.
+[[nodiscard]] DeviceChoice device_choice(const Config& config);
 [[nodiscard]] nn::AttachOptions attach_options(const Config& config);
 /// Mixup and erasing, with the label smoothing of the training.
 [[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
@@ -174,8 +189,9 @@ enum class Comments : std::uint8_t { none, help };
 /// BatchNorm groups.
 [[nodiscard]] nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train,
                                                  int ranks);
+[[nodiscard]] ContextOptions context_options(const Config& config);
 [[nodiscard]] std::unique_ptr<kfac::Optimizer> make_optimizer(
-    const Config& config, std::shared_ptr<comm::Communicator> comm, ContextOptions context);
+    const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);
 /// Damping and intervals of the step after `steps` ones, at a fractional epoch.

@@ -23,6 +23,12 @@ struct EpochRecord {
   double train_seconds = 0;        ///< Training time since the start of the run.
   double images_per_second = 0;    ///< Of this epoch's training, over all ranks.
   std::int64_t skipped_steps = 0;  ///< So far.
+  /// Operations of the network, three times those of a forward pass per image, over the peak of the
+  /// devices for its type (peak_flops() of dkfac/core/device_info.h); unset where that is unknown.
+  std::optional<double> utilisation;
+  /// Most bytes of device memory that tensors and scratch of rank 0's process have taken; unset on
+  /// the CPU.
+  std::optional<double> peak_memory;
 };
 
 /// What became of the curvature in a run; all zero for first-order methods.
@@ -69,6 +75,7 @@ struct RunResult {
   std::string configuration;  ///< Effective, as TOML; the report shows it and where groups differ.
   std::uint64_t seed = 0;
   int ranks = 1;
+  std::string device = "cpu";  ///< Of rank 0, with its name.
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;
   double final_accuracy = 0, best_accuracy = 0;
   double median_accuracy = 0;  ///< Median over the last five epochs (Goyal et al. 2017).
@@ -77,7 +84,9 @@ struct RunResult {
   double train_seconds = 0, total_seconds = 0;
   double images_per_second = 0;  ///< Median over epochs.
   double seconds_per_step = 0;   ///< Median over epochs.
-  /// data, forward, backward, statistics, exchange, inverse, update, evaluation.
+  /// data, forward, backward, statistics, exchange, inverse, update, evaluation: seconds of the
+  /// host, or on a device of the stream of the network, where exchange and inverse are a part of
+  /// update.
   std::map<std::string, double> phase_seconds;
   CurvatureResult curvature;
   std::vector<EpochRecord> epochs;

@@ -74,16 +74,16 @@ class Contestant {
                .hooks = hooks_,
                .result = run_.result,
                .position = run_.position,
-               .ctx = Context(Device::cpu(), {.threads = config_.run.threads})} {
+               .ctx = Context(Device::cpu(), context_options(config_))} {
     describe_run(state_);
     build_training(state_);
     if (!cycle.empty() && config_.optimizer.type == OptimizerType::kfac)
       state_.optimizer->set_curvature({.damping = config_.optimizer.curvature.damping,
                                        .statistics_interval = cycle.at(0),
                                        .inverse_interval = cycle.at(1)});
-    state_.loader->start_epoch(1);
-    DKFAC_CHECK(state_.loader->next(batch_), "[bench] no batch of ", config_.train.global_batch,
-                " samples; raise --batch");
+    state_.loader->start_epoch(state_.ctx, 1);
+    DKFAC_CHECK(state_.loader->next(state_.ctx, batch_), "[bench] no batch of ",
+                config_.train.global_batch, " samples; raise --batch");
   }
   Contestant(const Contestant&) = delete;
   Contestant& operator=(const Contestant&) = delete;
@@ -169,7 +169,7 @@ class Contestant {
   TrainHooks hooks_;
   RunState run_;
   TrainState state_;
-  nn::Batch batch_;
+  nn::DeviceBatch batch_;
   std::vector<double> seconds_, losses_;
   std::map<std::string, Kind> by_kind_;
   PhaseMap phases_;

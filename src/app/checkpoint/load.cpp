@@ -8,6 +8,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/agreement.h"
+#include "app/checkpoint/host_tensors.h"
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/run_record.h"
 #include "app/checkpoint/run_state.h"
@@ -99,7 +100,7 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
     manifest = read_manifest(checkpoint);
     record = read_record(checkpoint, manifest);
     check_kind(s, record.result);
-    load_model(*s.model, open_listed(checkpoint, manifest, kModelFile));
+    load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
     shards = open_shards(checkpoint, manifest, rank, ranks);
     restore_schedule(s, record);
     reader.emplace(shards, rank, ranks, record.ranks,
@@ -117,10 +118,11 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
 
 }  // namespace
 
-void load_model(nn::Model& model, const safetensors::File& file) {
+void load_model(Context& ctx, nn::Model& model, const safetensors::File& file) {
   std::vector<std::string> problems;
   std::set<std::string> known;
-  for (const nn::NamedTensor& t : model.named_tensors()) {
+  HostTensors tensors(ctx, model);
+  for (const nn::NamedTensor& t : tensors.all()) {
     known.insert(t.name);
     const safetensors::Entry* entry = file.find(t.name);
     const std::string other =
@@ -132,7 +134,7 @@ void load_model(nn::Model& model, const safetensors::File& file) {
   }
   for (const auto& [name, entry] : file.entries())
     if (!known.contains(name)) problems.push_back(fmt::format("'{}' is not expected", name));
-  if (problems.empty()) return;
+  if (problems.empty()) return tensors.put_back();
   throw DataError(
       fmt::format("[checkpoint] '{}' does not fit the model {}: {}; use a checkpoint of that model",
                   file.source(), model.name(), first_of(problems)));
@@ -149,7 +151,8 @@ std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& 
   constexpr int kOnlooker = 0;              // Of no ranks: it takes means over all that wrote.
   Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
   StateReader reader(shards, 0, kOnlooker, manifest.ranks);
-  visit_ema(reader, *ema);
+  HostView view(ctx, reader);
+  visit_ema(view, *ema);
   reader.finish();
   return ema;
 }

@@ -21,12 +21,15 @@ bool starts_with_any(const std::string& path, std::initializer_list<std::string_
   return std::ranges::any_of(prefixes, [&](std::string_view p) { return path.starts_with(p); });
 }
 
-/// Where a run looks, how long it runs, what it writes: nothing that its steps depend on.
+/// Where a run looks, how long it runs, what it writes: nothing that its steps depend on. Another
+/// device rounds in another way.
 bool is_free(const std::string& path, const Config& now) {
   // A decay without an end of its own goes down to the last epoch.
   const bool decays = now.lr.schedule == LrSchedule::polynomial && now.lr.end == 0;
-  return path != "run.seed" && path != "run.precision" && !(path == "run.epochs" && decays) &&
-         starts_with_any(path, {"run.", "checkpoint.", "data.path", "optimizer.failure_folder"});
+  return path != "run.seed" && path != "run.precision" && path != "run.device" &&
+         path != "run.tf32" && !(path == "run.epochs" && decays) &&
+         starts_with_any(path, {"run.", "checkpoint.", "data.path", "data.resident",
+                                "optimizer.failure_folder"});
 }
 
 /// Averages are state: what a run has not kept it cannot go on with, nor the other way around.

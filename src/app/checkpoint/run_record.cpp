@@ -21,6 +21,7 @@ double real(const ordered_json& json, const char* key) {
 }
 
 std::optional<double> maybe(const ordered_json& json, const char* key) {
+  if (!json.contains(key)) return std::nullopt;  // A file of an older version.
   const ordered_json& value = json.at(key);
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
@@ -38,6 +39,8 @@ EpochRecord epoch_record(const ordered_json& json) {
   r.train_seconds = real(json, "train_seconds");
   r.images_per_second = real(json, "images_per_second");
   r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
+  r.utilisation = maybe(json, "utilisation");
+  r.peak_memory = maybe(json, "peak_memory");
   return r;
 }
 
@@ -68,6 +71,7 @@ RunResult run_result(const ordered_json& json) {
   r.configuration = json.at("configuration").get<std::string>();
   r.seed = json.at("seed").get<std::uint64_t>();
   r.ranks = json.at("ranks").get<int>();
+  r.device = json.value("device", r.device);
   r.global_batch = json.at("global_batch").get<std::int64_t>();
   r.parameters = json.at("parameters").get<std::int64_t>();
   r.steps = json.at("steps").get<std::int64_t>();

@@ -18,9 +18,9 @@ void save_checkpoint(TrainState& state);
 /// Collective: makes the freshly built run go on where `checkpoint` ends.
 void load_checkpoint(TrainState& state, const std::filesystem::path& checkpoint);
 
-/// Parameters and buffers by name; strict: throws DataError listing every name that is missing, of
-/// another type or shape, or that the model does not have.
-void load_model(nn::Model& model, const safetensors::File& file);
+/// Parameters and buffers by name, wherever the model is; strict: throws DataError listing every
+/// name that is missing, of another type or shape, or that the model does not have.
+void load_model(Context& ctx, nn::Model& model, const safetensors::File& file);
 /// The averaged weights of a run of `config`, whose buffers are the mean over its ranks; null where
 /// it keeps none. Throws DataError as load_model().
 [[nodiscard]] std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model,

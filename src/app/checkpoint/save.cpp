@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/version.h"
 
 #include "app/agreement.h"
+#include "app/checkpoint/host_tensors.h"
 #include "app/checkpoint/run_record.h"
 #include "app/checkpoint/run_state.h"
 #include "app/checkpoint/state_io.h"
@@ -44,10 +46,9 @@ void require_finite(const std::vector<Item>& items) {
   }
 }
 
-std::vector<Item> model_items(nn::Model& model) {
+std::vector<Item> items_of(const HostTensors& tensors) {
   std::vector<Item> items;
-  for (const nn::NamedTensor& t : model.named_tensors())
-    items.push_back(safetensors::item(t.name, t.view));
+  for (const nn::NamedTensor& t : tensors.all()) items.push_back(safetensors::item(t.name, t.view));
   return items;
 }
 
@@ -55,17 +56,17 @@ std::vector<Item> model_items(nn::Model& model) {
 class AveragedBuffers {
  public:
   explicit AveragedBuffers(TrainState& s)
-      : buffers_(s.model->buffers()), own_(Tensor::copy_of(s.ctx, buffers_)) {
+      : ctx_(s.ctx), buffers_(s.model->buffers()), own_(Tensor::copy_of(s.ctx, buffers_)) {
     nn::average_buffers(s.ctx, *s.model, *s.comm);
   }
   ~AveragedBuffers() {
-    std::copy_n(static_cast<const std::byte*>(own_.view().raw()), own_.bytes(),
-                static_cast<std::byte*>(buffers_.raw()));
+    if (buffers_.numel() > 0) ops::copy(ctx_, own_, buffers_);
   }
   AveragedBuffers(const AveragedBuffers&) = delete;
   AveragedBuffers& operator=(const AveragedBuffers&) = delete;
 
  private:
+  Context& ctx_;
   TensorView buffers_;
   Tensor own_;
 };
@@ -95,7 +96,9 @@ void add_lines(const std::string& lines, Manifest& manifest) {
 }
 
 std::string write_shard(TrainState& s, const std::filesystem::path& folder) {
-  StateWriter writer(s.comm->rank());
+  const bool borrowed = !s.ctx.device().is_cuda();
+  StateWriter writer(s.comm->rank(),
+                     borrowed ? StateWriter::Tensors::borrowed : StateWriter::Tensors::copied);
   visit_state(s, writer);
   require_finite(writer.items());
   const std::string file = shard_file(s.comm->rank());
@@ -103,7 +106,8 @@ std::string write_shard(TrainState& s, const std::filesystem::path& folder) {
 }
 
 std::string write_common(TrainState& s, const std::filesystem::path& folder) {
-  const std::vector<Item> items = model_items(*s.model);
+  const HostTensors tensors(s.ctx, *s.model);
+  const std::vector<Item> items = items_of(tensors);
   require_finite(items);
   const FileSum model = safetensors::write(folder / kModelFile, items,
                                            {{"format", "pt"},

@@ -36,7 +36,11 @@ void combine(const std::vector<std::span<const std::byte>>& parts, double factor
 }  // namespace
 
 void StateWriter::tensor(const std::string& name, Held held, TensorView view) {
-  if (mine(held)) items_.push_back(safetensors::item(name, view));
+  if (!mine(held)) return;
+  safetensors::Item item = safetensors::item(name, view);
+  if (tensors_ == Tensors::copied)
+    item.data = copies_.emplace_back(item.data.begin(), item.data.end());
+  items_.push_back(std::move(item));
 }
 void StateWriter::integer(const std::string& name, Held held, std::int64_t& value) {
   if (mine(held)) items_.push_back(safetensors::item(name, integers_.emplace_back(value)));

@@ -16,10 +16,14 @@
 namespace dkfac::app {
 
 /// Collects what this rank has to write: its own values, and on rank 0 those that are equal on all;
-/// no copies of what an owner writes. Tensors are borrowed, numbers copied.
+/// no copies of what an owner writes.
 class StateWriter final : public kfac::StateVisitor {
  public:
-  explicit StateWriter(int rank) : rank_(rank) {}
+  /// Numbers are copied, tensors too where they do not outlive their visit, as copies of what lies
+  /// on a device.
+  enum class Tensors : std::uint8_t { borrowed, copied };
+  explicit StateWriter(int rank, Tensors tensors = Tensors::borrowed)
+      : rank_(rank), tensors_(tensors) {}
   void tensor(const std::string& name, kfac::Held held, TensorView view) override;
   void integer(const std::string& name, kfac::Held held, std::int64_t& value) override;
   void real(const std::string& name, kfac::Held held, double& value) override;
@@ -31,7 +35,9 @@ class StateWriter final : public kfac::StateVisitor {
   }
 
   int rank_;
+  Tensors tensors_;
   std::vector<safetensors::Item> items_;
+  std::deque<std::vector<std::byte>> copies_;
   std::deque<std::int64_t> integers_;  ///< Addresses stay.
   std::deque<double> reals_;
 };

@@ -25,7 +25,9 @@ ordered_json object(const EpochRecord& r) {
           {"plain_accuracy", number(r.plain_accuracy)},
           {"train_seconds", number(r.train_seconds)},
           {"images_per_second", number(r.images_per_second)},
-          {"skipped_steps", r.skipped_steps}};
+          {"skipped_steps", r.skipped_steps},
+          {"utilisation", number(r.utilisation)},
+          {"peak_memory", number(r.peak_memory)}};
 }
 
 ordered_json object(const CurvatureResult& c) {
@@ -103,6 +105,7 @@ std::string to_json(const RunResult& r) {
                {"version", r.version},
                {"seed", r.seed},
                {"ranks", r.ranks},
+               {"device", r.device},
                {"global_batch", r.global_batch},
                {"parameters", r.parameters},
                {"steps", r.steps},

@@ -29,9 +29,10 @@ struct Phase {
   Colour colour;
 };
 // What every optimizer does is grey and blue, what second order adds is warm.
-constexpr std::array<Phase, 8> kPhases{{{"data", {"#b8bcc2", "#6a7078"}},
+constexpr std::array<Phase, 9> kPhases{{{"data", {"#b8bcc2", "#6a7078"}},
                                         {"forward", {"#8cc8ee", "#3f86b8"}},
                                         {"backward", {"#0072b2", "#63b3e8"}},
+                                        {"passes", {"#3d7fa8", "#5a9cc6"}},
                                         {"statistics", {"#e69f00", "#e8b23f"}},
                                         {"exchange", {"#009e73", "#2fb98f"}},
                                         {"inverse", {"#d55e00", "#f0803c"}},

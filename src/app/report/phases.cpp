@@ -11,8 +11,8 @@
 namespace dkfac::app {
 namespace {
 
-constexpr std::array<std::string_view, 7> kOrder{"data",     "forward", "backward", "statistics",
-                                                 "exchange", "inverse", "update"};
+constexpr std::array<std::string_view, 8> kOrder{"data",       "forward",  "backward", "passes",
+                                                 "statistics", "exchange", "inverse",  "update"};
 constexpr std::string_view kNotTraining = "evaluation";
 constexpr double kRoomForText = 9;  ///< Percent of the widest bar.
 

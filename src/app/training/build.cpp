@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 #include "dkfac/nn/layers.h"
@@ -27,7 +28,9 @@ void compare_ranks(TrainState& s) {
 
 void set_whitening(TrainState& s, const nn::Normalization& normalization) {
   if (!nn::has_whitening(*s.model)) return;
-  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(s.ctx, s.data.train, normalization));
+  // The filters are the same bits wherever the run is.
+  Context host(Device::cpu(), {.threads = s.config.run.threads});
+  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(host, s.data.train, normalization));
 }
 
 /// A BatchNorm needs two values per channel and group of every micro-batch. Where it sees one
@@ -54,17 +57,47 @@ void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler
   }
 }
 
+/// Batches are the same wherever they are made; the set itself may take a share of the memory that
+/// the network would not miss.
+nn::DataPlace data_place(const TrainState& s) {
+  const Device device = s.ctx.device();
+  const Choice choice = s.config.data.resident;
+  if (!device.is_cuda() || choice == Choice::no) return nn::DataPlace::streamed;
+  if (choice == Choice::yes) return nn::DataPlace::resident;
+  constexpr double kShare = 0.2;
+  const double bytes = static_cast<double>(nn::resident_bytes(s.data.train, s.config.augment) +
+                                           nn::resident_bytes(s.data.test, {}));
+  // Threads may share the device.
+  const int sharers = s.comm->backend() == "in_process" ? s.comm->size() : 1;
+  const auto all = static_cast<double>(
+      backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
+  return bytes * sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
+}
+
+/// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
+/// them does so before.
+DType image_type(const TrainState& s) {
+  const bool device = s.ctx.device().is_cuda();
+  return device && !regularize_options(s.config).any() ? s.config.run.precision
+                                                       : master_type(s.config);
+}
+
 void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
   check_batch_norms(*s.model, sampler, size, s.config.train.micro_batches);
   s.steps_per_epoch = nn::batches_per_epoch(sampler);
-  const DType dtype = master_type(s.config);
-  constexpr int kPrefetch = 2;
-  s.loader.emplace(s.data.train, normalization, sampler, rank, size, dtype, kPrefetch,
-                   s.config.augment);
-  s.test_loader.emplace(s.data.test, normalization,
-                        test_order(s.config.run.eval_batch, s.data.test.count), rank, size, dtype);
+  nn::DeviceDataOptions options{.sampler = sampler,
+                                .augment = s.config.augment,
+                                .rank = rank,
+                                .size = size,
+                                .dtype = image_type(s),
+                                .place = data_place(s)};
+  s.loader.emplace(s.ctx, s.data.train, normalization, options);
+  options.sampler = test_order(s.config.run.eval_batch, s.data.test.count);
+  options.augment = {};
+  options.dtype = master_type(s.config);
+  s.test_loader.emplace(s.ctx, s.data.test, normalization, options);
 }
 
 Config with_failure_folder(const TrainState& s) {
@@ -74,21 +107,41 @@ Config with_failure_folder(const TrainState& s) {
   return config;
 }
 
+/// Of all ranks, taken to be alike.
+std::optional<double> all_peak_flops(const TrainState& s) {
+  const auto one = peak_flops(s.ctx.device(), s.config.run.precision, s.config.run.tf32);
+  return one ? std::optional(*one * s.comm->size()) : std::nullopt;
+}
+
+/// "cuda:0, NVIDIA H100 80GB HBM3"
+std::string device_text(Device device) {
+  if (!device.is_cuda()) return "cpu";
+  return fmt::format(
+      "cuda:{}, {}", device.index,
+      backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).name);
+}
+
 void build(TrainState& s) {
   s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
+  s.peak_flops = all_peak_flops(s);
   const nn::Normalization normalization = nn::normalization_of(s.data.train);
   set_whitening(s, normalization);
   make_loaders(s, normalization);
-  s.optimizer = make_optimizer(with_failure_folder(s), s.comm, {.threads = s.config.run.threads});
+  s.optimizer = make_optimizer(with_failure_folder(s), s.comm, s.ctx.device());
   nn::AttachOptions attach = attach_options(s.config);
   attach.max_samples = s.config.train.global_batch;
+  attach.stream = s.ctx.stream();
   s.attachment.emplace(*s.model, *s.optimizer, attach);
   s.layers = s.attachment->names();
   for (const kfac::LayerSpec& spec : s.attachment->specs())
     s.statistic_sizes.push_back(statistic_sizes(spec, s.config.optimizer.curvature.batch_norm));
-  s.timed.emplace(*s.attachment);
+  if (s.ctx.device().is_cuda()) s.phases.emplace(s.ctx.device());
+  s.timed.emplace(*s.attachment, s.phases ? &*s.phases : nullptr, s.ctx.stream());
   s.model->set_observer(&*s.timed);
+  if (s.ctx.device().is_cuda() && s.config.run.graphs) s.graphed.emplace(*s.model, &*s.timed);
+  s.sums.emplace(s.ctx);
+  s.drawn_sums.emplace(s.ctx);
   s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
   if (const TrainConfig& train = s.config.train; train.ema_decay > 0) {
     s.ema.emplace(s.ctx, *s.model,
@@ -109,12 +162,14 @@ void describe_run(TrainState& s) {
   result.seed = static_cast<std::uint64_t>(s.config.run.seed);
   result.ranks = s.comm->size();
   result.global_batch = s.config.train.global_batch;
+  result.device = device_text(s.ctx.device());
   if (s.config.run.target > 0) result.target_accuracy = s.config.run.target;
   compare_ranks(s);
 }
 
 void build_training(TrainState& s) {
   enter(s, "setup");
+  if (s.ctx.device().is_cuda()) reset_peak_memory(s.ctx.device());
   together(*s.comm, s.position, [&] { build(s); });
   on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
   // The optimizer gives all ranks the same parameters; whitening filters are buffers.

@@ -1,3 +1,5 @@
+#include "dkfac/core/device_info.h"
+
 #include "app/checkpoint/run_state.h"
 #include "app/run_summary.h"
 #include "app/training/state.h"
@@ -27,11 +29,12 @@ bool train_epoch(TrainState& s) {
   const Counters& c = s.counters;
   enter(s, "data");
   Stopwatch clock, data_watch;
-  s.loader->start_epoch(c.epoch, c.batch);
-  nn::Batch batch;
+  s.loader->start_epoch(s.ctx, c.epoch, c.batch);
+  nn::DeviceBatch batch;
   bool go_on = true;
-  while (go_on && s.loader->next(batch)) {
-    add_phase(s, "data", data_watch.lap());
+  if (s.phases) s.phases->begin(s.ctx.stream());
+  while (go_on && s.loader->next(s.ctx, batch)) {
+    end_phase(s, "data", data_watch.lap());
     const double at = static_cast<double>(c.epoch - 1) +
                       static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
     go_on = train_step(s, batch, at);
@@ -41,11 +44,14 @@ bool train_epoch(TrainState& s) {
     if (go_on && checkpoint_due_in_epoch(s)) {
       save_checkpoint(s);
       clock.lap();  // That was no training.
+      if (s.phases) s.phases->begin(s.ctx.stream());
     }
     enter(s, "data");
     data_watch.lap();
   }
+  s.ctx.stream().synchronize();  // The last update.
   count_time(s, clock);
+  if (s.phases) s.phases->collect(s.result.phase_seconds);
   return go_on;
 }
 
@@ -57,7 +63,8 @@ void finish_epoch(TrainState& s) {
   gather_inverses(s);
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
   const auto [tested, plain_accuracy] = evaluate_epoch(s);
-  add_phase(s, "evaluation", watch.lap());
+  // The host has waited for all of it.
+  result.phase_seconds["evaluation"] += watch.lap();
 
   EpochRecord record;
   record.epoch = c.epoch;
@@ -71,6 +78,10 @@ void finish_epoch(TrainState& s) {
   record.train_seconds = result.train_seconds;
   record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
   record.skipped_steps = result.skipped_steps;
+  if (s.peak_flops)
+    record.utilisation = 3 * nn::forward_flops(*s.model) * record.images_per_second / *s.peak_flops;
+  if (s.ctx.device().is_cuda())
+    record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
   add_epoch(result, record);
   result.total_seconds = total_seconds(s);
   enter(s, "log");

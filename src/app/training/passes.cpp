@@ -7,18 +7,17 @@ namespace {
 /// A part of this rank's share of a batch that passes through the network at once.
 struct Part {
   ConstTensorView images;
-  std::span<const std::int32_t> labels;
+  ConstTensorView labels;
   ConstTensorView targets;  ///< In place of the labels; empty: they count.
   std::int64_t first = 0;   ///< Place of images[0] in the global batch.
   bool last = false;
 };
 
 Part part_of(const Part& whole, std::int64_t i, std::int64_t parts) {
-  const auto count = static_cast<std::int64_t>(whole.labels.size());
+  const std::int64_t count = whole.labels.numel();
   const std::int64_t begin = count * i / parts, size = count * (i + 1) / parts - begin;
-  Part part{whole.images.slice(0, begin, size),
-            whole.labels.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)),
-            whole.targets, whole.first + begin, i + 1 == parts};
+  Part part{whole.images.slice(0, begin, size), whole.labels.slice(0, begin, size), whole.targets,
+            whole.first + begin, i + 1 == parts};
   if (!whole.targets.empty()) part.targets = whole.targets.slice(0, begin, size);
   return part;
 }
@@ -28,7 +27,7 @@ nn::SampleKey key_of(const TrainState& s, std::int64_t first) {
 }
 
 /// The batch as the network is to see it.
-Part regularized(TrainState& s, const nn::Batch& batch) {
+Part regularized(TrainState& s, const nn::DeviceBatch& batch) {
   Part whole{batch.images, batch.labels, {}, batch.first, true};
   const nn::RegularizeOptions options = regularize_options(s.config);
   if (!options.any()) return whole;
@@ -40,6 +39,13 @@ Part regularized(TrainState& s, const nn::Batch& batch) {
   return whole;
 }
 
+/// The first elements of memory that is kept, as parts, and the last batch of an epoch, are of
+/// several sizes.
+TensorView view_in(Context& ctx, Tensor& memory, const Shape& shape, DType dtype) {
+  if (!memory.is_set() || memory.numel() < shape.numel()) memory = Tensor::empty(ctx, shape, dtype);
+  return {memory.view().raw(), dtype, shape, ctx.device()};
+}
+
 class PartPasses {
  public:
   PartPasses(TrainState& s, std::int64_t global_batch)
@@ -49,53 +55,66 @@ class PartPasses {
                s.config.optimizer.fisher == Fisher::monte_carlo &&
                s.optimizer->wants_statistics()) {}
 
-  void run(const Part& part, Passes& passes) {
+  /// Returns the seconds that the optimizer took inside.
+  double run(const Part& part) {
     const nn::GradientUse use = part.last ? nn::GradientUse::announce : nn::GradientUse::add;
-    s_.attachment->set_pass(
-        {.statistics = true, .gradients = draws_ ? nn::GradientUse::none : use});
+    set_pass({.statistics = true, .gradients = draws_ ? nn::GradientUse::none : use});
+    if (s_.graphed && !s_.optimizer->wants_statistics()) return run_at_once(part);
     enter(s_, "forward");
     const ConstTensorView logits = s_.model->forward(s_.ctx, part.images, nn::Mode::train);
-    take("forward", passes);
+    double in_optimizer = take("forward");
 
     enter(s_, "backward");
-    const TensorView grad = gradient_memory(logits);
+    const TensorView grad = view_in(s_.ctx, s_.grad, logits.shape(), logits.dtype());
     if (draws_) record_drawn(logits, part, use, grad);
-    const nn::LossSum sum = loss(logits, part, grad);
+    add_loss(logits, part, grad);
     s_.model->backward(s_.ctx, grad);
-    take("backward", passes);
-    passes.sum.loss += sum.loss;
-    passes.sum.correct += sum.correct;
+    in_optimizer += take("backward");
+    return in_optimizer;
   }
 
  private:
-  // Parts, and the last batch of an epoch, are of several sizes.
-  TensorView gradient_memory(ConstTensorView logits) {
-    if (!s_.grad.is_set() || s_.grad.numel() < logits.numel())
-      s_.grad = Tensor::empty(s_.ctx, logits.shape(), logits.dtype());
-    return {s_.grad.view().raw(), logits.dtype(), logits.shape()};
+  void set_pass(nn::PassUse pass) {
+    s_.attachment->set_pass(pass);
+    s_.timed->set_records(pass.statistics && s_.optimizer->wants_statistics());
   }
 
-  nn::LossSum loss(ConstTensorView logits, const Part& part, TensorView grad) {
-    if (!part.targets.empty())
-      return nn::softmax_cross_entropy(s_.ctx, logits, part.targets, scale_, grad);
-    return nn::softmax_cross_entropy(s_.ctx, logits, part.labels, s_.config.train.label_smoothing,
-                                     scale_, grad);
+  // Nobody looks between the layers.
+  double run_at_once(const Part& part) {
+    enter(s_, "passes");
+    nn::PassInput input{.images = part.images, .scale = scale_, .sums = s_.sums->sums()};
+    if (part.targets.empty()) {
+      input.labels = part.labels;
+      input.smoothing = s_.config.train.label_smoothing;
+    } else {
+      input.targets = part.targets;
+    }
+    s_.graphed->run(s_.ctx, input, nn::Observed::no);
+    return take("passes");
+  }
+
+  void add_loss(ConstTensorView logits, const Part& part, TensorView grad) {
+    if (part.targets.empty())
+      nn::softmax_cross_entropy(s_.ctx, logits, part.labels, s_.config.train.label_smoothing,
+                                scale_, grad, s_.sums->sums());
+    else
+      nn::soft_cross_entropy(s_.ctx, logits, part.targets, scale_, grad, s_.sums->sums());
   }
 
   // The statistics of this part, from labels out of the model's own distribution.
   void record_drawn(ConstTensorView logits, const Part& part, nn::GradientUse use,
                     TensorView grad) {
-    s_.drawn.resize(part.labels.size());
-    nn::sample_labels(logits, key_of(s_, part.first), s_.drawn);
-    (void)nn::softmax_cross_entropy(s_.ctx, logits, s_.drawn, 0, scale_, grad);
+    const TensorView drawn = view_in(s_.ctx, s_.drawn, part.labels.shape(), DType::i32);
+    nn::sample_labels(s_.ctx, logits, key_of(s_, part.first), drawn);
+    nn::softmax_cross_entropy(s_.ctx, logits, drawn, 0, scale_, grad, s_.drawn_sums->sums());
     s_.model->backward(s_.ctx, grad);
-    s_.attachment->set_pass({.statistics = false, .gradients = use});
+    set_pass({.statistics = false, .gradients = use});
   }
 
-  void take(const char* phase, Passes& passes) {
+  double take(const char* phase) {
     const double in_optimizer = s_.timed->take();
-    add_phase(s_, phase, watch_.lap() - in_optimizer);
-    passes.optimizer_seconds += in_optimizer;
+    end_phase(s_, phase, watch_.lap() - in_optimizer);
+    return in_optimizer;
   }
 
   TrainState& s_;
@@ -106,16 +125,18 @@ class PartPasses {
 
 }  // namespace
 
-Passes run_passes(TrainState& s, const nn::Batch& batch) {
-  Passes passes;
+double run_passes(TrainState& s, const nn::DeviceBatch& batch) {
   enter(s, "augment");
   Stopwatch watch;
   const Part whole = regularized(s, batch);
-  add_phase(s, "data", watch.lap());
+  end_phase(s, "data", watch.lap());
+  s.sums->clear(s.ctx);
   PartPasses parts(s, batch.global_batch);
   const std::int64_t count = s.config.train.micro_batches;
-  for (std::int64_t i = 0; i < count; ++i) parts.run(part_of(whole, i, count), passes);
-  return passes;
+  double in_optimizer = 0;
+  for (std::int64_t i = 0; i < count; ++i) in_optimizer += parts.run(part_of(whole, i, count));
+  s.sums->fetch(s.ctx);
+  return in_optimizer;
 }
 
 }  // namespace dkfac::app

@@ -14,17 +14,21 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/optimizer.h"
 #include "dkfac/kfac/state.h"
+#include "dkfac/nn/device_data.h"
 #include "dkfac/nn/ema.h"
+#include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
-#include "dkfac/nn/loader.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/nn/regularize.h"
 
 #include "app/curvature_record.h"
+#include "app/device_phases.h"
 #include "app/evaluate.h"
 #include "app/loss_scale.h"
 #include "app/phase_timer.h"
+#include "app/profiled.h"
+#include "app/training/loss_sums.h"
 
 namespace dkfac::app {
 
@@ -64,22 +68,27 @@ struct TrainState {
 
   std::int64_t steps_per_epoch = 0;
   std::unique_ptr<nn::Model> model = nullptr;
-  std::optional<nn::Loader> loader = {}, test_loader = {};
+  std::optional<nn::DeviceLoader> loader = {}, test_loader = {};
   std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
   std::optional<nn::OptimizerAttachment> attachment = {};
+  std::optional<DevicePhases> phases = {};  ///< Of the stream of ctx; not set on the host.
   std::optional<TimedObserver> timed = {};
+  std::optional<nn::GraphedPasses> graphed = {};  ///< Set on a device, unless switched off.
   nn::Regularizer regularizer = {};
   std::optional<nn::Ema> ema = {};                   ///< Set when the configuration asks for it.
   std::vector<std::string> layers = {};              ///< Names by kfac::LayerId.
   std::vector<StatisticSizes> statistic_sizes = {};  ///< Likewise.
   Tensor grad = {};                                  ///< Of the logits.
-  std::vector<std::int32_t> drawn = {};              ///< Labels of the Monte-Carlo Fisher.
+  Tensor drawn = {};                                 ///< Labels of the Monte-Carlo Fisher.
+  std::optional<LossSums> sums = {}, drawn_sums = {};
+  std::optional<double> peak_flops = {};  ///< Of all ranks' devices; unset: not known.
 
   Counters counters = {};
   SavedAt saved = {};
   Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
   kfac::StepReport report = {};
   Stopwatch watch = {};
+  Profiled profiled = {};
 };
 
 /// Fills in the result's description and compares configuration and data over ranks; collective.
@@ -87,18 +96,13 @@ void describe_run(TrainState& state);
 /// Model, loaders, optimizer, and their ties; collective.
 void build_training(TrainState& state);
 
-/// What the passes over a batch gave: sums over this rank's samples, and the seconds that the
-/// optimizer took inside of them.
-struct Passes {
-  nn::LossSum sum;
-  double optimizer_seconds = 0;
-};
 /// Forward and backward on one batch, in as many parts as the configuration says; with a second
-/// backward pass from drawn labels where the Fisher is a Monte-Carlo one.
-[[nodiscard]] Passes run_passes(TrainState& state, const nn::Batch& batch);
+/// backward pass from drawn labels where the Fisher is a Monte-Carlo one. state.sums has what they
+/// add up to over this rank's samples, fetched. Returns the seconds that the optimizer took inside.
+[[nodiscard]] double run_passes(TrainState& state, const nn::DeviceBatch& batch);
 /// Passes, vote and update on one batch at a fractional epoch; collective. False when the run is to
 /// stop.
-[[nodiscard]] bool train_step(TrainState& state, const nn::Batch& batch, double epoch);
+[[nodiscard]] bool train_step(TrainState& state, const nn::DeviceBatch& batch, double epoch);
 /// Tells the hooks about the step; collective on steps that are logged.
 void record_step(TrainState& state);
 /// Adds the ladder's counts of all ranks to the result; collective.
@@ -125,10 +129,13 @@ void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema);
 [[nodiscard]] inline double total_seconds(const TrainState& state) {
   return state.counters.total_seconds + state.watch.seconds();
 }
-void add_phase(TrainState& state, const char* phase, double seconds);
-/// Phases follow each other; spans of add_phase() lie inside of them.
+/// A phase that took the host that many seconds is over: on the host they are its time, on a device
+/// that of the work that it has been given since the last phase.
+void end_phase(TrainState& state, const char* phase, double seconds);
+/// Phases follow each other; spans of end_phase() lie inside of them.
 inline void enter(TrainState& state, const char* phase) {
   state.position.phase = phase;
+  state.profiled.enter(phase);
   if (state.hooks.on_phase) state.hooks.on_phase(phase);
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/core.h>
 
@@ -15,13 +14,15 @@ std::string describe_vote(const kfac::VoteResult& vote) {
                      vote.nonfinite_loss, vote.nonfinite_gradient, vote.nonfinite_statistic);
 }
 
-// `seconds`: all time in the optimizer's calls; what it does not name is updating.
-void add_optimizer_phases(TrainState& s, double seconds) {
+// `seconds`: all time in the optimizer's calls; what it does not name is updating. On a device its
+// names are of the time that the host took to give it work.
+void end_optimizer_phases(TrainState& s, double seconds) {
   const kfac::PhaseSeconds& named = s.report.seconds;
-  add_phase(s, "statistics", named.statistics);
-  add_phase(s, "exchange", named.exchange);
-  add_phase(s, "inverse", named.inverse);
-  add_phase(s, "update", seconds - named.statistics - named.exchange - named.inverse);
+  if (s.phases) return end_phase(s, "update", seconds);
+  end_phase(s, "statistics", named.statistics);
+  end_phase(s, "exchange", named.exchange);
+  end_phase(s, "inverse", named.inverse);
+  end_phase(s, "update", seconds - named.statistics - named.exchange - named.inverse);
 }
 
 void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
@@ -58,33 +59,39 @@ void count_curvature(TrainState& s) {
 
 }  // namespace
 
-void add_phase(TrainState& s, const char* phase, double seconds) {
-  s.result.phase_seconds[phase] += std::max(0.0, seconds);
+void end_phase(TrainState& s, const char* phase, double seconds) {
+  if (s.phases)
+    s.phases->mark(s.ctx.stream(), phase);
+  else
+    s.result.phase_seconds[phase] += std::max(0.0, seconds);
 }
 
-bool train_step(TrainState& s, const nn::Batch& batch, double epoch) {
+bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
   const double lr = learning_rate(s.config, epoch);
   s.counters.lr = lr;
   if (has_curvature_schedule(s.config))
     s.optimizer->set_curvature(curvature_settings(s.config, epoch, s.result.steps));
   s.attachment->set_scale(
       {.loss_scale = s.counters.loss_scale.value, .global_batch = batch.global_batch});
-  const auto [sum, optimizer_seconds] = run_passes(s, batch);
+  const double optimizer_seconds = run_passes(s, batch);
 
   enter(s, "update");
   const Stopwatch watch;
   kfac::Vote vote;
-  vote.loss_nonfinite = !std::isfinite(sum.loss);
+  vote.loss = s.sums->loss();
   vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
   on_all_ranks(s.position,
                [&] { s.report = s.optimizer->step({.lr = lr, .vote = vote}, s.ctx.stream()); });
-  add_optimizer_phases(s, optimizer_seconds + watch.seconds());
+  end_optimizer_phases(s, optimizer_seconds + watch.seconds());
+  // For the vote the host has waited for all that came before it.
+  const nn::LossSum sum = s.sums->fetched();
+  if (s.phases) s.phases->collect(s.result.phase_seconds);
   s.position.step = ++s.result.steps;
   if (s.ema) s.ema->after_step(s.result.steps);
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
   count_curvature(s);
-  count(s, sum, static_cast<std::int64_t>(batch.labels.size()));
+  count(s, sum, batch.labels.numel());
   return s.report.vote.stop == 0;
 }
 

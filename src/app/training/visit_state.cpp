@@ -2,6 +2,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/checkpoint/host_tensors.h"
 #include "app/checkpoint/state_io.h"
 #include "app/training/state.h"
 
@@ -74,9 +75,10 @@ void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
 
 void visit_state(TrainState& s, kfac::StateVisitor& visitor) {
   visit_counters(visitor, s.counters);
-  visit_buffers(visitor, "buffers", s.model->buffers());
-  visit_virtual_batch(s, visitor);
-  if (s.ema) visit_ema(visitor, *s.ema);
+  HostView view(s.ctx, visitor);
+  visit_buffers(view, "buffers", s.model->buffers());
+  visit_virtual_batch(s, view);
+  if (s.ema) visit_ema(view, *s.ema);
   PrefixVisitor optimizer("optimizer.", visitor);
   s.optimizer->visit_state(optimizer);
 }

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "dkfac/app/config.h"
+#include "dkfac/app/errors.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/device.h"
+
+namespace dkfac::app {
+
+/// Where a rank computes, and what carries memory of there and of the host between ranks.
+struct Place {
+  Device device;
+  std::shared_ptr<comm::Communicator> comm;
+};
+
+/// Collective: the place of this rank under run.device. With "cuda" the ranks of a machine take its
+/// GPUs in turn; threads of one process may share one, processes have one each. With "cuda:1" each
+/// takes that one, shared or not. Only `comm` of the result may be used from then on. Throws
+/// RunError on every rank when one of them has no CUDA, no such device, or none for itself.
+[[nodiscard]] Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
+                               Position& position);
+
+/// The device of a program of one rank. Throws InvalidArgument for want of it.
+[[nodiscard]] Device find_device(const Config& config);
+
+}  // namespace dkfac::app

@@ -1,0 +1,21 @@
+#include "app/training/loss_sums.h"
+
+#include <cmath>
+
+#include "dkfac/core/ops.h"
+
+namespace dkfac::app {
+
+LossSums::LossSums(Context& ctx)
+    : sums_(Tensor::zeros(ctx, {2}, DType::f64)), host_(Tensor::pinned(ctx, {2}, DType::f64)) {}
+
+void LossSums::clear(Context& ctx) { ops::fill(ctx, sums_, 0); }
+
+void LossSums::fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
+
+nn::LossSum LossSums::fetched() const {
+  const double* values = host_.data<double>();
+  return {.loss = values[0], .correct = std::llround(values[1])};
+}
+
+}  // namespace dkfac::app
