@@ -6,23 +6,59 @@
 
 namespace dkfac {
 
+namespace {
+
+/// A recording under way, which is forgotten unless it comes to its end.
+class Recording {
+ public:
+  Recording(Device device, CUstream_st* stream) : device_(device), stream_(stream) { begin(); }
+  ~Recording() {
+    if (open_) cuda::drop_capture(device_, stream_);
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  void begin() {
+    cuda::begin_capture(device_, stream_);
+    open_ = true;
+  }
+  std::shared_ptr<void> end() {
+    open_ = false;
+    return cuda::end_capture(device_, stream_);
+  }
+
+ private:
+  Device device_;
+  CUstream_st* stream_;
+  bool open_ = false;
+};
+
+}  // namespace
+
 CapturedWork CapturedWork::capture(Context& ctx, const std::function<void()>& work) {
+  return capture_parts(ctx, [&](const Cut&) { work(); }).front();
+}
+
+std::vector<CapturedWork> CapturedWork::capture_parts(Context& ctx,
+                                                      const std::function<void(const Cut&)>& work) {
   DKFAC_CHECK(ctx.device().is_cuda(), "[capture] the context is of ", ctx.device(),
               ", where work runs as it is asked for; record work of a CUDA device");
   { const Scratch scratch(ctx); }  // Makes one block of several, which would be new memory.
-  CapturedWork out;
-  out.device_ = ctx.device();
-  out.stream_ = ctx.stream().native();
-  out.growths_ = ctx.scratch_growths();
-  cuda::begin_capture(out.device_, out.stream_);
-  try {
-    work();
-  } catch (...) {
-    cuda::drop_capture(out.device_, out.stream_);
-    throw;
-  }
-  out.graph_ = cuda::end_capture(out.device_, out.stream_);
-  return out;
+  CapturedWork part;
+  part.device_ = ctx.device();
+  part.stream_ = ctx.stream().native();
+  part.growths_ = ctx.scratch_growths();
+  std::vector<CapturedWork> parts;
+  Recording recording(part.device_, part.stream_);
+  const auto end = [&] {
+    part.graph_ = recording.end();
+    parts.push_back(part);
+  };
+  work([&] {
+    end();
+    recording.begin();
+  });
+  end();
+  return parts;
 }
 
 bool CapturedWork::fits(const Context& ctx) const {

@@ -13,12 +13,12 @@ namespace dkfac::nn {
 /// Stands in for the observer while a pass is recorded: nothing that it does may be part of it.
 class GraphedPasses::Recorder final : public LayerObserver {
  public:
-  Recorder(Model& model, LayerObserver* observer, std::vector<Layer*>& order)
-      : model_(model), observer_(observer), order_(order) {
-    order_.clear();
-    model_.set_observer(this);
+  Recorder(GraphedPasses& passes, Entry& entry, const CapturedWork::Cut& cut)
+      : passes_(passes), entry_(entry), cut_(cut) {
+    entry_.order.assign(1, {});
+    passes_.model_.set_observer(this);
   }
-  ~Recorder() override { model_.set_observer(observer_); }
+  ~Recorder() override { passes_.model_.set_observer(passes_.observer_); }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -28,14 +28,22 @@ class GraphedPasses::Recorder final : public LayerObserver {
                      ConstTensorView) override {}
   [[nodiscard]] bool wants_batch_norm(const Layer&) const override { return false; }
   [[nodiscard]] bool wants_gradients() const override {
-    return observer_ == nullptr || observer_->wants_gradients();
+    return passes_.observer_ == nullptr || passes_.observer_->wants_gradients();
   }
-  void on_gradients(Layer& layer) override { order_.push_back(&layer); }
+  void on_gradients(Layer& layer) override {
+    entry_.order.back().push_back(&layer);
+    for (const Parameter& p : layer.parameters()) bytes_ += p.grad.bytes();
+    if (passes_.options_.part_bytes == 0 || bytes_ < passes_.options_.part_bytes) return;
+    cut_();
+    entry_.order.emplace_back();
+    bytes_ = 0;
+  }
 
  private:
-  Model& model_;
-  LayerObserver* observer_;
-  std::vector<Layer*>& order_;
+  GraphedPasses& passes_;
+  Entry& entry_;
+  const CapturedWork::Cut& cut_;
+  std::size_t bytes_ = 0;  ///< Of gradients in this part.
 };
 
 GraphedPasses::GraphedPasses(Model& model, LayerObserver* observer, Options options)
@@ -57,7 +65,7 @@ void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed)
   Entry& entry = entry_of(key_of(input), is_new);
   // The first pass takes the memory that there has to be.
   if (is_new || entry.refused >= kAttempts) return as_it_is();
-  if (!entry.work.fits(ctx) || entry.memory != memory()) {
+  if (entry.parts.empty() || !entry.parts.front().fits(ctx) || entry.memory != memory()) {
     try {
       record(ctx, input, entry);
     } catch (const DeviceError& error) {
@@ -65,16 +73,18 @@ void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed)
       // itself shows in the pass as it is.
       ++counts_.refused;
       ++entry.refused;
-      entry.work = {};
+      entry.parts.clear();
       counts_.reason = error.what();
       return as_it_is();
     }
     ++counts_.recorded;
   }
-  entry.work.replay(ctx);
+  for (std::size_t i = 0; i < entry.parts.size(); ++i) {
+    entry.parts[i].replay(ctx);
+    if (observer_ == nullptr) continue;
+    for (Layer* layer : entry.order[i]) observer_->on_gradients(*layer);
+  }
   ++counts_.replayed;
-  if (observer_ == nullptr) return;
-  for (Layer* layer : entry.order) observer_->on_gradients(*layer);
 }
 
 void GraphedPasses::forget() { entries_.clear(); }
@@ -127,8 +137,10 @@ void GraphedPasses::pass(Context& ctx, const PassInput& input) {
 }
 
 void GraphedPasses::record(Context& ctx, const PassInput& input, Entry& entry) {
-  const Recorder recorder(model_, observer_, entry.order);
-  entry.work = CapturedWork::capture(ctx, [&] { pass(ctx, input); });
+  entry.parts = CapturedWork::capture_parts(ctx, [&](const CapturedWork::Cut& cut) {
+    const Recorder recorder(*this, entry, cut);
+    pass(ctx, input);
+  });
   entry.memory = memory();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "dkfac/core/context.h"
 
@@ -29,6 +30,12 @@ class CapturedWork {
   /// context of the host, and DeviceError where the work did what recorded work must not do; the
   /// context is as it was, but what `work` changed on the host stays changed.
   [[nodiscard]] static CapturedWork capture(Context& ctx, const std::function<void()>& work);
+
+  /// The same in several parts, one after the other: `work` is given a function that ends a part
+  /// and begins the next one, between two of which other work can be put on the stream.
+  using Cut = std::function<void()>;
+  [[nodiscard]] static std::vector<CapturedWork> capture_parts(
+      Context& ctx, const std::function<void(const Cut&)>& work);
 
   /// Whether it may be replayed: recorded on the stream of this context, whose scratch has not
   /// moved since.

@@ -26,9 +26,9 @@ struct PassInput {
 enum class Observed : std::uint8_t { no, yes };
 
 /// Forward pass, loss and backward pass of a training step. On a device they are recorded and
-/// replayed by one launch (core/captured.h), with the same bits; the observer is then told
-/// on_gradients() for every layer at the end, in the order in which the backward pass had them. An
-/// observed pass is never recorded, nor is anything on the host.
+/// replayed by one launch (core/captured.h), or one for each part, with the same bits; after a part
+/// the observer is told on_gradients() for the layers in it, in the order in which the backward
+/// pass had them. An observed pass is never recorded, nor is anything on the host.
 ///
 /// A recording belongs to the addresses and numbers that the pass was given: the first pass with
 /// them runs as it is, the second is recorded. It is thrown away when memory of the model or the
@@ -41,6 +41,9 @@ class GraphedPasses {
   struct Options {
     bool record = true;     ///< False: every pass runs as it is.
     std::size_t most = 16;  ///< Recordings that are kept, > 0.
+    /// So many bytes of gradients end a part, so that the observer can send them to other ranks
+    /// while the backward pass goes on. 0: one part for the whole pass, the fewest launches.
+    std::size_t part_bytes = 0;
   };
   /// How passes were made so far.
   struct Counts {
@@ -79,9 +82,9 @@ class GraphedPasses {
   };
   struct Entry {
     Key key;
-    CapturedWork work;
-    std::vector<Layer*> order;  ///< Of the gradients.
-    Memory memory{};            ///< When it was recorded.
+    std::vector<CapturedWork> parts;
+    std::vector<std::vector<Layer*>> order;  ///< Of the gradients, by part.
+    Memory memory{};                         ///< When it was recorded.
     int refused = 0;
     std::int64_t used = 0;
   };

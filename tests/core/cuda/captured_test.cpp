@@ -89,6 +89,53 @@ TEST_F(CapturedOnDevice, TakesStreamsInThatFollowAndAreFollowed) {
   EXPECT_EQ(device_values(side, z), all(6)) << "the side stream works on its own again";
 }
 
+/// Between two parts the stream takes other work, and each part can be replayed by itself.
+TEST_F(CapturedOnDevice, ComesInParts) {
+  double_and_add();
+  const std::vector<CapturedWork> parts = CapturedWork::capture_parts(ctx, [&](const auto& cut) {
+    double_and_add();
+    cut();
+    cut();  // An empty one.
+    double_and_add();
+    ops::axpby(ctx, 0, y, 10, y);
+  });
+  ASSERT_EQ(parts.size(), 3U);
+  ops::fill(ctx, x, 1);
+  ops::fill(ctx, y, 0);
+  parts[0].replay(ctx);
+  ops::fill(ctx, x, 100);
+  parts[1].replay(ctx);
+  parts[2].replay(ctx);
+  EXPECT_EQ(device_values(ctx, y), all(1020));
+  parts[0].replay(ctx);
+  EXPECT_EQ(device_values(ctx, y), all(2140));
+}
+
+TEST_F(CapturedOnDevice, PartsThatFailLeaveTheStreamAsItWas) {
+  EXPECT_THROW((void)CapturedWork::capture_parts(ctx,
+                                                 [&](const auto& cut) {
+                                                   ops::fill(ctx, y, 7);
+                                                   cut();
+                                                   ops::fill(ctx, y, 8);
+                                                   throw std::runtime_error("mine");
+                                                 }),
+               std::runtime_error);
+  Context side(Device::cuda());
+  EXPECT_THROW((void)CapturedWork::capture_parts(ctx,
+                                                 [&](const auto& cut) {
+                                                   Event before(ctx.device());
+                                                   before.record(ctx.stream());
+                                                   side.stream().wait(before);
+                                                   ops::fill(side, x, 1);
+                                                   cut();
+                                                 }),
+               DeviceError)
+      << "what follows must have joined when a part ends";
+  Tensor z = Tensor::zeros(ctx, {kCount});
+  ops::copy(ctx, y, z);
+  EXPECT_EQ(device_values(ctx, z), all(0));
+}
+
 TEST_F(CapturedOnDevice, RefusesAStreamThatIsNotFollowedInTurn) {
   Context side(Device::cuda());
   Tensor z = Tensor::zeros(side, {kCount});

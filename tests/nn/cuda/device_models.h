@@ -32,6 +32,7 @@ struct Recipe {
   double lr = 0.02;
   std::function<double(int)> loss_scale = [](int) { return 1.0; };
   bool record = false;  ///< Passes without statistics are graphs.
+  std::size_t part_bytes = 0;
   int statistics_every = 1;
   std::int64_t groups = 1;  ///< Of every BatchNorm, over all ranks.
 };
@@ -59,7 +60,8 @@ class ModelTraining {
         model_(make()),
         optimizer_(make_optimizer(comm_, recipe_, device)),
         attachment_(*model_, *optimizer_, {.stream = ctx_.stream()}),
-        passes_(*model_, &attachment_, {.record = recipe_.record}),
+        passes_(*model_, &attachment_,
+                {.record = recipe_.record, .part_bytes = recipe_.part_bytes}),
         share_(recipe_.batch / comm_->size()),
         images_(Tensor::empty(ctx_, batch_shape(share_), recipe_.model.dtype)),
         labels_(Tensor::empty(ctx_, {share_}, DType::i32)),

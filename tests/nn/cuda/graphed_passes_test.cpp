@@ -1,5 +1,7 @@
 #include "dkfac/nn/graphed_passes.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,6 +94,45 @@ TEST_F(GraphedShifts, TellTheObserverOfGradientsAlone) {
   passes.run(ctx, input(8), nn::Observed::yes);
   EXPECT_EQ(passes.counts().as_it_is, 2) << "seen, so as it is";
   EXPECT_EQ(listener.order.size(), 8U);
+}
+
+/// Notes how much of the device's work was asked for when gradients were announced.
+TEST_F(GraphedShifts, TellOfGradientsAfterThePartThatMakesThem) {
+  class Early final : public nn::LayerObserver {
+   public:
+    explicit Early(Context& on, nn::Model& watched) : ctx(on), model(watched) {
+      model.set_observer(this);
+    }
+    void on_forward(nn::Layer&, ConstTensorView) override {}
+    void on_backward(nn::Layer&, ConstTensorView) override {}
+    void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                       ConstTensorView) override {}
+    void on_gradients(nn::Layer& layer) override {
+      seen.push_back(layer.name());
+      gradients.push_back(device_values(ctx, model.gradients()));
+    }
+    Context& ctx;
+    nn::Model& model;
+    std::vector<std::string> seen;
+    std::vector<std::vector<double>> gradients;
+  };
+  Early early(ctx, *model);
+  nn::GraphedPasses passes(*model, &early, {.part_bytes = kClasses * sizeof(float)});
+  passes.run(ctx, input(8), nn::Observed::no);
+  passes.run(ctx, input(8), nn::Observed::no);
+  const auto whole = device_values(ctx, model->gradients());
+  ops::fill(ctx, model->gradients(), -7);
+  early.seen.clear();
+  early.gradients.clear();
+  passes.run(ctx, input(8), nn::Observed::no);
+  EXPECT_EQ(passes.counts().replayed, 2) << passes.counts().reason;
+  ASSERT_EQ(early.seen, (std::vector<std::string>{"b", "a"}));
+  const auto half = static_cast<std::ptrdiff_t>(kClasses);
+  const std::vector<double> of_a(half, -7.0);
+  EXPECT_TRUE(std::equal(of_a.begin(), of_a.end(), early.gradients[0].begin()))
+      << "those of 'a' were not there yet";
+  EXPECT_TRUE(std::equal(whole.begin() + half, whole.end(), early.gradients[0].begin() + half));
+  EXPECT_EQ(early.gradients[1], whole);
 }
 
 /// A larger batch moves the model's memory: what was recorded for a smaller one is recorded anew.
