@@ -8,7 +8,11 @@
 /// the lower triangle is the upper one.
 namespace dkfac {
 
-cpu::BlasInfo cpu::blas_info() { return {true, openblas_get_config(), openblas_get_corename()}; }
+cpu::BlasInfo cpu::blas_info() {
+  // OpenBLAS writes its text into one buffer at every call, while ranks of one process ask at once.
+  static const BlasInfo info{true, openblas_get_config(), openblas_get_corename()};
+  return info;
+}
 
 namespace fast {
 namespace {
