@@ -57,13 +57,6 @@ void require_own(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Device find_device(const Config& config) {
-  const DeviceChoice choice = device_choice(config);
-  if (choice.kind == Device::Kind::cpu) return Device::cpu();
-  require(choice, config.run.device);
-  return Device::cuda(choice.index.value_or(0));
-}
-
 Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
                  Position& position) {
   const DeviceChoice choice = device_choice(config);

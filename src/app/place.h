@@ -4,6 +4,7 @@
 
 #include "dkfac/app/config.h"
 #include "dkfac/app/errors.h"
+#include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/device.h"
 
@@ -22,7 +23,8 @@ struct Place {
 [[nodiscard]] Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
                                Position& position);
 
-/// The device of a program of one rank. Throws InvalidArgument for want of it.
-[[nodiscard]] Device find_device(const Config& config);
+/// train() (dkfac/app/trainer.h) for a rank whose place has been found.
+void train_at(Place place, const Config& config, const nn::DataSplits& data,
+              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints);
 
 }  // namespace dkfac::app

@@ -12,6 +12,7 @@
 #include "app/agreement.h"
 #include "app/checkpoint/store.h"
 #include "app/job.h"
+#include "app/place.h"
 #include "app/progress.h"
 #include "app/signals.h"
 #include "app/trace.h"
@@ -41,6 +42,8 @@ class Run {
  private:
   void go() {
     const Config& config = plan_.config;
+    const Place place = find_place(config, comm_, state_.position);
+    comm_ = place.comm;
     if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
       set_threads(threads);
     state_.position.phase = "data";
@@ -52,7 +55,7 @@ class Run {
       trace_.emplace(comm_->rank());
     }
     const TraceScope scope(trace_ ? &*trace_ : nullptr);
-    train(config, comm_, *data_, hooks(), state_, checkpoints_);
+    train_at(place, config, *data_, hooks(), state_, checkpoints_);
   }
 
   // Rank 0 opens it; the others learn what it is called and where the run goes on.

@@ -9,7 +9,12 @@ namespace dkfac::app {
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
            const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
            const CheckpointPlan& checkpoints) {
-  Place place = find_place(config, std::move(comm), run.position);
+  train_at(find_place(config, std::move(comm), run.position), config, data, hooks, run,
+           checkpoints);
+}
+
+void train_at(Place place, const Config& config, const nn::DataSplits& data,
+              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
   TrainState state{.config = config,
                    .comm = std::move(place.comm),
                    .data = data,
