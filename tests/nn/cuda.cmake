@@ -36,3 +36,20 @@ dkfac_gpu_test(nn.cuda.models
 dkfac_gpu_test(nn.cuda.training
   SOURCES cuda/graphed_models_test.cpp cuda/mixed_precision_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 400)
+
+# Plans of the real cuDNN, which need no device.
+if(DKFAC_HAVE_CUDNN AND NOT DKFAC_CUDA_EMULATED)
+  dkfac_test(nn.cudnn_plans
+    SOURCES cuda/cudnn_plans_test.cpp
+    LINK dkfac::nn dkfac_cudnn dkfac_cuda ${CMAKE_DL_LIBS} GTest::gtest_main LABELS nn INTERNALS)
+  set_source_files_properties(cuda/cudnn_plans_test.cpp PROPERTIES COMPILE_DEFINITIONS
+    "DKFAC_DEVICES_DIR=\"${CMAKE_CURRENT_SOURCE_DIR}/cuda/devices\"")
+  if(TARGET test_nn_cudnn_plans)  # Not where only tests of a device are built.
+    add_library(dkfac_stand_in_driver MODULE cuda/stand_in_driver.cpp)
+    set_target_properties(dkfac_stand_in_driver PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1
+      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/stand_in_driver)
+    add_dependencies(test_nn_cudnn_plans dkfac_stand_in_driver)
+    set_property(TEST nn.cudnn_plans APPEND PROPERTY ENVIRONMENT
+      "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/stand_in_driver:$ENV{LD_LIBRARY_PATH}")
+  endif()
+endif()

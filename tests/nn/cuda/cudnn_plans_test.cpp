@@ -1,0 +1,214 @@
+// Plans of the real cuDNN for devices that are not there: it tells from their properties which
+// engine computes what, and with how much workspace.
+#include <cstdlib>
+#include <dlfcn.h>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/nn/layers.h"
+#include "dkfac/nn/model.h"
+
+#include "nn/cuda/cudnn/conv_graph.h"
+#include "nn/cuda/cudnn/plan.h"
+
+namespace dkfac::nn::cudnn {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// A device by its properties.
+struct Absent {
+  explicit Absent(const std::string& name)
+      : properties(device_properties(read(DKFAC_DEVICES_DIR "/" + name + ".json"))) {}
+  [[nodiscard]] Target target() const { return {.handle = nullptr, .properties = &properties}; }
+  Descriptor properties;
+};
+
+Found plans_of(const Absent& device, const ConvWork& work, Limits limits = {},
+               std::size_t most = 1) {
+  limits.rounding = work.shape.dtype != DType::f32 || work.tf32;
+  return find_plans(conv_graph(work).finish(device.target()), device.target(), limits, most);
+}
+
+ConvShape shape_of(const Conv2d& layer, std::int64_t batch, std::int64_t out_h,
+                   std::int64_t out_w) {
+  const ConvOptions& o = layer.options();
+  ConvShape s;
+  s.n = batch;
+  s.in = layer.in();
+  s.out = layer.out();
+  s.out_h = out_h;
+  s.out_w = out_w;
+  s.h = out_h * o.stride_h + (o.pad_h == 0 && o.stride_h == 1 ? o.kernel_h - 1 : 0);
+  s.w = out_w * o.stride_w + (o.pad_w == 0 && o.stride_w == 1 ? o.kernel_w - 1 : 0);
+  s.kernel_h = o.kernel_h;
+  s.kernel_w = o.kernel_w;
+  s.stride_h = o.stride_h;
+  s.stride_w = o.stride_w;
+  s.pad_h = o.pad_h;
+  s.pad_w = o.pad_w;
+  s.bias = false;
+  return s;
+}
+
+/// The convolutions of a model over even images, each shape once: sizes stand in its summary.
+std::vector<ConvShape> convolutions(const std::string& name, Shape image, std::int64_t batch) {
+  Context ctx;
+  ModelOptions options;
+  options.name = name;
+  options.input = image;
+  const auto model = make_model(ctx, options);
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> sizes;
+  const std::regex line(R"((\S+) +Conv2d .*\[\d+, (\d+), (\d+), \d+\].*)");
+  std::istringstream summary(model->summary());
+  for (std::string text; std::getline(summary, text);) {
+    std::smatch found;
+    if (std::regex_match(text, found, line))
+      sizes[found[1]] = {std::stoll(found[2]), std::stoll(found[3])};
+  }
+  std::vector<ConvShape> shapes;
+  model->visit([&](Layer& layer) {
+    const auto* conv = dynamic_cast<const Conv2d*>(&layer);
+    if (conv == nullptr) return;
+    const auto [h, w] = sizes.at(layer.name());
+    const ConvShape shape = shape_of(*conv, batch, h, w);
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+  });
+  return shapes;
+}
+
+/// Both networks with the batches of their recipes.
+std::vector<ConvShape> all_convolutions() {
+  auto shapes = convolutions("resnet50", Shape{224, 224, 3}, 256);
+  for (const char* name : {"resnet9", "resnet9-plain"}) {
+    for (const ConvShape& shape : convolutions(name, Shape{32, 32, 3}, 512))
+      shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+/// Whether engines that are compiled at run time find a driver, or what stands in for it.
+bool has_driver() { return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr; }
+
+bool wants_all() {
+  const char* all = std::getenv("DKFAC_ALL_PLANS");
+  return all != nullptr && std::string(all) == "1";
+}
+
+class CudnnPlans : public testing::TestWithParam<const char*> {
+ protected:
+  Absent device_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Devices, CudnnPlans, testing::Values("h200", "a100"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(CudnnPlanShapes, AreThoseOfTheModels) {
+  // He et al. 2015, table 1, with the stride in the 3x3 convolution: the stem, and by stage 5 to 7
+  // shapes of which some are equal.
+  EXPECT_EQ(convolutions("resnet50", Shape{224, 224, 3}, 256).size(), 23U);
+  const ConvShape stem = convolutions("resnet50", Shape{224, 224, 3}, 256).front();
+  EXPECT_EQ(stem.h, 224);
+  EXPECT_EQ(stem.out_h, 112);
+  EXPECT_GE(convolutions("resnet9", Shape{32, 32, 3}, 512).size(), 6U);
+}
+
+TEST_P(CudnnPlans, EveryPassOfEveryConvolutionHasOneWithinAGigabyte) {
+  int count = 0;
+  for (ConvShape shape : all_convolutions()) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      shape.dtype = dtype;
+      const Work weights = dtype == DType::f32 ? Work::weights : Work::weights_rounded;
+      for (const Work work : {Work::forward, Work::data, weights}) {
+        for (const bool tf32 : {false, true}) {
+          if (tf32 && dtype != DType::f32) continue;
+          const ConvWork what{.shape = shape, .work = work, .tf32 = tf32};
+          const Found found = plans_of(device_, what);
+          ASSERT_EQ(found.plans.size(), 1U) << what.text() << ": " << found.refusals;
+          EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
+          EXPECT_FALSE(found.plans.front().is_compiled_at_run_time()) << what.text();
+          const bool exact = dtype == DType::f32 && !tf32;
+          if (exact) EXPECT_FALSE(found.plans.front().uses_tensor_cores()) << what.text();
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_GE(count, 300);
+}
+
+TEST_P(CudnnPlans, GradientsOfTheWeightsAreF32AlsoOf16Bits) {
+  if (!has_driver()) GTEST_SKIP() << "there is no libcuda.so.1, nor a stand-in for it";
+  auto shapes = all_convolutions();
+  if (!wants_all()) shapes = {shapes[0], shapes[2]};  // Each is compiled, which takes seconds.
+  for (ConvShape shape : shapes) {
+    if (shape.in % 4 != 0) shape.in += 4 - shape.in % 4;  // As the backend widens images.
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      shape.dtype = dtype;
+      const ConvWork what{.shape = shape, .work = Work::weights};
+      const Found found = plans_of(device_, what);
+      ASSERT_EQ(found.plans.size(), 1U) << what.text() << ": " << found.refusals;
+      EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
+    }
+  }
+}
+
+TEST_P(CudnnPlans, AreTheSameAtEveryQuestion) {
+  ConvShape shape = convolutions("resnet9-plain", Shape{32, 32, 3}, 512)[1];
+  shape.dtype = DType::f16;
+  const ConvWork work{.shape = shape, .work = Work::data};
+  const Found one = plans_of(device_, work, {}, 4), other = plans_of(device_, work, {}, 4);
+  ASSERT_EQ(one.plans.size(), 4U);
+  ASSERT_EQ(other.plans.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(one.plans[i].choice(), other.plans[i].choice());
+}
+
+TEST_P(CudnnPlans, ComeBackFromTheirChoice) {
+  ConvShape shape = convolutions("resnet9-plain", Shape{32, 32, 3}, 512)[1];
+  shape.dtype = DType::f16;
+  const Limits limits{.rounding = true};
+  for (const Work work : {Work::forward, Work::data, Work::weights_rounded}) {
+    const ConvWork what{.shape = shape, .work = work};
+    const Descriptor graph = conv_graph(what).finish(device_.target());
+    const Found found = find_plans(graph, device_.target(), limits, 8);
+    ASSERT_GE(found.plans.size(), 4U);
+    for (const Plan& plan : found.plans) {
+      const auto again = plan_of(graph, device_.target(), limits, plan.choice());
+      ASSERT_NE(again, nullptr) << what.text();
+      EXPECT_EQ(again->choice(), plan.choice());
+      EXPECT_EQ(again->workspace(), plan.workspace()) << what.text();
+    }
+    EXPECT_EQ(plan_of(graph, device_.target(), limits, {.engine = 100000, .knobs = {}}), nullptr);
+  }
+}
+
+// That the tests above can fail.
+TEST_P(CudnnPlans, AreNotFoundWhereThereAreNone) {
+  ConvShape shape = convolutions("resnet50", Shape{224, 224, 3}, 256).front();
+  shape.dtype = DType::f16;
+  const Found odd = plans_of(device_, {.shape = shape, .work = Work::weights});  // 3 channels.
+  EXPECT_TRUE(odd.plans.empty());
+  shape.dtype = DType::f32;
+  const ConvWork data{.shape = shape, .work = Work::data, .tf32 = true};
+  const Found tight = plans_of(device_, data, {.workspace = -1});
+  EXPECT_TRUE(tight.plans.empty());
+  EXPECT_NE(tight.refusals.find("workspace"), std::string::npos) << tight.refusals;
+  shape.dtype = DType::f64;
+  EXPECT_THROW((void)conv_graph({.shape = shape, .work = Work::forward}), InvalidArgument);
+  EXPECT_THROW((void)device_properties("{}"), Failure);
+}
+
+}  // namespace
+}  // namespace dkfac::nn::cudnn
