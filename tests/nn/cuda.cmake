@@ -1,7 +1,7 @@
 # Layers on a device, and their kernels as any compiler takes them.
 dkfac_test(nn.functors
   SOURCES elementwise_functors_test.cpp
-          conv_functors_test.cpp
+          conv_functors_test.cpp conv_cudnn_functors_test.cpp
           loss_functors_test.cpp
           image_functors_test.cpp
           column_functors_test.cpp pool_functors_test.cpp
@@ -24,6 +24,9 @@ dkfac_gpu_test(nn.cuda.device_data
   LINK dkfac::nn LABELS nn threads INTERNALS)
 dkfac_gpu_test(nn.cuda.norm
   SOURCES cuda/batch_norm_test.cpp cuda/pool_test.cpp
+  LINK dkfac::nn LABELS nn INTERNALS)
+dkfac_gpu_test(nn.cuda.cudnn
+  SOURCES cuda/conv_cudnn_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn

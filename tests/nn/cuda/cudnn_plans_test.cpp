@@ -113,7 +113,7 @@ class CudnnPlans : public testing::TestWithParam<const char*> {
   Absent device_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(Devices, CudnnPlans, testing::Values("h200", "a100"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& p) { return std::string(p.param); });
 
 TEST(CudnnPlanShapes, AreThoseOfTheModels) {
   // He et al. 2015, table 1, with the stride in the 3x3 convolution: the stem, and by stage 5 to 7
@@ -140,7 +140,9 @@ TEST_P(CudnnPlans, EveryPassOfEveryConvolutionHasOneWithinAGigabyte) {
           EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
           EXPECT_FALSE(found.plans.front().is_compiled_at_run_time()) << what.text();
           const bool exact = dtype == DType::f32 && !tf32;
-          if (exact) EXPECT_FALSE(found.plans.front().uses_tensor_cores()) << what.text();
+          if (exact) {
+            EXPECT_FALSE(found.plans.front().uses_tensor_cores()) << what.text();
+          }
           ++count;
         }
       }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,8 @@ namespace dkfac::nn::cudnn {
 struct Way {
   std::unique_ptr<Plan> plan;  ///< Null: cuDNN does not do it.
   std::string refusals;        ///< Of engines that were not taken.
+  bool is_settled = true;      ///< False: to be measured when it runs.
+  double seconds = 0;          ///< As measured.
 };
 
 struct HashOfWork {
@@ -30,14 +33,16 @@ class Library {
  public:
   /// Of the calling thread.
   static Library& of(Device device);
+  [[nodiscard]] static std::vector<Library*> of_thread();  ///< All that it has used.
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
   /// Found at the first question. Throws DeviceError where cuDNN itself fails.
-  [[nodiscard]] const Way& way(const ConvWork& work);
+  [[nodiscard]] const Way& way(const ConvWork& work) { return find(work); }
   [[nodiscard]] bool can(const ConvWork& work) { return way(work).plan != nullptr; }
-  /// Enqueues a work that it can do. The memory of each tensor by its Slot.
+  /// Enqueues a work that it can do. The memory of each tensor by its Slot. Where plans are
+  /// measured (dkfac/nn/conv_plans.h), the first call waits for the device.
   void run(Context& ctx, const ConvWork& work,
            std::span<const std::pair<std::int64_t, void*>> memory);
 
@@ -45,8 +50,19 @@ class Library {
   [[nodiscard]] std::vector<std::pair<ConvWork, const Way*>> ways() const;
 
  private:
+  using Memory = std::span<const std::pair<std::int64_t, void*>>;
+
   explicit Library(Device device);
+  static std::map<int, std::unique_ptr<Library>>& libraries();
+  Way& find(const ConvWork& work);
+  [[nodiscard]] Way make(const ConvWork& work);
+  void execute(Context& ctx, const Plan& plan, Memory memory);
+  void measure(Context& ctx, const ConvWork& work, Way& way, Memory memory);
+  [[nodiscard]] double seconds_of(Context& ctx, const Plan& plan, Memory memory);
+  /// What a measured choice depends on.
+  [[nodiscard]] std::string key_of(const ConvWork& work) const;
   Device device_;
+  std::string name_;  ///< Of the device.
   cudnnHandle_t handle_ = nullptr;
   std::unordered_map<ConvWork, Way, HashOfWork> ways_;
   std::vector<ConvWork> order_;
