@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -64,30 +63,30 @@ ConvShape shape_of(const Conv2d& layer, std::int64_t batch, std::int64_t out_h,
   return s;
 }
 
-/// The convolutions of a model over even images, each shape once: sizes stand in its summary.
-std::vector<ConvShape> convolutions(const std::string& name, Shape image, std::int64_t batch) {
+/// The convolutions of a model over even images, each shape once.
+std::vector<ConvShape> find_convolutions(const std::string& name, Shape image, std::int64_t batch) {
   Context ctx;
   ModelOptions options;
   options.name = name;
   options.input = image;
-  const auto model = make_model(ctx, options);
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> sizes;
-  const std::regex line(R"((\S+) +Conv2d .*\[\d+, (\d+), (\d+), \d+\].*)");
-  std::istringstream summary(model->summary());
-  for (std::string text; std::getline(summary, text);) {
-    std::smatch found;
-    if (std::regex_match(text, found, line))
-      sizes[found[1]] = {std::stoll(found[2]), std::stoll(found[3])};
-  }
   std::vector<ConvShape> shapes;
-  model->visit([&](Layer& layer) {
+  make_model(ctx, options)->trace([&](const Layer& layer, const Shape& y) {
     const auto* conv = dynamic_cast<const Conv2d*>(&layer);
     if (conv == nullptr) return;
-    const auto [h, w] = sizes.at(layer.name());
-    const ConvShape shape = shape_of(*conv, batch, h, w);
+    const int first = y.ndim() - 3;
+    const ConvShape shape = shape_of(*conv, batch, y[first], y[first + 1]);
     if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
   });
   return shapes;
+}
+
+/// The same, with the models made once.
+const std::vector<ConvShape>& convolutions(const std::string& name, Shape image,
+                                           std::int64_t batch) {
+  static std::map<std::string, std::vector<ConvShape>> known;
+  const auto found = known.find(name);
+  if (found != known.end()) return found->second;
+  return known[name] = find_convolutions(name, image, batch);
 }
 
 /// Both networks with the batches of their recipes.
