@@ -46,16 +46,16 @@ struct MakeImages {
     return out;
   }
 
-  [[nodiscard]] DKFAC_HD T value(const std::uint8_t* image, const Augmentation& change,
-                                 std::int64_t y, std::int64_t x, std::int64_t c) const {
+  /// Where the pixel that comes to (y, x) begins in its image; -1 for zeros.
+  [[nodiscard]] DKFAC_HD std::int64_t pixel_of(const Augmentation& change, std::int64_t y,
+                                               std::int64_t x) const {
     const bool cut = y >= change.cut_y && y < change.cut_y + options.cutout && x >= change.cut_x &&
                      x < change.cut_x + options.cutout;
     const std::int64_t from_y = y + change.dy;
     const std::int64_t from_x = (change.flip ? width - 1 - x : x) + change.dx;
     const bool outside = from_y < 0 || from_y >= height || from_x < 0 || from_x >= width;
-    if (cut || (outside && options.pad_mode == PadMode::zero)) return T{};
-    const std::int64_t pixel = reflected(from_y, height) * width + reflected(from_x, width);
-    return table[image[pixel * channels + c] * channels + c];
+    if (cut || (outside && options.pad_mode == PadMode::zero)) return -1;
+    return (reflected(from_y, height) * width + reflected(from_x, width)) * channels;
   }
 
   DKFAC_HD void operator()(std::int64_t row, std::int64_t p) const {
@@ -71,14 +71,18 @@ struct MakeImages {
     const std::int64_t left = image_size() - first;
     const std::int64_t count = left < kWidth ? left : kWidth;
     FullPack<T> out{};
+    std::int64_t pixel = pixel_of(change, y, x);
     for (std::int64_t k = 0; k < kWidth; ++k) {
       if (k >= count) break;
-      out.at[static_cast<std::size_t>(k)] = value(image, change, y, x, c);
+      out.at[static_cast<std::size_t>(k)] =
+          pixel < 0 ? T{} : table[image[pixel + c] * channels + c];
       if (++c < channels) continue;
       c = 0;
-      if (++x < width) continue;
-      x = 0;
-      ++y;
+      if (++x == width) {
+        x = 0;
+        ++y;
+      }
+      if (k + 1 < count) pixel = pixel_of(change, y, x);
     }
     T* to = images + row * image_size() + first;
     if (aligned && count == kWidth) {
