@@ -227,12 +227,30 @@ elif [ $networks = ON ]; then
   norms 2 f16
 fi
 
+# Batches made on the device, and losses.
+data() {
+  local file="$out/data_$2.json" status
+  limited 120 "$build/benchmarks/bench_gpu_data" --size "$1" --type "$2" --json "$file"
+  status=$?
+  if [ $status -eq 0 ]; then
+    results+=("$file")
+  else
+    outcome[benchmarks]="bench_gpu_data --type $2 $(said $status)"
+    fail "${outcome[benchmarks]}"
+  fi
+}
+if [ $networks = ON ] && [ $preset = gpu ]; then
+  data cifar10 f16
+elif [ $networks = ON ]; then
+  data tiny f16
+fi
+
 step "compute-sanitizer on small shapes"
 # Every functor that we launch, through the suites whose shapes stay small.
 suites='ElementwiseOnDevice|CopyOnDevice|CastOnDevice|ReduceOnDevice|TriangleOnDevice|DeviceSyrk'
 suites+='|DeviceGemm16|DeviceCholesky|DeviceBatch|CudaPatches|CurvatureOnDevice|BatchNormFisherOnDevice'
 suites+='|EkfacScalesOnDevice|MergeOnDevice|Inverse|Apply|Updates|OneLayerOnTheDevice'
-suites+='|DeviceNorm|DevicePool'
+suites+='|DeviceNorm|DevicePool|DeviceData|LossOnDevice|LossOnDeviceRows|RegularizeOnDevice'
 filter=$(sed 's/[^|]*/&.*|*\/&.*/g; s/|/:/g' <<<"$suites")
 # Only the tool's own lines tell that it cannot work here: a test may print anything.
 cannot='device (is )?not supported|unsupported (device|gpu)|insufficient permission|ERR_NVGPUCTRPERM'
@@ -240,7 +258,7 @@ sanitize() {
   local test status log=$out/sanitizer.log ran=0
   : >"$log"
   for test in "$build"/tests/core/test_core_cuda* "$build"/tests/kfac/test_kfac_cuda* \
-    "$build"/tests/nn/test_nn_cuda_norm; do
+    "$build"/tests/nn/test_nn_cuda_{norm,loss,device_data}; do
     [ -f "$test" ] && [ -x "$test" ] || continue
     # Calls that return an error are the library's to notice; this is about memory.
     DKFAC_REQUIRE_GPU=1 limited 120 compute-sanitizer --report-api-errors no --error-exitcode 9 \

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dkfac/core/element.h"
 #include "dkfac/core/half.h"
 
 /// Mixing and erasing as kernels do it, on the host: each buffer has poison around it.

@@ -1,4 +1,5 @@
 #include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
 
 #include "nn/backend_loss.h"
 #include "nn/cuda/loss_functors.h"

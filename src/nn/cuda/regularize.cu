@@ -1,4 +1,5 @@
 #include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
 
 #include "nn/backend_regularize.h"
 #include "nn/cuda/regularize_functors.h"

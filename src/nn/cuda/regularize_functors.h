@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
 
+#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 #include "nn/sample_choice.h"
@@ -32,7 +32,7 @@ struct MixSamples {
   bool aligned;
 
   DKFAC_HD static T mix(C w, T x, T y) {
-    return element::store<T>(w * element::load<C>(x) + (C{1} - w) * element::load<C>(y));
+    return rounded<T>(w * widened<C>(x) + (C{1} - w) * widened<C>(y));
   }
   DKFAC_HD void operator()(std::int64_t row, std::int64_t p) const {
     const C w = static_cast<C>(weights[row]);

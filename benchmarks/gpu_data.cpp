@@ -1,0 +1,236 @@
+// What a CUDA device does with a batch before and after the network: batches of a resident data set
+// beside a copy of as many bytes, streamed batches, mixing and erasing, losses. Checks the last
+// batch, bit by bit, and the losses against the host. Prints one JSON object.
+//
+// Usage: bench_gpu_data [--size cifar10|tiny] [--type f16|bf16|f32] [--repeats N] [--json FILE]
+// Exit code 77: there is no CUDA device.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/core/version.h"
+#include "dkfac/nn/device_data.h"
+#include "dkfac/nn/loss.h"
+#include "dkfac/nn/regularize.h"
+
+namespace {
+
+using namespace dkfac;
+
+struct Arguments {
+  std::string size = "cifar10", type = "f16", json;
+  int repeats = 7;
+};
+
+const std::map<std::string, DType> kTypes{
+    {"f16", DType::f16}, {"bf16", DType::bf16}, {"f32", DType::f32}};
+
+Arguments parse(int argc, char** argv) {
+  Arguments out;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string key = argv[i];
+    if (i + 1 >= argc) throw std::runtime_error(key + " needs a value");
+    const std::string value = argv[i + 1];
+    if (key == "--size" && (value == "cifar10" || value == "tiny")) {
+      out.size = value;
+    } else if (key == "--type" && kTypes.count(value) > 0) {
+      out.type = value;
+    } else if (key == "--repeats") {
+      out.repeats = std::stoi(value);
+    } else if (key == "--json") {
+      out.json = value;
+    } else {
+      throw std::runtime_error("unknown argument " + key + " " + value +
+                               "; see the top of gpu_data.cpp");
+    }
+  }
+  if (out.repeats < 1) throw std::runtime_error("--repeats must be at least 1");
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Arguments& arguments)
+      : arguments_(arguments), tiny_(arguments.size == "tiny"), dtype_(kTypes.at(arguments.type)) {
+    const std::int64_t count = tiny_ ? 64 : 50000;
+    sampler_ = {.count = count, .global_batch = tiny_ ? 16 : 512};
+    data_ = nn::synthetic_images(count, {32, 32, 3}, 10, 1);
+  }
+
+  void run(std::ostream& out) {
+    out << "{\"what\": \"batches and losses of " << arguments_.size << "\", \"version\": \""
+        << version() << "\", \"batch\": " << sampler_.global_batch << ", \"type\": \""
+        << arguments_.type << "\", \"repeats\": " << arguments_.repeats;
+    resident(out);
+    streamed(out);
+    regularization(out);
+    for (const std::int64_t classes : {10, 1000}) loss(out, classes);
+    out << "}\n";
+  }
+
+ private:
+  /// Median milliseconds of one of `times` calls of `work` behind each other.
+  double median_ms(int times, const std::function<void()>& work) {
+    std::vector<double> all;
+    for (int i = -1; i < arguments_.repeats; ++i) {  // The first one warms up.
+      ctx_.stream().synchronize();
+      const auto start = std::chrono::steady_clock::now();
+      for (int k = 0; k < times; ++k) work();
+      ctx_.stream().synchronize();
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - start;
+      if (i >= 0) all.push_back(took.count() / times);
+    }
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+  }
+  [[nodiscard]] int times() const { return tiny_ ? 1 : 50; }
+
+  [[nodiscard]] nn::DeviceLoader loader(nn::DataPlace place) {
+    return {ctx_,
+            data_,
+            nn::normalization_of(data_),
+            {.sampler = sampler_, .augment = kAugment, .dtype = dtype_, .place = place}};
+  }
+
+  /// What the host makes of the last batch of epoch 0 has the same bits.
+  void check(const nn::DeviceBatch& got) {
+    nn::Loader host(data_, nn::normalization_of(data_), sampler_, 0, 1, dtype_, 2, kAugment);
+    host.start_epoch(0, nn::batches_per_epoch(sampler_) - 1);
+    nn::Batch want;
+    if (!host.next(want)) throw std::runtime_error("the host has no batch");
+    Tensor images = Tensor::empty(host_, got.images.shape(), dtype_);
+    ops::copy(ctx_, got.images, images);
+    ctx_.stream().synchronize();
+    if (images.bytes() != want.images.bytes() ||
+        std::memcmp(images.view().raw(), want.images.raw(), images.bytes()) != 0)
+      throw std::runtime_error("a batch is not that of the host");
+  }
+
+  void resident(std::ostream& out) {
+    nn::DeviceLoader batches = loader(nn::DataPlace::resident);
+    nn::DeviceBatch batch;
+    const double all = median_ms(1, [&] {
+      batches.start_epoch(ctx_, 0);
+      while (batches.next(ctx_, batch)) continue;
+    });
+    check(batch);
+    const double ms = all / static_cast<double>(batches.batches());
+    // 8 bits in, a batch out; a copy of as many.
+    const std::int64_t bytes =
+        batch.images.numel() + static_cast<std::int64_t>(batch.images.bytes());
+    Tensor from = Tensor::zeros(ctx_, Shape{bytes / 8}, DType::f32),
+           to = Tensor::zeros(ctx_, Shape{bytes / 8}, DType::f32);
+    const double copy = median_ms(times(), [&] { ops::copy(ctx_, from, to); });
+    out << ", \"resident\": {\"ms\": " << ms
+        << ", \"gb_per_s\": " << static_cast<double>(bytes) / ms * 1e-6 << ", \"copy_ms\": " << copy
+        << ", \"of_copy\": " << copy / ms << "}";
+  }
+
+  void streamed(std::ostream& out) {
+    nn::DeviceLoader batches = loader(nn::DataPlace::streamed);
+    nn::DeviceBatch batch;
+    const double all = median_ms(1, [&] {
+      batches.start_epoch(ctx_, 0);
+      while (batches.next(ctx_, batch)) continue;
+    });
+    check(batch);
+    const double ms = all / static_cast<double>(batches.batches());
+    out << ", \"streamed\": {\"ms\": " << ms
+        << ", \"images_per_s\": " << static_cast<double>(sampler_.global_batch) / ms * 1e3 << "}";
+  }
+
+  void regularization(std::ostream& out) {
+    nn::DeviceLoader batches = loader(nn::DataPlace::resident);
+    nn::DeviceBatch batch;
+    batches.start_epoch(ctx_, 0);
+    if (!batches.next(ctx_, batch)) throw std::runtime_error("there is no batch");
+    nn::Regularizer state;
+    std::int64_t step = 0;
+    const nn::RegularizeOptions options{.mixup = {.alpha = 0.4}, .erase = {.probability = 0.5}};
+    const double ms = median_ms(times(), [&] {
+      (void)nn::regularize(ctx_, options, {.step = step++}, batch.global_batch, batch.images,
+                           batch.labels, 10, state);
+    });
+    out << ", \"mixup_and_erase_ms\": " << ms;
+  }
+
+  void loss(std::ostream& out, std::int64_t classes) {
+    const std::int64_t n = tiny_ ? 16 : 512;
+    Random random(3);
+    Tensor wide = Tensor::empty(host_, {n, classes});
+    fill_uniform(wide, -3, 3, random);
+    Tensor logits = Tensor::empty(host_, wide.shape(), dtype_);
+    ops::cast(host_, wide, logits);
+    std::vector<std::int32_t> labels;
+    for (std::int64_t i = 0; i < n; ++i)
+      labels.push_back(static_cast<std::int32_t>(7 * i % classes));
+    const Tensor there = Tensor::copy_of(ctx_, logits),
+                 wanted = Tensor::copy_of(ctx_, view_of(labels.data(), Shape{n}));
+    Tensor grad = Tensor::empty(ctx_, there.shape(), dtype_);
+    Tensor drawn = Tensor::empty(ctx_, Shape{n}, DType::i32);
+    Tensor sums = Tensor::zeros(ctx_, Shape{2}, DType::f64),
+           once = Tensor::pinned(ctx_, {2}, DType::f64);
+    nn::softmax_cross_entropy(ctx_, there, wanted.view(), 0.1, 1, grad, sums);
+    ops::copy(ctx_, sums, once);
+    ctx_.stream().synchronize();
+    const nn::LossSum want = nn::softmax_cross_entropy(host_, logits, labels, 0.1, 1, {});
+    // Both in f64, which differ in the order of sums.
+    if (!(std::abs(once.data<double>()[0] - want.loss) <= 1e-10 * want.loss) ||
+        once.data<double>()[1] != static_cast<double>(want.correct))
+      throw std::runtime_error("a loss is not that of the host");
+    const double ms = median_ms(times(), [&] {
+      nn::softmax_cross_entropy(ctx_, there, wanted.view(), 0.1, 1, grad, sums);
+    });
+    const double draw =
+        median_ms(times(), [&] { nn::sample_labels(ctx_, there, nn::SampleKey{}, drawn.view()); });
+    out << ", \"loss_of_" << classes << "_classes\": {\"rows\": " << n << ", \"ms\": " << ms
+        << ", \"drawn_labels_ms\": " << draw << "}";
+  }
+
+  static constexpr nn::AugmentOptions kAugment{.pad = 4, .flip = true, .cutout = 8};
+
+  Arguments arguments_;
+  bool tiny_;
+  DType dtype_;
+  Context ctx_{Device::cuda()};
+  Context host_{Device::cpu(), {.backend = Backend::reference}};
+  nn::SamplerOptions sampler_;
+  nn::Dataset data_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Arguments arguments = parse(argc, argv);
+    if (available_devices().size() < 2) {
+      std::printf("SKIPPED: there is no CUDA device\n");
+      return 77;
+    }
+    std::ostringstream text;
+    Bench(arguments).run(text);
+    std::cout << text.str();
+    if (!arguments.json.empty() && !(std::ofstream(arguments.json) << text.str()))
+      throw std::runtime_error("cannot write " + arguments.json);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_gpu_data: %s\n", error.what());
+    return 1;
+  }
+}
