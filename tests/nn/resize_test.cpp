@@ -81,6 +81,41 @@ TEST(Resize, DoesNotLookOutsideOfTheBox) {
   EXPECT_NE(resized(image, {2, 4, 6, 5}, 4, 4), before);
 }
 
+/// [window] of a picture of 3 * `width` values a row.
+std::vector<std::uint8_t> cut(const std::vector<std::uint8_t>& pixels, std::int64_t width,
+                              const nn::Box& window) {
+  std::vector<std::uint8_t> out;
+  for (std::int64_t y = window.y; y < window.y + window.height; ++y) {
+    const auto row = pixels.begin() + 3 * (y * width + window.x);
+    out.insert(out.end(), row, row + 3 * window.width);
+  }
+  return out;
+}
+
+TEST(Resize, AWindowHasTheBitsOfTheWhole) {
+  const nn::Image image = noise(40, 33);
+  const nn::Box box{2, 3, 30, 28};
+  for (const auto& [height, width] : {std::pair{12, 11}, {61, 290}, {30, 11}, {12, 28}, {30, 28}}) {
+    const auto whole = resized(image, box, height, width);
+    for (const nn::Box& window : {nn::Box{0, 0, height, width}, nn::Box{3, 4, 5, 6},
+                                  nn::Box{height - 1, width - 1, 1, 1}}) {
+      std::vector<std::uint8_t> scratch,
+          out(static_cast<std::size_t>(3 * window.height * window.width), 7);
+      nn::resize_bilinear(image, box, height, width, window, out.data(), scratch);
+      EXPECT_EQ(out, cut(whole, width, window)) << height << "x" << width << " at " << window.y;
+    }
+  }
+}
+
+TEST(Resize, RefusesAWindowThatIsNotInside) {
+  const nn::Image image = noise(4, 4);
+  std::vector<std::uint8_t> scratch, out(48);
+  for (const nn::Box& window :
+       {nn::Box{0, 0, 3, 2}, nn::Box{1, 0, 2, 1}, nn::Box{0, -1, 1, 1}, nn::Box{0, 0, 0, 1}})
+    EXPECT_THROW(nn::resize_bilinear(image, {0, 0, 4, 4}, 2, 2, window, out.data(), scratch),
+                 InvalidArgument);
+}
+
 TEST(Resize, RefusesABoxThatIsNotInside) {
   const nn::Image image = noise(4, 4);
   EXPECT_THROW((void)resized(image, {1, 0, 4, 4}, 2, 2), InvalidArgument);

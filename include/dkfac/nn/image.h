@@ -8,10 +8,17 @@
 
 namespace dkfac::nn {
 
-/// A picture in memory: 8-bit RGB, [height,width,3].
+/// A picture in memory of somebody else: 8-bit RGB, [height,width,3].
+struct ImageView {
+  std::int64_t height = 0, width = 0;
+  const std::uint8_t* pixels = nullptr;
+};
+
+/// The same in memory of its own.
 struct Image {
   std::int64_t height = 0, width = 0;
   std::vector<std::uint8_t> pixels{};
+  operator ImageView() const { return {height, width, pixels.data()}; }
 };
 
 /// What a file may cost, and how small a picture will do.
@@ -50,7 +57,12 @@ struct Box {
 /// Pillow, so that results are equal to the last bit. Pixels outside of the box are not looked at,
 /// as after a crop. `scratch` is memory that is used again. Throws InvalidArgument for a box that
 /// is not inside, or sizes below 1.
-void resize_bilinear(const Image& image, const Box& box, std::int64_t height, std::int64_t width,
-                     std::uint8_t* out, std::vector<std::uint8_t>& scratch);
+void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, std::uint8_t* out, std::vector<std::uint8_t>& scratch);
+/// Only `window` of that result, at the price of what goes into it: out[window.height,
+/// window.width,3], the same bits.
+void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, const Box& window, std::uint8_t* out,
+                     std::vector<std::uint8_t>& scratch);
 
 }  // namespace dkfac::nn

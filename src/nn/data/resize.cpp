@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -18,16 +19,29 @@ struct Taps {
   std::vector<std::int64_t> first, count;
 };
 
-/// As Pillow chooses them: a triangle filter around the centre of each
-/// output pixel, stretched when the picture shrinks, cut off at the borders and made to sum to 1.
-Taps make_taps(std::int64_t in, std::int64_t out) {
+/// A direction whose size stays is not filtered, as in Pillow: this copies.
+Taps copying_taps(std::int64_t from, std::int64_t count) {
+  Taps taps;
+  taps.taps = 1;
+  const auto n = static_cast<std::size_t>(count);
+  taps.weights.assign(n, 1 << kDigits);
+  taps.count.assign(n, 1);
+  for (std::int64_t o = from; o < from + count; ++o) taps.first.push_back(o);
+  return taps;
+}
+
+/// Of outputs [from, from + count) of `out`, as Pillow chooses them: a triangle filter around the
+/// centre of each output pixel, stretched when the picture shrinks, cut off at the borders and made
+/// to sum to 1.
+Taps make_taps(std::int64_t in, std::int64_t out, std::int64_t from, std::int64_t count) {
+  if (in == out) return copying_taps(from, count);
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   const double support = std::max(scale, 1.0), shrink = 1.0 / support;
   Taps taps;
   taps.taps = static_cast<int>(std::ceil(support)) * 2 + 1;
-  taps.weights.assign(static_cast<std::size_t>(out) * static_cast<std::size_t>(taps.taps), 0);
+  taps.weights.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(taps.taps), 0);
   std::vector<double> weights(static_cast<std::size_t>(taps.taps));
-  for (std::int64_t o = 0; o < out; ++o) {
+  for (std::int64_t o = from; o < from + count; ++o) {
     const double center = (static_cast<double>(o) + 0.5) * scale;
     const auto begin = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - support + 0.5));
     const auto end = std::min(in, static_cast<std::int64_t>(center + support + 0.5));
@@ -41,7 +55,7 @@ Taps make_taps(std::int64_t in, std::int64_t out) {
     for (std::int64_t i = begin; i < end; ++i) {
       double weight = weights[static_cast<std::size_t>(i - begin)];
       if (sum != 0) weight /= sum;
-      taps.weights[static_cast<std::size_t>(o * taps.taps + i - begin)] =
+      taps.weights[static_cast<std::size_t>((o - from) * taps.taps + i - begin)] =
           static_cast<std::int32_t>(0.5 + weight * (1 << kDigits));
     }
     taps.first.push_back(begin);
@@ -71,55 +85,70 @@ void resize_row(const Taps& taps, const std::uint8_t* row, std::int64_t width, s
   }
 }
 
-/// One output row from `count` rows of `stride` values.
+/// One output row from `count` rows of `stride` values. Row by row, so that the loops vectorise.
 void combine_rows(const std::int32_t* weights, std::int64_t count, const std::uint8_t* rows,
                   std::int64_t stride, std::uint8_t* out) {
-  for (std::int64_t x = 0; x < stride; ++x) {
-    std::int32_t sum = 1 << (kDigits - 1);
-    for (std::int64_t i = 0; i < count; ++i) sum += weights[i] * rows[i * stride + x];
-    out[x] = rounded(sum);
+  constexpr std::int64_t kBlock = 512;
+  std::array<std::int32_t, kBlock> sums;
+  for (std::int64_t begin = 0; begin < stride; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, stride - begin);
+    std::fill_n(sums.data(), n, 1 << (kDigits - 1));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint8_t* row = rows + i * stride + begin;
+      const std::int32_t weight = weights[i];
+      for (std::int64_t x = 0; x < n; ++x) sums[static_cast<std::size_t>(x)] += weight * row[x];
+    }
+    for (std::int64_t x = 0; x < n; ++x)
+      out[begin + x] = rounded(sums[static_cast<std::size_t>(x)]);
   }
 }
 
-}  // namespace
-
-void resize_bilinear(const Image& image, const Box& box, std::int64_t height, std::int64_t width,
-                     std::uint8_t* out, std::vector<std::uint8_t>& scratch) {
+void check_sizes(const ImageView& image, const Box& box, std::int64_t height, std::int64_t width,
+                 const Box& window) {
   DKFAC_CHECK(box.y >= 0 && box.x >= 0 && box.height > 0 && box.width > 0 &&
                   box.y + box.height <= image.height && box.x + box.width <= image.width,
               "[resize] the box ", box.height, "x", box.width, " at (", box.y, ", ", box.x,
               ") is not inside of a picture of ", image.height, "x", image.width);
   DKFAC_CHECK(height > 0 && width > 0, "[resize] the result is ", height, "x", width,
               "; both must be > 0");
-  const std::int64_t stride = 3 * width;
-  const std::uint8_t* from = image.pixels.data() + 3 * (box.y * image.width + box.x);
-  const std::uint8_t* rows = from;
-  std::int64_t row_stride = 3 * image.width;
-  // A direction whose size stays is not filtered, as in Pillow.
-  if (width != box.width || box.height != height) {
-    scratch.resize(static_cast<std::size_t>(box.height * stride));
-    const Taps taps = width != box.width ? make_taps(box.width, width) : Taps{};
-    for (std::int64_t y = 0; y < box.height; ++y) {
-      std::uint8_t* to = scratch.data() + y * stride;
-      if (taps.taps > 0)
-        resize_row(taps, from + y * row_stride, width, to);
-      else
-        std::memcpy(to, from + y * row_stride, static_cast<std::size_t>(stride));
-    }
-    rows = scratch.data();
-    row_stride = stride;
-  }
-  if (height == box.height) {
-    for (std::int64_t y = 0; y < height; ++y)
-      std::memcpy(out + y * stride, rows + y * row_stride, static_cast<std::size_t>(stride));
+  DKFAC_CHECK(window.y >= 0 && window.x >= 0 && window.height > 0 && window.width > 0 &&
+                  window.y + window.height <= height && window.x + window.width <= width,
+              "[resize] the window ", window.height, "x", window.width, " at (", window.y, ", ",
+              window.x, ") is not inside of a result of ", height, "x", width);
+}
+
+}  // namespace
+
+void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, const Box& window, std::uint8_t* out,
+                     std::vector<std::uint8_t>& scratch) {
+  check_sizes(image, box, height, width, window);
+  const std::int64_t stride = 3 * window.width, row_stride = 3 * image.width;
+  const std::uint8_t* from = image.pixels + 3 * (box.y * image.width + box.x);
+  if (width == box.width && height == box.height) {
+    from += window.y * row_stride + 3 * window.x;
+    for (std::int64_t y = 0; y < window.height; ++y)
+      std::memcpy(out + y * stride, from + y * row_stride, static_cast<std::size_t>(stride));
     return;
   }
-  const Taps taps = make_taps(box.height, height);
-  for (std::int64_t y = 0; y < height; ++y) {
-    const auto at = static_cast<std::size_t>(y);
-    combine_rows(taps.weights.data() + y * taps.taps, taps.count[at],
-                 rows + taps.first[at] * row_stride, stride, out + y * stride);
+  const Taps across = make_taps(box.width, width, window.x, window.width);
+  const Taps down = make_taps(box.height, height, window.y, window.height);
+  // Only rows that go into the window are filtered.
+  const std::int64_t first = down.first.front(), end = down.first.back() + down.count.back();
+  scratch.resize(static_cast<std::size_t>((end - first) * stride));
+  for (std::int64_t y = first; y < end; ++y) {
+    resize_row(across, from + y * row_stride, window.width, scratch.data() + (y - first) * stride);
   }
+  for (std::int64_t y = 0; y < window.height; ++y) {
+    const auto at = static_cast<std::size_t>(y);
+    combine_rows(down.weights.data() + y * down.taps, down.count[at],
+                 scratch.data() + (down.first[at] - first) * stride, stride, out + y * stride);
+  }
+}
+
+void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, std::uint8_t* out, std::vector<std::uint8_t>& scratch) {
+  resize_bilinear(image, box, height, width, {.height = height, .width = width}, out, scratch);
 }
 
 }  // namespace dkfac::nn
