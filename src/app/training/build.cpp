@@ -121,6 +121,13 @@ std::string device_text(Device device) {
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).name);
 }
 
+/// Of several ranks the gradients of a bucket leave while the backward pass goes on.
+nn::GraphedPasses::Options graph_options(const TrainState& s) {
+  const bool overlaps = s.comm->size() > 1 && s.config.optimizer.overlap;
+  const std::int64_t part = overlaps ? s.config.optimizer.bucket_bytes : 0;
+  return {.part_bytes = static_cast<std::size_t>(part)};
+}
+
 void build(TrainState& s) {
   s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
@@ -139,7 +146,8 @@ void build(TrainState& s) {
   if (s.ctx.device().is_cuda()) s.phases.emplace(s.ctx.device());
   s.timed.emplace(*s.attachment, s.phases ? &*s.phases : nullptr, s.ctx.stream());
   s.model->set_observer(&*s.timed);
-  if (s.ctx.device().is_cuda() && s.config.run.graphs) s.graphed.emplace(*s.model, &*s.timed);
+  if (s.ctx.device().is_cuda() && s.config.run.graphs)
+    s.graphed.emplace(*s.model, &*s.timed, graph_options(s));
   s.sums.emplace(s.ctx);
   s.drawn_sums.emplace(s.ctx);
   s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
