@@ -14,10 +14,10 @@ namespace dkfac::nn::cuda {
 template <class C, class T>
 [[nodiscard]] DKFAC_HD inline C widened(T x) noexcept {
 #ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<T, f16> && std::is_same_v<C, float>) {
+  if constexpr (std::is_same_v<T, f16>) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
-    return wide;
+    return static_cast<C>(wide);
   }
 #endif
   return element::load<C>(x);
