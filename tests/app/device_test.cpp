@@ -258,6 +258,10 @@ TEST(RunsOnDevice, TellWhatTheyTook) {
   const tiny::Outcome plain = run_on("cuda", "sgd", {});
   EXPECT_GT(plain.result.phase_seconds.at("passes"), 0);
   EXPECT_EQ(plain.result.phase_seconds.count("forward"), 0u);
+  ASSERT_TRUE(plain.result.launches);
+  EXPECT_GE(plain.result.launches->replayed, 6) << plain.result.launches->reason;
+  EXPECT_EQ(plain.result.launches->refused, 0) << plain.result.launches->reason;
+  EXPECT_FALSE(outcome.result.launches && outcome.result.launches->refused);
   const tiny::Outcome host = run_on("cpu", "sgd", {});
   EXPECT_EQ(host.result.device, "cpu");
   EXPECT_FALSE(host.result.epochs[0].peak_memory);

@@ -65,6 +65,14 @@ struct CurvatureResult {
   }
 };
 
+/// How the passes of steps that record no statistics were given to a device (nn::GraphedPasses), in
+/// the part of the run since its last start.
+struct PassLaunches {
+  std::int64_t as_it_is = 0, recorded = 0, replayed = 0;
+  std::int64_t refused = 0;  ///< Could not be recorded.
+  std::string reason;        ///< Of the last of them.
+};
+
 /// One finished (or failed) run: the content of result.json.
 struct RunResult {
   std::string status = "running";  ///< "ok", "failed", "stopped".
@@ -88,6 +96,7 @@ struct RunResult {
   /// host, or on a device of the stream of the network, where exchange and inverse are a part of
   /// update.
   std::map<std::string, double> phase_seconds;
+  std::optional<PassLaunches> launches;  ///< Where graphs were asked for.
   CurvatureResult curvature;
   std::vector<EpochRecord> epochs;
 };

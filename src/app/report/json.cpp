@@ -51,6 +51,15 @@ ordered_json object(const CurvatureResult& c) {
           {"intervals", std::move(intervals)}};
 }
 
+ordered_json object(const std::optional<PassLaunches>& launches) {
+  if (!launches) return nullptr;
+  return {{"as_it_is", launches->as_it_is},
+          {"recorded", launches->recorded},
+          {"replayed", launches->replayed},
+          {"refused", launches->refused},
+          {"reason", launches->reason}};
+}
+
 ordered_json interval(const Spread& spread) {
   if (!spread.half_width) return nullptr;
   return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
@@ -121,6 +130,7 @@ std::string to_json(const RunResult& r) {
                {"images_per_second", number(r.images_per_second)},
                {"seconds_per_step", number(r.seconds_per_step)},
                {"phase_seconds", std::move(phases)},
+               {"launches", object(r.launches)},
                {"curvature", object(r.curvature)},
                {"epochs", std::move(epochs)},
                {"configuration", r.configuration}});

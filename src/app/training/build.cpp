@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "dkfac/core/device_info.h"
@@ -121,11 +123,16 @@ std::string device_text(Device device) {
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).name);
 }
 
-/// Of several ranks the gradients of a bucket leave while the backward pass goes on.
 nn::GraphedPasses::Options graph_options(const TrainState& s) {
-  const bool overlaps = s.comm->size() > 1 && s.config.optimizer.overlap;
-  const std::int64_t part = overlaps ? s.config.optimizer.bucket_bytes : 0;
-  return {.part_bytes = static_cast<std::size_t>(part)};
+  nn::GraphedPasses::Options options;
+  // One for each micro-batch of either of two buffers, of full batches and of an epoch's last one.
+  options.most = std::max<std::size_t>(options.most,
+                                       4 * static_cast<std::size_t>(s.config.train.micro_batches));
+  // Of several ranks the gradients of a bucket leave while the backward pass goes on.
+  const OptimizerConfig& optimizer = s.config.optimizer;
+  if (s.comm->size() > 1 && optimizer.overlap)
+    options.part_bytes = static_cast<std::size_t>(optimizer.bucket_bytes);
+  return options;
 }
 
 void build(TrainState& s) {

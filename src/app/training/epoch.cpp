@@ -84,6 +84,10 @@ void finish_epoch(TrainState& s) {
     record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
   add_epoch(result, record);
   result.total_seconds = total_seconds(s);
+  if (s.graphed) {
+    const nn::GraphedPasses::Counts& n = s.graphed->counts();
+    result.launches = {n.as_it_is, n.recorded, n.replayed, n.refused, n.reason};
+  }
   enter(s, "log");
   if (s.hooks.on_epoch) s.hooks.on_epoch(result);
   start_next_epoch(s.counters);
