@@ -114,10 +114,7 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
   const NormStatistics of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
-  Scratch scratch(ctx);
-  const TensorView variance = scratch.take(per_group, DType::f64);
-  kernels::batch_moments(ctx, s, x, of_batch.mean, of_batch.rest, variance);
-  kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
+  kernels::train_moments(ctx, s, x, channel_values(), of_batch);
   kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y);
   has_addend_ = !addend.empty();
   trained_ = y;
@@ -157,21 +154,21 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   if (watched) {
     observer_->on_batch_norm(*this, input_, of_batch.mean, of_batch.inv_std, grad.dy);
   }
-  if (wants_gradients()) {
-    const TensorView scale_grad =
-        options_.trainable_scale ? parameters_.front().grad : TensorView{};
-    kernels::norm_parameter_gradients(ctx, s, of_batch.inv_std, sum_g, sum_g_centered, scale_grad,
-                                      parameters_.back().grad);
-    if (observer_ != nullptr) observer_->on_gradients(*this);
-  }
+  Scratch scratch(ctx);
+  const auto coefficient = [&] {
+    return need == InputGrad::needed ? scratch.take(per_group, dtype) : TensorView{};
+  };
+  const NormCoefficients k{coefficient(), coefficient(), coefficient()};
+  const bool trained = wants_gradients();
+  const bool trains_scale = trained && options_.trainable_scale;
+  kernels::norm_gradients(ctx, s, scale(), of_batch.inv_std, sum_g, sum_g_centered,
+                          trains_scale ? parameters_.front().grad : TensorView{},
+                          trained ? parameters_.back().grad : TensorView{}, k);
+  if (trained && observer_ != nullptr) observer_->on_gradients(*this);
   TensorView dx;
   if (need == InputGrad::needed) {
     dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-    Scratch scratch(ctx);
-    const auto coefficient = [&] { return scratch.take(per_group, dtype); };
-    const TensorView a = coefficient(), b = coefficient(), c = coefficient();
-    kernels::norm_coefficients(ctx, s, scale(), of_batch.inv_std, sum_g, sum_g_centered, a, b, c);
-    kernels::normalize_backward(ctx, s, input_, affine, grad, {a, b, c}, dx);
+    kernels::normalize_backward(ctx, s, input_, affine, grad, k.made(), dx);
   }
   if (written && !has_addend_) release(masked);
   return dx;

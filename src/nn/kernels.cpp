@@ -141,21 +141,19 @@ void gradient_sums(Context& ctx, const NormShape& shape, ConstTensorView x, cons
       : cpu::gradient_sums(ctx, shape, x, affine, grad, masked, sum_g, sum_g_centered);
 }
 
-void norm_parameter_gradients(Context& ctx, const NormShape& shape, ConstTensorView inv_std,
-                              ConstTensorView sum_g, ConstTensorView sum_g_centered,
-                              TensorView scale_grad, TensorView shift_grad) {
-  ctx.device().is_cuda() ? cuda::norm_parameter_gradients(ctx, shape, inv_std, sum_g,
-                                                          sum_g_centered, scale_grad, shift_grad)
-                         : cpu::norm_parameter_gradients(ctx, shape, inv_std, sum_g, sum_g_centered,
-                                                         scale_grad, shift_grad);
+void train_moments(Context& ctx, const NormShape& shape, ConstTensorView x,
+                   const NormChannels& channels, const NormStatistics& out) {
+  ctx.device().is_cuda() ? cuda::train_moments(ctx, shape, x, channels, out)
+                         : cpu::train_moments(ctx, shape, x, channels, out);
 }
 
-void norm_coefficients(Context& ctx, const NormShape& shape, ConstTensorView gamma,
-                       ConstTensorView inv_std, ConstTensorView sum_g,
-                       ConstTensorView sum_g_centered, TensorView a, TensorView b, TensorView c) {
-  ctx.device().is_cuda()
-      ? cuda::norm_coefficients(ctx, shape, gamma, inv_std, sum_g, sum_g_centered, a, b, c)
-      : cpu::norm_coefficients(ctx, shape, gamma, inv_std, sum_g, sum_g_centered, a, b, c);
+void norm_gradients(Context& ctx, const NormShape& shape, ConstTensorView gamma,
+                    ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
+                    TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {
+  ctx.device().is_cuda() ? cuda::norm_gradients(ctx, shape, gamma, inv_std, sum_g, sum_g_centered,
+                                                scale_grad, shift_grad, to)
+                         : cpu::norm_gradients(ctx, shape, gamma, inv_std, sum_g, sum_g_centered,
+                                               scale_grad, shift_grad, to);
 }
 
 void normalize_backward(Context& ctx, const NormShape& shape, ConstTensorView x,

@@ -50,5 +50,10 @@ struct OutputGrad {
 struct GradCoefficients {
   ConstTensorView a, b, c;
 };
+/// The same to be written; or all empty.
+struct NormCoefficients {
+  TensorView a, b, c;
+  [[nodiscard]] GradCoefficients made() const { return {a, b, c}; }
+};
 
 }  // namespace dkfac::nn

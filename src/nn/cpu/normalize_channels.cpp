@@ -30,22 +30,21 @@ void running_factors(Context&, const NormChannels& channels, TensorView factor, 
   });
 }
 
-void norm_parameter_gradients(Context&, const NormShape& s, ConstTensorView inv_std,
-                              ConstTensorView sum_g, ConstTensorView sum_g_centered,
-                              TensorView scale_grad, TensorView shift_grad) {
-  for_dtype(shift_grad.dtype(), [&](auto t) {
-    const ParameterGradients<decltype(t)> gradients(s, inv_std, sum_g, sum_g_centered, scale_grad,
-                                                    shift_grad);
-    for (std::int64_t c = 0; c < s.channels; ++c) gradients(c);
-  });
+void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
+                   const NormChannels& channels, const NormStatistics& out) {
+  Scratch scratch(ctx);
+  const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
+  batch_moments(ctx, s, x, out.mean, out.rest, variance);
+  finish_moments(ctx, s, variance, channels, out);
 }
 
-void norm_coefficients(Context&, const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
-                       ConstTensorView sum_g, ConstTensorView sum_g_centered, TensorView a,
-                       TensorView b, TensorView c) {
-  for_dtype(a.dtype(), [&](auto t) {
-    const Coefficients<decltype(t)> coefficients(s, gamma, inv_std, sum_g, sum_g_centered, a, b, c);
-    for (std::int64_t k = 0; k < s.groups * s.channels; ++k) coefficients(k);
+void norm_gradients(Context&, const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
+                    ConstTensorView sum_g, ConstTensorView sum_g_centered, TensorView scale_grad,
+                    TensorView shift_grad, const NormCoefficients& to) {
+  for_dtype(inv_std.dtype(), [&](auto t) {
+    const NormGradients<decltype(t)> gradients(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
+                                               shift_grad, to);
+    for (std::int64_t c = 0; c < s.channels; ++c) gradients(c);
   });
 }
 

@@ -32,12 +32,12 @@ void gradient_sums(Context&, const NormShape&, ConstTensorView, const Affine&, c
                    TensorView, TensorView, TensorView) {
   absent();
 }
-void norm_parameter_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView,
-                              ConstTensorView, TensorView, TensorView) {
+void train_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
+                   const NormStatistics&) {
   absent();
 }
-void norm_coefficients(Context&, const NormShape&, ConstTensorView, ConstTensorView,
-                       ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
+void norm_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView, ConstTensorView,
+                    ConstTensorView, TensorView, TensorView, const NormCoefficients&) {
   absent();
 }
 void normalize_backward(Context&, const NormShape&, ConstTensorView, const Affine&,

@@ -36,18 +36,41 @@ const T* data_or_null(ConstTensorView x) {
   return x.empty() ? nullptr : x.data<T>();
 }
 
+template <class T>
+FinishSums<T> finish_sums(const NormShape& s, ConstTensorView x, TensorView mean, TensorView rest,
+                          TensorView variance) {
+  using C = Computed<T>;
+  return {x.data<T>(), s.rows, s.channels, mean.data<C>(), rest.data<C>(), variance.data<double>()};
+}
+
+template <class T, class Finish>
+void sum_moments(Context& ctx, const NormShape& s, const T* x, Finish finish) {
+  with_width<T>(s.channels, are_aligned(x), [&]<std::size_t W>(Width<W>) {
+    sum_pairs<W>(ctx, s, MomentRows<T, W>{x, s.rows, s.channels}, finish);
+  });
+}
+
 }  // namespace
 
 void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorView mean,
                    TensorView rest, TensorView variance) {
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    using C = Computed<T>;
-    const T* from = x.data<T>();
-    const FinishSums<T> finish{from,           s.rows,         s.channels,
-                               mean.data<C>(), rest.data<C>(), variance.data<double>()};
-    with_width<T>(s.channels, are_aligned(from), [&]<std::size_t W>(Width<W>) {
-      sum_pairs<W>(ctx, s, MomentRows<T, W>{from, s.rows, s.channels}, finish);
-    });
+    sum_moments(ctx, s, x.data<T>(), finish_sums<T>(s, x, mean, rest, variance));
+  });
+}
+
+void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
+                   const NormChannels& channels, const NormStatistics& out) {
+  Scratch scratch(ctx);
+  const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
+  if (s.groups > 1) {  // Running statistics want those of all groups.
+    batch_moments(ctx, s, x, out.mean, out.rest, variance);
+    return finish_moments(ctx, s, variance, channels, out);
+  }
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    const FinishMoments<Computed<T>> moments(s, variance, channels, out);
+    sum_moments(ctx, s, x.data<T>(),
+                FinishGroup<T>{finish_sums<T>(s, x, out.mean, out.rest, variance), moments});
   });
 }
 
@@ -108,22 +131,13 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
   });
 }
 
-void norm_parameter_gradients(Context& ctx, const NormShape& s, ConstTensorView inv_std,
-                              ConstTensorView sum_g, ConstTensorView sum_g_centered,
-                              TensorView scale_grad, TensorView shift_grad) {
-  for_dtype(shift_grad.dtype(), [&](auto zero) {
+void norm_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
+                    ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
+                    TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {
+  for_dtype(inv_std.dtype(), [&](auto zero) {
     for_each(ctx.stream(), s.channels,
-             ParameterGradients<decltype(zero)>(s, inv_std, sum_g, sum_g_centered, scale_grad,
-                                                shift_grad));
-  });
-}
-
-void norm_coefficients(Context& ctx, const NormShape& s, ConstTensorView gamma,
-                       ConstTensorView inv_std, ConstTensorView sum_g,
-                       ConstTensorView sum_g_centered, TensorView a, TensorView b, TensorView c) {
-  for_dtype(a.dtype(), [&](auto zero) {
-    for_each(ctx.stream(), s.groups * s.channels,
-             Coefficients<decltype(zero)>(s, gamma, inv_std, sum_g, sum_g_centered, a, b, c));
+             NormGradients<decltype(zero)>(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
+                                           shift_grad, to));
   });
 }
 

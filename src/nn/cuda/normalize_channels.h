@@ -105,64 +105,48 @@ struct RunningFactor {
   C *factor, *rest;
 };
 
-/// norm_parameter_gradients().
+/// norm_gradients(); (c) does channel c of all groups.
 template <class C>
-struct ParameterGradients {
-  ParameterGradients(const NormShape& s, ConstTensorView inverse, ConstTensorView g,
-                     ConstTensorView g_centered, TensorView to_scale, TensorView to_shift)
+struct NormGradients {
+  NormGradients(const NormShape& s, ConstTensorView scale, ConstTensorView inverse,
+                ConstTensorView g, ConstTensorView g_centered, TensorView to_scale,
+                TensorView to_shift, const NormCoefficients& to)
       : count(s.groups * s.channels),
         channels(s.channels),
-        inv_std(inverse.data<C>()),
-        sum_g(g.data<double>()),
-        sum_g_centered(g_centered.data<double>()),
-        scale_grad(to_scale.empty() ? nullptr : to_scale.data<C>()),
-        shift_grad(to_shift.data<C>()) {}
-
-  DKFAC_HD void operator()(std::int64_t c) const {
-    double of_scale = 0, of_shift = 0;
-    for (std::int64_t k = c; k < count; k += channels) {
-      of_scale += sum_g_centered[k] * static_cast<double>(inv_std[k]);
-      of_shift += sum_g[k];
-    }
-    if (scale_grad != nullptr) scale_grad[c] = static_cast<C>(of_scale);
-    shift_grad[c] = static_cast<C>(of_shift);
-  }
-
-  std::int64_t count, channels;
-  const C* inv_std;
-  const double *sum_g, *sum_g_centered;
-  C *scale_grad, *shift_grad;
-};
-
-/// norm_coefficients(); (k) does channel k % channels of group k / channels.
-template <class C>
-struct Coefficients {
-  Coefficients(const NormShape& s, ConstTensorView scale, ConstTensorView inverse,
-               ConstTensorView g, ConstTensorView g_centered, TensorView a, TensorView b,
-               TensorView c)
-      : channels(s.channels),
         rows(static_cast<double>(s.rows)),
         gamma(scale.data<C>()),
         inv_std(inverse.data<C>()),
         sum_g(g.data<double>()),
         sum_g_centered(g_centered.data<double>()),
-        of_g(a.data<C>()),
-        of_x(b.data<C>()),
-        constant(c.data<C>()) {}
+        scale_grad(or_null(to_scale)),
+        shift_grad(or_null(to_shift)),
+        of_g(or_null(to.a)),
+        of_x(or_null(to.b)),
+        constant(or_null(to.c)) {}
 
-  DKFAC_HD void operator()(std::int64_t k) const {
-    const auto scale = static_cast<double>(gamma[k % channels]);
-    const auto inverse = static_cast<double>(inv_std[k]);
-    of_g[k] = static_cast<C>(scale * inverse);
-    of_x[k] = static_cast<C>(-scale * inverse * inverse * inverse * sum_g_centered[k] / rows);
-    constant[k] = static_cast<C>(-scale * inverse * sum_g[k] / rows);
+  DKFAC_HD void operator()(std::int64_t c) const {
+    const auto scale = static_cast<double>(gamma[c]);
+    double of_scale = 0, of_shift = 0;
+    for (std::int64_t k = c; k < count; k += channels) {
+      const auto inverse = static_cast<double>(inv_std[k]);
+      of_scale += sum_g_centered[k] * inverse;
+      of_shift += sum_g[k];
+      if (of_g == nullptr) continue;
+      of_g[k] = static_cast<C>(scale * inverse);
+      of_x[k] = static_cast<C>(-scale * inverse * inverse * inverse * sum_g_centered[k] / rows);
+      constant[k] = static_cast<C>(-scale * inverse * sum_g[k] / rows);
+    }
+    if (scale_grad != nullptr) scale_grad[c] = static_cast<C>(of_scale);
+    if (shift_grad != nullptr) shift_grad[c] = static_cast<C>(of_shift);
   }
 
-  std::int64_t channels;
+  static C* or_null(TensorView x) { return x.empty() ? nullptr : x.data<C>(); }
+
+  std::int64_t count, channels;
   double rows;
   const C *gamma, *inv_std;
   const double *sum_g, *sum_g_centered;
-  C *of_g, *of_x, *constant;
+  C *scale_grad, *shift_grad, *of_g, *of_x, *constant;
 };
 
 }  // namespace dkfac::nn

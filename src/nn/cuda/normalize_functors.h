@@ -9,6 +9,7 @@
 #include "nn/cuda/channel_packs.h"
 #include "nn/cuda/columns.h"
 #include "nn/cuda/convert.h"
+#include "nn/cuda/normalize_channels.h"
 #include "nn/dtype.h"
 #include "nn/norm_shape.h"
 
@@ -125,6 +126,19 @@ struct FinishSums {
     mean[i] = static_cast<C>(around);
     rest[i] = static_cast<C>(around - static_cast<double>(mean[i]));
     variance[i] = var < 0.0 ? 0.0 : var;  // NaN stays NaN.
+  }
+};
+
+/// The only group: what follows for its channel as well.
+template <class T>
+struct FinishGroup {
+  FinishSums<T> sums;
+  FinishMoments<Computed<T>> moments;
+
+  DKFAC_HD void operator()(std::int64_t group, std::int64_t chunk, std::int64_t channel,
+                           const Sums<2>& of_channel) const {
+    sums(group, chunk, channel, of_channel);
+    moments(channel);
   }
 };
 

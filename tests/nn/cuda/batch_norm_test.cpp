@@ -122,6 +122,22 @@ TEST_P(DeviceNorm, TheSamePassesGiveTheSameBits) {
   EXPECT_EQ(all[0], all[1]);
 }
 
+TEST_P(DeviceNorm, AStepOfOneGroupTakesSevenLaunches) {
+  if (!is_emulated()) GTEST_SKIP() << "a real device does not count them";
+  BesideHost both([] { return std::make_unique<BatchNorm2d>(16); }, dtype());
+  const Tensor x = random_on_host(cpu, Shape{4, 5, 5, 16}, dtype(), 1);
+  const Tensor there = to_device(both.device, x);
+  for (const std::int64_t expected : {3, 4}) {  // forward, backward
+    const std::int64_t before = kernel_launches();
+    if (expected == 3) {
+      both.on_device().forward(both.device, there, Mode::train);
+    } else {
+      both.on_device().backward(both.device, there, InputGrad::needed);
+    }
+    EXPECT_EQ(kernel_launches() - before, expected);
+  }
+}
+
 /// Mean + rest and variance of x[groups,rows,c] on the device.
 struct Moments {
   std::vector<double> mean, variance;
