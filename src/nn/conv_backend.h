@@ -52,6 +52,16 @@ class ConvBackend {
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
                                 ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
+  /// forward() without a bias, which also gives the sums over pixels of y and of its squares, each
+  /// [out] f32, for a normalisation behind it (moments_from_sums() of backend_normalize.inc). y may
+  /// be summed before or after it is rounded. False, with nothing done, where there is no such way;
+  /// the answer stays for a shape, device and thread.
+  [[nodiscard]] virtual bool forward_with_sums(Context& /*ctx*/, const ConvShape& /*shape*/,
+                                               ConstTensorView /*x*/, ConstTensorView /*weight*/,
+                                               TensorView /*y*/, TensorView /*sum*/,
+                                               TensorView /*sum_of_squares*/) {
+    return false;
+  }
   /// After forward() of the same shape with the same weights; on a device, of any backend.
   virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                              ConstTensorView weight, TensorView dx) = 0;

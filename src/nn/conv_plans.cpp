@@ -19,6 +19,7 @@ Chosen& chosen() {
   static Chosen* const all = [] {
     auto* made = new Chosen;  // Lives as long as threads may ask.
     if (const char* file = std::getenv("DKFAC_CUDNN_PLANS")) made->options.file = file;
+    if (const char* folder = std::getenv("DKFAC_CUDNN_COMPILED")) made->options.compiled = folder;
     return made;
   }();
   return *all;

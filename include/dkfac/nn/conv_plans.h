@@ -21,12 +21,15 @@ struct ConvPlanOptions {
   /// and shape. A path, need not exist. Written whole and put in place at once. Not empty:
   /// measured.
   std::string file{};
+  /// A folder, made where there is none, for what is compiled at run time: gradients of weights in
+  /// 16 bits take seconds for each shape without it. Empty: kept in the process alone.
+  std::string compiled{};
   std::int64_t workspace = std::int64_t{1} << 30;  ///< Bytes that a plan may ask for.
 };
 
 /// Of the process, for passes that have not run yet: set it before the first convolution. At first
-/// the default, with the file that the environment variable DKFAC_CUDNN_PLANS names. Throws
-/// InvalidArgument for numbers that are not positive.
+/// the default, with the file that the environment variable DKFAC_CUDNN_PLANS names and the folder
+/// DKFAC_CUDNN_COMPILED. Throws InvalidArgument for numbers that are not positive.
 void set_conv_plan_options(const ConvPlanOptions& options);
 [[nodiscard]] ConvPlanOptions conv_plan_options();
 

@@ -1,5 +1,6 @@
 #include <array>
-#include <optional>
+#include <utility>
+#include <vector>
 
 #include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
@@ -47,18 +48,18 @@ class Places {
   void* out(TensorView view) {
     if (is_aligned(view)) return view.raw();
     const TensorView copy = scratch_.take(view.shape(), view.dtype());
-    result_ = {copy, view};
+    results_.emplace_back(copy, view);
     return copy.raw();
   }
   TensorView take(const Shape& shape, DType dtype) { return scratch_.take(shape, dtype); }
   void finish() {
-    if (result_) ops::copy(ctx_, result_->first, result_->second);
+    for (const auto& [copy, view] : results_) ops::copy(ctx_, copy, view);
   }
 
  private:
   Context& ctx_;
   Scratch scratch_;
-  std::optional<std::pair<TensorView, TensorView>> result_;
+  std::vector<std::pair<TensorView, TensorView>> results_;
 };
 
 void add_bias(Context& ctx, ConstTensorView bias, TensorView y) {
@@ -107,6 +108,26 @@ class CudnnConv final : public ConvBackend {
         places.out(y));
     places.finish();
     if (s.bias) add_bias(ctx, bias, y);
+  }
+
+  [[nodiscard]] bool forward_with_sums(Context& ctx, const ConvShape& s, ConstTensorView x,
+                                       ConstTensorView weight, TensorView y, TensorView sum,
+                                       TensorView sum_of_squares) override {
+    const ConvWork work = work_of(ctx, s, Work::forward_sums);
+    Library& library = Library::of(ctx.device());
+    // backward_data() counts on forward() for the rounded weights.
+    if (s.bias || !takes(s) || !library.can(work_of(ctx, s, Work::forward)) || !library.can(work))
+      return false;
+    Places places(ctx);
+    const std::array<std::pair<std::int64_t, void*>, 5> memory{
+        {{cudnn::kX, places.in(x)},
+         {cudnn::kW, places.in(rounded(ctx, s, weight))},
+         {cudnn::kY, places.out(y)},
+         {cudnn::kSum, places.out(sum)},
+         {cudnn::kSumOfSquares, places.out(sum_of_squares)}}};
+    library.run(ctx, work, memory);
+    places.finish();
+    return true;
   }
 
   void backward_weights(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView dy,

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,6 +11,7 @@
 #include "nn/conv_backend.h"
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_passes.h"
+#include "nn/cuda/cudnn/compiled_plans.h"
 #include "support/temp_folder.h"
 
 /// Convolutions by cuDNN, on a device, beside the host.
@@ -193,6 +195,44 @@ TEST_P(Cudnn, IsReplayed) {
   EXPECT_EQ(device_values(ctx, dx), eager.dx);
 }
 
+TEST_P(Cudnn, SumsWhatItComputes) {
+  const DType dtype = std::get<1>(GetParam());
+  ConvShape s = plain_shape(dtype);
+  const Operands o = operands(s);
+  const auto cudnn = cuda::make_cudnn_conv();
+  const Tensor x = to_device(ctx, o.x), weight = to_device(ctx, o.weight);
+  Tensor y = to_device(ctx, o.dy), sums = Tensor::empty(ctx, Shape{2, s.out + 1});
+  ops::fill(ctx, sums, std::numeric_limits<double>::quiet_NaN());
+  // The second one does not begin where cuDNN wants it.
+  const TensorView sum = sums.view().slice(0, 0, 1).flat().slice(0, 0, s.out);
+  const TensorView squares = sums.view().slice(0, 1, 1).flat().slice(0, 0, s.out);
+  ASSERT_TRUE(cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares));
+  const std::vector<double> all = device_values(ctx, y);
+  EXPECT_TRUE(near(all, run(ctx, *cudnn, s, o).y,
+                   4 * 73 * spacing(DType::f32) + (dtype == DType::f32 ? 0 : spacing(dtype))));
+  std::vector<double> expected(static_cast<std::size_t>(s.out)), of_squares(expected),
+      of_magnitudes(expected);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t c = i % expected.size();
+    expected[c] += all[i];
+    of_squares[c] += all[i] * all[i];
+    of_magnitudes[c] += std::abs(all[i]);
+  }
+  // c = 2, n = 60 pixels, of the magnitudes summed; values of 16 bits may have been summed before
+  // they were rounded.
+  const double eps = 2 * 60 * spacing(DType::f32) + (dtype == DType::f32 ? 0 : spacing(dtype));
+  const auto got = device_values(ctx, sum), got_squares = device_values(ctx, squares);
+  for (std::size_t c = 0; c < expected.size(); ++c) {
+    EXPECT_NEAR(got[c], expected[c], eps * of_magnitudes[c]);
+    EXPECT_NEAR(got_squares[c], of_squares[c], 2 * eps * of_squares[c]);
+  }
+  s.bias = true;
+  EXPECT_FALSE(cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares));
+  s.bias = false;
+  s.dtype = DType::f64;
+  EXPECT_FALSE(cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares));
+}
+
 TEST_P(Cudnn, TellsItsPlans) {
   const DType dtype = std::get<1>(GetParam());
   const ConvShape s = plain_shape(dtype);
@@ -317,6 +357,30 @@ TEST_F(MeasuredPlans, BadFilesAreNamed) {
   }
   EXPECT_THROW(set_conv_plan_options({.candidates = 0}), InvalidArgument);
   EXPECT_THROW(set_conv_plan_options({.workspace = -1}), InvalidArgument);
+}
+
+TEST(KeptPlans, ComeFromTheFolderOrFromTheProcess) {
+  const TempFolder folder;
+  const std::string inside = (folder.path() / "made" / "here").string();
+  const cudnn::CompiledPlans kept("a device, a work", inside), memory("a device, a work", "");
+  const cudnn::CompiledPlans other("another device, a work", inside);
+  EXPECT_FALSE(kept.find("engine 3").has_value());
+  const std::string text("code\n\0code", 10);
+  kept.add("engine 3", text);
+  EXPECT_EQ(kept.find("engine 3"), text);
+  EXPECT_EQ(memory.find("engine 3"), text);
+  EXPECT_FALSE(kept.find("engine 4").has_value());
+  EXPECT_FALSE(other.find("engine 3").has_value());
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(inside), {}), 1);
+  const std::string file = std::filesystem::directory_iterator(inside)->path().string();
+  // What another process has put there; then a file that is not of this work.
+  std::ofstream(file) << "a device, a work | engine 3\nnewer";
+  EXPECT_EQ(kept.find("engine 3"), "newer");
+  std::ofstream(file) << "something else\nnewer";
+  EXPECT_EQ(kept.find("engine 3"), text);
+  const cudnn::CompiledPlans nowhere("a device", "/proc/no/folder");
+  nowhere.add("engine 3", text);
+  EXPECT_EQ(nowhere.find("engine 3"), text);
 }
 
 TEST_F(MeasuredPlans, StayWithinTheWorkspace) {

@@ -15,6 +15,7 @@
 
 #include "nn/cuda/cudnn/conv_graph.h"
 #include "nn/cuda/cudnn/plan.h"
+#include "support/temp_folder.h"
 
 namespace dkfac::nn::cudnn {
 namespace {
@@ -107,11 +108,11 @@ bool wants_all() {
   return all != nullptr && std::string(all) == "1";
 }
 
-class CudnnPlans : public testing::TestWithParam<const char*> {
+class CudnnPlans : public ::testing::TestWithParam<const char*> {
  protected:
   Absent device_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Devices, CudnnPlans, testing::Values("h200", "a100"),
+INSTANTIATE_TEST_SUITE_P(Devices, CudnnPlans, ::testing::Values("h200", "a100"),
                          [](const auto& p) { return std::string(p.param); });
 
 TEST(CudnnPlanShapes, AreThoseOfTheModels) {
@@ -166,6 +167,20 @@ TEST_P(CudnnPlans, GradientsOfTheWeightsAreF32AlsoOf16Bits) {
   }
 }
 
+TEST_P(CudnnPlans, ForwardPassesOfF16HaveThemWithSums) {
+  int count = 0;
+  for (ConvShape shape : convolutions("resnet50", Shape{224, 224, 3}, 256)) {
+    if (shape.in == 3) continue;  // Compiled at run time.
+    shape.dtype = DType::f16;
+    const ConvWork what{.shape = shape, .work = Work::forward_sums};
+    const Found found = plans_of(device_, what);
+    ASSERT_EQ(found.plans.size(), 1U) << what.text() << ": " << found.refusals;
+    EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
+    ++count;
+  }
+  EXPECT_EQ(count, 22);
+}
+
 TEST_P(CudnnPlans, AreTheSameAtEveryQuestion) {
   ConvShape shape = convolutions("resnet9-plain", Shape{32, 32, 3}, 512)[1];
   shape.dtype = DType::f16;
@@ -193,6 +208,32 @@ TEST_P(CudnnPlans, ComeBackFromTheirChoice) {
     }
     EXPECT_EQ(plan_of(graph, device_.target(), limits, {.engine = 100000, .knobs = {}}), nullptr);
   }
+}
+
+TEST_P(CudnnPlans, KeepWhatWasCompiledForThem) {
+  if (!has_driver()) GTEST_SKIP() << "there is no libcuda.so.1, nor a stand-in for it";
+  ConvShape shape = convolutions("resnet9-plain", Shape{32, 32, 3}, 512)[1];
+  shape.dtype = DType::bf16;
+  shape.n = 511;
+  const ConvWork work{.shape = shape, .work = Work::weights};
+  const Descriptor graph = conv_graph(work).finish(device_.target());
+  const Limits limits{.rounding = true};
+  dkfac::testing::TempFolder folder;
+  const CompiledPlans first(GetParam(), folder.path().string());
+  const Found compiled = find_plans(graph, device_.target(), limits, 1, &first);
+  ASSERT_EQ(compiled.plans.size(), 1U) << compiled.refusals;
+  const EngineChoice choice = compiled.plans.front().choice();
+  const auto text = first.find(choice.text());
+  ASSERT_TRUE(text.has_value());
+  EXPECT_GT(text->size(), 10000U) << "no code in it";
+  const auto again = plan_of(graph, device_.target(), limits, choice, &first);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->choice(), choice);
+  EXPECT_EQ(again->workspace(), compiled.plans.front().workspace());
+  // What cuDNN does not take is made anew.
+  first.add(choice.text(), "{}");
+  EXPECT_NE(plan_of(graph, device_.target(), limits, choice, &first), nullptr);
+  EXPECT_EQ(first.find(choice.text())->size(), text->size());
 }
 
 // That the tests above can fail.

@@ -42,6 +42,16 @@ Descriptor& Descriptor::finalize(const char* what) {
   return *this;
 }
 
+std::string Descriptor::text(cudnnBackendAttributeName_t name) const {
+  std::int64_t count = 0;
+  if (cudnnBackendGetAttribute(raw_, name, CUDNN_TYPE_CHAR, 0, &count, nullptr) !=
+      CUDNN_STATUS_SUCCESS)
+    return {};
+  std::string text(static_cast<std::size_t>(count), '\0');
+  text.resize(get_raw(name, CUDNN_TYPE_CHAR, text.size(), text.data()));
+  return text;
+}
+
 std::int64_t Descriptor::number(cudnnBackendAttributeName_t name) const {
   std::int64_t value = 0, count = 0;
   check(cudnnBackendGetAttribute(raw_, name, CUDNN_TYPE_INT64, 1, &count, &value),

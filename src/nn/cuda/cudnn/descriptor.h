@@ -76,6 +76,8 @@ class Descriptor {
     values.resize(get_raw(name, Tag<T>::kType, most, values.data()));
     return values;
   }
+  /// Of any length; empty where cuDNN has none to tell.
+  [[nodiscard]] std::string text(cudnnBackendAttributeName_t name) const;
   /// Throws Failure when there is none.
   [[nodiscard]] std::int64_t number(cudnnBackendAttributeName_t name) const;
   /// The descriptors of an attribute, each of this type: all, or at most `most` where cuDNN does

@@ -105,11 +105,12 @@ Way Library::make(const ConvWork& work) {
   Way made;
   std::optional<EngineChoice> known;
   if (!options.file.empty()) known = SharedFile::find(options.file, key_of(work));
+  const CompiledPlans compiled(key_of(work), options.compiled);
   try {
     const Descriptor graph = conv_graph(work).finish(target);
-    if (known) made.plan = plan_of(graph, target, limits, *known);
+    if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
     if (made.plan != nullptr) return made;
-    Found plans = find_plans(graph, target, limits, 1);
+    Found plans = find_plans(graph, target, limits, 1, &compiled);
     made.refusals = std::move(plans.refusals);
     if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
     made.is_settled = made.plan == nullptr || !options.measured;
@@ -145,8 +146,9 @@ void Library::execute(Context& ctx, const Plan& plan, Memory memory) {
 void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
   const ConvPlanOptions options = conv_plan_options();
   const Target target{.handle = handle_};
+  const CompiledPlans compiled(key_of(work), options.compiled);
   Found found = find_plans(conv_graph(work).finish(target), target, limits_of(work, options),
-                           static_cast<std::size_t>(options.candidates));
+                           static_cast<std::size_t>(options.candidates), &compiled);
   double best = std::numeric_limits<double>::infinity();
   for (Plan& plan : found.plans) {
     const double seconds = seconds_of(ctx, plan, memory);

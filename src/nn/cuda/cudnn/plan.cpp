@@ -83,20 +83,52 @@ EngineChoice choice_of(const Descriptor& config, const Descriptor& engine) {
 
 }  // namespace
 
-Plan::Plan(const Target& target, Descriptor config)
-    : config_(std::move(config)), plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-  plan_.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
-  if (target.handle != nullptr) plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
-  if (target.properties != nullptr)
-    plan_.link(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
-  plan_.finalize("execution plan");
-  workspace_ = plan_.number(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+std::string EngineChoice::text() const {
+  std::string line = detail::concat("engine ", engine, " knobs");
+  for (const auto& [type, value] : knobs) line += detail::concat(" ", type, ":", value);
+  return line;
+}
+
+Plan::Plan(const Target& target, Descriptor config, const CompiledPlans* compiled)
+    : config_(std::move(config)) {
   const Descriptor engine = engine_of(config_);
   choice_ = choice_of(config_, engine);
   tensor_cores_ = has(notes_of(engine), CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   for (const auto note :
        engine.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes))
     run_time_ = run_time_ || note == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
+  const bool keeps = run_time_ && compiled != nullptr;
+  const auto kept = keeps ? compiled->find(choice_.text()) : std::nullopt;
+  if (!kept || !restore(target, *kept)) {
+    compile(target);
+    const std::string text =
+        keeps ? plan_.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) : std::string{};
+    if (!text.empty()) compiled->add(choice_.text(), text);
+  }
+  workspace_ = plan_.number(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+}
+
+void Plan::compile(const Target& target) {
+  plan_ = Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan_.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
+  if (target.handle != nullptr) plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
+  if (target.properties != nullptr)
+    plan_.link(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
+  plan_.finalize("execution plan");
+}
+
+bool Plan::restore(const Target& target, const std::string& text) {
+  try {
+    plan_ = Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    if (target.handle != nullptr) plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
+    if (target.properties != nullptr)
+      plan_.link(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
+    plan_.set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, std::span<const char>(text));
+    plan_.finalize("execution plan that was kept");
+    return true;
+  } catch (const Failure&) {
+    return false;
+  }
 }
 
 void Plan::execute(cudnnHandle_t handle, std::span<const std::pair<std::int64_t, void*>> memory,
@@ -117,12 +149,12 @@ void Plan::execute(cudnnHandle_t handle, std::span<const std::pair<std::int64_t,
 }
 
 Found find_plans(const Descriptor& graph, const Target& target, const Limits& limits,
-                 std::size_t most) {
+                 std::size_t most, const CompiledPlans* compiled) {
   Found found;
   Refusals refusals;
   const auto consider = [&](Descriptor config) {
     if (const char* why = objection(engine_of(config), limits)) return refusals.add(why);
-    Plan plan(target, std::move(config));
+    Plan plan(target, std::move(config), compiled);
     if (plan.workspace() > limits.workspace) {
       return refusals.add(detail::concat("wants more workspace than ", limits.workspace, " bytes"));
     }
@@ -147,7 +179,7 @@ Found find_plans(const Descriptor& graph, const Target& target, const Limits& li
 }
 
 std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target, const Limits& limits,
-                              const EngineChoice& choice) {
+                              const EngineChoice& choice, const CompiledPlans* compiled) {
   try {
     Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     engine.link(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph)
@@ -169,7 +201,7 @@ std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target, con
     config.link(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
     if (!links.empty()) config.link(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, links);
     config.finalize("engine configuration");
-    auto plan = std::make_unique<Plan>(target, std::move(config));
+    auto plan = std::make_unique<Plan>(target, std::move(config), compiled);
     return plan->workspace() <= limits.workspace ? std::move(plan) : nullptr;
   } catch (const Failure&) {
     return nullptr;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "nn/cuda/cudnn/compiled_plans.h"
 #include "nn/cuda/cudnn/graph.h"
 
 namespace dkfac::nn::cudnn {
@@ -17,6 +18,7 @@ struct EngineChoice {
   std::int64_t engine = -1;
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  ///< Type and value.
   bool operator==(const EngineChoice&) const = default;
+  [[nodiscard]] std::string text() const;  ///< "engine 12 knobs 3:1 7:0"
 };
 
 /// What a plan may do. Engines that may give another result at the next launch, or that sum in
@@ -29,8 +31,9 @@ struct Limits {
 /// How a graph is computed.
 class Plan {
  public:
-  /// Throws Failure where the engine does not do it.
-  Plan(const Target& target, Descriptor config);
+  /// Throws Failure where the engine does not do it. What is compiled for it is taken from
+  /// `compiled`, or else added there, unless that is null.
+  Plan(const Target& target, Descriptor config, const CompiledPlans* compiled = nullptr);
   [[nodiscard]] std::int64_t workspace() const { return workspace_; }  ///< Bytes.
   [[nodiscard]] const EngineChoice& choice() const { return choice_; }
   [[nodiscard]] bool is_compiled_at_run_time() const { return run_time_; }
@@ -42,6 +45,8 @@ class Plan {
                void* workspace) const;
 
  private:
+  void compile(const Target& target);
+  [[nodiscard]] bool restore(const Target& target, const std::string& text);
   Descriptor config_, plan_;
   EngineChoice choice_;
   std::int64_t workspace_ = 0;
@@ -57,10 +62,11 @@ struct Found {
 /// A, then its fallbacks. The same for the same graph, kind of device and version. Never throws for
 /// want of one.
 [[nodiscard]] Found find_plans(const Descriptor& graph, const Target& target, const Limits& limits,
-                               std::size_t most);
+                               std::size_t most, const CompiledPlans* compiled = nullptr);
 
 /// That one, or none when the engine does not take it within the limits.
 [[nodiscard]] std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target,
-                                            const Limits& limits, const EngineChoice& choice);
+                                            const Limits& limits, const EngineChoice& choice,
+                                            const CompiledPlans* compiled = nullptr);
 
 }  // namespace dkfac::nn::cudnn

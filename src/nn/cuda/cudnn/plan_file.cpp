@@ -12,12 +12,6 @@ namespace {
 constexpr const char* kFormat = "dkfac cudnn plans 1";
 constexpr const char* kBetween = " | ";
 
-std::string text_of(const EngineChoice& choice) {
-  std::string text = detail::concat("engine ", choice.engine, " knobs");
-  for (const auto& [type, value] : choice.knobs) text += detail::concat(" ", type, ":", value);
-  return text;
-}
-
 std::optional<EngineChoice> choice_of(const std::string& text) {
   std::istringstream in(text);
   std::string engine, knobs;
@@ -72,7 +66,7 @@ void PlanFile::write() const {
   {
     std::ofstream out(beside, std::ios::trunc);
     out << kFormat << '\n';
-    for (const auto& [key, choice] : choices_) out << key << kBetween << text_of(choice) << '\n';
+    for (const auto& [key, choice] : choices_) out << key << kBetween << choice.text() << '\n';
     out.flush();
     if (!out) throw IoError(detail::concat("[conv2d] '", beside, "' cannot be written"));
   }
