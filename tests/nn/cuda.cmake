@@ -44,7 +44,8 @@ dkfac_gpu_test(nn.cuda.training
 if(DKFAC_HAVE_CUDNN AND NOT DKFAC_CUDA_EMULATED)
   dkfac_test(nn.cudnn_plans
     SOURCES cuda/cudnn_plans_test.cpp
-    LINK dkfac::nn dkfac_cudnn dkfac_cuda ${CMAKE_DL_LIBS} GTest::gtest_main LABELS nn INTERNALS)
+    LINK dkfac::nn dkfac_cudnn dkfac_cuda ${CMAKE_DL_LIBS} GTest::gtest_main LABELS nn INTERNALS
+    TIMEOUT 600)  # Half a minute of work, most of it NVRTC's.
   set_source_files_properties(cuda/cudnn_plans_test.cpp PROPERTIES COMPILE_DEFINITIONS
     "DKFAC_DEVICES_DIR=\"${CMAKE_CURRENT_SOURCE_DIR}/cuda/devices\"")
   if(TARGET test_nn_cudnn_plans)  # Not where only tests of a device are built.
