@@ -21,6 +21,8 @@ void check_arguments(const Dataset& data, const Normalization& normalization,
   DKFAC_CHECK(data.height >= options.kernel && data.width >= options.kernel, "[whitening] images ",
               data.height, "x", data.width, " have no patch of ", options.kernel, "x",
               options.kernel, "; choose a smaller kernel");
+  DKFAC_CHECK(data.photos == nullptr, "[whitening] data set '", data.name,
+              "' is of photographs, which are not in memory; switch whitening off");
   const auto channels = static_cast<std::size_t>(data.channels);
   DKFAC_CHECK(normalization.mean.size() == channels && normalization.stddev.size() == channels,
               "[whitening] normalization has ", normalization.mean.size(), " means and ",

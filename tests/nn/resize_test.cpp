@@ -107,12 +107,30 @@ TEST(Resize, AWindowHasTheBitsOfTheWhole) {
   }
 }
 
+TEST(Resize, APartOfAPixelCountsInPart) {
+  // A ramp stays one, whatever is cut out of it: output x is the middle of its share of the area.
+  nn::Image image{4, 64, {}};
+  for (int y = 0; y < 4; ++y)
+    for (int x = 0; x < 64; ++x)
+      for (int c = 0; c < 3; ++c) image.pixels.push_back(static_cast<std::uint8_t>(4 * x));
+  const nn::Area area{0.5, 10.3, 2.5, 40.6};
+  std::vector<std::uint8_t> scratch, out(3 * 14);
+  nn::resize_bilinear(image, area, 1, 14, {0, 0, 1, 14}, out.data(), scratch);
+  for (int x = 2; x < 12; ++x) {  // Not at the ends, where the filter is cut off.
+    const double expected = 4 * (area.x + (x + 0.5) * area.width / 14 - 0.5);
+    EXPECT_NEAR(out[static_cast<std::size_t>(3 * x)], expected, 1.01) << x;
+  }
+  EXPECT_THROW(
+      nn::resize_bilinear(image, nn::Area{0, 0, 4.1, 1}, 1, 1, {0, 0, 1, 1}, out.data(), scratch),
+      InvalidArgument);
+}
+
 TEST(Resize, RefusesAWindowThatIsNotInside) {
   const nn::Image image = noise(4, 4);
   std::vector<std::uint8_t> scratch, out(48);
   for (const nn::Box& window :
        {nn::Box{0, 0, 3, 2}, nn::Box{1, 0, 2, 1}, nn::Box{0, -1, 1, 1}, nn::Box{0, 0, 0, 1}})
-    EXPECT_THROW(nn::resize_bilinear(image, {0, 0, 4, 4}, 2, 2, window, out.data(), scratch),
+    EXPECT_THROW(nn::resize_bilinear(image, nn::Box{0, 0, 4, 4}, 2, 2, window, out.data(), scratch),
                  InvalidArgument);
 }
 

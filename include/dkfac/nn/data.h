@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,7 +11,10 @@
 
 namespace dkfac::nn {
 
-/// Labelled images in memory, as they are stored: 8-bit, [n,h,w,c].
+struct PhotoData;  // photo_data.h
+
+/// Labelled images in memory, as they are stored: 8-bit, [n,h,w,c]; or photographs, of which
+/// loaders make images of that shape as they go.
 struct Dataset {
   std::string name;
   std::int64_t count = 0;
@@ -18,6 +22,7 @@ struct Dataset {
   std::int64_t classes = 0;
   std::vector<std::uint8_t> pixels{};
   std::vector<std::int32_t> labels{};
+  std::shared_ptr<const PhotoData> photos{};  ///< If set, there are no pixels here.
   [[nodiscard]] std::int64_t image_size() const { return height * width * channels; }
 };
 
@@ -69,14 +74,16 @@ struct DataSource {
 [[nodiscard]] std::vector<std::string> data_names();
 
 /// Moves the last `count` samples of `train` to `test`, replacing it: a held-out set for choosing
-/// hyper-parameters without looking at the test set. 0 < count < train.count.
+/// hyper-parameters without looking at the test set. Of photographs, which are sorted by class, it
+/// takes samples at equal distances, and shows them as those of the test set were.
+/// 0 < count < train.count.
 void hold_out(DataSplits& data, std::int64_t count);
 
 /// 64-bit hash of pixels, labels and shape, to compare what ranks have read.
 [[nodiscard]] std::uint64_t fingerprint(const Dataset& data);
 
 /// Mean and standard deviation of pixel values / 255 per channel; 1 for the deviation of a channel
-/// that is constant.
+/// that is constant. Of photographs what PhotoData says.
 struct Normalization {
   std::vector<double> mean, stddev;
 };

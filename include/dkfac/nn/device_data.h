@@ -63,6 +63,7 @@ class DeviceLoader {
   /// The next batch; false at the end of the epoch. On a rank without a share the batch has 0
   /// images. What the thread throws comes out here, after the batches before it.
   bool next(Context& ctx, DeviceBatch& batch);
+  [[nodiscard]] LoaderStatistics statistics() const;  ///< Zeros when resident.
 
   class Source;  ///< Makes batches.
 

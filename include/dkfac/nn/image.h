@@ -52,6 +52,11 @@ struct Box {
   std::int64_t y = 0, x = 0, height = 0, width = 0;
 };
 
+/// The same in parts of pixels.
+struct Area {
+  double y = 0, x = 0, height = 0, width = 0;
+};
+
 /// Resizes pixels of `box` to [height,width,3] by Pillow's bilinear filter: a triangle whose
 /// support grows with the reduction (antialiasing), rows first, in the fixed-point arithmetic of
 /// Pillow, so that results are equal to the last bit. Pixels outside of the box are not looked at,
@@ -62,6 +67,11 @@ void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height
 /// Only `window` of that result, at the price of what goes into it: out[window.height,
 /// window.width,3], the same bits.
 void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, const Box& window, std::uint8_t* out,
+                     std::vector<std::uint8_t>& scratch);
+/// Of an area that begins or ends within pixels, as of a picture that was decoded at a part of its
+/// size. Pixels that no part of it lies on are not looked at.
+void resize_bilinear(const ImageView& image, const Area& area, std::int64_t height,
                      std::int64_t width, const Box& window, std::uint8_t* out,
                      std::vector<std::uint8_t>& scratch);
 

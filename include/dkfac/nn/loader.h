@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dkfac/core/tensor.h"
@@ -52,14 +53,24 @@ struct Batch {
   std::int64_t first = 0;  ///< Place of images[0] in the global batch.
 };
 
+/// What a loader has done since it was made.
+struct LoaderStatistics {
+  std::int64_t batches = 0, images = 0;  ///< Made, ahead of the caller.
+  double wait_s = 0;                     ///< That next() waited for them.
+  // Of photographs: seconds of each stage, summed over the threads that work on them.
+  double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
+  std::int64_t bad = 0;                  ///< Files that are no good photographs.
+  std::vector<std::string> bad_names{};  ///< The first 10 by name, with reasons.
+};
+
 /// Delivers this rank's normalised batches of one epoch after another, prepared by a thread ahead
 /// of time into a bounded set of buffers: `prefetch` of them and the one in the caller's hands.
 /// `data` is borrowed and must not change. Used by one thread; may be destroyed at any time.
 class Loader {
  public:
-  /// f64, f32, bf16 or f16. `augment` changes images, differently in each epoch, with the seed of the
-  /// sampler. Throws InvalidArgument when an epoch would have no batch, or for options that do not
-  /// fit the data.
+  /// f64, f32, bf16 or f16. `augment` changes images, differently in each epoch, with the seed of
+  /// the sampler. Throws InvalidArgument when an epoch would have no batch, or for options that do
+  /// not fit the data.
   Loader(const Dataset& data, Normalization normalization, SamplerOptions options, int rank,
          int size, DType dtype, int prefetch = 2, AugmentOptions augment = {});
   ~Loader();
@@ -73,6 +84,7 @@ class Loader {
   /// without a share the batch has 0 images. An exception of the thread comes out here, after the
   /// batches before it, at each call until start_epoch().
   bool next(Batch& batch);
+  [[nodiscard]] LoaderStatistics statistics() const;
 
  private:
   struct Impl;

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "dkfac/nn/loader.h"
-
-#include "nn/data/image_writer.h"
 
 namespace dkfac::nn {
 
@@ -24,13 +22,13 @@ struct MadeBatch {
   }
 };
 
-/// Makes the batches of an epoch, one at a time: order, augmentation, normalisation. Borrows
-/// `data`.
+/// Makes the batches of an epoch, one at a time, whatever they are made of. Used by one thread, but
+/// for what is constant and add_to().
 class BatchMaker {
  public:
-  /// Throws InvalidArgument for options that do not fit the data.
-  BatchMaker(const Dataset& data, const Normalization& normalization, const SamplerOptions& sampler,
-             const AugmentOptions& augment, int rank, int size, DType dtype);
+  virtual ~BatchMaker() = default;
+  BatchMaker(const BatchMaker&) = delete;
+  BatchMaker& operator=(const BatchMaker&) = delete;
 
   /// Memory for any batch of this rank: on the host, for copies to the device of ctx.
   [[nodiscard]] MadeBatch make_buffer(Context& ctx) const;
@@ -39,14 +37,15 @@ class BatchMaker {
   /// Throws InvalidArgument for an epoch or a batch to begin with that there is not.
   void check_epoch(std::int64_t epoch, std::int64_t first_batch) const;
   void start_epoch(std::int64_t epoch);
-  /// A batch of the epoch started last; allocates nothing. Throws DataError when the data set has
-  /// another size than at first.
-  void make(std::int64_t batch, MadeBatch& out) const;
+  /// A batch of the epoch started last.
+  virtual void make(std::int64_t batch, MadeBatch& out) = 0;
+  /// What it knows of the statistics; from any thread.
+  virtual void add_to(LoaderStatistics&) const {}
 
-  // Of the epoch started last, for who makes its batches elsewhere.
+  // Of the epoch started last.
   [[nodiscard]] const std::vector<std::int64_t>& order() const { return order_; }
-  /// Of all samples, when groups share them; else empty.
-  [[nodiscard]] const std::vector<Augmentation>& changes() const { return changes_; }
+  [[nodiscard]] std::int64_t epoch() const { return epoch_; }
+
   [[nodiscard]] BatchShare share(std::int64_t batch) const {
     return batch_share(sampler_, batch, rank_, size_);
   }
@@ -54,33 +53,35 @@ class BatchMaker {
   [[nodiscard]] std::int64_t first_of(const BatchShare& share, std::int64_t batch) const {
     return share.begin - batch * sampler_.global_batch;
   }
-  [[nodiscard]] std::int64_t epoch() const { return epoch_; }
+  [[nodiscard]] const SamplerOptions& sampler() const { return sampler_; }
   [[nodiscard]] std::uint64_t seed() const { return sampler_.seed; }
-  [[nodiscard]] const AugmentOptions& augment() const { return augment_; }
   [[nodiscard]] const Shape& image() const { return image_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  [[nodiscard]] const Dataset& data() const { return data_; }
+  [[nodiscard]] int ranks() const { return size_; }
+
+ protected:
+  /// Throws InvalidArgument for options that do not fit the data.
+  BatchMaker(const Dataset& data, const Normalization& normalization, const SamplerOptions& sampler,
+             int rank, int size, DType dtype);
+  /// After epoch() and order() have been set.
+  virtual void begin_epoch() = 0;
+  /// Sets counts and places.
+  BatchShare describe(std::int64_t batch, MadeBatch& out) const;
 
  private:
-  using Writer =
-      std::variant<ImageWriter<double>, ImageWriter<float>, ImageWriter<bf16>, ImageWriter<f16>>;
-  static Writer make_writer(const Normalization& normalization, const Shape& image,
-                            const AugmentOptions& augment, DType dtype);
-
-  template <class T>
-  void write_with(const ImageWriter<T>& writer, std::int64_t sample, T* out) const;
-
-  const Dataset& data_;
   const SamplerOptions sampler_;
-  const AugmentOptions augment_;
   const Shape image_;
   const int rank_, size_;
   const DType dtype_;
-  const Writer writer_;
-
   std::int64_t epoch_ = 0;
   std::vector<std::int64_t> order_;
-  std::vector<Augmentation> changes_;
 };
+
+/// Of images in memory or of photographs. Borrows `data`.
+[[nodiscard]] std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& data,
+                                                           const Normalization& normalization,
+                                                           const SamplerOptions& sampler,
+                                                           const AugmentOptions& augment, int rank,
+                                                           int size, DType dtype);
 
 }  // namespace dkfac::nn

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -19,12 +20,12 @@ namespace dkfac::nn {
 class BatchQueue {
  public:
   /// slots: of which the caller holds some. ctx: to whose device they will be copied.
-  BatchQueue(BatchMaker maker, std::size_t slots, Context& ctx);
+  BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx);
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  [[nodiscard]] std::int64_t batches() const { return maker_.batches(); }
+  [[nodiscard]] std::int64_t batches() const { return maker_->batches(); }
   /// What was left of the epoch before is dropped; what was taken stays taken. Arguments as
   /// Loader::start_epoch().
   void start_epoch(std::int64_t epoch, std::int64_t first_batch);
@@ -35,17 +36,18 @@ class BatchQueue {
   std::optional<std::size_t> try_take();
   [[nodiscard]] MadeBatch& at(std::size_t slot) { return slots_[slot]; }
   void give_back(std::size_t slot);
+  [[nodiscard]] LoaderStatistics statistics() const;
 
  private:
   void work();
   void produce(std::int64_t this_epoch, std::int64_t first, std::uint64_t mine);
   std::size_t pop_ready();
 
-  BatchMaker maker_;  ///< Used by the thread alone, but for what is constant.
+  std::unique_ptr<BatchMaker> maker_;  ///< Used by the thread alone, but for what is constant.
 
   // The thread owns the slot that it fills, the caller those that it has taken; everything below is
   // guarded by the mutex. The lists have room for every slot, so that they never allocate.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<MadeBatch> slots_;
   std::vector<std::size_t> idle_;
@@ -54,6 +56,8 @@ class BatchQueue {
   std::int64_t epoch_ = 0, first_batch_ = 0;
   bool finished_ = true;
   bool stop_ = false;
+  std::int64_t made_batches_ = 0, made_images_ = 0;
+  double wait_s_ = 0;
   std::exception_ptr error_;
   std::thread thread_;
 };

@@ -13,10 +13,11 @@ namespace {
 
 class HostSource : public DeviceLoader::Source {
  public:
-  HostSource(Context& ctx, BatchMaker maker, int prefetch)
+  HostSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
       : queue_(std::move(maker), static_cast<std::size_t>(prefetch) + 1, ctx) {}
 
   [[nodiscard]] std::int64_t batches() const override { return queue_.batches(); }
+  [[nodiscard]] LoaderStatistics statistics() const override { return queue_.statistics(); }
 
   void start_epoch(Context&, std::int64_t epoch, std::int64_t first_batch) override {
     queue_.start_epoch(epoch, first_batch);
@@ -47,7 +48,8 @@ class HostSource : public DeviceLoader::Source {
 
 }  // namespace
 
-std::unique_ptr<DeviceLoader::Source> make_host_source(Context& ctx, BatchMaker maker,
+std::unique_ptr<DeviceLoader::Source> make_host_source(Context& ctx,
+                                                       std::unique_ptr<BatchMaker> maker,
                                                        int prefetch) {
   return std::make_unique<HostSource>(ctx, std::move(maker), prefetch);
 }
@@ -61,15 +63,23 @@ std::int64_t resident_bytes(const Dataset& data, const AugmentOptions& augment) 
 DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization normalization,
                            DeviceDataOptions options) {
   DKFAC_CHECK(options.prefetch > 0, "[loader] prefetch is ", options.prefetch, "; it must be > 0");
-  BatchMaker maker(data, normalization, options.sampler, options.augment, options.rank,
-                   options.size, options.dtype);
-  if (!ctx.device().is_cuda()) {
-    source_ = make_host_source(ctx, std::move(maker), options.prefetch);
-  } else if (options.place == DataPlace::streamed) {
-    source_ = make_streamed_source(ctx, std::move(maker), options.prefetch);
-  } else {
-    source_ = make_resident_source(ctx, std::move(maker), normalization);
+  // Photographs are more than a device would keep, and decoded by the host.
+  const bool resident = ctx.device().is_cuda() && options.place == DataPlace::resident;
+  if (resident && data.photos == nullptr) {
+    source_ = make_resident_source(
+        ctx,
+        std::make_unique<ImageMaker>(data, normalization, options.sampler, options.augment,
+                                     options.rank, options.size, options.dtype),
+        normalization);
+    return;
   }
+  std::unique_ptr<BatchMaker> maker =
+      make_batch_maker(data, normalization, options.sampler, options.augment, options.rank,
+                       options.size, options.dtype);
+  if (ctx.device().is_cuda())
+    source_ = make_streamed_source(ctx, std::move(maker), options.prefetch);
+  else
+    source_ = make_host_source(ctx, std::move(maker), options.prefetch);
 }
 
 DeviceLoader::~DeviceLoader() = default;
@@ -81,6 +91,8 @@ std::int64_t DeviceLoader::batches() const { return source_->batches(); }
 void DeviceLoader::start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) {
   source_->start_epoch(ctx, epoch, first_batch);
 }
+
+LoaderStatistics DeviceLoader::statistics() const { return source_->statistics(); }
 
 bool DeviceLoader::next(Context& ctx, DeviceBatch& batch) { return source_->next(ctx, batch); }
 

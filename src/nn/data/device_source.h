@@ -4,7 +4,7 @@
 
 #include "dkfac/nn/device_data.h"
 
-#include "nn/data/batch_maker.h"
+#include "nn/data/image_maker.h"
 
 namespace dkfac::nn {
 
@@ -18,15 +18,15 @@ class DeviceLoader::Source {
   [[nodiscard]] virtual std::int64_t batches() const = 0;
   virtual void start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) = 0;
   virtual bool next(Context& ctx, DeviceBatch& batch) = 0;
+  [[nodiscard]] virtual LoaderStatistics statistics() const { return {}; }
 };
 
 /// Batches of the host stay there.
-[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_host_source(Context& ctx, BatchMaker maker,
-                                                                     int prefetch);
-[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_streamed_source(Context& ctx,
-                                                                         BatchMaker maker,
-                                                                         int prefetch);
+[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_host_source(
+    Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch);
+[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_streamed_source(
+    Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch);
 [[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_resident_source(
-    Context& ctx, BatchMaker maker, const Normalization& normalization);
+    Context& ctx, std::unique_ptr<ImageMaker> maker, const Normalization& normalization);
 
 }  // namespace dkfac::nn

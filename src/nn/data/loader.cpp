@@ -15,7 +15,7 @@ struct Loader::Impl {
   BatchQueue queue;
   std::optional<std::size_t> held;  ///< Slot in the caller's hands.
 
-  Impl(BatchMaker maker, int prefetch)
+  Impl(std::unique_ptr<BatchMaker> maker, int prefetch)
       : queue(std::move(maker), static_cast<std::size_t>(prefetch) + 1, host) {}
 
   void give_back_held() {
@@ -27,7 +27,7 @@ Loader::Loader(const Dataset& data, Normalization normalization, SamplerOptions 
                int size, DType dtype, int prefetch, AugmentOptions augment) {
   DKFAC_CHECK(prefetch > 0, "[loader] prefetch is ", prefetch, "; it must be > 0");
   impl_ = std::make_unique<Impl>(
-      BatchMaker(data, normalization, options, augment, rank, size, dtype), prefetch);
+      make_batch_maker(data, normalization, options, augment, rank, size, dtype), prefetch);
 }
 
 Loader::~Loader() = default;
@@ -36,6 +36,8 @@ void Loader::start_epoch(std::int64_t epoch, std::int64_t first_batch) {
   impl_->queue.start_epoch(epoch, first_batch);
   impl_->give_back_held();
 }
+
+LoaderStatistics Loader::statistics() const { return impl_->queue.statistics(); }
 
 bool Loader::next(Batch& batch) {
   Impl& impl = *impl_;

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/nn/image.h"
@@ -19,6 +20,12 @@ struct Taps {
   std::vector<std::int64_t> first, count;
 };
 
+/// What is resized of a row of `pixels`: [begin, begin + length).
+struct Span {
+  std::int64_t pixels = 0;
+  double begin = 0, length = 0;
+};
+
 /// A direction whose size stays is not filtered, as in Pillow: this copies.
 Taps copying_taps(std::int64_t from, std::int64_t count) {
   Taps taps;
@@ -33,16 +40,18 @@ Taps copying_taps(std::int64_t from, std::int64_t count) {
 /// Of outputs [from, from + count) of `out`, as Pillow chooses them: a triangle filter around the
 /// centre of each output pixel, stretched when the picture shrinks, cut off at the borders and made
 /// to sum to 1.
-Taps make_taps(std::int64_t in, std::int64_t out, std::int64_t from, std::int64_t count) {
-  if (in == out) return copying_taps(from, count);
-  const double scale = static_cast<double>(in) / static_cast<double>(out);
+Taps make_taps(const Span& of, std::int64_t out, std::int64_t from, std::int64_t count) {
+  const std::int64_t in = of.pixels;
+  if (of.begin == 0 && of.length == static_cast<double>(in) && in == out)
+    return copying_taps(from, count);
+  const double scale = of.length / static_cast<double>(out);
   const double support = std::max(scale, 1.0), shrink = 1.0 / support;
   Taps taps;
   taps.taps = static_cast<int>(std::ceil(support)) * 2 + 1;
   taps.weights.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(taps.taps), 0);
   std::vector<double> weights(static_cast<std::size_t>(taps.taps));
   for (std::int64_t o = from; o < from + count; ++o) {
-    const double center = (static_cast<double>(o) + 0.5) * scale;
+    const double center = of.begin + (static_cast<double>(o) + 0.5) * scale;
     const auto begin = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - support + 0.5));
     const auto end = std::min(in, static_cast<std::int64_t>(center + support + 0.5));
     double sum = 0;
@@ -103,12 +112,7 @@ void combine_rows(const std::int32_t* weights, std::int64_t count, const std::ui
   }
 }
 
-void check_sizes(const ImageView& image, const Box& box, std::int64_t height, std::int64_t width,
-                 const Box& window) {
-  DKFAC_CHECK(box.y >= 0 && box.x >= 0 && box.height > 0 && box.width > 0 &&
-                  box.y + box.height <= image.height && box.x + box.width <= image.width,
-              "[resize] the box ", box.height, "x", box.width, " at (", box.y, ", ", box.x,
-              ") is not inside of a picture of ", image.height, "x", image.width);
+void check_window(std::int64_t height, std::int64_t width, const Box& window) {
   DKFAC_CHECK(height > 0 && width > 0, "[resize] the result is ", height, "x", width,
               "; both must be > 0");
   DKFAC_CHECK(window.y >= 0 && window.x >= 0 && window.height > 0 && window.width > 0 &&
@@ -117,24 +121,44 @@ void check_sizes(const ImageView& image, const Box& box, std::int64_t height, st
               window.x, ") is not inside of a result of ", height, "x", width);
 }
 
+/// Pixels that an area lies on.
+Box hull(const Area& area) {
+  const auto span = [](double begin, double length) {
+    const double first = std::floor(begin);
+    return std::pair{static_cast<std::int64_t>(first),
+                     static_cast<std::int64_t>(std::ceil(begin + length) - first)};
+  };
+  const auto [y, height] = span(area.y, area.height);
+  const auto [x, width] = span(area.x, area.width);
+  return {y, x, height, width};
+}
+
 }  // namespace
 
-void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+void resize_bilinear(const ImageView& image, const Area& area, std::int64_t height,
                      std::int64_t width, const Box& window, std::uint8_t* out,
                      std::vector<std::uint8_t>& scratch) {
-  check_sizes(image, box, height, width, window);
+  const double rows = static_cast<double>(image.height), columns = static_cast<double>(image.width);
+  DKFAC_CHECK(area.y >= 0 && area.x >= 0 && area.height > 0 && area.width > 0 &&
+                  area.y + area.height <= rows && area.x + area.width <= columns,
+              "[resize] the box ", area.height, "x", area.width, " at (", area.y, ", ", area.x,
+              ") is not inside of a picture of ", image.height, "x", image.width);
+  check_window(height, width, window);
+  const Box box = hull(area);
   const std::int64_t stride = 3 * window.width, row_stride = 3 * image.width;
   const std::uint8_t* from = image.pixels + 3 * (box.y * image.width + box.x);
-  if (width == box.width && height == box.height) {
-    from += window.y * row_stride + 3 * window.x;
+  const Taps across = make_taps({box.width, area.x - static_cast<double>(box.x), area.width}, width,
+                                window.x, window.width);
+  const Taps down = make_taps({box.height, area.y - static_cast<double>(box.y), area.height},
+                              height, window.y, window.height);
+  // Only rows that go into the window are filtered.
+  const std::int64_t first = down.first.front(), end = down.first.back() + down.count.back();
+  if (across.taps == 1 && down.taps == 1) {
+    from += first * row_stride + 3 * across.first.front();
     for (std::int64_t y = 0; y < window.height; ++y)
       std::memcpy(out + y * stride, from + y * row_stride, static_cast<std::size_t>(stride));
     return;
   }
-  const Taps across = make_taps(box.width, width, window.x, window.width);
-  const Taps down = make_taps(box.height, height, window.y, window.height);
-  // Only rows that go into the window are filtered.
-  const std::int64_t first = down.first.front(), end = down.first.back() + down.count.back();
   scratch.resize(static_cast<std::size_t>((end - first) * stride));
   for (std::int64_t y = first; y < end; ++y) {
     resize_row(across, from + y * row_stride, window.width, scratch.data() + (y - first) * stride);
@@ -144,6 +168,14 @@ void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height
     combine_rows(down.weights.data() + y * down.taps, down.count[at],
                  scratch.data() + (down.first[at] - first) * stride, stride, out + y * stride);
   }
+}
+
+void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
+                     std::int64_t width, const Box& window, std::uint8_t* out,
+                     std::vector<std::uint8_t>& scratch) {
+  const auto real = [](std::int64_t pixels) { return static_cast<double>(pixels); };
+  resize_bilinear(image, Area{real(box.y), real(box.x), real(box.height), real(box.width)}, height,
+                  width, window, out, scratch);
 }
 
 void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,

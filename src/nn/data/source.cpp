@@ -8,6 +8,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/nn/data.h"
+#include "dkfac/nn/photo_data.h"
 
 namespace dkfac::nn {
 namespace {
@@ -124,6 +125,41 @@ DataSplits make_synthetic(const DataSource& source) {
   return out;
 }
 
+/// Sample `from` of one set becomes the next of another.
+void move_photo(const Dataset& all, std::int64_t from, Dataset& to, PhotoData& photos) {
+  const auto at = static_cast<std::size_t>(from);
+  to.labels.push_back(all.labels[at]);
+  photos.samples.push_back(all.photos->samples[at]);
+  ++to.count;
+}
+
+Dataset without_samples(const Dataset& data, std::string name) {
+  Dataset out = data;
+  out.name = std::move(name);
+  out.count = 0;
+  out.labels.clear();
+  return out;
+}
+
+void hold_out_photos(DataSplits& data, std::int64_t count) {
+  const Dataset all = std::move(data.train);
+  PhotoData kept = *all.photos, held = *all.photos;
+  if (data.test.photos != nullptr) held.options = data.test.photos->options;
+  kept.samples.clear();
+  held.samples.clear();
+  data.train = without_samples(all, all.name);
+  data.test = without_samples(all, all.name + " held out");
+  for (std::int64_t i = 0; i < all.count; ++i) {
+    const bool is_held = (i + 1) * count / all.count > i * count / all.count;
+    if (is_held)
+      move_photo(all, i, data.test, held);
+    else
+      move_photo(all, i, data.train, kept);
+  }
+  data.train.photos = std::make_shared<PhotoData>(std::move(kept));
+  data.test.photos = std::make_shared<PhotoData>(std::move(held));
+}
+
 }  // namespace
 
 fs::path data_folder(const DataSource& source) {
@@ -181,6 +217,7 @@ void hold_out(DataSplits& data, std::int64_t count) {
   Dataset& train = data.train;
   DKFAC_CHECK(count > 0 && count < train.count, "[hold_out] count is ", count,
               "; it must be > 0 and less than the ", train.count, " training samples");
+  if (train.photos != nullptr) return hold_out_photos(data, count);
   const std::int64_t kept = train.count - count;
   const auto first_pixel = train.pixels.begin() + kept * train.image_size();
   Dataset& test = data.test;
@@ -216,12 +253,17 @@ std::uint64_t fingerprint(const Dataset& data) {
     rest = rest.subspan(n);
   }
   mix(data.pixels.size());
+  if (data.photos != nullptr) {
+    mix(data.photos->source->fingerprint());
+    for (const std::int64_t sample : data.photos->samples) mix(static_cast<std::uint64_t>(sample));
+  }
   return hash;
 }
 
 Normalization normalization_of(const Dataset& train) {
   DKFAC_CHECK(train.count > 0 && train.channels > 0,
               "[normalization_of] the data set is empty; give at least one image");
+  if (train.photos != nullptr) return train.photos->normalization;
   const auto channels = static_cast<std::size_t>(train.channels);
   // Integer sums are exact, so the order and the machine do not matter.
   std::vector<std::uint64_t> sum(channels, 0), squares(channels, 0);

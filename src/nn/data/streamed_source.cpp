@@ -15,9 +15,9 @@ namespace {
 /// on one, the other is filled.
 class StreamedSource : public DeviceLoader::Source {
  public:
-  StreamedSource(Context& ctx, BatchMaker maker, int prefetch)
-      : copies_(ctx.device()), shape_(maker.image()), dtype_(maker.dtype()) {
-    const std::int64_t largest = maker.largest_share();
+  StreamedSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
+      : copies_(ctx.device()), shape_(maker->image()), dtype_(maker->dtype()) {
+    const std::int64_t largest = maker->largest_share();
     for (Buffer& buffer : buffers_) {
       buffer.images = Tensor::empty(copies_, {largest, shape_[0], shape_[1], shape_[2]}, dtype_);
       buffer.labels = Tensor::empty(copies_, Shape{largest}, DType::i32);
@@ -28,6 +28,7 @@ class StreamedSource : public DeviceLoader::Source {
   }
 
   [[nodiscard]] std::int64_t batches() const override { return queue_->batches(); }
+  [[nodiscard]] LoaderStatistics statistics() const override { return queue_->statistics(); }
 
   void start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) override {
     queue_->start_epoch(epoch, first_batch);
@@ -103,7 +104,8 @@ class StreamedSource : public DeviceLoader::Source {
 
 }  // namespace
 
-std::unique_ptr<DeviceLoader::Source> make_streamed_source(Context& ctx, BatchMaker maker,
+std::unique_ptr<DeviceLoader::Source> make_streamed_source(Context& ctx,
+                                                           std::unique_ptr<BatchMaker> maker,
                                                            int prefetch) {
   return std::make_unique<StreamedSource>(ctx, std::move(maker), prefetch);
 }

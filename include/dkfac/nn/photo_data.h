@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dkfac/nn/data.h"
+#include "dkfac/nn/image.h"
+#include "dkfac/nn/photo_set.h"
+#include "dkfac/nn/photo_view.h"
+
+namespace dkfac::nn {
+
+/// What one thread needs to decode photographs, used again from one to the next.
+struct PhotoScratch {
+  std::vector<std::uint8_t> file{}, rows{};
+  Image picture{};
+  std::int64_t number = -1;                       ///< Of the photograph that is open.
+  double read_s = 0, decode_s = 0, resize_s = 0;  ///< Spent, summed.
+};
+
+/// Photographs of any sizes with labels. All methods may be called by any number of threads.
+class PhotoSource {
+ public:
+  PhotoSource() = default;
+  virtual ~PhotoSource() = default;
+  PhotoSource(const PhotoSource&) = delete;
+  PhotoSource& operator=(const PhotoSource&) = delete;
+
+  [[nodiscard]] virtual std::int64_t count() const = 0;
+  [[nodiscard]] virtual const std::vector<std::string>& classes() const = 0;
+  [[nodiscard]] virtual const std::vector<std::int32_t>& labels() const = 0;
+  [[nodiscard]] virtual std::string name(std::int64_t i) const = 0;  ///< For messages.
+  /// 64-bit hash, to compare what ranks have.
+  [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+
+  /// Reads photograph i as far as to know its size. Throws DataError for a bad one, MissingInput
+  /// and IoError when reading fails.
+  virtual ImageSize open(std::int64_t i, PhotoScratch& scratch) const = 0;
+  /// The pixels of the one opened last: valid until the next call. May be smaller than open() said
+  /// where `options` allow it. Throws DataError for a bad one.
+  virtual ImageView decode(const DecodeOptions& options, PhotoScratch& scratch) const = 0;
+};
+
+/// Files of an ImageFolder, decoded each time.
+[[nodiscard]] std::shared_ptr<const PhotoSource> folder_source(PhotoSet set);
+
+/// What is shown of a photograph. Mirroring is AugmentOptions' matter.
+enum class PhotoCrop : std::uint8_t {
+  random_resized,  ///< random_resized_crop()
+  squashed,        ///< squashed_crop(): resized to a square of side `resized`.
+  centre           ///< centre_crop(): the shorter side resized to `resized`.
+};
+
+/// What is done about a file that is no good photograph. One that cannot be read at all (it is
+/// gone, the disk fails) always stops the run.
+enum class BadPhoto : std::uint8_t {
+  stop,  ///< DataError that names it.
+  skip,  ///< The next good sample in the order of the epoch takes its place, label and all.
+  grey   ///< An image of one grey, with its label.
+};
+
+struct PhotoOptions {
+  PhotoCrop crop = PhotoCrop::random_resized;
+  std::int64_t size = 224;     ///< Images are [size,size,3].
+  std::int64_t resized = 256;  ///< See PhotoCrop.
+  RandomCropOptions random;
+  /// Decode at 1/2, 1/4 or 1/8 of the size where that is enough: faster, and pixels differ a little
+  /// from those of a full decoding.
+  bool scaled_decoding = false;
+  int workers = 0;  ///< Threads that decode; 0: as many as cores, up to 16.
+  BadPhoto bad = BadPhoto::skip;
+  /// More bad ones than this share of a rank's samples of an epoch (rounded up) are a DataError.
+  double bad_limit = 1e-3;
+
+  void validate() const;  ///< Throws InvalidArgument naming the field.
+};
+
+/// What a Dataset of photographs has instead of pixels.
+struct PhotoData {
+  std::shared_ptr<const PhotoSource> source;
+  std::vector<std::int64_t> samples{};  ///< Sample i of the data set is photograph samples[i].
+  PhotoOptions options{};
+  Normalization normalization{};
+};
+
+/// Mean and deviation over the training images of ImageNet as everybody uses them.
+[[nodiscard]] Normalization imagenet_normalization();
+
+/// All photographs of a source.
+[[nodiscard]] Dataset photo_dataset(std::string name, std::shared_ptr<const PhotoSource> source,
+                                    const PhotoOptions& options);
+
+/// The part of a photograph that options choose for a key.
+[[nodiscard]] PhotoView choose_view(const PhotoOptions& options, const ImageSize& picture,
+                                    const PhotoKey& key);
+
+/// Photograph i of a source as an 8-bit image [size,size,3]. Throws as PhotoSource.
+void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& options,
+                const PhotoKey& key, std::uint8_t* out, PhotoScratch& scratch);
+
+}  // namespace dkfac::nn
