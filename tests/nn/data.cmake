@@ -8,6 +8,6 @@ dkfac_test(nn.images SOURCES resize_test.cpp photo_view_test.cpp photo_set_test.
 if(DKFAC_HAVE_JPEG)
   find_package(JPEG REQUIRED)  # An imported target is known in the folder that found it.
   dkfac_test(nn.jpeg SOURCES jpeg_test.cpp LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn)
-  dkfac_test(nn.photos SOURCES photo_loader_test.cpp
+  dkfac_test(nn.photos SOURCES photo_loader_test.cpp photo_shards_test.cpp
     LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn threads)
 endif()
