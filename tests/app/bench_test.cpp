@@ -271,6 +271,7 @@ TEST(Bench, RefusesWhatItCannotDo) {
   EXPECT_EQ(code_of([](auto& c) { c.input = {12, 0, 1}; }), 64);
   EXPECT_EQ(code_of([](auto& c) { c.steps = 0; }), 64);
   EXPECT_EQ(code_of([](auto& c) { c.batch = 0; }), 64);
+  EXPECT_EQ(code_of([](auto& c) { c.set = {"run.device=cuda"}; }), 64);
   EXPECT_EQ(code_of([](auto& c) {
               c.kind = BenchKind::factors;
               c.ranks = 2;

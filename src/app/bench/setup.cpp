@@ -59,7 +59,10 @@ Config bench_config(const BenchCommand& command, const std::string& optimizer, i
     // A setting that none of them has is passed on, to be refused with its reason.
     if (has_it(optimizer) || std::ranges::none_of(command.optimizers, has_it)) set.push_back(text);
   }
-  return parse_config("", set, "bench");
+  Config config = parse_config("", set, "bench");
+  DKFAC_CHECK(device_choice(config).kind == Device::Kind::cpu, "[bench] run.device = \"",
+              config.run.device, "\", and dkfac bench measures on the CPU; leave it out");
+  return config;
 }
 
 }  // namespace dkfac::app::bench
