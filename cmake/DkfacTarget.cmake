@@ -13,7 +13,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 if(DKFAC_SANITIZE)
   target_compile_options(dkfac_private_flags INTERFACE
-    -fsanitize=${DKFAC_SANITIZE} -fno-omit-frame-pointer -g)
+    -fsanitize=${DKFAC_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
 endif()
 

@@ -110,7 +110,7 @@ has zlib.h && has CLI/CLI.hpp && has toml++/toml.h && has nlohmann/json.hpp && h
   program=ON
 [ $preset = gpu ] || program=OFF  # Its tests have the same place in the sanitizer builds.
 echo "networks: $networks, program: $program"
-options=(-B "$build" -DDKFAC_GPU_TESTS_ONLY=ON -DDKFAC_BUILD_BENCHMARKS=ON
+options=(-B "$build" -DDKFAC_TEST_LABELS=gpu -DDKFAC_BUILD_BENCHMARKS=ON
          -DDKFAC_BUILD_NN=$networks -DDKFAC_BUILD_APP=$program)
 [ -n "$deps" ] && options+=(-DCMAKE_PREFIX_PATH="$(realpath "$deps")/usr")
 [ -n "${DKFAC_GTEST_SOURCE:-}" ] && options+=(-DDKFAC_GTEST_SOURCE="$DKFAC_GTEST_SOURCE")

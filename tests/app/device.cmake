@@ -1,7 +1,7 @@
 # Runs on a device, real or emulated.
 dkfac_gpu_test(app.device SOURCES device_test.cpp
                LINK dkfac::app LABELS app INTERNALS TIMEOUT 480)
-if(DKFAC_HAVE_CUDA AND NOT DKFAC_GPU_TESTS_ONLY)
+if(DKFAC_HAVE_CUDA AND NOT DKFAC_TEST_LABELS)
   add_test(NAME app.device_cli
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/device_cli_test.py)
   set_tests_properties(app.device_cli PROPERTIES LABELS "app;gpu" TIMEOUT 240 SKIP_RETURN_CODE 77
