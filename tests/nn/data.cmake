@@ -10,4 +10,9 @@ if(DKFAC_HAVE_JPEG)
   dkfac_test(nn.jpeg SOURCES jpeg_test.cpp LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn)
   dkfac_test(nn.photos SOURCES photo_loader_test.cpp photo_shards_test.cpp
     LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn threads)
+  dkfac_program(photo_dump SOURCES photo_dump.cpp LINK dkfac::nn)
+  add_test(NAME nn.photo_oracle
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/photo_oracle_test.py)
+  set_tests_properties(nn.photo_oracle PROPERTIES LABELS nn TIMEOUT 240 SKIP_RETURN_CODE 77
+                       ENVIRONMENT PHOTO_DUMP=$<TARGET_FILE:photo_dump>)
 endif()

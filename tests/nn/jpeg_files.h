@@ -16,6 +16,7 @@ struct JpegFile {
   J_COLOR_SPACE colors = JCS_RGB;
   int quality = 95;
   bool progressive = false;
+  int across = 0, down = 0;  ///< Columns and rows that share one pair of colours; 0: libjpeg's.
 };
 
 /// Smooth values of [height,width,channels].
@@ -42,6 +43,8 @@ inline Bytes encode_jpeg(const JpegFile& file, const Bytes& pixels) {
   info.in_color_space = file.colors;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, file.quality, TRUE);
+  if (file.across > 0) info.comp_info[0].h_samp_factor = file.across;
+  if (file.down > 0) info.comp_info[0].v_samp_factor = file.down;
   if (file.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   const std::size_t stride = static_cast<std::size_t>(file.width * file.channels);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -142,6 +144,83 @@ TEST(JpegFaults, AHugeHeaderTakesNoMemory) {
   EXPECT_NE(complaint(file).find("65021 x 65021"), std::string::npos);
   EXPECT_NE(complaint(encode_jpeg({}), {.max_pixels = 383}).find("limit"), std::string::npos);
   EXPECT_EQ(complaint(encode_jpeg({}), {.max_pixels = 384}), "");
+}
+
+/// Where pixels of the region differ, which is nowhere.
+std::int64_t differences(const nn::Image& a, const nn::Image& b, const nn::Box& region) {
+  std::int64_t found = a.height == b.height && a.width == b.width ? 0 : 999;
+  for (std::int64_t y = region.y; found < 999 && y < region.y + region.height; ++y)
+    for (std::int64_t i = 3 * region.x; i < 3 * (region.x + region.width); ++i) {
+      const auto at = static_cast<std::size_t>(3 * y * a.width + i);
+      found += a.pixels[at] != b.pixels[at] ? 1 : 0;
+    }
+  return found;
+}
+
+/// Kinds of files whose upsampling looks around in different ways.
+std::vector<JpegFile> kinds() {
+  std::vector<JpegFile> out;
+  for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}})
+    for (const bool progressive : {false, true})
+      out.push_back({.height = 171,
+                     .width = 197,
+                     .progressive = progressive,
+                     .across = across,
+                     .down = down});
+  out.push_back({.height = 150, .width = 133, .channels = 1, .colors = JCS_GRAYSCALE});
+  out.push_back({.height = 150, .width = 133, .channels = 4, .colors = JCS_CMYK});
+  return out;
+}
+
+TEST(Jpeg, ARegionHasThePixelsOfTheWhole) {
+  for (const JpegFile& kind : kinds()) {
+    Bytes noisy = smooth_pixels(kind);
+    for (std::size_t i = 0; i < noisy.size(); ++i)
+      noisy[i] = static_cast<std::uint8_t>(noisy[i] + (i * i * 7919 >> 5) % 40);
+    const Bytes file = encode_jpeg(kind, noisy);
+    const nn::Image whole = decoded(file);
+    for (const nn::Box& region :
+         {nn::Box{0, 0, 5, 5}, nn::Box{80, 90, 9, 3},
+          nn::Box{whole.height - 1, whole.width - 1, 1, 1}, nn::Box{64, 0, 16, whole.width},
+          nn::Box{0, 64, whole.height, 48}, nn::Box{49, 47, 17, 33},
+          nn::Box{0, 0, whole.height, whole.width}}) {
+      // What is not wanted is not written: memory of another colour shows that.
+      nn::Image part{whole.height, whole.width, Bytes(whole.pixels.size(), 3)};
+      nn::decode_jpeg(file, {.region = region}, part);
+      EXPECT_EQ(differences(whole, part, region), 0)
+          << region.y << " " << region.x << " across " << kind.across << " down " << kind.down
+          << " progressive " << kind.progressive << " channels " << kind.channels;
+      if (region.width < 40 && region.height < 40) {
+        EXPECT_GT(differences(whole, part, {0, 0, whole.height, whole.width}), 0);
+      }
+    }
+  }
+}
+
+TEST(JpegFaults, DamageOutsideOfARegionIsFoundAllTheSame) {
+  constexpr std::int64_t kMost = 40'000;
+  int damaged = 0, sound = 0;
+  for (const bool progressive : {false, true}) {
+    const Bytes good = encode_jpeg({.height = 120, .width = 130, .progressive = progressive});
+    for (std::size_t i = 2; i < good.size(); i += 3) {
+      Bytes bad = good;
+      bad[i] ^= 0x10U;
+      const bool whole = complaint(bad, {.max_pixels = kMost}).empty();
+      for (const nn::Box& region : {nn::Box{0, 0, 3, 4}, nn::Box{110, 3, 5, 9}}) {
+        // A changed size may leave the region outside.
+        if (whole && (decoded(bad).height < 120 || decoded(bad).width < 130)) continue;
+        EXPECT_EQ(complaint(bad, {.max_pixels = kMost, .region = region}).empty(), whole)
+            << "byte " << i;
+      }
+      ++(whole ? sound : damaged);
+    }
+    for (std::size_t length = 2; length < good.size(); length += 5) {
+      const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length));
+      EXPECT_NE(complaint(cut, {.region = {0, 0, 3, 4}}), "") << length;
+    }
+  }
+  EXPECT_GT(damaged, 100);
+  EXPECT_GT(sound, 100);
 }
 
 TEST(JpegFaults, TooManyScansAreRefused) {

@@ -21,6 +21,11 @@ struct Image {
   operator ImageView() const { return {height, width, pixels.data()}; }
 };
 
+/// A part of a picture.
+struct Box {
+  std::int64_t y = 0, x = 0, height = 0, width = 0;
+};
+
 /// What a file may cost, and how small a picture will do.
 struct DecodeOptions {
   /// Pictures of more pixels are refused before memory is taken for them.
@@ -30,6 +35,10 @@ struct DecodeOptions {
   /// What is to be resized to this much anyway may be decoded at 1/2, 1/4 or 1/8 of its size (the
   /// inverse DCT is scaled), as long as no side becomes shorter than this. 0: in full.
   std::int64_t enough_height = 0, enough_width = 0;
+  /// Only these pixels are wanted (of the picture in full): others may be anything, and the inverse
+  /// DCT is not computed for most of them. A file is refused for damage anywhere all the same.
+  /// height 0: all.
+  Box region{};
 };
 
 /// Size of a picture by its header.
@@ -47,12 +56,7 @@ struct ImageSize {
 /// picture, too many pixels or scans, and whatever libjpeg warns of, e.g. a file that ends early.
 void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out);
 
-/// A part of a picture.
-struct Box {
-  std::int64_t y = 0, x = 0, height = 0, width = 0;
-};
-
-/// The same in parts of pixels.
+/// A part of a picture in parts of pixels.
 struct Area {
   double y = 0, x = 0, height = 0, width = 0;
 };

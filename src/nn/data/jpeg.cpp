@@ -5,6 +5,7 @@
 #include <cstring>
 #include <jpeglib.h>
 #include <string_view>
+#include <utility>
 
 #include "dkfac/core/error.h"
 #include "dkfac/nn/image.h"
@@ -125,6 +126,48 @@ void ink_to_light(const std::uint8_t* cmyk, std::int64_t width, std::uint8_t* rg
   }
 }
 
+/// Rows and columns of the output to decode: those that are wanted and some around them, whose
+/// upsampling looks at their neighbours.
+Box rows_and_columns(const jpeg_decompress_struct& info, const Box& region) {
+  const std::int64_t height = info.output_height, width = info.output_width;
+  if (region.height <= 0) return {0, 0, height, width};
+  constexpr std::int64_t kMargin = 32;  // At least one row of the largest blocks on each side.
+  const auto span = [](std::int64_t begin, std::int64_t length, std::int64_t whole,
+                       std::int64_t out) {
+    const std::int64_t first = begin * out / whole - kMargin;
+    const std::int64_t end = ((begin + length) * out + whole - 1) / whole + kMargin;
+    return std::pair{std::max<std::int64_t>(first, 0), std::min(end, out)};
+  };
+  const auto [top, bottom] = span(region.y, region.height, info.image_height, height);
+  const auto [left, right] = span(region.x, region.width, info.image_width, width);
+  return {top, left, bottom - top, right - left};
+}
+
+/// Decodes the box of a picture that has been started to its place at `pixels`. Rows of four
+/// channels go through `row`.
+void read_box(jpeg_decompress_struct& info, const Box& box, std::int64_t stride, bool inks,
+              std::uint8_t* row, std::uint8_t* pixels) {
+  const JDIMENSION height = info.output_height;
+  JDIMENSION left = static_cast<JDIMENSION>(box.x), width = static_cast<JDIMENSION>(box.width);
+  if (width < info.output_width)
+    jpeg_crop_scanline(&info, &left, &width);
+  else
+    left = 0;
+  if (box.y > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.y));
+  pixels += 3 * (box.y * stride + left);
+  for (std::int64_t y = 0; y < box.height; ++y, pixels += 3 * stride) {
+    JSAMPROW to = inks ? row : pixels;
+    jpeg_read_scanlines(&info, &to, 1);
+    if (inks) ink_to_light(row, width, pixels);
+  }
+  // The rest is read all the same, which finds damage in it. Skipping to the very end would not.
+  if (info.output_scanline == height) return;
+  if (info.output_scanline + 1 < height)
+    jpeg_skip_scanlines(&info, height - 1 - info.output_scanline);
+  JSAMPROW to = row;
+  jpeg_read_scanlines(&info, &to, 1);
+}
+
 }  // namespace
 
 ImageSize jpeg_size(std::span<const std::uint8_t> file) {
@@ -157,13 +200,8 @@ void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& option
     jpeg_start_decompress(&info);
     out.height = info.output_height;
     out.width = info.output_width;
-    std::uint8_t* pixels = out.pixels.data();
-    while (info.output_scanline < info.output_height) {
-      JSAMPROW to = inks ? row.data() : pixels;
-      jpeg_read_scanlines(&info, &to, 1);
-      if (inks) ink_to_light(row.data(), out.width, pixels);
-      pixels += 3 * out.width;
-    }
+    read_box(info, rows_and_columns(info, options.region), out.width, inks, row.data(),
+             out.pixels.data());
     jpeg_finish_decompress(&info);
   });
   if (!good) refuse(decoder);

@@ -128,6 +128,7 @@ void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& o
   const ImageSize whole = source.open(i, scratch);
   const PhotoView view = choose_view(options, whole, key);
   DecodeOptions decoding;
+  decoding.region = view.from;
   if (options.scaled_decoding) {
     decoding.enough_height = enough(whole.height, view.from.height, view.height);
     decoding.enough_width = enough(whole.width, view.from.width, view.width);
