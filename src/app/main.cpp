@@ -21,6 +21,7 @@ using dkfac::app::CompareOutput;
 using dkfac::app::DataCommand;
 using dkfac::app::EvalCommand;
 using dkfac::app::InfoCommand;
+using dkfac::app::SweepCommand;
 using dkfac::app::Terminal;
 using dkfac::app::TrainCommand;
 
@@ -34,8 +35,10 @@ Examples:
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac train configs/cifar-resnet9-sgd.toml --device cuda   on a GPU; with mpirun, one GPU for each rank
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
+  dkfac sweep sweeps/lenet.toml --dry-run   what a search over settings would run; without the flag, run it
   dkfac train --resume out/a            go on from the newest good checkpoint
   dkfac eval out/a                      loss and accuracy of that checkpoint; dkfac ckpt inspect out/a
+  dkfac eval --watch out/a              the same of each checkpoint as it appears, beside the training
   dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
   dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
   dkfac info config                     all configuration keys with defaults and ranges
@@ -112,6 +115,7 @@ void add_run_options(CLI::App& app, Command& command) {
 struct Parsed {
   TrainCommand train;
   CompareCommand compare;
+  SweepCommand sweep;
   InfoCommand info;
   DataCommand data;
   EvalCommand eval;
@@ -127,6 +131,10 @@ void add_train(CLI::App& app, TrainCommand& command) {
   resume->expected(0, 1)->type_name("[PATH]");
   train->parse_complete_callback([&command, resume] { command.resume = resume->count() > 0; });
   train->add_option("--out", command.out, "run folder; out/<name>-<date>-<time> when not given");
+  train
+      ->add_option("--until-epoch", command.until_epoch,
+                   "stop after this epoch, with a checkpoint to go on from")
+      ->check(CLI::PositiveNumber);
   train->add_flag_callback(
       "--trace", [&command] { command.set.emplace_back("run.trace=true"); },
       "write trace.json for Perfetto or chrome://tracing");
@@ -152,6 +160,24 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   print("--json", CompareOutput::json, "print the comparison as JSON")
       ->excludes(print("--markdown", CompareOutput::markdown, "print it as Markdown"));
   add_run_options(*compare, command);
+}
+
+void add_sweep(CLI::App& app, SweepCommand& command) {
+  CLI::App* sweep =
+      app.add_subcommand("sweep", "Try many settings, drop poor ones early, and rank the rest");
+  sweep->footer(dkfac::app::kSweepHelp);
+  sweep->add_option("spec", command.spec, "what to try, a TOML file")->required();
+  sweep->add_option("--out", command.out,
+                    "folder of the sweep, out/<name> when not given; a sweep there goes on");
+  sweep->add_option("--set", command.set, "section.key=value, for all runs; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  sweep->add_option("--parallel", command.parallel, "runs at a time, over slots.parallel")
+      ->check(CLI::Range(1, 1024));
+  sweep->add_flag("--dry-run", command.dry_run, "print the runs and start none");
+  sweep->add_flag("--retry", command.retry, "start runs that failed before once more");
+  sweep->add_flag("--force", command.force, "overwrite an earlier sweep in that folder");
+  sweep->add_flag("--quiet", command.quiet, "no progress");
 }
 
 template <class Command>
@@ -208,6 +234,18 @@ void add_eval(CLI::App& app, EvalCommand& command) {
   eval->add_option("checkpoint", command.where, "a checkpoint, or a run folder: its newest one")
       ->required();
   eval->add_flag("--json", command.json, "as JSON");
+  CLI::Option* watch = eval->add_flag(
+      "--watch", command.watch,
+      "evaluate each new checkpoint of the run in this folder into its evaluations.jsonl, until "
+      "the run has ended; training does not wait for it");
+  eval->add_option("--poll", command.poll, "seconds between two looks at the folder")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->needs(watch)
+      ->capture_default_str();
+  eval->add_option("--until-step", command.until_step,
+                   "end after a checkpoint of this step or later")
+      ->check(CLI::PositiveNumber)
+      ->needs(watch);
   add_device(*eval, command.set);
   add_common(*eval, command);
 }
@@ -242,8 +280,10 @@ void add_data(CLI::App& app, DataCommand& command) {
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
   parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
+  parsed.sweep.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);
   if (app.got_subcommand("compare")) return dkfac::app::run(parsed.compare, terminal);
+  if (app.got_subcommand("sweep")) return dkfac::app::run(parsed.sweep, terminal);
   if (app.got_subcommand("bench")) return dkfac::app::run(parsed.bench, terminal);
   if (app.got_subcommand("data")) return dkfac::app::run(parsed.data, terminal);
   if (app.got_subcommand("eval")) return dkfac::app::run(parsed.eval, terminal);
@@ -262,6 +302,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
+  add_sweep(app, parsed.sweep);
   add_info(app, parsed.info);
   add_data(app, parsed.data);
   add_eval(app, parsed.eval);

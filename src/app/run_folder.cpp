@@ -136,7 +136,7 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);
-    for (const char* file : {"result.json", "report.html", "curves.svg"}) {
+    for (const char* file : {"result.json", "report.html", "curves.svg", kEvaluationsFile}) {
       std::error_code ignored;
       std::filesystem::remove(folder_ / file, ignored);
     }

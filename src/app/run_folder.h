@@ -17,6 +17,8 @@
 
 namespace dkfac::app {
 
+inline constexpr const char* kEvaluationsFile = "evaluations.jsonl";  ///< Of eval --watch.
+
 enum class IfExists : std::uint8_t { refuse, overwrite, go_on };
 
 /// Makes the folder of a command and writes command.txt, by which it is known as ours. One that is

@@ -74,6 +74,7 @@ class Run {
     where_ = comm::all_gather_strings(*comm_, plan_.folder.string()).front();
     if (plan_.checkpoints) checkpoints_.folder = where_ / kCheckpointFolder;
     checkpoints_.failures = where_ / "failures";
+    checkpoints_.until_epoch = plan_.until_epoch;
     const std::string resume = point ? point->checkpoint.string() : std::string();
     if (plan_.resume) checkpoints_.resume = comm::all_gather_strings(*comm_, resume).front();
   }

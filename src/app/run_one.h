@@ -39,6 +39,7 @@ struct RunPlan {
   bool checkpoints = false;  ///< Save as the configuration says, and when stopped.
   /// Go on from this checkpoint, or from the newest good one of this run folder.
   std::optional<std::filesystem::path> resume = {};
+  std::int64_t until_epoch = 0;  ///< As in CheckpointPlan.
 };
 
 /// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.

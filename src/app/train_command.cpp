@@ -42,6 +42,7 @@ void make_plan(const TrainCommand& command, RunPlan& plan) {
   plan.checkpoints = true;
   plan.command_line = command.command_line;
   plan.quiet = command.quiet;
+  plan.until_epoch = command.until_epoch;
   fs::path config = command.config;
   if (command.resume) {
     plan_resume(command, plan);
@@ -62,7 +63,9 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
   if (speaks)
     terminal.out << run_text(result) << "\nreport: " << (plan.folder / "report.html").string()
                  << std::endl;
-  if (result.status == "stopped")
+  const auto epochs = static_cast<std::int64_t>(result.epochs.size());
+  const bool as_asked = plan.until_epoch > 0 && epochs >= plan.until_epoch;
+  if (result.status == "stopped" && !as_asked)
     throw_stopped(result.steps, plan.folder,
                   "go on with 'dkfac train --resume " + plan.folder.string() + "'");
 }

@@ -1,5 +1,7 @@
 #include "dkfac/app/trainer.h"
 
+#include <algorithm>
+
 #include "app/checkpoint/run_state.h"
 #include "app/place.h"
 #include "app/training/state.h"
@@ -27,16 +29,21 @@ void train_at(Place place, const Config& config, const nn::DataSplits& data,
   build_training(state);
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
   RunResult& result = state.result;
-  while (result.status == "running" && state.counters.epoch <= config.run.epochs) {
+  const std::int64_t until = checkpoints.until_epoch > 0
+                                 ? std::min(checkpoints.until_epoch, config.run.epochs)
+                                 : config.run.epochs;
+  while (result.status == "running" && state.counters.epoch <= until) {
     if (train_epoch(state)) {
       finish_epoch(state);
-      if (checkpoint_due_after_epoch(state)) save_checkpoint(state);
+      const bool last_one = until < config.run.epochs && state.counters.epoch > until;
+      if (last_one || checkpoint_due_after_epoch(state)) save_checkpoint(state);
     } else {
       save_checkpoint(state);
       result.status = "stopped";
     }
   }
-  if (result.status == "running") result.status = "ok";
+  if (result.status == "running")
+    result.status = state.counters.epoch > config.run.epochs ? "ok" : "stopped";
   result.total_seconds = total_seconds(state);
 }
 

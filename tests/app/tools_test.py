@@ -109,6 +109,58 @@ class Staleness(Tool):
         self.assertNotIn("Traceback", done.stderr)
 
 
+class Launch(unittest.TestCase):
+    """tools/launch: what would be started, before there is a checkpoint and after."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+
+    def start(self, script, *args, **env):
+        return subprocess.run(["bash", TOOLS / "launch" / script, *args], cwd=self.dir, text=True,
+                              check=False, capture_output=True, env={**os.environ, **env})
+
+    def test_scripts_are_bash(self):
+        for script in (TOOLS / "launch").iterdir():
+            done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), script)
+
+    def test_dry_runs(self):
+        env = {"DKFAC_DRY_RUN": "1", "DKFAC": "/bin/dkfac"}
+        for script, first, more in (("train.sbatch", [], "srun"), ("train_mpi.sh", ["4"], "-n 4")):
+            with self.subTest(script):
+                out = f"out-{script}"
+                done = self.start(script, *first, "a.toml", out, "--quiet", **env)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(more, done.stdout)
+                self.assertIn(f"/bin/dkfac train a.toml --out {out} --force --quiet", done.stdout)
+                folder = self.dir / out / "checkpoints"
+                (folder / "step-000009.tmp").mkdir(parents=True)  # Not complete.
+                self.assertIn("--force", self.start(script, *first, "a.toml", out, **env).stdout)
+                (folder / "step-000007").mkdir()
+                done = self.start(script, *first, "a.toml", out, **env)
+                self.assertIn(f"/bin/dkfac train --resume {out}\n", done.stdout)
+                self.assertEqual(self.start(script, *first, "a.toml", **env).returncode, 64)
+        self.assertIn("--host n1,n2", self.start("train_mpi.sh", "2", "a.toml", "o", DKFAC_HOSTS="n1,n2",
+                                                 **env).stdout)
+
+    def test_a_preempted_job_goes_back_into_the_queue(self):
+        """srun and scontrol of our own; exit 75 is requeued, and nothing else."""
+        for name, text in (("srun", 'exit "$CODE"'), ("scontrol", 'echo "$@" > requeued')):
+            (self.dir / name).write_text(f"#!/bin/sh\n{text}\n")
+            (self.dir / name).chmod(0o755)
+        env = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
+        for code, expected in ((0, 0), (80, 80), (75, 0)):
+            self.assertFalse((self.dir / "requeued").exists())
+            self.assertEqual(self.start("train.sbatch", "a.toml", "o", CODE=str(code), **env).returncode,
+                             expected)
+        self.assertEqual((self.dir / "requeued").read_text(), "requeue 42\n")
+        text = (TOOLS / "launch" / "train.sbatch").read_text()
+        for line in ("#SBATCH --signal=USR1@120", "#SBATCH --requeue"):
+            self.assertIn(line, text)
+
+
 class Environment(unittest.TestCase):
     def test_is_that_of_common_sh(self):
         sys.path.insert(0, str(TOOLS))

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace dkfac::app {
@@ -14,6 +15,9 @@ struct CheckpointPlan {
   /// Where a factor is saved that could not be inverted, unless the configuration says; empty:
   /// nowhere.
   std::filesystem::path failures = {};
+  /// Stop after this epoch, with a checkpoint, as if the run had been asked to: schedules are still
+  /// those of all epochs. 0: at the end.
+  std::int64_t until_epoch = 0;
 };
 
 }  // namespace dkfac::app

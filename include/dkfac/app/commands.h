@@ -24,6 +24,7 @@ struct TrainCommand {
   int ranks = 1;                 ///< Threads of this process; 1 under mpirun or srun.
   bool resume = false;           ///< Go on with a run.
   std::filesystem::path resume_from;  ///< Its folder, or one checkpoint; empty: `out`.
+  std::int64_t until_epoch = 0;       ///< Stop after this epoch with a checkpoint; 0: at the end.
   bool force = false;                 ///< Overwrite an earlier run in `out`.
   bool quiet = false;                 ///< No progress and no summary.
   std::string command_line;           ///< As typed, for command.txt.
@@ -47,6 +48,22 @@ struct CompareCommand {
   std::string command_line;
 };
 
+/// Many runs of one configuration with other values, best first; see "dkfac sweep --help".
+struct SweepCommand {
+  std::filesystem::path spec;    ///< A TOML file.
+  std::vector<std::string> set;  ///< Over the settings that all runs share.
+  std::filesystem::path out;     ///< Empty: out/<name of the sweep>. One that is there goes on.
+  int parallel = 0;              ///< Runs at a time; 0: as the file says.
+  bool retry = false;            ///< Start runs that failed before once more.
+  bool dry_run = false;          ///< Only say what would run.
+  bool force = false;            ///< Overwrite an earlier sweep in `out`.
+  bool quiet = false;            ///< No progress.
+  std::string command_line;
+};
+
+/// What 'dkfac sweep --help' says about the file.
+extern const char* const kSweepHelp;
+
 /// About the build, the keys ("config"), a model, or what a configuration file would do.
 struct InfoCommand {
   std::string topic;                     ///< Empty: the build and the machine.
@@ -68,6 +85,10 @@ struct EvalCommand {
   std::vector<std::string> set;  ///< Over the configuration of the run.
   int ranks = 1;
   bool json = false;
+  bool watch = false;  ///< Evaluate each checkpoint of a run as it appears; `where` is its folder.
+  double poll = 5;     ///< Seconds between two looks.
+  std::int64_t until_step =
+      0;  ///< End with the checkpoint of this step or a later one; 0: the run.
 };
 
 /// Says what is in a checkpoint, or writes its network to a file of its own.
@@ -83,6 +104,7 @@ struct CkptCommand {
 /// terminal.err; under a launcher a failure of one rank alone ends the whole job and never returns.
 [[nodiscard]] int run(const TrainCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CompareCommand& command, const Terminal& terminal);
+[[nodiscard]] int run(const SweepCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const InfoCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const EvalCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const CkptCommand& command, const Terminal& terminal);

@@ -50,8 +50,9 @@ struct RunState {
 };
 
 /// Trains and evaluates as `config` says; collective. Ends with status "ok", or "stopped" on every
-/// rank after the step in which some rank was asked to stop. Sums over samples go over all ranks,
-/// so every rank ends with the same losses and accuracies; seconds are this rank's.
+/// rank after the step in which some rank was asked to stop, or after checkpoints.until_epoch. Sums
+/// over samples go over all ranks, so every rank ends with the same losses and accuracies; seconds
+/// are this rank's.
 ///
 /// Saves as `config` says into checkpoints.folder, and when it is stopped; goes on from
 /// checkpoints.resume, with the same bits at the same number of ranks.

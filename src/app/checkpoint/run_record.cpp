@@ -8,6 +8,8 @@
 #include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
+#include "app/run_summary.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -127,6 +129,23 @@ RunRecord parse_record(std::string_view text, const std::string& source) {
     throw DataError(
         fmt::format("[checkpoint] '{}' cannot be read ({}); use another checkpoint of the run",
                     source, error.what()));
+  }
+}
+
+RunResult parse_result(std::string_view text, const std::string& source) {
+  try {
+    const auto json = ordered_json::parse(text);
+    RunResult result = run_result(json);
+    result.status = json.at("status").get<std::string>();
+    result.error = json.at("error").get<std::string>();
+    result.target_accuracy = maybe(json, "target_accuracy");
+    const std::vector<EpochRecord> epochs = std::move(result.epochs);
+    result.epochs.clear();
+    for (const EpochRecord& epoch : epochs) add_epoch(result, epoch);  // What follows from them.
+    return result;
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(
+        fmt::format("[result] '{}' cannot be read ({}); run it again", source, error.what()));
   }
 }
 

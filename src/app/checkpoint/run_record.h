@@ -25,6 +25,8 @@ struct RunRecord {
 [[nodiscard]] std::string to_text(const RunRecord& record);
 /// Throws DataError, also for counts that no run could have.
 [[nodiscard]] RunRecord parse_record(std::string_view text, const std::string& source);
+/// A result.json. Throws DataError.
+[[nodiscard]] RunResult parse_result(std::string_view text, const std::string& source);
 /// That of a checkpoint, which must agree with its manifest about the ranks.
 [[nodiscard]] RunRecord read_record(const std::filesystem::path& checkpoint,
                                     const Manifest& manifest);

@@ -72,8 +72,6 @@ Table table_of(const Comparison& comparison, Dash dash) {
   return out;
 }
 
-namespace {
-
 std::string terminal_text(const Table& table) {
   std::vector<std::size_t> columns, widths;
   for (std::size_t c = 0; c < table.heads.size(); ++c) {
@@ -123,8 +121,6 @@ std::string markdown_text(const Table& table) {
   }
   return out + "\n";
 }
-
-}  // namespace
 
 std::string text_table(const Comparison& comparison) {
   std::string out = comparison.caption.empty() ? "" : comparison.caption + "\n\n";

@@ -24,6 +24,9 @@ struct Table {
   std::vector<Head> heads;
   std::vector<std::vector<Cell>> rows;
 };
+/// For a terminal, and as Markdown.
+[[nodiscard]] std::string terminal_text(const Table& table);
+[[nodiscard]] std::string markdown_text(const Table& table);
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);
 /// Means over seeds with their 95 % intervals, and paired differences to the baseline with theirs.
 /// Without rows when no group has two runs.

@@ -1,0 +1,175 @@
+#include "app/sweep/points.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/config.h"
+#include "dkfac/core/error.h"
+
+#include "app/config_keys.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::size_t kMostPoints = 10000;
+
+/// splitmix64 (Steele, Lea and Flood 2014), a hash of 64 bits.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t hash_of(std::uint64_t seed, const std::string& key, std::int64_t index) {
+  std::uint64_t h = mixed(seed);
+  for (const char c : key) h = mixed(h ^ static_cast<unsigned char>(c));
+  return mixed(h ^ static_cast<std::uint64_t>(index));
+}
+
+void check_size(std::size_t points) {
+  DKFAC_CHECK(points <= kMostPoints, "[sweep] more than ", kMostPoints,
+              " points; draw at random, or leave values out of the grid");
+}
+
+std::vector<Settings> grid_points(const SweepSpec& spec) {
+  std::vector<Settings> points{{}};
+  for (const auto& [key, values] : spec.grid) {
+    check_size(points.size() * values.size());
+    std::vector<Settings> next;
+    for (const Settings& point : points)
+      for (const std::string& value : values) {
+        next.push_back(point);
+        next.back()[key] = value;
+      }
+    points = std::move(next);
+  }
+  return points;
+}
+
+std::vector<Settings> all_settings(const SweepSpec& spec) {
+  const std::vector<Settings> grid = grid_points(spec);
+  if (spec.rounds.empty()) return grid;
+  std::vector<Settings> out;
+  for (const Round& round : spec.rounds)
+    for (std::int64_t i = 0; i < round.count; ++i) {
+      Settings draws;
+      for (const auto& [key, draw] : round.keys) draws[key] = drawn(draw, round.seed, key, i);
+      for (const Settings& point : grid) {
+        out.push_back(draws);
+        for (const auto& [key, value] : point) out.back()[key] = value;
+      }
+      check_size(out.size());
+    }
+  return out;
+}
+
+/// Without the keys that do not count with this configuration. A choice decides about keys that
+/// come after it in the table.
+Settings applicable(Config config, const Settings& settings) {
+  Settings kept;
+  for (const Key& key : config_keys()) {
+    const auto at = settings.find(key.path);
+    if (at == settings.end() || !applies(key, config)) continue;
+    kept.insert(*at);
+    const bool known = std::ranges::find(key.choices, at->second) != key.choices.end();
+    if (key.type == KeyType::choice && known) key.set(config, at->second);
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string drawn(const Draw& draw, std::uint64_t seed, const std::string& key,
+                  std::int64_t index) {
+  const std::uint64_t bits = hash_of(seed, key, index);
+  if (draw.kind == Draw::Kind::choice) return draw.choices[bits % draw.choices.size()];
+  const double u = std::ldexp(static_cast<double>(bits >> 11), -53);  // In [0, 1).
+  const double x =
+      draw.kind == Draw::Kind::uniform
+          ? draw.low + u * (draw.high - draw.low)
+          : std::exp(std::log(draw.low) + u * (std::log(draw.high) - std::log(draw.low)));
+  if (draw.whole) return fmt::format("{:.0f}", x);
+  // A rounding must not leave the range.
+  return fmt::format("{}", std::clamp(std::stod(fmt::format("{:.4g}", x)), draw.low, draw.high));
+}
+
+std::vector<std::string> overrides_of(const SweepSpec& spec, const Trial& point) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : spec.set)
+    if (!point.settings.contains(key)) out.push_back(key + "=" + value);
+  for (const auto& [key, value] : point.settings) out.push_back(key + "=" + value);
+  return out;
+}
+
+std::vector<Trial> points_of(const SweepSpec& spec) {
+  std::vector<Trial> points;
+  const std::vector<Settings> all = all_settings(spec);
+  for (const std::filesystem::path& config : spec.configs) {
+    const std::vector<std::string> shared = overrides_of(spec, Trial{});
+    const Config base = load_config(config, shared);
+    std::set<Settings> seen;
+    for (const Settings& settings : all) {
+      Trial point{.config = config, .settings = applicable(base, settings)};
+      if (!seen.insert(point.settings).second) continue;
+      point.name = fmt::format("run-{:03}", points.size() + 1);
+      try {
+        point.epochs = load_config(config, overrides_of(spec, point)).run.epochs;
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("[sweep] the point {} cannot run: {}",
+                                          label_of(point.settings), error.what()));
+      }
+      points.push_back(std::move(point));
+      check_size(points.size());
+    }
+  }
+  return points;
+}
+
+std::vector<std::int64_t> rungs_of(const SweepSpec& spec, const std::vector<Trial>& points) {
+  std::int64_t epochs = 0;
+  for (const Trial& point : points) epochs = std::max(epochs, point.epochs);
+  if (!spec.halving) return {epochs};
+  for (const Trial& point : points)
+    DKFAC_CHECK(point.epochs == epochs,
+                "[sweep] [halving] compares runs after equally many epochs, ", "but run.epochs is ",
+                epochs, " and ", point.epochs, "; leave run.epochs out of the grid");
+  std::vector<std::int64_t> rungs;
+  for (std::int64_t at = spec.halving->first; at < epochs; at *= spec.halving->eta)
+    rungs.push_back(at);
+  rungs.push_back(epochs);
+  return rungs;
+}
+
+std::vector<std::size_t> ranked(std::span<const double> scores, Metric metric) {
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    if (std::isnan(scores[a]) || std::isnan(scores[b]))
+      return !std::isnan(scores[a]) && std::isnan(scores[b]);
+    return higher_is_better(metric) ? scores[a] > scores[b] : scores[a] < scores[b];
+  });
+  return order;
+}
+
+std::size_t survivors(std::size_t runs, std::int64_t eta) {
+  return std::max<std::size_t>(1, runs / static_cast<std::size_t>(eta));
+}
+
+std::string label_of(const Settings& settings) {
+  const auto last = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
+  std::multiset<std::string> names;
+  for (const auto& [key, value] : settings) names.insert(last(key));
+  std::string out;
+  for (const auto& [key, value] : settings)
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ",
+                       names.count(last(key)) > 1 ? key : last(key), value);
+  return out.empty() ? "as configured" : out;
+}
+
+}  // namespace dkfac::app

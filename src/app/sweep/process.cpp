@@ -1,0 +1,106 @@
+#include "app/sweep/process.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+
+extern char** environ;  // NOLINT: POSIX declares it nowhere.
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr int kNoProgram = 127;  // As a shell has it.
+
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& over) {
+  std::vector<std::string> out;
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string entry(*at);
+    if (!over.contains(entry.substr(0, entry.find('=')))) out.push_back(entry);
+  }
+  for (const auto& [name, value] : over) out.push_back(name + "=" + value);
+  return out;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (std::string& word : words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+/// Between fork and exec: system calls alone.
+[[noreturn]] void become(char* const* words, char* const* environment, int log, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
+  if (::getppid() != parent) ::_exit(kNoProgram);  // It died before that took effect.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  ::execvpe(words[0], words, environment);
+  constexpr char kWhat[] = "this program cannot be started\n";
+  (void)!::write(STDERR_FILENO, kWhat, sizeof(kWhat) - 1);
+  ::_exit(kNoProgram);
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& words,
+                 const std::map<std::string, std::string>& environment,
+                 const std::filesystem::path& log) {
+  std::vector<std::string> own_words = words, own_environment = environment_with(environment);
+  const std::vector<char*> arguments = pointers_to(own_words),
+                           variables = pointers_to(own_environment);
+  const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0)
+    throw IoError(fmt::format("[sweep] cannot write '{}' ({}); check free space and permissions",
+                              log.string(), std::strerror(errno)));
+  const pid_t parent = ::getpid();
+  id_ = ::fork();
+  if (id_ == 0) become(arguments.data(), variables.data(), file, parent);
+  const int error = errno;
+  ::close(file);
+  if (id_ < 0)
+    throw IoError(fmt::format("[sweep] cannot start a process ({}); run fewer at a time",
+                              std::strerror(error)));
+}
+
+Process::Process(Process&& other) noexcept : id_(std::exchange(other.id_, -1)), end_(other.end_) {}
+
+Process::~Process() {
+  if (id_ < 0 || end_) return;
+  ::kill(id_, SIGTERM);
+  int status = 0;
+  while (::waitpid(id_, &status, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::optional<int> Process::ended() {
+  if (end_) return end_;
+  int status = 0;
+  if (::waitpid(id_, &status, WNOHANG) != id_) return std::nullopt;
+  end_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return end_;
+}
+
+void Process::ask_to_stop() const {
+  if (id_ > 0 && !end_) ::kill(id_, SIGUSR1);
+}
+
+std::filesystem::path this_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw IoError("[sweep] cannot read /proc/self/exe; is /proc mounted?");
+  return path;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,339 @@
+#include "app/sweep/spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include "dkfac/core/error.h"
+
+#include "app/config_keys.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::int64_t kMostDraws = 10000;
+
+/// One table of the file, with what messages need.
+class Reader {
+ public:
+  Reader(const toml::table& table, std::string source, std::string section)
+      : table_(table), source_(std::move(source)), section_(std::move(section)) {}
+
+  [[noreturn]] void refuse(const toml::node& at, const std::string& what) const {
+    throw InvalidArgument(fmt::format("[sweep] {}:{}: {}", source_, at.source().begin.line, what));
+  }
+
+  void only(std::initializer_list<std::string_view> known) const {
+    for (const auto& [key, node] : table_)
+      if (std::ranges::find(known, key.str()) == known.end())
+        refuse(node, fmt::format("unknown key '{}' in {}; there are {}", key.str(),
+                                 section_.empty() ? "the file" : "[" + section_ + "]",
+                                 fmt::join(known, ", ")));
+  }
+
+  [[nodiscard]] std::int64_t integer(const char* key, std::int64_t fallback, std::int64_t low,
+                                     std::int64_t high) const {
+    const toml::node* node = table_.get(key);
+    if (node == nullptr) return fallback;
+    const auto value = node->is_integer() ? node->value<std::int64_t>() : std::nullopt;
+    if (!value || *value < low || *value > high)
+      refuse(*node,
+             fmt::format("{}.{} is no integer in [{}, {}]; write one", section_, key, low, high));
+    return *value;
+  }
+
+  [[nodiscard]] std::string text(const char* key, const std::string& fallback) const {
+    const toml::node* node = table_.get(key);
+    if (node == nullptr) return fallback;
+    if (!node->is_string())
+      refuse(*node, fmt::format("{}.{} is no text; write it in quotes", section_, key));
+    return *node->value<std::string>();
+  }
+
+  /// Text, or a list of texts.
+  [[nodiscard]] std::vector<std::string> texts(const char* key) const {
+    const toml::node* node = table_.get(key);
+    if (node == nullptr) return {};
+    if (node->is_string()) return {text(key, "")};
+    std::vector<std::string> out;
+    const toml::array* list = node->as_array();
+    if (list == nullptr) refuse(*node, fmt::format("{}.{} is no list of texts", section_, key));
+    for (const toml::node& item : *list) {
+      if (!item.is_string())
+        refuse(item, fmt::format("{}.{} is no list of texts; write them in quotes", section_, key));
+      out.push_back(*item.value<std::string>());
+    }
+    return out;
+  }
+
+  template <class E>
+  [[nodiscard]] E name(const char* key, E fallback, std::initializer_list<E> all) const {
+    const toml::node* node = table_.get(key);
+    if (node == nullptr) return fallback;
+    std::vector<std::string_view> names;
+    for (const E one : all) {
+      names.push_back(name_of(one));
+      if (node->is_string() && *node->value<std::string>() == names.back()) return one;
+    }
+    refuse(*node, fmt::format("{}.{} is not known; write one of \"{}\"", section_, key,
+                              fmt::join(names, "\", \"")));
+  }
+
+  /// Calls f(path, node) for every key of a configuration: "lr.lr" = x, and lr.lr = x without the
+  /// quotes, which TOML reads as tables. `more` are keys that are none.
+  void config_keys(std::initializer_list<std::string_view> more,
+                   const std::function<void(const Key&, const toml::node&)>& f) const {
+    const auto one = [&](const std::string& path, const toml::node& node) {
+      if (const Key* key = find_key(path)) return f(*key, node);
+      const std::string near = nearest_key(path);
+      refuse(node,
+             fmt::format("[{}] has an unknown key '{}'; {}'dkfac info config' lists all", section_,
+                         path, near.empty() ? "" : fmt::format("did you mean '{}'? ", near)));
+    };
+    for (const auto& [name, node] : table_) {
+      const std::string path(name.str());
+      if (std::ranges::find(more, path) != more.end()) continue;
+      const toml::table* inner = node.as_table();
+      if (inner == nullptr || path.find('.') != std::string::npos) {
+        one(path, node);
+        continue;
+      }
+      for (const auto& [key, value] : *inner) one(path + "." + std::string(key.str()), value);
+    }
+  }
+
+ private:
+  const toml::table& table_;
+  std::string source_, section_;
+};
+
+/// As --set takes it.
+std::string override_text(const toml::node& node) {
+  if (node.is_string()) return *node.value<std::string>();
+  // As short as it was written: 0.1, not 0.10000000000000001.
+  if (node.is_floating_point()) return to_toml(Value(*node.value<double>()));
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  return std::move(out).str();
+}
+
+std::vector<std::string> list_of(const Reader& reader, const Key& key, const toml::node& node) {
+  const toml::array* list = node.as_array();
+  if (list == nullptr || list->empty())
+    reader.refuse(node,
+                  fmt::format("{} needs a list of values to try, e.g. [0.01, 0.1]", key.path));
+  std::vector<std::string> out;
+  for (const toml::node& item : *list) {
+    std::string text = override_text(item);
+    if (std::ranges::find(out, text) != out.end())
+      reader.refuse(item,
+                    fmt::format("{} is to take the value {} twice; remove one", key.path, text));
+    out.push_back(std::move(text));
+  }
+  return out;
+}
+
+Draw draw_of(const Reader& reader, const Key& key, const toml::node& node) {
+  const auto bad = [&]() {
+    reader.refuse(node, fmt::format("{} needs one of {{log_uniform = [low, high]}}, {{uniform = "
+                                    "[low, high]}}, {{choice = [..]}}, with low < high and, for "
+                                    "log_uniform, 0 < low",
+                                    key.path));
+  };
+  const toml::table* table = node.as_table();
+  if (table == nullptr || table->size() != 1) bad();
+  const std::string kind(table->begin()->first.str());
+  const toml::node& values = table->begin()->second;
+  Draw draw;
+  if (kind == "choice") {
+    draw.kind = Draw::Kind::choice;
+    draw.choices = list_of(reader, key, values);
+    return draw;
+  }
+  const toml::array* ends = values.as_array();
+  if ((kind != "uniform" && kind != "log_uniform") || ends == nullptr || ends->size() != 2) bad();
+  if (key.type != KeyType::real && key.type != KeyType::integer)
+    reader.refuse(node, fmt::format("{} is no number; write {{choice = [..]}}", key.path));
+  const auto low = ends->get(0)->value<double>(), high = ends->get(1)->value<double>();
+  if (!low || !high || !std::isfinite(*low) || !std::isfinite(*high) || !(*low < *high)) bad();
+  draw.low = *low;
+  draw.high = *high;
+  draw.whole = key.type == KeyType::integer;
+  if (kind == "log_uniform") {
+    draw.kind = Draw::Kind::log_uniform;
+    if (!(draw.low > 0)) bad();
+  }
+  return draw;
+}
+
+Round round_of(const toml::table& table, const std::string& source) {
+  const Reader reader(table, source, "random");
+  Round round;
+  round.count = reader.integer("count", 0, 1, kMostDraws);
+  if (round.count == 0)
+    throw InvalidArgument(
+        fmt::format("[sweep] {}:{}: [random] needs a count, how many points to draw", source,
+                    table.source().begin.line));
+  round.seed = static_cast<std::uint64_t>(
+      reader.integer("seed", 1, 0, std::numeric_limits<std::int64_t>::max()));
+  reader.config_keys({"count", "seed"}, [&](const Key& key, const toml::node& node) {
+    round.keys[key.path] = draw_of(reader, key, node);
+  });
+  return round;
+}
+
+const toml::table* table_in(const toml::table& root, const Reader& reader, const char* name) {
+  const toml::node* node = root.get(name);
+  if (node == nullptr) return nullptr;
+  if (!node->is_table()) reader.refuse(*node, fmt::format("{0} is no table; write [{0}]", name));
+  return node->as_table();
+}
+
+void read_rounds(const toml::table& root, const Reader& reader, const std::string& source,
+                 SweepSpec& spec) {
+  const toml::node* node = root.get("random");
+  if (node == nullptr) return;
+  if (const toml::table* one = node->as_table()) {
+    spec.rounds.push_back(round_of(*one, source));
+    return;
+  }
+  const toml::array* several = node->as_array();
+  if (several == nullptr || !several->is_array_of_tables())
+    reader.refuse(*node, "random is no table; write [random], or [[random]] for several rounds");
+  for (const toml::node& one : *several) spec.rounds.push_back(round_of(*one.as_table(), source));
+}
+
+void read_main(const toml::table& table, const std::string& source,
+               const std::filesystem::path& folder, SweepSpec& spec) {
+  const Reader reader(table, source, "sweep");
+  reader.only({"name", "config", "metric", "score"});
+  spec.name = reader.text("name", spec.name);
+  if (spec.name.empty() || spec.name.find('/') != std::string::npos)
+    reader.refuse(table, "sweep.name names a folder; write one word");
+  for (const std::string& config : reader.texts("config")) spec.configs.push_back(folder / config);
+  spec.metric = reader.name<Metric>("metric", spec.metric,
+                                    {Metric::test_accuracy, Metric::test_loss, Metric::train_loss});
+  spec.over = reader.name<Over>("score", spec.over, {Over::last, Over::best, Over::mean});
+}
+
+Slots slots_of(const toml::table& table, const std::string& source) {
+  const Reader reader(table, source, "slots");
+  reader.only({"parallel", "ranks", "threads", "hosts", "launcher"});
+  Slots slots;
+  slots.hosts = reader.texts("hosts");
+  slots.parallel = static_cast<int>(
+      reader.integer("parallel", std::max<std::int64_t>(1, std::ssize(slots.hosts)), 1, 1024));
+  slots.ranks = static_cast<int>(reader.integer("ranks", 1, 1, 65536));
+  slots.threads = static_cast<int>(reader.integer("threads", 0, 0, 4096));
+  slots.launcher = reader.text("launcher", "");
+  if (!slots.hosts.empty() && slots.launcher.find("{host}") == std::string::npos)
+    reader.refuse(table,
+                  "slots.hosts needs a slots.launcher with {host} in it, e.g. \"mpirun -n "
+                  "{ranks} --host {host}\"");
+  return slots;
+}
+
+}  // namespace
+
+std::string_view name_of(Metric metric) noexcept {
+  return metric == Metric::test_accuracy ? "test_accuracy"
+         : metric == Metric::test_loss   ? "test_loss"
+                                         : "train_loss";
+}
+
+std::string_view name_of(Over over) noexcept {
+  return over == Over::last ? "last" : over == Over::best ? "best" : "mean";
+}
+
+SweepSpec parse_sweep(std::string_view text, const std::string& source,
+                      const std::filesystem::path& folder) {
+  toml::table root;
+  try {
+    root = toml::parse(text, source);
+  } catch (const toml::parse_error& error) {
+    throw InvalidArgument(fmt::format("[sweep] {}:{}: {}; correct the TOML there", source,
+                                      error.source().begin.line, error.description()));
+  }
+  const Reader reader(root, source, "");
+  reader.only({"sweep", "set", "grid", "random", "halving", "slots"});
+  SweepSpec spec;
+  spec.name = std::filesystem::path(source).stem().string();
+  if (const toml::table* table = table_in(root, reader, "sweep"))
+    read_main(*table, source, folder, spec);
+  if (spec.configs.empty())
+    throw InvalidArgument(fmt::format(
+        "[sweep] {}: no configuration; write [sweep] and config = \"FILE.toml\"", source));
+  if (const toml::table* table = table_in(root, reader, "set"))
+    Reader(*table, source, "set").config_keys({}, [&](const Key& key, const toml::node& node) {
+      spec.set[key.path] = override_text(node);
+    });
+  if (const toml::table* table = table_in(root, reader, "grid")) {
+    const Reader grid(*table, source, "grid");
+    grid.config_keys({}, [&](const Key& key, const toml::node& node) {
+      spec.grid[key.path] = list_of(grid, key, node);
+    });
+  }
+  read_rounds(root, reader, source, spec);
+  if (const toml::table* table = table_in(root, reader, "halving")) {
+    const Reader halving(*table, source, "halving");
+    halving.only({"first", "eta"});
+    spec.halving =
+        Halving{halving.integer("first", 1, 1, 1000000), halving.integer("eta", 3, 2, 1000)};
+  }
+  if (const toml::table* table = table_in(root, reader, "slots"))
+    spec.slots = slots_of(*table, source);
+  return spec;
+}
+
+SweepSpec load_sweep(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    throw MissingInput(fmt::format("[sweep] there is no file '{}'; 'dkfac sweep --help' shows one",
+                                   file.string()));
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  if (!in || std::filesystem::is_directory(file, ignored) || !(text << in.rdbuf()))
+    throw IoError(fmt::format(
+        "[sweep] cannot read '{}'; check that it is a readable, non-empty file", file.string()));
+  return parse_sweep(text.str(), file.string(), file.parent_path());
+}
+
+void add_settings(SweepSpec& spec, const std::vector<std::string>& set) {
+  for (const std::string& text : set) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw InvalidArgument(
+          fmt::format("[sweep] --set {}: no 'key=value'; e.g. --set run.epochs=3", text));
+    spec.set[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+}
+
+double score_of(const std::vector<EpochRecord>& done, std::int64_t epochs, Metric metric,
+                Over over) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  if (epochs < 1 || std::ssize(done) < epochs) return kNone;
+  const auto value = [&](std::int64_t i) {
+    const EpochRecord& record = done[static_cast<std::size_t>(i)];
+    return metric == Metric::test_accuracy ? record.test_accuracy
+           : metric == Metric::test_loss   ? record.test_loss
+                                           : record.train_loss;
+  };
+  if (over == Over::last) return value(epochs - 1);
+  double best = kNone, sum = 0;
+  for (std::int64_t i = 0; i < epochs; ++i) {
+    const double x = value(i);
+    sum += x;
+    if (std::isnan(best) || (higher_is_better(metric) ? x > best : x < best)) best = x;
+  }
+  return over == Over::best ? best : sum / static_cast<double>(epochs);
+}
+
+}  // namespace dkfac::app

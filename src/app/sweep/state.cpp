@@ -1,0 +1,137 @@
+#include "app/sweep/state.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/version.h"
+
+#include "app/checkpoint/durable.h"
+#include "app/checkpoint/run_record.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+ordered_json number(double x) { return std::isfinite(x) ? ordered_json(x) : ordered_json(nullptr); }
+
+/// What decides the runs and who survives; where they run is free to change.
+ordered_json plan_json(const SweepState& state) {
+  ordered_json points = ordered_json::array();
+  for (const SweepRun& run : state.runs)
+    points.push_back({{"config", run.point.config.filename().string()},
+                      {"settings", run.point.settings},
+                      {"epochs", run.point.epochs}});
+  return {{"set", state.spec.set},
+          {"metric", name_of(state.spec.metric)},
+          {"score", name_of(state.spec.over)},
+          {"eta", state.spec.halving ? state.spec.halving->eta : 0},
+          {"rungs", state.rungs},
+          {"points", std::move(points)}};
+}
+
+ordered_json run_json(const SweepRun& run, std::size_t place) {
+  ordered_json scores = ordered_json::object();
+  for (const auto& [epochs, score] : run.scores) scores[std::to_string(epochs)] = number(score);
+  ordered_json json = {{"name", run.point.name},
+                       {"place", place},
+                       {"config", run.point.config.filename().string()},
+                       {"settings", run.point.settings},
+                       {"status", run.status},
+                       {"epochs", run.result.epochs.size()},
+                       {"scores", std::move(scores)}};
+  if (!run.result.epochs.empty()) {
+    const EpochRecord& last = run.result.epochs.back();
+    json["test_accuracy"] = number(last.test_accuracy);
+    json["best_accuracy"] = number(run.result.best_accuracy);
+    json["test_loss"] = number(last.test_loss);
+    json["train_loss"] = number(last.train_loss);
+    json["train_seconds"] = number(run.result.train_seconds);
+  }
+  if (!run.error.empty()) json["error"] = run.error;
+  return json;
+}
+
+void restore_run(const ordered_json& json, SweepRun& run) {
+  run.status = json.at("status").get<std::string>();
+  run.error = json.value("error", "");
+  for (const auto& [epochs, score] : json.at("scores").items())
+    run.scores[std::stoll(epochs)] =
+        score.is_null() ? std::numeric_limits<double>::quiet_NaN() : score.get<double>();
+}
+
+}  // namespace
+
+SweepState new_state(const SweepSpec& spec) {
+  SweepState state{.spec = spec};
+  const std::vector<Trial> points = points_of(spec);
+  state.rungs = rungs_of(spec, points);
+  for (const Trial& point : points) state.runs.push_back({.point = point});
+  return state;
+}
+
+double last_score(const SweepRun& run) {
+  return run.scores.empty() ? std::numeric_limits<double>::quiet_NaN()
+                            : run.scores.rbegin()->second;
+}
+
+std::vector<std::size_t> ranking(const SweepState& state) {
+  std::vector<double> scores;
+  for (const SweepRun& run : state.runs) scores.push_back(last_score(run));
+  std::vector<std::size_t> order = ranked(scores, state.spec.metric);
+  const auto group = [&](std::size_t i) {
+    const SweepRun& run = state.runs[i];
+    const std::int64_t epochs = run.scores.empty() ? 0 : run.scores.rbegin()->first;
+    // Without halving runs may be of different lengths, and each has all of its own.
+    return std::tuple(run.status == "failed", state.spec.halving ? -epochs : 0);
+  };
+  std::ranges::stable_sort(order, {}, group);
+  return order;
+}
+
+std::string to_json(const SweepState& state) {
+  std::vector<std::size_t> places(state.runs.size());
+  const std::vector<std::size_t> order = ranking(state);
+  for (std::size_t i = 0; i < order.size(); ++i) places[order[i]] = i + 1;
+  ordered_json runs = ordered_json::array();
+  for (std::size_t i = 0; i < state.runs.size(); ++i)
+    runs.push_back(run_json(state.runs[i], places[i]));
+  const ordered_json json = {{"format", kFormat},        {"name", state.spec.name},
+                             {"version", version()},     {"rungs_done", state.rungs_done},
+                             {"plan", plan_json(state)}, {"runs", std::move(runs)}};
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void restore(std::string_view text, const std::string& source, SweepState& state) {
+  try {
+    const auto json = ordered_json::parse(text);
+    DKFAC_CHECK(json.at("format").get<int>() == kFormat && json.at("plan") == plan_json(state),
+                "[sweep] '", source,
+                "' is of another sweep than the file asks for; choose another ",
+                "--out, or overwrite it with --force");
+    state.rungs_done = json.at("rungs_done").get<std::int64_t>();
+    for (std::size_t i = 0; i < state.runs.size(); ++i)
+      restore_run(json.at("runs").at(i), state.runs[i]);
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(fmt::format("[sweep] '{}' cannot be read ({}); overwrite it with --force",
+                                source, error.what()));
+  }
+}
+
+void read_result(const std::filesystem::path& folder, SweepRun& run) {
+  const std::filesystem::path path = folder / "result.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  run.result = parse_result(as_text(read_bytes(path)), path.string());
+}
+
+}  // namespace dkfac::app
