@@ -4,6 +4,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
 # Some environments preset OpenBLAS to an older processor, at half its speed.
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+# And it takes processors that are newer than itself for very old ones.
+blas_core=$(python3 -c '
+import ctypes
+blas = ctypes.CDLL("libopenblas.so.0")
+blas.openblas_get_corename.restype = ctypes.c_char_p
+print(blas.openblas_get_corename().decode())' 2>/dev/null || true)
+if [ "$blas_core" = Prescott ]; then
+  if grep -q avx512vl /proc/cpuinfo; then
+    export OPENBLAS_CORETYPE=SkylakeX
+  elif grep -q avx2 /proc/cpuinfo; then
+    export OPENBLAS_CORETYPE=Haswell
+  fi
+fi
 # Open MPI refuses to run as root, and more ranks than cores, unless told that this is meant.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0

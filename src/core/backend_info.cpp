@@ -22,7 +22,14 @@ bool is_avx512_core(std::string_view core) {
 }  // namespace
 
 std::string cpu::coretype_warning(const char* preset, const BlasInfo& blas, bool avx512) {
-  if (preset == nullptr || !blas.present || !avx512 || is_avx512_core(blas.core)) return {};
+  if (!blas.present || !avx512 || is_avx512_core(blas.core)) return {};
+  // What it takes processors for that are newer than itself.
+  if (preset == nullptr && blas.core != "Prescott") return {};
+  if (preset == nullptr) {
+    return "OpenBLAS does not know this processor and takes its Prescott kernels, a fraction of "
+           "what "
+           "AVX-512 can do; set OPENBLAS_CORETYPE=SkylakeX before the program starts";
+  }
   return detail::concat("OPENBLAS_CORETYPE=", preset, " holds OpenBLAS at its ", blas.core,
                         " kernels, about half of what this AVX-512 processor can do; "
                         "unset it before the program starts");

@@ -122,9 +122,10 @@ TEST(MicroBatches, ShareTheBatchNormGroupsAndTheSamples) {
   EXPECT_THROW((void)sampler_options(config, data, 3), InvalidArgument);
 }
 
-/// The loss after one update, whose inverses are of the chosen form.
+/// The loss after one update, whose inverses are of the chosen form. A large step, so that their
+/// last bits show.
 double loss_after_update(const std::vector<std::string>& keys) {
-  std::vector<std::string> all{"run.precision=f64", "optimizer.low_rank=false"};
+  std::vector<std::string> all{"run.precision=f64", "optimizer.low_rank=false", "lr.lr=10"};
   all.insert(all.end(), keys.begin(), keys.end());
   return tiny::run(tiny::config("kfac", all), 1, {}, 2).losses.at(2);
 }

@@ -120,7 +120,7 @@ TEST(BackendInfo, NamesWhatIsThere) {
   EXPECT_EQ(info.blas, !info.blas_config.empty());
   EXPECT_EQ(info.onednn, !info.onednn_version.empty());
   EXPECT_EQ(info.cuda, available_devices().size() > 1);
-  if (std::getenv("OPENBLAS_CORETYPE") == nullptr) {
+  if (std::getenv("OPENBLAS_CORETYPE") == nullptr && backend_info().blas_core != "Prescott") {
     EXPECT_EQ(info.warning, "");
   }
 }
@@ -134,6 +134,10 @@ TEST(BackendInfo, WarnsOfAPresetBelowTheProcessor) {
   EXPECT_EQ(cpu::coretype_warning("Cooperlake", wide, true), "");   // Held, but high enough.
   EXPECT_EQ(cpu::coretype_warning(nullptr, haswell, true), "");     // OpenBLAS's own choice.
   EXPECT_EQ(cpu::coretype_warning("Haswell", cpu::BlasInfo{}, true), "");
+  cpu::BlasInfo old = haswell;
+  old.core = "Prescott";  // A processor that it does not know.
+  EXPECT_NE(cpu::coretype_warning(nullptr, old, true).find("SkylakeX"), std::string::npos);
+  EXPECT_EQ(cpu::coretype_warning(nullptr, old, false), "");
 }
 
 }  // namespace
