@@ -70,6 +70,19 @@ Dots dots_of(const SweepState& state, const std::string& key) {
   return dots;
 }
 
+/// Of accuracies, from the worst to the best: here the poor ones matter as well.
+Axis whole_axis(const std::vector<Curve>& curves) {
+  double low = 1, high = 0;
+  for (const Curve& curve : curves)
+    for (const Point& point : curve.points()) {
+      low = std::min(low, point.mean);
+      high = std::max(high, point.mean);
+    }
+  const double room = std::max(0.05 * (high - low), 0.005);
+  return linear_axis_scaled(std::max(0.0, low - room), std::min(1.0, high + room), 6, Ends::keep,
+                            100);
+}
+
 /// The score against one key: a dot for each run, in the style of the epochs it got.
 std::optional<Plot> scatter(const SweepState& state, const std::string& key) {
   const Dots dots = dots_of(state, key);
@@ -89,7 +102,7 @@ std::optional<Plot> scatter(const SweepState& state, const std::string& key) {
     const double room = 0.05 * std::max(dots.high - dots.low, 0.1 * std::abs(dots.high));
     plot.x = linear_axis(dots.low - room, dots.high + room, 6, Ends::keep);
   }
-  plot.y = accuracy ? accuracy_axis(plot.curves, {}) : loss_axis(plot.curves);
+  plot.y = accuracy ? whole_axis(plot.curves) : loss_axis(plot.curves);
   plot.title =
       accuracy ? "Score: test accuracy, %" : fmt::format("Score: {}", name_of(state.spec.metric));
   plot.x_label = key;
