@@ -34,6 +34,8 @@ void add_model_keys(Table& t) {
   t.boolean("model.zero_gamma", DKFAC_FIELD(model.zero_gamma),
             "the last BatchNorm scale of each residual block starts at 0")
       .where(name, {"resnet18", "resnet20", "resnet32", "resnet50"});
+  t.boolean("model.fused_statistics", DKFAC_FIELD(model.fused_statistics),
+            "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
              "fixed filters that whiten the patches of the training images come first");
   add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),

@@ -77,9 +77,25 @@ void BatchNorm2d::add_next(ConstTensorView addend, const Activation& activation)
   activation_ = activation;
 }
 
+void BatchNorm2d::use_sums_next(ConstTensorView x, ConstTensorView sum,
+                                ConstTensorView sum_of_squares) {
+  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
+              " groups; sums of the whole batch are for one group");
+  for (const ConstTensorView& s : {sum, sum_of_squares}) {
+    DKFAC_CHECK(s.shape() == Shape{channels_} && s.dtype() == DType::f32 && s.is_contiguous(),
+                "[batch_norm] '", name_, "': a sum is ", s.dtype(), " ", s.shape(),
+                "; it must be f32 ", Shape{channels_}, " without gaps");
+  }
+  summed_ = x;
+  sum_ = sum;
+  sum_of_squares_ = sum_of_squares;
+}
+
 ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   const ConstTensorView addend = std::exchange(addend_, ConstTensorView{});
+  const ConstTensorView summed = std::exchange(summed_, ConstTensorView{});
+  if (summed.raw() != x.raw() || summed.shape() != shape) sum_ = {};
   if (addend.empty()) activation_ = options_.activation;
   check_ready("batch_norm", *this, ctx, x);
   DKFAC_CHECK(addend.empty() || (addend.shape() == shape && addend.dtype() == x.dtype() &&
@@ -114,7 +130,16 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
   const NormStatistics of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
-  kernels::train_moments(ctx, s, x, channel_values(), of_batch);
+  const ConstTensorView sum = std::exchange(sum_, ConstTensorView{});
+  if (sum.empty()) {
+    kernels::train_moments(ctx, s, x, channel_values(), of_batch);
+  } else {
+    Scratch scratch(ctx);
+    const TensorView variance = scratch.take(per_group, DType::f64);
+    kernels::moments_from_sums(ctx, s, sum, sum_of_squares_, of_batch.mean, of_batch.rest,
+                               variance);
+    kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
+  }
   kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y);
   has_addend_ = !addend.empty();
   trained_ = y;

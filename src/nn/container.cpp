@@ -42,6 +42,18 @@ BatchNorm2d* free_last_norm(Layer* layer) {
   return free ? norm : nullptr;
 }
 
+/// Calls f(convolution, norm) on the neighbours that may share sums.
+template <class Children, class F>
+void for_each_pair(const Children& children, const F& f) {
+  for (std::size_t i = 1; i < children.size(); ++i) {
+    auto* conv = dynamic_cast<Conv2d*>(children[i - 1].second.get());
+    auto* norm = dynamic_cast<BatchNorm2d*>(children[i].second.get());
+    if (conv == nullptr || norm == nullptr) continue;
+    const bool fits = conv->out() == norm->channels();
+    if (fits && !conv->options().bias && norm->options().groups == 1) f(*conv, *norm);
+  }
+}
+
 }  // namespace
 
 Sequential& Sequential::add(std::string child, std::unique_ptr<Layer> layer) {
@@ -87,6 +99,20 @@ ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, 
     grad = next;
   }
   return grad;
+}
+
+void Sequential::set_fused_statistics(bool on) {
+  for_each_pair(children_,
+                [&](Conv2d& conv, BatchNorm2d& norm) { conv.hand_sums_to(on ? &norm : nullptr); });
+}
+
+FusedStatistics Sequential::fused_statistics() const {
+  FusedStatistics count;
+  for_each_pair(children_, [&](const Conv2d& conv, const BatchNorm2d&) {
+    ++count.pairs;
+    count.fused += conv.has_handed_sums() ? 1 : 0;
+  });
+  return count;
 }
 
 void Sequential::visit(const std::function<void(Layer&)>& f) {

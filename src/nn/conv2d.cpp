@@ -135,11 +135,32 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   if (mode == Mode::train && observer() != nullptr) observer()->on_forward(*this, x);
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  has_handed_sums_ = false;
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
   const ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
-  plan_->backends.choose(ctx, conv).forward(ctx, conv, x, weight(), bias, y);
+  ConvBackend& backend = plan_->backends.choose(ctx, conv);
+  if (norm_ != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
+      size_of(x.dtype()) == 2) {
+    const TensorView sums = ensure(ctx, sums_, Shape{2, out_}, DType::f32);
+    const TensorView sum = sums.slice(0, 0, 1).flat(), squares = sums.slice(0, 1, 1).flat();
+    has_handed_sums_ = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
+    if (has_handed_sums_) {
+      norm_->use_sums_next(y, sum, squares);
+      return y;
+    }
+  }
+  backend.forward(ctx, conv, x, weight(), bias, y);
   return y;
+}
+
+void Conv2d::hand_sums_to(BatchNorm2d* norm) {
+  DKFAC_CHECK(norm == nullptr ||
+                  (!options_.bias && norm->channels() == out_ && norm->options().groups == 1),
+              "[conv2d] '", name_, "' can leave its sums only to a BatchNorm2d of ", out_,
+              " channels and one group, and only without a bias; choose other options or none");
+  norm_ = norm;
+  has_handed_sums_ = false;
 }
 
 void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {

@@ -4,6 +4,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/nn/layers.h"
 
 #include "nn/backend_elementwise.h"
 #include "nn/batch_shape.h"
@@ -88,6 +89,23 @@ std::size_t Model::allocated_bytes() const {
 
 void Model::set_observer(LayerObserver* observer) {
   root_->visit([&](Layer& layer) { layer.set_observer(observer); });
+}
+
+void Model::set_fused_statistics(bool on) {
+  visit([&](Layer& layer) {
+    if (auto* sequence = dynamic_cast<Sequential*>(&layer)) sequence->set_fused_statistics(on);
+  });
+}
+
+FusedStatistics Model::fused_statistics() const {
+  FusedStatistics all;
+  root_->visit([&](const Layer& layer) {
+    const auto* sequence = dynamic_cast<const Sequential*>(&layer);
+    const FusedStatistics some = sequence ? sequence->fused_statistics() : FusedStatistics{};
+    all.pairs += some.pairs;
+    all.fused += some.fused;
+  });
+  return all;
 }
 
 void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {

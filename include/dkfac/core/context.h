@@ -20,9 +20,9 @@ struct ContextOptions {
   Backend backend = Backend::fast;
   /// OpenMP threads of the calling thread's parallel regions; 0 leaves them as they are.
   int threads = 0;
-  /// Devices only: products of f32 matrices (gemm) take their operands rounded to TF32, 10 bits
-  /// after the leading one, and are several times faster. Sums stay f32; everything else is exact
-  /// f32 either way.
+  /// Devices only: products of f32 matrices (gemm) and f32 convolutions by cuDNN take their
+  /// operands rounded to TF32, 10 bits after the leading one, and are several times faster. Sums
+  /// stay f32; everything else is exact f32 either way.
   bool tf32 = false;
   /// Devices only: of the stream that the context makes, and of those that operations make beside
   /// it. A stream of somebody else has its own.

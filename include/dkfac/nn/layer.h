@@ -34,6 +34,12 @@ struct Buffer {
   bool constant = false;  ///< Never written in training, so equal on every rank.
 };
 
+/// Convolutions that could hand their sums to the BatchNorm2d behind them.
+struct FusedStatistics {
+  std::int64_t pairs = 0;
+  std::int64_t fused = 0;  ///< Those that did so in their last forward pass.
+};
+
 class Layer;
 class Workspace;  // nn/workspace.h: memory that the layers of a model share.
 

@@ -44,6 +44,13 @@ class Model {
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
+  /// Off at first. On: for 16-bit activations on a device the batch statistics of a BatchNorm2d
+  /// come from sums that the convolution before it leaves (Sequential::set_fused_statistics()),
+  /// which saves reading its output once more and costs digits where the mean of a channel is large
+  /// beside its deviation (BatchNorm2d::use_sums_next()). Pairs for which cuDNN has no engine stay
+  /// as they are, and are counted. Set it before passes are recorded.
+  void set_fused_statistics(bool on);
+  [[nodiscard]] FusedStatistics fused_statistics() const;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] DType compute() const { return compute_; }
@@ -133,6 +140,7 @@ struct ModelOptions {
   /// The last BatchNorm scale of each residual block starts at 0 (Goyal et al. 2017, section 5.1);
   /// resnet18, 20, 32, 50.
   bool zero_gamma = false;
+  bool fused_statistics = false;  ///< Model::set_fused_statistics().
   ResNet9Options resnet9{};
 };
 /// Throws InvalidArgument with the list of names for an unknown one, and for an input or an option
