@@ -33,7 +33,8 @@ enum class ConvPass : std::uint8_t { forward, weights, data };
 
 /// The three passes of a convolution over contiguous memory of the device of the context. `bias` is
 /// an empty view without one. With 16-bit activations the weights are rounded to the same format,
-/// products are summed in f32, and the weight gradient is not rounded.
+/// products are summed in f32, and the weight gradient is not rounded, but for groups that cuDNN
+/// computes in no other way.
 class ConvBackend {
  public:
   virtual ~ConvBackend() = default;

@@ -73,7 +73,8 @@ void add_bias(Context& ctx, ConstTensorView bias, TensorView y) {
 }
 
 /// How the gradient of the weights is computed: in f32, over channels with zeros behind them where
-/// that is needed for it, or else rounded to 16 bits.
+/// that is needed for it, or else, of groups alone, rounded to 16 bits: without groups products of
+/// patches are as good a way, and round nothing.
 struct WeightsWay {
   ConvWork work;
   bool possible = false;
@@ -180,7 +181,7 @@ class CudnnConv final : public ConvBackend {
     const ConvWork exact = work_of(ctx, with_whole_channels(s), Work::weights);
     if (library.can(exact)) return {exact, true};
     const ConvWork rounded = work_of(ctx, s, Work::weights_rounded);
-    if (is_16_bit(s.dtype) && library.can(rounded)) return {rounded, true};
+    if (is_16_bit(s.dtype) && s.groups > 1 && library.can(rounded)) return {rounded, true};
     return {exact, false};
   }
 

@@ -103,7 +103,8 @@ Pattern pattern_of(const Graph& graph) {
   const bool f32_between = virtual_result && tensor(graph, first.to[0]).type == CUDNN_DATA_FLOAT;
   if (!follows) return Pattern::none;
   if (first.kind == Kind::weights && operations.size() == 2 && second.kind == Kind::identity) {
-    const bool words = image_of(graph, first).dims[1] % 4 == 0;  // Of channels.
+    const Tensor &x = image_of(graph, first), &w = filter_of(graph, first);
+    const bool words = x.dims[1] % 4 == 0 && w.dims[0] % 2 == 0;  // Of channels.
     return f32_between && one_type(graph, first, false) && words ? Pattern::wide_weights
                                                                  : Pattern::none;
   }
@@ -230,8 +231,10 @@ Engines engines_for(const Graph& graph, cudnnBackendHeurMode_t mode) {
       if (!first) return {&kSlow};
       if (wide) return {&kWobbling, &kTensorCores, &kFailing, &kLarge, &kPlain};
       return {&kWobbling, &kRoundingSums, &kFailing, &kLarge, &kTensorCores, &kPlain};
+    case Pattern::forward_sums:  // Of f32 too on tensor cores alone.
+      if (!first) return {};
+      return {&kFusedWobbling, &kFused};
     case Pattern::wide_weights:
-    case Pattern::forward_sums:
     case Pattern::forward_pointwise:
       if (!first) return {};
       return {&kFusedWobbling, wide ? &kFusedPlain : &kFused};

@@ -124,6 +124,14 @@ TEST_P(Cudnn, TakesWhatItIsGoodFor) {
   EXPECT_FALSE(cudnn->takes(rows));
 }
 
+TEST_P(Cudnn, LeavesGradientsOfOddOutputsThatItWouldRound) {
+  const DType dtype = std::get<1>(GetParam());
+  const auto cudnn = cuda::make_cudnn_conv();
+  ConvShape s = plain_shape(dtype);
+  s.out = 7;
+  EXPECT_EQ(cudnn->takes_pass(ctx, s, ConvPass::weights), dtype == DType::f32);
+}
+
 TEST_P(Cudnn, RoundsWeightsOnceInAStep) {
   const DType dtype = std::get<1>(GetParam());
   const ConvShape s = plain_shape(dtype);
@@ -206,10 +214,12 @@ TEST_P(Cudnn, SumsWhatItComputes) {
   // The second one does not begin where cuDNN wants it.
   const TensorView sum = sums.view().slice(0, 0, 1).flat().slice(0, 0, s.out);
   const TensorView squares = sums.view().slice(0, 1, 1).flat().slice(0, 0, s.out);
-  ASSERT_TRUE(cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares));
+  // f32 only by tensor cores, which round it.
+  const bool possible = dtype != DType::f32;
+  ASSERT_EQ(cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares), possible);
+  if (!possible) return;
   const std::vector<double> all = device_values(ctx, y);
-  EXPECT_TRUE(near(all, run(ctx, *cudnn, s, o).y,
-                   4 * 73 * spacing(DType::f32) + (dtype == DType::f32 ? 0 : spacing(dtype))));
+  EXPECT_TRUE(near(all, run(ctx, *cudnn, s, o).y, 4 * 73 * spacing(DType::f32) + spacing(dtype)));
   std::vector<double> expected(static_cast<std::size_t>(s.out)), of_squares(expected),
       of_magnitudes(expected);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -220,7 +230,7 @@ TEST_P(Cudnn, SumsWhatItComputes) {
   }
   // c = 2, n = 60 pixels, of the magnitudes summed; values of 16 bits may have been summed before
   // they were rounded.
-  const double eps = 2 * 60 * spacing(DType::f32) + (dtype == DType::f32 ? 0 : spacing(dtype));
+  const double eps = 2 * 60 * spacing(DType::f32) + spacing(dtype);
   const auto got = device_values(ctx, sum), got_squares = device_values(ctx, squares);
   for (std::size_t c = 0; c < expected.size(); ++c) {
     EXPECT_NEAR(got[c], expected[c], eps * of_magnitudes[c]);

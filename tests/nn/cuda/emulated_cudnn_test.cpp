@@ -91,14 +91,14 @@ TEST(EmulatedCudnn, TensorsOfAGraphFitTogether) {
 /// Gradients of weights of 16 bits as f32: only through a virtual tensor, and for channels by four.
 TEST(EmulatedCudnn, NotEveryGraphHasAnEngine) {
   Maker m;
-  for (const std::int64_t c : {4, 3}) {
-    const Descriptor x = m.tensor(1, kF16, {1, c, 1, 3}), dy = m.tensor(3, kF16, {1, 1, 1, 3});
-    const std::vector<std::int64_t> dims{1, c, 1, 2};
+  for (const auto& [c, k] : {std::pair<std::int64_t, std::int64_t>{4, 2}, {3, 2}, {4, 1}}) {
+    const Descriptor x = m.tensor(1, kF16, {1, c, 1, 3}), dy = m.tensor(3, kF16, {1, k, 1, 3});
+    const std::vector<std::int64_t> dims{k, c, 1, 2};
     const Descriptor dw = m.tensor(2, kF32, dims), between = m.tensor(4, kF32, dims, true);
     EXPECT_TRUE(m.proposals(m.graph({m.weights(dy, x, dw)})).empty());
     const auto found = m.proposals(
         m.graph({m.weights(dy, x, between), m.pointwise(CUDNN_POINTWISE_IDENTITY, between, dw)}));
-    EXPECT_EQ(found.size(), c == 4 ? 2 : 0);
+    EXPECT_EQ(found.size(), c == 4 && k == 2 ? 2 : 0);
   }
 }
 
@@ -299,17 +299,20 @@ TEST_F(EmulatedFusion, BiasAndReluFollowAConvolution) {
 }
 
 TEST_F(EmulatedFusion, GradientsOfWeightsAreNotRounded) {
-  const Descriptor x = m.tensor(1, kF16, {1, 4, 1, 3}), dy = m.tensor(3, kF16, {1, 1, 1, 3});
-  const Descriptor between = m.tensor(4, kF32, {1, 4, 1, 2}, true),
-                   dw = m.tensor(2, kF32, {1, 4, 1, 2});
+  const Descriptor x = m.tensor(1, kF16, {1, 4, 1, 3}), dy = m.tensor(3, kF16, {1, 2, 1, 3});
+  const Descriptor between = m.tensor(4, kF32, {2, 4, 1, 2}, true),
+                   dw = m.tensor(2, kF32, {2, 4, 1, 2});
   Tensor image = on_device({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}, {12}, DType::f16);
-  Tensor gradient = on_device({1, 1, 0x1p-10}, {3}, DType::f16), result = Tensor::empty(ctx, {8});
+  // The second output has twice the gradient of the first.
+  Tensor gradient = on_device({1, 2, 1, 2, 0x1p-10, 0x1p-9}, {6}, DType::f16),
+         result = Tensor::empty(ctx, {16});
   run({m.weights(dy, x, between), m.pointwise(CUDNN_POINTWISE_IDENTITY, between, dw)},
       {{1, image.view().raw()}, {3, gradient.view().raw()}, {2, result.view().raw()}});
   // The first element meets 0, x0, x1, the second all of x.
   const double first = 1 + 2 * 0x1p-10, second = 3 + 3 * 0x1p-10;
-  EXPECT_EQ(device_values(ctx, result),
-            (std::vector<double>{first, first, first, first, second, second, second, second}));
+  std::vector<double> expected{first, first, first, first, second, second, second, second};
+  for (std::size_t i = 0; i < 8; ++i) expected.push_back(2 * expected[i]);
+  EXPECT_EQ(device_values(ctx, result), expected);
 }
 
 }  // namespace
