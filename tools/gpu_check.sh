@@ -39,6 +39,8 @@ done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 [ -n "$build" ] || { build=build/gpu; [ $preset = gpu ] || build=build/gpu-emulated; }
 mkdir -p "$out" || exit 2
+# What cuDNN compiles for gradients of 16 bits takes seconds for each shape: once for all programs.
+export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
 
 started=$SECONDS deadline=$((SECONDS + limit)) failed=0
 device=unknown driver=none build_s=0 summary= skips=() results=()

@@ -22,6 +22,8 @@ program=$build/src/app/dkfac
 [ -n "${DKFAC_DATA:-}" ] || { echo "gpu_train: set DKFAC_DATA to the folder that holds" \
   "cifar-10-batches-bin" >&2; exit 1; }
 mkdir -p "$out"
+# Where gpu_check.sh has left what cuDNN compiles at run time.
+export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
 "$program" compare configs/cifar-resnet9-{sgd,kfac}.toml --set run.device=cuda \
   --set run.precision=f16 --seeds "$seeds" --target 0.94 --out "$out/compare" --force
 status=0

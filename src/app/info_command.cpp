@@ -13,6 +13,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/core/version.h"
+#include "dkfac/nn/conv_plans.h"
 #include "dkfac/nn/device_libraries.h"
 #include "dkfac/nn/kfac_attach.h"
 
@@ -36,6 +37,13 @@ std::string launch_text() {
   return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
 }
 
+// Where compiled plans of convolutions stay.
+std::string plans_text() {
+  const std::string folder = nn::conv_plan_options().compiled;
+  if (!folder.empty()) return fmt::format("kept in {}", folder);
+  return "not kept; DKFAC_CUDNN_COMPILED names a folder for what takes seconds to compile";
+}
+
 std::string cuda_text(const BackendInfo& backend) {
   const CudaInfo& cuda = backend.cuda_info;
   if (cuda.runtime.empty()) return "no";
@@ -51,6 +59,7 @@ std::string cuda_text(const BackendInfo& backend) {
                         static_cast<double>(device.bytes) / static_cast<double>(1 << 30),
                         device.multiprocessors);
   }
+  if (!cudnn.empty()) text += "\n  compiled plans of convolutions: " + plans_text();
   return text;
 }
 

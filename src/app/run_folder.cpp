@@ -21,6 +21,7 @@ namespace dkfac::app {
 namespace {
 
 constexpr std::string_view kMark = "# dkfac ";
+constexpr const char* kPlansFile = "conv_plans.txt";
 
 bool is_ours(const std::filesystem::path& folder) {
   std::ifstream in(folder / "command.txt");
@@ -136,7 +137,8 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);
-    for (const char* file : {"result.json", "report.html", "curves.svg", kEvaluationsFile}) {
+    for (const char* file :
+         {"result.json", "report.html", "curves.svg", kPlansFile, kEvaluationsFile}) {
       std::error_code ignored;
       std::filesystem::remove(folder_ / file, ignored);
     }
@@ -173,6 +175,10 @@ void RunFolder::add_epoch(const RunResult& result) {
   add_line(epoch_json(result.epochs.back()));
   app::add_epoch(*events_, result.epochs.back());
   write_file(folder_ / "result.json", to_json(result));
+}
+
+void RunFolder::add_conv_plans(const std::string& plans) {
+  if (!plans.empty()) write_file(folder_ / kPlansFile, plans);
 }
 
 void RunFolder::finish(const RunResult& result) {

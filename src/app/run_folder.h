@@ -39,7 +39,8 @@ void write_error(const std::filesystem::path& folder, int rank, const Failure& f
 [[nodiscard]] std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder);
 
 /// The files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
-/// result.json, report.html, and the folder of its checkpoints. One process at a time.
+/// result.json, report.html, on a device conv_plans.txt, and the folder of its checkpoints. One
+/// process at a time.
 class RunFolder {
  public:
   /// lock: of claim_run(), else taken here. resumed: what the run goes on from; with
@@ -51,7 +52,9 @@ class RunFolder {
 
   void add_step(const StepRecord& record);  ///< A line in metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Its last epoch, and result.json.
-  void finish(const RunResult& result);     ///< result.json and report.html.
+  /// conv_plans.txt: how cuDNN computes the convolutions. Not written without a plan.
+  void add_conv_plans(const std::string& plans);
+  void finish(const RunResult& result);  ///< result.json and report.html.
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "app/run_one.h"
 
 #include <optional>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -8,6 +9,7 @@
 #include "dkfac/app/trainer.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
+#include "dkfac/nn/conv_plans.h"
 
 #include "app/agreement.h"
 #include "app/checkpoint/store.h"
@@ -108,8 +110,10 @@ class Run {
     hooks.on_step = [this](const StepRecord& record) {
       if (progress_) progress_->step(record);
     };
-    hooks.on_epoch = [this](const RunResult& result) {
+    hooks.on_epoch = [this, first = true](const RunResult& result) mutable {
       folder_->add_epoch(result);
+      // Plans are of this thread, and an epoch has asked for all of them.
+      if (std::exchange(first, false)) folder_->add_conv_plans(nn::describe_conv_plans());
       if (progress_) progress_->epoch(result);
     };
     return hooks;

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import unittest
+from unittest import mock
 
 from cli_support import DKFAC, MPIEXEC, SYNTHETIC, Folder
 
@@ -22,6 +23,24 @@ class Device(Folder):
 
     def test_info_names_devices_and_libraries(self):
         self.assertRegex(self.info, r"cuBLAS \d+\.\d+\.\d+, cuSOLVER \d+\.\d+\.\d+, cuDNN (none|9\.)")
+
+    def test_plans_of_convolutions_are_told(self):
+        if "cuDNN 9." not in self.info:
+            self.skipTest("no cuDNN")
+        kept = str(self.dir / "kept")
+        with mock.patch.dict(os.environ, DKFAC_CUDNN_COMPILED=kept):
+            self.assertIn(f"compiled plans of convolutions: kept in {kept}\n",
+                          self.dkfac("info").stdout)
+        with mock.patch.dict(os.environ, DKFAC_CUDNN_COMPILED=""):
+            self.assertIn("compiled plans of convolutions: not kept", self.dkfac("info").stdout)
+        done = self.train("plans", "--device", "cuda", "--set", "run.epochs=1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        plans = (self.dir / "plans" / "conv_plans.txt").read_text()
+        self.assertRegex(plans, r"(?m)^forward .*: engine \d+, .* of workspace")
+        # A run on the host that takes its place has none.
+        done = self.train("plans", "--force", "--set", "run.epochs=1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse((self.dir / "plans" / "conv_plans.txt").exists())
 
     def test_train_resume_and_eval(self):
         whole = self.train("whole", "--device", "cuda")
