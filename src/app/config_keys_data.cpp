@@ -2,6 +2,47 @@
 
 namespace dkfac::app {
 
+namespace {
+
+void add_photo_keys(Table& t) {
+  const auto photos = [](Key& key) { key.where("data.name", {"image-folder"}); };
+  photos(t.integer("data.image_size", DKFAC_FIELD(data.image_size), between(8, 4096),
+                   "height and width of what the network sees"));
+  photos(t.choice<nn::PhotoCrop>(
+      "data.crop", DKFAC_FIELD(data.crop),
+      {{"random_resized", nn::PhotoCrop::random_resized},
+       {"squashed", nn::PhotoCrop::squashed},
+       {"centre", nn::PhotoCrop::centre}},
+      "of training images: a random area and aspect; a random square of a square that the whole "
+      "is resized to; the middle"));
+  photos(t.integer("data.crop_resized", DKFAC_FIELD(data.crop_resized), between(8, 8192),
+                   "side of that square, or with centre the shorter side, in pixels"));
+  photos(t.real("data.crop_min_area", DKFAC_FIELD(data.crop_min_area), above_up_to(0, 1),
+                "with random_resized: least share of the area"));
+  photos(t.real("data.crop_max_area", DKFAC_FIELD(data.crop_max_area), above_up_to(0, 1),
+                "largest share"));
+  photos(t.real("data.crop_max_aspect", DKFAC_FIELD(data.crop_max_aspect), between(1, 100),
+                "largest width over height, and height over width"));
+  photos(t.integer("data.test_resized", DKFAC_FIELD(data.test_resized), between(0, 8192),
+                   "test images are the middle of the picture whose shorter side is this; 0: 8/7 "
+                   "of data.image_size"));
+  photos(t.boolean("data.scaled_decoding", DKFAC_FIELD(data.scaled_decoding),
+                   "decode at a half, quarter or eighth of the size where that is enough: faster, "
+                   "pixels differ a little"));
+  photos(t.integer("data.workers", DKFAC_FIELD(data.workers), between(0, 1024),
+                   "threads that decode, of each rank; 0: the cores, up to 16"));
+  photos(t.choice<nn::BadPhoto>(
+      "data.bad_sample", DKFAC_FIELD(data.bad_sample),
+      {{"skip", nn::BadPhoto::skip}, {"stop", nn::BadPhoto::stop}, {"grey", nn::BadPhoto::grey}},
+      "a damaged file: the next good one takes its place, the run ends, or a grey image"));
+  photos(t.real("data.bad_limit", DKFAC_FIELD(data.bad_limit), between(0, 1),
+                "share of damaged files that a rank may meet in an epoch"));
+  photos(t.boolean("data.index", DKFAC_FIELD(data.index),
+                   "keep a list of the files in the folder of the data, where it can be written"));
+}
+
+}  // namespace
+
 void add_data_keys(Table& t) {
   t.name("data.name", DKFAC_FIELD(data.name), nn::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
@@ -27,6 +68,7 @@ void add_data_keys(Table& t) {
   synthetic("data.synthetic_classes", DKFAC_FIELD(data.synthetic_classes), between(2, 1000),
             "classes");
   synthetic("data.synthetic_seed", DKFAC_FIELD(data.synthetic_seed), at_least(0), "which patterns");
+  add_photo_keys(t);
 }
 
 namespace {

@@ -93,6 +93,22 @@ void check_groups(const Config& config, std::int64_t samples, const char* what) 
               " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
 }
 
+nn::PhotoOptions photo_options(const DataConfig& data) {
+  nn::PhotoOptions options;
+  options.size = data.image_size;
+  options.crop = data.crop;
+  options.resized = data.crop_resized;
+  options.random = {.min_area = data.crop_min_area,
+                    .max_area = data.crop_max_area,
+                    .min_aspect = 1 / data.crop_max_aspect,
+                    .max_aspect = data.crop_max_aspect};
+  options.scaled_decoding = data.scaled_decoding;
+  options.workers = data.workers;
+  options.bad = data.bad_sample;
+  options.bad_limit = data.bad_limit;
+  return options;
+}
+
 void check_device(const Config& config) {
   const DeviceChoice choice = device_choice(config);
   DKFAC_CHECK(choice.kind == Device::Kind::cuda || !config.run.tf32,
@@ -122,6 +138,7 @@ void validate(const Config& config) {
   regularize_options(config).validate();
   comm_options(config).validate();
   check_device(config);
+  if (config.data.name == "image-folder") photo_options(config.data).validate();
 }
 
 DType master_type(const Config& config) noexcept {
@@ -156,6 +173,9 @@ nn::DataSource data_source(const Config& config) {
   source.synthetic_image = Shape{data.synthetic_size, data.synthetic_size, data.synthetic_channels};
   source.synthetic_classes = data.synthetic_classes;
   source.seed = static_cast<std::uint64_t>(data.synthetic_seed);
+  source.photos = photo_options(data);
+  source.photo_test_resized = data.test_resized > 0 ? data.test_resized : data.image_size * 8 / 7;
+  source.photo_index = data.index;
   return source;
 }
 

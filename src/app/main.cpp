@@ -275,6 +275,15 @@ void add_data(CLI::App& app, DataCommand& command) {
   CLI::App* verify =
       data->add_subcommand("verify", "Read every file of a data set and say what is in it");
   verify->add_option("data", command.what, "name of a data set, or its folder")->required();
+  CLI::App* pack = data->add_subcommand(
+      "pack",
+      "Decode photographs once: train/ and val/ with folders of classes into files of pixels");
+  pack->add_option("from", command.what, "folder of the photographs")->required();
+  pack->add_option("to", command.to, "folder to make")->required();
+  pack->add_option("--shorter", command.shorter, "reduce the shorter side to this; 0: do not")
+      ->capture_default_str();
+  pack->add_flag("--square", command.square, "resize to squares of that side, whatever the aspect");
+  pack->add_option("--workers", command.workers, "threads; 0: the cores, up to 16");
 }
 
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,

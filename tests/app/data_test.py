@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""dkfac data verify: what it prints of sound files and how it refuses the others.
+"""dkfac data verify and pack: what they print of sound files and how they refuse the others.
 
 Environment: DKFAC, the program.
 """
+import json
 import os
 import pathlib
 import re
@@ -91,6 +92,91 @@ class Verify(unittest.TestCase):
         done = self.verify("fashion-mnist-small")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"samples +12000\n")
+
+
+def photograph(seed):
+    """A small grey JPEG file, or None without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    import io
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((24 + seed, 20)).rotate(90 * (seed % 4)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@unittest.skipIf(photograph(0) is None, "needs Pillow to make photographs")
+class Photographs(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory(prefix="dkfac-photos-")
+        self.addCleanup(scratch.cleanup)
+        self.dir = pathlib.Path(scratch.name)
+        self.data = self.dir / "set"
+        for split, count in (("train", 8), ("val", 4)):
+            for i in range(2 * count):
+                folder = self.data / split / f"class{i % 2}"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{i}.JPEG").write_bytes(photograph(i))
+
+    def run_program(self, *arguments):
+        return subprocess.run([DKFAC, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=120)
+
+    def test_verify_tells_what_is_there(self):
+        done = self.run_program("data", "verify", self.data)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"samples +16\n +classes +2 of 8 to 8 samples\n")
+        self.assertRegex(done.stdout, r"bad +0\n")
+        self.assertEqual(sorted(p.name for p in self.data.iterdir()), ["train", "val"])
+
+    def test_verify_names_bad_ones(self):
+        (self.data / "val/class1/1.JPEG").write_bytes(b"\x89PNG")
+        done = self.run_program("data", "verify", self.data)
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("class1/1.JPEG: [decode_jpeg] this is a PNG file", done.stdout)
+
+    def test_an_empty_class_is_named(self):
+        (self.data / "train/class7").mkdir()
+        done = self.run_program("data", "verify", self.data)
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("train/class7", done.stderr)
+
+    def test_packed_files_train_as_the_photographs_do(self):
+        packed = self.dir / "packed"
+        done = self.run_program("data", "pack", self.data, packed, "--shorter", 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("train: 16 photographs", done.stdout)
+        self.assertEqual(self.run_program("data", "verify", packed).returncode, 0)
+        losses = []
+        for name, path in (("files", self.data), ("packed", packed)):
+            out = self.dir / f"run of {name}"
+            settings = ("data.name=image-folder", f"data.path={path}", "data.image_size=16",
+                        "data.workers=2", "augment.flip=true", "model.name=mlp",
+                        "optimizer.type=sgd", "lr.lr=0.01", "train.global_batch=8",
+                        "run.epochs=2", "run.threads=1")
+            config = self.dir / "empty.toml"
+            config.write_text("[run]\nseed = 3\n")
+            done = self.run_program("train", config, "--quiet", "--out", out,
+                                    *(part for text in settings for part in ("--set", text)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            records = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+            losses.append([(r["train_loss"], r["test_loss"]) for r in records
+                           if r["type"] == "epoch"])
+        self.assertEqual(len(losses[0]), 2)
+        self.assertEqual(losses[0], losses[1])
+        self.assertTrue((self.data / ".train.dkfac-index").exists())
+
+    def test_a_damaged_pack_is_refused(self):
+        packed = self.dir / "packed"
+        self.run_program("data", "pack", self.data, packed, "--shorter", 16, "--square")
+        shard = packed / "train/shard-00000.photos"
+        content = bytearray(shard.read_bytes())
+        content[-5] ^= 1
+        shard.write_bytes(content)
+        done = self.run_program("data", "verify", packed)
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertIn("photos", done.stderr)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,16 @@ struct DataConfig {
   std::int64_t synthetic_train = 2048, synthetic_test = 512;
   std::int64_t synthetic_size = 28, synthetic_channels = 1, synthetic_classes = 10;
   std::int64_t synthetic_seed = 1;
+  std::int64_t image_size = 224;
+  nn::PhotoCrop crop = nn::PhotoCrop::random_resized;
+  std::int64_t crop_resized = 256;
+  double crop_min_area = 0.08, crop_max_area = 1, crop_max_aspect = 4.0 / 3;
+  std::int64_t test_resized = 0;
+  bool scaled_decoding = false;
+  int workers = 0;
+  nn::BadPhoto bad_sample = nn::BadPhoto::skip;
+  double bad_limit = 1e-3;
+  bool index = true;
   bool operator==(const DataConfig&) const = default;
 };
 

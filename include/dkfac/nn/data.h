@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dkfac/core/types.h"
+#include "dkfac/nn/photo_options.h"
 
 namespace dkfac::nn {
 
@@ -54,8 +55,9 @@ struct DataSplits {
 /// Where data sets are looked for: `path` or `path`/<name> when a path is given, else
 /// $DKFAC_DATA/<name>, else the copy in the source tree, in the installation, or in ../share/dkfac
 /// of the running program. Known names: "fashion-mnist-small", "fashion-mnist", "mnist",
-/// "cifar-10" (its folder may also be called cifar-10-batches-bin), "synthetic". Throws
-/// MissingInput listing every place it looked at, InvalidArgument for an unknown name.
+/// "cifar-10" (its folder may also be called cifar-10-batches-bin), "image-folder" (photographs:
+/// train/CLASS/*.jpeg and val/CLASS/*.jpeg, or packed files in train/ and val/), "synthetic".
+/// Throws MissingInput listing every place it looked at, InvalidArgument for an unknown name.
 struct DataSource {
   std::string name = "fashion-mnist-small";
   std::filesystem::path path{};
@@ -63,6 +65,9 @@ struct DataSource {
   Shape synthetic_image{28, 28, 1};
   std::int64_t synthetic_classes = 10;
   std::uint64_t seed = 1;
+  PhotoOptions photos{};  ///< Of the training split; the other one is shown by its centre crops.
+  std::int64_t photo_test_resized = 256;  ///< Their shorter side before.
+  bool photo_index = true;  ///< Keep lists of files in the folder of the data, as read_photo_set().
 };
 [[nodiscard]] DataSplits load_data(const DataSource& source);
 /// The folder that load_data() would read; empty for "synthetic". Throws alike.

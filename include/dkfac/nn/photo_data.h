@@ -7,6 +7,7 @@
 
 #include "dkfac/nn/data.h"
 #include "dkfac/nn/image.h"
+#include "dkfac/nn/photo_options.h"
 #include "dkfac/nn/photo_set.h"
 #include "dkfac/nn/photo_view.h"
 
@@ -46,37 +47,6 @@ class PhotoSource {
 /// Files of an ImageFolder, decoded each time.
 [[nodiscard]] std::shared_ptr<const PhotoSource> folder_source(PhotoSet set);
 
-/// What is shown of a photograph. Mirroring is AugmentOptions' matter.
-enum class PhotoCrop : std::uint8_t {
-  random_resized,  ///< random_resized_crop()
-  squashed,        ///< squashed_crop(): resized to a square of side `resized`.
-  centre           ///< centre_crop(): the shorter side resized to `resized`.
-};
-
-/// What is done about a file that is no good photograph. One that cannot be read at all (it is
-/// gone, the disk fails) always stops the run.
-enum class BadPhoto : std::uint8_t {
-  stop,  ///< DataError that names it.
-  skip,  ///< The next good sample in the order of the epoch takes its place, label and all.
-  grey   ///< An image of one grey, with its label.
-};
-
-struct PhotoOptions {
-  PhotoCrop crop = PhotoCrop::random_resized;
-  std::int64_t size = 224;     ///< Images are [size,size,3].
-  std::int64_t resized = 256;  ///< See PhotoCrop.
-  RandomCropOptions random;
-  /// Decode at 1/2, 1/4 or 1/8 of the size where that is enough: faster, and pixels differ a little
-  /// from those of a full decoding.
-  bool scaled_decoding = false;
-  int workers = 0;  ///< Threads that decode; 0: as many as cores, up to 16.
-  BadPhoto bad = BadPhoto::skip;
-  /// More bad ones than this share of a rank's samples of an epoch (rounded up) are a DataError.
-  double bad_limit = 1e-3;
-
-  void validate() const;  ///< Throws InvalidArgument naming the field.
-};
-
 /// What a Dataset of photographs has instead of pixels.
 struct PhotoData {
   std::shared_ptr<const PhotoSource> source;
@@ -99,5 +69,15 @@ struct PhotoData {
 /// Photograph i of a source as an 8-bit image [size,size,3]. Throws as PhotoSource.
 void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& options,
                 const PhotoKey& key, std::uint8_t* out, PhotoScratch& scratch);
+
+/// What is in a source.
+struct PhotoReport {
+  std::int64_t good = 0;
+  std::vector<std::string> bad{};  ///< In order, with reasons.
+  ImageSize smallest, largest;     ///< Of the good ones, by pixels.
+};
+/// Decodes all photographs by `workers` threads; 0: as PhotoOptions. Throws MissingInput and
+/// IoError.
+[[nodiscard]] PhotoReport check_photos(const PhotoSource& source, int workers = 0);
 
 }  // namespace dkfac::nn

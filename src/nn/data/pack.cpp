@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/threads.h"
 #include "dkfac/nn/photo_shards.h"
 
 #include "nn/data/shard.h"
@@ -19,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostWorkers = 16;
 constexpr std::int64_t kTogether = 64;  ///< Decoded at once, so that memory stays bounded.
 
 /// One file of raw pixels, whose header comes when all are known.
@@ -204,8 +202,7 @@ PackResult pack_photos(const PhotoSource& source, const fs::path& folder,
   fs::create_directories(folder, failed);
   if (failed)
     throw IoError(detail::concat("[pack] cannot make ", folder.string(), ": ", failed.message()));
-  WorkerPool pool(options.workers > 0 ? options.workers
-                                      : std::clamp(available_cores(), 1, kMostWorkers));
+  WorkerPool pool(photo_workers(options.workers));
   std::vector<PhotoScratch> scratch(static_cast<std::size_t>(pool.workers()));
   std::vector<Picture> pictures(kTogether);
   Packer packer(source, folder, options);

@@ -5,18 +5,12 @@
 #include <cmath>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/threads.h"
 
 namespace dkfac::nn {
 namespace {
 
 constexpr std::size_t kNames = 10;
-constexpr int kMostWorkers = 16;
 constexpr std::uint8_t kGrey = 128;
-
-int worker_count(const PhotoOptions& options) {
-  return options.workers > 0 ? options.workers : std::clamp(available_cores(), 1, kMostWorkers);
-}
 
 const PhotoData& checked(const Dataset& data) {
   data.photos->options.validate();
@@ -39,7 +33,7 @@ PhotoMaker::PhotoMaker(const Dataset& data, const Normalization& normalization,
       data_(data),
       photos_(checked(data)),
       writer_(normalization, image(), augment, dtype),
-      pool_(worker_count(photos_.options)),
+      pool_(photo_workers(photos_.options.workers)),
       workers_(static_cast<std::size_t>(pool_.workers())) {
   for (Worker& worker : workers_) worker.image.resize(static_cast<std::size_t>(image().numel()));
 }

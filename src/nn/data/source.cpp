@@ -10,20 +10,23 @@
 #include "dkfac/nn/data.h"
 #include "dkfac/nn/photo_data.h"
 
+#include "nn/data/photo_splits.h"
+
 namespace dkfac::nn {
 namespace {
 
 namespace fs = std::filesystem;
 
-enum class Format : std::uint8_t { idx, cifar };
+enum class Format : std::uint8_t { idx, cifar, photos };
 struct KnownSet {
   std::string_view name;
   Format format;
 };
-constexpr std::array<KnownSet, 4> kFileSets{{{"fashion-mnist-small", Format::idx},
+constexpr std::array<KnownSet, 5> kFileSets{{{"fashion-mnist-small", Format::idx},
                                              {"fashion-mnist", Format::idx},
                                              {"mnist", Format::idx},
-                                             {"cifar-10", Format::cifar}}};
+                                             {"cifar-10", Format::cifar},
+                                             {"image-folder", Format::photos}}};
 constexpr std::int64_t kIdxClasses = 10;
 constexpr int kCifarBatches = 5;
 /// The folder inside of the published archive.
@@ -97,6 +100,7 @@ DataSplits read_cifar_folder(const fs::path& folder, std::string_view name) {
 /// Whether the set's first file is there.
 bool is_in(const fs::path& folder, Format format) {
   std::error_code ignored;
+  if (format == Format::photos) return fs::is_directory(folder / "train", ignored);
   return fs::exists(format == Format::idx ? find_file(folder, "train", "images-idx3-ubyte")
                                           : cifar_batch(folder, 1),
                     ignored);
@@ -125,41 +129,6 @@ DataSplits make_synthetic(const DataSource& source) {
   return out;
 }
 
-/// Sample `from` of one set becomes the next of another.
-void move_photo(const Dataset& all, std::int64_t from, Dataset& to, PhotoData& photos) {
-  const auto at = static_cast<std::size_t>(from);
-  to.labels.push_back(all.labels[at]);
-  photos.samples.push_back(all.photos->samples[at]);
-  ++to.count;
-}
-
-Dataset without_samples(const Dataset& data, std::string name) {
-  Dataset out = data;
-  out.name = std::move(name);
-  out.count = 0;
-  out.labels.clear();
-  return out;
-}
-
-void hold_out_photos(DataSplits& data, std::int64_t count) {
-  const Dataset all = std::move(data.train);
-  PhotoData kept = *all.photos, held = *all.photos;
-  if (data.test.photos != nullptr) held.options = data.test.photos->options;
-  kept.samples.clear();
-  held.samples.clear();
-  data.train = without_samples(all, all.name);
-  data.test = without_samples(all, all.name + " held out");
-  for (std::int64_t i = 0; i < all.count; ++i) {
-    const bool is_held = (i + 1) * count / all.count > i * count / all.count;
-    if (is_held)
-      move_photo(all, i, data.test, held);
-    else
-      move_photo(all, i, data.train, kept);
-  }
-  data.train.photos = std::make_shared<PhotoData>(std::move(kept));
-  data.test.photos = std::make_shared<PhotoData>(std::move(held));
-}
-
 }  // namespace
 
 fs::path data_folder(const DataSource& source) {
@@ -172,7 +141,8 @@ fs::path data_folder(const DataSource& source) {
   }
   const std::string_view first = set.format == Format::idx
                                      ? "train-images-idx3-ubyte or train-images-idx3-ubyte.gz"
-                                     : "data_batch_1.bin";
+                                 : set.format == Format::cifar ? "data_batch_1.bin"
+                                                               : "a folder train";
   throw MissingInput(detail::concat(
       "[load_data] no ", source.name, ": ", first, " is in none of", looked,
       "\ngive its folder as the data path, or set DKFAC_DATA to the folder that holds ",
@@ -183,6 +153,7 @@ DataSplits load_data(const DataSource& source) {
   if (source.name == "synthetic") return make_synthetic(source);
   const KnownSet& set = find_set(source.name);
   const fs::path folder = data_folder(source);
+  if (set.format == Format::photos) return load_photos(folder, source);
   return set.format == Format::idx ? read_idx_folder(folder, set.name)
                                    : read_cifar_folder(folder, set.name);
 }
@@ -202,8 +173,8 @@ std::string data_name_at(const fs::path& path) {
   }
   if (!found.empty()) return found;
   throw MissingInput(detail::concat("[load_data] ", path.string(),
-                                    " holds no data set; expected train-images-idx3-ubyte[.gz] or "
-                                    "data_batch_1.bin in it"));
+                                    " holds no data set; expected train-images-idx3-ubyte[.gz], "
+                                    "data_batch_1.bin or a folder train in it"));
 }
 
 std::vector<std::string> data_names() {

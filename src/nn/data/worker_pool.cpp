@@ -1,8 +1,16 @@
 #include "nn/data/worker_pool.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "dkfac/core/threads.h"
+
 namespace dkfac::nn {
+
+int photo_workers(int wanted) {
+  constexpr int kMost = 16;
+  return wanted > 0 ? wanted : std::clamp(available_cores(), 1, kMost);
+}
 
 WorkerPool::WorkerPool(int workers) {
   for (int worker = 1; worker < workers; ++worker)

@@ -10,6 +10,9 @@
 
 namespace dkfac::nn {
 
+/// 0 stands for the cores that there are, up to 16.
+[[nodiscard]] int photo_workers(int wanted);
+
 /// Threads that share out the items of a batch, the caller's among them. They hold no OpenMP
 /// threads and sleep in between.
 class WorkerPool {

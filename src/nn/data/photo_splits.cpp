@@ -1,0 +1,80 @@
+#include "nn/data/photo_splits.h"
+
+#include <utility>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/photo_data.h"
+#include "dkfac/nn/photo_shards.h"
+
+namespace dkfac::nn {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<const PhotoSource> open_split(const fs::path& folder, const fs::path& index,
+                                              const std::vector<std::string>& classes) {
+  if (!holds_shards(folder)) return folder_source(read_photo_set(folder, index, classes));
+  std::shared_ptr<const PhotoSource> packed = shard_source(folder);
+  if (!classes.empty() && packed->classes() != classes)
+    throw DataError(detail::concat("[load_data] ", folder.string(),
+                                   " was packed with other classes than the training split; pack "
+                                   "both again, or take both from one place"));
+  return packed;
+}
+
+/// Hidden, so that listing the classes does not meet it.
+fs::path index_of(const fs::path& folder, const std::string& split, const DataSource& source) {
+  return source.photo_index ? folder / ("." + split + ".dkfac-index") : fs::path();
+}
+
+/// Sample `from` of one set becomes the next of another.
+void move_photo(const Dataset& all, std::int64_t from, Dataset& to, PhotoData& photos) {
+  const auto at = static_cast<std::size_t>(from);
+  to.labels.push_back(all.labels[at]);
+  photos.samples.push_back(all.photos->samples[at]);
+  ++to.count;
+}
+
+Dataset without_samples(const Dataset& data, std::string name) {
+  Dataset out = data;
+  out.name = std::move(name);
+  out.count = 0;
+  out.labels.clear();
+  return out;
+}
+
+}  // namespace
+
+DataSplits load_photos(const fs::path& folder, const DataSource& source) {
+  source.photos.validate();
+  std::error_code ignored;
+  const std::string other = fs::is_directory(folder / "val", ignored) ? "val" : "test";
+  const auto train = open_split(folder / "train", index_of(folder, "train", source), {});
+  const auto test = open_split(folder / other, index_of(folder, other, source), train->classes());
+  PhotoOptions centre = source.photos;
+  centre.crop = PhotoCrop::centre;
+  centre.resized = source.photo_test_resized;
+  return {photo_dataset(source.name, train, source.photos),
+          photo_dataset(source.name + " " + other, test, centre)};
+}
+
+void hold_out_photos(DataSplits& data, std::int64_t count) {
+  const Dataset all = std::move(data.train);
+  PhotoData kept = *all.photos, held = *all.photos;
+  if (data.test.photos != nullptr) held.options = data.test.photos->options;
+  kept.samples.clear();
+  held.samples.clear();
+  data.train = without_samples(all, all.name);
+  data.test = without_samples(all, all.name + " held out");
+  for (std::int64_t i = 0; i < all.count; ++i) {
+    const bool is_held = (i + 1) * count / all.count > i * count / all.count;
+    if (is_held)
+      move_photo(all, i, data.test, held);
+    else
+      move_photo(all, i, data.train, kept);
+  }
+  data.train.photos = std::make_shared<PhotoData>(std::move(kept));
+  data.test.photos = std::make_shared<PhotoData>(std::move(held));
+}
+
+}  // namespace dkfac::nn
