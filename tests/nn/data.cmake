@@ -8,8 +8,9 @@ dkfac_test(nn.images SOURCES resize_test.cpp photo_view_test.cpp photo_set_test.
 if(DKFAC_HAVE_JPEG)
   find_package(JPEG REQUIRED)  # An imported target is known in the folder that found it.
   dkfac_test(nn.jpeg SOURCES jpeg_test.cpp LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn)
-  dkfac_test(nn.photos SOURCES photo_loader_test.cpp photo_shards_test.cpp
+  dkfac_test(nn.photos SOURCES photo_loader_test.cpp photo_shards_test.cpp photo_corpus_test.cpp
     LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn threads)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   dkfac_program(photo_dump SOURCES photo_dump.cpp LINK dkfac::nn)
   add_test(NAME nn.photo_oracle
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/photo_oracle_test.py)

@@ -77,8 +77,8 @@ struct InfoCommand {
 /// Reads every file of a data set and says what is in it, or packs photographs into files of
 /// pixels.
 struct DataCommand {
-  std::string what;          ///< Name of a data set, or its folder.
-  std::filesystem::path to;  ///< If set: pack train/ and val/ of `what` into folders there.
+  std::string what;            ///< Name of a data set, or its folder.
+  std::filesystem::path to{};  ///< If set: pack train/ and val/ of `what` into folders there.
   std::int64_t shorter = 256;
   bool square = false;
   int workers = 0;
