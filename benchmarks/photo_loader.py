@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Images per second of one core: bench_photo_loader beside Pillow and NumPy doing the same.
+
+    photo_loader.py PROGRAM SPLIT [--size N ...] [--epochs N] [--rounds N] [--out FILE]
+
+Both cut the same boxes out of the same files (torchvision's RandomResizedCrop), resize them
+bilinearly with antialiasing, and normalise to f32. Rounds alternate, on one core; of each the best
+is taken. Seconds are of the processor. Needs Pillow and NumPy.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+import PIL
+from PIL import Image, features
+
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+SCALE = 1 / (255 * DEVIATION)
+SHIFT = MEAN / DEVIATION
+
+
+def pillow(split, views, size):
+    """Seconds of all views, one after the other."""
+    begin = time.process_time()
+    for name, y, x, height, width in views:
+        image = Image.open(split / name)
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        image = image.crop((x, y, x + width, y + height)).resize((size, size), Image.BILINEAR)
+        out = np.asarray(image).astype(np.float32)
+        out *= SCALE
+        out -= SHIFT
+    return time.process_time() - begin
+
+
+def read_views(path):
+    views = []
+    for line in path.read_text().splitlines():
+        name, *box = line.rsplit(" ", 4)
+        views.append((name, *map(int, box)))
+    return views
+
+
+def ours(program, split, size, epochs, mode, views=None):
+    command = [program, split, str(size), str(epochs), mode] + ([views] if views else [])
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def compare(args, size):
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch) / "views"
+        ours(args.program, args.split, size, args.epochs, "full", path)
+        views = read_views(path)
+    best = {}
+    for _ in range(args.rounds):
+        for mode in ("full", "scaled"):
+            got = ours(args.program, args.split, size, args.epochs, mode)
+            if mode not in best or got["seconds"] < best[mode]["seconds"]:
+                best[mode] = got
+        seconds = pillow(args.split, views, size)
+        best["pillow"] = min(best.get("pillow", seconds), seconds)
+    rate = len(views) / best["pillow"]
+    return {"size": size, "images": len(views), "rounds": args.rounds,
+            "pillow_images_per_second": round(rate, 1),
+            "full_images_per_second": best["full"]["images_per_second"],
+            "scaled_images_per_second": best["scaled"]["images_per_second"],
+            "full_over_pillow": round(best["full"]["images_per_second"] / rate, 2),
+            "scaled_over_pillow": round(best["scaled"]["images_per_second"] / rate, 2),
+            "elapsed_of_stages": {m: best[m]["elapsed"] for m in ("full", "scaled")}}
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("split", type=pathlib.Path)
+    parser.add_argument("--size", type=int, nargs="+", default=[224, 128])
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=pathlib.Path)
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Children as well.
+    result = {"processor": processor(), "cores": 1, "load": os.getloadavg()[0],
+              "pillow": PIL.__version__, "pillow_libjpeg": features.version("jpg"),
+              "pillow_libjpeg_turbo": features.check("libjpeg_turbo"), "numpy": np.__version__,
+              "data": args.split.parent.name + "/" + args.split.name,
+              "sizes": [compare(args, size) for size in args.size]}
+    text = json.dumps(result, indent=1) + "\n"
+    print(text, end="")
+    if args.out:
+        args.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
