@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/tune.py and tools/staleness_table.py on one rank.
+"""tools/staleness_table.py on one rank, and the scripts of tools/launch.
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
@@ -27,71 +27,6 @@ class Tool(unittest.TestCase):
         return subprocess.run([sys.executable, TOOLS / tool, "--dkfac", dkfac, "--ranks",
                                str(ranks), *map(str, args)], cwd=self.dir, text=True, check=False,
                               capture_output=True, env={**os.environ, **env})
-
-
-class Tune(Tool):
-    def setUp(self):
-        super().setUp()
-        (self.dir / "a.toml").write_text('[run]\nname = "a"\n[optimizer]\ntype = "sgd"\n')
-        self.plan({"lr.lr": [0.01, 0.02]})
-
-    def plan(self, grid):
-        optimizers = {name: {"config": "a.toml", "grid": grid} for name in ("one", "two")}
-        (self.dir / "plan.json").write_text(
-            json.dumps({"settings": TINY, "optimizers": optimizers}))
-
-    def tune(self, *more, **options):
-        return self.start("tune.py", "plan.json", "--out", "r.json", "--configs", "best", *more,
-                          **options)
-
-    def results(self):
-        return json.loads((self.dir / "r.json").read_text())
-
-    def write(self, results):
-        (self.dir / "r.json").write_text(json.dumps(results))
-
-    def test_chooses_from_a_whole_search_and_keeps_it(self):
-        look = self.tune("--trials", 1)
-        self.assertEqual(look.returncode, 0, look.stderr)
-        self.assertFalse((self.dir / "best").exists(), "chosen from a part of the points")
-        self.assertNotIn("target", self.results())
-        self.assertEqual(self.tune().returncode, 0)
-        whole = self.results()
-        self.assertEqual([len(t) for t in whole["trials"].values()], [2, 2])
-        self.assertTrue((self.dir / "best" / "one.toml").exists())
-        # With a hash missing, as in results of old, and a failure among the trials.
-        del whole["hashes"]
-        kept, failed = whole["trials"]["one"]
-        failed.update(status="exit 1", score=0.0)
-        self.write(whole)
-        self.assertEqual(self.tune("--trials", 1).returncode, 0)
-        self.assertEqual([len(t) for t in self.results()["trials"].values()], [2, 2])
-        self.assertEqual(self.tune().returncode, 0)
-        now = self.results()
-        self.assertEqual({t["status"] for t in now["trials"]["one"]}, {"ok"})
-        self.assertIn(kept, now["trials"]["one"])
-        # The hash was written, and another configuration is told from the first.
-        (self.dir / "a.toml").write_text((self.dir / "a.toml").read_text() + "momentum = 0.5\n")
-        done = self.tune()
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("another configuration", done.stderr)
-
-    def test_refuses_to_choose_when_no_trial_ended_well(self):
-        self.plan({"lr.lr": [-1]})
-        done = self.tune()
-        self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("no trial of one ended well", done.stderr)
-        self.assertFalse((self.dir / "best").exists())
-
-    def test_stops_without_a_program(self):
-        for env, ranks, dkfac, named in (({}, 1, "./none", "'./none'"),
-                                         ({"PATH": "/none"}, 2, os.environ["DKFAC"], "'mpirun'"),
-                                         ({}, 1, "/bin/false", "exit 1")):
-            done = self.tune(dkfac=dkfac, ranks=ranks, **env)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn(named, done.stderr)
-            self.assertNotIn("Traceback", done.stderr)
-            self.assertFalse((self.dir / "r.json").exists())
 
 
 class Staleness(Tool):

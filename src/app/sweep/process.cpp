@@ -44,6 +44,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() != parent) ::_exit(kNoProgram);  // It died before that took effect.
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
+  // mpirun reads what is typed, for which the terminal would halt one in the background.
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
   ::execvpe(words[0], words, environment);
