@@ -64,7 +64,8 @@ if(DKFAC_HAVE_CUDA AND NOT DKFAC_CUDA_EMULATED)
   find_package(CUDAToolkit REQUIRED)
   find_package(DkfacNCCL 2.18 QUIET)
   set(DKFAC_HAVE_NCCL ${DkfacNCCL_FOUND})
-  find_package(DkfacCuDNN 9.1 QUIET)  # Of the networks alone: dkfac_cudnn_sources().
+  # Of the networks alone: dkfac_cudnn_sources(). 9.8 has descriptors of devices' properties.
+  find_package(DkfacCuDNN 9.8 QUIET)
   set(DKFAC_HAVE_CUDNN ${DkfacCuDNN_FOUND})
   set(DKFAC_CUDA_LIBRARIES CUDA::cudart CUDA::cublas CUDA::cusolver)
   if(DKFAC_HAVE_NCCL)
