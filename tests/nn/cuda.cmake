@@ -33,8 +33,8 @@ dkfac_gpu_test(nn.cuda.cudnn
   LINK dkfac::nn LABELS nn INTERNALS)
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn
-    SOURCES cuda/emulated_cudnn_test.cpp
-    LINK dkfac::core LABELS nn INTERNALS)
+    SOURCES cuda/emulated_cudnn_test.cpp cuda/cudnn_failures_test.cpp
+    LINK dkfac::nn LABELS nn INTERNALS)
 endif()
 dkfac_gpu_test(nn.cuda.models
   SOURCES cuda/models_test.cpp

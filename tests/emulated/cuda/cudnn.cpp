@@ -3,6 +3,7 @@
 #include <set>
 
 #include "cudnn_descriptor.h"
+#include "emulated/cudnn_faults.h"
 #include "graph.h"
 #include "state.h"
 
@@ -118,6 +119,8 @@ void get(const Descriptor& descriptor, int name, cudnnBackendAttributeType_t typ
   require(most >= 0 && (most == 0 || elements != nullptr), CUDNN_STATUS_BAD_PARAM,
           "there is no room for the elements");
   const auto found = descriptor.values.find(name);
+  require(found != descriptor.values.end() || name != CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+          CUDNN_STATUS_NOT_SUPPORTED, "the engine does not tell its notes");
   const std::int64_t there = found == descriptor.values.end() ? 0 : found->second.count;
   const std::int64_t copied = std::min(most, there);
   if (count != nullptr) *count = most == 0 ? there : copied;
@@ -175,7 +178,26 @@ emulated::dnn::Execution execution_of(const Descriptor& plan, const Descriptor& 
   return work;
 }
 
+int plans_to_failure = 0, failures_to_come = 0;
+
 }  // namespace
+
+void emulated::dnn::fail_plan(int calls) {
+  const Lock lock(state().mutex);
+  plans_to_failure = calls;
+}
+void emulated::dnn::fail_executions(int calls) {
+  const Lock lock(state().mutex);
+  failures_to_come = calls;
+}
+bool emulated::dnn::plan_fails() {
+  const Lock lock(state().mutex);
+  return plans_to_failure > 0 && --plans_to_failure == 0;
+}
+bool emulated::dnn::execution_fails() {
+  const Lock lock(state().mutex);
+  return failures_to_come > 0 && failures_to_come-- > 0;
+}
 
 extern "C" {
 
@@ -288,6 +310,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t pack) {
   return answer([&] {
     check_handle(handle);
+    require(!emulated::dnn::execution_fails(), CUDNN_STATUS_EXECUTION_FAILED, "it did not run");
     const Link what = finalized(plan), where = finalized(pack);
     require(what->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
                 where->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,

@@ -140,6 +140,7 @@ struct Engine {
   std::vector<cudnnBackendKnobType_t> knobs;  ///< Each 0 to 3.
   std::int64_t workspace = 0;                 ///< Bytes, for every graph.
   bool plans = true;                          ///< False: a plan of it cannot be finalised.
+  bool tells = true;                          ///< False: `numbers` cannot be read.
   [[nodiscard]] bool has(cudnnBackendNumericalNote_t note) const;
 };
 /// In the order of the heuristic; none where nothing computes the graph.

@@ -158,6 +158,7 @@ class Maker {
                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
               kGood);
     std::vector<cudnnBackendNumericalNote_t> all(8);
+    count = 0;  // Also where they cannot be read.
     cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 8,
                              &count, all.data());
     all.resize(static_cast<std::size_t>(count));

@@ -6,6 +6,11 @@
 
 namespace dkfac::nn::cudnn {
 
+bool Failure::is_refusal() const {
+  const auto category = CUDNN_STATUS_CATEGORY(static_cast<int>(status));
+  return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
+}
+
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 1024> why{};
@@ -89,9 +94,8 @@ Descriptor& Descriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAt
 std::size_t Descriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                 std::size_t most, void* values) const {
   std::int64_t count = 0;
-  const cudnnStatus_t status =
-      cudnnBackendGetAttribute(raw_, name, type, static_cast<std::int64_t>(most), &count, values);
-  if (status != CUDNN_STATUS_SUCCESS) return 0;
+  check(cudnnBackendGetAttribute(raw_, name, type, static_cast<std::int64_t>(most), &count, values),
+        "cudnnBackendGetAttribute");
   return std::min(most, static_cast<std::size_t>(count));
 }
 

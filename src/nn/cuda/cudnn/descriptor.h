@@ -14,6 +14,9 @@ namespace dkfac::nn::cudnn {
 /// A call of cuDNN that failed, with its reason.
 struct Failure : DeviceError {
   Failure(cudnnStatus_t why, const std::string& message) : DeviceError(message), status(why) {}
+  /// Whether cuDNN says that it does not do this, and will say so again. What else it says is about
+  /// the device or the process: memory, libraries that are not found, work that failed before.
+  [[nodiscard]] bool is_refusal() const;
   cudnnStatus_t status;
 };
 
@@ -69,7 +72,7 @@ class Descriptor {
   Descriptor& link(cudnnBackendAttributeName_t name, std::span<const Descriptor* const> others);
   Descriptor& finalize(const char* what);
 
-  /// At most `most` values; none where cuDNN has none to tell.
+  /// At most `most` values. Throws Failure where they cannot be read.
   template <class T>
   [[nodiscard]] std::vector<T> get(cudnnBackendAttributeName_t name, std::size_t most) const {
     std::vector<T> values(most);

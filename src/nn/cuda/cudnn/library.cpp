@@ -5,6 +5,8 @@
 #include <mutex>
 #include <optional>
 
+#include <cuda_runtime_api.h>
+
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/device_timer.h"
 #include "dkfac/nn/conv_plans.h"
@@ -25,6 +27,19 @@ std::size_t mixed(Numbers... numbers) {
 
 Limits limits_of(const ConvWork& work, const ConvPlanOptions& options) {
   return {.workspace = options.workspace, .rounding = work.shape.dtype != DType::f32 || work.tf32};
+}
+
+/// Memory for a plan to work in; null where it needs none. Throws DeviceError for want of it.
+void* take_workspace(Scratch& scratch, const Plan& plan) {
+  if (plan.workspace() == 0) return nullptr;
+  return scratch.take({(plan.workspace() + 7) / 8}, DType::f64).raw();
+}
+
+bool is_recorded(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t code = cudaStreamIsCapturing(stream.native(), &status);
+  if (code != cudaSuccess) (void)cudaGetLastError();
+  return code != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
 /// The file of measured choices, which the threads of the process share.
@@ -81,6 +96,8 @@ Library::Library(Device device) : device_(device) {
 
 Library::~Library() {
   const dkfac::cuda::DeviceGuard guard(device_);
+  // Kernels that plans have compiled may be running yet.
+  if (cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
   ways_.clear();
   (void)cudnnDestroy(handle_);
 }
@@ -115,9 +132,18 @@ Way Library::make(const ConvWork& work) {
     if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
     made.is_settled = made.plan == nullptr || !options.measured;
   } catch (const Failure& failure) {
+    // Of anything else nothing is kept: it may work another time.
+    if (!failure.is_refusal()) throw described(failure, work);
     made.refusals = failure.what();
   }
   return made;
+}
+
+DeviceError Library::described(const Failure& failure, const ConvWork& work) const {
+  return DeviceError(detail::concat(
+      "[conv2d] ", failure.what(), ", in ", work.text(), " on device ", device_.index,
+      "; see that the device has free memory and that cuDNN's libraries are all of one version; "
+      "with CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr in the environment cuDNN says more"));
 }
 
 void Library::run(Context& ctx, const ConvWork& work, Memory memory) {
@@ -126,21 +152,30 @@ void Library::run(Context& ctx, const ConvWork& work, Memory memory) {
     Way& way = find(work);
     check(cudnnSetStream(handle_, ctx.stream().native()), "cudnnSetStream");
     if (!way.is_settled) measure(ctx, work, way, memory);
-    execute(ctx, *way.plan, memory);
+    execute(ctx, work, way, memory);
   } catch (const Failure& failure) {
-    throw DeviceError(detail::concat("[conv2d] ", failure.what(), ", in ", work.text(),
-                                     " on device ", device_.index,
-                                     "; with CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr in the "
-                                     "environment cuDNN says more"));
+    throw described(failure, work);
   }
 }
 
-void Library::execute(Context& ctx, const Plan& plan, Memory memory) {
-  Scratch scratch(ctx);
-  void* workspace = nullptr;
-  if (plan.workspace() > 0)
-    workspace = scratch.take({(plan.workspace() + 7) / 8}, DType::f64).raw();
-  plan.execute(handle_, memory, workspace);
+void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
+  while (true) {
+    Scratch scratch(ctx);
+    void* workspace = nullptr;
+    try {
+      workspace = take_workspace(scratch, *way.plan);
+    } catch (const DeviceError&) {
+      if (is_recorded(ctx.stream())) throw;  // There is no new memory, nor are there new plans.
+      const Target target{.handle = handle_};
+      Limits limits = limits_of(work, conv_plan_options());
+      limits.workspace = way.plan->workspace() - 1;
+      Found less = find_plans(conv_graph(work).finish(target), target, limits, 1);
+      if (less.plans.empty()) throw;
+      way.plan = std::make_unique<Plan>(std::move(less.plans.front()));
+      continue;
+    }
+    return way.plan->execute(handle_, memory, workspace);
+  }
 }
 
 void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
@@ -150,32 +185,40 @@ void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memor
   Found found = find_plans(conv_graph(work).finish(target), target, limits_of(work, options),
                            static_cast<std::size_t>(options.candidates), &compiled);
   double best = std::numeric_limits<double>::infinity();
+  std::string reason;
   for (Plan& plan : found.plans) {
-    const double seconds = seconds_of(ctx, plan, memory);
-    if (!(seconds < best)) continue;
-    best = seconds;
-    way.plan = std::make_unique<Plan>(std::move(plan));
+    try {
+      const double seconds = seconds_of(ctx, plan, memory);
+      if (!(seconds < best)) continue;
+      best = seconds;
+      way.plan = std::make_unique<Plan>(std::move(plan));
+    } catch (const DeviceError& error) {
+      reason = error.what();  // Another plan does it.
+    }
+  }
+  if (best == std::numeric_limits<double>::infinity()) {
+    throw DeviceError(detail::concat("[conv2d] none of ", found.plans.size(),
+                                     " plans of cuDNN for ", work.text(), " runs on device ",
+                                     device_.index, "; the last one: ", reason));
   }
   way.is_settled = true;
-  if (best < std::numeric_limits<double>::infinity()) way.seconds = best;
+  way.seconds = best;
   if (!options.file.empty()) SharedFile::add(options.file, key_of(work), way.plan->choice());
 }
 
 double Library::seconds_of(Context& ctx, const Plan& plan, Memory memory) {
   constexpr int kRuns = 3;
   double best = std::numeric_limits<double>::infinity();
+  Scratch scratch(ctx);
+  void* const workspace = take_workspace(scratch, plan);
   TimedEvent from(device_), to(device_);
-  try {
-    execute(ctx, plan, memory);  // The first call loads code.
-    for (int i = 0; i < kRuns; ++i) {
-      from.record(ctx.stream());
-      execute(ctx, plan, memory);
-      to.record(ctx.stream());
-      ctx.stream().synchronize();
-      best = std::min(best, TimedEvent::seconds(from, to));
-    }
-  } catch (const Failure&) {
-    return std::numeric_limits<double>::infinity();  // Another plan does it.
+  plan.execute(handle_, memory, workspace);  // The first call loads code.
+  for (int i = 0; i < kRuns; ++i) {
+    from.record(ctx.stream());
+    plan.execute(handle_, memory, workspace);
+    to.record(ctx.stream());
+    ctx.stream().synchronize();
+    best = std::min(best, TimedEvent::seconds(from, to));
   }
   return best;
 }

@@ -56,9 +56,13 @@ class Library {
   static std::map<int, std::unique_ptr<Library>>& libraries();
   Way& find(const ConvWork& work);
   [[nodiscard]] Way make(const ConvWork& work);
-  void execute(Context& ctx, const Plan& plan, Memory memory);
+  /// With another plan for less workspace, which stays, where there is no memory for that of this
+  /// one.
+  void execute(Context& ctx, const ConvWork& work, Way& way, Memory memory);
   void measure(Context& ctx, const ConvWork& work, Way& way, Memory memory);
+  /// Throws DeviceError where the plan does not run, or has no memory.
   [[nodiscard]] double seconds_of(Context& ctx, const Plan& plan, Memory memory);
+  [[nodiscard]] DeviceError described(const Failure& failure, const ConvWork& work) const;
   /// What a measured choice depends on.
   [[nodiscard]] std::string key_of(const ConvWork& work) const;
   Device device_;

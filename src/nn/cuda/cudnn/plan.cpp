@@ -161,16 +161,19 @@ Found find_plans(const Descriptor& graph, const Target& target, const Limits& li
     found.plans.push_back(std::move(plan));
   };
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    if (found.plans.size() == most) break;
     try {
       for (Descriptor& config : proposals(graph, target, mode)) {
         if (found.plans.size() == most) break;
         try {
           consider(std::move(config));
         } catch (const Failure& failure) {
+          if (!failure.is_refusal()) throw;
           refusals.add(failure.what());
         }
       }
     } catch (const Failure& failure) {
+      if (!failure.is_refusal()) throw;
       refusals.add(failure.what());
     }
   }
@@ -203,7 +206,8 @@ std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target, con
     config.finalize("engine configuration");
     auto plan = std::make_unique<Plan>(target, std::move(config), compiled);
     return plan->workspace() <= limits.workspace ? std::move(plan) : nullptr;
-  } catch (const Failure&) {
+  } catch (const Failure& failure) {
+    if (!failure.is_refusal()) throw;
     return nullptr;
   }
 }

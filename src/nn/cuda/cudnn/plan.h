@@ -60,11 +60,12 @@ struct Found {
 
 /// At most `most` plans within the limits, in the order in which cuDNN proposes them: its heuristic
 /// A, then its fallbacks. The same for the same graph, kind of device and version. Never throws for
-/// want of one.
+/// want of one, but Failure where cuDNN does not work.
 [[nodiscard]] Found find_plans(const Descriptor& graph, const Target& target, const Limits& limits,
                                std::size_t most, const CompiledPlans* compiled = nullptr);
 
-/// That one, or none when the engine does not take it within the limits.
+/// That one, or none when the engine does not take it within the limits. Throws Failure where cuDNN
+/// does not work.
 [[nodiscard]] std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target,
                                             const Limits& limits, const EngineChoice& choice,
                                             const CompiledPlans* compiled = nullptr);
