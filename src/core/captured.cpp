@@ -2,11 +2,22 @@
 
 #include "dkfac/core/error.h"
 
+#include "core/context_impl.h"
 #include "core/cuda/runtime.h"
 
 namespace dkfac {
 
 namespace {
+
+/// What CapturedWork holds.
+struct Recorded {
+  std::shared_ptr<void> graph;
+  std::uint64_t context;  ///< A stream may be borrowed by several, each with scratch of its own.
+};
+
+std::uint64_t id_of(const Context& ctx) {
+  return const_cast<Context&>(ctx).impl().id;  // impl() is not const; nothing is changed.
+}
 
 /// A recording under way, which is forgotten unless it comes to its end.
 class Recording {
@@ -50,7 +61,7 @@ std::vector<CapturedWork> CapturedWork::capture_parts(Context& ctx,
   std::vector<CapturedWork> parts;
   Recording recording(part.device_, part.stream_);
   const auto end = [&] {
-    part.graph_ = recording.end();
+    part.graph_ = std::make_shared<Recorded>(Recorded{recording.end(), id_of(ctx)});
     parts.push_back(part);
   };
   work([&] {
@@ -62,17 +73,19 @@ std::vector<CapturedWork> CapturedWork::capture_parts(Context& ctx,
 }
 
 bool CapturedWork::fits(const Context& ctx) const {
-  return graph_ != nullptr && ctx.device() == device_ && ctx.stream().native() == stream_ &&
+  return graph_ != nullptr && static_cast<const Recorded*>(graph_.get())->context == id_of(ctx) &&
+         ctx.device() == device_ && ctx.stream().native() == stream_ &&
          ctx.scratch_growths() == growths_;
 }
 
 void CapturedWork::replay(Context& ctx) const {
   DKFAC_CHECK(fits(ctx), "[capture] ",
-              graph_ == nullptr ? "nothing was recorded"
-                                : "the work was recorded on another stream, or the scratch of the "
-                                  "context has moved since",
+              graph_ == nullptr
+                  ? "nothing was recorded"
+                  : "the work was recorded with another context, or the scratch of the "
+                    "context has moved since",
               "; record the work again");
-  cuda::launch_captured(device_, graph_, stream_);
+  cuda::launch_captured(device_, static_cast<const Recorded*>(graph_.get())->graph, stream_);
 }
 
 }  // namespace dkfac

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,7 @@ class BorrowedStream {
 
 struct Context::Impl {
   Device device;
+  const std::uint64_t id = next_id();  ///< No other context of the process has or had it.
   ContextOptions options;
   // One of the two on CUDA; host operations run inline.
   std::optional<OwnedStream> owned_stream;
@@ -45,6 +47,12 @@ struct Context::Impl {
   std::vector<std::unique_ptr<Context>> workers;
   /// Primitives that oneDNN made for the shapes of earlier calls (cpu/self_correlation.h).
   std::shared_ptr<void> self_correlations;
+
+ private:
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
 };
 
 }  // namespace dkfac

@@ -20,7 +20,8 @@ namespace dkfac {
 /// - does not wait for the device, nor copy from or to plain host memory (pinned memory may be);
 /// - may let go of memory, which others get once the recording is over.
 /// All memory that it uses must stay where it is while it is replayed. The scratch of the context
-/// is looked after: work that was recorded before it moved is not replayed.
+/// is looked after: work that was recorded before it moved is not replayed. Convolutions by cuDNN
+/// run code that goes with the thread that recorded them: once it has ended, replay them no more.
 class CapturedWork {
  public:
   CapturedWork() = default;  ///< Holds nothing and fits nothing.
@@ -37,8 +38,7 @@ class CapturedWork {
   [[nodiscard]] static std::vector<CapturedWork> capture_parts(
       Context& ctx, const std::function<void(const Cut&)>& work);
 
-  /// Whether it may be replayed: recorded on the stream of this context, whose scratch has not
-  /// moved since.
+  /// Whether it may be replayed: recorded with this context, whose scratch has not moved since.
   [[nodiscard]] bool fits(const Context& ctx) const;
   /// Enqueues the work once more. Throws InvalidArgument unless it fits.
   void replay(Context& ctx) const;

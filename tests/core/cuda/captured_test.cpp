@@ -218,6 +218,17 @@ TEST_F(CapturedOnDevice, FitsItsOwnContextAlone) {
   EXPECT_THROW((void)CapturedWork::capture(host, [] {}), InvalidArgument);
 }
 
+/// Two contexts on one stream have scratch of their own.
+TEST_F(CapturedOnDevice, FitsNoOtherContextOfItsStream) {
+  Context one(Device::cuda(), {.stream = ctx.stream()}),
+      other(Device::cuda(), {.stream = ctx.stream()});
+  const CapturedWork work = CapturedWork::capture(one, [&] { ops::fill(one, x, 1); });
+  ASSERT_EQ(one.scratch_growths(), other.scratch_growths());
+  EXPECT_TRUE(work.fits(one));
+  EXPECT_FALSE(work.fits(other));
+  EXPECT_THROW(work.replay(other), InvalidArgument);
+}
+
 TEST_F(CapturedOnDevice, TellsWhatTheWorkThrows) {
   const auto before = ctx.scratch_growths();
   EXPECT_THROW((void)CapturedWork::capture(ctx,
