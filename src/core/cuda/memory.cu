@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -59,6 +60,14 @@ cudaMemPool_t make_pool(Device device) {
   return pool;
 }
 
+/// Keeps what somebody lets go of; what cannot be noted is lost, not used twice.
+void hold(std::vector<std::byte*>& held, std::byte* bytes) noexcept {
+  try {
+    held.push_back(bytes);
+  } catch (...) {
+  }
+}
+
 /// Memory of one device. Blocks are made and freed on a stream of its own, which follows, resp. is
 /// followed by, the streams that use them: no order has to be known by who owns a block.
 struct DeviceMemory {
@@ -69,8 +78,8 @@ struct DeviceMemory {
   std::vector<cudaStream_t> users;  ///< One entry for each use_stream().
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
-  /// Recordings under way, and what was let go of meanwhile: a stream that is being recorded cannot
-  /// be followed, since its work is not there yet.
+  /// Recordings of ours under way, and what was let go of meanwhile, or while somebody else
+  /// recorded: a stream that is being recorded cannot be followed, since its work is not there yet.
   int captures = 0;
   std::vector<std::byte*> held, held_pinned;
 
@@ -85,27 +94,40 @@ struct DeviceMemory {
                     "cudaEventCreateWithFlags");
   }
 
-  void follow(cudaStream_t user) noexcept {
-    (void)cudaEventRecord(event, user);
-    (void)cudaStreamWaitEvent(stream, event, 0);
+  /// False, with nothing changed, where that cannot be: a stream that its owner records must not
+  /// draw this one into the recording.
+  bool follow(cudaStream_t user) noexcept {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const bool good = cudaStreamIsCapturing(user, &status) == cudaSuccess &&
+                      status == cudaStreamCaptureStatusNone &&
+                      cudaEventRecord(event, user) == cudaSuccess &&
+                      cudaStreamWaitEvent(stream, event, 0) == cudaSuccess;
+    if (!good) (void)cudaGetLastError();
+    return good;
   }
-  void follow_users() noexcept {
-    for (cudaStream_t user : users) follow(user);
+  bool follow_users() noexcept {
+    return std::all_of(users.begin(), users.end(), [&](cudaStream_t user) { return follow(user); });
   }
 
   void release(std::byte* bytes) noexcept {
-    follow_users();
+    if (!follow_users()) return hold(held, bytes);
     (void)cudaFreeAsync(bytes, stream);
+  }
+  /// What could not be let go of before.
+  void release_held() noexcept {
+    if (captures > 0 || (held.empty() && held_pinned.empty())) return;
+    for (std::byte* bytes : std::exchange(held, {})) release(bytes);
+    for (std::byte* bytes : std::exchange(held_pinned, {})) release_pinned(bytes);
   }
 
   void release_pinned(std::byte* bytes) noexcept {
+    if (!follow_users()) return hold(held_pinned, bytes);
     cudaEvent_t freed = nullptr;
     // Without an event to wait for, the block is lost rather than used twice.
     if (cudaEventCreateWithFlags(&freed, cudaEventDisableTiming) != cudaSuccess) {
       (void)cudaGetLastError();
       return;
     }
-    follow_users();
     if (cudaEventRecord(freed, stream) != cudaSuccess) {
       (void)cudaGetLastError();
       return;
@@ -124,14 +146,6 @@ DeviceMemory& memory_of(Device device) {
 
 /// Recordings under way of this thread.
 thread_local int captures_here = 0;
-
-/// Keeps what somebody lets go of; what cannot be noted is lost, not used twice.
-void hold(std::vector<std::byte*>& held, std::byte* bytes) noexcept {
-  try {
-    held.push_back(bytes);
-  } catch (...) {
-  }
-}
 
 void check_no_capture(std::size_t bytes) {
   if (captures_here == 0) return;
@@ -177,8 +191,9 @@ void leave_stream(Device device, CUstream_st* stream) noexcept {
   const auto found = std::find(memory.users.begin(), memory.users.end(), stream);
   if (found == memory.users.end()) return;
   memory.users.erase(found);
-  // Blocks that it uses may be freed once it is no longer among the users.
-  memory.follow(stream);
+  // Blocks that it uses may be freed once it is no longer among the users. One that its owner
+  // records is not followed: what a graph holds is its owner's to keep.
+  (void)memory.follow(stream);
 }
 
 std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
@@ -187,6 +202,7 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   DeviceMemory& memory = memory_of(device);
   std::unique_lock lock(memory.mutex);
   memory.make(device);
+  memory.release_held();
   void* data = nullptr;
   cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   if (code == cudaErrorMemoryAllocation) {
@@ -233,6 +249,7 @@ std::byte* allocate_pinned(Device device, std::size_t bytes) {
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
   memory.make(device);
+  memory.release_held();
   if (std::byte* idle = take_idle(memory, bytes)) return idle;
   void* data = nullptr;
   const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
@@ -265,11 +282,8 @@ void let_memory_go(Device device) noexcept {
   DeviceMemory& memory = memory_of(device);
   const std::scoped_lock lock(memory.mutex);
   --captures_here;
-  if (--memory.captures > 0) return;
-  for (std::byte* bytes : memory.held) memory.release(bytes);
-  for (std::byte* bytes : memory.held_pinned) memory.release_pinned(bytes);
-  memory.held.clear();
-  memory.held_pinned.clear();
+  --memory.captures;
+  memory.release_held();
 }
 
 namespace {

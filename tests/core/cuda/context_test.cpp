@@ -12,6 +12,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "core/cuda/measure.h"
 #include "support/on_device.h"
 
 namespace dkfac {
@@ -81,6 +82,27 @@ TEST(ContextOnDevice, KeepsMemoryForABorrowedStream) {
   ops::fill(other, next, 6);
   EXPECT_TRUE(all_are(device_values(other, next), 6));
   EXPECT_TRUE(all_are(device_values(ctx, result), 5));
+}
+
+/// Memory that is let go of while the owner of a borrowed stream records it stays out of the
+/// recording, and is others' afterwards.
+TEST(ContextOnDevice, KeepsMemoryWhileABorrowedStreamIsRecorded) {
+  ForeignStream foreign;
+  Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)}), other(Device::cuda());
+  Tensor gone = Tensor::zeros(other, {kLarge}), kept = Tensor::zeros(ctx, {kLarge});
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto used = cuda::pool_use(Device::cuda()).used;
+  ASSERT_EQ(cudaStreamBeginCapture(foreign.native, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ops::fill(ctx, kept, 3);
+  gone = Tensor();
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(foreign.native, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cuda::pool_use(Device::cuda()).used, used);
+  const Tensor next = Tensor::zeros(other, {10});  // Held memory goes before new memory comes.
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_LT(cuda::pool_use(Device::cuda()).used, used);
+  EXPECT_TRUE(all_are(device_values(ctx, kept), 0));
 }
 
 /// The same once the context that borrowed it is gone.
