@@ -253,6 +253,8 @@ suites='ElementwiseOnDevice|CopyOnDevice|CastOnDevice|ReduceOnDevice|TriangleOnD
 suites+='|DeviceGemm16|DeviceCholesky|DeviceBatch|CudaPatches|CurvatureOnDevice|BatchNormFisherOnDevice'
 suites+='|EkfacScalesOnDevice|MergeOnDevice|Inverse|Apply|Updates|OneLayerOnTheDevice'
 suites+='|DeviceNorm|DevicePool|DeviceData|LossOnDevice|LossOnDeviceRows|RegularizeOnDevice'
+suites+='|DeviceElements|LayerOnDevice|ProductConvolution|DeviceConv2d|DeviceLinear|DeviceResidual'
+suites+='|ModelOnDevice|WhiteningOnDevice|DeviceAverages|GraphedShifts'
 filter=$(sed 's/[^|]*/&.*|*\/&.*/g; s/|/:/g' <<<"$suites")
 # Only the tool's own lines tell that it cannot work here: a test may print anything.
 cannot='device (is )?not supported|unsupported (device|gpu)|insufficient permission|ERR_NVGPUCTRPERM'
@@ -260,7 +262,7 @@ sanitize() {
   local test status log=$out/sanitizer.log ran=0
   : >"$log"
   for test in "$build"/tests/core/test_core_cuda* "$build"/tests/kfac/test_kfac_cuda* \
-    "$build"/tests/nn/test_nn_cuda_{norm,loss,device_data}; do
+    "$build"/tests/nn/test_nn_cuda_{norm,loss,device_data,elementwise,products,model}; do
     [ -f "$test" ] && [ -x "$test" ] || continue
     # Calls that return an error are the library's to notice; this is about memory.
     DKFAC_REQUIRE_GPU=1 limited 120 compute-sanitizer --report-api-errors no --error-exitcode 9 \
