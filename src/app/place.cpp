@@ -1,11 +1,7 @@
 #include "app/place.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
-#include <unistd.h>
 #include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 
@@ -40,19 +36,12 @@ void require(const DeviceChoice& choice, const std::string& text) {
       "; name one of them, or look at CUDA_VISIBLE_DEVICES");
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
-
-/// A GPU that processes take turns on makes each of them slower than one alone. `names`: of the
-/// hosts of all ranks.
-void require_own(const std::vector<std::string>& names) {
-  const auto here = std::ranges::count(names, host_name());
-  DKFAC_CHECK(here <= visible_devices(), "[device] ", here, " ranks on '", host_name(), "', and ",
-              visible_devices(),
-              " GPUs that they see; start as many ranks as GPUs, or name the GPU they are to "
-              "share, as in run.device = \"cuda:0\"");
+/// A GPU that processes take turns on makes each of them slower than one alone.
+void require_own(Device device, int sharers) {
+  DKFAC_CHECK(sharers == 1, "[device] ", sharers, " ranks have one GPU, ", device,
+              " of this one, which sees ", visible_devices(),
+              "; start as many ranks as GPUs, show each of them another one, or name the GPU they "
+              "are to share, as in run.device = \"cuda:0\"");
 }
 
 }  // namespace
@@ -63,15 +52,11 @@ Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
   position.phase = "device";
   if (choice.kind == Device::Kind::cpu) return {Device::cpu(), std::move(host)};
   together(*host, position, [&] { require(choice, config.run.device); });
-  Device device = Device::cuda(choice.index.value_or(0));
-  if (!choice.index) {
-    device = comm::device_of_rank(*host);
-    if (comm::detect_launch().size > 1) {
-      const auto names = comm::all_gather_strings(*host, host_name());
-      together(*host, position, [&] { require_own(names); });
-    }
-  }
-  return {device, comm::on_device(std::move(host), device)};
+  const Device device = choice.index ? Device::cuda(*choice.index) : comm::device_of_rank(*host);
+  const int sharers = comm::ranks_on_gpu(*host, device);
+  if (!choice.index && comm::detect_launch().size > 1)
+    together(*host, position, [&] { require_own(device, sharers); });
+  return {device, comm::on_device(std::move(host), device), sharers};
 }
 
 }  // namespace dkfac::app

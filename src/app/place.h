@@ -14,12 +14,14 @@ namespace dkfac::app {
 struct Place {
   Device device;
   std::shared_ptr<comm::Communicator> comm;
+  int sharers = 1;  ///< How many ranks have this one's GPU, itself included; 1 on the host.
 };
 
-/// Collective: the place of this rank under run.device. With "cuda" the ranks of a machine take its
-/// GPUs in turn; threads of one process may share one, processes have one each. With "cuda:1" each
-/// takes that one, shared or not. Only `comm` of the result may be used from then on. Throws
-/// RunError on every rank when one of them has no CUDA, no such device, or none for itself.
+/// Collective: the place of this rank under run.device. With "cuda" the ranks of a machine take the
+/// GPUs that they see in turn; threads of one process may share one, processes have one each,
+/// whatever number their launcher gives it. With "cuda:1" each takes that one, shared or not. Only
+/// `comm` of the result may be used from then on. Throws RunError on every rank when one of them
+/// has no CUDA, no such device, or none for itself.
 [[nodiscard]] Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
                                Position& position);
 

@@ -24,7 +24,8 @@ void train_at(Place place, const Config& config, const nn::DataSplits& data,
                    .result = run.result,
                    .position = run.position,
                    .checkpoints = checkpoints,
-                   .ctx = Context(place.device, context_options(config))};
+                   .ctx = Context(place.device, context_options(config)),
+                   .sharers = place.sharers};
   describe_run(state);
   build_training(state);
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);

@@ -65,15 +65,18 @@ nn::DataPlace data_place(const TrainState& s) {
   const Device device = s.ctx.device();
   const Choice choice = s.config.data.resident;
   if (!device.is_cuda() || choice == Choice::no) return nn::DataPlace::streamed;
+  const bool photos = s.data.train.photos != nullptr || s.data.test.photos != nullptr;
+  DKFAC_CHECK(!photos || choice != Choice::yes,
+              "[config] data.resident = \"yes\", and photographs are decoded by the host; use "
+              "\"auto\" or \"no\"");
+  if (photos) return nn::DataPlace::streamed;
   if (choice == Choice::yes) return nn::DataPlace::resident;
   constexpr double kShare = 0.2;
   const double bytes = static_cast<double>(nn::resident_bytes(s.data.train, s.config.augment) +
                                            nn::resident_bytes(s.data.test, {}));
-  // Threads may share the device.
-  const int sharers = s.comm->backend() == "in_process" ? s.comm->size() : 1;
   const auto all = static_cast<double>(
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
-  return bytes * sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
+  return bytes * s.sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
 }
 
 /// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
@@ -109,10 +112,10 @@ Config with_failure_folder(const TrainState& s) {
   return config;
 }
 
-/// Of all ranks, taken to be alike.
+/// Of all ranks' devices, taken to be alike, and shared by as many ranks as this one's.
 std::optional<double> all_peak_flops(const TrainState& s) {
   const auto one = peak_flops(s.ctx.device(), s.config.run.precision, s.config.run.tf32);
-  return one ? std::optional(*one * s.comm->size()) : std::nullopt;
+  return one ? std::optional(*one * s.comm->size() / s.sharers) : std::nullopt;
 }
 
 /// "cuda:0, NVIDIA H100 80GB HBM3"

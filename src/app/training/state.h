@@ -65,6 +65,7 @@ struct TrainState {
   Position& position;
   CheckpointPlan checkpoints = {};
   Context ctx;
+  int sharers = 1;  ///< Place::sharers.
 
   std::int64_t steps_per_epoch = 0;
   std::unique_ptr<nn::Model> model = nullptr;
