@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "dkfac/core/context.h"
@@ -78,7 +79,7 @@ class NcclCommunicator final : public Communicator {
   }
   bool progress() override {
     group_->look();
-    return host().progress();
+    return on_host([](Communicator& host) { return host.progress(); });
   }
 
  protected:
@@ -88,7 +89,9 @@ class NcclCommunicator final : public Communicator {
   void do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts, TensorView out,
                        Stream stream, CallInfo info) override;
   void do_broadcast(TensorView x, int root, Stream stream, CallInfo info) override;
-  void do_barrier(CallInfo info) override { host().barrier(info.name); }
+  void do_barrier(CallInfo info) override {
+    on_host([&](Communicator& host) { host.barrier(info.name); });
+  }
   std::shared_ptr<Communicator> do_split(int color, int key, CallInfo) override {
     auto part = group_->split(color, key);
     if (part == nullptr) return nullptr;
@@ -97,7 +100,11 @@ class NcclCommunicator final : public Communicator {
   void do_abort(std::string_view reason) noexcept override { group_->abort(reason); }
 
  private:
-  [[nodiscard]] Communicator& host() const { return group_->bootstrap(); }
+  /// What is for the bootstrap, body(bootstrap), in the one way that leaves no kernel waiting.
+  template <class Body>
+  std::invoke_result_t<Body, Communicator&> on_host(Body body) {
+    return group_->on_bootstrap(std::move(body));
+  }
   [[nodiscard]] bool by_owners(DType dtype, ReduceOp op) const {
     return nccl_.owner_sums || op == ReduceOp::max || size_of(dtype) == 2;
   }
@@ -122,8 +129,10 @@ void NcclCommunicator::compare(const CallInfo& info) {
   std::vector<std::int32_t> words(2), all(2 * static_cast<std::size_t>(size()));
   std::memcpy(words.data(), &mine.hash, sizeof mine.hash);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), 2);
-  host().all_gather_v(view_of(words.data(), {2}), counts, view_of(all.data(), {2 * size()}),
+  on_host([&](Communicator& host) {
+    host.all_gather_v(view_of(words.data(), {2}), counts, view_of(all.data(), {2 * size()}),
                       Stream::cpu(), "calls");
+  });
   std::vector<CallRecord> records(static_cast<std::size_t>(size()));
   bool same = true;
   for (std::size_t r = 0; r < records.size(); ++r) {
@@ -131,7 +140,8 @@ void NcclCommunicator::compare(const CallInfo& info) {
     same = same && records[r].hash == mine.hash;
   }
   if (same) return;
-  const std::vector<std::string> texts = all_gather_strings(host(), mine.text);
+  const std::vector<std::string> texts =
+      on_host([&](Communicator& host) { return all_gather_strings(host, mine.text); });
   for (std::size_t r = 0; r < records.size(); ++r) records[r].text = texts[r];
   group_->fail(disagreement(records));
 }
@@ -204,7 +214,8 @@ void NcclCommunicator::gather(const std::byte* mine, const Segments& out, const 
 }
 
 void NcclCommunicator::do_all_reduce(TensorView x, ReduceOp op, Stream stream, CallInfo info) {
-  if (!stream.device().is_cuda()) return host().all_reduce(x, op, stream, info.name);
+  if (!stream.device().is_cuda())
+    return on_host([&](Communicator& host) { host.all_reduce(x, op, stream, info.name); });
   issue(info, stream, [&](CUstream_st* native) {
     if (x.numel() == 0) return;
     auto* data = static_cast<std::byte*>(x.raw());
@@ -222,7 +233,9 @@ void NcclCommunicator::do_all_reduce(TensorView x, ReduceOp op, Stream stream, C
 
 void NcclCommunicator::do_reduce_scatter_v(TensorView x, std::span<const std::int64_t> counts,
                                            TensorView out, Stream stream, CallInfo info) {
-  if (!stream.device().is_cuda()) return host().reduce_scatter_v(x, counts, out, stream, info.name);
+  if (!stream.device().is_cuda())
+    return on_host(
+        [&](Communicator& host) { host.reduce_scatter_v(x, counts, out, stream, info.name); });
   issue(info, stream, [&](CUstream_st* native) {
     if (x.numel() == 0) return;
     const Segments segments{static_cast<std::byte*>(x.raw()), x.dtype(), offsets_of(counts)};
@@ -242,7 +255,9 @@ void NcclCommunicator::do_reduce_scatter_v(TensorView x, std::span<const std::in
 
 void NcclCommunicator::do_all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts,
                                        TensorView out, Stream stream, CallInfo info) {
-  if (!stream.device().is_cuda()) return host().all_gather_v(x, counts, out, stream, info.name);
+  if (!stream.device().is_cuda())
+    return on_host(
+        [&](Communicator& host) { host.all_gather_v(x, counts, out, stream, info.name); });
   issue(info, stream, [&](CUstream_st*) {
     if (out.numel() == 0) return;
     gather(static_cast<const std::byte*>(x.raw()),
@@ -251,7 +266,8 @@ void NcclCommunicator::do_all_gather_v(ConstTensorView x, std::span<const std::i
 }
 
 void NcclCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallInfo info) {
-  if (!stream.device().is_cuda()) return host().broadcast(x, root, stream, info.name);
+  if (!stream.device().is_cuda())
+    return on_host([&](Communicator& host) { host.broadcast(x, root, stream, info.name); });
   issue(info, stream, [&](CUstream_st* native) {
     if (x.numel() == 0) return;
     group_->group([&](ncclComm_t comm) {

@@ -71,7 +71,9 @@ NcclGroup::~NcclGroup() {
 
 int NcclGroup::count_over_ranks(bool yes) {
   std::int32_t count = yes ? 1 : 0;
-  bootstrap_->all_reduce(view_of(&count, {1}), ReduceOp::sum, Stream::cpu(), "split of NCCL");
+  on_bootstrap([&](Communicator& host) {
+    host.all_reduce(view_of(&count, {1}), ReduceOp::sum, Stream::cpu(), "split of NCCL");
+  });
   return count;
 }
 
@@ -81,7 +83,7 @@ std::shared_ptr<NcclGroup> NcclGroup::split(int color, int key) {
   Backoff backoff;
   while (!pending_.empty()) backoff.step([&] { look(); });
   // All ranks come here, so that from now on nothing is under way on any of them.
-  auto part = bootstrap_->split(color, key);
+  auto part = on_bootstrap([&](Communicator& host) { return host.split(color, key); });
   const std::shared_ptr<NcclGroup> made(
       part == nullptr ? nullptr : new NcclGroup(std::move(part), device_, Empty{}));
   const dkfac::cuda::DeviceGuard guard(device_);
@@ -156,11 +158,7 @@ void NcclGroup::settle(ncclComm_t comm, ncclResult_t code, const char* call) {
 
 void NcclGroup::look_at_peers() {
   if (!failure_.empty()) throw CommError(failure_);
-  try {
-    (void)bootstrap_->progress();
-  } catch (const CommError& error) {
-    fail_here(error.what());
-  }
+  on_bootstrap([](Communicator& host) { (void)host.progress(); });
 }
 
 void NcclGroup::look_at_pending() {

@@ -12,6 +12,7 @@
 #include <nccl.h>
 
 #include "dkfac/comm/nccl.h"
+#include "dkfac/core/error.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/wait_watch.h"
 
@@ -60,6 +61,16 @@ class NcclGroup final : public WaitWatch {
   void abort(std::string_view reason) noexcept;
   /// Throws CommError on this rank, and makes the others fail.
   [[noreturn]] void fail(std::string text);
+  /// Returns body(bootstrap()). A CommError of the bootstrap aborts NCCL before it goes on: what
+  /// unwinds from it may wait for the device, as the handles of contexts do.
+  template <class Body>
+  auto on_bootstrap(Body body) {
+    try {
+      return body(*bootstrap_);
+    } catch (const CommError& error) {
+      fail_here(error.what());
+    }
+  }
   [[nodiscard]] bool failed() const { return !failure_.empty() || bootstrap_->failed(); }
   [[nodiscard]] Communicator& bootstrap() const { return *bootstrap_; }
   [[nodiscard]] Device device() const { return device_; }

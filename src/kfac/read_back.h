@@ -15,6 +15,7 @@ template <class T>
 [[nodiscard]] std::vector<T> read_back(Context& ctx, ConstTensorView x) {
   std::vector<T> out(static_cast<std::size_t>(x.numel()));
   if (out.empty()) return out;
+  ctx.stream().synchronize();  // A copy to pageable memory would wait unwatched, in the driver.
   ops::copy(ctx, x.flat(), view_of(out.data(), {x.numel()}));
   ctx.stream().synchronize();
   return out;

@@ -6,6 +6,7 @@
 #include "dkfac/comm/nccl.h"
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
 
 #include "comm/cuda/device_ranks.h"
 #include "support/host_waits.h"
@@ -236,6 +237,48 @@ TEST(Nccl, TellsTheOthersWhenAnExceptionEndsIt) {
   EXPECT_EQ(messages[1], "out of luck");
   for (const std::size_t r : {0U, 2U})
     EXPECT_TRUE(contains(messages[r], "rank 1 aborted the group")) << messages[r];
+}
+
+// What unwinds waits for the device: the handle of cuBLAS, and the stream.
+TEST(Nccl, AHostCollectiveThatFailsLeavesNoKernelWaiting) {
+  if (!has_devices(2)) GTEST_SKIP() << "two ranks need two GPUs";
+  const std::vector<std::function<void(Communicator&)>> calls{
+      [](Communicator& comm) { comm.barrier("end"); },
+      [](Communicator& comm) { (void)all_gather_strings(comm, "text"); },
+      [](Communicator& comm) {
+        double flag = 0;
+        comm.all_reduce(view_of(&flag, {1}), ReduceOp::max, Stream::cpu(), "flag");
+      },
+      [](Communicator& comm) {
+        double flag = 0;
+        comm.broadcast(view_of(&flag, {1}), 0, Stream::cpu(), "flag");
+      }};
+  for (const auto& call : calls) {
+    std::vector<std::string> messages(2);
+    run_ranks(2,
+              [&](const std::shared_ptr<Communicator>& bootstrap) {
+                const auto comm = over(bootstrap, false);
+                const auto body = [&] {
+                  if (comm->rank() == 1) {
+                    bootstrap->barrier("the other has a collective under way");
+                    comm->abort("gone");
+                    throw CommError("gone");
+                  }
+                  Context ctx(device_of(*comm));
+                  Tensor a = on_device(ctx, std::vector<float>(4, 1));
+                  Tensor b = Tensor::empty(ctx, {2, 2}, DType::f32);
+                  ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, a.view().reshape({2, 2}),
+                            a.view().reshape({2, 2}), 0, b);
+                  reduce(*comm, ctx, 8, "never met");
+                  bootstrap->barrier("the other has a collective under way");
+                  call(*comm);
+                };
+                messages[static_cast<std::size_t>(comm->rank())] = message_of<CommError>(body);
+                EXPECT_TRUE(comm->failed());
+              },
+              {.timeout_s = 20});
+    EXPECT_TRUE(contains(messages[0], "rank 1 aborted the group")) << messages[0];
+  }
 }
 
 /// A stream that no context knows of.

@@ -14,6 +14,7 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
 }
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  emulated::wait_for_handle(handle->stream);
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }

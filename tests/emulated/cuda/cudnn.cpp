@@ -5,6 +5,7 @@
 #include "cudnn_descriptor.h"
 #include "emulated/cudnn_faults.h"
 #include "graph.h"
+#include "handles.h"
 #include "state.h"
 
 // The entry points of cuDNN that we call.
@@ -244,6 +245,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   return answer([&] {
     check_handle(handle);
+    emulated::wait_for_handle(handle->stream);
     handles().erase(handle);
     delete handle;
   });

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "handles.h"
 #include "state.h"
 
 namespace emulated {
@@ -146,6 +147,12 @@ void run(CUstream_st* stream, Ticket ticket) {
     }
     if (stream->done < next && stream->running == 0) run_next(stream, memory);
   }
+}
+
+void wait_for_handle(CUstream_st* stream) {
+  State& s = state();
+  const std::scoped_lock lock(s.mutex);
+  if (s.streams.contains(stream) && stream->capture == nullptr) run(stream, stream->submitted);
 }
 
 void block_until(const std::function<bool()>& ready) {
