@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
+#include <optional>
 #include <sched.h>
 #include <thread>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "dkfac/core/threads.h"
 
 #include "app/agreement.h"
+#include "app/load_kernels.h"
 
 namespace dkfac::app {
 
@@ -82,14 +85,37 @@ int run_launched(const Job& job, int rank, const Terminal& terminal, const Body&
   }
 }
 
+/// Ranks that are threads. Throws the failure where it began, as far as that can be told: a rank
+/// that only lost a peer may be the first to fail.
+void run_threads(const Job& job, const Body& body) {
+  std::mutex mutex;
+  std::optional<RunError> echo;
+  const auto run_one = [&](std::shared_ptr<comm::Communicator> comm) {
+    try {
+      body(in_levels(job, std::move(comm)));
+    } catch (const RunError& error) {
+      if (error.scope == RunError::Scope::every_rank || error.failure.code != ExitCode::try_again)
+        throw;
+      const std::lock_guard lock(mutex);
+      if (!echo) echo = error;
+      throw CommError(error.failure.what);  // What run_ranks() prefers any other error to.
+    }
+  };
+  try {
+    comm::run_ranks(job.ranks, run_one, job.options);
+  } catch (const CommError&) {
+    if (echo) throw RunError(*echo);
+    throw;
+  }
+}
+
 int run_here(const Job& job, const Terminal& terminal, const Body& body) {
   if (job.early) return print(*job.early, terminal);
   try {
     if (job.ranks == 1)
       body(in_levels(job, comm::make_self(job.options)));
     else
-      comm::run_ranks(
-          job.ranks, [&](auto comm) { body(in_levels(job, std::move(comm))); }, job.options);
+      run_threads(job, body);
     return 0;
   } catch (...) {
     return print(describe_current_exception(0, {}), terminal);
@@ -124,6 +150,7 @@ int run_job(const Job& job, const Terminal& terminal, const Body& body) {
   comm::LaunchInfo launch;
   if (const auto failure = attempt("launch", [&] { launch = comm::detect_launch(); }))
     return print(*failure, terminal);
+  if (launch.size > 1 || job.ranks > 1) load_kernels_early();
   if (launch.size == 1) return run_here(job, terminal, body);
   Job launched = job;
   if (launched.early) launched.early->rank = launch.rank;
