@@ -119,7 +119,8 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   const TensorView before = scratch.take(buffers.shape(), buffers.dtype());
   ops::copy(ctx, buffers, before);
   comm.all_reduce(buffers, comm::ReduceOp::sum, ctx.stream(), "model buffers");
-  ctx.stream().synchronize();
+  // The stream of a device has the sum before what follows on it.
+  if (!ctx.device().is_cuda()) ctx.stream().synchronize();
   kernels::scale(ctx, buffers, 1.0 / comm.size(), buffers);
   // The mean of equal values may differ from them in its last bit.
   std::int64_t offset = 0;

@@ -130,6 +130,42 @@ TEST_P(TrainingOnDevice, GoesOnWithACheckpointOfTheHostAndTheOtherWayAround) {
   }
 }
 
+TEST(TwoRanksOnDevice, FollowDriftsAndNarrowWiresAsOnTheHost) {
+  const Keys narrow{"optimizer.statistics_wire=f16", "run.precision=f64"};
+  const Keys adaptive{"optimizer.staleness=adaptive", "run.precision=f64"};
+  for (const Keys& keys : {narrow, adaptive}) {
+    SCOPED_TRACE(keys.front());
+    const tiny::Outcome there = run_on("cuda", "kfac", keys, 2);
+    expect_alike(there, run_on("cpu", "kfac", keys, 2), kBar);
+    // And their state is all there after a restart.
+    const TempFolder folder;
+    const CheckpointPlan first{.folder = folder.path() / "a"};
+    (void)run_on("cuda", "kfac", keys, 2, first, 4);
+    const CheckpointPlan second{.folder = folder.path() / "b",
+                                .resume = folder.path() / "a" / "step-000004"};
+    const tiny::Outcome rest = run_on("cuda", "kfac", keys, 2, second);
+    EXPECT_EQ(rest.losses.size(), 8u);
+    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, there.losses.at(step)) << step;
+  }
+}
+
+TEST(RunsOnDevice, CountLaunchesOverARestart) {
+  const tiny::Outcome whole = run_on("cuda", "sgd", {});
+  const TempFolder folder;
+  const CheckpointPlan first{.folder = folder.path() / "a"};
+  const tiny::Outcome begun = run_on("cuda", "sgd", {}, 1, first, 4);
+  ASSERT_TRUE(begun.result.launches);
+  const CheckpointPlan second{.folder = folder.path() / "b",
+                              .resume = folder.path() / "a" / "step-000004"};
+  const tiny::Outcome rest = run_on("cuda", "sgd", {}, 1, second);
+  const auto passes = [](const tiny::Outcome& run) {
+    const PassLaunches& n = run.result.launches.value();
+    return n.as_it_is + n.replayed;
+  };
+  EXPECT_EQ(passes(begun), 4);
+  EXPECT_EQ(passes(rest), passes(whole));
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice, ::testing::Values("sgd", "lars", "kfac"),
                          [](const auto& param) { return param.param; });
 

@@ -66,7 +66,7 @@ struct CurvatureResult {
 };
 
 /// How the passes of steps that record no statistics were given to a device (nn::GraphedPasses), in
-/// the part of the run since its last start.
+/// all parts of the run.
 struct PassLaunches {
   std::int64_t as_it_is = 0, recorded = 0, replayed = 0;
   std::int64_t refused = 0;  ///< Could not be recorded.

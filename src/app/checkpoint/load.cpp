@@ -54,6 +54,8 @@ void restore_result(TrainState& s, RunResult saved) {
   result.total_seconds = saved.total_seconds;
   result.phase_seconds = std::move(saved.phase_seconds);
   result.curvature = std::move(saved.curvature);
+  if (saved.launches) s.launches_before = *saved.launches;
+  result.launches = std::move(saved.launches);
   for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
 }
 

@@ -63,6 +63,12 @@ CurvatureResult curvature_result(const ordered_json& json) {
   return c;
 }
 
+PassLaunches pass_launches(const ordered_json& json) {
+  return {json.at("as_it_is").get<std::int64_t>(), json.at("recorded").get<std::int64_t>(),
+          json.at("replayed").get<std::int64_t>(), json.at("refused").get<std::int64_t>(),
+          json.at("reason").get<std::string>()};
+}
+
 RunResult run_result(const ordered_json& json) {
   RunResult r;
   r.name = json.at("name").get<std::string>();
@@ -82,6 +88,9 @@ RunResult run_result(const ordered_json& json) {
   r.total_seconds = real(json, "total_seconds");
   for (const auto& [phase, seconds] : json.at("phase_seconds").items())
     r.phase_seconds[phase] = seconds.is_null() ? 0 : seconds.get<double>();
+  // Null on the host; not there in files of older versions.
+  if (const auto at = json.find("launches"); at != json.end() && !at->is_null())
+    r.launches = pass_launches(*at);
   // Null for first-order methods; not there in files of older versions.
   if (const auto at = json.find("curvature"); at != json.end() && !at->is_null())
     r.curvature = curvature_result(*at);

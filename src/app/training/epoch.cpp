@@ -15,6 +15,15 @@ void count_time(TrainState& s, Stopwatch& clock) {
   s.result.train_seconds += passed;
 }
 
+void count_launches(TrainState& s) {
+  if (!s.graphed) return;
+  const nn::GraphedPasses::Counts& now = s.graphed->counts();
+  const PassLaunches& before = s.launches_before;
+  s.result.launches = {before.as_it_is + now.as_it_is, before.recorded + now.recorded,
+                       before.replayed + now.replayed, before.refused + now.refused,
+                       now.reason.empty() ? before.reason : now.reason};
+}
+
 void start_next_epoch(Counters& c) {
   ++c.epoch;
   c.batch = 0;
@@ -41,11 +50,12 @@ bool train_epoch(TrainState& s) {
     count_time(s, clock);
     enter(s, "log");
     record_step(s);
+    count_launches(s);
     if (go_on && checkpoint_due_in_epoch(s)) {
       save_checkpoint(s);
       clock.lap();  // That was no training.
-      if (s.phases) s.phases->begin(s.ctx.stream());
     }
+    if (s.phases) s.phases->begin(s.ctx.stream());  // Logging is no phase.
     enter(s, "data");
     data_watch.lap();
   }
@@ -84,10 +94,6 @@ void finish_epoch(TrainState& s) {
     record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
   add_epoch(result, record);
   result.total_seconds = total_seconds(s);
-  if (s.graphed) {
-    const nn::GraphedPasses::Counts& n = s.graphed->counts();
-    result.launches = {n.as_it_is, n.recorded, n.replayed, n.refused, n.reason};
-  }
   enter(s, "log");
   if (s.hooks.on_epoch) s.hooks.on_epoch(result);
   start_next_epoch(s.counters);

@@ -75,6 +75,7 @@ struct TrainState {
   std::optional<DevicePhases> phases = {};  ///< Of the stream of ctx; not set on the host.
   std::optional<TimedObserver> timed = {};
   std::optional<nn::GraphedPasses> graphed = {};  ///< Set on a device, unless switched off.
+  PassLaunches launches_before = {};              ///< Of the parts that came before a restart.
   nn::Regularizer regularizer = {};
   std::optional<nn::Ema> ema = {};                   ///< Set when the configuration asks for it.
   std::vector<std::string> layers = {};              ///< Names by kfac::LayerId.

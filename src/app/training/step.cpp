@@ -82,12 +82,12 @@ bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
   vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
   on_all_ranks(s.position,
                [&] { s.report = s.optimizer->step({.lr = lr, .vote = vote}, s.ctx.stream()); });
+  s.position.step = ++s.result.steps;
+  if (s.ema) s.ema->after_step(s.result.steps);
   end_optimizer_phases(s, optimizer_seconds + watch.seconds());
   // For the vote the host has waited for all that came before it.
   const nn::LossSum sum = s.sums->fetched();
   if (s.phases) s.phases->collect(s.result.phase_seconds);
-  s.position.step = ++s.result.steps;
-  if (s.ema) s.ema->after_step(s.result.steps);
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
   count_curvature(s);
