@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
 #include "dkfac/core/element.h"
 
 #include "nn/cuda/pack.h"
@@ -25,7 +26,7 @@ struct AddRow {
   DKFAC_HD void operator()(std::int64_t i) const {
     const std::int64_t begin = i * kWidth;
     if (aligned) {
-      const std::int64_t first = begin % c;
+      const std::int64_t first = begin - dkfac::cuda::quotient(begin, c) * c;
       FullPack<T> pack = reinterpret_cast<const FullPack<T>*>(y)[i];
       for (std::int64_t k = 0; k < kWidth; ++k) pack.at[k] = sum(pack.at[k], row[first + k]);
       reinterpret_cast<FullPack<T>*>(y)[i] = pack;
@@ -47,7 +48,8 @@ struct WidenChannels {
   std::uint16_t* to;
 
   DKFAC_HD void operator()(std::int64_t i) const {
-    const std::int64_t packs = wide / kWidth, r = i / packs, c = i % packs * kWidth;
+    const std::int64_t packs = wide / kWidth, r = dkfac::cuda::quotient(i, packs);
+    const std::int64_t c = (i - r * packs) * kWidth;
     Pack<std::uint16_t, kWidth> pack{};
     for (std::int64_t k = 0; k < kWidth; ++k)
       if (c + k < narrow) pack.at[k] = from[r * narrow + c + k];
