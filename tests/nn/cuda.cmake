@@ -38,10 +38,10 @@ if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
 endif()
 dkfac_gpu_test(nn.cuda.models
   SOURCES cuda/models_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 400)
+  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 900)
 dkfac_gpu_test(nn.cuda.training
   SOURCES cuda/graphed_models_test.cpp cuda/mixed_precision_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 400)
+  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 900)
 
 # Plans of the real cuDNN, which need no device.
 if(DKFAC_HAVE_CUDNN AND NOT DKFAC_CUDA_EMULATED)
