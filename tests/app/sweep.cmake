@@ -6,5 +6,3 @@ foreach(suite Sweep Until Watch)
   set_tests_properties(app.${name} PROPERTIES LABELS app TIMEOUT 300 PROCESSORS 2
     ENVIRONMENT "${DKFAC_TEST_ENVIRONMENT};DKFAC=$<TARGET_FILE:dkfac>;DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
 endforeach()
-dkfac_test(app.sweep_points SOURCES sweep_points_test.cpp
-           LINK dkfac::app GTest::gtest_main INTERNALS LABELS app)
