@@ -22,7 +22,7 @@ class RecordWriter {
   void put(T value) {
     static_assert(std::is_arithmetic_v<T>);
     const auto* from = reinterpret_cast<const std::uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), from, from + sizeof value);
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(from[i]);
   }
   void put_text(std::string_view text) {
     put(static_cast<std::uint32_t>(text.size()));
