@@ -59,12 +59,25 @@ Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
+void Model::check_samples(const Shape& batch) const {
+  if (batch.ndim() >= 1 && batch == batch_shape(batch[0], input_)) return;
+  const bool images = batch.ndim() == 4 && input_.ndim() == 3 && batch[3] == input_[2];
+  DKFAC_CHECK(images, "[model] '", name_, "' takes samples of ", input_, " but the input is ",
+              batch, "; make them equal behind the batch, but for height and width");
+  const Shape output = root_->output_shape(batch);
+  DKFAC_CHECK(output == Shape({batch[0], outputs_}), "[model] '", name_, "' gives ", output,
+              " for a batch ", batch, " of another size than ", input_, "; resize the images");
+}
+
+void Model::set_input(const Shape& input) {
+  check_samples(batch_shape(1, input));
+  input_ = input;
+}
+
 ConstTensorView Model::forward(Context& ctx, ConstTensorView x, Mode mode) {
   DKFAC_CHECK(x.dtype() == dtype_ || x.dtype() == compute_, "[model] '", name_, "' takes ", dtype_,
               " but the input is ", x.dtype(), "; cast it first");
-  DKFAC_CHECK(x.ndim() >= 1 && x.shape() == batch_shape(x.dim(0), input_), "[model] '", name_,
-              "' takes samples of ", input_, " but the input is ", x.shape(),
-              "; make them equal behind the batch");
+  check_samples(x.shape());
   workspace_->release_all();
   if (x.dtype() != compute_) x = cast_into(ctx, x, cast_input_, compute_);
   const ConstTensorView logits = root_->forward(ctx, x, mode);

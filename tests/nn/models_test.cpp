@@ -99,6 +99,48 @@ TEST(ResNet50, HasItsStrideInThe3x3Convolution) {
   EXPECT_EQ(outputs.at("layer4.0.downsample.1"), (Shape{1, 1, 1, 128}));
 }
 
+/// Logits and, in the second half, gradients for images of this size.
+std::vector<double> logits_and_gradients(Context& ctx, Model& model, const Shape& image) {
+  const Tensor x = random_tensor(ctx, {2, image[0], image[1], image[2]}, DType::f64, 7);
+  const ConstTensorView logits = model.forward(ctx, x, Mode::train);
+  std::vector<double> out = values(ctx, logits);
+  const Tensor grad = random_tensor(ctx, logits.shape(), DType::f64, 8);
+  model.backward(ctx, grad);
+  const std::vector<double> gradients = values(ctx, model.gradients());
+  out.insert(out.end(), gradients.begin(), gradients.end());
+  return out;
+}
+
+TEST(Models, OfOtherSizesAreTheSameNetwork) {
+  Context ctx;
+  for (const char* name : {"resnet20", "resnet18"}) {
+    ModelOptions options{
+        .name = name, .input = {16, 16, 2}, .classes = 4, .dtype = DType::f64, .width = 4};
+    const auto model = make_model(ctx, options);
+    const double flops = forward_flops(*model);
+    for (const Shape& image : {Shape{32, 32, 2}, Shape{16, 24, 2}, Shape{16, 16, 2}}) {
+      options.input = image;
+      const auto native = make_model(ctx, options);
+      EXPECT_EQ(logits_and_gradients(ctx, *model, image), logits_and_gradients(ctx, *native, image))
+          << name << ' ' << detail::concat(image);
+    }
+    EXPECT_EQ(forward_flops(*model), flops);
+    model->set_input({32, 32, 2});
+    EXPECT_EQ(forward_flops(*model), 4 * flops - 3 * 2.0 * 4 * (name[6] == '2' ? 16 : 32));
+    EXPECT_EQ(model->input(), Shape({32, 32, 2}));
+  }
+}
+
+TEST(Models, RefuseSizesThatALayerCannotTake) {
+  Context ctx;
+  const auto lenet = make_model(ctx, {.name = "lenet-bn", .input = {28, 28, 1}});
+  EXPECT_THROW(lenet->set_input({32, 32, 1}), InvalidArgument);
+  EXPECT_THROW(lenet->set_input({28, 28, 3}), InvalidArgument);
+  const Tensor x = Tensor::zeros(ctx, {2, 32, 32, 1}, DType::f32);
+  EXPECT_THROW((void)lenet->forward(ctx, x, Mode::eval), InvalidArgument);
+  EXPECT_EQ(lenet->input(), Shape({28, 28, 1}));
+}
+
 TEST(ResNet50, TakesImagesOfAnySizeFrom32Pixels) {
   Context ctx;
   for (const Shape& image : {Shape{32, 32, 3}, Shape{33, 47, 1}, Shape{96, 64, 3}}) {

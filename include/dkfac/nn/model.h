@@ -36,8 +36,9 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// x: [n, input...] of dtype() or compute(). Returns logits [n, classes] of dtype(), valid until
-  /// the next pass.
+  /// x: [n, input...] of dtype() or compute(); images may have another height and width than
+  /// input() where every layer takes them (convolutions, pooling over all of an image). Returns
+  /// logits [n, classes] of dtype(), valid until the next pass.
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
   /// grad_logits: of dtype(). Overwrites gradients().
   void backward(Context& ctx, ConstTensorView grad_logits);
@@ -55,6 +56,10 @@ class Model {
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] DType compute() const { return compute_; }
   [[nodiscard]] const Shape& input() const { return input_; }
+  /// Takes samples of another height and width as its usual ones: what trace(), forward_flops() and
+  /// an OptimizerAttachment count with. Parameters stay. Throws InvalidArgument when some layer
+  /// does not take them.
+  void set_input(const Shape& input);
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }  ///< Classes.
   [[nodiscard]] std::int64_t parameter_count() const { return values_.numel(); }
   [[nodiscard]] std::int64_t buffer_count() const { return buffers_.numel(); }
@@ -77,6 +82,7 @@ class Model {
 
  private:
   void initialize(Context& ctx, std::uint64_t seed);
+  void check_samples(const Shape& batch) const;
 
   std::string name_;
   std::unique_ptr<Layer> root_;
