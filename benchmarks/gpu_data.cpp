@@ -5,16 +5,11 @@
 // Usage: bench_gpu_data [--size cifar10|tiny] [--type f16|bf16|f32] [--repeats N] [--json FILE]
 // Exit code 77: there is no CUDA device.
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <iostream>
-#include <map>
-#include <sstream>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,45 +23,21 @@
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/regularize.h"
 
+#include "gpu_program.h"
+
 namespace {
 
 using namespace dkfac;
 
 struct Arguments {
-  std::string size = "cifar10", type = "f16", json;
+  std::string size = "cifar10", type = "f16";
   int repeats = 7;
 };
-
-const std::map<std::string, DType> kTypes{
-    {"f16", DType::f16}, {"bf16", DType::bf16}, {"f32", DType::f32}};
-
-Arguments parse(int argc, char** argv) {
-  Arguments out;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    if (i + 1 >= argc) throw std::runtime_error(key + " needs a value");
-    const std::string value = argv[i + 1];
-    if (key == "--size" && (value == "cifar10" || value == "tiny")) {
-      out.size = value;
-    } else if (key == "--type" && kTypes.count(value) > 0) {
-      out.type = value;
-    } else if (key == "--repeats") {
-      out.repeats = std::stoi(value);
-    } else if (key == "--json") {
-      out.json = value;
-    } else {
-      throw std::runtime_error("unknown argument " + key + " " + value +
-                               "; see the top of gpu_data.cpp");
-    }
-  }
-  if (out.repeats < 1) throw std::runtime_error("--repeats must be at least 1");
-  return out;
-}
 
 class Bench {
  public:
   explicit Bench(const Arguments& arguments)
-      : arguments_(arguments), tiny_(arguments.size == "tiny"), dtype_(kTypes.at(arguments.type)) {
+      : arguments_(arguments), tiny_(arguments.size == "tiny"), dtype_(type_of(arguments.type)) {
     const std::int64_t count = tiny_ ? 64 : 50000;
     sampler_ = {.count = count, .global_batch = tiny_ ? 16 : 512};
     data_ = nn::synthetic_images(count, {32, 32, 3}, 10, 1);
@@ -84,20 +55,8 @@ class Bench {
   }
 
  private:
-  /// Median milliseconds of one of `times` calls of `work` behind each other.
   double median_ms(int times, const std::function<void()>& work) {
-    std::vector<double> all;
-    for (int i = -1; i < arguments_.repeats; ++i) {  // The first one warms up.
-      ctx_.stream().synchronize();
-      const auto start = std::chrono::steady_clock::now();
-      for (int k = 0; k < times; ++k) work();
-      ctx_.stream().synchronize();
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - start;
-      if (i >= 0) all.push_back(took.count() / times);
-    }
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
+    return ::median_ms(ctx_, {arguments_.repeats, times}, work);
   }
   [[nodiscard]] int times() const { return tiny_ ? 1 : 50; }
 
@@ -217,20 +176,10 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Arguments arguments = parse(argc, argv);
-    if (available_devices().size() < 2) {
-      std::printf("SKIPPED: there is no CUDA device\n");
-      return 77;
-    }
-    std::ostringstream text;
-    Bench(arguments).run(text);
-    std::cout << text.str();
-    if (!arguments.json.empty() && !(std::ofstream(arguments.json) << text.str()))
-      throw std::runtime_error("cannot write " + arguments.json);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_gpu_data: %s\n", error.what());
-    return 1;
-  }
+  Arguments arguments;
+  return gpu_program("bench_gpu_data", argc, argv,
+                     {{"--size", &arguments.size, {"cifar10", "tiny"}},
+                      {"--type", &arguments.type, kTypeNames},
+                      {"--repeats", &arguments.repeats}},
+                     [&](std::ostream& out) { Bench(arguments).run(out); });
 }

@@ -5,13 +5,8 @@
 // CUDA device.
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <functional>
-#include <iostream>
+#include <cstdint>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,6 +22,7 @@
 #include "dkfac/kfac/preconditioner.h"
 
 #include "gpu_ceilings.h"
+#include "gpu_program.h"
 #include "kfac_checks.h"
 #include "resnet50_layers.h"
 
@@ -38,72 +34,17 @@ using namespace dkfac;
 constexpr const char* kChecked = "stage1.0.conv2";
 
 struct Arguments {
-  std::string layers = "resnet50", json;
-  std::int64_t batch = 32;
-  int repeats = 5;
+  std::string layers = "resnet50";
+  int batch = 32, repeats = 5;
 };
-
-Arguments parse(int argc, char** argv) {
-  Arguments out;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    if (i + 1 >= argc) throw std::runtime_error(key + " needs a value");
-    const std::string value = argv[i + 1];
-    if (key == "--layers" && (value == "resnet50" || value == "tiny")) {
-      out.layers = value;
-    } else if (key == "--batch") {
-      out.batch = std::stoll(value);
-    } else if (key == "--repeats") {
-      out.repeats = std::stoi(value);
-    } else if (key == "--json") {
-      out.json = value;
-    } else {
-      throw std::runtime_error("unknown argument " + key + " " + value +
-                               "; known: --layers resnet50|tiny, --batch, --repeats, --json");
-    }
-  }
-  if (out.batch < 1 || out.repeats < 1)
-    throw std::runtime_error("--batch and --repeats must be at least 1");
-  return out;
-}
-
-/// Median milliseconds of work on the device, from idle to idle; `before` each, if given, is not
-/// timed.
-double median_ms(Context& ctx, int repeats, const std::function<void()>& work,
-                 const std::function<void()>& before = {}) {
-  std::vector<double> all;
-  for (int i = -1; i < repeats; ++i) {  // The first one warms up.
-    if (before) before();
-    ctx.stream().synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    ctx.stream().synchronize();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    if (i >= 0) all.push_back(took.count());
-  }
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
 
 /// Values as behind a ReLU (half of them zero), resp. symmetric ones.
 Tensor random_values(Context& ctx, std::int64_t count, bool positive) {
-  constexpr std::int64_t kPeriod = 1 << 20;  // Made once and repeated: only sizes matter here.
-  Context host;
   Random random(positive ? 1 : 2);
-  Tensor some = Tensor::empty(host, {std::min(count, kPeriod)}, DType::f32);
-  for (std::int64_t i = 0; i < some.numel(); ++i) {
-    const auto value = static_cast<float>(random.normal());
-    some.data<float>()[i] = positive ? std::max(value, 0.0F) : value * 0.1F;
-  }
-  Tensor narrow = Tensor::empty(host, some.shape(), DType::f16);
-  ops::cast(host, some, narrow);
-  Tensor out = Tensor::empty(ctx, {count}, DType::f16);
-  for (std::int64_t at = 0; at < count; at += some.numel()) {
-    const std::int64_t length = std::min(some.numel(), count - at);
-    ops::copy(ctx, narrow.view().slice(0, 0, length), out.view().slice(0, at, length));
-  }
-  ctx.stream().synchronize();
-  return out;
+  return repeated_values(ctx, count, DType::f16, [&] {
+    const double value = random.normal();
+    return positive ? std::max(value, 0.0) : value * 0.1;
+  });
 }
 
 class Bench {
@@ -174,10 +115,10 @@ class Bench {
     std::ostringstream rows;
     for (const BenchLayer& layer : layers_) {
       const TensorView a = of(kfac::a_dim(layer.spec)), g = of(kfac::g_dim(layer.spec));
-      const double ta = median_ms(ctx_, arguments_.repeats, [&] {
+      const double ta = median_ms(ctx_, {arguments_.repeats}, [&] {
         kfac::compute_a(ctx_, layer.spec, input(layer), n, checks::kOperand, {}, 0, a);
       });
-      const double tg = median_ms(ctx_, arguments_.repeats, [&] {
+      const double tg = median_ms(ctx_, {arguments_.repeats}, [&] {
         kfac::compute_g(ctx_, layer.spec, output(layer), n, 1, checks::kOperand, {}, 0, g);
       });
       wrong = std::max(wrong, checks::diagonal_of_a(ctx_, layer, first(input(layer), 8), a));
@@ -250,11 +191,11 @@ class Bench {
     step(true);
     // Statistics and inverses are due in each of these, of which the records are not timed.
     kfac.set_curvature({options.damping, 1, 1});
-    const double refresh_ms = median_ms(
-        ctx_, arguments_.repeats, [&] { step(true); }, record);
+    const double refresh_ms =
+        median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
     kfac.set_curvature({options.damping, 1000000, 1000000});
     const double plain_ms = median_ms(
-        ctx_, arguments_.repeats, [&] { step(false); }, renew_gradients);
+        ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
     check_finite(held);
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
@@ -285,20 +226,10 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Arguments arguments = parse(argc, argv);
-    if (available_devices().size() < 2) {
-      std::printf("SKIPPED: there is no CUDA device\n");
-      return 77;
-    }
-    std::ostringstream text;
-    Bench(arguments).run(text);
-    std::cout << text.str();
-    if (!arguments.json.empty() && !(std::ofstream(arguments.json) << text.str()))
-      throw std::runtime_error("cannot write " + arguments.json);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_gpu_kfac: %s\n", error.what());
-    return 1;
-  }
+  Arguments arguments;
+  return gpu_program("bench_gpu_kfac", argc, argv,
+                     {{"--layers", &arguments.layers, {"resnet50", "tiny"}},
+                      {"--batch", &arguments.batch},
+                      {"--repeats", &arguments.repeats}},
+                     [&](std::ostream& out) { Bench(arguments).run(out); });
 }

@@ -6,17 +6,14 @@
 //        [--json FILE]. Exit code 77: there is no CUDA device.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <fstream>
+#include <cstdint>
 #include <functional>
-#include <iostream>
-#include <map>
+#include <memory>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dkfac/core/context.h"
@@ -27,6 +24,7 @@
 #include "dkfac/nn/gradient_check.h"
 #include "dkfac/nn/layers.h"
 
+#include "gpu_program.h"
 #include "resnet50_layers.h"
 
 namespace {
@@ -34,39 +32,9 @@ namespace {
 using namespace dkfac;
 
 struct Arguments {
-  std::string layers = "resnet50", type = "f16", json;
-  std::int64_t batch = 256;
-  int repeats = 7;
+  std::string layers = "resnet50", type = "f16";
+  int batch = 256, repeats = 7;
 };
-
-const std::map<std::string, DType> kTypes{
-    {"f16", DType::f16}, {"bf16", DType::bf16}, {"f32", DType::f32}};
-
-Arguments parse(int argc, char** argv) {
-  Arguments out;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    if (i + 1 >= argc) throw std::runtime_error(key + " needs a value");
-    const std::string value = argv[i + 1];
-    if (key == "--layers" && (value == "resnet50" || value == "tiny")) {
-      out.layers = value;
-    } else if (key == "--type" && kTypes.count(value) > 0) {
-      out.type = value;
-    } else if (key == "--batch") {
-      out.batch = std::stoll(value);
-    } else if (key == "--repeats") {
-      out.repeats = std::stoi(value);
-    } else if (key == "--json") {
-      out.json = value;
-    } else {
-      throw std::runtime_error("unknown argument " + key + " " + value +
-                               "; see the top of gpu_norm.cpp");
-    }
-  }
-  if (out.batch < 2 || out.repeats < 1)
-    throw std::runtime_error("--batch must be at least 2, --repeats at least 1");
-  return out;
-}
 
 /// Outputs of convolutions that are alike.
 struct Activations {
@@ -111,7 +79,7 @@ std::string members(const std::vector<Pass>& passes) {
 class Bench {
  public:
   explicit Bench(const Arguments& arguments)
-      : arguments_(arguments), dtype_(kTypes.at(arguments.type)), ctx_(Device::cuda()) {
+      : arguments_(arguments), dtype_(type_of(arguments.type)), ctx_(Device::cuda()) {
     all_ = activations(arguments.layers == "tiny" ? tiny_layers() : resnet50_layers(224));
     std::int64_t largest = 0;
     for (const Activations& a : all_) largest = std::max(largest, shape(a).numel());
@@ -148,38 +116,14 @@ class Bench {
 
   /// Normal around `center`.
   Tensor random_values(std::int64_t count, std::uint64_t seed, double center) {
-    constexpr std::int64_t kPeriod = 1 << 20;  // Made once and repeated: only sizes matter here.
     Random random(seed);
-    Tensor some = Tensor::empty(host_, {std::min(count, kPeriod)}, DType::f32);
-    for (std::int64_t i = 0; i < some.numel(); ++i)
-      some.data<float>()[i] = static_cast<float>(center + random.normal());
-    Tensor narrow = Tensor::empty(host_, some.shape(), dtype_);
-    ops::cast(host_, some, narrow);
-    Tensor out = Tensor::empty(ctx_, {count}, dtype_);
-    for (std::int64_t at = 0; at < count; at += some.numel()) {
-      const std::int64_t length = std::min(some.numel(), count - at);
-      ops::copy(ctx_, narrow.view().slice(0, 0, length), out.view().slice(0, at, length));
-    }
-    ctx_.stream().synchronize();
-    return out;
+    return repeated_values(ctx_, count, dtype_, [&] { return center + random.normal(); });
   }
 
   /// Median milliseconds of one `work`, of so many behind each other that a launch does not count.
   double median_ms(double bytes, const std::function<void()>& work) {
     const int each = static_cast<int>(std::clamp(4e9 / bytes, 1.0, 100.0));
-    const int times = arguments_.layers == "tiny" ? 1 : each;
-    std::vector<double> all;
-    for (int i = -1; i < arguments_.repeats; ++i) {  // The first one warms up.
-      ctx_.stream().synchronize();
-      const auto start = std::chrono::steady_clock::now();
-      for (int k = 0; k < times; ++k) work();
-      ctx_.stream().synchronize();
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - start;
-      if (i >= 0) all.push_back(took.count() / times);
-    }
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
+    return ::median_ms(ctx_, {arguments_.repeats, arguments_.layers == "tiny" ? 1 : each}, work);
   }
   Pass copy(const Shape& of) {
     const ConstTensorView from = part(x_, of);
@@ -322,20 +266,11 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Arguments arguments = parse(argc, argv);
-    if (available_devices().size() < 2) {
-      std::printf("SKIPPED: there is no CUDA device\n");
-      return 77;
-    }
-    std::ostringstream text;
-    Bench(arguments).run(text);
-    std::cout << text.str();
-    if (!arguments.json.empty() && !(std::ofstream(arguments.json) << text.str()))
-      throw std::runtime_error("cannot write " + arguments.json);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_gpu_norm: %s\n", error.what());
-    return 1;
-  }
+  Arguments arguments;
+  return gpu_program("bench_gpu_norm", argc, argv,
+                     {{"--layers", &arguments.layers, {"resnet50", "tiny"}},
+                      {"--batch", &arguments.batch, {}, 2},
+                      {"--type", &arguments.type, kTypeNames},
+                      {"--repeats", &arguments.repeats}},
+                     [&](std::ostream& out) { Bench(arguments).run(out); });
 }

@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <fstream>
-#include <iostream>
+#include <cstdint>
 #include <map>
-#include <sstream>
+#include <memory>
+#include <ostream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
@@ -33,56 +32,24 @@
 #include "dkfac/nn/model.h"
 
 #include "gpu_ceilings.h"
+#include "gpu_program.h"
 
 namespace {
 
 using namespace dkfac;
 
 struct Arguments {
-  std::string model = "resnet50", compute = "f16", json;
-  std::int64_t batch = 256;
-  int steps = 30, statistics = 20, inverses = 100;
+  std::string model = "resnet50", compute = "f16";
+  int batch = 256, steps = 30, statistics = 20, inverses = 100;
 };
-
-Arguments parse(int argc, char** argv) {
-  Arguments out;
-  const std::map<std::string, std::string*> texts{
-      {"--model", &out.model}, {"--compute", &out.compute}, {"--json", &out.json}};
-  const std::map<std::string, int*> counts{
-      {"--steps", &out.steps}, {"--statistics", &out.statistics}, {"--inverses", &out.inverses}};
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    if (i + 1 >= argc) throw std::runtime_error(key + " needs a value");
-    if (const auto text = texts.find(key); text != texts.end()) {
-      *text->second = argv[i + 1];
-    } else if (const auto count = counts.find(key); count != counts.end()) {
-      *count->second = std::stoi(argv[i + 1]);
-    } else if (key == "--batch") {
-      out.batch = std::stoll(argv[i + 1]);
-    } else {
-      throw std::runtime_error("unknown argument " + key + "; see the top of gpu_train.cpp");
-    }
-  }
-  if (out.batch < 1 || out.steps < 1 || out.statistics < 1 || out.inverses < 1)
-    throw std::runtime_error("--batch, --steps, --statistics and --inverses must be at least 1");
-  return out;
-}
 
 nn::ModelOptions model_options(const Arguments& arguments) {
   const std::map<std::string, nn::ModelOptions> known{
       {"resnet50", {.name = "resnet50", .input = {224, 224, 3}, .classes = 1000}},
       {"resnet9", {.name = "resnet9-plain", .input = {32, 32, 3}}},
       {"tiny", {.name = "resnet20", .input = {8, 8, 3}, .width = 4}}};
-  const auto found = known.find(arguments.model);
-  if (found == known.end())
-    throw std::runtime_error("--model is resnet50, resnet9 or tiny, not " + arguments.model);
-  nn::ModelOptions options = found->second;
-  const std::map<std::string, DType> types{
-      {"f16", DType::f16}, {"bf16", DType::bf16}, {"f32", DType::f32}};
-  const auto type = types.find(arguments.compute);
-  if (type == types.end())
-    throw std::runtime_error("--compute is f16, bf16 or f32, not " + arguments.compute);
-  if (type->second != DType::f32) options.compute = type->second;
+  nn::ModelOptions options = known.at(arguments.model);
+  if (arguments.compute != "f32") options.compute = type_of(arguments.compute);
   return options;
 }
 
@@ -160,7 +127,7 @@ class Training {
     const kfac::StepReport report = optimizer_->step(
         {.lr = 1e-3, .vote = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
     if (!report.updated) throw std::runtime_error("a step was voted down: " + report.brief());
-    return said_.data<double>()[0] / static_cast<double>(arguments_.batch);
+    return said_.data<double>()[0] / arguments_.batch;
   }
 
   [[nodiscard]] Context& ctx() { return ctx_; }
@@ -172,7 +139,7 @@ class Training {
   void set_scale() {
     attachment_.set_scale({.loss_scale = kScale, .global_batch = arguments_.batch});
   }
-  [[nodiscard]] double loss_scale() const { return kScale / static_cast<double>(arguments_.batch); }
+  [[nodiscard]] double loss_scale() const { return kScale / arguments_.batch; }
 
   const Arguments& arguments_;
   Context ctx_;
@@ -196,23 +163,8 @@ double activation_bytes(const nn::Model& model, std::int64_t batch) {
          static_cast<double>(size_of(model.compute()));
 }
 
-class Report {
- public:
-  explicit Report(const Arguments& arguments) : arguments_(arguments) {
-    out_ << "{\"what\": \"training of " << arguments.model << "\", \"version\": \"" << version()
-         << "\", \"batch\": " << arguments.batch << ", \"compute\": \"" << arguments.compute << '"';
-  }
-  void add(const char* name, double value) { out_ << ", \"" << name << "\": " << value; }
-  [[nodiscard]] std::string text() const { return out_.str() + "}\n"; }
-
- private:
-  const Arguments& arguments_;
-  std::ostringstream out_;
-};
-
-double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
+void add(std::ostream& out, const char* name, double value) {
+  out << ", \"" << name << "\": " << value;
 }
 
 void must_fall(double first, double last) {
@@ -222,7 +174,7 @@ void must_fall(double first, double last) {
 }
 
 /// Returns the milliseconds of a step.
-double run_sgd(const Arguments& arguments, const Ceilings& ceilings, Report& report) {
+double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostream& report) {
   reset_peak_memory(Device::cuda());
   Training training(arguments,
                     kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()));
@@ -245,26 +197,25 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, Report& rep
   for (int i = 0; i < arguments.steps; ++i) last = training.step();
   const double step_ms = clock.lap() / arguments.steps;
   must_fall(first, last);
-  report.add("sgd_step_ms", step_ms);
-  report.add("sgd_steps_replayed", static_cast<double>(training.replayed()));
-  report.add("sgd_images_per_s", 1e3 * static_cast<double>(arguments.batch) / step_ms);
-  report.add("forward_ms", median(forward));
-  report.add("backward_ms", median(backward));
-  report.add("update_ms", median(update));
-  const double flops =
-      3 * nn::forward_flops(training.model()) * static_cast<double>(arguments.batch);
-  report.add("flops_floor_ms", flops / ceilings.gemm_tflops * 1e-9);
-  report.add("bytes_floor_ms",
-             activation_bytes(training.model(), arguments.batch) / ceilings.copy_gb_per_s * 1e-6);
-  report.add("share_of_gemm_rate", flops / step_ms * 1e-9 / ceilings.gemm_tflops);
+  add(report, "sgd_step_ms", step_ms);
+  add(report, "sgd_steps_replayed", static_cast<double>(training.replayed()));
+  add(report, "sgd_images_per_s", 1e3 * arguments.batch / step_ms);
+  add(report, "forward_ms", median(forward));
+  add(report, "backward_ms", median(backward));
+  add(report, "update_ms", median(update));
+  const double flops = 3 * nn::forward_flops(training.model()) * arguments.batch;
+  add(report, "flops_floor_ms", flops / ceilings.gemm_tflops * 1e-9);
+  add(report, "bytes_floor_ms",
+      activation_bytes(training.model(), arguments.batch) / ceilings.copy_gb_per_s * 1e-6);
+  add(report, "share_of_gemm_rate", flops / step_ms * 1e-9 / ceilings.gemm_tflops);
   if (const auto peak = peak_flops(Device::cuda(), training.model().compute(), false))
-    report.add("model_flops_utilisation", flops / step_ms * 1e3 / *peak);
-  report.add("model_bytes", static_cast<double>(training.model().allocated_bytes()));
-  report.add("peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
+    add(report, "model_flops_utilisation", flops / step_ms * 1e3 / *peak);
+  add(report, "model_bytes", static_cast<double>(training.model().allocated_bytes()));
+  add(report, "peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
   return step_ms;
 }
 
-void run_kfac(const Arguments& arguments, double sgd_ms, Report& report) {
+void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   kfac::KfacOptions options{.curvature = {.damping = 1e-2,
                                           .statistics_interval = arguments.statistics,
                                           .inverse_interval = arguments.inverses,
@@ -285,36 +236,36 @@ void run_kfac(const Arguments& arguments, double sgd_ms, Report& report) {
   for (int i = 0; i < arguments.inverses; ++i) last = training.step();
   const double mean = clock.lap() / arguments.inverses;
   must_fall(first, last);
-  report.add("kfac_statistics_interval", arguments.statistics);
-  report.add("kfac_inverse_interval", arguments.inverses);
-  report.add("kfac_step_ms", mean);
-  report.add("kfac_overhead", mean / sgd_ms - 1);
-  report.add("kfac_median_step_ms", median(steps));
-  report.add("kfac_peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
-  report.add("kfac_slowest_step_ms", *std::max_element(steps.begin(), steps.end()));
+  add(report, "kfac_statistics_interval", arguments.statistics);
+  add(report, "kfac_inverse_interval", arguments.inverses);
+  add(report, "kfac_step_ms", mean);
+  add(report, "kfac_overhead", mean / sgd_ms - 1);
+  add(report, "kfac_median_step_ms", median(steps));
+  add(report, "kfac_peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
+  add(report, "kfac_slowest_step_ms", *std::max_element(steps.begin(), steps.end()));
+}
+
+void run(const Arguments& arguments, std::ostream& out) {
+  out << "{\"what\": \"training of " << arguments.model << "\", \"version\": \"" << version()
+      << "\", \"batch\": " << arguments.batch << ", \"compute\": \"" << arguments.compute << '"';
+  const Ceilings ceilings = measure_ceilings(arguments.model == "tiny" ? 256 : 8192, 5);
+  add(out, "gemm_tflops", ceilings.gemm_tflops);
+  add(out, "copy_gb_per_s", ceilings.copy_gb_per_s);
+  const double sgd_ms = run_sgd(arguments, ceilings, out);
+  run_kfac(arguments, sgd_ms, out);
+  out << "}\n";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Arguments arguments = parse(argc, argv);
-    if (available_devices().size() < 2) {
-      std::printf("SKIPPED: there is no CUDA device\n");
-      return 77;
-    }
-    Report report(arguments);
-    const Ceilings ceilings = measure_ceilings(arguments.model == "tiny" ? 256 : 8192, 5);
-    report.add("gemm_tflops", ceilings.gemm_tflops);
-    report.add("copy_gb_per_s", ceilings.copy_gb_per_s);
-    const double sgd_ms = run_sgd(arguments, ceilings, report);
-    run_kfac(arguments, sgd_ms, report);
-    std::cout << report.text();
-    if (!arguments.json.empty() && !(std::ofstream(arguments.json) << report.text()))
-      throw std::runtime_error("cannot write " + arguments.json);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_gpu_train: %s\n", error.what());
-    return 1;
-  }
+  Arguments arguments;
+  return gpu_program("bench_gpu_train", argc, argv,
+                     {{"--model", &arguments.model, {"resnet50", "resnet9", "tiny"}},
+                      {"--compute", &arguments.compute, kTypeNames},
+                      {"--batch", &arguments.batch},
+                      {"--steps", &arguments.steps},
+                      {"--statistics", &arguments.statistics},
+                      {"--inverses", &arguments.inverses}},
+                     [&](std::ostream& out) { run(arguments, out); });
 }
