@@ -1,7 +1,10 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <string>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -26,23 +29,39 @@ using dkfac::app::Terminal;
 using dkfac::app::TrainCommand;
 
 constexpr const char* kAbout =
-    "Trains image classifiers with K-FAC, LARS or SGD, on one core, under mpirun, or on GPUs.";
+    "Trains image classifiers with K-FAC, LARS or SGD: alone, as ranks under mpirun, on CPUs or "
+    "GPUs.";
 
-constexpr const char* kFooter = R"(
-Examples:
+/// Of each command, which its own help ends with, and `dkfac --help` in this order.
+constexpr std::pair<const char*, const char*> kExamples[] = {
+    {"train", R"(
   dkfac train configs/lenet-kfac.toml
   dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac train configs/cifar-resnet9-sgd.toml --device cuda   on a GPU; with mpirun, one GPU for each rank
-  dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c
-  dkfac sweep sweeps/lenet.toml --dry-run   what a search over settings would run; without the flag, run it
-  dkfac train --resume out/a            go on from the newest good checkpoint
-  dkfac eval out/a                      loss and accuracy of that checkpoint; dkfac ckpt inspect out/a
-  dkfac eval --watch out/a              the same of each checkpoint as it appears, beside the training
-  dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
+  dkfac train --resume out/a            go on from the newest good checkpoint)"},
+    {"compare", R"(
+  dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c)"},
+    {"sweep", R"(
+  dkfac sweep configs/sweeps/lenet-kfac.toml   a search over settings; --dry-run only prints it)"},
+    {"eval", R"(
+  dkfac eval out/a                      loss and accuracy of that checkpoint
+  dkfac eval --watch out/a              the same of each checkpoint as it appears, beside the training)"},
+    {"ckpt", R"(
+  dkfac ckpt inspect out/a              whether its files are sound, and what is in them
+  dkfac ckpt export out/a net.safetensors   the network, for PyTorch)"},
+    {"bench", R"(
+  dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac)"},
+    {"data", R"(
   dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
+  dkfac data pack photos packed --shorter 256   decoded once, for faster training)"},
+    {"info", R"(
   dkfac info config                     all configuration keys with defaults and ranges
   dkfac info configs/lenet-kfac.toml    what would run, and which rank would own which layer
+  dkfac info resnet50 --batch 32        operations and memory of a model)"},
+};
+
+constexpr const char* kFooter = R"(
 
 Data is looked for in the folder data.path of the configuration, then in $DKFAC_DATA/<name>, then in
 the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
@@ -84,6 +103,18 @@ bool is_interactive() {
   const char* term = std::getenv("TERM");
   return launch_or_none().size == 1 && isatty(STDOUT_FILENO) == 1 && term != nullptr &&
          std::string(term) != "dumb";
+}
+
+void add_examples(CLI::App& app) {
+  std::string all = "\nExamples:";
+  for (const auto& [name, lines] : kExamples) {
+    all += lines;
+    CLI::App& command = *app.get_subcommand(name);
+    if (command.get_footer().empty())
+      command.footer(std::string("\nExamples:") + lines +
+                     "\n\n'dkfac --help' has more, and exit codes.");
+  }
+  app.footer(all + kFooter);
 }
 
 template <class Command>
@@ -307,7 +338,6 @@ int main(int argc, char** argv) {
   CLI::App app(kAbout, "dkfac");
   Parsed parsed;
   app.set_version_flag("--version", std::string("dkfac ") + dkfac::version());
-  app.footer(kFooter);
   app.require_subcommand(1);
   add_train(app, parsed.train);
   add_compare(app, parsed.compare);
@@ -317,6 +347,7 @@ int main(int argc, char** argv) {
   add_eval(app, parsed.eval);
   add_ckpt(app, parsed.ckpt);
   add_bench(app, parsed.bench);
+  add_examples(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version
