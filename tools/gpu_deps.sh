@@ -6,7 +6,8 @@ set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: tools/gpu_deps.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
 cd "$1"
-packages=(zlib1g-dev libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libfmt-dev libfmt9 googletest)
+packages=(zlib1g-dev libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libfmt-dev libfmt9
+          libjpeg62-turbo-dev libjpeg62-turbo googletest)
 mkdir -p packages
 (cd packages && apt-get download -qq "${packages[@]}")
 for file in packages/*.deb; do dpkg -x "$file" .; done

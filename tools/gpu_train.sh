@@ -1,32 +1,82 @@
 #!/usr/bin/env bash
-# ResNet-9 to 94 % on CIFAR-10 on a CUDA device: SGD and K-FAC over several seeds, and PyTorch with the
-# same network and epochs beside them. Needs the program that tools/gpu_check.sh built, and CIFAR-10 in
-# $DKFAC_DATA. Usage: tools/gpu_train.sh [--out FOLDER] [--build FOLDER] [--seeds N]
-# Results: FOLDER/compare (report, result.json) and FOLDER/torch.json.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-out=out/gpu-train build=build/gpu seeds=5
+# Training on a CUDA device, in parts that keep what they find. Needs the program that the part build
+# of tools/gpu_check.sh made.
+#
+# Usage: tools/gpu_train.sh [PART...] [--out FOLDER] [--build FOLDER] [--limit SECONDS] [--seeds N]
+#                           [--device DEVICE]
+#
+#   lenet    K-FAC, LARS and SGD on the images that come with dkfac, to set beside the README's table
+#   resnet9  SGD and K-FAC to 94 % on CIFAR-10, which $DKFAC_DATA has to hold
+#   torch    PyTorch with the same network, data and epochs as resnet9's SGD
+#
+#   --out    results: FOLDER/{lenet,resnet9} (report, comparison.json), FOLDER/torch.json, and a log
+#            beside each (default: out/gpu-train)
+#   --limit  seconds for this call (default: 540). A comparison that it stops keeps its finished runs
+#   --seeds  runs of each (default: 3 of lenet, 5 of the others)
+#   --device of our runs (default: cuda); cpu shows that this script works without a GPU
+#
+# Without a PART all of them. Exit status: 0 when every part that could run ended well; what is not
+# there (CIFAR-10, PyTorch) is SKIPPED.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+
+out=out/gpu-train build=build/gpu limit=540 seeds='' device=cuda parts=()
+usage() { echo "gpu_train: $1; see the top of this script" >&2; exit 2; }
 while [ $# -gt 0 ]; do
-  [ $# -gt 1 ] || { echo "gpu_train: $1 needs a value" >&2; exit 2; }
   case $1 in
+    lenet|resnet9|torch) parts+=("$1"); shift; continue ;;
+    --*) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
     --out) out=$2 ;;
     --build) build=$2 ;;
+    --limit) limit=$2 ;;
     --seeds) seeds=$2 ;;
-    *) echo "gpu_train: unknown argument $1; see the top of this script" >&2; exit 2 ;;
+    --device) device=$2 ;;
+    *) usage "unknown argument $1" ;;
   esac
   shift 2
 done
+[ ${#parts[@]} -gt 0 ] || parts=(lenet resnet9 torch)
+[[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 program=$build/src/app/dkfac
-[ -x "$program" ] || { echo "gpu_train: $program is not there; run tools/gpu_check.sh first, which" \
+[ -x "$program" ] || { echo "gpu_train: $program is not there; run tools/gpu_check.sh build, which" \
   "says 'program: ON' when it builds it" >&2; exit 1; }
-[ -n "${DKFAC_DATA:-}" ] || { echo "gpu_train: set DKFAC_DATA to the folder that holds" \
-  "cifar-10-batches-bin" >&2; exit 1; }
-mkdir -p "$out"
+mkdir -p "$out" || exit 2
 # Where gpu_check.sh has left what cuDNN compiles at run time.
 export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
-"$program" compare configs/cifar-resnet9-{sgd,kfac}.toml --set run.device=cuda \
-  --set run.precision=f16 --seeds "$seeds" --target 0.94 --out "$out/compare" --force
-status=0
-python3 benchmarks/gpu_torch_cifar.py "$DKFAC_DATA" --seeds "$seeds" --json "$out/torch.json" ||
-  status=$?
-[ $status -eq 77 ] || exit $status
+
+started=$SECONDS failed=0
+# Runs a command until the time of the call is over, with what it says in a log as well.
+run() {
+  local name=$1 left=$((limit - SECONDS + started)) status
+  shift
+  printf '\n== %s (%d s)\n' "$name" $((SECONDS - started))
+  [ "$left" -gt 0 ] || { failed=1; echo "not reached"; return; }
+  timeout -k 20 "$left" "$@" 2>&1 | tee "$out/$name.log"
+  status=${PIPESTATUS[0]}
+  case $status in
+    0 | 77) ;;  # 77: there is no PyTorch, which it says.
+    124 | 137) failed=1; echo "gpu_train: $name: out of time; finished runs are in $out" >&2 ;;
+    *) failed=1; echo "gpu_train: $name failed with $status" >&2 ;;
+  esac
+}
+has_cifar() {
+  [ -d "${DKFAC_DATA:-}/cifar-10-batches-bin" ] && return
+  echo "$1 SKIPPED: \$DKFAC_DATA holds no cifar-10-batches-bin"
+  return 1
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    lenet)
+      run lenet "$program" compare configs/lenet-{kfac,lars,sgd}.toml --device "$device" \
+        --seeds "${seeds:-3}" --target 0.87 --out "$out/lenet" --force ;;
+    resnet9)
+      has_cifar resnet9 && run resnet9 "$program" compare configs/cifar-resnet9-{sgd,kfac}.toml \
+        --device "$device" --set run.precision=f16 --seeds "${seeds:-5}" --target 0.94 \
+        --out "$out/resnet9" --force ;;
+    torch)
+      has_cifar torch && run torch python3 benchmarks/gpu_torch_cifar.py "$DKFAC_DATA" \
+        --seeds "${seeds:-5}" --json "$out/torch.json" ;;
+  esac
+done
+exit $failed
