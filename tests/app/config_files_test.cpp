@@ -19,12 +19,12 @@ Config shipped(const std::string& name) {
   return load_config(fs::path(DKFAC_TEST_CONFIGS) / (name + ".toml"));
 }
 
-nn::Dataset images(const std::string& data) {
+nn::Dataset images(const DataConfig& data) {
   nn::Dataset out;
-  const bool cifar = data == "cifar-10";
+  const bool cifar = data.name == "cifar-10", photos = data.name == "image-folder";
   out.count = cifar ? 50000 : 12000;
-  out.height = out.width = cifar ? 32 : 28;
-  out.channels = cifar ? 3 : 1;
+  out.height = out.width = photos ? data.image_size : cifar ? 32 : 28;
+  out.channels = cifar || photos ? 3 : 1;
   out.classes = 10;
   return out;
 }
@@ -37,7 +37,7 @@ TEST(ShippedConfigs, AreAcceptedAndFitTheirData) {
     Config config;
     ASSERT_NO_THROW(config = load_config(entry.path()));
     EXPECT_TRUE(names.insert(config.run.name).second) << "two configurations share a label";
-    const nn::Dataset data = images(config.data.name);
+    const nn::Dataset data = images(config.data);
     EXPECT_NO_THROW((void)sampler_options(config, data, 2));
     Context ctx;
     nn::ModelOptions options = model_options(config, data, 1);
@@ -49,7 +49,7 @@ TEST(ShippedConfigs, AreAcceptedAndFitTheirData) {
 }
 
 TEST(ShippedConfigs, OfOneNetworkDifferInTheOptimizerOnly) {
-  for (const std::string network : {"cifar-resnet9", "cifar-resnet20"}) {
+  for (const std::string network : {"cifar-resnet9", "cifar-resnet20", "imagenette"}) {
     const auto rest = [&](const std::string& optimizer) {
       Config config = shipped(network + "-" + optimizer);
       config.run.name.clear();
@@ -84,9 +84,9 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   EXPECT_EQ(c.train.ema_interval, 5);
   EXPECT_TRUE(c.run.tta && c.augment.flip);
   EXPECT_EQ(c.augment.pad, 4);
-  const nn::SamplerOptions sampler = sampler_options(c, images("cifar-10"), 1);
+  const nn::SamplerOptions sampler = sampler_options(c, images(c.data), 1);
   EXPECT_EQ(nn::batches_per_epoch(sampler), 97);
-  EXPECT_EQ(model_options(c, images("cifar-10"), 1).batch_norm_groups, 16);
+  EXPECT_EQ(model_options(c, images(c.data), 1).batch_norm_groups, 16);
 }
 
 }  // namespace
