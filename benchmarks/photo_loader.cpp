@@ -47,8 +47,9 @@ void write_views(const nn::PhotoSet& set, const nn::PhotoOptions& options, std::
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (std::int64_t i = 0; i < set.count(); ++i) {
       nn::read_file(set.path(i), file);
-      const nn::Box box =
-          nn::choose_view(options, nn::jpeg_size(file), {.epoch = epoch, .sample = i}).from;
+      const nn::Box box = nn::choose_view(options, nn::jpeg_size(file), options.shape(),
+                                          {.epoch = epoch, .sample = i})
+                              .from;
       out << set.files[static_cast<std::size_t>(i)] << ' ' << box.y << ' ' << box.x << ' '
           << box.height << ' ' << box.width << '\n';
     }
@@ -64,7 +65,8 @@ void measure(const nn::PhotoSet& set, const nn::PhotoOptions& options, std::int6
   double sum = 0;
   const auto all = [&](std::int64_t epoch) {
     for (std::int64_t i = 0; i < set.count(); ++i) {
-      nn::make_image(*source, i, options, {.epoch = epoch, .sample = i}, pixels.data(), scratch);
+      nn::make_image(*source, i, options, options.shape(), {.epoch = epoch, .sample = i},
+                     pixels.data(), scratch);
       normalize(pixels, image);
       sum += image[static_cast<std::size_t>(i) % image.size()];
     }

@@ -26,6 +26,13 @@ void add_photo_keys(Table& t) {
   photos(t.integer("data.test_resized", DKFAC_FIELD(data.test_resized), between(0, 8192),
                    "test images are the middle of the picture whose shorter side is this; 0: 8/7 "
                    "of data.image_size"));
+  photos(t.boolean("data.rectangular", DKFAC_FIELD(data.rectangular),
+                   "test images in order of their aspect, each batch with a shape near that of its "
+                   "pictures; the shorter side is data.image_size"));
+  photos(t.choice<PhotoColours>(
+      "data.normalisation", DKFAC_FIELD(data.normalisation),
+      {{"imagenet", PhotoColours::imagenet}, {"data", PhotoColours::data}},
+      "mean and deviation of colours: ImageNet's, or those of the training photographs"));
   photos(t.boolean("data.scaled_decoding", DKFAC_FIELD(data.scaled_decoding),
                    "decode at a half, quarter or eighth of the size where that is enough: faster, "
                    "pixels differ a little"));

@@ -175,6 +175,8 @@ nn::DataSource data_source(const Config& config) {
   source.seed = static_cast<std::uint64_t>(data.synthetic_seed);
   source.photos = photo_options(data);
   source.photo_test_resized = data.test_resized > 0 ? data.test_resized : data.image_size * 8 / 7;
+  source.photo_test_rectangular = data.rectangular;
+  source.photo_own_normalization = data.normalisation == PhotoColours::data;
   source.photo_index = data.index;
   return source;
 }

@@ -19,6 +19,22 @@ bool wants_colour(const Terminal& terminal) {
   return terminal.interactive && (no_colour == nullptr || *no_colour == '\0');
 }
 
+/// How loading photographs kept up, of the last epoch.
+std::string loading_text(const RunResult& result) {
+  if (result.epochs.empty() || !result.epochs.back().loading) return {};
+  const LoadingRecord& l = *result.epochs.back().loading;
+  const double all = l.read_s + l.decode_s + l.resize_s + l.normalise_s;
+  std::string text = fmt::format("\nloading: {:.1f}% of the time waited for", 100 * l.wait_share);
+  if (all > 0)
+    text += fmt::format(
+        ", {:.0f} img/s a thread (read {:.0f}%, decode {:.0f}%, resize {:.0f}%, normalise {:.0f}%)",
+        l.images / all, 100 * l.read_s / all, 100 * l.decode_s / all, 100 * l.resize_s / all,
+        100 * l.normalise_s / all);
+  if (l.bad > 0) text += fmt::format(", {:.0f} damaged files", l.bad);
+  for (const std::string& name : result.bad_photos) text += "\n  " + name;
+  return text;
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -72,6 +88,7 @@ std::string run_text(const RunResult& result) {
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
     text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
+  text += loading_text(result);
   if (!result.target_accuracy) return text;
   text += fmt::format("\ntarget {:.2f}%: ", 100 * *result.target_accuracy);
   if (!result.epochs_to_target) return text + "not reached";

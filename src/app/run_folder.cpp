@@ -47,15 +47,23 @@ std::string step_json(const StepRecord& r) {
           : R"(,"curvature":)" + curvature_json(r.report, *r.curvature, r.layers));
 }
 
+std::string loading_json(const LoadingRecord& l) {
+  return fmt::format(
+      R"({{"wait_share":{},"read_rate":{},"decode_rate":{},"resize_rate":{},"normalise_rate":{},)"
+      R"("bad":{}}})",
+      number(l.wait_share), number(l.rate(l.read_s)), number(l.rate(l.decode_s)),
+      number(l.rate(l.resize_s)), number(l.rate(l.normalise_s)), number(l.bad));
+}
+
 std::string epoch_json(const EpochRecord& r) {
   return fmt::format(
       R"({{"type":"epoch","epoch":{},"step":{},"lr":{},"train_loss":{},"train_accuracy":{},)"
       R"("test_loss":{},"test_accuracy":{},"plain_accuracy":{},"train_seconds":{},)"
-      R"("images_per_second":{},"skipped_steps":{},"utilisation":{},"peak_memory":{}}})",
+      R"("images_per_second":{},"skipped_steps":{},"utilisation":{},"peak_memory":{}{}}})",
       r.epoch, r.step, number(r.lr), number(r.train_loss), number(r.train_accuracy),
       number(r.test_loss), number(r.test_accuracy), number(r.plain_accuracy),
       number(r.train_seconds), number(r.images_per_second), r.skipped_steps, number(r.utilisation),
-      number(r.peak_memory));
+      number(r.peak_memory), r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
 }
 
 void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {

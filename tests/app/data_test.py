@@ -162,6 +162,40 @@ class Photographs(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertTrue((self.data / ".train.dkfac-index").exists())
 
+    def train(self, out, *settings):
+        config = self.dir / "empty.toml"
+        config.write_text("[run]\nseed = 3\n")
+        settings = ("data.name=image-folder", f"data.path={self.data}", "data.image_size=40",
+                    "data.workers=2", "optimizer.type=sgd", "lr.lr=0.01", "train.global_batch=8",
+                    "run.epochs=1", "run.eval_batch=3", "run.threads=1", *settings)
+        return self.run_program("train", config, "--quiet", "--out", out,
+                                *(part for text in settings for part in ("--set", text)))
+
+    def test_rectangular_batches_are_evaluated_in_training_and_later(self):
+        losses = []
+        for name, rectangular in (("square", "false"), ("rectangular", "true")):
+            out = self.dir / name
+            done = self.train(out, "model.name=resnet20", f"data.rectangular={rectangular}",
+                              "data.normalisation=data", "checkpoint.every_epochs=1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            epoch = json.loads((out / "result.json").read_text())["epochs"][-1]
+            self.assertEqual(epoch["loading"]["images"], 16)
+            self.assertGreater(epoch["loading"]["decode_rate"], 0)
+            record = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+            self.assertEqual(record["loading"]["bad"], 0)
+            done = self.run_program("eval", out, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["loss"], epoch["test_loss"])
+            losses.append(epoch["test_loss"])
+        self.assertNotEqual(losses[0], losses[1], "pictures of 24x20 are no squares")
+        for name in (".val.dkfac-sizes", ".train.dkfac-colours"):
+            self.assertTrue((self.data / name).exists(), name)
+
+    def test_rectangular_batches_need_a_network_that_takes_them(self):
+        done = self.train(self.dir / "out", "model.name=mlp", "data.rectangular=true")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn("data.rectangular", done.stderr)
+
     def test_a_damaged_pack_is_refused(self):
         packed = self.dir / "packed"
         self.run_program("data", "pack", self.data, packed, "--shorter", 16, "--square")

@@ -174,6 +174,22 @@ TEST(PhaseBars, AreAllToOneScale) {
   EXPECT_EQ(phase_bars(std::vector<RunGroup>{fake_group("a", {{0.5}})}), "") << "nothing measured";
 }
 
+TEST(LoadingOfPhotographs, IsShownWhereThereAreSome) {
+  std::vector<RunGroup> groups{fake_group("a", {{0.5, 0.6}}), fake_group("b", {{0.5}})};
+  EXPECT_EQ(loading_section(groups), "");
+  auto& epochs = groups[0].runs[0].epochs;
+  epochs[0].loading = {.wait_share = 0.5, .images = 300, .decode_s = 2, .resize_s = 1, .bad = 1};
+  epochs[1].loading = {.wait_share = 0.2, .images = 300, .decode_s = 2, .resize_s = 1, .bad = 2};
+  groups[0].runs[0].bad_photos = {"x<y.jpg: it ends early"};
+  const std::string text = loading_section(groups);
+  EXPECT_TRUE(contains(text,
+                       "<td>35.0</td><td>100</td><td>-</td><td>150</td><td>300</td><td>-</td>"
+                       "<td>2</td>"))
+      << text;
+  EXPECT_TRUE(contains(text, "x&lt;y.jpg: it ends early"));
+  EXPECT_FALSE(contains(text, ">b</th>"));
+}
+
 TEST(Settings, AreReadLineByLine) {
   const auto settings = settings_of(
       "# a comment\n[run]\nname = \"a = b\"\n\n[ lr ]\nknots = [[0, 1], [2, 3]]\nlr=0.1\r\nnoise");

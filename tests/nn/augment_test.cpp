@@ -174,7 +174,7 @@ struct Sample {
   std::vector<float> plain() const {
     std::vector<float> out(pixels.size());
     ImageWriter<float>(normalization, {kHeight, kWidth, channels}, {})
-        .write(pixels.data(), out.data());
+        .write(pixels.data(), std::ssize(pixels) / channels, out.data());
     return out;
   }
   std::int64_t channels;

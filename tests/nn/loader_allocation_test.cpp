@@ -1,10 +1,14 @@
 // Inside of an epoch the loader allocates nothing, in its thread and in the caller's.
 
+#include <set>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/nn/loader.h"
 
 #include "support/heap_count.h"
+#include "support/made_photos.h"
 
 namespace dkfac::nn {
 namespace {
@@ -32,6 +36,24 @@ TEST(LoaderAllocation, HappensAtTheStartOfAnEpochOnly) {
       EXPECT_EQ(heap::tensors, 0);
     }
   }
+}
+
+TEST(LoaderAllocation, OfBatchesWithShapesOfTheirOwnHappensInTheFirstEpochOnly) {
+  const Dataset data = testing::evaluated_photos(
+      std::make_shared<testing::MadePhotos>(testing::mixed_sizes(40)), true);
+  Loader loader(data, normalization_of(data),
+                {.count = 40, .global_batch = 6, .shuffle = false, .drop_last = false}, 0, 2,
+                DType::f32);
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const std::int64_t epoch : {0, 1}) {
+    loader.start_epoch(epoch);
+    if (epoch == 1) heap::start_count();
+    for (Batch batch; loader.next(batch);)
+      shapes.insert({batch.images.dim(1), batch.images.dim(2)});
+  }
+  heap::stop_count();
+  EXPECT_GT(shapes.size(), 2U);
+  EXPECT_EQ(heap::tensors, 0);
 }
 
 }  // namespace

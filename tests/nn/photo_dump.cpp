@@ -1,15 +1,20 @@
-// For photo_oracle_test.py: writes what we make of every photograph of a split.
+// For photo_oracle_test.py and torchvision_oracle_test.py.
 //
 //   photo_dump SPLIT SIZE OUT
 //
-// Prints per photograph "NAME height width" of the picture, then for two random crops and the
-// centre crop "y x height width", and writes the pixels of the whole picture and of the three
-// images to OUT, one after the other.
+// Writes what we make of every photograph of a split: prints "NAME height width" of the picture,
+// then for two random crops and the centre crop "y x height width", and writes the pixels of the
+// whole picture and of the three images to OUT, one after the other.
+//
+//   photo_dump boxes HEIGHT WIDTH COUNT LEAST_AREA
+//
+// Prints "y x height width" of random crops of one picture.
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <string_view>
 #include <vector>
 
 #include "dkfac/nn/photo_data.h"
@@ -39,8 +44,8 @@ void dump(const nn::PhotoSet& set, std::int64_t size, const char* path) {
       options.resized = size * 8 / 7;
       if (epoch == 2) options.crop = nn::PhotoCrop::centre;
       const nn::PhotoKey key{.epoch = epoch, .sample = i};
-      const nn::Box box = nn::choose_view(options, whole, key).from;
-      nn::make_image(*source, i, options, key, image.data(), scratch);
+      const nn::Box box = nn::choose_view(options, whole, options.shape(), key).from;
+      nn::make_image(*source, i, options, options.shape(), key, image.data(), scratch);
       put(out, image.data(), 3 * size * size);
       std::printf(" %lld %lld %lld %lld", static_cast<long long>(box.y),
                   static_cast<long long>(box.x), static_cast<long long>(box.height),
@@ -50,12 +55,27 @@ void dump(const nn::PhotoSet& set, std::int64_t size, const char* path) {
   }
 }
 
+void draw_boxes(const nn::ImageSize& picture, std::int64_t count, double least_area) {
+  const nn::RandomCropOptions options{.min_area = least_area};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const nn::Box box = nn::random_resized_crop(picture, 224, options, {.sample = i}).from;
+    std::printf("%lld %lld %lld %lld\n", static_cast<long long>(box.y),
+                static_cast<long long>(box.x), static_cast<long long>(box.height),
+                static_cast<long long>(box.width));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 64;
+  const bool boxes = argc == 6 && std::string_view(argv[1]) == "boxes";
+  if (argc != 4 && !boxes) return 64;
   try {
-    dump(nn::read_photo_set(argv[1]), std::atoll(argv[2]), argv[3]);
+    if (boxes)
+      draw_boxes({std::atoll(argv[2]), std::atoll(argv[3])}, std::atoll(argv[4]),
+                 std::atof(argv[5]));
+    else
+      dump(nn::read_photo_set(argv[1]), std::atoll(argv[2]), argv[3]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -68,8 +68,8 @@ Sample by_hand(const nn::Dataset& data, std::int64_t sample, std::int64_t epoch,
   nn::PhotoScratch scratch;
   Bytes pixels(static_cast<std::size_t>(data.image_size()));
   nn::make_image(*data.photos->source, data.photos->samples[static_cast<std::size_t>(sample)],
-                 data.photos->options, {.seed = seed, .epoch = epoch, .sample = sample},
-                 pixels.data(), scratch);
+                 data.photos->options, data.photos->options.shape(),
+                 {.seed = seed, .epoch = epoch, .sample = sample}, pixels.data(), scratch);
   const nn::Normalization n = nn::imagenet_normalization();
   Sample out{{}, data.labels[static_cast<std::size_t>(sample)]};
   for (std::size_t i = 0; i < pixels.size(); ++i)

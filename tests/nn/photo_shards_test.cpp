@@ -155,8 +155,9 @@ TEST(PhotoShards, ServeALoaderAsTheFilesDo) {
   for (std::int64_t i = 0; i < 10; ++i) {
     nn::PhotoScratch a, b;
     Bytes x(12 * 12 * 3, 1), y(12 * 12 * 3, 2);
-    nn::make_image(*photos(files), i, how, {.sample = i}, x.data(), a);
-    nn::make_image(*nn::shard_source(files.root() / "packed"), i, how, {.sample = i}, y.data(), b);
+    nn::make_image(*photos(files), i, how, how.shape(), {.sample = i}, x.data(), a);
+    nn::make_image(*nn::shard_source(files.root() / "packed"), i, how, how.shape(), {.sample = i},
+                   y.data(), b);
     EXPECT_EQ(x, y) << i;
   }
 }

@@ -148,6 +148,14 @@ TEST(RectangularOrder, BatchesFollowTheAspects) {
   EXPECT_EQ(order.batches[2].width, 192);
 }
 
+TEST(RectangularOrder, NoSideIsShorterThanTheSize) {
+  const std::vector<ImageSize> pictures{{100, 100}, {100, 105}, {106, 100}};
+  for (const nn::AspectBatch& batch : nn::rectangular_order(pictures, 1, 30).batches) {
+    EXPECT_EQ(batch.height, 30);
+    EXPECT_EQ(batch.width, 30);
+  }
+}
+
 TEST(PhotoView, RefusesWhatMakesNoSense) {
   EXPECT_THROW((void)nn::random_resized_crop({0, 4}, 8, {}, {}), InvalidArgument);
   EXPECT_THROW((void)nn::squashed_crop({4, 4}, 8, 9, {}), InvalidArgument);

@@ -43,6 +43,9 @@ struct RunConfig {
   int hierarchical = 0;
 };
 
+/// Which mean and deviation photographs are normalised with.
+enum class PhotoColours : std::uint8_t { imagenet, data };
+
 struct DataConfig {
   std::string name = "fashion-mnist-small";
   std::string path;
@@ -57,6 +60,8 @@ struct DataConfig {
   std::int64_t crop_resized = 256;
   double crop_min_area = 0.08, crop_max_area = 1, crop_max_aspect = 4.0 / 3;
   std::int64_t test_resized = 0;
+  bool rectangular = false;
+  PhotoColours normalisation = PhotoColours::imagenet;
   bool scaled_decoding = false;
   int workers = 0;
   nn::BadPhoto bad_sample = nn::BadPhoto::skip;

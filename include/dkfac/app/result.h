@@ -9,6 +9,20 @@
 
 namespace dkfac::app {
 
+/// What loading photographs took in one epoch of training, over all ranks; where a run went on in
+/// the middle of the epoch, in the rest of it.
+struct LoadingRecord {
+  double wait_share = 0;  ///< Of the training time, spent waiting for batches; mean over ranks.
+  double images = 0;      ///< Made, ahead of the network too.
+  /// Seconds that threads spent on each stage, added up.
+  double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
+  double bad = 0;  ///< Damaged photographs that ranks know of, since the run began or went on.
+  /// Images per second of one thread in a stage; unset where it took no time.
+  [[nodiscard]] std::optional<double> rate(double seconds) const {
+    return seconds > 0 ? std::optional(images / seconds) : std::nullopt;
+  }
+};
+
 /// What one epoch of one run gave. Times exclude evaluation unless said otherwise.
 struct EpochRecord {
   std::int64_t epoch = 0;     ///< From 1.
@@ -29,6 +43,7 @@ struct EpochRecord {
   /// Most bytes of device memory that tensors and scratch of rank 0's process have taken; unset on
   /// the CPU.
   std::optional<double> peak_memory;
+  std::optional<LoadingRecord> loading;  ///< Of photographs.
 };
 
 /// What became of the curvature in a run; all zero for first-order methods.
@@ -98,6 +113,7 @@ struct RunResult {
   std::map<std::string, double> phase_seconds;
   std::optional<PassLaunches> launches;  ///< Where graphs were asked for.
   CurvatureResult curvature;
+  std::vector<std::string> bad_photos;  ///< The first damaged ones by name, with reasons.
   std::vector<EpochRecord> epochs;
 };
 

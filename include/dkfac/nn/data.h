@@ -67,7 +67,11 @@ struct DataSource {
   std::uint64_t seed = 1;
   PhotoOptions photos{};  ///< Of the training split; the other one is shown by its centre crops.
   std::int64_t photo_test_resized = 256;  ///< Their shorter side before.
-  bool photo_index = true;  ///< Keep lists of files in the folder of the data, as read_photo_set().
+  bool photo_test_rectangular = false;    ///< PhotoOptions::rectangular of the test split.
+  /// Normalise by find_photo_normalization() of the training split, not as ImageNet.
+  bool photo_own_normalization = false;
+  bool photo_index =
+      true;  ///< Keep lists of files, and what was found out of them, in the folder of the data.
 };
 [[nodiscard]] DataSplits load_data(const DataSource& source);
 /// The folder that load_data() would read; empty for "synthetic". Throws alike.

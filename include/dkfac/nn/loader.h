@@ -47,7 +47,7 @@ struct BatchShare {
                                          int rank, int size);
 
 struct Batch {
-  ConstTensorView images;  ///< [n,h,w,c], normalised
+  ConstTensorView images;  ///< [n,h,w,c], normalised; h and w may differ between batches.
   std::span<const std::int32_t> labels;
   std::int64_t global_batch = 0;
   std::int64_t first = 0;  ///< Place of images[0] in the global batch.

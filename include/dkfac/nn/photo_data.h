@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,22 +54,30 @@ struct PhotoData {
   std::vector<std::int64_t> samples{};  ///< Sample i of the data set is photograph samples[i].
   PhotoOptions options{};
   Normalization normalization{};
+  std::vector<ImageSize> sizes{};  ///< Of the samples, when options.rectangular.
+  /// Begins the names of files that keep what was found out of the photographs; empty: none are.
+  std::filesystem::path kept{};
+  [[nodiscard]] std::filesystem::path kept_sizes() const;
 };
 
 /// Mean and deviation over the training images of ImageNet as everybody uses them.
 [[nodiscard]] Normalization imagenet_normalization();
 
-/// All photographs of a source.
+/// All photographs of a source. Where options.rectangular it looks for their sizes.
 [[nodiscard]] Dataset photo_dataset(std::string name, std::shared_ptr<const PhotoSource> source,
-                                    const PhotoOptions& options);
+                                    const PhotoOptions& options,
+                                    Normalization normalization = imagenet_normalization(),
+                                    const std::filesystem::path& kept = {});
 
-/// The part of a photograph that options choose for a key.
+/// The part of a photograph that options choose for a key. `shape`: of the image;
+/// options.shape(), but for centre crops.
 [[nodiscard]] PhotoView choose_view(const PhotoOptions& options, const ImageSize& picture,
-                                    const PhotoKey& key);
+                                    const ImageSize& shape, const PhotoKey& key);
 
-/// Photograph i of a source as an 8-bit image [size,size,3]. Throws as PhotoSource.
+/// Photograph i of a source as an 8-bit image [shape.height,shape.width,3]. Throws as PhotoSource.
 void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& options,
-                const PhotoKey& key, std::uint8_t* out, PhotoScratch& scratch);
+                const ImageSize& shape, const PhotoKey& key, std::uint8_t* out,
+                PhotoScratch& scratch);
 
 /// What is in a source.
 struct PhotoReport {

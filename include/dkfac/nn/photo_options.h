@@ -25,6 +25,9 @@ struct PhotoOptions {
   PhotoCrop crop = PhotoCrop::random_resized;
   std::int64_t size = 224;     ///< Images are [size,size,3].
   std::int64_t resized = 256;  ///< See PhotoCrop.
+  /// Centre crops only: samples in order of their aspect, in batches with shapes of their own
+  /// (rectangular_order()) whose shorter side is `size`.
+  bool rectangular = false;
   RandomCropOptions random;
   /// Decode at 1/2, 1/4 or 1/8 of the size where that is enough: faster, and pixels differ a little
   /// from those of a full decoding.
@@ -34,6 +37,7 @@ struct PhotoOptions {
   /// More bad ones than this share of a rank's samples of an epoch (rounded up) are a DataError.
   double bad_limit = 1e-3;
 
+  [[nodiscard]] ImageSize shape() const { return {size, size}; }
   void validate() const;  ///< Throws InvalidArgument naming the field.
 };
 

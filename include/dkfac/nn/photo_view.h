@@ -48,10 +48,11 @@ struct RandomCropOptions {
                                     std::int64_t height, std::int64_t width);
 
 /// Rectangular validation (fast.ai 2018): pictures in order of their aspect, in batches of which
-/// each has a shape of its own, near that of its pictures and a multiple of 8.
+/// each has a shape of its own, near the mean aspect of its pictures: the shorter side is `size`,
+/// the longer one a multiple of 8, or `size` too.
 struct AspectBatch {
-  std::int64_t begin = 0, count = 0;   ///< Into RectangularOrder::samples.
-  std::int64_t height = 0, width = 0;  ///< The shorter side is `size`.
+  std::int64_t begin = 0, count = 0;  ///< Into RectangularOrder::samples.
+  std::int64_t height = 0, width = 0;
 };
 struct RectangularOrder {
   std::vector<std::int64_t> samples;

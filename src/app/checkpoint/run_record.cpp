@@ -28,6 +28,16 @@ std::optional<double> maybe(const ordered_json& json, const char* key) {
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
 
+LoadingRecord loading_record(const ordered_json& json) {
+  return {.wait_share = real(json, "wait_share"),
+          .images = real(json, "images"),
+          .read_s = real(json, "read_seconds"),
+          .decode_s = real(json, "decode_seconds"),
+          .resize_s = real(json, "resize_seconds"),
+          .normalise_s = real(json, "normalise_seconds"),
+          .bad = real(json, "bad")};
+}
+
 EpochRecord epoch_record(const ordered_json& json) {
   EpochRecord r;
   r.epoch = json.at("epoch").get<std::int64_t>();
@@ -43,6 +53,9 @@ EpochRecord epoch_record(const ordered_json& json) {
   r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
   r.utilisation = maybe(json, "utilisation");
   r.peak_memory = maybe(json, "peak_memory");
+  // Null without photographs; not there in files of older versions.
+  if (const auto at = json.find("loading"); at != json.end() && !at->is_null())
+    r.loading = loading_record(*at);
   return r;
 }
 
@@ -94,6 +107,7 @@ RunResult run_result(const ordered_json& json) {
   // Null for first-order methods; not there in files of older versions.
   if (const auto at = json.find("curvature"); at != json.end() && !at->is_null())
     r.curvature = curvature_result(*at);
+  r.bad_photos = json.value("bad_photos", r.bad_photos);
   for (const ordered_json& epoch : json.at("epochs")) r.epochs.push_back(epoch_record(epoch));
   return r;
 }

@@ -236,6 +236,7 @@ std::string html_report(std::span<const RunGroup> groups, const Comparison& comp
   out += section("Intervals over seeds", intervals(comparison));
   out += section("Curves", curves(groups, comparison));
   out += section("Where a step spends its time", phase_bars(groups));
+  out += section("Loading of photographs", loading_section(groups));
   out += section("Staleness", staleness_section(groups));
   out += section("Settings and runs", settings_section(groups) + run_list(groups));
   out += "<footer>dkfac " + escape(versions(groups)) + "</footer>\n</main>\n</body>\n</html>\n";

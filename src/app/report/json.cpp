@@ -14,6 +14,21 @@ ordered_json number(double value) { return std::isfinite(value) ? ordered_json(v
 
 ordered_json number(const std::optional<double>& value) { return value ? number(*value) : nullptr; }
 
+ordered_json object(const std::optional<LoadingRecord>& l) {
+  if (!l) return nullptr;
+  return {{"wait_share", number(l->wait_share)},
+          {"images", number(l->images)},
+          {"read_seconds", number(l->read_s)},
+          {"decode_seconds", number(l->decode_s)},
+          {"resize_seconds", number(l->resize_s)},
+          {"normalise_seconds", number(l->normalise_s)},
+          {"read_rate", number(l->rate(l->read_s))},
+          {"decode_rate", number(l->rate(l->decode_s))},
+          {"resize_rate", number(l->rate(l->resize_s))},
+          {"normalise_rate", number(l->rate(l->normalise_s))},
+          {"bad", number(l->bad)}};
+}
+
 ordered_json object(const EpochRecord& r) {
   return {{"epoch", r.epoch},
           {"step", r.step},
@@ -27,7 +42,8 @@ ordered_json object(const EpochRecord& r) {
           {"images_per_second", number(r.images_per_second)},
           {"skipped_steps", r.skipped_steps},
           {"utilisation", number(r.utilisation)},
-          {"peak_memory", number(r.peak_memory)}};
+          {"peak_memory", number(r.peak_memory)},
+          {"loading", object(r.loading)}};
 }
 
 ordered_json object(const CurvatureResult& c) {
@@ -132,6 +148,7 @@ std::string to_json(const RunResult& r) {
                {"phase_seconds", std::move(phases)},
                {"launches", object(r.launches)},
                {"curvature", object(r.curvature)},
+               {"bad_photos", r.bad_photos},
                {"epochs", std::move(epochs)},
                {"configuration", r.configuration}});
 }

@@ -21,6 +21,9 @@ struct StepPhases {
 /// One stacked bar for each group, all to one scale, and the legend.
 [[nodiscard]] std::string phase_bars(std::span<const RunGroup> groups);
 
+/// How the loading of photographs kept up, and which were damaged. Nothing without photographs.
+[[nodiscard]] std::string loading_section(std::span<const RunGroup> groups);
+
 /// "section.key" -> value, of TOML as the program writes it: one key to a line.
 [[nodiscard]] std::map<std::string, std::string> settings_of(const std::string& toml);
 /// A table of the settings in which the groups differ, and each effective configuration, folded.

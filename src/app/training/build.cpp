@@ -87,6 +87,22 @@ DType image_type(const TrainState& s) {
                                                        : master_type(s.config);
 }
 
+/// A network that takes one shape alone would fail after the first epoch.
+void check_rectangular(TrainState& s) {
+  if (!s.config.data.rectangular || s.data.test.photos == nullptr) return;
+  const Shape input = s.model->input();
+  bool takes = true;
+  try {
+    s.model->set_input({input[0] + 8, input[1] + 16, input[2]});
+  } catch (const InvalidArgument&) {
+    takes = false;
+  }
+  s.model->set_input(input);
+  DKFAC_CHECK(takes, "[config] data.rectangular = true evaluates in batches of other shapes than ",
+              input, ", which model.name = \"", s.config.model.name,
+              "\" does not take; leave it out, or choose a network with global pooling");
+}
+
 void make_loaders(TrainState& s, const nn::Normalization& normalization) {
   const int rank = s.comm->rank(), size = s.comm->size();
   const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
@@ -144,6 +160,7 @@ void build(TrainState& s) {
   s.peak_flops = all_peak_flops(s);
   const nn::Normalization normalization = nn::normalization_of(s.data.train);
   set_whitening(s, normalization);
+  check_rectangular(s);
   make_loaders(s, normalization);
   s.optimizer = make_optimizer(with_failure_folder(s), s.comm, s.ctx.device());
   nn::AttachOptions attach = attach_options(s.config);

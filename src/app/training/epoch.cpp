@@ -38,6 +38,7 @@ bool train_epoch(TrainState& s) {
   const Counters& c = s.counters;
   enter(s, "data");
   Stopwatch clock, data_watch;
+  begin_loading(s);
   s.loader->start_epoch(s.ctx, c.epoch, c.batch);
   nn::DeviceBatch batch;
   bool go_on = true;
@@ -71,6 +72,7 @@ void finish_epoch(TrainState& s) {
   RunResult& result = s.result;
   Stopwatch watch;
   gather_inverses(s);
+  const std::optional<LoadingRecord> loading = gather_loading(s);
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
   const auto [tested, plain_accuracy] = evaluate_epoch(s);
   // The host has waited for all of it.
@@ -92,6 +94,7 @@ void finish_epoch(TrainState& s) {
     record.utilisation = 3 * nn::forward_flops(*s.model) * record.images_per_second / *s.peak_flops;
   if (s.ctx.device().is_cuda())
     record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
+  record.loading = loading;
   add_epoch(result, record);
   result.total_seconds = total_seconds(s);
   enter(s, "log");

@@ -85,6 +85,8 @@ struct TrainState {
   std::optional<LossSums> sums = {}, drawn_sums = {};
   std::optional<double> peak_flops = {};  ///< Of all ranks' devices; unset: not known.
 
+  nn::LoaderStatistics loading_before = {};  ///< When this epoch, or this part of it, began,
+  double seconds_before = 0;                 ///< and Counters::epoch_seconds.
   Counters counters = {};
   SavedAt saved = {};
   Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
@@ -119,6 +121,10 @@ struct Evaluation {
   std::optional<double> plain_accuracy;
 };
 [[nodiscard]] Evaluation evaluate_epoch(TrainState& state);
+/// Before the loader begins an epoch, or what is left of one.
+void begin_loading(TrainState& state);
+/// What has been loaded since, over all ranks; nothing without photographs. Collective.
+[[nodiscard]] std::optional<LoadingRecord> gather_loading(TrainState& state);
 /// Evaluates, adds the epoch to the result and goes to the next; collective.
 void finish_epoch(TrainState& state);
 

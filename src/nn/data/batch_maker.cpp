@@ -43,7 +43,7 @@ std::int64_t BatchMaker::largest_share() const {
 
 MadeBatch BatchMaker::make_buffer(Context& ctx) const {
   MadeBatch out;
-  out.images = Tensor::pinned(ctx, {largest_share(), image_[0], image_[1], image_[2]}, dtype_);
+  out.memory = Tensor::pinned(ctx, Shape{most_elements()}, dtype_);
   out.labels = Tensor::pinned(ctx, Shape{largest_share()}, DType::i32);
   return out;
 }
@@ -56,7 +56,7 @@ void BatchMaker::check_epoch(std::int64_t epoch, std::int64_t first_batch) const
 
 void BatchMaker::start_epoch(std::int64_t epoch) {
   epoch_ = epoch;
-  order_ = epoch_order(sampler_, epoch);
+  order_ = order_of(epoch);
   begin_epoch();
 }
 
@@ -65,6 +65,7 @@ BatchShare BatchMaker::describe(std::int64_t batch, MadeBatch& out) const {
   out.global_batch = mine.global_batch;
   out.first = first_of(mine, batch);
   out.count = mine.count;
+  out.image = image_of(batch);
   return mine;
 }
 

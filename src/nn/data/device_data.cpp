@@ -29,7 +29,7 @@ class HostSource : public DeviceLoader::Source {
     held_ = queue_.take();
     if (!held_) return false;
     const MadeBatch& slot = queue_.at(*held_);
-    batch = {.images = slot.images.view().slice(0, 0, slot.count),
+    batch = {.images = slot.images(),
              .labels = slot.labels.view().slice(0, 0, slot.count),
              .host_labels = slot.label_span(),
              .global_batch = slot.global_batch,

@@ -24,7 +24,7 @@ void ImageMaker::make(std::int64_t batch, MadeBatch& out) {
   for (std::int64_t i = 0; i < mine.count; ++i) {
     const std::int64_t sample = order()[static_cast<std::size_t>(mine.begin + i)];
     out.labels.data<std::int32_t>()[i] = data_.labels[static_cast<std::size_t>(sample)];
-    writer_.write(data_.pixels.data() + sample * data_.image_size(), sample, out.images, i);
+    writer_.write(data_.pixels.data() + sample * data_.image_size(), sample, out, i);
   }
 }
 

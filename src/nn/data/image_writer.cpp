@@ -31,8 +31,7 @@ ImageWriter<T>::ImageWriter(const Normalization& normalization, const Shape& ima
       table_(value_table<T>(normalization)) {}
 
 template <class T>
-void ImageWriter<T>::write(const std::uint8_t* pixels, T* out) const {
-  const std::int64_t n = height_ * width_;
+void ImageWriter<T>::write(const std::uint8_t* pixels, std::int64_t n, T* out) const {
   if (channels_ == 1) {
     for (std::int64_t i = 0; i < n; ++i) out[i] = table_[pixels[i]];
     return;

@@ -20,8 +20,8 @@ class ImageWriter {
   ImageWriter(const Normalization& normalization, const Shape& image,
               const AugmentOptions& options);
 
-  /// out[h,w,c] = (pixel / 255 - mean) / stddev.
-  void write(const std::uint8_t* pixels, T* out) const;
+  /// out[n,c] = (pixel / 255 - mean) / stddev, of any number of pixels.
+  void write(const std::uint8_t* pixels, std::int64_t n, T* out) const;
   void write(const std::uint8_t* pixels, const Augmentation& change, T* out) const;
 
  private:

@@ -45,7 +45,7 @@ bool Loader::next(Batch& batch) {
   impl.held = impl.queue.take();
   if (!impl.held) return false;
   const MadeBatch& slot = impl.queue.at(*impl.held);
-  batch.images = slot.images.view().slice(0, 0, slot.count);
+  batch.images = slot.images();
   batch.labels = slot.label_span();
   batch.global_batch = slot.global_batch;
   batch.first = slot.first;

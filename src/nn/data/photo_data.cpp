@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
+#include "dkfac/nn/photo_facts.h"
 
 namespace dkfac::nn {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Adds the time until its end.
 class Stopwatch {
@@ -86,13 +89,16 @@ void PhotoOptions::validate() const {
   DKFAC_CHECK(workers >= 0, "[photo] workers is ", workers, "; it must be >= 0");
   DKFAC_CHECK(bad_limit >= 0 && bad_limit <= 1, "[photo] bad_limit is ", bad_limit,
               "; it must be from 0 to 1");
+  DKFAC_CHECK(!rectangular || crop == PhotoCrop::centre,
+              "[photo] rectangular batches are of centre crops; choose them, or leave it out");
   random.validate();
 }
 
 Normalization imagenet_normalization() { return {{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}; }
 
 Dataset photo_dataset(std::string name, std::shared_ptr<const PhotoSource> source,
-                      const PhotoOptions& options) {
+                      const PhotoOptions& options, Normalization normalization,
+                      const fs::path& kept) {
   options.validate();
   Dataset out;
   out.name = std::move(name);
@@ -106,12 +112,21 @@ Dataset photo_dataset(std::string name, std::shared_ptr<const PhotoSource> sourc
   std::iota(photos.samples.begin(), photos.samples.end(), std::int64_t{0});
   photos.source = std::move(source);
   photos.options = options;
-  photos.normalization = imagenet_normalization();
+  photos.normalization = std::move(normalization);
+  photos.kept = kept;
+  if (options.rectangular)
+    photos.sizes =
+        find_photo_sizes(*photos.source, photos.samples, options.workers, photos.kept_sizes());
   out.photos = std::make_shared<PhotoData>(std::move(photos));
   return out;
 }
 
-PhotoView choose_view(const PhotoOptions& options, const ImageSize& picture, const PhotoKey& key) {
+fs::path PhotoData::kept_sizes() const {
+  return kept.empty() ? kept : fs::path(kept.string() + ".dkfac-sizes");
+}
+
+PhotoView choose_view(const PhotoOptions& options, const ImageSize& picture, const ImageSize& shape,
+                      const PhotoKey& key) {
   switch (options.crop) {
     case PhotoCrop::random_resized:
       return random_resized_crop(picture, options.size, options.random, key);
@@ -120,13 +135,14 @@ PhotoView choose_view(const PhotoOptions& options, const ImageSize& picture, con
     case PhotoCrop::centre:
       break;
   }
-  return centre_crop(picture, options.resized, options.size, options.size);
+  return centre_crop(picture, options.resized, shape.height, shape.width);
 }
 
 void make_image(const PhotoSource& source, std::int64_t i, const PhotoOptions& options,
-                const PhotoKey& key, std::uint8_t* out, PhotoScratch& scratch) {
+                const ImageSize& shape, const PhotoKey& key, std::uint8_t* out,
+                PhotoScratch& scratch) {
   const ImageSize whole = source.open(i, scratch);
-  const PhotoView view = choose_view(options, whole, key);
+  const PhotoView view = choose_view(options, whole, shape, key);
   DecodeOptions decoding;
   decoding.region = view.from;
   if (options.scaled_decoding) {

@@ -24,6 +24,19 @@ const PhotoData& checked(const Dataset& data) {
   return *data.photos;
 }
 
+std::optional<RectangularOrder> rectangular(const Dataset& data, const SamplerOptions& sampler,
+                                            const AugmentOptions& augment) {
+  const PhotoData& photos = *data.photos;
+  if (!photos.options.rectangular) return {};
+  DKFAC_CHECK(!sampler.shuffle && !sampler.drop_last && !augment.any(),
+              "[loader] rectangular batches have an order of their own, all samples and no "
+              "augmentation; set shuffle, drop_last and augment accordingly");
+  DKFAC_CHECK(std::ssize(photos.sizes) == data.count, "[loader] data set '", data.name, "' has ",
+              photos.sizes.size(), " sizes for ", data.count,
+              " photographs; rectangular batches need one of each");
+  return rectangular_order(photos.sizes, sampler.global_batch, photos.options.size);
+}
+
 }  // namespace
 
 PhotoMaker::PhotoMaker(const Dataset& data, const Normalization& normalization,
@@ -32,10 +45,30 @@ PhotoMaker::PhotoMaker(const Dataset& data, const Normalization& normalization,
     : BatchMaker(data, normalization, sampler, rank, size, dtype),
       data_(data),
       photos_(checked(data)),
+      rectangular_(rectangular(data, sampler, augment)),
       writer_(normalization, image(), augment, dtype),
       pool_(photo_workers(photos_.options.workers)),
       workers_(static_cast<std::size_t>(pool_.workers())) {
-  for (Worker& worker : workers_) worker.image.resize(static_cast<std::size_t>(image().numel()));
+  std::int64_t largest = 0;
+  for (std::int64_t b = 0; b < batches(); ++b) largest = std::max(largest, image_of(b).numel());
+  for (Worker& worker : workers_) worker.image.resize(static_cast<std::size_t>(largest));
+}
+
+Shape PhotoMaker::image_of(std::int64_t batch) const {
+  if (!rectangular_) return image();
+  const AspectBatch& its = rectangular_->batches[static_cast<std::size_t>(batch)];
+  return {its.height, its.width, 3};
+}
+
+std::int64_t PhotoMaker::most_elements() const {
+  std::int64_t most = 0;
+  for (std::int64_t b = 0; b < batches(); ++b)
+    most = std::max(most, share(b).count * image_of(b).numel());
+  return most;
+}
+
+std::vector<std::int64_t> PhotoMaker::order_of(std::int64_t epoch) const {
+  return rectangular_ ? rectangular_->samples : BatchMaker::order_of(epoch);
 }
 
 void PhotoMaker::begin_epoch() {
@@ -70,7 +103,7 @@ bool PhotoMaker::try_sample(Worker& worker, std::int64_t sample, std::int64_t i,
   if (is_known_bad(sample)) return false;
   const std::int64_t number = photos_.samples[static_cast<std::size_t>(sample)];
   try {
-    make_image(*photos_.source, number, photos_.options,
+    make_image(*photos_.source, number, photos_.options, {out.image[0], out.image[1]},
                {.seed = seed(), .epoch = epoch(), .sample = sample}, worker.image.data(),
                worker.scratch);
   } catch (const DataError& error) {
@@ -88,7 +121,7 @@ bool PhotoMaker::try_sample(Worker& worker, std::int64_t sample, std::int64_t i,
 void PhotoMaker::write(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out) {
   const auto begin = std::chrono::steady_clock::now();
   out.labels.data<std::int32_t>()[i] = data_.labels[static_cast<std::size_t>(sample)];
-  writer_.write(worker.image.data(), sample, out.images, i);
+  writer_.write(worker.image.data(), sample, out, i);
   worker.normalise_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class PhotoMaker final : public BatchMaker {
   /// Throws as PhotoOptions say about bad photographs.
   void make(std::int64_t batch, MadeBatch& out) override;
   void add_to(LoaderStatistics& statistics) const override;
+  [[nodiscard]] std::int64_t most_elements() const override;
+  [[nodiscard]] Shape image_of(std::int64_t batch) const override;
 
  private:
   struct Worker {
@@ -35,6 +38,7 @@ class PhotoMaker final : public BatchMaker {
     double normalise_s = 0;
   };
 
+  [[nodiscard]] std::vector<std::int64_t> order_of(std::int64_t epoch) const override;
   void begin_epoch() override;
   void make_sample(Worker& worker, std::int64_t place, std::int64_t i, MadeBatch& out);
   bool try_sample(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out);
@@ -46,6 +50,7 @@ class PhotoMaker final : public BatchMaker {
 
   const Dataset& data_;
   const PhotoData& photos_;
+  const std::optional<RectangularOrder> rectangular_;  ///< Unset: all batches have one shape.
   SampleWriter writer_;
   WorkerPool pool_;
   std::vector<Worker> workers_;  ///< Each used by its thread alone while the pool runs.

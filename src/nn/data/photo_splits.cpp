@@ -3,13 +3,15 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/nn/photo_data.h"
+#include "dkfac/nn/photo_facts.h"
 #include "dkfac/nn/photo_shards.h"
 
 namespace dkfac::nn {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kIndex = ".dkfac-index";
 
 std::shared_ptr<const PhotoSource> open_split(const fs::path& folder, const fs::path& index,
                                               const std::vector<std::string>& classes) {
@@ -22,9 +24,13 @@ std::shared_ptr<const PhotoSource> open_split(const fs::path& folder, const fs::
   return packed;
 }
 
-/// Hidden, so that listing the classes does not meet it.
-fs::path index_of(const fs::path& folder, const std::string& split, const DataSource& source) {
-  return source.photo_index ? folder / ("." + split + ".dkfac-index") : fs::path();
+/// Begins the names of what is kept of a split; hidden, so that listing the classes does not meet
+/// it.
+fs::path kept_of(const fs::path& folder, const std::string& split, const DataSource& source) {
+  return source.photo_index ? folder / ("." + split) : fs::path();
+}
+fs::path with_ending(const fs::path& kept, const char* ending) {
+  return kept.empty() ? kept : fs::path(kept.string() + ending);
 }
 
 /// Sample `from` of one set becomes the next of another.
@@ -49,13 +55,21 @@ DataSplits load_photos(const fs::path& folder, const DataSource& source) {
   source.photos.validate();
   std::error_code ignored;
   const std::string other = fs::is_directory(folder / "val", ignored) ? "val" : "test";
-  const auto train = open_split(folder / "train", index_of(folder, "train", source), {});
-  const auto test = open_split(folder / other, index_of(folder, other, source), train->classes());
+  const fs::path train_kept = kept_of(folder, "train", source);
+  const fs::path test_kept = kept_of(folder, other, source);
+  const auto train = open_split(folder / "train", with_ending(train_kept, kIndex), {});
+  const auto test = open_split(folder / other, with_ending(test_kept, kIndex), train->classes());
   PhotoOptions centre = source.photos;
   centre.crop = PhotoCrop::centre;
   centre.resized = source.photo_test_resized;
-  return {photo_dataset(source.name, train, source.photos),
-          photo_dataset(source.name + " " + other, test, centre)};
+  centre.rectangular = source.photo_test_rectangular;
+  const Normalization normalization =
+      source.photo_own_normalization
+          ? find_photo_normalization(*train, source.photos.workers,
+                                     with_ending(train_kept, ".dkfac-colours"))
+          : imagenet_normalization();
+  return {photo_dataset(source.name, train, source.photos, normalization, train_kept),
+          photo_dataset(source.name + " " + other, test, centre, normalization, test_kept)};
 }
 
 void hold_out_photos(DataSplits& data, std::int64_t count) {
@@ -73,6 +87,9 @@ void hold_out_photos(DataSplits& data, std::int64_t count) {
     else
       move_photo(all, i, data.train, kept);
   }
+  if (held.options.rectangular)
+    held.sizes =
+        find_photo_sizes(*held.source, held.samples, held.options.workers, held.kept_sizes());
   data.train.photos = std::make_shared<PhotoData>(std::move(kept));
   data.test.photos = std::make_shared<PhotoData>(std::move(held));
 }

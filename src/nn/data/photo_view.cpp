@@ -129,7 +129,9 @@ RectangularOrder rectangular_order(std::span<const ImageSize> pictures, std::int
   std::stable_sort(out.samples.begin(), out.samples.end(),
                    [&](std::int64_t a, std::int64_t b) { return aspect(a) < aspect(b); });
   const auto count = static_cast<std::int64_t>(pictures.size());
-  const auto in_eights = [](double side) { return static_cast<std::int64_t>(side) / 8 * 8; };
+  const auto in_eights = [&](double side) {
+    return std::max(size, static_cast<std::int64_t>(side) / 8 * 8);
+  };
   for (std::int64_t begin = 0; begin < count; begin += batch) {
     AspectBatch b{begin, std::min(batch, count - begin), size, size};
     double mean = 0;

@@ -27,13 +27,13 @@ void SampleWriter::start_epoch(const SamplerOptions& sampler, std::int64_t epoch
     changes_ = group_augmentations(augment_, image_, sampler.count, sampler.seed, epoch);
 }
 
-void SampleWriter::write(const std::uint8_t* pixels, std::int64_t sample, Tensor& images,
+void SampleWriter::write(const std::uint8_t* pixels, std::int64_t sample, MadeBatch& batch,
                          std::int64_t i) const {
   std::visit(
       [&]<class T>(const ImageWriter<T>& writer) {
-        T* out = images.data<T>() + i * image_.numel();
+        T* out = batch.memory.data<T>() + i * batch.image.numel();
         if (!augment_.any())
-          writer.write(pixels, out);
+          writer.write(pixels, batch.image[0] * batch.image[1], out);
         else if (augment_.randomness == Randomness::per_group)
           writer.write(pixels, changes_[static_cast<std::size_t>(sample)], out);
         else

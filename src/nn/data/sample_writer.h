@@ -4,9 +4,7 @@
 #include <variant>
 #include <vector>
 
-#include "dkfac/core/tensor.h"
-#include "dkfac/nn/loader.h"
-
+#include "nn/data/batch_maker.h"
 #include "nn/data/image_writer.h"
 
 namespace dkfac::nn {
@@ -20,8 +18,10 @@ class SampleWriter {
                const AugmentOptions& augment, DType dtype);
 
   void start_epoch(const SamplerOptions& sampler, std::int64_t epoch);
-  /// images: [n,h,w,c], of which number i is written. Allocates nothing. From any thread.
-  void write(const std::uint8_t* pixels, std::int64_t sample, Tensor& images, std::int64_t i) const;
+  /// Image i of a batch, of the batch's shape, which may be another than `image` where nothing is
+  /// changed. Allocates nothing. From any thread.
+  void write(const std::uint8_t* pixels, std::int64_t sample, MadeBatch& batch,
+             std::int64_t i) const;
 
   [[nodiscard]] const AugmentOptions& augment() const { return augment_; }
   /// Of all samples, when groups share them; else empty.

@@ -16,11 +16,10 @@ namespace {
 class StreamedSource : public DeviceLoader::Source {
  public:
   StreamedSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
-      : copies_(ctx.device()), shape_(maker->image()), dtype_(maker->dtype()) {
-    const std::int64_t largest = maker->largest_share();
+      : copies_(ctx.device()) {
     for (Buffer& buffer : buffers_) {
-      buffer.images = Tensor::empty(copies_, {largest, shape_[0], shape_[1], shape_[2]}, dtype_);
-      buffer.labels = Tensor::empty(copies_, Shape{largest}, DType::i32);
+      buffer.images = Tensor::empty(copies_, Shape{maker->most_elements()}, maker->dtype());
+      buffer.labels = Tensor::empty(copies_, Shape{maker->largest_share()}, DType::i32);
       buffer.uploaded = Event(ctx.device());
       buffer.read = Event(ctx.device());
     }
@@ -47,7 +46,7 @@ class StreamedSource : public DeviceLoader::Source {
     const Buffer& buffer = buffers_[*current_];
     ctx.stream().wait(buffer.uploaded);
     const MadeBatch& made = queue_->at(*buffer.slot);
-    batch = {.images = buffer.images.view().slice(0, 0, made.count),
+    batch = {.images = made.images_in(buffer.images.view()),
              .labels = buffer.labels.view().slice(0, 0, made.count),
              .host_labels = made.label_span(),
              .global_batch = made.global_batch,
@@ -58,7 +57,7 @@ class StreamedSource : public DeviceLoader::Source {
 
  private:
   struct Buffer {
-    Tensor images, labels;
+    Tensor images, labels;            ///< [elements of the largest batch], [largest share]
     std::optional<std::size_t> slot;  ///< That it was last uploaded from.
     Event uploaded, read;
   };
@@ -82,8 +81,7 @@ class StreamedSource : public DeviceLoader::Source {
     MadeBatch& made = queue_->at(slot);
     copies_.stream().wait(buffer.read);
     if (made.count > 0) {
-      ops::copy(copies_, made.images.view().slice(0, 0, made.count),
-                buffer.images.view().slice(0, 0, made.count));
+      ops::copy(copies_, made.images(), made.images_in(buffer.images.view()));
       ops::copy(copies_, made.labels.view().slice(0, 0, made.count),
                 buffer.labels.view().slice(0, 0, made.count));
     }
@@ -93,8 +91,6 @@ class StreamedSource : public DeviceLoader::Source {
   }
 
   Context copies_;
-  Shape shape_;
-  DType dtype_;
   std::array<Buffer, 2> buffers_;
   std::optional<BatchQueue> queue_;  ///< Goes first: its memory is released behind the copies.
   std::size_t turn_ = 0;

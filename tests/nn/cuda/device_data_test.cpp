@@ -2,10 +2,12 @@
 
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "nn/nn_support.h"
+#include "support/made_photos.h"
 #include "support/on_device.h"
 
 /// Batches on the device against those of Loader.
@@ -140,6 +142,25 @@ TEST_P(DeviceData, NobodyWaitsAndNothingIsAllocated) {
   EXPECT_EQ(host_waits() - waits, 2 * loader.batches()) << "the votes alone";
   EXPECT_EQ(device_allocations(), allocations);
   EXPECT_EQ(places.size(), GetParam().place == DataPlace::resident ? 1U : 2U);
+}
+
+TEST_P(DeviceData, BatchesMayHaveShapesOfTheirOwn) {
+  data = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(41)), true);
+  sampler = {.count = 41, .global_batch = 6, .shuffle = false, .drop_last = false};
+  for (const int size : {1, 2, 3})
+    for (int rank = 0; rank < size; ++rank) {
+      DeviceLoader loader = make({}, DType::f32, rank, size);
+      expect_epoch(loader, {}, DType::f32, 0, 0, rank, size);
+      const std::int64_t allocations = on_device() && is_emulated() ? device_allocations() : 0;
+      std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+      loader.start_epoch(ctx, 1);
+      for (DeviceBatch batch; loader.next(ctx, batch);)
+        shapes.insert({batch.images.dim(1), batch.images.dim(2)});
+      EXPECT_GT(shapes.size(), 2U);
+      if (on_device() && is_emulated()) {
+        EXPECT_EQ(device_allocations(), allocations);
+      }
+    }
 }
 
 TEST_P(DeviceData, ABatchHoldsForWorkPutBeforeTheNextOne) {

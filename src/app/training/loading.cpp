@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <array>
+#include <ranges>
+
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::size_t kMostNames = 10;
+
+/// Of all ranks, each once, by name.
+std::vector<std::string> gather_names(comm::Communicator& comm,
+                                      const std::vector<std::string>& mine) {
+  std::string lines;
+  for (const std::string& name : mine) lines += name + "\n";
+  std::vector<std::string> all;
+  for (const std::string& ranks : comm::all_gather_strings(comm, lines))
+    for (const auto line : std::views::split(ranks, '\n'))
+      if (!line.empty()) all.emplace_back(line.begin(), line.end());
+  std::ranges::sort(all);
+  all.erase(std::ranges::unique(all).begin(), all.end());
+  all.resize(std::min(all.size(), kMostNames));
+  return all;
+}
+
+}  // namespace
+
+void begin_loading(TrainState& s) {
+  s.loading_before = s.loader->statistics();
+  s.seconds_before = s.counters.epoch_seconds;
+}
+
+std::optional<LoadingRecord> gather_loading(TrainState& s) {
+  if (s.data.train.photos == nullptr) return {};
+  const nn::LoaderStatistics now = s.loader->statistics(), &before = s.loading_before;
+  const double seconds = s.counters.epoch_seconds - s.seconds_before;
+  std::array<double, 7> sums{seconds > 0 ? (now.wait_s - before.wait_s) / seconds : 0,
+                             static_cast<double>(now.images - before.images),
+                             now.read_s - before.read_s,
+                             now.decode_s - before.decode_s,
+                             now.resize_s - before.resize_s,
+                             now.normalise_s - before.normalise_s,
+                             static_cast<double>(now.bad)};
+  s.comm->all_reduce(view_of(sums.data(), {std::ssize(sums)}), comm::ReduceOp::sum, Stream::cpu(),
+                     "loading");
+  const LoadingRecord record{.wait_share = sums[0] / s.comm->size(),
+                             .images = sums[1],
+                             .read_s = sums[2],
+                             .decode_s = sums[3],
+                             .resize_s = sums[4],
+                             .normalise_s = sums[5],
+                             .bad = sums[6]};
+  if (record.bad > 0) s.result.bad_photos = gather_names(*s.comm, now.bad_names);
+  return record;
+}
+
+}  // namespace dkfac::app
