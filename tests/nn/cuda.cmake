@@ -37,7 +37,7 @@ if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
     LINK dkfac::nn LABELS nn INTERNALS)
 endif()
 dkfac_gpu_test(nn.cuda.models
-  SOURCES cuda/models_test.cpp
+  SOURCES cuda/models_test.cpp cuda/ekfac_models_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 900)
 dkfac_gpu_test(nn.cuda.training
   SOURCES cuda/graphed_models_test.cpp cuda/mixed_precision_test.cpp

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// Failures of the emulated device on request; a real one does not fail when asked, so that tests
-/// of them skip there (is_emulated() of host_waits.h).
+/// What the emulated device does on request and a real one does not, so that tests of it skip there
+/// (is_emulated() of host_waits.h).
 namespace dkfac::testing {
 
 /// For a scope, only this many bytes beside those in use.
@@ -17,5 +17,8 @@ class LittleMemory {
 
 /// The matrix product that many calls from now fails, the next one being 1; once. 0: none.
 void fail_product(int calls);
+
+/// This thread sees that GPU alone, as cuda:0, as a process with CUDA_VISIBLE_DEVICES. -1: all.
+void show_device(int device);
 
 }  // namespace dkfac::testing

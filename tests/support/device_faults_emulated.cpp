@@ -9,5 +9,6 @@ LittleMemory::LittleMemory(std::int64_t bytes) {
 LittleMemory::~LittleMemory() { emulated::limit_memory(0); }
 
 void fail_product(int calls) { emulated::fail_product(calls); }
+void show_device(int device) { emulated::show_device(device); }
 
 }  // namespace dkfac::testing

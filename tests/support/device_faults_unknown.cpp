@@ -6,5 +6,6 @@ LittleMemory::LittleMemory(std::int64_t) {}
 LittleMemory::~LittleMemory() = default;
 
 void fail_product(int) {}
+void show_device(int) {}
 
 }  // namespace dkfac::testing

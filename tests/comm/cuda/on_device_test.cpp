@@ -9,6 +9,7 @@
 
 #include "comm/cuda/device_ranks.h"
 #include "comm/tcp_ranks.h"
+#include "support/device_faults.h"
 #include "support/host_waits.h"
 
 // What on_device() chooses. Of the emulated devices there are four.
@@ -138,6 +139,23 @@ TEST(DeviceOfRank, TakesDevicesInTurn) {
   run_tcp(3, {}, [&](const std::shared_ptr<Communicator>& comm) {
     EXPECT_EQ(device_of_rank(*comm), Device::cuda(comm->rank() % visible));
   });
+}
+
+/// A launcher that gives each process a GPU of its own calls it cuda:0 in all of them.
+TEST(RanksThatSeeOneGpuEach, HaveThatOfTheirOwnUnlessItIsTheSame) {
+  if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "threads of a process see the same GPUs";
+  const auto with = [](int gpus, std::string_view backend) {
+    run_tcp(3, {}, [&](const std::shared_ptr<Communicator>& comm) {
+      dkfac::testing::show_device(comm->rank() % gpus);
+      const int sharers = gpus == 2 && comm->rank() != 1 ? 2 : 1;
+      EXPECT_EQ(available_devices().size(), 2U);
+      EXPECT_EQ(device_of_rank(*comm), Device::cuda());
+      EXPECT_EQ(ranks_on_gpu(*comm, Device::cuda()), sharers);
+      expect_backend(comm, Device::cuda(), DeviceComm::automatic, backend);
+    });
+  };
+  with(3, is_available("nccl") ? "nccl" : "host_staged");
+  with(2, "host_staged");
 }
 
 TEST(RanksOnGpu, CountsThoseThatShareIt) {

@@ -14,6 +14,7 @@ namespace {
 
 using emulated::state;
 thread_local int current_device = 0;
+thread_local int shown_device = -1;  ///< The only one that this thread sees.
 thread_local cudaError_t last_error = cudaSuccess;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
@@ -80,13 +81,19 @@ cudaError_t copy(Copy work, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+/// Which one this thread's device is of all that there are.
+int physical(int device) { return shown_device < 0 ? device : shown_device; }
+
 }  // namespace
+
+void emulated::show_device(int device) { shown_device = device; }
 
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* devices = std::getenv("DKFAC_EMULATED_DEVICES");
   *count = devices == nullptr ? 1 : std::atoi(devices);
+  if (shown_device >= 0) *count = shown_device < *count ? 1 : 0;
   return returned(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
@@ -162,6 +169,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   int count = 0;
   (void)cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
+  device = physical(device);
   std::memset(out, 0, sizeof *out);
   out->uuid.bytes[0] = static_cast<char>(device + 1);
   const char* letters = std::getenv("DKFAC_EMULATED_MODELS");
@@ -176,7 +184,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   int count = 0;
   (void)cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return returned(cudaErrorInvalidDevice);
-  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
+  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", physical(device));
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

@@ -34,6 +34,8 @@ struct Recipe {
   bool record = false;  ///< Passes without statistics are graphs.
   std::size_t part_bytes = 0;
   int statistics_every = 1;
+  kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< Of kfac.
+  int inverses_every = 1;                                       ///< In intervals of statistics.
   std::int64_t groups = 1;  ///< Of every BatchNorm, over all ranks.
 };
 
@@ -45,7 +47,8 @@ inline std::unique_ptr<kfac::Optimizer> make_optimizer(
   options.curvature.damping = 0.3;  // Rounding is to change little in 10 steps.
   options.curvature.dtype = recipe.model.dtype;
   options.curvature.statistics_interval = recipe.statistics_every;
-  options.curvature.inverse_interval = recipe.statistics_every;
+  options.curvature.inverse = recipe.inverse;
+  options.curvature.inverse_interval = recipe.statistics_every * recipe.inverses_every;
   return kfac::make_kfac(comm, options, device);
 }
 

@@ -56,6 +56,10 @@ void fail_product(int calls);
 /// Of the above: whether this call fails.
 [[nodiscard]] bool product_fails();
 
+/// From now on this thread sees that device alone, as device 0: what CUDA_VISIBLE_DEVICES does to
+/// the processes of a launcher, for ranks that are threads. -1: all there are.
+void show_device(int device);
+
 /// Since the start of the program, of all threads.
 struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
