@@ -1,3 +1,6 @@
+dkfac_test(app.sweep_parts SOURCES sweep_parts_test.cpp
+           LINK dkfac::app GTest::gtest_main INTERNALS LABELS app)
+
 # Sweeps and the evaluation beside a training, from outside.
 foreach(suite Sweep Until Watch)
   string(TOLOWER ${suite} name)

@@ -19,9 +19,9 @@ using Settings = std::map<std::string, std::string>;
 struct Draw {
   enum class Kind : std::uint8_t { uniform, log_uniform, choice };
   Kind kind = Kind::uniform;
-  double low = 0, high = 1;          ///< log_uniform: 0 < low.
-  bool whole = false;                ///< Of a key that is an integer.
-  std::vector<std::string> choices;  ///< Of Kind::choice.
+  double low = 0, high = 1;               ///< log_uniform: 0 < low.
+  bool whole = false;                     ///< Of a key that is an integer.
+  std::vector<std::string> choices = {};  ///< Of Kind::choice.
 };
 /// `count` points, each with one draw of every key.
 struct Round {
