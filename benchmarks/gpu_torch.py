@@ -8,11 +8,12 @@ keys of bench_gpu_kfac. Usage: gpu_torch.py [--batch N] [--repeats N] [--layers 
 Exit code 77: no PyTorch, or no CUDA device.
 """
 import argparse
-import json
 import math
 import statistics
 import sys
 import time
+
+from gpu_torch_support import report, torch_on
 
 
 def resnet50_layers(pixels):
@@ -42,15 +43,10 @@ def main():
     parser.add_argument("--layers", choices=("resnet50", "tiny"), default="resnet50")
     parser.add_argument("--json")
     args = parser.parse_args()
-    try:
-        import torch
-        import torch.nn.functional as functional
-    except ImportError:
-        print("SKIPPED: this interpreter has no PyTorch")
+    torch = torch_on("cuda")
+    if torch is None:
         return 77
-    if not torch.cuda.is_available():
-        print("SKIPPED: PyTorch sees no CUDA device")
-        return 77
+    functional = torch.nn.functional
 
     def accepts_out_dtype():
         try:
@@ -169,11 +165,7 @@ def main():
               "a_ms": a_ms, "g_ms": g_ms, "statistics_ms": a_ms + g_ms,
               "inverse_ms": median_ms(invert), "plain_step_ms": median_ms(precondition),
               "layers": rows}
-    text = json.dumps(result)
-    print(text)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(result, args.json)
     return 0
 
 

@@ -10,11 +10,12 @@ Usage: gpu_torch_cifar.py DATA [--seeds N] [--epochs N] [--device cuda|cpu] [--s
 DATA holds cifar-10-batches-bin. Exit code 77: no PyTorch, or no CUDA device.
 """
 import argparse
-import json
 import pathlib
 import statistics
 import sys
 import time
+
+from gpu_torch_support import report, torch_on
 
 BATCH, GHOST, EPOCHS = 512, 32, 10
 SMOOTHING, DECAY, BIAS_LR, EMA_DECAY, EMA_INTERVAL = 0.2, 5e-4, 64, 0.99, 5
@@ -114,13 +115,8 @@ def main():
     parser.add_argument("--samples", type=int, default=50000, help="of the training set")
     parser.add_argument("--json")
     args = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("SKIPPED: this interpreter has no PyTorch")
-        return 77
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print("SKIPPED: PyTorch sees no CUDA device")
+    torch = torch_on(args.device)
+    if torch is None:
         return 77
     from torch import nn
 
@@ -219,11 +215,7 @@ def main():
               "device": torch.cuda.get_device_name() if fast else "cpu", "epochs": args.epochs,
               "runs": runs, "mean_accuracy": statistics.mean(r["accuracy"] for r in runs),
               "mean_train_seconds": statistics.mean(r["train_seconds"] for r in runs)}
-    text = json.dumps(result)
-    print(text)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(result, args.json)
     return 0
 
 

@@ -8,9 +8,10 @@ one JSON object. Usage: gpu_torch_train.py [--model resnet50|resnet9] [--batch N
 Exit code 77: no PyTorch, or no CUDA device.
 """
 import argparse
-import json
 import sys
 import time
+
+from gpu_torch_support import report, torch_on
 
 
 def resnet9(nn):
@@ -49,13 +50,8 @@ def main():
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("SKIPPED: this interpreter has no PyTorch")
-        return 77
-    if not torch.cuda.is_available():
-        print("SKIPPED: PyTorch sees no CUDA device")
+    torch = torch_on("cuda")
+    if torch is None:
         return 77
     from torch import nn
     import torch_train
@@ -108,11 +104,7 @@ def main():
             result["compiled"] = measure(True)
         except Exception as error:  # What torch.compile needs (Triton, a compiler) may be absent.
             result["compiled"] = {"failed": str(error).splitlines()[0] if str(error) else repr(error)}
-    text = json.dumps(result)
-    print(text)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(result, args.json)
     return 0
 
 
