@@ -7,6 +7,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "kfac/each_layout.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
@@ -65,17 +66,7 @@ std::vector<Conv2dSpec> conv_cases() {
        .dilation_w = 2,
        .same = true},
   };
-  std::vector<Conv2dSpec> cases;
-  for (Conv2dSpec s : shapes) {
-    for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      for (const bool bias : {false, true}) {
-        s.layout = layout;
-        s.bias = bias;
-        cases.push_back(s);
-      }
-    }
-  }
-  return cases;
+  return testing::in_each_layout(shapes);
 }
 
 /// compute_a into a matrix poisoned with NaN, as a full symmetric one.

@@ -8,6 +8,7 @@
 #include "dkfac/core/threads.h"
 #include "dkfac/kfac/curvature.h"
 
+#include "kfac/each_layout.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
@@ -50,17 +51,7 @@ std::vector<Conv2dSpec> cases() {
                       .same = true,
                       .groups = groups});
   }
-  std::vector<Conv2dSpec> out;
-  for (Conv2dSpec s : shapes) {
-    for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      for (const bool bias : {false, true}) {
-        s.layout = layout;
-        s.bias = bias;
-        out.push_back(s);
-      }
-    }
-  }
-  return out;
+  return testing::in_each_layout(shapes);
 }
 
 /// The lower triangles of f[groups,d,d] as full matrices, one after the other.

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kfac/cuda/device_training.h"
-#include "support/saved_state.h"
+#include "kfac/cuda/resumed_on_device.h"
 
 namespace dkfac::testing {
 namespace {
@@ -71,17 +71,8 @@ TEST(FirstOrderOnDevice, GivesTheSameBitsTwice) {
 }
 
 TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), sgd({.gradient_wire = DType::f16})}) {
-    DeviceTraining<float> training(comm::make_self(), make);
-    std::int64_t growths = 0;
-    for (int step = 0; step < 6; ++step) {
-      const kfac::StepReport report = training.step(step);
-      EXPECT_TRUE(report.updated);
-      EXPECT_EQ(training.waits(), host_waits() > 0 ? 1 : 0) << "step " << step;
-      EXPECT_TRUE(step < 2 || report.scratch_growths == growths) << "step " << step;
-      growths = report.scratch_growths;
-    }
-  }
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), sgd({.gradient_wire = DType::f16})})
+    expect_to_go_on_from_its_state(make);
 }
 
 TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kfac/cuda/device_training.h"
-#include "support/saved_state.h"
+#include "kfac/cuda/resumed_on_device.h"
 
 namespace dkfac::testing {
 namespace {
@@ -175,21 +175,7 @@ TEST(KfacWholeStepOnDevice, ANanLeavesEverythingAlone) {
 TEST(KfacWholeStepOnDevice, GoesOnWithTheSameBitsFromItsState) {
   kfac::KfacOptions options = base<float>();
   options.weight_wire = DType::f16;
-  const MakeOn make = kfac_of(options);
-  DeviceTraining<float> whole(comm::make_self(), make), rest(comm::make_self(), make);
-  for (int step = 0; step < 5; ++step) (void)whole.step(step);
-  Saver saver;
-  whole.optimizer().visit_state(saver);
-  const std::vector<SavedState> states{saver.state};
-  rest.net() = whole.net();
-  rest.there().put_parameters();
-  Loader loader(states, 0);
-  rest.optimizer().visit_state(loader);
-  for (int step = 5; step < 8; ++step) {
-    (void)whole.step(step);
-    (void)rest.step(step);
-  }
-  EXPECT_EQ(parameter_bits(rest.net()), parameter_bits(whole.net()));
+  expect_to_go_on_from_its_state(kfac_of(options));
 }
 
 }  // namespace
