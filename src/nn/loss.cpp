@@ -107,11 +107,15 @@ void check_soft_targets(Device device, ConstTensorView targets) {
               "[soft_targets] targets are ", targets.dtype(), "; they must be f64 or f32");
 }
 
-void check_draw(Device device, ConstTensorView logits, const SampleKey& key) {
+void check_logits(const char* operation, Device device, ConstTensorView logits) {
   DKFAC_CHECK(logits.ndim() == 2 && logits.dim(1) > 0 && logits.is_contiguous() &&
                   logits.device() == device,
-              "[sample_labels] logits are ", logits.shape(), " on ", logits.device(),
+              "[", operation, "] logits are ", logits.shape(), " on ", logits.device(),
               "; they must be [n, classes] without gaps, on ", device);
+}
+
+void check_draw(Device device, ConstTensorView logits, const SampleKey& key) {
+  check_logits("sample_labels", device, logits);
   check_key("sample_labels", key);
 }
 
@@ -162,6 +166,19 @@ void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView ta
   check_sums(ctx.device(), sums);
   ctx.device().is_cuda() ? cuda::target_loss(ctx, logits, targets, scale, grad, sums)
                          : cpu::target_loss(ctx, logits, targets, scale, grad, sums);
+}
+
+void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
+                  TensorView count) {
+  check_logits("count_in_top", ctx.device(), logits);
+  check_label_view("count_in_top", ctx.device(), logits.shape(), labels);
+  DKFAC_CHECK(k >= 1, "[count_in_top] k is ", k, "; it must be at least 1");
+  DKFAC_CHECK(
+      count.shape() == Shape{1} && count.dtype() == DType::f64 && count.device() == ctx.device(),
+      "[count_in_top] count is ", count.dtype(), " ", count.shape(), " on ", count.device(),
+      "; it must be f64 [1] on ", ctx.device());
+  ctx.device().is_cuda() ? cuda::count_in_top(ctx, logits, labels, k, count)
+                         : cpu::count_in_top(ctx, logits, labels, k, count);
 }
 
 void soft_targets(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets) {

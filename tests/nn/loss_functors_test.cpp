@@ -50,6 +50,25 @@ TEST(LossFunctors, NanWinsAndInfinitiesStay) {
   }
 }
 
+TEST(LossFunctors, RankALabelInItsRow) {
+  const std::vector<float> logits{2, 3, 3, 1, static_cast<float>(kNan), 9, 0, 0};
+  const std::int32_t labels[] = {2, 1};
+  const BeforeLabel<float> before{logits.data(), labels, 4};
+  EXPECT_EQ(before(0, 0), 0);
+  EXPECT_EQ(before(0, 1), 1) << "the first of equals";
+  EXPECT_EQ(before(0, 2), 0);
+  EXPECT_EQ(before(1, 0), kInf) << "a row with a NaN has no order";
+  const std::int32_t outside[] = {4, -1};
+  for (std::int64_t row = 0; row < 2; ++row)
+    EXPECT_EQ((BeforeLabel<float>{logits.data(), outside, 4})(row, 1), kInf);
+  std::vector<double> hits(3, kNan);
+  for (const double bound : {1.0, 2.0}) {
+    StoreInTop{bound, hits.data() + 1}(0, 1);
+    EXPECT_EQ(hits[1], bound > 1 ? 1 : 0);
+  }
+  EXPECT_TRUE(std::isnan(hits[0]) && std::isnan(hits[2]));
+}
+
 TEST(LossFunctors, WriteTheirPlacesAndNoOthers) {
   constexpr std::int64_t kClasses = 3;
   constexpr float kPoison = -9.90625F;

@@ -38,6 +38,13 @@ void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView
 void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
                         TensorView grad, TensorView sums);
 
+/// count[1] (f64, on the device of ctx) += samples whose label's logit is among the k largest of
+/// its row: fewer than k logits are larger, or equal and of a smaller class, so that k = 1 counts
+/// what LossSum::correct does. labels: i32 [n] there. A row with a NaN counts for nothing, nor does
+/// a label that is not in [0, classes). k >= 1. Nobody waits.
+void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
+                  TensorView count);
+
 /// targets[i,k] = (1-a) [k = label of i] + a/classes: what the first form compares with, for
 /// mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a label out of range.
 void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "nn/backend_loss.h"
 #include "nn/cpu/parallel.h"
@@ -134,6 +135,26 @@ void target_loss(Context& ctx, ConstTensorView logits, ConstTensorView targets, 
     for_storage(logits.dtype(),
                 [&](auto t) { batch_loss<decltype(t)>(ctx, logits, target, scale, grad, sums); });
   });
+}
+
+void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
+                  TensorView count) {
+  const std::int64_t n = logits.dim(0), classes = logits.dim(1);
+  Scratch scratch(ctx);
+  double* hits = scratch.take(Shape{n}, DType::f64).data<double>();
+  const cuda::StoreInTop store{static_cast<double>(k), hits};
+  for_storage(logits.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::BeforeLabel<T> before{logits.data<T>(), labels.data<std::int32_t>(), classes};
+    parallel_for(n, grain_of(2 * classes), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        double sum = 0;
+        for (std::int64_t c = 0; c < classes; ++c) sum += before(row, c);
+        store(row, sum);
+      }
+    });
+  });
+  *count.data<double>() += std::accumulate(hits, hits + n, 0.0);
 }
 
 void soften_labels(ConstTensorView labels, double smoothing, TensorView targets) {

@@ -58,6 +58,21 @@ void target_loss(Context& ctx, ConstTensorView logits, ConstTensorView targets, 
   });
 }
 
+void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
+                  TensorView count) {
+  const std::int64_t n = logits.dim(0), classes = logits.dim(1);
+  if (n == 0) return;
+  Scratch scratch(ctx);
+  double* hits = scratch.take(Shape{n}, DType::f64).data<double>();
+  const dkfac::cuda::Sum<double> sum;
+  visit_floating(logits.dtype(), [&]<class T>(Type<T>) {
+    reduce_rows<double>(ctx, n, classes, sum,
+                        BeforeLabel<T>{logits.data<T>(), labels.data<std::int32_t>(), classes},
+                        StoreInTop{static_cast<double>(k), hits});
+  });
+  reduce_rows<double>(ctx, 1, n, sum, LoadHit{hits}, AddToCount{count.data<double>()});
+}
+
 void soften_labels(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets) {
   const LabelTargets soft = label_targets(labels, smoothing, targets.dim(1));
   visit_computing(targets.dtype(), [&]<class S>(Type<S>) {

@@ -179,6 +179,39 @@ struct AddToSums {
   }
 };
 
+/// 1 where class k of a row comes before its label when the row is sorted; infinity where that
+/// cannot be told.
+template <class T>
+struct BeforeLabel {
+  const T* logits;
+  const std::int32_t* labels;
+  std::int64_t classes;
+  DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
+    const std::int64_t label = labels[row];
+    const double other = element::load<double>(logits[row * classes + k]);
+    if (label < 0 || label >= classes || other != other)
+      return std::numeric_limits<double>::infinity();
+    const double own = element::load<double>(logits[row * classes + label]);
+    return other > own || (other == own && k < label) ? 1.0 : 0.0;
+  }
+};
+/// Whether fewer than `bound` do.
+struct StoreInTop {
+  double bound;
+  double* hits;
+  DKFAC_HD void operator()(std::int64_t row, double before) const {
+    hits[row] = before < bound ? 1.0 : 0.0;
+  }
+};
+struct LoadHit {
+  const double* hits;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t row) const { return hits[row]; }
+};
+struct AddToCount {
+  double* count;
+  DKFAC_HD void operator()(std::int64_t, double hits) const { *count += hits; }
+};
+
 /// targets[row,k] of labels.
 template <class S>
 struct SoftenLabels {

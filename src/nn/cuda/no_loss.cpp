@@ -18,6 +18,9 @@ void label_loss(Context&, ConstTensorView, ConstTensorView, double, double, Tens
 void target_loss(Context&, ConstTensorView, ConstTensorView, double, TensorView, TensorView) {
   absent();
 }
+void count_in_top(Context&, ConstTensorView, ConstTensorView, std::int64_t, TensorView) {
+  absent();
+}
 void soften_labels(Context&, ConstTensorView, double, TensorView) { absent(); }
 void draw_labels(Context&, ConstTensorView, const SampleKey&, TensorView) { absent(); }
 

@@ -100,6 +100,24 @@ TEST_P(LossOnDevice, OfTargetsIsThatOfTheHost) {
   }
 }
 
+TEST_P(LossOnDevice, CountsTheTopOfTheHost) {
+  for (const Shape& shape : kShapes) {
+    const Tensor logits = logits_of(shape), there = to_device(ctx, logits);
+    const auto labels = labels_of(shape);
+    const Tensor wanted = labels_on(ctx, labels);
+    for (const std::int64_t k : {1, 5}) {
+      Tensor expected = Tensor::zeros(cpu, {1}, DType::f64),
+             got = Tensor::zeros(ctx, {1}, DType::f64);
+      count_in_top(cpu, logits, view_of(labels.data(), Shape{shape[0]}), k, expected);
+      const std::int64_t waits = host_waits();
+      count_in_top(ctx, there, wanted, k, got);
+      count_in_top(ctx, there, wanted, k, got);
+      EXPECT_EQ(host_waits(), waits);
+      EXPECT_EQ(device_values(ctx, got)[0], 2 * values(cpu, expected)[0]) << shape;
+    }
+  }
+}
+
 TEST_P(LossOnDevice, TheHostTakesTheSameForm) {
   const Shape shape{7, 10};
   const Tensor logits = logits_of(shape);
