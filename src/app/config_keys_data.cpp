@@ -5,7 +5,9 @@ namespace dkfac::app {
 namespace {
 
 void add_photo_keys(Table& t) {
-  const auto photos = [](Key& key) { key.where("data.name", {"image-folder"}); };
+  const auto photos = [](Key& key) {
+    key.where("data.name", {"image-folder", "synthetic-photos"});
+  };
   photos(t.integer("data.image_size", DKFAC_FIELD(data.image_size), between(8, 4096),
                    "height and width of what the network sees"));
   photos(t.choice<nn::PhotoCrop>(
@@ -62,16 +64,17 @@ void add_data_keys(Table& t) {
       {{"auto", Choice::automatic}, {"yes", Choice::yes}, {"no", Choice::no}},
       "keep the training images in the memory of the GPU; auto: where they take little of it");
   const auto synthetic = [&](const char* path, auto field, Range range, const char* help) {
-    t.integer(path, field, range, help).where("data.name", {"synthetic"});
+    t.integer(path, field, range, help).where("data.name", {"synthetic", "synthetic-photos"});
   };
   synthetic("data.synthetic_train", DKFAC_FIELD(data.synthetic_train), between(1, 1 << 24),
             "training samples");
   synthetic("data.synthetic_test", DKFAC_FIELD(data.synthetic_test), between(1, 1 << 24),
             "test samples");
   synthetic("data.synthetic_size", DKFAC_FIELD(data.synthetic_size), between(1, 4096),
-            "height and width in pixels");
-  synthetic("data.synthetic_channels", DKFAC_FIELD(data.synthetic_channels), between(1, 64),
-            "channels");
+            "height and width of the pictures in pixels");
+  t.integer("data.synthetic_channels", DKFAC_FIELD(data.synthetic_channels), between(1, 64),
+            "channels")
+      .where("data.name", {"synthetic"});
   synthetic("data.synthetic_classes", DKFAC_FIELD(data.synthetic_classes), between(2, 1000),
             "classes");
   synthetic("data.synthetic_seed", DKFAC_FIELD(data.synthetic_seed), at_least(0), "which patterns");

@@ -109,6 +109,10 @@ nn::PhotoOptions photo_options(const DataConfig& data) {
   return options;
 }
 
+bool has_photos(const Config& config) {
+  return config.data.name == "image-folder" || config.data.name == "synthetic-photos";
+}
+
 void check_device(const Config& config) {
   const DeviceChoice choice = device_choice(config);
   DKFAC_CHECK(choice.kind == Device::Kind::cuda || !config.run.tf32,
@@ -138,7 +142,7 @@ void validate(const Config& config) {
   regularize_options(config).validate();
   comm_options(config).validate();
   check_device(config);
-  if (config.data.name == "image-folder") photo_options(config.data).validate();
+  if (has_photos(config)) photo_options(config.data).validate();
 }
 
 DType master_type(const Config& config) noexcept {

@@ -2,7 +2,7 @@
 dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp cifar_test.cpp sampler_test.cpp
                            loader_test.cpp loader_augment_test.cpp augment_test.cpp ema_test.cpp
                            worker_pool_test.cpp mixup_test.cpp erase_test.cpp regularize_test.cpp
-                           loader_allocation_test.cpp ../support/heap_count.cpp
+                           loader_allocation_test.cpp synthetic_photos_test.cpp ../support/heap_count.cpp
   LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn threads INTERNALS)
 dkfac_test(nn.images SOURCES resize_test.cpp photo_view_test.cpp photo_set_test.cpp
                              photo_facts_test.cpp rectangular_test.cpp

@@ -56,7 +56,8 @@ struct DataSplits {
 /// $DKFAC_DATA/<name>, else the copy in the source tree, in the installation, or in ../share/dkfac
 /// of the running program. Known names: "fashion-mnist-small", "fashion-mnist", "mnist",
 /// "cifar-10" (its folder may also be called cifar-10-batches-bin), "image-folder" (photographs:
-/// train/CLASS/*.jpeg and val/CLASS/*.jpeg, or packed files in train/ and val/), "synthetic".
+/// train/CLASS/*.jpeg and val/CLASS/*.jpeg, or packed files in train/ and val/), "synthetic"
+/// and "synthetic-photos" (some hundred synthetic pictures as any number of photographs).
 /// Throws MissingInput listing every place it looked at, InvalidArgument for an unknown name.
 struct DataSource {
   std::string name = "fashion-mnist-small";
@@ -74,7 +75,7 @@ struct DataSource {
       true;  ///< Keep lists of files, and what was found out of them, in the folder of the data.
 };
 [[nodiscard]] DataSplits load_data(const DataSource& source);
-/// The folder that load_data() would read; empty for "synthetic". Throws alike.
+/// The folder that load_data() would read; empty for a synthetic one. Throws alike.
 [[nodiscard]] std::filesystem::path data_folder(const DataSource& source);
 /// The name of the set whose files are in `path`, or in a folder of its name below it: the folder's
 /// own name where that is one, else "cifar-10" or "mnist" by the names of the files. Throws

@@ -51,6 +51,20 @@ Dataset without_samples(const Dataset& data, std::string name) {
 
 }  // namespace
 
+DataSplits photo_splits(const DataSource& source, const PhotoSplit& train, const PhotoSplit& test) {
+  PhotoOptions centre = source.photos;
+  centre.crop = PhotoCrop::centre;
+  centre.resized = source.photo_test_resized;
+  centre.rectangular = source.photo_test_rectangular;
+  const Normalization normalization =
+      source.photo_own_normalization
+          ? find_photo_normalization(*train.source, source.photos.workers,
+                                     with_ending(train.kept, ".dkfac-colours"))
+          : imagenet_normalization();
+  return {photo_dataset(train.name, train.source, source.photos, normalization, train.kept),
+          photo_dataset(test.name, test.source, centre, normalization, test.kept)};
+}
+
 DataSplits load_photos(const fs::path& folder, const DataSource& source) {
   source.photos.validate();
   std::error_code ignored;
@@ -59,17 +73,8 @@ DataSplits load_photos(const fs::path& folder, const DataSource& source) {
   const fs::path test_kept = kept_of(folder, other, source);
   const auto train = open_split(folder / "train", with_ending(train_kept, kIndex), {});
   const auto test = open_split(folder / other, with_ending(test_kept, kIndex), train->classes());
-  PhotoOptions centre = source.photos;
-  centre.crop = PhotoCrop::centre;
-  centre.resized = source.photo_test_resized;
-  centre.rectangular = source.photo_test_rectangular;
-  const Normalization normalization =
-      source.photo_own_normalization
-          ? find_photo_normalization(*train, source.photos.workers,
-                                     with_ending(train_kept, ".dkfac-colours"))
-          : imagenet_normalization();
-  return {photo_dataset(source.name, train, source.photos, normalization, train_kept),
-          photo_dataset(source.name + " " + other, test, centre, normalization, test_kept)};
+  return photo_splits(source, {train, source.name, train_kept},
+                      {test, source.name + " " + other, test_kept});
 }
 
 void hold_out_photos(DataSplits& data, std::int64_t count) {

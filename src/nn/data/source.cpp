@@ -11,6 +11,7 @@
 #include "dkfac/nn/photo_data.h"
 
 #include "nn/data/photo_splits.h"
+#include "nn/data/synthetic_photos.h"
 
 namespace dkfac::nn {
 namespace {
@@ -107,7 +108,7 @@ bool is_in(const fs::path& folder, Format format) {
 }
 
 const KnownSet& find_set(const std::string& name) {
-  std::string known = "synthetic";
+  std::string known = "synthetic, synthetic-photos";
   for (const KnownSet& candidate : kFileSets) {
     if (candidate.name == name) return candidate;
     known += detail::concat(", ", candidate.name);
@@ -132,7 +133,7 @@ DataSplits make_synthetic(const DataSource& source) {
 }  // namespace
 
 fs::path data_folder(const DataSource& source) {
-  if (source.name == "synthetic") return {};
+  if (source.name == "synthetic" || source.name == "synthetic-photos") return {};
   const KnownSet& set = find_set(source.name);
   std::string looked;
   for (const fs::path& place : places(source, set.format)) {
@@ -151,6 +152,7 @@ fs::path data_folder(const DataSource& source) {
 
 DataSplits load_data(const DataSource& source) {
   if (source.name == "synthetic") return make_synthetic(source);
+  if (source.name == "synthetic-photos") return make_synthetic_photos(source);
   const KnownSet& set = find_set(source.name);
   const fs::path folder = data_folder(source);
   if (set.format == Format::photos) return load_photos(folder, source);
@@ -180,7 +182,7 @@ std::string data_name_at(const fs::path& path) {
 std::vector<std::string> data_names() {
   std::vector<std::string> names;
   for (const KnownSet& set : kFileSets) names.emplace_back(set.name);
-  names.emplace_back("synthetic");
+  names.insert(names.end(), {"synthetic", "synthetic-photos"});
   return names;
 }
 
