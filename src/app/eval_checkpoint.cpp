@@ -1,5 +1,7 @@
 #include "app/eval_checkpoint.h"
 
+#include <fmt/core.h>
+
 #include "dkfac/nn/ema.h"
 
 #include "app/agreement.h"
@@ -43,6 +45,13 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
   EvalRequest request{.point = find_resume_point(where), .config = {}};
   request.config = parse_config(request.point.record.result.configuration, set, "the checkpoint");
   return request;
+}
+
+std::string accuracy_text(const Tally& tally, std::int64_t classes) {
+  std::string text = fmt::format("accuracy {:.2f} %", 100 * tally.accuracy());
+  if (const auto top5 = top5_accuracy(tally, classes))
+    text += fmt::format(", top-5 {:.2f} %", 100 * *top5);
+  return text + fmt::format(", loss {:.5f}", tally.mean_loss());
 }
 
 Tally evaluate_checkpoint(const EvalRequest& request, const nn::DataSplits& data,

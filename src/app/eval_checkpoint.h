@@ -25,6 +25,9 @@ struct EvalRequest {
 [[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const nn::DataSplits& data,
                                         const Place& place, Position& position);
 
+/// "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".
+[[nodiscard]] std::string accuracy_text(const Tally& tally, std::int64_t classes);
+
 /// Evaluates the checkpoints of a run as they appear; see "dkfac eval --watch".
 [[nodiscard]] int watch(const EvalCommand& command, const Terminal& terminal);
 

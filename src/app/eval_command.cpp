@@ -16,16 +16,16 @@ std::string to_text(const EvalRequest& request, const nn::Dataset& data, const T
                     bool json) {
   const RunResult& run = request.point.record.result;
   if (!json)
-    return fmt::format("{} after step {}: accuracy {:.2f} %, loss {:.5f} on {} samples of {}\n",
-                       run.model, run.steps, 100 * tally.accuracy(), tally.mean_loss(), data.count,
-                       data.name);
-  const nlohmann::ordered_json object = {{"checkpoint", request.point.checkpoint.string()},
-                                         {"model", run.model},
-                                         {"data", data.name},
-                                         {"step", run.steps},
-                                         {"samples", data.count},
-                                         {"loss", tally.mean_loss()},
-                                         {"accuracy", tally.accuracy()}};
+    return fmt::format("{} after step {}: {} on {} samples of {}\n", run.model, run.steps,
+                       accuracy_text(tally, data.classes), data.count, data.name);
+  nlohmann::ordered_json object = {{"checkpoint", request.point.checkpoint.string()},
+                                   {"model", run.model},
+                                   {"data", data.name},
+                                   {"step", run.steps},
+                                   {"samples", data.count},
+                                   {"loss", tally.mean_loss()},
+                                   {"accuracy", tally.accuracy()}};
+  if (const auto top5 = top5_accuracy(tally, data.classes)) object["top5"] = *top5;
   return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

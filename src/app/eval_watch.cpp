@@ -188,21 +188,21 @@ class Watcher {
 
   void write(const EvalRequest& request, const Tally& tally, double seconds) {
     const RunResult& run = request.point.record.result;
-    const nlohmann::ordered_json line = {
-        {"step", run.steps},
-        {"epoch", run.epochs.size()},
-        {"samples", data_->test.count},
-        {"loss", tally.mean_loss()},
-        {"accuracy", tally.accuracy()},
-        {"seconds", seconds},
-        {"checkpoint", request.point.checkpoint.filename().string()}};
+    nlohmann::ordered_json line = {{"step", run.steps},
+                                   {"epoch", run.epochs.size()},
+                                   {"samples", data_->test.count},
+                                   {"loss", tally.mean_loss()},
+                                   {"accuracy", tally.accuracy()},
+                                   {"seconds", seconds},
+                                   {"checkpoint", request.point.checkpoint.filename().string()}};
+    if (const auto top5 = top5_accuracy(tally, data_->test.classes)) line["top5"] = *top5;
     done_->add(run.steps, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     ++evaluated_;
     if (command_.json)
       terminal_.out << line.dump() << std::endl;
     else
-      terminal_.out << fmt::format("step {}: accuracy {:.2f} %, loss {:.5f}\n", run.steps,
-                                   100 * tally.accuracy(), tally.mean_loss())
+      terminal_.out << fmt::format("step {}: {}\n", run.steps,
+                                   accuracy_text(tally, data_->test.classes))
                     << std::flush;
   }
 

@@ -7,8 +7,6 @@
 #include "dkfac/nn/augment.h"
 #include "dkfac/nn/loss.h"
 
-#include "app/training/loss_sums.h"
-
 namespace dkfac::app {
 
 namespace {
@@ -16,22 +14,23 @@ namespace {
 /// Of one kind of logits, over all batches.
 class Score {
  public:
-  explicit Score(Context& ctx) : sums_(ctx) {}
+  explicit Score(Context& ctx)
+      : sums_(Tensor::zeros(ctx, {3}, DType::f64)), host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
   void add(Context& ctx, ConstTensorView logits, const nn::DeviceBatch& batch) {
-    nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums_.sums());
+    const TensorView sums = sums_;
+    nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums.slice(0, 0, 2));
+    nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
     samples_ += batch.labels.numel();
   }
-  void fetch(Context& ctx) { sums_.fetch(ctx); }
+  void fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
   /// Once the host has waited for what was fetched.
   [[nodiscard]] Tally tally() const {
-    const nn::LossSum sum = sums_.fetched();
-    Tally tally;
-    tally.add(sum.loss, sum.correct, samples_);
-    return tally;
+    const double* sums = host_.data<double>();
+    return {sums[0], sums[1], static_cast<double>(samples_), sums[2]};
   }
 
  private:
-  LossSums sums_;
+  Tensor sums_, host_;  ///< Loss, correct samples, and those with the label among the first five.
   std::int64_t samples_ = 0;
 };
 
@@ -54,9 +53,9 @@ void resize(Context& ctx, Tensor& tensor, ConstTensorView like) {
 }  // namespace
 
 Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
-  std::array<double, 3> sums{mine.loss, mine.correct, mine.samples};
-  comm.all_reduce(view_of(sums.data(), {3}), comm::ReduceOp::sum, Stream::cpu(), "tally");
-  return {sums[0], sums[1], sums[2]};
+  std::array<double, 4> sums{mine.loss, mine.correct, mine.samples, mine.top5};
+  comm.all_reduce(view_of(sums.data(), {4}), comm::ReduceOp::sum, Stream::cpu(), "tally");
+  return {sums[0], sums[1], sums[2], sums[3]};
 }
 
 Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::Communicator& comm) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/nn/device_data.h"
@@ -10,6 +12,7 @@ namespace dkfac::app {
 /// Loss and accuracy sums over samples, reduced over ranks on demand.
 struct Tally {
   double loss = 0, correct = 0, samples = 0;
+  double top5 = 0;  ///< Samples whose label is among the five largest logits; of evaluations alone.
   void add(double loss_sum, std::int64_t correct_count, std::int64_t count) {
     loss += loss_sum;
     correct += static_cast<double>(correct_count);
@@ -18,6 +21,11 @@ struct Tally {
   [[nodiscard]] double mean_loss() const { return loss / samples; }  ///< A NaN without samples.
   [[nodiscard]] double accuracy() const { return correct / samples; }
 };
+/// Accuracy among the five largest logits, where it says something: with more than ten classes.
+[[nodiscard]] inline std::optional<double> top5_accuracy(const Tally& tested,
+                                                         std::int64_t classes) {
+  return classes > 10 ? std::optional(tested.top5 / tested.samples) : std::nullopt;
+}
 /// Collective: the sum over ranks.
 [[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);
 

@@ -109,16 +109,35 @@ std::string plan_text(const Config& config, const nn::DataSplits& data, int rank
   return text;
 }
 
+/// The shape of ImageNet stands for photographs that are not here.
+std::shared_ptr<const nn::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
+                                                       std::ostream& out) {
+  try {
+    return cache.get(config);
+  } catch (const MissingInput&) {
+    if (config.data.name != "image-folder") throw;
+  }
+  Config stand_in = config;
+  stand_in.data.name = "synthetic-photos";
+  stand_in.data.hold_out = 0;
+  stand_in.data.synthetic_train = 1281167;
+  stand_in.data.synthetic_test = 50000;
+  stand_in.data.synthetic_classes = 1000;
+  out << "# There is no such folder of images here; what follows is for as many as ImageNet has.\n";
+  return cache.get(stand_in);
+}
+
 void print_config(std::ostream& out, const InfoCommand& command) {
   const Config config = load_config(command.topic, command.set);
-  DataCache cache;
-  const auto data = cache.get(config);
   out << to_toml(config) << '\n';
+  DataCache cache;
+  const auto data = data_or_stand_in(config, cache, out);
   out << fmt::format("{}: {} training and {} test samples of {}x{}x{}, {} classes\n\n",
                      data->train.name, data->train.count, data->test.count, data->train.height,
                      data->train.width, data->train.channels, data->train.classes);
   (void)sampler_options(config, data->train, command.ranks);
-  const std::int64_t batch = std::max<std::int64_t>(1, config.train.global_batch / command.ranks);
+  const std::int64_t parts = command.ranks * config.train.micro_batches;
+  const std::int64_t batch = std::max<std::int64_t>(1, config.train.global_batch / parts);
   out << describe_model(model_options(config, data->train, command.ranks), batch);
   out << '\n' << plan_text(config, *data, command.ranks);
 }

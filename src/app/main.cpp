@@ -39,6 +39,7 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   dkfac train configs/lenet-kfac.toml --set optimizer.damping=0.01 --set run.epochs=5 --out out/a
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac train configs/cifar-resnet9-sgd.toml --device cuda   on a GPU; with mpirun, one GPU for each rank
+  dkfac train configs/imagenet/kfac-16k.toml --steps 20    then stop, with a checkpoint
   dkfac train --resume out/a            go on from the newest good checkpoint)"},
     {"compare", R"(
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c)"},
@@ -51,7 +52,8 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   dkfac ckpt inspect out/a              whether its files are sound, and what is in them
   dkfac ckpt export out/a net.safetensors   the network, for PyTorch)"},
     {"bench", R"(
-  dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac)"},
+  dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
+  dkfac bench resnet50 --global-batch 64 --image-size 64   the ImageNet recipe on synthetic images)"},
     {"data", R"(
   dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
   dkfac data pack photos packed --shorter 256   decoded once, for faster training)"},
@@ -166,6 +168,14 @@ void add_train(CLI::App& app, TrainCommand& command) {
       ->add_option("--until-epoch", command.until_epoch,
                    "stop after this epoch, with a checkpoint to go on from")
       ->check(CLI::PositiveNumber);
+  CLI::Option* steps = train->add_option(
+      "--steps", command.steps, "stop after so many more steps, with a checkpoint to go on from");
+  steps->check(CLI::PositiveNumber);
+  train
+      ->add_option("--epochs-fraction", command.epochs,
+                   "the same after this part of an epoch, or so many epochs, e.g. 0.1 or 1.5")
+      ->check(CLI::PositiveNumber)
+      ->excludes(steps);
   train->add_flag_callback(
       "--trace", [&command] { command.set.emplace_back("run.trace=true"); },
       "write trace.json for Perfetto or chrome://tracing");
@@ -226,17 +236,34 @@ void add_info(CLI::App& app, InfoCommand& command) {
   add_common(*info, command);
 }
 
+void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
+  bench.add_option("config", command.config, "resnet50: the recipe")->capture_default_str();
+  bench.add_option("--data", command.data, "resnet50: folder of images; synthetic without it");
+  const auto count = [&](const char* name, std::int64_t& value, const char* help) {
+    bench.add_option(name, value, help)->check(CLI::PositiveNumber);
+  };
+  count("--image-size", command.image_size, "resnet50: in place of the recipe's");
+  count("--global-batch", command.global_batch, "likewise, samples of a step over all ranks");
+  count("--micro-batches", command.micro_batches, "likewise, parts of a rank's share");
+  bench
+      .add_option("--epochs-fraction", command.epochs,
+                  "resnet50: train this part of an epoch in place of --steps")
+      ->check(CLI::PositiveNumber);
+  add_device(bench, command.set);
+}
+
 void add_bench(CLI::App& app, BenchCommand& command) {
   CLI::App* bench = app.add_subcommand("bench", "Measure steps, factors, inverses, collectives");
-  bench->add_option("what", command.kind, "step, factors, inverse, comm")
+  bench->add_option("what", command.kind, "step, factors, inverse, comm, resnet50")
       ->required()
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, BenchKind>{{"step", BenchKind::step},
-                                                                   {"factors", BenchKind::factors},
-                                                                   {"inverse", BenchKind::inverse},
-                                                                   {"comm", BenchKind::comm}},
-                                  CLI::ignore_case)
-              .description(""));
+      ->transform(CLI::CheckedTransformer(
+                      std::map<std::string, BenchKind>{{"step", BenchKind::step},
+                                                       {"factors", BenchKind::factors},
+                                                       {"inverse", BenchKind::inverse},
+                                                       {"comm", BenchKind::comm},
+                                                       {"resnet50", BenchKind::resnet50}},
+                      CLI::ignore_case)
+                      .description(""));
   bench->add_option("--model", command.model, "a model's name")->capture_default_str();
   add_network(*bench, command);
   bench->add_option("--precision", command.precision, "as run.precision")->capture_default_str();
@@ -256,7 +283,8 @@ void add_bench(CLI::App& app, BenchCommand& command) {
       ->expected(2);
   bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message, from 1024 on")
       ->capture_default_str();
-  bench->add_option("--json", command.json, "also write JSON here; '-': print it instead");
+  add_recipe_bench(*bench, command);
+  bench->add_option("--json,--out", command.json, "also write JSON here; '-': print it instead");
   add_common(*bench, command);
 }
 

@@ -67,6 +67,7 @@ std::string epoch_line(const std::string& label, const RunResult& result, std::i
       last.images_per_second);
   if (last.utilisation) line += fmt::format("  MFU {:.1f}%", 100 * *last.utilisation);
   if (last.peak_memory) line += fmt::format("  {:.2f} GiB", *last.peak_memory / (1 << 30));
+  if (last.test_top5) line += fmt::format("  top-5 {:.2f}%", 100 * *last.test_top5);
   if (last.plain_accuracy) line += fmt::format("  plain acc {:.2f}%", 100 * *last.plain_accuracy);
   if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
   const CurvatureResult& curvature = result.curvature;
@@ -85,6 +86,9 @@ std::string run_text(const RunResult& result) {
       result.name, result.status, 100 * result.final_accuracy, 100 * result.best_accuracy,
       100 * result.median_accuracy, result.epochs.size(), result.train_seconds,
       result.images_per_second);
+  if (!result.epochs.empty() && result.epochs.back().test_top5)
+    text +=
+        fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
     text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);

@@ -58,10 +58,11 @@ std::string loading_json(const LoadingRecord& l) {
 std::string epoch_json(const EpochRecord& r) {
   return fmt::format(
       R"({{"type":"epoch","epoch":{},"step":{},"lr":{},"train_loss":{},"train_accuracy":{},)"
-      R"("test_loss":{},"test_accuracy":{},"plain_accuracy":{},"train_seconds":{},)"
-      R"("images_per_second":{},"skipped_steps":{},"utilisation":{},"peak_memory":{}{}}})",
+      R"("test_loss":{},"test_accuracy":{},"test_top5":{},"plain_accuracy":{},)"
+      R"("train_seconds":{},"images_per_second":{},"skipped_steps":{},"utilisation":{},)"
+      R"("peak_memory":{}{}}})",
       r.epoch, r.step, number(r.lr), number(r.train_loss), number(r.train_accuracy),
-      number(r.test_loss), number(r.test_accuracy), number(r.plain_accuracy),
+      number(r.test_loss), number(r.test_accuracy), number(r.test_top5), number(r.plain_accuracy),
       number(r.train_seconds), number(r.images_per_second), r.skipped_steps, number(r.utilisation),
       number(r.peak_memory), r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
 }

@@ -40,6 +40,9 @@ class Run {
   }
 
   [[nodiscard]] const RunResult& result() const { return state_.result; }
+  [[nodiscard]] bool as_planned() const {
+    return state_.part_done || state_.result.status != "stopped";
+  }
 
  private:
   void go() {
@@ -77,6 +80,8 @@ class Run {
     if (plan_.checkpoints) checkpoints_.folder = where_ / kCheckpointFolder;
     checkpoints_.failures = where_ / "failures";
     checkpoints_.until_epoch = plan_.until_epoch;
+    checkpoints_.more_steps = plan_.more_steps;
+    checkpoints_.more_epochs = plan_.more_epochs;
     const std::string resume = point ? point->checkpoint.string() : std::string();
     if (plan_.resume) checkpoints_.resume = comm::all_gather_strings(*comm_, resume).front();
   }
@@ -186,7 +191,7 @@ std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
   return set;
 }
 
-void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+bool run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
              const Terminal& terminal, RunResult& result) {
   Run run(plan, std::move(comm), cache, terminal);
   try {
@@ -196,6 +201,7 @@ void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, Data
     throw;
   }
   result = run.result();
+  return run.as_planned();
 }
 
 void throw_stopped(std::int64_t step, const std::filesystem::path& where,

@@ -39,12 +39,15 @@ struct RunPlan {
   bool checkpoints = false;  ///< Save as the configuration says, and when stopped.
   /// Go on from this checkpoint, or from the newest good one of this run folder.
   std::optional<std::filesystem::path> resume = {};
-  std::int64_t until_epoch = 0;  ///< As in CheckpointPlan.
+  /// As in CheckpointPlan.
+  std::int64_t until_epoch = 0, more_steps = 0;
+  double more_epochs = 0;
 };
 
 /// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.
-/// Throws RunError and nothing else; `result` then holds what there was before it.
-void run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+/// Returns whether the run went as far as planned; false: it was stopped. Throws RunError and
+/// nothing else; `result` then holds what there was before it.
+bool run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
              const Terminal& terminal, RunResult& result);
 
 /// What a command throws on every rank once a signal has stopped it. `where`: folder with results;

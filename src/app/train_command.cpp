@@ -43,6 +43,8 @@ void make_plan(const TrainCommand& command, RunPlan& plan) {
   plan.command_line = command.command_line;
   plan.quiet = command.quiet;
   plan.until_epoch = command.until_epoch;
+  plan.more_steps = command.steps;
+  plan.more_epochs = command.epochs;
   fs::path config = command.config;
   if (command.resume) {
     plan_resume(command, plan);
@@ -59,13 +61,11 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
                 const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
   const bool speaks = comm->rank() == 0 && !command.quiet;
   RunResult result;
-  run_one(plan, std::move(comm), cache, terminal, result);
+  const bool as_planned = run_one(plan, std::move(comm), cache, terminal, result);
   if (speaks)
     terminal.out << run_text(result) << "\nreport: " << (plan.folder / "report.html").string()
                  << std::endl;
-  const auto epochs = static_cast<std::int64_t>(result.epochs.size());
-  const bool as_asked = plan.until_epoch > 0 && epochs >= plan.until_epoch;
-  if (result.status == "stopped" && !as_asked)
+  if (!as_planned)
     throw_stopped(result.steps, plan.folder,
                   "go on with 'dkfac train --resume " + plan.folder.string() + "'");
 }

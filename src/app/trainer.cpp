@@ -10,32 +10,51 @@ namespace dkfac::app {
 
 namespace {
 
+/// Epochs that are done, with the part of the one under way.
+double epochs_done(const TrainState& s) {
+  return static_cast<double>(s.counters.epoch - 1) +
+         static_cast<double>(s.counters.batch) / static_cast<double>(s.steps_per_epoch);
+}
+
+void set_part(TrainState& s) {
+  const CheckpointPlan& plan = s.checkpoints;
+  if (plan.more_steps > 0) s.part_end.steps = s.result.steps + plan.more_steps;
+  if (plan.more_epochs > 0) s.part_end.epochs = epochs_done(s) + plan.more_epochs;
+}
+
+}  // namespace
+
+bool part_is_over(const TrainState& s) {
+  // An epoch has fewer than 1e6 steps.
+  return s.result.steps >= s.part_end.steps || epochs_done(s) >= s.part_end.epochs - 1e-6;
+}
+
 void train_through(TrainState& state) {
   const Config& config = state.config;
   const CheckpointPlan& checkpoints = state.checkpoints;
   describe_run(state);
   build_training(state);
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
+  set_part(state);
   RunResult& result = state.result;
   const std::int64_t until = checkpoints.until_epoch > 0
                                  ? std::min(checkpoints.until_epoch, config.run.epochs)
                                  : config.run.epochs;
-  while (result.status == "running" && state.counters.epoch <= until) {
-    if (train_epoch(state)) {
-      finish_epoch(state);
-      const bool last_one = until < config.run.epochs && state.counters.epoch > until;
-      if (last_one || checkpoint_due_after_epoch(state)) save_checkpoint(state);
-    } else {
-      save_checkpoint(state);
-      result.status = "stopped";
-    }
+  const auto until_is_over = [&] {
+    return until < config.run.epochs && state.counters.epoch > until;
+  };
+  state.part_done = until_is_over();
+  bool go_on = true;
+  while (go_on && state.counters.epoch <= until) {
+    go_on = train_epoch(state);
+    if (go_on) finish_epoch(state);
+    state.part_done = until_is_over() || part_is_over(state);
+    if (!go_on || state.part_done || checkpoint_due_after_epoch(state)) save_checkpoint(state);
+    go_on = go_on && !state.part_done;
   }
-  if (result.status == "running")
-    result.status = state.counters.epoch > config.run.epochs ? "ok" : "stopped";
+  result.status = state.counters.epoch > config.run.epochs ? "ok" : "stopped";
   result.total_seconds = total_seconds(state);
 }
-
-}  // namespace
 
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
            const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
@@ -57,6 +76,7 @@ void train_at(Place place, const Config& config, const nn::DataSplits& data,
                    .sharers = place.sharers};
   try {
     train_through(state);
+    run.part_done = state.part_done;
   } catch (const RunError& error) {
     // The state may wait for the device when it goes, and the device for ranks that never come. All
     // ranks that fail together still have the line to agree about.

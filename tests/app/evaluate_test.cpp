@@ -2,6 +2,7 @@
 
 #include "app/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/loss.h"
 
+#include "app/checkpoint/run_record.h"
+#include "app/progress.h"
 #include "app/run_summary.h"
 
 namespace dkfac::app {
@@ -94,6 +97,29 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
   EXPECT_GT(std::abs(flipped.mean.loss - mean_of_losses), 1e-6);
 }
 
+TEST(Evaluation, CountsLabelsAmongTheFirstFive) {
+  Scene scene;
+  Context& ctx = scene.ctx;
+  const auto model = nn::make_model(
+      ctx, {.name = "mlp", .input = Shape{6, 5, 3}, .classes = 12, .dtype = DType::f64});
+  double expected = 0;
+  scene.loader.start_epoch(ctx, 0);
+  for (nn::DeviceBatch batch; scene.loader.next(ctx, batch);) {
+    const ConstTensorView logits = model->forward(ctx, batch.images, nn::Mode::eval);
+    for (std::int64_t i = 0; i < logits.dim(0); ++i) {
+      const double* row = logits.data<double>() + 12 * i;
+      const double own = row[batch.host_labels[static_cast<std::size_t>(i)]];
+      if (std::count_if(row, row + 12, [&](double other) { return other > own; }) < 5) ++expected;
+    }
+  }
+  const Tally tally = evaluate(ctx, *model, scene.loader, *scene.comm);
+  EXPECT_EQ(tally.top5, expected);
+  EXPECT_GT(tally.top5, tally.correct);
+  EXPECT_LT(tally.top5, tally.samples);
+  EXPECT_EQ(top5_accuracy(tally, 12), expected / 30);
+  EXPECT_FALSE(top5_accuracy(tally, 10)) << "five guesses of ten say little";
+}
+
 RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
   std::vector<std::string> all = {"data.name=synthetic",
                                   "data.synthetic_train=192",
@@ -137,6 +163,22 @@ TEST(EpochEvaluation, TellsThePlainAccuracyBesideTheOneThatCounts) {
       EXPECT_NE(run.epochs[e].test_loss, plain.epochs[e].test_loss);
     }
   }
+}
+
+TEST(EpochEvaluation, RecordsTheFirstFiveOfManyClasses) {
+  const RunResult few = train_here({});
+  EXPECT_FALSE(few.epochs[1].test_top5);
+  const std::vector<std::string> keys{"data.synthetic_classes=20", "run.precision=f64",
+                                      "model.batch_norm_groups=2"};
+  const RunResult one = train_here(keys, 1), two = train_here(keys, 2);
+  ASSERT_TRUE(one.epochs[1].test_top5);
+  EXPECT_EQ(one.epochs[1].test_top5, two.epochs[1].test_top5);
+  EXPECT_GE(*one.epochs[1].test_top5, one.epochs[1].test_accuracy);
+  EXPECT_NE(run_text(one).find("among the first five"), std::string::npos);
+  EXPECT_EQ(run_text(few).find("among the first five"), std::string::npos);
+  // Kept with the rest of the run.
+  const RunResult read = parse_result(to_json(one), "memory");
+  EXPECT_EQ(read.epochs[1].test_top5, one.epochs[1].test_top5);
 }
 
 TEST(EpochEvaluation, OfAveragesHoldsForEveryModelAndOptimizer) {

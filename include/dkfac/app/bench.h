@@ -13,7 +13,8 @@ enum class BenchKind : std::uint8_t {
   step,     ///< Whole training steps, by optimizer, with their phases.
   factors,  ///< Every A and G of a model from one real batch.
   inverse,  ///< The damped inverses of these factors.
-  comm      ///< Collectives over sizes.
+  comm,     ///< Collectives over sizes.
+  resnet50  ///< Steps of a recipe as it is trained, with its data, on any device.
 };
 
 /// One benchmark: warm-up, repetitions, a check of what was computed, one JSON object. docs/
@@ -38,6 +39,10 @@ struct BenchCommand {
   /// that a long cycle need not be run. The configured ones still decide in what form inverses are
   /// kept, and how often each kind of step counts in ms_per_step. Empty: as configured.
   std::vector<int> cycle = {};
+  /// resnet50: the recipe, and its images; empty: synthetic ones.
+  std::filesystem::path config = "configs/imagenet/kfac-16k.toml", data = {};
+  std::int64_t image_size = 0, global_batch = 0, micro_batches = 0;  ///< 0: those of the recipe.
+  double epochs = 0;  ///< Train this part of an epoch, warm-up included, in place of `steps`.
   std::filesystem::path json = {};  ///< Where the JSON goes; "-": in place of the table.
   std::string command_line = {};    ///< As typed; into the JSON.
 };

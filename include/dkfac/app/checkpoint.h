@@ -18,6 +18,10 @@ struct CheckpointPlan {
   /// Stop after this epoch, with a checkpoint, as if the run had been asked to: schedules are still
   /// those of all epochs. 0: at the end.
   std::int64_t until_epoch = 0;
+  /// Likewise after so many steps, or epochs and parts of one, from where it starts or goes on;
+  /// with an epoch's last step the epoch is evaluated before. 0: not.
+  std::int64_t more_steps = 0;
+  double more_epochs = 0;
 };
 
 }  // namespace dkfac::app

@@ -25,6 +25,8 @@ struct TrainCommand {
   bool resume = false;           ///< Go on with a run.
   std::filesystem::path resume_from;  ///< Its folder, or one checkpoint; empty: `out`.
   std::int64_t until_epoch = 0;       ///< Stop after this epoch with a checkpoint; 0: at the end.
+  std::int64_t steps = 0;             ///< Stop after so many more steps, likewise; 0: at the end.
+  double epochs = 0;                  ///< Or after so many more epochs, which need not be whole.
   bool force = false;                 ///< Overwrite an earlier run in `out`.
   bool quiet = false;                 ///< No progress and no summary.
   std::string command_line;           ///< As typed, for command.txt.

@@ -32,6 +32,8 @@ struct EpochRecord {
   double train_accuracy = 0;  ///< In [0, 1], likewise.
   double test_loss = 0;
   double test_accuracy = 0;  ///< In [0, 1].
+  /// In [0, 1], of the label among the five largest logits; unset for ten classes or fewer.
+  std::optional<double> test_top5;
   /// Without averaged weights and mirrored images, where the run evaluates with one of them.
   std::optional<double> plain_accuracy;
   double train_seconds = 0;        ///< Training time since the start of the run.

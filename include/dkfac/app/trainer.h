@@ -47,10 +47,11 @@ struct TrainHooks {
 struct RunState {
   RunResult result;
   Position position;
+  bool part_done = false;  ///< Stopped where CheckpointPlan says, and not since somebody asked.
 };
 
 /// Trains and evaluates as `config` says; collective. Ends with status "ok", or "stopped" on every
-/// rank after the step in which some rank was asked to stop, or after checkpoints.until_epoch. Sums
+/// rank after the step in which some rank was asked to stop, or where `checkpoints` says. Sums
 /// over samples go over all ranks, so every rank ends with the same losses and accuracies; seconds
 /// are this rank's.
 ///

@@ -12,6 +12,11 @@
 #include "dkfac/nn/data.h"
 
 #include "app/bench/machine.h"
+#include "app/run_one.h"
+
+namespace dkfac::app {
+struct TrainState;
+}
 
 namespace dkfac::app::bench {
 
@@ -35,6 +40,19 @@ struct Outcome {
 /// Seconds that measured K-FAC steps, each with new statistics and inverses, spend on inverses.
 [[nodiscard]] std::vector<double> inverse_seconds(BenchCommand command,
                                                   std::shared_ptr<comm::Communicator> comm);
+
+/// What a step renewed: "plain", "statistics", "inverse", "statistics+inverse".
+[[nodiscard]] const char* kind_of(bool statistics, bool inverses);
+/// Collective: the words for what is wrong with the weights after training (not finite, or others
+/// on other ranks), empty when nothing is.
+[[nodiscard]] std::string wrong_parameters(TrainState& state);
+
+/// The configuration that is measured: the recipe with what the command says over it.
+[[nodiscard]] Config recipe_config(const BenchCommand& command);
+/// Trains it for some steps; collective.
+[[nodiscard]] Outcome bench_recipe(const BenchCommand& command,
+                                   std::shared_ptr<comm::Communicator> host, DataCache& cache,
+                                   const Terminal& terminal);
 
 /// The configuration of a step of one optimizer: the command's model on synthetic data.
 [[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,

@@ -30,6 +30,8 @@ const char* name_of(BenchKind kind) {
       return "inverse";
     case BenchKind::comm:
       return "comm";
+    case BenchKind::resnet50:
+      return "resnet50";
   }
   return "?";
 }
@@ -38,6 +40,7 @@ void check(const BenchCommand& command) {
   DKFAC_CHECK(command.steps > 0, "[bench] --steps is ", command.steps, "; it must be > 0");
   DKFAC_CHECK(command.warm_up >= 0, "[bench] --warm-up is ", command.warm_up, "; it must be >= 0");
   DKFAC_CHECK(command.classes > 0, "[bench] --classes is ", command.classes, "; it must be > 0");
+  if (command.kind == BenchKind::resnet50) return (void)bench::recipe_config(command);
   if (command.kind == BenchKind::comm) {
     DKFAC_CHECK(command.max_bytes >= bench::kSmallestMessage, "[bench] --max-bytes is ",
                 command.max_bytes,
@@ -59,7 +62,7 @@ void check(const BenchCommand& command) {
 }
 
 Outcome measure(const BenchCommand& command, const std::shared_ptr<comm::Communicator>& comm,
-                const bench::Roof& roof) {
+                const bench::Roof& roof, DataCache& cache, const Terminal& terminal) {
   switch (command.kind) {
     case BenchKind::step:
       return bench::bench_step(command, comm, roof);
@@ -69,6 +72,8 @@ Outcome measure(const BenchCommand& command, const std::shared_ptr<comm::Communi
       return bench::bench_inverse(command, comm, roof);
     case BenchKind::comm:
       return bench::bench_comm(command, *comm);
+    case BenchKind::resnet50:
+      return bench::bench_recipe(command, comm, cache, terminal);
   }
   return {};
 }
@@ -79,7 +84,7 @@ ordered_json head(const BenchCommand& command, int ranks) {
                    {"ranks", ranks},
                    {"steps", command.steps},
                    {"warm_up", command.warm_up}};
-  if (command.kind == BenchKind::comm) return out;
+  if (command.kind == BenchKind::comm || command.kind == BenchKind::resnet50) return out;
   const Shape input = bench::input_of(command);
   out["model"] = command.model;
   out["batch"] = command.batch;
@@ -105,7 +110,7 @@ void show(const BenchCommand& command, const Terminal& terminal, const ordered_j
   if (!command.json.empty()) write_file(command.json, text);
 }
 
-void bench_rank(const BenchCommand& command, const Terminal& terminal,
+void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache& cache,
                 const std::shared_ptr<comm::Communicator>& comm) {
   const int wanted = command.threads > 0 ? command.threads : default_threads(*comm);
   if (wanted > 0) set_threads(wanted);
@@ -116,7 +121,7 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal,
     roof = bench::measure_roof(ctx);
   }
   comm->barrier("roof");
-  const Outcome outcome = measure(command, comm, roof);
+  const Outcome outcome = measure(command, comm, roof, cache, terminal);
   if (comm->rank() == 0) {
     ordered_json json = head(command, comm->size());
     json.update(outcome.json);
@@ -141,8 +146,9 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal,
 int run(const BenchCommand& command, const Terminal& terminal) {
   Job job{.ranks = command.ranks};
   job.early = attempt("arguments", [&] { check(command); });
+  DataCache cache;
   return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
-    bench_rank(command, terminal, comm);
+    bench_rank(command, terminal, cache, comm);
   });
 }
 

@@ -1,16 +1,13 @@
 // Whole training steps: what a run does between two batches, on one batch that stays the same.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <string_view>
 
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/ops.h"
 
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
@@ -28,17 +25,6 @@ constexpr int kTurn = 5;
 /// few steps of momentum, decay or reduced precision leave it where it was, give or take some
 /// percent.
 constexpr double kLossRoom = 1.1;
-
-const char* kind_of(bool statistics, bool inverses) {
-  if (inverses) return statistics ? "statistics+inverse" : "inverse";
-  return statistics ? "statistics" : "plain";
-}
-
-double hash_of(ConstTensorView x) {
-  const std::string_view bytes(static_cast<const char*>(x.raw()), x.bytes());
-  // 53 bits, which a double holds exactly.
-  return static_cast<double>(std::hash<std::string_view>{}(bytes) >> 11);
-}
 
 /// The intervals of --cycle hold for the whole run, whatever a schedule would make of them.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
@@ -121,15 +107,7 @@ class Contestant {
     if (losses_.back() > kLossRoom * losses_.front())
       return fmt::format("{}: the loss of the one batch rose from {:.4g} to {:.4g}",
                          config_.run.name, losses_.front(), losses_.back());
-    const ConstTensorView parameters = state_.model->parameters();
-    float bad = 0;
-    ops::count_nonfinite(state_.ctx, parameters, view_of(&bad, {1}));
-    if (bad > 0) return config_.run.name + ": parameters are not finite";
-    double low = hash_of(parameters), high = low;
-    low = -low;  // max(-x) = -min(x)
-    state_.comm->all_reduce(view_of(&low, {1}), comm::ReduceOp::max, Stream::cpu(), "hash");
-    state_.comm->all_reduce(view_of(&high, {1}), comm::ReduceOp::max, Stream::cpu(), "hash");
-    return -low == high ? "" : config_.run.name + ": ranks have different parameters";
+    return wrong_parameters(state_);
   }
 
   [[nodiscard]] const kfac::StepReport& report() const { return state_.report; }
@@ -261,6 +239,11 @@ std::string table(const std::vector<std::unique_ptr<Contestant>>& contestants) {
 }
 
 }  // namespace
+
+const char* kind_of(bool statistics, bool inverses) {
+  if (inverses) return statistics ? "statistics+inverse" : "inverse";
+  return statistics ? "statistics" : "plain";
+}
 
 std::vector<double> inverse_seconds(BenchCommand command,
                                     std::shared_ptr<comm::Communicator> comm) {

@@ -47,6 +47,7 @@ EpochRecord epoch_record(const ordered_json& json) {
   r.train_accuracy = real(json, "train_accuracy");
   r.test_loss = real(json, "test_loss");
   r.test_accuracy = real(json, "test_accuracy");
+  r.test_top5 = maybe(json, "test_top5");
   r.plain_accuracy = maybe(json, "plain_accuracy");
   r.train_seconds = real(json, "train_seconds");
   r.images_per_second = real(json, "images_per_second");

@@ -175,12 +175,15 @@ std::string optional_text(const std::optional<double>& value) {
 }
 
 std::string run_row(const std::string& group, const RunResult& run) {
-  const std::array<std::string, 10> cells{
+  std::optional<double> top5;
+  if (!run.epochs.empty()) top5 = run.epochs.back().test_top5;
+  const std::array<std::string, 11> cells{
       fmt::format("{}", run.seed),          run.status,
       grouped(std::ssize(run.epochs)),      grouped(run.steps),
       grouped(run.skipped_steps),           optional_text(run.epochs_to_target),
       optional_text(run.seconds_to_target), fixed(100 * run.final_accuracy, 2),
-      three_digits(run.train_seconds),      three_digits(run.images_per_second),
+      top5 ? fixed(100 * *top5, 2) : "-",   three_digits(run.train_seconds),
+      three_digits(run.images_per_second),
   };
   std::string out = "<tr><th scope=\"row\">" + escape(group) + "</th>";
   for (const std::string& cell : cells) out += "<td>" + escape(cell) + "</td>";
@@ -188,7 +191,7 @@ std::string run_row(const std::string& group, const RunResult& run) {
 }
 
 std::string run_list(std::span<const RunGroup> groups) {
-  constexpr std::array<const char*, 11> kHeads{"configuration",
+  constexpr std::array<const char*, 12> kHeads{"configuration",
                                                "seed",
                                                "status",
                                                "epochs",
@@ -197,6 +200,7 @@ std::string run_list(std::span<const RunGroup> groups) {
                                                "epochs to",
                                                "seconds to",
                                                "final accuracy, %",
+                                               "final top-5, %",
                                                "seconds of training",
                                                "images per second"};
   std::string out = "<details><summary>Every run</summary><div class=\"wide\"><table><thead><tr>";

@@ -37,6 +37,7 @@ ordered_json object(const EpochRecord& r) {
           {"train_accuracy", number(r.train_accuracy)},
           {"test_loss", number(r.test_loss)},
           {"test_accuracy", number(r.test_accuracy)},
+          {"test_top5", number(r.test_top5)},
           {"plain_accuracy", number(r.plain_accuracy)},
           {"train_seconds", number(r.train_seconds)},
           {"images_per_second", number(r.images_per_second)},

@@ -47,7 +47,7 @@ bool train_epoch(TrainState& s) {
     end_phase(s, "data", data_watch.lap());
     const double at = static_cast<double>(c.epoch - 1) +
                       static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
-    go_on = train_step(s, batch, at);
+    go_on = train_step(s, batch, at) && !(c.batch < s.steps_per_epoch && part_is_over(s));
     count_time(s, clock);
     enter(s, "log");
     record_step(s);
@@ -86,6 +86,7 @@ void finish_epoch(TrainState& s) {
   record.train_accuracy = trained.accuracy();
   record.test_loss = tested.mean_loss();
   record.test_accuracy = tested.accuracy();
+  record.test_top5 = top5_accuracy(tested, s.model->outputs());
   record.plain_accuracy = plain_accuracy;
   record.train_seconds = result.train_seconds;
   record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;

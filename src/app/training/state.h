@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,12 @@ struct SavedAt {
   bool operator==(const SavedAt&) const = default;
 };
 
+/// Where this part of the run ends, if not before.
+struct PartEnd {
+  std::int64_t steps = std::numeric_limits<std::int64_t>::max();
+  double epochs = std::numeric_limits<double>::infinity();
+};
+
 /// What a run is made of. The first block is given, the second made by build_training().
 struct TrainState {
   const Config& config;
@@ -89,11 +96,19 @@ struct TrainState {
   double seconds_before = 0;                 ///< and Counters::epoch_seconds.
   Counters counters = {};
   SavedAt saved = {};
-  Tally step_tally = {};  ///< Of this rank, in the last step; empty when it did not count.
+  PartEnd part_end = {};
+  bool part_done = false;        ///< RunState::part_done.
+  Tally step_tally = {};         ///< Of this rank, in the last step; empty when it did not count.
+  std::int64_t step_images = 0;  ///< Over all ranks, in the last step, whether it counted or not.
   kfac::StepReport report = {};
   Stopwatch watch = {};
   Profiled profiled = {};
 };
+
+/// All of a run, in a state of which the first block is given: what train() does.
+void train_through(TrainState& state);
+/// Whether the steps or epochs of this part are done.
+[[nodiscard]] bool part_is_over(const TrainState& state);
 
 /// Fills in the result's description and compares configuration and data over ranks; collective.
 void describe_run(TrainState& state);

@@ -88,6 +88,7 @@ bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
   // For the vote the host has waited for all that came before it.
   const nn::LossSum sum = s.sums->fetched();
   if (s.phases) s.phases->collect(s.result.phase_seconds);
+  s.step_images = batch.global_batch;
   s.counters.epoch_samples += batch.global_batch;
   ++s.counters.batch;
   count_curvature(s);

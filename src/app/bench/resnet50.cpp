@@ -1,0 +1,214 @@
+// A recipe as it is trained, with real or synthetic photographs, for some steps.
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/device_info.h"
+#include "dkfac/core/error.h"
+
+#include "app/agreement.h"
+#include "app/bench/bench.h"
+#include "app/bench/measure.h"
+#include "app/place.h"
+#include "app/progress.h"
+#include "app/run_one.h"
+#include "app/training/state.h"
+
+namespace dkfac::app::bench {
+
+namespace {
+
+using nlohmann::ordered_json;
+using PhaseMap = std::map<std::string, double>;
+
+/// Between two lines about how far it is.
+constexpr double kTellSeconds = 10;
+
+/// What was measured of the steps behind the warm-up.
+class Meter {
+ public:
+  Meter(int warm_up, bool speaks, const Terminal& terminal)
+      : warm_up_(warm_up), speaks_(speaks), terminal_(terminal) {}
+
+  /// At the end of each step.
+  void step(const TrainState& s, const StepRecord& record) {
+    const double passed = clock_.lap();
+    // A step that did not count has no loss of its own.
+    if (s.report.updated) losses_.push_back(record.loss);
+    ++done_;
+    if (done_ > warm_up_) add(s, passed);
+    if (done_ == warm_up_) {
+      before_ = s.result.phase_seconds;
+      skipped_before_ = s.result.skipped_steps;
+    }
+    if (!speaks_ || told_.seconds() < kTellSeconds) return;
+    told_.lap();
+    terminal_.err << fmt::format("step {}  loss {:.4f}  {:.1f} images/s\n", done_, record.loss,
+                                 images_per_second())
+                  << std::flush;
+  }
+
+  [[nodiscard]] bool counted_any() const { return !seconds_.empty(); }
+  [[nodiscard]] double images_per_second() const { return total_ > 0 ? images_ / total_ : 0; }
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
+
+  /// Milliseconds per step.
+  [[nodiscard]] PhaseMap phases(const RunResult& result) const {
+    PhaseMap out;
+    for (const auto& [phase, seconds] : result.phase_seconds) {
+      const auto old = before_.find(phase);
+      out[phase] = 1e3 * (seconds - (old == before_.end() ? 0 : old->second)) / steps();
+    }
+    return out;
+  }
+
+  [[nodiscard]] ordered_json json(const RunResult& result) const {
+    ordered_json kinds = ordered_json::object(), host = ordered_json::object();
+    for (const auto& [kind, seconds] : by_kind_) kinds[kind] = to_json(quartiles_of(seconds), 1e3);
+    for (const auto& [part, seconds] : optimizer_) host[part] = 1e3 * seconds / steps();
+    return {{"images_per_second", images_per_second()},
+            {"ms", to_json(quartiles_of(seconds_), 1e3)},
+            {"ms_by_kind", std::move(kinds)},
+            {"phases_ms", phases(result)},
+            {"optimizer_host_ms", std::move(host)},
+            {"bytes_to_collectives", bytes_ / steps()},
+            {"skipped_steps", result.skipped_steps - skipped_before_},
+            {"skipped_in_warm_up", skipped_before_},
+            {"loss_first", losses_.empty() ? std::nan("") : losses_.front()},
+            {"loss_last", losses_.empty() ? std::nan("") : losses_.back()}};
+  }
+
+ private:
+  [[nodiscard]] double steps() const { return static_cast<double>(seconds_.size()); }
+
+  void add(const TrainState& s, double passed) {
+    seconds_.push_back(passed);
+    total_ += passed;
+    images_ += static_cast<double>(s.step_images);
+    by_kind_[kind_of(s.report.statistics_refreshed, s.report.inverses_refreshed)].push_back(passed);
+    bytes_ += static_cast<double>(s.report.bytes);
+    const kfac::PhaseSeconds& parts = s.report.seconds;
+    optimizer_["statistics"] += parts.statistics;
+    optimizer_["exchange"] += parts.exchange;
+    optimizer_["inverse"] += parts.inverse;
+    optimizer_["update"] += parts.update;
+  }
+
+  const int warm_up_;
+  const bool speaks_;
+  const Terminal& terminal_;
+  Stopwatch clock_, told_;
+  int done_ = 0;
+  std::vector<double> seconds_, losses_;
+  std::map<std::string, std::vector<double>> by_kind_;
+  PhaseMap before_, optimizer_;
+  double total_ = 0, images_ = 0, bytes_ = 0;
+  std::int64_t skipped_before_ = 0;
+};
+
+std::string table(const ordered_json& json, const PhaseMap& phases) {
+  std::string out = fmt::format(
+      "{} on {}: {:.1f} images/s, {:.1f} ms a step (median), {} of {} steps skipped\n",
+      json["name"].get<std::string>(), json["device"].get<std::string>(),
+      json["images_per_second"].get<double>(), json["ms"]["median"].get<double>(),
+      json["skipped_steps"].get<std::int64_t>(), json["ms"]["count"].get<std::int64_t>());
+  for (const auto& [phase, ms] : phases) out += fmt::format("  {:<12} {:10.2f} ms\n", phase, ms);
+  if (json.contains("top1"))
+    out += fmt::format("top-1 {:.2f} %\n", 100 * json["top1"].get<double>());
+  if (json.contains("top5"))
+    out += fmt::format("top-5 {:.2f} %\n", 100 * json["top5"].get<double>());
+  return out;
+}
+
+void set_unless_zero(std::vector<std::string>& set, const std::string& key, std::int64_t value) {
+  if (value != 0) set.push_back(fmt::format("{}={}", key, value));
+}
+
+}  // namespace
+
+Config recipe_config(const BenchCommand& command) {
+  std::vector<std::string> set{"run.log_interval=0", "checkpoint.every_epochs=0",
+                               fmt::format("run.threads={}", command.threads)};
+  if (command.data.empty())
+    set.insert(set.end(), {"data.name=synthetic-photos", "data.synthetic_train=1281167",
+                           "data.synthetic_test=1000", "data.synthetic_size=256",
+                           "data.synthetic_classes=1000"});
+  else
+    set.push_back("data.path=" + command.data.string());
+  set_unless_zero(set, "data.image_size", command.image_size);
+  set_unless_zero(set, "train.global_batch", command.global_batch);
+  set_unless_zero(set, "train.micro_batches", command.micro_batches);
+  set.insert(set.end(), command.set.begin(), command.set.end());
+  return load_config(command.config, set);
+}
+
+Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communicator> host,
+                     DataCache& cache, const Terminal& terminal) {
+  const Config config = recipe_config(command);
+  RunState run;
+  Place place = find_place(config, std::move(host), run.position);
+  std::shared_ptr<const nn::DataSplits> data;
+  run.position.phase = "data";
+  together(*place.comm, run.position, [&] { data = cache.get(config); });
+
+  Meter meter(command.warm_up, place.comm->rank() == 0, terminal);
+  TrainState* state = nullptr;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepRecord& record) { meter.step(*state, record); };
+  CheckpointPlan part;
+  if (command.epochs > 0)
+    part.more_epochs = command.epochs;
+  else
+    part.more_steps = command.warm_up + command.steps;
+  TrainState s{.config = config,
+               .comm = std::move(place.comm),
+               .data = *data,
+               .hooks = hooks,
+               .result = run.result,
+               .position = run.position,
+               .checkpoints = part,
+               .ctx = Context(place.device, context_options(config)),
+               .sharers = place.sharers};
+  state = &s;
+  train_through(s);
+
+  Outcome outcome;
+  const RunResult& result = run.result;
+  ordered_json& json = outcome.json;
+  json = {{"config", command.config.string()},
+          {"name", result.name},
+          {"optimizer", result.optimizer},
+          {"model", result.model},
+          {"data", result.data},
+          {"device", result.device},
+          {"precision", std::string(name_of(config.run.precision))},
+          {"global_batch", config.train.global_batch},
+          {"micro_batches", config.train.micro_batches},
+          {"image_size", config.data.image_size},
+          {"parameters", result.parameters},
+          {"flops_per_image", 3 * nn::forward_flops(*s.model)}};
+  json.update(meter.json(result));
+  if (s.peak_flops)
+    json["utilisation"] =
+        3 * nn::forward_flops(*s.model) * meter.images_per_second() / *s.peak_flops;
+  if (s.ctx.device().is_cuda())
+    json["peak_device_bytes"] = static_cast<double>(device_memory(s.ctx.device()).peak_used);
+  if (!command.data.empty()) {
+    const Tally tested = evaluate_epoch(s).tested;
+    json["top1"] = tested.accuracy();
+    if (const auto top5 = top5_accuracy(tested, s.model->outputs())) json["top5"] = *top5;
+  }
+  json["configuration"] = result.configuration;
+  outcome.text = table(json, meter.phases(result));
+  const std::string wrong = wrong_parameters(s);
+  if (!wrong.empty()) outcome.wrong.push_back(wrong);
+  if (!meter.counted_any()) outcome.wrong.emplace_back("no step behind the warm-up");
+  if (meter.losses().empty()) outcome.wrong.emplace_back("no step changed the weights");
+  for (const double loss : meter.losses())
+    if (!std::isfinite(loss)) outcome.wrong = {"a loss is not finite"};
+  return outcome;
+}
+
+}  // namespace dkfac::app::bench
