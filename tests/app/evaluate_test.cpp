@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dkfac/app/report.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
