@@ -36,6 +36,8 @@ void add_model_keys(Table& t) {
       .where(name, {"resnet18", "resnet20", "resnet32", "resnet50"});
   t.boolean("model.fused_statistics", DKFAC_FIELD(model.fused_statistics),
             "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
+  t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
+            "convolutions of f16 on a device sum their gradient for the BatchNorm before them");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
              "fixed filters that whiten the patches of the training images come first");
   add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),

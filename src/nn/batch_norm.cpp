@@ -17,6 +17,12 @@ NormShape norm_shape(const Shape& x, std::int64_t groups, std::int64_t channels)
   return {groups, channels == 0 ? 0 : x.numel() / channels / groups, channels};
 }
 
+void check_sum(const BatchNorm2d& norm, ConstTensorView sum, std::int64_t channels) {
+  DKFAC_CHECK(sum.shape() == Shape{channels} && sum.dtype() == DType::f32 && sum.is_contiguous(),
+              "[batch_norm] '", norm.name(), "': a sum is ", sum.dtype(), " ", sum.shape(),
+              "; it must be f32 ", Shape{channels}, " without gaps");
+}
+
 }  // namespace
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
@@ -81,14 +87,27 @@ void BatchNorm2d::use_sums_next(ConstTensorView x, ConstTensorView sum,
                                 ConstTensorView sum_of_squares) {
   DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
               " groups; sums of the whole batch are for one group");
-  for (const ConstTensorView& s : {sum, sum_of_squares}) {
-    DKFAC_CHECK(s.shape() == Shape{channels_} && s.dtype() == DType::f32 && s.is_contiguous(),
-                "[batch_norm] '", name_, "': a sum is ", s.dtype(), " ", s.shape(),
-                "; it must be f32 ", Shape{channels_}, " without gaps");
-  }
+  for (const ConstTensorView& s : {sum, sum_of_squares}) check_sum(*this, s, channels_);
   summed_ = x;
   sum_ = sum;
   sum_of_squares_ = sum_of_squares;
+}
+
+ReluNorm BatchNorm2d::relu_norm(ConstTensorView y) const {
+  const bool is_mine =
+      !input_.empty() && y.raw() == trained_.raw() && y.shape() == trained_.shape();
+  const bool is_plain = activation_.kind == ActivationKind::relu && !has_addend_;
+  if (!is_mine || !is_plain || options_.groups != 1) return {};
+  const auto of_batch = [](const Tensor& t) { return ConstTensorView(t.view()).flat(); };
+  return {input_, of_batch(mean_), of_batch(inv_std_), scale(), parameters_.back().value};
+}
+
+void BatchNorm2d::use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
+                                    ConstTensorView shift_grad) {
+  for (const ConstTensorView& sum : {scale_grad, shift_grad}) check_sum(*this, sum, channels_);
+  masked_ = grad;
+  handed_scale_grad_ = scale_grad;
+  handed_shift_grad_ = shift_grad;
 }
 
 ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
@@ -96,6 +115,7 @@ ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode)
   const ConstTensorView addend = std::exchange(addend_, ConstTensorView{});
   const ConstTensorView summed = std::exchange(summed_, ConstTensorView{});
   if (summed.raw() != x.raw() || summed.shape() != shape) sum_ = {};
+  masked_ = {};
   if (addend.empty()) activation_ = options_.activation;
   check_ready("batch_norm", *this, ctx, x);
   DKFAC_CHECK(addend.empty() || (addend.shape() == shape && addend.dtype() == x.dtype() &&
@@ -167,13 +187,20 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   // The gradient before the activation is written down only for those who look at it.
   const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
   OutputGrad grad{grad_output, from_input ? ConstTensorView{} : trained_, activation_};
+  const bool is_masked = std::exchange(masked_, ConstTensorView{}).raw() == grad_output.raw();
+  if (is_masked) grad = {grad_output, {}, {}};
   const bool watched = observer_ != nullptr && observer_->wants_batch_norm(*this);
-  const bool written = activation_.kind != ActivationKind::none && (has_addend_ || watched);
+  const bool written = grad.activation.kind != ActivationKind::none && (has_addend_ || watched);
   TensorView masked;
   if (written) masked = lend(ctx, masked_grad_, input_.shape(), input_.dtype());
   const TensorView sum_g = ensure(ctx, sum_dy_, per_group, DType::f64);
   const TensorView sum_g_centered = ensure(ctx, sum_dy_centered_, per_group, DType::f64);
-  kernels::gradient_sums(ctx, s, input_, affine, grad, masked, sum_g, sum_g_centered);
+  if (is_masked) {
+    kernels::sums_of_gradients(ctx, s, handed_scale_grad_, handed_shift_grad_, of_batch.inv_std,
+                               sum_g, sum_g_centered);
+  } else {
+    kernels::gradient_sums(ctx, s, input_, affine, grad, masked, sum_g, sum_g_centered);
+  }
   if (written) grad = {masked, {}, {}};
   addend_grad_ = has_addend_ ? grad.dy : ConstTensorView{};
   if (watched) {

@@ -32,12 +32,21 @@ ConstTensorView located(const Layer& child, const char* direction, const Pass& p
   }
 }
 
+/// The first or last layer, within Sequentials.
+Layer* first_layer(Layer* layer) {
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
+    layer = sequence->children().empty() ? nullptr : sequence->children().front().second.get();
+  return layer;
+}
+Layer* last_layer(Layer* layer) {
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
+    layer = sequence->children().empty() ? nullptr : sequence->children().back().second.get();
+  return layer;
+}
+
 /// The BatchNorm2d in which the layer ends, when that applies no activation itself.
 BatchNorm2d* free_last_norm(Layer* layer) {
-  while (const auto* sequence = dynamic_cast<Sequential*>(layer)) {
-    layer = sequence->children().empty() ? nullptr : sequence->children().back().second.get();
-  }
-  auto* norm = dynamic_cast<BatchNorm2d*>(layer);
+  auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(layer));
   const bool free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
   return free ? norm : nullptr;
 }
@@ -51,6 +60,19 @@ void for_each_pair(const Children& children, const F& f) {
     if (conv == nullptr || norm == nullptr) continue;
     const bool fits = conv->out() == norm->channels();
     if (fits && !conv->options().bias && norm->options().groups == 1) f(*conv, *norm);
+  }
+}
+
+/// Calls f(norm, convolution) on the neighbours of which the second may carry the gradient of the
+/// first through its ReLU.
+template <class Children, class F>
+void for_each_gradient_pair(const Children& children, const F& f) {
+  for (std::size_t i = 1; i < children.size(); ++i) {
+    auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(children[i - 1].second.get()));
+    auto* conv = dynamic_cast<Conv2d*>(first_layer(children[i].second.get()));
+    if (norm == nullptr || conv == nullptr || norm->channels() != conv->in()) continue;
+    const BatchNormOptions& options = norm->options();
+    if (options.groups == 1 && options.activation.kind == ActivationKind::relu) f(*norm, *conv);
   }
 }
 
@@ -106,11 +128,26 @@ void Sequential::set_fused_statistics(bool on) {
                 [&](Conv2d& conv, BatchNorm2d& norm) { conv.hand_sums_to(on ? &norm : nullptr); });
 }
 
-FusedStatistics Sequential::fused_statistics() const {
-  FusedStatistics count;
+FusedPairs Sequential::fused_statistics() const {
+  FusedPairs count;
   for_each_pair(children_, [&](const Conv2d& conv, const BatchNorm2d&) {
     ++count.pairs;
     count.fused += conv.has_handed_sums() ? 1 : 0;
+  });
+  return count;
+}
+
+void Sequential::set_fused_backward(bool on) {
+  for_each_gradient_pair(children_, [&](BatchNorm2d& norm, Conv2d& conv) {
+    conv.hand_gradient_to(on ? &norm : nullptr);
+  });
+}
+
+FusedPairs Sequential::fused_backward() const {
+  FusedPairs count;
+  for_each_gradient_pair(children_, [&](const BatchNorm2d&, const Conv2d& conv) {
+    ++count.pairs;
+    count.fused += conv.has_handed_gradient() ? 1 : 0;
   });
   return count;
 }

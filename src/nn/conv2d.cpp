@@ -187,16 +187,42 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     if (observer() != nullptr) observer()->on_gradients(*this);
   }
 
+  has_handed_gradient_ = false;
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   if (grad_output.numel() == 0) {
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
+  has_handed_gradient_ = compute_gradient_before(ctx, grad_output, dx);
+  if (has_handed_gradient_) return dx;
   const ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
   plan_->backends.choose(ctx, conv, ConvPass::data)
       .backward_data(ctx, conv, grad_output, weight(), dx);
   return dx;
+}
+
+bool Conv2d::compute_gradient_before(Context& ctx, ConstTensorView grad_output, TensorView dx) {
+  if (norm_before_ == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
+  const ReluNorm norm = norm_before_->relu_norm(input_);
+  if (norm.x.empty()) return false;
+  const TensorView sums = ensure(ctx, gradient_sums_, Shape{2, in_}, DType::f32);
+  const TensorView of_scale = sums.slice(0, 0, 1).flat(), of_shift = sums.slice(0, 1, 1).flat();
+  const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
+  if (!plan_->backends.choose(ctx, conv, ConvPass::data)
+           .backward_data_to_norm(ctx, conv, grad_output, weight(), norm, dx, of_scale, of_shift)) {
+    return false;
+  }
+  norm_before_->use_gradient_next(dx, of_scale, of_shift);
+  return true;
+}
+
+void Conv2d::hand_gradient_to(BatchNorm2d* norm) {
+  DKFAC_CHECK(norm == nullptr || (norm->channels() == in_ && norm->options().groups == 1),
+              "[conv2d] '", name_, "' can leave its gradient only to a BatchNorm2d of ", in_,
+              " channels and one group; choose another or none");
+  norm_before_ = norm;
+  has_handed_gradient_ = false;
 }
 
 ReorderCount Conv2d::reorders() const { return plan_->backends.reorders(); }

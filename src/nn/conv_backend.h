@@ -8,6 +8,8 @@
 #include "dkfac/core/types.h"
 #include "dkfac/nn/layers.h"
 
+#include "nn/norm_shape.h"
+
 namespace dkfac::nn {
 
 /// x[n,h,w,in], weight[out,kh,kw,in/groups], y[n,oh,ow,out]. n > 0.
@@ -66,6 +68,19 @@ class ConvBackend {
   /// After forward() of the same shape with the same weights; on a device, of any backend.
   virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                              ConstTensorView weight, TensorView dx) = 0;
+  /// backward_data() of an input that `norm` has made: g is the gradient before its ReLU, and
+  /// scale_grad and shift_grad are the sums over pixels of g * (x - mean) * inv_std and of g, each
+  /// [in] f32. Where the argument of the ReLU is within rounding of 0, its sign is that of this
+  /// computation; g may be summed before or after it is rounded. False, with nothing done, where
+  /// there is no such way; the answer stays for a shape, device and thread.
+  [[nodiscard]] virtual bool backward_data_to_norm(Context& /*ctx*/, const ConvShape& /*shape*/,
+                                                   ConstTensorView /*dy*/,
+                                                   ConstTensorView /*weight*/,
+                                                   const ReluNorm& /*norm*/, TensorView /*g*/,
+                                                   TensorView /*scale_grad*/,
+                                                   TensorView /*shift_grad*/) {
+    return false;
+  }
   [[nodiscard]] virtual ReorderCount reorders() const { return {}; }
 
  protected:

@@ -141,6 +141,14 @@ void gradient_sums(Context& ctx, const NormShape& shape, ConstTensorView x, cons
       : cpu::gradient_sums(ctx, shape, x, affine, grad, masked, sum_g, sum_g_centered);
 }
 
+void sums_of_gradients(Context& ctx, const NormShape& shape, ConstTensorView scale_grad,
+                       ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
+                       TensorView sum_g_centered) {
+  ctx.device().is_cuda()
+      ? cuda::sums_of_gradients(ctx, shape, scale_grad, shift_grad, inv_std, sum_g, sum_g_centered)
+      : cpu::sums_of_gradients(ctx, shape, scale_grad, shift_grad, inv_std, sum_g, sum_g_centered);
+}
+
 void train_moments(Context& ctx, const NormShape& shape, ConstTensorView x,
                    const NormChannels& channels, const NormStatistics& out) {
   ctx.device().is_cuda() ? cuda::train_moments(ctx, shape, x, channels, out)

@@ -21,6 +21,23 @@ ConstTensorView cast_into(Context& ctx, ConstTensorView x, Tensor& memory, DType
   return y;
 }
 
+template <class F>
+void for_each_sequence(Layer& root, const F& f) {
+  root.visit([&](Layer& layer) {
+    if (auto* sequence = dynamic_cast<Sequential*>(&layer)) f(*sequence);
+  });
+}
+
+FusedPairs sum_pairs(Layer& root, FusedPairs (Sequential::*of)() const) {
+  FusedPairs all;
+  for_each_sequence(root, [&](const Sequential& sequence) {
+    const FusedPairs some = (sequence.*of)();
+    all.pairs += some.pairs;
+    all.fused += some.fused;
+  });
+  return all;
+}
+
 }  // namespace
 
 Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape input, DType dtype,
@@ -105,21 +122,18 @@ void Model::set_observer(LayerObserver* observer) {
 }
 
 void Model::set_fused_statistics(bool on) {
-  visit([&](Layer& layer) {
-    if (auto* sequence = dynamic_cast<Sequential*>(&layer)) sequence->set_fused_statistics(on);
-  });
+  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_statistics(on); });
 }
 
-FusedStatistics Model::fused_statistics() const {
-  FusedStatistics all;
-  root_->visit([&](const Layer& layer) {
-    const auto* sequence = dynamic_cast<const Sequential*>(&layer);
-    const FusedStatistics some = sequence ? sequence->fused_statistics() : FusedStatistics{};
-    all.pairs += some.pairs;
-    all.fused += some.fused;
-  });
-  return all;
+FusedPairs Model::fused_statistics() const {
+  return sum_pairs(*root_, &Sequential::fused_statistics);
 }
+
+void Model::set_fused_backward(bool on) {
+  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_backward(on); });
+}
+
+FusedPairs Model::fused_backward() const { return sum_pairs(*root_, &Sequential::fused_backward); }
 
 void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {
   root_->trace(batch_shape(1, input_), f);

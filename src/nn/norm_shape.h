@@ -33,6 +33,12 @@ struct NormChannels {
   double epsilon = 1e-5, momentum = 0.1;
 };
 
+/// y = max(0, (x - mean) * inv_std * scale + shift) of one group: all but x [c], of the dtype that
+/// x is computed in.
+struct ReluNorm {
+  ConstTensorView x, mean, inv_std, scale, shift;
+};
+
 /// What normalising a batch leaves behind, all [groups,c]: an Affine, and 1/sqrt(variance + eps).
 struct NormStatistics {
   TensorView mean, rest, inv_std, scale, shift;

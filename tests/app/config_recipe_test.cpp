@@ -70,6 +70,8 @@ TEST(ModelSwitches, ReachTheModel) {
   EXPECT_TRUE(model_options(parse({"model.name=resnet20", "model.zero_gamma=true"}), images(1), 1)
                   .zero_gamma);
   EXPECT_FALSE(preset.fused_statistics);
+  EXPECT_FALSE(preset.fused_backward);
+  EXPECT_TRUE(model_options(parse({"model.fused_backward=true"}), images(1), 1).fused_backward);
   EXPECT_TRUE(model_options(parse({"model.fused_statistics=true"}), images(1), 1).fused_statistics);
   EXPECT_THROW((void)parse({"model.name=mlp", "model.whitening=on"}), InvalidArgument);
 }

@@ -26,7 +26,7 @@ dkfac_gpu_test(nn.cuda.norm
   SOURCES cuda/batch_norm_test.cpp cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.fused
-  SOURCES cuda/fused_statistics_test.cpp
+  SOURCES cuda/fused_statistics_test.cpp cuda/fused_backward_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.cudnn
   SOURCES cuda/conv_cudnn_test.cpp

@@ -34,10 +34,11 @@ struct Buffer {
   bool constant = false;  ///< Never written in training, so equal on every rank.
 };
 
-/// Convolutions that could hand their sums to the BatchNorm2d behind them.
-struct FusedStatistics {
+/// A convolution and a BatchNorm2d beside it, where one could do what the other would read memory
+/// for (Sequential::set_fused_statistics(), set_fused_backward()).
+struct FusedPairs {
   std::int64_t pairs = 0;
-  std::int64_t fused = 0;  ///< Those that did so in their last forward pass.
+  std::int64_t fused = 0;  ///< Those that did so in their last pass.
 };
 
 class Layer;

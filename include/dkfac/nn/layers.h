@@ -92,6 +92,13 @@ class Conv2d final : public Layer {
   void hand_sums_to(BatchNorm2d* norm);
   /// The last forward pass gave its sums away.
   [[nodiscard]] bool has_handed_sums() const { return has_handed_sums_; }
+  /// From now on backward passes of 16-bit activations on a device carry their gradient through the
+  /// ReLU of `norm`, and sum it for that one (BatchNorm2d::use_gradient_next()), where cuDNN has an
+  /// engine for that; elsewhere they are as they were. `norm` runs directly before this layer,
+  /// which alone reads its output, and stays as long as it. Null, at first: not so.
+  void hand_gradient_to(BatchNorm2d* norm);
+  /// The last backward pass did so.
+  [[nodiscard]] bool has_handed_gradient() const { return has_handed_gradient_; }
 
  private:
   struct Plan;  ///< Backend state for the current shapes: oneDNN primitives and reordered weights.
@@ -99,13 +106,19 @@ class Conv2d final : public Layer {
   /// The observer, unless there is nothing to train.
   [[nodiscard]] LayerObserver* observer() const;
   void compute_gradients(Context& ctx, ConstTensorView grad_output);
+  /// The gradient of the input before the ReLU of norm_before_, and its sums to that one; false,
+  /// with nothing done, where that is not possible.
+  [[nodiscard]] bool compute_gradient_before(Context& ctx, ConstTensorView grad_output,
+                                             TensorView dx);
   std::int64_t in_, out_;
   ConvOptions options_;
   ConstTensorView input_;
-  BatchNorm2d* norm_ = nullptr;  ///< Takes the sums.
-  bool has_handed_sums_ = false;
+  BatchNorm2d* norm_ = nullptr;         ///< Takes the sums.
+  BatchNorm2d* norm_before_ = nullptr;  ///< Takes the gradient.
+  bool has_handed_sums_ = false, has_handed_gradient_ = false;
   Tensor output_, input_grad_;
-  Tensor sums_;  ///< f32 [2,out], of outputs and of their squares.
+  Tensor sums_;           ///< f32 [2,out], of outputs and of their squares.
+  Tensor gradient_sums_;  ///< f32 [2,in], of what norm_before_ takes.
   std::unique_ptr<Plan> plan_;
 };
 
@@ -137,6 +150,7 @@ struct BatchNormOptions {
 
 struct NormStatistics;  // nn/norm_shape.h
 struct NormChannels;
+struct ReluNorm;
 
 class BatchNorm2d final : public Layer {
  public:
@@ -158,6 +172,14 @@ class BatchNorm2d final : public Layer {
   /// error of the sums, and 0 where it would be negative. Sums of anything else than forward()'s
   /// input are ignored.
   void use_sums_next(ConstTensorView x, ConstTensorView sum, ConstTensorView sum_of_squares);
+  /// For a layer that reads `y` and computes gradients: how it was made, if by the last forward()
+  /// in training, of one group, with ReLU and no addend; nothing (no x) otherwise.
+  [[nodiscard]] ReluNorm relu_norm(ConstTensorView y) const;
+  /// The next backward(), if it is given `grad`, takes that as the gradient before the ReLU of
+  /// relu_norm(), and does not read it to sum it up: scale_grad and shift_grad, each f32 [c], are
+  /// its sums over rows with (x - mean)/std and without. It costs digits: they are f32.
+  void use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
+                         ConstTensorView shift_grad);
   /// Gradient of that addend after backward(): a view that the caller releases, or the grad_output
   /// that backward() was given.
   [[nodiscard]] ConstTensorView addend_grad() const { return addend_grad_; }
@@ -175,6 +197,8 @@ class BatchNorm2d final : public Layer {
   ConstTensorView addend_;  ///< Of the next forward pass.
   /// Of the next forward pass, if that is over summed_.
   ConstTensorView summed_, sum_, sum_of_squares_;
+  /// Of the next backward pass, if that is given masked_.
+  ConstTensorView masked_, handed_scale_grad_, handed_shift_grad_;
   bool has_addend_ = false;  ///< The last forward pass in training had one.
   ConstTensorView input_, trained_, addend_grad_;
   Tensor output_, input_grad_, masked_grad_;
@@ -286,7 +310,12 @@ class Sequential final : public Layer {
   /// Whether convolutions without a bias hand their sums to a BatchNorm2d with one group that comes
   /// next in the same Sequential (Conv2d::hand_sums_to()). Of the children that there are now.
   void set_fused_statistics(bool on);
-  [[nodiscard]] FusedStatistics fused_statistics() const;
+  [[nodiscard]] FusedPairs fused_statistics() const;
+  /// Whether convolutions carry their gradient through the ReLU of a BatchNorm2d with one group
+  /// that comes directly before (Conv2d::hand_gradient_to()), also as the end and the beginning of
+  /// neighbouring Sequentials. Of the children that there are now.
+  void set_fused_backward(bool on);
+  [[nodiscard]] FusedPairs fused_backward() const;
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;

@@ -51,7 +51,13 @@ class Model {
   /// beside its deviation (BatchNorm2d::use_sums_next()). Pairs for which cuDNN has no engine stay
   /// as they are, and are counted. Set it before passes are recorded.
   void set_fused_statistics(bool on);
-  [[nodiscard]] FusedStatistics fused_statistics() const;
+  [[nodiscard]] FusedPairs fused_statistics() const;
+  /// Off at first. On: for f16 activations on a device a convolution carries its gradient through
+  /// the ReLU of the BatchNorm2d before it and sums it for that one
+  /// (Sequential::set_fused_backward()), which saves reading the gradient once more and costs the
+  /// digits that f32 sums lose. The rest is as for set_fused_statistics().
+  void set_fused_backward(bool on);
+  [[nodiscard]] FusedPairs fused_backward() const;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] DType compute() const { return compute_; }
@@ -147,6 +153,7 @@ struct ModelOptions {
   /// resnet18, 20, 32, 50.
   bool zero_gamma = false;
   bool fused_statistics = false;  ///< Model::set_fused_statistics().
+  bool fused_backward = false;    ///< Model::set_fused_backward().
   ResNet9Options resnet9{};
 };
 /// Throws InvalidArgument with the list of names for an unknown one, and for an input or an option

@@ -38,6 +38,15 @@ void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
   finish_moments(ctx, s, variance, channels, out);
 }
 
+void sums_of_gradients(Context&, const NormShape& s, ConstTensorView scale_grad,
+                       ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
+                       TensorView sum_g_centered) {
+  for_dtype(inv_std.dtype(), [&](auto t) {
+    const SumsOfGradients<decltype(t)> sums(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered);
+    for (std::int64_t c = 0; c < s.channels; ++c) sums(c);
+  });
+}
+
 void norm_gradients(Context&, const NormShape& s, ConstTensorView gamma, ConstTensorView inv_std,
                     ConstTensorView sum_g, ConstTensorView sum_g_centered, TensorView scale_grad,
                     TensorView shift_grad, const NormCoefficients& to) {

@@ -157,14 +157,39 @@ class CudnnConv final : public ConvBackend {
 
   void backward_data(Context& ctx, const ConvShape& s, ConstTensorView dy, ConstTensorView weight,
                      TensorView dx) override {
-    // The forward pass has rounded the weights, unless it went another way.
-    const bool kept = is_16_bit(s.dtype) && narrow_.is_set() &&
-                      Library::of(ctx.device()).can(work_of(ctx, s, Work::forward));
     Places places(ctx);
-    const ConstTensorView w =
-        kept ? view_in(ctx, narrow_, weight.shape(), s.dtype) : rounded(ctx, s, weight);
+    const ConstTensorView w = rounded_before(ctx, s, weight);
     run(ctx, work_of(ctx, s, Work::data), places.out(dx), places.in(w), places.in(dy));
     places.finish();
+  }
+
+  [[nodiscard]] bool backward_data_to_norm(Context& ctx, const ConvShape& s, ConstTensorView dy,
+                                           ConstTensorView weight, const ReluNorm& norm,
+                                           TensorView g, TensorView scale_grad,
+                                           TensorView shift_grad) override {
+    const ConvWork work = work_of(ctx, s, Work::data_to_norm);
+    Library& library = Library::of(ctx.device());
+    if (!is_16_bit(s.dtype) || !takes(s) || !library.can(work)) return false;
+    Places places(ctx);
+    // Coefficients of the gradient behind the norm, which that one has with more digits.
+    const auto unused = [&] { return places.out(places.take(Shape{s.in}, DType::f32)); };
+    const std::array<std::pair<std::int64_t, void*>, 13> memory{
+        {{cudnn::kX, places.out(g)},
+         {cudnn::kW, places.in(rounded_before(ctx, s, weight))},
+         {cudnn::kY, places.in(dy)},
+         {cudnn::kNormX, places.in(norm.x)},
+         {cudnn::kMean, places.in(norm.mean)},
+         {cudnn::kInvStd, places.in(norm.inv_std)},
+         {cudnn::kScale, places.in(norm.scale)},
+         {cudnn::kShift, places.in(norm.shift)},
+         {cudnn::kScaleGrad, places.out(scale_grad)},
+         {cudnn::kShiftGrad, places.out(shift_grad)},
+         {cudnn::kFactorOfGrad, unused()},
+         {cudnn::kFactorOfX, unused()},
+         {cudnn::kConstant, unused()}}};
+    library.run(ctx, work, memory);
+    places.finish();
+    return true;
   }
 
   [[nodiscard]] ReorderCount reorders() const override { return count_; }
@@ -198,6 +223,13 @@ class CudnnConv final : public ConvBackend {
     ops::cast(ctx, weight, narrow);
     note(narrow.bytes());
     return narrow;
+  }
+
+  /// The same in a backward pass: the forward pass has rounded them, unless it went another way.
+  ConstTensorView rounded_before(Context& ctx, const ConvShape& s, ConstTensorView weight) {
+    const bool kept = is_16_bit(s.dtype) && narrow_.is_set() &&
+                      Library::of(ctx.device()).can(work_of(ctx, s, Work::forward));
+    return kept ? view_in(ctx, narrow_, weight.shape(), s.dtype) : rounded(ctx, s, weight);
   }
 
   static void* widen(Context& ctx, Places& places, ConstTensorView x, std::int64_t channels) {

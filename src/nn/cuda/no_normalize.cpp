@@ -36,6 +36,10 @@ void train_moments(Context&, const NormShape&, ConstTensorView, const NormChanne
                    const NormStatistics&) {
   absent();
 }
+void sums_of_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView,
+                       ConstTensorView, TensorView, TensorView) {
+  absent();
+}
 void norm_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView, ConstTensorView,
                     ConstTensorView, TensorView, TensorView, const NormCoefficients&) {
   absent();

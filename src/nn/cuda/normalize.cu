@@ -131,6 +131,16 @@ void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Af
   });
 }
 
+void sums_of_gradients(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
+                       ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
+                       TensorView sum_g_centered) {
+  for_dtype(inv_std.dtype(), [&](auto zero) {
+    for_each(
+        ctx.stream(), s.channels,
+        SumsOfGradients<decltype(zero)>(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered));
+  });
+}
+
 void norm_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
                     ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
                     TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {

@@ -105,6 +105,27 @@ struct RunningFactor {
   C *factor, *rest;
 };
 
+/// sums_of_gradients(); (c) does channel c.
+template <class C>
+struct SumsOfGradients {
+  SumsOfGradients(ConstTensorView of_scale, ConstTensorView of_shift, ConstTensorView inverse,
+                  TensorView g, TensorView g_centered)
+      : scale_grad(of_scale.data<float>()),
+        shift_grad(of_shift.data<float>()),
+        inv_std(inverse.data<C>()),
+        sum_g(g.data<double>()),
+        sum_g_centered(g_centered.data<double>()) {}
+
+  DKFAC_HD void operator()(std::int64_t c) const {
+    sum_g[c] = static_cast<double>(shift_grad[c]);
+    sum_g_centered[c] = static_cast<double>(scale_grad[c]) / static_cast<double>(inv_std[c]);
+  }
+
+  const float *scale_grad, *shift_grad;
+  const C* inv_std;
+  double *sum_g, *sum_g_centered;
+};
+
 /// norm_gradients(); (c) does channel c of all groups.
 template <class C>
 struct NormGradients {

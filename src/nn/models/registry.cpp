@@ -75,6 +75,7 @@ std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
   auto model = std::make_unique<Model>(ctx, options.name, entry.make(options), options.input,
                                        options.dtype, options.seed, options.compute);
   model->set_fused_statistics(options.fused_statistics);
+  model->set_fused_backward(options.fused_backward);
   initialize_weights(ctx, *model, options.init.value_or(preset_init(entry.family)), options);
   return model;
 }

@@ -113,10 +113,24 @@ struct Geometry {
   std::array<std::int64_t, 2> before{}, after{}, stride{}, dilation{};
 };
 
-enum class Kind { forward, data, weights, identity, add, relu, sums };
+enum class Kind {
+  forward,
+  data,
+  weights,
+  identity,
+  relu,
+  add,
+  subtract,
+  multiply,
+  relu_backward,
+  sums,
+  norm_gradients
+};
 
 /// Tensors by id: forward x, w -> y; data dy, w -> dx; weights dy, x -> dw; identity and relu x ->
-/// y; add x, b -> y; sums x -> sum, sum of squares.
+/// y; add, subtract and multiply x, b -> y; relu_backward dy, x -> dx; sums x -> sum, sum of
+/// squares; norm_gradients x, dy, mean, inverse deviation, scale -> gradients of scale and shift,
+/// factors of dy and x, constant.
 struct Operation {
   Kind kind{};
   Geometry geometry;

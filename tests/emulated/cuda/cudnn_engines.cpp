@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "cudnn_descriptor.h"
 #include "emulated/cudnn_faults.h"
@@ -60,7 +61,12 @@ const Engine kFusedPlain{.index = 22,
                          .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
                          .knobs = {CUDNN_KNOB_TYPE_TILE_M}};
 
-enum class Pattern { none, single, wide_weights, forward_sums, forward_pointwise };
+// Of a gradient that goes on to a normalisation; not compiled.
+const Engine kDataToNorm{.index = 1, .numbers = {}, .behavior = {}, .knobs = {}, .workspace = 1536};
+const Engine kDataToNormWobbling{
+    .index = 2, .numbers = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, .behavior = {}, .knobs = {}};
+
+enum class Pattern { none, single, wide_weights, forward_sums, forward_pointwise, data_to_norm };
 
 const Tensor& tensor(const Graph& graph, std::int64_t id) { return graph.tensors.at(id); }
 
@@ -93,7 +99,40 @@ bool has_odd_groups(const Graph& graph, const Operation& o) {
          (w.dims[1] % 2 != 0 || w.dims[0] / groups % 2 != 0);
 }
 
+/// dy, w -> dx; x - mean, * inverse deviation, * scale, + shift; dx where that is > 0, g; sums over
+/// g and x. All of f16 but values of channels and what is between; channels by eights.
+bool is_data_to_norm(const Graph& graph) {
+  using K = Kind;
+  std::vector<Operation> all = graph.operations;
+  if (all.size() != 7) return false;
+  const auto data =
+      std::find_if(all.begin(), all.end(), [](const Operation& o) { return o.kind == K::data; });
+  if (data == all.end()) return false;
+  std::rotate(all.begin(), data, data + 1);  // The others wait for each other, but not for it.
+  const std::array kinds{K::data, K::subtract,      K::multiply,      K::multiply,
+                         K::add,  K::relu_backward, K::norm_gradients};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].kind != kinds[i]) return false;
+  const auto is_half = [&](std::int64_t id) {
+    return tensor(graph, id).type == CUDNN_DATA_HALF && !tensor(graph, id).is_virtual;
+  };
+  const auto is_between = [&](std::int64_t id) {
+    return tensor(graph, id).type == CUDNN_DATA_FLOAT && tensor(graph, id).is_virtual;
+  };
+  for (std::size_t i = 0; i < 5; ++i)
+    if (!is_between(all[i].to[0])) return false;
+  for (std::size_t i = 2; i < 5; ++i)
+    if (all[i].from[0] != all[i - 1].to[0]) return false;
+  const Operation &relu = all[5], &sums = all[6];
+  const std::int64_t x = all[1].from[0], g = relu.to[0];
+  return is_half(all[0].from[0]) && is_half(all[0].from[1]) && is_half(x) && is_half(g) &&
+         relu.from[0] == all[0].to[0] && relu.from[1] == all[4].to[0] && sums.from[0] == x &&
+         sums.from[1] == g && sums.from[2] == all[1].from[1] && sums.from[3] == all[2].from[1] &&
+         sums.from[4] == all[3].from[1] && tensor(graph, x).dims[1] % 8 == 0;
+}
+
 Pattern pattern_of(const Graph& graph) {
+  if (is_data_to_norm(graph)) return Pattern::data_to_norm;
   const auto& operations = graph.operations;
   const Operation& first = operations[0];
   if (!is_convolution(first) || has_odd_groups(graph, first)) return Pattern::none;
@@ -244,6 +283,9 @@ Engines engines_for(const Graph& graph, cudnnBackendHeurMode_t mode) {
     case Pattern::forward_pointwise:
       if (!first) return {};
       return {&kFusedWobbling, wide ? &kFusedPlain : &kFused};
+    case Pattern::data_to_norm:
+      if (!first) return {};
+      return {&kDataToNormWobbling, &kFailing, &kDataToNorm};
     case Pattern::none:
       return {};
   }

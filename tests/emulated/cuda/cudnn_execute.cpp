@@ -194,7 +194,15 @@ class Run {
       case Kind::relu:
         return compute_relu(o);
       case Kind::add:
-        return compute_sum(o);
+        return compute_pairs(o, [](float x, float b) { return x + b; });
+      case Kind::subtract:
+        return compute_pairs(o, [](float x, float b) { return x - b; });
+      case Kind::multiply:
+        return compute_pairs(o, [](float x, float b) { return x * b; });
+      case Kind::relu_backward:
+        return compute_relu_backward(o);
+      case Kind::norm_gradients:
+        return compute_norm_gradients(o);
     }
   }
 
@@ -234,7 +242,38 @@ class Run {
     store(o.to[0], std::move(y));
   }
 
-  void compute_sum(const Operation& o) {
+  void compute_relu_backward(const Operation& o) {
+    Numbers dx = value(o.from[0]);
+    const Numbers& x = value(o.from[1]);
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] = x[i] > 0 ? dx[i] : 0;
+    store(o.to[0], std::move(dx));
+  }
+
+  /// dx = scale * inverse * (dy - mean(dy) - xhat * mean(dy * xhat)) as f * dy + g * x + c.
+  void compute_norm_gradients(const Operation& o) {
+    const Numbers &x = value(o.from[0]), &dy = value(o.from[1]), &mean = value(o.from[2]);
+    const Numbers &inverse = value(o.from[3]), &scale = value(o.from[4]);
+    const std::size_t channels = mean.size();
+    const auto rows = static_cast<double>(x.size() / channels);
+    std::vector<double> of_scale(channels), of_shift(channels), f(channels), g(channels),
+        c(channels);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t k = i % channels;
+      const double centered = static_cast<double>(x[i]) - mean[k];
+      of_scale[k] += dy[i] * centered * inverse[k];
+      of_shift[k] += dy[i];
+    }
+    for (std::size_t k = 0; k < channels; ++k) {
+      f[k] = static_cast<double>(scale[k]) * inverse[k];
+      g[k] = -f[k] * inverse[k] * of_scale[k] / rows;
+      c[k] = -f[k] * of_shift[k] / rows - g[k] * mean[k];
+    }
+    std::size_t next = 0;
+    for (const auto* made : {&of_scale, &of_shift, &f, &g, &c}) store(o.to[next++], rounded(*made));
+  }
+
+  template <class F>
+  void compute_pairs(const Operation& o, const F& f) {
     Numbers y = value(o.from[0]);
     const Numbers& b = value(o.from[1]);
     const Dims &all = tensor(o.to[0]).dims, &part = tensor(o.from[1]).dims;
@@ -244,8 +283,10 @@ class Run {
       for (std::int64_t h = 0; h < all[2]; ++h)
         for (std::int64_t w = 0; w < all[3]; ++w)
           for (std::int64_t c = 0; c < all[1]; ++c, ++to)
-            y[to] += b[static_cast<std::size_t>(
-                ((at(0, n) * part[2] + at(2, h)) * part[3] + at(3, w)) * part[1] + at(1, c))];
+            y[to] = f(
+                y[to],
+                b[static_cast<std::size_t>(
+                    ((at(0, n) * part[2] + at(2, h)) * part[3] + at(3, w)) * part[1] + at(1, c))]);
     store(o.to[0], std::move(y));
   }
 

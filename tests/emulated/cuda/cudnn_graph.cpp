@@ -123,28 +123,64 @@ Read read_convolution(const Descriptor& d, const ConvNames& names) {
   return read;
 }
 
+struct PointwiseMode {
+  Kind kind;
+  bool two = false;  ///< Of x and b.
+};
+PointwiseMode pointwise_mode(const Descriptor& how) {
+  switch (how.one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE)) {
+    case CUDNN_POINTWISE_IDENTITY:
+      return {Kind::identity};
+    case CUDNN_POINTWISE_RELU_FWD:
+      return {Kind::relu};
+    case CUDNN_POINTWISE_ADD:
+      return {Kind::add, true};
+    case CUDNN_POINTWISE_SUB:
+      return {Kind::subtract, true};
+    case CUDNN_POINTWISE_MUL:
+      return {Kind::multiply, true};
+    case CUDNN_POINTWISE_RELU_BWD:
+      return {Kind::relu_backward};
+    default:
+      throw Refusal{CUDNN_STATUS_NOT_SUPPORTED, "a pointwise operation that is not emulated"};
+  }
+}
+
 Read read_pointwise(const Descriptor& d) {
   const Descriptor& how = d.link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   require(how.one<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC) == CUDNN_DATA_FLOAT,
           CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "arithmetic that is not f32");
-  Read read{{},
-            {tensor_of(d.link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC))},
-            {tensor_of(d.link(CUDNN_ATTR_OPERATION_POINTWISE_YDESC))}};
-  const auto mode = how.one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
-  const bool two = mode == CUDNN_POINTWISE_ADD;
-  require(two || mode == CUDNN_POINTWISE_IDENTITY || mode == CUDNN_POINTWISE_RELU_FWD,
-          CUDNN_STATUS_NOT_SUPPORTED, "a pointwise operation that is not emulated");
-  read.operation.kind = two                                ? Kind::add
-                        : mode == CUDNN_POINTWISE_IDENTITY ? Kind::identity
-                                                           : Kind::relu;
-  require(two == d.has(CUDNN_ATTR_OPERATION_POINTWISE_BDESC), kWrong,
-          "an operand too many or too few");
-  if (two) read.from.push_back(tensor_of(d.link(CUDNN_ATTR_OPERATION_POINTWISE_BDESC)));
-  require(read.from[0].dims == read.to[0].dims, kShape, "x and y have different shapes");
+  const auto [kind, two] = pointwise_mode(how);
+  const bool back = kind == Kind::relu_backward;
+  require(two == d.has(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) &&
+              back == d.has(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC) &&
+              back == d.has(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC) &&
+              back != d.has(CUDNN_ATTR_OPERATION_POINTWISE_YDESC),
+          kWrong, "an operand too many or too few");
+  const auto tensor = [&](int name) { return tensor_of(d.link(name)); };
+  const Tensor x = tensor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+  if (back) {
+    Read read{{kind, {}, {}, {}},
+              {tensor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC), x},
+              {tensor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC)}};
+    require(x.dims == read.from[0].dims && x.dims == read.to[0].dims, kShape,
+            "x, dy and dx have different shapes");
+    return read;
+  }
+  Read read{{kind, {}, {}, {}}, {x}, {tensor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC)}};
+  if (two) read.from.push_back(tensor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC));
+  require(x.dims == read.to[0].dims, kShape, "x and y have different shapes");
   for (std::size_t i = 0; two && i < 4; ++i)
     require(read.from[1].dims[i] == 1 || read.from[1].dims[i] == read.to[0].dims[i], kShape,
             "b does not fit y");
   return read;
+}
+
+/// A value of f32 for each channel.
+void check_channels(const Tensor& value, const Tensor& x) {
+  require(value.dims == Dims{1, x.dims[1], 1, 1}, kShape, "a value for each channel");
+  require(value.type == CUDNN_DATA_FLOAT, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE,
+          "values of channels are f32");
 }
 
 Read read_sums(const Descriptor& d) {
@@ -154,10 +190,29 @@ Read read_sums(const Descriptor& d) {
             {tensor_of(d.link(CUDNN_ATTR_OPERATION_GENSTATS_XDESC))},
             {tensor_of(d.link(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC)),
              tensor_of(d.link(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC))}};
-  for (const Tensor& sum : read.to) {
-    require(sum.dims == Dims{1, read.from[0].dims[1], 1, 1}, kShape, "a sum for each channel");
-    require(sum.type == CUDNN_DATA_FLOAT, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "sums are f32");
-  }
+  for (const Tensor& sum : read.to) check_channels(sum, read.from[0]);
+  return read;
+}
+
+Read read_norm_gradients(const Descriptor& d) {
+  require(d.one<cudnnDataType_t>(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC) == CUDNN_DATA_FLOAT,
+          CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "sums that are not f32");
+  const auto tensor = [&](int name) { return tensor_of(d.link(name)); };
+  Read read{{Kind::norm_gradients, {}, {}, {}},
+            {tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC)},
+            {tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC),
+             tensor(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS)}};
+  const Tensor& x = read.from[0];
+  require(read.from[1].dims == x.dims, kShape, "x and dy have different shapes");
+  for (std::size_t i = 2; i < read.from.size(); ++i) check_channels(read.from[i], x);
+  for (const Tensor& made : read.to) check_channels(made, x);
   return read;
 }
 
@@ -171,6 +226,8 @@ Read read_operation(const Descriptor& d) {
       return read_convolution(d, kWeights);
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
       return read_pointwise(d);
+    case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR:
+      return read_norm_gradients(d);
     default:
       return read_sums(d);
   }

@@ -181,6 +181,34 @@ TEST_P(CudnnPlans, ForwardPassesOfF16HaveThemWithSums) {
   EXPECT_EQ(count, 22);
 }
 
+/// Convolutions directly behind a BatchNorm2d with ReLU, by the names of the models, over the even
+/// images of ResNet-50 and ResNet-9.
+TEST_P(CudnnPlans, GradientsOfF16ReachTheNormalisationBefore) {
+  const auto none_of = [&](const ConvShape& shape) {
+    return plans_of(device_, {.shape = shape, .work = Work::data_to_norm}).plans.empty();
+  };
+  int count = 0;
+  for (ConvShape shape : all_convolutions()) {
+    if (shape.in % 8 != 0) continue;  // Images, which need no gradient; whitening's 27.
+    shape.dtype = DType::f16;
+    const ConvWork what{.shape = shape, .work = Work::data_to_norm};
+    const Found found = plans_of(device_, what);
+    ASSERT_EQ(found.plans.size(), 1U) << what.text() << ": " << found.refusals;
+    if (wants_all())
+      std::cout << what.text() << ": " << found.plans.front().choice().text() << ", workspace "
+                << found.plans.front().workspace() << "\n";
+    EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
+    EXPECT_FALSE(found.plans.front().is_compiled_at_run_time()) << what.text();
+    ++count;
+    // bf16 falls back, and so does f32.
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      shape.dtype = dtype;
+      EXPECT_TRUE(none_of(shape)) << what.text();
+    }
+  }
+  EXPECT_GE(count, 28);
+}
+
 TEST_P(CudnnPlans, AreTheSameAtEveryQuestion) {
   ConvShape shape = convolutions("resnet9-plain", Shape{32, 32, 3}, 512)[1];
   shape.dtype = DType::f16;

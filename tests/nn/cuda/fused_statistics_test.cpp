@@ -9,39 +9,13 @@
 
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/device_models.h"
+#include "nn/cuda/layer_log.h"
 
 /// Normalisations whose moments come from sums that the convolution before them leaves.
 namespace dkfac::nn {
 namespace {
 
 using namespace dkfac::testing;
-
-/// What an observer is shown, in order.
-class Log final : public LayerObserver {
- public:
-  explicit Log(Context& ctx) : ctx_(ctx) {}
-  void on_forward(Layer& layer, ConstTensorView x) override { add(layer, "x", x); }
-  void on_backward(Layer& layer, ConstTensorView dy) override { add(layer, "dy", dy); }
-  void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                     ConstTensorView dy) override {
-    add(layer, "x", x);
-    add(layer, "mean", mean);
-    add(layer, "inv_std", inv_std);
-    add(layer, "dy", dy);
-  }
-  void on_gradients(Layer& layer) override {
-    for (const Parameter& p : layer.parameters()) add(layer, p.name, p.grad);
-  }
-  std::vector<std::string> names;
-  std::vector<std::vector<double>> seen;
-
- private:
-  void add(const Layer& layer, const std::string& what, ConstTensorView view) {
-    names.push_back(layer.name() + "." + what);
-    seen.push_back(device_values(ctx_, view));
-  }
-  Context& ctx_;
-};
 
 struct Pair {
   ConvOptions conv = ConvOptions::square(3, {.pad = 1, .bias = false});
@@ -89,7 +63,7 @@ class Fused {
   Context ctx{Device::cuda()}, host;
   Sequential pair;
   LayerMemory memory;
-  Log log;
+  LayerLog log;
 };
 
 Shape input_shape() { return {4, 6, 5, kIn}; }
@@ -105,7 +79,7 @@ TEST_P(FusedStatisticsOnDevice, AreThoseOfAPassOfTheirOwn) {
   const DType dtype = GetParam();
   Fused fused({}, dtype, true), plain({}, dtype, false);
   const Passes actual = fused.run(input_shape(), dtype), expected = plain.run(input_shape(), dtype);
-  const FusedStatistics on = fused.pair.fused_statistics(), off = plain.pair.fused_statistics();
+  const FusedPairs on = fused.pair.fused_statistics(), off = plain.pair.fused_statistics();
   EXPECT_EQ(on.pairs, 1);
   EXPECT_EQ(on.fused, 1);
   EXPECT_EQ(off.pairs, 1);
@@ -223,7 +197,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
         EXPECT_TRUE(training.step(step).updated);
         EXPECT_EQ(training.waits(), is_emulated() ? 1 : 0);
       }
-      const FusedStatistics statistics = training.model().fused_statistics();
+      const FusedPairs statistics = training.model().fused_statistics();
       EXPECT_EQ(statistics.pairs, 19);  // One a convolution.
       EXPECT_EQ(statistics.fused, 19);
       EXPECT_EQ(training.passes().counts().refused, 0) << training.passes().counts().reason;

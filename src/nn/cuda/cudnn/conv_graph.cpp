@@ -27,6 +27,34 @@ Geometry geometry_of(const ConvShape& s) {
 /// "3", or "3x5".
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
+/// The gradient of y = relu(xhat * scale + shift), xhat = (input - mean) * inv_std, becomes that of
+/// the ReLU's argument, `g`, with the gradients of scale and shift.
+void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDataType_t type,
+                   const Dims& dims) {
+  const Dims channel{1, dims[1], 1, 1};
+  const auto per_channel = [&](Slot id) { return graph.tensor(id, CUDNN_DATA_FLOAT, channel); };
+  std::int64_t next = kFirstVirtual;
+  const auto between = [&] { return graph.between(next++, CUDNN_DATA_FLOAT, dims); };
+  const auto input = graph.tensor(kNormX, type, dims);
+  const auto mean = per_channel(kMean), inv_std = per_channel(kInvStd), scale = per_channel(kScale);
+  const auto centered = between(), normed = between(), scaled = between(), argument = between();
+  graph.pointwise(CUDNN_POINTWISE_SUB, input, mean, centered);
+  graph.pointwise(CUDNN_POINTWISE_MUL, centered, inv_std, normed);
+  graph.pointwise(CUDNN_POINTWISE_MUL, normed, scale, scaled);
+  graph.pointwise(CUDNN_POINTWISE_ADD, scaled, per_channel(kShift), argument);
+  graph.relu_backward(dy, argument, g);
+  graph.norm_gradients({.x = input,
+                        .dy = g,
+                        .mean = mean,
+                        .inv_std = inv_std,
+                        .scale = scale,
+                        .scale_grad = per_channel(kScaleGrad),
+                        .shift_grad = per_channel(kShiftGrad),
+                        .factor_of_dy = per_channel(kFactorOfGrad),
+                        .factor_of_x = per_channel(kFactorOfX),
+                        .constant = per_channel(kConstant)});
+}
+
 }  // namespace
 
 const char* name_of(Work work) {
@@ -37,6 +65,8 @@ const char* name_of(Work work) {
       return "forward with sums";
     case Work::data:
       return "data";
+    case Work::data_to_norm:
+      return "data to norm";
     case Work::weights:
       return "weights";
     default:
@@ -79,6 +109,12 @@ Graph conv_graph(const ConvWork& work) {
     case Work::data:
       graph.backward_data(y, graph.tensor(kW, type, w_dims), x, geometry);
       break;
+    case Work::data_to_norm: {
+      const auto dx = graph.between(kBetween, CUDNN_DATA_FLOAT, x_dims);
+      graph.backward_data(y, graph.tensor(kW, type, w_dims), dx, geometry);
+      add_relu_norm(graph, dx, x, type, x_dims);
+      break;
+    }
     case Work::weights:
       if (s.dtype == DType::f32) {
         graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), geometry);

@@ -11,8 +11,11 @@ namespace dkfac::nn::cudnn {
 
 enum class Work : std::uint8_t {
   forward,
-  forward_sums,    ///< With the sums over pixels of y and of y^2, for a normalisation behind.
-  data,            ///< Gradient of the input.
+  forward_sums,  ///< With the sums over pixels of y and of y^2, for a normalisation behind.
+  data,          ///< Gradient of the input.
+  /// The same before the ReLU of a BatchNorm in front, with the gradients of that one's scale and
+  /// shift.
+  data_to_norm,
   weights,         ///< Gradient of the weights in f32.
   weights_rounded  ///< The same in the 16-bit format of the activations.
 };
@@ -31,7 +34,26 @@ struct ConvWork {
 
 /// Ids of the tensors. y stands for its gradient in the backward passes, and so do x and w for
 /// what is computed there.
-enum Slot : std::int64_t { kX = 1, kW, kY, kSum, kSumOfSquares, kBetween };
+enum Slot : std::int64_t {
+  kX = 1,
+  kW,
+  kY,
+  kSum,
+  kSumOfSquares,
+  kBetween,
+  // Of a BatchNorm in front, for which kX is the gradient before its ReLU.
+  kNormX,
+  kMean,
+  kInvStd,
+  kScale,
+  kShift,
+  kScaleGrad,
+  kShiftGrad,
+  kFactorOfGrad,
+  kFactorOfX,
+  kConstant,
+  kFirstVirtual  ///< And all behind it.
+};
 
 [[nodiscard]] Graph conv_graph(const ConvWork& work);
 

@@ -92,11 +92,15 @@ void Graph::backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const Geometr
       .finalize("convolution backward weights");
 }
 
+const Descriptor& Graph::pointwise_of(cudnnPointwiseMode_t mode) {
+  return keep(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
+      .set(CUDNN_ATTR_POINTWISE_MODE, mode)
+      .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
+      .finalize("pointwise");
+}
+
 void Graph::identity(TensorOf x, TensorOf y) {
-  const Descriptor& how = keep(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
-                              .set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_IDENTITY)
-                              .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
-                              .finalize("pointwise");
+  const Descriptor& how = pointwise_of(CUDNN_POINTWISE_IDENTITY);
   operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
       .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
       .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
@@ -112,6 +116,42 @@ void Graph::sums(TensorOf x, TensorOf sum, TensorOf sum_of_squares) {
       .link(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, *sum.descriptor)
       .link(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, *sum_of_squares.descriptor)
       .finalize("sums");
+}
+
+void Graph::pointwise(cudnnPointwiseMode_t mode, TensorOf x, TensorOf b, TensorOf y) {
+  const Descriptor& how = pointwise_of(mode);
+  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b.descriptor)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *y.descriptor)
+      .finalize("pointwise of two");
+}
+
+void Graph::relu_backward(TensorOf dy, TensorOf x, TensorOf dx) {
+  const Descriptor& how = pointwise_of(CUDNN_POINTWISE_RELU_BWD);
+  operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, *dy.descriptor)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor)
+      .link(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, *dx.descriptor)
+      .finalize("ReLU backward");
+}
+
+void Graph::norm_gradients(const NormGradients& of) {
+  operation(CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR)
+      .set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, *of.x.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, *of.dy.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, *of.mean.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, *of.inv_std.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, *of.scale.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, *of.scale_grad.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, *of.shift_grad.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, *of.factor_of_dy.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, *of.factor_of_x.descriptor)
+      .link(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, *of.constant.descriptor)
+      .finalize("gradients of a normalisation");
 }
 
 Descriptor Graph::finish(const Target& target) const {

@@ -45,6 +45,18 @@ class Graph {
   void identity(TensorOf x, TensorOf y);
   /// Per channel of x, each [1,c,1,1] f32.
   void sums(TensorOf x, TensorOf sum, TensorOf sum_of_squares);
+  /// y = x op b, where b has one value for each channel.
+  void pointwise(cudnnPointwiseMode_t mode, TensorOf x, TensorOf b, TensorOf y);
+  /// dx = dy where x > 0, else 0.
+  void relu_backward(TensorOf dy, TensorOf x, TensorOf dx);
+  /// Of y = xhat * scale + shift with xhat = (x - mean) * inv_std: the gradients of scale and shift
+  /// (sums over dy * xhat and dy), and factors of dy and x and a constant that give the gradient
+  /// of x. But for x and dy all are [1,c,1,1] f32.
+  struct NormGradients {
+    TensorOf x, dy, mean, inv_std, scale;
+    TensorOf scale_grad, shift_grad, factor_of_dy, factor_of_x, constant;
+  };
+  void norm_gradients(const NormGradients& of);
 
   /// All operations so far as one. The graph must outlive nothing: cuDNN keeps what it needs.
   [[nodiscard]] Descriptor finish(const Target& target) const;
@@ -53,6 +65,7 @@ class Graph {
   Descriptor& keep(cudnnBackendDescriptorType_t type);
   Descriptor& operation(cudnnBackendDescriptorType_t type);
   [[nodiscard]] const Descriptor& convolution(const Geometry& geometry);
+  [[nodiscard]] const Descriptor& pointwise_of(cudnnPointwiseMode_t mode);
   TensorOf make_tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims, bool is_virtual);
   std::deque<Descriptor> kept_;  ///< Their addresses stay.
   std::vector<const Descriptor*> operations_;

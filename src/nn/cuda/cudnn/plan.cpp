@@ -133,7 +133,7 @@ bool Plan::restore(const Target& target, const std::string& text) {
 
 void Plan::execute(cudnnHandle_t handle, std::span<const std::pair<std::int64_t, void*>> memory,
                    void* workspace) const {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMost = 16;
   std::array<std::int64_t, kMost> ids{};
   std::array<void*, kMost> pointers{};
   DKFAC_CHECK(memory.size() <= kMost, "[cudnn] ", memory.size(), " tensors; at most ", kMost);

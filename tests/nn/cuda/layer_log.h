@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dkfac/nn/layer.h"
+
+#include "support/on_device.h"
+
+namespace dkfac::testing {
+
+/// What an observer is shown, in order.
+class LayerLog final : public nn::LayerObserver {
+ public:
+  explicit LayerLog(Context& ctx) : ctx_(ctx) {}
+  void on_forward(nn::Layer& layer, ConstTensorView x) override { add(layer, "x", x); }
+  void on_backward(nn::Layer& layer, ConstTensorView dy) override { add(layer, "dy", dy); }
+  void on_batch_norm(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
+                     ConstTensorView inv_std, ConstTensorView dy) override {
+    add(layer, "x", x);
+    add(layer, "mean", mean);
+    add(layer, "inv_std", inv_std);
+    add(layer, "dy", dy);
+  }
+  void on_gradients(nn::Layer& layer) override {
+    for (const nn::Parameter& p : layer.parameters()) add(layer, p.name, p.grad);
+  }
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> seen;
+
+ private:
+  void add(const nn::Layer& layer, const std::string& what, ConstTensorView view) {
+    names.push_back(layer.name() + "." + what);
+    seen.push_back(device_values(ctx_, view));
+  }
+  Context& ctx_;
+};
+
+}  // namespace dkfac::testing
