@@ -5,7 +5,9 @@
 //
 // Usage: bench_gpu_train [--model resnet50|resnet9|tiny] [--batch N] [--compute f16|bf16|f32]
 //        [--steps N] [--statistics N] [--inverses N] [--json FILE]
-// K-FAC runs one period of its inverses, --steps is for SGD. Exit code 77: there is no CUDA device.
+// K-FAC runs one period of its inverses, --steps is for SGD, which with 16 bits also runs with each
+// fusion of a convolution and a BatchNorm that is off by default (ModelOptions). Exit code 77:
+// there is no CUDA device.
 
 #include <algorithm>
 #include <chrono>
@@ -77,10 +79,11 @@ class Clock {
 /// A model with an optimizer, and one batch of noise with labels to learn by heart.
 class Training {
  public:
-  Training(const Arguments& arguments, std::unique_ptr<kfac::Optimizer> optimizer)
+  Training(const Arguments& arguments, std::unique_ptr<kfac::Optimizer> optimizer,
+           const nn::ModelOptions& options)
       : arguments_(arguments),
         ctx_(Device::cuda()),
-        model_(nn::make_model(ctx_, model_options(arguments))),
+        model_(nn::make_model(ctx_, options)),
         optimizer_(std::move(optimizer)),
         attachment_(*model_, *optimizer_,
                     {.max_samples = arguments.batch, .stream = ctx_.stream()}),
@@ -176,8 +179,8 @@ void must_fall(double first, double last) {
 /// Returns the milliseconds of a step.
 double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostream& report) {
   reset_peak_memory(Device::cuda());
-  Training training(arguments,
-                    kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()));
+  Training training(arguments, kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()),
+                    model_options(arguments));
   double first = 0, last = 0;
   for (int i = 0; i < 3; ++i) {
     const double loss = training.step();
@@ -215,6 +218,36 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostrea
   return step_ms;
 }
 
+/// SGD with a fusion: milliseconds of a step and of a backward pass to be held against those
+/// without, and for how many pairs of layers cuDNN had an engine.
+void run_fused(const Arguments& arguments, const std::string& name, const nn::ModelOptions& options,
+               nn::FusedPairs (nn::Model::*count)() const, std::ostream& report) {
+  Training training(arguments, kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()),
+                    options);
+  const double first = training.step();
+  for (int i = 0; i < 2; ++i) (void)training.step();
+  std::vector<double> forward, backward;
+  Clock clock(training.ctx());
+  for (int i = 0; i < arguments.steps; ++i) {
+    training.forward();
+    forward.push_back(clock.lap());
+    training.backward();
+    backward.push_back(clock.lap());
+    (void)training.update();
+    clock.restart();
+  }
+  double last = 0;
+  clock.restart();
+  for (int i = 0; i < arguments.steps; ++i) last = training.step();
+  add(report, (name + "_step_ms").c_str(), clock.lap() / arguments.steps);
+  must_fall(first, last);
+  add(report, (name + "_forward_ms").c_str(), median(forward));
+  add(report, (name + "_backward_ms").c_str(), median(backward));
+  const nn::FusedPairs pairs = (training.model().*count)();
+  add(report, (name + "_pairs").c_str(), static_cast<double>(pairs.pairs));
+  add(report, (name + "_fused").c_str(), static_cast<double>(pairs.fused));
+}
+
 void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   kfac::KfacOptions options{.curvature = {.damping = 1e-2,
                                           .statistics_interval = arguments.statistics,
@@ -223,7 +256,8 @@ void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   if (arguments.compute != "f32") options.curvature.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.operand = DType::bf16;
   reset_peak_memory(Device::cuda());
-  Training training(arguments, kfac::make_kfac(comm::make_self(), options, Device::cuda()));
+  Training training(arguments, kfac::make_kfac(comm::make_self(), options, Device::cuda()),
+                    model_options(arguments));
   const double first = training.step();
   double last = first;
   std::vector<double> steps;
@@ -252,6 +286,12 @@ void run(const Arguments& arguments, std::ostream& out) {
   add(out, "gemm_tflops", ceilings.gemm_tflops);
   add(out, "copy_gb_per_s", ceilings.copy_gb_per_s);
   const double sgd_ms = run_sgd(arguments, ceilings, out);
+  if (arguments.compute != "f32") {
+    nn::ModelOptions statistics = model_options(arguments), backward = statistics;
+    statistics.fused_statistics = backward.fused_backward = true;
+    run_fused(arguments, "fused_statistics", statistics, &nn::Model::fused_statistics, out);
+    run_fused(arguments, "fused_backward", backward, &nn::Model::fused_backward, out);
+  }
   run_kfac(arguments, sgd_ms, out);
   out << "}\n";
 }

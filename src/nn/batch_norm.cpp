@@ -160,8 +160,13 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
                                variance);
     kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
   }
-  kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y);
   has_addend_ = !addend.empty();
+  // Without an addend the backward pass has the signs from x, which it reads anyway.
+  has_signs_ =
+      has_addend_ && activation_.kind == ActivationKind::relu && has_signs(ctx, s, {x, addend, y});
+  TensorView signs;
+  if (has_signs_) signs = ensure(ctx, signs_, signs_shape(s, x.dtype()), DType::i32);
+  kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y, signs);
   trained_ = y;
 }
 
@@ -186,7 +191,9 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   const Affine affine = of_batch.affine();
   // The gradient before the activation is written down only for those who look at it.
   const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
-  OutputGrad grad{grad_output, from_input ? ConstTensorView{} : trained_, activation_};
+  OutputGrad grad{grad_output, from_input || has_signs_ ? ConstTensorView{} : trained_,
+                  activation_};
+  if (has_signs_) grad.signs = signs_;
   const bool is_masked = std::exchange(masked_, ConstTensorView{}).raw() == grad_output.raw();
   if (is_masked) grad = {grad_output, {}, {}};
   const bool watched = observer_ != nullptr && observer_->wants_batch_norm(*this);

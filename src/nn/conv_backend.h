@@ -53,6 +53,7 @@ class ConvBackend {
   }
   virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
+  /// After forward() of the same shape over the same x, of any backend.
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
                                 ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
   /// forward() without a bias, which also gives the sums over pixels of y and of its squares, each

@@ -128,9 +128,10 @@ void running_factors(Context& ctx, const NormChannels& channels, TensorView fact
 }
 
 void normalize(Context& ctx, const NormShape& shape, ConstTensorView x, const Affine& affine,
-               ConstTensorView addend, const Activation& activation, TensorView y) {
-  ctx.device().is_cuda() ? cuda::normalize(ctx, shape, x, affine, addend, activation, y)
-                         : cpu::normalize(ctx, shape, x, affine, addend, activation, y);
+               ConstTensorView addend, const Activation& activation, TensorView y,
+               TensorView signs) {
+  ctx.device().is_cuda() ? cuda::normalize(ctx, shape, x, affine, addend, activation, y, signs)
+                         : cpu::normalize(ctx, shape, x, affine, addend, activation, y, signs);
 }
 
 void gradient_sums(Context& ctx, const NormShape& shape, ConstTensorView x, const Affine& affine,

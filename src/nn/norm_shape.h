@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
+#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/layers.h"
 
@@ -46,11 +49,32 @@ struct NormStatistics {
 };
 
 /// The gradient g before the activation of normalize(): dy times the activation's derivative, which
-/// follows from the output y, or for ReLU without an addend from x (y is empty then).
+/// follows from the output y, or for ReLU from the signs that normalize() left, or without an
+/// addend from x (y is empty in both cases).
 struct OutputGrad {
   ConstTensorView dy, y;
   Activation activation;
+  ConstTensorView signs = {};
 };
+
+/// Where y > 0: a byte for each 16 bytes of y, the k-th bit for their k-th element. For normalize()
+/// on a device with whole 16 bytes of channels, from tensors that begin at a multiple of them.
+[[nodiscard]] inline bool has_signs(const Context& ctx, const NormShape& s,
+                                    std::initializer_list<ConstTensorView> tensors) {
+  constexpr std::int64_t kBytes = 16;
+  const auto begins = [](ConstTensorView t) {
+    return reinterpret_cast<std::uintptr_t>(t.raw()) % kBytes == 0;
+  };
+  const auto size = static_cast<std::int64_t>(size_of(tensors.begin()->dtype()));
+  return ctx.device().is_cuda() && s.channels * size % kBytes == 0 &&
+         std::all_of(tensors.begin(), tensors.end(), begins);
+}
+/// Of the tensor for them, i32.
+[[nodiscard]] inline Shape signs_shape(const NormShape& s, DType dtype) {
+  constexpr std::int64_t kBytesOfWord = 4 * 16;
+  const auto bytes = s.groups * s.rows * s.channels * static_cast<std::int64_t>(size_of(dtype));
+  return Shape{(bytes + kBytesOfWord - 1) / kBytesOfWord};
+}
 
 /// dx = a*g + b*(x - mean) + c.
 struct GradCoefficients {

@@ -4,7 +4,7 @@ dkfac_test(nn.functors
           conv_functors_test.cpp conv_cudnn_functors_test.cpp
           loss_functors_test.cpp
           image_functors_test.cpp
-          column_functors_test.cpp pool_functors_test.cpp
+          column_functors_test.cpp norm_signs_functors_test.cpp pool_functors_test.cpp
           regularize_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.elementwise
@@ -29,7 +29,7 @@ dkfac_gpu_test(nn.cuda.fused
   SOURCES cuda/fused_statistics_test.cpp cuda/fused_backward_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.cudnn
-  SOURCES cuda/conv_cudnn_test.cpp
+  SOURCES cuda/conv_cudnn_test.cpp cuda/conv_images_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn

@@ -199,12 +199,14 @@ class BatchNorm2d final : public Layer {
   ConstTensorView summed_, sum_, sum_of_squares_;
   /// Of the next backward pass, if that is given masked_.
   ConstTensorView masked_, handed_scale_grad_, handed_shift_grad_;
-  bool has_addend_ = false;  ///< The last forward pass in training had one.
+  bool has_addend_ = false;  ///< The last forward pass in training had one,
+  bool has_signs_ = false;   ///< and left signs_.
   ConstTensorView input_, trained_, addend_grad_;
   Tensor output_, input_grad_, masked_grad_;
   /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
   /// scale_ and shift_ are those of x - mean. All [groups,c].
   Tensor mean_, mean_rest_, inv_std_, scale_, shift_;
+  Tensor signs_;  ///< Of an output with addend and ReLU, on a device: i32, nn/norm_shape.h.
   Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/element.h"
 
@@ -21,7 +22,7 @@ struct Same {
 template <class S, class D, class Wide>
 struct ScaleTo {
   Wide factor;
-  DKFAC_HD D operator()(S x) const { return element::store<D>(factor * element::load<Wide>(x)); }
+  DKFAC_HD D operator()(S x) const { return rounded<D>(factor * widened<Wide>(x)); }
 };
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/index.h"
 #include "dkfac/core/element.h"
@@ -21,9 +22,7 @@ template <class S, class T>
 struct ColumnElement {
   const S* x;
   std::int64_t row;
-  DKFAC_HD T operator()(std::int64_t c, std::int64_t k) const {
-    return element::load<T>(x[k * row + c]);
-  }
+  DKFAC_HD T operator()(std::int64_t c, std::int64_t k) const { return widened<T>(x[k * row + c]); }
 };
 
 /// to[i] = alpha*value + beta*to[i].

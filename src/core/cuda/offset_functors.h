@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/index.h"
 #include "dkfac/core/element.h"
@@ -151,7 +152,7 @@ struct LineTerm {
   std::int64_t count, channels;
   DKFAC_HD T operator()(std::int64_t i, std::int64_t k) const {
     const std::int64_t line = quotient(i, channels);
-    return element::load<T>(pixels[(line * count + k) * channels + (i - line * channels)]);
+    return widened<T>(pixels[(line * count + k) * channels + (i - line * channels)]);
   }
 };
 

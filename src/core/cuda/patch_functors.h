@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/index.h"
 #include "dkfac/core/element.h"
@@ -126,7 +127,7 @@ struct PatchTerm {
     const std::int64_t n = quotient(i, width), y = quotient(k, windows.out_w);
     const std::int64_t from =
         windows.source(n, y, k - y * windows.out_w, windows.column(i - n * width));
-    return from < 0 ? T{} : element::load<T>(x[from]);
+    return from < 0 ? T{} : widened<T>(x[from]);
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/element.h"
 
@@ -37,9 +38,9 @@ struct BatchNormStatistic {
       case DType::f32:
         return static_cast<double>(static_cast<const float*>(data)[i]);
       case DType::f16:
-        return element::load<double>(static_cast<const f16*>(data)[i]);
+        return dkfac::cuda::widened<double>(static_cast<const f16*>(data)[i]);
       case DType::bf16:
-        return element::load<double>(static_cast<const bf16*>(data)[i]);
+        return dkfac::cuda::widened<double>(static_cast<const bf16*>(data)[i]);
       case DType::i32:
         break;
     }
@@ -73,8 +74,8 @@ struct PositionTerm {
   DKFAC_HD PositionSums<T> operator()(std::int64_t item, std::int64_t position) const {
     const std::int64_t i = shape.element(item, position);
     const T center = static_cast<T>(mean(shape.group(item), shape.channel(item)));
-    const T g = element::load<T>(dy[i]);
-    return {g, g * (element::load<T>(x[i]) - center)};
+    const T g = dkfac::cuda::widened<T>(dy[i]);
+    return {g, g * (dkfac::cuda::widened<T>(x[i]) - center)};
   }
 };
 

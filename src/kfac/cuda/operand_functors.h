@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/reduce_ops.h"
 #include "dkfac/core/element.h"
@@ -32,11 +33,11 @@ struct RoundElement {
   float scale;
 
   DKFAC_HD D operator()(S element, OperandRange& range) const {
-    const float x = element::load<float>(element);
+    const float x = dkfac::cuda::widened<float>(element);
     const float y = detail::quantize<D>(scale * x);
     const double lost = x != 0 && y == 0 ? 1 : 0;
     range = JoinRanges{}(range, {magnitude(x), lost});
-    return element::store<D>(y);
+    return dkfac::cuda::rounded<D>(y);
   }
 };
 
@@ -44,7 +45,7 @@ struct RoundElement {
 template <class S>
 struct KeepElement {
   DKFAC_HD S operator()(S element, OperandRange& range) const {
-    range = JoinRanges{}(range, {magnitude(element::load<float>(element)), 0});
+    range = JoinRanges{}(range, {magnitude(dkfac::cuda::widened<float>(element)), 0});
     return element;
   }
 };

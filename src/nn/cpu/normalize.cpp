@@ -122,7 +122,11 @@ void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorVi
 }
 
 void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-               ConstTensorView addend, const Activation& activation, TensorView y) {
+               ConstTensorView addend, const Activation& activation, TensorView y,
+               TensorView signs) {
+  DKFAC_CHECK(signs.empty(),
+              "[batch_norm] signs of an output are left on a device alone; ask "
+              "has_signs() first");
   for_storage(x.dtype(), [&](auto t) {
     using T = decltype(t);
     for_activation<Computed<T>>(activation, [&](auto act) {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 
-#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 

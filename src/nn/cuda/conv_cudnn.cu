@@ -94,7 +94,7 @@ class CudnnConv final : public ConvBackend {
                                 ConvPass pass) const override {
     switch (pass) {
       case ConvPass::forward:
-        return Library::of(ctx.device()).can(work_of(ctx, s, Work::forward));
+        return Library::of(ctx.device()).can(forward_work(ctx, s, Work::forward));
       case ConvPass::data:
         return Library::of(ctx.device()).can(work_of(ctx, s, Work::data));
       default:
@@ -104,9 +104,10 @@ class CudnnConv final : public ConvBackend {
 
   void forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                ConstTensorView bias, TensorView y) override {
+    const ConvWork work = forward_work(ctx, s, Work::forward);
     Places places(ctx);
-    run(ctx, work_of(ctx, s, Work::forward), places.in(x), places.in(rounded(ctx, s, weight)),
-        places.out(y));
+    run(ctx, work, forward_image(ctx, places, work, x),
+        forward_weights(ctx, places, work, s, weight), places.out(y));
     places.finish();
     if (s.bias) add_bias(ctx, bias, y);
   }
@@ -114,15 +115,15 @@ class CudnnConv final : public ConvBackend {
   [[nodiscard]] bool forward_with_sums(Context& ctx, const ConvShape& s, ConstTensorView x,
                                        ConstTensorView weight, TensorView y, TensorView sum,
                                        TensorView sum_of_squares) override {
-    const ConvWork work = work_of(ctx, s, Work::forward_sums);
-    Library& library = Library::of(ctx.device());
     // backward_data() counts on forward() for the rounded weights.
-    if (s.bias || !takes(s) || !library.can(work_of(ctx, s, Work::forward)) || !library.can(work))
-      return false;
+    if (s.bias || !takes(s) || !takes_pass(ctx, s, ConvPass::forward)) return false;
+    const ConvWork work = forward_work(ctx, s, Work::forward_sums);
+    Library& library = Library::of(ctx.device());
+    if (!library.can(work)) return false;
     Places places(ctx);
     const std::array<std::pair<std::int64_t, void*>, 5> memory{
-        {{cudnn::kX, places.in(x)},
-         {cudnn::kW, places.in(rounded(ctx, s, weight))},
+        {{cudnn::kX, forward_image(ctx, places, work, x)},
+         {cudnn::kW, forward_weights(ctx, places, work, s, weight)},
          {cudnn::kY, places.out(y)},
          {cudnn::kSum, places.out(sum)},
          {cudnn::kSumOfSquares, places.out(sum_of_squares)}}};
@@ -143,7 +144,7 @@ class CudnnConv final : public ConvBackend {
       dw = places.take(Shape{s.out, s.kernel_h, s.kernel_w, channels},
                        way.is_rounded() ? s.dtype : DType::f32);
     }
-    void* const from = widened ? widen(ctx, places, x, channels) : places.in(x);
+    void* const from = widened ? widened_image(ctx, places, x, channels) : places.in(x);
     run(ctx, way.work, from, places.out(dw), places.in(dy));
     places.finish();
     if (widened) {
@@ -227,18 +228,55 @@ class CudnnConv final : public ConvBackend {
 
   /// The same in a backward pass: the forward pass has rounded them, unless it went another way.
   ConstTensorView rounded_before(Context& ctx, const ConvShape& s, ConstTensorView weight) {
-    const bool kept = is_16_bit(s.dtype) && narrow_.is_set() &&
-                      Library::of(ctx.device()).can(work_of(ctx, s, Work::forward));
+    const bool kept =
+        is_16_bit(s.dtype) && narrow_.is_set() && takes_pass(ctx, s, ConvPass::forward);
     return kept ? view_in(ctx, narrow_, weight.shape(), s.dtype) : rounded(ctx, s, weight);
   }
 
-  static void* widen(Context& ctx, Places& places, ConstTensorView x, std::int64_t channels) {
-    const std::int64_t narrow = x.dim(3), rows = x.numel() / narrow;
-    const TensorView wide = places.take(Shape{rows, channels}, x.dtype());
-    dkfac::cuda::for_each(ctx.stream(), rows * channels / WidenChannels::kWidth,
-                          WidenChannels{static_cast<const std::uint16_t*>(x.raw()), narrow,
-                                        channels, static_cast<std::uint16_t*>(wide.raw())});
+  /// Of images that the gradient of the weights wants with more channels, the forward pass of those
+  /// too, where there is one: they are copied once.
+  static ConvWork forward_work(const Context& ctx, const ConvShape& s, Work work) {
+    const ConvWork wide = work_of(ctx, with_whole_channels(s), work);
+    return Library::of(ctx.device()).can(wide) ? wide : work_of(ctx, s, work);
+  }
+
+  void* forward_image(Context& ctx, Places& places, const ConvWork& work, ConstTensorView x) {
+    const std::int64_t channels = work.shape.in;
+    image_ = {};
+    if (channels == x.dim(3)) return places.in(x);
+    const Shape shape{x.dim(0), x.dim(1), x.dim(2), channels};
+    const TensorView wide = view_in(ctx, wide_image_, shape, x.dtype());
+    widen(ctx, x, wide);
+    image_ = x;
     return wide.raw();
+  }
+
+  /// What forward_image() has left of x, or the same in a place of its own.
+  void* widened_image(Context& ctx, Places& places, ConstTensorView x, std::int64_t channels) {
+    const Shape shape{x.dim(0), x.dim(1), x.dim(2), channels};
+    if (image_.raw() == x.raw() && image_.shape() == x.shape())
+      return view_in(ctx, wide_image_, shape, x.dtype()).raw();
+    const TensorView wide = places.take(shape, x.dtype());
+    widen(ctx, x, wide);
+    return wide.raw();
+  }
+
+  void* forward_weights(Context& ctx, Places& places, const ConvWork& work, const ConvShape& s,
+                        ConstTensorView weight) {
+    const ConstTensorView narrow = rounded(ctx, s, weight);
+    if (work.shape.in == s.in) return places.in(narrow);
+    const TensorView wide =
+        places.take(Shape{s.out, s.kernel_h, s.kernel_w, work.shape.in}, s.dtype);
+    widen(ctx, narrow, wide);
+    return wide.raw();
+  }
+
+  /// Zeros behind the channels, which come last.
+  static void widen(Context& ctx, ConstTensorView from, TensorView to) {
+    const std::int64_t channels = to.dim(3);
+    dkfac::cuda::for_each(ctx.stream(), to.numel() / WidenChannels::kWidth,
+                          WidenChannels{static_cast<const std::uint16_t*>(from.raw()), from.dim(3),
+                                        channels, static_cast<std::uint16_t*>(to.raw())});
   }
 
   void note(std::size_t bytes) {
@@ -246,7 +284,9 @@ class CudnnConv final : public ConvBackend {
     count_.bytes += static_cast<std::int64_t>(bytes);
   }
 
-  Tensor narrow_;  ///< The weights of the last forward pass in 16 bits.
+  Tensor narrow_;          ///< The weights of the last forward pass in 16 bits.
+  Tensor wide_image_;      ///< Its image with zeros behind the channels,
+  ConstTensorView image_;  ///< which is this one; empty where it was taken as it is.
   ReorderCount count_;
 };
 

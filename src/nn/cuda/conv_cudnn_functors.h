@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/index.h"
 #include "dkfac/core/element.h"
@@ -35,7 +36,7 @@ struct AddRow {
     for (std::int64_t k = begin; k < n && k < begin + kWidth; ++k) y[k] = sum(y[k], row[k % c]);
   }
   DKFAC_HD static T sum(T value, Computed<T> addend) {
-    return element::store<T>(element::load<Computed<T>>(value) + addend);
+    return rounded<T>(widened<Computed<T>>(value) + addend);
   }
 };
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/index.h"
 
 #include "nn/conv_backend.h"
-#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 

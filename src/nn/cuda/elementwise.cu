@@ -2,6 +2,7 @@
 
 #include "nn/activate.h"
 #include "nn/backend_elementwise.h"
+#include "nn/cuda/columns.cuh"
 #include "nn/cuda/elementwise_functors.h"
 
 namespace dkfac::nn::cuda {
@@ -36,11 +37,19 @@ void repeat_row(Context& ctx, ConstTensorView row, TensorView y) {
 }
 
 void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
-  const std::int64_t c = sums.numel();
+  const std::int64_t c = sums.numel(), rows = x.numel() / c;
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
-    dkfac::cuda::reduce_cols<double>(ctx, c, x.numel() / c, dkfac::cuda::Sum<double>{},
-                                     RowTerm<T>{x.data<T>(), c},
-                                     StoreSum<Computed<T>>{sums.data<Computed<T>>()});
+    const T* from = x.data<T>();
+    const StoreSum<Computed<T>> store{sums.data<Computed<T>>()};
+    with_width<T>(c, are_aligned(from), [&]<std::size_t W>(Width<W>) {
+      const auto blocks = ColumnBlocks::parts(1, rows, c / static_cast<std::int64_t>(W));
+      Scratch scratch(ctx);
+      double* parts = scratch.take(Shape{blocks.chunks, c}, DType::f64).data<double>();
+      sum_columns<W>(ctx.stream(), blocks, ColumnSums<T, W>{from, c}, StoreParts<W>{parts, c});
+      constexpr std::int64_t kLanes = 32;
+      sum_columns<1>(ctx.stream(), ColumnBlocks::whole(1, blocks.chunks, c, kLanes),
+                     ColumnSums<double, 1>{parts, c}, store);
+    });
   });
 }
 

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/index.h"
 
-#include "nn/cuda/convert.h"
+#include "nn/cuda/channel_packs.h"
+#include "nn/cuda/columns.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 #include "nn/pool_shape.h"
@@ -124,19 +126,49 @@ struct RepeatRow {
   }
 };
 
-/// Element k of column c of rows of `width`, for reduce_cols.
-template <class T>
-struct RowTerm {
+/// Sums over a thread's rows of x[rows,channels], W channels at a time, in f64 (columns.cuh). W is
+/// kPack<T>, or 1 where that does not divide the channels.
+template <class T, std::size_t W>
+struct ColumnSums {
   const T* x;
-  std::int64_t width;
-  DKFAC_HD double operator()(std::int64_t c, std::int64_t k) const {
-    return static_cast<double>(widened<Computed<T>>(x[k * width + c]));
+  std::int64_t channels;
+
+  DKFAC_HD Sums<W> operator()(std::int64_t, std::int64_t pack, std::int64_t row, std::int64_t step,
+                              std::int64_t count) const {
+    const T* from = x + row * channels + pack * static_cast<std::int64_t>(W);
+    Sums<W> sums{};
+    each_batch<4>(count, [&](auto some, std::size_t k) {
+      constexpr std::size_t kRows = decltype(some)::value;
+      Pack<T, W> in[kRows];
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j)
+        in[j] = load_pack<W>(from + offset_of(k + j, step * channels));
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j)
+        for (std::size_t c = 0; c < W; ++c)
+          sums.at[c] += static_cast<double>(widened<Computed<T>>(in[j].at[c]));
+    });
+    return sums;
+  }
+};
+/// parts[chunk][channel]: what a block has summed.
+template <std::size_t W>
+struct StoreParts {
+  double* parts;
+  std::int64_t channels;
+  DKFAC_HD void operator()(std::int64_t, std::int64_t chunk, std::int64_t pack,
+                           const Sums<W>& sums) const {
+    double* to = parts + chunk * channels + pack * static_cast<std::int64_t>(W);
+    for (std::size_t c = 0; c < W; ++c) to[c] = sums.at[c];
   }
 };
 template <class C>
 struct StoreSum {
   C* to;
-  DKFAC_HD void operator()(std::int64_t c, double sum) const { to[c] = static_cast<C>(sum); }
+  DKFAC_HD void operator()(std::int64_t, std::int64_t, std::int64_t channel,
+                           const Sums<1>& sum) const {
+    to[channel] = static_cast<C>(sum.at[0]);
+  }
 };
 
 /// The shape with words of `elements` channels in place of channels.

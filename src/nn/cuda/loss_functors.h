@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/element.h"
 
@@ -13,6 +14,9 @@
 /// The functors of nn/cuda/loss.cu, all in f64. A row of logits is read twice: for its maximum and
 /// the sum of its exponentials, which go together in one reduction, and for loss and gradient.
 namespace dkfac::nn::cuda {
+
+using dkfac::cuda::rounded;
+using dkfac::cuda::widened;
 
 /// The largest of some numbers and the first place that has it; NaN wins.
 struct Largest {
@@ -96,7 +100,7 @@ struct LogitState {
   std::int64_t classes;
   Targets targets;
   DKFAC_HD RowState operator()(std::int64_t row, std::int64_t k) const {
-    RowState out{{element::load<double>(logits[row * classes + k]), k}, 1, Largest::none(), 0};
+    RowState out{{widened<double>(logits[row * classes + k]), k}, 1, Largest::none(), 0};
     targets.note(row, k, out);
     return out;
   }
@@ -135,7 +139,7 @@ struct ClassLoss {
   T* grad;
   DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
     const std::int64_t i = row * classes + k;
-    const double log_p = element::load<double>(logits[i]) - rows.top[row] - rows.log_sum[row];
+    const double log_p = widened<double>(logits[i]) - rows.top[row] - rows.log_sum[row];
     const double t = targets.of(row, k);
     if (grad != nullptr) {
       const double g = scale * (std::exp(log_p) - t);
@@ -143,7 +147,7 @@ struct ClassLoss {
       if constexpr (std::is_same_v<T, double>)
         grad[i] = g;
       else
-        grad[i] = element::store<T>(static_cast<float>(g));
+        grad[i] = rounded<T>(static_cast<float>(g));
     }
     // A logit of -infinity costs nothing where nothing is expected; NaN always counts.
     return t != 0 || log_p != log_p ? -(t * log_p) : 0.0;
@@ -227,24 +231,24 @@ struct SoftenLabels {
 /// for a row with NaN or +infinity.
 template <class T>
 [[nodiscard]] DKFAC_HD inline std::int32_t class_at(const T* x, std::int64_t classes, double u) {
-  double top = element::load<double>(x[0]);
+  double top = widened<double>(x[0]);
   for (std::int64_t k = 1; k < classes; ++k) {
-    const double value = element::load<double>(x[k]);
+    const double value = widened<double>(x[k]);
     top = top < value ? value : top;
   }
   double sum = 0;
-  for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(element::load<double>(x[k]) - top);
+  for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(widened<double>(x[k]) - top);
   if (!(sum <= std::numeric_limits<double>::max())) return 0;
   // The same sums in the same order, so that the last one is `sum` and the search ends.
   const double wanted = u * sum;
   double below = 0;
   std::int64_t k = 0;
   for (; k + 1 < classes; ++k) {
-    below += std::exp(element::load<double>(x[k]) - top);
+    below += std::exp(widened<double>(x[k]) - top);
     if (wanted < below) break;
   }
   // u * sum may round up to sum; nothing is drawn that has no probability.
-  while (k > 0 && std::exp(element::load<double>(x[k]) - top) == 0) --k;
+  while (k > 0 && std::exp(widened<double>(x[k]) - top) == 0) --k;
   return static_cast<std::int32_t>(k);
 }
 

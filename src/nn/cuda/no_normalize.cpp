@@ -25,7 +25,7 @@ void finish_moments(Context&, const NormShape&, ConstTensorView, const NormChann
 }
 void running_factors(Context&, const NormChannels&, TensorView, TensorView) { absent(); }
 void normalize(Context&, const NormShape&, ConstTensorView, const Affine&, ConstTensorView,
-               const Activation&, TensorView) {
+               const Activation&, TensorView, TensorView) {
   absent();
 }
 void gradient_sums(Context&, const NormShape&, ConstTensorView, const Affine&, const OutputGrad&,

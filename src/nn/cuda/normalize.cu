@@ -98,7 +98,11 @@ void running_factors(Context& ctx, const NormChannels& channels, TensorView fact
 }
 
 void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
-               ConstTensorView addend, const Activation& activation, TensorView y) {
+               ConstTensorView addend, const Activation& activation, TensorView y,
+               TensorView signs) {
+  DKFAC_CHECK(signs.empty() || has_signs(ctx, s, {x, addend, y}),
+              "[batch_norm] signs of an output are wanted whose memory or ", s.channels,
+              " channels have no whole packs; ask has_signs() first");
   visit_floating(x.dtype(), [&]<class T>(Type<T>) {
     using C = Computed<T>;
     const T *from = x.data<T>(), *plus = data_or_null<T>(addend);
@@ -107,7 +111,7 @@ void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine
       const ColumnSlots slots(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
       for_each(ctx.stream(), slots.threads(),
                Normalize<T, W>{slots, from, plus, to, AffineValues<C>(affine), activation.kind,
-                               celu_of<C>(activation)});
+                               celu_of<C>(activation), static_cast<std::uint8_t*>(signs.raw())});
     });
   });
 }

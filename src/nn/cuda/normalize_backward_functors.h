@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 
 #include "nn/activate.h"
 #include "nn/cuda/channel_packs.h"
 #include "nn/cuda/columns.h"
-#include "nn/cuda/convert.h"
 #include "nn/cuda/normalize_functors.h"
 #include "nn/dtype.h"
 #include "nn/norm_shape.h"
@@ -18,35 +18,47 @@
 namespace dkfac::nn::cuda {
 
 /// Where the gradient before the activation comes from (OutputGrad).
-enum class GradientFrom : std::uint8_t { dy, relu_output, celu_output, relu_input };
+enum class GradientFrom : std::uint8_t { dy, relu_output, relu_signs, celu_output, relu_input };
 
 template <class T>
 struct GradientSource {
   using C = Computed<T>;
   const T *dy, *y;
+  const std::uint8_t* signs;
   GradientFrom from;
   CeluOf<C> celu;
 
   explicit GradientSource(const OutputGrad& grad)
       : dy(grad.dy.data<T>()),
         y(grad.y.empty() ? nullptr : grad.y.data<T>()),
+        signs(static_cast<const std::uint8_t*>(grad.signs.raw())),
         from(source(grad)),
         celu(celu_of<C>(grad.activation)) {}
 
   [[nodiscard]] static GradientFrom source(const OutputGrad& grad) {
     if (grad.activation.kind == ActivationKind::none) return GradientFrom::dy;
     if (grad.activation.kind == ActivationKind::celu) return GradientFrom::celu_output;
+    if (!grad.signs.empty()) return GradientFrom::relu_signs;
     return grad.y.empty() ? GradientFrom::relu_input : GradientFrom::relu_output;
   }
   [[nodiscard]] DKFAC_HD bool reads_y() const {
     return from == GradientFrom::relu_output || from == GradientFrom::celu_output;
   }
+  /// Bit c: the sign of y at element i + c; of W elements within a pack. 0 where there are none.
+  template <std::size_t W>
+  [[nodiscard]] DKFAC_HD unsigned signs_at(std::int64_t i) const {
+    if (from != GradientFrom::relu_signs) return 0;
+    constexpr auto kWhole = static_cast<std::int64_t>(kPack<T>);
+    const unsigned bits = signs[i / kWhole];
+    if constexpr (W == kPack<T>) return bits;
+    return bits >> static_cast<unsigned>(i % kWhole);
+  }
   [[nodiscard]] DKFAC_HD bool reads_affine() const { return from == GradientFrom::relu_input; }
 
-  /// g[c] from packs of dy and, if reads_y(), of y; if reads_affine(), from centered = x - mean,
-  /// scale and shift.
+  /// g[c] from packs of dy and, if reads_y(), of y, or of bits as signs_at() gives them; if
+  /// reads_affine(), from centered = x - mean, scale and shift.
   template <std::size_t W>
-  DKFAC_HD void gradient(const Pack<T, W>& dy_pack, const Pack<T, W>& y_pack,
+  DKFAC_HD void gradient(const Pack<T, W>& dy_pack, const Pack<T, W>& y_pack, unsigned bits,
                          const C (&centered)[W], const C (&scale)[W], const C (&shift)[W],
                          C (&g)[W]) const {
     for (std::size_t c = 0; c < W; ++c) g[c] = widened<C>(dy_pack.at[c]);
@@ -56,6 +68,10 @@ struct GradientSource {
       case GradientFrom::relu_output:
         for (std::size_t c = 0; c < W; ++c)
           g[c] = Rectify<C>{}.backward(widened<C>(y_pack.at[c]), g[c]);
+        return;
+      case GradientFrom::relu_signs:
+        for (std::size_t c = 0; c < W; ++c)
+          g[c] = ((bits >> static_cast<unsigned>(c)) & 1U) != 0 ? g[c] : C{0};
         return;
       case GradientFrom::celu_output:
         for (std::size_t c = 0; c < W; ++c) g[c] = celu.backward(widened<C>(y_pack.at[c]), g[c]);
@@ -94,19 +110,21 @@ struct GradientRows {
     each_batch<2>(count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
+      unsigned signs[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         const std::int64_t i = first + offset_of(k + j, step * channels);
         in[j] = load_pack<W>(x + i);
         dy[j] = load_pack<W>(source.dy + i);
         y[j] = source.reads_y() ? load_pack<W>(source.y + i) : dy[j];
+        signs[j] = source.template signs_at<W>(i);
       }
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         C centered[W], g[W];
         for (std::size_t c = 0; c < W; ++c)
           centered[c] = (widened<C>(in[j].at[c]) - mean[c]) - rest[c];
-        source.gradient(dy[j], y[j], centered, scale, shift, g);
+        source.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
         for (std::size_t c = 0; c < W; ++c) {
           u[c] += g[c];
           v[c] += g[c] * centered[c];
@@ -158,19 +176,21 @@ struct NormalizeBackward {
     each_batch<2>(at.count, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows], dy[kRows], y[kRows];
+      unsigned signs[kRows];
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         const std::int64_t i = first + offset_of(k + j, step);
         in[j] = load_pack<W>(x + i);
         dy[j] = load_pack<W>(source.dy + i);
         y[j] = source.reads_y() ? load_pack<W>(source.y + i) : dy[j];
+        signs[j] = source.template signs_at<W>(i);
       }
       DKFAC_UNROLL
       for (std::size_t j = 0; j < kRows; ++j) {
         C centered[W], g[W];
         for (std::size_t n = 0; n < W; ++n)
           centered[n] = (widened<C>(in[j].at[n]) - mean[n]) - rest[n];
-        source.gradient(dy[j], y[j], centered, scale, shift, g);
+        source.gradient(dy[j], y[j], signs[j], centered, scale, shift, g);
         Pack<T, W> out;
         for (std::size_t n = 0; n < W; ++n)
           out.at[n] = rounded<T>(of_g[n] * g[n] + of_x[n] * centered[n] + constant[n]);

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 
 #include "nn/activate.h"
 #include "nn/cuda/channel_packs.h"
 #include "nn/cuda/columns.h"
-#include "nn/cuda/convert.h"
 #include "nn/cuda/normalize_channels.h"
 #include "nn/dtype.h"
 #include "nn/norm_shape.h"
@@ -167,6 +167,7 @@ struct Normalize {
   AffineValues<C> affine;
   ActivationKind kind;
   CeluOf<C> celu;
+  std::uint8_t* signs = nullptr;  ///< OutputGrad's; only of whole packs. Null: not wanted.
 
   DKFAC_HD void operator()(std::int64_t thread) const {
     const ColumnSlots::Place at = slots.place(thread);
@@ -198,9 +199,18 @@ struct Normalize {
         activate(value);
         Pack<T, W> out;
         for (std::size_t c = 0; c < W; ++c) out.at[c] = rounded<T>(value[c]);
-        store_pack<W>(y + first + offset_of(k + j, step), out);
+        const std::int64_t i = first + offset_of(k + j, step);
+        store_pack<W>(y + i, out);
+        if (signs != nullptr) signs[i / static_cast<std::int64_t>(W)] = signs_of(out);
       }
     });
+  }
+  /// Of what was stored: rounding may make a 0 of it.
+  [[nodiscard]] DKFAC_HD static std::uint8_t signs_of(const Pack<T, W>& out) {
+    unsigned bits = 0;
+    for (std::size_t c = 0; c < W; ++c)
+      bits |= (widened<C>(out.at[c]) > C{0} ? 1U : 0U) << static_cast<unsigned>(c);
+    return static_cast<std::uint8_t>(bits);
   }
   DKFAC_HD void activate(C (&value)[W]) const {
     if (kind == ActivationKind::relu) {

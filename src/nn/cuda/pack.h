@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 
 /// Neighbouring elements that a thread moves at once.
 namespace dkfac::nn::cuda {
+
+using dkfac::cuda::rounded;
+using dkfac::cuda::widened;
 
 /// W elements, W a power of two.
 template <class T, std::size_t W>

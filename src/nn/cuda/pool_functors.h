@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/cuda/index.h"
 
 #include "nn/cuda/channel_packs.h"
 #include "nn/cuda/columns.h"
-#include "nn/cuda/convert.h"
 #include "nn/dtype.h"
 #include "nn/pool_shape.h"
 

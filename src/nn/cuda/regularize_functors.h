@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dkfac/core/cuda/convert.h"
 #include "dkfac/core/cuda/index.h"
 
-#include "nn/cuda/convert.h"
 #include "nn/cuda/pack.h"
 #include "nn/dtype.h"
 #include "nn/sample_choice.h"

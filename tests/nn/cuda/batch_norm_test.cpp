@@ -87,6 +87,42 @@ TEST_P(DeviceNorm, ASumWithAnAddendIsThatOfTheHost) {
   }
 }
 
+/// The signs that a forward pass leaves give the bits that its output gives.
+TEST_P(DeviceNorm, SignsOfAnOutputStandForIt) {
+  const auto wide_shape = Shape{2, 16};
+  const NormShape s{2, 60, 16};
+  const Shape shape{120, 16};
+  const Tensor x = to_device(ctx, random_on_host(cpu, shape, dtype(), 1));
+  const Tensor addend = to_device(ctx, random_on_host(cpu, shape, dtype(), 2));
+  const Tensor dy = to_device(ctx, random_on_host(cpu, shape, dtype(), 3));
+  const auto of_channels = [&](std::uint64_t seed) {
+    return to_device(ctx, random_on_host(cpu, wide_shape, wide(), seed));
+  };
+  const Tensor mean = of_channels(4), rest = of_channels(5), scale = of_channels(6);
+  const Affine affine{{mean, rest}, scale, mean};
+  Tensor y = Tensor::empty(ctx, shape, dtype());
+  ASSERT_TRUE(has_signs(ctx, s, {x, addend, y}));
+  Tensor signs = Tensor::empty(ctx, signs_shape(s, dtype()), DType::i32);
+  kernels::normalize(ctx, s, x, affine, addend, kRelu, y, signs);
+  const auto sums_from = [&](const OutputGrad& grad) {
+    Tensor masked = Tensor::empty(ctx, shape, dtype());
+    Tensor g = Tensor::empty(ctx, wide_shape, DType::f64), centered = to_device(ctx, g);
+    kernels::gradient_sums(ctx, s, x, affine, grad, masked, g, centered);
+    return std::vector{device_values(ctx, masked), device_values(ctx, g),
+                       device_values(ctx, centered)};
+  };
+  const auto from_y = sums_from({dy, y, kRelu});
+  EXPECT_EQ(sums_from({dy, {}, kRelu, signs}), from_y);
+  ops::fill(ctx, signs, -1);
+  EXPECT_NE(sums_from({dy, {}, kRelu, signs}), from_y) << "control: all signs set";
+  // Channels without whole packs, memory that begins elsewhere, the host.
+  EXPECT_FALSE(has_signs(ctx, {2, 60, 15}, {x}));
+  EXPECT_FALSE(has_signs(ctx, s, {x, x.view().flat().slice(0, 1, 16)}));
+  EXPECT_FALSE(has_signs(cpu, s, {x}));
+  EXPECT_THROW(kernels::normalize(ctx, {2, 60, 15}, x, affine, addend, kRelu, y, signs),
+               InvalidArgument);
+}
+
 TEST_P(DeviceNorm, EvaluationIsThatOfTheHost) {
   for (const std::int64_t c : {3, 16}) {
     BesideHost both(

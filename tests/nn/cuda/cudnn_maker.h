@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cudnn.h>
 #include <map>
@@ -109,6 +110,50 @@ class Maker {
     link(o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, {x});
     link(o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, {y});
     if (b != nullptr) link(o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, {b});
+    EXPECT_EQ(cudnnBackendFinalize(o), kGood);
+    return o;
+  }
+  Descriptor data(Descriptor dy, Descriptor w, Descriptor dx) {
+    const Descriptor o = make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
+    link(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, {convolution()});
+    link(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, {dy});
+    link(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, {w});
+    link(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, {dx});
+    set(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_TYPE_FLOAT, std::vector{1.0F});
+    set(o, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_TYPE_FLOAT, std::vector{0.0F});
+    EXPECT_EQ(cudnnBackendFinalize(o), kGood);
+    return o;
+  }
+  Descriptor relu_backward(Descriptor dy, Descriptor x, Descriptor dx) {
+    const Descriptor how = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE,
+        std::vector{CUDNN_POINTWISE_RELU_BWD});
+    set(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, std::vector{CUDNN_DATA_FLOAT});
+    cudnnBackendFinalize(how);
+    const Descriptor o = make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    link(o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, {how});
+    link(o, CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, {dy});
+    link(o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, {x});
+    link(o, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, {dx});
+    EXPECT_EQ(cudnnBackendFinalize(o), kGood);
+    return o;
+  }
+  /// x, dy, mean, inverse deviation, scale; gradients of scale and shift, factors, constant.
+  Descriptor norm_gradients(const std::array<Descriptor, 10>& tensors) {
+    const Descriptor o = make(CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
+    set(o, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
+        std::vector{CUDNN_DATA_FLOAT});
+    constexpr std::array kNames{CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC,
+                                CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS};
+    for (std::size_t i = 0; i < kNames.size(); ++i) link(o, kNames[i], {tensors[i]});
     EXPECT_EQ(cudnnBackendFinalize(o), kGood);
     return o;
   }

@@ -315,5 +315,33 @@ TEST_F(EmulatedFusion, GradientsOfWeightsAreNotRounded) {
   EXPECT_EQ(device_values(ctx, result), expected);
 }
 
+/// dy, w -> dx -> the ReLU of a normalisation of x, and the gradients of that one: each operation
+/// complete, and an engine for f16 with channels by eights alone.
+TEST_F(EmulatedFusion, AGradientGoesOnToANormalisation) {
+  const auto proposals = [&](cudnnDataType_t type, std::int64_t c, bool tied) {
+    const auto memory = [&](std::int64_t id) { return m.tensor(id, type, {1, c, 1, 3}); };
+    const auto between = [&](std::int64_t id) { return m.tensor(id, kF32, {1, c, 1, 3}, true); };
+    const auto channel = [&](std::int64_t id) { return m.tensor(id, kF32, {1, c, 1, 1}); };
+    const Descriptor x = memory(1), dx = between(2), g = memory(3), mean = channel(4);
+    const Descriptor inverse = channel(5), scale = channel(6), shift = channel(7);
+    const Descriptor a = between(10), b = between(11), d = between(12), argument = between(13);
+    return m.proposals(m.graph(
+        {m.data(m.tensor(8, type, {1, 2, 1, 3}), m.tensor(9, type, {2, c, 1, 2}), dx),
+         m.pointwise(CUDNN_POINTWISE_SUB, x, a, mean),
+         m.pointwise(CUDNN_POINTWISE_MUL, a, b, inverse),
+         m.pointwise(CUDNN_POINTWISE_MUL, b, d, scale),
+         m.pointwise(CUDNN_POINTWISE_ADD, d, argument, shift), m.relu_backward(dx, argument, g),
+         m.norm_gradients({x, g, mean, inverse, tied ? scale : shift, channel(14), channel(15),
+                           channel(16), channel(17), channel(18)})}));
+  };
+  EXPECT_EQ(proposals(kF16, 8, true).size(), 3U);
+  EXPECT_TRUE(proposals(kF16, 8, false).empty()) << "another scale than that of the ReLU";
+  EXPECT_TRUE(proposals(kF16, 4, true).empty());
+  EXPECT_TRUE(proposals(CUDNN_DATA_BFLOAT16, 8, true).empty());
+  EXPECT_TRUE(proposals(kF32, 8, true).empty());
+  const Descriptor open = m.make(CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
+  EXPECT_EQ(cudnnBackendFinalize(open), CUDNN_STATUS_BAD_PARAM) << "nothing is set";
+}
+
 }  // namespace
 }  // namespace dkfac

@@ -1,4 +1,5 @@
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -233,6 +234,16 @@ TEST(SumsOfGradients, AreThoseBeforeTheDeviationWasDivided) {
   const std::pair expected{std::vector<double>{1, 2, 3}, std::vector<double>{3, -4, 0}};
   EXPECT_EQ(run(host), expected);
   EXPECT_EQ(run(ctx), expected);
+}
+
+TEST(FusedBackwardPairs, AreThoseOfTheNetworks) {
+  Context host;
+  const auto pairs_of = [&](const std::string& name) {
+    return make_model(host, small_model(name, DType::f32))->fused_backward().pairs;
+  };
+  EXPECT_EQ(pairs_of("resnet50"), 32);      // Two a block.
+  EXPECT_EQ(pairs_of("resnet9-plain"), 3);  // The stem's, and one in each residual.
+  EXPECT_EQ(pairs_of("resnet9"), 0);        // CELU.
 }
 
 /// Recorded passes replay it and give the bits of passes as they are, with records of K-FAC too.

@@ -1,5 +1,7 @@
 #include "nn/cuda/cudnn/conv_graph.h"
 
+#include <algorithm>
+
 namespace dkfac::nn::cudnn {
 namespace {
 
@@ -86,6 +88,14 @@ std::string ConvWork::text() const {
   if (s.dilation_h * s.dilation_w != 1) line += " dilation " + pair_of(s.dilation_h, s.dilation_w);
   if (s.groups != 1) line += detail::concat(" groups ", s.groups);
   return line;
+}
+
+std::int64_t most_workspace(const ConvWork& work, std::int64_t most) {
+  if (work.work != Work::data_to_norm) return most;
+  const ConvShape& s = work.shape;
+  const std::int64_t gradient =
+      s.n * s.h * s.w * s.in * static_cast<std::int64_t>(size_of(s.dtype));
+  return std::min(most, gradient);
 }
 
 Graph conv_graph(const ConvWork& work) {

@@ -55,6 +55,10 @@ enum Slot : std::int64_t {
   kFirstVirtual  ///< And all behind it.
 };
 
+/// Bytes of workspace that a plan may take, at most `most`. One of data_to_norm with room for the
+/// gradient itself moves that through memory, where it is to be spared.
+[[nodiscard]] std::int64_t most_workspace(const ConvWork& work, std::int64_t most);
+
 [[nodiscard]] Graph conv_graph(const ConvWork& work);
 
 }  // namespace dkfac::nn::cudnn

@@ -26,7 +26,8 @@ std::size_t mixed(Numbers... numbers) {
 }
 
 Limits limits_of(const ConvWork& work, const ConvPlanOptions& options) {
-  return {.workspace = options.workspace, .rounding = work.shape.dtype != DType::f32 || work.tf32};
+  return {.workspace = most_workspace(work, options.workspace),
+          .rounding = work.shape.dtype != DType::f32 || work.tf32};
 }
 
 /// Memory for a plan to work in; null where it needs none. Throws DeviceError for want of it.

@@ -9,7 +9,7 @@
 /// element::load() and store() between 16 bits and f32 by the instructions of a device. Kernels
 /// that are bound by memory have some twenty operations for an element, which the integer
 /// arithmetic of the host would use up. The bits are the same, but for a NaN's.
-namespace dkfac::nn::cuda {
+namespace dkfac::cuda {
 
 template <class C, class T>
 [[nodiscard]] DKFAC_HD inline C widened(T x) noexcept {
@@ -43,4 +43,4 @@ template <class T, class C>
   return element::store<T>(x);
 }
 
-}  // namespace dkfac::nn::cuda
+}  // namespace dkfac::cuda
