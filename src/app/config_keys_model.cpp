@@ -33,7 +33,7 @@ void add_model_keys(Table& t) {
          "standard deviation of the last layer's initial weights; 0: as model.init");
   t.boolean("model.zero_gamma", DKFAC_FIELD(model.zero_gamma),
             "the last BatchNorm scale of each residual block starts at 0")
-      .where(name, {"resnet18", "resnet20", "resnet32", "resnet50"});
+      .where(name, {"resnet18", "resnet20", "resnet32", "resnet50", "resnet50-d"});
   t.boolean("model.fused_statistics", DKFAC_FIELD(model.fused_statistics),
             "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
   t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),

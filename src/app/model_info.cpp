@@ -50,7 +50,7 @@ Factors factors_of(nn::Model& model) {
 nn::ModelOptions usual_options(const std::string& name) {
   nn::ModelOptions options{.name = name};
   if (name.starts_with("resnet")) options.input = {32, 32, 3};
-  if (name == "resnet50") {
+  if (name.starts_with("resnet50")) {
     options.input = {224, 224, 3};
     options.classes = 1000;
   }

@@ -159,7 +159,7 @@ TEST(ZeroGamma, StartsEveryResidualBranchOfAResNetAtZero) {
   Context ctx;
   for (const auto& [name, last, blocks] :
        {std::tuple{"resnet18", ".bn2.weight", 8}, std::tuple{"resnet50", ".bn3.weight", 16},
-        std::tuple{"resnet20", ".bn2.weight", 9}}) {
+        std::tuple{"resnet50-d", ".bn3.weight", 16}, std::tuple{"resnet20", ".bn2.weight", 9}}) {
     const auto model =
         make_model(ctx, {.name = name, .input = Shape{32, 32, 3}, .width = 4, .zero_gamma = true});
     int zeros = 0;

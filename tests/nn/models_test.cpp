@@ -88,6 +88,26 @@ TEST(ResNet50, HasThePublishedSizeWorkAndTensors) {
   EXPECT_EQ(tensors_of(*model), torchvision_tensors("resnet50"));
 }
 
+TEST(ResNet50D, HasThreeConvolutionsAsStemAndPooledShortcuts) {
+  Context ctx;
+  const auto whole =
+      make_model(ctx, {.name = "resnet50-d", .input = Shape{224, 224, 3}, .classes = 1000});
+  // In place of 7*7*3*64: 3*3*(3*32 + 32*32 + 32*64), and two BatchNorms of 32 channels.
+  EXPECT_EQ(whole->parameter_count(), 25557032 - 9408 + 28512 + 128);
+  const auto model = small(ctx, "resnet50-d", Shape{32, 32, 3});
+  std::map<std::string, Shape> outputs;
+  model->trace([&](const Layer& layer, const Shape& shape) { outputs[layer.name()] = shape; });
+  EXPECT_EQ(outputs.at("conv1.0"), (Shape{1, 16, 16, 2}));
+  EXPECT_EQ(outputs.at("conv1.4"), (Shape{1, 16, 16, 4}));
+  EXPECT_EQ(outputs.at("layer2.0.downsample.pool"), (Shape{1, 4, 4, 16}));
+  EXPECT_EQ(outputs.at("layer2.0.downsample.0"), (Shape{1, 4, 4, 32}));
+  EXPECT_FALSE(outputs.contains("layer1.0.downsample.pool")) << "nothing is halved there";
+  EXPECT_TRUE(contains(message_of([&] {
+                         (void)small(ctx, "resnet50-d", Shape{48, 32, 3});
+                       }),
+                       "multiple of 32"));
+}
+
 TEST(ResNet50, HasItsStrideInThe3x3Convolution) {
   Context ctx;
   const auto model = small(ctx, "resnet50", Shape{32, 32, 3});
@@ -167,7 +187,8 @@ TEST(Models, TheirGradientsMatchDifferencesOfTheLoss) {
 
 TEST(Models, BothBackendsGiveTheSameLogitsInSinglePrecision) {
   Context fast, reference(Device::cpu(), {.backend = Backend::reference});
-  for (const char* name : {"resnet20", "resnet18", "resnet9", "resnet9-plain", "resnet50"}) {
+  for (const char* name :
+       {"resnet20", "resnet18", "resnet9", "resnet9-plain", "resnet50", "resnet50-d"}) {
     // Large enough that no BatchNorm normalises a handful of values, which would magnify errors.
     const Shape image{64, 64, 3};
     const auto a = small(fast, name, image), b = small(reference, name, image);

@@ -114,7 +114,11 @@ std::string table(const ordered_json& json, const PhaseMap& phases) {
       json["name"].get<std::string>(), json["device"].get<std::string>(),
       json["images_per_second"].get<double>(), json["ms"]["median"].get<double>(),
       json["skipped_steps"].get<std::int64_t>(), json["ms"]["count"].get<std::int64_t>());
-  for (const auto& [phase, ms] : phases) out += fmt::format("  {:<12} {:10.2f} ms\n", phase, ms);
+  for (const char* phase : {"data", "forward", "backward", "passes", "statistics", "exchange",
+                            "inverse", "update", "evaluation"}) {
+    const auto found = phases.find(phase);
+    if (found != phases.end()) out += fmt::format("  {:<12} {:10.2f} ms\n", phase, found->second);
+  }
   if (json.contains("top1"))
     out += fmt::format("top-1 {:.2f} %\n", 100 * json["top1"].get<double>());
   if (json.contains("top5"))

@@ -14,6 +14,7 @@ namespace dkfac::nn {
 [[nodiscard]] std::unique_ptr<Layer> make_resnet32(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet18(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet50(const ModelOptions& options);
+[[nodiscard]] std::unique_ptr<Layer> make_resnet50d(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet9(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet9_plain(const ModelOptions& options);
 

@@ -20,7 +20,8 @@ constexpr Entry kModels[] = {{"mlp", Family::plain, make_mlp},
                              {"resnet18", Family::resnet, make_resnet18},
                              {"resnet20", Family::resnet, make_resnet20},
                              {"resnet32", Family::resnet, make_resnet32},
-                             {"resnet50", Family::resnet, make_resnet50}};
+                             {"resnet50", Family::resnet, make_resnet50},
+                             {"resnet50-d", Family::resnet, make_resnet50d}};
 
 WeightInit preset_init(Family family) {
   return family == Family::resnet9 ? WeightInit::uniform : WeightInit::he_normal;

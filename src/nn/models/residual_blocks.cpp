@@ -18,7 +18,9 @@ std::unique_ptr<Layer> make_shortcut(Shortcut kind, std::int64_t in, std::int64_
   if (in == out && stride == 1) return nullptr;
   if (kind == Shortcut::pad) return std::make_unique<PadShortcut>(in, out, stride);
   auto projection = std::make_unique<Sequential>();
-  projection->add<Conv2d>("0", in, out, conv_options(1, stride))
+  const bool pooled = kind == Shortcut::pooled && stride > 1;
+  if (pooled) projection->add<Pool2d>("pool", PoolKind::average, stride, stride);
+  projection->add<Conv2d>("0", in, out, conv_options(1, pooled ? 1 : stride))
       .add<BatchNorm2d>("1", out, norm_options(options));
   return projection;
 }
@@ -42,7 +44,8 @@ std::unique_ptr<Layer> basic_block(const BlockShape& shape, Shortcut shortcut,
   return make_residual(std::move(body), make_shortcut(shortcut, in, width, stride, options));
 }
 
-std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape, const ModelOptions& options) {
+std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape, Shortcut shortcut,
+                                        const ModelOptions& options) {
   const auto [in, width, stride] = shape;
   const std::int64_t out = kExpansion * width;
   auto body = std::make_unique<Sequential>();
@@ -52,8 +55,7 @@ std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape, const ModelOpti
       .add<BatchNorm2d>("bn2", width, norm_options(options, kRelu))
       .add<Conv2d>("conv3", width, out, conv_options(1))
       .add<BatchNorm2d>("bn3", out, last_norm(options));
-  return make_residual(std::move(body),
-                       make_shortcut(Shortcut::projection, in, out, stride, options));
+  return make_residual(std::move(body), make_shortcut(shortcut, in, out, stride, options));
 }
 
 }  // namespace dkfac::nn

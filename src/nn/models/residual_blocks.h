@@ -8,8 +8,9 @@ namespace dkfac::nn {
 
 /// What brings the input to the shape of a block's output.
 enum class Shortcut : std::uint8_t {
-  pad,        ///< PadShortcut, option A.
-  projection  ///< 1x1 convolution and BatchNorm, option B.
+  pad,         ///< PadShortcut, option A.
+  projection,  ///< 1x1 convolution and BatchNorm, option B.
+  pooled       ///< The same, but for the stride, which an average over 2x2 pixels before it takes.
 };
 
 /// Channels and stride of one block.
@@ -24,7 +25,7 @@ struct BlockShape {
                                                  const ModelOptions& options);
 /// 1x1, 3x3 with the stride, 1x1; gives kExpansion * width channels.
 inline constexpr std::int64_t kExpansion = 4;
-[[nodiscard]] std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape,
+[[nodiscard]] std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape, Shortcut shortcut,
                                                       const ModelOptions& options);
 
 }  // namespace dkfac::nn

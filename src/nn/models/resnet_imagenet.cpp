@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <array>
+
+#include "dkfac/core/error.h"
 
 #include "nn/models/residual_blocks.h"
 
@@ -32,6 +35,16 @@ void add_classifier(Sequential& net, std::int64_t channels, std::int64_t classes
   net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, classes);
 }
 
+/// All behind the stem's last convolution.
+void add_bottlenecks(Sequential& net, Shortcut shortcut, const ModelOptions& options) {
+  const std::int64_t width = width_of(options);
+  net.add<BatchNorm2d>("bn1", width, norm_options(options, kRelu))
+      .add<Pool2d>("maxpool", PoolKind::max, 3, 2, 1);
+  add_stages(net, width, {3, 4, 6, 3}, kExpansion,
+             [&](const BlockShape& shape) { return bottleneck_block(shape, shortcut, options); });
+  add_classifier(net, 8 * kExpansion * width, options.classes);
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> make_resnet18(const ModelOptions& options) {
@@ -49,14 +62,28 @@ std::unique_ptr<Layer> make_resnet18(const ModelOptions& options) {
 
 std::unique_ptr<Layer> make_resnet50(const ModelOptions& options) {
   check_image(options, 32);
-  const std::int64_t width = width_of(options);
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv1", options.input[2], width, conv_options(7, 2))
-      .add<BatchNorm2d>("bn1", width, norm_options(options, kRelu))
-      .add<Pool2d>("maxpool", PoolKind::max, 3, 2, 1);
-  add_stages(*net, width, {3, 4, 6, 3}, kExpansion,
-             [&](const BlockShape& shape) { return bottleneck_block(shape, options); });
-  add_classifier(*net, 8 * kExpansion * width, options.classes);
+  net->add<Conv2d>("conv1", options.input[2], width_of(options), conv_options(7, 2));
+  add_bottlenecks(*net, Shortcut::projection, options);
+  return net;
+}
+
+std::unique_ptr<Layer> make_resnet50d(const ModelOptions& options) {
+  check_image(options, 32);
+  const std::int64_t height = options.input[0], image_width = options.input[1];
+  DKFAC_CHECK(height % 32 == 0 && image_width % 32 == 0, "[make_model] resnet50-d halves maps of ",
+              "even sizes alone and takes images of a multiple of 32 pixels, not ", options.input,
+              "; choose another size, or resnet50");
+  const std::int64_t width = width_of(options), half = std::max<std::int64_t>(1, width / 2);
+  auto stem = std::make_unique<Sequential>();
+  stem->add<Conv2d>("0", options.input[2], half, conv_options(3, 2))
+      .add<BatchNorm2d>("1", half, norm_options(options, kRelu))
+      .add<Conv2d>("2", half, half, conv_options(3))
+      .add<BatchNorm2d>("3", half, norm_options(options, kRelu))
+      .add<Conv2d>("4", half, width, conv_options(3));
+  auto net = std::make_unique<Sequential>();
+  net->add("conv1", std::move(stem));
+  add_bottlenecks(*net, Shortcut::pooled, options);
   return net;
 }
 

@@ -177,7 +177,7 @@ inline nn::ModelOptions small_model(const std::string& name, DType dtype,
       .name = name, .input = Shape{16, 16, 3}, .classes = 5, .dtype = dtype, .compute = compute};
   if (name == "mlp") options.input = Shape{6, 6, 1};
   if (name == "lenet-bn") options.input = Shape{28, 28, 1};
-  if (name == "resnet50") options.input = Shape{64, 64, 3};
+  if (name.starts_with("resnet50")) options.input = Shape{64, 64, 3};
   if (name.starts_with("resnet9")) options.input = Shape{32, 32, 3};
   if (name.starts_with("resnet")) options.width = 4;
   return options;
