@@ -136,9 +136,9 @@ struct ResNet9Options {
 /// - "resnet50": the same with bottlenecks, the stride in the 3x3 convolution (version 1.5), a 7x7
 ///   stem and pooling; images of 32 pixels and more. Tensors of resnet18 and resnet50 have the
 ///   names that torchvision gives them.
-/// - "resnet50-d": He et al. 2018, "Bag of tricks", section 4.1: resnet50 with three 3x3 convolutions
-///   as stem and shortcuts that take the mean of 2x2 pixels in place of a stride; images of a
-///   multiple of 32 pixels.
+/// - "resnet50-d": He et al. 2018, "Bag of tricks", section 4.1: resnet50 with three 3x3
+///   convolutions as stem and shortcuts that take the mean of 2x2 pixels in place of a stride;
+///   images of a multiple of 32 pixels.
 /// - "resnet9", "resnet9-plain": see ResNet9Options; no biases outside BatchNorm.
 struct ModelOptions {
   std::string name = "lenet-bn";
