@@ -92,7 +92,8 @@ void expect_images_of_the_host(const Case& c, bool offset) {
     const auto sample = static_cast<std::size_t>(order[static_cast<std::size_t>(row)]);
     const std::uint8_t* pixels = data.pixels.data() + sample * static_cast<std::size_t>(size);
     T* to = expected.data() + first + row * size;
-    c.options.any() ? writer.write(pixels, choices[sample], to) : writer.write(pixels, to);
+    c.options.any() ? writer.write(pixels, choices[sample], to)
+                    : writer.write(pixels, c.image[0] * c.image[1], to);
     EXPECT_EQ(labels[static_cast<std::size_t>(row) + 1], data.labels[sample]);
   }
   EXPECT_TRUE(same_bits(images.data(), expected.data(), images.size()))
