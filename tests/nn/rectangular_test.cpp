@@ -112,7 +112,7 @@ TEST(Rectangular, HeldOutSamplesHaveTheirOwnSizes) {
   const nn::PhotoData& held = *data.test.photos;
   ASSERT_EQ(std::ssize(held.sizes), kCount);
   for (std::size_t i = 0; i < held.sizes.size(); ++i) {
-    const nn::ImageSize& size = mixed_sizes(60)[static_cast<std::size_t>(held.samples[i])];
+    const nn::ImageSize size = mixed_sizes(60)[static_cast<std::size_t>(held.samples[i])];
     EXPECT_EQ(held.sizes[i].height, size.height);
     EXPECT_EQ(held.sizes[i].width, size.width);
   }

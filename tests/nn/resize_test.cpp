@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/simd.h"
 #include "dkfac/nn/image.h"
 
 namespace dkfac::testing {
@@ -103,6 +104,25 @@ TEST(Resize, AWindowHasTheBitsOfTheWhole) {
           out(static_cast<std::size_t>(3 * window.height * window.width), 7);
       nn::resize_bilinear(image, box, height, width, window, out.data(), scratch);
       EXPECT_EQ(out, cut(whole, width, window)) << height << "x" << width << " at " << window.y;
+    }
+  }
+}
+
+TEST(Resize, HasTheSameBitsOnEveryProcessorAndForRowsInAnyCompany) {
+  const nn::Image image = noise(61, 83);
+  const cpu::Simd widest = cpu::simd_level();
+  for (const nn::Box& box : {nn::Box{0, 0, 61, 83}, {3, 5, 50, 70}, {58, 0, 3, 83}}) {
+    for (const auto& [height, width] : {std::pair{1, 1}, {20, 31}, {61, 40}, {90, 120}}) {
+      const auto expected = resized(image, box, height, width);
+      for (const cpu::Simd level : {cpu::Simd::baseline, cpu::Simd::avx2, widest}) {
+        cpu::limit_simd(level);
+        EXPECT_EQ(resized(image, box, height, width), expected);
+      }
+      // With a row of pixels below it is no longer the last row that is alone.
+      nn::Image longer = image;
+      longer.pixels.resize(longer.pixels.size() + 3 * 83, 7);
+      ++longer.height;
+      EXPECT_EQ(resized(longer, box, height, width), expected);
     }
   }
 }
