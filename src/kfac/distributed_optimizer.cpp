@@ -151,6 +151,9 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   require_prepared("step");
   DKFAC_CHECK(args.lr >= 0 && std::isfinite(args.lr), "[step] the learning rate is ", args.lr,
               "; it must be finite and >= 0");
+  const double momentum = args.momentum.value_or(0);
+  DKFAC_CHECK(momentum >= 0 && momentum < 1, "[step] the momentum is ", momentum,
+              "; it must be in [0, 1)");
   enter("step", stream);
   StepReport report;
   report.step = ++steps_;
@@ -159,7 +162,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     // A rank that votes against the step may have had no batch at all.
     const bool forgive = args.vote.loss_nonfinite || args.vote.data_error;
-    Ballot ballot{.caller = args.vote, .hash = mix_hash(0, args.lr)};
+    Ballot ballot{.caller = args.vote, .hash = mix_hash(mix_hash(0, args.lr), momentum)};
     on_records(forgive);
     complete_gradients(forgive);
     pipeline_->flush();

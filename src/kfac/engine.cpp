@@ -168,10 +168,15 @@ void Engine::set_damping(double damping) {
 bool Engine::set_curvature(const CurvatureSettings& settings) {
   const bool same_intervals = settings.statistics_interval == options_.statistics_interval &&
                               settings.inverse_interval == options_.inverse_interval;
-  if (same_intervals && settings.damping == options_.damping) return false;
+  const int micro_batches =
+      settings.micro_batches > 0 ? settings.micro_batches : options_.micro_batches;
+  if (same_intervals && settings.damping == options_.damping &&
+      micro_batches == options_.micro_batches)
+    return false;
   CurvatureOptions changed = options_;
   changed.statistics_interval = settings.statistics_interval;
   changed.inverse_interval = settings.inverse_interval;
+  changed.micro_batches = micro_batches;
   changed.damping = settings.damping;
   changed.validate();
   changed.damping = options_.damping;

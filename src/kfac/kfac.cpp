@@ -123,7 +123,7 @@ class Kfac final : public DistributedOptimizer {
     engine_.visit_state(visitor);
   }
 
-  [[nodiscard]] double momentum_at(double lr) const;
+  [[nodiscard]] double momentum_of(const StepArgs& args) const;
   /// Appends weight and bias of a layer that this rank works on.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
   /// Gradients into directions. The factor of the KL clip; empty without one.
@@ -176,16 +176,17 @@ void Kfac::on_prepare() {
   share_.emplace(ctx_, grid_, options_.curvature.dtype, parts_);
 }
 
-double Kfac::momentum_at(double lr) const {
+double Kfac::momentum_of(const StepArgs& args) const {
+  const double full = args.momentum.value_or(options_.momentum);
   switch (options_.momentum_rule) {
     case MomentumRule::constant:
-      return options_.momentum;
+      return full;
     case MomentumRule::corrected:
-      return lr < last_lr_ ? options_.momentum * lr / last_lr_ : options_.momentum;
+      return args.lr < last_lr_ ? full * args.lr / last_lr_ : full;
     case MomentumRule::paper:
-      return options_.momentum / options_.initial_lr * lr;
+      return full / options_.initial_lr * args.lr;
   }
-  return options_.momentum;
+  return full;
 }
 
 void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
@@ -261,7 +262,7 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
   {
     const PhaseTimer timer(report.seconds.update);
     const ConstTensorView clip = precondition(args.lr);
-    report.momentum = momentum_at(args.lr);
+    report.momentum = momentum_of(args);
     kfac_update(ctx_, table_,
                 {.pass = {.lr = args.lr,
                           .momentum = report.momentum,

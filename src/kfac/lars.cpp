@@ -21,9 +21,11 @@ class Lars final : public MomentumOptimizer<LarsOptions> {
   [[nodiscard]] std::string rule_text() const override {
     return detail::concat("eta ", exact(options_.eta), "\nepsilon ", exact(options_.epsilon), '\n');
   }
-  double update_all(double lr, UpdateTable& table) override {
-    lars_update(ctx_, table, options_, lr);
-    return options_.momentum;
+  double update_all(double lr, double momentum, UpdateTable& table) override {
+    LarsOptions now = options_;
+    now.momentum = momentum;
+    lars_update(ctx_, table, now, lr);
+    return momentum;
   }
 };
 

@@ -31,7 +31,7 @@ class MomentumOptimizer : public DistributedOptimizer {
         options_(options) {}
 
   /// All parameters, with their averaged gradients; returns the momentum to report.
-  virtual double update_all(double lr, UpdateTable& table) = 0;
+  virtual double update_all(double lr, double momentum, UpdateTable& table) = 0;
   /// The options that a rule of its own adds to the common ones.
   [[nodiscard]] virtual std::string rule_text() const = 0;
   /// "momentum 0.9 (Nesterov), weight decay 0.001"
@@ -64,7 +64,7 @@ class MomentumOptimizer : public DistributedOptimizer {
   }
   void update(const StepArgs& args, StepReport& report) final {
     const PhaseTimer timer(report.seconds.update);
-    report.momentum = update_all(args.lr, table_);
+    report.momentum = update_all(args.lr, args.momentum.value_or(options_.momentum), table_);
   }
 
   std::vector<Tensor> velocity_;

@@ -26,16 +26,16 @@ class Sgd final : public MomentumOptimizer<SgdOptions> {
     visitor.real("last_lr", Held::same, last_lr_);
     MomentumOptimizer::on_visit(visitor);
   }
-  double update_all(double lr, UpdateTable& table) override {
+  double update_all(double lr, double momentum, UpdateTable& table) override {
     sgd_update(ctx_, table,
                {.lr = lr,
-                .momentum = options_.momentum,
+                .momentum = momentum,
                 .weight_decay = options_.weight_decay,
                 .nesterov = options_.nesterov,
                 .correction = options_.momentum_correction});
     const double last = std::exchange(last_lr_, lr);
     const bool rescaled = options_.momentum_correction && last > 0;
-    return options_.momentum * (rescaled ? lr / last : 1);
+    return momentum * (rescaled ? lr / last : 1);
   }
 
   double last_lr_ = 0;

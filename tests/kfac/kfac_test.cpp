@@ -59,7 +59,17 @@ struct Weights {
   std::vector<double> w{0.5, -1, 2, 0.25, 1.5, -0.75}, b{0.1, -0.2};
 };
 
-Weights by_optimizer(const kfac::KfacOptions& options, int steps) {
+/// What may change from step to step, beside the rate.
+struct Changing {
+  bool momentum = false, parts = false;
+
+  [[nodiscard]] double momentum_at(int step, double constant) const {
+    return momentum ? 0.5 + 0.1 * (step % 5) : constant;
+  }
+  [[nodiscard]] int parts_at(int step) const { return parts ? 1 + step % 3 : 1; }
+};
+
+Weights by_optimizer(const kfac::KfacOptions& options, int steps, Changing changing = {}) {
   Weights s, g;
   const auto optimizer = kfac::make_kfac(comm::make_self(), options);
   const auto fc =
@@ -69,14 +79,21 @@ Weights by_optimizer(const kfac::KfacOptions& options, int steps) {
   optimizer->prepare();
   for (int step = 0; step < steps; ++step) {
     const std::vector<double> x = samples(step, kIn, 0), dy = samples(step, kOut, 2);
-    if (optimizer->wants_statistics()) {
-      optimizer->record_input(fc, view_of(x.data(), {kBatch, kIn}), Stream::cpu(), {});
-      optimizer->record_grad_output(fc, view_of(dy.data(), {kBatch, kOut}), Stream::cpu(), {});
+    const int parts = changing.parts_at(step);
+    const kfac::CurvatureOptions& c = options.curvature;
+    optimizer->set_curvature({c.damping, c.statistics_interval, c.inverse_interval, parts});
+    for (int part = 0; part < parts && optimizer->wants_statistics(); ++part) {
+      const std::int64_t n = kBatch / parts;
+      optimizer->record_input(fc, view_of(x.data() + part * n * kIn, {n, kIn}), Stream::cpu(), {});
+      optimizer->record_grad_output(fc, view_of(dy.data() + part * n * kOut, {n, kOut}),
+                                    Stream::cpu(), {});
     }
     for (std::size_t i = 0; i < g.w.size(); ++i) g.w[i] = made_up_gradient(step, i);
     for (std::size_t i = 0; i < g.b.size(); ++i) g.b[i] = made_up_gradient(step, 10 + i);
     optimizer->grads_ready(fc, Stream::cpu(), {});
-    (void)optimizer->step({.lr = falling_lr(step), .vote = {}}, Stream::cpu());
+    kfac::StepArgs args{.lr = falling_lr(step), .vote = {}};
+    if (changing.momentum) args.momentum = changing.momentum_at(step, 0);
+    (void)optimizer->step(args, Stream::cpu());
   }
   return s;
 }
@@ -84,7 +101,8 @@ Weights by_optimizer(const kfac::KfacOptions& options, int steps) {
 /// What by_optimizer() does, from the free functions and plain loops.
 class Hand {
  public:
-  explicit Hand(const kfac::KfacOptions& options) : o_(options) {}
+  explicit Hand(const kfac::KfacOptions& options, Changing changing = {})
+      : o_(options), changing_(changing) {}
 
   void step(int step) {
     if (step % o_.curvature.statistics_interval == 0) average(step);
@@ -94,7 +112,7 @@ class Hand {
     kfac::precondition(ctx_, a_inverse_, g_inverse_, view_of(u_.w.data(), {kOut, kIn}),
                        view_of(u_.b.data(), {kOut}));
     const double lr = falling_lr(step), last = step == 0 ? 0 : falling_lr(step - 1);
-    double m = o_.momentum;
+    double m = changing_.momentum_at(step, o_.momentum);
     if (o_.momentum_rule == MomentumRule::corrected && lr < last) m *= lr / last;
     if (o_.momentum_rule == MomentumRule::paper) m *= lr / o_.initial_lr;
     update(state.w, u_.w, v_.w, lr, m, o_.weight_decay, o_.rescale);
@@ -136,6 +154,7 @@ class Hand {
   }
 
   kfac::KfacOptions o_;
+  Changing changing_;
   Context ctx_;
   std::vector<double> a_ = std::vector<double>(10), g_ = std::vector<double>(3);
   Tensor a_inverse_ = Tensor::zeros(ctx_, {kIn + 1, kIn + 1}, DType::f64);
@@ -150,8 +169,8 @@ std::vector<double> flat(const Weights& s) {
   return all;
 }
 
-std::vector<double> by_hand(const kfac::KfacOptions& options, int steps) {
-  Hand hand(options);
+std::vector<double> by_hand(const kfac::KfacOptions& options, int steps, Changing changing = {}) {
+  Hand hand(options, changing);
   for (int step = 0; step < steps; ++step) hand.step(step);
   return flat(hand.state);
 }
@@ -172,6 +191,26 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(MomentumRule::constant, MomentumRule::corrected,
                                          MomentumRule::paper),
                        ::testing::Values(Rescale::off, Rescale::always, Rescale::shrink)));
+
+TEST_P(KfacRule, TakesAMomentumForEachStep) {
+  kfac::KfacOptions options = options64();
+  std::tie(options.momentum_rule, options.rescale) = GetParam();
+  options.initial_lr = 0.1;
+  const Changing changing{.momentum = true};
+  const auto by_momentum = flat(by_optimizer(options, 20, changing));
+  // As above.
+  EXPECT_TRUE(near(by_momentum, by_hand(options, 20, changing), 1e5 * eps<double>));
+  EXPECT_FALSE(near(by_momentum, by_hand(options, 20), 1e-4));  // Control: the option's.
+}
+
+TEST(Kfac, TakesANumberOfMicroBatchesForEachStep) {
+  // Where every sample is recorded, it does not matter in how many parts.
+  const kfac::KfacOptions options = options64();
+  const Changing changing{.parts = true};
+  // As above.
+  EXPECT_TRUE(
+      near(flat(by_optimizer(options, 20, changing)), by_hand(options, 20), 1e5 * eps<double>));
+}
 
 TEST(Kfac, RulesDifferFromOneAnother) {
   // Negative control of the test above.

@@ -40,6 +40,21 @@ TEST(Lars, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
   }
 }
 
+TEST(Lars, TakesAMomentumForEachStep) {
+  const auto momentum = [](double lr) { return lr < 0.05 ? 0.95 : 0.6; };
+  const kfac::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};
+  const auto by_hand =
+      run_by_hand([&](auto& w, const auto& g, auto& v, double lr, double last, bool is_weight) {
+        kfac::LarsOptions now = options;
+        now.momentum = momentum(lr);
+        lars_rule(now)(w, g, v, lr, last, is_weight);
+      });
+  const auto optimizer = kfac::make_lars(comm::make_self(), options);
+  EXPECT_TRUE(
+      near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand), kTolerance));
+  EXPECT_FALSE(near(run(options), flat(by_hand), 1e-3));  // Control: the option's.
+}
+
 TEST(Lars, TreatsBiasesAndBatchNormAsPlainMomentum) {
   // Negative control: trust ratios everywhere would show.
   const kfac::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
@@ -29,9 +30,10 @@ inline std::vector<std::pair<std::vector<double>*, bool>> parts(HandState& s) {
   return {{&s.weight, true}, {&s.bias, false}, {&s.gamma, false}, {&s.beta, false}};
 }
 
-/// 20 steps of the optimizer.
-inline HandState run_optimizer(kfac::Optimizer& optimizer,
-                               const std::function<double(int)>& lr = falling_lr, int steps = 20) {
+/// 20 steps of the optimizer. `momentum` gives StepArgs::momentum of a rate.
+inline HandState run_optimizer(
+    kfac::Optimizer& optimizer, const std::function<double(int)>& lr = falling_lr, int steps = 20,
+    const std::function<std::optional<double>(double)>& momentum = nullptr) {
   HandState s;
   HandState g;
   const auto view = [](std::vector<double>& v) {
@@ -48,7 +50,9 @@ inline HandState run_optimizer(kfac::Optimizer& optimizer,
       for (double& x : *values) x = made_up_gradient(step, i++);
     optimizer.grads_ready(bn, Stream::cpu(), {});
     optimizer.grads_ready(fc, Stream::cpu(), {});
-    (void)optimizer.step({.lr = lr(step), .vote = {}}, Stream::cpu());
+    kfac::StepArgs args{.lr = lr(step), .vote = {}};
+    if (momentum) args.momentum = momentum(args.lr);
+    (void)optimizer.step(args, Stream::cpu());
   }
   return s;
 }

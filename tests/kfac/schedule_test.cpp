@@ -67,6 +67,39 @@ TEST(PiecewiseLinearLr, RefusesWrongKnots) {
   EXPECT_THROW((PiecewiseLinearLr{{{0, 1}, {std::nan(""), 1}}}.validate()), InvalidArgument);
 }
 
+TEST(CosineLr, IsHalfACosineBetweenItsEnds) {
+  const CosineLr lr{.lr0 = 8, .last = 2, .start = 1, .end = 5};
+  EXPECT_EQ(lr.at(0), 8);
+  EXPECT_EQ(lr.at(1), 8);
+  EXPECT_NEAR(lr.at(2), 5 + 3 * std::sqrt(0.5), 8 * kTolerance);
+  EXPECT_NEAR(lr.at(3), 5, 8 * kTolerance);
+  EXPECT_NEAR(lr.at(4), 5 - 3 * std::sqrt(0.5), 8 * kTolerance);
+  EXPECT_EQ(lr.at(5), 2);
+  EXPECT_EQ(lr.at(50), 2);
+  EXPECT_GT(std::abs(lr.at(2) - 6.5), 0.1);  // A line would be there.
+}
+
+TEST(CosineLr, RefusesWrongValues) {
+  EXPECT_NO_THROW((CosineLr{.lr0 = 1, .last = 0, .start = 0, .end = 1}.validate()));
+  EXPECT_THROW((CosineLr{.lr0 = -1}.validate()), InvalidArgument);
+  EXPECT_THROW((CosineLr{.lr0 = 1, .last = std::nan("")}.validate()), InvalidArgument);
+  EXPECT_THROW((CosineLr{.lr0 = 1, .start = 1, .end = 1}.validate()), InvalidArgument);
+  EXPECT_THROW((CosineLr{.lr0 = 1, .end = kInfinity}.validate()), InvalidArgument);
+}
+
+TEST(StepLr, KeepsEachValueUntilTheNextKnot) {
+  const StepLr lr{{{0, 0.1}, {30, 0.01}, {60, 0.001}}};
+  EXPECT_EQ(lr.at(0), 0.1);
+  EXPECT_EQ(lr.at(29.999), 0.1);
+  EXPECT_EQ(lr.at(30), 0.01);
+  EXPECT_EQ(lr.at(59.5), 0.01);
+  EXPECT_EQ(lr.at(60), 0.001);
+  EXPECT_EQ(lr.at(90), 0.001);
+  EXPECT_EQ((StepLr{{{3, 0.1}}}.at(0)), 0.1);  // Before the first knot.
+  EXPECT_THROW(StepLr{}.validate(), InvalidArgument);
+  EXPECT_THROW((StepLr{{{1, 1}, {0, 2}}}.validate()), InvalidArgument);
+}
+
 TEST(WarmupFactor, RisesFromFirstToOne) {
   EXPECT_EQ(warmup_factor(0, 5), 0);
   EXPECT_NEAR(warmup_factor(1, 5), 0.2, kTolerance);

@@ -61,6 +61,30 @@ TEST(Sgd, WithCorrectionIsTheRuleWithTheRateOutsideTheBuffer) {
   }
 }
 
+TEST(Sgd, TakesAMomentumForEachStep) {
+  const auto momentum = [](double lr) { return lr < 0.05 ? 0.95 : 0.6; };
+  const auto by_hand =
+      run_by_hand([&](auto& w, const auto& g, auto& v, double lr, double last, bool) {
+        for (std::size_t i = 0; i < w.size(); ++i) {
+          v[i] = momentum(lr) * (lr / last) * v[i] + lr * g[i];
+          w[i] -= lr * g[i] + momentum(lr) * v[i];
+        }
+      });
+  const auto optimizer = kfac::make_sgd(comm::make_self(), {.nesterov = true});
+  EXPECT_TRUE(
+      near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand), kTolerance));
+  EXPECT_FALSE(near(run({.nesterov = true}), flat(by_hand), 1e-3));  // Control: the option's.
+}
+
+TEST(Sgd, RefusesAMomentumOutOfRange) {
+  const auto with = [](double momentum) {
+    const auto optimizer = kfac::make_sgd(comm::make_self(), {});
+    (void)run_optimizer(*optimizer, falling_lr, 1, [=](double) { return momentum; });
+  };
+  EXPECT_NO_THROW(with(0));
+  for (const double wrong : {1.0, -0.1, std::nan("")}) EXPECT_THROW(with(wrong), InvalidArgument);
+}
+
 TEST(Sgd, SurvivesARateOfZero) {
   const auto lr = [](int step) { return step == 3 ? 0.0 : 0.1; };
   const auto optimizer = kfac::make_sgd(comm::make_self(), {});

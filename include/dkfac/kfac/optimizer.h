@@ -56,8 +56,9 @@ class Optimizer {
   [[nodiscard]] virtual bool wants_statistics() const { return false; }
   [[nodiscard]] virtual bool wants_input(LayerId) const { return wants_statistics(); }
   [[nodiscard]] virtual bool wants_grad_output(LayerId) const { return wants_statistics(); }
-  /// Damping and intervals from the coming step on, before its first record; no-op for first-order
-  /// methods. Options are no part of the state: after visit_state() they are the last ones set.
+  /// Damping, intervals and micro-batches from the coming step on, before its first record; no-op
+  /// for first-order methods. Options are no part of the state: after visit_state() they are the
+  /// last ones set.
   virtual void set_curvature(const CurvatureSettings&) {}
   virtual void record_input(LayerId, ConstTensorView, Stream, RecordScale) {}
   virtual void record_grad_output(LayerId, ConstTensorView, Stream, RecordScale) {}

@@ -127,6 +127,7 @@ struct CurvatureSettings {
   double damping = 0;           ///< > 0
   int statistics_interval = 1;  ///< >= 1
   int inverse_interval = 1;     ///< >= 1
+  int micro_batches = 0;        ///< >= 1, or 0: as it was.
   bool operator==(const CurvatureSettings&) const = default;
 };
 

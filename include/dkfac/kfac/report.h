@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -22,6 +23,9 @@ struct Vote {
 struct StepArgs {
   double lr = 0;  ///< Learning rate of this step, >= 0.
   Vote vote = {};
+  /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
+  /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.
+  std::optional<double> momentum = std::nullopt;
 };
 
 /// Outcome of the vote: how many ranks raised each flag; the same on every rank.
