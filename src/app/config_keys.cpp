@@ -36,18 +36,24 @@ void add_lr(Table& t) {
   t.choice<LrSchedule>(schedule, DKFAC_FIELD(lr.schedule),
                        {{"polynomial", LrSchedule::polynomial},
                         {"piecewise", LrSchedule::piecewise},
-                        {"constant", LrSchedule::constant}},
+                        {"constant", LrSchedule::constant},
+                        {"step", LrSchedule::step},
+                        {"cosine", LrSchedule::cosine}},
                        "shape of the learning rate over epochs");
   t.real("lr.lr", DKFAC_FIELD(lr.lr), at_least(0), "learning rate at its full height")
-      .where(schedule, {"polynomial", "constant"});
+      .where(schedule, {"polynomial", "constant", "cosine"});
   t.real("lr.start", DKFAC_FIELD(lr.start), at_least(0), "epoch where the decay starts")
-      .where(schedule, {"polynomial"});
-  t.real("lr.end", DKFAC_FIELD(lr.end), at_least(0), "epoch where it reaches 0; 0: run.epochs")
-      .where(schedule, {"polynomial"});
+      .where(schedule, {"polynomial", "cosine"});
+  t.real("lr.end", DKFAC_FIELD(lr.end), at_least(0),
+         "epoch where it ends; 0: run.epochs, or the end of the phase that gives the schedule")
+      .where(schedule, {"polynomial", "cosine"});
+  t.real("lr.final", DKFAC_FIELD(lr.last), at_least(0), "learning rate from its end on")
+      .where(schedule, {"cosine"});
   t.real("lr.power", DKFAC_FIELD(lr.power), above(0), "exponent of the decay")
       .where(schedule, {"polynomial"});
-  t.knots("lr.knots", DKFAC_FIELD(lr.knots), "[[epoch, lr], ...], straight lines between")
-      .where(schedule, {"piecewise"});
+  t.knots("lr.knots", DKFAC_FIELD(lr.knots),
+          "[[epoch, lr], ...], straight lines between; step: each until the next")
+      .where(schedule, {"piecewise", "step"});
   t.real("lr.warmup_epochs", DKFAC_FIELD(lr.warmup_epochs), at_least(0),
          "epochs over which the rate rises to its schedule");
   t.real("lr.warmup_first", DKFAC_FIELD(lr.warmup_first), between(0, 1),

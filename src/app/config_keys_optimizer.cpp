@@ -12,6 +12,14 @@ void add_update_rule(Table& t) {
       "update rule");
   t.real("optimizer.momentum", DKFAC_FIELD(optimizer.momentum), from_to_below(0, 1),
          "share of the last update that is kept");
+  const std::string momentum = "optimizer.momentum_schedule";
+  t.choice<MomentumSchedule>(
+      momentum, DKFAC_FIELD(optimizer.momentum_schedule),
+      {{"constant", MomentumSchedule::constant}, {"piecewise", MomentumSchedule::piecewise}},
+      "how that share changes over the run");
+  t.knots("optimizer.momentum_knots", DKFAC_FIELD(optimizer.momentum_knots),
+          "[[epoch, momentum], ...], straight lines between; each below 1")
+      .where(momentum, {"piecewise"});
   t.boolean("optimizer.nesterov", DKFAC_FIELD(optimizer.nesterov), "look ahead along the momentum")
       .where(type, {"sgd", "lars"});
   t.real("optimizer.weight_decay", DKFAC_FIELD(optimizer.weight_decay), at_least(0),

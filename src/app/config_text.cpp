@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "app/config_keys.h"
+#include "app/config_phases.h"
 
 namespace dkfac::app {
 
@@ -166,7 +167,7 @@ std::string to_toml(const Config& config, Comments comments) {
     const std::string line = fmt::format("{} = {}", leaf_of(key.path), to_toml(key.get(config)));
     out += comments == Comments::help ? fmt::format("{:<36} # {}\n", line, key.help) : line + '\n';
   }
-  return out;
+  return out + phases_to_toml(config, comments);
 }
 
 std::string config_listing() {
@@ -182,6 +183,7 @@ std::string config_listing() {
     if (!key.only.selector.empty())
       out +=
           fmt::format("; only when {} is {}", key.only.selector, fmt::join(key.only.values, ", "));
+    if (may_change(key.path)) out += "; a [[phase]] may change it";
     out += '\n';
   }
   return out;

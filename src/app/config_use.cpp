@@ -6,6 +6,7 @@
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 
+#include "app/config_phases.h"
 #include "app/config_schedules.h"
 
 namespace dkfac::app {
@@ -119,6 +120,34 @@ void check_device(const Config& config) {
               "[config] run.tf32 = true is for GPUs, and run.device is \"cpu\"; leave it out");
 }
 
+void validate_whole(const Config& config) {
+  check_schedules(config);
+  check_ghost_batch(config);
+  if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
+  regularize_options(config).validate();
+  comm_options(config).validate();
+  check_device(config);
+  if (has_photos(config)) photo_options(config.data).validate();
+}
+
+// The groups of a rank's micro-batch are a part of the network.
+void check_equal_groups(const std::vector<Phase>& phases) {
+  const Config& first = phases.front().config;
+  const auto groups = [](const Config& c) { return batch_norm_groups(c); };
+  for (std::size_t i = 1; i < phases.size(); ++i) {
+    const Config& now = phases[i].config;
+    DKFAC_CHECK(groups(now) * first.train.micro_batches == groups(first) * now.train.micro_batches,
+                "[config] phase ", i + 1, " has ", groups(now),
+                " BatchNorm groups for train.micro_batches = ", now.train.micro_batches,
+                ", and phase 1 has ", groups(first), " for ", first.train.micro_batches,
+                "; each micro-batch needs as many in all phases: change train.micro_batches as the "
+                "groups do (model.ghost_batch: as train.global_batch does), or use "
+                "batch_norm_groups = 0 and ghost_batch = 0 for one group each");
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(OptimizerType type) noexcept {
@@ -134,15 +163,19 @@ std::string_view name_of(OptimizerType type) noexcept {
 }
 
 void validate(const Config& config) {
-  check_schedules(config);
-  check_ghost_batch(config);
-  if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
-  if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
-  if (config.optimizer.type == OptimizerType::kfac) kfac_options(config).validate();
-  regularize_options(config).validate();
-  comm_options(config).validate();
-  check_device(config);
-  if (has_photos(config)) photo_options(config.data).validate();
+  if (config.phases.empty()) return validate_whole(config);
+  const std::int64_t sum = sum_of_epochs(config.phases);
+  DKFAC_CHECK(sum == config.run.epochs, "[config] run.epochs = ", config.run.epochs,
+              ", and the phases have ", sum, " epochs together; make them equal");
+  const std::vector<Phase> phases = phases_of(config);
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    try {
+      validate_whole(phases[i].config);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(error.what() + phase_text(phases, i));
+    }
+  }
+  check_equal_groups(phases);
 }
 
 DType master_type(const Config& config) noexcept {

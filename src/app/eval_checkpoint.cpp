@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "dkfac/app/phases.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/agreement.h"
@@ -43,7 +44,11 @@ void build(const EvalRequest& request, const nn::DataSplits& data, const comm::C
 
 EvalRequest eval_request(const std::filesystem::path& where, const std::vector<std::string>& set) {
   EvalRequest request{.point = find_resume_point(where), .config = {}};
-  request.config = parse_config(request.point.record.result.configuration, set, "the checkpoint");
+  const RunRecord& record = request.point.record;
+  const Config config = parse_config(record.result.configuration, set, "the checkpoint");
+  // As the run evaluates the epoch that it has trained last.
+  const std::int64_t last = record.batch > 0 ? record.epoch : record.epoch - 1;
+  request.config = phase_at(phases_of(config), last).config;
   return request;
 }
 

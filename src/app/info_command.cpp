@@ -19,6 +19,7 @@
 
 #include "app/job.h"
 #include "app/model_info.h"
+#include "app/phase_table.h"
 #include "app/run_one.h"
 
 namespace dkfac::app {
@@ -95,12 +96,13 @@ void print_model(std::ostream& out, const InfoCommand& command) {
 }
 
 // What the optimizer says of itself on rank 0 of `ranks`.
-std::string plan_text(const Config& config, const nn::DataSplits& data, int ranks) {
+std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
   std::string text;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     const bool speaks = comm->rank() == 0;
     Context ctx;
-    const auto model = nn::make_model(ctx, model_options(config, data.train, ranks));
+    const auto model =
+        nn::make_model(ctx, model_options(first.phase.config, first.data->train, ranks));
     const auto optimizer = make_optimizer(config, std::move(comm));
     const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
     optimizer->prepare();
@@ -111,35 +113,54 @@ std::string plan_text(const Config& config, const nn::DataSplits& data, int rank
 
 /// The shape of ImageNet stands for photographs that are not here.
 std::shared_ptr<const nn::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
-                                                       std::ostream& out) {
+                                                       bool& stands_in) {
   try {
     return cache.get(config);
   } catch (const MissingInput&) {
     if (config.data.name != "image-folder") throw;
   }
+  stands_in = true;
   Config stand_in = config;
   stand_in.data.name = "synthetic-photos";
   stand_in.data.hold_out = 0;
   stand_in.data.synthetic_train = 1281167;
   stand_in.data.synthetic_test = 50000;
   stand_in.data.synthetic_classes = 1000;
-  out << "# There is no such folder of images here; what follows is for as many as ImageNet has.\n";
   return cache.get(stand_in);
 }
 
+std::string plan_table(const InfoCommand& command, std::vector<PhasePlan>& plan) {
+  Context ctx;
+  const PhasePlan& first = plan.front();
+  const auto model =
+      nn::make_model(ctx, model_options(first.phase.config, first.data->train, command.ranks));
+  count_operations(*model, plan);
+  return phase_table(plan, command.ranks,
+                     command.tflops > 0 ? std::optional(command.tflops * 1e12) : std::nullopt);
+}
+
 void print_config(std::ostream& out, const InfoCommand& command) {
-  const Config config = load_config(command.topic, command.set);
-  out << to_toml(config) << '\n';
+  const Config whole = load_config(command.topic, command.set);
+  out << to_toml(whole) << '\n';
   DataCache cache;
-  const auto data = data_or_stand_in(config, cache, out);
+  bool stands_in = false;
+  PhaseData sets;
+  for (const Phase& phase : phases_of(whole))
+    sets.push_back(data_or_stand_in(phase.config, cache, stands_in));
+  if (stands_in)
+    out << "# There is no such folder of images here; what follows is for as many as ImageNet "
+           "has.\n";
+  std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
+  const Config& config = plan.front().phase.config;
+  const auto& data = sets.front();
   out << fmt::format("{}: {} training and {} test samples of {}x{}x{}, {} classes\n\n",
                      data->train.name, data->train.count, data->test.count, data->train.height,
                      data->train.width, data->train.channels, data->train.classes);
-  (void)sampler_options(config, data->train, command.ranks);
+  out << plan_table(command, plan) << '\n';
   const std::int64_t parts = command.ranks * config.train.micro_batches;
   const std::int64_t batch = std::max<std::int64_t>(1, config.train.global_batch / parts);
   out << describe_model(model_options(config, data->train, command.ranks), batch);
-  out << '\n' << plan_text(config, *data, command.ranks);
+  out << '\n' << plan_text(whole, plan.front(), command.ranks);
 }
 
 void print_info(std::ostream& out, const InfoCommand& command) {

@@ -232,6 +232,9 @@ void add_info(CLI::App& app, InfoCommand& command) {
   CLI::App* info =
       app.add_subcommand("info", "About this build, the keys, a model, a configuration");
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
+  info->add_option("--tflops", command.tflops,
+                   "of a TOML file: TFLOP/s that all ranks together keep up, to predict times")
+      ->check(CLI::PositiveNumber);
   add_network(*info, command);
   add_common(*info, command);
 }

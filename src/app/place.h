@@ -26,7 +26,7 @@ struct Place {
                                Position& position);
 
 /// train() (dkfac/app/trainer.h) for a rank whose place has been found.
-void train_at(Place place, const Config& config, const nn::DataSplits& data,
-              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints);
+void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
+              RunState& run, const CheckpointPlan& checkpoints);
 
 }  // namespace dkfac::app

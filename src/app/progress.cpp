@@ -45,10 +45,10 @@ std::string duration_text(double seconds) {
 }
 
 std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
-                          std::int64_t before, std::size_t width) {
-  const double per_step =
-      elapsed / static_cast<double>(std::max<std::int64_t>(1, record.step - before));
-  const double left = per_step * static_cast<double>(record.total_steps - record.step);
+                          double before, std::size_t width) {
+  // Phases have images and batches of other sizes, whose steps take in proportion.
+  const double done = record.work - before;
+  const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
   std::string line = fmt::format(
       "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {:.0f} img/s  ETA {}  lr {:.3g}",
       label, record.epoch, record.epochs, record.step, record.total_steps, record.loss,
@@ -117,7 +117,7 @@ Progress::Progress(const Terminal& terminal, std::string label, std::int64_t epo
       colour_(wants_colour(terminal)) {}
 
 void Progress::step(const StepRecord& record) {
-  if (before_ < 0) before_ = record.step - 1;
+  if (before_ < 0) before_ = record.work_before;
   if (!terminal_.interactive || (shown_ && since_shown_.seconds() < kRedrawSeconds)) return;
   // The last column stays free: writing into it would wrap on some terminals.
   const std::string line =

@@ -11,9 +11,9 @@
 namespace dkfac::app {
 
 /// "kfac  epoch 2/10  step 13/50  loss 0.812  acc 71.2%  5210 img/s  ETA 0:42  lr 0.05", cut to
-/// `width` characters. `elapsed` in seconds for the steps after step `before`.
+/// `width` characters. `elapsed` in seconds for the work (StepRecord) after `before`.
 [[nodiscard]] std::string progress_line(const std::string& label, const StepRecord& record,
-                                        double elapsed, std::int64_t before, std::size_t width);
+                                        double elapsed, double before, std::size_t width);
 [[nodiscard]] std::string epoch_line(const std::string& label, const RunResult& result,
                                      std::int64_t epochs);
 /// Status, accuracy, time and target of a finished run, in one or two lines.
@@ -35,7 +35,7 @@ class Progress {
   const Terminal& terminal_;
   std::string label_;
   std::int64_t epochs_;
-  std::int64_t before_ = -1;  ///< Steps of earlier parts of the run, once known.
+  double before_ = -1;  ///< Work of earlier parts of the run, once known.
   bool colour_, shown_ = false;
   Stopwatch total_, since_shown_;
 };

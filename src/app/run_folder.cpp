@@ -57,14 +57,16 @@ std::string loading_json(const LoadingRecord& l) {
 
 std::string epoch_json(const EpochRecord& r) {
   return fmt::format(
-      R"({{"type":"epoch","epoch":{},"step":{},"lr":{},"train_loss":{},"train_accuracy":{},)"
+      R"({{"type":"epoch","epoch":{},"step":{},"image_size":{},"global_batch":{},"lr":{},)"
+      R"("train_loss":{},"train_accuracy":{},)"
       R"("test_loss":{},"test_accuracy":{},"test_top5":{},"plain_accuracy":{},)"
       R"("train_seconds":{},"images_per_second":{},"skipped_steps":{},"utilisation":{},)"
       R"("peak_memory":{}{}}})",
-      r.epoch, r.step, number(r.lr), number(r.train_loss), number(r.train_accuracy),
-      number(r.test_loss), number(r.test_accuracy), number(r.test_top5), number(r.plain_accuracy),
-      number(r.train_seconds), number(r.images_per_second), r.skipped_steps, number(r.utilisation),
-      number(r.peak_memory), r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
+      r.epoch, r.step, r.image_size, r.global_batch, number(r.lr), number(r.train_loss),
+      number(r.train_accuracy), number(r.test_loss), number(r.test_accuracy), number(r.test_top5),
+      number(r.plain_accuracy), number(r.train_seconds), number(r.images_per_second),
+      r.skipped_steps, number(r.utilisation), number(r.peak_memory),
+      r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
 }
 
 void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "dkfac/app/phases.h"
 #include "dkfac/app/report.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/core/error.h"
@@ -52,7 +53,9 @@ class Run {
     if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
       set_threads(threads);
     state_.position.phase = "data";
-    together(*comm_, state_.position, [&] { data_ = cache_.get(config); });
+    together(*comm_, state_.position, [&] {
+      for (const Phase& phase : phases_of(config)) data_.push_back(cache_.get(phase.config));
+    });
     state_.position.phase = "folder";
     open_folder();
     if (config.run.trace) {
@@ -60,7 +63,7 @@ class Run {
       trace_.emplace(comm_->rank());
     }
     const TraceScope scope(trace_ ? &*trace_ : nullptr);
-    train_at(place, config, *data_, hooks(), state_, checkpoints_);
+    train_at(place, config, data_, hooks(), state_, checkpoints_);
   }
 
   // Rank 0 opens it; the others learn what it is called and where the run goes on.
@@ -111,6 +114,9 @@ class Run {
     hooks.stop_requested = stop_requested;
     if (trace_) hooks.on_phase = [this](const char* phase) { trace_->enter(phase); };
     if (!folder_) return hooks;
+    hooks.on_plan = [this](const std::string& table) {
+      if (progress_) terminal_.out << table << std::flush;
+    };
     hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
     hooks.on_step = [this](const StepRecord& record) {
       if (progress_) progress_->step(record);
@@ -157,7 +163,7 @@ class Run {
   std::shared_ptr<comm::Communicator> comm_;
   DataCache& cache_;
   const Terminal& terminal_;
-  std::shared_ptr<const nn::DataSplits> data_;
+  PhaseData data_;
   RunState state_;
   std::filesystem::path where_;  ///< The run folder, once it is open.
   CheckpointPlan checkpoints_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "app/checkpoint/run_state.h"
+#include "app/phase_table.h"
 #include "app/place.h"
 #include "app/training/state.h"
 
@@ -13,7 +14,7 @@ namespace {
 /// Epochs that are done, with the part of the one under way.
 double epochs_done(const TrainState& s) {
   return static_cast<double>(s.counters.epoch - 1) +
-         static_cast<double>(s.counters.batch) / static_cast<double>(s.steps_per_epoch);
+         static_cast<double>(s.counters.batch) / static_cast<double>(s.now->steps_per_epoch);
 }
 
 void set_part(TrainState& s) {
@@ -34,6 +35,8 @@ void train_through(TrainState& state) {
   const CheckpointPlan& checkpoints = state.checkpoints;
   describe_run(state);
   build_training(state);
+  if (state.plan.size() > 1 && state.hooks.on_plan)
+    state.hooks.on_plan(phase_table(state.plan, state.comm->size()));
   if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
   set_part(state);
   RunResult& result = state.result;
@@ -56,15 +59,20 @@ void train_through(TrainState& state) {
   result.total_seconds = total_seconds(state);
 }
 
-void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
-           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
-           const CheckpointPlan& checkpoints) {
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const PhaseData& data,
+           const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
   train_at(find_place(config, std::move(comm), run.position), config, data, hooks, run,
            checkpoints);
 }
 
-void train_at(Place place, const Config& config, const nn::DataSplits& data,
-              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
+           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
+           const CheckpointPlan& checkpoints) {
+  train(config, std::move(comm), one_for_all(data), hooks, run, checkpoints);
+}
+
+void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
+              RunState& run, const CheckpointPlan& checkpoints) {
   TrainState state{.config = config,
                    .comm = std::move(place.comm),
                    .data = data,

@@ -256,6 +256,51 @@ TEST(RunsOnDevice, HaveTheSameBitsHoweverTheyAreLaunchedAndFed) {
   }
 }
 
+// 4 + 4 + 6 + 6 steps.
+constexpr const char* kPhases = R"(
+[[phase]]
+epochs = 2
+data.synthetic_size = 8
+train.global_batch = 48
+[[phase]]
+epochs = 2
+train.micro_batches = 2
+augment.mixup = 0.0
+lr.lr = 0.01
+)";
+
+tiny::Outcome run_phases(const std::string& optimizer, const Keys& keys,
+                         const CheckpointPlan& plan = {}, std::int64_t stop_at = 0) {
+  const Keys network{"model.name=resnet20", "model.width=4", "augment.mixup=0.5"};
+  return tiny::run(tiny::config(optimizer, with(network, keys), kPhases), 1, plan, stop_at);
+}
+
+TEST(PhasesOnDevice, AreThoseOfTheHost) {
+  for (const char* optimizer : {"sgd", "kfac"}) {
+    SCOPED_TRACE(optimizer);
+    const tiny::Outcome there = run_phases(optimizer, {"run.device=cuda", "run.precision=f64"});
+    // c*n*eps as above, over as many steps again.
+    expect_alike(there, run_phases(optimizer, {"run.precision=f64"}), 100 * kBar);
+    EXPECT_EQ(there.result.epochs.back().image_size, 12);
+  }
+}
+
+TEST(PhasesOnDevice, HaveTheSameBitsHoweverTheyAreLaunchedAndResumed) {
+  const Keys keys{"run.device=cuda"};
+  const tiny::Outcome usual = run_phases("sgd", keys);
+  expect_same(run_phases("sgd", with(keys, {"run.graphs=off"})), usual);
+  expect_same(run_phases("sgd", with(keys, {"data.resident=no"})), usual);
+  // Passes are recorded anew in the second phase.
+  ASSERT_TRUE(usual.result.launches);
+  EXPECT_GE(usual.result.launches->recorded, 2);
+  EXPECT_GE(usual.result.launches->replayed, 10);
+  const TempFolder folder;
+  (void)run_phases("sgd", keys, {.folder = folder.path()}, 11);
+  const tiny::Outcome rest = run_phases("sgd", keys, {.resume = folder.path() / "step-000011"});
+  EXPECT_EQ(rest.losses.size(), 9u);
+  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, usual.losses.at(step)) << step;
+}
+
 TEST(RunsOnDevice, WaitOnceInAStep) {
   if (!testing::is_emulated()) GTEST_SKIP() << "a real device does not count waits";
   for (const char* optimizer : {"sgd", "lars", "kfac"}) {

@@ -92,6 +92,8 @@ StepRecord some_step() {
   record.epochs = 10;
   record.step = 20;
   record.total_steps = 100;
+  record.work = 20;
+  record.total_work = 100;
   record.loss = 0.5;
   record.accuracy = 0.75;
   record.images_per_second = 1234;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "dkfac/app/phases.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
@@ -13,20 +15,16 @@
 /// Runs of 6 steps an epoch on 12x12 images.
 namespace dkfac::app::tiny {
 
-inline Config config(const std::string& optimizer, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> all = {"data.name=synthetic",
-                                  "data.synthetic_train=192",
-                                  "data.synthetic_test=50",
-                                  "run.epochs=2",
-                                  "data.synthetic_size=12",
-                                  "data.synthetic_classes=4",
-                                  "train.global_batch=32",
-                                  "optimizer.type=" + optimizer,
-                                  "lr.schedule=constant",
-                                  "run.eval_batch=16",
-                                  "lr.lr=0.02",
-                                  "run.log_interval=4",
-                                  "checkpoint.keep=100"};
+/// `phases`: the [[phase]] part of a file, which has the epochs then.
+inline Config config(const std::string& optimizer, const std::vector<std::string>& more = {},
+                     const std::string& phases = "") {
+  std::vector<std::string> all = {"data.name=synthetic",         "data.synthetic_train=192",
+                                  "data.synthetic_test=50",      "data.synthetic_size=12",
+                                  "data.synthetic_classes=4",    "train.global_batch=32",
+                                  "optimizer.type=" + optimizer, "lr.schedule=constant",
+                                  "run.eval_batch=16",           "lr.lr=0.02",
+                                  "run.log_interval=4",          "checkpoint.keep=100"};
+  if (phases.empty()) all.emplace_back("run.epochs=2");
   if (optimizer == "kfac") {
     all.emplace_back("optimizer.damping=0.03");
     // The adaptive rule has its own intervals.
@@ -34,7 +32,7 @@ inline Config config(const std::string& optimizer, const std::vector<std::string
       all.emplace_back("optimizer.inverse_interval=4");
   }
   all.insert(all.end(), more.begin(), more.end());
-  return parse_config("", all, "test");
+  return parse_config(phases, all, "test");
 }
 
 /// What rank 0 saw.
@@ -47,7 +45,9 @@ struct Outcome {
 inline Outcome run(const Config& config, int ranks, const CheckpointPlan& plan,
                    std::int64_t stop_at = 0) {
   set_threads(1);
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  PhaseData data;
+  for (const Phase& phase : phases_of(config))
+    data.push_back(std::make_shared<nn::DataSplits>(nn::load_data(data_source(phase.config))));
   Outcome outcome;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     const bool first = comm->rank() == 0, last = comm->rank() == ranks - 1;

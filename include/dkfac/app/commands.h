@@ -72,6 +72,7 @@ struct InfoCommand {
   std::int64_t batch = 1;                ///< Of a model: images of a training step.
   std::vector<std::int64_t> input = {};  ///< Of a model: height, width, channels; empty: as usual.
   std::int64_t classes = 0;              ///< Of a model; 0: as usual.
+  double tflops = 0;  ///< That all ranks keep up: predicts times of phases; 0: not known.
   std::vector<std::string> set;
   int ranks = 1;
 };

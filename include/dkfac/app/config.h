@@ -102,12 +102,15 @@ enum class OptimizerType : std::uint8_t { sgd, lars, kfac };
 enum class Fisher : std::uint8_t { empirical, monte_carlo };
 enum class DampingSchedule : std::uint8_t { constant, warmup, piecewise };
 enum class IntervalSchedule : std::uint8_t { constant, ramp };
+enum class MomentumSchedule : std::uint8_t { constant, piecewise };
 
 /// The keys of all types side by side; those of another type than `type` are refused in a file.
 /// Defaults do not depend on the type, so that a comparison differs only in what its files say.
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::kfac;
   double momentum = 0.9;
+  MomentumSchedule momentum_schedule = MomentumSchedule::constant;
+  std::vector<std::pair<double, double>> momentum_knots;  ///< (epoch, momentum)
   bool nesterov = false;
   double weight_decay = 0;
   double bias_lr_scale = 1, bias_decay_scale = 0;
@@ -135,16 +138,24 @@ struct CheckpointConfig {
   std::int64_t keep = 2;
 };
 
-enum class LrSchedule : std::uint8_t { polynomial, piecewise, constant };
+enum class LrSchedule : std::uint8_t { polynomial, piecewise, constant, step, cosine };
 
 struct LrConfig {
   LrSchedule schedule = LrSchedule::polynomial;
   double lr = 0.1;
   double start = 0, end = 0;  ///< Epochs; end 0: the epochs of the run.
   double power = 1;
+  double last = 0;                               ///< lr.final
   std::vector<std::pair<double, double>> knots;  ///< (epoch, lr)
   double warmup_epochs = 0, warmup_first = 0;
   std::int64_t base_batch = 0;
+};
+
+/// What one [[phase]] of a file says; phases.h has what it means.
+struct PhaseChanges {
+  std::int64_t epochs = 1;
+  /// Path and value as TOML, in the order of the table.
+  std::vector<std::pair<std::string, std::string>> changes;
 };
 
 /// Everything that decides a run. Meaning, type, default and range of every key stand in one table,
@@ -159,9 +170,11 @@ struct Config {
   OptimizerConfig optimizer;
   LrConfig lr;
   CheckpointConfig checkpoint;
+  std::vector<PhaseChanges> phases;  ///< Empty: one, without changes. run.epochs is their sum.
 };
 
-/// Reads a TOML file and applies `overrides` ("section.key=value", later ones win). The file's stem
+/// Reads a TOML file and applies `overrides` ("section.key=value" and "phase.N.section.key=value",
+/// later ones win). The file's stem
 /// is the name of a run that has none. Throws MissingInput when there is no such file, else
 /// InvalidArgument with file and line, key, value, the allowed range, and for an unknown key the
 /// nearest known one.
@@ -210,6 +223,7 @@ struct DeviceChoice {
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);
+[[nodiscard]] double momentum(const Config& config, double epoch);
 /// Damping and intervals of the step after `steps` ones, at a fractional epoch.
 [[nodiscard]] kfac::CurvatureSettings curvature_settings(const Config& config, double epoch,
                                                          std::int64_t steps);

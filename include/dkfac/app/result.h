@@ -16,7 +16,8 @@ struct LoadingRecord {
   double images = 0;      ///< Made, ahead of the network too.
   /// Seconds that threads spent on each stage, added up.
   double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
-  double bad = 0;  ///< Damaged photographs that ranks know of, since the run began or went on.
+  double bad =
+      0;  ///< Damaged ones that ranks know of, since the run or its phase began or went on.
   /// Images per second of one thread in a stage; unset where it took no time.
   [[nodiscard]] std::optional<double> rate(double seconds) const {
     return seconds > 0 ? std::optional(images / seconds) : std::nullopt;
@@ -25,11 +26,13 @@ struct LoadingRecord {
 
 /// What one epoch of one run gave. Times exclude evaluation unless said otherwise.
 struct EpochRecord {
-  std::int64_t epoch = 0;     ///< From 1.
-  std::int64_t step = 0;      ///< Optimizer steps so far.
-  double lr = 0;              ///< At the epoch's last step.
-  double train_loss = 0;      ///< Mean over the epoch's samples, as seen during training.
-  double train_accuracy = 0;  ///< In [0, 1], likewise.
+  std::int64_t epoch = 0;         ///< From 1.
+  std::int64_t step = 0;          ///< Optimizer steps so far.
+  std::int64_t image_size = 0;    ///< Height of the training images; 0 in files of older versions.
+  std::int64_t global_batch = 0;  ///< Likewise.
+  double lr = 0;                  ///< At the epoch's last step.
+  double train_loss = 0;          ///< Mean over the epoch's samples, as seen during training.
+  double train_accuracy = 0;      ///< In [0, 1], likewise.
   double test_loss = 0;
   double test_accuracy = 0;  ///< In [0, 1].
   /// In [0, 1], of the label among the five largest logits; unset for ten classes or fewer.

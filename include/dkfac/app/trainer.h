@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dkfac/app/checkpoint.h"
 #include "dkfac/app/config.h"
@@ -22,6 +23,9 @@ struct StepRecord {
   std::int64_t epochs = 0;
   std::int64_t step = 0;  ///< From 1.
   std::int64_t total_steps = 0;
+  /// Operations of the network (three forward passes per image) in the steps before this one, with
+  /// it, and in all.
+  double work_before = 0, work = 0, total_work = 0;
   double lr = 0;
   double loss = 0;               ///< Mean per sample; a NaN when no step counted.
   double accuracy = 0;           ///< In [0, 1].
@@ -39,6 +43,8 @@ struct TrainHooks {
   std::function<void(const StepRecord&)> on_log;   ///< Every log_interval steps; of all ranks.
   std::function<void(const RunResult&)> on_epoch;  ///< After the evaluation of each epoch.
   std::function<bool()> stop_requested;            ///< Asked before each step.
+  /// Before the first step of a run of several phases: a table of them.
+  std::function<void(const std::string&)> on_plan;
   /// A phase begins, and with it the one before ends: a literal, as in Position.
   std::function<void(const char*)> on_phase;
 };
@@ -49,6 +55,10 @@ struct RunState {
   Position position;
   bool part_done = false;  ///< Stopped where CheckpointPlan says, and not since somebody asked.
 };
+
+/// Data of each phase of a configuration (phases_of()), or one for all where no phase changes a key
+/// of [data].
+using PhaseData = std::vector<std::shared_ptr<const nn::DataSplits>>;
 
 /// Trains and evaluates as `config` says; collective. Ends with status "ok", or "stopped" on every
 /// rank after the step in which some rank was asked to stop, or where `checkpoints` says. Sums
@@ -61,6 +71,9 @@ struct RunState {
 /// Throws RunError (scope every_rank) when a rank cannot set up, save or load, when ranks disagree
 /// about configuration or data, and for numerical failure; whatever else fails throws where it
 /// happens.
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const PhaseData& data,
+           const TrainHooks& hooks, RunState& state, const CheckpointPlan& checkpoints = {});
+/// The same with one data set for all phases.
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
            const nn::DataSplits& data, const TrainHooks& hooks, RunState& state,
            const CheckpointPlan& checkpoints = {});

@@ -153,9 +153,11 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
   const Config config = recipe_config(command);
   RunState run;
   Place place = find_place(config, std::move(host), run.position);
-  std::shared_ptr<const nn::DataSplits> data;
+  PhaseData data;
   run.position.phase = "data";
-  together(*place.comm, run.position, [&] { data = cache.get(config); });
+  together(*place.comm, run.position, [&] {
+    for (const Phase& phase : phases_of(config)) data.push_back(cache.get(phase.config));
+  });
 
   Meter meter(command.warm_up, place.comm->rank() == 0, terminal);
   TrainState* state = nullptr;
@@ -168,7 +170,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
     part.more_steps = command.warm_up + command.steps;
   TrainState s{.config = config,
                .comm = std::move(place.comm),
-               .data = *data,
+               .data = data,
                .hooks = hooks,
                .result = run.result,
                .position = run.position,
@@ -180,6 +182,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
 
   Outcome outcome;
   const RunResult& result = run.result;
+  const Config& now = s.now->phase.config;
   ordered_json& json = outcome.json;
   json = {{"config", command.config.string()},
           {"name", result.name},
@@ -188,9 +191,9 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
           {"data", result.data},
           {"device", result.device},
           {"precision", std::string(name_of(config.run.precision))},
-          {"global_batch", config.train.global_batch},
-          {"micro_batches", config.train.micro_batches},
-          {"image_size", config.data.image_size},
+          {"global_batch", now.train.global_batch},
+          {"micro_batches", now.train.micro_batches},
+          {"image_size", now.data.image_size},
           {"parameters", result.parameters},
           {"flops_per_image", 3 * nn::forward_flops(*s.model)}};
   json.update(meter.json(result));

@@ -28,6 +28,7 @@ constexpr double kLossRoom = 1.1;
 
 /// The intervals of --cycle hold for the whole run, whatever a schedule would make of them.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
+  config = Config(phases_of(config).front().config);  // What a step is like.
   if (cycle.empty()) return config;
   config.optimizer.damping_schedule = DampingSchedule::constant;
   config.optimizer.interval_schedule = IntervalSchedule::constant;
@@ -54,9 +55,10 @@ class Contestant {
   Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const nn::DataSplits& data,
              const std::vector<int>& cycle)
       : config_(without_schedules(std::move(config), cycle)),
+        data_(one_for_all(data)),
         state_{.config = config_,
                .comm = std::move(comm),
-               .data = data,
+               .data = data_,
                .hooks = hooks_,
                .result = run_.result,
                .position = run_.position,
@@ -144,6 +146,7 @@ class Contestant {
   [[nodiscard]] std::optional<double> by_intervals() const;
 
   Config config_;
+  PhaseData data_;
   TrainHooks hooks_;
   RunState run_;
   TrainState state_;

@@ -74,10 +74,13 @@ bool keeps_loss_scale(const TrainState& s, const RunResult& saved) {
 void restore_schedule(TrainState& s, const RunRecord& record) {
   if (!has_curvature_schedule(s.config) || record.result.steps == 0) return;
   const bool inside = record.batch > 0;
-  const std::int64_t batch = inside ? record.batch - 1 : s.steps_per_epoch - 1;
-  const double epoch = static_cast<double>(inside ? record.epoch - 1 : record.epoch - 2) +
-                       static_cast<double>(batch) / static_cast<double>(s.steps_per_epoch);
-  s.optimizer->set_curvature(curvature_settings(s.config, epoch, record.result.steps - 1));
+  const std::int64_t last = inside ? record.epoch : record.epoch - 1;
+  const PhasePlan& plan = plan_at(s.plan, last);
+  const std::int64_t batch = (inside ? record.batch : plan.steps_per_epoch) - 1;
+  const double epoch = static_cast<double>(last - 1) +
+                       static_cast<double>(batch) / static_cast<double>(plan.steps_per_epoch);
+  const std::int64_t steps = record.result.steps - 1;
+  s.optimizer->set_curvature(curvature_settings(plan.phase, epoch, steps, steps - plan.first_step));
 }
 
 /// Names that other ranks have taken over from this one.
@@ -102,6 +105,9 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
     manifest = read_manifest(checkpoint);
     record = read_record(checkpoint, manifest);
     check_kind(s, record.result);
+  });
+  enter_phase(s, record.epoch);  // What comes fits its images.
+  together(*s.comm, s.position, [&] {
     load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
     shards = open_shards(checkpoint, manifest, rank, ranks);
     restore_schedule(s, record);

@@ -6,10 +6,12 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/store.h"
 #include "app/config_keys.h"
+#include "app/config_phases.h"
 
 namespace dkfac::app {
 
@@ -25,7 +27,9 @@ bool starts_with_any(const std::string& path, std::initializer_list<std::string_
 /// device rounds in another way.
 bool is_free(const std::string& path, const Config& now) {
   // A decay without an end of its own goes down to the last epoch.
-  const bool decays = now.lr.schedule == LrSchedule::polynomial && now.lr.end == 0;
+  const LrConfig& lr = now.lr;
+  const bool decays =
+      (lr.schedule == LrSchedule::polynomial || lr.schedule == LrSchedule::cosine) && lr.end == 0;
   return path != "run.seed" && path != "run.precision" && path != "run.device" &&
          path != "run.tf32" && !(path == "run.epochs" && decays) &&
          starts_with_any(path, {"run.", "checkpoint.", "data.path", "data.resident",
@@ -66,16 +70,21 @@ ResumePoint find_resume_point(const fs::path& where) {
   return point;
 }
 
-std::vector<std::string> compare_configurations(const Config& now, const RunRecord& record) {
-  Config before;
+std::vector<std::string> compare_configurations(const Config& whole, const RunRecord& record) {
+  Config whole_before;
   try {
-    before = parse_config(record.result.configuration, {}, "the checkpoint");
+    whole_before = parse_config(record.result.configuration, {}, "the checkpoint");
   } catch (const InvalidArgument& error) {
     return {
         fmt::format("the configuration of the checkpoint cannot be compared: {}", error.what())};
   }
+  // As they are in the epoch under way.
+  const Config before = phase_at(phases_of(whole_before), record.epoch).config;
+  const Config now = phase_at(phases_of(whole), record.epoch).config;
   check_averages(before, now);
   std::vector<std::string> warnings;
+  if (phases_to_toml(whole_before, Comments::none) != phases_to_toml(whole, Comments::none))
+    warnings.push_back("the phases are not those that the run had");
   for (const Key& key : config_keys()) {
     if (!applies(key, now) && !applies(key, before)) continue;
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(now));

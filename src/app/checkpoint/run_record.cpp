@@ -42,6 +42,8 @@ EpochRecord epoch_record(const ordered_json& json) {
   EpochRecord r;
   r.epoch = json.at("epoch").get<std::int64_t>();
   r.step = json.at("step").get<std::int64_t>();
+  r.image_size = json.value("image_size", std::int64_t{0});  // Not there in older files.
+  r.global_batch = json.value("global_batch", std::int64_t{0});
   r.lr = real(json, "lr");
   r.train_loss = real(json, "train_loss");
   r.train_accuracy = real(json, "train_accuracy");

@@ -148,7 +148,7 @@ bool checkpoint_due_in_epoch(const TrainState& s) {
   const std::int64_t every = s.config.checkpoint.every_steps;
   // At the last batch it waits for the end of the epoch.
   return every > 0 && s.result.steps - s.saved.step >= every &&
-         s.counters.batch < s.steps_per_epoch;
+         s.counters.batch < s.now->steps_per_epoch;
 }
 
 bool checkpoint_due_after_epoch(const TrainState& s) {

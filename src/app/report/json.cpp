@@ -32,6 +32,8 @@ ordered_json object(const std::optional<LoadingRecord>& l) {
 ordered_json object(const EpochRecord& r) {
   return {{"epoch", r.epoch},
           {"step", r.step},
+          {"image_size", r.image_size},
+          {"global_batch", r.global_batch},
           {"lr", number(r.lr)},
           {"train_loss", number(r.train_loss)},
           {"train_accuracy", number(r.train_accuracy)},

@@ -65,12 +65,17 @@ std::string differences(std::span<const RunGroup> groups) {
 std::map<std::string, std::string> settings_of(const std::string& toml) {
   std::map<std::string, std::string> out;
   std::string section;
+  int phases = 0;
   std::string_view rest = toml;
   while (!rest.empty()) {
     const auto end = std::min(rest.find('\n'), rest.size());
     const std::string_view line = trimmed(rest.substr(0, end));
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (line.empty() || line.front() == '#') continue;
+    if (line == "[[phase]]") {
+      section = fmt::format("phase.{}.", ++phases);
+      continue;
+    }
     if (line.front() == '[' && line.back() == ']') {
       section = std::string(trimmed(line.substr(1, line.size() - 2))) + ".";
       continue;

@@ -1,124 +1,46 @@
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
-#include "dkfac/nn/layers.h"
 #include "dkfac/nn/whitening.h"
 
 #include "app/agreement.h"
 #include "app/training/all_ranks.h"
+#include "app/training/loaders.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {
 
 namespace {
 
-void compare_ranks(TrainState& s) {
+void compare_configurations(TrainState& s) {
   enter(s, "config");
   on_all_ranks(s.position,
                [&] { comm::require_equal(*s.comm, s.result.configuration, "configuration"); });
-  enter(s, "data");
-  on_all_ranks(s.position, [&] {
-    comm::require_equal(
-        *s.comm, fmt::format("{:x}-{:x}", fingerprint(s.data.train), fingerprint(s.data.test)),
-        "data set (its fingerprint)");
-  });
 }
 
-void set_whitening(TrainState& s, const nn::Normalization& normalization) {
+void compare_data(TrainState& s) {
+  std::string text;
+  const nn::DataSplits* before = nullptr;
+  for (const PhasePlan& plan : s.plan)
+    if (const nn::DataSplits* data = std::exchange(before, plan.data); data != plan.data)
+      text +=
+          fmt::format("{:x}-{:x} ", fingerprint(plan.data->train), fingerprint(plan.data->test));
+  on_all_ranks(s.position,
+               [&] { comm::require_equal(*s.comm, text, "data set (its fingerprint)"); });
+}
+
+void set_whitening(TrainState& s) {
   if (!nn::has_whitening(*s.model)) return;
+  const nn::Dataset& train = s.now->data->train;
   // The filters are the same bits wherever the run is.
   Context host(Device::cpu(), {.threads = s.config.run.threads});
-  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(host, s.data.train, normalization));
-}
-
-/// A BatchNorm needs two values per channel and group of every micro-batch. Where it sees one
-/// pixel, a rank with one sample per group would fail when that batch comes, alone and after a long
-/// time.
-void check_batch_norms(const nn::Model& model, const nn::SamplerOptions& sampler, int ranks,
-                       std::int64_t micro_batches) {
-  const std::int64_t batches = nn::batches_per_epoch(sampler);
-  for (const std::int64_t batch : {std::int64_t{0}, batches - 1}) {
-    // No share is smaller than the last rank's, and no part of it than the first.
-    const nn::BatchShare share = nn::batch_share(sampler, batch, ranks - 1, ranks);
-    model.trace([&](const nn::Layer& layer, const Shape& sample) {
-      const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
-      if (norm == nullptr) return;
-      const std::int64_t groups = norm->options().groups;
-      const std::int64_t values =
-          share.count / micro_batches / groups * (sample.numel() / norm->channels());
-      DKFAC_CHECK(values >= 2, "[config] a batch of ", share.global_batch, " samples on ", ranks,
-                  " ranks with ", groups, " BatchNorm groups in each of ", micro_batches,
-                  " micro-batches leaves '", layer.name(), "' ", values,
-                  " values per channel and group, and it needs 2; use drop_last=true, ",
-                  "another train.global_batch, or fewer groups, ranks or train.micro_batches");
-    });
-  }
-}
-
-/// Batches are the same wherever they are made; the set itself may take a share of the memory that
-/// the network would not miss.
-nn::DataPlace data_place(const TrainState& s) {
-  const Device device = s.ctx.device();
-  const Choice choice = s.config.data.resident;
-  if (!device.is_cuda() || choice == Choice::no) return nn::DataPlace::streamed;
-  const bool photos = s.data.train.photos != nullptr || s.data.test.photos != nullptr;
-  DKFAC_CHECK(!photos || choice != Choice::yes,
-              "[config] data.resident = \"yes\", and photographs are decoded by the host; use "
-              "\"auto\" or \"no\"");
-  if (photos) return nn::DataPlace::streamed;
-  if (choice == Choice::yes) return nn::DataPlace::resident;
-  constexpr double kShare = 0.2;
-  const double bytes = static_cast<double>(nn::resident_bytes(s.data.train, s.config.augment) +
-                                           nn::resident_bytes(s.data.test, {}));
-  const auto all = static_cast<double>(
-      backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
-  return bytes * s.sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
-}
-
-/// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
-/// them does so before.
-DType image_type(const TrainState& s) {
-  const bool device = s.ctx.device().is_cuda();
-  return device && !regularize_options(s.config).any() ? s.config.run.precision
-                                                       : master_type(s.config);
-}
-
-/// A network that takes one shape alone would fail after the first epoch.
-void check_rectangular(TrainState& s) {
-  if (!s.config.data.rectangular || s.data.test.photos == nullptr) return;
-  const Shape input = s.model->input();
-  bool takes = true;
-  try {
-    s.model->set_input({input[0] + 8, input[1] + 16, input[2]});
-  } catch (const InvalidArgument&) {
-    takes = false;
-  }
-  s.model->set_input(input);
-  DKFAC_CHECK(takes, "[config] data.rectangular = true evaluates in batches of other shapes than ",
-              input, ", which model.name = \"", s.config.model.name,
-              "\" does not take; leave it out, or choose a network with global pooling");
-}
-
-void make_loaders(TrainState& s, const nn::Normalization& normalization) {
-  const int rank = s.comm->rank(), size = s.comm->size();
-  const nn::SamplerOptions sampler = sampler_options(s.config, s.data.train, size);
-  check_batch_norms(*s.model, sampler, size, s.config.train.micro_batches);
-  s.steps_per_epoch = nn::batches_per_epoch(sampler);
-  nn::DeviceDataOptions options{.sampler = sampler,
-                                .augment = s.config.augment,
-                                .rank = rank,
-                                .size = size,
-                                .dtype = image_type(s),
-                                .place = data_place(s)};
-  s.loader.emplace(s.ctx, s.data.train, normalization, options);
-  options.sampler = test_order(s.config.run.eval_batch, s.data.test.count);
-  options.augment = {};
-  options.dtype = master_type(s.config);
-  s.test_loader.emplace(s.ctx, s.data.test, normalization, options);
+  nn::set_whitening(s.ctx, *s.model,
+                    nn::whitening_filters(host, train, nn::normalization_of(train)));
 }
 
 Config with_failure_folder(const TrainState& s) {
@@ -142,31 +64,34 @@ std::string device_text(Device device) {
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).name);
 }
 
-nn::GraphedPasses::Options graph_options(const TrainState& s) {
-  nn::GraphedPasses::Options options;
-  // One for each micro-batch of either of two buffers, of full batches and of an epoch's last one.
-  options.most = std::max<std::size_t>(options.most,
-                                       4 * static_cast<std::size_t>(s.config.train.micro_batches));
-  // Of several ranks the gradients of a bucket leave while the backward pass goes on.
-  const OptimizerConfig& optimizer = s.config.optimizer;
-  if (s.comm->size() > 1 && optimizer.overlap)
-    options.part_bytes = static_cast<std::size_t>(optimizer.bucket_bytes);
-  return options;
+/// Of the largest images and batch of all phases: there is memory for what the optimizer keeps of a
+/// step.
+void attach(TrainState& s) {
+  nn::AttachOptions options = attach_options(s.config);
+  options.stream = s.ctx.stream();
+  Shape largest = s.model->input();
+  for (const PhasePlan& plan : s.plan) {
+    s.model->set_input(image_of(plan));
+    check_batch_norms(*s.model, plan, s.comm->size());
+    check_rectangular(*s.model, plan);
+    if (image_of(plan).numel() > largest.numel()) largest = image_of(plan);
+    options.max_samples = std::max(options.max_samples, plan.phase.config.train.global_batch);
+  }
+  s.model->set_input(largest);
+  s.attachment.emplace(*s.model, *s.optimizer, options);
+  s.model->set_input(image_of(*s.now));
 }
 
 void build(TrainState& s) {
-  s.model = nn::make_model(s.ctx, model_options(s.config, s.data.train, s.comm->size()));
+  const Config& config = s.now->phase.config;
+  s.model = nn::make_model(s.ctx, model_options(config, s.now->data->train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
   s.peak_flops = all_peak_flops(s);
-  const nn::Normalization normalization = nn::normalization_of(s.data.train);
-  set_whitening(s, normalization);
-  check_rectangular(s);
-  make_loaders(s, normalization);
+  count_operations(*s.model, s.plan);
+  set_whitening(s);
   s.optimizer = make_optimizer(with_failure_folder(s), s.comm, s.ctx.device());
-  nn::AttachOptions attach = attach_options(s.config);
-  attach.max_samples = s.config.train.global_batch;
-  attach.stream = s.ctx.stream();
-  s.attachment.emplace(*s.model, *s.optimizer, attach);
+  attach(s);
+  make_loaders(s);
   s.layers = s.attachment->names();
   for (const kfac::LayerSpec& spec : s.attachment->specs())
     s.statistic_sizes.push_back(statistic_sizes(spec, s.config.optimizer.curvature.batch_norm));
@@ -191,15 +116,19 @@ void describe_run(TrainState& s) {
   result.name = s.config.run.name;
   result.optimizer = name_of(s.config.optimizer.type);
   result.model = s.config.model.name;
-  result.data = s.data.train.name;
+  result.data = s.data.front()->train.name;
   result.version = version();
   result.configuration = to_toml(s.config, Comments::none);
   result.seed = static_cast<std::uint64_t>(s.config.run.seed);
   result.ranks = s.comm->size();
-  result.global_batch = s.config.train.global_batch;
+  result.global_batch = phases_of(s.config).front().config.train.global_batch;
   result.device = device_text(s.ctx.device());
   if (s.config.run.target > 0) result.target_accuracy = s.config.run.target;
-  compare_ranks(s);
+  compare_configurations(s);
+  enter(s, "data");
+  together(*s.comm, s.position, [&] { s.plan = plan_phases(s.config, s.data, s.comm->size()); });
+  s.now = &s.plan.front();
+  compare_data(s);
 }
 
 void build_training(TrainState& s) {

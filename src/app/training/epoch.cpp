@@ -46,8 +46,8 @@ bool train_epoch(TrainState& s) {
   while (go_on && s.loader->next(s.ctx, batch)) {
     end_phase(s, "data", data_watch.lap());
     const double at = static_cast<double>(c.epoch - 1) +
-                      static_cast<double>(c.batch) / static_cast<double>(s.steps_per_epoch);
-    go_on = train_step(s, batch, at) && !(c.batch < s.steps_per_epoch && part_is_over(s));
+                      static_cast<double>(c.batch) / static_cast<double>(s.now->steps_per_epoch);
+    go_on = train_step(s, batch, at) && !(c.batch < s.now->steps_per_epoch && part_is_over(s));
     count_time(s, clock);
     enter(s, "log");
     record_step(s);
@@ -81,6 +81,8 @@ void finish_epoch(TrainState& s) {
   EpochRecord record;
   record.epoch = c.epoch;
   record.step = result.steps;
+  record.image_size = s.model->input()[0];
+  record.global_batch = s.now->phase.config.train.global_batch;
   record.lr = c.lr;
   record.train_loss = trained.mean_loss();
   record.train_accuracy = trained.accuracy();
@@ -101,6 +103,7 @@ void finish_epoch(TrainState& s) {
   enter(s, "log");
   if (s.hooks.on_epoch) s.hooks.on_epoch(result);
   start_next_epoch(s.counters);
+  enter_phase(s, s.counters.epoch);
 }
 
 }  // namespace dkfac::app

@@ -29,7 +29,7 @@ nn::SampleKey key_of(const TrainState& s, std::int64_t first) {
 /// The batch as the network is to see it.
 Part regularized(TrainState& s, const nn::DeviceBatch& batch) {
   Part whole{batch.images, batch.labels, {}, batch.first, true};
-  const nn::RegularizeOptions options = regularize_options(s.config);
+  const nn::RegularizeOptions options = regularize_options(s.now->phase.config);
   if (!options.any()) return whole;
   const nn::RegularizedBatch changed =
       nn::regularize(s.ctx, options, key_of(s, batch.first), batch.global_batch, batch.images,
@@ -85,7 +85,7 @@ class PartPasses {
     nn::PassInput input{.images = part.images, .scale = scale_, .sums = s_.sums->sums()};
     if (part.targets.empty()) {
       input.labels = part.labels;
-      input.smoothing = s_.config.train.label_smoothing;
+      input.smoothing = s_.now->phase.config.train.label_smoothing;
     } else {
       input.targets = part.targets;
     }
@@ -95,8 +95,9 @@ class PartPasses {
 
   void add_loss(ConstTensorView logits, const Part& part, TensorView grad) {
     if (part.targets.empty())
-      nn::softmax_cross_entropy(s_.ctx, logits, part.labels, s_.config.train.label_smoothing,
-                                scale_, grad, s_.sums->sums());
+      nn::softmax_cross_entropy(s_.ctx, logits, part.labels,
+                                s_.now->phase.config.train.label_smoothing, scale_, grad,
+                                s_.sums->sums());
     else
       nn::soft_cross_entropy(s_.ctx, logits, part.targets, scale_, grad, s_.sums->sums());
   }
@@ -132,7 +133,7 @@ double run_passes(TrainState& s, const nn::DeviceBatch& batch) {
   end_phase(s, "data", watch.lap());
   s.sums->clear(s.ctx);
   PartPasses parts(s, batch.global_batch);
-  const std::int64_t count = s.config.train.micro_batches;
+  const std::int64_t count = s.now->phase.config.train.micro_batches;
   double in_optimizer = 0;
   for (std::int64_t i = 0; i < count; ++i) in_optimizer += parts.run(part_of(whole, i, count));
   s.sums->fetch(s.ctx);

@@ -30,6 +30,7 @@
 #include "app/phase_timer.h"
 #include "app/profiled.h"
 #include "app/training/loss_sums.h"
+#include "app/training/phases.h"
 
 namespace dkfac::app {
 
@@ -64,9 +65,9 @@ struct PartEnd {
 
 /// What a run is made of. The first block is given, the second made by build_training().
 struct TrainState {
-  const Config& config;
+  const Config& config;  ///< Of keys that no phase changes; the others are in now->phase.config.
   std::shared_ptr<comm::Communicator> comm;
-  const nn::DataSplits& data;
+  const PhaseData& data;
   const TrainHooks& hooks;
   RunResult& result;
   Position& position;
@@ -74,7 +75,8 @@ struct TrainState {
   Context ctx;
   int sharers = 1;  ///< Place::sharers.
 
-  std::int64_t steps_per_epoch = 0;
+  std::vector<PhasePlan> plan = {};
+  const PhasePlan* now = nullptr;  ///< The phase under way.
   std::unique_ptr<nn::Model> model = nullptr;
   std::optional<nn::DeviceLoader> loader = {}, test_loader = {};
   std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
@@ -110,7 +112,8 @@ void train_through(TrainState& state);
 /// Whether the steps or epochs of this part are done.
 [[nodiscard]] bool part_is_over(const TrainState& state);
 
-/// Fills in the result's description and compares configuration and data over ranks; collective.
+/// Plans the phases, fills in the result's description and compares configuration and data over
+/// ranks; collective.
 void describe_run(TrainState& state);
 /// Model, loaders, optimizer, and their ties; collective.
 void build_training(TrainState& state);
@@ -127,6 +130,8 @@ void record_step(TrainState& state);
 /// Adds the ladder's counts of all ranks to the result; collective.
 void gather_inverses(TrainState& state);
 
+/// Makes what depends on the phase of this epoch, unless it is the one under way; collective.
+void enter_phase(TrainState& state, std::int64_t epoch);
 /// The batches of the current epoch that are still to do. False when the run is to stop.
 [[nodiscard]] bool train_epoch(TrainState& state);
 /// Test loss and accuracy of what the configuration asks for (averaged weights, mirrored images),

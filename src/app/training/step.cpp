@@ -67,10 +67,12 @@ void end_phase(TrainState& s, const char* phase, double seconds) {
 }
 
 bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
-  const double lr = learning_rate(s.config, epoch);
+  const Phase& phase = s.now->phase;
+  const double lr = learning_rate(phase, epoch);
   s.counters.lr = lr;
   if (has_curvature_schedule(s.config))
-    s.optimizer->set_curvature(curvature_settings(s.config, epoch, s.result.steps));
+    s.optimizer->set_curvature(
+        curvature_settings(phase, epoch, s.result.steps, s.result.steps - s.now->first_step));
   s.attachment->set_scale(
       {.loss_scale = s.counters.loss_scale.value, .global_batch = batch.global_batch});
   const double optimizer_seconds = run_passes(s, batch);
@@ -80,8 +82,8 @@ bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
   kfac::Vote vote;
   vote.loss = s.sums->loss();
   vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
-  on_all_ranks(s.position,
-               [&] { s.report = s.optimizer->step({.lr = lr, .vote = vote}, s.ctx.stream()); });
+  const kfac::StepArgs args{.lr = lr, .vote = vote, .momentum = momentum(phase, epoch)};
+  on_all_ranks(s.position, [&] { s.report = s.optimizer->step(args, s.ctx.stream()); });
   s.position.step = ++s.result.steps;
   if (s.ema) s.ema->after_step(s.result.steps);
   end_optimizer_phases(s, optimizer_seconds + watch.seconds());
@@ -111,7 +113,10 @@ void record_step(TrainState& s) {
   record.epoch = s.counters.epoch;
   record.epochs = run.epochs;
   record.step = s.result.steps;
-  record.total_steps = run.epochs * s.steps_per_epoch;
+  record.total_steps = total_steps(s.plan);
+  record.work_before = work_of(s.plan, s.result.steps - 1);
+  record.work = work_of(s.plan, s.result.steps);
+  record.total_work = work_of(s.plan, record.total_steps);
   record.lr = s.counters.lr;
   record.images_per_second =
       static_cast<double>(s.counters.epoch_samples) / s.counters.epoch_seconds;

@@ -41,16 +41,16 @@ void visit_buffers(kfac::StateVisitor& visitor, const std::string& name, TensorV
 
 /// The rank's share of the batch that the next one is mixed with.
 void visit_virtual_batch(TrainState& s, kfac::StateVisitor& visitor) {
-  if (!s.config.regularize.mixup.any()) return;
+  if (!s.now->phase.config.regularize.mixup.any()) return;
   nn::VirtualBatch& batch = s.regularizer.previous;
   visitor.integer("mixup.global_batch", Held::same, batch.global_batch);
   const std::int64_t whole = batch.global_batch;
   if (whole == 0) return;
-  if (whole < 0 || whole > s.data.train.count)
+  if (whole < 0 || whole > s.now->data->train.count)
     throw DataError(fmt::format(
         "[checkpoint] 'mixup.global_batch' is {}, and there are {} training samples; use another "
         "checkpoint of the run",
-        whole, s.data.train.count));
+        whole, s.now->data->train.count));
   const nn::BatchShare share =
       nn::batch_share({.count = whole, .global_batch = whole}, 0, s.comm->rank(), s.comm->size());
   const Shape& image = s.model->input();

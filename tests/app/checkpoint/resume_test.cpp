@@ -11,6 +11,7 @@
 #include "app/checkpoint/run_state.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/store.h"
+#include "app/same_run.h"
 #include "app/tiny_run.h"
 #include "support/near.h"
 #include "support/temp_folder.h"
@@ -21,39 +22,7 @@ namespace {
 
 using dkfac::testing::TempFolder;
 using safetensors::File;
-
-/// Everything but the clock.
-void expect_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  const File x = File::read(a), y = File::read(b);
-  ASSERT_EQ(x.entries().size(), y.entries().size()) << a;
-  for (const auto& [name, entry] : x.entries()) {
-    if (name.ends_with("_seconds")) continue;
-    const safetensors::Entry* other = y.find(name);
-    ASSERT_NE(other, nullptr) << name;
-    EXPECT_TRUE(std::ranges::equal(x.data(entry), y.data(*other))) << a << ": " << name;
-  }
-}
-
-void expect_same_checkpoint(const std::filesystem::path& a, const std::filesystem::path& b,
-                            int ranks) {
-  expect_same_file(a / kModelFile, b / kModelFile);
-  for (int r = 0; r < ranks; ++r) expect_same_file(a / shard_file(r), b / shard_file(r));
-}
-
-void expect_same_end(const tiny::Outcome& whole, const tiny::Outcome& rest) {
-  EXPECT_EQ(rest.result.status, "ok");
-  EXPECT_EQ(rest.result.steps, whole.result.steps);
-  ASSERT_EQ(rest.result.epochs.size(), whole.result.epochs.size());
-  for (std::size_t e = 0; e < whole.result.epochs.size(); ++e) {
-    const EpochRecord &x = rest.result.epochs[e], &y = whole.result.epochs[e];
-    EXPECT_EQ(x.train_loss, y.train_loss);
-    EXPECT_EQ(x.train_accuracy, y.train_accuracy);
-    EXPECT_EQ(x.test_loss, y.test_loss);
-    EXPECT_EQ(x.test_accuracy, y.test_accuracy);
-    EXPECT_EQ(x.step, y.step);
-  }
-  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
-}
+using tiny::expect_same_checkpoint, tiny::expect_same_end;
 
 /// Whether images are left to be mixed into the next ones after two steps whose gradients overflow.
 bool keeps_mixed_batch(const std::string& loss_scale) {
@@ -280,7 +249,8 @@ TEST(Saving, InTheMiddleOfAnAccumulationWaitsForTheStep) {
 TEST(Saving, RefusesWhatIsNotFiniteAndKeepsTheLastGoodOne) {
   const TempFolder folder;
   const Config config = tiny::config("sgd");
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const nn::DataSplits splits = nn::load_data(data_source(config));
+  const PhaseData data = one_for_all(splits);
   comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
     const int rank = comm->rank();
     RunState run;

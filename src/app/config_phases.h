@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dkfac/app/phases.h"
+
+namespace dkfac::app {
+
+/// Whether it is one of phase_keys().
+[[nodiscard]] bool may_change(std::string_view path);
+[[nodiscard]] std::int64_t sum_of_epochs(const std::vector<PhaseChanges>& phases);
+/// Behind a message of one of several phases: " (phase 2, epochs 14 to 28)"
+[[nodiscard]] std::string phase_text(const std::vector<Phase>& phases, std::size_t i);
+/// "", or all [[phase]] with a line feed before each.
+[[nodiscard]] std::string phases_to_toml(const Config& config, Comments comments);
+
+}  // namespace dkfac::app

@@ -1,0 +1,117 @@
+#include "app/training/loaders.h"
+
+#include <algorithm>
+
+#include "dkfac/core/device_info.h"
+#include "dkfac/core/error.h"
+#include "dkfac/nn/layers.h"
+
+namespace dkfac::app {
+
+namespace {
+
+/// Batches are the same wherever they are made; the set itself may take a share of the memory that
+/// the network would not miss.
+nn::DataPlace data_place(const TrainState& s) {
+  const Device device = s.ctx.device();
+  const Choice choice = s.config.data.resident;
+  if (!device.is_cuda() || choice == Choice::no) return nn::DataPlace::streamed;
+  const bool photos = s.now->data->train.photos != nullptr || s.now->data->test.photos != nullptr;
+  DKFAC_CHECK(!photos || choice != Choice::yes,
+              "[config] data.resident = \"yes\", and photographs are decoded by the host; use "
+              "\"auto\" or \"no\"");
+  if (photos) return nn::DataPlace::streamed;
+  if (choice == Choice::yes) return nn::DataPlace::resident;
+  constexpr double kShare = 0.2;
+  const double bytes =
+      static_cast<double>(nn::resident_bytes(s.now->data->train, s.now->phase.config.augment) +
+                          nn::resident_bytes(s.now->data->test, {}));
+  const auto all = static_cast<double>(
+      backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
+  return bytes * s.sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
+}
+
+/// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
+/// them does so before.
+DType image_type(const TrainState& s) {
+  const bool device = s.ctx.device().is_cuda();
+  return device && !regularize_options(s.now->phase.config).any() ? s.config.run.precision
+                                                                  : master_type(s.config);
+}
+
+}  // namespace
+
+/// A BatchNorm needs two values per channel and group of every micro-batch. Where it sees one
+/// pixel, a rank with one sample per group would fail when that batch comes, alone and after a long
+/// time.
+void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks) {
+  const Config& config = plan.phase.config;
+  const nn::SamplerOptions sampler = sampler_options(config, plan.data->train, ranks);
+  const std::int64_t micro_batches = config.train.micro_batches;
+  for (const std::int64_t batch : {std::int64_t{0}, plan.steps_per_epoch - 1}) {
+    // No share is smaller than the last rank's, and no part of it than the first.
+    const nn::BatchShare share = nn::batch_share(sampler, batch, ranks - 1, ranks);
+    model.trace([&](const nn::Layer& layer, const Shape& sample) {
+      const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
+      if (norm == nullptr) return;
+      const std::int64_t groups = norm->options().groups;
+      const std::int64_t values =
+          share.count / micro_batches / groups * (sample.numel() / norm->channels());
+      DKFAC_CHECK(values >= 2, "[config] a batch of ", share.global_batch, " samples on ", ranks,
+                  " ranks with ", groups, " BatchNorm groups in each of ", micro_batches,
+                  " micro-batches leaves '", layer.name(), "' ", values,
+                  " values per channel and group, and it needs 2; use drop_last=true, ",
+                  "another train.global_batch, or fewer groups, ranks or train.micro_batches");
+    });
+  }
+}
+
+void check_rectangular(nn::Model& model, const PhasePlan& plan) {
+  const Config& config = plan.phase.config;
+  if (!config.data.rectangular || plan.data->test.photos == nullptr) return;
+  const Shape input = model.input();
+  bool takes = true;
+  try {
+    model.set_input({input[0] + 8, input[1] + 16, input[2]});
+  } catch (const InvalidArgument&) {
+    takes = false;
+  }
+  model.set_input(input);
+  DKFAC_CHECK(takes, "[config] data.rectangular = true evaluates in batches of other shapes than ",
+              input, ", which model.name = \"", config.model.name,
+              "\" does not take; leave it out, or choose a network with global pooling");
+}
+
+void make_loaders(TrainState& s) {
+  const Config& config = s.now->phase.config;
+  const nn::DataSplits& data = *s.now->data;
+  const int rank = s.comm->rank(), size = s.comm->size();
+  const nn::Normalization normalization = nn::normalization_of(data.train);
+  nn::DeviceDataOptions options{.sampler = sampler_options(config, data.train, size),
+                                .augment = config.augment,
+                                .rank = rank,
+                                .size = size,
+                                .dtype = image_type(s),
+                                .place = data_place(s)};
+  s.loader.reset();  // Its memory is free for the next one's.
+  s.test_loader.reset();
+  s.loader.emplace(s.ctx, data.train, normalization, options);
+  options.sampler = test_order(config.run.eval_batch, data.test.count);
+  options.augment = {};
+  options.dtype = master_type(config);
+  s.test_loader.emplace(s.ctx, data.test, normalization, options);
+}
+
+nn::GraphedPasses::Options graph_options(const TrainState& s) {
+  nn::GraphedPasses::Options options;
+  // One for each micro-batch of either of two buffers, of full batches and of an epoch's last one.
+  options.most = std::max<std::size_t>(
+      options.most, 4 * static_cast<std::size_t>(s.now->phase.config.train.micro_batches));
+  // Of several ranks the gradients of a bucket leave while the backward pass goes on.
+  const OptimizerConfig& optimizer = s.config.optimizer;
+  if (s.comm->size() > 1 && optimizer.overlap)
+    options.part_bytes = static_cast<std::size_t>(optimizer.bucket_bytes);
+  return options;
+}
+
+}  // namespace dkfac::app

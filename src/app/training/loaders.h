@@ -1,0 +1,18 @@
+#pragma once
+
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+/// Throws InvalidArgument when some batch of the phase would leave a BatchNorm too few values. The
+/// model takes its images as input().
+void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks);
+/// Throws InvalidArgument when the phase evaluates in batches of shapes that the model does not
+/// take: it would fail after the first epoch.
+void check_rectangular(nn::Model& model, const PhasePlan& plan);
+/// state.loader and test_loader of the phase under way.
+void make_loaders(TrainState& state);
+/// For the phase under way.
+[[nodiscard]] nn::GraphedPasses::Options graph_options(const TrainState& state);
+
+}  // namespace dkfac::app

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dkfac/app/phases.h"
+#include "dkfac/app/trainer.h"
+#include "dkfac/nn/data.h"
+#include "dkfac/nn/model.h"
+
+namespace dkfac::app {
+
+/// A phase and what it is trained on.
+struct PhasePlan {
+  Phase phase;
+  const nn::DataSplits* data = nullptr;
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t first_step = 0;  ///< Steps of the run before it.
+  double image_flops = 0;       ///< Of a forward pass; count_operations()
+  [[nodiscard]] std::int64_t steps() const { return phase.epochs * steps_per_epoch; }
+};
+
+/// Borrows one data set for all phases.
+[[nodiscard]] PhaseData one_for_all(const nn::DataSplits& data);
+/// All phases of a run, none of them empty. Throws InvalidArgument when there is data for another
+/// number of phases, when data of phases are not alike but for the size of images, and for batches
+/// that cannot be shared among `ranks`.
+[[nodiscard]] std::vector<PhasePlan> plan_phases(const Config& config, const PhaseData& data,
+                                                 int ranks);
+/// Of an epoch from 1 on; the last one past the end.
+[[nodiscard]] const PhasePlan& plan_at(const std::vector<PhasePlan>& plan, std::int64_t epoch);
+[[nodiscard]] inline std::int64_t total_steps(const std::vector<PhasePlan>& plan) {
+  return plan.back().first_step + plan.back().steps();
+}
+/// Operations of the network in the first `steps` of the run, three forward passes per image.
+[[nodiscard]] double work_of(const std::vector<PhasePlan>& plan, std::int64_t steps);
+/// Fills in image_flops. Throws InvalidArgument when the network does not take the images of a
+/// phase.
+void count_operations(nn::Model& model, std::vector<PhasePlan>& plan);
+/// One sample of its data.
+[[nodiscard]] inline Shape image_of(const PhasePlan& plan) {
+  const nn::Dataset& train = plan.data->train;
+  return {train.height, train.width, train.channels};
+}
+
+}  // namespace dkfac::app
