@@ -26,7 +26,7 @@ class Recipes(Folder):
         return sorted((self.dir / out / "checkpoints").glob("step-??????"))[-1]
 
     def test_plans_need_no_images(self):
-        for name in ("kfac-16k", "lars-8k"):
+        for name in ("kfac-16k", "lars-8k", "sgd-8k", "fastai-18min"):
             done = self.dkfac("info", RECIPES / f"{name}.toml", *sets(["model.width=4"]))
             self.assertEqual(done.returncode, 0, done.stderr)
             for part in ("no such folder of images", "1281167 training and 50000 test samples",
@@ -96,6 +96,17 @@ class Benchmark(Folder):
         self.assertLess(sum(report["phases_ms"].values()), 1.05 * report["ms"]["mean"])
         self.assertAlmostEqual(report["images_per_second"], 16e3 / report["ms"]["mean"], places=3)
         self.assertNotIn("top1", report)
+
+    def test_phases_take_what_the_command_says(self):
+        done = self.dkfac("bench", "resnet50", RECIPES / "moxing-10min.toml", "--global-batch", 8,
+                          "--image-size", 32, "--epochs-fraction", 4, "--warm-up", 1, "--json", "-",
+                          *sets(["data.synthetic_train=16", "data.synthetic_test=8", "run.eval_batch=8",
+                                 "data.synthetic_size=36", "model.width=4", "run.precision=f32",
+                                 "train.initial_loss_scale=1", "data.workers=1",
+                                 *(f"phase.{i}.epochs=1" for i in range(1, 6))]))
+        report = json.loads(done.stdout)
+        self.assertTrue(report["correct"], report["wrong"])
+        self.assertEqual(report["ms"]["count"], 4 * 2 - 1)
 
     def test_mistakes(self):
         self.expect_error(self.dkfac("bench", "resnet50", "nowhere.toml"), 66, "nowhere.toml")

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/app/config.h"
+#include "dkfac/app/phases.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
@@ -58,9 +59,16 @@ TEST_P(EveryRecipe, IsReadAndIsForAllOfImageNet) {
   EXPECT_GT(nn::batches_per_epoch(sampler_options(config, imagenet(config), 8)), 0);
 }
 
-/// Parts of the same size on 8 ranks, of the size that fits a GPU.
+/// Parts of the same size on 8 ranks, of the size that fits a GPU. (In phases batches change, and
+/// groups are the parts.)
 TEST_P(EveryRecipe, CanBeCutIntoParts) {
   Config config = load_config(GetParam());
+  if (config.model.ghost_batch == 0) {
+    const std::vector<std::string> keys{"train.micro_batches=16"};
+    for (const Phase& phase : phases_of(load_config(GetParam(), keys)))
+      EXPECT_EQ(phase.config.train.global_batch % (8 * 16), 0);
+    return;
+  }
   const std::int64_t groups = model_options(config, imagenet(config), 1).batch_norm_groups;
   config.train.micro_batches = std::max<std::int64_t>(1, config.train.global_batch / (8 * 256));
   const std::int64_t parts = 8 * config.train.micro_batches;
@@ -68,23 +76,50 @@ TEST_P(EveryRecipe, CanBeCutIntoParts) {
   EXPECT_EQ(own, std::max<std::int64_t>(1, groups / parts));
 }
 
-/// What makes a recipe small: few channels, small images, small batches.
+/// 32 pixels for 224 and less, more for more; batches in thousandths.
+std::string small_size(std::int64_t size) { return std::to_string(size <= 224 ? 32 : 40); }
+std::string small_batch(std::int64_t batch) {
+  return std::to_string(std::clamp<std::int64_t>(batch / 1024, 8, 24));
+}
+
+/// What makes a recipe small: few channels, small images, small batches, phases of one epoch.
 std::vector<std::string> small_keys(const Config& config) {
-  std::vector<std::string> keys{
-      "data.name=synthetic-photos", "data.synthetic_train=32", "data.synthetic_test=10",
-      "data.synthetic_size=36",     "data.image_size=32",      "data.test_resized=36",
-      "data.synthetic_classes=12",  "data.workers=1",          "run.epochs=1",
-      "run.eval_batch=10",          "run.precision=f32",       "model.width=4",
-      "train.global_batch=16"};
+  std::vector<std::string> keys{"data.name=synthetic-photos",
+                                "data.synthetic_train=48",
+                                "data.synthetic_test=10",
+                                "data.synthetic_size=40",
+                                "data.synthetic_classes=12",
+                                "data.image_size=32",
+                                "data.workers=1",
+                                "run.eval_batch=10",
+                                "run.precision=f32",
+                                "model.width=4",
+                                "train.global_batch=16"};
+  if (config.data.test_resized > 0) keys.emplace_back("data.test_resized=36");
   if (config.data.crop == nn::PhotoCrop::squashed) keys.emplace_back("data.crop_resized=36");
   if (config.model.ghost_batch > 0) keys.emplace_back("model.ghost_batch=8");
   if (config.train.loss_scale != LossScaling::none) keys.emplace_back("train.initial_loss_scale=1");
+  const std::vector<Phase> phases = phases_of(config);
+  if (phases.size() == 1) keys.emplace_back("run.epochs=1");
+  for (std::size_t i = 0; phases.size() > 1 && i < phases.size(); ++i) {
+    const std::string prefix = "phase." + std::to_string(i + 1) + ".";
+    const Phase& phase = phases[i];
+    keys.push_back(prefix + "epochs=1");
+    for (const std::string& key : phase.changed) {
+      if (key == "data.image_size")
+        keys.push_back(prefix + key + "=" + small_size(phase.config.data.image_size));
+      if (key == "train.global_batch")
+        keys.push_back(prefix + key + "=" + small_batch(phase.config.train.global_batch));
+    }
+  }
   return keys;
 }
 
 TEST_P(EveryRecipe, TrainsOnTwoRanks) {
   const Config config = load_config(GetParam(), small_keys(load_config(GetParam())));
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  PhaseData data;
+  for (const Phase& phase : phases_of(config))
+    data.push_back(std::make_shared<nn::DataSplits>(nn::load_data(data_source(phase.config))));
   std::vector<RunResult> results(2);
   comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
     set_threads(1);
@@ -95,7 +130,8 @@ TEST_P(EveryRecipe, TrainsOnTwoRanks) {
   });
   const RunResult& run = results[0];
   EXPECT_EQ(run.status, "ok");
-  EXPECT_EQ(run.steps, 2 * std::ssize(run.epochs));
+  EXPECT_EQ(std::ssize(run.epochs), std::ssize(phases_of(config)));
+  EXPECT_GE(run.steps, 2 * std::ssize(run.epochs)) << "some of each phase";
   EXPECT_EQ(run.skipped_steps, 0);
   for (const EpochRecord& epoch : run.epochs) {
     EXPECT_TRUE(std::isfinite(epoch.train_loss) && std::isfinite(epoch.test_loss));
@@ -131,6 +167,53 @@ TEST(KfacRecipes, SayWhatThePaperSays) {
     EXPECT_EQ(learning_rate(c, row.start), row.lr);
     const double half = 0.5 * (row.start + row.end);
     EXPECT_NEAR(learning_rate(c, half), row.lr * std::pow(0.5, row.power), 1e-12);
+  }
+}
+
+double rate(const std::string& name, double epoch) {
+  const std::vector<Phase> phases = phases_of(recipe(name));
+  return learning_rate(phase_at(phases, 1 + static_cast<std::int64_t>(epoch)), epoch);
+}
+
+// Goyal et al. 2017, section 5.1, for a batch of 8192.
+TEST(SgdRecipes, RiseToThreeAndFallByTens) {
+  EXPECT_DOUBLE_EQ(rate("sgd-8k", 0), 0.1);
+  EXPECT_DOUBLE_EQ(rate("sgd-8k", 2.5), 1.65);
+  for (const auto& [epoch, expected] :
+       {std::pair{5.0, 3.2}, {29.9, 3.2}, {30.0, 0.32}, {60.0, 0.032}, {80.0, 0.0032}})
+    EXPECT_DOUBLE_EQ(rate("sgd-8k", epoch), expected);
+}
+
+TEST(PhasedRecipes, HaveTheEpochsSizesBatchesAndRatesOfTheirSources) {
+  struct Row {
+    std::int64_t epochs, size, batch;
+    double first, last;  // Rates at both ends.
+  };
+  const std::vector<Row> fastai{{6, 128, 64, 1.88, 3.76},       {10, 128, 128, 3.76, 3.76},
+                                {3, 224, 64, 1.88, 1.88},       {12, 224, 192, 0.564, 0.564},
+                                {6, 224, 192, 0.0564, 0.0564},  {1, 288, 128, 0.0376, 0.0376},
+                                {1, 288, 128, 0.00376, 0.00376}};
+  const double cosine_28 = 0.0192 + 0.5 * (1.92 - 0.0192) * (1 + std::cos(M_PI * 11 / 13));
+  const std::vector<Row> moxing{{6, 128, 64, 1.92, 3.84},
+                                {8, 128, 128, 3.84, 3.84},
+                                {3, 224, 128, 3.84, 1.92},
+                                {11, 224, 160, 1.92, cosine_28},
+                                {2, 288, 128, cosine_28, 0.0192}};
+  for (const auto& [name, rows] :
+       {std::pair{"fastai-18min", fastai}, std::pair{"moxing-10min", moxing}}) {
+    const std::vector<Phase> phases = phases_of(recipe(name));
+    ASSERT_EQ(phases.size(), rows.size()) << name;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << name << ", phase " << i + 1);
+      const Phase& phase = phases[i];
+      EXPECT_EQ(phase.epochs, rows[i].epochs);
+      EXPECT_EQ(phase.config.data.image_size, rows[i].size);
+      EXPECT_EQ(phase.config.train.global_batch, 128 * rows[i].batch);
+      const auto begin = static_cast<double>(phase.first_epoch - 1);
+      EXPECT_NEAR(learning_rate(phase, begin), rows[i].first, 1e-5);
+      EXPECT_NEAR(learning_rate(phase, begin + static_cast<double>(phase.epochs)), rows[i].last,
+                  1e-5);
+    }
   }
 }
 

@@ -1,10 +1,12 @@
 // A recipe as it is trained, with real or synthetic photographs, for some steps.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
 
 #include <fmt/core.h>
 
+#include "dkfac/app/phases.h"
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 
@@ -126,8 +128,14 @@ std::string table(const ordered_json& json, const PhaseMap& phases) {
   return out;
 }
 
-void set_unless_zero(std::vector<std::string>& set, const std::string& key, std::int64_t value) {
-  if (value != 0) set.push_back(fmt::format("{}={}", key, value));
+/// In the sections, and in each phase that has a value of its own.
+void set_everywhere(std::vector<std::string>& set, const std::vector<Phase>& phases,
+                    const std::string& key, std::int64_t value) {
+  if (value == 0) return;
+  set.push_back(fmt::format("{}={}", key, value));
+  for (std::size_t i = 0; i < phases.size(); ++i)
+    if (std::ranges::count(phases[i].changed, key) > 0)
+      set.push_back(fmt::format("phase.{}.{}={}", i + 1, key, value));
 }
 
 }  // namespace
@@ -141,9 +149,10 @@ Config recipe_config(const BenchCommand& command) {
                            "data.synthetic_classes=1000"});
   else
     set.push_back("data.path=" + command.data.string());
-  set_unless_zero(set, "data.image_size", command.image_size);
-  set_unless_zero(set, "train.global_batch", command.global_batch);
-  set_unless_zero(set, "train.micro_batches", command.micro_batches);
+  const std::vector<Phase> phases = phases_of(load_config(command.config));
+  set_everywhere(set, phases, "data.image_size", command.image_size);
+  set_everywhere(set, phases, "train.global_batch", command.global_batch);
+  set_everywhere(set, phases, "train.micro_batches", command.micro_batches);
   set.insert(set.end(), command.set.begin(), command.set.end());
   return load_config(command.config, set);
 }
