@@ -15,6 +15,16 @@ class LittleMemory {
   LittleMemory& operator=(const LittleMemory&) = delete;
 };
 
+/// For a scope, libraries and graphs find no memory for themselves until pools of memory have been
+/// trimmed that often.
+class StarvingLibraries {
+ public:
+  explicit StarvingLibraries(int trims);
+  ~StarvingLibraries();
+  StarvingLibraries(const StarvingLibraries&) = delete;
+  StarvingLibraries& operator=(const StarvingLibraries&) = delete;
+};
+
 /// The matrix product that many calls from now fails, the next one being 1; once. 0: none.
 void fail_product(int calls);
 

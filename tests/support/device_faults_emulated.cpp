@@ -1,4 +1,5 @@
 #include "emulated/device.h"
+#include "emulated/library_faults.h"
 #include "support/device_faults.h"
 
 namespace dkfac::testing {
@@ -7,6 +8,9 @@ LittleMemory::LittleMemory(std::int64_t bytes) {
   emulated::limit_memory(emulated::counters().live_bytes + bytes);
 }
 LittleMemory::~LittleMemory() { emulated::limit_memory(0); }
+
+StarvingLibraries::StarvingLibraries(int trims) { emulated::starve_libraries(trims); }
+StarvingLibraries::~StarvingLibraries() { emulated::starve_libraries(0); }
 
 void fail_product(int calls) { emulated::fail_product(calls); }
 void show_device(int device) { emulated::show_device(device); }

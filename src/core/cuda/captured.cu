@@ -4,6 +4,7 @@
 
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/error.h"
 
 #include "core/cuda/runtime.h"
@@ -51,7 +52,10 @@ std::shared_ptr<void> end_capture(Device device, CUstream_st* stream) {
     const MemoryGoes after{device};
     check_runtime(cudaStreamEndCapture(stream, &graph->recorded), "cudaStreamEndCapture");
   }
-  check_runtime(cudaGraphInstantiateWithFlags(&graph->ready, graph->recorded, 0),
+  const auto instantiate = [&] {
+    return cudaGraphInstantiateWithFlags(&graph->ready, graph->recorded, 0);
+  };
+  check_runtime(with_memory(device, instantiate, cudaErrorMemoryAllocation),
                 "cudaGraphInstantiateWithFlags");
   return graph;
 }

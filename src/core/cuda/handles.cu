@@ -8,6 +8,7 @@
 
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
 
@@ -59,7 +60,10 @@ struct Blas {
 
 Blas make_blas(Context& ctx) {
   cublasHandle_t handle = nullptr;
-  check_blas(cublasCreate(&handle), "cublasCreate");
+  check_blas(with_memory(
+                 ctx.device(), [&] { return cublasCreate(&handle); }, CUBLAS_STATUS_ALLOC_FAILED,
+                 CUBLAS_STATUS_NOT_INITIALIZED),
+             "cublasCreate");
   Blas made;
   made.handle.reset(handle);
   check_blas(cublasSetStream(handle, ctx.stream().native()), "cublasSetStream");
@@ -73,7 +77,10 @@ Blas make_blas(Context& ctx) {
 
 std::unique_ptr<cusolverDnContext, Destroy> make_solver(Context& ctx) {
   cusolverDnHandle_t handle = nullptr;
-  check_solver(cusolverDnCreate(&handle), "cusolverDnCreate");
+  check_solver(with_memory(
+                   ctx.device(), [&] { return cusolverDnCreate(&handle); },
+                   CUSOLVER_STATUS_ALLOC_FAILED, CUSOLVER_STATUS_NOT_INITIALIZED),
+               "cusolverDnCreate");
   std::unique_ptr<cusolverDnContext, Destroy> made(handle);
   check_solver(cusolverDnSetStream(handle, ctx.stream().native()), "cusolverDnSetStream");
   check_solver(cusolverDnSetDeterministicMode(handle, CUSOLVER_DETERMINISTIC_RESULTS),

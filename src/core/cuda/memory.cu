@@ -8,6 +8,7 @@
 
 #include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/cuda/handles.h"
+#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/error.h"
 
 #include "core/cuda/measure.h"
@@ -120,6 +121,22 @@ struct DeviceMemory {
     for (std::byte* bytes : std::exchange(held_pinned, {})) release_pinned(bytes);
   }
 
+  /// What is still to be let go of, and what the pool keeps in pieces, goes back to the driver.
+  /// Others may use the memory meanwhile.
+  void trim(std::unique_lock<std::mutex>& lock) noexcept {
+    lock.unlock();
+    (void)cudaStreamSynchronize(stream);
+    lock.lock();
+    (void)cudaMemPoolTrimTo(pool, 0);
+    (void)cudaGetLastError();
+  }
+
+  /// Lets work on `user` follow this stream. Throws DeviceError where it cannot.
+  void lead(cudaStream_t user) {
+    check_runtime(cudaEventRecord(event, stream), "cudaEventRecord");
+    check_runtime(cudaStreamWaitEvent(user, event, 0), "cudaStreamWaitEvent");
+  }
+
   void release_pinned(std::byte* bytes) noexcept {
     if (!follow_users()) return hold(held_pinned, bytes);
     cudaEvent_t freed = nullptr;
@@ -129,6 +146,7 @@ struct DeviceMemory {
       return;
     }
     if (cudaEventRecord(freed, stream) != cudaSuccess) {
+      (void)cudaEventDestroy(freed);
       (void)cudaGetLastError();
       return;
     }
@@ -206,12 +224,8 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   void* data = nullptr;
   cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   if (code == cudaErrorMemoryAllocation) {
-    // What is still to be let go of, and what the pool keeps in pieces, may do.
     (void)cudaGetLastError();
-    lock.unlock();
-    (void)cudaStreamSynchronize(memory.stream);
-    lock.lock();
-    (void)cudaMemPoolTrimTo(memory.pool, 0);
+    memory.trim(lock);
     code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   }
   if (code == cudaErrorMemoryAllocation) {
@@ -219,9 +233,24 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
     return nullptr;
   }
   check_runtime(code, "cudaMallocFromPoolAsync");
-  check_runtime(cudaEventRecord(memory.event, memory.stream), "cudaEventRecord");
-  check_runtime(cudaStreamWaitEvent(stream, memory.event, 0), "cudaStreamWaitEvent");
+  try {
+    memory.lead(stream);
+  } catch (...) {
+    (void)cudaFreeAsync(data, memory.stream);  // Nobody has used it.
+    throw;
+  }
   return static_cast<std::byte*>(data);
+}
+
+bool trim_memory(Device device) noexcept {
+  if (captures_here > 0) return false;
+  const DeviceGuard guard(device);
+  DeviceMemory& memory = memory_of(device);
+  std::unique_lock lock(memory.mutex);
+  if (memory.pool == nullptr || memory.stream == nullptr) return false;
+  memory.release_held();
+  memory.trim(lock);
+  return true;
 }
 
 std::string describe_memory(Device device) {

@@ -124,6 +124,26 @@ TEST(ContextOnDevice, KeepsMemoryForAStreamThatIsNoLongerBorrowed) {
   EXPECT_TRUE(all_are(device_values(other, result), 5));
 }
 
+/// Where a stream cannot follow the memory that is made for it, that memory is not lost.
+TEST(ContextOnDevice, GivesMemoryBackThatAStreamCannotTake) {
+  ForeignStream foreign;
+  Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)});
+  (void)Tensor::zeros(ctx, {10});
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto used = cuda::pool_use(Device::cuda()).used;
+  // Recorded by its owner, in this thread; what another thread has done is not in the recording.
+  ASSERT_EQ(cudaStreamBeginCapture(foreign.native, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  std::thread([&] { EXPECT_THROW((void)Tensor::empty(ctx, {kLarge}), DeviceError); }).join();
+  cudaGraph_t graph = nullptr;
+  EXPECT_NE(cudaStreamEndCapture(foreign.native, &graph), cudaSuccess);
+  (void)cudaGetLastError();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cuda::pool_use(Device::cuda()).used, used);
+  Tensor next = Tensor::zeros(ctx, {kLarge});
+  EXPECT_GT(cuda::pool_use(Device::cuda()).used, used) << "control";
+  EXPECT_TRUE(all_are(device_values(ctx, next), 0));
+}
+
 TEST(ContextOnDevice, CountsTheWorkspaceOfCublasOnceItIsThere) {
   Context ctx(Device::cuda());
   EXPECT_EQ(ctx.library_bytes(), 0U);

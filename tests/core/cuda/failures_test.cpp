@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "dkfac/core/captured.h"
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
@@ -58,6 +59,34 @@ TEST(FailuresOnDevice, WaitForMemoryThatIsBeingLetGoOf) {
   x = Tensor::zeros(ctx, {kMegabyte});
   EXPECT_EQ(device_values(ctx, y), std::vector<double>(10, 3.0));
   EXPECT_NE(failure_of([&] { (void)Tensor::empty(ctx, {kMegabyte}); }), "") << "control";
+}
+
+/// What takes memory beside the pool gets what the pool does not need.
+TEST(FailuresOnDevice, OfLibrariesForWantOfMemoryAreTriedAgainWithWhatThePoolKeeps) {
+  if (!testing::is_emulated()) GTEST_SKIP() << "a device does not fail when asked";
+  Context used(Device::cuda());
+  Tensor a = Tensor::zeros(used, {4, 4}), b = Tensor::zeros(used, {4, 4});
+  used.stream().synchronize();
+  for (const bool enough : {true, false}) {  // After one trimming; the other is the control.
+    const auto failure = [&](auto body) {
+      const testing::StarvingLibraries starving(enough ? 1 : 2);
+      return failure_of(body);
+    };
+    Context ctx(Device::cuda());
+    const std::string blas =
+        failure([&] { ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, a, a, 0, b); });
+    const std::string solver = failure([&] { (void)cuda::solver(ctx); });
+    const std::string graph =
+        failure([&] { (void)CapturedWork::capture(ctx, [&] { ops::fill(ctx, b, 1); }); });
+    if (enough) {
+      EXPECT_EQ(blas + solver + graph, "");
+      EXPECT_EQ(device_values(ctx, b), std::vector<double>(16, 0.0));
+    } else {
+      expect_parts(blas, {"[cublasCreate] failed on cuda:0", "; use a smaller batch"});
+      expect_parts(solver, {"[cusolverDnCreate] failed on cuda:0", "; use a smaller batch"});
+      expect_parts(graph, {"[cudaGraphInstantiateWithFlags] failed", "; use a smaller batch"});
+    }
+  }
 }
 
 TEST(FailuresOnDevice, NameTheCallTheDeviceAndWhatToDo) {

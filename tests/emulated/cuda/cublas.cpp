@@ -2,6 +2,7 @@
 
 #include <cublas_v2.h>
 
+#include "emulated/library_faults.h"
 #include "handles.h"
 
 // Handles of cuBLAS and what they hold.
@@ -9,6 +10,7 @@ extern "C" {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   if (handle == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (emulated::libraries_starve()) return CUBLAS_STATUS_ALLOC_FAILED;
   *handle = new cublasContext;
   return CUBLAS_STATUS_SUCCESS;
 }

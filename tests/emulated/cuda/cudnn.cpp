@@ -4,6 +4,7 @@
 
 #include "cudnn_descriptor.h"
 #include "emulated/cudnn_faults.h"
+#include "emulated/library_faults.h"
 #include "graph.h"
 #include "handles.h"
 #include "state.h"
@@ -238,6 +239,8 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     require(handle != nullptr, CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the handle is null");
     require(emulated::refuse_while_recording() == cudaSuccess, CUDNN_STATUS_INTERNAL_ERROR,
             "a handle cannot be made while a stream is captured");
+    require(!emulated::libraries_starve(), CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+            "there is no memory of the device for the handle");
     *handle = new cudnnContext;
     handles().insert(*handle);
   });
@@ -313,6 +316,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   return answer([&] {
     check_handle(handle);
     require(!emulated::dnn::execution_fails(), CUDNN_STATUS_EXECUTION_FAILED, "it did not run");
+    require(!emulated::libraries_starve(), CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+            "there is no memory of the device to load code into");
     const Link what = finalized(plan), where = finalized(pack);
     require(what->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
                 where->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,

@@ -161,6 +161,11 @@ struct Engine {
 [[nodiscard]] std::vector<const Engine*> engines_for(const Graph& graph,
                                                      cudnnBackendHeurMode_t mode);
 
+/// An execution plan as text, which this process alone can read.
+[[nodiscard]] std::string written(const Descriptor& plan);
+/// Makes `plan` what the text says. Throws Refusal where it says nothing.
+void read(const std::string& text, Descriptor& plan);
+
 /// Work of a stream.
 struct Execution {
   std::shared_ptr<const Graph> graph;

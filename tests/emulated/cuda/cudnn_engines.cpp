@@ -3,6 +3,7 @@
 
 #include "cudnn_descriptor.h"
 #include "emulated/cudnn_faults.h"
+#include "emulated/library_faults.h"
 #include "graph.h"
 
 // What computes a graph, and what is proposed for it. The habits of the engines are made up so that
@@ -240,15 +241,30 @@ void finalize_config(Descriptor& d) {
 void finalize_plan(Descriptor& d) {
   require(refuse_while_recording() == cudaSuccess, CUDNN_STATUS_INTERNAL_ERROR,
           "a plan cannot be made while a stream is captured");
+  require(!plan_fails(), CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
+          "there is no memory for the plan");
+  require(!libraries_starve(), CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+          "there is no memory of the device for the plan");
+  if (d.has(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
+    const auto text = d.all<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+    return read({text.begin(), text.end()}, d);
+  }
+  require(d.has(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_STATUS_BAD_PARAM,
+          "neither an engine configuration nor a plan that was written down");
   const Descriptor& config = d.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   d.graph = config.graph;
   d.engine = config.engine;
-  require(!plan_fails(), CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
-          "there is no memory for the plan");
   require(d.engine->plans, CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT,
           "engine " + std::to_string(d.engine->index) + " does not fit the device");
+  const auto& habits = d.engine->behavior;
+  if (std::find(habits.begin(), habits.end(), CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) !=
+      habits.end())
+    compile();
   d.workspace = d.engine->workspace;
   d.tell(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector{d.workspace});
+  const std::string text = written(d);
+  d.tell(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+         std::vector<char>(text.begin(), text.end()));
 }
 
 void check_pack(const Descriptor& d) {

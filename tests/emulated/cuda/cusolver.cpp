@@ -1,5 +1,6 @@
 #include <cusolverDn.h>
 
+#include "emulated/library_faults.h"
 #include "handles.h"
 
 // Handles of cuSOLVER and what they hold.
@@ -7,6 +8,7 @@ extern "C" {
 
 cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle) {
   if (handle == nullptr) return CUSOLVER_STATUS_INVALID_VALUE;
+  if (emulated::libraries_starve()) return CUSOLVER_STATUS_ALLOC_FAILED;
   *handle = new cusolverDnContext;
   return CUSOLVER_STATUS_SUCCESS;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "emulated/library_faults.h"
 #include "handles.h"
 #include "state.h"
 
@@ -207,6 +208,16 @@ void limit_memory(std::int64_t bytes) {
 void fail_product(int calls) {
   const std::scoped_lock lock(state().mutex);
   state().products_to_failure = calls;
+}
+
+void starve_libraries(int trims) {
+  const std::scoped_lock lock(state().mutex);
+  state().trims_to_memory = trims;
+}
+
+bool libraries_starve() {
+  const std::scoped_lock lock(state().mutex);
+  return state().trims_to_memory > 0;
 }
 
 bool product_fails() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "emulated/library_faults.h"
 #include "state.h"
 
 /// What was recorded, in the order in which it was.
@@ -168,6 +169,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t graph,
                                           unsigned long long) {
   const Lock lock(state().mutex);
+  if (emulated::libraries_starve()) return cudaErrorMemoryAllocation;
   *ready = new CUgraphExec_st{emulated::latest_first(graph->nodes)};
   state().memory.keep_freed();
   return cudaSuccess;

@@ -31,4 +31,10 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, vo
   return cudaSuccess;
 }
 
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
+  const Lock lock(state().mutex);
+  if (state().trims_to_memory > 0) --state().trims_to_memory;
+  return cudaSuccess;
+}
+
 }  // extern "C"

@@ -344,7 +344,6 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   delete reinterpret_cast<char*>(pool);
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t,
                                     cudaStream_t stream) {
   return cudaMallocAsync(data, bytes, stream);

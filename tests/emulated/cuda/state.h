@@ -123,6 +123,7 @@ struct State {
   Counters counters;
   bool eager = false;
   int products_to_failure = 0;
+  int trims_to_memory = 0;  ///< Of libraries (starve_libraries()).
 };
 
 [[nodiscard]] State& state();

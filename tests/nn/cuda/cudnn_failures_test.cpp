@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -19,6 +20,19 @@ namespace {
 
 using namespace dkfac::testing;
 
+/// Points of eight channels each.
+ConvShape shape_of(std::int64_t n) {
+  return {.n = n,
+          .h = 3,
+          .w = 3,
+          .in = 8,
+          .out = 8,
+          .out_h = 3,
+          .out_w = 3,
+          .bias = false,
+          .dtype = DType::f16};
+}
+
 /// Forward passes of ones by ones, in shapes that no other test has.
 class CudnnFailures : public ::testing::Test {
  protected:
@@ -29,15 +43,7 @@ class CudnnFailures : public ::testing::Test {
   }
   /// What it is refused with; empty when y is right.
   std::string forward(std::int64_t n) {
-    const ConvShape s{.n = n,
-                      .h = 3,
-                      .w = 3,
-                      .in = 8,
-                      .out = 8,
-                      .out_h = 3,
-                      .out_w = 3,
-                      .bias = false,
-                      .dtype = DType::f16};
+    const ConvShape s = shape_of(n);
     Tensor x = Tensor::empty(ctx, Shape{n, 3, 3, 8}, DType::f16);
     Tensor w = Tensor::empty(ctx, Shape{8, 1, 1, 8});
     Tensor y = Tensor::empty(ctx, Shape{n, 3, 3, 8}, DType::f16);
@@ -112,6 +118,48 @@ TEST_F(CudnnFailures, ForWantOfWorkspaceTakeAPlanWithLess) {
     const LittleMemory little(200000);
     EXPECT_EQ(forward(n), "");
     EXPECT_EQ(plan_of(n).workspace, 0);
+  }
+}
+
+TEST_F(CudnnFailures, ForWantOfMemoryAreTriedAgainWithWhatThePoolKeeps) {
+  {
+    const StarvingLibraries starving(1);
+    EXPECT_EQ(forward(47), "") << "the plan, or the handle before it";
+  }
+  {
+    const StarvingLibraries starving(1);
+    EXPECT_EQ(forward(47), "") << "the execution";
+  }
+  const StarvingLibraries starving(2);
+  const std::string why = forward(47);
+  EXPECT_NE(why.find("no memory of the device to load code into"), std::string::npos) << why;
+}
+
+/// The gradient of the weights, which is compiled at run time, in a thread of its own.
+std::thread weights_of_ones(std::int64_t n) {
+  return std::thread([n] {
+    Context ctx(Device::cuda());
+    const ConvShape s = shape_of(n);
+    Tensor x = Tensor::empty(ctx, Shape{n, 3, 3, 8}, DType::f16);
+    Tensor dy = Tensor::empty(ctx, Shape{n, 3, 3, 8}, DType::f16);
+    Tensor dw = Tensor::empty(ctx, Shape{8, 1, 1, 8});
+    ops::fill(ctx, x, 1);
+    ops::fill(ctx, dy, 1);
+    cuda::make_cudnn_conv()->backward_weights(ctx, s, x, dy, dw, {});
+    for (const double v : device_values(ctx, dw)) EXPECT_EQ(v, static_cast<double>(9 * n));
+  });
+}
+
+TEST(CudnnCompilations, AreOneForThreadsThatMissAPlanTogether) {
+  for (const std::int64_t other : {51, 52}) {
+    const int before = emulated::dnn::compilations();
+    emulated::dnn::compile_slowly(2);
+    std::thread one = weights_of_ones(other == 51 ? 51 : 53), two = weights_of_ones(other);
+    one.join();
+    two.join();
+    emulated::dnn::compile_slowly(0);
+    const int plans = other == 51 ? 1 : 2;  // The latter is the control.
+    EXPECT_EQ(emulated::dnn::compilations() - before, plans);
   }
 }
 

@@ -18,6 +18,7 @@ namespace {
 struct Shared {
   std::mutex mutex;
   std::map<std::string, std::string> texts;
+  std::map<std::string, std::mutex> turns;
 };
 Shared& shared() {
   static Shared all;
@@ -42,6 +43,13 @@ std::string CompiledPlans::path_of(const std::string& key) const {
   std::ostringstream name;
   name << folder_ << "/" << std::hex << hash_of(key) << ".plan";
   return std::move(name).str();
+}
+
+std::unique_lock<std::mutex> CompiledPlans::turn(const std::string& choice) const {
+  std::unique_lock lock(shared().mutex);
+  std::mutex& own = shared().turns[key(choice)];  // Stays where it is.
+  lock.unlock();
+  return std::unique_lock(own);
 }
 
 std::optional<std::string> CompiledPlans::find(const std::string& choice) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,9 @@ class CompiledPlans {
  public:
   /// `about`: of which device, version and work, one line. An empty folder: none.
   CompiledPlans(std::string about, std::string folder);
+  /// Held by who is about to compile, from find() to add(): others that miss the same plan wait,
+  /// and find it.
+  [[nodiscard]] std::unique_lock<std::mutex> turn(const std::string& choice) const;
   [[nodiscard]] std::optional<std::string> find(const std::string& choice) const;
   /// Written beside its place and put there at once. A folder that cannot be written is left alone.
   void add(const std::string& choice, const std::string& text) const;

@@ -13,6 +13,10 @@ bool Failure::is_refusal() const {
          status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
 }
 
+bool Failure::wants_memory() const {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 1024> why{};

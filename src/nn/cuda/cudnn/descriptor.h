@@ -17,6 +17,7 @@ struct Failure : DeviceError {
   /// Whether cuDNN says that it does not do this, and will say so again. What else it says is about
   /// the device or the process: memory, libraries that are not found, work that failed before.
   [[nodiscard]] bool is_refusal() const;
+  [[nodiscard]] bool wants_memory() const;  ///< Of the device.
   cudnnStatus_t status;
 };
 

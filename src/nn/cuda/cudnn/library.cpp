@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "dkfac/core/cuda/device_guard.h"
+#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/device_timer.h"
 #include "dkfac/nn/conv_plans.h"
 
@@ -34,6 +35,18 @@ Limits limits_of(const ConvWork& work, const ConvPlanOptions& options) {
 void* take_workspace(Scratch& scratch, const Plan& plan) {
   if (plan.workspace() == 0) return nullptr;
   return scratch.take({(plan.workspace() + 7) / 8}, DType::f64).raw();
+}
+
+/// body(), and once more without what the pool of tensors keeps where cuDNN finds no memory of its
+/// own.
+template <class Body>
+auto with_memory(Device device, Body body) {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    if (!failure.wants_memory() || !dkfac::cuda::trim_memory(device)) throw;
+  }
+  return body();
 }
 
 bool is_recorded(Stream stream) {
@@ -92,7 +105,7 @@ Library::Library(Device device) : device_(device) {
   const auto index = static_cast<std::size_t>(device.index);
   if (index < devices.size()) name_ = devices[index].name;
   const dkfac::cuda::DeviceGuard guard(device_);
-  check(cudnnCreate(&handle_), "cudnnCreate");
+  with_memory(device_, [&] { check(cudnnCreate(&handle_), "cudnnCreate"); });
 }
 
 Library::~Library() {
@@ -110,33 +123,35 @@ std::string Library::key_of(const ConvWork& work) const {
 Way& Library::find(const ConvWork& work) {
   const auto found = ways_.find(work);
   if (found != ways_.end()) return found->second;
-  Way& made = ways_.emplace(work, make(work)).first->second;
+  const dkfac::cuda::DeviceGuard guard(device_);
+  Way way;
+  try {
+    way = with_memory(device_, [&] { return make(work); });
+  } catch (const Failure& failure) {
+    // Of anything but a refusal nothing is kept: it may work another time.
+    if (!failure.is_refusal()) throw described(failure, work);
+    way.refusals = failure.what();
+  }
+  Way& made = ways_.emplace(work, std::move(way)).first->second;
   order_.push_back(work);
   return made;
 }
 
 Way Library::make(const ConvWork& work) {
   const ConvPlanOptions options = conv_plan_options();
-  const dkfac::cuda::DeviceGuard guard(device_);
   const Target target{.handle = handle_};
   const Limits limits = limits_of(work, options);
   Way made;
   std::optional<EngineChoice> known;
   if (!options.file.empty()) known = SharedFile::find(options.file, key_of(work));
   const CompiledPlans compiled(key_of(work), options.compiled);
-  try {
-    const Descriptor graph = conv_graph(work).finish(target);
-    if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
-    if (made.plan != nullptr) return made;
-    Found plans = find_plans(graph, target, limits, 1, &compiled);
-    made.refusals = std::move(plans.refusals);
-    if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
-    made.is_settled = made.plan == nullptr || !options.measured;
-  } catch (const Failure& failure) {
-    // Of anything else nothing is kept: it may work another time.
-    if (!failure.is_refusal()) throw described(failure, work);
-    made.refusals = failure.what();
-  }
+  const Descriptor graph = conv_graph(work).finish(target);
+  if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
+  if (made.plan != nullptr) return made;
+  Found plans = find_plans(graph, target, limits, 1, &compiled);
+  made.refusals = std::move(plans.refusals);
+  if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
+  made.is_settled = made.plan == nullptr || !options.measured;
   return made;
 }
 
@@ -175,7 +190,7 @@ void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memor
       way.plan = std::make_unique<Plan>(std::move(less.plans.front()));
       continue;
     }
-    return way.plan->execute(handle_, memory, workspace);
+    return with_memory(device_, [&] { way.plan->execute(handle_, memory, workspace); });
   }
 }
 

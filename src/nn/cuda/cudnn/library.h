@@ -55,7 +55,7 @@ class Library {
   explicit Library(Device device);
   static std::map<int, std::unique_ptr<Library>>& libraries();
   Way& find(const ConvWork& work);
-  [[nodiscard]] Way make(const ConvWork& work);
+  [[nodiscard]] Way make(const ConvWork& work);  ///< Throws Failure.
   /// With another plan for less workspace, which stays, where there is no memory for that of this
   /// one.
   void execute(Context& ctx, const ConvWork& work, Way& way, Memory memory);

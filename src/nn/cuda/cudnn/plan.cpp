@@ -98,6 +98,7 @@ Plan::Plan(const Target& target, Descriptor config, const CompiledPlans* compile
        engine.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes))
     run_time_ = run_time_ || note == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
   const bool keeps = run_time_ && compiled != nullptr;
+  const auto turn = keeps ? compiled->turn(choice_.text()) : std::unique_lock<std::mutex>();
   const auto kept = keeps ? compiled->find(choice_.text()) : std::nullopt;
   if (!kept || !restore(target, *kept)) {
     compile(target);
