@@ -14,6 +14,7 @@
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/model.h"
 
+#include "nn/cuda/conv_cases.h"
 #include "nn/cuda/cudnn/conv_graph.h"
 #include "nn/cuda/cudnn/plan.h"
 #include "support/temp_folder.h"
@@ -150,6 +151,22 @@ TEST_P(CudnnPlans, EveryPassOfEveryConvolutionHasOneWithinAGigabyte) {
     }
   }
   EXPECT_GE(count, 300);
+}
+
+/// What tests try on a device, with every kind of stride, padding, dilation and groups.
+TEST_P(CudnnPlans, AreThereForSmallConvolutionsOfEveryKind) {
+  for (const auto& [name, small] : dkfac::testing::kConvCases) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      ConvShape shape = dkfac::testing::with_outputs(small, dtype);
+      shape.bias = false;  // Never of the graph.
+      const Work weights = dtype == DType::f32 ? Work::weights : Work::weights_rounded;
+      for (const Work work : {Work::forward, Work::data, weights}) {
+        const ConvWork what{.shape = shape, .work = work};
+        const Found found = plans_of(device_, what);
+        EXPECT_EQ(found.plans.size(), 1U) << name << ", " << what.text() << ": " << found.refusals;
+      }
+    }
+  }
 }
 
 TEST_P(CudnnPlans, GradientsOfTheWeightsAreF32AlsoOf16Bits) {
