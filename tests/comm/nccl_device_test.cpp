@@ -1,6 +1,9 @@
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
+
+#include <nccl.h>
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/nccl.h"
@@ -363,6 +366,25 @@ TEST(Nccl, ARankThatNeverMakesItIsALimitOfTheBootstrap) {
               EXPECT_THROW((void)over(bootstrap), CommError);
             },
             {.timeout_s = 1});
+}
+
+/// The emulated one cannot reach other processes, and says so instead of waiting for them.
+TEST(EmulatedNcclDeathTest, RefusesARankOfAnotherProcess) {
+  if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "NCCL joins processes";
+  ncclUniqueId id{};
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  const auto join = [&] { return ncclCommInitRankConfig(&comm, 2, id, 1, &config); };
+  const auto refused = [&] {
+    return join() == ncclInvalidUsage &&
+           std::string_view(ncclGetLastError(nullptr)).find("one process") !=
+               std::string_view::npos;
+  };
+  EXPECT_EXIT(std::_Exit(refused() ? 0 : 1), ::testing::ExitedWithCode(0), "");
+  EXPECT_EQ(join(), ncclInProgress) << "control";
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
 }
 
 }  // namespace dkfac::comm::testing

@@ -4,13 +4,14 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unistd.h>
 
 #include "nccl_comm.h"
 #include "state.h"
 
-// The part of NCCL that we call; ranks are threads of this process. A group of calls is one piece
-// of work, which runs once every rank has come to its part in each of them.
-// DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break;
+// The part of NCCL that we call; ranks are threads of this process, and one of another process is
+// refused. A group of calls is one piece of work, which runs once every rank has come to its part
+// in each of them. DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break;
 // DKFAC_EMULATED_NCCL_NO_SPLIT=<rank>, or all, lets it refuse to split.
 namespace {
 
@@ -26,7 +27,14 @@ struct Queued {
   NcclPart part;
 };
 thread_local int depth = 0;
+thread_local const char* last_error = "emulated";
 thread_local std::vector<Queued> queued;
+
+/// What an id holds.
+struct Id {
+  std::uint64_t number = 0;
+  std::int64_t process = 0;
+};
 
 std::map<std::string, std::shared_ptr<emulated::NcclFabric>>& fabrics() {
   static auto* const all = new std::map<std::string, std::shared_ptr<emulated::NcclFabric>>;
@@ -186,14 +194,14 @@ const char* ncclGetErrorString(ncclResult_t code) {
          : code == ncclRemoteError ? "remote process exited or there was a network error"
                                    : "invalid argument or usage";
 }
-const char* ncclGetLastError(ncclComm_t) { return "emulated"; }
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::uint64_t next = 0;
   const Lock lock(state().mutex);
   std::memset(id, 0, sizeof *id);
-  const std::uint64_t number = ++next;
-  std::memcpy(id->internal, &number, sizeof number);
+  const Id made{.number = ++next, .process = ::getpid()};
+  std::memcpy(id->internal, &made, sizeof made);
   return ncclSuccess;
 }
 
@@ -203,6 +211,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
   if (out == nullptr || size < 1 || rank < 0 || rank >= size || config == nullptr ||
       config->magic != 0xcafebeef)
     return ncclInvalidArgument;
+  Id made;
+  std::memcpy(&made, id.internal, sizeof made);
+  if (made.process != ::getpid()) {
+    last_error = "the emulated NCCL joins threads of one process alone";
+    return ncclInvalidUsage;
+  }
   auto& fabric = fabrics()[std::string(id.internal, sizeof id.internal)];
   if (fabric == nullptr) fabric = std::make_shared<emulated::NcclFabric>();
   if (fabric->size != 0 && fabric->size != size) return ncclInvalidArgument;
