@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,10 @@
 /// Small models that train with everything on a device, or with the same code
 /// on the host.
 namespace dkfac::testing {
+
+/// Under AddressSanitizer, which takes long, no more than let every kind of step come, also with
+/// statistics in every third.
+inline int steps_in_time(int steps) { return ends_at_stray_reads() ? std::min(steps, 4) : steps; }
 
 enum class Method : std::uint8_t { sgd, lars, kfac };
 

@@ -12,8 +12,9 @@ namespace dkfac::testing {
 namespace {
 
 Recipe recipe_of(DType compute, Method method, bool record) {
-  Recipe recipe{
-      .model = small_model("resnet20", DType::f32, compute), .method = method, .steps = 6};
+  Recipe recipe{.model = small_model("resnet20", DType::f32, compute),
+                .method = method,
+                .steps = steps_in_time(6)};
   recipe.record = record;
   recipe.statistics_every = record ? 3 : 1;
   return recipe;
