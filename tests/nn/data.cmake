@@ -6,7 +6,7 @@ dkfac_test(nn.data SOURCES data_test.cpp idx_test.cpp cifar_test.cpp sampler_tes
   LINK dkfac::nn ZLIB::ZLIB GTest::gtest_main LABELS nn threads INTERNALS)
 dkfac_test(nn.images SOURCES resize_test.cpp photo_view_test.cpp photo_set_test.cpp
                              photo_facts_test.cpp rectangular_test.cpp
-  LINK dkfac::nn GTest::gtest_main LABELS nn threads)
+  LINK dkfac::nn GTest::gtest_main LABELS nn threads INTERNALS)
 if(DKFAC_HAVE_JPEG)
   find_package(JPEG REQUIRED)  # An imported target is known in the folder that found it.
   dkfac_test(nn.jpeg SOURCES jpeg_test.cpp LINK dkfac::nn JPEG::JPEG GTest::gtest_main LABELS nn)

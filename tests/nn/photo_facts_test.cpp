@@ -3,14 +3,17 @@
 #include "dkfac/nn/photo_facts.h"
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include "nn/data/kept_file.h"
 #include "support/made_photos.h"
 
 namespace dkfac::testing {
@@ -27,6 +30,30 @@ class PhotoFacts : public ::testing::Test {
   }
   const fs::path kept =
       fs::temp_directory_path() / ("dkfac_photo_facts" + std::to_string(::getpid()));
+};
+
+std::int64_t files_in(const fs::path& folder) {
+  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
+
+/// While it lives, no file of the process can grow beyond so many bytes.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~SmallFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  void (*signal_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before_{};
 };
 
 std::vector<std::int64_t> all_of(const MadePhotos& photos) {
@@ -66,6 +93,60 @@ TEST_F(PhotoFacts, AreLookedForOnce) {
   EXPECT_EQ(photos.opened(), 22);
   (void)nn::find_photo_sizes(others, all_of(others), 1, kept);
   EXPECT_EQ(others.opened(), 21);
+}
+
+TEST_F(PhotoFacts, SizesAreNotKeptWhileAPhotographIsDamaged) {
+  const MadePhotos photos(mixed_sizes(20), {4});
+  for (const int times : {1, 2}) {
+    (void)nn::find_photo_sizes(photos, all_of(photos), 1, kept);
+    EXPECT_EQ(photos.opened(), 20 * times);
+    EXPECT_FALSE(fs::exists(kept));
+  }
+  // The same photographs by their fingerprint, once that one is mended.
+  const MadePhotos mended(mixed_sizes(20));
+  EXPECT_EQ(sides(nn::find_photo_sizes(mended, all_of(mended), 1, kept)), sides(mixed_sizes(20)));
+  EXPECT_TRUE(fs::exists(kept));
+}
+
+/// Nothing beside the file is left.
+TEST_F(PhotoFacts, AFileThatCannotBeWrittenLeavesNothing) {
+  const fs::path folder = kept.string() + ".d", file = folder / "sizes";
+  fs::create_directories(file / "in its way");
+  const std::vector<std::uint8_t> content(100, 1);
+  EXPECT_FALSE(nn::write_kept(file, "mark", content)) << "it cannot be renamed";
+  EXPECT_EQ(files_in(folder), 1);
+  fs::remove_all(file);
+  EXPECT_TRUE(nn::write_kept(file, "mark", content));
+  EXPECT_EQ(nn::read_kept(file, "mark"), content);
+  {
+    const SmallFiles no_more_than(50);
+    EXPECT_FALSE(nn::write_kept(file, "mark", content)) << "the disk is full";
+  }
+  EXPECT_EQ(files_in(folder), 1);
+  EXPECT_EQ(nn::read_kept(file, "mark"), content) << "what was there before";
+  fs::remove_all(folder);
+}
+
+TEST(PhotoFingerprint, KnowsWhatWasFoundOut) {
+  // Sources that their own fingerprint, here the number of pictures, does not tell apart.
+  std::vector<nn::ImageSize> sizes = mixed_sizes(20);
+  const auto photos = std::make_shared<MadePhotos>(sizes);
+  sizes[7].width += 1;
+  const auto others = std::make_shared<MadePhotos>(sizes);
+  ASSERT_EQ(photos->fingerprint(), others->fingerprint());
+  EXPECT_EQ(fingerprint(evaluated_photos(photos, false)),
+            fingerprint(evaluated_photos(others, false)));
+  const nn::Dataset data = evaluated_photos(photos, true);
+  EXPECT_EQ(fingerprint(data), fingerprint(evaluated_photos(photos, true)));
+  EXPECT_NE(fingerprint(data), fingerprint(evaluated_photos(others, true)));
+  for (const auto values : {&nn::Normalization::mean, &nn::Normalization::stddev}) {
+    nn::PhotoData changed = *data.photos;
+    double& value = (changed.normalization.*values)[2];
+    value = std::nextafter(value, 1.0);
+    nn::Dataset other = data;
+    other.photos = std::make_shared<nn::PhotoData>(changed);
+    EXPECT_NE(fingerprint(other), fingerprint(data));
+  }
 }
 
 TEST_F(PhotoFacts, ADamagedFileIsReplaced) {

@@ -156,6 +156,20 @@ TEST(RectangularOrder, NoSideIsShorterThanTheSize) {
   }
 }
 
+TEST(RectangularOrder, NoBatchIsLongerThanFourTimesTheSize) {
+  const std::vector<ImageSize> pictures{{9000, 10}, {390, 100}, {100, 390}, {1, 10000}};
+  const nn::RectangularOrder order = nn::rectangular_order(pictures, 1, 64);
+  ASSERT_EQ(order.batches.size(), 4U);
+  EXPECT_EQ(order.batches[0].height, 256);
+  EXPECT_EQ(order.batches[1].height, 248);  // 64 * 3.9 = 249.6: not held back.
+  EXPECT_EQ(order.batches[2].width, 248);
+  EXPECT_EQ(order.batches[3].width, 256);
+  // The middle of a panorama is cut out.
+  const PhotoView view = nn::centre_crop(pictures[3], 64, 64, 256);
+  EXPECT_GE(view.width, 64 * 10000);
+  EXPECT_EQ(view.window.x, (view.width - 256) / 2);
+}
+
 TEST(PhotoView, RefusesWhatMakesNoSense) {
   EXPECT_THROW((void)nn::random_resized_crop({0, 4}, 8, {}, {}), InvalidArgument);
   EXPECT_THROW((void)nn::squashed_crop({4, 4}, 8, 9, {}), InvalidArgument);

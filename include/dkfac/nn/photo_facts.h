@@ -14,7 +14,7 @@ namespace dkfac::nn {
 /// is never an error. `workers` as PhotoOptions; results do not depend on it. Throws MissingInput
 /// and IoError when a photograph cannot be read.
 
-/// Sizes of the photographs `numbers`; 1x1 for one that is damaged.
+/// Sizes of the photographs `numbers`; 1x1 for one that is damaged, and then nothing is kept.
 [[nodiscard]] std::vector<ImageSize> find_photo_sizes(const PhotoSource& source,
                                                       std::span<const std::int64_t> numbers,
                                                       int workers = 0,

@@ -49,7 +49,8 @@ struct RandomCropOptions {
 
 /// Rectangular validation (fast.ai 2018): pictures in order of their aspect, in batches of which
 /// each has a shape of its own, near the mean aspect of its pictures: the shorter side is `size`,
-/// the longer one a multiple of 8, or `size` too.
+/// the longer one a multiple of 8, or `size` too. It is at most four times as long: of panoramas
+/// the ends are cut away, and a batch needs no more memory than that.
 struct AspectBatch {
   std::int64_t begin = 0, count = 0;  ///< Into RectangularOrder::samples.
   std::int64_t height = 0, width = 0;

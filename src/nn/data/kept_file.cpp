@@ -1,6 +1,7 @@
 #include "nn/data/kept_file.h"
 
 #include <cstdio>
+#include <random>
 #include <unistd.h>
 
 #include <zlib.h>
@@ -17,7 +18,6 @@ std::uint32_t sum_of(std::span<const std::uint8_t> bytes) {
   return static_cast<std::uint32_t>(crc32_z(0, bytes.data(), bytes.size()));
 }
 
-/// Whole or not at all.
 bool write_all(const std::filesystem::path& path, std::span<const std::uint8_t> bytes) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return false;
@@ -47,12 +47,16 @@ bool write_kept(const std::filesystem::path& path, std::string_view mark,
   whole.put(sum_of(content));
   for (const std::uint8_t byte : content) whole.put(byte);
   std::filesystem::path part = path;
-  part += detail::concat(".", ::getpid(), ".part");
-  if (!write_all(part, whole.bytes())) return false;
+  // Processes of other hosts may have the same number.
+  std::random_device random;
+  part += detail::concat(".", ::getpid(), "-", random(), ".part");
   std::error_code failed;
-  std::filesystem::rename(part, path, failed);
-  if (failed) std::filesystem::remove(part, failed);
-  return std::filesystem::exists(path, failed);
+  if (write_all(part, whole.bytes())) {
+    std::filesystem::rename(part, path, failed);
+    if (!failed) return true;
+  }
+  std::filesystem::remove(part, failed);
+  return false;
 }
 
 }  // namespace dkfac::nn

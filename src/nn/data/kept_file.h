@@ -15,8 +15,8 @@ namespace dkfac::nn {
 /// wrong checksum.
 [[nodiscard]] std::vector<std::uint8_t> read_kept(const std::filesystem::path& path,
                                                   std::string_view mark);
-/// Written aside and renamed, so that any number of processes may do so. Returns whether it could
-/// be written.
+/// Written aside and renamed, so that any number of processes of any hosts may do so, and there is
+/// a whole file or what was there before. Returns whether it could be written.
 bool write_kept(const std::filesystem::path& path, std::string_view mark,
                 std::span<const std::uint8_t> content);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -53,11 +54,13 @@ void keep(const fs::path& kept, std::string_view mark, std::uint64_t key,
   (void)write_kept(kept, mark, content.bytes());  // Nothing depends on it.
 }
 
-ImageSize size_of_photo(const PhotoSource& source, std::int64_t number, PhotoScratch& scratch) {
+/// Nothing for one that is damaged.
+std::optional<ImageSize> size_of_photo(const PhotoSource& source, std::int64_t number,
+                                       PhotoScratch& scratch) {
   try {
     return source.open(number, scratch);
   } catch (const DataError&) {
-    return {1, 1};
+    return {};
   }
 }
 
@@ -138,10 +141,14 @@ std::vector<ImageSize> find_photo_sizes(const PhotoSource& source,
   }
   WorkerPool pool(photo_workers(workers));
   std::vector<PhotoScratch> scratch(static_cast<std::size_t>(pool.workers()));
+  std::atomic<bool> all_good = true;
   pool.run(std::ssize(sizes), [&](int worker, std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
-    sizes[at] = size_of_photo(source, numbers[at], scratch[static_cast<std::size_t>(worker)]);
+    const auto size = size_of_photo(source, numbers[at], scratch[static_cast<std::size_t>(worker)]);
+    if (!size) all_good = false;
+    sizes[at] = size.value_or(ImageSize{1, 1});
   });
+  if (!all_good) return sizes;  // A file may be mended without another fingerprint.
   std::vector<std::uint64_t> words;
   for (const ImageSize& size : sizes) {
     words.push_back(static_cast<std::uint64_t>(size.height));

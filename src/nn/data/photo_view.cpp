@@ -128,6 +128,7 @@ RectangularOrder rectangular_order(std::span<const ImageSize> pictures, std::int
   };
   std::stable_sort(out.samples.begin(), out.samples.end(),
                    [&](std::int64_t a, std::int64_t b) { return aspect(a) < aspect(b); });
+  constexpr double kMostAspect = 4;
   const auto count = static_cast<std::int64_t>(pictures.size());
   const auto in_eights = [&](double side) {
     return std::max(size, static_cast<std::int64_t>(side) / 8 * 8);
@@ -137,6 +138,7 @@ RectangularOrder rectangular_order(std::span<const ImageSize> pictures, std::int
     double mean = 0;
     for (std::int64_t i = begin; i < begin + b.count; ++i)
       mean += aspect(out.samples[static_cast<std::size_t>(i)]) / static_cast<double>(b.count);
+    mean = std::clamp(mean, 1 / kMostAspect, kMostAspect);
     if (mean < 1)
       b.height = in_eights(static_cast<double>(size) / mean);
     else

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <span>
@@ -227,8 +228,17 @@ std::uint64_t fingerprint(const Dataset& data) {
   }
   mix(data.pixels.size());
   if (data.photos != nullptr) {
-    mix(data.photos->source->fingerprint());
-    for (const std::int64_t sample : data.photos->samples) mix(static_cast<std::uint64_t>(sample));
+    const PhotoData& photos = *data.photos;
+    mix(photos.source->fingerprint());
+    for (const std::int64_t sample : photos.samples) mix(static_cast<std::uint64_t>(sample));
+    // Each rank may have found these out by itself.
+    for (const ImageSize& size : photos.sizes) {
+      mix(static_cast<std::uint64_t>(size.height));
+      mix(static_cast<std::uint64_t>(size.width));
+    }
+    for (const std::vector<double>* values :
+         {&photos.normalization.mean, &photos.normalization.stddev})
+      for (const double value : *values) mix(std::bit_cast<std::uint64_t>(value));
   }
   return hash;
 }
