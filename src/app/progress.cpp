@@ -30,7 +30,7 @@ std::string loading_text(const RunResult& result) {
         ", {:.0f} img/s a thread (read {:.0f}%, decode {:.0f}%, resize {:.0f}%, normalise {:.0f}%)",
         l.images / all, 100 * l.read_s / all, 100 * l.decode_s / all, 100 * l.resize_s / all,
         100 * l.normalise_s / all);
-  if (l.bad > 0) text += fmt::format(", {:.0f} damaged files", l.bad);
+  if (l.bad > 0) text += fmt::format(", damaged files: {:.0f}", l.bad);
   for (const std::string& name : result.bad_photos) text += "\n  " + name;
   return text;
 }

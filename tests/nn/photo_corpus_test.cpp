@@ -88,9 +88,9 @@ TEST(PhotoCorpus, EachFileIsGoodOrBad) {
       nn::PhotoOptions how = tolerant();
       how.crop = crop;
       how.bad = nn::BadPhoto::grey;
-      EXPECT_EQ(run_epoch(files, how).bad, c.good ? 0 : 1) << c.name;
+      EXPECT_EQ(run_epoch(files, how).bad.size(), c.good ? 0U : 1U) << c.name;
       how.scaled_decoding = true;
-      EXPECT_EQ(run_epoch(files, how).bad, c.good ? 0 : 1) << c.name << " scaled";
+      EXPECT_EQ(run_epoch(files, how).bad.size(), c.good ? 0U : 1U) << c.name << " scaled";
     }
     std::filesystem::remove(files.root() / "train/x" / (c.name + ".JPEG"));
   }
@@ -104,7 +104,7 @@ TEST(PhotoCorpus, AllTogetherGiveTheSameEveryTime) {
     bad += c.good ? 0 : 1;
   }
   const nn::LoaderStatistics first = run_epoch(files, tolerant());
-  EXPECT_EQ(first.bad, bad);
+  EXPECT_EQ(std::ssize(first.bad), bad);
   EXPECT_EQ(first.bad_names.size(), static_cast<std::size_t>(std::min<std::int64_t>(bad, 10)));
   EXPECT_EQ(run_epoch(files, tolerant()).bad_names, first.bad_names);
 }
@@ -120,8 +120,8 @@ TEST(PhotoCorpus, AFlippedByteAnywhereIsNoCrash) {
   }
   files.write("train/x/good.jpg", good);
   const nn::LoaderStatistics done = run_epoch(files, tolerant());
-  EXPECT_GT(done.bad, 0);
-  EXPECT_LT(done.bad, number);
+  EXPECT_GT(std::ssize(done.bad), 0);
+  EXPECT_LT(std::ssize(done.bad), number);
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ struct LoadingRecord {
   double images = 0;      ///< Made, ahead of the network too.
   /// Seconds that threads spent on each stage, added up.
   double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
-  double bad =
-      0;  ///< Damaged ones that ranks know of, since the run or its phase began or went on.
+  /// Damaged ones that any rank knows of, each counted once, since the run or its phase began or
+  /// went on.
+  double bad = 0;
   /// Images per second of one thread in a stage; unset where it took no time.
   [[nodiscard]] std::optional<double> rate(double seconds) const {
     return seconds > 0 ? std::optional(images / seconds) : std::nullopt;

@@ -59,8 +59,8 @@ struct LoaderStatistics {
   double wait_s = 0;                     ///< That next() waited for them.
   // Of photographs: seconds of each stage, summed over the threads that work on them.
   double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
-  std::int64_t bad = 0;                  ///< Files that are no good photographs.
-  std::vector<std::string> bad_names{};  ///< The first 10 by name, with reasons.
+  std::vector<std::int64_t> bad{};       ///< Samples that are no good photographs, in order.
+  std::vector<std::string> bad_names{};  ///< The first 10 of them by name, with reasons.
 };
 
 /// Delivers this rank's normalised batches of one epoch after another, prepared by a thread ahead

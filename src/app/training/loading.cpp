@@ -10,17 +10,29 @@ namespace {
 
 constexpr std::size_t kMostNames = 10;
 
-/// Of all ranks, each once, by name.
-std::vector<std::string> gather_names(comm::Communicator& comm,
-                                      const std::vector<std::string>& mine) {
-  std::string lines;
-  for (const std::string& name : mine) lines += name + "\n";
+/// Of all ranks, each once, in bytewise order.
+std::vector<std::string> gather_lines(comm::Communicator& comm, const std::string& lines) {
   std::vector<std::string> all;
   for (const std::string& ranks : comm::all_gather_strings(comm, lines))
     for (const auto line : std::views::split(ranks, '\n'))
       if (!line.empty()) all.emplace_back(line.begin(), line.end());
   std::ranges::sort(all);
   all.erase(std::ranges::unique(all).begin(), all.end());
+  return all;
+}
+
+/// Ranks meet others in each epoch, and in time the same.
+double count_bad(comm::Communicator& comm, const std::vector<std::int64_t>& mine) {
+  std::string lines;
+  for (const std::int64_t sample : mine) lines += std::to_string(sample) + "\n";
+  return static_cast<double>(gather_lines(comm, lines).size());
+}
+
+std::vector<std::string> gather_names(comm::Communicator& comm,
+                                      const std::vector<std::string>& mine) {
+  std::string lines;
+  for (const std::string& name : mine) lines += name + "\n";
+  std::vector<std::string> all = gather_lines(comm, lines);
   all.resize(std::min(all.size(), kMostNames));
   return all;
 }
@@ -36,13 +48,12 @@ std::optional<LoadingRecord> gather_loading(TrainState& s) {
   if (s.now->data->train.photos == nullptr) return {};
   const nn::LoaderStatistics now = s.loader->statistics(), &before = s.loading_before;
   const double seconds = s.counters.epoch_seconds - s.seconds_before;
-  std::array<double, 7> sums{seconds > 0 ? (now.wait_s - before.wait_s) / seconds : 0,
+  std::array<double, 6> sums{seconds > 0 ? (now.wait_s - before.wait_s) / seconds : 0,
                              static_cast<double>(now.images - before.images),
                              now.read_s - before.read_s,
                              now.decode_s - before.decode_s,
                              now.resize_s - before.resize_s,
-                             now.normalise_s - before.normalise_s,
-                             static_cast<double>(now.bad)};
+                             now.normalise_s - before.normalise_s};
   s.comm->all_reduce(view_of(sums.data(), {std::ssize(sums)}), comm::ReduceOp::sum, Stream::cpu(),
                      "loading");
   const LoadingRecord record{.wait_share = sums[0] / s.comm->size(),
@@ -51,7 +62,7 @@ std::optional<LoadingRecord> gather_loading(TrainState& s) {
                              .decode_s = sums[3],
                              .resize_s = sums[4],
                              .normalise_s = sums[5],
-                             .bad = sums[6]};
+                             .bad = count_bad(*s.comm, now.bad)};
   if (record.bad > 0) s.result.bad_photos = gather_names(*s.comm, now.bad_names);
   return record;
 }

@@ -172,9 +172,10 @@ void PhotoMaker::add_to(LoaderStatistics& statistics) const {
   statistics.decode_s = times_.decode_s;
   statistics.resize_s = times_.resize_s;
   statistics.normalise_s = times_.normalise_s;
-  statistics.bad = std::ssize(bad_);
-  for (const auto& [sample, why] : bad_)
+  for (const auto& [sample, why] : bad_) {
+    statistics.bad.push_back(sample);
     if (statistics.bad_names.size() < kNames) statistics.bad_names.push_back(why);
+  }
 }
 
 }  // namespace dkfac::nn
