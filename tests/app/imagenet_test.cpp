@@ -223,16 +223,31 @@ TEST(LarsRecipes, RiseAndFallAsTheReference) {
   EXPECT_DOUBLE_EQ(learning_rate(c, 2.5), 8.5);
   EXPECT_DOUBLE_EQ(learning_rate(c, 5), 17);
   EXPECT_DOUBLE_EQ(learning_rate(c, 5 + 39.0 / 2), 17 * 0.25);
-  // Warm-up and decay have the steps of the reference, to less than an epoch.
-  const struct {
+}
+
+TEST(LarsRecipes, SayWhatTheReferenceConvergencePointsSay) {
+  struct Row {
     const char* name;
-    double steps;
-  } decays[] = {{"lars-4k", 13137}, {"lars-8k", 6095}, {"lars-32k", 2267}, {"lars-65k", 1133}};
-  for (const auto& [name, steps] : decays) {
-    const Config config = recipe(name);
-    const double per_epoch =
-        static_cast<double>(kImages) / static_cast<double>(config.train.global_batch);
-    EXPECT_NEAR((config.lr.end - config.lr.start) * per_epoch, steps, per_epoch) << name;
+    std::int64_t batch;
+    double lr, momentum, weight_decay, warmup;
+    double steps;  // Of the decay.
+  };
+  const Row rows[] = {{"lars-4k", 4096, 10, 0.9, 2e-4, 5, 13137},
+                      {"lars-8k", 8192, 17, 0.9, 2e-4, 5, 6095},
+                      {"lars-32k", 32768, 21.2, 0.94, 2.5e-5, 16, 2267},
+                      {"lars-65k", 65536, 24.699, 0.951807, 1e-4, 31, 1133}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    const Config c = recipe(row.name);
+    EXPECT_EQ(c.train.global_batch, row.batch);
+    EXPECT_EQ(c.optimizer.momentum, row.momentum);
+    EXPECT_EQ(c.optimizer.weight_decay, row.weight_decay);
+    EXPECT_EQ(learning_rate(c, 0), 0);
+    EXPECT_DOUBLE_EQ(learning_rate(c, row.warmup / 2), row.lr / 2);
+    EXPECT_DOUBLE_EQ(learning_rate(c, row.warmup), row.lr);
+    // To less than an epoch.
+    const double per_epoch = static_cast<double>(kImages) / static_cast<double>(row.batch);
+    EXPECT_NEAR((c.lr.end - row.warmup) * per_epoch, row.steps, per_epoch);
   }
 }
 
