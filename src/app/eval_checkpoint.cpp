@@ -8,6 +8,7 @@
 #include "app/agreement.h"
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/run_state.h"
+#include "app/training/loaders.h"
 
 namespace dkfac::app {
 
@@ -30,6 +31,7 @@ void build(const EvalRequest& request, const nn::DataSplits& data, const comm::C
   const Config& config = request.config;
   const std::filesystem::path& checkpoint = request.point.checkpoint;
   network.model = nn::make_model(network.ctx, model_options(config, data.train, comm.size()));
+  check_rectangular(*network.model, config, data.test);
   load_model(network.ctx, *network.model, open_file(checkpoint, kModelFile));
   network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
   network.loader.emplace(

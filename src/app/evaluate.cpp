@@ -44,10 +44,11 @@ void for_each_batch(Context& ctx, nn::DeviceLoader& loader, F f) {
   }
 }
 
-/// Memory of a batch that is kept for the next one of the same size.
-void resize(Context& ctx, Tensor& tensor, ConstTensorView like) {
-  if (!tensor.is_set() || tensor.shape() != like.shape())
-    tensor = Tensor::empty(ctx, like.shape(), like.dtype());
+/// A tensor like that one, in memory that is kept for the next batches and grows with the largest.
+TensorView room_for(Context& ctx, Tensor& memory, ConstTensorView like) {
+  if (!memory.is_set() || memory.numel() < like.numel())
+    memory = Tensor::empty(ctx, {like.numel()}, like.dtype());
+  return memory.view().slice(0, 0, like.numel()).reshape(like.shape());
 }
 
 }  // namespace
@@ -71,12 +72,12 @@ Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::C
 FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
                            comm::Communicator& comm) {
   Score plain(ctx), mean(ctx);
-  Tensor mirrored, sum;
+  Tensor mirrored_memory, sum_memory;
   for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
     const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
     plain.add(ctx, logits, batch);
-    resize(ctx, mirrored, batch.images);
-    resize(ctx, sum, logits);
+    const TensorView mirrored = room_for(ctx, mirrored_memory, batch.images);
+    const TensorView sum = room_for(ctx, sum_memory, logits);
     ops::copy(ctx, logits, sum);  // The model's own memory is about to be used again.
     nn::mirror(ctx, batch.images, mirrored);
     ops::axpby(ctx, 0.5, model.forward(ctx, mirrored, nn::Mode::eval), 0.5, sum);

@@ -113,13 +113,13 @@ std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
 
 /// The shape of ImageNet stands for photographs that are not here.
 std::shared_ptr<const nn::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
-                                                       bool& stands_in) {
+                                                       std::string& missing) {
   try {
     return cache.get(config);
-  } catch (const MissingInput&) {
+  } catch (const MissingInput& error) {
     if (config.data.name != "image-folder") throw;
+    missing = error.what();
   }
-  stands_in = true;
   Config stand_in = config;
   stand_in.data.name = "synthetic-photos";
   stand_in.data.hold_out = 0;
@@ -143,13 +143,11 @@ void print_config(std::ostream& out, const InfoCommand& command) {
   const Config whole = load_config(command.topic, command.set);
   out << to_toml(whole) << '\n';
   DataCache cache;
-  bool stands_in = false;
+  std::string missing;
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
-    sets.push_back(data_or_stand_in(phase.config, cache, stands_in));
-  if (stands_in)
-    out << "# There is no such folder of images here; what follows is for as many as ImageNet "
-           "has.\n";
+    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  if (!missing.empty()) out << missing << "\nwhat follows is for as many images as ImageNet has\n";
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const Config& config = plan.front().phase.config;
   const auto& data = sets.front();

@@ -53,9 +53,7 @@ class Run {
     if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
       set_threads(threads);
     state_.position.phase = "data";
-    together(*comm_, state_.position, [&] {
-      for (const Phase& phase : phases_of(config)) data_.push_back(cache_.get(phase.config));
-    });
+    data_ = load_phases(config, *comm_, state_.position, cache_);
     state_.position.phase = "folder";
     open_folder();
     if (config.run.trace) {
@@ -195,6 +193,24 @@ std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
     set = std::move(splits);
   }
   return set;
+}
+
+PhaseData load_phases(const Config& config, comm::Communicator& comm, const Position& position,
+                      DataCache& cache) {
+  PhaseData data;
+  const auto load = [&] {
+    for (const Phase& phase : phases_of(config)) data.push_back(cache.get(phase.config));
+  };
+  const bool in_turn = config.data.name == "image-folder" && comm.size() > 1;
+  if (in_turn) {
+    together(comm, position, [&] {
+      if (comm.rank() == 0) load();
+    });
+  }
+  together(comm, position, [&] {
+    if (!in_turn || comm.rank() != 0) load();
+  });
+  return data;
 }
 
 bool run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,

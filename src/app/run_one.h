@@ -9,7 +9,9 @@
 
 #include "dkfac/app/commands.h"
 #include "dkfac/app/config.h"
+#include "dkfac/app/errors.h"
 #include "dkfac/app/result.h"
+#include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/nn/data.h"
 
@@ -27,6 +29,11 @@ class DataCache {
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const nn::DataSplits>> sets_;
 };
+
+/// Of each phase of the configuration; collective. Of image folders rank 0 reads first: it keeps
+/// what it finds out of all photographs beside them, and the others find it there.
+[[nodiscard]] PhaseData load_phases(const Config& config, comm::Communicator& comm,
+                                    const Position& position, DataCache& cache);
 
 /// One run of one configuration and where it goes.
 struct RunPlan {

@@ -59,6 +59,19 @@ void train_through(TrainState& state) {
   result.total_seconds = total_seconds(state);
 }
 
+void or_abort(TrainState& state, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const RunError& error) {
+    // All ranks that fail together still have the line to agree about.
+    if (error.scope == RunError::Scope::this_rank) state.comm->abort(error.failure.what);
+    throw;
+  } catch (...) {
+    state.comm->abort(describe_current_exception(state.comm->rank(), state.position).what);
+    throw;
+  }
+}
+
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const PhaseData& data,
            const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
   train_at(find_place(config, std::move(comm), run.position), config, data, hooks, run,
@@ -82,18 +95,8 @@ void train_at(Place place, const Config& config, const PhaseData& data, const Tr
                    .checkpoints = checkpoints,
                    .ctx = Context(place.device, context_options(config)),
                    .sharers = place.sharers};
-  try {
-    train_through(state);
-    run.part_done = state.part_done;
-  } catch (const RunError& error) {
-    // The state may wait for the device when it goes, and the device for ranks that never come. All
-    // ranks that fail together still have the line to agree about.
-    if (error.scope == RunError::Scope::this_rank) state.comm->abort(error.failure.what);
-    throw;
-  } catch (...) {
-    state.comm->abort(describe_current_exception(state.comm->rank(), run.position).what);
-    throw;
-  }
+  or_abort(state, [&] { train_through(state); });
+  run.part_done = state.part_done;
 }
 
 }  // namespace dkfac::app

@@ -29,7 +29,7 @@ class Recipes(Folder):
         for name in ("kfac-16k", "lars-8k", "sgd-8k", "fastai-18min"):
             done = self.dkfac("info", RECIPES / f"{name}.toml", *sets(["model.width=4"]))
             self.assertEqual(done.returncode, 0, done.stderr)
-            for part in ("no such folder of images", "1281167 training and 50000 test samples",
+            for part in ("[load_data] no image-folder: ", "1281167 training and 50000 test samples",
                          "1000 classes"):
                 self.assertIn(part, done.stdout)
 
@@ -96,6 +96,22 @@ class Benchmark(Folder):
         self.assertLess(sum(report["phases_ms"].values()), 1.05 * report["ms"]["mean"])
         self.assertAlmostEqual(report["images_per_second"], 16e3 / report["ms"]["mean"], places=3)
         self.assertNotIn("top1", report)
+
+    def test_steps_are_training_alone(self):
+        """Three epochs of two steps, with set-up before them and evaluations between."""
+        done = self.bench("--warm-up", 0, "--epochs-fraction", 3, "--json", "-",
+                          *sets(["data.synthetic_train=32", "data.synthetic_test=64",
+                                 "data.synthetic_size=36"]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        steps = report["ms"]["count"]
+        self.assertEqual(steps, 6)
+        self.assertGreater(report["phases_ms"]["evaluation"], 0)
+        seconds = steps * report["ms"]["mean"] / 1e3
+        # But for what follows the last step of an epoch, which has no step of its own.
+        self.assertLessEqual(seconds, report["train_seconds"] * (1 + 1e-9))
+        parts = sum(ms for name, ms in report["phases_ms"].items() if name != "evaluation")
+        self.assertGreaterEqual(report["ms"]["mean"] * (1 + 1e-9), 0.95 * parts)
 
     def test_phases_take_what_the_command_says(self):
         done = self.dkfac("bench", "resnet50", RECIPES / "moxing-10min.toml", "--global-batch", 8,

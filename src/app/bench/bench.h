@@ -47,8 +47,9 @@ struct Outcome {
 /// on other ranks), empty when nothing is.
 [[nodiscard]] std::string wrong_parameters(TrainState& state);
 
-/// The configuration that is measured: the recipe with what the command says over it.
-[[nodiscard]] Config recipe_config(const BenchCommand& command);
+/// The configuration that is measured: the recipe with what the command says over it. It evaluates
+/// at most 256 images of a rank at once.
+[[nodiscard]] Config recipe_config(const BenchCommand& command, int ranks);
 /// Trains it for some steps; collective.
 [[nodiscard]] Outcome bench_recipe(const BenchCommand& command,
                                    std::shared_ptr<comm::Communicator> host, DataCache& cache,

@@ -40,7 +40,8 @@ void check(const BenchCommand& command) {
   DKFAC_CHECK(command.steps > 0, "[bench] --steps is ", command.steps, "; it must be > 0");
   DKFAC_CHECK(command.warm_up >= 0, "[bench] --warm-up is ", command.warm_up, "; it must be >= 0");
   DKFAC_CHECK(command.classes > 0, "[bench] --classes is ", command.classes, "; it must be > 0");
-  if (command.kind == BenchKind::resnet50) return (void)bench::recipe_config(command);
+  if (command.kind == BenchKind::resnet50)
+    return (void)bench::recipe_config(command, command.ranks);
   if (command.kind == BenchKind::comm) {
     DKFAC_CHECK(command.max_bytes >= bench::kSmallestMessage, "[bench] --max-bytes is ",
                 command.max_bytes,

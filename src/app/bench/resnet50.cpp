@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -36,7 +37,8 @@ class Meter {
 
   /// At the end of each step.
   void step(const TrainState& s, const StepRecord& record) {
-    const double passed = clock_.lap();
+    // Set-up, evaluation and checkpoints are no training.
+    const double now = s.result.train_seconds, passed = now - std::exchange(trained_, now);
     // A step that did not count has no loss of its own.
     if (s.report.updated) losses_.push_back(record.loss);
     ++done_;
@@ -101,7 +103,8 @@ class Meter {
   const int warm_up_;
   const bool speaks_;
   const Terminal& terminal_;
-  Stopwatch clock_, told_;
+  double trained_ = 0;
+  Stopwatch told_;
   int done_ = 0;
   std::vector<double> seconds_, losses_;
   std::map<std::string, std::vector<double>> by_kind_;
@@ -138,10 +141,56 @@ void set_everywhere(std::vector<std::string>& set, const std::vector<Phase>& pha
       set.push_back(fmt::format("phase.{}.{}={}", i + 1, key, value));
 }
 
+/// Of a training that is done; collective.
+Outcome outcome_of(const BenchCommand& command, TrainState& s, const Meter& meter) {
+  Outcome outcome;
+  const RunResult& result = s.result;
+  const Config& config = s.config;
+  const Config& now = s.now->phase.config;
+  ordered_json& json = outcome.json;
+  json = {{"config", command.config.string()},
+          {"name", result.name},
+          {"optimizer", result.optimizer},
+          {"model", result.model},
+          {"data", result.data},
+          {"device", result.device},
+          {"precision", std::string(name_of(config.run.precision))},
+          {"global_batch", now.train.global_batch},
+          {"micro_batches", now.train.micro_batches},
+          {"image_size", now.data.image_size},
+          {"parameters", result.parameters},
+          {"flops_per_image", 3 * nn::forward_flops(*s.model)}};
+  json.update(meter.json(result));
+  json["train_seconds"] = result.train_seconds;
+  if (s.peak_flops)
+    json["utilisation"] =
+        3 * nn::forward_flops(*s.model) * meter.images_per_second() / *s.peak_flops;
+  if (s.ctx.device().is_cuda())
+    json["peak_device_bytes"] = static_cast<double>(device_memory(s.ctx.device()).peak_used);
+  if (!command.data.empty()) {
+    const Tally tested = evaluate_epoch(s).tested;
+    json["top1"] = tested.accuracy();
+    if (const auto top5 = top5_accuracy(tested, s.model->outputs())) json["top5"] = *top5;
+  }
+  json["configuration"] = result.configuration;
+  outcome.text = table(json, meter.phases(result));
+  const std::string wrong = wrong_parameters(s);
+  if (!wrong.empty()) outcome.wrong.push_back(wrong);
+  if (!meter.counted_any()) outcome.wrong.emplace_back("no step behind the warm-up");
+  if (meter.losses().empty()) outcome.wrong.emplace_back("no step changed the weights");
+  for (const double loss : meter.losses())
+    if (!std::isfinite(loss)) outcome.wrong = {"a loss is not finite"};
+  return outcome;
+}
+
 }  // namespace
 
-Config recipe_config(const BenchCommand& command) {
+Config recipe_config(const BenchCommand& command, int ranks) {
+  const Config recipe = load_config(command.config);
+  // Recipes say it for many ranks.
+  const std::int64_t eval_batch = std::min<std::int64_t>(recipe.run.eval_batch, 256 * ranks);
   std::vector<std::string> set{"run.log_interval=0", "checkpoint.every_epochs=0",
+                               fmt::format("run.eval_batch={}", eval_batch),
                                fmt::format("run.threads={}", command.threads)};
   if (command.data.empty())
     set.insert(set.end(), {"data.name=synthetic-photos", "data.synthetic_train=1281167",
@@ -149,7 +198,7 @@ Config recipe_config(const BenchCommand& command) {
                            "data.synthetic_classes=1000"});
   else
     set.push_back("data.path=" + command.data.string());
-  const std::vector<Phase> phases = phases_of(load_config(command.config));
+  const std::vector<Phase> phases = phases_of(recipe);
   set_everywhere(set, phases, "data.image_size", command.image_size);
   set_everywhere(set, phases, "train.global_batch", command.global_batch);
   set_everywhere(set, phases, "train.micro_batches", command.micro_batches);
@@ -159,14 +208,11 @@ Config recipe_config(const BenchCommand& command) {
 
 Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communicator> host,
                      DataCache& cache, const Terminal& terminal) {
-  const Config config = recipe_config(command);
+  const Config config = recipe_config(command, host->size());
   RunState run;
   Place place = find_place(config, std::move(host), run.position);
-  PhaseData data;
   run.position.phase = "data";
-  together(*place.comm, run.position, [&] {
-    for (const Phase& phase : phases_of(config)) data.push_back(cache.get(phase.config));
-  });
+  const PhaseData data = load_phases(config, *place.comm, run.position, cache);
 
   Meter meter(command.warm_up, place.comm->rank() == 0, terminal);
   TrainState* state = nullptr;
@@ -187,43 +233,11 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
                .ctx = Context(place.device, context_options(config)),
                .sharers = place.sharers};
   state = &s;
-  train_through(s);
-
   Outcome outcome;
-  const RunResult& result = run.result;
-  const Config& now = s.now->phase.config;
-  ordered_json& json = outcome.json;
-  json = {{"config", command.config.string()},
-          {"name", result.name},
-          {"optimizer", result.optimizer},
-          {"model", result.model},
-          {"data", result.data},
-          {"device", result.device},
-          {"precision", std::string(name_of(config.run.precision))},
-          {"global_batch", now.train.global_batch},
-          {"micro_batches", now.train.micro_batches},
-          {"image_size", now.data.image_size},
-          {"parameters", result.parameters},
-          {"flops_per_image", 3 * nn::forward_flops(*s.model)}};
-  json.update(meter.json(result));
-  if (s.peak_flops)
-    json["utilisation"] =
-        3 * nn::forward_flops(*s.model) * meter.images_per_second() / *s.peak_flops;
-  if (s.ctx.device().is_cuda())
-    json["peak_device_bytes"] = static_cast<double>(device_memory(s.ctx.device()).peak_used);
-  if (!command.data.empty()) {
-    const Tally tested = evaluate_epoch(s).tested;
-    json["top1"] = tested.accuracy();
-    if (const auto top5 = top5_accuracy(tested, s.model->outputs())) json["top5"] = *top5;
-  }
-  json["configuration"] = result.configuration;
-  outcome.text = table(json, meter.phases(result));
-  const std::string wrong = wrong_parameters(s);
-  if (!wrong.empty()) outcome.wrong.push_back(wrong);
-  if (!meter.counted_any()) outcome.wrong.emplace_back("no step behind the warm-up");
-  if (meter.losses().empty()) outcome.wrong.emplace_back("no step changed the weights");
-  for (const double loss : meter.losses())
-    if (!std::isfinite(loss)) outcome.wrong = {"a loss is not finite"};
+  or_abort(s, [&] {
+    train_through(s);
+    outcome = outcome_of(command, s, meter);
+  });
   return outcome;
 }
 

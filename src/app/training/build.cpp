@@ -73,7 +73,7 @@ void attach(TrainState& s) {
   for (const PhasePlan& plan : s.plan) {
     s.model->set_input(image_of(plan));
     check_batch_norms(*s.model, plan, s.comm->size());
-    check_rectangular(*s.model, plan);
+    check_rectangular(*s.model, plan.phase.config, plan.data->test);
     if (image_of(plan).numel() > largest.numel()) largest = image_of(plan);
     options.max_samples = std::max(options.max_samples, plan.phase.config.train.global_batch);
   }

@@ -66,20 +66,20 @@ void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks)
   }
 }
 
-void check_rectangular(nn::Model& model, const PhasePlan& plan) {
-  const Config& config = plan.phase.config;
-  if (!config.data.rectangular || plan.data->test.photos == nullptr) return;
+void check_rectangular(nn::Model& model, const Config& config, const nn::Dataset& test) {
+  if (!config.data.rectangular || test.photos == nullptr) return;
   const Shape input = model.input();
-  bool takes = true;
+  std::string why;
   try {
     model.set_input({input[0] + 8, input[1] + 16, input[2]});
-  } catch (const InvalidArgument&) {
-    takes = false;
+  } catch (const InvalidArgument& error) {
+    why = error.what();
   }
   model.set_input(input);
-  DKFAC_CHECK(takes, "[config] data.rectangular = true evaluates in batches of other shapes than ",
-              input, ", which model.name = \"", config.model.name,
-              "\" does not take; leave it out, or choose a network with global pooling");
+  DKFAC_CHECK(why.empty(),
+              "[config] data.rectangular = true evaluates in batches of other shapes than ", input,
+              ", which model.name = \"", config.model.name,
+              "\" does not take; leave it out, or choose \"resnet50\"\n", why);
 }
 
 void make_loaders(TrainState& s) {

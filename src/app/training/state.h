@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -109,6 +110,9 @@ struct TrainState {
 
 /// All of a run, in a state of which the first block is given: what train() does.
 void train_through(TrainState& state);
+/// Does the work on the state. When it throws, the other ranks are told before the state goes: it
+/// may wait for the device when it does, and the device for ranks that never come.
+void or_abort(TrainState& state, const std::function<void()>& work);
 /// Whether the steps or epochs of this part are done.
 [[nodiscard]] bool part_is_over(const TrainState& state);
 
