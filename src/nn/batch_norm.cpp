@@ -104,6 +104,8 @@ ReluNorm BatchNorm2d::relu_norm(ConstTensorView y) const {
 
 void BatchNorm2d::use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
                                     ConstTensorView shift_grad) {
+  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
+              " groups; sums of the gradient of the whole batch are for one group");
   for (const ConstTensorView& sum : {scale_grad, shift_grad}) check_sum(*this, sum, channels_);
   masked_ = grad;
   handed_scale_grad_ = scale_grad;

@@ -213,6 +213,7 @@ TEST(FusedBackwardOnDevice, ANormalisationTellsOnlyWhatItDid) {
   const Tensor sum = Tensor::zeros(ctx, Shape{8}, DType::f32);
   const Tensor long_sum = Tensor::zeros(ctx, Shape{9}, DType::f32);
   EXPECT_THROW(relu.use_gradient_next(x, sum, long_sum), InvalidArgument);
+  EXPECT_THROW(groups.use_gradient_next(x, sum, sum), InvalidArgument);
 }
 
 TEST(SumsOfGradients, AreThoseBeforeTheDeviationWasDivided) {
