@@ -227,4 +227,8 @@ void Conv2d::hand_gradient_to(BatchNorm2d* norm) {
 
 ReorderCount Conv2d::reorders() const { return plan_->backends.reorders(); }
 
+std::size_t Conv2d::held_bytes() const {
+  return Layer::held_bytes() + plan_->backends.held_bytes();
+}
+
 }  // namespace dkfac::nn

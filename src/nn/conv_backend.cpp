@@ -41,6 +41,8 @@ ReorderCount ConvBackends::reorders() const {
   return all;
 }
 
+std::size_t ConvBackends::held_bytes() const { return device_ ? device_->held_bytes() : 0; }
+
 void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias) {
   kernels::sum_rows(ctx, dy, dbias);
 }

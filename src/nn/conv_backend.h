@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -53,13 +54,16 @@ class ConvBackend {
   }
   virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
                        ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
-  /// After forward() of the same shape over the same x, of any backend.
+  /// After forward() of the same shape over the same x, of any backend. After one of this backend x
+  /// is unchanged and no other backend has run forward() since: it may be read from a copy that the
+  /// last forward() of this one has made.
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
                                 ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
   /// forward() without a bias, which also gives the sums over pixels of y and of its squares, each
   /// [out] f32, for a normalisation behind it (moments_from_sums() of backend_normalize.inc). y may
-  /// be summed before or after it is rounded. False, with nothing done, where there is no such way;
-  /// the answer stays for a shape, device and thread.
+  /// be summed before or after it is rounded. False, with y to be computed yet, where there is no
+  /// such way, or it has failed outside a recording, for want of memory say. A false stays for a
+  /// shape, device and thread.
   [[nodiscard]] virtual bool forward_with_sums(Context& /*ctx*/, const ConvShape& /*shape*/,
                                                ConstTensorView /*x*/, ConstTensorView /*weight*/,
                                                TensorView /*y*/, TensorView /*sum*/,
@@ -72,8 +76,7 @@ class ConvBackend {
   /// backward_data() of an input that `norm` has made: g is the gradient before its ReLU, and
   /// scale_grad and shift_grad are the sums over pixels of g * (x - mean) * inv_std and of g, each
   /// [in] f32. Where the argument of the ReLU is within rounding of 0, its sign is that of this
-  /// computation; g may be summed before or after it is rounded. False, with nothing done, where
-  /// there is no such way; the answer stays for a shape, device and thread.
+  /// computation; g may be summed before or after it is rounded. False as above.
   [[nodiscard]] virtual bool backward_data_to_norm(Context& /*ctx*/, const ConvShape& /*shape*/,
                                                    ConstTensorView /*dy*/,
                                                    ConstTensorView /*weight*/,
@@ -83,6 +86,8 @@ class ConvBackend {
     return false;
   }
   [[nodiscard]] virtual ReorderCount reorders() const { return {}; }
+  /// Bytes of tensors on a device that it keeps between passes.
+  [[nodiscard]] virtual std::size_t held_bytes() const { return 0; }
 
  protected:
   ConvBackend() = default;
@@ -123,7 +128,8 @@ class ConvBackends {
   /// DeviceError where none takes the shape.
   [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape,
                                     ConvPass pass = ConvPass::forward) const;
-  [[nodiscard]] ReorderCount reorders() const;  ///< Of all.
+  [[nodiscard]] ReorderCount reorders() const;   ///< Of all.
+  [[nodiscard]] std::size_t held_bytes() const;  ///< Of all.
 
  private:
   [[nodiscard]] ConvBackend& on_device(const Context& ctx, const ConvShape& shape,

@@ -117,8 +117,9 @@ class Layer {
   [[nodiscard]] std::vector<Buffer>& buffers() { return buffers_; }
   void set_observer(LayerObserver* observer) { observer_ = observer; }
   void set_workspace(Workspace* workspace) { workspace_ = workspace; }
-  /// Bytes of the layer's own memory, without parameters, gradients, buffers and children.
-  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
+  /// Bytes of the layer's own memory, without parameters, gradients, buffers and children. All that
+  /// stays between passes on a device counts: GraphedPasses sees by it that memory has moved.
+  [[nodiscard]] virtual std::size_t held_bytes() const { return held_bytes_; }
 
  protected:
   Layer() = default;

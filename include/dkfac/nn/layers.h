@@ -85,6 +85,7 @@ class Conv2d final : public Layer {
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] const ConvOptions& options() const { return options_; }
   [[nodiscard]] ReorderCount reorders() const;  ///< Since construction.
+  [[nodiscard]] std::size_t held_bytes() const override;
   /// From now on training passes of 16-bit activations on a device give the sums of what they
   /// compute to `norm`, where cuDNN has an engine for that; elsewhere they are as they were. `norm`
   /// has one group, runs directly behind this layer, which has no bias, and stays as long as it.
@@ -177,7 +178,8 @@ class BatchNorm2d final : public Layer {
   [[nodiscard]] ReluNorm relu_norm(ConstTensorView y) const;
   /// The next backward(), if it is given `grad`, takes that as the gradient before the ReLU of
   /// relu_norm(), and does not read it to sum it up: scale_grad and shift_grad, each f32 [c], are
-  /// its sums over rows with (x - mean)/std and without. It costs digits: they are f32.
+  /// its sums over rows with (x - mean)/std and without. Only with one group. It costs digits: they
+  /// are f32.
   void use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
                          ConstTensorView shift_grad);
   /// Gradient of that addend after backward(): a view that the caller releases, or the grad_output

@@ -18,7 +18,10 @@ struct MemoryPlan {
   std::size_t scratch = 0;      ///< Estimate: reordered weights, partial sums.
   std::size_t input = 0;        ///< The caller's batch.
 
-  /// What Model::allocated_bytes() comes to after such passes, batch sizes below this included.
+  /// What Model::allocated_bytes() comes to after such passes, batch sizes below this included. On
+  /// a device it comes to more, by what is there alone: in training a sixteenth of the outputs of
+  /// residual sums with ReLU, and with 16 bits and cuDNN a copy of the weights of convolutions and
+  /// one of images with a fourth channel.
   [[nodiscard]] std::size_t held() const {
     return parameters + gradients + buffers + activations + workspace + statistics + casts;
   }

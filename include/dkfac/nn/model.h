@@ -80,8 +80,8 @@ class Model {
   /// Calls f(layer, output shape for one sample) on the leaves in forward order.
   void trace(const std::function<void(const Layer&, const Shape&)>& f) const;
   [[nodiscard]] const Layer& root() const { return *root_; }
-  /// Bytes that the model holds now: arenas, activations and gradients. Not counted: what oneDNN
-  /// keeps for itself and the scratch memory of the context.
+  /// Bytes that the model holds now: arenas, activations and gradients, and what it makes of them
+  /// for cuDNN. Not counted: what oneDNN keeps for itself and the scratch memory of the context.
   [[nodiscard]] std::size_t allocated_bytes() const;
   /// One line per layer: name, description, output shape, parameters.
   [[nodiscard]] std::string summary() const;

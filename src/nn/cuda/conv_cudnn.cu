@@ -127,7 +127,7 @@ class CudnnConv final : public ConvBackend {
          {cudnn::kY, places.out(y)},
          {cudnn::kSum, places.out(sum)},
          {cudnn::kSumOfSquares, places.out(sum_of_squares)}}};
-    library.run(ctx, work, memory);
+    if (!library.try_run(ctx, work, memory)) return false;
     places.finish();
     return true;
   }
@@ -188,12 +188,15 @@ class CudnnConv final : public ConvBackend {
          {cudnn::kFactorOfGrad, unused()},
          {cudnn::kFactorOfX, unused()},
          {cudnn::kConstant, unused()}}};
-    library.run(ctx, work, memory);
+    if (!library.try_run(ctx, work, memory)) return false;
     places.finish();
     return true;
   }
 
   [[nodiscard]] ReorderCount reorders() const override { return count_; }
+  [[nodiscard]] std::size_t held_bytes() const override {
+    return narrow_.bytes() + wide_image_.bytes();
+  }
 
  private:
   static ConvWork work_of(const Context& ctx, const ConvShape& s, Work work) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/conv_backend.h"
+#include "nn/cuda/beside_host.h"
 #include "nn/cuda/device_models.h"
 
 /// Whole models trained by recorded passes.
@@ -87,6 +89,36 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
   return name + "_" + std::string(name_of(info.param.compute));
 }
 INSTANTIATE_TEST_SUITE_P(Models, GraphedPassesOnDevice, ::testing::ValuesIn(cases()), name_of_case);
+
+/// An image of three channels is widened for cuDNN, into memory of the first convolution's own: a
+/// larger one, here in evaluation, moves it. All other memory is as large for both sizes of images.
+TEST(GraphedPasses, AreRecordedAnewWhereTheWidenedImageHasGrown) {
+  if (nn::cuda::make_cudnn_conv() == nullptr) GTEST_SKIP() << "this build has no cuDNN";
+  Context ctx(Device::cuda()), host;
+  const auto model = nn::make_model(ctx, small_model("resnet50", DType::f32, DType::f16));
+  const auto images = [&](std::int64_t side, std::uint64_t seed) {
+    return to_device(ctx, random_on_host(host, Shape{2, side, side, 3}, DType::f16, seed));
+  };
+  const Tensor x = images(63, 1), larger = images(64, 2);
+  const Tensor labels = Tensor::zeros(ctx, {2}, DType::i32);
+  Tensor sums = Tensor::zeros(ctx, {2}, DType::f64);
+  nn::GraphedPasses passes(*model, nullptr, {.record = true});
+  const auto gradients = [&] {
+    passes.run(ctx, {.images = x, .labels = labels, .sums = sums}, nn::Observed::no);
+    return device_values(ctx, model->gradients());
+  };
+  (void)gradients();
+  const std::vector<double> expected = gradients();
+  EXPECT_EQ(gradients(), expected);
+  EXPECT_EQ(passes.counts().recorded, 1);
+  const std::size_t held = model->allocated_bytes();
+  (void)model->forward(ctx, larger, nn::Mode::eval);
+  EXPECT_GT(model->allocated_bytes(), held);
+  EXPECT_EQ(gradients(), expected);
+  EXPECT_EQ(passes.counts().recorded, 2);
+  EXPECT_EQ(gradients(), expected);
+  EXPECT_EQ(passes.counts().recorded, 2) << "control: once is enough";
+}
 
 Recipe small_recipe(Method method = Method::sgd) {
   return {.model = small_model("mlp", DType::f32), .method = method, .steps = 8};

@@ -174,6 +174,19 @@ void Library::run(Context& ctx, const ConvWork& work, Memory memory) {
   }
 }
 
+bool Library::try_run(Context& ctx, const ConvWork& work, Memory memory) {
+  try {
+    run(ctx, work, memory);
+    return true;
+  } catch (const DeviceError& error) {
+    if (is_recorded(ctx.stream())) throw;
+    Way& way = find(work);
+    way.plan.reset();
+    way.refusals = error.what();
+    return false;
+  }
+}
+
 void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
   while (true) {
     Scratch scratch(ctx);

@@ -45,6 +45,11 @@ class Library {
   /// measured (dkfac/nn/conv_plans.h), the first call waits for the device.
   void run(Context& ctx, const ConvWork& work,
            std::span<const std::pair<std::int64_t, void*>> memory);
+  /// The same for work that can be done in another way. False where it fails, for want of memory
+  /// say, while the stream is not recorded: then the plan is given up, and can() is false from now
+  /// on. What is wrong with the device itself shows in the other way.
+  [[nodiscard]] bool try_run(Context& ctx, const ConvWork& work,
+                             std::span<const std::pair<std::int64_t, void*>> memory);
 
   /// All works so far, in the order of the first questions.
   [[nodiscard]] std::vector<std::pair<ConvWork, const Way*>> ways() const;
