@@ -135,6 +135,38 @@ TEST_F(CudnnFailures, ForWantOfMemoryAreTriedAgainWithWhatThePoolKeeps) {
   EXPECT_NE(why.find("no memory of the device to load code into"), std::string::npos) << why;
 }
 
+/// Work that saves another pass a reading: that one is there yet. The shape is given up, others
+/// not.
+TEST_F(CudnnFailures, OfFusedWorkLeaveItToTheOtherWay) {
+  Tensor weight = Tensor::empty(ctx, Shape{16, 3, 3, 8});
+  Tensor sum = Tensor::empty(ctx, {16}), squares = Tensor::empty(ctx, {16});
+  Tensor rows = Tensor::empty(ctx, {4, 8});
+  for (Tensor* t : {&weight, &sum, &squares, &rows}) ops::fill(ctx, *t, 1);
+  const auto fused = [&](std::int64_t n, bool backward) {
+    ConvShape s = shape_of(n);
+    s.out = 16;
+    s.kernel_h = s.kernel_w = 3;
+    s.pad_h = s.pad_w = 1;
+    const Tensor x = Tensor::zeros(ctx, Shape{n, 3, 3, 8}, DType::f16);
+    Tensor y = Tensor::zeros(ctx, Shape{n, 3, 3, 16}, DType::f16);
+    Tensor g = Tensor::zeros(ctx, x.shape(), DType::f16);
+    const auto conv = cuda::make_cudnn_conv();
+    if (!backward) return conv->forward_with_sums(ctx, s, x, weight, y, sum, squares);
+    const auto ones = [&](std::int64_t row) { return rows.view().slice(0, row, 1).flat(); };
+    const ReluNorm norm{x, ones(0), ones(1), ones(2), ones(3)};
+    return conv->backward_data_to_norm(ctx, s, y, weight, norm, g, sum.view().slice(0, 0, 8),
+                                       squares.view().slice(0, 0, 8));
+  };
+  for (const bool backward : {false, true}) {
+    SCOPED_TRACE(backward ? "backward" : "forward");
+    emulated::dnn::fail_executions(1);
+    EXPECT_FALSE(fused(48, backward));
+    EXPECT_FALSE(fused(48, backward)) << "the answer stays";
+    EXPECT_TRUE(fused(49, backward)) << "control: " << describe_conv_plans();
+  }
+  EXPECT_NE(describe_conv_plans().find("it did not run"), std::string::npos);
+}
+
 /// The gradient of the weights, which is compiled at run time, in a thread of its own.
 std::thread weights_of_ones(std::int64_t n) {
   return std::thread([n] {
