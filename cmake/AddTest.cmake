@@ -22,6 +22,30 @@ set(DKFAC_TEST_ENVIRONMENT
 # own leaks show in the tests without it.
 set(DKFAC_MPI_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;ASAN_OPTIONS=detect_leaks=0")
 
+# Most of the time of a test is that of its compilation. Linked last: the last option counts.
+add_library(dkfac_test_flags INTERFACE)
+if(DKFAC_SANITIZE)  # To optimise what sanitizers add takes longer than to run it.
+  target_compile_options(dkfac_test_flags INTERFACE -O0)
+  if(DKFAC_SANITIZE MATCHES "undefined")  # It watches what is tested.
+    target_compile_options(dkfac_test_flags INTERFACE -fno-sanitize=undefined)
+  endif()
+elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(dkfac_test_flags INTERFACE -O1)
+endif()
+
+option(DKFAC_TEST_PCH "Tests share a precompiled header, for builds without a compiler cache" OFF)
+if(DKFAC_TEST_PCH)
+  set(CMAKE_PCH_WARN_INVALID OFF)  # Where options differ the headers are read again.
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp "")
+  add_library(dkfac_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp)
+  target_link_libraries(dkfac_test_headers
+    PRIVATE GTest::gtest dkfac_private_flags dkfac_test_flags)
+  target_compile_features(dkfac_test_headers PRIVATE cxx_std_20)
+  set_target_properties(dkfac_test_headers PROPERTIES CXX_EXTENSIONS OFF)
+  target_precompile_headers(dkfac_test_headers PRIVATE
+    <gtest/gtest.h> <algorithm> <cmath> <filesystem> <functional> <map> <memory> <string> <vector>)
+endif()
+
 function(dkfac_test name)
   cmake_parse_arguments(ARG "INTERNALS" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS" ${ARGN})
   if(DKFAC_TEST_LABELS)
@@ -34,8 +58,9 @@ function(dkfac_test name)
   string(REPLACE "." "_" target "test_${name}")
   dkfac_program(${target} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   target_link_libraries(${target} PRIVATE dkfac_test_support)
-  if(DKFAC_SANITIZE)  # To optimise what sanitizers add takes longer than to run it.
-    target_compile_options(${target} PRIVATE -O0)
+  target_link_libraries(${target} PRIVATE dkfac_test_flags)
+  if(DKFAC_TEST_PCH)
+    target_precompile_headers(${target} REUSE_FROM dkfac_test_headers)
   endif()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   if(ARG_INTERNALS)
