@@ -35,6 +35,17 @@ std::string loading_text(const RunResult& result) {
   return text;
 }
 
+/// What was asked for and how much of it could be had.
+std::string shared_work_text(const RunResult& result) {
+  std::string text;
+  const auto add = [&](const char* key, const std::optional<SharedWork>& work) {
+    if (work) text += fmt::format("\n{}: {} of {} pairs", key, work->fused, work->pairs);
+  };
+  add("model.fused_statistics", result.fused_statistics);
+  add("model.fused_backward", result.fused_backward);
+  return text;
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -92,7 +103,7 @@ std::string run_text(const RunResult& result) {
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
     text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
-  text += loading_text(result);
+  text += loading_text(result) + shared_work_text(result);
   if (!result.target_accuracy) return text;
   text += fmt::format("\ntarget {:.2f}%: ", 100 * *result.target_accuracy);
   if (!result.epochs_to_target) return text + "not reached";

@@ -116,6 +116,17 @@ TEST(Trainer, LearnsAndRecordsWhatItDid) {
   }
 }
 
+TEST(Trainer, SaysHowMuchOfTheSharedWorkItHad) {
+  const Outcome none = train_here(tiny({"run.epochs=1"}));
+  EXPECT_FALSE(none.result.fused_statistics || none.result.fused_backward);
+  const Outcome asked = train_here(
+      tiny({"run.epochs=1", "model.name=resnet20", "model.width=4", "model.fused_backward=true"}));
+  EXPECT_FALSE(asked.result.fused_statistics);
+  ASSERT_TRUE(asked.result.fused_backward);
+  EXPECT_EQ(asked.result.fused_backward->pairs, 9);  // The first BatchNorm of each block.
+  EXPECT_EQ(asked.result.fused_backward->fused, 0);  // Not on the host.
+}
+
 TEST(Trainer, LogsTheMeanOverTheStepsSinceTheLastLog) {
   const Outcome run = train_here(tiny());
   double sum = 0;

@@ -94,6 +94,12 @@ struct PassLaunches {
   std::string reason;        ///< Of the last of them.
 };
 
+/// Pairs of a convolution and a BatchNorm that share work, as of the last training step.
+struct SharedWork {
+  std::int64_t pairs = 0;  ///< That could.
+  std::int64_t fused = 0;  ///< That do: the others have no engine of cuDNN, or are on the host.
+};
+
 /// One finished (or failed) run: the content of result.json.
 struct RunResult {
   std::string status = "running";  ///< "ok", "failed", "stopped".
@@ -118,6 +124,8 @@ struct RunResult {
   /// update.
   std::map<std::string, double> phase_seconds;
   std::optional<PassLaunches> launches;  ///< Where graphs were asked for.
+  /// Where model.fused_statistics, model.fused_backward ask for it.
+  std::optional<SharedWork> fused_statistics, fused_backward;
   CurvatureResult curvature;
   std::vector<std::string> bad_photos;  ///< The first damaged ones by name, with reasons.
   std::vector<EpochRecord> epochs;

@@ -79,6 +79,11 @@ ordered_json object(const std::optional<PassLaunches>& launches) {
           {"reason", launches->reason}};
 }
 
+ordered_json object(const std::optional<SharedWork>& work) {
+  if (!work) return nullptr;
+  return {{"pairs", work->pairs}, {"fused", work->fused}};
+}
+
 ordered_json interval(const Spread& spread) {
   if (!spread.half_width) return nullptr;
   return {number(spread.mean - *spread.half_width), number(spread.mean + *spread.half_width)};
@@ -150,6 +155,8 @@ std::string to_json(const RunResult& r) {
                {"seconds_per_step", number(r.seconds_per_step)},
                {"phase_seconds", std::move(phases)},
                {"launches", object(r.launches)},
+               {"fused_statistics", object(r.fused_statistics)},
+               {"fused_backward", object(r.fused_backward)},
                {"curvature", object(r.curvature)},
                {"bad_photos", r.bad_photos},
                {"epochs", std::move(epochs)},

@@ -24,6 +24,14 @@ void count_launches(TrainState& s) {
                        now.reason.empty() ? before.reason : now.reason};
 }
 
+// An evaluation starts the count of statistics anew.
+void count_shared_work(TrainState& s) {
+  const auto shared = [](const nn::FusedPairs& p) { return SharedWork{p.pairs, p.fused}; };
+  const ModelConfig& asked = s.config.model;
+  if (asked.fused_statistics) s.result.fused_statistics = shared(s.model->fused_statistics());
+  if (asked.fused_backward) s.result.fused_backward = shared(s.model->fused_backward());
+}
+
 void start_next_epoch(Counters& c) {
   ++c.epoch;
   c.batch = 0;
@@ -63,6 +71,7 @@ bool train_epoch(TrainState& s) {
   s.ctx.stream().synchronize();  // The last update.
   count_time(s, clock);
   if (s.phases) s.phases->collect(s.result.phase_seconds);
+  count_shared_work(s);
   return go_on;
 }
 
