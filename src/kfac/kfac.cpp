@@ -277,7 +277,7 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
     updated_.fetch(ctx_);
     last_lr_ = args.lr;
   }
-  const PhaseTimer timer(report.seconds.exchange, "exchange");
+  const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
   gather_weights();
 }
 

@@ -236,7 +236,7 @@ void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double
     }
   }
   if (!directions->needed()) return;
-  const PhaseTimer timer(report.seconds.exchange, "exchange");
+  const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
   directions->run();
   for (const LayerGrad& grad : grads) unpack(grad);
 }

@@ -92,6 +92,10 @@ class Benchmark(Folder):
         self.assertEqual(sum(kind["count"] for kind in report["ms_by_kind"].values()), 3)
         for phase in ("data", "forward", "backward", "statistics", "exchange", "inverse", "update"):
             self.assertIn(phase, report["phases_ms"])
+        host = report["optimizer_host_ms"]
+        self.assertGreater(host["gather"], 0)
+        self.assertAlmostEqual(host["reduce"] + host["gather"], report["phases_ms"]["exchange"],
+                               delta=0.1 * report["phases_ms"]["exchange"])
         # Phases are a part of the step.
         self.assertLess(sum(report["phases_ms"].values()), 1.05 * report["ms"]["mean"])
         self.assertAlmostEqual(report["images_per_second"], 16e3 / report["ms"]["mean"], places=3)

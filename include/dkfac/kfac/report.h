@@ -52,6 +52,7 @@ struct PhaseSeconds {
   double statistics_g = 0;  ///< Of `statistics`: G; the rest is BatchNorm's.
   double average = 0;       ///< Of `update`: merging statistics into their averages.
   double precondition = 0;  ///< Of `update`: applying inverses to gradients.
+  double gather = 0;        ///< Of `exchange`: updated weights or directions to all ranks; K-FAC's.
 };
 
 /// How far the ladder of docs/math.md, "Ladder", had to be climbed for an inverse.

@@ -95,7 +95,8 @@ class Meter {
     bytes_ += static_cast<double>(s.report.bytes);
     const kfac::PhaseSeconds& parts = s.report.seconds;
     optimizer_["statistics"] += parts.statistics;
-    optimizer_["exchange"] += parts.exchange;
+    optimizer_["reduce"] += parts.exchange - parts.gather;
+    optimizer_["gather"] += parts.gather;
     optimizer_["inverse"] += parts.inverse;
     optimizer_["update"] += parts.update;
   }
@@ -123,6 +124,10 @@ std::string table(const ordered_json& json, const PhaseMap& phases) {
                             "inverse", "update", "evaluation"}) {
     const auto found = phases.find(phase);
     if (found != phases.end()) out += fmt::format("  {:<12} {:10.2f} ms\n", phase, found->second);
+    if (found == phases.end() || found->first != "exchange") continue;
+    for (const char* part : {"reduce", "gather"})
+      out +=
+          fmt::format("    {:<10} {:10.2f} ms\n", part, json["optimizer_host_ms"].value(part, 0.0));
   }
   if (json.contains("top1"))
     out += fmt::format("top-1 {:.2f} %\n", 100 * json["top1"].get<double>());
