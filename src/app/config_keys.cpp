@@ -6,7 +6,7 @@ namespace dkfac::app {
 
 namespace {
 
-void add_run(Table& t) {
+void add_run(KeyTable& t) {
   t.text("run.name", DKFAC_FIELD(run.name), "label in folders and reports; empty: the file's name");
   t.integer("run.seed", DKFAC_FIELD(run.seed), at_least(0),
             "initial weights and order of the samples");
@@ -31,7 +31,7 @@ void add_run(Table& t) {
             "write trace.json, when each phase of each step began and ended");
 }
 
-void add_lr(Table& t) {
+void add_lr(KeyTable& t) {
   const std::string schedule = "lr.schedule";
   t.choice<LrSchedule>(schedule, DKFAC_FIELD(lr.schedule),
                        {{"polynomial", LrSchedule::polynomial},
@@ -66,7 +66,7 @@ void add_lr(Table& t) {
 
 const std::vector<Key>& config_keys() {
   static const std::vector<Key> keys = [] {
-    Table table;
+    KeyTable table;
     add_run(table);
     add_comm_keys(table);
     add_data_keys(table);

@@ -65,16 +65,16 @@ struct Key {
 
 /// Groups of keys: each adds its own to the table, in a file of its own (config_keys_<group>.cpp
 /// with the help of config_table.h). config_keys() calls them in the order of the sections.
-class Table;
-void add_checkpoint_keys(Table& table);
-void add_comm_keys(Table& table);    ///< Of the section run.
-void add_device_keys(Table& table);  ///< Of the section run.
-void add_data_keys(Table& table);
-void add_augment_keys(Table& table);
-void add_model_keys(Table& table);
-void add_train_keys(Table& table);
-void add_optimizer_keys(Table& table);
-void add_curvature_keys(Table& table);  ///< Of the section optimizer.
+class KeyTable;
+void add_checkpoint_keys(KeyTable& table);
+void add_comm_keys(KeyTable& table);    ///< Of the section run.
+void add_device_keys(KeyTable& table);  ///< Of the section run.
+void add_data_keys(KeyTable& table);
+void add_augment_keys(KeyTable& table);
+void add_model_keys(KeyTable& table);
+void add_train_keys(KeyTable& table);
+void add_optimizer_keys(KeyTable& table);
+void add_curvature_keys(KeyTable& table);  ///< Of the section optimizer.
 
 /// As TOML: 1e-3 stays a float, text is quoted.
 [[nodiscard]] std::string to_toml(const Value& value);

@@ -2,7 +2,7 @@
 
 namespace dkfac::app {
 
-void add_checkpoint_keys(Table& t) {
+void add_checkpoint_keys(KeyTable& t) {
   t.integer("checkpoint.every_epochs", DKFAC_FIELD(checkpoint.every_epochs), at_least(0),
             "epochs between two checkpoints, and one after the last epoch; 0: none of these");
   t.integer("checkpoint.every_steps", DKFAC_FIELD(checkpoint.every_steps), at_least(0),

@@ -2,7 +2,7 @@
 
 namespace dkfac::app {
 
-void add_comm_keys(Table& t) {
+void add_comm_keys(KeyTable& t) {
   t.real("run.comm_timeout_s", DKFAC_FIELD(run.comm_timeout_s), above(0),
          "seconds that a collective may take");
   t.choice<comm::Check>("run.comm_check", DKFAC_FIELD(run.comm_check),

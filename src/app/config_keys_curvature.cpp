@@ -13,7 +13,7 @@ using kfac::WeightSharing;
 
 constexpr const char* kStaleness = "optimizer.staleness";
 
-void add_fisher(Table& t) {
+void add_fisher(KeyTable& t) {
   t.choice<Fisher>("optimizer.fisher", DKFAC_FIELD(optimizer.fisher),
                    {{"empirical", Fisher::empirical}, {"monte_carlo", Fisher::monte_carlo}},
                    "curvature of the training loss' gradients, or of those of labels drawn from "
@@ -39,7 +39,7 @@ void add_fisher(Table& t) {
          "weight of the newest statistic in its running average");
 }
 
-void add_damping(Table& t) {
+void add_damping(KeyTable& t) {
   const std::string schedule = "optimizer.damping_schedule";
   t.real("optimizer.damping", DKFAC_FIELD(optimizer.curvature.damping), above(0),
          "lambda of (F + lambda I)");
@@ -63,7 +63,7 @@ void add_damping(Table& t) {
          "bound of an update's KL divergence, kappa; 0: none");
 }
 
-void add_fixed_intervals(Table& t) {
+void add_fixed_intervals(KeyTable& t) {
   const Range interval = between(1, 1 << 30);
   const std::string schedule = "optimizer.interval_schedule";
   t.integer("optimizer.statistics_interval", DKFAC_FIELD(optimizer.curvature.statistics_interval),
@@ -91,7 +91,7 @@ void add_fixed_intervals(Table& t) {
       .where(schedule, {"ramp"});
 }
 
-void add_staleness(Table& t) {
+void add_staleness(KeyTable& t) {
   t.choice<Staleness>(kStaleness, DKFAC_FIELD(optimizer.curvature.staleness),
                       {{"fixed", Staleness::fixed}, {"adaptive", Staleness::adaptive}},
                       "statistics at fixed intervals, or each at one that follows its drift");
@@ -104,7 +104,7 @@ void add_staleness(Table& t) {
       .where(kStaleness, {"adaptive"});
 }
 
-void add_inverse(Table& t) {
+void add_inverse(KeyTable& t) {
   t.choice<InverseMethod>(
       "optimizer.inverse", DKFAC_FIELD(optimizer.curvature.inverse),
       {{"cholesky", InverseMethod::cholesky},
@@ -120,7 +120,7 @@ void add_inverse(Table& t) {
          "where a factor that has failed too often is saved; empty: inside the run's folder");
 }
 
-void add_distribution(Table& t) {
+void add_distribution(KeyTable& t) {
   t.real("optimizer.worker_fraction", DKFAC_FIELD(optimizer.curvature.worker_fraction),
          between(0, 1), "share of the ranks that precondition a layer; 0: its owner alone");
   t.boolean("optimizer.calibrate", DKFAC_FIELD(optimizer.curvature.calibrate),
@@ -131,7 +131,7 @@ void add_distribution(Table& t) {
            "type in which new weights travel and are used; masters keep theirs");
 }
 
-void add_kfac_update(Table& t) {
+void add_kfac_update(KeyTable& t) {
   t.choice<MomentumRule>("optimizer.momentum_rule", DKFAC_FIELD(optimizer.momentum_rule),
                          {{"constant", MomentumRule::constant},
                           {"corrected", MomentumRule::corrected},
@@ -145,7 +145,7 @@ void add_kfac_update(Table& t) {
 
 }  // namespace
 
-void add_curvature_keys(Table& t) {
+void add_curvature_keys(KeyTable& t) {
   const std::size_t first = t.keys.size();
   add_fisher(t);
   add_damping(t);

@@ -4,7 +4,7 @@ namespace dkfac::app {
 
 namespace {
 
-void add_photo_keys(Table& t) {
+void add_photo_keys(KeyTable& t) {
   const auto photos = [](Key& key) {
     key.where("data.name", {"image-folder", "synthetic-photos"});
   };
@@ -52,7 +52,7 @@ void add_photo_keys(Table& t) {
 
 }  // namespace
 
-void add_data_keys(Table& t) {
+void add_data_keys(KeyTable& t) {
   t.name("data.name", DKFAC_FIELD(data.name), nn::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
          "its folder; empty: $DKFAC_DATA/<name>, then our own copy");
@@ -83,7 +83,7 @@ void add_data_keys(Table& t) {
 
 namespace {
 
-void add_mixup_keys(Table& t) {
+void add_mixup_keys(KeyTable& t) {
   t.real("augment.mixup", DKFAC_FIELD(regularize.mixup.alpha), at_least(0),
          "alpha of running mixup, which mixes each batch with the mixed one before; 0: no");
   t.boolean("augment.mixup_favour_new", DKFAC_FIELD(regularize.mixup.favour_new),
@@ -104,7 +104,7 @@ void add_mixup_keys(Table& t) {
 
 }  // namespace
 
-void add_augment_keys(Table& t) {
+void add_augment_keys(KeyTable& t) {
   t.integer("augment.pad", DKFAC_FIELD(augment.pad), between(0, 4096),
             "random crops of the image padded by this many pixels; 0: no");
   t.choice<nn::PadMode>("augment.pad_mode", DKFAC_FIELD(augment.pad_mode),

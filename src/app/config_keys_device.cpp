@@ -2,7 +2,7 @@
 
 namespace dkfac::app {
 
-void add_device_keys(Table& t) {
+void add_device_keys(KeyTable& t) {
   t.text("run.device", DKFAC_FIELD(run.device),
          "\"cpu\"; \"cuda\": each rank of a machine takes the next GPU; \"cuda:0\", ...: that GPU");
   t.boolean("run.tf32", DKFAC_FIELD(run.tf32),

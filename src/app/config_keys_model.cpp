@@ -6,7 +6,7 @@ namespace {
 
 // A switch whose default depends on the model.
 template <class Field>
-void add_switch(Table& t, std::string path, Field field, std::string help) {
+void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
   t.choice<std::optional<bool>>(std::move(path), field,
                                 {{"preset", std::nullopt}, {"on", true}, {"off", false}},
                                 std::move(help))
@@ -15,7 +15,7 @@ void add_switch(Table& t, std::string path, Field field, std::string help) {
 
 }  // namespace
 
-void add_model_keys(Table& t) {
+void add_model_keys(KeyTable& t) {
   const std::string name = "model.name";
   t.name(name, DKFAC_FIELD(model.name), nn::model_names(), "network");
   t.integer("model.batch_norm_groups", DKFAC_FIELD(model.batch_norm_groups), at_least(0),
@@ -52,7 +52,7 @@ void add_model_keys(Table& t) {
       .where(name, {"resnet9", "resnet9-plain"});
 }
 
-void add_train_keys(Table& t) {
+void add_train_keys(KeyTable& t) {
   t.integer("train.global_batch", DKFAC_FIELD(train.global_batch), at_least(1),
             "samples of a step over all ranks");
   t.real("train.label_smoothing", DKFAC_FIELD(train.label_smoothing), from_to_below(0, 1),

@@ -4,7 +4,7 @@ namespace dkfac::app {
 
 namespace {
 
-void add_update_rule(Table& t) {
+void add_update_rule(KeyTable& t) {
   const std::string type = "optimizer.type";
   t.choice<OptimizerType>(
       type, DKFAC_FIELD(optimizer.type),
@@ -46,7 +46,7 @@ void add_update_rule(Table& t) {
 
 }  // namespace
 
-void add_optimizer_keys(Table& t) {
+void add_optimizer_keys(KeyTable& t) {
   add_update_rule(t);
   add_curvature_keys(t);
 }

@@ -25,7 +25,7 @@ inline Range above_up_to(double low, double high) {
 }
 
 /// The table under construction. A field is a generic lambda that gives the member of a Config.
-class Table {
+class KeyTable {
  public:
   template <class Field>
   Key& boolean(std::string path, Field field, std::string help) {
@@ -92,7 +92,7 @@ class Table {
 
 /// A type in which values travel between ranks; "same": the one they are computed in.
 template <class Field>
-Key& add_wire(Table& t, std::string path, Field field, std::string help) {
+Key& add_wire(KeyTable& t, std::string path, Field field, std::string help) {
   return t.choice<std::optional<DType>>(
       std::move(path), field,
       {{"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
