@@ -37,12 +37,12 @@ DKFAC_HD void store_places(std::int32_t* to, const std::int32_t (&from)[W]) {
 
 /// Maxima so far and where they were. The first of equals stays; a NaN beats all that is there.
 template <class T, std::size_t W>
-struct Largest {
+struct Maxima {
   using C = Computed<T>;
   C best[W];
   std::int32_t place[W];
 
-  DKFAC_HD Largest() {
+  DKFAC_HD Maxima() {
     for (std::size_t c = 0; c < W; ++c) {
       best[c] = 0;
       place[c] = -1;
@@ -121,7 +121,7 @@ struct MaxPool {
   DKFAC_HD void operator()(std::int64_t i) const {
     constexpr auto kWidth = static_cast<std::int64_t>(W);
     const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
-    Largest<T, W> largest;
+    Maxima<T, W> largest;
     each_input(s, at, at.pack * kWidth, [&](std::int64_t position, std::int64_t from) {
       largest.take(load_pack<W>(x + from), position);
     });
@@ -263,7 +263,7 @@ struct GlobalMax {
     constexpr auto kWidth = static_cast<std::int64_t>(W);
     const PackPlace at(i, 1, 1, channels / kWidth);
     const T* from = x + at.n * positions * channels + at.pack * kWidth;
-    Largest<T, W> largest;
+    Maxima<T, W> largest;
     each_batch<4>(positions, [&](auto some, std::size_t k) {
       constexpr std::size_t kRows = decltype(some)::value;
       Pack<T, W> in[kRows];
