@@ -128,7 +128,7 @@ inline double direction(Context& ctx, const BenchLayer& layer, ConstTensorView i
     for (std::int64_t i = 0; i < d; ++i) sum += x.data<double>()[i * (d + 1)];
     return sum;
   };
-  const kfac::DampingSplit shift = kfac::split_damping(damping, trace(a, da), da, trace(g, dg), dg);
+  const auto shift = kfac::split_damping(damping, trace(a, da), da, trace(g, dg), dg).value();
   ops::mirror_lower(host, a);
   ops::mirror_lower(host, g);
   ops::add_diagonal(host, a, shift.a);

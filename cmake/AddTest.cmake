@@ -33,7 +33,12 @@ elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(dkfac_test_flags INTERFACE -O1)
 endif()
 
-option(DKFAC_TEST_PCH "Tests share a precompiled header, for builds without a compiler cache" OFF)
+# A compiler cache takes no precompiled headers.
+set(test_pch ON)
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  set(test_pch OFF)
+endif()
+option(DKFAC_TEST_PCH "Tests share a precompiled header" ${test_pch})
 if(DKFAC_TEST_PCH)
   set(CMAKE_PCH_WARN_INVALID OFF)  # Where options differ the headers are read again.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp "")

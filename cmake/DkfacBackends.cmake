@@ -19,11 +19,11 @@ endif()
 dkfac_require(BLAS "OpenBLAS")
 
 set(DKFAC_HAVE_ONEDNN OFF)
-if(NOT DKFAC_ONEDNN STREQUAL "OFF")
+if(NOT DKFAC_ONEDNN STREQUAL "OFF" AND OpenMP_CXX_FOUND)  # Its products are shared out by us.
   find_package(DkfacOneDNN QUIET)
   set(DKFAC_HAVE_ONEDNN ${DkfacOneDNN_FOUND})
 endif()
-dkfac_require(ONEDNN "oneDNN (headers and library)")
+dkfac_require(ONEDNN "oneDNN (headers and library) or OpenMP")
 
 set(DKFAC_HAVE_MPI OFF)
 if(NOT DKFAC_MPI STREQUAL "OFF")

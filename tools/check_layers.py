@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the rules of docs/design.md, "The house", on every file.
 
-core <- comm <- kfac <- nn <- app; nn meets kfac in kfac_attach alone; no vendor header in a public
-header but comm/mpi.h; vendor headers only in the backend files; no conditional compilation in
+core <- comm <- kfac <- nn <- app; nn meets kfac in kfac_attach alone; rooms (folders of a layer) include each
+other in no circle; src/LAYER/shared is for our other layers too, and never for a public header; no vendor header
+in a public header but comm/mpi.h; vendor headers only in the backend files; no conditional compilation in
 shared code; no file over 400 lines. `--self-test` proves that each rule can fail.
 """
 import pathlib
@@ -18,11 +19,11 @@ CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b", re.M)
 
 # Vendor header -> where it may be included.
 VENDORS = [
-    (re.compile(r"^mpi\.h$"), re.compile(r"^(include/dkfac/comm/mpi\.h|src/comm/mpi[^/]*|tests/comm/mpi[^/]*)$")),
-    (re.compile(r"^(cuda|cublas|cusolver|cudnn)"), re.compile(r"^(src|tests)/\w+/cuda/|^examples/cuda_")),
-    (re.compile(r"^nccl"), re.compile(r"^((src|tests)/comm/nccl[^/]*|tests/emulated/cuda/nccl[^/]*)$")),
-    (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/\w+/cpu/")),
-    (re.compile(r"^omp\.h$"), re.compile(r"^src/\w+/cpu/")),
+    (re.compile(r"^mpi\.h$"), re.compile(r"^(include/dkfac/comm/mpi\.h|(src|tests)/comm/(\w+/)*mpi[^/]*)$")),
+    (re.compile(r"^(cuda|cublas|cusolver|cudnn)"), re.compile(r"^(src|tests)/(\w+/)+cuda/|^examples/cuda_")),
+    (re.compile(r"^nccl"), re.compile(r"^((src|tests)/comm/(\w+/)*nccl[^/]*|tests/emulated/cuda/nccl[^/]*)$")),
+    (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/(\w+/)+cpu/")),
+    (re.compile(r"^omp\.h$"), re.compile(r"^src/(\w+/)+cpu/")),
     (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),
     (re.compile(r"^zlib\.h$"), re.compile(r"^(src|tests)/nn/")),
 ]
@@ -51,13 +52,14 @@ def check_includes(path, text):
         target = name.split("/")[1] if public else name.split("/")[0]
         if target not in ORDER:
             continue
-        if top in ("examples", "benchmarks") and not public:
+        shared = name.split("/")[1] == "shared"
+        if (top == "examples" or top == "benchmarks" and not shared) and not public:
             problems.append(f'{path}: "{name}" is internal; {top} use public headers only')
         if top == "include" and not public:
             problems.append(f'{path}: public header includes the internal "{name}"')
         if layer is None:
             continue
-        if top == "tests" and not public and target != layer:
+        if top == "tests" and not public and not shared and target != layer:
             problems.append(f'{path}: "{name}" is an internal header of another layer')
         if top == "tests":
             continue
@@ -65,9 +67,44 @@ def check_includes(path, text):
             problems.append(f'{path}: {layer} must not include "{name}" of {target}')
         if layer == "nn" and target == "kfac" and "/kfac_attach" not in path:
             problems.append(f'{path}: nn meets kfac in kfac_attach only, not through "{name}"')
-        if not public and target != layer:
+        if top == "src" and not public and not shared and target != layer:
             problems.append(f'{path}: "{name}" is an internal header of {target}')
     return problems
+
+
+def room_of(path):
+    """The folder of a layer that a file stands in; its top is a room, and core is one as a whole."""
+    parts = path.split("/")
+    if parts[1] == "core":
+        return "core"
+    return "/".join(parts[1:3] if len(parts) > 3 else parts[1:2] + ["."])
+
+
+def check_rooms(files):
+    """files: path -> text. Names the rooms that reach themselves through the includes of others."""
+    arrows = {}
+    for path, text in files.items():
+        if not path.startswith("src/"):
+            continue
+        for bracket, name in INCLUDE.findall(text):
+            if bracket == '"' and name.split("/")[0] in ORDER:
+                source, target = room_of(path), room_of("src/" + name)
+                if source != target:
+                    arrows.setdefault(source, {}).setdefault(target, path)
+
+    def reach(start):
+        seen, todo = {}, [(start, [])]
+        while todo:
+            room, way = todo.pop()
+            for target, path in arrows.get(room, {}).items():
+                if target not in seen:
+                    seen[target] = way + [f"{target} ({path})"]
+                    todo.append((target, seen[target]))
+        return seen
+
+    circles = {room: reach(room) for room in sorted(arrows)}
+    return [f"rooms in a circle: {room} -> {' -> '.join(ways[room])}"
+            for room, ways in circles.items() if room in ways]
 
 
 def check_file(path, text):
@@ -97,14 +134,30 @@ def self_test():
         "examples/f.cpp": '#include "kfac/engine.h"\n',
         "tests/nn/g_test.cpp": '#include "kfac/engine.h"\n',
         "src/comm/h.cpp": '#include "core/checks.h"\n',
+        "src/kfac/inverse/i.cpp": "#include <cblas.h>\n",
+        "src/comm/transport/j.cpp": "#include <mpi.h>\n",
+        "include/dkfac/kfac/k.h": '#pragma once\n#include "kfac/shared/host.h"\n',
+        "src/kfac/l.cpp": '#include "nn/shared/x.h"\n',
+        "examples/m.cpp": '#include "kfac/shared/host.h"\n',
     }
     good = {
         "src/nn/kfac_attach.cpp": '#include "dkfac/kfac/optimizer.h"\n',
-        "src/comm/mpi.cpp": "#include <mpi.h>\n",
+        "src/comm/transport/mpi.cpp": "#include <mpi.h>\n",
+        "src/comm/transport/nccl_group.h": "#pragma once\n#include <nccl.h>\n",
+        "src/kfac/inverse/cpu/a.cpp": "#include <cblas.h>\n",
+        "tests/kfac/inverse/cuda/a_test.cpp": "#include <cuda_runtime_api.h>\n",
+        "src/app/run/a.cpp": '#include "kfac/shared/host.h"\n',
+        "benchmarks/a.cpp": '#include "kfac/shared/host.h"\n',
         "tests/kfac/a_test.cpp": '#include "dkfac/nn/model.h"\n#include "kfac/engine.h"\n',
     }
     wrong = [p for p, t in bad.items() if len(check_file(p, t)) != 1]
     wrong += [p for p, t in good.items() if check_file(p, t)]
+    circle = {"src/kfac/a/x.cpp": '#include "kfac/b/y.h"\n', "src/kfac/b/y.h": '#include "kfac/c/z.h"\n',
+              "src/kfac/c/z.h": ""}
+    wrong += check_rooms(circle)
+    circle["src/kfac/c/z.h"] = '#include "kfac/a/x.h"\n'
+    if len(check_rooms(circle)) != 3:
+        wrong.append("a circle of three rooms")
     for path in wrong:
         print(f"self-test: wrong verdict on {path}")
     print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
@@ -116,9 +169,10 @@ def main():
         return self_test()
     files = [p for top in ("include", "src", "tests", "examples", "benchmarks")
              for p in sorted((ROOT / top).rglob("*")) if p.suffix in SUFFIXES]
-    problems = []
-    for file in files:
-        problems += check_file(file.relative_to(ROOT).as_posix(), file.read_text())
+    texts = {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
+    problems = check_rooms(texts)
+    for path, text in texts.items():
+        problems += check_file(path, text)
     for problem in problems:
         print(problem)
     print(f"{len(files)} files, {len(problems)} problems")

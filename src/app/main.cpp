@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string>
 #include <unistd.h>
@@ -14,19 +15,11 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 
+#include "app/commands/command_line.h"
+
 namespace {
 
-using dkfac::app::BenchCommand;
-using dkfac::app::BenchKind;
-using dkfac::app::CkptCommand;
-using dkfac::app::CompareCommand;
-using dkfac::app::CompareOutput;
-using dkfac::app::DataCommand;
-using dkfac::app::EvalCommand;
-using dkfac::app::InfoCommand;
-using dkfac::app::SweepCommand;
-using dkfac::app::Terminal;
-using dkfac::app::TrainCommand;
+using namespace dkfac::app;
 
 constexpr const char* kAbout =
     "Trains image classifiers with K-FAC, LARS or SGD: alone, as ranks under mpirun, on CPUs or "
@@ -73,23 +66,8 @@ TensorBoard, result.json, report.html, curves.svg and checkpoints. Ctrl-C finish
 checkpoint and writes the results; 'dkfac train --resume FOLDER' goes on from there.
 
 Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
-70 internal error, 74 reading or writing failed, 75 stopped or lost a rank, 80 training diverged.)";
-
-std::string shell_quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-./=:,+@%") == std::string::npos;
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-std::string command_line(int argc, const char* const* argv) {
-  std::string line;
-  for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + shell_quoted(argv[i]);
-  return line;
-}
+70 internal error, 74 reading or writing failed, standard output too, 75 stopped or lost a rank,
+80 training diverged.)";
 
 // Without a throw: what is wrong with it, the command itself reports.
 dkfac::comm::LaunchInfo launch_or_none() {
@@ -125,7 +103,7 @@ void add_common(CLI::App& app, Command& command) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--ranks", command.ranks, "ranks inside of this process (not under mpirun)")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole(1, 1024))
       ->capture_default_str();
 }
 
@@ -163,18 +141,19 @@ void add_train(CLI::App& app, TrainCommand& command) {
       "--resume", command.resume_from, "go on with a run: its folder, or one of its checkpoints");
   resume->expected(0, 1)->type_name("[PATH]");
   train->parse_complete_callback([&command, resume] { command.resume = resume->count() > 0; });
-  train->add_option("--out", command.out, "run folder; out/<name>-<date>-<time> when not given");
+  train->add_option("--out", command.out,
+                    "run folder; a new out/<name>-<date>-<time> when not given");
   train
       ->add_option("--until-epoch", command.until_epoch,
                    "stop after this epoch, with a checkpoint to go on from")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1, kMost));
   CLI::Option* steps = train->add_option(
       "--steps", command.steps, "stop after so many more steps, with a checkpoint to go on from");
-  steps->check(CLI::PositiveNumber);
+  steps->check(whole(1, kMost));
   train
       ->add_option("--epochs-fraction", command.epochs,
                    "the same after this part of an epoch, or so many epochs, e.g. 0.1 or 1.5")
-      ->check(CLI::PositiveNumber)
+      ->check(above(0, kMost))
       ->excludes(steps);
   train->add_flag_callback(
       "--trace", [&command] { command.set.emplace_back("run.trace=true"); },
@@ -189,7 +168,7 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   compare->add_option("--out", command.out, "folder of the comparison")->required();
   compare
       ->add_option("--seeds", command.seeds, "runs of each, with seeds run.seed, run.seed + 1...")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole(1, 1000))
       ->capture_default_str();
   compare->add_option("--target", command.target, "test accuracy to reach, e.g. 0.86");
   command.title = "Comparison of optimizers";
@@ -214,7 +193,7 @@ void add_sweep(CLI::App& app, SweepCommand& command) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep->add_option("--parallel", command.parallel, "runs at a time, over slots.parallel")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole(1, 1024));
   sweep->add_flag("--dry-run", command.dry_run, "print the runs and start none");
   sweep->add_flag("--retry", command.retry, "start runs that failed before once more");
   sweep->add_flag("--force", command.force, "overwrite an earlier sweep in that folder");
@@ -223,9 +202,15 @@ void add_sweep(CLI::App& app, SweepCommand& command) {
 
 template <class Command>
 void add_network(CLI::App& app, Command& command) {
-  app.add_option("--batch", command.batch, "images of each rank")->capture_default_str();
-  app.add_option("--input", command.input, "height, width, channels of an image")->expected(3);
-  app.add_option("--classes", command.classes, "outputs of the model")->capture_default_str();
+  app.add_option("--batch", command.batch, "images of each rank")
+      ->check(whole(1, kMost))
+      ->capture_default_str();
+  app.add_option("--input", command.input, "height, width, channels of an image")
+      ->expected(3)
+      ->check(whole(1, 1 << 16));
+  app.add_option("--classes", command.classes, "outputs of the model")
+      ->check(whole(1, 1 << 24))
+      ->capture_default_str();
 }
 
 void add_info(CLI::App& app, InfoCommand& command) {
@@ -234,7 +219,7 @@ void add_info(CLI::App& app, InfoCommand& command) {
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
   info->add_option("--tflops", command.tflops,
                    "of a TOML file: TFLOP/s that all ranks together keep up, to predict times")
-      ->check(CLI::PositiveNumber);
+      ->check(above(0, 1e12));
   add_network(*info, command);
   add_common(*info, command);
 }
@@ -243,7 +228,7 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   bench.add_option("config", command.config, "resnet50: the recipe")->capture_default_str();
   bench.add_option("--data", command.data, "resnet50: folder of images; synthetic without it");
   const auto count = [&](const char* name, std::int64_t& value, const char* help) {
-    bench.add_option(name, value, help)->check(CLI::PositiveNumber);
+    bench.add_option(name, value, help)->check(whole(1, kMost));
   };
   count("--image-size", command.image_size, "resnet50: in place of the recipe's");
   count("--global-batch", command.global_batch, "likewise, samples of a step over all ranks");
@@ -251,7 +236,7 @@ void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   bench
       .add_option("--epochs-fraction", command.epochs,
                   "resnet50: train this part of an epoch in place of --steps")
-      ->check(CLI::PositiveNumber);
+      ->check(above(0, kMost));
   add_device(bench, command.set);
 }
 
@@ -275,16 +260,20 @@ void add_bench(CLI::App& app, BenchCommand& command) {
                    "sgd,lars,kfac: in turns; ratios to the first")
       ->delimiter(',')
       ->capture_default_str();
-  bench->add_option("--steps", command.steps, "measured repetitions")->capture_default_str();
-  bench->add_option("--warm-up", command.warm_up, "repetitions before them")->capture_default_str();
-  bench->add_option("--threads", command.threads, "per rank; 0: its share of the cores")
-      ->capture_default_str();
+  const auto number = [&](const char* name, int& value, int low, int high, const char* help) {
+    bench->add_option(name, value, help)->check(whole(low, high))->capture_default_str();
+  };
+  number("--steps", command.steps, 1, 1000000, "measured repetitions");
+  number("--warm-up", command.warm_up, 0, 1000000, "repetitions before them");
+  number("--threads", command.threads, 0, 4096, "per rank; 0: its share of the cores");
   bench
       ->add_option("--cycle", command.cycle,
                    "step: intervals of statistics and inverses to measure with, e.g. 2,8")
       ->delimiter(',')
-      ->expected(2);
-  bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message, from 1024 on")
+      ->expected(2)
+      ->check(whole(1, kMost));
+  bench->add_option("--max-bytes", command.max_bytes, "comm: the largest message")
+      ->check(whole(1024, std::int64_t{1} << 40))
       ->capture_default_str();
   add_recipe_bench(*bench, command);
   bench->add_option("--json,--out", command.json, "also write JSON here; '-': print it instead");
@@ -301,12 +290,12 @@ void add_eval(CLI::App& app, EvalCommand& command) {
       "evaluate each new checkpoint of the run in this folder into its evaluations.jsonl, until "
       "the run has ended; training does not wait for it");
   eval->add_option("--poll", command.poll, "seconds between two looks at the folder")
-      ->check(CLI::Range(0.01, 86400.0))
+      ->check(above(0, 86400))
       ->needs(watch)
       ->capture_default_str();
   eval->add_option("--until-step", command.until_step,
                    "end after a checkpoint of this step or later")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, std::numeric_limits<std::int64_t>::max()))
       ->needs(watch);
   add_device(*eval, command.set);
   add_common(*eval, command);
@@ -343,9 +332,11 @@ void add_data(CLI::App& app, DataCommand& command) {
   pack->add_option("from", command.what, "folder of the photographs")->required();
   pack->add_option("to", command.to, "folder to make")->required();
   pack->add_option("--shorter", command.shorter, "reduce the shorter side to this; 0: do not")
+      ->check(whole(0, 8192))
       ->capture_default_str();
   pack->add_flag("--square", command.square, "resize to squares of that side, whatever the aspect");
-  pack->add_option("--workers", command.workers, "threads; 0: the cores, up to 16");
+  pack->add_option("--workers", command.workers, "threads; 0: the cores, up to 16")
+      ->check(whole(0, 1024));
 }
 
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
@@ -362,10 +353,7 @@ int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
   return dkfac::app::run(parsed.info, terminal);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Terminal terminal{std::cout, std::cerr, is_interactive()};
+int run_program(int argc, char** argv, const Terminal& terminal) {
   CLI::App app(kAbout, "dkfac");
   Parsed parsed;
   app.set_version_flag("--version", std::string("dkfac ") + dkfac::version());
@@ -382,10 +370,21 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version
-    return launch_or_none().rank == 0 ? app.exit(help, std::cout, std::cerr) : 0;
+    return launch_or_none().rank == 0 ? app.exit(help, terminal.out, terminal.err) : 0;
   } catch (const CLI::ParseError& error) {
+    const std::string unknown = dkfac::app::unknown_command(app, argc, argv);
     return dkfac::app::refuse_command_line(
-        std::string("[arguments] ") + error.what() + "; 'dkfac --help' shows the usage", terminal);
+        "[arguments] " + (unknown.empty() ? std::string(error.what()) + "; " : unknown) +
+            "'dkfac --help' shows the usage",
+        terminal);
   }
-  return run_parsed(app, parsed, command_line(argc, argv), terminal);
+  return run_parsed(app, parsed, dkfac::app::quoted_line(argc, argv), terminal);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dkfac::app::keep_standard_files();
+  const Terminal terminal{std::cout, std::cerr, is_interactive()};
+  return dkfac::app::finish_output(run_program(argc, argv, terminal), terminal);
 }

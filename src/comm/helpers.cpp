@@ -13,7 +13,7 @@ namespace dkfac::comm {
 
 namespace {
 
-constexpr std::size_t kContext = 60;  ///< Characters of a text that a message shows.
+constexpr std::size_t kContext = 120;  ///< Characters of a line that a message shows.
 
 std::int64_t length(std::size_t n) { return static_cast<std::int64_t>(n); }
 
@@ -43,8 +43,11 @@ std::vector<int> ranks_unlike_first(Communicator& comm, std::string_view text,
   return unlike;
 }
 
-std::string excerpt(std::string_view text, std::size_t begin) {
-  return std::string(text.substr(std::min(begin, text.size()), kContext));
+/// The line around `at`, from its beginning if that is near.
+std::string excerpt(std::string_view text, std::size_t at) {
+  const std::size_t begin = text.substr(0, at).rfind('\n') + 1;
+  text.remove_prefix(std::max(begin, at - std::min(at, kContext / 2)));
+  return std::string(text.substr(0, std::min(text.find('\n'), kContext)));
 }
 
 }  // namespace
@@ -82,11 +85,10 @@ void require_equal(Communicator& comm, std::string_view text, std::string_view w
   const std::string& other = texts[static_cast<std::size_t>(unlike.front())];
   const auto end = std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first;
   const auto at = static_cast<std::size_t>(end - first.begin());
-  const std::size_t begin = at > kContext / 2 ? at - kContext / 2 : 0;
-  throw InvalidArgument(detail::concat(
-      "[require_equal] the ", what, " of ", rank_list(unlike), " differs from rank 0's, at byte ",
-      at, ": rank ", unlike.front(), " has '", excerpt(other, begin), "', rank 0 has '",
-      excerpt(first, begin), "'; give every rank the same"));
+  throw InvalidArgument(detail::concat("[require_equal] ", what, " of ", rank_list(unlike),
+                                       " differs from rank 0's: rank ", unlike.front(), " has '",
+                                       excerpt(other, at), "', rank 0 has '", excerpt(first, at),
+                                       "'; give every rank the same"));
 }
 
 }  // namespace dkfac::comm

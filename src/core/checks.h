@@ -9,8 +9,16 @@
 /// Argument checks that the operations share. `op` is the operation, `name` the argument.
 namespace dkfac::detail {
 
+/// Elements lie somewhere.
+inline void check_memory(std::string_view op, ConstTensorView x, std::string_view name) {
+  DKFAC_CHECK(x.raw() != nullptr || x.numel() == 0, "[", op, "] ", name, " ", x.shape(),
+              " is a null pointer; pass the memory that holds it");
+}
+
+/// Elements lie somewhere, on the device of the context.
 inline void check_device(std::string_view op, const Context& ctx, ConstTensorView x,
                          std::string_view name) {
+  check_memory(op, x, name);
   DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] ", name, " is on ", x.device(),
               ", the context on ", ctx.device(), "; copy it there first");
 }

@@ -53,6 +53,8 @@ void copy(Context& ctx, ConstTensorView src, TensorView dst) {
   check_dtype("copy", dst, "dst", src.dtype());
   check_shape("copy", dst, "dst", src.shape());
   if (src.numel() == 0) return;
+  detail::check_memory("copy", src, "src");
+  detail::check_memory("copy", dst, "dst");
   if (src.device().is_cuda()) check_device("copy", ctx, src, "src");
   if (dst.device().is_cuda()) check_device("copy", ctx, dst, "dst");
   if (src.device().is_cuda() || dst.device().is_cuda()) return cuda::copy(ctx, src, dst);

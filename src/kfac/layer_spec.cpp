@@ -141,6 +141,15 @@ std::int64_t weight_numel(const LayerSpec& spec) {
       spec);
 }
 
+Shape weight_shape(const LayerSpec& spec) {
+  if (const auto* s = std::get_if<LinearSpec>(&spec)) return {s->out, s->in};
+  const auto* s = std::get_if<Conv2dSpec>(&spec);
+  if (s == nullptr) return {weight_numel(spec)};
+  const std::int64_t in = s->in / s->groups;
+  return s->layout == Layout::nhwc ? Shape{s->out, s->kernel_h, s->kernel_w, in}
+                                   : Shape{s->out, in, s->kernel_h, s->kernel_w};
+}
+
 std::int64_t bias_numel(const LayerSpec& spec) {
   return std::visit(Overloaded{[](const LinearSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
                                [](const Conv2dSpec& s) { return s.bias ? s.out : std::int64_t{0}; },

@@ -9,16 +9,16 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/engine.h"
-#include "kfac/gather.h"
-#include "kfac/host_visitor.h"
-#include "kfac/kl_clip.h"
-#include "kfac/parameters.h"
-#include "kfac/phase_timer.h"
-#include "kfac/pipeline.h"
-#include "kfac/record_stream.h"
-#include "kfac/share.h"
-#include "kfac/stream_join.h"
+#include "kfac/collective/gather.h"
+#include "kfac/collective/pipeline.h"
+#include "kfac/collective/stream_join.h"
+#include "kfac/curvature/engine.h"
+#include "kfac/curvature/record_stream.h"
+#include "kfac/curvature/share.h"
+#include "kfac/optimizer/kl_clip.h"
+#include "kfac/optimizer/parameters.h"
+#include "kfac/shared/host_visitor.h"
+#include "kfac/shared/phase_timer.h"
 
 namespace dkfac::kfac {
 
@@ -134,19 +134,9 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
     DKFAC_CHECK(!seen[static_cast<std::size_t>(i)], "[step] layer '", engine.name(i),
                 "' comes twice");
     seen[static_cast<std::size_t>(i)] = true;
-    for (const bool bias : {false, true}) {
-      const ConstTensorView view = bias ? grad.bias : grad.weight;
-      const std::int64_t numel = bias ? bias_numel(spec) : weight_numel(spec);
-      DKFAC_CHECK(view.numel() == numel && view.is_contiguous(), "[step] layer '", engine.name(i),
-                  "': the gradient of its ", bias ? "bias" : "weight", " has ", view.numel(),
-                  " elements; it must be contiguous with ", numel);
-      DKFAC_CHECK(view.numel() == 0 || view.device() == ctx.device(), "[step] layer '",
-                  engine.name(i), "': a gradient is on ", view.device(),
-                  ", while the preconditioner works on ", ctx.device());
-      DKFAC_CHECK(view.numel() == 0 || view.dtype() == DType::f32 || view.dtype() == DType::f64,
-                  "[step] layer '", engine.name(i), "': a gradient is of ", view.dtype(),
-                  "; it must be f32 or f64, so convert it before step()");
-    }
+    const Caller caller("step", engine.name(i));
+    check_weight(caller, "the gradient of the weight", spec, grad.weight, ctx.device());
+    check_bias(caller, "the gradient of the bias", spec, grad.bias, ctx.device());
   }
   for (int i = 0; i < engine.layers(); ++i)
     DKFAC_CHECK(
@@ -310,6 +300,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   const bool clipped = impl.engine.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
+  check_vote(args.vote, impl.ctx.device());
   StepReport report;
   report.step = ++impl.steps;
   std::uint64_t before = 0;
@@ -343,6 +334,11 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   impl.begin_step();
   impl.leave(stream);
   return report;
+}
+
+LayerFactors Preconditioner::read_factors(LayerId layer) {
+  DKFAC_CHECK(impl_->prepared, "[read_factors] comes before prepare()");
+  return impl_->engine.read_factors(layer);
 }
 
 void Preconditioner::set_damping(double damping) { impl_->engine.set_damping(damping); }

@@ -1,5 +1,7 @@
 #include "nn/binding.h"
 
+#include <limits>
+
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
@@ -25,9 +27,14 @@ class Cutter {
 
 ArenaSizes arena_sizes(Layer& root) {
   ArenaSizes sizes;
+  // What does not fit into 64 bits is refused where memory is made.
+  const auto add = [](std::int64_t& sum, const Shape& shape) {
+    if (__builtin_add_overflow(sum, shape.numel(), &sum))
+      sum = std::numeric_limits<std::int64_t>::max();
+  };
   root.visit([&](Layer& layer) {
-    for (const Parameter& p : layer.parameters()) sizes.parameters += p.shape.numel();
-    for (const Buffer& buffer : layer.buffers()) sizes.buffers += buffer.shape.numel();
+    for (const Parameter& p : layer.parameters()) add(sizes.parameters, p.shape);
+    for (const Buffer& buffer : layer.buffers()) add(sizes.buffers, buffer.shape);
   });
   return sizes;
 }

@@ -5,7 +5,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "nn/backend_elementwise.h"
+#include "nn/backends/backend_elementwise.h"
 
 namespace dkfac::nn {
 

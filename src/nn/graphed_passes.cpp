@@ -6,7 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/nn/loss.h"
 
-#include "nn/workspace.h"
+#include "nn/backends/workspace.h"
 
 namespace dkfac::nn {
 

@@ -9,8 +9,10 @@
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
 
+#include "nn/backends/dtype.h"
 #include "nn/batch_shape.h"
-#include "nn/dtype.h"
+#include "nn/binding.h"
+#include "nn/models/models.h"
 
 namespace dkfac::nn {
 namespace {
@@ -118,15 +120,27 @@ class Walk {
   std::size_t live_ = 0;
 };
 
+/// What a plan is made from.
+struct Net {
+  const Layer& root;
+  Shape input;
+  DType dtype, compute;
+  ArenaSizes sizes;
+
+  void trace(const std::function<void(const Layer&, const Shape&)>& f) const {
+    root.trace(batch_shape(1, input), f);
+  }
+};
+
 /// Weights of all convolutions in the order a library wants them, forward and backward, and the
 /// partial sums of the largest normalisation.
-std::size_t scratch_bytes(const Model& model, std::int64_t batch) {
+std::size_t scratch_bytes(const Net& net, std::int64_t batch) {
   constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
   std::size_t weights = 0, sums = 0;
-  model.trace([&](const Layer& layer, const Shape& output) {
+  net.trace([&](const Layer& layer, const Shape& output) {
     if (dynamic_cast<const Conv2d*>(&layer) != nullptr && !layer.parameters().empty()) {
       const auto count = static_cast<std::size_t>(layer.parameters()[0].shape.numel());
-      weights += 2 * count * size_of(model.compute());
+      weights += 2 * count * size_of(net.compute);
     }
     if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
       const std::int64_t chunks = batch * output.numel() / kElementsPerSum + norm->options().groups;
@@ -139,10 +153,10 @@ std::size_t scratch_bytes(const Model& model, std::int64_t batch) {
 
 /// What every BatchNorm keeps of a training pass per group and channel: the mean in two parts, the
 /// inverse deviation, scale and shift, and in f64 two sums of the gradient.
-std::size_t statistics_bytes(const Model& model) {
-  const std::size_t each = 5 * size_of(compute_dtype(model.compute())) + 2 * sizeof(double);
+std::size_t statistics_bytes(const Net& net) {
+  const std::size_t each = 5 * size_of(compute_dtype(net.compute)) + 2 * sizeof(double);
   std::size_t total = 0;
-  model.trace([&](const Layer& layer, const Shape&) {
+  net.trace([&](const Layer& layer, const Shape&) {
     if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
       total += static_cast<std::size_t>(norm->options().groups * norm->channels()) * each;
     }
@@ -150,35 +164,65 @@ std::size_t statistics_bytes(const Model& model) {
   return total;
 }
 
-}  // namespace
+/// Of one tensor. Far more than any memory, and the bytes of a thousand of them fit into 64 bits.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
 
-MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
+void check_sizes(const Net& net, std::int64_t batch) {
   DKFAC_CHECK(batch > 0, "[plan_memory] batch is ", batch, "; it must be > 0");
-  const Shape input = batch_shape(batch, model.input());
-  const std::size_t element = size_of(model.dtype());
-  MemoryPlan plan;
-  plan.parameters = static_cast<std::size_t>(model.parameter_count()) * element;
-  plan.gradients = plan.parameters;
-  plan.buffers = static_cast<std::size_t>(model.buffer_count()) * element;
-  plan.input = static_cast<std::size_t>(input.numel()) * element;
-  plan.scratch = scratch_bytes(model, batch);
+  const auto check = [&](const Shape& sample) {
+    DKFAC_CHECK(sample.numel() <= kMostElements / batch, "[plan_memory] batch is ", batch,
+                ", which gives a tensor of more than 2^48 elements (", sample,
+                " for one image); use a smaller batch, image or model");
+  };
+  check(net.input);
+  net.trace([&](const Layer&, const Shape& output) { check(output); });
+}
 
-  Walk walk(model.compute());
+MemoryPlan plan_of(const Net& net, std::int64_t batch, Mode mode) {
+  check_sizes(net, batch);
+  const Shape input = batch_shape(batch, net.input);
+  const std::size_t element = size_of(net.dtype);
+  MemoryPlan plan;
+  plan.parameters = static_cast<std::size_t>(net.sizes.parameters) * element;
+  plan.gradients = plan.parameters;
+  plan.buffers = static_cast<std::size_t>(net.sizes.buffers) * element;
+  plan.input = static_cast<std::size_t>(input.numel()) * element;
+  plan.scratch = scratch_bytes(net, batch);
+
+  Walk walk(net.compute);
   if (mode == Mode::train) {
-    walk.train_forward(model.root(), input);
-    walk.backward(model.root(), input, InputGrad::skipped);
-    plan.statistics = statistics_bytes(model);
+    walk.train_forward(net.root, input);
+    walk.backward(net.root, input, InputGrad::skipped);
+    plan.statistics = statistics_bytes(net);
   } else {
-    walk.eval_forward(model.root(), input);
+    walk.eval_forward(net.root, input);
   }
   plan.activations = walk.kept;
   plan.workspace = walk.peak;
-  if (model.compute() != model.dtype()) {
-    const auto logits = static_cast<std::size_t>(batch * model.outputs());
+  if (net.compute != net.dtype) {
+    const auto logits = static_cast<std::size_t>(net.root.output_shape(input).numel());
     plan.casts = walk.bytes(input) + logits * element +
-                 (mode == Mode::train ? logits * size_of(model.compute()) : 0);
+                 (mode == Mode::train ? logits * size_of(net.compute) : 0);
   }
   return plan;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode) {
+  return plan_of({model.root(),
+                  model.input(),
+                  model.dtype(),
+                  model.compute(),
+                  {model.parameter_count(), model.buffer_count()}},
+                 batch, mode);
+}
+
+MemoryPlan plan_memory(const ModelOptions& options, std::int64_t batch, Mode mode) {
+  const std::unique_ptr<Layer> root = make_layers(options);
+  return plan_of({*root, options.input, options.dtype, options.compute.value_or(options.dtype),
+                  arena_sizes(*root)},
+                 batch, mode);
 }
 
 std::string describe(const MemoryPlan& plan) {

@@ -6,11 +6,11 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
-#include "nn/backend_elementwise.h"
+#include "nn/backends/backend_elementwise.h"
+#include "nn/backends/dtype.h"
+#include "nn/backends/workspace.h"
 #include "nn/batch_shape.h"
 #include "nn/binding.h"
-#include "nn/dtype.h"
-#include "nn/workspace.h"
 
 namespace dkfac::nn {
 namespace {

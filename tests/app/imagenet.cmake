@@ -1,7 +1,7 @@
 # The ImageNet recipes, in small.
-dkfac_test(app.imagenet SOURCES imagenet_test.cpp
+dkfac_test(app.imagenet SOURCES behaviour/imagenet_test.cpp
            LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app TIMEOUT 480)
-set_source_files_properties(imagenet_test.cpp PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(behaviour/imagenet_test.cpp PROPERTIES COMPILE_DEFINITIONS
   "DKFAC_TEST_CONFIGS=\"${PROJECT_SOURCE_DIR}/configs\"")
 add_test(NAME app.imagenet_cli
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/imagenet_cli_test.py)

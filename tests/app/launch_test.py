@@ -4,6 +4,8 @@
 Environment as for cli_support.py; DKFAC_HAVE_MPI=1 compares with mpirun too.
 """
 import os
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -39,12 +41,13 @@ class Processes(Folder):
         self.config = self.write("tiny.toml",
                                  SYNTHETIC.format(model="lenet-bn", optimizer="kfac"))
 
-    def start(self, variables, size, *args):
+    def start(self, variables, size, *args, preexec_fn=None):
         """One process for each rank; variables(rank, size, port) is what a launcher would set."""
         base = {k: v for k, v in os.environ.items()
                 if not k.startswith(LAUNCHERS) and k not in OTHERS}
         port = free_port()
         return [subprocess.Popen([DKFAC, *map(str, args)], cwd=self.dir, text=True,
+                                 preexec_fn=preexec_fn,
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  env=base | {k: str(v) for k, v in
                                              variables(rank, size, port).items()})
@@ -131,6 +134,69 @@ class Processes(Folder):
         done = self.finish(processes)[0]
         self.expect_error(done, done.returncode, "rank 1 did not come")
         self.assertGreater(done.returncode, 0)
+
+    def test_half_a_launcher_does_not_train_alone(self):
+        def started(variables):
+            return self.finish(self.start(lambda rank, size, port: variables, 1,
+                                          *self.args("half")))[0]
+        for variables, *parts in (
+                ({"RANK": 1, "WORLD_SIZE": 2}, "WORLD_SIZE is '2'", "MASTER_ADDR"),
+                ({"RANK": 1}, "RANK is '1'", "WORLD_SIZE"),
+                ({"RANK": "one", "WORLD_SIZE": 2}, "RANK is 'one'"),
+                ({"SLURM_PROCID": 1}, "SLURM_STEP_NUM_TASKS"),
+                ({"OMPI_COMM_WORLD_SIZE": 2}, "OMPI_COMM_WORLD_RANK"),
+                ({"PMI_RANK": 0}, "PMI_SIZE")):
+            with self.subTest(variables=variables):
+                done = started(variables)
+                self.expect_error(done, 64, *parts)
+                self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertFalse((self.dir / "half").exists())
+        # Control: what a batch script of Slurm sets is nobody's rank.
+        done = started({"SLURM_PROCID": 0, "SLURM_LOCALID": 0, "MASTER_ADDR": "n1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_who_says_nothing_cannot_keep_the_ranks_from_meeting(self):
+        port = free_port()
+        files = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        variables = lambda rank, size, _: torchrun(rank, 2, port)
+        first = self.start(variables, 1, *self.args("a"), preexec_fn=files)
+        callers = []
+        try:
+            for i in range(81):
+                callers.append(self.call(port))
+                if i % 9 == 0:
+                    callers[-1].sendall(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")
+            rest = self.start(lambda rank, size, _: torchrun(1, 2, port), 1, *self.args("a"),
+                              preexec_fn=files)
+            for rank, done in enumerate(self.finish(first + rest)):
+                self.assertEqual(done.returncode, 0, f"rank {rank}: {done.stderr}")
+        finally:
+            for caller in callers:
+                caller.close()
+
+    def test_runs_that_begin_at_once_have_folders_of_their_own(self):
+        # Four, so that some begin in the same second.
+        processes = self.start(lambda rank, size, port: {"OMP_NUM_THREADS": 1}, 4, "train",
+                               self.config, "--set", "model.name=mlp")
+        told = set()
+        for done in self.finish(processes):
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told.add(re.search("report: (.*)/report.html", done.stdout)[1])
+        folders = sorted((self.dir / "out").iterdir())
+        self.assertEqual(told, {str(f.relative_to(self.dir)) for f in folders})
+        self.assertEqual(len(told), 4)
+        for folder in folders:
+            self.assertRegex(folder.name, r"^tiny-\d{8}-\d{6}(-[2-4])?$")
+
+    def call(self, port):
+        """A connection to who listens there, as soon as somebody does."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                return socket.create_connection(("127.0.0.1", port))
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        self.fail(f"nobody listens at port {port}")
 
 
 if __name__ == "__main__":

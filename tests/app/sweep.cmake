@@ -1,4 +1,4 @@
-dkfac_test(app.sweep_parts SOURCES sweep_parts_test.cpp
+dkfac_test(app.sweep_parts SOURCES sweep/sweep_parts_test.cpp
            LINK dkfac::app GTest::gtest_main INTERNALS LABELS app)
 
 # Sweeps and the evaluation beside a training, from outside.

@@ -44,6 +44,25 @@ class Staleness(Tool):
         self.assertNotIn("Traceback", done.stderr)
 
 
+class Readme(unittest.TestCase):
+    def test_its_first_table_is_the_record_of_the_demonstration(self):
+        text = (TOOLS.parent / "README.md").read_text()
+        rows = [[cell.strip(" *") for cell in line.replace("**", "").strip("|").split("|")]
+                for line in text.split("\n\n| | ")[1].splitlines()[2:5]]
+        record = json.loads((TOOLS.parent / "docs" / "tuning" / "demo.json").read_text())
+        self.assertEqual(len(rows), len(record["groups"]))
+
+        def shown(spread, factor, digits, range_digits):
+            low, high = (f"{factor * spread[k]:.{range_digits}f}" for k in ("min", "max"))
+            return f"{factor * spread['mean']:.{digits}f} [{low}-{high}]"
+        for row, group in zip(rows, record["groups"]):
+            self.assertEqual(row, [{"kfac": "K-FAC", "lars": "LARS", "sgd": "SGD"}[group["name"]],
+                                   shown(group["epochs_to_target"], 1, 1, 0),
+                                   shown(group["seconds_to_target"], 1, 1, 1),
+                                   shown(group["final_accuracy"], 100, 2, 2),
+                                   f"{group['step_ratio']:.2f}"])
+
+
 class Launch(unittest.TestCase):
     """tools/launch: what would be started, before there is a checkpoint and after."""
 

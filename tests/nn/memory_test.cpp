@@ -1,5 +1,9 @@
 #include "dkfac/nn/memory.h"
 
+#include <limits>
+#include <memory>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/nn/loss.h"
@@ -55,6 +59,22 @@ TEST(MemoryPlan, IsWhatATrainingStepOfAResidualNetHolds) {
        {std::optional<DType>{}, std::optional(DType::bf16), std::optional(DType::f16)}) {
     const auto model = residual_net(ctx, DType::f32, compute);
     expect_plan(ctx, *model);
+  }
+}
+
+TEST(MemoryPlan, IsTheSameOfAModelThatHasNotBeenMade) {
+  Context ctx;
+  for (const char* name : {"mlp", "lenet-bn", "resnet9", "resnet20"}) {
+    for (const std::optional<DType> compute :
+         {std::optional<DType>{}, std::optional(DType::bf16)}) {
+      const ModelOptions options{.name = name, .input = {32, 32, 3}, .compute = compute};
+      const auto model = make_model(ctx, options);
+      for (const Mode mode : {Mode::train, Mode::eval}) {
+        const MemoryPlan plan = plan_memory(options, 24, mode);
+        EXPECT_GT(plan.total(), plan.parameters);
+        EXPECT_EQ(describe(plan), describe(plan_memory(*model, 24, mode))) << name;
+      }
+    }
   }
 }
 
@@ -114,6 +134,27 @@ TEST(MemoryPlan, RefusesAnEmptyBatchAndPrintsItself) {
   const auto model = residual_net(ctx, DType::f32, {});
   EXPECT_THROW((void)plan_memory(*model, 0, Mode::train), InvalidArgument);
   EXPECT_TRUE(contains(describe(plan_memory(*model, 4, Mode::train)), "total"));
+}
+
+TEST(MemoryPlan, RefusesSizesWhoseProductsOverflow) {
+  Context ctx;
+  const auto model = residual_net(ctx, DType::f32, {});
+  for (const std::int64_t batch :
+       {std::int64_t{1} << 47, std::int64_t{1} << 60, std::numeric_limits<std::int64_t>::max()})
+    for (const Mode mode : {Mode::train, Mode::eval}) {
+      const std::string message = message_of([&] { (void)plan_memory(*model, batch, mode); });
+      EXPECT_TRUE(contains(message, std::to_string(batch)) && contains(message, "smaller batch"))
+          << message;
+    }
+  // 4 * (2^62 + 1) is 4 in 64 bits.
+  const std::int64_t most = (std::int64_t{1} << 62) + 1;
+  EXPECT_THROW((void)Linear(4, 2).output_shape(Shape{1, 4, most}), InvalidArgument);
+  auto wide = std::make_unique<Sequential>();
+  wide->add<Linear>("fc", std::int64_t{1} << 40, std::int64_t{1} << 40);
+  const std::string message = message_of([&] {
+    (void)Model(ctx, "wide", std::move(wide), Shape{std::int64_t{1} << 40}, DType::f32, 1);
+  });
+  EXPECT_TRUE(contains(message, "overflows")) << message;
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "nn/cuda/channel_packs.h"
+#include "nn/backends/cuda/channel_packs.h"
+#include "nn/backends/norm_shape.h"
 #include "nn/nn_support.h"
-#include "nn/norm_shape.h"
 
 /// What the functors of batch normalisation are tested on.
 namespace dkfac::nn::cuda {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "dkfac/kfac/curvature.h"
@@ -27,17 +28,15 @@ inline Factors compute_factors(Context& ctx, const kfac::LayerSpec& spec, ConstT
 
 /// By inverses with pi-split damping. The last column of v goes the way of a bias.
 inline Matrix solve_pi(Context& ctx, const Factors& f, const Matrix& v, double lambda) {
-  const auto split = kfac::split_damping(lambda, trace(f.a), f.a.rows, trace(f.g), f.g.rows);
   Matrix a(f.a.rows, f.a.rows), g(f.g.rows, f.g.rows);
-  std::int32_t info_a = -1, info_g = -1;
+  std::array<std::int32_t, 2> info{-1, -1};
   const Vector pa = packed(f.a), pg = packed(f.g);
   const auto whole = [](const Vector& x) {
     return view_of(x.data(), {static_cast<std::int64_t>(x.size())});
   };
-  kfac::invert_factor(ctx, whole(pa), split.a, a.view(), view_of(&info_a, {1}));
-  kfac::invert_factor(ctx, whole(pg), split.g, g.view(), view_of(&info_g, {1}));
-  EXPECT_EQ(info_a, 0);
-  EXPECT_EQ(info_g, 0);
+  kfac::invert_factors(ctx, whole(pa), whole(pg), lambda, a.view(), g.view(),
+                       view_of(info.data(), {2}));
+  EXPECT_EQ(info, (std::array<std::int32_t, 2>{0, 0}));
   auto [weight, bias] = split_bias(v);
   kfac::precondition(ctx, a.view(), g.view(), weight.view(), view_of(bias.data(), {v.rows}));
   return join_bias(weight, bias);

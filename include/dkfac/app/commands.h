@@ -118,6 +118,15 @@ struct CkptCommand {
 [[nodiscard]] int run(const CkptCommand& command, const Terminal& terminal);
 [[nodiscard]] int run(const DataCommand& command, const Terminal& terminal);
 
+/// Before anything is opened: where a standard file is closed, one that cannot be used takes its
+/// number, so that no file of a run gets it, and what is printed with it.
+void keep_standard_files() noexcept;
+/// Throws IoError unless terminal.out has taken all that was printed so far.
+void check_output(const Terminal& terminal);
+/// The exit code of a command that has ended with `code`: a good one needs all of its output taken,
+/// or the failure is reported here.
+[[nodiscard]] int finish_output(int code, const Terminal& terminal);
+
 /// Reports a failure of the command line itself, on rank 0 only, and returns its exit code.
 [[nodiscard]] int refuse_command_line(const std::string& what, const Terminal& terminal);
 

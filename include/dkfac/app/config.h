@@ -29,7 +29,7 @@ struct RunConfig {
   std::string device = "cpu";  ///< See DeviceChoice.
   bool tf32 = false;
   bool graphs = true;  ///< Where they can be had.
-  std::int64_t seed = 1;
+  std::uint64_t seed = 1;
   std::int64_t epochs = 10;
   DType precision = DType::f32;
   int threads = 0;
@@ -54,7 +54,7 @@ struct DataConfig {
   Choice resident = Choice::automatic;
   std::int64_t synthetic_train = 2048, synthetic_test = 512;
   std::int64_t synthetic_size = 28, synthetic_channels = 1, synthetic_classes = 10;
-  std::int64_t synthetic_seed = 1;
+  std::uint64_t synthetic_seed = 1;
   std::int64_t image_size = 224;
   nn::PhotoCrop crop = nn::PhotoCrop::random_resized;
   std::int64_t crop_resized = 256;
@@ -171,13 +171,16 @@ struct Config {
   LrConfig lr;
   CheckpointConfig checkpoint;
   std::vector<PhaseChanges> phases;  ///< Empty: one, without changes. run.epochs is their sum.
+  /// What reading it has left out, for whoever started the program: a line each.
+  std::vector<std::string> remarks;
 };
 
 /// Reads a TOML file and applies `overrides` ("section.key=value" and "phase.N.section.key=value",
 /// later ones win). The file's stem
 /// is the name of a run that has none. Throws MissingInput when there is no such file, else
 /// InvalidArgument with file and line, key, value, the allowed range, and for an unknown key the
-/// nearest known one.
+/// nearest known one. An override of data.name takes from the file what the new set does not have,
+/// and says so in Config::remarks.
 [[nodiscard]] Config load_config(const std::filesystem::path& file,
                                  std::span<const std::string> overrides = {});
 /// The same from text; `source` is what messages call it.

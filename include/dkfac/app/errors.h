@@ -48,5 +48,7 @@ struct RunError : std::runtime_error {
 /// "ERROR rank=R step=S phase=P code=C: what; what to do": one line, without a line feed. A message
 /// without advice (no "; ") gets that of its code.
 [[nodiscard]] std::string error_line(const Failure& failure);
+/// "WARNING what", likewise one line.
+[[nodiscard]] std::string warning_line(const std::string& what);
 
 }  // namespace dkfac::app

@@ -143,7 +143,7 @@ class Communicator {
 [[nodiscard]] std::vector<std::string> all_gather_strings(Communicator& comm,
                                                           std::string_view mine);
 /// Throws InvalidArgument on every rank, naming the ranks that differ from rank 0, unless all ranks
-/// pass the same text. `what` says what the text is, e.g. "configuration".
+/// pass the same text. `what` says what the text is, e.g. "the configuration".
 void require_equal(Communicator& comm, std::string_view text, std::string_view what);
 
 }  // namespace dkfac::comm

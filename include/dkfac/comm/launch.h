@@ -20,7 +20,8 @@ struct LaunchInfo {
 /// torchrun, or anybody who sets its RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT or DKFAC_PORT
 /// (docs/distribution.md, "Launching"); mpirun; srun, over TCP unless it offers PMI or PMIx,
 /// without which an MPI would see single processes. Throws InvalidArgument naming a variable that
-/// makes no sense, or the ports where neither is set for several ranks.
+/// makes no sense, or what is missing where some variables of a launcher are set and others not: a
+/// rank of several must not take itself for the only one.
 [[nodiscard]] LaunchInfo detect_launch();
 
 /// Owner of the process-wide MPI state of a program (a library user with MPI of her own calls

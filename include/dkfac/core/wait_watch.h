@@ -5,7 +5,7 @@
 namespace dkfac {
 
 /// Something that a thread looks after while it waits for a CUDA device, as a communicator does
-/// whose lost peer would keep the device waiting for ever.
+/// whose lost peer would keep the device waiting for ever, or while it reads or makes data.
 class WaitWatch {
  public:
   virtual ~WaitWatch() = default;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
@@ -17,14 +18,20 @@ namespace dkfac::kfac {
 /// Diagonal shifts of the two factors.
 struct DampingSplit {
   double a = 0, g = 0;
-  /// A factor has a zero trace, so it is zero, and with it A (x) G: the inverses of both are
-  /// I/sqrt(lambda), which gives U = dW/lambda, the exact answer.
-  bool zero = false;
 };
 /// pi-split Tikhonov: a = pi*sqrt(lambda), g = sqrt(lambda)/pi, pi^2 = (tr A/dim A)/(tr G/dim G)
-/// (SP-NGD eq. 12). With a zero (or not positive) trace both are sqrt(lambda) and `zero` is set.
-[[nodiscard]] DampingSplit split_damping(double lambda, double trace_a, std::int64_t dim_a,
-                                         double trace_g, std::int64_t dim_g);
+/// (SP-NGD eq. 12). Nothing where a trace is zero (or negative): A (x) G is zero with that factor,
+/// and U = dW/lambda, which no shifts of the two give; see invert_factors().
+[[nodiscard]] std::optional<DampingSplit> split_damping(double lambda, double trace_a,
+                                                        std::int64_t dim_a, double trace_g,
+                                                        std::int64_t dim_g);
+
+/// The damped inverses of a layer, for precondition(): a_inverse[d,d] and g_inverse[out,out], as
+/// invert_factor() makes them of the packed lower triangles A and G with the shifts of
+/// split_damping(); both I/sqrt(lambda) where a factor is zero, hence U = dW/lambda. lambda > 0.
+/// The statuses of A and G to info[2] (i32). On a device the host waits for the traces.
+void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, double lambda,
+                    TensorView a_inverse, TensorView g_inverse, TensorView info);
 
 /// inverse[d,d] (full, symmetric) = (M + shift*I)^-1 of the packed lower triangle M, shift >= 0.
 /// Status to info[1] (i32): 0, or the order of the first leading minor that is not positive
@@ -33,8 +40,9 @@ struct DampingSplit {
 void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorView inverse,
                    TensorView info);
 
-/// [dW | db] <- G^-1 [dW | db] A^-1 in place; weight_grad is seen as [out, width], bias_grad is
-/// [out] or empty; both contiguous. a_inverse[d,d] with d = width, or width + 1 with a bias.
+/// [dW | db] <- G^-1 [dW | db] A^-1 in place; weight_grad is [out, ...] or a vector of the same
+/// order, seen as [out, width]; bias_grad is [out] or empty; both contiguous. a_inverse[d,d] with d
+/// = width, or width + 1 with a bias.
 void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
                   TensorView weight_grad, TensorView bias_grad);
 
@@ -52,7 +60,8 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
 
 /// (g_gamma, g_beta) <- (F_c + shift*I)^-1 (g_gamma, g_beta) per channel, in place, by the closed
 /// 2x2 formula (unit_wise) or elementwise (diagonal). fisher as compute_batch_norm_fisher. A
-/// gamma_grad without elements stands for a fixed gamma: fisher[1,c], elementwise in every mode.
+/// gamma_grad without elements stands for a fixed gamma: fisher[1,c], elementwise in both modes.
+/// BatchNormFisher::full is refused: that is one matrix, for invert_factor().
 void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher,
                              double shift, TensorView gamma_grad, TensorView beta_grad);
 

@@ -72,6 +72,9 @@ enum class LayerId : int {};
 [[nodiscard]] std::int64_t a_dim(const LayerSpec& spec);
 [[nodiscard]] std::int64_t g_dim(const LayerSpec& spec);  ///< Width of G of one group: out/groups.
 [[nodiscard]] std::int64_t weight_numel(const LayerSpec& spec);
+/// W as the structs above write it; [channels] of a BatchNorm, [weight] of a PlainSpec, [0] where
+/// there is none.
+[[nodiscard]] Shape weight_shape(const LayerSpec& spec);
 [[nodiscard]] std::int64_t bias_numel(const LayerSpec& spec);  ///< 0 without a bias.
 [[nodiscard]] std::string describe(const LayerSpec& spec);     ///< "conv 16->32 3x3/2 p1 nhwc bias"
 /// Throws InvalidArgument naming `layer` and the field that is out of range.

@@ -8,6 +8,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
@@ -16,8 +17,8 @@
 namespace dkfac::kfac {
 
 /// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64), on the
-/// device of the optimizer. A BatchNorm has gamma as weight and beta as bias. Views of what the
-/// spec lacks stay empty.
+/// device of the optimizer, in the shapes of LayerGrad (preconditioner.h). A BatchNorm has gamma as
+/// weight and beta as bias. Views of what the spec lacks stay empty.
 struct LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
@@ -71,6 +72,9 @@ class Optimizer {
   /// Waits for the reductions, takes the vote, updates. A layer whose gradients were not announced
   /// is an error. Throws CommError, NumericError.
   virtual StepReport step(const StepArgs& args, Stream stream) = 0;
+
+  /// The curvature of a layer; nothing of first-order methods. As in Preconditioner.
+  [[nodiscard]] virtual LayerFactors read_factors(LayerId) { return {}; }
 
   /// Everything beside parameters and options that decides the steps to come, after prepare() and
   /// between two steps. With the parameters restored as well, a visitor that writes back what

@@ -134,7 +134,8 @@ struct CurvatureSettings {
 /// How a recorded gradient relates to the loss of one sample.
 struct RecordScale {
   double loss_scale = 1;  ///< Factor of mixed precision that is still in the gradient.
-  /// Samples of the step over all ranks; 0: samples of the record times ranks and micro-batches.
+  /// Samples of the step over all ranks; 0: samples of the record, which has some then, times ranks
+  /// and micro-batches.
   std::int64_t global_batch = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
@@ -15,9 +16,12 @@
 
 namespace dkfac::kfac {
 
-/// Gradients of one layer, preconditioned in place: f32 or f64, whatever CurvatureOptions::dtype
-/// is. A BatchNorm has gamma in `weight` and beta in `bias`; `bias` stays empty for a layer without
-/// one.
+/// Gradients of one layer, preconditioned in place: contiguous, f32 or f64, whatever
+/// CurvatureOptions::dtype is. `weight` has the shape of the weight (weight_shape(): [out,in],
+/// [out,kh,kw,in], ...); a convolution's may also be [out, kh*kw*in], and any may be a vector, of
+/// the same elements in the same order. Another shape of as many elements, as that of a transposed
+/// matrix, is refused. `bias` is [out], or empty for a layer without one. A BatchNorm has gamma in
+/// `weight` and beta in `bias`, [channels] each. A PlainSpec takes any shape.
 struct LayerGrad {
   LayerId layer{};
   TensorView weight;
@@ -59,6 +63,11 @@ class Preconditioner {
   /// The same for one layer and record: under the adaptive rule each statistic has its own steps.
   [[nodiscard]] bool wants_input(LayerId layer) const;
   [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_batch_norm().
+  /// input: [n,in] (rows may have gaps) or [n,...,in] of a LinearSpec, the activation of a
+  /// Conv2dSpec, of any floating dtype. In a step the inputs and the output gradients of a layer
+  /// are of the same samples and positions, in whatever order and parts. n may be 0 where other
+  /// ranks or records have samples and RecordScale::global_batch counts them. Throws
+  /// InvalidArgument, and has recorded nothing then.
   void record_input(LayerId layer, ConstTensorView input, Stream stream = Stream::cpu(),
                     RecordScale scale = {});
   /// grad_output: d loss / d output of the layer, in the reduction of CurvatureOptions. Gradients
@@ -76,6 +85,12 @@ class Preconditioner {
   /// args.lr is only read by the KL clip, which needs one > 0.
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
                   const StepArgs& args = {});
+
+  /// Copies of what this rank holds of a layer's curvature, as the last step has left it: all of it
+  /// on the owner, inverses on the other workers, nothing elsewhere. After prepare(), at any time
+  /// but during a call; not a collective; changes nothing. Waits for the device. There an inverse
+  /// that the last step could not rebuild is still the one before it.
+  [[nodiscard]] LayerFactors read_factors(LayerId layer);
 
   void set_damping(double damping);
   /// As in Optimizer.

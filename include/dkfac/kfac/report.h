@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,7 +22,9 @@ struct Vote {
 };
 
 struct StepArgs {
-  double lr = 0;  ///< Learning rate of this step, >= 0.
+  /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
+  /// Preconditioner reads it for the KL clip alone.
+  double lr = std::numeric_limits<double>::quiet_NaN();
   Vote vote = {};
   /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
   /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.

@@ -74,6 +74,9 @@ struct DataSource {
   bool photo_index =
       true;  ///< Keep lists of files, and what was found out of them, in the folder of the data.
 };
+/// What load_data() takes for a synthetic set at its peak; 0 for one of files.
+[[nodiscard]] double synthetic_bytes(const DataSource& source);
+/// Polls the caller's WaitWatches (core/wait_watch.h), which may end it.
 [[nodiscard]] DataSplits load_data(const DataSource& source);
 /// The folder that load_data() would read; empty for a synthetic one. Throws alike.
 [[nodiscard]] std::filesystem::path data_folder(const DataSource& source);

@@ -31,6 +31,8 @@ struct MemoryPlan {
 /// Training: forward and backward. An observer that wants the statistics of a BatchNorm2d with an
 /// activation makes the workspace larger by one activation gradient; optimizers count their own.
 [[nodiscard]] MemoryPlan plan_memory(const Model& model, std::int64_t batch, Mode mode);
+/// The same of a model that has not been made, and takes no memory.
+[[nodiscard]] MemoryPlan plan_memory(const ModelOptions& options, std::int64_t batch, Mode mode);
 
 /// One line per item and the total, in MiB.
 [[nodiscard]] std::string describe(const MemoryPlan& plan);

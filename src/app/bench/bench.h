@@ -12,7 +12,7 @@
 #include "dkfac/nn/data.h"
 
 #include "app/bench/machine.h"
-#include "app/run_one.h"
+#include "app/run/run_one.h"
 
 namespace dkfac::app {
 struct TrainState;

@@ -9,9 +9,9 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
-#include "app/agreement.h"
 #include "app/bench/bench.h"
-#include "app/job.h"
+#include "app/run/agreement.h"
+#include "app/run/job.h"
 
 namespace dkfac::app {
 

@@ -69,9 +69,10 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   run_probe(command, ctx, input, grad_output);
   for (std::size_t i = 0; i < factors.size(); i += 2) {
     Factor &a = factors[i], &g = factors[i + 1];
-    const kfac::DampingSplit split = kfac::split_damping(damping, a.trace, a.dim, g.trace, g.dim);
-    a.shift = split.a;
-    g.shift = split.g;
+    const double root = std::sqrt(damping);
+    const auto split = kfac::split_damping(damping, a.trace, a.dim, g.trace, g.dim);
+    a.shift = split ? split->a : root;
+    g.shift = split ? split->g : root;
   }
   return factors;
 }

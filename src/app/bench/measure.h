@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/phase_timer.h"
+#include "app/record/phase_timer.h"
 
 namespace dkfac::app::bench {
 

@@ -11,12 +11,13 @@
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 
-#include "app/agreement.h"
 #include "app/bench/bench.h"
 #include "app/bench/measure.h"
-#include "app/place.h"
-#include "app/progress.h"
-#include "app/run_one.h"
+#include "app/record/progress.h"
+#include "app/run/agreement.h"
+#include "app/run/job.h"
+#include "app/run/place.h"
+#include "app/run/run_one.h"
 #include "app/training/state.h"
 
 namespace dkfac::app::bench {
@@ -214,6 +215,7 @@ Config recipe_config(const BenchCommand& command, int ranks) {
 Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communicator> host,
                      DataCache& cache, const Terminal& terminal) {
   const Config config = recipe_config(command, host->size());
+  print_remarks(config, host->rank(), terminal);
   RunState run;
   Place place = find_place(config, std::move(host), run.position);
   run.position.phase = "data";

@@ -5,7 +5,8 @@
 #include "dkfac/core/error.h"
 
 #include "app/bench/bench.h"
-#include "app/config_keys.h"
+#include "app/config/keys.h"
+#include "app/run/memory_check.h"
 
 namespace dkfac::app::bench {
 
@@ -36,6 +37,13 @@ nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
   DKFAC_CHECK(command.batch > 0, "[bench] --batch is ", command.batch, "; it must be > 0");
   const std::int64_t labelled = std::min(command.classes, kLabelledClasses);
   nn::DataSplits data;
+  check_memory(nn::synthetic_bytes({.name = "synthetic",
+                                    .synthetic_train = count,
+                                    .synthetic_test = count,
+                                    .synthetic_image = input_of(command),
+                                    .synthetic_classes = labelled}),
+               detail::concat("[bench] --batch ", command.batch, " images of ", input_of(command)),
+               "lower --batch or --input");
   data.train = nn::synthetic_images(count, input_of(command), labelled, kSeed);
   data.train.classes = command.classes;
   data.test = data.train;

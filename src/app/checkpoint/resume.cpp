@@ -10,8 +10,8 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/store.h"
-#include "app/config_keys.h"
-#include "app/config_phases.h"
+#include "app/config/keys.h"
+#include "app/config/phases.h"
 
 namespace dkfac::app {
 
@@ -53,7 +53,21 @@ bool is_fixed(const std::string& path, bool inside_epoch) {
 
 }  // namespace
 
+void check_resumable(const fs::path& where) {
+  const auto refuse = [&](std::string_view what) {
+    throw MissingInput(detail::concat("[checkpoint] '", where.string(), "' ", what,
+                                      "; name the folder of a run that has saved one, or one of "
+                                      "its checkpoints"));
+  };
+  if (!fs::exists(where)) refuse("is not there");
+  if (!fs::is_directory(where)) refuse("is a file");
+  const bool any = fs::exists(where / kManifestFile) || !list_checkpoints(where).empty() ||
+                   !list_checkpoints(where / kCheckpointFolder).empty();
+  if (!any) refuse("holds no checkpoint");
+}
+
 ResumePoint find_resume_point(const fs::path& where) {
+  check_resumable(where);
   ResumePoint point;
   Manifest manifest;
   if (fs::exists(where / kManifestFile)) {

@@ -20,6 +20,9 @@ struct ResumePoint {
   std::vector<std::string> warnings;  ///< Newer checkpoints that are damaged.
 };
 
+/// Throws MissingInput unless there is a folder `where` and a checkpoint is, or lies, in it.
+void check_resumable(const std::filesystem::path& where);
+
 /// `where`: a checkpoint, which has to be good, or the folder of a run or of its checkpoints, of
 /// which the newest good one is taken. Throws MissingInput, DataError, IoError.
 [[nodiscard]] ResumePoint find_resume_point(const std::filesystem::path& where);

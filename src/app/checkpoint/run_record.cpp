@@ -7,14 +7,42 @@
 
 #include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 
-#include "app/run_summary.h"
+#include "app/checkpoint/store.h"
+#include "app/record/run_summary.h"
 
 namespace dkfac::app {
 
 namespace {
 
 using nlohmann::ordered_json;
+
+/// More than any run counts to, few enough to be added up.
+constexpr std::uint64_t kMost = std::uint64_t{1} << 53;
+
+struct BadNumber : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::uint64_t whole(const ordered_json& value, const char* key, std::uint64_t least,
+                    std::uint64_t most) {
+  const bool good = value.is_number_unsigned() && value.get<std::uint64_t>() >= least &&
+                    value.get<std::uint64_t>() <= most;
+  if (!good)
+    throw BadNumber(fmt::format("{} is {}, and a whole number from {} to {} must stand there", key,
+                                value.is_number() ? value.dump() : value.type_name(), least, most));
+  return value.get<std::uint64_t>();
+}
+
+std::int64_t count(const ordered_json& json, const char* key, std::uint64_t least = 0) {
+  return static_cast<std::int64_t>(whole(json.at(key), key, least, kMost));
+}
+
+int ranks_of(const ordered_json& json) {
+  constexpr int kMostRanks = std::numeric_limits<int>::max();
+  return static_cast<int>(whole(json.at("ranks"), "ranks", 1, kMostRanks));
+}
 
 // Where a NaN was written as null.
 double real(const ordered_json& json, const char* key) {
@@ -40,10 +68,12 @@ LoadingRecord loading_record(const ordered_json& json) {
 
 EpochRecord epoch_record(const ordered_json& json) {
   EpochRecord r;
-  r.epoch = json.at("epoch").get<std::int64_t>();
-  r.step = json.at("step").get<std::int64_t>();
-  r.image_size = json.value("image_size", std::int64_t{0});  // Not there in older files.
-  r.global_batch = json.value("global_batch", std::int64_t{0});
+  r.epoch = count(json, "epoch", 1);
+  r.step = count(json, "step");
+  if (json.contains("image_size")) {  // Not there in older files.
+    r.image_size = count(json, "image_size");
+    r.global_batch = count(json, "global_batch");
+  }
   r.lr = real(json, "lr");
   r.train_loss = real(json, "train_loss");
   r.train_accuracy = real(json, "train_accuracy");
@@ -53,7 +83,7 @@ EpochRecord epoch_record(const ordered_json& json) {
   r.plain_accuracy = maybe(json, "plain_accuracy");
   r.train_seconds = real(json, "train_seconds");
   r.images_per_second = real(json, "images_per_second");
-  r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
+  r.skipped_steps = count(json, "skipped_steps");
   r.utilisation = maybe(json, "utilisation");
   r.peak_memory = maybe(json, "peak_memory");
   // Null without photographs; not there in files of older versions.
@@ -74,15 +104,14 @@ CurvatureResult curvature_result(const ordered_json& json) {
   c.flops_skipped = real(json, "flops_skipped");
   c.inverses = json.at("inverses").get<std::array<double, 5>>();
   for (const ordered_json& i : json.at("intervals"))
-    c.intervals.push_back({i.at(0).get<std::int64_t>(), i.at(1).get<double>(),
-                           i.at(2).get<double>(), i.at(3).get<double>()});
+    c.intervals.push_back({static_cast<std::int64_t>(whole(i.at(0), "step", 0, kMost)),
+                           i.at(1).get<double>(), i.at(2).get<double>(), i.at(3).get<double>()});
   return c;
 }
 
 PassLaunches pass_launches(const ordered_json& json) {
-  return {json.at("as_it_is").get<std::int64_t>(), json.at("recorded").get<std::int64_t>(),
-          json.at("replayed").get<std::int64_t>(), json.at("refused").get<std::int64_t>(),
-          json.at("reason").get<std::string>()};
+  return {count(json, "as_it_is"), count(json, "recorded"), count(json, "replayed"),
+          count(json, "refused"), json.at("reason").get<std::string>()};
 }
 
 RunResult run_result(const ordered_json& json) {
@@ -93,13 +122,13 @@ RunResult run_result(const ordered_json& json) {
   r.data = json.at("data").get<std::string>();
   r.version = json.at("version").get<std::string>();
   r.configuration = json.at("configuration").get<std::string>();
-  r.seed = json.at("seed").get<std::uint64_t>();
-  r.ranks = json.at("ranks").get<int>();
+  r.seed = whole(json.at("seed"), "seed", 0, std::numeric_limits<std::uint64_t>::max());
+  r.ranks = ranks_of(json);
   r.device = json.value("device", r.device);
-  r.global_batch = json.at("global_batch").get<std::int64_t>();
-  r.parameters = json.at("parameters").get<std::int64_t>();
-  r.steps = json.at("steps").get<std::int64_t>();
-  r.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
+  r.global_batch = count(json, "global_batch");
+  r.parameters = count(json, "parameters");
+  r.steps = count(json, "steps");
+  r.skipped_steps = count(json, "skipped_steps");
   r.train_seconds = real(json, "train_seconds");
   r.total_seconds = real(json, "total_seconds");
   for (const auto& [phase, seconds] : json.at("phase_seconds").items())
@@ -130,37 +159,37 @@ std::string to_text(const RunRecord& record) {
 
 namespace {
 
-void check_counts(const RunRecord& record, const std::string& source) {
-  if (record.ranks >= 1 && record.epoch >= 1 && record.batch >= 0 && record.result.steps >= 0)
-    return;
-  throw DataError(
-      fmt::format("[checkpoint] '{}' tells of {} ranks, epoch {}, {} of its batches and {} steps, "
-                  "which no run has; use another checkpoint of the run",
-                  source, record.ranks, record.epoch, record.batch, record.result.steps));
+/// read(json), where it fails as a DataError that says so.
+template <class Read>
+auto parse(std::string_view text, const std::string& who, const char* advice, const Read& read) {
+  constexpr std::size_t kReason = 300;  // A parser quotes what it has read last, all of it.
+  try {
+    return read(ordered_json::parse(text));
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(
+        fmt::format("{} cannot be read ({}); {}", who, printable(error.what(), kReason), advice));
+  } catch (const BadNumber& error) {
+    throw DataError(fmt::format("{} cannot be read ({}); {}", who, error.what(), advice));
+  }
 }
 
 }  // namespace
 
 RunRecord parse_record(std::string_view text, const std::string& source) {
-  try {
-    const auto json = ordered_json::parse(text);
+  const auto read = [](const ordered_json& json) {
     RunRecord record;
-    record.ranks = json.at("ranks").get<int>();
-    record.epoch = json.at("epoch").get<std::int64_t>();
-    record.batch = json.at("batch").get<std::int64_t>();
+    record.ranks = ranks_of(json);
+    record.epoch = count(json, "epoch", 1);
+    record.batch = count(json, "batch");
     record.result = run_result(json.at("result"));
-    check_counts(record, source);
     return record;
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(
-        fmt::format("[checkpoint] '{}' cannot be read ({}); use another checkpoint of the run",
-                    source, error.what()));
-  }
+  };
+  return parse(text, fmt::format("[checkpoint] '{}'", source), "use another checkpoint of the run",
+               read);
 }
 
 RunResult parse_result(std::string_view text, const std::string& source) {
-  try {
-    const auto json = ordered_json::parse(text);
+  const auto read = [](const ordered_json& json) {
     RunResult result = run_result(json);
     result.status = json.at("status").get<std::string>();
     result.error = json.at("error").get<std::string>();
@@ -169,13 +198,24 @@ RunResult parse_result(std::string_view text, const std::string& source) {
     result.epochs.clear();
     for (const EpochRecord& epoch : epochs) add_epoch(result, epoch);  // What follows from them.
     return result;
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(
-        fmt::format("[result] '{}' cannot be read ({}); run it again", source, error.what()));
-  }
+  };
+  return parse(text, fmt::format("[result] '{}'", source), "run it again", read);
 }
 
 namespace {
+
+/// A checkpoint that took the place of another, or a part of it.
+void check_step(const RunRecord& record, const Manifest& manifest,
+                const std::filesystem::path& checkpoint) {
+  const std::string name = (checkpoint / "").parent_path().filename().string();
+  const std::int64_t step = record.result.steps, named = step_of(name).value_or(manifest.step);
+  if (step != manifest.step || named != manifest.step)
+    throw DataError(fmt::format(
+        "[checkpoint] the manifest in '{}' is of step {}, and its {} of step {}; use "
+        "another checkpoint of the run",
+        checkpoint.string(), manifest.step, step != manifest.step ? kRecordFile : "name",
+        step != manifest.step ? step : named));
+}
 
 /// No number is believed, and nothing allocated for it, that files do not stand for.
 void check_shards(const RunRecord& record, const Manifest& manifest, const std::string& source) {
@@ -201,6 +241,7 @@ void check_shards(const RunRecord& record, const Manifest& manifest, const std::
 RunRecord read_record(const std::filesystem::path& checkpoint, const Manifest& manifest) {
   const std::string source = (checkpoint / kRecordFile).string();
   RunRecord record = parse_record(as_text(read_listed(checkpoint, manifest, kRecordFile)), source);
+  check_step(record, manifest, checkpoint);
   check_shards(record, manifest, source);
   return record;
 }

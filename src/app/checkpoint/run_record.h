@@ -27,7 +27,8 @@ struct RunRecord {
 [[nodiscard]] RunRecord parse_record(std::string_view text, const std::string& source);
 /// A result.json. Throws DataError.
 [[nodiscard]] RunResult parse_result(std::string_view text, const std::string& source);
-/// That of a checkpoint, which must agree with its manifest about the ranks.
+/// That of a checkpoint, which must agree with its manifest about step and ranks, and the manifest
+/// with the name of the folder, unless that was changed.
 [[nodiscard]] RunRecord read_record(const std::filesystem::path& checkpoint,
                                     const Manifest& manifest);
 

@@ -9,8 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 
-#include "app/crc32c.h"
+#include "app/record/crc32c.h"
 
 namespace dkfac::app::safetensors {
 
@@ -125,7 +126,7 @@ std::string describe(const Entry& entry) {
   std::string text = entry.dtype + " [";
   for (std::size_t i = 0; i < entry.shape.size(); ++i)
     text += (i > 0 ? ", " : "") + std::to_string(entry.shape[i]);
-  return text + "]";
+  return printable(text + "]");
 }
 
 std::string mismatch(const Entry& entry, DType dtype, const Shape& shape) {

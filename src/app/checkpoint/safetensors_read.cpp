@@ -6,9 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 
 #include "app/checkpoint/safetensors.h"
-#include "app/crc32c.h"
+#include "app/record/crc32c.h"
 
 namespace dkfac::app::safetensors {
 
@@ -18,6 +19,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // as other readers
 constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kReason = 300;  // A parser quotes what it has read last, all of it.
 
 template <class... Args>
 [[noreturn]] void refuse(const std::string& source, const Args&... what) {
@@ -33,14 +35,14 @@ json parse_json(std::string_view text, const std::string& source) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
-      refuse(source, "the header names ", value.dump(), " twice");
+      refuse(source, "the header names '", printable(value.get<std::string>()), "' twice");
     return true;
   };
   json parsed;
   try {
     parsed = json::parse(text, watch);
   } catch (const json::exception& error) {
-    refuse(source, "the header is not JSON (", error.what(), ")");
+    refuse(source, "the header is not JSON (", printable(error.what(), kReason), ")");
   }
   if (!parsed.is_object()) refuse(source, "the header is no JSON object");
   return parsed;
@@ -53,7 +55,8 @@ std::int64_t whole(const json& value, const std::string& source, const std::stri
                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   // Only a number is short for sure, and not nested deeper than the stack.
   if (!good)
-    refuse(source, "'", name, "' has ", value.is_number() ? value.dump() : value.type_name(),
+    refuse(source, "'", printable(name), "' has ",
+           value.is_number() ? value.dump() : value.type_name(),
            " where a whole number must stand");
   return value.get<std::int64_t>();
 }
@@ -63,7 +66,8 @@ Entry parse_entry(const json& value, const std::string& source, const std::strin
                         value["dtype"].is_string() && value.contains("shape") &&
                         value["shape"].is_array() && value.contains("data_offsets") &&
                         value["data_offsets"].is_array() && value["data_offsets"].size() == 2;
-  if (!complete) refuse(source, "'", name, "' is not described by dtype, shape and data_offsets");
+  if (!complete)
+    refuse(source, "'", printable(name), "' is not described by dtype, shape and data_offsets");
   Entry entry;
   entry.dtype = value["dtype"].get<std::string>();
   for (const json& extent : value["shape"]) entry.shape.push_back(whole(extent, source, name));
@@ -85,7 +89,7 @@ Metadata parse_metadata(const json& value, const std::string& source) {
   if (!value.is_object()) refuse(source, "its metadata are no JSON object");
   Metadata metadata;
   for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) refuse(source, "its metadata '", key, "' is no text");
+    if (!text.is_string()) refuse(source, "its metadata '", printable(key), "' is no text");
     metadata.emplace(key, text.get<std::string>());
   }
   return metadata;
@@ -125,10 +129,11 @@ void File::check_layout() const {
   std::vector<std::pair<const std::string*, const Entry*>> order;
   for (const auto& [name, entry] : entries_) {
     if (element_size(entry.dtype) == 0)
-      refuse(source_, "'", name, "' has the unknown type '", entry.dtype, "'");
+      refuse(source_, "'", printable(name), "' has the unknown type '", printable(entry.dtype),
+             "'");
     if (entry.begin > entry.end || entry.end - entry.begin != expected_bytes(entry))
-      refuse(source_, "'", name, "' of ", describe(entry), " lies at ", entry.begin, " to ",
-             entry.end);
+      refuse(source_, "'", printable(name), "' of ", describe(entry), " lies at ", entry.begin,
+             " to ", entry.end);
     order.emplace_back(&name, &entry);
   }
   std::ranges::sort(order, {},
@@ -136,8 +141,8 @@ void File::check_layout() const {
   std::uint64_t at = 0;
   for (const auto& [name, entry] : order) {
     if (entry->begin != at)
-      refuse(source_, "'", *name, "' begins at ", entry->begin, ", but the data before it ends at ",
-             at);
+      refuse(source_, "'", printable(*name), "' begins at ", entry->begin,
+             ", but the data before it ends at ", at);
     at = entry->end;
   }
   const std::uint64_t present = bytes_.size() - data_begin_;

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 
 namespace dkfac::app {
 
@@ -183,7 +184,7 @@ void StateReader::finish(const std::set<std::string>& moved) const {
   if (const auto own = shards_.find(rank_); ranks_ == written_ && own != shards_.end())
     for (const auto& [name, entry] : own->second.entries())
       if (!taken_.contains(name) && !moved.contains(name))
-        problems.push_back(fmt::format("'{}' is not expected", name));
+        problems.push_back(fmt::format("'{}' is not expected", printable(name)));
   if (problems.empty()) return;
   throw DataError(
       fmt::format("[checkpoint] the state of the run does not fit: {}; go on with the "

@@ -9,6 +9,8 @@
 #include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
+#include "app/checkpoint/run_record.h"
+
 namespace dkfac::app {
 
 namespace {
@@ -92,7 +94,7 @@ Found find_good_checkpoint(const fs::path& root) {
   Found found;
   for (const fs::path& path : list_checkpoints(root)) {
     try {
-      (void)verify_checkpoint(path);
+      (void)read_record(path, verify_checkpoint(path));
       found.checkpoint = path;
       return found;
     } catch (const Error& error) {

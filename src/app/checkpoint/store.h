@@ -24,8 +24,8 @@ struct Found {
   std::filesystem::path checkpoint;
   std::vector<std::string> damaged;  ///< What was wrong with those tried before.
 };
-/// The first one that verify_checkpoint() passes. Throws MissingInput when there is none at all,
-/// DataError when all are damaged.
+/// The first one that verify_checkpoint() and read_record() pass. Throws MissingInput when there is
+/// none at all, DataError when all are damaged.
 [[nodiscard]] Found find_good_checkpoint(const std::filesystem::path& root);
 
 /// From now on `checkpoint` is the latest in its folder.

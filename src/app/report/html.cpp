@@ -91,9 +91,20 @@ std::string sentence(const Comparison& comparison) {
   return out.empty() ? out : "<p class=\"lead\">" + out + ".</p>\n";
 }
 
+/// A mean and its range may stand on two lines; neither is parted itself.
+std::string in_two_lines(const std::string& text) {
+  const auto unparted = [](std::string_view part) {
+    return "<span class=\"whole\">" + escape(part) + "</span>";
+  };
+  const auto range = text.find(" [");
+  if (range == std::string::npos) return unparted(text);
+  return "<span>" + unparted(text.substr(0, range)) + " " + unparted(text.substr(range + 1)) +
+         "</span>";
+}
+
 std::string comparison_table(const Comparison& comparison) {
   const Table table = table_of(comparison, Dash::en);
-  std::string out = "<table class=\"main\"><thead><tr>";
+  std::string out = "<div class=\"wide\"><table class=\"main\"><thead><tr>";
   for (const Head& head : table.heads) {
     out += "<th scope=\"col\">" + with_units(escape(head.line())) + "</th>";
   }
@@ -104,12 +115,13 @@ std::string comparison_table(const Comparison& comparison) {
     for (std::size_t c = 1; c < table.rows[r].size(); ++c) {
       const Cell& cell = table.rows[r][c];
       out += fmt::format("<td data-head=\"{}\"{}>{}</td>", escape(table.heads[c].line()),
-                         cell.best ? " class=\"best\"" : "", escape(cell.text));
+                         cell.best ? " class=\"best\"" : "", in_two_lines(cell.text));
     }
     out += "</tr>\n";
   }
   return out +
-         "</tbody></table>\n<p class=\"note\">Mean [smallest\u2013largest] over seeds; the best of "
+         "</tbody></table></div>\n<p class=\"note\">Mean [smallest\u2013largest] over seeds; the "
+         "best of "
          "a "
          "column is marked. To the target: the first epoch after which test accuracy is at least "
          "the "

@@ -36,6 +36,8 @@ th:first-child{text-align:left}
 thead th{font-weight:600;color:var(--soft);font-size:12.5px;line-height:1.3;vertical-align:bottom}
 tbody th{font-weight:600;min-width:11em;overflow-wrap:anywhere}
 td{white-space:nowrap}
+.main td{white-space:normal}
+.whole{white-space:nowrap}
 td.best{background:var(--best);color:var(--best-ink);font-weight:650}
 .settings th,.settings td{text-align:left;white-space:normal;padding:3px 10px}
 .wide{overflow-x:auto;margin-bottom:10px}
@@ -66,7 +68,8 @@ footer{color:var(--soft);font-size:13px;margin-top:32px}
 .main tbody th{background:var(--card)}
 .main th{min-width:0}
 .main td{display:flex;justify-content:space-between;gap:16px;padding:5px 10px}
-.main td::before{content:attr(data-head);color:var(--soft);font-weight:400}
+.main td::before{content:attr(data-head);color:var(--soft);font-weight:400;
+text-align:left}
 .main tr td:last-child{border-bottom:0}
 .bars{grid-template-columns:minmax(0,1fr) max-content;gap:2px 12px}
 .bars .name{grid-column:1/-1;max-width:none;margin-top:6px}}

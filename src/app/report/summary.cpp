@@ -7,10 +7,10 @@
 
 #include "dkfac/app/report.h"
 
+#include "app/record/run_summary.h"
 #include "app/report/format.h"
 #include "app/report/ranking.h"
 #include "app/report/statistics.h"
-#include "app/run_summary.h"
 
 namespace dkfac::app {
 namespace {

@@ -9,11 +9,11 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/durable.h"
-#include "app/job.h"
-#include "app/run_folder.h"
-#include "app/run_lock.h"
-#include "app/run_one.h"
-#include "app/signals.h"
+#include "app/run/job.h"
+#include "app/run/run_folder.h"
+#include "app/run/run_lock.h"
+#include "app/run/run_one.h"
+#include "app/run/signals.h"
 #include "app/sweep/runner.h"
 #include "app/sweep/table.h"
 
@@ -130,7 +130,11 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
 int run(const SweepCommand& command, const Terminal& terminal) {
   const SignalGuard signals;
   SweepState state;
-  auto failure = attempt("config", [&] { state = make_state(command); });
+  auto failure = attempt("config", [&] {
+    state = make_state(command);
+    for (const fs::path& config : state.spec.configs)
+      print_remarks(load_config(config, overrides_of(state.spec, {})), 0, terminal);
+  });
   if (!failure && command.dry_run) {
     terminal.out << plan_text(state) << std::flush;
     return 0;

@@ -8,7 +8,7 @@
 
 #include "dkfac/app/report.h"
 
-#include "app/config_keys.h"
+#include "app/config/keys.h"
 #include "app/report/format.h"
 #include "app/report/palette.h"
 #include "app/report/plot.h"

@@ -1,6 +1,7 @@
 #include "app/sweep/points.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -10,7 +11,7 @@
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 
-#include "app/config_keys.h"
+#include "app/config/keys.h"
 
 namespace dkfac::app {
 
@@ -52,7 +53,23 @@ std::vector<Settings> grid_points(const SweepSpec& spec) {
   return points;
 }
 
+/// A key has its values from one place.
+void check_places(const SweepSpec& spec) {
+  const auto check = [&](const std::string& key, const char* table) {
+    DKFAC_CHECK(!spec.set.contains(key), "[sweep] ", key, " is set for all runs to ",
+                spec.set.at(key), ", and tried in ", table, "; take it out of one of them");
+  };
+  for (const auto& [key, values] : spec.grid) check(key, "[grid]");
+  for (const Round& round : spec.rounds)
+    for (const auto& [key, draw] : round.keys) {
+      check(key, "[random]");
+      DKFAC_CHECK(!spec.grid.contains(key), "[sweep] ", key,
+                  " is tried in [grid] and in [random]; take it out of one of them");
+    }
+}
+
 std::vector<Settings> all_settings(const SweepSpec& spec) {
+  check_places(spec);
   const std::vector<Settings> grid = grid_points(spec);
   if (spec.rounds.empty()) return grid;
   std::vector<Settings> out;
@@ -95,8 +112,10 @@ std::string drawn(const Draw& draw, std::uint64_t seed, const std::string& key,
           ? draw.low + u * (draw.high - draw.low)
           : std::exp(std::log(draw.low) + u * (std::log(draw.high) - std::log(draw.low)));
   if (draw.whole) return fmt::format("{:.0f}", x);
-  // A rounding must not leave the range.
-  return fmt::format("{}", std::clamp(std::stod(fmt::format("{:.4g}", x)), draw.low, draw.high));
+  const std::string text = fmt::format("{:.4g}", x);
+  double rounded = x;
+  std::from_chars(text.data(), text.data() + text.size(), rounded);
+  return fmt::format("{}", std::clamp(rounded, draw.low, draw.high));  // It stays in the range.
 }
 
 std::vector<std::string> overrides_of(const SweepSpec& spec, const Trial& point) {

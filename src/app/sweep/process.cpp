@@ -13,6 +13,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/run/signals.h"
+
 extern char** environ;  // NOLINT: POSIX declares it nowhere.
 
 namespace dkfac::app {
@@ -43,7 +45,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() != parent) ::_exit(kNoProgram);  // It died before that took effect.
-  for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
+  restore_signals_for_exec();
   // mpirun reads what is typed, for which the terminal would halt one in the background.
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);

@@ -19,7 +19,7 @@
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/store.h"
 #include "app/report/format.h"
-#include "app/signals.h"
+#include "app/run/signals.h"
 #include "app/sweep/table.h"
 
 namespace dkfac::app {

@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <toml++/toml.h>
 
 #include "dkfac/core/error.h"
 
-#include "app/config_keys.h"
+#include "app/config/keys.h"
+#include "app/config/toml_text.h"
 
 namespace dkfac::app {
 
@@ -34,7 +34,8 @@ class Reader {
   void only(std::initializer_list<std::string_view> known) const {
     for (const auto& [key, node] : table_)
       if (std::ranges::find(known, key.str()) == known.end())
-        refuse(node, fmt::format("unknown key '{}' in {}; there are {}", key.str(),
+        refuse(node, fmt::format("unknown key '{}' in {}; there are {}",
+                                 shortened(std::string(key.str())),
                                  section_.empty() ? "the file" : "[" + section_ + "]",
                                  fmt::join(known, ", ")));
   }
@@ -91,18 +92,21 @@ class Reader {
   /// quotes, which TOML reads as tables. `more` are keys that are none.
   void config_keys(std::initializer_list<std::string_view> more,
                    const std::function<void(const Key&, const toml::node&)>& f) const {
+    std::set<std::string> seen;
     const auto one = [&](const std::string& path, const toml::node& node) {
-      if (const Key* key = find_key(path)) return f(*key, node);
-      const std::string near = nearest_key(path);
-      refuse(node,
-             fmt::format("[{}] has an unknown key '{}'; {}'dkfac info config' lists all", section_,
-                         path, near.empty() ? "" : fmt::format("did you mean '{}'? ", near)));
+      const Key* key = find_key(path);
+      if (key == nullptr)
+        refuse(node, fmt::format("[{}] has an unknown key '{}'; {}", section_, shortened(path),
+                                 unknown_key_hint(path)));
+      if (!seen.insert(path).second)
+        refuse(node, fmt::format("[{}] has {} twice; remove one", section_, path));
+      f(*key, node);
     };
     for (const auto& [name, node] : table_) {
       const std::string path(name.str());
       if (std::ranges::find(more, path) != more.end()) continue;
       const toml::table* inner = node.as_table();
-      if (inner == nullptr || path.find('.') != std::string::npos) {
+      if (inner == nullptr || inner->empty() || path.find('.') != std::string::npos) {
         one(path, node);
         continue;
       }
@@ -160,13 +164,14 @@ Draw draw_of(const Reader& reader, const Key& key, const toml::node& node) {
   }
   const toml::array* ends = values.as_array();
   if ((kind != "uniform" && kind != "log_uniform") || ends == nullptr || ends->size() != 2) bad();
-  if (key.type != KeyType::real && key.type != KeyType::integer)
+  const bool whole = key.type == KeyType::integer || key.type == KeyType::seed;
+  if (key.type != KeyType::real && !whole)
     reader.refuse(node, fmt::format("{} is no number; write {{choice = [..]}}", key.path));
   const auto low = ends->get(0)->value<double>(), high = ends->get(1)->value<double>();
-  if (!low || !high || !std::isfinite(*low) || !std::isfinite(*high) || !(*low < *high)) bad();
+  if (!low || !high || !(*low < *high) || !std::isfinite(*high - *low)) bad();
   draw.low = *low;
   draw.high = *high;
-  draw.whole = key.type == KeyType::integer;
+  draw.whole = whole;
   if (kind == "log_uniform") {
     draw.kind = Draw::Kind::log_uniform;
     if (!(draw.low > 0)) bad();
@@ -255,13 +260,7 @@ std::string_view name_of(Over over) noexcept {
 
 SweepSpec parse_sweep(std::string_view text, const std::string& source,
                       const std::filesystem::path& folder) {
-  toml::table root;
-  try {
-    root = toml::parse(text, source);
-  } catch (const toml::parse_error& error) {
-    throw InvalidArgument(fmt::format("[sweep] {}:{}: {}; correct the TOML there", source,
-                                      error.source().begin.line, error.description()));
-  }
+  const toml::table root = parse_toml(text, source, "sweep");
   const Reader reader(root, source, "");
   reader.only({"sweep", "set", "grid", "random", "halving", "slots"});
   SweepSpec spec;
@@ -294,25 +293,14 @@ SweepSpec parse_sweep(std::string_view text, const std::string& source,
 }
 
 SweepSpec load_sweep(const std::filesystem::path& file) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored))
-    throw MissingInput(fmt::format("[sweep] there is no file '{}'; 'dkfac sweep --help' shows one",
-                                   file.string()));
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (!in || std::filesystem::is_directory(file, ignored) || !(text << in.rdbuf()))
-    throw IoError(fmt::format(
-        "[sweep] cannot read '{}'; check that it is a readable, non-empty file", file.string()));
-  return parse_sweep(text.str(), file.string(), file.parent_path());
+  return parse_sweep(read_toml_text(file, "sweep", "'dkfac sweep --help' shows one"), file.string(),
+                     file.parent_path());
 }
 
 void add_settings(SweepSpec& spec, const std::vector<std::string>& set) {
   for (const std::string& text : set) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0)
-      throw InvalidArgument(
-          fmt::format("[sweep] --set {}: no 'key=value'; e.g. --set run.epochs=3", text));
-    spec.set[text.substr(0, equals)] = text.substr(equals + 1);
+    auto [key, value] = split_override(text);
+    spec.set[key] = std::move(value);
   }
 }
 

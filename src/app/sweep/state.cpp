@@ -1,5 +1,7 @@
 #include "app/sweep/state.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -9,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 #include "dkfac/core/version.h"
 
 #include "app/checkpoint/durable.h"
@@ -61,12 +64,35 @@ ordered_json run_json(const SweepRun& run, std::size_t place) {
   return json;
 }
 
+struct Impossible : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 void restore_run(const ordered_json& json, SweepRun& run) {
   run.status = json.at("status").get<std::string>();
+  const auto states = {"waiting", "ok", "dropped", "failed"};
+  if (std::ranges::find(states, run.status) == states.end())
+    throw Impossible(fmt::format("{} is '{}'", run.point.name, printable(run.status)));
   run.error = json.value("error", "");
-  for (const auto& [epochs, score] : json.at("scores").items())
-    run.scores[std::stoll(epochs)] =
+  for (const auto& [text, score] : json.at("scores").items()) {
+    std::int64_t epochs = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epochs);
+    if (error != std::errc() || end != text.data() + text.size() || epochs < 1 ||
+        epochs > run.point.epochs)
+      throw Impossible(fmt::format("{} has a score after {} of {} epochs", run.point.name,
+                                   printable(text), run.point.epochs));
+    run.scores[epochs] =
         score.is_null() ? std::numeric_limits<double>::quiet_NaN() : score.get<double>();
+  }
+}
+
+void restore_runs(const ordered_json& json, SweepState& state) {
+  const ordered_json& done = json.at("rungs_done");
+  if (!done.is_number_unsigned() || done.get<std::uint64_t>() > state.rungs.size())
+    throw Impossible(fmt::format("rungs_done is none of 0 to {}", state.rungs.size()));
+  state.rungs_done = done.get<std::int64_t>();
+  for (std::size_t i = 0; i < state.runs.size(); ++i)
+    restore_run(json.at("runs").at(i), state.runs[i]);
 }
 
 }  // namespace
@@ -112,18 +138,21 @@ std::string to_json(const SweepState& state) {
 }
 
 void restore(std::string_view text, const std::string& source, SweepState& state) {
+  const auto refuse = [&](std::string_view why) {
+    throw DataError(fmt::format("[sweep] '{}' cannot be read ({}); overwrite it with --force",
+                                source, printable(why, 300)));
+  };
   try {
     const auto json = ordered_json::parse(text);
     DKFAC_CHECK(json.at("format").get<int>() == kFormat && json.at("plan") == plan_json(state),
                 "[sweep] '", source,
                 "' is of another sweep than the file asks for; choose another ",
                 "--out, or overwrite it with --force");
-    state.rungs_done = json.at("rungs_done").get<std::int64_t>();
-    for (std::size_t i = 0; i < state.runs.size(); ++i)
-      restore_run(json.at("runs").at(i), state.runs[i]);
+    restore_runs(json, state);
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("[sweep] '{}' cannot be read ({}); overwrite it with --force",
-                                source, error.what()));
+    refuse(error.what());
+  } catch (const Impossible& error) {
+    refuse(error.what());
   }
 }
 

@@ -8,7 +8,9 @@
 #include "dkfac/core/version.h"
 #include "dkfac/nn/whitening.h"
 
-#include "app/agreement.h"
+#include "app/report/sections.h"
+#include "app/run/agreement.h"
+#include "app/run/memory_check.h"
 #include "app/training/all_ranks.h"
 #include "app/training/loaders.h"
 #include "app/training/state.h"
@@ -19,8 +21,11 @@ namespace {
 
 void compare_configurations(TrainState& s) {
   enter(s, "config");
-  on_all_ranks(s.position,
-               [&] { comm::require_equal(*s.comm, s.result.configuration, "configuration"); });
+  // Whole keys, so that the first line that differs says which it is.
+  std::string text;
+  for (const auto& [key, value] : settings_of(s.result.configuration))
+    text += key + " = " + value + "\n";
+  on_all_ranks(s.position, [&] { comm::require_equal(*s.comm, text, "the configuration"); });
 }
 
 void compare_data(TrainState& s) {
@@ -31,7 +36,7 @@ void compare_data(TrainState& s) {
       text +=
           fmt::format("{:x}-{:x} ", fingerprint(plan.data->train), fingerprint(plan.data->test));
   on_all_ranks(s.position,
-               [&] { comm::require_equal(*s.comm, text, "data set (its fingerprint)"); });
+               [&] { comm::require_equal(*s.comm, text, "the data set (its fingerprint)"); });
 }
 
 void set_whitening(TrainState& s) {
@@ -82,12 +87,26 @@ void attach(TrainState& s) {
   s.model->set_input(image_of(*s.now));
 }
 
+/// For the largest share that a rank passes through the network at once. A device refuses what it
+/// does not have by itself.
+void check_memory_of(const TrainState& s, const PhasePlan& plan) {
+  if (s.ctx.device().is_cuda()) return;
+  const Config& config = plan.phase.config;
+  const nn::Dataset& train = plan.data->train;
+  const int ranks = s.comm->size(), here = s.comm->backend() == "in_process" ? ranks : 1;
+  const std::int64_t batch = std::min(config.train.global_batch, train.count);
+  const std::int64_t samples = batch / (ranks * config.train.micro_batches);
+  check_model_memory(model_options(config, train, ranks), std::max<std::int64_t>(1, samples), here);
+}
+
 void build(TrainState& s) {
+  check_memory_of(s, *s.now);
   const Config& config = s.now->phase.config;
   s.model = nn::make_model(s.ctx, model_options(config, s.now->data->train, s.comm->size()));
   s.result.parameters = s.model->parameter_count();
   s.peak_flops = all_peak_flops(s);
   count_operations(*s.model, s.plan);
+  for (const PhasePlan& plan : s.plan) check_memory_of(s, plan);
   set_whitening(s);
   s.optimizer = make_optimizer(with_failure_folder(s), s.comm, s.ctx.device());
   attach(s);
@@ -119,7 +138,7 @@ void describe_run(TrainState& s) {
   result.data = s.data.front()->train.name;
   result.version = version();
   result.configuration = to_toml(s.config, Comments::none);
-  result.seed = static_cast<std::uint64_t>(s.config.run.seed);
+  result.seed = s.config.run.seed;
   result.ranks = s.comm->size();
   result.global_batch = phases_of(s.config).front().config.train.global_batch;
   result.device = device_text(s.ctx.device());

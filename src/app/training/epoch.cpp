@@ -1,7 +1,7 @@
 #include "dkfac/core/device_info.h"
 
-#include "app/checkpoint/run_state.h"
-#include "app/run_summary.h"
+#include "app/record/run_summary.h"
+#include "app/training/run_state.h"
 #include "app/training/state.h"
 
 namespace dkfac::app {

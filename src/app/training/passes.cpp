@@ -23,7 +23,7 @@ Part part_of(const Part& whole, std::int64_t i, std::int64_t parts) {
 }
 
 nn::SampleKey key_of(const TrainState& s, std::int64_t first) {
-  return {static_cast<std::uint64_t>(s.config.run.seed), s.result.steps, first};
+  return {s.config.run.seed, s.result.steps, first};
 }
 
 /// The batch as the network is to see it.

@@ -4,7 +4,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/agreement.h"
+#include "app/run/agreement.h"
 #include "app/training/loaders.h"
 #include "app/training/state.h"
 

@@ -24,12 +24,12 @@
 #include "dkfac/nn/model.h"
 #include "dkfac/nn/regularize.h"
 
-#include "app/curvature_record.h"
-#include "app/device_phases.h"
-#include "app/evaluate.h"
-#include "app/loss_scale.h"
-#include "app/phase_timer.h"
-#include "app/profiled.h"
+#include "app/record/curvature_record.h"
+#include "app/record/device_phases.h"
+#include "app/record/phase_timer.h"
+#include "app/record/profiled.h"
+#include "app/training/evaluate.h"
+#include "app/training/loss_scale.h"
 #include "app/training/loss_sums.h"
 #include "app/training/phases.h"
 

@@ -18,8 +18,8 @@ namespace fast {
 namespace {
 
 template <class T>
-void multiply(const Product<T>& p) {
-  if (try_onednn(p)) return;
+void multiply(Context& ctx, const Product<T>& p) {
+  if (try_onednn(ctx, p)) return;
   const int m = blas_int("gemm", p.m), n = blas_int("gemm", p.n), k = blas_int("gemm", p.k);
   const int lda = blas_int("gemm", p.lda), ldb = blas_int("gemm", p.ldb);
   const int ldc = blas_int("gemm", p.ldc);
@@ -38,8 +38,8 @@ void syrk_narrow(Context& ctx, T alpha, ConstTensorView x, TensorView c) {
   const auto tile = cpu::matrix_of<T>(scratch.take({d, d}, c.dtype()));
   const T* data = x.data<T>();
   const std::int64_t ldx = cpu::row_stride(x);
-  multiply(Product<T>{true, false, d, d, x.dim(0), alpha, data, ldx, data, ldx, T{0}, tile.data,
-                      tile.row});
+  multiply(ctx, Product<T>{true, false, d, d, x.dim(0), alpha, data, ldx, data, ldx, T{0},
+                           tile.data, tile.row});
   const auto sum = cpu::matrix_of<T>(c);
   for (std::int64_t i = 0; i < d; ++i) {
     for (std::int64_t j = 0; j <= i; ++j) sum(i, j) += tile(i, j);
@@ -57,10 +57,10 @@ void syrk_wide(T alpha, ConstTensorView x, TensorView c) {
 
 }  // namespace
 
-void gemm(Context&, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
+void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
           ConstTensorView b, double beta, TensorView c) {
   cpu::with_real(c.dtype(), [&](auto zero) {
-    multiply(product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
+    multiply(ctx, product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
   });
 }
 

@@ -14,7 +14,7 @@ void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, Co
           ConstTensorView b, double beta, TensorView c) {
   bool done = false;
   cpu::with_real(c.dtype(), [&](auto zero) {
-    done = try_onednn(product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
+    done = try_onednn(ctx, product_of<decltype(zero)>(trans_a, trans_b, alpha, a, b, beta, c));
   });
   if (!done) reference::gemm(ctx, trans_a, trans_b, alpha, a, b, beta, c);
 }

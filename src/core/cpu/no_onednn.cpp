@@ -6,7 +6,7 @@
 
 namespace dkfac {
 
-bool fast::try_onednn(const Product<float>&) { return false; }
+bool fast::try_onednn(Context&, const Product<float>&) { return false; }
 
 cpu::OnednnInfo cpu::onednn_info() { return {}; }
 

@@ -1,11 +1,18 @@
+#include <algorithm>
+#include <atomic>
 #include <string_view>
 
 #include <oneapi/dnnl/dnnl.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/parallel.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/core/threads.h"
 
+#include "core/cpu/free_threads.h"
 #include "core/cpu/library_info.h"
 #include "core/cpu/row_major.h"
+#include "core/cpu/signal_hold.h"
 
 namespace dkfac {
 namespace {
@@ -31,14 +38,81 @@ std::string_view isa_name(dnnl_cpu_isa_t isa) {
   }
 }
 
+/// [0, size) in at most so many parts, cut at multiples of 16: a register of floats.
+class Axis {
+ public:
+  Axis(std::int64_t size, int most)
+      : size_(size), step_(std::max<std::int64_t>(16, ((size + most - 1) / most + 15) / 16 * 16)) {}
+  [[nodiscard]] int parts() const {
+    return static_cast<int>(std::max<std::int64_t>(1, (size_ + step_ - 1) / step_));
+  }
+  [[nodiscard]] std::int64_t begin(int part) const { return part * step_; }
+  [[nodiscard]] std::int64_t size(int part) const { return std::min(step_, size_ - begin(part)); }
+
+ private:
+  std::int64_t size_, step_;
+};
+
+/// A product in parts, of which each is computed by one thread.
+struct Cut {
+  Axis m, n, k;
+  [[nodiscard]] int parts() const { return m.parts() * n.parts() * k.parts(); }
+};
+
+/// Into tiles that are near squares, which the kernels are best at. A small result of long sums is
+/// cut along the sums.
+Cut cut_of(const fast::Product<float>& p) {
+  constexpr double kLeastWork = 1 << 19;  ///< Multiply-adds that are worth a thread.
+  constexpr std::int64_t kSmall = 64;
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
+  const double most = m * n * static_cast<double>(p.k) / kLeastWork;
+  const int parts = static_cast<int>(std::clamp<double>(most, 1, cpu::free_threads()));
+  if (p.m <= kSmall && p.n <= kSmall) return {{p.m, 1}, {p.n, 1}, {p.k, parts}};
+  int rows = 1;
+  for (int r = 2; r <= parts; ++r) {
+    if (parts % r == 0 && m / r + n * r / parts < m / rows + n * rows / parts) rows = r;
+  }
+  return {{p.m, rows}, {p.n, parts / rows}, {p.k, 1}};
+}
+
+/// Into c, or into sums[parts of k - 1, m, n] behind the first part of k.
+dnnl_status_t multiply_part(const fast::Product<float>& p, const Cut& cut, int part, float* sums) {
+  const int i = part % cut.m.parts(), j = part / cut.m.parts() % cut.n.parts();
+  const int depth = part / cut.m.parts() / cut.n.parts();
+  const std::int64_t m = cut.m.begin(i), n = cut.n.begin(j), k = cut.k.begin(depth);
+  const float* a = p.a + (p.trans_a ? k * p.lda + m : m * p.lda + k);
+  const float* b = p.b + (p.trans_b ? n * p.ldb + k : k * p.ldb + n);
+  const bool first = depth == 0;
+  float* c = first ? p.c + m * p.ldc + n : sums + (depth - 1) * p.m * p.n;
+  const cpu::SignalHold hold;
+  const int threads = dkfac::threads();
+  set_threads(1);  // Others, of oneDNN's choice, would hold no signals.
+  const dnnl_status_t status = dnnl_sgemm(
+      p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', cut.m.size(i), cut.n.size(j), cut.k.size(depth),
+      p.alpha, a, p.lda, b, p.ldb, first ? p.beta : 0, c, first ? p.ldc : p.n);
+  set_threads(threads);
+  return status;
+}
+
 }  // namespace
 
-bool fast::try_onednn(const Product<float>& p) {
-  const dnnl_status_t status = dnnl_sgemm(p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', p.m, p.n,
-                                          p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
-  if (status != dnnl_success) {
-    throw DeviceError(detail::concat("[gemm] dnnl_sgemm returned status ", int{status},
+bool fast::try_onednn(Context& ctx, const Product<float>& p) {
+  const Cut cut = cut_of(p);
+  const int more = cut.k.parts() - 1;
+  Scratch scratch(ctx);
+  float* sums = more > 0 ? scratch.take({more, p.m, p.n}).data<float>() : nullptr;
+  std::atomic<int> failed{dnnl_success};
+  cpu::parallel_parts(cut.parts(), [&](int part) {
+    const int status = multiply_part(p, cut, part, sums);
+    if (status != dnnl_success) failed = status;
+  });
+  if (failed != dnnl_success) {
+    throw DeviceError(detail::concat("[gemm] dnnl_sgemm returned status ", failed.load(),
                                      " for m=", p.m, " n=", p.n, " k=", p.k));
+  }
+  for (std::int64_t i = 0; i < more * p.m; ++i) {
+    float* c = p.c + i % p.m * p.ldc;
+    for (std::int64_t j = 0; j < p.n; ++j) c[j] += sums[i * p.n + j];
   }
   return true;
 }

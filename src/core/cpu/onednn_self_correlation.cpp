@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -20,6 +21,10 @@ using Backward = dnnl::convolution_backward_weights;
 using Forward = dnnl::convolution_forward;
 using ops::PatchSpec;
 
+bool is_product(std::string_view implementation) {
+  return implementation.find("gemm:") != std::string_view::npos;
+}
+
 /// The primitive of `n` images and the reorder of its result to (kernel row, kernel column, input,
 /// output), where the 13 blocks are the last ones.
 class Plan {
@@ -37,8 +42,11 @@ class Plan {
     const Forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, direct, x_desc_, any, x_desc_, one, pad, pad},
         attributes, engine);
-    const Backward::primitive_desc backward({direct, x_desc_, any, x_desc_, one, pad, pad},
-                                            attributes, engine, forward);
+    Backward::primitive_desc backward({direct, x_desc_, any, x_desc_, one, pad, pad}, attributes,
+                                      engine, forward);
+    // Products of matrices on its own threads are not safe below signals (signal_hold.h).
+    while (is_product(backward.impl_info_str()) && backward.next_impl()) {
+    }
     const dnnl::reorder::primitive_desc reorder(engine, backward.diff_weights_desc(), engine,
                                                 plain_desc_, attributes);
     backward_ = Backward(backward);

@@ -47,8 +47,8 @@ template <class T>
 }
 
 /// By oneDNN; false, and nothing is done, in a build without it.
-[[nodiscard]] bool try_onednn(const Product<float>& product);
+[[nodiscard]] bool try_onednn(Context& ctx, const Product<float>& product);
 /// oneDNN has no product in double precision.
-[[nodiscard]] inline bool try_onednn(const Product<double>&) { return false; }
+[[nodiscard]] inline bool try_onednn(Context&, const Product<double>&) { return false; }
 
 }  // namespace dkfac::fast

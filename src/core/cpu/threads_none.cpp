@@ -5,6 +5,8 @@
 #include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 
+#include "core/cpu/free_threads.h"
+
 namespace dkfac {
 
 int threads() noexcept { return 1; }
@@ -16,6 +18,8 @@ void set_threads(int count) {
 int available_cores() noexcept {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
+
+int cpu::free_threads() noexcept { return 1; }
 
 void cpu::run_parts(int parts, void (*body)(void* state, int part), void* state) {
   for (int part = 0; part < parts; ++part) body(state, part);

@@ -4,6 +4,8 @@
 #include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 
+#include "core/cpu/free_threads.h"
+
 namespace dkfac {
 
 int threads() noexcept { return omp_get_max_threads(); }
@@ -14,6 +16,8 @@ void set_threads(int count) {
 }
 
 int available_cores() noexcept { return omp_get_num_procs(); }
+
+int cpu::free_threads() noexcept { return omp_in_parallel() != 0 ? 1 : omp_get_max_threads(); }
 
 void cpu::run_parts(int parts, void (*body)(void* state, int part), void* state) {
 #pragma omp parallel for schedule(static)

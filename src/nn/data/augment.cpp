@@ -6,8 +6,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
 
-#include "nn/augment_choice.h"
-#include "nn/backend_elementwise.h"
+#include "nn/backends/augment_choice.h"
+#include "nn/backends/backend_elementwise.h"
 
 namespace dkfac::nn {
 namespace {

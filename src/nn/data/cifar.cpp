@@ -14,18 +14,19 @@ constexpr std::size_t kPlane = std::size_t{kSide} * kSide, kImage = kPlane * kCh
 constexpr std::size_t kRecord = 1 + kImage;
 
 template <class... Args>
-[[noreturn]] void fail(const ByteReader& reader, std::uint64_t offset, const Args&... args) {
+[[noreturn]] void refuse(const ByteReader& reader, std::uint64_t offset, const Args&... args) {
   throw DataError(detail::concat("[read_cifar10] ", reader.path().string(), ": at byte ", offset,
                                  ": ", args...));
 }
 
 std::uint64_t records_of(const ByteReader& reader) {
-  if (reader.is_gzip()) fail(reader, 0, "found a gzip stream; decompress the file first");
+  if (reader.is_gzip()) refuse(reader, 0, "found a gzip stream; decompress the file first");
   const std::uint64_t bytes = reader.file_bytes();
   if (bytes == 0 || bytes % kRecord != 0) {
-    fail(reader, bytes - bytes % kRecord, "expected records of ", kRecord, " bytes, found ",
-         bytes % kRecord, " at the end of ", bytes,
-         "; the file is truncated or no CIFAR-10 batch in binary form, copy or download it again");
+    refuse(
+        reader, bytes - bytes % kRecord, "expected records of ", kRecord, " bytes, found ",
+        bytes % kRecord, " at the end of ", bytes,
+        "; the file is truncated or no CIFAR-10 batch in binary form, copy or download it again");
   }
   return bytes / kRecord;
 }
@@ -48,12 +49,12 @@ void append_file(const std::filesystem::path& path, Dataset& out) {
   for (std::uint64_t i = 0; i < records; ++i) {
     const std::size_t n = reader.read(record);
     if (n < kRecord) {
-      fail(reader, i * kRecord + n, "expected a record of ", kRecord, " bytes, found ", n,
-           "; the file became shorter while it was read, copy it again");
+      refuse(reader, i * kRecord + n, "expected a record of ", kRecord, " bytes, found ", n,
+             "; the file became shorter while it was read, copy it again");
     }
     if (record[0] >= kClasses) {
-      fail(reader, i * kRecord, "expected a label from 0 to ", kClasses - 1, ", found ",
-           int{record[0]}, "; the file is damaged or no CIFAR-10 batch in binary form");
+      refuse(reader, i * kRecord, "expected a label from 0 to ", kClasses - 1, ", found ",
+             int{record[0]}, "; the file is damaged or no CIFAR-10 batch in binary form");
     }
     out.labels.push_back(record[0]);
     append_pixels(std::span(record).subspan(1), out.pixels);

@@ -4,8 +4,8 @@
 
 #include "dkfac/core/error.h"
 
-#include "nn/backend_regularize.h"
-#include "nn/sample_choice.h"
+#include "nn/backends/backend_regularize.h"
+#include "nn/backends/sample_choice.h"
 
 namespace dkfac::nn {
 

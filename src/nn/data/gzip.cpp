@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/wait_watch.h"
 
 namespace dkfac::nn {
 namespace {
@@ -85,7 +86,14 @@ std::uint64_t ByteReader::max_content_bytes() const {
 }
 
 std::size_t ByteReader::read(std::span<std::uint8_t> out) {
-  return is_gzip() ? read_gzip(out) : read_file(out);
+  constexpr std::size_t kPart = std::size_t{1} << 20;  // Between two looks at the watches.
+  std::size_t done = 0, n = kPart;
+  for (; n == kPart && done < out.size(); done += n) {
+    poll_wait_watches();
+    const auto part = out.subspan(done, std::min(kPart, out.size() - done));
+    n = is_gzip() ? read_gzip(part) : read_file(part);
+  }
+  return done;
 }
 
 std::size_t ByteReader::read_file(std::span<std::uint8_t> out) {

@@ -5,7 +5,7 @@
 
 #include "dkfac/core/element.h"
 
-#include "nn/augment_choice.h"
+#include "nn/backends/augment_choice.h"
 
 namespace dkfac::nn {
 template <class T>

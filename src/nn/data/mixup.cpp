@@ -5,9 +5,9 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "nn/backend_regularize.h"
-#include "nn/sample_choice.h"
-#include "nn/workspace.h"
+#include "nn/backends/backend_regularize.h"
+#include "nn/backends/sample_choice.h"
+#include "nn/backends/workspace.h"
 
 namespace dkfac::nn {
 namespace {

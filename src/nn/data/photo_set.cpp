@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/wait_watch.h"
 
 #include "nn/data/photo_index.h"
 
@@ -30,6 +31,7 @@ void for_each_entry(const fs::path& folder, F f) {
   fs::directory_iterator entry(folder, failed);
   if (failed) cannot_list(folder, failed);
   for (; entry != fs::directory_iterator(); entry.increment(failed)) {
+    poll_wait_watches();
     if (entry->path().filename().native().front() != '.') f(*entry);
     if (failed) break;
   }

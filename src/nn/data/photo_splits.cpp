@@ -68,7 +68,12 @@ DataSplits photo_splits(const DataSource& source, const PhotoSplit& train, const
 DataSplits load_photos(const fs::path& folder, const DataSource& source) {
   source.photos.validate();
   std::error_code ignored;
-  const std::string other = fs::is_directory(folder / "val", ignored) ? "val" : "test";
+  const bool val = fs::is_directory(folder / "val", ignored);
+  if (!val && !fs::is_directory(folder / "test", ignored))
+    throw MissingInput(detail::concat("[load_data] ", folder.string(), " has a folder train, but ",
+                                      "neither val nor test; put the photographs to test on into ",
+                                      "one of them, by class"));
+  const std::string other = val ? "val" : "test";
   const fs::path train_kept = kept_of(folder, "train", source);
   const fs::path test_kept = kept_of(folder, other, source);
   const auto train = open_split(folder / "train", with_ending(train_kept, kIndex), {});

@@ -6,7 +6,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "nn/keyed_random.h"
+#include "nn/backends/keyed_random.h"
 
 namespace dkfac::nn {
 namespace {

@@ -4,8 +4,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
 
-#include "nn/dtype.h"
-#include "nn/workspace.h"
+#include "nn/backends/dtype.h"
+#include "nn/backends/workspace.h"
 
 namespace dkfac::nn {
 

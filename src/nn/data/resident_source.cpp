@@ -8,7 +8,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
-#include "nn/cuda/resident.h"
+#include "nn/backends/cuda/resident.h"
 #include "nn/data/device_source.h"
 
 namespace dkfac::nn {

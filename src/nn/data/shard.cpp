@@ -13,6 +13,7 @@
 #include <zlib.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 
 #include "nn/data/record.h"
 
@@ -68,12 +69,12 @@ void check_photo(const ShardPhoto& photo, std::size_t classes, std::uint64_t beg
   const bool sane =
       photo.height > 0 && photo.width > 0 && photo.height <= kMostPixels / photo.width;
   if (!sane || photo.place < begin || photo.place > end || photo.bytes() > end - photo.place)
-    throw DataError(detail::concat("photograph '", photo.name, "' of ", photo.height, "x",
-                                   photo.width, " at byte ", photo.place,
+    throw DataError(detail::concat("photograph '", printable(photo.name), "' of ", photo.height,
+                                   "x", photo.width, " at byte ", photo.place,
                                    " does not lie in a file of ", end, " bytes"));
   if (photo.label < 0 || static_cast<std::size_t>(photo.label) >= classes)
-    throw DataError(detail::concat("photograph '", photo.name, "' has label ", photo.label, " of ",
-                                   classes, " classes"));
+    throw DataError(detail::concat("photograph '", printable(photo.name), "' has label ",
+                                   photo.label, " of ", classes, " classes"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
 #include "dkfac/nn/photo_shards.h"
 
 #include "nn/data/shard.h"
@@ -69,7 +70,7 @@ class ShardSource final : public PhotoSource {
   [[nodiscard]] const std::vector<std::int32_t>& labels() const override { return labels_; }
   [[nodiscard]] std::string name(std::int64_t i) const override {
     const Place& place = at(i);
-    return place.shard->path.string() + ":" + place.photo->name;
+    return place.shard->path.string() + ":" + printable(place.photo->name);
   }
   [[nodiscard]] std::uint64_t fingerprint() const override { return shards_.front().header.set; }
 
@@ -87,7 +88,7 @@ class ShardSource final : public PhotoSource {
     for (const auto& [shard, photo] : photos_) {
       if (sum_of(shard->file.bytes().subspan(photo->place, photo->bytes())) == photo->sum) continue;
       throw DataError(detail::concat("[photo_shards] ", shard->path.string(),
-                                     ": the pixels of photograph '", photo->name,
+                                     ": the pixels of photograph '", printable(photo->name),
                                      "' are not those that were written; pack them again"));
     }
   }

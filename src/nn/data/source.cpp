@@ -151,6 +151,17 @@ fs::path data_folder(const DataSource& source) {
       source.name, "/"));
 }
 
+double synthetic_bytes(const DataSource& source) {
+  if (source.name == "synthetic-photos") return synthetic_photo_bytes(source);
+  if (source.name != "synthetic") return 0;
+  const Shape& image = source.synthetic_image;
+  // Test images are made with the others, and then moved.
+  return synthetic_image_bytes(
+      static_cast<double>(source.synthetic_train) + 2 * static_cast<double>(source.synthetic_test),
+      static_cast<double>(image[0]) * static_cast<double>(image[1]) * static_cast<double>(image[2]),
+      static_cast<double>(source.synthetic_classes));
+}
+
 DataSplits load_data(const DataSource& source) {
   if (source.name == "synthetic") return make_synthetic(source);
   if (source.name == "synthetic-photos") return make_synthetic_photos(source);

@@ -6,6 +6,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
+#include "dkfac/core/wait_watch.h"
 #include "dkfac/nn/data.h"
 
 namespace dkfac::nn {
@@ -77,6 +78,7 @@ Dataset synthetic_images(std::int64_t count, Shape image, std::int64_t classes,
   out.pixels.reserve(static_cast<std::size_t>(count * image.numel()));
   out.labels.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
+    poll_wait_watches();
     Random random(seed, kSampleStream + static_cast<std::uint64_t>(i));
     const std::uint64_t label = random.below(static_cast<std::uint64_t>(classes));
     const double sign = random.below(2) == 0 ? -kSigned : kSigned;

@@ -70,4 +70,10 @@ DataSplits make_synthetic_photos(const DataSource& source) {
       {split(kTrainPictures, kTestPictures, source.synthetic_test), source.name + " test"});
 }
 
+double synthetic_photo_bytes(const DataSource& source) {
+  const auto side = static_cast<double>(source.synthetic_image[0]);
+  const auto classes = static_cast<double>(std::min(source.synthetic_classes, kShownClasses));
+  return synthetic_image_bytes(kTrainPictures + kTestPictures, 3 * side * side, classes);
+}
+
 }  // namespace dkfac::nn

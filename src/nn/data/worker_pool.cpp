@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dkfac/core/threads.h"
+#include "dkfac/core/wait_watch.h"
 
 namespace dkfac::nn {
 
@@ -43,6 +44,7 @@ void WorkerPool::work(int worker, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     std::exception_ptr failure;
     try {
+      if (worker == 0) poll_wait_watches();  // The thread that called run().
       (*body_)(worker, item);
     } catch (...) {
       failure = std::current_exception();

@@ -25,7 +25,7 @@ class WorkerPool {
   [[nodiscard]] int workers() const { return static_cast<int>(threads_.size()) + 1; }
   /// body(worker, item) for every item in [0, items), each by whichever worker is free. Once one
   /// throws no further ones are begun; of the exceptions that of the lowest item is rethrown, which
-  /// is the same one every time.
+  /// is the same one every time. Polls the caller's WaitWatches.
   void run(std::int64_t items, const std::function<void(int worker, std::int64_t item)>& body);
 
  private:

@@ -8,6 +8,9 @@
 /// The networks of make_model() and what they share.
 namespace dkfac::nn {
 
+/// The layers of make_model(), not bound to any memory. Throws alike.
+[[nodiscard]] std::unique_ptr<Layer> make_layers(const ModelOptions& options);
+
 [[nodiscard]] std::unique_ptr<Layer> make_mlp(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet20(const ModelOptions& options);

@@ -1,7 +1,7 @@
 #include "nn/models/pad_shortcut.h"
 
-#include "nn/backend_elementwise.h"
-#include "nn/checks.h"
+#include "nn/backends/backend_elementwise.h"
+#include "nn/backends/checks.h"
 
 namespace dkfac::nn {
 namespace {

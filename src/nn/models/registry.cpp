@@ -70,14 +70,19 @@ void check_image(const ModelOptions& options, std::int64_t least) {
               " pixels or more, not ", image, "; choose other data or another model");
 }
 
-std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
+std::unique_ptr<Layer> make_layers(const ModelOptions& options) {
   const Entry& entry = find(options.name);
   check_options(entry.family, options);
-  auto model = std::make_unique<Model>(ctx, options.name, entry.make(options), options.input,
+  return entry.make(options);
+}
+
+std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
+  auto model = std::make_unique<Model>(ctx, options.name, make_layers(options), options.input,
                                        options.dtype, options.seed, options.compute);
   model->set_fused_statistics(options.fused_statistics);
   model->set_fused_backward(options.fused_backward);
-  initialize_weights(ctx, *model, options.init.value_or(preset_init(entry.family)), options);
+  const WeightInit preset = preset_init(find(options.name).family);
+  initialize_weights(ctx, *model, options.init.value_or(preset), options);
   return model;
 }
 

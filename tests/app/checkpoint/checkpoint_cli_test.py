@@ -2,6 +2,7 @@
 """Checkpoints from outside: stop, resume, look into, evaluate, export."""
 import json
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
@@ -112,6 +113,35 @@ class Checkpoints(CheckpointFolder):
                                    "run.epochs=4"))
         self.assertIn("b", new.stdout)
         self.assertEqual(len(self.result("b")["epochs"]), 4)
+
+    def test_what_cannot_go_on_is_told_by_what_it_lacks(self):
+        self.good(self.train("a", "--quiet"))
+        more = ["--quiet", "--set", "run.epochs=3"]
+        (self.dir / "other").mkdir()
+        self.write("other/letter.txt", "dear")
+        for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"], ["ckpt", "export"]):
+            rest = ["net"] if command[-1] == "export" else []
+            for name, *parts in (("other", "holds no checkpoint"), ("none", "is not there"),
+                                 ("a/config.toml", "is a file")):
+                if name == "a/config.toml" and command[-1] == "inspect":
+                    continue  # It takes files.
+                with self.subTest(command=command, name=name):
+                    self.expect_error(self.dkfac(*command, name, *rest), 66, f"'{name}'", *parts)
+        # A checkpoint by itself.
+        shutil.copytree(self.newest("a"), self.dir / "copy")
+        for args in (["copy"], ["copy", "--out", "b"]):
+            self.expect_error(self.dkfac("train", "--resume", *args), 64,
+                              "without the folder of its run", "CONFIG", "--out")
+        self.expect_error(self.dkfac("train", self.config, "--resume", "copy"), 64, "--out")
+        self.good(self.dkfac("train", self.config, "--resume", "copy", "--out", "b", *more))
+        self.assertEqual(len(self.result("b")["epochs"]), 3)
+        # A run that has lost a part of its folder.
+        (self.dir / "a" / "command.txt").unlink()
+        self.expect_error(self.resume("a", *more), 64, "no command.txt", "--out")
+        self.good(self.resume("a", "--out", "c", *more))
+        (self.dir / "a" / "config.toml").unlink()
+        self.expect_error(self.resume("a"), 66, "no config.toml", "CONFIG")
+        self.good(self.dkfac("train", self.config, "--resume", "a", "--out", "d", *more))
 
     def test_other_numbers_of_ranks(self):
         self.good(self.train("a", "--quiet", "--ranks", 2, "--set", "run.epochs=1"))

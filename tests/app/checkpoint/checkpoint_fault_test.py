@@ -80,6 +80,56 @@ class Faults(CheckpointFolder):
                 for command in (["train", "--resume"], ["eval"]):
                     self.expect_error(self.dkfac(*command, self.dir / "a"), 65, "state.json")
 
+    def test_a_checkpoint_of_another_step(self):
+        self.good(self.train("a", "--quiet"))
+        newest = self.newest("a")
+        older = newest.parent / "step-000008"
+        sealed = {name: (newest / name).read_bytes() for name in ("manifest.json", "state.json")}
+        manifest = json.loads(sealed["manifest.json"])
+        (newest / "manifest.json").write_text(json.dumps({**manifest, "step": 15}))
+        seal(newest)
+        for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"]):
+            self.expect_error(self.dkfac(*command, newest), 65, "step 15", "step 16")
+        done = self.good(self.dkfac("train", "--resume", "a", "--out", "b"))
+        self.assertIn("going on after step 8", done.stdout)
+        self.assertIn("step 15", done.stderr)
+        # All of another step, under the name of this one.
+        for file in older.iterdir():
+            shutil.copy(file, newest)
+        self.expect_error(self.dkfac("eval", newest), 65, "step 8", "name of step 16")
+        done = self.good(self.dkfac("train", "--resume", "a", "--out", "c"))
+        self.assertIn("name of step 16", done.stderr)
+        newest.rename(self.dir / "copy")  # Control: another kind of name says nothing.
+        self.good(self.dkfac("eval", "copy"))
+
+    def test_bytes_of_damaged_files_stay_off_the_terminal(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        checkpoint = self.newest("a")
+        state = checkpoint / "state.json"
+        good = state.read_bytes()
+        for bad in (good[:-9] + b"\x1b[2J\xff\xfe", b'{"ranks":"' + b"\x1bx" * 100000,
+                    good.replace(b'"ranks": 1', b'"ranks": "\\u001b[2J"')):
+            state.write_bytes(bad)
+            seal(checkpoint)
+            for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"]):
+                self.expect_plain(self.dkfac(*command, checkpoint), "state.json")
+        name = "\x1b]0;title\x07\x9b2J" + "n" * 100000
+        entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        for header in ({name: {**entry, "shape": [2]}}, {name: 1}, {name: {**entry, "dtype": name}},
+                       {"a": {**entry, "shape": [1] * 100000 + [2]}}, {"__metadata__": {name: 1}}):
+            write_tensors(self.dir / "x.safetensors", header, bytes(4))
+            self.expect_plain(self.dkfac("ckpt", "inspect", "x.safetensors"), "x.safetensors")
+        write_tensors(self.dir / "x.safetensors",
+                      {"__metadata__": {"format": name}, name: entry}, bytes(4))
+        done = self.good(self.dkfac("ckpt", "inspect", "x.safetensors"))
+        self.assertNotRegex(done.stdout, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+        self.assertIn("\\x1b]0;title\\x07\\xc2\\x9b2Jnnn", done.stdout)
+
+    def expect_plain(self, done, *parts):
+        self.expect_error(done, 65, *parts)
+        self.assertNotRegex(done.stderr, "[\x00-\x09\x0b-\x1f\x7f-\x9f\ufffd]")
+        self.assertLess(len(done.stderr), 2000)
+
     def test_more_ranks_than_files(self):
         # All of it fits together; only that nobody wrote for two thousand million ranks.
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))

@@ -8,11 +8,11 @@
 #include "dkfac/app/checkpoint.h"
 
 #include "app/checkpoint/run_record.h"
-#include "app/checkpoint/run_state.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/store.h"
 #include "app/same_run.h"
 #include "app/tiny_run.h"
+#include "app/training/run_state.h"
 #include "support/near.h"
 #include "support/temp_folder.h"
 

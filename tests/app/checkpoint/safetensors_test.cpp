@@ -9,7 +9,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/crc32c.h"
+#include "app/record/crc32c.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::app {

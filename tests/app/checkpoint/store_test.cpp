@@ -6,6 +6,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/checkpoint/run_record.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::app {
@@ -14,13 +15,17 @@ namespace {
 namespace fs = std::filesystem;
 using dkfac::testing::TempFolder;
 
-/// A checkpoint of two small files.
+/// A checkpoint of two small files, beside what every one has.
 fs::path save(const fs::path& root, std::int64_t step, std::int64_t keep = 10,
               const std::string& text = "text") {
   const fs::path folder = begin_checkpoint(root, step);
   Manifest manifest{step, 1, "1.2.3", {}};
-  for (const char* name : {"a", "b"})
+  for (const std::string& name : {std::string("a"), std::string("b"), shard_file(0)})
     manifest.files[name] = write_durable(folder / name, text + name);
+  RunRecord record;
+  record.result.steps = step;
+  record.result.ranks = 1;
+  manifest.files[kRecordFile] = write_durable(folder / kRecordFile, to_text(record));
   return commit_checkpoint(root, manifest, keep);
 }
 

@@ -58,6 +58,7 @@ class OneLayer {
   }
 
   [[nodiscard]] std::string describe() const { return preconditioner_.describe(); }
+  [[nodiscard]] kfac::LayerFactors read_factors() { return preconditioner_.read_factors(fc_); }
   void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
 
   std::vector<double> gradient;

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "kfac/cuda/device_layers.h"
-#include "kfac/refresh.h"
+#include "kfac/inverse/cuda/device_layers.h"
+#include "kfac/inverse/refresh.h"
 #include "support/on_device.h"
 
 namespace dkfac::kfac::testing {

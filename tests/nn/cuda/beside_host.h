@@ -8,8 +8,8 @@
 #include "dkfac/core/random.h"
 #include "dkfac/nn/layer.h"
 
+#include "nn/backends/dtype.h"
 #include "nn/binding.h"
-#include "nn/dtype.h"
 #include "support/on_device.h"
 
 /// Layers on a device beside the same layers on the reference backend of the host.

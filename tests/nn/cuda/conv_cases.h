@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nn/conv_backend.h"
+#include "nn/backends/conv_backend.h"
 
 /// Small convolutions of every kind: what is tried on a device, and what cuDNN is asked about.
 namespace dkfac::testing {

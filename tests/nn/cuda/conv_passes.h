@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/conv_backend.h"
+#include "nn/backends/conv_backend.h"
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_cases.h"
 

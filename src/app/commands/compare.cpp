@@ -1,0 +1,146 @@
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/app/config.h"
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+
+#include "app/run/agreement.h"
+#include "app/run/job.h"
+#include "app/run/run_one.h"
+#include "app/run/signals.h"
+
+namespace dkfac::app {
+
+namespace {
+
+std::vector<Config> load_configs(const CompareCommand& command) {
+  DKFAC_CHECK(!command.target || (*command.target > 0 && *command.target <= 1),
+              "[compare] --target ", *command.target,
+              " is not in (0, 1]; an accuracy of 86 % is 0.86");
+  std::vector<Config> configs;
+  std::set<std::string> names;
+  for (const auto& file : command.configs) {
+    Config config = load_config(file, command.set);
+    DKFAC_CHECK(names.insert(config.run.name).second, "[compare] two configurations are called '",
+                config.run.name, "'; give one of them another run.name");
+    const auto last = static_cast<std::uint64_t>(command.seeds - 1);
+    DKFAC_CHECK(config.run.seed <= std::numeric_limits<std::uint64_t>::max() - last, "[compare] ",
+                command.seeds, " seeds from run.seed = ", config.run.seed,
+                " on leave the 64 bits of a seed; lower run.seed or --seeds");
+    if (command.target) config.run.target = *command.target;
+    configs.push_back(std::move(config));
+  }
+  return configs;
+}
+
+constexpr const char* kAgain = "start again for a whole comparison";
+
+class Comparer {
+ public:
+  Comparer(const CompareCommand& command, const std::vector<Config>& configs, DataCache& cache,
+           const Terminal& terminal, std::shared_ptr<comm::Communicator> comm)
+      : command_(command),
+        configs_(configs),
+        cache_(cache),
+        terminal_(terminal),
+        comm_(std::move(comm)) {
+    for (const Config& config : configs) groups_.push_back({config.run.name, {}});
+  }
+
+  void operator()() {
+    for (const Config& config : configs_) print_remarks(config, comm_->rank(), terminal_);
+    const Position position{0, "folder"};
+    together(*comm_, position, [this] {
+      if (comm_->rank() == 0) make_folder(command_.out, if_exists(), command_.command_line);
+    });
+    // Seed by seed, so that a slow spell of the machine hits every configuration.
+    for (int k = 0; k < command_.seeds; ++k)
+      for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
+    if (comm_->rank() == 0) {
+      terminal_.out << output() << std::flush;
+    }
+    if (diverged_) throw RunError(*diverged_, RunError::Scope::every_rank);
+  }
+
+ private:
+  [[nodiscard]] std::string output() const {
+    if (command_.output == CompareOutput::json) return to_json(comparison());
+    if (command_.output == CompareOutput::markdown) return markdown_table(comparison());
+    return text_table(comparison()) + "\nreport: " + (command_.out / "report.html").string() + "\n";
+  }
+  [[nodiscard]] IfExists if_exists() const {
+    return command_.force ? IfExists::overwrite : IfExists::refuse;
+  }
+
+  void one(std::size_t c, int k) {
+    if (any_rank(*comm_, stop_requested())) throw_stopped(0, command_.out, kAgain);
+    RunPlan plan{.config = configs_[c]};
+    plan.config.run.seed += static_cast<std::uint64_t>(k);
+    plan.folder =
+        command_.out / configs_[c].run.name / fmt::format("seed-{}", plan.config.run.seed);
+    plan.if_exists = if_exists();
+    plan.label = fmt::format("{} seed {}", configs_[c].run.name, plan.config.run.seed);
+    plan.command_line = command_.command_line;
+    plan.quiet = command_.quiet || command_.output != CompareOutput::table;
+    const RunResult result = run_or_divergence(plan);
+    groups_[c].runs.push_back(result);
+    if (comm_->rank() == 0) write();
+    if (result.status == "stopped") throw_stopped(result.steps, command_.out, kAgain);
+  }
+
+  // A run that diverges is a result as well: it is kept and the others go on.
+  RunResult run_or_divergence(const RunPlan& plan) {
+    RunResult result;
+    try {
+      run_one(plan, comm_, cache_, terminal_, result);
+    } catch (const RunError& error) {
+      if (error.failure.code != ExitCode::numeric || error.scope != RunError::Scope::every_rank)
+        throw;
+      if (!diverged_) diverged_ = error.failure;
+    }
+    return result;
+  }
+
+  [[nodiscard]] Comparison comparison() const { return summarize(groups_, command_.target); }
+
+  void write() const {
+    const Comparison all = comparison();
+    write_file(command_.out / "comparison.json", to_json(all));
+    write_file(command_.out / "comparison.md", markdown_table(all));
+    write_file(command_.out / "curves.svg", svg_curves(groups_, all));
+    write_file(command_.out / "report.html", html_report(groups_, all, command_.title));
+  }
+
+  const CompareCommand& command_;
+  const std::vector<Config>& configs_;
+  DataCache& cache_;
+  const Terminal& terminal_;
+  std::shared_ptr<comm::Communicator> comm_;
+  std::vector<RunGroup> groups_;
+  std::optional<Failure> diverged_;
+};
+
+}  // namespace
+
+int run(const CompareCommand& command, const Terminal& terminal) {
+  const SignalGuard signals;
+  std::vector<Config> configs;
+  Job job{.ranks = command.ranks};
+  job.early = attempt("config", [&] { configs = load_configs(command); });
+  if (!job.early) {
+    job.options = comm_options(configs.front());
+    job.ranks_per_node = configs.front().run.hierarchical;
+  }
+  DataCache cache;
+  return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
+    Comparer(command, configs, cache, terminal, std::move(comm))();
+  });
+}
+
+}  // namespace dkfac::app

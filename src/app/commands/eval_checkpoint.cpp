@@ -1,0 +1,77 @@
+#include "app/commands/eval_checkpoint.h"
+
+#include <fmt/core.h>
+
+#include "dkfac/app/phases.h"
+#include "dkfac/nn/ema.h"
+
+#include "app/checkpoint/manifest.h"
+#include "app/run/agreement.h"
+#include "app/training/loaders.h"
+#include "app/training/run_state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+safetensors::File open_file(const std::filesystem::path& checkpoint, const std::string& file) {
+  return {read_listed(checkpoint, read_manifest(checkpoint), file), (checkpoint / file).string()};
+}
+
+/// One network with the values of the checkpoint, on every rank.
+struct Network {
+  Context ctx;
+  std::unique_ptr<nn::Model> model;
+  std::unique_ptr<nn::Ema> ema;
+  std::optional<nn::DeviceLoader> loader;
+};
+
+void build(const EvalRequest& request, const nn::DataSplits& data, const comm::Communicator& comm,
+           Network& network) {
+  const Config& config = request.config;
+  const std::filesystem::path& checkpoint = request.point.checkpoint;
+  network.model = nn::make_model(network.ctx, model_options(config, data.train, comm.size()));
+  check_rectangular(*network.model, config, data.test);
+  load_model(network.ctx, *network.model, open_file(checkpoint, kModelFile));
+  network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
+  network.loader.emplace(
+      network.ctx, data.test, nn::normalization_of(data.train),
+      nn::DeviceDataOptions{.sampler = test_order(config.run.eval_batch, data.test.count),
+                            .rank = comm.rank(),
+                            .size = comm.size(),
+                            .dtype = master_type(config)});
+}
+
+}  // namespace
+
+EvalRequest eval_request(const std::filesystem::path& where, const std::vector<std::string>& set) {
+  EvalRequest request{.point = find_resume_point(where), .config = {}};
+  const RunRecord& record = request.point.record;
+  const Config config = parse_config(record.result.configuration, set, "the checkpoint");
+  // As the run evaluates the epoch that it has trained last.
+  const std::int64_t last = record.batch > 0 ? record.epoch : record.epoch - 1;
+  request.config = phase_at(phases_of(config), last).config;
+  return request;
+}
+
+std::string accuracy_text(const Tally& tally, std::int64_t classes) {
+  std::string text = fmt::format("accuracy {:.2f} %", 100 * tally.accuracy());
+  if (const auto top5 = top5_accuracy(tally, classes))
+    text += fmt::format(", top-5 {:.2f} %", 100 * *top5);
+  return text + fmt::format(", loss {:.5f}", tally.mean_loss());
+}
+
+Tally evaluate_checkpoint(const EvalRequest& request, const nn::DataSplits& data,
+                          const Place& place, Position& position) {
+  comm::Communicator& comm = *place.comm;
+  Network network{Context(place.device, context_options(request.config)), {}, {}, {}};
+  position.phase = "checkpoint";
+  together(comm, position, [&] { build(request, data, comm, network); });
+  position.phase = "evaluation";
+  const nn::WithEma averages(network.ema.get());
+  return request.config.run.tta
+             ? evaluate_flipped(network.ctx, *network.model, *network.loader, comm).mean
+             : evaluate(network.ctx, *network.model, *network.loader, comm);
+}
+
+}  // namespace dkfac::app

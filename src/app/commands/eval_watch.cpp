@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+
+#include "app/checkpoint/manifest.h"
+#include "app/checkpoint/store.h"
+#include "app/commands/eval_checkpoint.h"
+#include "app/run/agreement.h"
+#include "app/run/job.h"
+#include "app/run/run_folder.h"
+#include "app/run/signals.h"
+
+namespace dkfac::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kNap = std::chrono::milliseconds(50);
+
+/// What rank 0 tells the others to do next: a word, or the path of a checkpoint.
+constexpr const char *kWait = "wait", *kEnd = "end", *kStop = "stop";
+
+/// Lines of evaluations.jsonl: one for each step.
+class Evaluations {
+ public:
+  explicit Evaluations(fs::path path) : path_(std::move(path)) {
+    std::ifstream in(path_);
+    for (std::string line; std::getline(in, line);) {
+      whole_ = !in.eof();
+      const auto json = nlohmann::json::parse(line, nullptr, false);
+      if (json.is_object() && json.contains("step") && json["step"].is_number_integer())
+        steps_.insert(json["step"].get<std::int64_t>());
+    }
+  }
+  [[nodiscard]] bool has(std::int64_t step) const { return steps_.contains(step); }
+  [[nodiscard]] std::int64_t last() const { return steps_.empty() ? 0 : *steps_.rbegin(); }
+
+  void add(std::int64_t step, const std::string& line) {
+    std::ofstream out(path_, std::ios::app);
+    // Half a line of one that died stays a line of its own, which no reader takes for a record.
+    out << (whole_ ? "" : "\n") << line << std::endl;
+    if (!out)
+      throw IoError(fmt::format("[eval] cannot write '{}'; check free space and permissions",
+                                path_.string()));
+    whole_ = true;
+    steps_.insert(step);
+  }
+
+ private:
+  fs::path path_;
+  std::set<std::int64_t> steps_;
+  bool whole_ = true;
+};
+
+std::string status_of(const fs::path& result) {
+  std::ifstream in(result);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  return json.is_object() ? json.value("status", "") : "";
+}
+
+/// Whether the process that run.lock names is of this machine and gone. The lock itself is not
+/// tried: a training that starts in that moment would find it taken.
+bool writer_is_gone(const fs::path& lock) {
+  std::ifstream in(lock);
+  std::string process, on, host;
+  long id = 0;
+  if (!(in >> process >> id >> on >> host) || id <= 0) return false;
+  std::array<char, 256> here{};
+  if (::gethostname(here.data(), here.size() - 1) != 0 || host != here.data()) return false;
+  return ::kill(static_cast<pid_t>(id), 0) != 0 && errno == ESRCH;
+}
+
+/// A result of before a run went on is older than its lock.
+bool has_ended(const fs::path& run) {
+  std::error_code no_result, no_lock;
+  const auto result = fs::last_write_time(run / "result.json", no_result);
+  const auto lock = fs::last_write_time(run / "run.lock", no_lock);
+  if (no_lock) return !no_result && status_of(run / "result.json") != "running";
+  if (!no_result && result >= lock && status_of(run / "result.json") != "running") return true;
+  return writer_is_gone(run / "run.lock");
+}
+
+class Watcher {
+ public:
+  Watcher(const EvalCommand& command, DataCache& cache, const Terminal& terminal,
+          std::shared_ptr<comm::Communicator> comm)
+      : command_(command), cache_(cache), terminal_(terminal), comm_(std::move(comm)) {}
+
+  void operator()() {
+    if (comm_->rank() == 0) done_.emplace(command_.where / kEvaluationsFile);
+    for (;;) {
+      const std::string next = comm::all_gather_strings(*comm_, choose()).front();
+      if (next == kEnd) break;
+      if (next == kStop) throw_stopped(position_.step, command_.where, "start again to go on");
+      if (next != kWait) evaluate_one(next);
+    }
+    if (comm_->rank() == 0) terminal_.out << count_text() << std::flush;
+  }
+
+ private:
+  /// Of rank 0; the others bring nothing.
+  std::string choose() {
+    if (comm_->rank() != 0) return {};
+    if (stop_requested()) return kStop;
+    if (command_.until_step > 0 && done_->last() >= command_.until_step) return kEnd;
+    if (Clock::now() < next_look_) {
+      std::this_thread::sleep_for(kNap);
+      return kWait;
+    }
+    const bool ended = has_ended(command_.where);  // Asked first: what it left is listed after it.
+    std::vector<std::pair<std::int64_t, fs::path>> left;
+    for (const fs::path& checkpoint : list_checkpoints(command_.where / kCheckpointFolder)) {
+      const std::int64_t step = step_of(checkpoint.filename().string()).value_or(0);
+      std::error_code gone;
+      const bool complete = fs::exists(checkpoint / kManifestFile, gone);
+      if (complete && !done_->has(step) && !left_out_.contains(step))
+        left.emplace_back(step, checkpoint);
+    }
+    if (!left.empty()) return std::ranges::min_element(left)->second.string();
+    if (ended) return kEnd;
+    next_look_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(command_.poll));
+    return kWait;
+  }
+
+  void evaluate_one(const fs::path& checkpoint) {
+    EvalRequest request;
+    position_.phase = "checkpoint";
+    const Clock::time_point start = Clock::now();
+    Tally tally;
+    try {
+      together(*comm_, position_, [&] { request = eval_request(checkpoint, command_.set); });
+    } catch (const RunError& error) {
+      return leave_out(checkpoint, error);
+    }
+    position_.step = request.point.record.result.steps;
+    prepare(request);
+    try {
+      tally = evaluate_checkpoint(request, *data_, *place_, position_);
+    } catch (const RunError& error) {
+      return leave_out(checkpoint, error);
+    }
+    if (comm_->rank() == 0)
+      write(request, tally, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+
+  /// The device and the data, once.
+  void prepare(const EvalRequest& request) {
+    if (!place_) {
+      print_remarks(request.config, comm_->rank(), terminal_);
+      place_.emplace(find_place(request.config, comm_, position_));
+      comm_ = place_->comm;
+    }
+    position_.phase = "data";
+    if (!data_) together(*comm_, position_, [&] { data_ = cache_.get(request.config); });
+  }
+
+  /// A run keeps a few checkpoints and removes the rest, also while they are read.
+  void leave_out(const fs::path& checkpoint, const RunError& error) {
+    const ExitCode code = error.failure.code;
+    if (error.scope != RunError::Scope::every_rank ||
+        (code != ExitCode::missing_input && code != ExitCode::io && code != ExitCode::bad_data))
+      throw error;
+    if (comm_->rank() != 0) return;
+    left_out_.insert(step_of(checkpoint.filename().string()).value_or(0));
+    std::error_code ignored;
+    const bool there = fs::exists(checkpoint / kManifestFile, ignored);
+    ++(there ? damaged_ : vanished_);
+    terminal_.err << warning_line(there
+                                      ? error.failure.what
+                                      : fmt::format("[eval] {} was removed before it was evaluated",
+                                                    checkpoint.string()))
+                  << std::endl;
+  }
+
+  void write(const EvalRequest& request, const Tally& tally, double seconds) {
+    const RunResult& run = request.point.record.result;
+    nlohmann::ordered_json line = {{"step", run.steps},
+                                   {"epoch", run.epochs.size()},
+                                   {"samples", data_->test.count},
+                                   {"loss", tally.mean_loss()},
+                                   {"accuracy", tally.accuracy()},
+                                   {"seconds", seconds},
+                                   {"checkpoint", request.point.checkpoint.filename().string()}};
+    if (const auto top5 = top5_accuracy(tally, data_->test.classes)) line["top5"] = *top5;
+    done_->add(run.steps, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    ++evaluated_;
+    if (command_.json)
+      terminal_.out << line.dump() << std::endl;
+    else
+      terminal_.out << fmt::format("step {}: {}\n", run.steps,
+                                   accuracy_text(tally, data_->test.classes))
+                    << std::flush;
+    check_output(terminal_);  // Without a reader it would go on for as long as the run.
+  }
+
+  [[nodiscard]] std::string count_text() const {
+    if (command_.json) return {};
+    std::string out = fmt::format("{} checkpoints evaluated, in {}", evaluated_,
+                                  (command_.where / kEvaluationsFile).string());
+    if (vanished_ > 0) out += fmt::format("; {} removed before", vanished_);
+    if (damaged_ > 0) out += fmt::format("; {} damaged", damaged_);
+    return out + "\n";
+  }
+
+  const EvalCommand& command_;
+  DataCache& cache_;
+  const Terminal& terminal_;
+  std::shared_ptr<comm::Communicator> comm_;
+  Position position_;
+  std::optional<Place> place_;
+  std::shared_ptr<const nn::DataSplits> data_;
+  // Of rank 0:
+  std::optional<Evaluations> done_;
+  std::set<std::int64_t> left_out_;
+  Clock::time_point next_look_ = {};
+  std::int64_t evaluated_ = 0, vanished_ = 0, damaged_ = 0;
+};
+
+}  // namespace
+
+int watch(const EvalCommand& command, const Terminal& terminal) {
+  const SignalGuard signals;
+  Job job{.ranks = command.ranks};
+  job.early = attempt("checkpoint", [&] {
+    if (!fs::is_directory(command.where))
+      throw MissingInput(fmt::format(
+          "[eval] there is no run folder '{}'; --watch needs the folder of a run that has begun",
+          command.where.string()));
+  });
+  DataCache cache;
+  return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
+    Watcher(command, cache, terminal, std::move(comm))();
+  });
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/app/config.h"
+#include "dkfac/comm/communicator.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/core/version.h"
+#include "dkfac/nn/conv_plans.h"
+#include "dkfac/nn/device_libraries.h"
+#include "dkfac/nn/kfac_attach.h"
+
+#include "app/commands/model_info.h"
+#include "app/run/job.h"
+#include "app/run/run_one.h"
+#include "app/training/phase_table.h"
+
+namespace dkfac::app {
+
+namespace {
+
+const char* yes_no(bool x) { return x ? "yes" : "no"; }
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "not set" : value;
+}
+
+std::string launch_text() {
+  const comm::LaunchInfo launch = comm::detect_launch();
+  return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
+}
+
+// Where compiled plans of convolutions stay.
+std::string plans_text() {
+  const std::string folder = nn::conv_plan_options().compiled;
+  if (!folder.empty()) return fmt::format("kept in {}", folder);
+  return "not kept; DKFAC_CUDNN_COMPILED names a folder for what takes seconds to compile";
+}
+
+std::string cuda_text(const BackendInfo& backend) {
+  const CudaInfo& cuda = backend.cuda_info;
+  if (cuda.runtime.empty()) return "no";
+  const std::string cudnn = nn::cudnn_version();
+  std::string text = fmt::format("{} (runtime {}, driver {}, cuBLAS {}, cuSOLVER {}, cuDNN {})",
+                                 backend.cuda ? "yes" : "no device", cuda.runtime,
+                                 cuda.driver.empty() ? "none" : cuda.driver, cuda.cublas,
+                                 cuda.cusolver, cudnn.empty() ? "none" : cudnn);
+  for (std::size_t i = 0; i < cuda.devices.size(); ++i) {
+    const CudaDevice& device = cuda.devices[i];
+    text += fmt::format("\n  cuda:{}   {}, compute capability {}, {:.0f} GiB, {} multiprocessors",
+                        i, device.name, device.capability,
+                        static_cast<double>(device.bytes) / static_cast<double>(1 << 30),
+                        device.multiprocessors);
+  }
+  if (!cudnn.empty()) text += "\n  compiled plans of convolutions: " + plans_text();
+  return text;
+}
+
+void print_build(std::ostream& out) {
+  const BackendInfo backend = backend_info();
+  out << fmt::format("dkfac {}\n", version())
+      << fmt::format("BLAS       {}{}\n", yes_no(backend.blas),
+                     backend.blas
+                         ? fmt::format(" ({}; kernels {})", backend.blas_config, backend.blas_core)
+                         : "")
+      << fmt::format("oneDNN     {}{}\n", yes_no(backend.onednn),
+                     backend.onednn
+                         ? fmt::format(" ({}, {})", backend.onednn_version, backend.onednn_isa)
+                         : "")
+      << fmt::format("CUDA       {}\n", cuda_text(backend))
+      << fmt::format("MPI        {}\n", yes_no(comm::is_available("mpi")))
+      << fmt::format("cores      {} (OpenMP threads {}, OMP_NUM_THREADS {})\n", available_cores(),
+                     threads(), variable("OMP_NUM_THREADS"))
+      << fmt::format("launcher   {}\n", launch_text())
+      << fmt::format("DKFAC_DATA {}\n", variable("DKFAC_DATA"))
+      << fmt::format("models     {}\n", fmt::join(nn::model_names(), ", "));
+  if (!backend.warning.empty()) out << "warning: " << backend.warning << '\n';
+}
+
+void print_model(std::ostream& out, const InfoCommand& command) {
+  nn::ModelOptions options = usual_options(command.topic);
+  if (!command.input.empty()) {
+    DKFAC_CHECK(command.input.size() == 3, "[info] --input takes height, width and channels");
+    options.input = {command.input[0], command.input[1], command.input[2]};
+  }
+  if (command.classes > 0) options.classes = command.classes;
+  out << describe_model(options, command.batch);
+}
+
+// What the optimizer says of itself on rank 0 of `ranks`.
+std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
+  std::string text;
+  comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
+    const bool speaks = comm->rank() == 0;
+    Context ctx;
+    const auto model =
+        nn::make_model(ctx, model_options(first.phase.config, first.data->train, ranks));
+    const auto optimizer = make_optimizer(config, std::move(comm));
+    const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
+    optimizer->prepare();
+    if (speaks) text = optimizer->describe();
+  });
+  return text;
+}
+
+/// The shape of ImageNet stands for photographs that are not here.
+std::shared_ptr<const nn::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
+                                                       std::string& missing) {
+  try {
+    return cache.get(config);
+  } catch (const MissingInput& error) {
+    if (config.data.name != "image-folder") throw;
+    missing = error.what();
+  }
+  Config stand_in = config;
+  stand_in.data.name = "synthetic-photos";
+  stand_in.data.hold_out = 0;
+  stand_in.data.synthetic_train = 1281167;
+  stand_in.data.synthetic_test = 50000;
+  stand_in.data.synthetic_classes = 1000;
+  return cache.get(stand_in);
+}
+
+std::string plan_table(const InfoCommand& command, std::vector<PhasePlan>& plan) {
+  Context ctx;
+  const PhasePlan& first = plan.front();
+  const auto model =
+      nn::make_model(ctx, model_options(first.phase.config, first.data->train, command.ranks));
+  count_operations(*model, plan);
+  return phase_table(plan, command.ranks,
+                     command.tflops > 0 ? std::optional(command.tflops * 1e12) : std::nullopt);
+}
+
+void print_config(const Terminal& terminal, const InfoCommand& command) {
+  std::ostream& out = terminal.out;
+  const Config whole = load_config(command.topic, command.set);
+  print_remarks(whole, 0, terminal);
+  out << to_toml(whole) << '\n';
+  DataCache cache;
+  std::string missing;
+  PhaseData sets;
+  for (const Phase& phase : phases_of(whole))
+    sets.push_back(data_or_stand_in(phase.config, cache, missing));
+  if (!missing.empty()) out << missing << "\nwhat follows is for as many images as ImageNet has\n";
+  std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
+  const Config& config = plan.front().phase.config;
+  const auto& data = sets.front();
+  out << fmt::format("{}: {} training and {} test samples of {}x{}x{}, {} classes\n\n",
+                     data->train.name, data->train.count, data->test.count, data->train.height,
+                     data->train.width, data->train.channels, data->train.classes);
+  out << plan_table(command, plan) << '\n';
+  const std::int64_t parts = command.ranks * config.train.micro_batches;
+  const std::int64_t batch = std::max<std::int64_t>(1, config.train.global_batch / parts);
+  out << describe_model(model_options(config, data->train, command.ranks), batch);
+  out << '\n' << plan_text(whole, plan.front(), command.ranks);
+}
+
+void print_info(const Terminal& terminal, const InfoCommand& command) {
+  std::ostream& out = terminal.out;
+  const bool is_file =
+      command.topic.ends_with(".toml") || command.topic.find('/') != std::string::npos;
+  DKFAC_CHECK(is_file || command.set.empty(), "[info] --set ", command.set.front(),
+              " is for a configuration; name its file");
+  const auto models = nn::model_names();
+  if (command.topic.empty())
+    print_build(out);
+  else if (command.topic == "config")
+    out << config_listing();
+  else if (std::count(models.begin(), models.end(), command.topic) > 0)
+    print_model(out, command);
+  else if (is_file)
+    print_config(terminal, command);
+  else
+    throw InvalidArgument(fmt::format(
+        "[info] '{}' is no topic; ask for 'config', a model ({}), or a file ending in .toml",
+        command.topic, fmt::join(models, ", ")));
+}
+
+}  // namespace
+
+int run(const InfoCommand& command, const Terminal& terminal) {
+  // Every process of a job would say the same; none needs the others.
+  const auto failure = attempt("info", [&] {
+    if (comm::detect_launch().rank == 0) print_info(terminal, command);
+  });
+  if (!failure) return 0;
+  terminal.out.flush();
+  terminal.err << error_line(*failure) << std::endl;
+  return static_cast<int>(failure->code);
+}
+
+}  // namespace dkfac::app

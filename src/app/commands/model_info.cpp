@@ -1,0 +1,82 @@
+#include "app/commands/model_info.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/nn/kfac_attach.h"
+#include "dkfac/nn/memory.h"
+
+#include "app/bench/probe.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr double kMega = 1 << 20;
+
+struct Factors {
+  std::int64_t layers = 0, largest_a = 0, largest_g = 0;
+  double packed = 0, squares = 0;  ///< Elements.
+  double flops = 0;                ///< Of inverting all once.
+};
+
+void add(Factors& all, std::int64_t d) {
+  const auto n = static_cast<double>(d);
+  all.packed += static_cast<double>(ops::packed_size(d));
+  all.squares += n * n;
+  all.flops += n * n * n;
+}
+
+Factors factors_of(nn::Model& model) {
+  bench::Probe probe({}, {});
+  const nn::OptimizerAttachment attachment(model, probe);
+  Factors all;
+  for (const auto& [name, spec] : probe.layers()) {
+    if (!kfac::has_factors(spec)) continue;
+    ++all.layers;
+    add(all, kfac::a_dim(spec));
+    add(all, kfac::g_dim(spec));
+    all.largest_a = std::max(all.largest_a, kfac::a_dim(spec));
+    all.largest_g = std::max(all.largest_g, kfac::g_dim(spec));
+  }
+  return all;
+}
+
+}  // namespace
+
+nn::ModelOptions usual_options(const std::string& name) {
+  nn::ModelOptions options{.name = name};
+  if (name.starts_with("resnet")) options.input = {32, 32, 3};
+  if (name.starts_with("resnet50")) {
+    options.input = {224, 224, 3};
+    options.classes = 1000;
+  }
+  return options;
+}
+
+std::string describe_model(const nn::ModelOptions& options, std::int64_t batch) {
+  DKFAC_CHECK(batch > 0, "[info] --batch is ", batch, "; it must be > 0");
+  Context ctx;
+  const auto model = nn::make_model(ctx, options);
+  const double forward = nn::forward_flops(*model);
+  const Factors factors = factors_of(*model);
+  std::string out = model->summary();
+  out += fmt::format("{} parameters, images {}x{}x{}, {} classes\n\n", model->parameter_count(),
+                     options.input[0], options.input[1], options.input[2], model->outputs());
+  out += fmt::format(
+      "operations: {:.4g} GMAC forward per image; a training step of {} images {:.4g} GFLOP\n",
+      0.5e-9 * forward, batch, 3e-9 * forward * static_cast<double>(batch));
+  out += fmt::format("\nmemory of a training step of {} images, without the optimizer:\n{}\n",
+                     batch, nn::describe(nn::plan_memory(*model, batch, nn::Mode::train)));
+  out += fmt::format(
+      "K-FAC: {} layers with factors, A up to {}, G up to {}; over all ranks {:.1f} MiB packed "
+      "factors,\n{:.1f} MiB inverses, both f32; inverting all takes {:.4g} GFLOP\n",
+      factors.layers, factors.largest_a, factors.largest_g, 4 * factors.packed / kMega,
+      4 * factors.squares / kMega, 1e-9 * factors.flops);
+  return out;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,113 @@
+#include <optional>
+
+#include "dkfac/app/commands.h"
+#include "dkfac/app/config.h"
+#include "dkfac/core/error.h"
+
+#include "app/checkpoint/manifest.h"
+#include "app/checkpoint/resume.h"
+#include "app/record/progress.h"
+#include "app/run/job.h"
+#include "app/run/run_one.h"
+#include "app/run/signals.h"
+
+namespace dkfac::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.toml";
+
+// The folder of the run that a checkpoint, or a folder of checkpoints, lies in; empty for a
+// checkpoint that was copied out of it.
+fs::path run_folder_of(const fs::path& where) {
+  fs::path at = fs::weakly_canonical(where);
+  if (!at.has_filename()) at = at.parent_path();
+  const bool checkpoint = fs::exists(at / kManifestFile);
+  if (checkpoint) at = at.parent_path();
+  if (at.filename() == kCheckpointFolder) return at.parent_path();
+  return checkpoint ? fs::path() : at;
+}
+
+// Whatever is missing for a run to go on, before its configuration is looked for.
+void check_run(const TrainCommand& command, const fs::path& where, const fs::path& run) {
+  const std::string name = where.string();
+  check_resumable(where);
+  DKFAC_CHECK(!run.empty() || (!command.config.empty() && !command.out.empty()), "[resume] '", name,
+              "' is a checkpoint without the folder of its run; name the configuration and a new "
+              "folder too: 'dkfac train CONFIG --resume ",
+              name, " --out FOLDER'");
+  if (command.config.empty() && !fs::exists(run / kConfigFile))
+    throw MissingInput(detail::concat("[resume] '", run.string(), "' has no ", kConfigFile,
+                                      "; put it back, or name the configuration: 'dkfac train "
+                                      "CONFIG --resume ",
+                                      name, "'"));
+}
+
+void plan_resume(const TrainCommand& command, RunPlan& plan) {
+  DKFAC_CHECK(!command.resume_from.empty() || !command.out.empty(),
+              "[train] --resume needs to know the run; name its folder or checkpoint, or --out");
+  plan.resume = command.resume_from.empty() ? command.out : command.resume_from;
+  const fs::path run = run_folder_of(*plan.resume);
+  check_run(command, *plan.resume, run);
+  plan.folder = command.out.empty() ? run : command.out;
+  const bool same = !run.empty() && fs::weakly_canonical(plan.folder / "x") == run / "x";
+  DKFAC_CHECK(!same || !command.force,
+              "[train] --force would overwrite the run that --resume goes on with; leave one out");
+  if (same) plan.if_exists = IfExists::go_on;
+}
+
+void make_plan(const TrainCommand& command, RunPlan& plan) {
+  plan.if_exists = command.force ? IfExists::overwrite : IfExists::refuse;
+  plan.checkpoints = true;
+  plan.command_line = command.command_line;
+  plan.quiet = command.quiet;
+  plan.until_epoch = command.until_epoch;
+  plan.more_steps = command.steps;
+  plan.more_epochs = command.epochs;
+  fs::path config = command.config;
+  if (command.resume) {
+    plan_resume(command, plan);
+    if (config.empty()) config = run_folder_of(*plan.resume) / kConfigFile;
+  }
+  DKFAC_CHECK(!config.empty(), "[arguments] config is required; 'dkfac --help' shows the usage");
+  plan.config = load_config(config, command.set);
+  plan.label = plan.config.run.name;
+  if (command.resume) return;
+  plan.folder = command.out.empty() ? default_folder(plan.config.run.name) : command.out;
+  if (command.out.empty()) plan.if_exists = IfExists::next;
+}
+
+void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cache,
+                const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
+  const bool speaks = comm->rank() == 0 && !command.quiet;
+  print_remarks(plan.config, comm->rank(), terminal);
+  RunResult result;
+  const RunEnd end = run_one(plan, std::move(comm), cache, terminal, result);
+  if (speaks)
+    terminal.out << run_text(result) << "\nreport: " << (end.folder / "report.html").string()
+                 << std::endl;
+  if (!end.as_planned)
+    throw_stopped(result.steps, end.folder,
+                  "go on with 'dkfac train --resume " + end.folder.string() + "'");
+}
+
+}  // namespace
+
+int run(const TrainCommand& command, const Terminal& terminal) {
+  const SignalGuard signals;
+  RunPlan plan;
+  Job job{.ranks = command.ranks};
+  job.early = attempt("config", [&] { make_plan(command, plan); });
+  if (!job.early) {
+    job.options = comm_options(plan.config);
+    job.ranks_per_node = plan.config.run.hierarchical;
+  }
+  DataCache cache;
+  return run_job(job, terminal, [&](std::shared_ptr<comm::Communicator> comm) {
+    train_rank(command, plan, cache, terminal, std::move(comm));
+  });
+}
+
+}  // namespace dkfac::app

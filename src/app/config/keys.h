@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dkfac/app/config.h"
+
+namespace dkfac::app {
+
+using Knots = std::vector<std::pair<double, double>>;
+using Value = std::variant<bool, std::int64_t, std::uint64_t, double, std::string, Knots>;
+
+enum class KeyType : std::uint8_t { boolean, integer, seed, real, text, choice, knots };
+[[nodiscard]] std::string_view name_of(KeyType type) noexcept;
+
+/// Allowed numbers; an open end is not itself allowed.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool open_low = false, open_high = false;
+  [[nodiscard]] bool contains(double x) const {  // False for a NaN.
+    return (open_low ? x > low : x >= low) && (open_high ? x < high : x <= high);
+  }
+};
+[[nodiscard]] std::string to_string(const Range& range);  ///< "in (0, 1]", ">= 1"
+
+/// A key counts only while the choice `selector` counts and is one of `values`; always when it is
+/// empty.
+struct Condition {
+  std::string selector;
+  std::vector<std::string> values;
+};
+
+/// Everything there is to know about one key; the accessors tie it to its field.
+struct Key {
+  std::string path;  ///< "section.key"
+  KeyType type = KeyType::text;
+  Range range = {};
+  std::vector<std::string> choices = {};
+  std::string help = {};
+  Condition only = {};
+  std::function<Value(const Config&)> get = {};
+  std::function<void(Config&, const Value&)> set = {};  ///< The value has this type and range.
+
+  Key& where(std::string selector, std::vector<std::string> values) {
+    only = {std::move(selector), std::move(values)};
+    return *this;
+  }
+};
+
+/// The table, in the order of the file: each section's keys together, a selector before the keys
+/// that depend on it.
+[[nodiscard]] const std::vector<Key>& config_keys();
+[[nodiscard]] const Key* find_key(std::string_view path);  ///< Null for an unknown one.
+[[nodiscard]] bool applies(const Key& key, const Config& config);
+/// The known path nearest to a misspelt one, "" when none is near.
+[[nodiscard]] std::string nearest_key(std::string_view path);
+/// For the end of a message about a path that is not known.
+[[nodiscard]] std::string unknown_key_hint(const std::string& path);
+[[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// Groups of keys: each adds its own to the table, in a file of its own (config_keys_<group>.cpp
+/// with the help of config_table.h). config_keys() calls them in the order of the sections.
+class KeyTable;
+void add_checkpoint_keys(KeyTable& table);
+void add_comm_keys(KeyTable& table);    ///< Of the section run.
+void add_device_keys(KeyTable& table);  ///< Of the section run.
+void add_data_keys(KeyTable& table);
+void add_augment_keys(KeyTable& table);
+void add_model_keys(KeyTable& table);
+void add_train_keys(KeyTable& table);
+void add_optimizer_keys(KeyTable& table);
+void add_curvature_keys(KeyTable& table);  ///< Of the section optimizer.
+
+/// Key and value of "section.key=value", without the blanks around the key. Throws InvalidArgument.
+[[nodiscard]] std::pair<std::string, std::string> split_override(const std::string& text);
+/// For a message: a text of no more than some 100 characters.
+[[nodiscard]] std::string shortened(std::string text);
+/// As TOML: 1e-3 stays a float, text is quoted, and so is a seed that is no integer of TOML.
+[[nodiscard]] std::string to_toml(const Value& value);
+/// "a number in (0, 1]", "one of \"f32\", \"f64\""
+[[nodiscard]] std::string expectation(const Key& key);
+
+}  // namespace dkfac::app

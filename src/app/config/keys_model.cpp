@@ -1,0 +1,80 @@
+#include "app/config/table.h"
+
+namespace dkfac::app {
+
+namespace {
+
+// A switch whose default depends on the model.
+template <class Field>
+void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
+  t.choice<std::optional<bool>>(std::move(path), field,
+                                {{"preset", std::nullopt}, {"on", true}, {"off", false}},
+                                std::move(help))
+      .where("model.name", {"resnet9", "resnet9-plain"});
+}
+
+}  // namespace
+
+void add_model_keys(KeyTable& t) {
+  const std::string name = "model.name";
+  t.name(name, DKFAC_FIELD(model.name), nn::model_names(), "network");
+  t.integer("model.batch_norm_groups", DKFAC_FIELD(model.batch_norm_groups), between(0, kMaxCount),
+            "BatchNorm groups of a global batch, over all ranks; 0: one per rank");
+  t.integer("model.ghost_batch", DKFAC_FIELD(model.ghost_batch), between(0, kMaxCount),
+            "samples of a BatchNorm group in place of the number of groups; 0: that number");
+  t.integer("model.width", DKFAC_FIELD(model.width), between(0, 1 << 16),
+            "channels of a ResNet's first stage; 0: as published");
+  t.choice<std::optional<nn::WeightInit>>("model.init", DKFAC_FIELD(model.init),
+                                          {{"preset", std::nullopt},
+                                           {"he_normal", nn::WeightInit::he_normal},
+                                           {"uniform", nn::WeightInit::uniform}},
+                                          "initial weights");
+  t.real("model.classifier_stddev", DKFAC_FIELD(model.classifier_stddev), at_least(0),
+         "standard deviation of the last layer's initial weights; 0: as model.init");
+  t.boolean("model.zero_gamma", DKFAC_FIELD(model.zero_gamma),
+            "the last BatchNorm scale of each residual block starts at 0")
+      .where(name, {"resnet18", "resnet20", "resnet32", "resnet50", "resnet50-d"});
+  t.boolean("model.fused_statistics", DKFAC_FIELD(model.fused_statistics),
+            "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
+  t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
+            "convolutions of f16 on a device sum their gradient for the BatchNorm before them");
+  add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
+             "fixed filters that whiten the patches of the training images come first");
+  add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),
+             "conv, pool, BatchNorm, activation in place of conv, BatchNorm, activation, pool");
+  add_switch(t, "model.frozen_bn_scale", DKFAC_FIELD(model.frozen_bn_scale),
+             "BatchNorm scales stay 1");
+  t.real("model.celu_alpha", DKFAC_FIELD(model.celu_alpha), at_least(-1),
+         "alpha of CELU; 0: ReLU; negative: as preset")
+      .where(name, {"resnet9", "resnet9-plain"});
+  t.real("model.logit_scale", DKFAC_FIELD(model.logit_scale), at_least(0),
+         "factor of the logits; 0: as preset")
+      .where(name, {"resnet9", "resnet9-plain"});
+}
+
+void add_train_keys(KeyTable& t) {
+  t.integer("train.global_batch", DKFAC_FIELD(train.global_batch), between(1, kMaxCount),
+            "samples of a step over all ranks");
+  t.real("train.label_smoothing", DKFAC_FIELD(train.label_smoothing), from_to_below(0, 1),
+         "weight of the uniform distribution in the targets");
+  t.boolean("train.drop_last", DKFAC_FIELD(train.drop_last),
+            "leave out a last batch that is not full");
+  t.integer("train.max_skipped_steps", DKFAC_FIELD(train.max_skipped_steps), at_least(1),
+            "steps in a row without update (a NaN, an infinity) before the run is given up");
+  t.real("train.ema_decay", DKFAC_FIELD(train.ema_decay), from_to_below(0, 1),
+         "evaluate a running average of the weights that keeps this share per step; 0: no");
+  t.integer("train.ema_interval", DKFAC_FIELD(train.ema_interval), between(1, 1 << 30),
+            "steps between two updates of that average");
+  t.integer("train.micro_batches", DKFAC_FIELD(train.micro_batches), between(1, 1 << 16),
+            "parts of a rank's share of a batch that pass through the network one after another");
+  t.choice<LossScaling>("train.loss_scale", DKFAC_FIELD(train.loss_scale),
+                        {{"none", LossScaling::none},
+                         {"dynamic", LossScaling::dynamic},
+                         {"fixed", LossScaling::fixed}},
+                        "factor that keeps 16-bit gradients from underflowing");
+  t.real("train.initial_loss_scale", DKFAC_FIELD(train.initial_loss_scale), between(1e-30, 1e300),
+         "its first value; dynamic: halved on overflow, doubled after 2000 good steps")
+      .where("train.loss_scale", {"dynamic", "fixed"});
+}
+
+}  // namespace dkfac::app

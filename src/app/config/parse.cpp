@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/core/error.h"
+
+#include "app/config/phases_parse.h"
+#include "app/config/settings.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::string_view kPhase = "phase";
+
+/// All that was written, the command line included.
+struct Written {
+  Settings sections;
+  std::vector<PhaseSettings> phases;
+};
+
+void collect(const toml::table& root, std::string_view source, Written& written) {
+  for (const auto& [name, node] : root) {
+    const std::string section(name.str());
+    if (section == kPhase) {
+      written.phases = collect_phases(node, source);
+      continue;
+    }
+    const toml::table* table = node.as_table();
+    const Setting here{place(source, node.source()), nullptr, {}};
+    if (table == nullptr)
+      refuse(here, fmt::format("'{}' stands outside of a section; {}", shortened(section),
+                               unknown_key_hint(section)));
+    collect_section(section, *table, source, written.sections);
+  }
+}
+
+void collect_override(const std::string& text, Written& written) {
+  auto [path, raw] = split_override(text);
+  Setting setting = override_setting(text, std::move(raw));
+  if (path.starts_with(kPhase) && path.find('.') == kPhase.size())
+    collect_phase(path, std::move(setting), written.phases);
+  else
+    written.sections[path] = std::move(setting);
+}
+
+void refuse_unknown(const Settings& settings) {
+  for (const auto& [path, setting] : settings)
+    if (find_key(path) == nullptr)
+      refuse(setting, fmt::format("unknown key '{}'; {}", shortened(path), unknown_key_hint(path)));
+}
+
+/// The set that --set chooses takes the place of the file's, whose keys it may not have.
+std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_view source) {
+  const auto name = written.sections.find("data.name");
+  if (name == written.sections.end() || !name->second.raw) return {};
+  const auto chosen = std::get<std::string>(to_value(*find_key(name->first), name->second));
+  std::vector<std::string> dropped;
+  const auto drop = [&](const std::string& head, Settings& settings) {
+    std::erase_if(settings, [&](const auto& item) {
+      const Key* key = item.second.raw ? nullptr : find_key(item.first);
+      if (key == nullptr || key->only.selector != "data.name" ||
+          std::ranges::count(key->only.values, chosen) > 0)
+        return false;
+      dropped.push_back(head + item.first);
+      return true;
+    });
+  };
+  drop("", written.sections);
+  for (std::size_t i = 0; i < written.phases.size(); ++i)
+    drop(fmt::format("phase.{}.", i + 1), written.phases[i].settings);
+  if (dropped.empty()) return {};
+  return {fmt::format("[config] {}: {} has no {}; what {} says about that is left out",
+                      name->second.where, chosen, fmt::join(dropped, ", "), source)};
+}
+
+// In the order of the table, so that a selector is set before the keys that depend on it.
+Config apply(const Settings& settings) {
+  refuse_unknown(settings);
+  Config config;
+  for (const Key& key : config_keys())
+    if (const auto at = settings.find(key.path); at != settings.end())
+      (void)apply(key, at->second, config);
+  return config;
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, std::span<const std::string> overrides,
+                    std::string_view source) {
+  Written written;
+  collect(parse_toml(text, source, "config"), source, written);
+  for (const std::string& override_text : overrides) collect_override(override_text, written);
+  std::vector<std::string> remarks = drop_keys_of_other_data(written, source);
+  Config config = apply(written.sections);
+  config.remarks = std::move(remarks);
+  const auto epochs = written.sections.find("run.epochs");
+  apply_phases(written.phases, epochs == written.sections.end() ? nullptr : &epochs->second,
+               config);
+  validate(config);
+  return config;
+}
+
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
+  const std::string text = read_toml_text(
+      file, "config", "configurations that come with dkfac are in its folder configs");
+  Config config = parse_config(text, overrides, file.string());
+  if (config.run.name.empty())
+    (void)apply(*find_key("run.name"), {file.string(), nullptr, file.stem().string()}, config);
+  return config;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,195 @@
+#include "app/config/schedules.h"
+
+#include <algorithm>
+
+#include "dkfac/app/phases.h"
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/schedule.h"
+
+namespace dkfac::app {
+
+namespace {
+
+/// Where the schedules are: epochs since each began, and steps of those that count steps.
+struct Clocks {
+  double lr = 0, warmup = 0, momentum = 0, damping = 0;
+  std::int64_t damping_steps = 0, interval_steps = 0;
+};
+
+// Linear scaling (Goyal et al. 2017, section 2.1).
+double batch_scale(const Config& config) {
+  if (config.lr.base_batch == 0) return 1;
+  return static_cast<double>(config.train.global_batch) / static_cast<double>(config.lr.base_batch);
+}
+
+double end_of(const Config& config) {
+  return config.lr.end > 0 ? config.lr.end : static_cast<double>(config.run.epochs);
+}
+
+bool decays(const LrConfig& lr) {
+  return lr.schedule == LrSchedule::polynomial || lr.schedule == LrSchedule::cosine;
+}
+
+bool has_knots(const LrConfig& lr) {
+  return lr.schedule == LrSchedule::piecewise || lr.schedule == LrSchedule::step;
+}
+
+double scheduled(const Config& config, double epoch) {
+  const LrConfig& lr = config.lr;
+  switch (lr.schedule) {
+    case LrSchedule::polynomial:
+      return kfac::PolynomialLr{lr.lr, lr.start, end_of(config), lr.power}.at(epoch);
+    case LrSchedule::cosine:
+      return kfac::CosineLr{lr.lr, lr.last, lr.start, end_of(config)}.at(epoch);
+    case LrSchedule::piecewise:
+      return kfac::PiecewiseLinearLr{lr.knots}.at(epoch);
+    case LrSchedule::step:
+      return kfac::StepLr{lr.knots}.at(epoch);
+    case LrSchedule::constant:
+      break;
+  }
+  return lr.lr;
+}
+
+double learning_rate(const Config& config, const Clocks& at) {
+  return scheduled(config, at.lr) * batch_scale(config) *
+         kfac::warmup_factor(at.warmup, config.lr.warmup_epochs, config.lr.warmup_first);
+}
+
+double momentum(const Config& config, const Clocks& at) {
+  const OptimizerConfig& o = config.optimizer;
+  if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum;
+  return kfac::PiecewiseLinearLr{o.momentum_knots}.at(at.momentum);
+}
+
+double damping(const Config& config, const Clocks& at) {
+  const OptimizerConfig& o = config.optimizer;
+  switch (o.damping_schedule) {
+    case DampingSchedule::warmup:
+      return kfac::DampingWarmup{o.damping_initial, o.curvature.damping, o.damping_warmup_steps}.at(
+          at.damping_steps);
+    case DampingSchedule::piecewise:
+      if (!o.damping_knots.empty()) return kfac::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
+      break;
+    case DampingSchedule::constant:
+      break;
+  }
+  return o.curvature.damping;
+}
+
+kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
+  const OptimizerConfig& o = config.optimizer;
+  const kfac::CurvatureOptions& c = o.curvature;
+  kfac::CurvatureSettings settings{damping(config, at), c.statistics_interval, c.inverse_interval};
+  if (o.interval_schedule == IntervalSchedule::ramp) {
+    const std::int64_t length = o.interval_ramp_steps;
+    settings.statistics_interval =
+        kfac::IntervalRamp{o.first_statistics_interval, c.statistics_interval, length}.at(
+            at.interval_steps);
+    settings.inverse_interval =
+        kfac::IntervalRamp{o.first_inverse_interval, c.inverse_interval, length}.at(
+            at.interval_steps);
+  }
+  return settings;
+}
+
+Clocks of_run(double epoch, std::int64_t steps) {
+  return {epoch, epoch, epoch, epoch, steps, steps};
+}
+
+Clocks of_phase(const Phase& phase, double epoch, std::int64_t steps, std::int64_t phase_steps) {
+  const double inside = epoch - static_cast<double>(phase.first_epoch - 1);
+  const Phase::Own& own = phase.own;
+  return {own.lr ? inside : epoch,           own.warmup ? inside : epoch,
+          own.momentum ? inside : epoch,     own.damping ? inside : epoch,
+          own.damping ? phase_steps : steps, own.intervals ? phase_steps : steps};
+}
+
+void check_lr(const Config& config) {
+  const LrConfig& lr = config.lr;
+  DKFAC_CHECK(!has_knots(lr) || !lr.knots.empty(), "[config] lr.schedule = \"",
+              lr.schedule == LrSchedule::step ? "step" : "piecewise",
+              "\" without lr.knots; add e.g. knots = [[0, 0.1], [10, 0.0]]");
+  DKFAC_CHECK(!decays(lr) || end_of(config) > lr.start, "[config] lr.start = ", lr.start,
+              " is not before the end of the decay at epoch ", end_of(config),
+              "; lower lr.start or raise lr.end (0 means run.epochs)");
+}
+
+void check_momentum(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  if (o.momentum_schedule == MomentumSchedule::constant) return;
+  DKFAC_CHECK(!o.momentum_knots.empty(),
+              "[config] optimizer.momentum_schedule = \"piecewise\" without "
+              "optimizer.momentum_knots; add e.g. momentum_knots = [[0, 0.9], [10, 0.95]]");
+  for (const auto& [epoch, value] : o.momentum_knots)
+    DKFAC_CHECK(value < 1, "[config] optimizer.momentum_knots has ", value, " at epoch ", epoch,
+                "; a momentum has to be below 1");
+}
+
+void check_damping(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  if (o.type != OptimizerType::kfac || o.damping_schedule != DampingSchedule::piecewise) return;
+  DKFAC_CHECK(!o.damping_knots.empty(),
+              "[config] optimizer.damping_schedule = \"piecewise\" without "
+              "optimizer.damping_knots; add e.g. damping_knots = [[0, 0.1], [5, 0.001]]");
+  for (const auto& [epoch, damping] : o.damping_knots)
+    DKFAC_CHECK(damping > 0, "[config] optimizer.damping_knots has ", damping, " at epoch ", epoch,
+                "; damping has to be positive");
+}
+
+double highest_rate(const Config& config) {
+  const LrConfig& lr = config.lr;
+  double highest = decays(lr) ? std::max(lr.lr, lr.last) : lr.lr;
+  if (has_knots(lr)) {
+    highest = 0;
+    for (const auto& [epoch, rate] : lr.knots) highest = std::max(highest, rate);
+  }
+  return highest * batch_scale(config);
+}
+
+}  // namespace
+
+double full_rate(const Config& config) {
+  double highest = 0;
+  for (const Phase& phase : phases_of(config))
+    highest = std::max(highest, highest_rate(phase.config));
+  return highest;
+}
+
+void check_schedules(const Config& config) {
+  check_lr(config);
+  check_momentum(config);
+  check_damping(config);
+}
+
+double learning_rate(const Config& config, double epoch) {
+  return learning_rate(config, of_run(epoch, 0));
+}
+double learning_rate(const Phase& phase, double epoch) {
+  return learning_rate(phase.config, of_phase(phase, epoch, 0, 0));
+}
+
+double momentum(const Config& config, double epoch) { return momentum(config, of_run(epoch, 0)); }
+double momentum(const Phase& phase, double epoch) {
+  return momentum(phase.config, of_phase(phase, epoch, 0, 0));
+}
+
+kfac::CurvatureSettings curvature_settings(const Config& config, double epoch, std::int64_t steps) {
+  return curvature_settings(config, of_run(epoch, steps));
+}
+kfac::CurvatureSettings curvature_settings(const Phase& phase, double epoch, std::int64_t steps,
+                                           std::int64_t phase_steps) {
+  kfac::CurvatureSettings settings =
+      curvature_settings(phase.config, of_phase(phase, epoch, steps, phase_steps));
+  settings.micro_batches = static_cast<int>(phase.config.train.micro_batches);
+  return settings;
+}
+
+bool has_curvature_schedule(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  return o.type == OptimizerType::kfac &&
+         (!config.phases.empty() || o.damping_schedule != DampingSchedule::constant ||
+          o.interval_schedule != IntervalSchedule::constant);
+}
+
+}  // namespace dkfac::app

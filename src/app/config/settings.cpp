@@ -1,0 +1,188 @@
+#include "app/config/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::app {
+
+namespace {
+
+std::string shown(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  return std::move(out).str();
+}
+
+std::string shown(const Setting& setting) {
+  return shortened(setting.raw ? *setting.raw : shown(*setting.node));
+}
+
+[[noreturn]] void refuse_value(const Key& key, const Setting& setting) {
+  refuse(setting, fmt::format("{} = {} is not allowed; write {} ({})", key.path, shown(setting),
+                              expectation(key), key.help));
+}
+
+std::unique_ptr<toml::node> copy_of(const toml::node& node) {
+  return node.visit([](const auto& value) -> std::unique_ptr<toml::node> {
+    return std::make_unique<std::decay_t<decltype(value)>>(value);
+  });
+}
+
+std::optional<double> number(const toml::node& node) {
+  if (node.is_integer() || node.is_floating_point()) return node.value<double>();
+  return std::nullopt;
+}
+
+Knots knots_value(const Key& key, const Setting& setting) {
+  const toml::array* list = setting.node ? setting.node->as_array() : nullptr;
+  if (list == nullptr || list->empty()) refuse_value(key, setting);
+  Knots knots;
+  for (const toml::node& item : *list) {
+    const toml::array* pair = item.as_array();
+    if (pair == nullptr || pair->size() != 2) refuse_value(key, setting);
+    const auto epoch = number(*pair->get(0)), lr = number(*pair->get(1));
+    if (!epoch || !lr || !std::isfinite(*epoch) || !std::isfinite(*lr) || *epoch < 0 || *lr < 0)
+      refuse_value(key, setting);
+    if (!knots.empty() && *epoch <= knots.back().first) refuse_value(key, setting);
+    knots.emplace_back(*epoch, *lr);
+  }
+  return knots;
+}
+
+std::string text_value(const Key& key, const Setting& setting) {
+  if (setting.node && setting.node->is_string()) return setting.node->value<std::string>().value();
+  // On the command line quotes are optional: --set run.name=12 is a name.
+  if (!setting.raw) refuse_value(key, setting);
+  return *setting.raw;
+}
+
+// Names files, and is written as TOML, which a later command reads.
+void check_text(const Key& key, const Setting& setting, const std::string& text) {
+  bool readable = text.find('\0') == std::string::npos;
+  try {
+    (void)toml::parse("x = " + to_toml(Value(text)));
+  } catch (const toml::parse_error&) {
+    readable = false;
+  }
+  if (!readable)
+    refuse(setting, fmt::format("{} has bytes that are no text; write it in UTF-8, without zeros",
+                                key.path));
+}
+
+// TOML's integers end at 2^63 - 1; what is beyond stands in quotes.
+std::uint64_t seed_value(const Key& key, const Setting& setting) {
+  std::uint64_t seed = 0;
+  if (setting.node && setting.node->is_integer()) {
+    const auto value = setting.node->value<std::int64_t>().value();
+    if (value < 0) refuse_value(key, setting);
+    return static_cast<std::uint64_t>(value);
+  }
+  const std::string text = text_value(key, setting);
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, seed);
+  if (error != std::errc() || at != end) refuse_value(key, setting);
+  return seed;
+}
+
+}  // namespace
+
+void refuse(const Setting& setting, const std::string& what) {
+  throw InvalidArgument(fmt::format("[config] {}: {}", setting.where, what));
+}
+
+Setting setting_of(const toml::node& node, std::string_view source) {
+  return {place(source, node.source()), copy_of(node), {}};
+}
+
+Setting override_setting(const std::string& text, std::string raw) {
+  Setting setting{"--set " + shortened(text), nullptr, std::move(raw)};
+  try {
+    const toml::table table = parse_toml("x = " + *setting.raw, setting.where, "config");
+    if (table.size() == 1) setting.node = copy_of(*table.get("x"));
+  } catch (const InvalidArgument&) {
+    setting.node = nullptr;
+  }
+  return setting;
+}
+
+void collect_section(const std::string& section, const toml::table& table, std::string_view source,
+                     Settings& settings) {
+  const bool known = std::ranges::any_of(
+      config_keys(), [&](const Key& key) { return key.path.starts_with(section + '.'); });
+  if (!known && table.empty())
+    refuse(setting_of(table, source),
+           fmt::format("unknown section [{}]; 'dkfac info config' lists all", shortened(section)));
+  for (const auto& [name, node] : table)
+    add_setting(section + '.' + std::string(name.str()), setting_of(node, source), settings);
+}
+
+void add_setting(const std::string& path, Setting setting, Settings& settings) {
+  const std::string where = setting.where;
+  const auto [at, added] = settings.try_emplace(path, std::move(setting));
+  if (!added)
+    throw InvalidArgument(fmt::format("[config] {}: {} is also given at {}; remove one of them",
+                                      where, shortened(path), at->second.where));
+}
+
+Value to_value(const Key& key, const Setting& setting) {
+  const toml::node* node = setting.node.get();
+  switch (key.type) {
+    case KeyType::boolean:
+      if (node == nullptr || !node->is_boolean()) refuse_value(key, setting);
+      return node->value<bool>().value();
+    case KeyType::integer: {
+      if (node == nullptr || !node->is_integer()) refuse_value(key, setting);
+      const auto value = node->value<std::int64_t>().value();
+      // As doubles 2^53 + 1 and 2^53 are one.
+      if (!key.range.contains(static_cast<double>(value)) ||
+          value > static_cast<std::int64_t>(key.range.high))
+        refuse_value(key, setting);
+      return value;
+    }
+    case KeyType::real: {
+      const auto value = node == nullptr ? std::nullopt : number(*node);
+      if (!value || !std::isfinite(*value) || !key.range.contains(*value))
+        refuse_value(key, setting);
+      return *value;
+    }
+    case KeyType::choice: {
+      std::string value = text_value(key, setting);
+      if (std::count(key.choices.begin(), key.choices.end(), value) == 0)
+        refuse_value(key, setting);
+      return value;
+    }
+    case KeyType::knots:
+      return knots_value(key, setting);
+    case KeyType::seed:
+      return seed_value(key, setting);
+    case KeyType::text:
+      break;
+  }
+  std::string text = text_value(key, setting);
+  check_text(key, setting, text);
+  return text;
+}
+
+Value read_value(const Key& key, const std::string& toml) {
+  return to_value(key, override_setting(key.path + '=' + toml, toml));
+}
+
+Value apply(const Key& key, const Setting& setting, Config& config) {
+  if (!applies(key, config))
+    refuse(setting,
+           fmt::format("{} belongs to {} = {}, but {} is {}; remove it or change {}", key.path,
+                       key.only.selector, fmt::join(key.only.values, " or "), key.only.selector,
+                       to_toml(find_key(key.only.selector)->get(config)), key.only.selector));
+  Value value = to_value(key, setting);
+  key.set(config, value);
+  return value;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "app/config/keys.h"
+
+namespace dkfac::app {
+
+inline constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: exact as a double.
+/// Of epochs and of samples in a batch: products of two of them fit into 64 bits.
+inline constexpr double kMaxCount = 1 << 30;
+
+inline Range at_least(double low) { return {.low = low}; }
+inline Range above(double low) { return {.low = low, .open_low = true}; }
+inline Range between(double low, double high) { return {.low = low, .high = high}; }
+inline Range from_to_below(double low, double high) {
+  return {.low = low, .high = high, .open_high = true};
+}
+inline Range above_up_to(double low, double high) {
+  return {.low = low, .high = high, .open_low = true};
+}
+
+/// The table under construction. A field is a generic lambda that gives the member of a Config.
+class KeyTable {
+ public:
+  template <class Field>
+  Key& boolean(std::string path, Field field, std::string help) {
+    return plain<bool>(std::move(path), KeyType::boolean, {}, field, std::move(help));
+  }
+  template <class Field>
+  Key& integer(std::string path, Field field, Range range, std::string help) {
+    range.high = std::min(range.high, kMaxInteger);
+    return plain<std::int64_t>(std::move(path), KeyType::integer, range, field, std::move(help));
+  }
+  /// Any 64 bits.
+  template <class Field>
+  Key& seed(std::string path, Field field, std::string help) {
+    return plain<std::uint64_t>(std::move(path), KeyType::seed, {}, field, std::move(help));
+  }
+  template <class Field>
+  Key& real(std::string path, Field field, Range range, std::string help) {
+    return plain<double>(std::move(path), KeyType::real, range, field, std::move(help));
+  }
+  template <class Field>
+  Key& text(std::string path, Field field, std::string help) {
+    return plain<std::string>(std::move(path), KeyType::text, {}, field, std::move(help));
+  }
+  template <class Field>
+  Key& knots(std::string path, Field field, std::string help) {
+    return plain<Knots>(std::move(path), KeyType::knots, at_least(0), field, std::move(help));
+  }
+  /// A name out of a list, kept as text.
+  template <class Field>
+  Key& name(std::string path, Field field, std::vector<std::string> choices, std::string help) {
+    Key& key = plain<std::string>(std::move(path), KeyType::choice, {}, field, std::move(help));
+    key.choices = std::move(choices);
+    return key;
+  }
+  /// A name that stands for a value of type T.
+  template <class T, class Field>
+  Key& choice(std::string path, Field field, std::vector<std::pair<std::string, T>> choices,
+              std::string help) {
+    Key key{.path = std::move(path), .type = KeyType::choice, .help = std::move(help)};
+    for (const auto& [name, value] : choices) key.choices.push_back(name);
+    key.get = [field, choices](const Config& config) -> Value {
+      for (const auto& [name, value] : choices)
+        if (value == field(config)) return name;
+      return std::string("?");
+    };
+    key.set = [field, choices](Config& config, const Value& v) {
+      for (const auto& [name, value] : choices)
+        if (name == std::get<std::string>(v)) field(config) = value;
+    };
+    keys.push_back(std::move(key));
+    return keys.back();
+  }
+
+  std::vector<Key> keys;
+
+ private:
+  template <class Stored, class Field>
+  Key& plain(std::string path, KeyType type, Range range, Field field, std::string help) {
+    Key key{.path = std::move(path), .type = type, .range = range, .help = std::move(help)};
+    key.get = [field](const Config& c) -> Value { return static_cast<Stored>(field(c)); };
+    key.set = [field](Config& c, const Value& v) {
+      using Member = std::remove_reference_t<decltype(field(c))>;
+      field(c) = static_cast<Member>(std::get<Stored>(v));
+    };
+    keys.push_back(std::move(key));
+    return keys.back();
+  }
+};
+
+/// A type in which values travel between ranks; "same": the one they are computed in.
+template <class Field>
+Key& add_wire(KeyTable& t, std::string path, Field field, std::string help) {
+  return t.choice<std::optional<DType>>(
+      std::move(path), field,
+      {{"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+      std::move(help));
+}
+
+#define DKFAC_FIELD(member) \
+  [](auto& c) -> auto& { return c.member; }
+
+}  // namespace dkfac::app

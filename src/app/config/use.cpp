@@ -1,0 +1,366 @@
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/config.h"
+#include "dkfac/core/error.h"
+
+#include "app/config/keys.h"
+#include "app/config/phases.h"
+#include "app/config/schedules.h"
+
+namespace dkfac::app {
+
+namespace {
+
+kfac::SgdOptions sgd_options(const OptimizerConfig& c) {
+  kfac::SgdOptions options;
+  options.momentum = c.momentum;
+  options.nesterov = c.nesterov;
+  options.weight_decay = c.weight_decay;
+  options.momentum_correction = c.momentum_correction;
+  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.overlap = c.overlap;
+  options.bucket_bytes = c.bucket_bytes;
+  options.gradient_wire = c.gradient_wire;
+  return options;
+}
+
+kfac::LarsOptions lars_options(const OptimizerConfig& c) {
+  kfac::LarsOptions options;
+  options.momentum = c.momentum;
+  options.nesterov = c.nesterov;
+  options.weight_decay = c.weight_decay;
+  options.eta = c.eta;
+  options.epsilon = c.epsilon;
+  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.overlap = c.overlap;
+  options.bucket_bytes = c.bucket_bytes;
+  options.gradient_wire = c.gradient_wire;
+  return options;
+}
+
+kfac::KfacOptions kfac_options(const Config& config) {
+  const OptimizerConfig& c = config.optimizer;
+  kfac::KfacOptions options;
+  options.curvature = c.curvature;
+  options.curvature.dtype = master_type(config);
+  options.curvature.loss_reduction = kfac::LossReduction::global_mean;
+  options.curvature.overlap = c.overlap;
+  options.curvature.bucket_bytes = c.bucket_bytes;
+  options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
+  // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
+  // once, for most of the run; the first step sets the first ones before it records anything.
+  options.curvature.damping = curvature_settings(config, 0, 0).damping;
+  options.momentum = c.momentum;
+  options.momentum_rule = c.momentum_rule;
+  options.initial_lr = full_rate(config);
+  options.rescale = c.rescale;
+  options.weight_decay = c.weight_decay;
+  options.gradient_wire = c.gradient_wire;
+  options.weight_wire = c.weight_wire;
+  return options;
+}
+
+void check_shares(std::int64_t samples, int ranks, std::int64_t parts, const char* what) {
+  DKFAC_CHECK(samples >= ranks, "[config] ", what, " of ", samples, " samples leaves some of ",
+              ranks,
+              " ranks without any; use drop_last=true, another train.global_batch, or fewer ranks");
+  DKFAC_CHECK(samples >= ranks * parts, "[config] ", what, " of ", samples, " samples on ", ranks,
+              " ranks cannot be cut into train.micro_batches = ", parts,
+              " parts; lower it, use drop_last=true, or another train.global_batch");
+}
+
+// BatchNorm groups of a global batch; 0: one per rank.
+std::int64_t batch_norm_groups(const Config& config) {
+  const std::int64_t ghost = config.model.ghost_batch;
+  return ghost > 0 ? config.train.global_batch / ghost : config.model.batch_norm_groups;
+}
+
+void check_ghost_batch(const Config& config) {
+  const std::int64_t ghost = config.model.ghost_batch, batch = config.train.global_batch;
+  if (ghost == 0) return;
+  DKFAC_CHECK(config.model.batch_norm_groups == 0, "[config] model.ghost_batch = ", ghost,
+              " and model.batch_norm_groups = ", config.model.batch_norm_groups,
+              " both say how BatchNorm groups a batch; set one of them");
+  DKFAC_CHECK(batch % ghost == 0, "[config] model.ghost_batch = ", ghost,
+              " does not divide train.global_batch = ", batch, "; use a divisor of the batch");
+}
+
+void check_groups(const Config& config, std::int64_t samples, const char* what) {
+  const std::int64_t groups = batch_norm_groups(config);
+  DKFAC_CHECK(groups == 0 || samples % groups == 0, "[config] ", groups,
+              " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) do not divide ", what,
+              " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
+}
+
+nn::PhotoOptions photo_options(const DataConfig& data) {
+  nn::PhotoOptions options;
+  options.size = data.image_size;
+  options.crop = data.crop;
+  options.resized = data.crop_resized;
+  options.random = {.min_area = data.crop_min_area,
+                    .max_area = data.crop_max_area,
+                    .min_aspect = 1 / data.crop_max_aspect,
+                    .max_aspect = data.crop_max_aspect};
+  options.scaled_decoding = data.scaled_decoding;
+  options.workers = data.workers;
+  options.bad = data.bad_sample;
+  options.bad_limit = data.bad_limit;
+  return options;
+}
+
+bool has_photos(const Config& config) {
+  return config.data.name == "image-folder" || config.data.name == "synthetic-photos";
+}
+
+void check_device(const Config& config) {
+  const DeviceChoice choice = device_choice(config);
+  DKFAC_CHECK(choice.kind == Device::Kind::cuda || !config.run.tf32,
+              "[config] run.tf32 = true is for GPUs, and run.device is \"cpu\"; leave it out");
+}
+
+void check_order(const char* low_key, double low, const char* high_key, double high) {
+  DKFAC_CHECK(low <= high, "[config] ", low_key, " = ", low, " is more than ", high_key, " = ",
+              high, "; lower it, or raise ", high_key);
+}
+
+// What the library refuses too, under the names of the keys.
+void check_pictures(const Config& config) {
+  const nn::EraseOptions& erase = config.regularize.erase;
+  check_order("augment.erase_min_area", erase.min_area, "augment.erase_max_area", erase.max_area);
+  check_order("augment.erase_min_aspect", erase.min_aspect, "augment.erase_max_aspect",
+              erase.max_aspect);
+  if (!has_photos(config)) return;
+  const DataConfig& data = config.data;
+  check_order("data.crop_min_area", data.crop_min_area, "data.crop_max_area", data.crop_max_area);
+  if (data.crop != nn::PhotoCrop::random_resized)
+    check_order("data.image_size", static_cast<double>(data.image_size), "data.crop_resized",
+                static_cast<double>(data.crop_resized));
+}
+
+void check_curvature(const Config& config) {
+  const kfac::CurvatureOptions& c = config.optimizer.curvature;
+  DKFAC_CHECK(c.operand != DType::f64 || master_type(config) == DType::f64,
+              "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
+              config.run.precision, "\"; change one of them");
+  if (c.inverse == kfac::InverseMethod::ekfac) {
+    DKFAC_CHECK(c.staleness == kfac::Staleness::fixed,
+                "[config] optimizer.inverse = \"ekfac\" takes both statistics of a layer in one "
+                "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
+    DKFAC_CHECK(c.inverse_interval > c.statistics_interval,
+                "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
+                "optimizer.inverse_interval = ",
+                c.inverse_interval,
+                " is not more than optimizer.statistics_interval = ", c.statistics_interval,
+                "; raise it, or use \"eigen\"");
+  }
+  DKFAC_CHECK(
+      config.optimizer.momentum_rule != kfac::MomentumRule::paper || full_rate(config) > 0,
+      "[config] optimizer.momentum_rule = \"paper\" divides by the highest learning rate, and "
+      "[lr] never leaves 0; raise it, or use another rule");
+}
+
+void check_names(const Config& config) {
+  const std::string& name = config.run.name;
+  constexpr std::size_t kLongestName = 200;
+  DKFAC_CHECK(name.find('/') == std::string::npos && name != "." && name != ".." &&
+                  name.size() <= kLongestName,
+              "[config] run.name = \"", shortened(name), "\" names a folder; write at most ",
+              kLongestName, " bytes without '/'");
+  DKFAC_CHECK(config.model.width == 0 || config.model.name.starts_with("resnet"),
+              "[config] model.width = ", config.model.width,
+              " is for ResNets, and model.name is \"", config.model.name, "\"; leave it out");
+}
+
+void validate_whole(const Config& config) {
+  check_schedules(config);
+  check_names(config);
+  check_pictures(config);
+  check_ghost_batch(config);
+  if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
+  if (config.optimizer.type == OptimizerType::kfac) {
+    check_curvature(config);
+    kfac_options(config).validate();
+  }
+  regularize_options(config).validate();
+  comm_options(config).validate();
+  check_device(config);
+  if (has_photos(config)) photo_options(config.data).validate();
+}
+
+// The groups of a rank's micro-batch are a part of the network.
+void check_equal_groups(const std::vector<Phase>& phases) {
+  const Config& first = phases.front().config;
+  const auto groups = [](const Config& c) { return batch_norm_groups(c); };
+  for (std::size_t i = 1; i < phases.size(); ++i) {
+    const Config& now = phases[i].config;
+    DKFAC_CHECK(groups(now) * first.train.micro_batches == groups(first) * now.train.micro_batches,
+                "[config] phase ", i + 1, " has ", groups(now),
+                " BatchNorm groups for train.micro_batches = ", now.train.micro_batches,
+                ", and phase 1 has ", groups(first), " for ", first.train.micro_batches,
+                "; each micro-batch needs as many in all phases: change train.micro_batches as the "
+                "groups do (model.ghost_batch: as train.global_batch does), or use "
+                "batch_norm_groups = 0 and ghost_batch = 0 for one group each");
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(OptimizerType type) noexcept {
+  switch (type) {
+    case OptimizerType::sgd:
+      return "sgd";
+    case OptimizerType::lars:
+      return "lars";
+    case OptimizerType::kfac:
+      return "kfac";
+  }
+  return "?";
+}
+
+void validate(const Config& config) {
+  if (config.phases.empty()) return validate_whole(config);
+  const std::int64_t sum = sum_of_epochs(config.phases);
+  DKFAC_CHECK(sum == config.run.epochs, "[config] run.epochs = ", config.run.epochs,
+              ", and the phases have ", sum, " epochs together; make them equal");
+  const std::vector<Phase> phases = phases_of(config);
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    try {
+      validate_whole(phases[i].config);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(error.what() + phase_text(phases, i));
+    }
+  }
+  check_equal_groups(phases);
+}
+
+DType master_type(const Config& config) noexcept {
+  return config.run.precision == DType::f64 ? DType::f64 : DType::f32;
+}
+
+nn::AttachOptions attach_options(const Config& config) {
+  return {.bias_lr = config.optimizer.bias_lr_scale,
+          .bias_decay = config.optimizer.bias_decay_scale};
+}
+
+nn::RegularizeOptions regularize_options(const Config& config) {
+  nn::RegularizeOptions options = config.regularize;
+  options.label_smoothing = config.train.label_smoothing;
+  return options;
+}
+
+comm::Options comm_options(const Config& config) {
+  comm::Options options;
+  options.timeout_s = config.run.comm_timeout_s;
+  options.check = config.run.comm_check;
+  return options;
+}
+
+nn::DataSource data_source(const Config& config) {
+  const DataConfig& data = config.data;
+  nn::DataSource source;
+  source.name = data.name;
+  source.path = data.path;
+  source.synthetic_train = data.synthetic_train;
+  source.synthetic_test = data.synthetic_test;
+  source.synthetic_image = Shape{data.synthetic_size, data.synthetic_size, data.synthetic_channels};
+  source.synthetic_classes = data.synthetic_classes;
+  source.seed = data.synthetic_seed;
+  source.photos = photo_options(data);
+  source.photo_test_resized = data.test_resized > 0 ? data.test_resized : data.image_size * 8 / 7;
+  source.photo_test_rectangular = data.rectangular;
+  source.photo_own_normalization = data.normalisation == PhotoColours::data;
+  source.photo_index = data.index;
+  return source;
+}
+
+nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, int ranks) {
+  const std::int64_t groups = batch_norm_groups(config), parts = ranks * config.train.micro_batches;
+  DKFAC_CHECK(
+      groups % parts == 0, "[config] ", groups,
+      " BatchNorm groups (model.batch_norm_groups, model.ghost_batch) are not a multiple of "
+      "the ",
+      ranks, " ranks times train.micro_batches = ", config.train.micro_batches,
+      "; use a multiple, or 0 for one group per rank and micro-batch");
+  const ModelConfig& model = config.model;
+  nn::ModelOptions options;
+  options.name = model.name;
+  options.input = Shape{data.height, data.width, data.channels};
+  options.classes = data.classes;
+  options.batch_norm_groups = std::max<std::int64_t>(1, groups / parts);
+  options.dtype = master_type(config);
+  options.compute = config.run.precision;
+  options.seed = config.run.seed;
+  options.width = model.width;
+  options.init = model.init;
+  if (model.classifier_stddev > 0) options.classifier_stddev = model.classifier_stddev;
+  options.zero_gamma = model.zero_gamma;
+  options.fused_statistics = model.fused_statistics;
+  options.fused_backward = model.fused_backward;
+  options.resnet9.whitening = model.whitening;
+  options.resnet9.pool_before_activation = model.pool_before_activation;
+  options.resnet9.frozen_bn_scale = model.frozen_bn_scale;
+  if (model.celu_alpha >= 0) options.resnet9.celu_alpha = model.celu_alpha;
+  if (model.logit_scale > 0) options.resnet9.logit_scale = model.logit_scale;
+  return options;
+}
+
+nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train, int ranks) {
+  const std::int64_t batch = config.train.global_batch, tail = train.count % batch;
+  DKFAC_CHECK(batch <= train.count || !config.train.drop_last,
+              "[config] train.global_batch = ", batch, " is more than the ", train.count,
+              " training samples; lower it or set train.drop_last=false");
+  if (batch <= train.count) {
+    check_shares(batch, ranks, config.train.micro_batches, "a global batch");
+    check_groups(config, batch, "a global batch");
+  }
+  if (!config.train.drop_last && tail > 0) {
+    check_shares(tail, ranks, config.train.micro_batches, "the last batch");
+    check_groups(config, tail, "the last batch");
+  }
+  return {.count = train.count,
+          .global_batch = batch,
+          .seed = config.run.seed,
+          .shuffle = config.data.shuffle,
+          .drop_last = config.train.drop_last};
+}
+
+DeviceChoice device_choice(const Config& config) {
+  const std::string& text = config.run.device;
+  if (text == "cpu") return {};
+  if (text == "cuda") return {Device::Kind::cuda, std::nullopt};
+  constexpr std::string_view kNamed = "cuda:";
+  int index = -1;
+  if (text.starts_with(kNamed)) {
+    const char *begin = text.data() + kNamed.size(), *end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(begin, end, index);
+    if (error != std::errc() || at != end) index = -1;
+  }
+  DKFAC_CHECK(index >= 0, "[config] run.device = \"", shortened(text),
+              "\" is no device; write \"cpu\", \"cuda\", or the number of a GPU, as in \"cuda:0\"");
+  return {Device::Kind::cuda, index};
+}
+
+ContextOptions context_options(const Config& config) {
+  return {.threads = config.run.threads, .tf32 = config.run.tf32};
+}
+
+std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
+                                                std::shared_ptr<comm::Communicator> comm,
+                                                Device device) {
+  const ContextOptions context = context_options(config);
+  switch (config.optimizer.type) {
+    case OptimizerType::sgd:
+      return kfac::make_sgd(std::move(comm), sgd_options(config.optimizer), device, context);
+    case OptimizerType::lars:
+      return kfac::make_lars(std::move(comm), lars_options(config.optimizer), device, context);
+    case OptimizerType::kfac:
+      break;
+  }
+  return kfac::make_kfac(std::move(comm), kfac_options(config), device, context);
+}
+
+}  // namespace dkfac::app

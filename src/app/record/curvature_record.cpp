@@ -1,0 +1,152 @@
+#include "app/record/curvature_record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "dkfac/core/ops.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using kfac::StatisticKind;
+using nlohmann::ordered_json;
+
+constexpr std::size_t kMostIntervals = 256;
+constexpr std::array<const char*, 3> kKinds{"a", "g", "batch_norm"};
+constexpr std::array<const char*, kfac::kInverseStages> kStages{"damped", "more_damped", "f64",
+                                                                "clipped", "kept"};
+
+std::size_t index_of(StatisticKind kind) { return static_cast<std::size_t>(kind); }
+
+double packed(std::int64_t dim) { return static_cast<double>(ops::packed_size(dim)); }
+
+double batch_norm_size(const kfac::BatchNormSpec& spec, kfac::BatchNormFisher fisher) {
+  const std::int64_t per_channel = spec.scale ? 2 : 1;
+  switch (fisher) {
+    case kfac::BatchNormFisher::full:
+      return packed(per_channel * spec.channels);
+    case kfac::BatchNormFisher::unit_wise:
+      return static_cast<double>(spec.channels) * packed(per_channel);
+    case kfac::BatchNormFisher::diagonal:
+      break;
+  }
+  return static_cast<double>(spec.channels * per_channel);
+}
+
+/// Of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
+void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::StepReport& report) {
+  const std::int64_t stride = all.size() < 2 ? 1 : all[1].step - all[0].step;
+  if (!all.empty() && report.step < all.back().step + stride) return;
+  CurvatureResult::Intervals now{.step = report.step};
+  now.a = means_of(report.statistics, StatisticKind::a).interval;
+  now.g = means_of(report.statistics, StatisticKind::g).interval;
+  now.batch_norm = means_of(report.statistics, StatisticKind::batch_norm).interval;
+  all.push_back(now);
+  if (all.size() < kMostIntervals) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < all.size(); i += 2) all[kept++] = all[i];
+  all.erase(all.begin() + static_cast<std::ptrdiff_t>(kept), all.end());
+}
+
+ordered_json number(double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; }
+/// A drift that is not known is null.
+ordered_json drift(double x) { return x >= 0 ? number(x) : nullptr; }
+
+ordered_json object(const KindMeans& means) {
+  return {{"renewed", means.renewed},
+          {"count", means.count},
+          {"interval", number(means.interval)},
+          {"age", number(means.age)},
+          {"drift", drift(means.drift)}};
+}
+
+ordered_json object(const kfac::StatisticReport& report, std::span<const std::string> layers) {
+  const auto layer = static_cast<std::size_t>(report.layer);
+  return {{"layer", layer < layers.size() ? layers[layer] : std::to_string(report.layer)},
+          {"kind", kKinds.at(index_of(report.kind))},
+          {"renewed", report.refreshed},
+          {"interval", report.interval},
+          {"age", report.age},
+          {"drift", drift(report.drift)}};
+}
+
+}  // namespace
+
+StatisticSizes statistic_sizes(const kfac::LayerSpec& spec, kfac::BatchNormFisher batch_norm) {
+  if (const auto* norm = std::get_if<kfac::BatchNormSpec>(&spec))
+    return {0, 0, batch_norm_size(*norm, batch_norm)};
+  if (!kfac::has_factors(spec)) return {};
+  const double groups = kfac::factor_groups(spec);
+  return {groups * packed(kfac::a_dim(spec)), groups * packed(kfac::g_dim(spec)), 0};
+}
+
+void add_step(CurvatureResult& result, const kfac::StepReport& report,
+              std::span<const StatisticSizes> layers, KeepIntervals keep) {
+  if (report.statistics.empty() || !report.updated) return;
+  for (const kfac::StatisticReport& statistic : report.statistics) {
+    const double size =
+        layers[static_cast<std::size_t>(statistic.layer)].at(index_of(statistic.kind));
+    const bool a = statistic.kind == StatisticKind::a;
+    (a ? result.a_all : result.g_all) += size;
+    if (statistic.refreshed) (a ? result.a_renewed : result.g_renewed) += size;
+  }
+  result.bytes += static_cast<double>(report.bytes);
+  result.bytes_skipped += static_cast<double>(report.bytes_skipped);
+  result.flops += report.flops;
+  result.flops_skipped += report.flops_skipped;
+  if (keep == KeepIntervals::yes) add_intervals(result.intervals, report);
+}
+
+KindMeans means_of(std::span<const kfac::StatisticReport> statistics, StatisticKind kind) {
+  KindMeans means;
+  double drift = 0;
+  int drifts = 0;
+  for (const kfac::StatisticReport& s : statistics) {
+    if (s.kind != kind) continue;
+    ++means.count;
+    means.renewed += s.refreshed ? 1 : 0;
+    means.interval += static_cast<double>(s.interval);
+    means.age += static_cast<double>(s.age);
+    if (s.drift < 0) continue;
+    drift += s.drift;
+    ++drifts;
+  }
+  if (means.count > 0) {
+    means.interval /= means.count;
+    means.age /= means.count;
+  }
+  if (drifts > 0) means.drift = drift / drifts;
+  return means;
+}
+
+std::string curvature_json(const kfac::StepReport& report, const CurvatureResult& result,
+                           std::span<const std::string> layers) {
+  ordered_json kinds = ordered_json::object(), statistics = ordered_json::array();
+  for (const StatisticKind kind : {StatisticKind::a, StatisticKind::g, StatisticKind::batch_norm}) {
+    const KindMeans means = means_of(report.statistics, kind);
+    if (means.count > 0) kinds[kKinds.at(index_of(kind))] = object(means);
+  }
+  for (const kfac::StatisticReport& s : report.statistics) statistics.push_back(object(s, layers));
+  ordered_json inverses = ordered_json::object();
+  for (std::size_t i = 0; i < kStages.size(); ++i)
+    inverses[kStages.at(i)] = static_cast<std::int64_t>(result.inverses.at(i));
+  const ordered_json json = {{"kl_factor", number(report.kl_factor)},
+                             {"bytes_skipped", report.bytes_skipped},
+                             {"flops", number(report.flops)},
+                             {"flops_skipped", number(report.flops_skipped)},
+                             {"a_kept", number(result.a_kept())},
+                             {"g_kept", number(result.g_kept())},
+                             {"run_bytes_skipped", number(result.bytes_skipped)},
+                             {"run_flops_skipped", number(result.flops_skipped)},
+                             {"run_bytes_saved", number(result.bytes_saved())},
+                             {"run_flops_saved", number(result.flops_saved())},
+                             {"inverses", std::move(inverses)},
+                             {"kinds", std::move(kinds)},
+                             {"statistics", std::move(statistics)}};
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace dkfac::app

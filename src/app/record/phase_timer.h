@@ -1,0 +1,82 @@
+#pragma once
+
+#include <chrono>
+#include <utility>
+
+#include "dkfac/nn/layer.h"
+
+#include "app/record/device_phases.h"
+
+namespace dkfac::app {
+
+/// Seconds since construction or the last lap().
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  double lap() {
+    const auto now = Clock::now();
+    const double passed = std::chrono::duration<double>(now - start_).count();
+    start_ = now;
+    return passed;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+/// Passes everything on to another observer and measures how long that takes, so that the time of
+/// the optimizer can be told from the time of the network it works inside of. On a device, where
+/// calls only give it work, by marks in the stream of the network around what is recorded.
+class TimedObserver final : public nn::LayerObserver {
+ public:
+  explicit TimedObserver(nn::LayerObserver& inner, DevicePhases* phases = nullptr,
+                         Stream stream = Stream::cpu())
+      : inner_(inner), phases_(phases), stream_(stream) {}
+
+  void on_forward(nn::Layer& layer, ConstTensorView input) override {
+    timed("forward", [&] { inner_.on_forward(layer, input); });
+  }
+  void on_backward(nn::Layer& layer, ConstTensorView grad_output) override {
+    timed("backward", [&] { inner_.on_backward(layer, grad_output); });
+  }
+  void on_batch_norm(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
+                     ConstTensorView inv_std, ConstTensorView grad_output) override {
+    timed("backward", [&] { inner_.on_batch_norm(layer, x, mean, inv_std, grad_output); });
+  }
+  [[nodiscard]] bool wants_batch_norm(const nn::Layer& layer) const override {
+    return inner_.wants_batch_norm(layer);
+  }
+  [[nodiscard]] bool wants_gradients() const override { return inner_.wants_gradients(); }
+  void on_gradients(nn::Layer& layer) override {
+    const Stopwatch watch;
+    inner_.on_gradients(layer);
+    seconds_ += watch.seconds();
+  }
+
+  /// Whether the passes that follow record anything.
+  void set_records(bool records) { records_ = records; }
+  /// Seconds since the last call.
+  [[nodiscard]] double take() { return std::exchange(seconds_, 0.0); }
+
+ private:
+  template <class Call>
+  void timed(const char* around, Call call) {
+    const bool marks = records_ && phases_ != nullptr;
+    const Stopwatch watch;
+    if (marks) phases_->mark(stream_, around);
+    call();
+    if (marks) phases_->mark(stream_, "statistics");
+    seconds_ += watch.seconds();
+  }
+
+  nn::LayerObserver& inner_;
+  DevicePhases* phases_;
+  Stream stream_;
+  bool records_ = false;
+  double seconds_ = 0;
+};
+
+}  // namespace dkfac::app

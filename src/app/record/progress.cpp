@@ -1,0 +1,155 @@
+#include "app/record/progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/printable.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+
+bool wants_colour(const Terminal& terminal) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return terminal.interactive && (no_colour == nullptr || *no_colour == '\0');
+}
+
+/// How loading photographs kept up, of the last epoch.
+std::string loading_text(const RunResult& result) {
+  if (result.epochs.empty() || !result.epochs.back().loading) return {};
+  const LoadingRecord& l = *result.epochs.back().loading;
+  const double all = l.read_s + l.decode_s + l.resize_s + l.normalise_s;
+  std::string text = fmt::format("\nloading: {:.1f}% of the time waited for", 100 * l.wait_share);
+  if (all > 0)
+    text += fmt::format(
+        ", {:.0f} img/s a thread (read {:.0f}%, decode {:.0f}%, resize {:.0f}%, normalise {:.0f}%)",
+        l.images / all, 100 * l.read_s / all, 100 * l.decode_s / all, 100 * l.resize_s / all,
+        100 * l.normalise_s / all);
+  if (l.bad > 0) text += fmt::format(", damaged files: {:.0f}", l.bad);
+  for (const std::string& name : result.bad_photos) text += "\n  " + printable(name, 1000);
+  return text;
+}
+
+/// What was asked for and how much of it could be had.
+std::string shared_work_text(const RunResult& result) {
+  std::string text;
+  const auto add = [&](const char* key, const std::optional<SharedWork>& work) {
+    if (work) text += fmt::format("\n{}: {} of {} pairs", key, work->fused, work->pairs);
+  };
+  add("model.fused_statistics", result.fused_statistics);
+  add("model.fused_backward", result.fused_backward);
+  return text;
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (!(seconds < 1e12)) return fmt::format("{:.2g} s", seconds);
+  const auto total = static_cast<std::int64_t>(std::max(0.0, std::round(seconds)));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60, rest = total % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
+                   : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
+                          double before, std::size_t width) {
+  // Phases have images and batches of other sizes, whose steps take in proportion.
+  const double done = record.work - before;
+  const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
+  std::string line = fmt::format(
+      "{}  epoch {}/{}  step {}/{}  loss {:.3f}  acc {:.1f}%  {:.0f} img/s  ETA {}  lr {:.3g}",
+      label, record.epoch, record.epochs, record.step, record.total_steps, record.loss,
+      100 * record.accuracy, record.images_per_second, duration_text(left), record.lr);
+  if (record.skipped_steps > 0) line += fmt::format("  skipped {}", record.skipped_steps);
+  return line.substr(0, width);
+}
+
+std::string epoch_line(const std::string& label, const RunResult& result, std::int64_t epochs) {
+  const EpochRecord& last = result.epochs.back();
+  std::string line = fmt::format(
+      "{}  epoch {:>{}}/{}  train loss {:.4f} acc {:.2f}%  test loss {:.4f} acc {:.2f}%  {:.1f} s  "
+      "{:.0f} img/s",
+      label, last.epoch, std::to_string(epochs).size(), epochs, last.train_loss,
+      100 * last.train_accuracy, last.test_loss, 100 * last.test_accuracy, last.train_seconds,
+      last.images_per_second);
+  if (last.utilisation) line += fmt::format("  MFU {:.1f}%", 100 * *last.utilisation);
+  if (last.peak_memory) line += fmt::format("  {:.2f} GiB", *last.peak_memory / (1 << 30));
+  if (last.test_top5) line += fmt::format("  top-5 {:.2f}%", 100 * *last.test_top5);
+  if (last.plain_accuracy) line += fmt::format("  plain acc {:.2f}%", 100 * *last.plain_accuracy);
+  if (last.skipped_steps > 0) line += fmt::format("  skipped {}", last.skipped_steps);
+  const CurvatureResult& curvature = result.curvature;
+  if (!curvature.intervals.empty())
+    line += fmt::format("  statistics A {:.0f}% G {:.0f}%", 100 * curvature.a_kept(),
+                        100 * curvature.g_kept());
+  if (curvature.inverses.back() > 0)
+    line += fmt::format("  kept inverses {:.0f}", curvature.inverses.back());
+  return line;
+}
+
+std::string run_text(const RunResult& result) {
+  std::string text = fmt::format(
+      "{}: {}, test accuracy {:.2f}% (best {:.2f}%, median of the last five epochs {:.2f}%), {} "
+      "epochs in {:.1f} s of training, {:.0f} img/s",
+      result.name, result.status, 100 * result.final_accuracy, 100 * result.best_accuracy,
+      100 * result.median_accuracy, result.epochs.size(), result.train_seconds,
+      result.images_per_second);
+  if (!result.epochs.empty() && result.epochs.back().test_top5)
+    text +=
+        fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
+  if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
+    text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
+                        100 * *result.epochs.back().plain_accuracy);
+  text += loading_text(result) + shared_work_text(result);
+  if (!result.target_accuracy) return text;
+  text += fmt::format("\ntarget {:.2f}%: ", 100 * *result.target_accuracy);
+  if (!result.epochs_to_target) return text + "not reached";
+  return text + fmt::format("epoch {:.0f}, after {:.1f} s of training", *result.epochs_to_target,
+                            *result.seconds_to_target);
+}
+
+std::size_t terminal_width() {
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const int width = std::atoi(columns);
+    if (width > 0) return static_cast<std::size_t>(width);
+  }
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+Progress::Progress(const Terminal& terminal, std::string label, std::int64_t epochs)
+    : terminal_(terminal),
+      label_(std::move(label)),
+      epochs_(epochs),
+      colour_(wants_colour(terminal)) {}
+
+void Progress::step(const StepRecord& record) {
+  if (before_ < 0) before_ = record.work_before;
+  if (!terminal_.interactive || (shown_ && since_shown_.seconds() < kRedrawSeconds)) return;
+  // The last column stays free: writing into it would wrap on some terminals.
+  const std::string line =
+      progress_line(label_, record, total_.seconds(), before_, terminal_width() - 1);
+  terminal_.out << "\r\033[K" << (colour_ ? "\033[36m" : "") << line << (colour_ ? "\033[0m" : "")
+                << std::flush;
+  shown_ = true;
+  since_shown_.lap();
+}
+
+void Progress::epoch(const RunResult& result) {
+  clear();
+  terminal_.out << epoch_line(label_, result, epochs_) << std::endl;
+}
+
+void Progress::clear() {
+  if (shown_) terminal_.out << "\r\033[K" << std::flush;
+  shown_ = false;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,46 @@
+#include "app/record/run_summary.h"
+
+#include <algorithm>
+
+namespace dkfac::app {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+double median_of_last(const std::vector<EpochRecord>& epochs) {
+  constexpr std::size_t kEpochs = 5;
+  std::vector<double> last;
+  for (std::size_t i = epochs.size(); i > 0 && last.size() < kEpochs; --i)
+    last.push_back(epochs[i - 1].test_accuracy);
+  return median(last);
+}
+
+void add_epoch(RunResult& result, const EpochRecord& record) {
+  result.epochs.push_back(record);
+  result.final_accuracy = record.test_accuracy;
+  result.best_accuracy = std::max(result.best_accuracy, record.test_accuracy);
+  result.median_accuracy = median_of_last(result.epochs);
+  const bool reached = result.target_accuracy && record.test_accuracy >= *result.target_accuracy;
+  if (reached && !result.epochs_to_target) {
+    result.epochs_to_target = static_cast<double>(record.epoch);
+    result.seconds_to_target = record.train_seconds;
+  }
+  std::vector<double> rates, steps;
+  double before = 0;
+  std::int64_t step_before = 0;
+  for (const EpochRecord& epoch : result.epochs) {
+    const auto count = static_cast<double>(std::max<std::int64_t>(1, epoch.step - step_before));
+    rates.push_back(epoch.images_per_second);
+    steps.push_back((epoch.train_seconds - before) / count);
+    before = epoch.train_seconds;
+    step_before = epoch.step;
+  }
+  result.images_per_second = median(rates);
+  result.seconds_per_step = median(steps);
+}
+
+}  // namespace dkfac::app

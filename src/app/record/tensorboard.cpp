@@ -1,0 +1,187 @@
+#include "app/record/tensorboard.h"
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+
+#include "app/record/curvature_record.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+template <class Unsigned>
+void put_fixed(std::string& out, Unsigned value) {
+  for (std::size_t i = 0; i < sizeof(Unsigned); ++i)
+    out += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+}
+
+// Base 128, low digits first; the high bit says that more follow.
+void put_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 128; value >>= 7) out += static_cast<char>(static_cast<int>(value & 127) | 128);
+  out += static_cast<char>(value);
+}
+
+enum class Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+void put_key(std::string& out, std::uint32_t field, Wire wire) {
+  put_varint(out, (field << 3) | static_cast<std::uint32_t>(wire));
+}
+
+void put_double(std::string& out, std::uint32_t field, double value) {
+  put_key(out, field, Wire::fixed64);
+  put_fixed(out, std::bit_cast<std::uint64_t>(value));
+}
+
+void put_float(std::string& out, std::uint32_t field, float value) {
+  put_key(out, field, Wire::fixed32);
+  put_fixed(out, std::bit_cast<std::uint32_t>(value));
+}
+
+void put_bytes(std::string& out, std::uint32_t field, std::string_view bytes) {
+  put_key(out, field, Wire::bytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  std::array<char, 256> host{};
+  return gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "localhost";
+}
+
+}  // namespace
+
+std::uint32_t masked_crc32c(std::string_view bytes) noexcept {
+  return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u;
+}
+
+std::string tf_record(std::string_view payload) {
+  std::string out;
+  put_fixed(out, static_cast<std::uint64_t>(payload.size()));
+  put_fixed(out, masked_crc32c(out));
+  out += payload;
+  put_fixed(out, masked_crc32c(payload));
+  return out;
+}
+
+std::string version_event(double wall_time) {
+  std::string out;
+  put_double(out, 1, wall_time);
+  put_bytes(out, 3, "brain.Event:2");
+  return out;
+}
+
+std::string scalar_event(double wall_time, std::int64_t step, std::span<const Scalar> scalars) {
+  std::string summary;
+  for (const Scalar& scalar : scalars) {
+    std::string value;
+    put_bytes(value, 1, scalar.tag);
+    put_float(value, 2, static_cast<float>(scalar.value));
+    put_bytes(summary, 1, value);
+  }
+  std::string out;
+  put_double(out, 1, wall_time);
+  put_key(out, 2, Wire::varint);
+  put_varint(out, static_cast<std::uint64_t>(step));
+  put_bytes(out, 5, summary);
+  return out;
+}
+
+EventFile::EventFile(const std::filesystem::path& folder) {
+  static std::atomic<int> count{0};  // Several runs of one process in one second.
+  path_ = folder /
+          fmt::format("{}{:010.0f}.{}.{}.{}", kPrefix, now(), host_name(), ::getpid(), count++);
+  out_.open(path_, std::ios::binary | std::ios::trunc);
+  write(version_event(now()));
+}
+
+void EventFile::add(std::int64_t step, std::span<const Scalar> scalars) {
+  write(scalar_event(now(), step, scalars));
+}
+
+void EventFile::write(const std::string& event) {
+  const std::string record = tf_record(event);
+  out_.write(record.data(), std::ssize(record));
+  out_.flush();
+  if (!out_)
+    throw IoError(fmt::format("[tensorboard] cannot write '{}'; check free space and permissions",
+                              path_.string()));
+}
+
+namespace {
+
+void add_curvature(std::vector<Scalar>& scalars, const StepRecord& record) {
+  using kfac::StatisticKind;
+  scalars.push_back({"curvature/a_kept", record.curvature->a_kept()});
+  scalars.push_back({"curvature/g_kept", record.curvature->g_kept()});
+  scalars.push_back({"curvature/inverses_kept", record.curvature->inverses.back()});
+  scalars.push_back({"curvature/kl_factor", record.report.kl_factor});
+  struct Tags {
+    StatisticKind kind;
+    std::string_view interval, drift;
+  };
+  constexpr std::array<Tags, 3> kTags{
+      {{StatisticKind::a, "curvature/interval_a", "curvature/drift_a"},
+       {StatisticKind::g, "curvature/interval_g", "curvature/drift_g"},
+       {StatisticKind::batch_norm, "curvature/interval_bn", "curvature/drift_bn"}}};
+  for (const Tags& tags : kTags) {
+    const KindMeans means = means_of(record.report.statistics, tags.kind);
+    if (means.count == 0) continue;
+    scalars.push_back({tags.interval, means.interval});
+    if (means.drift >= 0) scalars.push_back({tags.drift, means.drift});
+  }
+}
+
+}  // namespace
+
+void add_step(EventFile& file, const StepRecord& record) {
+  std::vector<Scalar> scalars{{"train/loss", record.loss},
+                              {"train/accuracy", record.accuracy},
+                              {"train/lr", record.lr},
+                              {"train/skipped_steps", static_cast<double>(record.skipped_steps)},
+                              {"speed/images_per_second", record.images_per_second},
+                              {"optimizer/momentum", record.report.momentum},
+                              {"optimizer/bytes", static_cast<double>(record.report.bytes)}};
+  if (record.report.damping > 0) {  // Only K-FAC has one.
+    scalars.push_back({"optimizer/damping", record.report.damping});
+    scalars.push_back(
+        {"optimizer/failed_factors", static_cast<double>(record.report.failed_factors)});
+  }
+  if (record.curvature != nullptr) add_curvature(scalars, record);
+  file.add(record.step, scalars);
+}
+
+void add_epoch(EventFile& file, const EpochRecord& record) {
+  std::vector<Scalar> scalars{{"epoch/train_loss", record.train_loss},
+                              {"epoch/train_accuracy", record.train_accuracy},
+                              {"epoch/test_loss", record.test_loss},
+                              {"epoch/test_accuracy", record.test_accuracy},
+                              {"epoch/lr", record.lr},
+                              {"epoch/train_seconds", record.train_seconds},
+                              {"epoch/images_per_second", record.images_per_second}};
+  if (record.test_top5) scalars.push_back({"epoch/test_top5", *record.test_top5});
+  file.add(record.epoch, scalars);
+}
+
+void remove_event_files(const std::filesystem::path& folder) {
+  std::error_code ignored;  // What cannot be removed is shown beside the new run, no more.
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(kPrefix))
+      std::filesystem::remove(entry.path(), ignored);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,216 @@
+#include "app/run/job.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <fcntl.h>
+#include <mutex>
+#include <optional>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
+
+#include "dkfac/comm/hierarchical.h"
+#include "dkfac/comm/in_process.h"
+#include "dkfac/comm/launch.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+#include "app/run/agreement.h"
+#include "app/run/load_kernels.h"
+
+namespace dkfac::app {
+
+namespace {
+
+using Body = std::function<void(std::shared_ptr<comm::Communicator>)>;
+
+int print(const Failure& failure, const Terminal& terminal) {
+  terminal.out.flush();
+  terminal.err << error_line(failure) << std::endl;
+  return static_cast<int>(failure.code);
+}
+
+// Seconds that a failing rank holds its tongue. The one where it began speaks first and ends the
+// job; when all fail at once, rank 0 does; who only lost a peer waits for the peer to say why.
+double silence(const Failure& failure, int rank) {
+  const double turn = 0.2 * std::min(rank, 50);
+  if (failure.code == ExitCode::try_again) return 3 + turn;
+  return rank == 0 ? 0 : 1 + turn;
+}
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+[[noreturn]] void end_job(comm::Communicator& comm, const Failure& failure,
+                          const Terminal& terminal) {
+  comm.abort(failure.what);
+  sleep_for(silence(failure, comm.rank()));
+  comm::World::terminate(print(failure, terminal));
+}
+
+// All ranks are here with the same failure, and may still talk.
+int report_together(comm::Communicator& comm, const Failure& failure, const Terminal& terminal) {
+  if (comm.rank() == failure.rank) print(failure, terminal);
+  try {
+    comm.barrier("report");  // Nobody leaves before the line is out.
+  } catch (const CommError&) {
+  }
+  return static_cast<int>(failure.code);
+}
+
+std::shared_ptr<comm::Communicator> in_levels(const Job& job,
+                                              std::shared_ptr<comm::Communicator> comm) {
+  if (job.ranks_per_node == 0) return comm;
+  return comm::make_hierarchical(std::move(comm), job.ranks_per_node).comm;
+}
+
+int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
+  std::optional<comm::World> world;
+  if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
+    sleep_for(rank == 0 ? 0 : 3);  // Most often all fail alike, and rank 0 ends the job.
+    return print({rank, failure->position, failure->code, failure->what}, terminal);
+  }
+  const std::shared_ptr<comm::Communicator> comm = world->comm();
+  try {
+    agree(*comm, job.early);
+    body(in_levels(job, comm));
+    return 0;
+  } catch (const RunError& error) {
+    if (error.scope == RunError::Scope::every_rank)
+      return report_together(*comm, error.failure, terminal);
+    end_job(*comm, error.failure, terminal);
+  } catch (...) {
+    end_job(*comm, describe_current_exception(comm->rank(), {}), terminal);
+  }
+}
+
+/// Ranks that are threads. Throws the failure where it began, as far as that can be told: a rank
+/// that only lost a peer may be the first to fail.
+void run_threads(const Job& job, const Body& body) {
+  std::mutex mutex;
+  std::optional<RunError> echo;
+  const auto run_one = [&](std::shared_ptr<comm::Communicator> comm) {
+    try {
+      body(in_levels(job, std::move(comm)));
+    } catch (const RunError& error) {
+      if (error.scope == RunError::Scope::every_rank || error.failure.code != ExitCode::try_again)
+        throw;
+      const std::lock_guard lock(mutex);
+      if (!echo) echo = error;
+      throw CommError(error.failure.what);  // What run_ranks() prefers any other error to.
+    }
+  };
+  try {
+    comm::run_ranks(job.ranks, run_one, job.options);
+  } catch (const CommError&) {
+    if (echo) throw RunError(*echo);
+    throw;
+  }
+}
+
+int run_here(const Job& job, const Terminal& terminal, const Body& body) {
+  if (job.early) return print(*job.early, terminal);
+  try {
+    if (job.ranks == 1)
+      body(in_levels(job, comm::make_self(job.options)));
+    else
+      run_threads(job, body);
+    return 0;
+  } catch (...) {
+    return print(describe_current_exception(0, {}), terminal);
+  }
+}
+
+// Where this process may run: ranks with the same text share the same cores.
+std::string cores_text() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) return "?";
+  std::string text(host.data());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return text;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(static_cast<std::size_t>(i), &set)) text += ' ' + std::to_string(i);
+  return text;
+}
+
+}  // namespace
+
+std::optional<Failure> attempt(const char* phase, const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (...) {
+    return describe_current_exception(0, {0, phase});
+  }
+}
+
+int run_job(const Job& job, const Terminal& terminal, const Body& body) {
+  comm::LaunchInfo launch;
+  if (const auto failure = attempt("launch", [&] { launch = comm::detect_launch(); }))
+    return print(*failure, terminal);
+  if (launch.size > 1 || job.ranks > 1) load_kernels_early();
+  if (launch.size == 1) return run_here(job, terminal, body);
+  Job launched = job;
+  if (launched.early) launched.early->rank = launch.rank;
+  if (!launched.early && job.ranks != 1)
+    launched.early =
+        Failure{launch.rank,
+                {0, "launch"},
+                ExitCode::usage,
+                "[launch] --ranks is for ranks inside of one process, but " + launch.launcher +
+                    " started " + std::to_string(launch.size) + " processes; leave --ranks out"};
+  return run_launched(launched, launch.rank, terminal, body);
+}
+
+void print_remarks(const Config& config, int rank, const Terminal& terminal) {
+  if (rank != 0) return;
+  for (const std::string& remark : config.remarks)
+    terminal.err << "WARNING " << remark << std::endl;
+}
+
+int default_threads(comm::Communicator& comm) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
+  if (comm.backend() == "in_process") return 1;
+  if (comm.size() == 1) return 0;
+  const auto all = comm::all_gather_strings(comm, cores_text());
+  const auto sharers =
+      std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
+  return std::max(1, available_cores() / static_cast<int>(sharers));
+}
+
+void keep_standard_files() noexcept {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(file, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free, and the wrong way around: whoever uses it hears of it.
+    (void)!open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void check_output(const Terminal& terminal) {
+  terminal.out.flush();
+  if (!terminal.out)
+    throw IoError(
+        "[output] standard output did not take all that was printed; check that there is space "
+        "and a reader where it goes");
+}
+
+int finish_output(int code, const Terminal& terminal) {
+  if (code != 0) return code;
+  const std::optional<Failure> failure = attempt("output", [&] { check_output(terminal); });
+  if (!failure) return 0;
+  comm::LaunchInfo launch;
+  (void)attempt("launch", [&] { launch = comm::detect_launch(); });
+  return print({launch.rank, failure->position, failure->code, failure->what}, terminal);
+}
+
+int refuse_command_line(const std::string& what, const Terminal& terminal) {
+  const Failure failure{0, {0, "arguments"}, ExitCode::usage, what};
+  return run_job({.early = failure}, terminal, [](std::shared_ptr<comm::Communicator>) {});
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,107 @@
+#include "app/run/memory_check.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <sys/resource.h>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/nn/data.h"
+#include "dkfac/nn/memory.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+double number_in(const std::string& path) {
+  double bytes = kNoLimit;
+  std::ifstream in(path);
+  return in >> bytes ? bytes : kNoLimit;  // Version 2 writes "max" where there is none.
+}
+
+/// Of the control group of this process, of version 1 or 2. In a container its folder may be the
+/// root.
+double group_limit() {
+  double least = kNoLimit;
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string names = line.substr(first + 1, second - first - 1);
+    const std::string root = names.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string file = names.empty() ? "/memory.max" : "/memory.limit_in_bytes";
+    if (!names.empty() && names != "memory") continue;
+    for (const std::string& folder : {root, root + line.substr(second + 1)})
+      least = std::min(least, number_in(folder + file));
+  }
+  return least;
+}
+
+double address_limit() {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? static_cast<double>(limit.rlim_cur) : kNoLimit;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
+}
+
+}  // namespace
+
+std::optional<double> available_memory() {
+  std::ifstream in("/proc/meminfo");
+  double free = 0;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string name;
+    double kibibytes = 0;
+    words >> name >> kibibytes;
+    if (name == "MemAvailable:" || name == "SwapFree:") free += 1024 * kibibytes;
+  }
+  const double least = std::min({free > 0 ? free : kNoLimit, group_limit(), address_limit()});
+  return least < kNoLimit ? std::optional(least) : std::nullopt;
+}
+
+void check_memory(double bytes, const std::string& what, const std::string& remedy) {
+  const auto available = available_memory();
+  if (!available || bytes <= *available) return;
+  throw InvalidArgument(fmt::format("{} of memory at least, and there are {}; {}",
+                                    what + " need " + bytes_text(bytes), bytes_text(*available),
+                                    remedy));
+}
+
+void check_data_memory(const Config& config) {
+  const DataConfig& data = config.data;
+  check_memory(nn::synthetic_bytes(data_source(config)),
+               fmt::format("[config] data.synthetic_train = {} and data.synthetic_test = {} images "
+                           "with data.synthetic_size = {}",
+                           data.synthetic_train, data.synthetic_test, data.synthetic_size),
+               "lower one of them");
+}
+
+void check_model_memory(const nn::ModelOptions& options, std::int64_t samples, int ranks) {
+  const auto total = [&](std::int64_t batch) {
+    return static_cast<double>(nn::plan_memory(options, batch, nn::Mode::train).total());
+  };
+  // By the sample, in numbers that do not overflow.
+  const double one = total(1), each = total(2) - one;
+  check_memory(ranks * (one + each * static_cast<double>(samples - 1)),
+               fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels and "
+                           "{} samples at a time on {} rank{} of a process",
+                           options.name, options.width, options.input[0], options.input[1],
+                           options.input[2], samples, ranks, ranks == 1 ? "" : "s"),
+               "lower train.global_batch or model.width, raise train.micro_batches, or take "
+               "smaller images or fewer --ranks");
+}
+
+}  // namespace dkfac::app

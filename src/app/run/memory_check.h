@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dkfac/app/config.h"
+#include "dkfac/nn/model.h"
+
+/// Sizes that cannot be are refused before anything is taken for them: the system would give the
+/// memory away and end the process later, without a word.
+namespace dkfac::app {
+
+/// Bytes that this process may take: what the machine has to give, swap included, or less by a
+/// limit of its control group or address space. Nothing where the system does not say.
+[[nodiscard]] std::optional<double> available_memory();
+
+/// Throws InvalidArgument when `bytes` are not available. `what` takes them; `remedy`: what to do.
+void check_memory(double bytes, const std::string& what, const std::string& remedy);
+
+/// The data of a configuration, as far as they are known before they are read.
+void check_data_memory(const Config& config);
+/// Network and one pass over `samples`, for `ranks` ranks in this process. What optimizers keep is
+/// not counted.
+void check_model_memory(const nn::ModelOptions& options, std::int64_t samples, int ranks);
+
+}  // namespace dkfac::app

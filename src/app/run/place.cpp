@@ -1,0 +1,62 @@
+#include "app/run/place.h"
+
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "dkfac/comm/launch.h"
+#include "dkfac/comm/on_device.h"
+#include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
+
+#include "app/run/agreement.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr const char* kOrCpu = "or use run.device = \"cpu\"";
+
+int visible_devices() { return static_cast<int>(available_devices().size()) - 1; }
+
+/// Throws for a device that cannot be had here.
+void require(const DeviceChoice& choice, const std::string& text) {
+  const int visible = visible_devices();
+  DKFAC_CHECK(visible > 0 || !backend_info().cuda_info.runtime.empty(), "[device] run.device = \"",
+              text, "\", and this program was built without CUDA; build with -DDKFAC_CUDA=ON, ",
+              kOrCpu);
+  DKFAC_CHECK(visible > 0, "[device] run.device = \"", text,
+              "\", and there is no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, ", kOrCpu);
+  DKFAC_CHECK(
+      !choice.index || *choice.index<visible, "[device] run.device = \"", text,
+                                     "\", and the GPUs that are visible are cuda:0", visible> 1
+          ? fmt::format(" to cuda:{}", visible - 1)
+          : "",
+      "; name one of them, or look at CUDA_VISIBLE_DEVICES");
+}
+
+/// A GPU that processes take turns on makes each of them slower than one alone.
+void require_own(Device device, int sharers) {
+  DKFAC_CHECK(sharers == 1, "[device] ", sharers, " ranks have one GPU, ", device,
+              " of this one, which sees ", visible_devices(),
+              "; start as many ranks as GPUs, show each of them another one, or name the GPU they "
+              "are to share, as in run.device = \"cuda:0\"");
+}
+
+}  // namespace
+
+Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
+                 Position& position) {
+  const DeviceChoice choice = device_choice(config);
+  position.phase = "device";
+  if (choice.kind == Device::Kind::cpu) return {Device::cpu(), std::move(host)};
+  together(*host, position, [&] { require(choice, config.run.device); });
+  const Device device = choice.index ? Device::cuda(*choice.index) : comm::device_of_rank(*host);
+  const int sharers = comm::ranks_on_gpu(*host, device);
+  if (!choice.index && comm::detect_launch().size > 1)
+    together(*host, position, [&] { require_own(device, sharers); });
+  return {device, comm::on_device(std::move(host), device), sharers};
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,223 @@
+#include "app/run/run_folder.h"
+
+#include <cmath>
+#include <ctime>
+#include <system_error>
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "dkfac/app/report.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/version.h"
+
+#include "app/checkpoint/store.h"
+#include "app/record/curvature_record.h"
+#include "app/record/trace.h"
+
+namespace dkfac::app {
+
+namespace {
+
+constexpr std::string_view kMark = "# dkfac ";
+constexpr const char* kPlansFile = "conv_plans.txt";
+
+bool is_ours(const std::filesystem::path& folder) {
+  std::ifstream in(folder / "command.txt");
+  std::string line;
+  return std::getline(in, line) && line.starts_with(kMark);
+}
+
+[[noreturn]] void throw_not_made(const std::filesystem::path& folder, const std::string& why) {
+  throw IoError(fmt::format("[run folder] cannot make '{}' ({}); choose another --out",
+                            folder.string(), why));
+}
+
+// JSON has no word for a NaN.
+std::string number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
+
+std::string number(const std::optional<double>& x) { return x ? number(*x) : "null"; }
+
+std::string step_json(const StepRecord& r) {
+  return fmt::format(
+      R"({{"type":"step","epoch":{},"step":{},"lr":{},"loss":{},"accuracy":{},)"
+      R"("images_per_second":{},"momentum":{},"damping":{},"bytes":{},"failed_factors":{},)"
+      R"("underflow":{},"skipped_steps":{}{}}})",
+      r.epoch, r.step, number(r.lr), number(r.loss), number(r.accuracy),
+      number(r.images_per_second), number(r.report.momentum), number(r.report.damping),
+      r.report.bytes, r.report.failed_factors, r.report.underflow, r.skipped_steps,
+      r.curvature == nullptr
+          ? ""
+          : R"(,"curvature":)" + curvature_json(r.report, *r.curvature, r.layers));
+}
+
+std::string loading_json(const LoadingRecord& l) {
+  return fmt::format(
+      R"({{"wait_share":{},"read_rate":{},"decode_rate":{},"resize_rate":{},"normalise_rate":{},)"
+      R"("bad":{}}})",
+      number(l.wait_share), number(l.rate(l.read_s)), number(l.rate(l.decode_s)),
+      number(l.rate(l.resize_s)), number(l.rate(l.normalise_s)), number(l.bad));
+}
+
+std::string epoch_json(const EpochRecord& r) {
+  return fmt::format(
+      R"({{"type":"epoch","epoch":{},"step":{},"image_size":{},"global_batch":{},"lr":{},)"
+      R"("train_loss":{},"train_accuracy":{},)"
+      R"("test_loss":{},"test_accuracy":{},"test_top5":{},"plain_accuracy":{},)"
+      R"("train_seconds":{},"images_per_second":{},"skipped_steps":{},"utilisation":{},)"
+      R"("peak_memory":{}{}}})",
+      r.epoch, r.step, r.image_size, r.global_batch, number(r.lr), number(r.train_loss),
+      number(r.train_accuracy), number(r.test_loss), number(r.test_accuracy), number(r.test_top5),
+      number(r.plain_accuracy), number(r.train_seconds), number(r.images_per_second),
+      r.skipped_steps, number(r.utilisation), number(r.peak_memory),
+      r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
+}
+
+/// Of those who make a folder at the same moment one does, and the others find it there.
+std::filesystem::path make_next(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
+  for (int number = 1;; ++number) {
+    std::filesystem::path path = folder;
+    if (number > 1) path += fmt::format("-{}", number);
+    if (!error && std::filesystem::create_directory(path, error)) return path;
+    if (error) throw_not_made(path, error.message());
+  }
+}
+
+void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || !std::filesystem::is_directory(folder))
+    throw_not_made(folder, error ? error.message() : "it is a file");
+  if (!std::filesystem::is_empty(folder)) {
+    DKFAC_CHECK(is_ours(folder) || if_exists != IfExists::go_on, "[run folder] '", folder.string(),
+                "' has no command.txt of dkfac, by which a run is known; put it back, or go on in "
+                "another --out");
+    DKFAC_CHECK(is_ours(folder), "[run folder] '", folder.string(),
+                "' is not empty and holds no run; choose another --out");
+    DKFAC_CHECK(if_exists != IfExists::refuse, "[run folder] '", folder.string(),
+                "' holds an earlier run; go on with it by --resume, choose another --out, or "
+                "overwrite it with --force");
+  }
+}
+
+// A run that goes on keeps the commands of before.
+void write_command(const std::filesystem::path& folder, IfExists if_exists,
+                   const std::string& command_line) {
+  const std::filesystem::path path = folder / "command.txt";
+  std::string text;
+  if (if_exists == IfExists::go_on && std::filesystem::exists(path))
+    text = as_text(read_bytes(path));
+  write_file(path, fmt::format("{}{}{}\n{}\n", text, kMark, version(), command_line));
+}
+
+void remove_errors(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored))
+    if (file.path().filename().string().ends_with(".error.json"))
+      std::filesystem::remove(file.path(), ignored);
+}
+
+}  // namespace
+
+void make_folder(const std::filesystem::path& folder, IfExists if_exists,
+                 const std::string& command_line) {
+  claim_folder(folder, if_exists);
+  write_command(folder, if_exists, command_line);
+}
+
+void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept {
+  try {
+    const nlohmann::ordered_json json = {{"rank", failure.rank},
+                                         {"step", failure.position.step},
+                                         {"phase", failure.position.phase},
+                                         {"code", static_cast<int>(failure.code)},
+                                         {"what", failure.what}};
+    write_file(folder / fmt::format("rank-{}.error.json", rank),
+               json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } catch (...) {
+    // A full disk may be what is told of.
+  }
+}
+
+std::filesystem::path default_folder(const std::string& name) {
+  return std::filesystem::path("out") /
+         fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
+}
+
+std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) return nullptr;
+  claim_folder(folder, IfExists::go_on);
+  return std::make_unique<RunLock>(folder);
+}
+
+RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
+                     const std::string& command_line, const RunRecord* resumed,
+                     std::unique_ptr<RunLock> lock)
+    : folder_(if_exists == IfExists::next ? make_next(folder) : std::move(folder)),
+      lock_(std::move(lock)) {
+  claim_folder(folder_, if_exists);
+  if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
+  write_command(folder_, if_exists, command_line);
+  write_file(folder_ / "config.toml", to_toml(config));
+  remove_errors(folder_);
+  clean_leftovers(folder_ / kCheckpointFolder);
+  if (if_exists != IfExists::go_on) {  // What is of the run that this one replaces.
+    remove_checkpoints(folder_ / kCheckpointFolder);
+    remove_event_files(folder_);
+    remove_trace_files(folder_);
+    for (const char* file :
+         {"result.json", "report.html", "curves.svg", kPlansFile, kEvaluationsFile}) {
+      std::error_code ignored;
+      std::filesystem::remove(folder_ / file, ignored);
+    }
+  }
+  open_metrics(if_exists, resumed);
+  events_.emplace(folder_);
+}
+
+void RunFolder::open_metrics(IfExists if_exists, const RunRecord* resumed) {
+  const std::filesystem::path path = folder_ / "metrics.jsonl";
+  const bool go_on = if_exists == IfExists::go_on && resumed != nullptr;
+  if (go_on && std::filesystem::exists(path)) {
+    std::ifstream before(path);
+    write_file(path, metrics_until(before, *resumed));
+  }
+  metrics_.open(path, go_on ? std::ios::app : std::ios::trunc);
+  if (!metrics_)
+    throw IoError(fmt::format("[run folder] cannot write '{}'; check permissions", path.string()));
+}
+
+void RunFolder::add_line(const std::string& json) {
+  metrics_ << json << '\n' << std::flush;
+  if (!metrics_)
+    throw IoError(fmt::format("[run folder] cannot write '{}'; check free space",
+                              (folder_ / "metrics.jsonl").string()));
+}
+
+void RunFolder::add_step(const StepRecord& record) {
+  add_line(step_json(record));
+  app::add_step(*events_, record);
+}
+
+void RunFolder::add_epoch(const RunResult& result) {
+  add_line(epoch_json(result.epochs.back()));
+  app::add_epoch(*events_, result.epochs.back());
+  write_file(folder_ / "result.json", to_json(result));
+}
+
+void RunFolder::add_conv_plans(const std::string& plans) {
+  if (!plans.empty()) write_file(folder_ / kPlansFile, plans);
+}
+
+void RunFolder::finish(const RunResult& result) {
+  write_file(folder_ / "result.json", to_json(result));
+  const std::vector<RunGroup> groups{{result.name, {result}}};
+  const Comparison comparison = summarize(groups, result.target_accuracy);
+  write_file(folder_ / "report.html", html_report(groups, comparison, result.name));
+  write_file(folder_ / "curves.svg", svg_curves(groups, comparison));
+}
+
+}  // namespace dkfac::app

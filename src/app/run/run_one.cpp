@@ -1,0 +1,259 @@
+#include "app/run/run_one.h"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "dkfac/app/phases.h"
+#include "dkfac/app/report.h"
+#include "dkfac/app/trainer.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/core/wait_watch.h"
+#include "dkfac/nn/conv_plans.h"
+
+#include "app/checkpoint/store.h"
+#include "app/record/progress.h"
+#include "app/record/trace.h"
+#include "app/run/agreement.h"
+#include "app/run/job.h"
+#include "app/run/memory_check.h"
+#include "app/run/place.h"
+#include "app/run/signals.h"
+
+namespace dkfac::app {
+
+namespace {
+
+class Run {
+ public:
+  Run(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+      const Terminal& terminal)
+      : plan_(plan), comm_(std::move(comm)), cache_(cache), terminal_(terminal) {}
+
+  void operator()() {
+    try {
+      go();
+      state_.position.phase = "report";
+      finish();
+    } catch (...) {
+      fail();
+    }
+  }
+
+  [[nodiscard]] const RunResult& result() const { return state_.result; }
+  [[nodiscard]] RunEnd end() const {
+    return {state_.part_done || state_.result.status != "stopped", where_};
+  }
+
+ private:
+  void go() {
+    const Config& config = plan_.config;
+    const Place place = find_place(config, comm_, state_.position);
+    comm_ = place.comm;
+    if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
+      set_threads(threads);
+    state_.position.phase = "data";
+    data_ = load_phases(config, *comm_, state_.position, cache_);
+    state_.position.phase = "folder";
+    open_folder();
+    if (config.run.trace) {
+      comm_->barrier("trace");  // All ranks count from here.
+      trace_.emplace(comm_->rank());
+    }
+    const TraceScope scope(trace_ ? &*trace_ : nullptr);
+    train_at(place, config, data_, hooks(), state_, checkpoints_);
+  }
+
+  // Rank 0 opens it; the others learn what it is called and where the run goes on.
+  void open_folder() {
+    std::optional<ResumePoint> point;
+    together(*comm_, state_.position, [&] {
+      if (comm_->rank() != 0) return;
+      std::unique_ptr<RunLock> lock;
+      if (plan_.if_exists == IfExists::go_on) lock = claim_run(plan_.folder);
+      if (plan_.resume) point = resume_point();
+      if (point) go_back_to(point->checkpoint);
+      folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line,
+                      point ? &point->record : nullptr, std::move(lock));
+      if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
+    });
+    const std::string own = folder_ ? folder_->path().string() : std::string();
+    where_ = comm::all_gather_strings(*comm_, own).front();
+    if (plan_.checkpoints) checkpoints_.folder = where_ / kCheckpointFolder;
+    checkpoints_.failures = where_ / "failures";
+    checkpoints_.until_epoch = plan_.until_epoch;
+    checkpoints_.more_steps = plan_.more_steps;
+    checkpoints_.more_epochs = plan_.more_epochs;
+    const std::string resume = point ? point->checkpoint.string() : std::string();
+    if (plan_.resume) checkpoints_.resume = comm::all_gather_strings(*comm_, resume).front();
+  }
+
+  [[nodiscard]] ResumePoint resume_point() const {
+    ResumePoint point = find_resume_point(*plan_.resume);
+    for (const std::string& damaged : point.warnings)
+      terminal_.err << warning_line(damaged) << std::endl;
+    for (const std::string& change : compare_configurations(plan_.config, point.record))
+      terminal_.err << warning_line("[resume] " + change) << std::endl;
+    if (!plan_.quiet)
+      terminal_.out << "going on after step " << point.record.result.steps << ", from "
+                    << point.checkpoint.string() << std::endl;
+    return point;
+  }
+
+  // Before metrics are cut: a run that dies until its next checkpoint goes on from this one again.
+  void go_back_to(const std::filesystem::path& checkpoint) const {
+    std::error_code other;
+    const bool here = std::filesystem::equivalent(checkpoint.parent_path(),
+                                                  plan_.folder / kCheckpointFolder, other);
+    if (here && plan_.if_exists == IfExists::go_on) point_to(checkpoint);
+  }
+
+  TrainHooks hooks() {
+    TrainHooks hooks;
+    hooks.stop_requested = stop_requested;
+    if (trace_) hooks.on_phase = [this](const char* phase) { trace_->enter(phase); };
+    if (!folder_) return hooks;
+    hooks.on_plan = [this](const std::string& table) {
+      if (progress_) terminal_.out << table << std::flush;
+    };
+    hooks.on_log = [this](const StepRecord& record) { folder_->add_step(record); };
+    hooks.on_step = [this](const StepRecord& record) {
+      if (progress_) progress_->step(record);
+    };
+    hooks.on_epoch = [this, first = true](const RunResult& result) mutable {
+      folder_->add_epoch(result);
+      // Plans are of this thread, and an epoch has asked for all of them.
+      if (std::exchange(first, false)) folder_->add_conv_plans(nn::describe_conv_plans());
+      if (progress_) progress_->epoch(result);
+    };
+    return hooks;
+  }
+
+  void finish() {
+    if (folder_) folder_->finish(state_.result);
+    if (!trace_ || where_.empty()) return;
+    trace_->enter(nullptr);
+    std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's.
+    write_file(where_ / trace_file_name(comm_->rank(), comm_->size()), trace_->json());
+  }
+
+  [[noreturn]] void fail() {
+    const Failure failure = describe_current_exception(comm_->rank(), state_.position);
+    auto scope = RunError::Scope::this_rank;
+    try {
+      throw;
+    } catch (const RunError& error) {
+      scope = error.scope;
+    } catch (...) {
+    }
+    if (progress_) progress_->clear();
+    if (!where_.empty()) write_error(where_, comm_->rank(), failure);
+    state_.result.status = "failed";
+    state_.result.error = failure.what;
+    try {
+      finish();
+    } catch (const std::exception&) {
+      // The first failure is the one to tell.
+    }
+    throw RunError(failure, scope);
+  }
+
+  const RunPlan& plan_;
+  std::shared_ptr<comm::Communicator> comm_;
+  DataCache& cache_;
+  const Terminal& terminal_;
+  PhaseData data_;
+  RunState state_;
+  std::filesystem::path where_;  ///< The run folder, once it is open.
+  CheckpointPlan checkpoints_;
+  std::optional<RunFolder> folder_;
+  std::optional<Progress> progress_;
+  std::optional<Trace> trace_;
+};
+
+/// Ends the reading of data once a signal has come.
+class StopWatch final : public WaitWatch {
+ public:
+  void poll() override {
+    if (!stop_requested()) return;
+    throw RunError({0,
+                    {0, "stop"},
+                    ExitCode::try_again,
+                    "[run] stopped by a signal while data were read, before anything was trained; "
+                    "the same command starts again"},
+                   RunError::Scope::this_rank);
+  }
+};
+
+// The part of the configuration that decides the data.
+std::string data_text(const Config& config) {
+  const std::string text = to_toml(config, Comments::none);
+  const std::size_t begin = text.find("[data]");
+  return text.substr(begin, text.find("\n\n", begin) - begin);
+}
+
+}  // namespace
+
+std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
+  const std::lock_guard lock(mutex_);
+  auto& set = sets_[data_text(config)];
+  if (set == nullptr) {
+    check_data_memory(config);
+    const auto watch = std::make_shared<StopWatch>();
+    watch_waits(watch);
+    auto splits = std::make_shared<nn::DataSplits>(nn::load_data(data_source(config)));
+    if (config.data.hold_out > 0) {
+      DKFAC_CHECK(config.data.hold_out < splits->train.count,
+                  "[config] data.hold_out = ", config.data.hold_out, " leaves nothing of the ",
+                  splits->train.count, " training samples; lower it");
+      nn::hold_out(*splits, config.data.hold_out);
+    }
+    set = std::move(splits);
+  }
+  return set;
+}
+
+PhaseData load_phases(const Config& config, comm::Communicator& comm, const Position& position,
+                      DataCache& cache) {
+  PhaseData data;
+  const auto load = [&] {
+    for (const Phase& phase : phases_of(config)) data.push_back(cache.get(phase.config));
+  };
+  const bool in_turn = config.data.name == "image-folder" && comm.size() > 1;
+  if (in_turn) {
+    together(comm, position, [&] {
+      if (comm.rank() == 0) load();
+    });
+  }
+  together(comm, position, [&] {
+    if (!in_turn || comm.rank() != 0) load();
+  });
+  return data;
+}
+
+RunEnd run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
+               const Terminal& terminal, RunResult& result) {
+  Run run(plan, std::move(comm), cache, terminal);
+  try {
+    run();
+  } catch (const RunError&) {
+    result = run.result();
+    throw;
+  }
+  result = run.result();
+  return run.end();
+}
+
+void throw_stopped(std::int64_t step, const std::filesystem::path& where,
+                   const std::string& advice) {
+  throw RunError({0,
+                  {step, "stop"},
+                  ExitCode::try_again,
+                  fmt::format("[run] stopped by a signal; results so far are in '{}', {}",
+                              where.string(), advice)},
+                 RunError::Scope::every_rank);
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,92 @@
+#include "app/training/evaluate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/nn/augment.h"
+#include "dkfac/nn/loss.h"
+
+namespace dkfac::app {
+
+namespace {
+
+/// Of one kind of logits, over all batches.
+class Score {
+ public:
+  explicit Score(Context& ctx)
+      : sums_(Tensor::zeros(ctx, {3}, DType::f64)), host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
+  void add(Context& ctx, ConstTensorView logits, const nn::DeviceBatch& batch) {
+    const TensorView sums = sums_;
+    nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums.slice(0, 0, 2));
+    nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
+    samples_ += batch.labels.numel();
+  }
+  void fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
+  /// Once the host has waited for what was fetched.
+  [[nodiscard]] Tally tally() const {
+    const double* sums = host_.data<double>();
+    return {sums[0], sums[1], static_cast<double>(samples_), sums[2]};
+  }
+
+ private:
+  Tensor sums_, host_;  ///< Loss, correct samples, and those with the label among the first five.
+  std::int64_t samples_ = 0;
+};
+
+/// Calls f(batch) on every batch of the loader with a sample of this rank.
+template <class F>
+void for_each_batch(Context& ctx, nn::DeviceLoader& loader, F f) {
+  nn::DeviceBatch batch;
+  loader.start_epoch(ctx, 0);
+  while (loader.next(ctx, batch)) {
+    if (batch.labels.numel() > 0) f(batch);  // A short last batch may have nothing for this rank.
+  }
+}
+
+/// A tensor like that one, in memory that is kept for the next batches and grows with the largest.
+TensorView room_for(Context& ctx, Tensor& memory, ConstTensorView like) {
+  if (!memory.is_set() || memory.numel() < like.numel())
+    memory = Tensor::empty(ctx, {like.numel()}, like.dtype());
+  return memory.view().slice(0, 0, like.numel()).reshape(like.shape());
+}
+
+}  // namespace
+
+Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
+  std::array<double, 4> sums{mine.loss, mine.correct, mine.samples, mine.top5};
+  comm.all_reduce(view_of(sums.data(), {4}), comm::ReduceOp::sum, Stream::cpu(), "tally");
+  return {sums[0], sums[1], sums[2], sums[3]};
+}
+
+Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::Communicator& comm) {
+  Score mine(ctx);
+  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
+    mine.add(ctx, model.forward(ctx, batch.images, nn::Mode::eval), batch);
+  });
+  mine.fetch(ctx);
+  ctx.stream().synchronize();
+  return sum_over_ranks(mine.tally(), comm);
+}
+
+FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
+                           comm::Communicator& comm) {
+  Score plain(ctx), mean(ctx);
+  Tensor mirrored_memory, sum_memory;
+  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
+    const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
+    plain.add(ctx, logits, batch);
+    const TensorView mirrored = room_for(ctx, mirrored_memory, batch.images);
+    const TensorView sum = room_for(ctx, sum_memory, logits);
+    ops::copy(ctx, logits, sum);  // The model's own memory is about to be used again.
+    nn::mirror(ctx, batch.images, mirrored);
+    ops::axpby(ctx, 0.5, model.forward(ctx, mirrored, nn::Mode::eval), 0.5, sum);
+    mean.add(ctx, sum, batch);
+  });
+  plain.fetch(ctx);
+  mean.fetch(ctx);
+  ctx.stream().synchronize();
+  return {sum_over_ranks(plain.tally(), comm), sum_over_ranks(mean.tally(), comm)};
+}
+
+}  // namespace dkfac::app

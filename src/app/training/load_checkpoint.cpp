@@ -1,0 +1,177 @@
+#include <cstring>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
+
+#include "app/checkpoint/host_tensors.h"
+#include "app/checkpoint/manifest.h"
+#include "app/checkpoint/run_record.h"
+#include "app/checkpoint/state_io.h"
+#include "app/record/run_summary.h"
+#include "app/run/agreement.h"
+#include "app/training/run_state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+safetensors::File open_listed(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                              const std::string& file) {
+  return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
+}
+
+/// Those that rank `rank` of `ranks` needs.
+Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& manifest, int rank,
+                   int ranks) {
+  Shards shards;
+  for (const int shard : needed_shards(rank, ranks, manifest.ranks))
+    shards.emplace(shard, open_listed(checkpoint, manifest, shard_file(shard)));
+  return shards;
+}
+
+void check_kind(const TrainState& s, const RunResult& saved) {
+  const auto check = [](const char* what, const std::string& before, const std::string& now) {
+    DKFAC_CHECK(before == now, "[checkpoint] it is of the ", what, " '", before,
+                "', and the configuration says '", now, "'; go on with the configuration it has");
+  };
+  check("model", saved.model, s.result.model);
+  check("optimizer", saved.optimizer, s.result.optimizer);
+  DKFAC_CHECK(saved.parameters == s.result.parameters, "[checkpoint] its model has ",
+              saved.parameters, " parameters, that of the configuration ", s.result.parameters,
+              "; go on with the configuration it has");
+}
+
+/// What the run has done so far, under the description of the run as it is now.
+void restore_result(TrainState& s, RunResult saved) {
+  RunResult& result = s.result;
+  result.steps = saved.steps;
+  result.skipped_steps = saved.skipped_steps;
+  result.train_seconds = saved.train_seconds;
+  result.total_seconds = saved.total_seconds;
+  result.phase_seconds = std::move(saved.phase_seconds);
+  result.curvature = std::move(saved.curvature);
+  if (saved.launches) s.launches_before = *saved.launches;
+  result.launches = std::move(saved.launches);
+  for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
+}
+
+/// Only a scale that followed the steps, and shall go on to, is worth more than the configuration.
+bool keeps_loss_scale(const TrainState& s, const RunResult& saved) {
+  try {
+    const Config before = parse_config(saved.configuration, {}, "the checkpoint");
+    return before.train.loss_scale == LossScaling::dynamic &&
+           s.config.train.loss_scale == LossScaling::dynamic;
+  } catch (const InvalidArgument&) {
+    return false;  // Of another version.
+  }
+}
+
+/// Settings are no part of the state, but a change of them is noticed: those of the last step.
+void restore_schedule(TrainState& s, const RunRecord& record) {
+  if (!has_curvature_schedule(s.config) || record.result.steps == 0) return;
+  const bool inside = record.batch > 0;
+  const std::int64_t last = inside ? record.epoch : record.epoch - 1;
+  const PhasePlan& plan = plan_at(s.plan, last);
+  const std::int64_t batch = (inside ? record.batch : plan.steps_per_epoch) - 1;
+  const double epoch = static_cast<double>(last - 1) +
+                       static_cast<double>(batch) / static_cast<double>(plan.steps_per_epoch);
+  const std::int64_t steps = record.result.steps - 1;
+  s.optimizer->set_curvature(curvature_settings(plan.phase, epoch, steps, steps - plan.first_step));
+}
+
+/// Names that other ranks have taken over from this one.
+std::set<std::string> taken_over(comm::Communicator& comm, const std::vector<std::string>& moved) {
+  std::string lines;
+  for (const std::string& name : moved) lines += name + '\n';
+  std::set<std::string> names;
+  for (const std::string& part : comm::all_gather_strings(comm, lines)) {
+    std::istringstream in(part);
+    for (std::string name; std::getline(in, name);) names.insert(name);
+  }
+  return names;
+}
+
+void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
+  const int rank = s.comm->rank(), ranks = s.comm->size();
+  Manifest manifest;
+  RunRecord record;
+  Shards shards;
+  std::optional<StateReader> reader;
+  together(*s.comm, s.position, [&] {
+    manifest = read_manifest(checkpoint);
+    record = read_record(checkpoint, manifest);
+    check_kind(s, record.result);
+  });
+  enter_phase(s, record.epoch);  // What comes fits its images.
+  together(*s.comm, s.position, [&] {
+    load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
+    shards = open_shards(checkpoint, manifest, rank, ranks);
+    restore_schedule(s, record);
+    reader.emplace(shards, rank, ranks, record.ranks,
+                   [&](int shard) { return open_listed(checkpoint, manifest, shard_file(shard)); });
+    visit_state(s, *reader);
+  });
+  const std::set<std::string> moved = taken_over(*s.comm, reader->moved());
+  together(*s.comm, s.position, [&] {
+    reader->finish(moved);
+    if (!keeps_loss_scale(s, record.result))
+      s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
+    restore_result(s, record.result);
+  });
+}
+
+}  // namespace
+
+void load_model(Context& ctx, nn::Model& model, const safetensors::File& file) {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  HostTensors tensors(ctx, model);
+  for (const nn::NamedTensor& t : tensors.all()) {
+    known.insert(t.name);
+    const safetensors::Entry* entry = file.find(t.name);
+    const std::string other =
+        entry == nullptr ? "missing" : mismatch(*entry, t.view.dtype(), t.view.shape());
+    if (!other.empty())
+      problems.push_back(fmt::format("'{}' is {}", t.name, other));
+    else
+      std::memcpy(t.view.raw(), file.data(*entry).data(), t.view.bytes());
+  }
+  for (const auto& [name, entry] : file.entries())
+    if (!known.contains(name))
+      problems.push_back(fmt::format("'{}' is not expected", printable(name)));
+  if (problems.empty()) return tensors.put_back();
+  throw DataError(
+      fmt::format("[checkpoint] '{}' does not fit the model {}: {}; use a checkpoint of that model",
+                  file.source(), model.name(), first_of(problems)));
+}
+
+std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& config,
+                                  const std::filesystem::path& checkpoint) {
+  const TrainConfig& train = config.train;
+  if (train.ema_decay <= 0) return nullptr;
+  auto ema = std::make_unique<nn::Ema>(
+      ctx, model, nn::EmaOptions{.decay = train.ema_decay, .interval = train.ema_interval});
+  const Manifest manifest = read_manifest(checkpoint);
+  (void)read_record(checkpoint, manifest);  // So there are as many ranks as the manifest says.
+  constexpr int kOnlooker = 0;              // Of no ranks: it takes means over all that wrote.
+  Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
+  StateReader reader(shards, 0, kOnlooker, manifest.ranks);
+  HostView view(ctx, reader);
+  visit_ema(view, *ema);
+  reader.finish();
+  return ema;
+}
+
+void load_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
+  enter(s, "checkpoint");
+  read_checkpoint(s, checkpoint);
+  s.position.step = s.result.steps;
+  s.saved = {s.result.steps, s.counters.epoch};
+}
+
+}  // namespace dkfac::app

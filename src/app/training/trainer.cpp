@@ -1,0 +1,102 @@
+#include "dkfac/app/trainer.h"
+
+#include <algorithm>
+
+#include "app/run/place.h"
+#include "app/training/phase_table.h"
+#include "app/training/run_state.h"
+#include "app/training/state.h"
+
+namespace dkfac::app {
+
+namespace {
+
+/// Epochs that are done, with the part of the one under way.
+double epochs_done(const TrainState& s) {
+  return static_cast<double>(s.counters.epoch - 1) +
+         static_cast<double>(s.counters.batch) / static_cast<double>(s.now->steps_per_epoch);
+}
+
+void set_part(TrainState& s) {
+  const CheckpointPlan& plan = s.checkpoints;
+  if (plan.more_steps > 0) s.part_end.steps = s.result.steps + plan.more_steps;
+  if (plan.more_epochs > 0) s.part_end.epochs = epochs_done(s) + plan.more_epochs;
+}
+
+}  // namespace
+
+bool part_is_over(const TrainState& s) {
+  // An epoch has fewer than 1e6 steps.
+  return s.result.steps >= s.part_end.steps || epochs_done(s) >= s.part_end.epochs - 1e-6;
+}
+
+void train_through(TrainState& state) {
+  const Config& config = state.config;
+  const CheckpointPlan& checkpoints = state.checkpoints;
+  describe_run(state);
+  build_training(state);
+  if (state.plan.size() > 1 && state.hooks.on_plan)
+    state.hooks.on_plan(phase_table(state.plan, state.comm->size()));
+  if (!checkpoints.resume.empty()) load_checkpoint(state, checkpoints.resume);
+  set_part(state);
+  RunResult& result = state.result;
+  const std::int64_t until = checkpoints.until_epoch > 0
+                                 ? std::min(checkpoints.until_epoch, config.run.epochs)
+                                 : config.run.epochs;
+  const auto until_is_over = [&] {
+    return until < config.run.epochs && state.counters.epoch > until;
+  };
+  state.part_done = until_is_over();
+  bool go_on = true;
+  while (go_on && state.counters.epoch <= until) {
+    go_on = train_epoch(state);
+    if (go_on) finish_epoch(state);
+    state.part_done = until_is_over() || part_is_over(state);
+    if (!go_on || state.part_done || checkpoint_due_after_epoch(state)) save_checkpoint(state);
+    go_on = go_on && !state.part_done;
+  }
+  result.status = state.counters.epoch > config.run.epochs ? "ok" : "stopped";
+  result.total_seconds = total_seconds(state);
+}
+
+void or_abort(TrainState& state, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const RunError& error) {
+    // All ranks that fail together still have the line to agree about.
+    if (error.scope == RunError::Scope::this_rank) state.comm->abort(error.failure.what);
+    throw;
+  } catch (...) {
+    state.comm->abort(describe_current_exception(state.comm->rank(), state.position).what);
+    throw;
+  }
+}
+
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const PhaseData& data,
+           const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
+  train_at(find_place(config, std::move(comm), run.position), config, data, hooks, run,
+           checkpoints);
+}
+
+void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
+           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
+           const CheckpointPlan& checkpoints) {
+  train(config, std::move(comm), one_for_all(data), hooks, run, checkpoints);
+}
+
+void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
+              RunState& run, const CheckpointPlan& checkpoints) {
+  TrainState state{.config = config,
+                   .comm = std::move(place.comm),
+                   .data = data,
+                   .hooks = hooks,
+                   .result = run.result,
+                   .position = run.position,
+                   .checkpoints = checkpoints,
+                   .ctx = Context(place.device, context_options(config)),
+                   .sharers = place.sharers};
+  or_abort(state, [&] { train_through(state); });
+  run.part_done = state.part_done;
+}
+
+}  // namespace dkfac::app

@@ -1,0 +1,180 @@
+#include "dkfac/comm/launch.h"
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/printable.h"
+
+#include "comm/launch/launch_slurm.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+
+constexpr Launcher kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Launcher kOpenMpi{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK"};
+/// Slurm's step variables exist only under srun; a batch script itself is one process.
+constexpr Launcher kSlurm{"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+constexpr Launcher kPmi{"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
+
+constexpr int kMaxPort = 65535;
+constexpr int kSlurmPorts = 20000, kSlurmPortCount = 10000;  ///< Below those of outgoing calls.
+
+std::string_view text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+template <class Number = int>
+std::optional<Number> number_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) return std::nullopt;
+  const std::string_view text(value);
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  DKFAC_CHECK(error == std::errc{} && end == text.data() + text.size() && number >= 0,
+              "[launch] the environment variable ", variable, " is '", printable(text),
+              "'; a number >= 0 was expected");
+  return number;
+}
+
+std::optional<LaunchInfo> started_by(const Launcher& launcher) {
+  const std::optional<int> rank = number_of(launcher.rank), size = number_of(launcher.size);
+  if (!rank || !size) return std::nullopt;
+  const int local_rank = number_of(launcher.local_rank).value_or(0);
+  const auto check = [&](const char* variable, int number) {
+    DKFAC_CHECK(number < *size, "[launch] ", variable, " is ", number, ", but ", launcher.size,
+                " is ", *size, "; ranks count from 0 and stay below it");
+  };
+  check(launcher.rank, *rank);
+  check(launcher.local_rank, local_rank);
+  return LaunchInfo{*rank, *size, launcher.name, local_rank};
+}
+
+/// Who has the one and not the other is one of several, and must not take itself for the only one.
+void need_together(const char* variable, const char* other) {
+  DKFAC_CHECK(std::getenv(variable) == nullptr || !text_of(other).empty(), "[launch] ", variable,
+              " is '", printable(text_of(variable)), "', but ", other,
+              " is not set; set it as well, or unset ", variable, " to run alone");
+}
+
+void need_all(const Launcher& launcher) {
+  need_together(launcher.rank, launcher.size);
+  need_together(launcher.size, launcher.rank);
+  need_together(launcher.local_rank, launcher.rank);
+}
+
+std::uint16_t port_number(int port, const char* variable) {
+  DKFAC_CHECK(port > 0 && port <= kMaxPort, "[launch] the environment variable ", variable, " is ",
+              port, "; a port between 1 and ", kMaxPort, " was expected");
+  return static_cast<std::uint16_t>(port);
+}
+
+/// Where rank 0 listens; our own variable goes before those that other programs share.
+std::uint16_t port_of_job(int fallback) {
+  if (const auto port = number_of("DKFAC_PORT")) return port_number(*port, "DKFAC_PORT");
+  if (const auto port = number_of("MASTER_PORT")) {
+    // torchrun keeps a store of its own at the very port that it announces, unless told not to.
+    const bool taken = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return port_number(taken ? (*port == kMaxPort ? *port - 1 : *port + 1) : *port, "MASTER_PORT");
+  }
+  return static_cast<std::uint16_t>(fallback);
+}
+
+std::optional<LaunchInfo> by_torchrun() {
+  if (text_of("MASTER_ADDR").empty()) return std::nullopt;
+  std::optional<LaunchInfo> launch = started_by(kTorchrun);
+  if (!launch) return std::nullopt;
+  if (text_of("MASTER_PORT").empty() && text_of("DKFAC_PORT").empty()) {
+    DKFAC_CHECK(launch->size == 1,
+                "[launch] RANK, WORLD_SIZE and MASTER_ADDR are set, but neither "
+                "MASTER_PORT nor DKFAC_PORT; name a port that is free where rank 0 runs");
+    return std::nullopt;
+  }
+  launch->host = text_of("MASTER_ADDR");
+  launch->port = port_of_job(0);
+  return launch;
+}
+
+/// srun --mpi=pmix or pmi2 tells an MPI who its ranks are; without it each would be alone.
+bool slurm_serves_mpi() {
+  for (const char* variable : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(variable) != nullptr) return true;
+  return false;
+}
+
+std::optional<LaunchInfo> by_slurm() {
+  std::optional<LaunchInfo> launch = started_by(kSlurm);
+  if (!launch) return launch;
+  if (slurm_serves_mpi()) {
+    // mpiexec of MPICH starts its ranks by way of srun, whose variables they inherit.
+    const std::optional<LaunchInfo> pmi = started_by(kPmi);
+    return pmi ? pmi : launch;
+  }
+  // Rank 0 is on the first node of the step; srun itself may run elsewhere, e.g. on a login node.
+  launch->host = text_of("MASTER_ADDR");
+  if (launch->host.empty()) launch->host = first_host(text_of("SLURM_STEP_NODELIST"));
+  if (launch->host.empty()) launch->host = text_of("SLURM_LAUNCH_NODE_IPADDR");
+  DKFAC_CHECK(!launch->host.empty() || launch->size == 1, "[launch] SLURM_STEP_NUM_TASKS is ",
+              launch->size, ", but neither SLURM_STEP_NODELIST nor SLURM_LAUNCH_NODE_IPADDR says ",
+              "where rank 0 runs; set MASTER_ADDR");
+  // The step of an interactive shell has a number near 2^32.
+  const auto job = number_of<std::int64_t>("SLURM_JOB_ID").value_or(0) % kSlurmPortCount;
+  const auto step = number_of<std::int64_t>("SLURM_STEP_ID").value_or(0) % kSlurmPortCount;
+  launch->port = port_of_job(kSlurmPorts + static_cast<int>((job * 7 + step) % kSlurmPortCount));
+  return launch;
+}
+
+std::optional<LaunchInfo> innermost() {
+  // torchrun is started inside of others; who sets its variables by hand may do so for another
+  // program, and use mpirun for this one. mpirun in turn runs inside of Slurm jobs.
+  const bool torchrun = !text_of("TORCHELASTIC_RUN_ID").empty();
+  if (torchrun)
+    if (auto launch = by_torchrun()) return launch;
+  if (auto launch = started_by(kOpenMpi)) return launch;
+  if (auto launch = by_torchrun()) return launch;
+  if (auto launch = by_slurm()) return launch;
+  return started_by(kPmi);
+}
+
+/// What only ranks of several have, where no launcher was found with all that it sets.
+void refuse_half_a_launcher() {
+  need_all(kOpenMpi);
+  need_all(kPmi);
+  need_together(kSlurm.size, kSlurm.rank);
+  // A batch script is process 0 of no step.
+  if (number_of(kSlurm.rank).value_or(0) > 0) need_together(kSlurm.rank, kSlurm.size);
+  DKFAC_CHECK(text_of("PMIX_RANK").empty(), "[launch] PMIX_RANK is '",
+              printable(text_of("PMIX_RANK")), "', but nothing says how many ranks there are; ",
+              "start them by mpirun or srun, or unset PMIX_RANK to run alone");
+}
+
+/// The same of what is set by hand, which may be in a shell that Slurm has started.
+void refuse_half_by_hand() {
+  need_all(kTorchrun);
+  const std::optional<LaunchInfo> launch = started_by(kTorchrun);
+  if (launch && launch->size > 1) need_together(kTorchrun.size, "MASTER_ADDR");
+}
+
+}  // namespace
+
+LaunchInfo detect_launch() {
+  const std::optional<LaunchInfo> launch = innermost();
+  if (!launch) refuse_half_a_launcher();
+  if (!launch || (launch->launcher == kSlurm.name && launch->size == 1)) refuse_half_by_hand();
+  return launch.value_or(LaunchInfo{0, 1, "none"});
+}
+
+}  // namespace dkfac::comm

@@ -1,0 +1,45 @@
+#include <mpi.h>
+
+#include "dkfac/comm/mpi.h"
+#include "dkfac/core/error.h"
+
+#include "comm/backends.h"
+#include "comm/transport/mpi_error.h"
+
+namespace dkfac::comm {
+
+bool has_mpi() noexcept { return true; }
+
+bool mpi_is_running() noexcept {
+  int initialized = 0, finalized = 0;
+  return MPI_Initialized(&initialized) == MPI_SUCCESS && initialized != 0 &&
+         MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0;
+}
+
+void start_mpi(const LaunchInfo&) {
+  int level = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
+  if (level < MPI_THREAD_FUNNELED) {
+    throw CommError(detail::concat("[world] this MPI offers thread level ", level,
+                                   "; at least MPI_THREAD_FUNNELED (", MPI_THREAD_FUNNELED,
+                                   ") is needed"));
+  }
+}
+
+std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo& launch, const Options& options) {
+  auto comm = make_mpi(MPI_COMM_WORLD, options);
+  // An MPI that was built for another launcher starts as many jobs of one rank.
+  if (launch.launcher != "none" && launch.host.empty() && launch.size != comm->size()) {
+    throw CommError(detail::concat(
+        "[world] ", launch.launcher, " started ", launch.size, " processes but MPI sees ",
+        comm->size(),
+        "; use the launcher of this MPI (mpirun, or srun --mpi=pmix), or srun --mpi=none for TCP"));
+  }
+  return comm;
+}
+
+void finish_mpi() noexcept { MPI_Finalize(); }
+
+void abort_mpi(int exit_code) noexcept { MPI_Abort(MPI_COMM_WORLD, exit_code); }
+
+}  // namespace dkfac::comm

@@ -1,0 +1,185 @@
+#include "dkfac/comm/in_process.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "comm/transport/cuda/device_work.h"
+#include "comm/transport/deadline.h"
+#include "comm/transport/in_process_group.h"
+#include "comm/transport/in_process_moves.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+/// Marks that this rank uses memory of other ranks.
+class Moving {
+ public:
+  Moving(InProcessGroup& group, MeetingPoint& point) : group_(group), point_(point) {
+    group_.begin_move(point_);
+  }
+  ~Moving() { group_.end_move(point_); }
+  Moving(const Moving&) = delete;
+  Moving& operator=(const Moving&) = delete;
+
+ private:
+  InProcessGroup& group_;
+  MeetingPoint& point_;
+};
+
+/// A rank's side of one collective: arrive, wait for the others, move a share in pieces, wait until
+/// nobody needs this rank's memory.
+class InProcessTask final : public HostTask {
+ public:
+  /// `share` is filled by a split; `side` belongs to device memory.
+  InProcessTask(std::shared_ptr<InProcessGroup> group, int rank, const Options& options,
+                HostCall call, SplitShare* share, std::shared_ptr<DeviceSide> side)
+      : group_(std::move(group)),
+        rank_(rank),
+        call_(std::move(call)),
+        share_(share),
+        side_(std::move(side)),
+        piece_(whole_elements(options.piece_bytes) / static_cast<std::int64_t>(call_.element())),
+        deadline_(options.timeout_s) {}
+  ~InProcessTask() override {
+    if (stage_ == Stage::complete) return;
+    const std::string reason =
+        detail::concat("[", call_.info.op, "] rank ", rank_, " dropped ", call_.info.describe(),
+                       " before it was complete; wait for a stream before destroying it");
+    if (stage_ == Stage::created) {
+      group_->fail(reason);
+    } else {
+      group_->withdraw(rank_, call_, reason);
+    }
+  }
+  InProcessTask(const InProcessTask&) = delete;
+  InProcessTask& operator=(const InProcessTask&) = delete;
+
+  bool advance() override {
+    deadline_.start();
+    if (stage_ == Stage::created) {
+      stage_ = Stage::arriving;
+      if (side_ != nullptr) side_->ready.record(call_.stream);
+      group_->arrive(rank_, call_, side_);
+    }
+    if (stage_ == Stage::arriving) arrive();
+    if (stage_ == Stage::moving) side_ == nullptr ? move() : move_on_device();
+    if (stage_ == Stage::finished && group_->all_finished(*point_)) complete();
+    if (stage_ != Stage::complete && deadline_.passed())
+      group_->time_out(rank_, call_, deadline_.seconds());
+    return stage_ == Stage::complete;
+  }
+
+ private:
+  enum class Stage { created, arriving, moving, finished, complete };
+
+  void arrive() {
+    point_ = group_->meet(call_);
+    if (point_ == nullptr) return;
+    if (share_ != nullptr) *share_ = point_->shares[static_cast<std::size_t>(rank_)];
+    stage_ = Stage::moving;
+  }
+
+  void move() {
+    const std::int64_t count = std::min(piece_, elements_of_share(call_, rank_) - moved_);
+    if (count > 0) {
+      const Moving moving(*group_, *point_);
+      move_share(point_->calls, rank_, moved_, count);
+      moved_ += count;
+    }
+    if (moved_ < elements_of_share(call_, rank_)) return;
+    group_->finish(rank_, *point_);
+    stage_ = Stage::finished;
+  }
+
+  void move_on_device() {
+    const Moving moving(*group_, *point_);
+    for (const auto& side : point_->sides) call_.stream.wait(side->ready);
+    move_share_on_device(point_->calls, rank_);
+    side_->done.record(call_.stream);
+    group_->finish(rank_, *point_);
+    stage_ = Stage::finished;
+  }
+
+  void complete() {
+    if (side_ != nullptr)
+      for (const auto& side : point_->sides) call_.stream.wait(side->done);
+    group_->release(call_);
+    stage_ = Stage::complete;
+  }
+
+  std::shared_ptr<InProcessGroup> group_;
+  int rank_;
+  HostCall call_;
+  SplitShare* share_;
+  std::shared_ptr<DeviceSide> side_;
+  std::int64_t piece_;
+  Deadline deadline_;
+  Stage stage_ = Stage::created;
+  MeetingPoint* point_ = nullptr;
+  std::int64_t moved_ = 0;
+};
+
+class InProcessCommunicator final : public HostCommunicator {
+ public:
+  InProcessCommunicator(std::shared_ptr<InProcessGroup> group, int rank, Options options)
+      : HostCommunicator(rank, group->size(), options), group_(std::move(group)) {}
+  ~InProcessCommunicator() override { group_->leave(rank(), sequence()); }
+  InProcessCommunicator(const InProcessCommunicator&) = delete;
+  InProcessCommunicator& operator=(const InProcessCommunicator&) = delete;
+
+  [[nodiscard]] std::string_view backend() const override { return "in_process"; }
+  [[nodiscard]] bool failed() const override { return group_->failed(); }
+  [[nodiscard]] bool supports(Device device) const override {
+    return !device.is_cuda() || cuda::is_built();
+  }
+
+ protected:
+  std::unique_ptr<HostTask> make_task(HostCall call) override {
+    return std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr,
+                                           nullptr);
+  }
+  void run_on_device(HostCall call) override {
+    // One for each device, of which there is one as a rule.
+    auto& side = sides_[call.stream.device().index];
+    if (side == nullptr) side = std::make_shared<DeviceSide>(call.stream.device());
+    run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr, side));
+  }
+  void throw_if_failed() override { group_->throw_if_failed(); }
+  std::shared_ptr<Communicator> do_split(int color, int key, CallInfo info) override {
+    throw_if_failed();
+    HostCall call;
+    call.kind = HostCall::Kind::split;
+    call.info = std::move(info);
+    call.color = color;
+    call.key = key;
+    SplitShare share;
+    run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), &share,
+                                        nullptr));
+    if (share.group == nullptr) return nullptr;
+    return std::make_shared<InProcessCommunicator>(share.group, share.rank, options());
+  }
+  void do_abort(std::string_view reason) noexcept override {
+    group_->fail(detail::concat("[abort] rank ", rank(), " aborted the group: ", reason));
+  }
+
+ private:
+  std::shared_ptr<InProcessGroup> group_;
+  std::map<int, std::shared_ptr<DeviceSide>> sides_;
+};
+
+}  // namespace
+
+std::vector<std::shared_ptr<Communicator>> make_in_process(int size, Options options) {
+  DKFAC_CHECK(size > 0, "[in_process] size is ", size, "; it must be > 0");
+  const auto group = std::make_shared<InProcessGroup>(size, nullptr);
+  std::vector<std::shared_ptr<Communicator>> ranks;
+  for (int r = 0; r < size; ++r)
+    ranks.push_back(std::make_shared<InProcessCommunicator>(group, r, options));
+  return ranks;
+}
+
+}  // namespace dkfac::comm

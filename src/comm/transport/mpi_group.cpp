@@ -1,0 +1,178 @@
+#include "comm/transport/mpi_group.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "dkfac/core/backoff.h"
+#include "dkfac/core/error.h"
+
+#include "comm/transport/deadline.h"
+#include "comm/transport/kept.h"
+#include "comm/transport/mpi_error.h"
+#include "comm/transport/mpi_lanes.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+constexpr std::uint64_t kPhases = 3;
+constexpr int kMaxId = 4095;  ///< Of a group; the tags are shared out to this many and one.
+constexpr std::size_t kNoticeBytes = 1024;  ///< Small enough to leave without a rendezvous.
+constexpr int kNoticePolls = 200;
+
+/// Non-blocking, so that a rank that never comes costs a time limit and not the process.
+MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Comm_idup(comm, &copy, &request), "MPI_Comm_idup");
+  Deadline deadline(limit_s);
+  deadline.start();
+  Backoff backoff;
+  for (int done = 0; done == 0;) {
+    backoff.step([&] {
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Comm_idup");
+    });
+    if (done != 0) break;
+    if (deadline.passed()) {
+      throw CommError(detail::concat("[communicator] the ranks did not meet within ", limit_s,
+                                     " s (timeout_s); every rank has to make the communicator"));
+    }
+  }
+  check_mpi(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return copy;
+}
+
+bool mpi_is_over() {
+  int finalized = 0;
+  return MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0;
+}
+
+}  // namespace
+
+void MpiGroup::copy(MPI_Comm comm, const Options& options) {
+  data_ = duplicate_within(comm, options.timeout_s);
+  checks_ = duplicate_within(comm, options.timeout_s);
+  int* limit = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(data_, MPI_TAG_UB, static_cast<void*>(&limit), &found),
+            "MPI_Comm_get_attr of MPI_TAG_UB");
+  tag_limit_ = found != 0 ? *limit : 32767;  // the least that MPI allows
+}
+
+std::shared_ptr<MpiGroup> MpiGroup::duplicate(MPI_Comm comm, const Options& options) {
+  const std::shared_ptr<MpiGroup> group(new MpiGroup());
+  group->copy(comm, options);
+  check_mpi(MPI_Comm_rank(group->data_, &group->rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(group->data_, &group->size_), "MPI_Comm_size");
+  group->ranks_.resize(static_cast<std::size_t>(group->size_));
+  std::iota(group->ranks_.begin(), group->ranks_.end(), 0);
+  return group;
+}
+
+std::shared_ptr<PeerGroup> MpiGroup::subgroup(std::span<const int> members, int id,
+                                              const Options&) {
+  if (members.empty()) return nullptr;
+  if (id > kMaxId)
+    throw CommError(detail::concat("[split] more than ", kMaxId,
+                                   " groups were made of one; keep and reuse them"));
+  const std::shared_ptr<MpiGroup> group(new MpiGroup());
+  group->parent_ = std::static_pointer_cast<MpiGroup>(shared_from_this());
+  group->next_id_ = next_id_;
+  group->data_ = data_;
+  group->checks_ = checks_;
+  group->tag_limit_ = tag_limit_;
+  group->id_ = id;
+  for (const int member : members) {
+    if (member == rank_) group->rank_ = static_cast<int>(group->ranks_.size());
+    group->ranks_.push_back(ranks_[static_cast<std::size_t>(member)]);
+  }
+  group->size_ = static_cast<int>(members.size());
+  return group;
+}
+
+std::unique_ptr<Lanes> MpiGroup::make_lanes(Channel channel, const CallInfo& info, int phase) {
+  return std::make_unique<MpiLanes>(channel == Channel::data ? data_ : checks_, ranks_,
+                                    tag(info.sequence, phase));
+}
+
+MpiGroup::~MpiGroup() {
+  // After a failure requests may be under way, and the end of MPI has freed everything.
+  if (!failure_.empty()) {
+    keep_for_ever(std::make_shared<std::vector<std::byte>>(std::move(scratch_)));
+    busy_ = true;
+  }
+  if (parent_ != nullptr) {
+    parent_->busy_ = parent_->busy_ || busy_;
+    return;
+  }
+  if (busy_ || mpi_is_over()) return;
+  if (data_ != MPI_COMM_NULL) MPI_Comm_free(&data_);
+  if (checks_ != MPI_COMM_NULL) MPI_Comm_free(&checks_);
+}
+
+int MpiGroup::notice_tag() const { return id_ * (tag_limit_ / (kMaxId + 1)); }
+
+int MpiGroup::tag(std::uint64_t sequence, int phase) const {
+  const auto share = static_cast<std::uint64_t>(tag_limit_ / (kMaxId + 1));
+  const std::uint64_t number = sequence * kPhases + static_cast<std::uint64_t>(phase);
+  return notice_tag() + 1 + static_cast<int>(number % ((share - 1) / kPhases * kPhases));
+}
+
+const std::string& MpiGroup::failure() const {
+  return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
+}
+
+void MpiGroup::throw_if_failed() {
+  look_for_notice();
+  if (!failure_.empty()) throw CommError(failure_);
+  if (parent_ != nullptr) parent_->throw_if_failed();
+}
+
+void MpiGroup::look_for_notice() {
+  if (!failure_.empty() || size_ == 1) return;
+  int found = 0;
+  MPI_Status status;
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag(), checks_, &found, &status), "MPI_Iprobe");
+  if (found == 0) return;
+  std::array<char, kNoticeBytes> text{};
+  // Does not wait: a notice this short has come with its envelope.
+  check_mpi(MPI_Recv(text.data(), static_cast<int>(text.size()), MPI_CHAR, status.MPI_SOURCE,
+                     notice_tag(), checks_, MPI_STATUS_IGNORE),
+            "MPI_Recv of a failure notice");
+  text.back() = '\0';
+  failure_ = text.data();
+}
+
+void MpiGroup::fail(std::string_view text) noexcept {
+  if (!failure_.empty()) return;
+  // A failure above is the cause of whatever ends here.
+  failure_ = failed() ? failure() : std::string(text);
+  if (size_ > 1 && !mpi_is_over()) send_notice();
+}
+
+void MpiGroup::send_notice() noexcept {
+  const auto notice = std::make_shared<std::vector<std::byte>>(kNoticeBytes);
+  std::vector<std::byte>& memory = *notice;
+  const std::size_t length = std::min(failure_.size(), kNoticeBytes - 1);
+  std::transform(failure_.begin(), failure_.begin() + static_cast<std::ptrdiff_t>(length),
+                 memory.begin(), [](char c) { return static_cast<std::byte>(c); });
+  std::vector<MPI_Request> requests(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto i = static_cast<std::size_t>(peer);
+    MPI_Isend(memory.data(), static_cast<int>(memory.size()), MPI_BYTE, ranks_[i], notice_tag(),
+              checks_, &requests[i]);
+  }
+  for (int polls = 0, done = 0; polls < kNoticePolls && done == 0; ++polls) {
+    if (MPI_Testall(size_, requests.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS) break;
+    std::this_thread::yield();
+  }
+  for (MPI_Request& request : requests)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  keep_for_ever(notice);  // a peer that never looks leaves its request open
+}
+
+}  // namespace dkfac::comm

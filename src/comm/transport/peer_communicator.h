@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "comm/transport/host_communicator.h"
+#include "comm/transport/peer_group.h"
+
+namespace dkfac::comm {
+
+/// Collectives over a group of peers. `backend` is a literal.
+class PeerCommunicator final : public HostCommunicator {
+ public:
+  PeerCommunicator(std::string_view backend, std::shared_ptr<PeerGroup> group, Options options);
+  ~PeerCommunicator() override;
+  PeerCommunicator(const PeerCommunicator&) = delete;
+  PeerCommunicator& operator=(const PeerCommunicator&) = delete;
+
+  [[nodiscard]] std::string_view backend() const override { return backend_; }
+  [[nodiscard]] bool failed() const override { return group_->failed(); }
+
+  /// Both sides must cut alike and agree on whether calls are compared at all: throws CommError on
+  /// every rank unless all options do.
+  void compare_options();
+
+ protected:
+  std::unique_ptr<HostTask> make_task(HostCall call) override;
+  void throw_if_failed() override { group_->throw_if_failed(); }
+  std::shared_ptr<Communicator> do_split(int color, int key, CallInfo info) override;
+  void do_abort(std::string_view reason) noexcept override;
+
+ private:
+  std::string_view backend_;
+  std::shared_ptr<PeerGroup> group_;
+};
+
+}  // namespace dkfac::comm

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+
+#include "comm/transport/lanes.h"
+
+namespace dkfac::comm {
+
+/// Ranks that send each other messages: what the collectives of flows.h need of a network.
+class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
+ public:
+  virtual ~PeerGroup() = default;
+  PeerGroup(const PeerGroup&) = delete;
+  PeerGroup& operator=(const PeerGroup&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+  /// Data, or what compares the calls before it.
+  enum class Channel : std::uint8_t { data, checks };
+  /// Lanes for phase 0, 1 or 2 of a call; they borrow the group.
+  [[nodiscard]] virtual std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
+                                                          int phase) = 0;
+  /// A group of the given ranks of this one, in their order, this rank among them; null when
+  /// `members` is empty. `id`: the same on all members, and no other group of two of them has it.
+  /// Shares the failure of this group. Throws CommError when the members do not meet within
+  /// options.timeout_s.
+  [[nodiscard]] virtual std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
+                                                            const Options& options) = 0;
+  /// The least id that this rank has not seen; shared by all groups made of one.
+  [[nodiscard]] std::int32_t& next_id() { return *next_id_; }
+
+  [[nodiscard]] virtual bool failed() const = 0;
+  /// Looks for a peer's failure notice, then throws the failure of this group or of one above.
+  virtual void throw_if_failed() = 0;
+  /// Keeps the first failure and tells the peers, without waiting for them.
+  virtual void fail(std::string_view text) noexcept = 0;
+  /// This rank issues nothing after call number `last`.
+  virtual void leave(std::uint64_t /*last*/) noexcept {}
+
+  /// At least `bytes` of memory for the running collective; there is one at a time.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
+    if (scratch_.size() < bytes) scratch_.resize(bytes);
+    return scratch_.data();
+  }
+
+ protected:
+  PeerGroup() = default;
+  int rank_ = 0, size_ = 1;
+  std::shared_ptr<std::int32_t> next_id_ = std::make_shared<std::int32_t>(1);
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace dkfac::comm

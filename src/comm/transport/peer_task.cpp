@@ -1,0 +1,99 @@
+#include "comm/transport/peer_task.h"
+
+#include <utility>
+#include <vector>
+
+#include "dkfac/core/error.h"
+
+#include "comm/call_info.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+constexpr int kPhases = 3;
+
+bool only_compares(HostCall::Kind kind) {
+  return kind == HostCall::Kind::barrier || kind == HostCall::Kind::split;
+}
+
+}  // namespace
+
+PeerTask::PeerTask(std::shared_ptr<PeerGroup> group, const Options& options, HostCall call)
+    : group_(std::move(group)),
+      options_(options),
+      call_(std::move(call)),
+      deadline_(options.timeout_s) {}
+
+PeerTask::~PeerTask() {
+  if (complete_) return;
+  group_->fail(detail::concat("[", call_.info.op, "] rank ", group_->rank(), " dropped ",
+                              call_.info.describe(),
+                              " before it was complete; wait for a stream before destroying it"));
+}
+
+std::unique_ptr<Flow> PeerTask::make_flow(int phase) {
+  const std::int64_t piece = options_.piece_bytes;
+  if (phase == 0) {
+    if (!only_compares(call_.kind) && options_.check != Check::full) return nullptr;
+    return make_header_flow(*group_, call_.info, phase);
+  }
+  switch (call_.kind) {
+    case HostCall::Kind::all_reduce: {
+      std::byte* own =
+          call_.out + static_cast<std::size_t>(call_.offset(group_->rank())) * call_.element();
+      return phase == 1 ? make_reduce_flow(*group_, call_, piece, own, phase)
+                        : make_gather_flow(*group_, call_, piece, own, phase);
+    }
+    case HostCall::Kind::reduce_scatter_v:
+      return phase == 1 ? make_reduce_flow(*group_, call_, piece, call_.out, phase) : nullptr;
+    case HostCall::Kind::all_gather_v:
+      return phase == 1 ? make_gather_flow(*group_, call_, piece, call_.in, phase) : nullptr;
+    case HostCall::Kind::broadcast:
+      return phase == 1 ? make_broadcast_flow(*group_, call_, piece, phase) : nullptr;
+    case HostCall::Kind::split:  // of every rank's choice
+      return phase == 1 ? make_gather_flow(*group_, call_, piece, call_.in, phase) : nullptr;
+    case HostCall::Kind::barrier:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+bool PeerTask::advance_flows() {
+  while (phase_ < kPhases) {
+    if (flow_ == nullptr) flow_ = make_flow(phase_);
+    if (flow_ != nullptr && !flow_->advance()) return false;
+    flow_.reset();
+    ++phase_;
+  }
+  return true;
+}
+
+std::string PeerTask::time_limit_text() const {
+  const std::vector<int> late = flow_->missing();
+  // In the second phase of an all_reduce all have come, but a rank may wait for a third one's data.
+  const char* verb = phase_ == 0   ? " not arrived"
+                     : phase_ == 1 ? " not sent or taken its data"
+                                   : " not sent its sums, or taken ours";
+  return detail::concat("[", call_.info.op, "] rank ", group_->rank(), " waited ",
+                        deadline_.seconds(), " s (timeout_s) at ", call_.info.describe(), "; ",
+                        rank_list(late), (late.size() == 1 ? " has" : " have"), verb,
+                        "; look there, or raise the limit");
+}
+
+bool PeerTask::advance() {
+  deadline_.start();
+  group_->throw_if_failed();
+  try {
+    complete_ = advance_flows();
+    if (!complete_ && deadline_.passed()) throw CommError(time_limit_text());
+  } catch (const CommError& error) {
+    const std::string text =
+        detail::concat(error.what(), " (rank ", group_->rank(), " at ", call_.info.describe(), ")");
+    group_->fail(text);
+    throw CommError(text);
+  }
+  return complete_;
+}
+
+}  // namespace dkfac::comm

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/transport/deadline.h"
+#include "comm/transport/flows.h"
+#include "comm/transport/host_communicator.h"
+
+namespace dkfac::comm {
+
+/// One collective over peers: the comparison of calls where it is asked for, then the movement, as
+/// flows one after the other. Fails the group when it fails or is dropped half-way.
+class PeerTask final : public HostTask {
+ public:
+  PeerTask(std::shared_ptr<PeerGroup> group, const Options& options, HostCall call);
+  ~PeerTask() override;
+  PeerTask(const PeerTask&) = delete;
+  PeerTask& operator=(const PeerTask&) = delete;
+
+  bool advance() override;
+
+ private:
+  bool advance_flows();
+  [[nodiscard]] std::unique_ptr<Flow> make_flow(int phase);
+  [[nodiscard]] std::string time_limit_text() const;
+
+  std::shared_ptr<PeerGroup> group_;
+  Options options_;
+  HostCall call_;
+  Deadline deadline_;
+  int phase_ = 0;  ///< 0: compare; 1, 2: move.
+  bool complete_ = false;
+  std::unique_ptr<Flow> flow_;  ///< After call_ and group_, which it borrows.
+};
+
+}  // namespace dkfac::comm

@@ -1,0 +1,22 @@
+#include "dkfac/comm/tcp.h"
+
+#include "dkfac/core/error.h"
+
+#include "comm/transport/peer_communicator.h"
+#include "comm/transport/tcp_group.h"
+
+namespace dkfac::comm {
+
+std::shared_ptr<Communicator> make_tcp(int rank, int size, const std::string& host,
+                                       std::uint16_t port, Options options) {
+  options.validate();
+  DKFAC_CHECK(size > 0 && rank >= 0 && rank < size, "[make_tcp] rank ", rank, " of ", size,
+              " ranks does not exist");
+  DKFAC_CHECK(port != 0 || size == 1, "[make_tcp] port is 0; all ranks have to know one port");
+  auto communicator = std::make_shared<PeerCommunicator>(
+      "tcp", TcpGroup::world(rank, size, host, port, options), options);
+  communicator->compare_options();
+  return communicator;
+}
+
+}  // namespace dkfac::comm

@@ -1,0 +1,178 @@
+#include "comm/transport/tcp_group.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <poll.h>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "comm/call_info.h"
+#include "comm/transport/tcp_lanes.h"
+
+namespace dkfac::comm {
+namespace {
+
+constexpr int kLastWordsMs = 300;  ///< For the reason of a closed connection to arrive.
+constexpr std::size_t kMaxNotice = 1024;
+
+enum Notice : std::uint32_t {
+  abort_notice = 1,  ///< Then the reason.
+  farewell = 2       ///< Then the number of the last call, 64 bits.
+};
+struct NoticeHead {
+  std::uint32_t kind = 0;
+  std::uint32_t bytes = 0;
+};
+
+Deadline started(double seconds) {
+  Deadline deadline(seconds);
+  deadline.start();
+  return deadline;
+}
+
+}  // namespace
+
+std::shared_ptr<TcpGroup> TcpGroup::world(int rank, int size, const std::string& host,
+                                          std::uint16_t port, const Options& options) {
+  const std::shared_ptr<TcpGroup> group(new TcpGroup());
+  group->rank_ = rank;
+  group->size_ = size;
+  group->members_.resize(static_cast<std::size_t>(size));
+  std::iota(group->members_.begin(), group->members_.end(), 0);
+  if (size > 1)
+    group->node_ = std::make_shared<Node>(rank, size, host, port, started(options.timeout_s));
+  group->connect(0, options);
+  return group;
+}
+
+std::shared_ptr<PeerGroup> TcpGroup::subgroup(std::span<const int> members, int id,
+                                              const Options& options) {
+  if (members.empty()) return nullptr;
+  const std::shared_ptr<TcpGroup> group(new TcpGroup());
+  group->parent_ = std::static_pointer_cast<TcpGroup>(shared_from_this());
+  group->next_id_ = next_id_;
+  group->node_ = node_;
+  group->size_ = static_cast<int>(members.size());
+  for (const int member : members) {
+    if (member == rank_) group->rank_ = static_cast<int>(group->members_.size());
+    group->members_.push_back(members_[static_cast<std::size_t>(member)]);
+  }
+  group->connect(id, options);
+  return group;
+}
+
+void TcpGroup::connect(int id, const Options& options) {
+  peers_.resize(members_.size());
+  links_.resize(members_.size());
+  if (size_ == 1) return;
+  const auto check = [this] {
+    if (parent_ != nullptr) parent_->throw_if_failed();
+  };
+  links_ =
+      node_->connect(members_, static_cast<std::uint32_t>(id), started(options.timeout_s), check);
+}
+
+std::unique_ptr<Lanes> TcpGroup::make_lanes(Channel channel, const CallInfo& info, int phase) {
+  // One connection keeps the order of calls and phases, so both channels may share it. What
+  // compares the calls has to be understood by ranks whose calls differ.
+  const std::uint64_t call = channel == Channel::checks ? 0 : record_of(info).hash;
+  return std::make_unique<TcpLanes>(*this, hash_number(call, static_cast<std::uint64_t>(phase)));
+}
+
+const std::string& TcpGroup::failure() const {
+  return failure_.empty() && parent_ != nullptr ? parent_->failure() : failure_;
+}
+
+void TcpGroup::throw_if_failed() {
+  listen(0);
+  if (!failure_.empty()) throw CommError(failure_);
+  if (parent_ != nullptr) parent_->throw_if_failed();
+}
+
+void TcpGroup::fail(std::string_view text) noexcept {
+  if (!failure_.empty()) return;
+  // A failure above is the cause of whatever ends here.
+  failure_ = failed() ? failure() : std::string(text);
+  tell_all(abort_notice, failure_.data(), std::min(failure_.size(), kMaxNotice));
+}
+
+void TcpGroup::leave(std::uint64_t last) noexcept {
+  // Who hears of a failure from this rank first must not take it for the cause.
+  const std::string& reason = failure();
+  if (reason.empty())
+    tell_all(farewell, &last, sizeof last);
+  else
+    tell_all(abort_notice, reason.data(), std::min(reason.size(), kMaxNotice));
+}
+
+/// Without waiting: a connection that carries nothing else has room for this.
+void TcpGroup::tell_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept {
+  const NoticeHead head{kind, static_cast<std::uint32_t>(bytes)};
+  for (const Link& link : links_)
+    if (link.control.open()) (void)send_some(link.control, &head, sizeof head, data, bytes);
+}
+
+void TcpGroup::listen(int wait_ms) {
+  if (size_ == 1) return;
+  entries_.clear();
+  for (std::size_t p = 0; p < links_.size(); ++p)
+    entries_.push_back({peers_[p].gone ? -1 : links_[p].control.fd(), POLLIN, 0});
+  if (poll(entries_.data(), entries_.size(), wait_ms) <= 0) return;
+  for (std::size_t p = 0; p < entries_.size(); ++p)
+    if (entries_[p].revents != 0) listen_to(static_cast<int>(p));
+}
+
+void TcpGroup::listen_to(int index) {
+  Peer& peer = peers_[static_cast<std::size_t>(index)];
+  std::array<std::byte, 4096> chunk;
+  for (;;) {
+    const Moved moved =
+        receive_some(links_[static_cast<std::size_t>(index)].control, chunk.data(), chunk.size());
+    peer.heard.insert(peer.heard.end(), chunk.begin(),
+                      chunk.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
+    peer.gone = moved.lost;
+    if (moved.bytes == 0) break;
+  }
+  interpret(index);
+  if (peer.gone && !peer.left && !failed())
+    fail(detail::concat("[tcp] rank ", index,
+                        " closed its connections without a farewell, so its process has ended; "
+                        "look there"));
+}
+
+void TcpGroup::interpret(int index) {
+  Peer& peer = peers_[static_cast<std::size_t>(index)];
+  NoticeHead head;
+  while (peer.heard.size() >= sizeof head) {
+    std::memcpy(&head, peer.heard.data(), sizeof head);
+    if (peer.heard.size() < sizeof head + head.bytes) return;
+    const std::byte* body = peer.heard.data() + sizeof head;
+    if (head.kind == abort_notice) {
+      // The peers of that rank hear it from there.
+      if (failure_.empty()) failure_.assign(reinterpret_cast<const char*>(body), head.bytes);
+      peer.left = true;
+    } else if (head.kind == farewell && head.bytes == sizeof peer.last) {
+      std::memcpy(&peer.last, body, sizeof peer.last);
+      peer.left = true;
+    }
+    const auto end = static_cast<std::ptrdiff_t>(sizeof head + head.bytes);
+    peer.heard.erase(peer.heard.begin(), peer.heard.begin() + end);
+  }
+}
+
+void TcpGroup::throw_lost(int index) {
+  const Peer& peer = peers_[static_cast<std::size_t>(index)];
+  const Deadline deadline = started(kLastWordsMs / 1000.0);
+  while (!peer.left && !peer.gone && failure_.empty() && !deadline.passed()) listen(10);
+  throw_if_failed();
+  if (peer.left)
+    throw CommError(detail::concat("[tcp] rank ", index, " left the group after ", peer.last,
+                                   " calls; every rank must issue the same"));
+  throw CommError(
+      detail::concat("[tcp] the connection to rank ", index, " broke; is its machine running?"));
+}
+
+}  // namespace dkfac::comm

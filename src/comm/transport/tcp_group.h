@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <poll.h>
+#include <string>
+#include <vector>
+
+#include "comm/transport/peer_group.h"
+#include "comm/transport/tcp_mesh.h"
+
+namespace dkfac::comm {
+
+/// Peers over TCP: two connections to each, one for collectives and one for notices, which must not
+/// wait behind data that nobody reads yet.
+class TcpGroup final : public PeerGroup {
+ public:
+  /// The group of all ranks of the job. Throws CommError when they do not meet in time.
+  static std::shared_ptr<TcpGroup> world(int rank, int size, const std::string& host,
+                                         std::uint16_t port, const Options& options);
+
+  [[nodiscard]] std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
+                                                  int phase) override;
+  [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
+                                                    const Options& options) override;
+  [[nodiscard]] bool failed() const override { return !failure().empty(); }
+  void throw_if_failed() override;
+  void fail(std::string_view text) noexcept override;
+  void leave(std::uint64_t last) noexcept override;
+
+  [[nodiscard]] const Socket& data(int peer) const {
+    return links_[static_cast<std::size_t>(peer)].data;
+  }
+  /// Throws CommError that says why the connection to `peer` has ended.
+  [[noreturn]] void throw_lost(int peer);
+
+ private:
+  /// What a peer has said on the notice connection.
+  struct Peer {
+    std::vector<std::byte> heard;
+    bool left = false;  ///< It has said farewell, after `last` calls.
+    bool gone = false;  ///< The connection has ended.
+    std::uint64_t last = 0;
+  };
+
+  TcpGroup() = default;
+  void connect(int id, const Options& options);
+  void listen(int wait_ms);
+  void listen_to(int peer);
+  void interpret(int peer);
+  void tell_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept;
+  [[nodiscard]] const std::string& failure() const;
+
+  std::shared_ptr<Node> node_;  ///< Null when alone.
+  std::vector<int> members_;    ///< Ranks of the world.
+  std::vector<Link> links_;
+  std::vector<Peer> peers_;
+  std::vector<pollfd> entries_;  ///< Of listen(), kept between calls.
+  std::string failure_;
+  std::shared_ptr<TcpGroup> parent_;
+};
+
+}  // namespace dkfac::comm

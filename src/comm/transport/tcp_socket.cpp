@@ -1,0 +1,230 @@
+#include "comm/transport/tcp_socket.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <thread>
+#include <unistd.h>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::comm {
+namespace {
+
+constexpr int kRetryMs = 20, kMaxWaitMs = 1000;
+
+[[noreturn]] void throw_errno(std::string_view what) {
+  const int code = errno;
+  throw CommError(detail::concat("[tcp] ", what, ": ", std::strerror(code)));
+}
+
+sockaddr_in address_of(const Endpoint& endpoint) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(endpoint.address);
+  address.sin_port = htons(endpoint.port);
+  return address;
+}
+
+sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
+
+Socket new_socket() {
+  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.open()) throw_errno("cannot make a socket");
+  return socket;
+}
+
+/// Small messages leave at once, and a machine that vanished is found out in about a minute.
+void set_up(const Socket& socket) {
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket.fd(), level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+int wait_ms(const Deadline& deadline) {
+  return static_cast<int>(std::clamp(deadline.remaining() * 1000, 0.0, double{kMaxWaitMs}));
+}
+
+/// Waits until the socket may be ready; false when the deadline has passed.
+bool wait_for(const Socket& socket, short events, const Deadline& deadline) {
+  if (deadline.passed()) return false;
+  pollfd entry{socket.fd(), events, 0};
+  (void)poll(&entry, 1, wait_ms(deadline));
+  return true;
+}
+
+/// 0, or the error of one attempt to connect.
+int try_connect(const Socket& socket, const Endpoint& to, const Deadline& deadline) {
+  sockaddr_in address = address_of(to);
+  if (connect(socket.fd(), generic(address), sizeof address) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd entry{socket.fd(), POLLOUT, 0};
+  while (poll(&entry, 1, wait_ms(deadline)) <= 0)
+    if (deadline.passed()) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+Moved moved_by(ssize_t result) {
+  if (result > 0) return {static_cast<std::size_t>(result), false};
+  if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
+  return {0, true};
+}
+
+template <class Move>
+void move_all(const Socket& socket, std::size_t bytes, short events, const Deadline& deadline,
+              std::string_view peer, Move move) {
+  for (std::size_t done = 0; done < bytes;) {
+    const Moved moved = move(done);
+    if (moved.lost)
+      throw CommError(detail::concat(
+          "[tcp] ", peer, " closed the connection while the ranks met; see its message"));
+    done += moved.bytes;
+    if (moved.bytes == 0 && !wait_for(socket, events, deadline))
+      throw CommError(detail::concat("[tcp] ", peer, " did not answer within ", deadline.seconds(),
+                                     " s (timeout_s); look there, or raise the limit"));
+  }
+}
+
+}  // namespace
+
+void Socket::close() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+std::string to_string(const Endpoint& endpoint) {
+  const in_addr address{htonl(endpoint.address)};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  inet_ntop(AF_INET, &address, text.data(), text.size());
+  return detail::concat(text.data(), ':', endpoint.port);
+}
+
+bool is_loopback(std::uint32_t address) { return address >> 24 == 127; }
+
+std::uint32_t resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (code != 0 || found == nullptr)
+    throw CommError(detail::concat("[tcp] the host '", host, "' has no IPv4 address (",
+                                   gai_strerror(code), "); check MASTER_ADDR"));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  sockaddr_in address{};
+  std::memcpy(&address, found->ai_addr, sizeof address);
+  return ntohl(address.sin_addr.s_addr);
+}
+
+Socket listen_at(std::uint16_t port) {
+  Socket socket = new_socket();
+  const int yes = 1;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address = address_of({INADDR_ANY, port});
+  if (bind(socket.fd(), generic(address), sizeof address) != 0 ||
+      listen(socket.fd(), SOMAXCONN) != 0)
+    throw_errno(detail::concat("cannot listen at port ", port));
+  return socket;
+}
+
+std::uint16_t port_of(const Socket& listener) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  if (getsockname(listener.fd(), generic(address), &length) != 0) throw_errno("getsockname");
+  return ntohs(address.sin_port);
+}
+
+bool somebody_knocks(const Socket& listener) {
+  pollfd entry{listener.fd(), POLLIN, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+Knock accept_from(const Socket& listener, Accepted& accepted) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  accepted.socket =
+      Socket(accept4(listener.fd(), generic(address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted.socket.open())
+    return errno == EMFILE || errno == ENFILE ? Knock::no_files : Knock::gone;
+  set_up(accepted.socket);
+  accepted.address = ntohl(address.sin_addr.s_addr);
+  return Knock::taken;
+}
+
+bool is_own_peer(const Socket& socket) {
+  sockaddr_in own{}, peer{};
+  socklen_t own_length = sizeof own, peer_length = sizeof peer;
+  return getsockname(socket.fd(), generic(own), &own_length) == 0 &&
+         getpeername(socket.fd(), generic(peer), &peer_length) == 0 &&
+         own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr;
+}
+
+Socket connect_to(const Endpoint& to, const Deadline& deadline,
+                  const std::function<void()>& check) {
+  for (;;) {
+    check();
+    Socket socket = new_socket();
+    int error = try_connect(socket, to, deadline);
+    if (error == 0 && is_own_peer(socket)) error = ECONNREFUSED;
+    if (error == 0) {
+      set_up(socket);
+      return socket;
+    }
+    if (deadline.passed())
+      throw CommError(detail::concat("[tcp] no connection to ", to_string(to), " within ",
+                                     deadline.seconds(), " s (timeout_s): ", std::strerror(error),
+                                     "; is the process there running, and the port open?"));
+    socket.close();  // at once, or it may keep the port of the process that is awaited
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
+  }
+}
+
+void send_all(const Socket& socket, const void* data, std::size_t bytes, const Deadline& deadline,
+              std::string_view peer) {
+  move_all(socket, bytes, POLLOUT, deadline, peer, [&](std::size_t done) {
+    return send_some(socket, nullptr, 0, static_cast<const std::byte*>(data) + done, bytes - done);
+  });
+}
+
+void receive_all(const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
+                 std::string_view peer) {
+  move_all(socket, bytes, POLLIN, deadline, peer, [&](std::size_t done) {
+    return receive_some(socket, static_cast<std::byte*>(data) + done, bytes - done);
+  });
+}
+
+Moved send_some(const Socket& socket, const void* head, std::size_t head_bytes, const void* data,
+                std::size_t data_bytes) {
+  // sendmsg only reads; its structures are shared with recvmsg.
+  std::array<iovec, 2> parts{iovec{const_cast<void*>(head), head_bytes},   // NOLINT
+                             iovec{const_cast<void*>(data), data_bytes}};  // NOLINT
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  return moved_by(sendmsg(socket.fd(), &message, MSG_NOSIGNAL));
+}
+
+Moved receive_some(const Socket& socket, void* data, std::size_t bytes) {
+  return moved_by(recv(socket.fd(), data, bytes, 0));
+}
+
+}  // namespace dkfac::comm

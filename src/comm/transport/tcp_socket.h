@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "comm/transport/deadline.h"
+
+namespace dkfac::comm {
+
+/// Owns a file descriptor. All sockets here are non-blocking; blocking functions take a deadline.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() { close(); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    if (this != &other) {
+      close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] bool open() const { return fd_ >= 0; }
+  void close() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+/// An IPv4 address in host byte order.
+struct Endpoint {
+  std::uint32_t address = 0;
+  std::uint16_t port = 0;
+};
+[[nodiscard]] std::string to_string(const Endpoint& endpoint);
+[[nodiscard]] bool is_loopback(std::uint32_t address);
+
+/// Throws CommError when the name is unknown.
+[[nodiscard]] std::uint32_t resolve(const std::string& host);
+/// On all addresses of this machine; port 0: one that is free. Throws CommError, e.g. when taken.
+[[nodiscard]] Socket listen_at(std::uint16_t port);
+[[nodiscard]] std::uint16_t port_of(const Socket& listener);
+
+struct Accepted {
+  Socket socket;
+  std::uint32_t address = 0;  ///< Where it comes from.
+};
+[[nodiscard]] bool somebody_knocks(const Socket& listener);
+enum class Knock : std::uint8_t { taken, gone, no_files };
+/// gone: who knocked has given up; no_files: this process may open no more.
+[[nodiscard]] Knock accept_from(const Socket& listener, Accepted& accepted);
+/// Tries until the deadline, for the other side may not listen yet. check() is called before each
+/// try and may throw. Throws CommError.
+[[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline,
+                                const std::function<void()>& check);
+/// Both ends are one socket: a try at a port where nobody listens may be given that port as its
+/// own.
+[[nodiscard]] bool is_own_peer(const Socket& socket);
+
+/// Whole messages; `peer` is for messages. Throw CommError at the deadline or a closed connection.
+void send_all(const Socket& socket, const void* data, std::size_t bytes, const Deadline& deadline,
+              std::string_view peer);
+void receive_all(const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
+                 std::string_view peer);
+
+/// What one call moved. `lost`: the connection is closed or broken.
+struct Moved {
+  std::size_t bytes = 0;
+  bool lost = false;
+};
+/// At most one system call. `head` goes before `data`; either may be empty.
+[[nodiscard]] Moved send_some(const Socket& socket, const void* head, std::size_t head_bytes,
+                              const void* data, std::size_t data_bytes);
+[[nodiscard]] Moved receive_some(const Socket& socket, void* data, std::size_t bytes);
+
+}  // namespace dkfac::comm

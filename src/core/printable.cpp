@@ -1,0 +1,51 @@
+#include "dkfac/core/printable.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace dkfac {
+
+namespace {
+
+constexpr std::string_view kHex = "0123456789abcdef";
+
+std::uint32_t byte_at(std::string_view text, std::size_t i) {
+  return static_cast<unsigned char>(text[i]);
+}
+
+/// Bytes of the letter that `text` begins with; 0 where it begins with none that can be shown.
+std::size_t letter_bytes(std::string_view text) {
+  const std::uint32_t first = byte_at(text, 0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const std::size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || bytes > text.size()) return 0;
+  std::uint32_t letter = first & (0x7fU >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte_at(text, i) & 0xc0U) != 0x80) return 0;
+    letter = letter << 6 | (byte_at(text, i) & 0x3fU);
+  }
+  // Not in its shortest form, half of a pair of UTF-16, beyond Unicode, a control character.
+  const bool other = (bytes == 3 && letter < 0x800) || (bytes == 4 && letter < 0x10000) ||
+                     (letter >= 0xd800 && letter < 0xe000) || letter > 0x10ffff || letter < 0xa0;
+  return other ? 0 : bytes;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, std::size_t longest) {
+  std::string out;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t bytes = letter_bytes(text.substr(at));
+    const std::size_t taken = std::max<std::size_t>(bytes, 1);
+    if (at + taken > longest) return out + "... (" + std::to_string(text.size()) + " bytes)";
+    if (bytes > 0)
+      out += text.substr(at, bytes);
+    else
+      out += {'\\', 'x', kHex[byte_at(text, at) >> 4], kHex[byte_at(text, at) & 0xfU]};
+    at += taken;
+  }
+  return out;
+}
+
+}  // namespace dkfac

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dkfac {
+
+/// i, which is not negative, as the index of a standard container.
+[[nodiscard]] constexpr std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace dkfac

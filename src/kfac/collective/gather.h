@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+
+#include "kfac/collective/exchange.h"
+
+namespace dkfac::kfac {
+
+/// One buffer on every rank for blocks that the workers of a layer compute and all ranks need:
+/// gathered in rows. Where every rank works on every layer there is nothing to gather, and no
+/// buffer.
+class Gather {
+ public:
+  /// Blocks in the order of `slots`, travelling in `dtype`.
+  Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
+         DType dtype);
+
+  [[nodiscard]] bool needed() const { return grid_.columns() > 1; }
+  /// [count] of block `index`: written by the workers of its owner, read by all after run().
+  [[nodiscard]] TensorView block(int index);
+  [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
+  /// In the order of the context's stream.
+  void run();
+
+ private:
+  Context& ctx_;
+  std::string name_;
+  WorkerGrid grid_;
+  std::vector<std::int64_t> counts_, numel_;
+  ExchangePlan plan_;
+  Tensor buffer_;
+};
+
+}  // namespace dkfac::kfac

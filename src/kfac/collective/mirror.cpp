@@ -1,0 +1,22 @@
+#include "kfac/collective/mirror.h"
+
+#include "dkfac/core/ops.h"
+
+namespace dkfac::kfac {
+
+Mirror::Mirror(Context& ctx, Shape shape, DType dtype) {
+  Context host;
+  host_ = Tensor::pinned(ctx, shape, dtype);
+  ops::fill(host, host_, 0);
+  if (ctx.device().is_cuda()) device_ = Tensor::zeros(ctx, shape, dtype);
+}
+
+void Mirror::fetch(Context& ctx) {
+  if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, device_, host_);
+}
+
+void Mirror::push(Context& ctx) {
+  if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, host_, device_);
+}
+
+}  // namespace dkfac::kfac

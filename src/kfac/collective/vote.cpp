@@ -1,0 +1,97 @@
+#include "kfac/collective/vote.h"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include "dkfac/core/error.h"
+
+#include "kfac/schedule/backend_step.h"
+
+namespace dkfac::kfac {
+namespace {
+
+constexpr int kDigits = 16;
+constexpr std::size_t kGradientAt = 1, kStatisticAt = 2, kHashAt = 8;
+
+int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
+
+}  // namespace
+
+void check_vote(const Vote& vote, Device device) {
+  const ConstTensorView& loss = vote.loss;
+  if (loss.empty()) return;
+  DKFAC_CHECK(loss.raw() != nullptr && loss.numel() == 1 && loss.dtype() == DType::f64 &&
+                  loss.device() == device,
+              "[step] Vote::loss is ", loss.dtype(), loss.shape(), " on ", loss.device(),
+              loss.raw() == nullptr ? " (null)" : "", "; it must be f64[1] on ", device);
+}
+
+void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
+  DKFAC_CHECK(out.size() == static_cast<std::size_t>(kBallotElements), "[vote] a ballot has ",
+              kBallotElements, " elements, not ", out.size());
+  const bool failed = ballot.failed_statistic >= 0;
+  out[0] = ballot.caller.loss_nonfinite ? 1 : 0;
+  out[kGradientAt] = ballot.nonfinite_gradient ? 1 : 0;
+  out[kStatisticAt] = ballot.nonfinite_statistic ? 1 : 0;
+  out[3] = ballot.caller.data_error ? 1 : 0;
+  out[4] = failed ? 1 : 0;
+  out[5] = ballot.caller.stop ? 1 : 0;
+  out[6] = failed ? rank : 0;
+  out[7] = failed ? ballot.failed_statistic : 0;
+  for (int i = 0; i < kDigits; ++i) {
+    const auto digit = static_cast<double>((ballot.hash >> (4 * i)) & 0xF);
+    const std::size_t at = kHashAt + 2 * static_cast<std::size_t>(i);
+    out[at] = digit;
+    out[at + 1] = digit * digit;
+  }
+}
+
+void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
+  const auto raise = [&](ConstTensorView count, std::int64_t flag) {
+    if (count.empty()) return;
+    const TensorView to = values.slice(0, flag, 1);
+    if (ctx.device().is_cuda())
+      cuda::raise_flag(ctx, count, to);
+    else
+      cpu::raise_flag(ctx, count, to);
+  };
+  raise(ballot.gradient_count, kGradientAt);
+  if (const ConstTensorView loss = ballot.caller.loss; !loss.empty()) {
+    const TensorView flag = values.slice(0, 0, 1);
+    ctx.device().is_cuda() ? cuda::raise_nonfinite(ctx, loss, flag)
+                           : cpu::raise_nonfinite(ctx, loss, flag);
+  }
+  raise(ballot.statistic_count, kStatisticAt);
+}
+
+Outcome count_ballots(std::span<const double> sums, int world_size) {
+  DKFAC_CHECK(sums.size() == static_cast<std::size_t>(kBallotElements), "[vote] a ballot has ",
+              kBallotElements, " elements, not ", sums.size());
+  Outcome outcome;
+  outcome.result = {.nonfinite_loss = count_of(sums[0]),
+                    .nonfinite_gradient = count_of(sums[1]),
+                    .nonfinite_statistic = count_of(sums[2]),
+                    .data_error = count_of(sums[3]),
+                    .numeric_failure = count_of(sums[4]),
+                    .stop = count_of(sums[5])};
+  if (outcome.result.numeric_failure == 1) {
+    outcome.failed_rank = count_of(sums[6]);
+    outcome.failed_statistic = count_of(sums[7]);
+  }
+  for (std::size_t i = 0; i < kDigits; ++i) {
+    const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];
+    if (world_size * squares != sum * sum) outcome.ranks_agree = false;
+  }
+  return outcome;
+}
+
+std::uint64_t mix_hash(std::uint64_t hash, double value) {
+  // The finaliser of splitmix64 spreads a difference in any bit over all digits.
+  std::uint64_t z = hash + 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+}  // namespace dkfac::kfac

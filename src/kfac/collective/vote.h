@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/report.h"
+
+/// The vote of a step: a few numbers per rank that are summed over ranks together with other data.
+/// From the sums alone every rank learns the same outcome.
+namespace dkfac::kfac {
+
+/// Throws InvalidArgument, in the name of step(), for a loss that is not what Vote asks for.
+void check_vote(const Vote& vote, Device device);
+
+/// What one rank says.
+struct Ballot {
+  Vote caller;
+  bool nonfinite_gradient = false;
+  bool nonfinite_statistic = false;
+  /// f32[1] where the gradients resp. statistics are: raise these flags too where they are not 0.
+  ConstTensorView gradient_count = {}, statistic_count = {};
+  /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
+  int failed_statistic = -1;
+  std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
+};
+
+/// What the sums say.
+struct Outcome {
+  VoteResult result;
+  bool ranks_agree = true;  ///< Every rank had the same hash.
+  int failed_rank = -1;     ///< Set when exactly one rank reports one.
+  int failed_statistic = -1;
+};
+
+/// Elements of a ballot: six flags, the failed rank and statistic, and for each of the 16
+/// hexadecimal digits h of the hash, h and h*h.
+inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
+/// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
+inline constexpr int kMaxBallots = 65536;
+
+/// out[kBallotElements], without the counts; every element is an integer below 2^24.
+void encode_ballot(const Ballot& ballot, int rank, std::span<double> out);
+
+/// Raises the flags of the counts and of the loss in values[kBallotElements] (f64), in the memory
+/// of the context.
+void add_counts(Context& ctx, const Ballot& ballot, TensorView values);
+
+/// sums[kBallotElements] over world_size ranks. Digits are equal on all ranks exactly when their
+/// variance is zero: world_size * sum(h*h) == (sum h)^2.
+[[nodiscard]] Outcome count_ballots(std::span<const double> sums, int world_size);
+
+/// Combines a hash with a value that must be equal on all ranks.
+[[nodiscard]] std::uint64_t mix_hash(std::uint64_t hash, double value);
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "dkfac/core/exact_products.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/factors.h"
+
+#include "kfac/curvature/engine.h"
+#include "kfac/inverse/apply_factor.h"
+#include "kfac/shared/read_back.h"
+
+namespace dkfac::kfac {
+namespace {
+
+/// Waits for the device.
+Tensor on_host(Context& ctx, ConstTensorView x) {
+  Context host;
+  Tensor out = Tensor::empty(host, x.shape(), x.dtype());
+  ctx.stream().synchronize();
+  ops::copy(ctx, x, out);
+  ctx.stream().synchronize();
+  return out;
+}
+
+/// [1,...] as [...]: what a layer of one group has is shown without the dimension of groups.
+ConstTensorView without_one_group(ConstTensorView x) {
+  if (x.dim(0) != 1) return x;
+  return x.ndim() == 2 ? x.reshape({x.dim(1)}) : x.reshape({x.dim(1), x.dim(2)});
+}
+
+/// One matrix per group, written by write(group, matrix).
+template <class Write>
+Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
+  Scratch scratch(ctx);
+  const std::int64_t d = factor.dim;
+  const TensorView all = scratch.take({factor.groups, d, d}, factor.inverse.dtype());
+  for (int group = 0; group < factor.groups; ++group)
+    write(group, all.slice(0, group, 1).reshape({d, d}));
+  return on_host(ctx, without_one_group(all));
+}
+
+Tensor whole_average(Context& ctx, const Factor& factor) {
+  const ConstTensorView average = factor.average.view();
+  return matrices(ctx, factor, [&](int group, TensorView out) {
+    if (factor.form == FactorForm::low_rank) {
+      const ExactProducts exact(ctx);
+      ops::syrk(ctx, 1, average.reshape({factor.rows, factor.dim}), 0, out);
+      return ops::mirror_lower(ctx, out);
+    }
+    const std::int64_t size = ops::packed_size(factor.dim);
+    ops::unpack_lower(ctx, average.slice(0, group * size, size), out, ops::Mirror::yes);
+  });
+}
+
+/// Whatever the form, by its use on the identity.
+Tensor whole_inverse(Context& ctx, const Factor& factor) {
+  return matrices(ctx, factor, [&](int group, TensorView out) {
+    const AppliedFactor applied = applied_factor(factor, group);
+    if (applied.form == FactorForm::inverse) return ops::copy(ctx, applied.inverse, out);
+    ops::fill(ctx, out, 0);
+    ops::add_diagonal(ctx, out, 1);
+    apply_left(ctx, applied, {out, {}});
+    ops::mirror_lower(ctx, out);
+  });
+}
+
+FactorCopy copy_of(Context& ctx, const Factor& factor) {
+  FactorCopy out;
+  if (!factor.is_set()) return out;
+  if (factor.average.is_set() && factor.statistics > 0) {
+    out.average = whole_average(ctx, factor);
+    out.statistics = factor.statistics;
+  }
+  const std::vector<double> shifts = read_back<double>(ctx, factor.shifts);
+  if (!std::ranges::all_of(shifts, [](double s) { return s > 0; })) return out;
+  if (factor.form == FactorForm::eigen) {
+    out.vectors = on_host(ctx, without_one_group(factor.inverse.view()));
+    out.values = on_host(ctx, without_one_group(factor.values.view()));
+  } else {
+    out.inverse = whole_inverse(ctx, factor);
+    out.damping = shifts;
+  }
+  return out;
+}
+
+}  // namespace
+
+LayerFactors Engine::read_factors(LayerId id) {
+  const int layer = checked(id, "read_factors");
+  LayerFactors out;
+  if (std::holds_alternative<PlainSpec>(spec(layer))) return out;
+  out.owner = owner(layer);
+  if (!grid_.works(out.owner)) return out;
+  const LayerCurvature& held = curvature(layer);
+  out.a = copy_of(ctx_, held.a);
+  out.g = copy_of(ctx_, held.g);
+  if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx_, held.fisher.view());
+  if (held.scale_statistics > 0) out.scales = on_host(ctx_, without_one_group(held.scales.view()));
+  return out;
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,27 @@
+#include "kfac/curvature/record_stream.h"
+
+namespace dkfac::kfac {
+
+RecordStream::RecordStream(Context& ctx, bool records_stay, ContextOptions options)
+    : ctx_(ctx), join_(ctx.device()) {
+  if (!ctx.device().is_cuda() || !records_stay) return;
+  options.priority = Priority::low;
+  options.stream.reset();
+  apart_.emplace(ctx.device(), options);
+}
+
+void RecordStream::enter(std::string_view operation, Stream caller) {
+  join_.enter(operation, caller, context().stream());
+  // The engine has made room for the statistics, and set counts to zero.
+  if (apart_) join_.leave(apart_->stream(), ctx_.stream());
+}
+
+void RecordStream::leave(Stream caller) {
+  if (!apart_) join_.leave(caller, ctx_.stream());
+}
+
+void RecordStream::join() {
+  if (apart_) join_.leave(ctx_.stream(), apart_->stream());
+}
+
+}  // namespace dkfac::kfac

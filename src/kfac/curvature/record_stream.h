@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/stream.h"
+
+#include "kfac/collective/stream_join.h"
+
+namespace dkfac::kfac {
+
+/// Where statistics are made of what a caller records: in the context of the engine, in order with
+/// her stream; or, where she leaves what is recorded untouched until step()
+/// (CurvatureOptions::records_stay, CUDA only), in a context with a stream of low priority, which
+/// follows hers, while hers does not wait for it.
+class RecordStream {
+ public:
+  /// ctx: of the engine, outlives this. options: as it was made with.
+  RecordStream(Context& ctx, bool records_stay, ContextOptions options);
+
+  [[nodiscard]] Context& context() { return apart_ ? *apart_ : ctx_; }
+  /// Around the work of a record.
+  void enter(std::string_view operation, Stream caller);
+  void leave(Stream caller);
+  /// The engine's later work follows that of all records.
+  void join();
+  /// Of the context beside the engine's.
+  [[nodiscard]] std::int64_t scratch_growths() const {
+    return apart_ ? apart_->scratch_growths() : 0;
+  }
+
+ private:
+  Context& ctx_;
+  std::optional<Context> apart_;
+  StreamJoin join_;
+};
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,190 @@
+#include "kfac/curvature/share.h"
+
+#include <numeric>
+#include <type_traits>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "core/shared/index.h"
+
+namespace dkfac::kfac {
+namespace {
+
+/// The ladder may leave Cholesky for an inverse, so that both travel alike.
+bool is_triangle(const Factor& factor) {
+  return factor.form == FactorForm::inverse || factor.form == FactorForm::cholesky;
+}
+
+/// Numbers of a part that the host keeps: of a BatchNorm how many statistics it is of; of a factor
+/// whether it is good, what each group holds, and how many statistics its EKFAC scales are of
+/// (every rank merges the same scales, and only forgets them with their eigenvectors).
+std::int64_t head_numel(const SharedPart& part) {
+  if (part.factor == nullptr) return 1;
+  return 1 + part.factor->groups + (part.layer->scales.is_set() ? 1 : 0);
+}
+
+template <class Number>
+void visit_head(const SharedPart& part, Number&& number) {
+  if (part.factor == nullptr) return number(part.layer->fisher_statistics);
+  number(part.factor->good);
+  for (int group = 0; group < part.factor->groups; ++group)
+    number(part.factor->held.data<std::int32_t>()[group]);
+  if (part.layer->scales.is_set()) number(part.layer->scale_statistics);
+}
+
+/// Hands out consecutive pieces of a segment.
+class Cursor {
+ public:
+  explicit Cursor(TensorView segment) : segment_(segment) {}
+  TensorView take(std::int64_t count) {
+    const TensorView piece = segment_.slice(0, at_, count);
+    at_ += count;
+    return piece;
+  }
+
+ private:
+  TensorView segment_;
+  std::int64_t at_ = 0;
+};
+
+/// Moves what follows the head of a part into the piece, or out of it: one order for both.
+class Mover {
+ public:
+  Mover(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
+
+  void part(const SharedPart& p) {
+    if (p.factor == nullptr) return move(p.layer->fisher);
+    Factor& f = *p.factor;
+    move(f.shifts);
+    if (is_triangle(f))
+      triangles(f);
+    else
+      move(f.inverse);
+    if (f.values.is_set()) move(f.values);
+  }
+
+ private:
+  /// Equal numbers of elements; the types may differ where the values are exact in both.
+  void move(TensorView x) {
+    const TensorView piece = cursor_.take(x.numel());
+    if (out_)
+      ops::cast(ctx_, piece, x.flat());
+    else
+      ops::cast(ctx_, x.flat(), piece);
+  }
+  /// Inverses are symmetric, Cholesky factors zero above the diagonal.
+  void triangles(Factor& f) {
+    const TensorView all = f.inverse.view().reshape({f.groups, f.dim, f.dim});
+    for (int group = 0; group < f.groups; ++group) {
+      const TensorView square = all.slice(0, group, 1).reshape({f.dim, f.dim});
+      const TensorView piece = cursor_.take(ops::packed_size(f.dim));
+      const bool inverse =
+          static_cast<FactorForm>(f.held.data<std::int32_t>()[group]) == FactorForm::inverse;
+      if (!out_) {
+        ops::pack_lower(ctx_, square, piece);
+        continue;
+      }
+      if (!inverse) ops::fill(ctx_, square, 0);
+      ops::unpack_lower(ctx_, piece, square, inverse ? ops::Mirror::yes : ops::Mirror::no);
+    }
+  }
+
+  Context& ctx_;
+  Cursor cursor_;
+  bool out_;
+};
+
+}  // namespace
+
+std::int64_t shared_numel(const SharedPart& part) {
+  const std::int64_t head = head_numel(part);
+  if (part.factor == nullptr) return head + part.layer->fisher.numel();
+  const Factor& f = *part.factor;
+  const std::int64_t body = is_triangle(f) ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
+  return head + f.shifts.numel() + body + f.values.numel();
+}
+
+void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
+                      std::vector<SharedPart>& parts) {
+  for (int i = 0; i < engine.layers(); ++i) {
+    const int owner = engine.owner(i);
+    if (!grid.works(owner)) continue;
+    LayerCurvature& layer = engine.curvature(i);
+    const bool batch_norm = std::holds_alternative<BatchNormSpec>(engine.spec(i));
+    const StatisticKind second = batch_norm ? StatisticKind::batch_norm : StatisticKind::g;
+    if (layer.a.is_set() && (all || engine.rebuilt(i, StatisticKind::a)))
+      parts.push_back({owner, &layer, &layer.a});
+    if (layer.g.is_set() && (all || engine.rebuilt(i, second)))
+      parts.push_back({owner, &layer, &layer.g});
+    if (layer.fisher.is_set() && (all || engine.rebuilt(i, second)))
+      parts.push_back({owner, &layer, nullptr});
+  }
+}
+
+Share::Share(Context& ctx, const WorkerGrid& grid, DType dtype, std::span<const SharedPart> all)
+    : ctx_(ctx), grid_(grid), counts_(index_of(grid.workers), 0), next_(counts_) {
+  if (grid_.workers == 1) return;
+  buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
+  std::int64_t numbers = 0;
+  for (const SharedPart& part : all) numbers += head_numel(part);
+  heads_ = Mirror(ctx, {numbers}, DType::f64);
+}
+
+std::int64_t Share::layout(std::span<const SharedPart> parts) {
+  counts_.assign(counts_.size(), 0);
+  for (const SharedPart& part : parts)
+    counts_[index_of(grid_.row_of(part.owner))] += shared_numel(part);
+  std::exclusive_scan(counts_.begin(), counts_.end(), next_.begin(), std::int64_t{0});
+  return next_.back() + counts_.back();
+}
+
+template <class Body>
+void Share::for_parts(std::span<const SharedPart> parts, bool own, Body&& body) {
+  const TensorView all = buffer_.view().slice(0, 0, layout(parts));
+  std::int64_t head = 0;
+  for (const SharedPart& part : parts) {
+    std::int64_t& start = next_[index_of(grid_.row_of(part.owner))];
+    const std::int64_t numel = shared_numel(part), numbers = head_numel(part);
+    if ((part.owner == grid_.world->rank()) == own)
+      body(part, all.slice(0, start, numel), head, numbers);
+    start += numel;
+    head += numbers;
+  }
+}
+
+void Share::run(std::span<const SharedPart> parts) {
+  if (grid_.workers == 1 || parts.empty()) return;
+  auto* const numbers = heads_.numbers<double>();
+  for_parts(parts, true, [&](const SharedPart& part, TensorView, std::int64_t head, std::int64_t) {
+    visit_head(part, [&](auto& number) { numbers[head++] = static_cast<double>(number); });
+  });
+  heads_.push(ctx_);
+  for_parts(parts, true,
+            [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
+              ops::cast(ctx_, heads_.device().slice(0, head, count), piece.slice(0, 0, count));
+              Mover(ctx_, piece.slice(0, count, piece.numel() - count), false).part(part);
+            });
+
+  const std::int64_t total = layout(parts);
+  const TensorView all = buffer_.view().slice(0, 0, total);
+  const auto row = index_of(grid_.row_of(grid_.world->rank()));
+  grid_.column->all_gather_v(all.slice(0, next_[row], counts_[row]), counts_, all, ctx_.stream(),
+                             "inverses");
+
+  for_parts(parts, false,
+            [&](const SharedPart&, TensorView piece, std::int64_t head, std::int64_t count) {
+              ops::cast(ctx_, piece.slice(0, 0, count), heads_.device().slice(0, head, count));
+            });
+  heads_.fetch(ctx_);
+  ctx_.stream().synchronize();
+  for_parts(parts, false,
+            [&](const SharedPart& part, TensorView piece, std::int64_t head, std::int64_t count) {
+              visit_head(part, [&](auto& number) {
+                number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[head++]);
+              });
+              Mover(ctx_, piece.slice(0, count, piece.numel() - count), true).part(part);
+            });
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor.h"
+
+#include "kfac/collective/mirror.h"
+#include "kfac/collective/worker_grid.h"
+#include "kfac/curvature/engine.h"
+
+/// What owners have rebuilt, for the other workers of their column.
+namespace dkfac::kfac {
+
+/// One inverse, or the average of a BatchNorm whose blocks are inverted where they are used.
+struct SharedPart {
+  int owner = 0;
+  LayerCurvature* layer = nullptr;
+  Factor* factor = nullptr;  ///< Of the layer; null: its Fisher average.
+};
+
+/// Elements of a part on the wire: what is known of it, and triangles of inverses and Cholesky
+/// factors, or whole eigenvectors (with eigenvalues) and rows.
+[[nodiscard]] std::int64_t shared_numel(const SharedPart& part);
+
+/// Appends the parts of the layers of this rank's column that this step has rebuilt; `all`: every
+/// part that there is.
+void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
+                      std::vector<SharedPart>& parts);
+
+/// One all_gather_v within the column per step that has rebuilt something; afterwards all workers
+/// of a layer hold the same bits. Nothing with one worker per layer. The host waits for a device,
+/// as it has to know whether what it is given is good.
+class Share {
+ public:
+  /// `all`: every part of this rank's column that may ever be shared; fixes the buffer.
+  Share(Context& ctx, const WorkerGrid& grid, DType dtype, std::span<const SharedPart> all);
+  /// The parts of this step, equal on all ranks of the column.
+  void run(std::span<const SharedPart> parts);
+  [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  std::int64_t layout(std::span<const SharedPart> parts);
+  /// body(part, its elements, place and number of its head in `heads_`) for the parts that this
+  /// rank owns, resp. those that it does not.
+  template <class Body>
+  void for_parts(std::span<const SharedPart> parts, bool own, Body&& body);
+
+  Context& ctx_;
+  WorkerGrid grid_;
+  Tensor buffer_;
+  Mirror heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
+  std::vector<std::int64_t> counts_, next_;  ///< Per rank of the column.
+};
+
+}  // namespace dkfac::kfac

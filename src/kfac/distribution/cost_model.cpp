@@ -1,0 +1,173 @@
+#include "kfac/distribution/cost_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+
+#include "kfac/inverse/apply_factor.h"
+#include "kfac/inverse/ladder.h"
+
+namespace dkfac::kfac {
+namespace {
+
+constexpr std::int64_t kWidths[] = {64, 256, 768};
+/// After a width that took as long, the next, some 30 times as much work, is left out.
+constexpr double kLongest = 3e-3;
+constexpr int kRepeats = 3;
+
+std::size_t at(FactorForm form) { return static_cast<std::size_t>(form); }
+
+/// Shortest of some runs, fewer of long ones: what is in the way of the others is not the work's.
+template <class Work>
+double seconds_of(Stream stream, Work work) {
+  double best = std::numeric_limits<double>::infinity(), total = 0;
+  for (int i = 0; i < kRepeats && total < kLongest; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    stream.synchronize();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::min(best, taken.count());
+    total += taken.count();
+  }
+  return best;
+}
+
+/// x_ij = 0.9^|i-j| in row i: positive definite where it is square, with eigenvalues that differ.
+std::vector<double> decaying(std::int64_t rows, std::int64_t columns, bool triangle) {
+  std::vector<double> x;
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < (triangle ? i + 1 : columns); ++j)
+      x.push_back(std::pow(0.9, static_cast<double>(std::abs(i - j))));
+  return x;
+}
+
+MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
+  const bool low_rank = plan.form == FactorForm::low_rank, eigen = plan.form == FactorForm::eigen;
+  std::vector<double> numbers = decaying(low_rank ? plan.rows : plan.dim, plan.dim, !low_rank);
+  const std::int64_t height = low_rank ? plan.rows : plan.dim;
+  Tensor average = Tensor::empty(ctx, {plan.statistic_numel()}, dtype),
+         inverse = Tensor::zeros(ctx, {height, plan.dim}, dtype),
+         values = Tensor::zeros(ctx, {eigen ? plan.dim : 0}, dtype),
+         x = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype),
+         y = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype);
+  Context host;
+  Tensor rounded = Tensor::empty(host, {plan.statistic_numel()}, dtype);
+  ops::cast(host, view_of(numbers.data(), rounded.shape()), rounded);
+  ops::copy(ctx, rounded, average);
+  ops::fill(ctx, x, 1);
+  FactorBlock block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
+  if (eigen) block.values = values;
+  if (low_rank) block.average = average.view().reshape({plan.rows, plan.dim});
+  constexpr double kShift = 1;
+  Tensor shift = Tensor::empty(ctx, {1}, DType::f64);
+  ops::fill(ctx, shift, kShift);
+  MeasuredCost cost;
+  cost.refresh = seconds_of(ctx.stream(), [&] { (void)rebuild_inverse(ctx, block, kShift); });
+  cost.apply = seconds_of(ctx.stream(), [&] {
+    if (!eigen)
+      return apply_left(
+          ctx,
+          {.form = plan.form, .inverse = inverse, .shift = kShift, .shift_there = shift.view()},
+          {x, {}});
+    ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, 1, inverse, x, 0, y);
+    ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, inverse, y, 0, x);
+  });
+  return cost;
+}
+
+std::vector<FactorForm> forms_of(const CurvatureOptions& options, Device device) {
+  if (options.inverse != InverseMethod::cholesky) return {FactorForm::eigen};
+  std::vector<FactorForm> forms{FactorForm::inverse};
+  if (!device.is_cuda()) forms.push_back(FactorForm::cholesky);
+  if (options.low_rank && options.new_weight == 1) forms.push_back(FactorForm::low_rank);
+  return forms;
+}
+
+void measure_form(FactorForm form, const MeasureCost& measure, CostModel& model) {
+  std::vector<CostSample> refresh, apply;
+  for (const std::int64_t width : kWidths) {
+    const FactorPlan plan{.dim = width,
+                          .groups = 1,
+                          .form = form,
+                          .rows = form == FactorForm::low_rank ? width / 8 : 0};
+    const MeasuredCost cost = measure(plan);
+    refresh.push_back({refresh_operations(plan), cost.refresh});
+    apply.push_back({apply_operations(plan, kCostColumns), cost.apply});
+    if (cost.refresh + cost.apply > kLongest) break;
+  }
+  model.refresh[at(form)] = fit_cost(refresh);
+  model.apply[at(form)] = fit_cost(apply);
+}
+
+double seconds(const LinearCost& cost, double operations) {
+  return cost.fixed + cost.per_operation * operations;
+}
+
+}  // namespace
+
+double refresh_seconds(const CostModel& model, const FactorPlan& plan) {
+  return plan.is_set() ? seconds(model.refresh[at(plan.form)], refresh_operations(plan)) : 0;
+}
+
+double apply_seconds(const CostModel& model, const FactorPlan& plan, std::int64_t columns) {
+  return plan.is_set() ? seconds(model.apply[at(plan.form)], apply_operations(plan, columns)) : 0;
+}
+
+double layer_seconds(const CostModel& model, const LayerSpec& spec, const CurvatureOptions& options,
+                     Device device) {
+  if (!has_factors(spec)) return 0;
+  const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
+  const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
+  // Without a new statistic there is nothing to rebuild.
+  const int life = std::max(options.inverse_interval, options.statistics_interval);
+  return refresh / life + apply_seconds(model, a, g.dim) + apply_seconds(model, g, a.dim);
+}
+
+LinearCost fit_cost(std::span<const CostSample> samples) {
+  // Least squares of (a + b x) / s - 1: with u = 1/s and v = x/s, of a u + b v - 1.
+  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
+  for (const CostSample& sample : samples) {
+    constexpr double kTick = 1e-9;  // A clock may see nothing pass.
+    const double u = 1 / std::max(sample.seconds, kTick), v = sample.operations * u;
+    uu += u * u;
+    uv += u * v;
+    vv += v * v;
+    u1 += u;
+    v1 += v;
+  }
+  const double determinant = uu * vv - uv * uv;
+  if (samples.size() > 1 && determinant > 0) {
+    const double a = (vv * u1 - uv * v1) / determinant, b = (uu * v1 - uv * u1) / determinant;
+    if (a >= 0 && b > 0) return {a, b};
+  }
+  return {0, v1 / vv};
+}
+
+MeasureCost measure_on(Context& ctx, DType dtype) {
+  return [&ctx, dtype](const FactorPlan& plan) { return measure(ctx, dtype, plan); };
+}
+
+CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
+                    const MeasureCost& measure, Device device) {
+  CostModel model;
+  if (comm.rank() == 0)
+    for (const FactorForm form : forms_of(options, device)) measure_form(form, measure, model);
+  std::array<double, 16> numbers{};
+  const auto visit = [&](auto move) {
+    std::size_t i = 0;
+    for (auto* costs : {&model.refresh, &model.apply})
+      for (LinearCost& cost : *costs)
+        for (double* number : {&cost.fixed, &cost.per_operation}) move(numbers[i++], *number);
+  };
+  visit([](double& sent, double& number) { sent = number; });
+  comm.broadcast(view_of(numbers.data(), {16}), 0, Stream::cpu(), "costs");
+  visit([](double& sent, double& number) { number = sent; });
+  return model;
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/assignment.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "core/shared/index.h"
+#include "kfac/inverse/factor_plan.h"
+#include "kfac/inverse/statistic_size.h"
+
+namespace dkfac::kfac {
+namespace {
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(units)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+  return text;
+}
+
+std::string percent(double part, double whole) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", whole > 0 ? 100 * part / whole : 0.0);
+  return text;
+}
+
+using Row = std::vector<std::string>;
+
+/// Columns padded to their widest cell, the first two to the left, the others but the last to the
+/// right.
+std::string render(const std::vector<Row>& rows) {
+  std::vector<std::size_t> width(rows.front().size(), 0);
+  for (const Row& row : rows)
+    for (std::size_t c = 0; c + 1 < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  std::ostringstream out;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string pad(width[c] > row[c].size() ? width[c] - row[c].size() : 0, ' ');
+      const bool last = c + 1 == row.size();
+      line += c < 2 ? row[c] + pad : (last ? row[c] : pad + row[c]);
+      if (!last) line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+  return std::move(out).str();
+}
+
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", 1e3 * seconds);
+  return text;
+}
+
+const char* name_of(FactorForm form) {
+  switch (form) {
+    case FactorForm::inverse:
+      return "inverse";
+    case FactorForm::cholesky:
+      return "Cholesky";
+    case FactorForm::eigen:
+      return "eigen";
+    case FactorForm::low_rank:
+      return "low rank";
+  }
+  return "";
+}
+
+/// "145 Cholesky"; of low rank the rows as well.
+std::string text_of(const FactorPlan& plan) {
+  if (!plan.is_set()) return "-";
+  std::string text = std::to_string(plan.dim) + " " + name_of(plan.form);
+  if (plan.form == FactorForm::low_rank) text += " of " + std::to_string(plan.rows);
+  return text;
+}
+
+/// Owner, and in brackets the other ranks of its column.
+std::string workers_of(int owner, const AssignmentDetails& details) {
+  std::string text = std::to_string(owner);
+  if (details.workers == 1) return text;
+  if (details.workers == details.world_size) return text + " (all)";
+  const int columns = details.world_size / details.workers;
+  const char* separator = " (";
+  for (int r = owner % columns; r < details.world_size; r += columns) {
+    if (r == owner) continue;
+    text += separator + std::to_string(r);
+    separator = ",";
+  }
+  return text + ")";
+}
+
+std::string note_of(const LayerSpec& spec) {
+  return std::holds_alternative<PlainSpec>(spec) ? "no curvature: first-order update" : "";
+}
+
+/// What a rank keeps between steps.
+struct RankBytes {
+  double averages = 0, earlier = 0, inverses = 0, momentum = 0, masters = 0;
+  [[nodiscard]] double sum() const { return averages + earlier + inverses + momentum + masters; }
+};
+
+void add_layer(const LayerSpec& spec, int owner, const AssignmentDetails& details,
+               std::vector<RankBytes>& ranks) {
+  const CurvatureBytes bytes = curvature_bytes(spec, details.curvature, details.device);
+  const std::int64_t parameters = weight_numel(spec) + bias_numel(spec);
+  ranks[index_of(owner)].averages += static_cast<double>(bytes.averages);
+  ranks[index_of(owner)].earlier += static_cast<double>(bytes.earlier);
+  const int columns = details.world_size / details.workers;
+  for (int r = owner % columns; r < details.world_size; r += columns) {
+    ranks[index_of(r)].inverses += static_cast<double>(bytes.inverses);
+    ranks[index_of(r)].momentum += static_cast<double>(parameters * details.kept.momentum);
+    ranks[index_of(r)].masters += static_cast<double>(parameters * details.kept.masters);
+  }
+}
+
+std::string buffers_text(std::span<const NamedBytes> buffers) {
+  std::vector<Row> rows{{"buffers of this rank", "", "bytes", ""}};
+  double sum = 0;
+  for (const NamedBytes& buffer : buffers) {
+    const auto bytes = static_cast<double>(buffer.bytes);
+    if (buffer.bytes > 0) rows.push_back({buffer.name, "", human_bytes(bytes), ""});
+    sum += bytes;
+  }
+  rows.push_back({"sum", "", human_bytes(sum), ""});
+  return render(rows);
+}
+
+}  // namespace
+
+CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
+                               Device device) {
+  const auto element = static_cast<std::int64_t>(size_of(options.dtype));
+  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  CurvatureBytes bytes;
+  for (const StatisticKind kind :
+       {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
+    const StatisticPlan plan = plan_statistic(spec, options, kind, device);
+    bytes.averages += plan.numel() * element;
+    if (options.staleness == Staleness::adaptive) bytes.earlier += 2 * plan.numel() * element;
+    if (!plan.factor.is_set()) continue;
+    bytes.inverses += plan.factor.inverse_shape().numel() * element;
+    if (plan.factor.form == FactorForm::eigen)
+      bytes.inverses += plan.factor.groups * plan.factor.dim * element;
+  }
+  if (options.inverse == InverseMethod::ekfac && has_factors(spec))
+    bytes.inverses += factor_groups(spec) * g_dim(spec) * a_dim(spec) * element;
+  return bytes;
+}
+
+std::string describe_assignment(std::span<const std::string> names,
+                                std::span<const LayerSpec> specs, std::span<const int> owners,
+                                const AssignmentDetails& details) {
+  DKFAC_CHECK(names.size() == specs.size() && names.size() == owners.size() &&
+                  (details.seconds.empty() || details.seconds.size() == specs.size()),
+              "[describe_assignment] ", names.size(), " names, ", specs.size(), " specs, ",
+              owners.size(), " owners and ", details.seconds.size(),
+              " times; there must be one of each per layer, or no times");
+  const CurvatureOptions& options = details.curvature;
+  double total_flops = 0, statistics = 0, parameters = 0;
+  for (const LayerSpec& spec : specs) total_flops += layer_load(spec, options.dtype).flops;
+  std::vector<double> flops(index_of(details.world_size), 0), seconds = flops;
+  std::vector<RankBytes> ranks(index_of(details.world_size));
+  std::vector<Row> rows{{"layer", "shape", details.workers > 1 ? "owner (workers)" : "owner",
+                         "groups", "A", "G", "statistics", "work", "ms", "note"}};
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const LayerSpec& spec = specs[i];
+    const bool factors = has_factors(spec), timed = factors && !details.seconds.empty();
+    const double own = layer_load(spec, options.dtype).flops;
+    const auto statistic =
+        static_cast<double>(curvature_bytes(spec, options, details.device).averages);
+    const double time = timed ? details.seconds[i] : 0;
+    flops[index_of(owners[i])] += own;
+    seconds[index_of(owners[i])] += time;
+    statistics += statistic;
+    parameters += static_cast<double>(weight_numel(spec) + bias_numel(spec));
+    add_layer(spec, owners[i], details, ranks);
+    rows.push_back({names[i], describe(spec), workers_of(owners[i], details),
+                    factors ? std::to_string(factor_groups(spec)) : "-",
+                    text_of(plan_a(spec, options, details.device)),
+                    text_of(plan_g(spec, options, details.device)),
+                    statistic > 0 ? human_bytes(statistic) : "-",
+                    factors ? percent(own, total_flops) : "-", timed ? milliseconds(time) : "-",
+                    note_of(spec)});
+  }
+  std::vector<Row> per_rank{{"rank", "layers", "work", "ms", "averages", "earlier statistics",
+                             "inverses", "momentum", "masters", "sum", ""}};
+  for (int r = 0; r < details.world_size; ++r) {
+    const RankBytes& kept = ranks[index_of(r)];
+    per_rank.push_back({std::to_string(r), std::to_string(std::ranges::count(owners, r)),
+                        percent(flops[index_of(r)], total_flops),
+                        details.seconds.empty() ? "-" : milliseconds(seconds[index_of(r)]),
+                        human_bytes(kept.averages), human_bytes(kept.earlier),
+                        human_bytes(kept.inverses), human_bytes(kept.momentum),
+                        human_bytes(kept.masters), human_bytes(kept.sum()), ""});
+  }
+  std::ostringstream out;
+  out << render(rows) << '\n' << render(per_rank) << '\n';
+  if (!details.buffers.empty()) out << buffers_text(details.buffers) << '\n';
+  if (!details.seconds.empty())
+    out << "ms: of a step, " << (options.calibrate ? "from measured costs" : "at 100 GFLOP/s")
+        << "; rebuilds count by their interval\n";
+  out << names.size() << " layers, " << static_cast<std::int64_t>(parameters) << " parameters, "
+      << human_bytes(statistics) << " of statistics in " << options.dtype << " per exchange\n";
+  return std::move(out).str();
+}
+
+}  // namespace dkfac::kfac

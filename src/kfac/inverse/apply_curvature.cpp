@@ -1,0 +1,141 @@
+#include <algorithm>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/inverse.h"
+
+#include "kfac/inverse/apply_factor.h"
+#include "kfac/inverse/backend_inverse.h"
+#include "kfac/inverse/layer_curvature.h"
+#include "kfac/inverse/small_groups.h"
+
+namespace dkfac::kfac {
+namespace {
+
+ConstTensorView group_of(const Tensor& x, int group, Shape shape) {
+  return x.view().slice(0, group, 1).reshape(shape);
+}
+
+/// One group: v[out,d].
+void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
+                 int group, const Columns& v) {
+  const Factor &a = layer.a, &g = layer.g;
+  if (a.form != FactorForm::eigen)
+    return apply_factors(ctx, applied_factor(a, group), applied_factor(g, group), v);
+  const auto vectors = [group](const Factor& f) {
+    return group_of(f.inverse, group, {f.dim, f.dim});
+  };
+  const auto values = [group](const Factor& f) { return group_of(f.values, group, {f.dim}); };
+  const ConstTensorView scales = layer.scale_statistics > 0
+                                     ? group_of(layer.scales, group, {g.dim, a.dim})
+                                     : ConstTensorView{};
+  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping, v.weight,
+                     v.bias, scales);
+}
+
+/// [gamma | beta] <- (F + shift*I)^-1 [gamma | beta].
+void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorView beta) {
+  Scratch scratch(ctx);
+  const TensorView both = scratch.take({g.dim}, beta.dtype());
+  const std::int64_t scales = gamma.numel();
+  if (scales > 0) ops::copy(ctx, gamma.flat(), both.slice(0, 0, scales));
+  ops::copy(ctx, beta.flat(), both.slice(0, scales, beta.numel()));
+  apply_left(ctx, applied_factor(g, 0), {both.reshape({g.dim, 1}), {}});
+  if (scales > 0) ops::copy(ctx, both.slice(0, 0, scales), gamma.flat());
+  ops::copy(ctx, both.slice(0, scales, beta.numel()), beta.flat());
+}
+
+/// All views in options.dtype.
+void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+           const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  const Factor& g = layer.g;
+  if (!has_factors(spec)) {
+    if (g.is_set()) return apply_batch_norm(ctx, g, weight, bias);
+    return precondition_batch_norm(ctx, options.batch_norm, layer.fisher,
+                                   options.bn_damping * options.damping, weight, bias);
+  }
+  const std::int64_t out = g.dim * g.groups;
+  const TensorView matrix = weight.reshape({out, weight.numel() / out});
+  const TensorView column = bias.numel() > 0 ? bias.reshape({out, 1}) : TensorView{};
+  if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
+    return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);
+  if (has_small_groups(layer.a) && has_small_groups(g))
+    return apply_small(layer.a.inverse, g.inverse, matrix, column);
+  for (int group = 0; group < g.groups; ++group) {
+    const auto rows = [&](TensorView x) { return x.slice(0, group * g.dim, g.dim); };
+    apply_group(ctx, options, layer, group,
+                {rows(matrix), column.empty() ? TensorView{} : rows(column)});
+  }
+}
+
+/// Whether the layer has inverses; `perhaps` where only the device knows it of one.
+enum class Known : std::uint8_t { no, perhaps, yes };
+
+Known known(const Factor& factor) {
+  if (factor.good) return Known::yes;
+  return factor.pending ? Known::perhaps : Known::no;
+}
+
+Known known(const LayerSpec& spec, const LayerCurvature& layer) {
+  if (has_factors(spec)) return std::min(known(layer.a), known(layer.g));
+  if (layer.g.is_set()) return known(layer.g);
+  return layer.fisher_statistics > 0 ? Known::yes : Known::no;
+}
+
+/// Where the device finds out that a factor has no inverse, the gradient stays.
+void apply_perhaps(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+                   const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  Scratch scratch(ctx);
+  const auto keep = [&](ConstTensorView x) {
+    if (x.numel() == 0) return TensorView{};
+    const TensorView kept = scratch.take({x.numel()}, x.dtype());
+    ops::copy(ctx, x.flat(), kept);
+    return kept;
+  };
+  const TensorView w = keep(weight), b = keep(bias);
+  apply(ctx, spec, options, layer, weight, bias);
+  const auto restore = [&](ConstTensorView kept, TensorView x) {
+    if (kept.empty()) return;
+    cuda::restore_without_inverses(ctx, layer.a.shifts, layer.g.shifts, kept, x.flat());
+  };
+  restore(w, weight);
+  restore(b, bias);
+}
+
+}  // namespace
+
+AppliedFactor applied_factor(const Factor& factor, int group) {
+  AppliedFactor out{
+      .form = static_cast<FactorForm>(factor.held.data<std::int32_t>()[group]),
+      .inverse = group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim})};
+  if (factor.shifts.view().device().is_cuda()) {
+    out.shift_there = factor.shifts.view().slice(0, group, 1);
+  } else {
+    out.shift = factor.shifts.data<double>()[group];
+  }
+  return out;
+}
+
+void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
+                     const LayerCurvature& layer, TensorView weight, TensorView bias) {
+  const Known has_inverses = known(spec, layer);
+  if (has_inverses == Known::no) return;
+  const auto apply = has_inverses == Known::perhaps ? apply_perhaps : kfac::apply;
+  if ((weight.numel() > 0 ? weight : bias).dtype() == options.dtype) {
+    apply(ctx, spec, options, layer, weight, bias);
+    return;
+  }
+  Scratch scratch(ctx);
+  const auto convert = [&](ConstTensorView x) {
+    if (x.numel() == 0) return TensorView{};
+    const TensorView converted = scratch.take({x.numel()}, options.dtype);
+    ops::cast(ctx, x, converted);
+    return converted;
+  };
+  const TensorView w = convert(weight), b = convert(bias);
+  apply(ctx, spec, options, layer, w, b);
+  if (!w.empty()) ops::cast(ctx, w, weight);
+  if (!b.empty()) ops::cast(ctx, b, bias);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "kfac/inverse/backend_inverse.h"
+#include "kfac/shared/host.h"
+
+namespace dkfac::kfac::cpu {
+namespace {
+
+/// x[r,c] /= rows[r] * columns[c] + lambda: one pass, beside four products.
+template <class T>
+void divide_elements_by_products(TensorView x, ConstTensorView rows, ConstTensorView columns,
+                                 double lambda) {
+  const std::int64_t n = x.dim(0), width = x.dim(1);
+  const T* w_r = rows.data<T>();
+  const T* w_c = columns.data<T>();
+  T* data = x.data<T>();
+  const T shift = static_cast<T>(lambda);
+  for (std::int64_t r = 0; r < n; ++r) {
+    T* row = data + r * x.stride(0);
+    const T scale = w_r[r];
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < width; ++c) row[c] /= scale * w_c[c] + shift;
+  }
+}
+
+/// x /= scales + lambda.
+template <class T>
+void divide_elements_by_scales(TensorView x, ConstTensorView scales, double lambda) {
+  T* data = x.data<T>();
+  const T* s = scales.data<T>();
+  const T shift = static_cast<T>(lambda);
+  const std::int64_t n = x.numel();
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) data[i] /= s[i] + shift;
+}
+
+}  // namespace
+
+void divide_by_products(Context&, TensorView x, ConstTensorView rows, ConstTensorView columns,
+                        double lambda) {
+  with_real("precondition eigen", x.dtype(), [&](auto zero) {
+    divide_elements_by_products<decltype(zero)>(x, rows, columns, lambda);
+  });
+}
+
+void divide_by_scales(Context&, TensorView x, ConstTensorView scales, double lambda) {
+  with_real("precondition eigen", x.dtype(),
+            [&](auto zero) { divide_elements_by_scales<decltype(zero)>(x, scales, lambda); });
+}
+
+void solve_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fisher, double shift,
+                      TensorView gamma_grad, TensorView beta_grad) {
+  const std::int64_t channels = beta_grad.numel(), rows = fisher.dim(0);
+  const bool fixed_gamma = gamma_grad.numel() == 0;
+  with_real("precondition batch norm", fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* gg = fisher.data<T>();
+    const T* gb = gg + channels;
+    const T* bb = gg + (rows - 1) * channels;
+    T* beta = beta_grad.data<T>();
+    if (fixed_gamma) {
+      for (std::int64_t c = 0; c < channels; ++c) beta[c] /= bb[c] + static_cast<T>(shift);
+      return;
+    }
+    T* gamma = gamma_grad.data<T>();
+    // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
+    // not negative by Cauchy-Schwarz, slightly so.
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double a = gg[c], d = bb[c];
+      const double b = mode == BatchNormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);
+      const double x = gamma[c], y = beta[c];
+      const double exact = std::max(a * d - b * b, 0.0);
+      const double determinant = exact + shift * (a + d) + shift * shift;
+      gamma[c] = static_cast<T>(((d + shift) * x - b * y) / determinant);
+      beta[c] = static_cast<T>(((a + shift) * y - b * x) / determinant);
+    }
+  });
+}
+
+}  // namespace dkfac::kfac::cpu

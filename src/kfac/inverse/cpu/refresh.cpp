@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/parallel.h"
+#include "dkfac/core/threads.h"
+#include "dkfac/kfac/assignment.h"
+
+#include "kfac/inverse/backend_refresh.h"
+#include "kfac/inverse/small_groups.h"
+#include "kfac/inverse/split_by_pi.h"
+
+namespace dkfac::kfac::cpu {
+namespace {
+
+/// Trace of one group of the average.
+double trace_of(Context& ctx, const Factor& factor, int group) {
+  double trace = 0;
+  const ConstTensorView average = factor.average.view();
+  if (factor.form == FactorForm::low_rank) {
+    ops::dot(ctx, average, average, view_of(&trace, {1}));
+    return trace;
+  }
+  const std::int64_t size = ops::packed_size(factor.dim);
+  ops::packed_trace(ctx, average.slice(0, group * size, size), factor.dim, view_of(&trace, {1}));
+  return trace;
+}
+
+void ask(Factor& factor, int group, double shift, bool zero) {
+  factor.asked.data<double>()[group] = zero ? -shift : shift;
+}
+
+/// Operations below which waking other threads costs more than it saves.
+constexpr double kWorthSharing = 4e6;
+
+/// BLAS of this scope runs on the calling thread, as it does where factors are shared out.
+class OneThread {
+ public:
+  OneThread() : before_(dkfac::threads()) { set_threads(1); }
+  ~OneThread() { set_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Writes what is good, and nothing else of the factor.
+void rebuild(Context& ctx, RefreshTask& task) {
+  Factor& factor = *task.factor;
+  const auto* asked = factor.asked.data<double>();
+  auto* shifts = factor.shifts.data<double>();
+  task.stage = InverseStage::damped;
+  factor.failed_group = -1;
+  const bool small = has_small_groups(factor);
+  for (int group = 0; group < factor.groups; ++group) {
+    const FactorBlock block = block_of(factor, group);
+    const bool zero = asked[group] < 0 && factor.form != FactorForm::eigen;
+    Climb climb = zero    ? invert_identity(ctx, block, -asked[group])
+                  : small ? invert_small(block, asked[group])
+                          : Climb{};
+    if (!zero && climb.stage == InverseStage::kept)
+      climb = rebuild_inverse(ctx, block, asked[group]);
+    task.stage = std::max(task.stage, climb.stage);
+    if (climb.stage == InverseStage::kept) {
+      if (factor.failed_group < 0) factor.failed_group = group;
+      continue;
+    }
+    task.written = true;
+    shifts[group] = climb.shift;
+    factor.held.data<std::int32_t>()[group] = static_cast<std::int32_t>(climb.held);
+  }
+}
+
+void share(Context& ctx, std::vector<Context>& contexts, std::span<RefreshTask* const> tasks,
+           int threads) {
+  std::vector<LayerLoad> loads;
+  for (const RefreshTask* task : tasks)
+    loads.push_back({refresh_operations(*task->factor), task->factor->dim});
+  const std::vector<int> thread_of = assign(loads, threads);
+  while (static_cast<int>(contexts.size()) < threads)
+    contexts.emplace_back(ctx.device(), ContextOptions{.backend = ctx.backend(), .threads = 0});
+  std::vector<std::exception_ptr> errors(contexts.size());
+  dkfac::cpu::parallel_parts(threads, [&](int thread) {
+    const auto t = static_cast<std::size_t>(thread);
+    try {
+      for (std::size_t i = 0; i < tasks.size(); ++i)
+        if (thread_of[i] == thread) rebuild(contexts[t], *tasks[i]);
+    } catch (...) {
+      errors[t] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors)
+    if (error != nullptr) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+  if (!layer.a.is_set()) return ask(layer.g, 0, options.bn_damping * options.damping, false);
+  for (int group = 0; group < layer.a.groups; ++group) {
+    const PiSplit split = split_by_pi(std::sqrt(options.damping), trace_of(ctx, layer.a, group),
+                                      layer.a.dim, trace_of(ctx, layer.g, group), layer.g.dim);
+    ask(layer.a, group, split.a, split.zero);
+    ask(layer.g, group, split.g, split.zero);
+  }
+}
+
+void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks,
+                 std::int64_t wide) {
+  const int threads = dkfac::threads();
+  const auto is_wide = [wide](const RefreshTask& task) { return task.factor->factorised() > wide; };
+  const bool wide_first = std::ranges::count_if(tasks, is_wide) < threads;
+  std::vector<RefreshTask*> shared;
+  double work = 0;
+  for (RefreshTask& task : tasks) {
+    if (wide_first && is_wide(task)) {
+      rebuild(ctx, task);
+    } else {
+      shared.push_back(&task);
+      work += refresh_operations(*task.factor);
+    }
+  }
+  if (threads > 1 && work >= kWorthSharing) {
+    share(ctx, state.contexts, shared, threads);
+  } else {
+    const OneThread scope;
+    for (RefreshTask* task : shared) rebuild(ctx, *task);
+  }
+}
+
+}  // namespace dkfac::kfac::cpu

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/context.h"
+#include "dkfac/kfac/report.h"
+
+#include "kfac/inverse/cuda/blocks.h"
+#include "kfac/inverse/factor_plan.h"
+
+/// Checks of inverses and eigenvectors on the device (residual.h). T: float or double.
+namespace dkfac::kfac::cuda {
+
+inline constexpr auto kBad = static_cast<std::int32_t>(InverseStage::kept);  ///< As Block::stage.
+
+/// Inverses of one shape that may take the place of Block::inverse.
+template <class T>
+struct Candidates {
+  FactorForm form = FactorForm::inverse;  ///< Or low_rank, one at a time.
+  const Block<T>* blocks = nullptr;       ///< [count], on the device.
+  std::int64_t count = 1, rows = 0, d = 0;
+  const T* x = nullptr;  ///< Lower triangles of [count,d,d], or Y[rows,d].
+  std::int64_t batch_stride = 0, stride = 0;
+  const T* average_rows = nullptr;                         ///< low_rank: X[rows,d], contiguous.
+  const std::int32_t *first = nullptr, *second = nullptr;  ///< [count] statuses, or null.
+};
+
+/// Writes Block::stage: InverseStage::damped or kept; and Block::shift of those that are good.
+template <class T>
+void judge(Context& ctx, const Candidates<T>& candidates);
+
+template <class T>
+struct EigenCandidate {
+  const Block<T>* block = nullptr;
+  std::int64_t d = 0;
+  const T* vectors = nullptr;  ///< [d,d], rows `stride` apart.
+  std::int64_t stride = 0;
+  const T* values = nullptr;                ///< [d], not clipped yet.
+  const std::int32_t* nonfinite = nullptr;  ///< Not 0: there is a NaN in the average.
+  const std::int32_t* info = nullptr;
+};
+/// Block::stage: damped, clipped or kept; Block::shift 1 where they are good.
+template <class T>
+void judge_eigen(Context& ctx, const EigenCandidate<T>& candidate);
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,39 @@
+#include "dkfac/core/error.h"
+
+#include "kfac/inverse/backend_inverse.h"
+
+namespace dkfac::kfac::cuda {
+namespace {
+
+[[noreturn]] void refuse(const char* operation) {
+  throw DeviceError(
+      detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
+}
+
+}  // namespace
+
+void invert_factor(Context&, ConstTensorView, double, TensorView, TensorView) {
+  refuse("invert factor");
+}
+void decompose_factor(Context&, ConstTensorView, TensorView, TensorView, TensorView) {
+  refuse("decompose factor");
+}
+void divide_by_products(Context&, TensorView, ConstTensorView, ConstTensorView, double) {
+  refuse("precondition eigen");
+}
+void divide_by_scales(Context&, TensorView, ConstTensorView, double) {
+  refuse("precondition eigen");
+}
+void solve_batch_norm(Context&, BatchNormFisher, ConstTensorView, double, TensorView, TensorView) {
+  refuse("precondition batch norm");
+}
+void divide(Context&, TensorView, ConstTensorView) { refuse("precondition"); }
+void apply_groups(Context&, ConstTensorView, ConstTensorView, TensorView, TensorView) {
+  refuse("precondition");
+}
+void restore_without_inverses(Context&, ConstTensorView, ConstTensorView, ConstTensorView,
+                              TensorView) {
+  refuse("precondition");
+}
+
+}  // namespace dkfac::kfac::cuda

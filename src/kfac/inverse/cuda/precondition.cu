@@ -1,0 +1,93 @@
+#include "dkfac/core/cuda/batched.h"
+#include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/ops.h"
+
+#include "kfac/inverse/backend_inverse.h"
+#include "kfac/inverse/cuda/precondition_functors.h"
+#include "kfac/inverse/cuda/store.h"
+#include "kfac/shared/host.h"
+
+namespace dkfac::kfac::cuda {
+
+using dkfac::cuda::for_each;
+using dkfac::cuda::for_each_2d;
+
+void divide_by_products(Context& ctx, TensorView x, ConstTensorView rows, ConstTensorView columns,
+                        double lambda) {
+  with_real("precondition eigen", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each_2d(ctx.stream(), x.dim(0), x.dim(1),
+                DivideByProducts<T>{x.data<T>(), x.stride(0), rows.data<T>(), columns.data<T>(),
+                                    static_cast<T>(lambda)});
+  });
+}
+
+void divide_by_scales(Context& ctx, TensorView x, ConstTensorView scales, double lambda) {
+  with_real("precondition eigen", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each(ctx.stream(), x.numel(),
+             DivideByScales<T>{x.data<T>(), scales.data<T>(), static_cast<T>(lambda)});
+  });
+}
+
+void divide(Context& ctx, TensorView x, ConstTensorView by) {
+  with_real("precondition", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each_2d(ctx.stream(), x.dim(0), x.dim(1),
+                Divide<T>{x.data<T>(), x.stride(0), by.data<double>()});
+  });
+}
+
+void solve_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher, double shift,
+                      TensorView gamma_grad, TensorView beta_grad) {
+  const std::int64_t channels = beta_grad.numel();
+  with_real("precondition batch norm", fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* gg = fisher.data<T>();
+    for_each(ctx.stream(), channels,
+             SolveBatchNorm<T>{gg, mode == BatchNormFisher::diagonal ? nullptr : gg + channels,
+                               gg + (fisher.dim(0) - 1) * channels, shift,
+                               gamma_grad.numel() == 0 ? nullptr : gamma_grad.data<T>(),
+                               beta_grad.data<T>()});
+  });
+}
+
+void apply_groups(Context& ctx, ConstTensorView a, ConstTensorView g, TensorView weight,
+                  TensorView bias) {
+  using ops::Trans;
+  const std::int64_t groups = a.dim(0), d = a.dim(1), out = g.dim(1), width = weight.dim(1);
+  Scratch scratch(ctx);
+  const TensorView product = scratch.take({groups, out, d}, weight.dtype());
+  const auto left = [&](ConstTensorView x, std::int64_t first, std::int64_t columns) {
+    dkfac::cuda::gemm_batched(ctx, Trans::no, Trans::no, 1, g, x.reshape({groups, out, columns}), 0,
+                              product.slice(2, first, columns));
+  };
+  const auto right = [&](std::int64_t first, std::int64_t columns, TensorView x) {
+    dkfac::cuda::gemm_batched(ctx, Trans::no, Trans::no, 1, product, a.slice(2, first, columns), 0,
+                              x.reshape({groups, out, columns}));
+  };
+  left(weight, 0, width);
+  if (!bias.empty()) left(bias, width, 1);
+  right(0, width, weight);
+  if (!bias.empty()) right(width, 1, bias);
+}
+
+void restore_without_inverses(Context& ctx, ConstTensorView a_shifts, ConstTensorView g_shifts,
+                              ConstTensorView before, TensorView after) {
+  Scratch scratch(ctx);
+  auto* flags = scratch.take({2}, DType::i32).data<std::int32_t>();
+  const auto look = [&](ConstTensorView shifts, std::int32_t* flag) {
+    dkfac::cuda::reduce_rows<std::int32_t>(
+        ctx, 1, shifts.numel(), dkfac::cuda::Max<std::int32_t>{},
+        LacksInverse{shifts.numel() == 0 ? nullptr : shifts.data<double>()},
+        Store<std::int32_t>{flag});
+  };
+  look(a_shifts, flags);
+  look(g_shifts, flags + 1);
+  with_real("precondition", after.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for_each(ctx.stream(), after.numel(), RestoreIf<T>{flags, before.data<T>(), after.data<T>()});
+  });
+}
+
+}  // namespace dkfac::kfac::cuda

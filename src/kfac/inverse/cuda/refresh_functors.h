@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+#include "kfac/inverse/cuda/blocks.h"
+#include "kfac/inverse/split_by_pi.h"
+
+/// From averages to what is factorised, and from results to inverses, on the device.
+namespace dkfac::kfac::cuda {
+
+/// Element i of the diagonal of triangle `group`, of a factor of width d.
+template <class T>
+struct Diagonal {
+  const T* average;
+  std::int64_t size;  ///< Of a triangle.
+  DKFAC_HD double operator()(std::int64_t group, std::int64_t i) const {
+    return static_cast<double>(average[group * size + i * (i + 3) / 2]);
+  }
+};
+/// x[i]^2.
+template <class T>
+struct Square {
+  const T* x;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t i) const {
+    const auto value = static_cast<double>(x[i]);
+    return value * value;
+  }
+};
+
+/// x[i]
+struct Element {
+  const std::int32_t* x;
+  DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t i) const { return x[i]; }
+};
+
+/// split_damping() of each group, to Factor::asked of both factors.
+struct AskDamping {
+  double root;  ///< sqrt(lambda)
+  const double *trace_a, *trace_g;
+  std::int64_t dim_a, dim_g;
+  double *a, *g;
+  DKFAC_HD void operator()(std::int64_t group) const {
+    const PiSplit split = split_by_pi(root, trace_a[group], dim_a, trace_g[group], dim_g);
+    a[group] = split.zero ? -split.a : split.a;
+    g[group] = split.zero ? -split.g : split.g;
+  }
+};
+
+/// Lower triangles of x[count,d,d] = M + damping*I, or damping*I where the curvature is zero.
+template <class T>
+struct UnpackDamped {
+  const Block<T>* blocks;
+  T* x;
+  std::int64_t d;
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t c) const {
+    const std::int64_t b = i / d, r = i % d;
+    if (c > r) return;
+    T value = blocks[b].zero() ? T{} : blocks[b].average[r * (r + 1) / 2 + c];
+    if (c == r) value += blocks[b].damping();
+    x[i * d + c] = value;
+  }
+};
+/// x[i,i] += damping.
+template <class T>
+struct AddDamping {
+  const Block<T>* block;
+  T* x;
+  std::int64_t stride;
+  DKFAC_HD void operator()(std::int64_t i) const { x[i * (stride + 1)] += block->damping(); }
+};
+
+/// Element (r, c <= r) of inverse b, for those that are good.
+template <class T>
+struct NewInverse {
+  const Block<T>* blocks;
+  const T* x;  ///< Lower triangles of [count,d,d].
+  std::int64_t d;
+  std::int32_t bad;  ///< The stage of those that are not.
+  [[nodiscard]] DKFAC_HD bool is_good(std::int64_t b) const { return *blocks[b].stage != bad; }
+  [[nodiscard]] DKFAC_HD T at(std::int64_t b, std::int64_t r, std::int64_t c) const {
+    if (!blocks[b].zero()) return x[(b * d + r) * d + c];
+    return r == c ? static_cast<T>(1 / static_cast<double>(blocks[b].damping())) : T{};
+  }
+};
+/// Writes the lower triangle ...
+template <class T>
+struct CommitLower {
+  NewInverse<T> from;
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t c) const {
+    const std::int64_t b = i / from.d, r = i % from.d;
+    if (c <= r && from.is_good(b)) from.blocks[b].inverse[r * from.d + c] = from.at(b, r, c);
+  }
+};
+/// ... and the mirrored one (for_each_transposed).
+template <class T>
+struct LoadLower {
+  NewInverse<T> from;
+  DKFAC_HD T operator()(std::int64_t i, std::int64_t c) const {
+    const std::int64_t b = i / from.d, r = i % from.d;
+    return c < r && from.is_good(b) ? from.at(b, r, c) : T{};
+  }
+};
+template <class T>
+struct CommitUpper {
+  NewInverse<T> from;
+  DKFAC_HD void operator()(std::int64_t i, std::int64_t c, T value) const {
+    const std::int64_t b = i / from.d, r = i % from.d;
+    if (c < r && from.is_good(b)) from.blocks[b].inverse[c * from.d + r] = value;
+  }
+};
+
+/// The rows of the low-rank form: 0 where the curvature is zero.
+template <class T>
+struct CommitRows {
+  const Block<T>* block;
+  const T* x;
+  std::int32_t bad;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    if (*block->stage != bad) block->inverse[i] = block->zero() ? T{} : x[i];
+  }
+};
+
+/// Eigenvectors, and eigenvalues of which those below 0 count as 0.
+template <class T>
+struct CommitVectors {
+  const Block<T>* block;
+  const T* vectors;
+  std::int32_t bad;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    if (*block->stage != bad) block->inverse[i] = vectors[i];
+  }
+};
+template <class T>
+struct CommitValues {
+  const Block<T>* block;
+  const T* values;
+  std::int32_t bad;
+  DKFAC_HD void operator()(std::int64_t i) const {
+    if (*block->stage != bad) block->values[i] = values[i] > T{} ? values[i] : T{};
+  }
+};
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,137 @@
+#include "kfac/inverse/factor_plan.h"
+
+#include <algorithm>
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/inverse/block_triangular.h"
+#include "kfac/inverse/small_groups.h"
+
+namespace dkfac::kfac {
+namespace {
+
+/// An operation of a Cholesky factorisation or inversion takes as long as about two of a large
+/// product (OpenBLAS, widths 512 to 4608: 75 to 200 beside 235 GFLOP/s on one core).
+constexpr double kFactorisation = 2;
+/// What the blocks of a solve cost beside one large product, in widths of a block: they do a little
+/// more, and as smaller products (gradients [256,2304] to [512,4608] and [512,785]: 12 to 50 % of
+/// the product).
+constexpr double kBlocks = 2.5;
+/// An eigendecomposition as long as about ten factorisations with inversion (docs/benchmarks.md).
+constexpr double kEigen = 10;
+/// Refreshes are about this many steps apart under the adaptive rule.
+constexpr std::int64_t kAdaptiveInterval = 10;
+
+/// Width, and columns of what it is applied to.
+struct Sizes {
+  std::int64_t dim = 0, columns = 0;
+};
+
+struct Rows {
+  std::int64_t all = 0, sample = 1;
+};
+Rows rows_of(const LayerSpec& spec, WeightSharing sharing) {
+  Rows rows;
+  if (const auto* linear = std::get_if<LinearSpec>(&spec))
+    rows = {linear->max_rows, linear->sample_rows};
+  if (const auto* conv = std::get_if<Conv2dSpec>(&spec)) rows = {conv->max_rows, conv->sample_rows};
+  return sharing == WeightSharing::reduce ? Rows{rows.all / rows.sample, 1} : rows;
+}
+
+/// Steps from one rebuild of an inverse to the next: without a new statistic there is none.
+double inverse_life(const CurvatureOptions& options) {
+  if (options.staleness == Staleness::adaptive) return static_cast<double>(kAdaptiveInterval);
+  return std::max(options.inverse_interval, options.statistics_interval);
+}
+
+double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps) {
+  return refresh_operations(plan) + steps * apply_operations(plan, columns);
+}
+
+FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device device,
+                Sizes sizes) {
+  FactorPlan best{.dim = sizes.dim, .groups = factor_groups(spec), .form = {}};
+  if (options.inverse != InverseMethod::cholesky) {
+    best.form = FactorForm::eigen;
+    return best;
+  }
+  const auto take_cheaper = [&](FactorPlan other) {
+    const double steps = inverse_life(options);
+    if (cost_over_life(other, sizes.columns, steps) < cost_over_life(best, sizes.columns, steps))
+      best = other;
+  };
+  if (!has_small_groups(best)) {
+    FactorPlan cholesky = best;
+    cholesky.form = FactorForm::cholesky;
+    take_cheaper(cholesky);
+  }
+  const Rows rows = rows_of(spec, options.sharing);
+  const bool exact = options.new_weight == 1 && options.staleness == Staleness::fixed;
+  if (options.low_rank && exact && best.groups == 1 && rows.all > 0) {
+    FactorPlan low_rank = best;
+    low_rank.form = FactorForm::low_rank;
+    low_rank.rows = rows.all;
+    low_rank.sample_rows = rows.sample;
+    take_cheaper(low_rank);
+  }
+  // Last, so that hosts and devices keep rows of the same factors: a state has one shape on both.
+  if (device.is_cuda() && best.form == FactorForm::cholesky) best.form = FactorForm::inverse;
+  return best;
+}
+
+}  // namespace
+
+std::int64_t FactorPlan::statistic_numel() const {
+  return form == FactorForm::low_rank ? rows * dim : groups * ops::packed_size(dim);
+}
+
+Shape FactorPlan::inverse_shape() const {
+  return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
+}
+
+FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
+  if (!has_factors(spec)) return {};
+  return plan(spec, options, device, {a_dim(spec), g_dim(spec)});
+}
+
+FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
+  if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
+  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  if (bn == nullptr || options.batch_norm != BatchNormFisher::full) return {};
+  // One right-hand side: solving costs no more than multiplying, whatever the interval.
+  return {.dim = (bn->scale ? 2 : 1) * bn->channels,
+          .groups = 1,
+          .form = device.is_cuda() ? FactorForm::inverse : FactorForm::cholesky};
+}
+
+double refresh_operations(const FactorPlan& plan) {
+  const auto n = static_cast<double>(plan.dim), rows = static_cast<double>(plan.rows);
+  switch (plan.form) {
+    case FactorForm::inverse:
+      return plan.groups * kFactorisation * n * n * n;
+    case FactorForm::cholesky:
+      return plan.groups * kFactorisation * n * n * n / 3;
+    case FactorForm::eigen:
+      return plan.groups * kEigen * kFactorisation * n * n * n;
+    case FactorForm::low_rank:  // X X', its factor, L^-1 X
+      return rows * rows * n + kFactorisation * rows * rows * rows / 3 + rows * rows * n;
+  }
+  return 0;
+}
+
+double apply_operations(const FactorPlan& plan, std::int64_t columns) {
+  const auto n = static_cast<double>(plan.dim), m = static_cast<double>(columns);
+  switch (plan.form) {
+    case FactorForm::inverse:
+      return plan.groups * 2 * m * n * n;
+    case FactorForm::cholesky:
+      return plan.groups * 2 * m * n * (n + kBlocks * static_cast<double>(solve_block(plan.dim)));
+    case FactorForm::eigen:
+      return plan.groups * 4 * m * n * n;
+    case FactorForm::low_rank:
+      return 4 * m * n * static_cast<double>(plan.rows);
+  }
+  return 0;
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,100 @@
+#include "kfac/inverse/layer_curvature.h"
+
+#include <cmath>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/inverse.h"
+
+#include "kfac/schedule/backend_step.h"
+#include "kfac/shared/read_back.h"
+
+namespace dkfac::kfac {
+namespace {
+
+Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions& options) {
+  Factor factor;
+  static_cast<FactorPlan&>(factor) = plan;
+  if (!plan.is_set()) return factor;
+  factor.average = Tensor::zeros(ctx, {plan.statistic_numel()}, options.dtype);
+  factor.inverse = Tensor::zeros(ctx, plan.inverse_shape(), options.dtype);
+  if (plan.form == FactorForm::eigen)
+    factor.values = Tensor::zeros(ctx, {plan.groups, plan.dim}, options.dtype);
+  for (Tensor* per_group : {&factor.shifts, &factor.asked})
+    *per_group = Tensor::zeros(ctx, {plan.groups}, DType::f64);
+  Context host;
+  factor.held = Tensor::zeros(host, {plan.groups}, DType::i32);
+  if (ctx.device().is_cuda()) ops::fill(host, factor.held, static_cast<double>(plan.form));
+  return factor;
+}
+
+/// An average, and what is counted of it.
+struct Average {
+  TensorView values;
+  std::int64_t& statistics;
+  int& refused;
+};
+
+bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan,
+           ConstTensorView statistic, Average average, std::optional<double> verdict) {
+  if (!verdict) {
+    Scratch scratch(ctx);
+    const TensorView asked = scratch.take({1}, DType::f64);
+    judge_statistic(ctx, plan, statistic, asked);
+    verdict = read_back<double>(ctx, asked)[0];
+  }
+  if (!std::isfinite(*verdict)) {
+    ++average.refused;
+    return false;
+  }
+  average.refused = 0;
+  const double weight = average_weight(options.new_weight, ++average.statistics);
+  ops::axpby(ctx, weight, statistic.flat(), 1 - weight, average.values.flat());
+  return true;
+}
+
+}  // namespace
+
+LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
+                                    const CurvatureOptions& options) {
+  LayerCurvature layer;
+  layer.a = make_factor(ctx, plan_a(spec, options, ctx.device()), options);
+  layer.g = make_factor(ctx, plan_g(spec, options, ctx.device()), options);
+  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  if (bn != nullptr && !layer.g.is_set())
+    layer.fisher =
+        Tensor::zeros(ctx, {batch_norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
+  if (options.inverse == InverseMethod::ekfac && has_factors(spec))
+    layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
+  return layer;
+}
+
+void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
+                     TensorView verdict) {
+  if (!plan.is_set()) return ops::max_abs(ctx, statistic, verdict);
+  if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, verdict);
+  if (ctx.device().is_cuda()) return cuda::packed_diagonals(ctx, statistic, plan.dim, verdict);
+  cpu::packed_diagonals(ctx, statistic, plan.dim, verdict);
+}
+
+bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
+                  Factor& factor, std::optional<double> verdict) {
+  const Average average{factor.average, factor.statistics, factor.refused};
+  if (!merge(ctx, options, factor, statistic, average, verdict)) return false;
+  factor.stale = true;
+  return true;
+}
+
+bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
+                  LayerCurvature& layer, std::optional<double> verdict) {
+  return merge(ctx, options, {}, statistic,
+               {layer.scales, layer.scale_statistics, layer.scales_refused}, verdict);
+}
+
+bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
+                  LayerCurvature& layer, std::optional<double> verdict) {
+  return merge(ctx, options, {}, statistic,
+               {layer.fisher, layer.fisher_statistics, layer.fisher_refused}, verdict);
+}
+
+}  // namespace dkfac::kfac

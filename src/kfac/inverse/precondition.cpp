@@ -1,0 +1,118 @@
+#include <cmath>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/inverse.h"
+
+#include "kfac/inverse/apply_factor.h"
+#include "kfac/inverse/backend_inverse.h"
+#include "kfac/shared/checks.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using ops::Trans;
+
+/// The gradient [dW | db] as one or two column blocks of an [out, d] matrix.
+struct GradientView {
+  TensorView weight;  ///< [out, width]
+  TensorView bias;    ///< [out, 1] or empty
+  std::int64_t out, width, d;
+};
+
+GradientView view_gradient(std::string_view operation, ConstTensorView a_square,
+                           ConstTensorView g_square, TensorView weight_grad, TensorView bias_grad) {
+  const std::int64_t d = a_square.dim(0), out = g_square.dim(0);
+  check_shape(operation, "the matrix of A", a_square, {d, d});
+  check_shape(operation, "the matrix of G", g_square, {out, out});
+  const std::int64_t width = d - (bias_grad.empty() ? 0 : 1);
+  const bool fits =
+      weight_grad.ndim() == 1 || (weight_grad.ndim() > 1 && weight_grad.dim(0) == out);
+  DKFAC_CHECK(fits && weight_grad.numel() == out * width, "[", operation, "] the weight gradient ",
+              "has shape ", weight_grad.shape(), "; G of width ", out, " and A of width ", d,
+              bias_grad.empty() ? " without" : " with", " a bias need ", out, " x ", width);
+  GradientView view{weight_grad.reshape({out, width}), {}, out, width, d};
+  if (!bias_grad.empty()) view.bias = bias_grad.reshape({out, 1});
+  return view;
+}
+
+/// product[out,d] = left' [dW | db], block by block, so that the gradient is never copied.
+void multiply_left_transposed(Context& ctx, ConstTensorView left, const GradientView& v,
+                              TensorView product) {
+  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.weight, 0, product.slice(1, 0, v.width));
+  if (v.bias.empty()) return;
+  ops::gemm(ctx, Trans::yes, Trans::no, 1, left, v.bias, 0, product.slice(1, v.width, 1));
+}
+
+/// [dW | db] = product[out,d] right[d,d]'.
+void multiply_right_transposed(Context& ctx, ConstTensorView product, ConstTensorView right,
+                               const GradientView& v) {
+  ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, 0, v.width), 0, v.weight);
+  if (v.bias.empty()) return;
+  ops::gemm(ctx, Trans::no, Trans::yes, 1, product, right.slice(0, v.width, 1), 0, v.bias);
+}
+
+}  // namespace
+
+void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
+                  TensorView weight_grad, TensorView bias_grad) {
+  const GradientView v =
+      view_gradient("precondition", a_inverse, g_inverse, weight_grad, bias_grad);
+  apply_factors(ctx, {FactorForm::inverse, a_inverse}, {FactorForm::inverse, g_inverse},
+                {v.weight, v.bias});
+}
+
+void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView a_values,
+                        ConstTensorView g_vectors, ConstTensorView g_values, double lambda,
+                        TensorView weight_grad, TensorView bias_grad, ConstTensorView scales) {
+  constexpr std::string_view kName = "precondition eigen";
+  const GradientView v = view_gradient(kName, a_vectors, g_vectors, weight_grad, bias_grad);
+  check_shape(kName, "the eigenvalues of A", a_values, {v.d});
+  check_shape(kName, "the eigenvalues of G", g_values, {v.out});
+  DKFAC_CHECK(a_values.is_contiguous() && g_values.is_contiguous(),
+              "[precondition eigen] the eigenvalues have strides; they must be contiguous");
+  DKFAC_CHECK(lambda > 0 && std::isfinite(lambda), "[precondition eigen] lambda is ", lambda,
+              "; it must be positive and finite");
+  if (!scales.empty()) {
+    check_shape(kName, "scales", scales, {v.out, v.d});
+    DKFAC_CHECK(scales.is_contiguous(), "[precondition eigen] scales have gaps; they must not");
+  }
+  Scratch scratch(ctx);
+  const TensorView left = scratch.take({v.out, v.d}, weight_grad.dtype());
+  const TensorView inner = scratch.take({v.out, v.d}, weight_grad.dtype());
+  multiply_left_transposed(ctx, g_vectors, v, left);
+  ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
+  const bool on_device = inner.device().is_cuda();
+  if (scales.empty()) {
+    (on_device ? cuda::divide_by_products : cpu::divide_by_products)(ctx, inner, g_values, a_values,
+                                                                     lambda);
+  } else {
+    (on_device ? cuda::divide_by_scales : cpu::divide_by_scales)(ctx, inner, scales, lambda);
+  }
+  ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
+  multiply_right_transposed(ctx, left, a_vectors, v);
+}
+
+void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher,
+                             double shift, TensorView gamma_grad, TensorView beta_grad) {
+  constexpr std::string_view kName = "precondition batch norm";
+  DKFAC_CHECK(mode != BatchNormFisher::full,
+              "[precondition batch norm] the full Fisher is one matrix of all channels; invert it "
+              "with invert_factor() and multiply [gamma | beta] by the inverse");
+  const std::int64_t channels = beta_grad.numel();
+  const bool fixed_gamma = gamma_grad.numel() == 0;
+  const std::int64_t rows = batch_norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
+  check_shape(kName, "the Fisher blocks", fisher, {rows, channels});
+  check_memory(kName, "gamma's gradient", gamma_grad);
+  check_memory(kName, "beta's gradient", beta_grad);
+  DKFAC_CHECK(fixed_gamma || gamma_grad.numel() == channels, "[precondition batch norm] gamma has ",
+              gamma_grad.numel(), " elements and beta ", channels, "; they must be equal");
+  DKFAC_CHECK(fisher.is_contiguous() && gamma_grad.is_contiguous() && beta_grad.is_contiguous(),
+              "[precondition batch norm] a view has gaps; all must be contiguous");
+  DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
+              "; it must be positive and finite");
+  (fisher.device().is_cuda() ? cuda::solve_batch_norm : cpu::solve_batch_norm)(
+      ctx, mode, fisher, shift, gamma_grad, beta_grad);
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,152 @@
+#include "kfac/inverse/refresh.h"
+
+#include <algorithm>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "kfac/inverse/backend_refresh.h"
+#include "kfac/shared/read_back.h"
+
+namespace dkfac::kfac {
+namespace {
+
+bool all_good(Context& ctx, const Factor& factor) {
+  return std::ranges::all_of(read_back<double>(ctx, factor.shifts), [](double s) { return s > 0; });
+}
+
+void forget_scales(const RefreshTask& task) {
+  if (task.factor->form == FactorForm::eigen) task.layer->scale_statistics = 0;
+}
+
+void book(Context& ctx, const RefreshTask& task) {
+  Factor& factor = *task.factor;
+  factor.pending = false;
+  factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
+  factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
+}
+
+/// The ladder for the groups of a factor on the device that the first rung has not rebuilt.
+void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
+  Factor& factor = *task.factor;
+  std::vector<std::int32_t> stages{static_cast<std::int32_t>(InverseStage::kept)};
+  if (factor.groups > 1) stages = read_back<std::int32_t>(ctx, group_stages);
+  const auto asked = read_back<double>(ctx, factor.asked);
+  task.stage = InverseStage::damped;
+  for (int group = 0; group < factor.groups; ++group) {
+    const auto at = static_cast<std::size_t>(group);
+    Climb result{.stage = static_cast<InverseStage>(stages[at])};
+    if (result.stage == InverseStage::kept) {
+      const FactorBlock block = block_of(factor, group);
+      const bool zero = asked[at] < 0 && factor.form != FactorForm::eigen;
+      result =
+          zero ? invert_identity(ctx, block, -asked[at]) : rebuild_inverse(ctx, block, asked[at]);
+      if (result.stage == InverseStage::kept && factor.failed_group < 0)
+        factor.failed_group = group;
+      if (result.stage != InverseStage::kept)
+        ops::fill(ctx, factor.shifts.view().slice(0, group, 1), result.shift);
+    }
+    task.stage = std::max(task.stage, result.stage);
+    task.written = task.written || result.stage != InverseStage::kept;
+  }
+}
+
+}  // namespace
+
+FactorBlock block_of(Factor& factor, int group) {
+  FactorBlock block{
+      .form = factor.form,
+      .average = factor.average.view(),
+      .inverse =
+          factor.inverse.view().slice(0, group, 1).reshape({factor.inverse.shape()[1], factor.dim}),
+      .values = {}};
+  if (factor.form == FactorForm::low_rank) {
+    block.average = block.average.reshape({factor.rows, factor.dim});
+  } else {
+    const std::int64_t size = ops::packed_size(factor.dim);
+    block.average = block.average.slice(0, group * size, size);
+  }
+  if (factor.form == FactorForm::eigen)
+    block.values = factor.values.view().slice(0, group, 1).flat();
+  return block;
+}
+
+void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
+                       RefreshParts parts, std::vector<RefreshTask>& tasks) {
+  const bool a = layer.a.is_set() && parts.a && layer.a.stale;
+  const bool g = layer.g.is_set() && parts.g && layer.g.stale;
+  if (!a && !g) return;
+  if (ctx.device().is_cuda()) {
+    cuda::ask_damping(ctx, options, layer);
+  } else {
+    cpu::ask_damping(ctx, options, layer);
+  }
+  if (a) tasks.push_back({&layer, &layer.a});
+  if (g) tasks.push_back({&layer, &layer.g});
+}
+
+void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
+  if (!ctx_.device().is_cuda()) {
+    cpu::rebuild_all(ctx_, state_, tasks, wide);
+    for (const RefreshTask& task : tasks) {
+      task.factor->stale = false;
+      book(ctx_, task);
+      if (task.written) forget_scales(task);
+    }
+    return;
+  }
+  DKFAC_CHECK(state_.running.empty(), "[refresh] ", state_.running.size(),
+              " rebuilds under way have not been collected; call collect() with their stages");
+  if (tasks.empty()) return;
+  cuda::rebuild_all(ctx_, state_, tasks, wide);
+  state_.running.assign(tasks.begin(), tasks.end());
+  for (const RefreshTask& task : tasks) {
+    task.factor->stale = false;
+    task.factor->pending = true;
+  }
+}
+
+template <class Number>
+std::int64_t RefreshWorkers::over_streams(Number&& number) const {
+  std::int64_t sum = 0;
+  if (!ctx_.device().is_cuda()) return sum;
+  for (const Context& side : state_.contexts) sum += static_cast<std::int64_t>(number(side));
+  return sum;
+}
+
+std::int64_t RefreshWorkers::scratch_growths() const {
+  return over_streams([](const Context& side) { return side.scratch_growths(); });
+}
+std::int64_t RefreshWorkers::scratch_bytes() const {
+  return over_streams([](const Context& side) { return side.scratch_bytes(); });
+}
+std::int64_t RefreshWorkers::library_bytes() const {
+  return over_streams([](const Context& side) { return side.library_bytes(); });
+}
+
+ConstTensorView RefreshWorkers::stages() const {
+  if (state_.running.empty()) return {};
+  return state_.stages.view().slice(0, 0, static_cast<std::int64_t>(state_.running.size()));
+}
+
+std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_t> stages) {
+  DKFAC_CHECK(stages.size() == state_.running.size(), "[refresh] ", stages.size(), " stages for ",
+              state_.running.size(), " rebuilds under way; pass what stages() holds");
+  state_.collected.swap(state_.running);
+  state_.running.clear();
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    RefreshTask& task = state_.collected[i];
+    task.stage = static_cast<InverseStage>(stages[i]);
+    task.written = task.stage != InverseStage::kept;
+    task.factor->failed_group = -1;
+    if (!task.written)
+      climb(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
+    if (task.written) forget_scales(task);
+    first += task.factor->groups;
+    book(ctx_, task);
+  }
+  return state_.collected;
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,35 @@
+#include "kfac/schedule/backend_step.h"
+#include "kfac/schedule/cuda/step_functors.h"
+#include "kfac/shared/host.h"
+
+namespace dkfac::kfac::cpu {
+
+void raise_flag(Context&, ConstTensorView count, TensorView flag) {
+  RaiseFlag{count.data<float>(), flag.data<double>()}(0);
+}
+
+void raise_nonfinite(Context&, ConstTensorView value, TensorView flag) {
+  RaiseNonfinite{value.data<double>(), flag.data<double>()}(0);
+}
+
+void count_past(Context&, double scale, double limit, ConstTensorView largest, TensorView count) {
+  CountPast{scale, limit, largest.data<float>(), count.data<float>()}(0);
+}
+
+void measure_drift(Context&, SymmetricForm form, ConstTensorView x, ConstTensorView y,
+                   TensorView out) {
+  *out.data<double>() = drift(form, x, y);
+}
+
+void packed_diagonals(Context&, ConstTensorView packed, std::int64_t dim, TensorView out) {
+  with_real("packed diagonals", packed.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const PackedDiagonal<T> diagonal{packed.data<T>(), dim};
+    const std::int64_t triangles = packed.numel() / (dim * (dim + 1) / 2);
+    double sum = 0;
+    for (std::int64_t k = 0; k < triangles * dim; ++k) sum += diagonal(0, k);
+    *out.data<double>() = sum;
+  });
+}
+
+}  // namespace dkfac::kfac::cpu

@@ -1,0 +1,23 @@
+#include "dkfac/core/error.h"
+
+#include "kfac/schedule/backend_step.h"
+
+namespace dkfac::kfac::cuda {
+namespace {
+
+[[noreturn]] void refuse(const char* operation) {
+  throw DeviceError(
+      detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
+}
+
+}  // namespace
+
+void raise_flag(Context&, ConstTensorView, TensorView) { refuse("vote"); }
+void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse("vote"); }
+void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse("exchange"); }
+void measure_drift(Context&, SymmetricForm, ConstTensorView, ConstTensorView, TensorView) {
+  refuse("drift");
+}
+void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse("merge"); }
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,45 @@
+#include "dkfac/core/cuda/launch.cuh"
+
+#include "kfac/schedule/backend_step.h"
+#include "kfac/schedule/cuda/drift_functors.h"
+#include "kfac/schedule/cuda/step_functors.h"
+#include "kfac/shared/host.h"
+
+namespace dkfac::kfac::cuda {
+
+using namespace dkfac::cuda;
+
+void raise_flag(Context& ctx, ConstTensorView count, TensorView flag) {
+  for_each(ctx.stream(), 1, RaiseFlag{count.data<float>(), flag.data<double>()});
+}
+
+void raise_nonfinite(Context& ctx, ConstTensorView value, TensorView flag) {
+  for_each(ctx.stream(), 1, RaiseNonfinite{value.data<double>(), flag.data<double>()});
+}
+
+void count_past(Context& ctx, double scale, double limit, ConstTensorView largest,
+                TensorView count) {
+  for_each(ctx.stream(), 1, CountPast{scale, limit, largest.data<float>(), count.data<float>()});
+}
+
+void measure_drift(Context& ctx, SymmetricForm form, ConstTensorView x, ConstTensorView y,
+                   TensorView out) {
+  with_real("drift", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const DriftTerm<T> term(form.dim, form.cross, x.data<T>(), y.data<T>(), x.numel(),
+                            x.dim(x.ndim() - 1));
+    reduce_rows<DriftSums>(ctx, 1, term.count(), Sum<DriftSums>{}, term,
+                           StoreDrift{out.data<double>()});
+  });
+}
+
+void packed_diagonals(Context& ctx, ConstTensorView packed, std::int64_t dim, TensorView out) {
+  const std::int64_t triangles = packed.numel() / (dim * (dim + 1) / 2);
+  with_real("packed diagonals", packed.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    reduce_rows<double>(ctx, 1, triangles * dim, Sum<double>{},
+                        PackedDiagonal<T>{packed.data<T>(), dim}, StoreNumber{out.data<double>()});
+  });
+}
+
+}  // namespace dkfac::kfac::cuda

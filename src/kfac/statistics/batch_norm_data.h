@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/kfac/layer_spec.h"
+
+#include "kfac/shared/checks.h"
+
+namespace dkfac::kfac {
+
+inline constexpr std::string_view kBatchNormFisher = "batch norm Fisher";  ///< In errors.
+
+/// One batch of a batch normalisation and its output gradients: x, dy [n,positions,c] (nhwc) or
+/// [n,c,positions] (nchw), of one floating dtype and without gaps. Samples n/groups*i and on have
+/// the statistics mean[i], inv_std[i].
+struct BatchNormData {
+  std::int64_t n = 0, channels = 0, positions = 0, groups = 1;
+  ops::Layout layout = ops::Layout::nhwc;
+  ConstTensorView x;  ///< dy where gamma is fixed: the sums with x then go nowhere.
+  ConstTensorView dy;
+  ConstTensorView mean, inv_std;  ///< [c], or [groups,c]; floating, with any strides.
+  double s = 1;                   ///< (gradient of one sample's loss) = s * dy
+};
+
+/// Throws InvalidArgument unless these are one batch of the layer on `device`, as
+/// compute_batch_norm_fisher() takes it. Returns the number of ghost groups.
+std::int64_t check_batch_norm(const Caller& caller, const BatchNormSpec& spec, ConstTensorView x,
+                              ConstTensorView mean, ConstTensorView inv_std,
+                              ConstTensorView grad_output, Device device);
+
+}  // namespace dkfac::kfac

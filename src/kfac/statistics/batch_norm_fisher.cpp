@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "kfac/shared/checks.h"
+#include "kfac/statistics/backend_statistics.h"
+
+namespace dkfac::kfac {
+namespace {
+
+/// packed = beta*packed + scale * lower triangle of rows' rows.
+void merge_full(Context& ctx, ConstTensorView rows, double scale, double beta, TensorView packed) {
+  Scratch scratch(ctx);
+  const TensorView square = scratch.take({rows.dim(1), rows.dim(1)}, rows.dtype());
+  ops::syrk(ctx, scale, rows, 0, square);
+  if (beta == 0) return ops::pack_lower(ctx, square, packed);
+  const TensorView sum = scratch.take(packed.shape(), packed.dtype());
+  ops::pack_lower(ctx, square, sum);
+  ops::axpby(ctx, 1, sum, beta, packed);
+}
+
+}  // namespace
+
+std::int64_t check_batch_norm(const Caller& caller, const BatchNormSpec& spec, ConstTensorView x,
+                              ConstTensorView mean, ConstTensorView inv_std,
+                              ConstTensorView grad_output, Device device) {
+  const bool last = spec.layout == Layout::nhwc;
+  DKFAC_CHECK((x.ndim() == 4 || x.ndim() == 2) && x.dim(last ? x.ndim() - 1 : 1) == spec.channels,
+              caller, "x has shape ", x.shape(), "; it must be ",
+              last ? "[n, c] or [n, h, w, c]" : "[n, c] or [n, c, h, w]",
+              " with c = ", spec.channels);
+  check_shape(caller, "the output gradient", grad_output, x.shape());
+  const std::int64_t groups = mean.ndim() == 2 ? mean.dim(0) : 1;
+  check_shape(caller, "mean", mean,
+              mean.ndim() == 2 ? Shape{groups, spec.channels} : Shape{spec.channels});
+  check_shape(caller, "inv_std", inv_std, mean.shape());
+  struct Argument {
+    const char* name;
+    ConstTensorView view;
+  };
+  const Argument arguments[] = {
+      {"x", x}, {"the output gradient", grad_output}, {"mean", mean}, {"inv_std", inv_std}};
+  for (const auto& [name, view] : arguments) {
+    check_memory(caller, name, view);
+    check_floating(caller, name, view);
+    check_device(caller, name, view, device);
+  }
+  check_contiguous(caller, "x", x);
+  check_contiguous(caller, "the output gradient", grad_output);
+  DKFAC_CHECK(grad_output.dtype() == x.dtype(), caller, "x is ", x.dtype(),
+              " and the output gradient ", grad_output.dtype(), "; they must be equal");
+  DKFAC_CHECK(groups > 0 && x.dim(0) % groups == 0, caller, x.dim(0),
+              " samples cannot be cut into ", groups, " groups; the number must divide them");
+  return groups;
+}
+
+std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode) {
+  if (mode == BatchNormFisher::full) return spec.channels * (spec.scale ? 2 : 1);
+  if (!spec.scale) return 1;
+  return mode == BatchNormFisher::diagonal ? 2 : 3;
+}
+
+std::int64_t batch_norm_size(const BatchNormSpec& spec, BatchNormFisher mode) {
+  const std::int64_t rows = batch_norm_rows(spec, mode);
+  return mode == BatchNormFisher::full ? ops::packed_size(rows) : rows * spec.channels;
+}
+
+void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
+                               ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                               ConstTensorView grad_output, double global_batch, double s,
+                               double beta, TensorView fisher) {
+  const std::int64_t groups =
+      check_batch_norm(kBatchNormFisher, spec, x, mean, inv_std, grad_output, ctx.device());
+  DKFAC_CHECK(global_batch > 0 && std::isfinite(global_batch) && std::isfinite(s),
+              "[batch norm Fisher] global_batch is ", global_batch, " and s is ", s,
+              "; the batch must be positive and s finite");
+  const std::int64_t rows = batch_norm_rows(spec, mode);
+  const bool full = mode == BatchNormFisher::full;
+  check_shape(kBatchNormFisher, "the Fisher matrix", fisher,
+              full ? Shape{ops::packed_size(rows)} : Shape{rows, spec.channels});
+  check_device(kBatchNormFisher, "the Fisher matrix", fisher, ctx.device());
+  const std::int64_t n = x.dim(0);
+  const BatchNormData data{
+      .n = n,
+      .channels = spec.channels,
+      .positions = x.numel() / std::max<std::int64_t>(1, n * spec.channels),
+      .groups = groups,
+      .layout = spec.layout,
+      // Products with xhat go nowhere without gamma: reading dy twice spares the pass over x.
+      .x = spec.scale ? x : grad_output,
+      .dy = grad_output,
+      .mean = mean,
+      .inv_std = inv_std,
+      .s = s};
+  const bool on_device = ctx.device().is_cuda();
+  if (!full)
+    return on_device ? cuda::batch_norm_products(ctx, data, 1 / global_batch, beta, fisher)
+                     : cpu::batch_norm_products(ctx, data, 1 / global_batch, beta, fisher);
+  Scratch scratch(ctx);
+  const TensorView gradients = scratch.take({n, rows}, fisher.dtype());
+  on_device ? cuda::batch_norm_gradients(ctx, data, gradients)
+            : cpu::batch_norm_gradients(ctx, data, gradients);
+  merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
+}
+
+}  // namespace dkfac::kfac

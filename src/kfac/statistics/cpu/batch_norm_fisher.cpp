@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/core/parallel.h"
+
+#include "kfac/shared/host.h"
+#include "kfac/statistics/backend_statistics.h"
+
+namespace dkfac::kfac::cpu {
+namespace {
+
+using dkfac::cpu::parallel_parts;
+
+/// Samples are added in this many parts at most, by number of samples alone: the sum has the same
+/// bits at every number of threads.
+constexpr std::int64_t kMaxParts = 16;
+std::int64_t parts_of(std::int64_t n) { return std::clamp<std::int64_t>(n, 1, kMaxParts); }
+
+/// Sizes and constants of one call. Statistics are f64 [groups,channels] here.
+struct Problem {
+  std::int64_t n, channels, positions, groups;
+  ops::Layout layout;
+  const double* mean;
+  const double* inv_std;
+  double s;
+};
+
+/// Sum over positions of dy and dy * (x - mean), per channel; rows of contiguous channels.
+template <class T>
+void sum_positions_nhwc(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
+                        T* sum_product) {
+  std::fill_n(sum_dy, p.channels, T{0});
+  std::fill_n(sum_product, p.channels, T{0});
+  for (std::int64_t i = 0; i < p.positions; ++i) {
+    const T* x_row = x + i * p.channels;
+    const T* dy_row = dy + i * p.channels;
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      const T g = dy_row[c];
+      sum_dy[c] += g;
+      sum_product[c] += g * (x_row[c] - mean[c]);
+    }
+  }
+}
+
+/// The same for planes of contiguous positions, in lanes so that the sums vectorise.
+template <class T>
+void sum_positions_nchw(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
+                        T* sum_product) {
+  constexpr std::int64_t kLanes = 16;
+  using Lanes = std::array<T, static_cast<std::size_t>(kLanes)>;
+  for (std::int64_t c = 0; c < p.channels; ++c) {
+    const T* x_plane = x + c * p.positions;
+    const T* dy_plane = dy + c * p.positions;
+    Lanes lanes_dy{}, lanes_product{};
+    T* a = lanes_dy.data();
+    T* b = lanes_product.data();
+    const auto add = [&](std::int64_t lane, std::int64_t i) {
+      const T g = dy_plane[i];
+      a[lane] += g;
+      b[lane] += g * (x_plane[i] - mean[c]);
+    };
+    std::int64_t i = 0;
+    for (; i + kLanes <= p.positions; i += kLanes) {
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) add(lane, i + lane);
+    }
+    for (std::int64_t lane = 0; i + lane < p.positions; ++lane) add(lane, i + lane);
+    T total_dy{0}, total_product{0};
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      total_dy += a[lane];
+      total_product += b[lane];
+    }
+    sum_dy[c] = total_dy;
+    sum_product[c] = total_product;
+  }
+}
+
+/// Takes products of the gradients of one sample: partial[part, 3, channels], with rows
+/// gamma*gamma, gamma*beta, beta*beta, += those of a sample of that part.
+struct Products {
+  TensorView partial;
+
+  void add(int part, std::int64_t, std::int64_t channel, double gamma, double beta) const {
+    const std::int64_t channels = partial.dim(2);
+    double* sums = partial.data<double>() + part * 3 * channels + channel;
+    sums[0] += gamma * gamma;
+    sums[channels] += gamma * beta;
+    sums[2 * channels] += beta * beta;
+  }
+};
+
+/// Takes the gradients themselves: rows[sample] = [gamma of all channels, beta of all channels], or
+/// beta alone.
+template <class T>
+struct Gradients {
+  TensorView rows;
+  std::int64_t channels;
+
+  void add(int, std::int64_t sample, std::int64_t channel, double gamma, double beta) const {
+    T* row = rows.data<T>() + sample * rows.dim(1) + channel;
+    if (rows.dim(1) > channels) {
+      row[0] = static_cast<T>(gamma);
+      row += channels;
+    }
+    row[0] = static_cast<T>(beta);
+  }
+};
+
+/// Tells `sink` the gradients of all samples, in `parts` parts that run at the same time. `first`
+/// is the number in the batch of the first sample of x.
+template <class T, class Sink>
+void visit_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensorView x,
+                   ConstTensorView dy, std::int64_t parts, const Sink& sink) {
+  const std::int64_t count = x.dim(0);
+  const std::int64_t step = (count + parts - 1) / parts;
+  Scratch scratch(ctx);
+  // Per part: sums of dy, sums of products, and the group's mean in the type of the loop.
+  const TensorView work = scratch.take({parts, 3, p.channels}, dtype_of<T>);
+  parallel_parts(static_cast<int>(parts), [&](int part) {
+    T* sum_dy = work.data<T>() + part * 3 * p.channels;
+    T* sum_product = sum_dy + p.channels;
+    T* mean = sum_product + p.channels;
+    const std::int64_t end = std::min((part + 1) * step, count);
+    for (std::int64_t sample = part * step; sample < end; ++sample) {
+      const std::int64_t statistics = (first + sample) * p.groups / p.n * p.channels;
+      const std::int64_t offset = sample * p.positions * p.channels;
+      std::transform(p.mean + statistics, p.mean + statistics + p.channels, mean,
+                     [](double m) { return static_cast<T>(m); });
+      const auto sum_positions =
+          p.layout == ops::Layout::nhwc ? sum_positions_nhwc<T> : sum_positions_nchw<T>;
+      sum_positions(p, x.data<T>() + offset, dy.data<T>() + offset, mean, sum_dy, sum_product);
+      for (std::int64_t c = 0; c < p.channels; ++c) {
+        const double gamma = p.s * p.inv_std[statistics + c] * static_cast<double>(sum_product[c]);
+        sink.add(part, first + sample, c, gamma, p.s * static_cast<double>(sum_dy[c]));
+      }
+    }
+  });
+}
+
+/// 16-bit data is widened in panels of samples that stay in a cache until they are read.
+template <class Sink>
+void visit_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                           std::int64_t parts, const Sink& sink) {
+  constexpr std::int64_t kPanelElements = std::int64_t{1} << 18;
+  const std::int64_t sample_elements = std::max<std::int64_t>(1, p.positions * p.channels);
+  const std::int64_t step = std::max<std::int64_t>(kMaxParts, kPanelElements / sample_elements);
+  for (std::int64_t first = 0; first < p.n; first += step) {
+    const std::int64_t count = std::min(step, p.n - first);
+    Scratch scratch(ctx);
+    const auto widen = [&](ConstTensorView data) {
+      const ConstTensorView panel = data.slice(0, first, count);
+      const TensorView wide = scratch.take(panel.shape(), DType::f32);
+      ops::cast(ctx, panel, wide);
+      return wide;
+    };
+    visit_samples<float>(ctx, p, first, widen(x), widen(dy), parts, sink);
+  }
+}
+
+template <class Sink>
+void visit_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
+                       const Sink& sink) {
+  const std::int64_t parts = parts_of(p.n);
+  switch (x.dtype()) {
+    case DType::f64:
+      return visit_samples<double>(ctx, p, 0, x, dy, parts, sink);
+    case DType::f32:
+      return visit_samples<float>(ctx, p, 0, x, dy, parts, sink);
+    case DType::f16:
+    case DType::bf16:
+      return visit_widened_samples(ctx, p, x, dy, parts, sink);
+    case DType::i32:
+      break;
+  }
+  DKFAC_CHECK(false, "[batch norm Fisher] x is ", x.dtype(), "; it must be a floating type");
+}
+
+/// fisher = beta*fisher + scale * sum of the parts, in part order.
+void merge(ConstTensorView partial, double scale, double beta, TensorView fisher) {
+  const std::int64_t channels = fisher.dim(1), rows = fisher.dim(0);
+  const double* sums = partial.data<double>();
+  with_real(kBatchNormFisher, fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      // Parts have all three rows; a single one is that of beta.
+      const std::int64_t source = rows == 1 ? 2 : rows == 2 ? 2 * r : r;
+      T* out = fisher.data<T>() + r * fisher.stride(0);
+      for (std::int64_t c = 0; c < channels; ++c) {
+        double total = 0;
+        for (std::int64_t part = 0; part < partial.dim(0); ++part) {
+          total += sums[(part * 3 + source) * channels + c];
+        }
+        const double old = beta == 0 ? 0 : beta * static_cast<double>(out[c]);
+        out[c] = static_cast<T>(old + scale * total);
+      }
+    }
+  });
+}
+
+ConstTensorView as_f64(Context& ctx, Scratch& scratch, ConstTensorView x) {
+  const TensorView wide = scratch.take(x.shape(), DType::f64);
+  ops::cast(ctx, x, wide);
+  return wide;
+}
+
+Problem problem_of(Context& ctx, Scratch& scratch, const BatchNormData& data) {
+  return {data.n,
+          data.channels,
+          data.positions,
+          data.groups,
+          data.layout,
+          as_f64(ctx, scratch, data.mean).data<double>(),
+          as_f64(ctx, scratch, data.inv_std).data<double>(),
+          data.s};
+}
+
+}  // namespace
+
+void batch_norm_gradients(Context& ctx, const BatchNormData& data, TensorView rows) {
+  Scratch scratch(ctx);
+  const Problem problem = problem_of(ctx, scratch, data);
+  with_real(kBatchNormFisher, rows.dtype(), [&](auto zero) {
+    const Gradients<decltype(zero)> sink{rows, data.channels};
+    visit_all_samples(ctx, problem, data.x, data.dy, sink);
+  });
+}
+
+void batch_norm_products(Context& ctx, const BatchNormData& data, double scale, double beta,
+                         TensorView fisher) {
+  Scratch scratch(ctx);
+  const Problem problem = problem_of(ctx, scratch, data);
+  const TensorView partial = scratch.take({parts_of(data.n), 3, data.channels}, DType::f64);
+  ops::fill(ctx, partial, 0);
+  visit_all_samples(ctx, problem, data.x, data.dy, Products{partial});
+  merge(partial, scale, beta, fisher);
+}
+
+}  // namespace dkfac::kfac::cpu

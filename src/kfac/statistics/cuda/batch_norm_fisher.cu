@@ -1,0 +1,59 @@
+#include <string_view>
+
+#include "dkfac/core/cuda/launch.cuh"
+
+#include "kfac/shared/host.h"
+#include "kfac/statistics/backend_statistics.h"
+#include "kfac/statistics/cuda/batch_norm_functors.h"
+
+namespace dkfac::kfac::cuda {
+namespace {
+
+BatchNormStatistic statistic(ConstTensorView x) {
+  if (x.ndim() == 1) return {x.raw(), x.dtype(), 0, x.stride(0)};
+  return {x.raw(), x.dtype(), x.stride(0), x.stride(1)};
+}
+
+/// E, T, R: elements of the data, of sums, of `rows`.
+template <class E, class T, class R>
+void sum_positions(Context& ctx, const BatchNormData& data, TensorView rows) {
+  const BatchNormShape shape{data.n, data.channels, data.positions, data.groups,
+                             data.layout == ops::Layout::nhwc};
+  const PositionTerm<E, T> term{data.x.data<E>(), data.dy.data<E>(), shape, statistic(data.mean)};
+  const StoreGradients<T, R> store{rows.data<R>(), rows.dim(1) > data.channels, shape,
+                                   statistic(data.inv_std), data.s};
+  const std::int64_t items = data.n * data.channels;
+  // What lies side by side in memory is read by neighbouring threads.
+  if (shape.nhwc)
+    return dkfac::cuda::reduce_cols<PositionSums<T>>(ctx, items, data.positions, AddPositions<T>{},
+                                                     term, store);
+  dkfac::cuda::reduce_rows<PositionSums<T>>(ctx, items, data.positions, AddPositions<T>{}, term,
+                                            store);
+}
+
+}  // namespace
+
+void batch_norm_gradients(Context& ctx, const BatchNormData& data, TensorView rows) {
+  element::visit_floating(data.x.dtype(), [&]<class E>(element::Type<E>) {
+    using T = std::conditional_t<std::is_same_v<E, double>, double, float>;
+    with_real(kBatchNormFisher, rows.dtype(),
+              [&](auto zero) { sum_positions<E, T, decltype(zero)>(ctx, data, rows); });
+  });
+}
+
+void batch_norm_products(Context& ctx, const BatchNormData& data, double scale, double beta,
+                         TensorView fisher) {
+  const bool has_gamma = fisher.dim(0) > 1;
+  Scratch scratch(ctx);
+  const TensorView rows = scratch.take({data.n, data.channels * (has_gamma ? 2 : 1)}, DType::f64);
+  batch_norm_gradients(ctx, data, rows);
+  const ProductTerm term{rows.data<double>(), has_gamma, data.channels};
+  with_real(kBatchNormFisher, fisher.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const StoreFisher<T> store{fisher.data<T>(), fisher.dim(0), fisher.stride(0), scale, beta};
+    dkfac::cuda::reduce_cols<GradientProducts>(ctx, data.channels, data.n, AddProducts{}, term,
+                                               store);
+  });
+}
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/convert.h"
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/element.h"
+
+#include "kfac/statistics/batch_norm_data.h"
+
+/// Gradients of each sample of a batch normalisation, and products of them (batch_norm_data.h).
+namespace dkfac::kfac::cuda {
+
+/// Over positions, of dy and dy * (x - mean).
+template <class T>
+struct PositionSums {
+  T dy, product;
+};
+template <class T>
+struct AddPositions {
+  DKFAC_HD PositionSums<T> identity() const { return {0, 0}; }
+  DKFAC_HD PositionSums<T> operator()(PositionSums<T> a, PositionSums<T> b) const {
+    return {a.dy + b.dy, a.product + b.product};
+  }
+};
+
+/// mean or inv_std, of any floating dtype.
+struct BatchNormStatistic {
+  const void* data;
+  DType dtype;
+  std::int64_t group_stride, channel_stride;
+
+  DKFAC_HD double operator()(std::int64_t group, std::int64_t channel) const {
+    const std::int64_t i = group * group_stride + channel * channel_stride;
+    switch (dtype) {
+      case DType::f64:
+        return static_cast<const double*>(data)[i];
+      case DType::f32:
+        return static_cast<double>(static_cast<const float*>(data)[i]);
+      case DType::f16:
+        return dkfac::cuda::widened<double>(static_cast<const f16*>(data)[i]);
+      case DType::bf16:
+        return dkfac::cuda::widened<double>(static_cast<const bf16*>(data)[i]);
+      case DType::i32:
+        break;
+    }
+    return 0;
+  }
+};
+
+/// Sums of one channel of one sample are item = sample * channels + channel.
+struct BatchNormShape {
+  std::int64_t n, channels, positions, groups;
+  bool nhwc;
+
+  DKFAC_HD std::int64_t sample(std::int64_t item) const { return item / channels; }
+  DKFAC_HD std::int64_t channel(std::int64_t item) const { return item % channels; }
+  DKFAC_HD std::int64_t group(std::int64_t item) const { return sample(item) * groups / n; }
+  /// Of x and dy.
+  DKFAC_HD std::int64_t element(std::int64_t item, std::int64_t position) const {
+    if (!nhwc) return item * positions + position;
+    return (sample(item) * positions + position) * channels + channel(item);
+  }
+};
+
+/// E: element of x and dy; T: computing type.
+template <class E, class T>
+struct PositionTerm {
+  const E* x;
+  const E* dy;
+  BatchNormShape shape;
+  BatchNormStatistic mean;
+
+  DKFAC_HD PositionSums<T> operator()(std::int64_t item, std::int64_t position) const {
+    const std::int64_t i = shape.element(item, position);
+    const T center = static_cast<T>(mean(shape.group(item), shape.channel(item)));
+    const T g = dkfac::cuda::widened<T>(dy[i]);
+    return {g, g * (dkfac::cuda::widened<T>(x[i]) - center)};
+  }
+};
+
+/// rows[n, width] = [gamma of all channels, beta of all channels], or beta alone.
+template <class T, class R>
+struct StoreGradients {
+  R* rows;
+  bool has_gamma;
+  BatchNormShape shape;
+  BatchNormStatistic inv_std;
+  double s;
+
+  DKFAC_HD void operator()(std::int64_t item, PositionSums<T> sums) const {
+    const std::int64_t channel = shape.channel(item);
+    R* row = rows + shape.sample(item) * shape.channels * (has_gamma ? 2 : 1) + channel;
+    if (has_gamma) {
+      const double scale = s * inv_std(shape.group(item), channel);
+      *row = static_cast<R>(scale * static_cast<double>(sums.product));
+      row += shape.channels;
+    }
+    *row = static_cast<R>(s * static_cast<double>(sums.dy));
+  }
+};
+
+/// Sums over samples of products of gradients.
+struct GradientProducts {
+  double gamma_gamma, gamma_beta, beta_beta;
+};
+struct AddProducts {
+  DKFAC_HD GradientProducts identity() const { return {0, 0, 0}; }
+  DKFAC_HD GradientProducts operator()(GradientProducts a, GradientProducts b) const {
+    return {a.gamma_gamma + b.gamma_gamma, a.gamma_beta + b.gamma_beta, a.beta_beta + b.beta_beta};
+  }
+};
+struct ProductTerm {
+  const double* rows;  ///< As StoreGradients leaves them.
+  bool has_gamma;
+  std::int64_t channels;
+
+  DKFAC_HD GradientProducts operator()(std::int64_t channel, std::int64_t sample) const {
+    const double* row = rows + sample * channels * (has_gamma ? 2 : 1) + channel;
+    const double beta = row[has_gamma ? channels : 0];
+    if (!has_gamma) return {0, 0, beta * beta};
+    return {row[0] * row[0], row[0] * beta, beta * beta};
+  }
+};
+
+/// fisher[rows,c] = beta*fisher + scale * the products that `rows` asks for; beta = 0 does not read
+/// it.
+template <class T>
+struct StoreFisher {
+  T* fisher;
+  std::int64_t rows, stride;
+  double scale, beta;
+
+  DKFAC_HD void put(std::int64_t row, std::int64_t channel, double product) const {
+    T& to = fisher[row * stride + channel];
+    const double old = beta == 0 ? 0 : beta * static_cast<double>(to);
+    to = static_cast<T>(old + scale * product);
+  }
+  DKFAC_HD void operator()(std::int64_t channel, GradientProducts sums) const {
+    if (rows > 1) put(0, channel, sums.gamma_gamma);
+    if (rows > 2) put(1, channel, sums.gamma_beta);
+    put(rows - 1, channel, sums.beta_beta);
+  }
+};
+
+}  // namespace dkfac::kfac::cuda

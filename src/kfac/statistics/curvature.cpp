@@ -1,0 +1,211 @@
+#include "dkfac/kfac/curvature.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "kfac/shared/checks.h"
+#include "kfac/statistics/factor_data.h"
+#include "kfac/statistics/panels.h"
+
+namespace dkfac::kfac {
+namespace {
+
+constexpr std::string_view kComputeA = "compute A";
+constexpr std::string_view kComputeG = "compute G";
+
+/// The ones of the bias column are not data, hence neither scaled nor rounded: the product leaves
+/// scale^-1 times the column sums in the last row of each matrix of a[groups,d,d], and scale^-2 in
+/// its corner. This scope takes the row out of the product's beta and puts its true value there at
+/// the end.
+class UnscaledBiasRow {
+ public:
+  UnscaledBiasRow(Context& ctx, double scale, double beta, TensorView a)
+      : ctx_(ctx),
+        scale_(scale),
+        beta_(beta),
+        row_(a.slice(1, a.dim(1) - 1, 1)),
+        scratch_(ctx),
+        old_(scratch_.take(row_.shape(), row_.dtype())) {
+    if (beta_ == 0) {
+      ops::fill(ctx_, old_, 0);  // the row may be uninitialised
+    } else {
+      ops::copy(ctx_, row_, old_);
+    }
+    ops::fill(ctx_, row_, 0);
+  }
+
+  /// rows: number of ones, of weight alpha.
+  void restore(double alpha, double rows) {
+    const std::int64_t width = row_.dim(2) - 1;
+    const TensorView corner = row_.slice(2, width, 1);
+    ops::axpby(ctx_, beta_, old_.slice(2, 0, width), scale_, row_.slice(2, 0, width));
+    ops::fill(ctx_, corner, rows);
+    ops::axpby(ctx_, beta_, old_.slice(2, width, 1), alpha, corner);
+  }
+
+ private:
+  Context& ctx_;
+  double scale_, beta_;
+  TensorView row_;
+  Scratch scratch_;
+  TensorView old_;
+};
+
+/// a[d,d] as a[1,d,d].
+TensorView as_groups(TensorView a) {
+  if (a.ndim() == 3) return a;
+  return {a.raw(),
+          a.dtype(),
+          {1, a.dim(0), a.dim(1)},
+          {a.dim(0) * a.stride(0), a.stride(0), a.stride(1)},
+          a.device()};
+}
+
+/// The lower triangles of out = beta*out + alpha * sum of p p' over the patches of `data`.
+void add_products(Context& ctx, const FactorData& data, double alpha, Operand operand,
+                  OperandStats stats, double beta, TensorView out) {
+  const OperandPanels panels(ctx, data.x, out.dtype(), operand, stats);
+  const double scale = panels.scale(), scaled = alpha / (scale * scale);
+  const auto multiply = [&](double first_beta) {
+    panels.for_each(first_beta, [&](ConstTensorView x, double panel_beta) {
+      if (data.is_matrix) return ops::gram(ctx, scaled, x, panel_beta, out);
+      ops::PatchSpec part = data.patches;
+      part.n = x.dim(0);
+      ops::patch_gram(ctx, part, scaled, x, panel_beta, out);
+    });
+  };
+  if (!data.bias || scale == 1) return multiply(beta);
+  UnscaledBiasRow row(ctx, scale, beta, as_groups(out));
+  multiply(beta);
+  row.restore(alpha, static_cast<double>(data.patches.rows()));
+}
+
+void check_factor(std::string_view operation, std::string_view what, const FactorData& data,
+                  TensorView factor) {
+  const std::int64_t d = data.dim();
+  check_shape(operation, what, factor, data.groups == 1 ? Shape{d, d} : Shape{data.groups, d, d});
+}
+
+/// `rows` with x'x = alpha * sum of p p', into the first rows of x.
+std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorData& data,
+                        double alpha, Operand operand, OperandStats stats, TensorView x) {
+  const std::int64_t count = data.patches.rows(), width = data.patches.width();
+  DKFAC_CHECK(data.groups == 1, "[", operation, "] the layer has ", data.groups,
+              " groups; rows are of layers of one group");
+  DKFAC_CHECK(x.ndim() == 2 && x.dim(1) == data.dim() && count <= x.dim(0), "[", operation, "] ",
+              count, " rows of width ", data.dim(), " do not fit ", x.shape());
+  const double root = std::sqrt(alpha);
+  if (data.bias && count > 0) ops::fill(ctx, x.slice(0, 0, count).slice(1, width, 1), root);
+  const OperandPanels panels(ctx, data.x, x.dtype(), operand, stats);
+  std::int64_t first = 0;
+  panels.for_each(0, [&](ConstTensorView part, double) {
+    ops::PatchSpec patches = data.patches;
+    patches.n = part.dim(0);
+    const TensorView rows = x.slice(0, first, patches.rows()).slice(1, 0, width);
+    first += patches.rows();
+    if (data.is_matrix) return ops::cast(ctx, part, rows, root / panels.scale());
+    Scratch scratch(ctx);
+    const TensorView scaled = scratch.take(part.shape(), x.dtype());
+    ops::cast(ctx, part, scaled, root / panels.scale());
+    ops::im2col(ctx, patches, scaled, rows);
+  });
+  return count;
+}
+
+/// One row per position, with A averaged over positions, or one per sample.
+struct Statistic {
+  FactorData data;
+  double alpha;
+};
+
+Statistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
+                      WeightSharing sharing, DType compute) {
+  if (sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / global_batch};
+  return {data, 1 / (global_batch * static_cast<double>(data.positions()))};
+}
+
+Statistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
+                      double s, WeightSharing sharing, DType compute) {
+  const double alpha = s * s / global_batch;
+  if (sharing == WeightSharing::reduce)
+    return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
+  return {data, alpha};
+}
+
+}  // namespace
+
+double sample_gradient_scale(LossReduction reduction, std::int64_t local_batch,
+                             std::int64_t global_batch, double loss_scale) {
+  DKFAC_CHECK(local_batch >= 0 && global_batch > 0 && loss_scale > 0 && std::isfinite(loss_scale),
+              "[sample gradient scale] local batch ", local_batch, ", global batch ", global_batch,
+              ", loss scale ", loss_scale, "; batches must count samples, the scale be positive");
+  switch (reduction) {
+    case LossReduction::local_mean:
+      return static_cast<double>(local_batch) / loss_scale;
+    case LossReduction::global_mean:
+      return static_cast<double>(global_batch) / loss_scale;
+    case LossReduction::sum:
+      break;
+  }
+  return 1 / loss_scale;
+}
+
+double operand_scale(DType type, double max_abs) {
+  if (type != DType::f16 || !(max_abs > 0) || !std::isfinite(max_abs)) return 1;
+  int exponent = 0;
+  std::frexp(max_abs, &exponent);  // max_abs in [2^(exponent-1), 2^exponent)
+  constexpr int kTarget = 11;
+  return std::ldexp(1.0, std::clamp(kTarget - exponent, kMinOperandExponent, kMaxOperandExponent));
+}
+
+void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
+               Operand operand, OperandStats stats, double beta, TensorView a,
+               WeightSharing sharing) {
+  check_statistic(kComputeA, spec, global_batch, operand);
+  const FactorData data = a_data(kComputeA, spec, input);
+  check_factor(kComputeA, "A", data, a);
+  Scratch scratch(ctx);
+  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
+  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, a);
+}
+
+void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
+               double global_batch, double s, Operand operand, OperandStats stats, double beta,
+               TensorView g, WeightSharing sharing) {
+  check_statistic(kComputeG, spec, global_batch, operand);
+  check_scale(kComputeG, s);
+  const FactorData data = g_data(kComputeG, spec, grad_output);
+  check_factor(kComputeG, "G", data, g);
+  Scratch scratch(ctx);
+  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, g.dtype());
+  add_products(ctx, sum.data, sum.alpha, operand, stats, beta, g);
+}
+
+std::int64_t a_rows(Context& ctx, const LayerSpec& spec, ConstTensorView input, double global_batch,
+                    Operand operand, OperandStats stats, TensorView x, WeightSharing sharing) {
+  constexpr std::string_view kName = "rows of A";
+  check_statistic(kName, spec, global_batch, operand);
+  const FactorData data = a_data(kName, spec, input);
+  Scratch scratch(ctx);
+  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
+}
+
+std::int64_t g_rows(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
+                    double global_batch, double s, Operand operand, OperandStats stats,
+                    TensorView x, WeightSharing sharing) {
+  constexpr std::string_view kName = "rows of G";
+  check_statistic(kName, spec, global_batch, operand);
+  check_scale(kName, s);
+  const FactorData data = g_data(kName, spec, grad_output);
+  Scratch scratch(ctx);
+  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, x.dtype());
+  return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
+}
+
+}  // namespace dkfac::kfac

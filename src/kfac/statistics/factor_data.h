@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "kfac/shared/checks.h"
+
+/// What a factor is a sum over, in one form for all layers: the patches of images. A linear layer's
+/// input is an image of P x 1 pixels under a 1x1 kernel, and so is an output gradient.
+namespace dkfac::kfac {
+
+struct FactorData {
+  ConstTensorView x;        ///< [n,h,w,c] or [n,c,h,w]; [rows,c] of any row stride if `is_matrix`.
+  ops::PatchSpec patches;   ///< With the channels of all groups.
+  bool is_matrix = false;   ///< Every row is a sample and its only position.
+  std::int64_t groups = 1;  ///< Ranges of channels with a factor each.
+  bool bias = false;        ///< Patches end in a 1.
+
+  [[nodiscard]] std::int64_t positions() const { return patches.out_h() * patches.out_w(); }
+  /// Width of one group's factor.
+  [[nodiscard]] std::int64_t dim() const { return patches.width() / groups + (bias ? 1 : 0); }
+};
+
+/// Throw InvalidArgument for data that is not of the layer: shape, strides, type, a null pointer.
+[[nodiscard]] FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input);
+[[nodiscard]] FactorData g_data(const Caller& caller, const LayerSpec& spec,
+                                ConstTensorView grad_output);
+
+/// One patch per sample, the sum or the mean of its patches, in `compute`. Memory is of `scratch`.
+enum class OverPositions : std::uint8_t { sum, mean };
+[[nodiscard]] FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data,
+                                        OverPositions how, DType compute);
+
+void check_statistic(const Caller& caller, const LayerSpec& spec, double global_batch,
+                     const Operand& operand);
+void check_scale(const Caller& caller, double s);
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string_view>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/nn/layer.h"
+
+#include "nn/backends/dtype.h"
+
+/// Argument checks that the layers share. `op` is the kind of the layer.
+namespace dkfac::nn {
+
+/// Layers compute where the context is, with parameters of the dtype that their input is computed
+/// in.
+inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
+                        ConstTensorView x) {
+  DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] '", layer.name(), "': the input is on ",
+              x.device(), ", the context on ", ctx.device(), "; copy it there first");
+  DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
+              "; it must be f64, f32, bf16 or f16");
+  DKFAC_CHECK(x.is_contiguous(), "[", op, "] '", layer.name(), "': the input ", x.shape(),
+              " has gaps between its elements; copy it first");
+  for (const Parameter& p : layer.parameters()) {
+    DKFAC_CHECK(!p.value.empty(), "[", op, "] '", layer.name(),
+                "' has no memory; put it into a Model or call bind_standalone()");
+    DKFAC_CHECK(p.value.device() == ctx.device(), "[", op, "] '", layer.name(), "': the ", p.name,
+                " is on ", p.value.device(), ", the context on ", ctx.device(),
+                "; a model runs on the device that it was made for");
+    DKFAC_CHECK(p.value.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
+                "': the input is ", x.dtype(), ", the ", p.name, " ", p.value.dtype(),
+                "; it must be ", compute_dtype(x.dtype()));
+  }
+}
+
+/// A gradient fits the output that the last forward pass in training gave.
+inline void check_grad(std::string_view op, const Layer& layer, bool trained,
+                       ConstTensorView grad_output, const Shape& output, DType dtype) {
+  DKFAC_CHECK(trained, "[", op, "] '", layer.name(),
+              "': backward needs a forward pass in training mode before it");
+  DKFAC_CHECK(
+      grad_output.shape() == output && grad_output.dtype() == dtype && grad_output.is_contiguous(),
+      "[", op, "] '", layer.name(), "': the output gradient is ", grad_output.dtype(), " ",
+      grad_output.shape(), "; it must be ", dtype, " ", output, " without gaps");
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/tensor_view.h"
+#include "dkfac/core/types.h"
+#include "dkfac/nn/layers.h"
+
+#include "nn/backends/norm_shape.h"
+
+namespace dkfac::nn {
+
+/// x[n,h,w,in], weight[out,kh,kw,in/groups], y[n,oh,ow,out]. n > 0.
+struct ConvShape {
+  std::int64_t n = 0, h = 0, w = 0, in = 0;
+  std::int64_t out = 0, out_h = 0, out_w = 0;
+  int kernel_h = 1, kernel_w = 1;
+  int stride_h = 1, stride_w = 1;
+  int pad_h = 0, pad_w = 0;      ///< Above, left.
+  int extra_h = 0, extra_w = 0;  ///< Below and right that much more.
+  int dilation_h = 1, dilation_w = 1;
+  std::int64_t groups = 1;
+  bool bias = true;
+  DType dtype = DType::f32;  ///< Of x and y. Weights and bias: f64 for f64, f32 for all others.
+  [[nodiscard]] std::int64_t group_in() const { return in / groups; }
+  [[nodiscard]] std::int64_t group_out() const { return out / groups; }
+  /// What one output of a group reads.
+  [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * group_in(); }
+  bool operator==(const ConvShape&) const = default;
+};
+
+enum class ConvPass : std::uint8_t { forward, weights, data };
+
+/// The three passes of a convolution over contiguous memory of the device of the context. `bias` is
+/// an empty view without one. With 16-bit activations the weights are rounded to the same format,
+/// products are summed in f32, and the weight gradient is not rounded, but for groups that cuDNN
+/// computes in no other way.
+class ConvBackend {
+ public:
+  virtual ~ConvBackend() = default;
+  ConvBackend(const ConvBackend&) = delete;
+  ConvBackend& operator=(const ConvBackend&) = delete;
+
+  /// Whether it can compute this, and is not known to be a poor choice for it.
+  [[nodiscard]] virtual bool takes(const ConvShape& shape) const = 0;
+  /// The same for one pass on the device of the context, of a shape for which takes() holds. The
+  /// answer stays, so that each pass has one backend for good.
+  [[nodiscard]] virtual bool takes_pass(const Context& /*ctx*/, const ConvShape& /*shape*/,
+                                        ConvPass /*pass*/) const {
+    return true;
+  }
+  virtual void forward(Context& ctx, const ConvShape& shape, ConstTensorView x,
+                       ConstTensorView weight, ConstTensorView bias, TensorView y) = 0;
+  /// After forward() of the same shape over the same x, of any backend. After one of this backend x
+  /// is unchanged and no other backend has run forward() since: it may be read from a copy that the
+  /// last forward() of this one has made.
+  virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
+                                ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
+  /// forward() without a bias, which also gives the sums over pixels of y and of its squares, each
+  /// [out] f32, for a normalisation behind it (moments_from_sums() of backend_normalize.inc). y may
+  /// be summed before or after it is rounded. False, with y to be computed yet, where there is no
+  /// such way, or it has failed outside a recording, for want of memory say. A false stays for a
+  /// shape, device and thread.
+  [[nodiscard]] virtual bool forward_with_sums(Context& /*ctx*/, const ConvShape& /*shape*/,
+                                               ConstTensorView /*x*/, ConstTensorView /*weight*/,
+                                               TensorView /*y*/, TensorView /*sum*/,
+                                               TensorView /*sum_of_squares*/) {
+    return false;
+  }
+  /// After forward() of the same shape with the same weights; on a device, of any backend.
+  virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
+                             ConstTensorView weight, TensorView dx) = 0;
+  /// backward_data() of an input that `norm` has made: g is the gradient before its ReLU, and
+  /// scale_grad and shift_grad are the sums over pixels of g * (x - mean) * inv_std and of g, each
+  /// [in] f32. Where the argument of the ReLU is within rounding of 0, its sign is that of this
+  /// computation; g may be summed before or after it is rounded. False as above.
+  [[nodiscard]] virtual bool backward_data_to_norm(Context& /*ctx*/, const ConvShape& /*shape*/,
+                                                   ConstTensorView /*dy*/,
+                                                   ConstTensorView /*weight*/,
+                                                   const ReluNorm& /*norm*/, TensorView /*g*/,
+                                                   TensorView /*scale_grad*/,
+                                                   TensorView /*shift_grad*/) {
+    return false;
+  }
+  [[nodiscard]] virtual ReorderCount reorders() const { return {}; }
+  /// Bytes of tensors on a device that it keeps between passes.
+  [[nodiscard]] virtual std::size_t held_bytes() const { return 0; }
+
+ protected:
+  ConvBackend() = default;
+};
+
+namespace cpu {
+
+/// Patches and matrix products, f32 or f64.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_reference_conv();
+/// f32, and bf16 where the processor multiplies it; null in a build without oneDNN.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_conv();
+/// bf16 1x1 kernels over few pixels, where the processor multiplies bf16; null without oneDNN.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_onednn_products();
+/// bf16 and f16 by `inner`, which takes f32 and outlives this.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_widened_conv(ConvBackend& inner);
+
+}  // namespace cpu
+
+namespace cuda {
+
+/// Patches and matrix products of cuBLAS: every shape and dtype; null in a build without CUDA. As
+/// many images at a time as fit `scratch_bytes`, but at least one.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_product_conv(
+    std::int64_t scratch_bytes = std::int64_t{256} << 20);
+/// cuDNN: f32, f16 and bf16; null in a build without it.
+[[nodiscard]] std::unique_ptr<ConvBackend> make_cudnn_conv();
+
+}  // namespace cuda
+
+/// dbias[out] = the sum over all pixels of dy[n,oh,ow,out], which may have 16 bits.
+void sum_pixels(Context& ctx, ConstTensorView dy, TensorView dbias);
+
+/// All backends with their state.
+class ConvBackends {
+ public:
+  ConvBackends();
+  /// The fastest for the context; on a device each pass of a shape may have another one. Throws
+  /// DeviceError where none takes the shape.
+  [[nodiscard]] ConvBackend& choose(const Context& ctx, const ConvShape& shape,
+                                    ConvPass pass = ConvPass::forward) const;
+  [[nodiscard]] ReorderCount reorders() const;   ///< Of all.
+  [[nodiscard]] std::size_t held_bytes() const;  ///< Of all.
+
+ private:
+  [[nodiscard]] ConvBackend& on_device(const Context& ctx, const ConvShape& shape,
+                                       ConvPass pass) const;
+  std::unique_ptr<ConvBackend> reference_, fast_, products_, widened_reference_, widened_fast_;
+  std::unique_ptr<ConvBackend> device_, device_products_;
+};
+
+}  // namespace dkfac::nn

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/error.h"
+#include "dkfac/core/tensor.h"
+#include "dkfac/nn/layers.h"
+
+/// oneDNN primitives that are made once and executed on changing memory.
+namespace dkfac::nn::cpu {
+
+[[nodiscard]] inline std::int64_t floats_in(std::size_t bytes) {
+  return static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
+}
+
+[[nodiscard]] inline dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+/// Whether bf16 products are instructions of the processor; oneDNN would emulate them slowly.
+[[nodiscard]] inline bool has_bf16() {
+  const unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
+  return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
+}
+
+/// Whether it would compute a convolution by products of whole matrices.
+template <class PrimitiveDesc>
+[[nodiscard]] bool multiplies_matrices(const PrimitiveDesc& desc) {
+  return std::string_view(desc.impl_info_str()).find("gemm:") != std::string_view::npos;
+}
+
+/// body(), its errors as ours.
+template <class Body>
+void translate_errors(Body&& body) {
+  try {
+    body();
+  } catch (const dnnl::error& e) {
+    throw DeviceError(detail::concat("[conv2d] oneDNN failed with status ",
+                                     static_cast<int>(e.status), ": ", e.what(),
+                                     "; the reference backend does without it"));
+  }
+}
+
+/// What was made for the shapes seen last: training, evaluation and the last, smaller batch of
+/// each.
+template <class Plan>
+class Plans {
+ public:
+  /// The plan for which fits() holds, or make() in place of the oldest.
+  template <class Fits, class Make>
+  Plan& find_or_make(const Fits& fits, const Make& make) {
+    const auto found =
+        std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return fits(*p); });
+    if (found != plans_.end()) return **found;
+    std::unique_ptr<Plan> made = make();
+    if (plans_.size() == kMost) plans_.erase(plans_.begin());
+    return *plans_.emplace_back(std::move(made));
+  }
+
+ private:
+  static constexpr std::size_t kMost = 4;
+  std::vector<std::unique_ptr<Plan>> plans_;
+};
+
+/// A primitive with its arguments, whose memory is given before each execution.
+class Bound {
+ public:
+  using Desc = dnnl::memory::desc;
+
+  template <class Primitive>
+  static Bound make(const typename Primitive::primitive_desc& desc, const dnnl::engine& engine,
+                    std::initializer_list<std::pair<int, Desc>> arguments) {
+    Bound bound;
+    bound.primitive_ = Primitive(desc);
+    bound.scratch_floats_ = floats_in(desc.scratchpad_desc().get_size());
+    for (const auto& [id, memory_desc] : arguments) bound.add(id, memory_desc, engine);
+    bound.add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), engine);
+    return bound;
+  }
+
+  void set(int argument, ConstTensorView view) {
+    const auto found = std::find_if(arguments_.begin(), arguments_.end(),
+                                    [&](const auto& a) { return a.arg == argument; });
+    dnnl::memory& place = memories_[static_cast<std::size_t>(found - arguments_.begin())];
+    void* const data = const_cast<void*>(view.raw());
+    // Setting one clears the padding of blocked formats, whether or not it is another.
+    if (place.get_data_handle() != data) place.set_data_handle(data);
+  }
+
+  void run(Context& ctx, dnnl::stream& stream) {
+    Scratch scratch(ctx);
+    if (scratch_floats_ > 0) set(DNNL_ARG_SCRATCHPAD, scratch.take(Shape{scratch_floats_}));
+    // The C function takes the list as it is; the C++ one would build it on the heap.
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments_.size()),
+                               arguments_.data()),
+        "could not execute a primitive");
+    stream.wait();
+  }
+
+ private:
+  /// Nothing for an empty description, of a bias that there is not.
+  void add(int id, const Desc& desc, const dnnl::engine& engine) {
+    if (desc.get_size() == 0) return;
+    memories_.push_back(dnnl::memory(desc, engine, DNNL_MEMORY_NONE));
+    arguments_.push_back({id, memories_.back().get()});
+  }
+
+  dnnl::primitive primitive_;
+  std::vector<dnnl::memory> memories_;
+  std::vector<dnnl_exec_arg_t> arguments_;  ///< In the order of memories_.
+  std::int64_t scratch_floats_ = 0;
+};
+
+/// A weight tensor in the format and dtype that a primitive asks for, and the reorder that fills or
+/// drains it. Nothing at all when they are the arena's.
+class WeightCopy {
+ public:
+  using Desc = dnnl::memory::desc;
+  enum class Way { in, out };
+
+  WeightCopy(Context& ctx, const dnnl::engine& engine, const Desc& plain, const Desc& own,
+             Way way) {
+    if (plain == own) return;
+    const Desc& from = way == Way::in ? plain : own;
+    const Desc& to = way == Way::in ? own : plain;
+    const dnnl::reorder::primitive_desc desc(engine, from, engine, to, user_scratchpad());
+    reorder_ = Bound::make<dnnl::reorder>(desc, engine, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+    storage_ = Tensor::zeros(ctx, Shape{floats_in(own.get_size())});
+    bytes_ = static_cast<std::int64_t>(to.get_size());
+  }
+  [[nodiscard]] bool is_plain() const { return !storage_.is_set(); }
+  /// Where the primitive reads or writes when `plain` is the arena's tensor.
+  [[nodiscard]] ConstTensorView place(ConstTensorView plain) const {
+    return is_plain() ? plain : storage_.view();
+  }
+  void fill_from(Context& ctx, dnnl::stream& stream, ConstTensorView plain, ReorderCount& count) {
+    if (!is_plain()) run(ctx, stream, plain, storage_, count);
+  }
+  void drain_to(Context& ctx, dnnl::stream& stream, TensorView plain, ReorderCount& count) {
+    if (!is_plain()) run(ctx, stream, storage_, plain, count);
+  }
+
+ private:
+  void run(Context& ctx, dnnl::stream& stream, ConstTensorView from, ConstTensorView to,
+           ReorderCount& count) {
+    reorder_.set(DNNL_ARG_FROM, from);
+    reorder_.set(DNNL_ARG_TO, to);
+    reorder_.run(ctx, stream);
+    ++count.reorders;
+    count.bytes += bytes_;
+  }
+  Bound reorder_;
+  Tensor storage_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace dkfac::nn::cpu

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/half_bits.h"
+#include "dkfac/core/types.h"
+
+#include "nn/backends/dtype.h"
+
+/// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.
+namespace dkfac::nn::cpu {
+
+using nn::Computed;
+
+[[nodiscard]] inline double load(double x) { return x; }
+[[nodiscard]] inline float load(float x) { return x; }
+[[nodiscard]] inline float load(bf16 x) { return dkfac::detail::widen(x); }
+[[nodiscard]] inline float load(f16 x) { return dkfac::detail::widen(x); }
+
+/// Rounds to nearest, ties to even.
+template <class T>
+[[nodiscard]] inline T store(Computed<T> x) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    // Of narrow() what a format of equal exponents needs: a carry reaches infinity by itself.
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+    const std::uint32_t quiet = (bits >> 16U) | 0x40U;
+    return {static_cast<std::uint16_t>(x != x ? quiet : rounded)};
+  } else {
+    return dkfac::detail::narrow<T>(x);
+  }
+}
+
+/// f(T{}) with T the type in which elements of `dtype` are held.
+template <class F>
+decltype(auto) for_storage(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(double{});
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    case DType::i32:
+      break;
+  }
+  throw InvalidArgument(
+      detail::concat("[nn] activations are ", dtype, "; they must be f64, f32, bf16 or f16"));
+}
+
+}  // namespace dkfac::nn::cpu

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "dkfac/core/cuda/convert.h"
+#include "dkfac/core/cuda/device_code.h"
+
+#include "nn/backends/cuda/pack.h"
+#include "nn/backends/dtype.h"
+
+/// Packs of neighbouring channels, and how a thread goes through rows of them.
+namespace dkfac::nn::cuda {
+
+template <std::size_t W>
+using Width = std::integral_constant<std::size_t, W>;
+
+template <std::size_t W, class T>
+[[nodiscard]] DKFAC_HD Pack<T, W> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, W>*>(from);
+}
+template <std::size_t W, class T>
+DKFAC_HD void store_pack(T* to, const Pack<T, W>& pack) {
+  *reinterpret_cast<Pack<T, W>*>(to) = pack;
+}
+
+/// W values of channels, of whole packs of their own type where they are aligned.
+template <class C, std::size_t W>
+DKFAC_HD void take_channels(const C* from, bool aligned, C (&to)[W]) {
+  constexpr std::size_t kAtOnce = W < kPack<C> ? W : kPack<C>;
+  if (aligned) {
+    for (std::size_t k = 0; k < W; k += kAtOnce) {
+      const Pack<C, kAtOnce> some = load_pack<kAtOnce>(from + k);
+      for (std::size_t j = 0; j < kAtOnce; ++j) to[k + j] = some.at[j];
+    }
+    return;
+  }
+  for (std::size_t k = 0; k < W; ++k) to[k] = from[k];
+}
+
+/// Rounded to T.
+template <class T, std::size_t W>
+DKFAC_HD void put_values(T* to, const Computed<T> (&values)[W]) {
+  Pack<T, W> pack;
+  for (std::size_t c = 0; c < W; ++c) pack.at[c] = rounded<T>(values[c]);
+  store_pack<W>(to, pack);
+}
+
+/// f(Width<rows at once>, first of them) for `count` rows, kAhead or 1 at once: rows that a thread
+/// asks for before it looks at the first of them. More of them keep memory busier, but take
+/// registers, and so other threads.
+template <std::size_t kAhead, class F>
+DKFAC_HD void each_batch(std::int64_t count, F f) {
+  const auto rows = static_cast<std::size_t>(count);
+  std::size_t k = 0;
+  for (; k + kAhead <= rows; k += kAhead) f(Width<kAhead>{}, k);
+  for (; k < rows; ++k) f(Width<1>{}, k);
+}
+[[nodiscard]] DKFAC_HD inline std::int64_t offset_of(std::size_t row, std::int64_t step) {
+  return static_cast<std::int64_t>(row) * step;
+}
+
+/// visit(Width<W>), W the channels of a pack of T: kPack<T>, or 1 where that does not
+/// divide the channels or where `aligned` says that not all tensors begin at a whole pack.
+template <class T, class Visit>
+void with_width(std::int64_t channels, bool aligned, Visit&& visit) {
+  if (aligned && channels % static_cast<std::int64_t>(kPack<T>) == 0)
+    return visit(Width<kPack<T>>{});
+  visit(Width<1>{});
+}
+
+}  // namespace dkfac::nn::cuda

@@ -1,0 +1,145 @@
+#include "nn/backends/cuda/cudnn/conv_graph.h"
+
+#include <algorithm>
+
+namespace dkfac::nn::cudnn {
+namespace {
+
+cudnnDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDNN_DATA_FLOAT;
+    case DType::f16:
+      return CUDNN_DATA_HALF;
+    case DType::bf16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      throw InvalidArgument(
+          detail::concat("[conv2d] cuDNN is given ", dtype, "; it takes f32, f16 and bf16"));
+  }
+}
+
+Geometry geometry_of(const ConvShape& s) {
+  return {.before = {s.pad_h, s.pad_w},
+          .after = {s.pad_h + s.extra_h, s.pad_w + s.extra_w},
+          .stride = {s.stride_h, s.stride_w},
+          .dilation = {s.dilation_h, s.dilation_w}};
+}
+
+/// "3", or "3x5".
+std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
+
+/// The gradient of y = relu(xhat * scale + shift), xhat = (input - mean) * inv_std, becomes that of
+/// the ReLU's argument, `g`, with the gradients of scale and shift.
+void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDataType_t type,
+                   const Dims& dims) {
+  const Dims channel{1, dims[1], 1, 1};
+  const auto per_channel = [&](Slot id) { return graph.tensor(id, CUDNN_DATA_FLOAT, channel); };
+  std::int64_t next = kFirstVirtual;
+  const auto between = [&] { return graph.between(next++, CUDNN_DATA_FLOAT, dims); };
+  const auto input = graph.tensor(kNormX, type, dims);
+  const auto mean = per_channel(kMean), inv_std = per_channel(kInvStd), scale = per_channel(kScale);
+  const auto centered = between(), normed = between(), scaled = between(), argument = between();
+  graph.pointwise(CUDNN_POINTWISE_SUB, input, mean, centered);
+  graph.pointwise(CUDNN_POINTWISE_MUL, centered, inv_std, normed);
+  graph.pointwise(CUDNN_POINTWISE_MUL, normed, scale, scaled);
+  graph.pointwise(CUDNN_POINTWISE_ADD, scaled, per_channel(kShift), argument);
+  graph.relu_backward(dy, argument, g);
+  graph.norm_gradients({.x = input,
+                        .dy = g,
+                        .mean = mean,
+                        .inv_std = inv_std,
+                        .scale = scale,
+                        .scale_grad = per_channel(kScaleGrad),
+                        .shift_grad = per_channel(kShiftGrad),
+                        .factor_of_dy = per_channel(kFactorOfGrad),
+                        .factor_of_x = per_channel(kFactorOfX),
+                        .constant = per_channel(kConstant)});
+}
+
+}  // namespace
+
+const char* name_of(Work work) {
+  switch (work) {
+    case Work::forward:
+      return "forward";
+    case Work::forward_sums:
+      return "forward with sums";
+    case Work::data:
+      return "data";
+    case Work::data_to_norm:
+      return "data to norm";
+    case Work::weights:
+      return "weights";
+    default:
+      return "weights rounded";
+  }
+}
+
+std::string ConvWork::text() const {
+  const ConvShape& s = shape;
+  std::string line = detail::concat(name_of(work), " ", s.dtype, tf32 ? " (tf32)" : "", " [", s.n,
+                                    ",", s.h, ",", s.w, ",", s.in, "] -> [", s.n, ",", s.out_h, ",",
+                                    s.out_w, ",", s.out, "] kernel ", s.kernel_h, "x", s.kernel_w);
+  if (s.stride_h * s.stride_w != 1) line += " stride " + pair_of(s.stride_h, s.stride_w);
+  if (s.pad_h + s.pad_w != 0) line += " pad " + pair_of(s.pad_h, s.pad_w);
+  if (s.extra_h + s.extra_w != 0)
+    line += detail::concat(" and ", s.extra_h, "x", s.extra_w, " more");
+  if (s.dilation_h * s.dilation_w != 1) line += " dilation " + pair_of(s.dilation_h, s.dilation_w);
+  if (s.groups != 1) line += detail::concat(" groups ", s.groups);
+  return line;
+}
+
+std::int64_t most_workspace(const ConvWork& work, std::int64_t most) {
+  if (work.work != Work::data_to_norm) return most;
+  const ConvShape& s = work.shape;
+  const std::int64_t gradient =
+      s.n * s.h * s.w * s.in * static_cast<std::int64_t>(size_of(s.dtype));
+  return std::min(most, gradient);
+}
+
+Graph conv_graph(const ConvWork& work) {
+  const ConvShape& s = work.shape;
+  const cudnnDataType_t type = type_of(s.dtype);
+  const Dims x_dims{s.n, s.in, s.h, s.w}, y_dims{s.n, s.out, s.out_h, s.out_w};
+  const Dims w_dims{s.out, s.group_in(), s.kernel_h, s.kernel_w}, channel{1, s.out, 1, 1};
+  const Geometry geometry = geometry_of(s);
+  Graph graph;
+  const auto x = graph.tensor(kX, type, x_dims);
+  const auto y = graph.tensor(kY, type, y_dims);
+  switch (work.work) {
+    case Work::forward:
+    case Work::forward_sums:
+      graph.forward(x, graph.tensor(kW, type, w_dims), y, geometry);
+      if (work.work == Work::forward_sums) {
+        graph.sums(y, graph.tensor(kSum, CUDNN_DATA_FLOAT, channel),
+                   graph.tensor(kSumOfSquares, CUDNN_DATA_FLOAT, channel));
+      }
+      break;
+    case Work::data:
+      graph.backward_data(y, graph.tensor(kW, type, w_dims), x, geometry);
+      break;
+    case Work::data_to_norm: {
+      const auto dx = graph.between(kBetween, CUDNN_DATA_FLOAT, x_dims);
+      graph.backward_data(y, graph.tensor(kW, type, w_dims), dx, geometry);
+      add_relu_norm(graph, dx, x, type, x_dims);
+      break;
+    }
+    case Work::weights:
+      if (s.dtype == DType::f32) {
+        graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), geometry);
+      } else {
+        // There is no engine for an f32 result of 16-bit operands, but for one that passes through.
+        const auto product = graph.between(kBetween, CUDNN_DATA_FLOAT, w_dims);
+        graph.backward_weights(y, x, product, geometry);
+        graph.identity(product, graph.tensor(kW, CUDNN_DATA_FLOAT, w_dims));
+      }
+      break;
+    case Work::weights_rounded:
+      graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), geometry);
+      break;
+  }
+  return graph;
+}
+
+}  // namespace dkfac::nn::cudnn

@@ -1,0 +1,289 @@
+#include "nn/backends/cuda/cudnn/library.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include <cuda_runtime_api.h>
+
+#include "dkfac/core/cuda/device_guard.h"
+#include "dkfac/core/cuda/trim.h"
+#include "dkfac/core/device_timer.h"
+#include "dkfac/nn/conv_plans.h"
+
+#include "nn/backends/cuda/cudnn/plan_file.h"
+
+namespace dkfac::nn::cudnn {
+namespace {
+
+/// With what a shape is, not what it is called.
+template <class... Numbers>
+std::size_t mixed(Numbers... numbers) {
+  std::size_t hash = 0;
+  ((hash = (hash ^ static_cast<std::size_t>(numbers)) * 0x9E3779B97F4A7C15U, hash ^= hash >> 29U),
+   ...);
+  return hash;
+}
+
+Limits limits_of(const ConvWork& work, const ConvPlanOptions& options) {
+  return {.workspace = most_workspace(work, options.workspace),
+          .rounding = work.shape.dtype != DType::f32 || work.tf32};
+}
+
+/// Memory for a plan to work in; null where it needs none. Throws DeviceError for want of it.
+void* take_workspace(Scratch& scratch, const Plan& plan) {
+  if (plan.workspace() == 0) return nullptr;
+  return scratch.take({(plan.workspace() + 7) / 8}, DType::f64).raw();
+}
+
+/// body(), and once more without what the pool of tensors keeps where cuDNN finds no memory of its
+/// own.
+template <class Body>
+auto with_memory(Device device, Body body) {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    if (!failure.wants_memory() || !dkfac::cuda::trim_memory(device)) throw;
+  }
+  return body();
+}
+
+bool is_recorded(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t code = cudaStreamIsCapturing(stream.native(), &status);
+  if (code != cudaSuccess) (void)cudaGetLastError();
+  return code != cudaSuccess || status != cudaStreamCaptureStatusNone;
+}
+
+/// The file of measured choices, which the threads of the process share.
+class SharedFile {
+ public:
+  static std::optional<EngineChoice> find(const std::string& path, const std::string& key) {
+    const std::lock_guard lock(mutex());
+    return open(path).find(key);
+  }
+  static void add(const std::string& path, const std::string& key, const EngineChoice& choice) {
+    const std::lock_guard lock(mutex());
+    open(path).add(key, choice);
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static PlanFile& open(const std::string& path) {
+    static std::optional<PlanFile> file;
+    if (!file || file->path() != path) file.emplace(path);
+    return *file;
+  }
+};
+
+}  // namespace
+
+std::size_t HashOfWork::operator()(const ConvWork& work) const noexcept {
+  const ConvShape& s = work.shape;
+  return mixed(s.n, s.h, s.w, s.in, s.out, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h,
+               s.pad_w, s.extra_h, s.extra_w, s.dilation_h, s.dilation_w, s.groups,
+               static_cast<int>(s.dtype), static_cast<int>(work.work), work.tf32 ? 1 : 0);
+}
+
+std::map<int, std::unique_ptr<Library>>& Library::libraries() {
+  thread_local std::map<int, std::unique_ptr<Library>> all;
+  return all;
+}
+
+Library& Library::of(Device device) {
+  std::unique_ptr<Library>& found = libraries()[device.index];
+  if (found == nullptr) found.reset(new Library(device));
+  return *found;
+}
+
+Library::Library(Device device) : device_(device) {
+  const auto devices = backend_info().cuda_info.devices;
+  const auto index = static_cast<std::size_t>(device.index);
+  if (index < devices.size()) name_ = devices[index].name;
+  const dkfac::cuda::DeviceGuard guard(device_);
+  with_memory(device_, [&] { check(cudnnCreate(&handle_), "cudnnCreate"); });
+}
+
+Library::~Library() {
+  const dkfac::cuda::DeviceGuard guard(device_);
+  // Kernels that plans have compiled may be running yet.
+  if (cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
+  ways_.clear();
+  (void)cudnnDestroy(handle_);
+}
+
+std::string Library::key_of(const ConvWork& work) const {
+  return detail::concat(name_, ", cuDNN ", cudnnGetVersion(), ", ", work.text());
+}
+
+Way& Library::find(const ConvWork& work) {
+  const auto found = ways_.find(work);
+  if (found != ways_.end()) return found->second;
+  const dkfac::cuda::DeviceGuard guard(device_);
+  Way way;
+  try {
+    way = with_memory(device_, [&] { return make(work); });
+  } catch (const Failure& failure) {
+    // Of anything but a refusal nothing is kept: it may work another time.
+    if (!failure.is_refusal()) throw described(failure, work);
+    way.refusals = failure.what();
+  }
+  Way& made = ways_.emplace(work, std::move(way)).first->second;
+  order_.push_back(work);
+  return made;
+}
+
+Way Library::make(const ConvWork& work) {
+  const ConvPlanOptions options = conv_plan_options();
+  const Target target{.handle = handle_};
+  const Limits limits = limits_of(work, options);
+  Way made;
+  std::optional<EngineChoice> known;
+  if (!options.file.empty()) known = SharedFile::find(options.file, key_of(work));
+  const CompiledPlans compiled(key_of(work), options.compiled);
+  const Descriptor graph = conv_graph(work).finish(target);
+  if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
+  if (made.plan != nullptr) return made;
+  Found plans = find_plans(graph, target, limits, 1, &compiled);
+  made.refusals = std::move(plans.refusals);
+  if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
+  made.is_settled = made.plan == nullptr || !options.measured;
+  return made;
+}
+
+DeviceError Library::described(const Failure& failure, const ConvWork& work) const {
+  return DeviceError(detail::concat(
+      "[conv2d] ", failure.what(), ", in ", work.text(), " on device ", device_.index,
+      "; see that the device has free memory and that cuDNN's libraries are all of one version; "
+      "with CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr in the environment cuDNN says more"));
+}
+
+void Library::run(Context& ctx, const ConvWork& work, Memory memory) {
+  const dkfac::cuda::DeviceGuard guard(device_);
+  try {
+    Way& way = find(work);
+    check(cudnnSetStream(handle_, ctx.stream().native()), "cudnnSetStream");
+    if (!way.is_settled) measure(ctx, work, way, memory);
+    execute(ctx, work, way, memory);
+  } catch (const Failure& failure) {
+    throw described(failure, work);
+  }
+}
+
+bool Library::try_run(Context& ctx, const ConvWork& work, Memory memory) {
+  try {
+    run(ctx, work, memory);
+    return true;
+  } catch (const DeviceError& error) {
+    if (is_recorded(ctx.stream())) throw;
+    Way& way = find(work);
+    way.plan.reset();
+    way.refusals = error.what();
+    return false;
+  }
+}
+
+void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
+  while (true) {
+    Scratch scratch(ctx);
+    void* workspace = nullptr;
+    try {
+      workspace = take_workspace(scratch, *way.plan);
+    } catch (const DeviceError&) {
+      if (is_recorded(ctx.stream())) throw;  // There is no new memory, nor are there new plans.
+      const Target target{.handle = handle_};
+      Limits limits = limits_of(work, conv_plan_options());
+      limits.workspace = way.plan->workspace() - 1;
+      Found less = find_plans(conv_graph(work).finish(target), target, limits, 1);
+      if (less.plans.empty()) throw;
+      way.plan = std::make_unique<Plan>(std::move(less.plans.front()));
+      continue;
+    }
+    return with_memory(device_, [&] { way.plan->execute(handle_, memory, workspace); });
+  }
+}
+
+void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
+  const ConvPlanOptions options = conv_plan_options();
+  const Target target{.handle = handle_};
+  const CompiledPlans compiled(key_of(work), options.compiled);
+  Found found = find_plans(conv_graph(work).finish(target), target, limits_of(work, options),
+                           static_cast<std::size_t>(options.candidates), &compiled);
+  double best = std::numeric_limits<double>::infinity();
+  std::string reason;
+  for (Plan& plan : found.plans) {
+    try {
+      const double seconds = seconds_of(ctx, plan, memory);
+      if (!(seconds < best)) continue;
+      best = seconds;
+      way.plan = std::make_unique<Plan>(std::move(plan));
+    } catch (const DeviceError& error) {
+      reason = error.what();  // Another plan does it.
+    }
+  }
+  if (best == std::numeric_limits<double>::infinity()) {
+    throw DeviceError(detail::concat("[conv2d] none of ", found.plans.size(),
+                                     " plans of cuDNN for ", work.text(), " runs on device ",
+                                     device_.index, "; the last one: ", reason));
+  }
+  way.is_settled = true;
+  way.seconds = best;
+  if (!options.file.empty()) SharedFile::add(options.file, key_of(work), way.plan->choice());
+}
+
+double Library::seconds_of(Context& ctx, const Plan& plan, Memory memory) {
+  constexpr int kRuns = 3;
+  double best = std::numeric_limits<double>::infinity();
+  Scratch scratch(ctx);
+  void* const workspace = take_workspace(scratch, plan);
+  TimedEvent from(device_), to(device_);
+  plan.execute(handle_, memory, workspace);  // The first call loads code.
+  for (int i = 0; i < kRuns; ++i) {
+    from.record(ctx.stream());
+    plan.execute(handle_, memory, workspace);
+    to.record(ctx.stream());
+    ctx.stream().synchronize();
+    best = std::min(best, TimedEvent::seconds(from, to));
+  }
+  return best;
+}
+
+std::vector<std::pair<ConvWork, const Way*>> Library::ways() const {
+  std::vector<std::pair<ConvWork, const Way*>> all;
+  for (const ConvWork& work : order_) all.emplace_back(work, &ways_.at(work));
+  return all;
+}
+
+std::vector<Library*> Library::of_thread() {
+  std::vector<Library*> all;
+  for (const auto& [index, library] : libraries()) all.push_back(library.get());
+  return all;
+}
+
+}  // namespace dkfac::nn::cudnn
+
+namespace dkfac::nn {
+
+std::vector<ConvPlan> conv_plans() {
+  std::vector<ConvPlan> all;
+  for (const cudnn::Library* library : cudnn::Library::of_thread()) {
+    for (const auto& [work, way] : library->ways()) {
+      ConvPlan told{.work = work.text(), .seconds = way->seconds, .note = way->refusals};
+      if (const cudnn::Plan* plan = way->plan.get()) {
+        told.possible = true;
+        told.engine = plan->choice().engine;
+        told.workspace = plan->workspace();
+        told.compiled_at_run_time = plan->is_compiled_at_run_time();
+        told.tensor_cores = plan->uses_tensor_cores();
+      }
+      all.push_back(std::move(told));
+    }
+  }
+  return all;
+}
+
+}  // namespace dkfac::nn

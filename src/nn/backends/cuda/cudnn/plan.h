@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/backends/cuda/cudnn/compiled_plans.h"
+#include "nn/backends/cuda/cudnn/graph.h"
+
+namespace dkfac::nn::cudnn {
+
+/// An engine of cuDNN with its settings: what a choice is kept as. It means something for one
+/// graph, one version of cuDNN and one kind of device.
+struct EngineChoice {
+  std::int64_t engine = -1;
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  ///< Type and value.
+  bool operator==(const EngineChoice&) const = default;
+  [[nodiscard]] std::string text() const;  ///< "engine 12 knobs 3:1 7:0"
+};
+
+/// What a plan may do. Engines that may give another result at the next launch, or that sum in
+/// 16 bits, are never taken.
+struct Limits {
+  std::int64_t workspace = std::int64_t{1} << 30;  ///< Bytes.
+  bool rounding = false;  ///< Tensor cores may round the operands (f32 to TF32).
+};
+
+/// How a graph is computed.
+class Plan {
+ public:
+  /// Throws Failure where the engine does not do it. What is compiled for it is taken from
+  /// `compiled`, or else added there, unless that is null.
+  Plan(const Target& target, Descriptor config, const CompiledPlans* compiled = nullptr);
+  [[nodiscard]] std::int64_t workspace() const { return workspace_; }  ///< Bytes.
+  [[nodiscard]] const EngineChoice& choice() const { return choice_; }
+  [[nodiscard]] bool is_compiled_at_run_time() const { return run_time_; }
+  [[nodiscard]] bool uses_tensor_cores() const { return tensor_cores_; }
+
+  /// Enqueues the graph on the stream of the handle. `memory`: id and device pointer of each tensor
+  /// that is not virtual.
+  void execute(cudnnHandle_t handle, std::span<const std::pair<std::int64_t, void*>> memory,
+               void* workspace) const;
+
+ private:
+  void compile(const Target& target);
+  [[nodiscard]] bool restore(const Target& target, const std::string& text);
+  Descriptor config_, plan_;
+  EngineChoice choice_;
+  std::int64_t workspace_ = 0;
+  bool run_time_ = false, tensor_cores_ = false;
+};
+
+struct Found {
+  std::vector<Plan> plans;
+  std::string refusals;  ///< What became of the others.
+};
+
+/// At most `most` plans within the limits, in the order in which cuDNN proposes them: its heuristic
+/// A, then its fallbacks. The same for the same graph, kind of device and version. Never throws for
+/// want of one, but Failure where cuDNN does not work.
+[[nodiscard]] Found find_plans(const Descriptor& graph, const Target& target, const Limits& limits,
+                               std::size_t most, const CompiledPlans* compiled = nullptr);
+
+/// That one, or none when the engine does not take it within the limits. Throws Failure where cuDNN
+/// does not work.
+[[nodiscard]] std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target,
+                                            const Limits& limits, const EngineChoice& choice,
+                                            const CompiledPlans* compiled = nullptr);
+
+}  // namespace dkfac::nn::cudnn

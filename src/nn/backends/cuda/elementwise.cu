@@ -1,0 +1,133 @@
+#include "dkfac/core/cuda/launch.cuh"
+
+#include "nn/backends/activate.h"
+#include "nn/backends/backend_elementwise.h"
+#include "nn/backends/cuda/columns.cuh"
+#include "nn/backends/cuda/elementwise_functors.h"
+
+namespace dkfac::nn::cuda {
+namespace {
+
+using dkfac::cuda::for_each;
+using element::Type;
+using element::visit_floating;
+
+/// y = f(x), or f(x, z).
+template <class T, class F>
+void map(Context& ctx, const T* x, const T* z, T* y, std::int64_t n, F f) {
+  for_each(ctx.stream(), packs_of<T>(n), Map<T, F>{x, z, y, n, are_aligned(x, z, y), f});
+}
+
+/// visit_words() for two tensors of one dtype.
+template <class Visit>
+void move(ConstTensorView a, ConstTensorView b, std::int64_t counts, Visit&& visit) {
+  visit_words(size_of(a.dtype()),
+              reinterpret_cast<std::uintptr_t>(a.raw()) | reinterpret_cast<std::uintptr_t>(b.raw()),
+              counts, visit);
+}
+
+}  // namespace
+
+void repeat_row(Context& ctx, ConstTensorView row, TensorView y) {
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
+    T* to = y.data<T>();
+    for_each(ctx.stream(), packs_of<T>(y.numel()),
+             RepeatRow<T>{row.data<Computed<T>>(), row.numel(), to, y.numel(), are_aligned(to)});
+  });
+}
+
+void sum_rows(Context& ctx, ConstTensorView x, TensorView sums) {
+  const std::int64_t c = sums.numel(), rows = x.numel() / c;
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    const T* from = x.data<T>();
+    const StoreSum<Computed<T>> store{sums.data<Computed<T>>()};
+    with_width<T>(c, are_aligned(from), [&]<std::size_t W>(Width<W>) {
+      const auto blocks = ColumnBlocks::parts(1, rows, c / static_cast<std::int64_t>(W));
+      Scratch scratch(ctx);
+      double* parts = scratch.take(Shape{blocks.chunks, c}, DType::f64).data<double>();
+      sum_columns<W>(ctx.stream(), blocks, ColumnSums<T, W>{from, c}, StoreParts<W>{parts, c});
+      constexpr std::int64_t kLanes = 32;
+      sum_columns<1>(ctx.stream(), ColumnBlocks::whole(1, blocks.chunks, c, kLanes),
+                     ColumnSums<double, 1>{parts, c}, store);
+    });
+  });
+}
+
+void add(Context& ctx, ConstTensorView x, ConstTensorView z, TensorView y) {
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
+    map<T>(ctx, x.data<T>(), z.data<T>(), y.data<T>(), y.numel(), Add{});
+  });
+}
+
+void scale(Context& ctx, ConstTensorView x, double factor, TensorView y) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Times<C>{static_cast<C>(factor)});
+  });
+}
+
+void activate(Context& ctx, const Activation& activation, ConstTensorView x, TensorView y) {
+  if (activation.kind == ActivationKind::none && x.raw() == y.raw()) return;
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    for_activation<C>(activation, [&]<class Act>(Act act) {
+      map<T>(ctx, x.data<T>(), nullptr, y.data<T>(), x.numel(), Activate<Act, C>{act});
+    });
+  });
+}
+
+void activate_backward(Context& ctx, const Activation& activation, ConstTensorView y,
+                       ConstTensorView dy, TensorView dx) {
+  visit_floating(y.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    for_activation<C>(activation, [&]<class Act>(Act act) {
+      map<T>(ctx, y.data<T>(), dy.data<T>(), dx.data<T>(), y.numel(),
+             ActivateBackward<Act, C>{act});
+    });
+  });
+}
+
+void mix(Context& ctx, double weight, ConstTensorView value, TensorView average) {
+  for_dtype(average.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    T* to = average.data<T>();
+    map<T>(ctx, value.data<T>(), to, to, average.numel(), Mix<T>{static_cast<T>(weight)});
+  });
+}
+
+void exchange(Context& ctx, TensorView a, TensorView b) {
+  move(a, b, a.numel(), [&]<class W>(W, std::int64_t elements) {
+    for_each(ctx.stream(), a.numel() / elements,
+             Exchange<W>{static_cast<W*>(a.raw()), static_cast<W*>(b.raw())});
+  });
+}
+
+void pad_channels(Context& ctx, const PadShape& shape, ConstTensorView large, TensorView small) {
+  move(large, small, shape.c | shape.small_c | shape.before,
+       [&]<class W>(W, std::int64_t elements) {
+         for_each(ctx.stream(), small.numel() / elements,
+                  PadChannels<W>{in_words(shape, elements), static_cast<const W*>(large.raw()),
+                                 static_cast<W*>(small.raw())});
+       });
+}
+
+void pad_channels_backward(Context& ctx, const PadShape& shape, ConstTensorView small,
+                           TensorView large) {
+  move(large, small, shape.c | shape.small_c | shape.before,
+       [&]<class W>(W, std::int64_t elements) {
+         for_each(
+             ctx.stream(), large.numel() / elements,
+             PadChannelsBackward<W>{in_words(shape, elements), static_cast<const W*>(small.raw()),
+                                    static_cast<W*>(large.raw())});
+       });
+}
+
+void mirror(Context& ctx, ConstTensorView x, TensorView mirrored) {
+  move(x, mirrored, x.dim(3), [&]<class W>(W, std::int64_t elements) {
+    for_each(ctx.stream(), x.numel() / elements,
+             MirrorLines<W>{static_cast<const W*>(x.raw()), static_cast<W*>(mirrored.raw()),
+                            x.dim(2), x.dim(3) / elements});
+  });
+}
+
+}  // namespace dkfac::nn::cuda

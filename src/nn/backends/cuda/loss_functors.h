@@ -1,0 +1,267 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "dkfac/core/cuda/convert.h"
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/element.h"
+
+#include "nn/backends/keyed_random.h"
+
+/// The functors of nn/cuda/loss.cu, all in f64. A row of logits is read twice: for its maximum and
+/// the sum of its exponentials, which go together in one reduction, and for loss and gradient.
+namespace dkfac::nn::cuda {
+
+using dkfac::cuda::rounded;
+using dkfac::cuda::widened;
+
+/// The largest of some numbers and the first place that has it; NaN wins.
+struct Largest {
+  double value;
+  std::int64_t place;
+
+  [[nodiscard]] static DKFAC_HD Largest none() {
+    return {-std::numeric_limits<double>::infinity(), std::numeric_limits<std::int64_t>::max()};
+  }
+  [[nodiscard]] static DKFAC_HD Largest of(const Largest& a, const Largest& b) {
+    if (a.value == b.value) return {a.value, a.place < b.place ? a.place : b.place};
+    return a.value > b.value || a.value != a.value ? a : b;
+  }
+};
+
+/// Of some classes of a row.
+struct RowState {
+  Largest logit;
+  double sum;  ///< Of exp(logit - the largest one).
+  Largest target;
+  double target_sum;  ///< NaN when a target is negative.
+};
+
+/// exp(value - top), and 1 where the two are equal infinities.
+[[nodiscard]] DKFAC_HD inline double share_of(double value, double top) {
+  return value == top ? 1.0 : std::exp(value - top);
+}
+
+struct MergeRows {
+  DKFAC_HD RowState identity() const { return {Largest::none(), 0, Largest::none(), 0}; }
+  DKFAC_HD RowState operator()(const RowState& a, const RowState& b) const {
+    const Largest logit = Largest::of(a.logit, b.logit);
+    return {
+        logit,
+        a.sum * share_of(a.logit.value, logit.value) + b.sum * share_of(b.logit.value, logit.value),
+        Largest::of(a.target, b.target), a.target_sum + b.target_sum};
+  }
+};
+
+/// A label per row, softened by smoothing.
+struct LabelTargets {
+  const std::int32_t* labels;
+  std::int64_t classes;
+  double hit, elsewhere;
+
+  DKFAC_HD void note(std::int64_t, std::int64_t, RowState&) const {}
+  DKFAC_HD bool valid(std::int64_t row) const { return labels[row] >= 0 && labels[row] < classes; }
+  DKFAC_HD bool valid(std::int64_t row, const RowState&) const { return valid(row); }
+  DKFAC_HD std::int64_t label(std::int64_t row, const RowState&) const { return labels[row]; }
+  DKFAC_HD double of(std::int64_t row, std::int64_t k) const {
+    return k == labels[row] ? hit : elsewhere;
+  }
+};
+
+/// A distribution per row.
+template <class S>
+struct SoftTargets {
+  const S* rows;
+  std::int64_t classes;
+  double tolerance;  ///< Of a sum of 1.
+
+  DKFAC_HD void note(std::int64_t row, std::int64_t k, RowState& state) const {
+    const double t = of(row, k);
+    state.target = {t, k};
+    state.target_sum = t >= 0 ? t : std::numeric_limits<double>::quiet_NaN();
+  }
+  DKFAC_HD bool valid(std::int64_t, const RowState& state) const {
+    return std::abs(state.target_sum - 1) <= tolerance;
+  }
+  DKFAC_HD std::int64_t label(std::int64_t, const RowState& state) const {
+    return state.target.place;
+  }
+  DKFAC_HD double of(std::int64_t row, std::int64_t k) const {
+    return static_cast<double>(rows[row * classes + k]);
+  }
+};
+
+template <class T, class Targets>
+struct LogitState {
+  const T* logits;
+  std::int64_t classes;
+  Targets targets;
+  DKFAC_HD RowState operator()(std::int64_t row, std::int64_t k) const {
+    RowState out{{widened<double>(logits[row * classes + k]), k}, 1, Largest::none(), 0};
+    targets.note(row, k, out);
+    return out;
+  }
+};
+
+/// What the second pass wants of a row; NaN where the row has no loss.
+struct RowScalars {
+  double* top;
+  double* log_sum;
+  double* correct;
+};
+
+template <class Targets>
+struct StoreRow {
+  RowScalars rows;
+  Targets targets;
+  DKFAC_HD void operator()(std::int64_t row, const RowState& state) const {
+    const double top = state.logit.value;
+    const bool valid = targets.valid(row, state);
+    const bool good = valid && top < std::numeric_limits<double>::infinity();
+    rows.top[row] = good ? top : std::numeric_limits<double>::quiet_NaN();
+    rows.log_sum[row] = std::log(state.sum);
+    const bool hit = valid && top == top && state.logit.place == targets.label(row, state);
+    rows.correct[row] = hit ? 1.0 : 0.0;
+  }
+};
+
+/// Loss of a class; its gradient is written on the way, unless grad is null.
+template <class T, class Targets>
+struct ClassLoss {
+  const T* logits;
+  std::int64_t classes;
+  Targets targets;
+  RowScalars rows;
+  double scale;
+  T* grad;
+  DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
+    const std::int64_t i = row * classes + k;
+    const double log_p = widened<double>(logits[i]) - rows.top[row] - rows.log_sum[row];
+    const double t = targets.of(row, k);
+    if (grad != nullptr) {
+      const double g = scale * (std::exp(log_p) - t);
+      // 16 bits are rounded from f32, as on the host.
+      if constexpr (std::is_same_v<T, double>)
+        grad[i] = g;
+      else
+        grad[i] = rounded<T>(static_cast<float>(g));
+    }
+    // A logit of -infinity costs nothing where nothing is expected; NaN always counts.
+    return t != 0 || log_p != log_p ? -(t * log_p) : 0.0;
+  }
+};
+
+struct StoreLoss {
+  double* losses;
+  DKFAC_HD void operator()(std::int64_t row, double loss) const { losses[row] = loss; }
+};
+
+struct LossPair {
+  double loss, correct;
+};
+struct AddPairs {
+  DKFAC_HD LossPair identity() const { return {0, 0}; }
+  DKFAC_HD LossPair operator()(const LossPair& a, const LossPair& b) const {
+    return {a.loss + b.loss, a.correct + b.correct};
+  }
+};
+struct LoadPair {
+  const double* losses;
+  const double* correct;
+  DKFAC_HD LossPair operator()(std::int64_t, std::int64_t row) const {
+    return {losses[row], correct[row]};
+  }
+};
+struct AddToSums {
+  double* sums;
+  DKFAC_HD void operator()(std::int64_t, const LossPair& total) const {
+    sums[0] += total.loss;
+    sums[1] += total.correct;
+  }
+};
+
+/// 1 where class k of a row comes before its label when the row is sorted; infinity where that
+/// cannot be told.
+template <class T>
+struct BeforeLabel {
+  const T* logits;
+  const std::int32_t* labels;
+  std::int64_t classes;
+  DKFAC_HD double operator()(std::int64_t row, std::int64_t k) const {
+    const std::int64_t label = labels[row];
+    const double other = element::load<double>(logits[row * classes + k]);
+    if (label < 0 || label >= classes || other != other)
+      return std::numeric_limits<double>::infinity();
+    const double own = element::load<double>(logits[row * classes + label]);
+    return other > own || (other == own && k < label) ? 1.0 : 0.0;
+  }
+};
+/// Whether fewer than `bound` do.
+struct StoreInTop {
+  double bound;
+  double* hits;
+  DKFAC_HD void operator()(std::int64_t row, double before) const {
+    hits[row] = before < bound ? 1.0 : 0.0;
+  }
+};
+struct LoadHit {
+  const double* hits;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t row) const { return hits[row]; }
+};
+struct AddToCount {
+  double* count;
+  DKFAC_HD void operator()(std::int64_t, double hits) const { *count += hits; }
+};
+
+/// targets[row,k] of labels.
+template <class S>
+struct SoftenLabels {
+  LabelTargets labels;
+  S* targets;
+  DKFAC_HD void operator()(std::int64_t row, std::int64_t k) const {
+    targets[row * labels.classes + k] =
+        labels.valid(row) ? static_cast<S>(labels.of(row, k)) : std::numeric_limits<S>::quiet_NaN();
+  }
+};
+
+/// The class in which `u` of [0, 1) falls when [0, 1) is cut into their probabilities in order; 0
+/// for a row with NaN or +infinity.
+template <class T>
+[[nodiscard]] DKFAC_HD inline std::int32_t class_at(const T* x, std::int64_t classes, double u) {
+  double top = widened<double>(x[0]);
+  for (std::int64_t k = 1; k < classes; ++k) {
+    const double value = widened<double>(x[k]);
+    top = top < value ? value : top;
+  }
+  double sum = 0;
+  for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(widened<double>(x[k]) - top);
+  if (!(sum <= std::numeric_limits<double>::max())) return 0;
+  // The same sums in the same order, so that the last one is `sum` and the search ends.
+  const double wanted = u * sum;
+  double below = 0;
+  std::int64_t k = 0;
+  for (; k + 1 < classes; ++k) {
+    below += std::exp(widened<double>(x[k]) - top);
+    if (wanted < below) break;
+  }
+  // u * sum may round up to sum; nothing is drawn that has no probability.
+  while (k > 0 && std::exp(widened<double>(x[k]) - top) == 0) --k;
+  return static_cast<std::int32_t>(k);
+}
+
+template <class T>
+struct DrawLabel {
+  const T* logits;
+  std::int64_t classes;
+  SampleKey key;
+  std::int32_t* labels;
+  DKFAC_HD void operator()(std::int64_t row) const {
+    const double u = keyed_stream(key, Draw::label, row).uniform();
+    labels[row] = class_at(logits + row * classes, classes, u);
+  }
+};
+
+}  // namespace dkfac::nn::cuda

@@ -1,0 +1,27 @@
+#include "dkfac/core/error.h"
+
+#include "nn/backends/backend_loss.h"
+
+namespace dkfac::nn::cuda {
+namespace {
+
+[[noreturn]] void absent() {
+  throw DeviceError("[loss] this build has no CUDA; keep the network on the cpu");
+}
+
+}  // namespace
+
+void label_loss(Context&, ConstTensorView, ConstTensorView, double, double, TensorView,
+                TensorView) {
+  absent();
+}
+void target_loss(Context&, ConstTensorView, ConstTensorView, double, TensorView, TensorView) {
+  absent();
+}
+void count_in_top(Context&, ConstTensorView, ConstTensorView, std::int64_t, TensorView) {
+  absent();
+}
+void soften_labels(Context&, ConstTensorView, double, TensorView) { absent(); }
+void draw_labels(Context&, ConstTensorView, const SampleKey&, TensorView) { absent(); }
+
+}  // namespace dkfac::nn::cuda

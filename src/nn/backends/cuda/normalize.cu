@@ -1,0 +1,176 @@
+#include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
+
+#include "nn/backends/backend_normalize.h"
+#include "nn/backends/cuda/columns.cuh"
+#include "nn/backends/cuda/normalize_backward_functors.h"
+#include "nn/backends/cuda/normalize_channels.h"
+#include "nn/backends/cuda/normalize_functors.h"
+
+namespace dkfac::nn::cuda {
+namespace {
+
+using dkfac::cuda::for_each;
+using element::Type;
+using element::visit_floating;
+
+/// Channels side by side where few sums are left to add up.
+constexpr std::int64_t kFewLanes = 8;
+
+/// out(group, 0, channel, Sums<2>) of what run() gives for packs of W channels: as partial sums of
+/// blocks first.
+template <std::size_t W, class Run, class Out>
+void sum_pairs(Context& ctx, const NormShape& s, Run run, Out out) {
+  const auto blocks =
+      ColumnBlocks::parts(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+  Scratch scratch(ctx);
+  double* pairs =
+      scratch.take(Shape{s.groups, blocks.chunks, s.channels, 2}, DType::f64).data<double>();
+  sum_columns<2 * W>(ctx.stream(), blocks, run, StorePairs<W>{pairs, blocks.chunks, s.channels});
+  sum_columns<2>(ctx.stream(), ColumnBlocks::whole(s.groups, blocks.chunks, s.channels, kFewLanes),
+                 PairRows{pairs, blocks.chunks, s.channels}, out);
+}
+
+template <class T>
+const T* data_or_null(ConstTensorView x) {
+  return x.empty() ? nullptr : x.data<T>();
+}
+
+template <class T>
+FinishSums<T> finish_sums(const NormShape& s, ConstTensorView x, TensorView mean, TensorView rest,
+                          TensorView variance) {
+  using C = Computed<T>;
+  return {x.data<T>(), s.rows, s.channels, mean.data<C>(), rest.data<C>(), variance.data<double>()};
+}
+
+template <class T, class Finish>
+void sum_moments(Context& ctx, const NormShape& s, const T* x, Finish finish) {
+  with_width<T>(s.channels, are_aligned(x), [&]<std::size_t W>(Width<W>) {
+    sum_pairs<W>(ctx, s, MomentRows<T, W>{x, s.rows, s.channels}, finish);
+  });
+}
+
+}  // namespace
+
+void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorView mean,
+                   TensorView rest, TensorView variance) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    sum_moments(ctx, s, x.data<T>(), finish_sums<T>(s, x, mean, rest, variance));
+  });
+}
+
+void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
+                   const NormChannels& channels, const NormStatistics& out) {
+  Scratch scratch(ctx);
+  const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
+  if (s.groups > 1) {  // Running statistics want those of all groups.
+    batch_moments(ctx, s, x, out.mean, out.rest, variance);
+    return finish_moments(ctx, s, variance, channels, out);
+  }
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    const FinishMoments<Computed<T>> moments(s, variance, channels, out);
+    sum_moments(ctx, s, x.data<T>(),
+                FinishGroup<T>{finish_sums<T>(s, x, out.mean, out.rest, variance), moments});
+  });
+}
+
+void moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView sum,
+                       ConstTensorView sum_of_squares, TensorView mean, TensorView rest,
+                       TensorView variance) {
+  for_dtype(mean.dtype(), [&](auto zero) {
+    for_each(ctx.stream(), s.groups * s.channels,
+             MomentsFromSums<decltype(zero)>(s, sum, sum_of_squares, mean, rest, variance));
+  });
+}
+
+void finish_moments(Context& ctx, const NormShape& s, ConstTensorView variance,
+                    const NormChannels& channels, const NormStatistics& out) {
+  for_dtype(out.mean.dtype(), [&](auto zero) {
+    for_each(ctx.stream(), s.channels, FinishMoments<decltype(zero)>(s, variance, channels, out));
+  });
+}
+
+void running_factors(Context& ctx, const NormChannels& channels, TensorView factor,
+                     TensorView rest) {
+  for_dtype(factor.dtype(), [&](auto zero) {
+    for_each(ctx.stream(), factor.numel(), RunningFactor<decltype(zero)>(channels, factor, rest));
+  });
+}
+
+void normalize(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+               ConstTensorView addend, const Activation& activation, TensorView y,
+               TensorView signs) {
+  DKFAC_CHECK(signs.empty() || has_signs(ctx, s, {x, addend, y}),
+              "[batch_norm] signs of an output are wanted whose memory or ", s.channels,
+              " channels have no whole packs; ask has_signs() first");
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    const T *from = x.data<T>(), *plus = data_or_null<T>(addend);
+    T* to = y.data<T>();
+    with_width<T>(s.channels, are_aligned(from, plus, to), [&]<std::size_t W>(Width<W>) {
+      const ColumnSlots slots(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      for_each(ctx.stream(), slots.threads(),
+               Normalize<T, W>{slots, from, plus, to, AffineValues<C>(affine), activation.kind,
+                               celu_of<C>(activation), static_cast<std::uint8_t*>(signs.raw())});
+    });
+  });
+}
+
+void gradient_sums(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+                   const OutputGrad& grad, TensorView masked, TensorView sum_g,
+                   TensorView sum_g_centered) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    const T* from = x.data<T>();
+    T* kept = masked.empty() ? nullptr : masked.data<T>();
+    const GradientSource<T> source(grad);
+    const StoreTwo store{sum_g.data<double>(), sum_g_centered.data<double>(), s.channels};
+    const bool aligned = are_aligned(from, kept, source.dy, source.y);
+    with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
+      sum_pairs<W>(
+          ctx, s,
+          GradientRows<T, W>{from, s.rows, s.channels, AffineValues<C>(affine), source, kept},
+          store);
+    });
+  });
+}
+
+void sums_of_gradients(Context& ctx, const NormShape& s, ConstTensorView scale_grad,
+                       ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
+                       TensorView sum_g_centered) {
+  for_dtype(inv_std.dtype(), [&](auto zero) {
+    for_each(
+        ctx.stream(), s.channels,
+        SumsOfGradients<decltype(zero)>(scale_grad, shift_grad, inv_std, sum_g, sum_g_centered));
+  });
+}
+
+void norm_gradients(Context& ctx, const NormShape& s, ConstTensorView gamma,
+                    ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
+                    TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to) {
+  for_dtype(inv_std.dtype(), [&](auto zero) {
+    for_each(ctx.stream(), s.channels,
+             NormGradients<decltype(zero)>(s, gamma, inv_std, sum_g, sum_g_centered, scale_grad,
+                                           shift_grad, to));
+  });
+}
+
+void normalize_backward(Context& ctx, const NormShape& s, ConstTensorView x, const Affine& affine,
+                        const OutputGrad& grad, const GradCoefficients& k, TensorView dx) {
+  visit_floating(x.dtype(), [&]<class T>(Type<T>) {
+    using C = Computed<T>;
+    const T* from = x.data<T>();
+    T* to = dx.data<T>();
+    const GradientSource<T> source(grad);
+    const C *a = k.a.data<C>(), *b = k.b.data<C>(), *c = k.c.data<C>();
+    const bool aligned = are_aligned(from, to, source.dy, source.y);
+    with_width<T>(s.channels, aligned, [&]<std::size_t W>(Width<W>) {
+      const ColumnSlots slots(s.groups, s.rows, s.channels / static_cast<std::int64_t>(W));
+      for_each(ctx.stream(), slots.threads(),
+               NormalizeBackward<T, W>{slots, from, to, AffineValues<C>(affine), source, a, b, c,
+                                       are_aligned(a, b, c)});
+    });
+  });
+}
+
+}  // namespace dkfac::nn::cuda

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+#include "nn/backends/norm_shape.h"
+
+/// Batch normalisation, channel by channel: functors that the host runs too. C: f64 or f32, of all
+/// tensors but sums and variances, which are f64.
+namespace dkfac::nn {
+
+/// moments_from_sums(); (k) does channel k % channels of group k / channels.
+template <class C>
+struct MomentsFromSums {
+  MomentsFromSums(const NormShape& s, ConstTensorView sum, ConstTensorView sum_of_squares,
+                  TensorView to_mean, TensorView to_rest, TensorView to_variance)
+      : rows(static_cast<double>(s.rows)),
+        sums(sum.data<float>()),
+        squares(sum_of_squares.data<float>()),
+        mean(to_mean.data<C>()),
+        rest(to_rest.data<C>()),
+        variance(to_variance.data<double>()) {}
+
+  DKFAC_HD void operator()(std::int64_t k) const {
+    const double wide = static_cast<double>(sums[k]) / rows;
+    const double var = static_cast<double>(squares[k]) / rows - wide * wide;
+    mean[k] = static_cast<C>(wide);
+    rest[k] = static_cast<C>(wide - static_cast<double>(mean[k]));
+    variance[k] = var < 0.0 ? 0.0 : var;  // NaN stays NaN.
+  }
+
+  double rows;
+  const float *sums, *squares;
+  C *mean, *rest;
+  double* variance;
+};
+
+/// backend_normalize.inc, finish_moments(); (c) does channel c of all groups.
+template <class C>
+struct FinishMoments {
+  FinishMoments(const NormShape& s, ConstTensorView variance, const NormChannels& channels,
+                const NormStatistics& out)
+      : groups(s.groups),
+        channels_count(s.channels),
+        rows(static_cast<double>(s.rows)),
+        epsilon(channels.epsilon),
+        momentum(channels.momentum),
+        var(variance.data<double>()),
+        mean(out.mean.data<C>()),
+        rest(out.rest.data<C>()),
+        gamma(channels.scale.data<C>()),
+        beta(channels.shift.data<C>()),
+        inv_std(out.inv_std.data<C>()),
+        scale(out.scale.data<C>()),
+        shift(out.shift.data<C>()),
+        running_mean(channels.running_mean.data<C>()),
+        running_var(channels.running_var.data<C>()) {}
+
+  DKFAC_HD void operator()(std::int64_t c) const {
+    const double unbiased = rows / (rows - 1), take = momentum / static_cast<double>(groups);
+    double next_mean = (1 - momentum) * static_cast<double>(running_mean[c]);
+    double next_var = (1 - momentum) * static_cast<double>(running_var[c]);
+    for (std::int64_t k = c; k < groups * channels_count; k += channels_count) {
+      const double inverse = 1.0 / sqrt(var[k] + epsilon);
+      inv_std[k] = static_cast<C>(inverse);
+      scale[k] = static_cast<C>(inverse * static_cast<double>(gamma[c]));
+      shift[k] = beta[c];
+      next_mean += take * (static_cast<double>(mean[k]) + static_cast<double>(rest[k]));
+      next_var += take * unbiased * var[k];
+    }
+    // A step that overflows is skipped, but these it could not take back.
+    const C to_mean = static_cast<C>(next_mean), to_var = static_cast<C>(next_var);
+    if (!(to_mean - to_mean == 0) || !(to_var - to_var == 0)) return;
+    running_mean[c] = to_mean;
+    running_var[c] = to_var;
+  }
+
+  std::int64_t groups, channels_count;
+  double rows, epsilon, momentum;
+  const double* var;
+  const C *mean, *rest, *gamma, *beta;
+  C *inv_std, *scale, *shift, *running_mean, *running_var;
+};
+
+/// running_factors().
+template <class C>
+struct RunningFactor {
+  RunningFactor(const NormChannels& channels, TensorView to, TensorView none)
+      : epsilon(channels.epsilon),
+        gamma(channels.scale.data<C>()),
+        var(channels.running_var.data<C>()),
+        factor(to.data<C>()),
+        rest(none.data<C>()) {}
+
+  DKFAC_HD void operator()(std::int64_t c) const {
+    factor[c] =
+        static_cast<C>(static_cast<double>(gamma[c]) / sqrt(static_cast<double>(var[c]) + epsilon));
+    rest[c] = C{0};
+  }
+
+  double epsilon;
+  const C *gamma, *var;
+  C *factor, *rest;
+};
+
+/// sums_of_gradients(); (c) does channel c.
+template <class C>
+struct SumsOfGradients {
+  SumsOfGradients(ConstTensorView of_scale, ConstTensorView of_shift, ConstTensorView inverse,
+                  TensorView g, TensorView g_centered)
+      : scale_grad(of_scale.data<float>()),
+        shift_grad(of_shift.data<float>()),
+        inv_std(inverse.data<C>()),
+        sum_g(g.data<double>()),
+        sum_g_centered(g_centered.data<double>()) {}
+
+  DKFAC_HD void operator()(std::int64_t c) const {
+    sum_g[c] = static_cast<double>(shift_grad[c]);
+    sum_g_centered[c] = static_cast<double>(scale_grad[c]) / static_cast<double>(inv_std[c]);
+  }
+
+  const float *scale_grad, *shift_grad;
+  const C* inv_std;
+  double *sum_g, *sum_g_centered;
+};
+
+/// norm_gradients(); (c) does channel c of all groups.
+template <class C>
+struct NormGradients {
+  NormGradients(const NormShape& s, ConstTensorView scale, ConstTensorView inverse,
+                ConstTensorView g, ConstTensorView g_centered, TensorView to_scale,
+                TensorView to_shift, const NormCoefficients& to)
+      : count(s.groups * s.channels),
+        channels(s.channels),
+        rows(static_cast<double>(s.rows)),
+        gamma(scale.data<C>()),
+        inv_std(inverse.data<C>()),
+        sum_g(g.data<double>()),
+        sum_g_centered(g_centered.data<double>()),
+        scale_grad(or_null(to_scale)),
+        shift_grad(or_null(to_shift)),
+        of_g(or_null(to.a)),
+        of_x(or_null(to.b)),
+        constant(or_null(to.c)) {}
+
+  DKFAC_HD void operator()(std::int64_t c) const {
+    const auto scale = static_cast<double>(gamma[c]);
+    double of_scale = 0, of_shift = 0;
+    for (std::int64_t k = c; k < count; k += channels) {
+      const auto inverse = static_cast<double>(inv_std[k]);
+      of_scale += sum_g_centered[k] * inverse;
+      of_shift += sum_g[k];
+      if (of_g == nullptr) continue;
+      of_g[k] = static_cast<C>(scale * inverse);
+      of_x[k] = static_cast<C>(-scale * inverse * inverse * inverse * sum_g_centered[k] / rows);
+      constant[k] = static_cast<C>(-scale * inverse * sum_g[k] / rows);
+    }
+    if (scale_grad != nullptr) scale_grad[c] = static_cast<C>(of_scale);
+    if (shift_grad != nullptr) shift_grad[c] = static_cast<C>(of_shift);
+  }
+
+  static C* or_null(TensorView x) { return x.empty() ? nullptr : x.data<C>(); }
+
+  std::int64_t count, channels;
+  double rows;
+  const C *gamma, *inv_std;
+  const double *sum_g, *sum_g_centered;
+  C *scale_grad, *shift_grad, *of_g, *of_x, *constant;
+};
+
+}  // namespace dkfac::nn

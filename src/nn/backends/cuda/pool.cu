@@ -1,0 +1,98 @@
+#include "dkfac/core/cuda/launch.cuh"
+#include "dkfac/core/element.h"
+
+#include "nn/backends/backend_pool.h"
+#include "nn/backends/cuda/columns.cuh"
+#include "nn/backends/cuda/pool_functors.h"
+
+namespace dkfac::nn::cuda {
+namespace {
+
+using dkfac::cuda::for_each;
+using element::Type;
+using element::visit_floating;
+
+/// visit(Type<T>, Width<W>) for what two tensors of one dtype, and perhaps places, can be moved in.
+template <class Visit>
+void visit_packs(ConstTensorView a, ConstTensorView b, const void* place, std::int64_t channels,
+                 Visit&& visit) {
+  visit_floating(a.dtype(), [&]<class T>(Type<T> type) {
+    const bool aligned = are_aligned(a.data<T>(), b.data<T>(), static_cast<const char*>(place));
+    with_width<T>(channels, aligned, [&]<std::size_t W>(Width<W> width) { visit(type, width); });
+  });
+}
+
+/// Packs of W elements.
+template <std::size_t W>
+std::int64_t packs_in(ConstTensorView x) {
+  return x.numel() / static_cast<std::int64_t>(W);
+}
+
+}  // namespace
+
+void max_pool(Context& ctx, const PoolShape& s, ConstTensorView x, TensorView y, TensorView place) {
+  visit_packs(x, y, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(y),
+             MaxPool<T, W>{s, x.data<T>(), y.data<T>(), place.data<std::int32_t>()});
+  });
+}
+
+void max_pool_backward(Context& ctx, const PoolShape& s, ConstTensorView dy, ConstTensorView place,
+                       TensorView dx) {
+  visit_packs(dy, dx, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(dx),
+             MaxPoolBackward<T, W>{s, dy.data<T>(), place.data<std::int32_t>(), dx.data<T>()});
+  });
+}
+
+void average_pool(Context& ctx, const PoolShape& s, ConstTensorView x, TensorView y) {
+  visit_packs(x, y, nullptr, s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(y), AveragePool<T, W>{s, x.data<T>(), y.data<T>()});
+  });
+}
+
+void average_pool_backward(Context& ctx, const PoolShape& s, ConstTensorView dy, TensorView dx) {
+  visit_packs(dy, dx, nullptr, s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(dx),
+             AveragePoolBackward<T, W>{s, dy.data<T>(), dx.data<T>()});
+  });
+}
+
+void global_average(Context& ctx, const GlobalShape& s, ConstTensorView x, TensorView y) {
+  visit_packs(x, y, nullptr, s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    constexpr std::int64_t kLanes = 32;
+    sum_columns<W>(
+        ctx.stream(),
+        ColumnBlocks::whole(s.n, s.positions, s.c / static_cast<std::int64_t>(W), kLanes),
+        PositionRows<T, W>{x.data<T>(), s.positions, s.c},
+        StoreMeans<T, W>{y.data<T>(), s.positions, s.c});
+  });
+}
+
+void global_average_backward(Context& ctx, const GlobalShape& s, ConstTensorView dy,
+                             TensorView dx) {
+  visit_packs(dy, dx, nullptr, s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(dx),
+             GlobalAverageBackward<T, W>{s.positions, s.c, dy.data<T>(), dx.data<T>()});
+  });
+}
+
+void global_max(Context& ctx, const GlobalShape& s, ConstTensorView x, TensorView y,
+                TensorView place) {
+  visit_packs(x, y, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(
+        ctx.stream(), packs_in<W>(y),
+        GlobalMax<T, W>{s.positions, s.c, x.data<T>(), y.data<T>(), place.data<std::int32_t>()});
+  });
+}
+
+void global_max_backward(Context& ctx, const GlobalShape& s, ConstTensorView dy,
+                         ConstTensorView place, TensorView dx) {
+  visit_packs(dy, dx, place.raw(), s.c, [&]<class T, std::size_t W>(Type<T>, Width<W>) {
+    for_each(ctx.stream(), packs_in<W>(dx),
+             GlobalMaxBackward<T, W>{s.positions, s.c, dy.data<T>(), place.data<std::int32_t>(),
+                                     dx.data<T>()});
+  });
+}
+
+}  // namespace dkfac::nn::cuda

@@ -1,0 +1,301 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dkfac/core/cuda/convert.h"
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/cuda/index.h"
+
+#include "nn/backends/cuda/channel_packs.h"
+#include "nn/backends/cuda/columns.h"
+#include "nn/backends/dtype.h"
+#include "nn/backends/pool_shape.h"
+
+/// Pooling, W neighbouring channels at a time (backend_pool.inc). A gradient is gathered: each
+/// element of dx looks at the windows that it lies in, in the order of the outputs.
+namespace dkfac::nn::cuda {
+
+/// Places of maxima, in packs of at most 16 bytes.
+template <std::size_t W>
+DKFAC_HD void load_places(const std::int32_t* from, std::int32_t (&to)[W]) {
+  constexpr std::size_t kAtOnce = W < 4 ? W : 4;
+  for (std::size_t k = 0; k < W; k += kAtOnce) {
+    const auto some = load_pack<kAtOnce>(from + k);
+    for (std::size_t j = 0; j < kAtOnce; ++j) to[k + j] = some.at[j];
+  }
+}
+template <std::size_t W>
+DKFAC_HD void store_places(std::int32_t* to, const std::int32_t (&from)[W]) {
+  constexpr std::size_t kAtOnce = W < 4 ? W : 4;
+  for (std::size_t k = 0; k < W; k += kAtOnce) {
+    Pack<std::int32_t, kAtOnce> some;
+    for (std::size_t j = 0; j < kAtOnce; ++j) some.at[j] = from[k + j];
+    store_pack<kAtOnce>(to + k, some);
+  }
+}
+
+/// Maxima so far and where they were. The first of equals stays; a NaN beats all that is there.
+template <class T, std::size_t W>
+struct Maxima {
+  using C = Computed<T>;
+  C best[W];
+  std::int32_t place[W];
+
+  DKFAC_HD Maxima() {
+    for (std::size_t c = 0; c < W; ++c) {
+      best[c] = 0;
+      place[c] = -1;
+    }
+  }
+  DKFAC_HD void take(const Pack<T, W>& pack, std::int64_t position) {
+    for (std::size_t c = 0; c < W; ++c) {
+      const auto value = widened<C>(pack.at[c]);
+      if (place[c] < 0 || value > best[c] || value != value) {
+        best[c] = value;
+        place[c] = static_cast<std::int32_t>(position);
+      }
+    }
+  }
+  DKFAC_HD void put(T* y, std::int32_t* places) const {
+    put_values<T, W>(y, best);
+    store_places<W>(places, place);
+  }
+};
+
+/// Which windows hold a row (or column) of the input: outputs [first, last].
+struct Windows {
+  std::int64_t first, last;
+  DKFAC_HD Windows(const PoolShape& s, std::int64_t at, std::int64_t outputs) {
+    using dkfac::cuda::quotient;
+    const std::int64_t end = at + s.pad, begin = end - s.kernel + 1;
+    first = begin <= 0 ? 0 : quotient(begin + s.stride - 1, s.stride);
+    last = quotient(end, s.stride);
+    if (last > outputs - 1) last = outputs - 1;
+  }
+};
+
+/// Where pack i of a map [n,h,w,packs] lies.
+struct PackPlace {
+  std::int64_t n, row, column, pack;
+  DKFAC_HD PackPlace(std::int64_t i, std::int64_t h, std::int64_t w, std::int64_t packs) {
+    using dkfac::cuda::quotient;
+    const std::int64_t pixel = quotient(i, packs), line = quotient(pixel, w);
+    pack = i - pixel * packs;
+    column = pixel - line * w;
+    n = quotient(line, h);
+    row = line - n * h;
+  }
+};
+
+/// f(position in the window, index in x of its first channel) for the input pixels of the window
+/// at `at`, a place of y.
+template <class F>
+DKFAC_HD void each_input(const PoolShape& s, const PackPlace& at, std::int64_t channel, F f) {
+  const std::int64_t top = at.row * s.stride - s.pad, left = at.column * s.stride - s.pad;
+  for (std::int64_t kh = top < 0 ? -top : 0; kh < s.kernel && top + kh < s.h; ++kh)
+    for (std::int64_t kw = left < 0 ? -left : 0; kw < s.kernel && left + kw < s.w; ++kw)
+      f(kh * s.kernel + kw, ((at.n * s.h + top + kh) * s.w + left + kw) * s.c + channel);
+}
+/// f(position in the window, index in y of its first channel) for the windows that hold `at`, a
+/// place of x.
+template <class F>
+DKFAC_HD void each_window(const PoolShape& s, const PackPlace& at, std::int64_t channel, F f) {
+  const Windows rows(s, at.row, s.out_h), columns(s, at.column, s.out_w);
+  for (std::int64_t oh = rows.first; oh <= rows.last; ++oh)
+    for (std::int64_t ow = columns.first; ow <= columns.last; ++ow) {
+      const std::int64_t kh = at.row + s.pad - oh * s.stride;
+      const std::int64_t kw = at.column + s.pad - ow * s.stride;
+      f(kh * s.kernel + kw, ((at.n * s.out_h + oh) * s.out_w + ow) * s.c + channel);
+    }
+}
+
+/// Index i does pack i of y.
+template <class T, std::size_t W>
+struct MaxPool {
+  PoolShape s;
+  const T* x;
+  T* y;
+  std::int32_t* place;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    Maxima<T, W> largest;
+    each_input(s, at, at.pack * kWidth, [&](std::int64_t position, std::int64_t from) {
+      largest.take(load_pack<W>(x + from), position);
+    });
+    largest.put(y + i * kWidth, place + i * kWidth);
+  }
+};
+
+/// Index i does pack i of dx.
+template <class T, std::size_t W>
+struct MaxPoolBackward {
+  using C = Computed<T>;
+  PoolShape s;
+  const T* dy;
+  const std::int32_t* place;
+  T* dx;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, s.h, s.w, s.c / kWidth);
+    C sum[W] = {};
+    each_window(s, at, at.pack * kWidth, [&](std::int64_t position, std::int64_t from) {
+      const Pack<T, W> pack = load_pack<W>(dy + from);
+      std::int32_t of_maximum[W];
+      load_places<W>(place + from, of_maximum);
+      for (std::size_t c = 0; c < W; ++c)
+        if (of_maximum[c] == position) sum[c] += widened<C>(pack.at[c]);
+    });
+    put_values<T, W>(dx + i * kWidth, sum);
+  }
+};
+
+/// Index i does pack i of y. Pixels outside count as zeros.
+template <class T, std::size_t W>
+struct AveragePool {
+  using C = Computed<T>;
+  PoolShape s;
+  const T* x;
+  T* y;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, s.out_h, s.out_w, s.c / kWidth);
+    const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
+    C sum[W] = {};
+    each_input(s, at, at.pack * kWidth, [&](std::int64_t, std::int64_t from) {
+      const Pack<T, W> pack = load_pack<W>(x + from);
+      for (std::size_t c = 0; c < W; ++c) sum[c] += widened<C>(pack.at[c]) * share;
+    });
+    put_values<T, W>(y + i * kWidth, sum);
+  }
+};
+
+/// Index i does pack i of dx.
+template <class T, std::size_t W>
+struct AveragePoolBackward {
+  using C = Computed<T>;
+  PoolShape s;
+  const T* dy;
+  T* dx;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, s.h, s.w, s.c / kWidth);
+    const C share = C{1} / static_cast<C>(s.kernel * s.kernel);
+    C sum[W] = {};
+    each_window(s, at, at.pack * kWidth, [&](std::int64_t, std::int64_t from) {
+      const Pack<T, W> pack = load_pack<W>(dy + from);
+      for (std::size_t c = 0; c < W; ++c) sum[c] += widened<C>(pack.at[c]) * share;
+    });
+    put_values<T, W>(dx + i * kWidth, sum);
+  }
+};
+
+/// Sums over a thread's positions of image `n`, in f64, for sum_columns().
+template <class T, std::size_t W>
+struct PositionRows {
+  const T* x;
+  std::int64_t positions, channels;
+
+  DKFAC_HD Sums<W> operator()(std::int64_t n, std::int64_t pack, std::int64_t position,
+                              std::int64_t step, std::int64_t count) const {
+    const T* from = x + (n * positions + position) * channels + pack * static_cast<std::int64_t>(W);
+    Sums<W> out{};
+    each_batch<4>(count, [&](auto some, std::size_t k) {
+      constexpr std::size_t kRows = decltype(some)::value;
+      Pack<T, W> in[kRows];
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j)
+        in[j] = load_pack<W>(from + offset_of(k + j, step * channels));
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j)
+        for (std::size_t c = 0; c < W; ++c) out.at[c] += widened<double>(in[j].at[c]);
+    });
+    return out;
+  }
+};
+template <class T, std::size_t W>
+struct StoreMeans {
+  T* y;
+  std::int64_t positions, channels;
+
+  DKFAC_HD void operator()(std::int64_t n, std::int64_t, std::int64_t pack,
+                           const Sums<W>& sums) const {
+    Computed<T> mean[W];
+    for (std::size_t c = 0; c < W; ++c)
+      mean[c] = static_cast<Computed<T>>(sums.at[c] / static_cast<double>(positions));
+    put_values<T, W>(y + n * channels + pack * static_cast<std::int64_t>(W), mean);
+  }
+};
+
+/// Index i does pack i of dx.
+template <class T, std::size_t W>
+struct GlobalAverageBackward {
+  using C = Computed<T>;
+  std::int64_t positions, channels;
+  const T* dy;
+  T* dx;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, 1, positions, channels / kWidth);
+    const C share = C{1} / static_cast<C>(positions);
+    const Pack<T, W> pack = load_pack<W>(dy + at.n * channels + at.pack * kWidth);
+    C value[W];
+    for (std::size_t c = 0; c < W; ++c) value[c] = widened<C>(pack.at[c]) * share;
+    put_values<T, W>(dx + i * kWidth, value);
+  }
+};
+
+/// Index i does pack i of y.
+template <class T, std::size_t W>
+struct GlobalMax {
+  std::int64_t positions, channels;
+  const T* x;
+  T* y;
+  std::int32_t* place;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, 1, 1, channels / kWidth);
+    const T* from = x + at.n * positions * channels + at.pack * kWidth;
+    Maxima<T, W> largest;
+    each_batch<4>(positions, [&](auto some, std::size_t k) {
+      constexpr std::size_t kRows = decltype(some)::value;
+      Pack<T, W> in[kRows];
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j)
+        in[j] = load_pack<W>(from + offset_of(k + j, channels));
+      DKFAC_UNROLL
+      for (std::size_t j = 0; j < kRows; ++j) largest.take(in[j], offset_of(k + j, 1));
+    });
+    largest.put(y + i * kWidth, place + i * kWidth);
+  }
+};
+
+/// Index i does pack i of dx.
+template <class T, std::size_t W>
+struct GlobalMaxBackward {
+  std::int64_t positions, channels;
+  const T* dy;
+  const std::int32_t* place;
+  T* dx;
+
+  DKFAC_HD void operator()(std::int64_t i) const {
+    constexpr auto kWidth = static_cast<std::int64_t>(W);
+    const PackPlace at(i, 1, positions, channels / kWidth);
+    const std::int64_t from = at.n * channels + at.pack * kWidth;
+    const Pack<T, W> pack = load_pack<W>(dy + from);
+    std::int32_t of_maximum[W];
+    load_places<W>(place + from, of_maximum);
+    Pack<T, W> out;
+    for (std::size_t c = 0; c < W; ++c) out.at[c] = of_maximum[c] == at.column ? pack.at[c] : T{};
+    store_pack<W>(dx + i * kWidth, out);
+  }
+};
+
+}  // namespace dkfac::nn::cuda

@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "dkfac/nn/layers.h"
+
+#include "nn/backends/backend_normalize.h"
+#include "nn/backends/checks.h"
+#include "nn/backends/dtype.h"
+#include "nn/backends/norm_shape.h"
+#include "nn/layers/activation.h"
+
+namespace dkfac::nn {
+namespace {
+
+NormShape norm_shape(const Shape& x, std::int64_t groups, std::int64_t channels) {
+  return {groups, channels == 0 ? 0 : x.numel() / channels / groups, channels};
+}
+
+void check_sum(const BatchNorm2d& norm, ConstTensorView sum, std::int64_t channels) {
+  DKFAC_CHECK(sum.shape() == Shape{channels} && sum.dtype() == DType::f32 && sum.is_contiguous(),
+              "[batch_norm] '", norm.name(), "': a sum is ", sum.dtype(), " ", sum.shape(),
+              "; it must be f32 ", Shape{channels}, " without gaps");
+}
+
+}  // namespace
+
+BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
+    : channels_(channels), options_(options) {
+  DKFAC_CHECK(channels > 0, "[batch_norm] channels is ", channels, "; it must be > 0");
+  DKFAC_CHECK(options.groups > 0, "[batch_norm] groups is ", options.groups, "; it must be > 0");
+  DKFAC_CHECK(options.epsilon > 0, "[batch_norm] epsilon is ", options.epsilon, "; it must be > 0");
+  DKFAC_CHECK(options.momentum > 0 && options.momentum <= 1, "[batch_norm] momentum is ",
+              options.momentum, "; it must be in (0, 1]");
+  DKFAC_CHECK(std::isfinite(options.initial_scale), "[batch_norm] initial_scale is ",
+              options.initial_scale, "; it must be finite");
+  check_activation("batch_norm", options.activation);
+  if (options.trainable_scale) {
+    parameters_.push_back({"weight", Role::norm_scale, Shape{channels}, {}, {}});
+  }
+  parameters_.push_back({"bias", Role::norm_shift, Shape{channels}, {}, {}});
+  buffers_.push_back({"running_mean", Shape{channels}, 0.0, {}});
+  buffers_.push_back({"running_var", Shape{channels}, 1.0, {}});
+  if (!options.trainable_scale) {
+    buffers_.push_back({"weight", Shape{channels}, options.initial_scale, {}, true});
+  }
+}
+
+void BatchNorm2d::initialize(Random& random) {
+  Layer::initialize(random);
+  if (!options_.trainable_scale) return;
+  const TensorView scale = parameters_.front().value;
+  for_dtype(scale.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::fill_n(scale.data<T>(), channels_, static_cast<T>(options_.initial_scale));
+  });
+}
+
+ConstTensorView BatchNorm2d::scale() const {
+  return options_.trainable_scale ? parameters_.front().value : buffers_.back().value;
+}
+
+std::string BatchNorm2d::describe() const {
+  const std::string text = detail::concat("BatchNorm2d ", channels_);
+  const std::string groups =
+      options_.groups == 1 ? "" : detail::concat(" in ", options_.groups, " groups");
+  const std::string activation = nn::describe(options_.activation);
+  return text + groups + (activation.empty() ? "" : " + " + activation);
+}
+
+Shape BatchNorm2d::output_shape(const Shape& input) const {
+  const bool fits =
+      (input.ndim() == 4 || input.ndim() == 2) && input[input.ndim() - 1] == channels_;
+  DKFAC_CHECK(fits, "[batch_norm] '", name_, "' takes [n, h, w, ", channels_, "] or [n, ",
+              channels_, "] but the input is ", input, "; make their channels equal");
+  return input;
+}
+
+void BatchNorm2d::add_next(ConstTensorView addend, const Activation& activation) {
+  DKFAC_CHECK(options_.activation.kind == ActivationKind::none, "[batch_norm] '", name_,
+              "' has an activation of its own; nothing can be added before it");
+  addend_ = addend;
+  activation_ = activation;
+}
+
+void BatchNorm2d::use_sums_next(ConstTensorView x, ConstTensorView sum,
+                                ConstTensorView sum_of_squares) {
+  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
+              " groups; sums of the whole batch are for one group");
+  for (const ConstTensorView& s : {sum, sum_of_squares}) check_sum(*this, s, channels_);
+  summed_ = x;
+  sum_ = sum;
+  sum_of_squares_ = sum_of_squares;
+}
+
+ReluNorm BatchNorm2d::relu_norm(ConstTensorView y) const {
+  const bool is_mine =
+      !input_.empty() && y.raw() == trained_.raw() && y.shape() == trained_.shape();
+  const bool is_plain = activation_.kind == ActivationKind::relu && !has_addend_;
+  if (!is_mine || !is_plain || options_.groups != 1) return {};
+  const auto of_batch = [](const Tensor& t) { return ConstTensorView(t.view()).flat(); };
+  return {input_, of_batch(mean_), of_batch(inv_std_), scale(), parameters_.back().value};
+}
+
+void BatchNorm2d::use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
+                                    ConstTensorView shift_grad) {
+  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
+              " groups; sums of the gradient of the whole batch are for one group");
+  for (const ConstTensorView& sum : {scale_grad, shift_grad}) check_sum(*this, sum, channels_);
+  masked_ = grad;
+  handed_scale_grad_ = scale_grad;
+  handed_shift_grad_ = shift_grad;
+}
+
+ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  const ConstTensorView addend = std::exchange(addend_, ConstTensorView{});
+  const ConstTensorView summed = std::exchange(summed_, ConstTensorView{});
+  if (summed.raw() != x.raw() || summed.shape() != shape) sum_ = {};
+  masked_ = {};
+  if (addend.empty()) activation_ = options_.activation;
+  check_ready("batch_norm", *this, ctx, x);
+  DKFAC_CHECK(addend.empty() || (addend.shape() == shape && addend.dtype() == x.dtype() &&
+                                 addend.is_contiguous()),
+              "[batch_norm] '", name_, "': the addend is ", addend.dtype(), " ", addend.shape(),
+              "; it must be ", x.dtype(), " ", shape, " without gaps");
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  mode == Mode::train ? train_forward(ctx, x, addend, y) : eval_forward(ctx, x, addend, y);
+  return y;
+}
+
+NormStatistics BatchNorm2d::statistics(Context& ctx, const Shape& per_group, DType dtype) {
+  const auto statistic = [&](Tensor& t) { return ensure(ctx, t, per_group, dtype); };
+  return {statistic(mean_), statistic(mean_rest_), statistic(inv_std_), statistic(scale_),
+          statistic(shift_)};
+}
+
+NormChannels BatchNorm2d::channel_values() {
+  return {scale(),           parameters_.back().value, buffers_[0].value,
+          buffers_[1].value, options_.epsilon,         options_.momentum};
+}
+
+void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
+                                TensorView y) {
+  DKFAC_CHECK(x.dim(0) % options_.groups == 0, "[batch_norm] '", name_, "': the batch of ",
+              x.dim(0), " samples cannot be cut into ", options_.groups,
+              " equal groups; choose a batch size that they divide");
+  const NormShape s = norm_shape(x.shape(), options_.groups, channels_);
+  DKFAC_CHECK(s.rows >= 2, "[batch_norm] '", name_, "': the input ", x.shape(), " in ",
+              options_.groups, " groups leaves ", s.rows,
+              " values per channel; training needs at least 2, so enlarge the batch");
+  const Shape per_group{s.groups, s.channels};
+  const NormStatistics of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
+  const ConstTensorView sum = std::exchange(sum_, ConstTensorView{});
+  if (sum.empty()) {
+    kernels::train_moments(ctx, s, x, channel_values(), of_batch);
+  } else {
+    Scratch scratch(ctx);
+    const TensorView variance = scratch.take(per_group, DType::f64);
+    kernels::moments_from_sums(ctx, s, sum, sum_of_squares_, of_batch.mean, of_batch.rest,
+                               variance);
+    kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
+  }
+  has_addend_ = !addend.empty();
+  // Without an addend the backward pass has the signs from x, which it reads anyway.
+  has_signs_ =
+      has_addend_ && activation_.kind == ActivationKind::relu && has_signs(ctx, s, {x, addend, y});
+  TensorView signs;
+  if (has_signs_) signs = ensure(ctx, signs_, signs_shape(s, x.dtype()), DType::i32);
+  kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y, signs);
+  trained_ = y;
+}
+
+void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
+                               TensorView y) {
+  const NormShape s = norm_shape(x.shape(), 1, channels_);
+  Scratch scratch(ctx);
+  const DType dtype = compute_dtype(x.dtype());
+  const TensorView factor = scratch.take(Shape{1, channels_}, dtype);
+  const TensorView rest = scratch.take(Shape{1, channels_}, dtype);
+  kernels::running_factors(ctx, channel_values(), factor, rest);
+  const Affine affine{{buffers_[0].value, rest}, factor, parameters_.back().value};
+  kernels::normalize(ctx, s, x, affine, addend, activation_, y);
+}
+
+ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad("batch_norm", *this, !input_.empty(), grad_output, input_.shape(), input_.dtype());
+  const NormShape s = norm_shape(input_.shape(), options_.groups, channels_);
+  const Shape per_group{s.groups, s.channels};
+  const DType dtype = compute_dtype(input_.dtype());
+  const NormStatistics of_batch = statistics(ctx, per_group, dtype);
+  const Affine affine = of_batch.affine();
+  // The gradient before the activation is written down only for those who look at it.
+  const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
+  OutputGrad grad{grad_output, from_input || has_signs_ ? ConstTensorView{} : trained_,
+                  activation_};
+  if (has_signs_) grad.signs = signs_;
+  const bool is_masked = std::exchange(masked_, ConstTensorView{}).raw() == grad_output.raw();
+  if (is_masked) grad = {grad_output, {}, {}};
+  const bool watched = observer_ != nullptr && observer_->wants_batch_norm(*this);
+  const bool written = grad.activation.kind != ActivationKind::none && (has_addend_ || watched);
+  TensorView masked;
+  if (written) masked = lend(ctx, masked_grad_, input_.shape(), input_.dtype());
+  const TensorView sum_g = ensure(ctx, sum_dy_, per_group, DType::f64);
+  const TensorView sum_g_centered = ensure(ctx, sum_dy_centered_, per_group, DType::f64);
+  if (is_masked) {
+    kernels::sums_of_gradients(ctx, s, handed_scale_grad_, handed_shift_grad_, of_batch.inv_std,
+                               sum_g, sum_g_centered);
+  } else {
+    kernels::gradient_sums(ctx, s, input_, affine, grad, masked, sum_g, sum_g_centered);
+  }
+  if (written) grad = {masked, {}, {}};
+  addend_grad_ = has_addend_ ? grad.dy : ConstTensorView{};
+  if (watched) {
+    observer_->on_batch_norm(*this, input_, of_batch.mean, of_batch.inv_std, grad.dy);
+  }
+  Scratch scratch(ctx);
+  const auto coefficient = [&] {
+    return need == InputGrad::needed ? scratch.take(per_group, dtype) : TensorView{};
+  };
+  const NormCoefficients k{coefficient(), coefficient(), coefficient()};
+  const bool trained = wants_gradients();
+  const bool trains_scale = trained && options_.trainable_scale;
+  kernels::norm_gradients(ctx, s, scale(), of_batch.inv_std, sum_g, sum_g_centered,
+                          trains_scale ? parameters_.front().grad : TensorView{},
+                          trained ? parameters_.back().grad : TensorView{}, k);
+  if (trained && observer_ != nullptr) observer_->on_gradients(*this);
+  TensorView dx;
+  if (need == InputGrad::needed) {
+    dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
+    kernels::normalize_backward(ctx, s, input_, affine, grad, k.made(), dx);
+  }
+  if (written && !has_addend_) release(masked);
+  return dx;
+}
+
+}  // namespace dkfac::nn

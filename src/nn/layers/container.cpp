@@ -1,0 +1,273 @@
+#include <algorithm>
+
+#include "dkfac/nn/layers.h"
+
+#include "nn/backends/backend_elementwise.h"
+#include "nn/backends/checks.h"
+#include "nn/layers/activation.h"
+
+namespace dkfac::nn {
+namespace {
+
+std::string join(const std::string& path, const std::string& child) {
+  if (path.empty() || child.empty()) return path + child;
+  return path + "." + child;
+}
+
+/// A failure of a device that says in which layer it was met.
+struct LocatedFailure final : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+/// pass() of a child. The innermost container says where it failed.
+template <class Pass>
+ConstTensorView located(const Layer& child, const char* direction, const Pass& pass) {
+  try {
+    return pass();
+  } catch (const LocatedFailure&) {
+    throw;
+  } catch (const DeviceError& failure) {
+    throw LocatedFailure(detail::concat(failure.what(), " (", direction, " pass of '", child.name(),
+                                        "', ", child.describe(), ")"));
+  }
+}
+
+/// The first or last layer, within Sequentials.
+Layer* first_layer(Layer* layer) {
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
+    layer = sequence->children().empty() ? nullptr : sequence->children().front().second.get();
+  return layer;
+}
+Layer* last_layer(Layer* layer) {
+  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
+    layer = sequence->children().empty() ? nullptr : sequence->children().back().second.get();
+  return layer;
+}
+
+/// The BatchNorm2d in which the layer ends, when that applies no activation itself.
+BatchNorm2d* free_last_norm(Layer* layer) {
+  auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(layer));
+  const bool free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
+  return free ? norm : nullptr;
+}
+
+/// Calls f(convolution, norm) on the neighbours that may share sums.
+template <class Children, class F>
+void for_each_pair(const Children& children, const F& f) {
+  for (std::size_t i = 1; i < children.size(); ++i) {
+    auto* conv = dynamic_cast<Conv2d*>(children[i - 1].second.get());
+    auto* norm = dynamic_cast<BatchNorm2d*>(children[i].second.get());
+    if (conv == nullptr || norm == nullptr) continue;
+    const bool fits = conv->out() == norm->channels();
+    if (fits && !conv->options().bias && norm->options().groups == 1) f(*conv, *norm);
+  }
+}
+
+/// Calls f(norm, convolution) on the neighbours of which the second may carry the gradient of the
+/// first through its ReLU.
+template <class Children, class F>
+void for_each_gradient_pair(const Children& children, const F& f) {
+  for (std::size_t i = 1; i < children.size(); ++i) {
+    auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(children[i - 1].second.get()));
+    auto* conv = dynamic_cast<Conv2d*>(first_layer(children[i].second.get()));
+    if (norm == nullptr || conv == nullptr || norm->channels() != conv->in()) continue;
+    const BatchNormOptions& options = norm->options();
+    if (options.groups == 1 && options.activation.kind == ActivationKind::relu) f(*norm, *conv);
+  }
+}
+
+}  // namespace
+
+Sequential& Sequential::add(std::string child, std::unique_ptr<Layer> layer) {
+  DKFAC_CHECK(layer != nullptr, "[sequential] child '", child, "' is null; pass a layer");
+  if (child.empty()) child = std::to_string(children_.size());
+  const bool is_new = std::none_of(children_.begin(), children_.end(),
+                                   [&](const auto& entry) { return entry.first == child; });
+  DKFAC_CHECK(is_new, "[sequential] there is a child '", child, "' already; choose another name");
+  children_.emplace_back(std::move(child), std::move(layer));
+  return *this;
+}
+
+std::string Sequential::describe() const {
+  return detail::concat("Sequential of ", children_.size());
+}
+
+Shape Sequential::output_shape(const Shape& input) const {
+  Shape shape = input;
+  for (const auto& [child, layer] : children_) shape = layer->output_shape(shape);
+  return shape;
+}
+
+ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const void* given = x.raw();
+  for (const auto& [child, layer] : children_) {
+    const ConstTensorView y =
+        located(*layer, "forward", [&, &part = *layer] { return part.forward(ctx, x, mode); });
+    // What came from a child is used up, unless the next one handed it on.
+    if (x.raw() != given && x.raw() != y.raw()) release(x);
+    x = y;
+  }
+  return x;
+}
+
+ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  ConstTensorView grad = grad_output;
+  for (std::size_t i = children_.size(); i-- > 0;) {
+    const InputGrad child_need = i == 0 ? need : InputGrad::needed;
+    Layer& child = *children_[i].second;
+    const ConstTensorView next =
+        located(child, "backward", [&] { return child.backward(ctx, grad, child_need); });
+    if (grad.raw() != grad_output.raw() && grad.raw() != next.raw()) release(grad);
+    grad = next;
+  }
+  return grad;
+}
+
+void Sequential::set_fused_statistics(bool on) {
+  for_each_pair(children_,
+                [&](Conv2d& conv, BatchNorm2d& norm) { conv.hand_sums_to(on ? &norm : nullptr); });
+}
+
+FusedPairs Sequential::fused_statistics() const {
+  FusedPairs count;
+  for_each_pair(children_, [&](const Conv2d& conv, const BatchNorm2d&) {
+    ++count.pairs;
+    count.fused += conv.has_handed_sums() ? 1 : 0;
+  });
+  return count;
+}
+
+void Sequential::set_fused_backward(bool on) {
+  for_each_gradient_pair(children_, [&](BatchNorm2d& norm, Conv2d& conv) {
+    conv.hand_gradient_to(on ? &norm : nullptr);
+  });
+}
+
+FusedPairs Sequential::fused_backward() const {
+  FusedPairs count;
+  for_each_gradient_pair(children_, [&](const BatchNorm2d&, const Conv2d& conv) {
+    ++count.pairs;
+    count.fused += conv.has_handed_gradient() ? 1 : 0;
+  });
+  return count;
+}
+
+void Sequential::visit(const std::function<void(Layer&)>& f) {
+  f(*this);
+  for (const auto& [child, layer] : children_) layer->visit(f);
+}
+
+void Sequential::set_name(const std::string& path) {
+  Layer::set_name(path);
+  for (const auto& [child, layer] : children_) layer->set_name(join(path, child));
+}
+
+Shape Sequential::trace(const Shape& input,
+                        const std::function<void(const Layer&, const Shape&)>& f) const {
+  Shape shape = input;
+  for (const auto& [child, layer] : children_) shape = layer->trace(shape, f);
+  return shape;
+}
+
+Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut,
+                   ResidualOptions options)
+    : body_(std::move(body)), shortcut_(std::move(shortcut)), options_(std::move(options)) {
+  DKFAC_CHECK(body_ != nullptr, "[residual] the body is null; pass a layer");
+  check_activation("residual", options_.activation);
+  norm_ = free_last_norm(body_.get());
+}
+
+std::string Residual::describe() const {
+  const std::string activation = nn::describe(options_.activation);
+  return detail::concat("Residual", shortcut_ ? " with shortcut" : "",
+                        activation.empty() ? "" : " + ", activation);
+}
+
+Shape Residual::output_shape(const Shape& input) const {
+  const Shape body = body_->output_shape(input);
+  const Shape shortcut = shortcut_ ? shortcut_->output_shape(input) : input;
+  DKFAC_CHECK(body == shortcut, "[residual] '", name_, "': the body gives ", body,
+              " and the shortcut ", shortcut, " for the input ", input, "; make them equal");
+  return body;
+}
+
+ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("residual", *this, ctx, x);
+  if (norm_ != nullptr) {
+    // The shortcut first: the body's last layer adds it.
+    const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
+    norm_->add_next(shortcut, options_.activation);
+    const ConstTensorView y = body_->forward(ctx, x, mode);
+    if (shortcut.raw() != x.raw()) release(shortcut);
+    trained_ = mode == Mode::train ? y : ConstTensorView{};
+    return y;
+  }
+  const ConstTensorView body = body_->forward(ctx, x, mode);
+  const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  kernels::add(ctx, body, shortcut, y);
+  kernels::activate(ctx, options_.activation, y, y);
+  if (body.raw() != x.raw()) release(body);
+  if (shortcut.raw() != x.raw()) release(shortcut);
+  trained_ = mode == Mode::train ? ConstTensorView(y) : ConstTensorView{};
+  return y;
+}
+
+ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  check_grad("residual", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
+  ConstTensorView grad = grad_output;  // Of the sum, before the activation.
+  ConstTensorView body, shortcut;
+  if (norm_ != nullptr) {
+    // The body first: its last layer finds the gradient of the sum.
+    body = body_->backward(ctx, grad_output, need);
+    grad = norm_->addend_grad();
+    shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
+  } else {
+    if (options_.activation.kind != ActivationKind::none) {
+      const TensorView masked = lend(ctx, masked_grad_, trained_.shape(), trained_.dtype());
+      kernels::activate_backward(ctx, options_.activation, trained_, grad_output, masked);
+      grad = masked;
+    }
+    // The reverse of the forward order, so that gradients are ready in reverse order of the arena;
+    // above the shortcut has to wait for the body.
+    shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
+    body = body_->backward(ctx, grad, need);
+  }
+  const auto is_new = [&](ConstTensorView view) {
+    return view.raw() != grad_output.raw() && view.raw() != grad.raw();
+  };
+  ConstTensorView dx;
+  if (need == InputGrad::needed) {
+    // Into the body's gradient where that is ours: one buffer less.
+    TensorView sum = is_new(body) ? lent(body) : TensorView{};
+    if (sum.empty()) sum = lend(ctx, input_grad_, body.shape(), body.dtype());
+    kernels::add(ctx, body, shortcut, sum);
+    if (is_new(shortcut)) release(shortcut);
+    dx = sum;
+  }
+  if (grad.raw() != grad_output.raw()) release(grad);
+  return dx;
+}
+
+void Residual::visit(const std::function<void(Layer&)>& f) {
+  f(*this);
+  body_->visit(f);
+  if (shortcut_) shortcut_->visit(f);
+}
+
+void Residual::set_name(const std::string& path) {
+  Layer::set_name(path);
+  body_->set_name(join(path, options_.body));
+  if (shortcut_) shortcut_->set_name(join(path, options_.shortcut));
+}
+
+Shape Residual::trace(const Shape& input,
+                      const std::function<void(const Layer&, const Shape&)>& f) const {
+  const Shape shape = output_shape(input);
+  body_->trace(input, f);
+  if (shortcut_) shortcut_->trace(input, f);
+  return shape;
+}
+
+}  // namespace dkfac::nn

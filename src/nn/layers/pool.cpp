@@ -1,0 +1,106 @@
+#include "dkfac/nn/layers.h"
+
+#include "nn/backends/backend_pool.h"
+#include "nn/backends/checks.h"
+
+namespace dkfac::nn {
+namespace {
+
+PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int pad) {
+  return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
+}
+
+}  // namespace
+
+Pool2d::Pool2d(PoolKind kind, int kernel, int stride, int pad)
+    : kind_(kind), kernel_(kernel), stride_(stride), pad_(pad) {
+  DKFAC_CHECK(kernel > 0 && stride > 0, "[pool2d] kernel is ", kernel, " and stride ", stride,
+              "; both must be > 0");
+  DKFAC_CHECK(pad >= 0 && 2 * pad <= kernel, "[pool2d] pad is ", pad, " for a kernel of ", kernel,
+              "; it must be >= 0 and at most half the kernel, so that every window sees the input");
+}
+
+std::string Pool2d::describe() const {
+  return detail::concat(kind_ == PoolKind::max ? "MaxPool " : "AveragePool ", kernel_, "x", kernel_,
+                        "/", stride_, pad_ == 0 ? "" : detail::concat(" p", pad_));
+}
+
+Shape Pool2d::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 4, "[pool2d] '", name_, "' takes [n, h, w, c] but the input is ",
+              input);
+  const std::int64_t h = input[1] + 2 * pad_ - kernel_, w = input[2] + 2 * pad_ - kernel_;
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && h >= 0 && w >= 0, "[pool2d] '", name_,
+              "' has a window of ", kernel_, "x", kernel_, " and pad ", pad_, ", so the input ",
+              input, " is too small; enlarge it");
+  return Shape{input[0], h / stride_ + 1, w / stride_ + 1, input[3]};
+}
+
+ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("pool2d", *this, ctx, x);
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  const PoolShape pool = pool_shape(x.shape(), shape, kernel_, stride_, pad_);
+  if (kind_ == PoolKind::max) {
+    kernels::max_pool(ctx, pool, x, y, ensure(ctx, argmax_, shape, DType::i32));
+  } else {
+    kernels::average_pool(ctx, pool, x, y);
+  }
+  return y;
+}
+
+ConstTensorView Pool2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
+  check_grad("pool2d", *this, !input_.empty(), grad_output, shape, input_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
+  const PoolShape pool = pool_shape(input_.shape(), shape, kernel_, stride_, pad_);
+  if (kind_ == PoolKind::max) {
+    kernels::max_pool_backward(ctx, pool, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+  } else {
+    kernels::average_pool_backward(ctx, pool, grad_output, dx);
+  }
+  return dx;
+}
+
+std::string GlobalPool::describe() const {
+  return kind_ == PoolKind::max ? "GlobalMaxPool" : "GlobalAveragePool";
+}
+
+Shape GlobalPool::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 4, "[global_pool] '", name_, "' takes [n, h, w, c] but the input is ",
+              input);
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0, "[global_pool] '", name_, "': the input ", input,
+              " has no positions to pool over");
+  return Shape{input[0], input[3]};
+}
+
+ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("global_pool", *this, ctx, x);
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  const GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
+  if (kind_ == PoolKind::max) {
+    kernels::global_max(ctx, s, x, y, ensure(ctx, argmax_, shape, DType::i32));
+  } else {
+    kernels::global_average(ctx, s, x, y);
+  }
+  return y;
+}
+
+ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
+  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
+  check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
+  const GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
+  if (kind_ == PoolKind::max) {
+    kernels::global_max_backward(ctx, s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
+  } else {
+    kernels::global_average_backward(ctx, s, grad_output, dx);
+  }
+  return dx;
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,352 @@
+#include "dkfac/app/config.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "app/config/keys.h"
+
+namespace dkfac::app {
+namespace {
+
+Config parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_config(text, overrides, "file.toml");
+}
+
+std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    (void)parse(text, overrides);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_has(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+TEST(ConfigTable, NamesEachKeyOnceAndKeepsSectionsTogether) {
+  std::set<std::string> paths, sections;
+  std::string section;
+  for (const Key& key : config_keys()) {
+    EXPECT_TRUE(paths.insert(key.path).second) << key.path;
+    const std::string mine = key.path.substr(0, key.path.find('.'));
+    if (mine != section) {
+      EXPECT_TRUE(sections.insert(mine).second) << key.path;
+    }
+    section = mine;
+    EXPECT_FALSE(key.help.empty()) << key.path;
+  }
+  EXPECT_EQ(sections, (std::set<std::string>{"run", "data", "augment", "model", "train",
+                                             "optimizer", "lr", "checkpoint"}));
+}
+
+TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {
+  const Config defaults;
+  std::set<std::string> seen;
+  for (const Key& key : config_keys()) {
+    const Value value = key.get(defaults);
+    SCOPED_TRACE(key.path);
+    if (key.type == KeyType::integer) {
+      EXPECT_TRUE(key.range.contains(static_cast<double>(std::get<std::int64_t>(value))));
+    } else if (key.type == KeyType::real) {
+      EXPECT_TRUE(key.range.contains(std::get<double>(value)));
+    } else if (key.type == KeyType::choice) {
+      EXPECT_EQ(std::count(key.choices.begin(), key.choices.end(), std::get<std::string>(value)),
+                1);
+    }
+    if (!key.only.selector.empty()) {
+      EXPECT_EQ(seen.count(key.only.selector), 1u) << key.path;
+      for (const std::string& choice : key.only.values) {
+        const auto& choices = find_key(key.only.selector)->choices;
+        EXPECT_EQ(std::count(choices.begin(), choices.end(), choice), 1) << key.path;
+      }
+    }
+    seen.insert(key.path);
+  }
+}
+
+// Every key is set to a value that differs from its default, so a setter tied to the wrong field
+// shows.
+std::string other_value(const Key& key, const Config& defaults) {
+  if (key.path == "run.device") return "\"cuda:3\"";
+  if (key.path == "data.crop_max_aspect") return "1.625";  // At least 1.
+  const Value value = key.get(defaults);
+  switch (key.type) {
+    case KeyType::boolean:
+      return to_toml(Value(!std::get<bool>(value)));
+    case KeyType::integer:
+      return to_toml(Value(std::get<std::int64_t>(value) + 1));
+    case KeyType::seed:
+      return to_toml(Value(~std::get<std::uint64_t>(value)));
+    case KeyType::real:
+      return to_toml(Value(0.625));
+    case KeyType::text:
+      return "\"a \\\"quoted\\\" text\"";
+    case KeyType::choice:
+      return to_toml(Value(key.choices.front() == std::get<std::string>(value)
+                               ? key.choices.back()
+                               : key.choices.front()));
+    case KeyType::knots:
+      return "[[0.0, 0.125], [5.0, 0.5]]";
+  }
+  return "";
+}
+
+TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
+  for (const Key& key : config_keys()) {
+    // piecewise is refused without knots; see below.
+    if (key.path == "lr.schedule" || key.path == "optimizer.damping_schedule" ||
+        key.path == "optimizer.momentum_schedule")
+      continue;
+    std::vector<std::string> overrides;
+    if (!key.only.selector.empty())
+      overrides.push_back(key.only.selector + '=' + key.only.values.front());
+    if (key.path == "lr.start") overrides.push_back("lr.end=5");
+    if (key.path == "model.width") overrides.push_back("model.name=resnet20");
+    if (key.path == "run.tf32") overrides.push_back("run.device=cuda");
+    if (key.path == "augment.erase_min_area") overrides.push_back("augment.erase_max_area=1");
+    // Its other value is ekfac, which wants an interval for its scales.
+    if (key.path == "optimizer.inverse") overrides.push_back("optimizer.inverse_interval=2");
+    const std::string value = other_value(key, Config{});
+    overrides.push_back(key.path + '=' + value);
+    SCOPED_TRACE(overrides.back());
+    Config config;
+    ASSERT_NO_THROW(config = parse("", overrides));
+    EXPECT_EQ(to_toml(key.get(config)), value);
+    // And no other key moved, but the selector that was set for it.
+    Config base;
+    if (!key.only.selector.empty())
+      find_key(key.only.selector)->set(base, Value(key.only.values.front()));
+    if (key.path == "lr.start") base.lr.end = 5;
+    if (key.path == "model.width") base.model.name = "resnet20";
+    if (key.path == "run.tf32") base.run.device = "cuda";
+    if (key.path == "augment.erase_min_area") base.regularize.erase.max_area = 1;
+    if (key.path == "optimizer.inverse") base.optimizer.curvature.inverse_interval = 2;
+    for (const Key& other : config_keys()) {
+      if (other.path == key.path) continue;
+      EXPECT_EQ(to_toml(other.get(config)), to_toml(other.get(base))) << other.path;
+    }
+  }
+}
+
+TEST(Config, NamesADevice) {
+  const auto choice = [](const std::string& device) {
+    const std::vector<std::string> set{"run.device=" + device};
+    return device_choice(parse("", set));
+  };
+  EXPECT_EQ(choice("cpu").kind, Device::Kind::cpu);
+  EXPECT_EQ(choice("cuda").kind, Device::Kind::cuda);
+  EXPECT_FALSE(choice("cuda").index);
+  EXPECT_EQ(choice("cuda:12").index, 12);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda1", "CUDA"})
+    EXPECT_THROW((void)choice(wrong), InvalidArgument) << wrong;
+  EXPECT_THROW((void)parse("", std::vector<std::string>{"run.tf32=true"}), InvalidArgument);
+}
+
+TEST(Config, OfAnEmptyFileIsTheDefaults) { EXPECT_EQ(to_toml(parse("")), to_toml(Config{})); }
+
+TEST(Config, ReadsEverySection) {
+  const Config config = parse(R"(
+[run]
+name = "a"
+precision = "f64"
+[data]
+name = "synthetic"
+synthetic_size = 8
+[model]
+name = "mlp"
+[train]
+global_batch = 32
+[optimizer]
+type = "lars"
+eta = 0.002
+momentum = 0
+[lr]
+schedule = "piecewise"
+knots = [[0, 0.0], [2, 0.4], [10.0, 0]]
+)");
+  EXPECT_EQ(config.run.precision, DType::f64);
+  EXPECT_EQ(config.data.synthetic_size, 8);
+  EXPECT_EQ(config.model.name, "mlp");
+  EXPECT_EQ(config.train.global_batch, 32);
+  EXPECT_EQ(config.optimizer.type, OptimizerType::lars);
+  EXPECT_DOUBLE_EQ(config.optimizer.eta, 0.002);
+  EXPECT_DOUBLE_EQ(config.optimizer.momentum, 0.0);
+  ASSERT_EQ(config.lr.knots.size(), 3u);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1.0), 0.2);
+}
+
+TEST(Config, WritesTextThatReadsBackTheSame) {
+  for (const char* type : {"sgd", "lars", "kfac"}) {
+    const Config config =
+        parse("[run]\nname = \"tab\\tquote\\\" back\\\\slash\"\n",
+              {std::string("optimizer.type=") + type, "lr.lr=0.1", "optimizer.momentum=0.123456789",
+               "lr.power=2", "data.name=synthetic"});
+    for (const Comments comments : {Comments::none, Comments::help}) {
+      const std::string text = to_toml(config, comments);
+      EXPECT_EQ(to_toml(parse(text), comments), text);
+    }
+  }
+}
+
+TEST(Config, LeavesOutKeysOfOtherTypes) {
+  const std::string text = to_toml(parse("", {"optimizer.type=sgd"}), Comments::none);
+  EXPECT_EQ(text.find("damping"), std::string::npos);
+  EXPECT_NE(text.find("nesterov"), std::string::npos);
+}
+
+TEST(Config, RefusesAnUnknownKeyWithTheNearestOneAndTheLine) {
+  expect_has(message("[optimizer]\n\ndampin = 0.1\n"),
+             {"file.toml:3", "unknown key 'optimizer.dampin'", "did you mean 'optimizer.damping'"});
+  expect_has(message("[lr]\nmomentum = 0.5\n"), {"'lr.momentum'", "'optimizer.momentum'"});
+  expect_has(message("[optimiser]\nmomentum = 0.5\n"), {"did you mean 'optimizer.momentum'"});
+  expect_has(message("epochs = 3\n"), {"file.toml:1", "'epochs' stands outside of a section"});
+  expect_has(message("[nonsense]\n"), {"unknown section [nonsense]"});
+  const std::string far = message("[run]\nxylophone_quartet = 1\n");
+  expect_has(far, {"unknown key 'run.xylophone_quartet'", "dkfac info config"});
+  EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+}
+
+TEST(Config, RefusesWrongTypesAndRangesWithWhatIsAllowed) {
+  expect_has(message("[optimizer]\ndamping = -1.0\n"),
+             {"file.toml:2", "optimizer.damping = -1.0", "> 0"});
+  expect_has(message("[optimizer]\ndamping = 0\n"), {"optimizer.damping = 0 "});
+  expect_has(message("[optimizer]\ndamping = nan\n"), {"optimizer.damping"});
+  expect_has(message("[optimizer]\ndamping = inf\n"), {"optimizer.damping"});
+  expect_has(message("[optimizer]\ndamping = \"big\"\n"), {"'big'", "a number"});
+  expect_has(message("[optimizer]\nnew_weight = 1.5\n"), {"in (0, 1]"});
+  expect_has(message("[optimizer]\nmomentum = 1\n"), {"in [0, 1)"});
+  expect_has(message("[run]\nepochs = 2.5\n"), {"an integer in [1, 1073741824]"});
+  expect_has(message("[run]\nepochs = 99999999999999999\n"), {"run.epochs"});
+  expect_has(message("[run]\nprecision = \"f8\"\n"),
+             {"one of \"f32\", \"f64\", \"bf16\", \"f16\""});
+  expect_has(message("[run]\nname = 3\n"), {"run.name = 3", "a text in quotes"});
+  expect_has(message("[data]\nshuffle = 1\n"), {"true or false"});
+  expect_has(message("[run]\nepochs = [1]\n"), {"run.epochs = [ 1 ]"});
+}
+
+TEST(Config, RefusesKnotsThatAreNoSchedule) {
+  const std::string head = "[lr]\nschedule = \"piecewise\"\nknots = ";
+  for (const char* knots : {"[]", "3", "[[0, 1, 2]]", "[[1, 0.1], [1, 0.2]]", "[[2, 1], [1, 1]]",
+                            "[[0, -0.1]]", "[[-1, 0.1]]", "[[0, \"a\"]]", "[[0, nan]]", "[0, 1]"})
+    expect_has(message(head + knots + "\n"), {"lr.knots", "ascending"});
+  expect_has(message("[lr]\nschedule = \"piecewise\"\n"), {"without lr.knots"});
+}
+
+TEST(Config, RefusesKeysOfAnotherType) {
+  expect_has(message("[optimizer]\ntype = \"sgd\"\ndamping = 0.1\n"),
+             {"file.toml:3", "optimizer.damping belongs to optimizer.type = kfac", "\"sgd\""});
+  expect_has(message("[optimizer]\neta = 0.1\n"), {"belongs to optimizer.type = lars"});
+  expect_has(message("[lr]\nknots = [[0, 1]]\n"), {"belongs to lr.schedule = piecewise"});
+  expect_has(message("[data]\nsynthetic_size = 4\n"), {"belongs to data.name = synthetic"});
+  // Not before the type is known, wherever it stands in the file.
+  EXPECT_EQ(message("[optimizer]\neta = 0.1\ntype = \"lars\"\n"), "accepted");
+}
+
+TEST(Config, RefusesValuesThatDoNotFitEachOther) {
+  expect_has(message("[run]\nepochs = 5\n[lr]\nstart = 7\n"), {"lr.start = 7", "epoch 5"});
+  expect_has(message("[lr]\nend = 2\nstart = 2\n"), {"lr.start = 2"});
+}
+
+TEST(Config, ReportsTomlMistakesWithTheirLine) {
+  expect_has(message("[run]\nepochs = \n"), {"file.toml:2", "correct the TOML"});
+  expect_has(message("[run]\nepochs = 1\nepochs = 2\n"), {"file.toml:3"});
+  expect_has(message("[run\n"), {"file.toml:1"});
+}
+
+TEST(ConfigOverrides, WinOverTheFileInOrder) {
+  const Config config = parse("[run]\nepochs = 3\n", {"run.epochs=4", "run.epochs=5"});
+  EXPECT_EQ(config.run.epochs, 5);
+}
+
+TEST(ConfigOverrides, TakeTextWithAndWithoutQuotes) {
+  EXPECT_EQ(parse("", {"model.name=mlp"}).model.name, "mlp");
+  EXPECT_EQ(parse("", {"model.name=\"mlp\""}).model.name, "mlp");
+  EXPECT_EQ(parse("", {"run.name=12"}).run.name, "12");
+  EXPECT_EQ(parse("", {"data.path=/a b/c#d"}).data.path, "/a b/c#d");
+  EXPECT_EQ(parse("", {"data.path="}).data.path, "");
+  EXPECT_DOUBLE_EQ(parse("", {"optimizer.damping=1e-05"}).optimizer.curvature.damping, 1e-5);
+  EXPECT_FALSE(parse("", {"data.shuffle=false"}).data.shuffle);
+  EXPECT_EQ(parse("", {"lr.schedule=piecewise", "lr.knots=[[0,1]]"}).lr.knots.size(), 1u);
+}
+
+TEST(ConfigOverrides, AreCheckedLikeTheFile) {
+  expect_has(message("", {"run.epochs"}), {"--set run.epochs", "key=value"});
+  expect_has(message("", {"=3"}), {"key=value"});
+  expect_has(message("", {"run.epoch=3"}), {"--set run.epoch=3", "did you mean 'run.epochs'"});
+  expect_has(message("", {"run.epochs=0"}), {"--set run.epochs=0", "in [1, "});
+  expect_has(message("", {"run.epochs=3\nseed=4"}), {"run.epochs"});
+}
+
+TEST(Config, FilesThatAreNotThereAreMissingInput) {
+  EXPECT_THROW((void)load_config("/no/such/file.toml"), MissingInput);
+  EXPECT_THROW((void)load_config("/"), IoError);
+}
+
+TEST(ConfigListing, HasEveryKey) {
+  const std::string listing = config_listing();
+  for (const Key& key : config_keys()) expect_has(listing, {key.path + " = ", key.help});
+}
+
+TEST(EditDistance, CountsInsertionsDeletionsAndReplacements) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("", "ab"), 2u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("damping", "dampin"), 1u);
+}
+
+TEST(LearningRate, FollowsScheduleAndWarmUp) {
+  Config config = parse("", {"run.epochs=10", "lr.lr=0.4", "lr.power=2", "lr.warmup_epochs=2",
+                             "lr.warmup_first=0.5"});
+  EXPECT_NEAR(learning_rate(config, 0), 0.4 * 0.5, 1e-15);
+  EXPECT_NEAR(learning_rate(config, 5), 0.4 * 0.25, 1e-15);
+  EXPECT_EQ(learning_rate(config, 10), 0);
+  config.lr.schedule = LrSchedule::constant;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 9), 0.4);
+}
+
+nn::Dataset images(std::int64_t count) {
+  nn::Dataset data;
+  data.count = count;
+  data.height = data.width = 28;
+  data.channels = 1;
+  data.classes = 10;
+  return data;
+}
+
+TEST(SamplerOptions, RefuseBatchesThatLeaveARankEmpty) {
+  const auto options = [](std::vector<std::string> overrides, std::int64_t count, int ranks) {
+    return sampler_options(parse("", overrides), images(count), ranks);
+  };
+  EXPECT_NO_THROW((void)options({"train.global_batch=4"}, 10, 4));
+  EXPECT_THROW((void)options({"train.global_batch=4"}, 10, 5), InvalidArgument);
+  EXPECT_THROW((void)options({"train.global_batch=11"}, 10, 2), InvalidArgument);
+  EXPECT_NO_THROW((void)options({"train.global_batch=11", "train.drop_last=false"}, 10, 2));
+  EXPECT_NO_THROW((void)options({"train.global_batch=4", "train.drop_last=false"}, 10, 2));
+  EXPECT_THROW((void)options({"train.global_batch=4", "train.drop_last=false"}, 9, 2),
+               InvalidArgument);
+}
+
+TEST(ModelOptions, DealOutBatchNormGroupsToRanks) {
+  const auto groups = [](const char* text, int ranks) {
+    return model_options(parse("", {std::string("model.batch_norm_groups=") + text}), images(1),
+                         ranks)
+        .batch_norm_groups;
+  };
+  EXPECT_EQ(groups("0", 3), 1);
+  EXPECT_EQ(groups("4", 1), 4);
+  EXPECT_EQ(groups("4", 2), 2);
+  EXPECT_THROW((void)groups("4", 3), InvalidArgument);
+  EXPECT_THROW((void)sampler_options(
+                   parse("", {"model.batch_norm_groups=4", "train.global_batch=6"}), images(60), 1),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::app

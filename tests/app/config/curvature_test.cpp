@@ -1,0 +1,147 @@
+// Keys of the curvature: schedules, and which of them go together.
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/app/config.h"
+#include "dkfac/core/error.h"
+#include "dkfac/kfac/schedule.h"
+
+#include "app/config/keys.h"
+#include "app/tiny_run.h"
+
+namespace dkfac::app {
+namespace {
+
+Config parse(const std::vector<std::string>& overrides) {
+  return parse_config("", overrides, "test");
+}
+
+std::string refusal(const std::vector<std::string>& overrides) {
+  try {
+    (void)parse(overrides);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refused(const std::vector<std::string>& overrides,
+                    const std::vector<std::string>& words) {
+  const std::string text = refusal(overrides);
+  for (const std::string& word : words)
+    EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
+}
+
+TEST(CurvatureSchedule, IsConstantUnlessAsked) {
+  const Config config = parse({"optimizer.damping=0.03", "optimizer.inverse_interval=7"});
+  EXPECT_FALSE(has_curvature_schedule(config));
+  for (const std::int64_t step : {0, 1, 1000})
+    EXPECT_EQ(curvature_settings(config, 2.5, step), (kfac::CurvatureSettings{0.03, 1, 7}));
+}
+
+TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
+  const Config warm = parse({"optimizer.damping_schedule=warmup", "optimizer.damping=0.001",
+                             "optimizer.damping_initial=0.1", "optimizer.damping_warmup_steps=40"});
+  EXPECT_TRUE(has_curvature_schedule(warm));
+  const kfac::DampingWarmup rule{0.1, 0.001, 40};
+  for (const std::int64_t step : {0, 1, 17, 39, 40, 400})
+    EXPECT_EQ(curvature_settings(warm, 0, step).damping, rule.at(step));
+  EXPECT_EQ(curvature_settings(warm, 0, 0).damping, 0.1);
+  const Config knots = parse(
+      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[1, 0.5], [3, 0.25]]"});
+  EXPECT_TRUE(has_curvature_schedule(knots));
+  EXPECT_EQ(curvature_settings(knots, 0, 9).damping, 0.5);
+  EXPECT_EQ(curvature_settings(knots, 2, 9).damping, 0.375);
+  EXPECT_EQ(curvature_settings(knots, 8, 9).damping, 0.25);
+}
+
+TEST(CurvatureSchedule, OfIntervalsGrowsFromTheFirstOnes) {
+  const Config config =
+      parse({"optimizer.interval_schedule=ramp", "optimizer.statistics_interval=10",
+             "optimizer.inverse_interval=50", "optimizer.first_inverse_interval=5",
+             "optimizer.interval_ramp_steps=90"});
+  EXPECT_TRUE(has_curvature_schedule(config));
+  EXPECT_EQ(curvature_settings(config, 0, 0), (kfac::CurvatureSettings{0.001, 1, 5}));
+  // 1 + 9 * 30/90 = 4, 5 + 45 * 30/90 = 20.
+  EXPECT_EQ(curvature_settings(config, 0, 30), (kfac::CurvatureSettings{0.001, 4, 20}));
+  EXPECT_EQ(curvature_settings(config, 0, 90), (kfac::CurvatureSettings{0.001, 10, 50}));
+  EXPECT_EQ(curvature_settings(config, 0, 900), (kfac::CurvatureSettings{0.001, 10, 50}));
+}
+
+TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
+  expect_refused({"optimizer.staleness=adaptive", "optimizer.inverse_interval=5"},
+                 {"optimizer.inverse_interval", "optimizer.staleness = fixed"});
+  expect_refused({"optimizer.staleness_alpha=0.2"}, {"optimizer.staleness = adaptive"});
+  expect_refused({"optimizer.staleness=adaptive", "optimizer.interval_schedule=ramp"},
+                 {"optimizer.staleness = fixed"});
+  expect_refused({"optimizer.interval_ramp_steps=9"}, {"optimizer.interval_schedule = ramp"});
+  expect_refused({"optimizer.damping_initial=0.2"}, {"optimizer.damping_schedule = warmup"});
+  expect_refused({"optimizer.damping_schedule=piecewise"}, {"optimizer.damping_knots"});
+  expect_refused(
+      {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[0, 0.0], [1, 0.1]]"},
+      {"optimizer.damping_knots", "positive"});
+  for (const char* key : {"optimizer.fisher=monte_carlo", "optimizer.weight_wire=f16",
+                          "optimizer.staleness=adaptive", "optimizer.kl_clip=0.01"})
+    expect_refused({"optimizer.type=sgd", key}, {"optimizer.type = kfac"});
+  EXPECT_EQ(refusal({"optimizer.type=sgd", "optimizer.gradient_wire=bf16"}), "accepted");
+}
+
+// A key counts when all the choices count that lead to it.
+TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
+  const Key& ramp = *find_key("optimizer.interval_ramp_steps");
+  EXPECT_TRUE(applies(ramp, parse({"optimizer.interval_schedule=ramp"})));
+  EXPECT_FALSE(applies(ramp, parse({})));
+  Config adaptive = parse({"optimizer.interval_schedule=ramp"});
+  adaptive.optimizer.curvature.staleness = kfac::Staleness::adaptive;
+  EXPECT_FALSE(applies(ramp, adaptive));
+  adaptive.optimizer.curvature.staleness = kfac::Staleness::fixed;
+  adaptive.optimizer.type = OptimizerType::sgd;
+  EXPECT_FALSE(applies(ramp, adaptive));
+}
+
+TEST(MicroBatches, ShareTheBatchNormGroupsAndTheSamples) {
+  nn::Dataset data;
+  data.count = 64;
+  data.height = data.width = 32;
+  data.channels = 3;
+  data.classes = 10;
+  const auto groups = [&](const std::vector<std::string>& keys, int ranks) {
+    return model_options(parse(keys), data, ranks).batch_norm_groups;
+  };
+  const std::string eight = "model.batch_norm_groups=8", four = "train.micro_batches=4";
+  EXPECT_EQ(groups({eight}, 1), 8);
+  EXPECT_EQ(groups({eight, four}, 1), 2);
+  EXPECT_EQ(groups({eight, four}, 2), 1);
+  EXPECT_EQ(groups({four}, 2), 1);
+  EXPECT_THROW((void)groups({eight, "train.micro_batches=3"}, 1), InvalidArgument);
+  const Config config = parse({"train.global_batch=32", "train.micro_batches=16"});
+  EXPECT_NO_THROW((void)sampler_options(config, data, 2));
+  EXPECT_THROW((void)sampler_options(config, data, 3), InvalidArgument);
+}
+
+/// The loss after one update, whose inverses are of the chosen form. A large step, so that their
+/// last bits show.
+double loss_after_update(const std::vector<std::string>& keys) {
+  std::vector<std::string> all{"run.precision=f64", "optimizer.low_rank=false", "lr.lr=10"};
+  all.insert(all.end(), keys.begin(), keys.end());
+  return tiny::run(tiny::config("kfac", all), 1, {}, 2).losses.at(2);
+}
+
+TEST(IntervalRamp, HasTheFormsOfItsLastIntervals) {
+  const std::vector<std::string> end{"optimizer.statistics_interval=100",
+                                     "optimizer.inverse_interval=100"};
+  std::vector<std::string> ramp = end;
+  ramp.insert(ramp.end(),
+              {"optimizer.interval_schedule=ramp", "optimizer.interval_ramp_steps=1000"});
+  const double expected = loss_after_update(end);
+  EXPECT_EQ(loss_after_update(ramp), expected);
+  // Otherwise Cholesky factors, which round in another way.
+  EXPECT_NE(loss_after_update({"optimizer.statistics_interval=1", "optimizer.inverse_interval=1"}),
+            expected);
+}
+
+}  // namespace
+}  // namespace dkfac::app

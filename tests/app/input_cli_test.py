@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Command lines and files that are wrong in odd ways, through the program.
+
+Environment as for cli_support.py.
+"""
+import json
+import unittest
+
+from cli_support import SYNTHETIC, Folder
+
+
+class Input(Folder):
+    def test_unknown_commands_are_named(self):
+        self.expect_error(self.dkfac("trian"), 64, "'trian'", "'train'")
+        self.expect_error(self.dkfac("trian", self.config, "--quiet"), 64, "'trian'")
+        self.expect_error(self.dkfac("ckpt", "insepct", "a"), 64, "'insepct'", "'inspect'")
+        self.expect_error(self.dkfac("xylophone"), 64, "'xylophone'")
+
+    def test_numbers_of_the_command_line(self):
+        huge = "99999999999999999999"
+        for options in (["--epochs-fraction", "nan"], ["--epochs-fraction", "inf"],
+                        ["--epochs-fraction", "0"], ["--until-epoch", huge], ["--steps", huge],
+                        ["--steps", "1e3"], ["--steps", "0x10"], ["--steps", "true"],
+                        ["--ranks", huge], ["--ranks", "2.5"]):
+            with self.subTest(options=options):
+                self.expect_error(self.train("a", *options), 64, *options)
+        for command, options in (("info", ["--batch", "9223372036854775807"]),
+                                 ("info", ["--batch", huge]), ("info", ["--tflops", "nan"]),
+                                 ("info", ["--classes", "9223372036854775807"]),
+                                 ("bench", ["--batch", "9223372036854775807"]),
+                                 ("bench", ["--steps", "4294967297"]),
+                                 ("bench", ["--cycle", "1,4294967297"])):
+            with self.subTest(command=command, options=options):
+                what = "lenet-bn" if command == "info" else "step"
+                self.expect_error(self.dkfac(command, what, *options), 64, options[0],
+                                  options[1].split(",")[-1])
+        sizes = ["--input", "9223372036854775807", "2", "1"]
+        self.expect_error(self.dkfac("info", "mlp", *sizes), 64, *sizes[:2])
+        self.expect_error(self.dkfac("info", "resnet50", "--batch", 1 << 30), 64, "1073741824",
+                          "smaller batch")
+        self.expect_error(self.dkfac("eval", "a", "--watch", "--poll", "nan"), 64, "--poll", "nan")
+        self.assertFalse((self.dir / "a").exists())
+
+    def test_seeds_of_64_bits(self):
+        last = 2**64 - 1
+        self.assertEqual(self.train("a", "--quiet", "--set", f"run.seed={last - 1}").returncode, 0)
+        self.assertEqual(self.result("a")["seed"], last - 1)
+        done = self.dkfac("train", "--resume", self.dir / "a", "--quiet")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        args = ["compare", self.config, "--seeds", 2, "--quiet", "--set"]
+        done = self.dkfac(*args, f"run.seed={last - 1}", "--out", "b")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        seeds = [json.loads((self.dir / f"b/tiny/seed-{s}/result.json").read_text())["seed"]
+                 for s in (last - 1, last)]
+        self.assertEqual(seeds, [last - 1, last])
+        self.assertEqual(self.metrics("a"), self.metrics(f"b/tiny/seed-{last - 1}"))
+        self.assertNotEqual(self.metrics("a"), self.metrics(f"b/tiny/seed-{last}"))
+        self.expect_error(self.dkfac(*args, f"run.seed={last}", "--out", "c"), 64,
+                          f"run.seed = {last}", "--seeds")
+
+    def test_files_that_have_no_end(self):
+        self.expect_error(self.train("a", config="/dev/zero"), 64, "/dev/zero", "bytes")
+        self.expect_error(self.dkfac("sweep", "/dev/zero"), 64, "/dev/zero", "bytes")
+
+    def test_other_data_than_those_of_the_file(self):
+        photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="sgd").replace(
+            "[data]", "[data]\nimage_size = 16").replace('"synthetic"', '"synthetic-photos"'))
+        args = ["--set", "data.name=synthetic", "--set", "model.name=mlp"]
+        said = "WARNING [config] --set data.name=synthetic: synthetic has no data.image_size;"
+        for done in (self.train("a", *args, "--quiet", config=photos),
+                     self.dkfac("info", photos, *args),
+                     self.dkfac("compare", photos, *args, "--out", "c", "--quiet")):
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(said, done.stderr)
+        self.assertEqual(self.result("a")["data"], "synthetic")
+        # What has been left out is not in the folder, so nothing is said again.
+        done = self.train("b", "--quiet", config=self.dir / "a" / "config.toml")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,129 @@
+// Event files, byte by byte.
+
+#include "app/record/tensorboard.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/temp_folder.h"
+
+namespace dkfac::app {
+namespace {
+
+using namespace std::string_literals;
+
+TEST(Crc32c, GivesThePublishedValues) {  // RFC 3720, B.4, and the customary check value.
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
+  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
+  std::string up, down;
+  for (int i = 0; i < 32; ++i) {
+    up += static_cast<char>(i);
+    down += static_cast<char>(31 - i);
+  }
+  EXPECT_EQ(crc32c(up), 0x46DD794Eu);
+  EXPECT_EQ(crc32c(down), 0x113FDB5Cu);
+}
+
+TEST(Crc32c, IsMaskedByRotationAndAConstant) {
+  // 0xE3069283 rotated right by 15 is 0x2507C60D.
+  EXPECT_EQ(masked_crc32c("123456789"), 0x2507C60Du + 0xA282EAD8u);
+}
+
+TEST(TfRecord, FramesLengthAndPayloadWithTheirChecksums) {
+  // The two checksums by a bitwise division outside of this program.
+  EXPECT_EQ(tf_record("abc"), "\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e"s + "abc" + "\x6e\x57\xf1\x21"s);
+}
+
+TEST(VersionEvent, HasWallTimeAndVersion) {
+  EXPECT_EQ(version_event(1.5), "\x09\0\0\0\0\0\0\xf8\x3f\x1a\x0d"s + "brain.Event:2");
+}
+
+TEST(ScalarEvent, IsTheHandEncodedMessage) {
+  const std::vector<Scalar> scalars{{"a", 1.0}, {"bc", -2.5}};
+  const std::string first = "\x0a\x01"s + "a" + "\x15\0\0\x80\x3f"s;       // 8 bytes
+  const std::string second = "\x0a\x02"s + "bc" + "\x15\0\0\x20\xc0"s;     // 9 bytes
+  const std::string summary = "\x0a\x08"s + first + "\x0a\x09"s + second;  // 21 bytes
+  EXPECT_EQ(scalar_event(1.5, 300, scalars),
+            "\x09\0\0\0\0\0\0\xf8\x3f"s + "\x10\xac\x02"s + "\x2a\x15"s + summary);
+}
+
+TEST(ScalarEvent, TakesLongSummariesAndLargeSteps) {
+  const std::string tag(200, 't');
+  const std::vector<Scalar> scalars{{tag, 0.0}};
+  const std::string event = scalar_event(0, std::int64_t{1} << 40, scalars);
+  // 2^40 has 41 bits, so six groups of seven; 200 is C8 01; 203 + 5 = 208 is D0 01, 211 D3 01.
+  EXPECT_EQ(event.substr(9, 7), "\x10\x80\x80\x80\x80\x80\x20"s);
+  EXPECT_EQ(event.substr(16, 9), "\x2a\xd3\x01\x0a\xd0\x01\x0a\xc8\x01"s);
+  EXPECT_EQ(event.size(), 16u + 3 + 211);
+}
+
+/// The payloads of a file, every checksum verified.
+std::vector<std::string> records_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  std::string rest = text.str();
+  std::vector<std::string> out;
+  while (!rest.empty()) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, rest.data(), sizeof(length));
+    out.push_back(rest.substr(12, length));
+    const std::string record = tf_record(out.back());
+    EXPECT_EQ(rest.substr(0, record.size()), record);
+    rest.erase(0, record.size());
+  }
+  return out;
+}
+
+TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
+  const testing::TempFolder folder;
+  std::filesystem::path path;
+  {
+    EventFile file(folder.path());
+    path = file.path();
+    StepRecord step;
+    step.step = 7;
+    step.loss = std::nan("");
+    add_step(file, step);
+    EXPECT_EQ(records_of(path).size(), 2u) << "flushed while the run goes on";
+    EpochRecord epoch;
+    epoch.epoch = 2;
+    add_epoch(file, epoch);
+  }
+  EXPECT_TRUE(path.filename().string().starts_with("events.out.tfevents."));
+  const auto records = records_of(path);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_NE(records[0].find("brain.Event:2"), std::string::npos);
+  EXPECT_NE(records[1].find("train/loss"), std::string::npos);
+  EXPECT_EQ(records[1].find("damping"), std::string::npos) << "a first-order method has none";
+  EXPECT_NE(records[2].find("epoch/test_accuracy"), std::string::npos);
+}
+
+TEST(EventFile, OfAnEarlierRunIsRemovedAndNothingElse) {
+  const testing::TempFolder folder;
+  { const EventFile one(folder.path()), other(folder.path()); }
+  std::ofstream(folder.path() / "metrics.jsonl") << "x";
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder.path()),
+                         std::filesystem::directory_iterator());
+  };
+  EXPECT_EQ(files(), 3);
+  remove_event_files(folder.path());
+  EXPECT_EQ(files(), 1);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "metrics.jsonl"));
+}
+
+TEST(EventFile, ThatCannotBeWrittenIsAnIoError) {
+  EXPECT_THROW(EventFile("/nowhere/at/all"), IoError);
+}
+
+}  // namespace
+}  // namespace dkfac::app

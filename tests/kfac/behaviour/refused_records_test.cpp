@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include "kfac/refusal.h"
+
+namespace dkfac::testing {
+namespace {
+
+TEST(RefusedRecords, HaveAnotherBatchThanTheOtherRecord) {
+  OneLayer linear(kLinear), reversed(kLinear), positions(kLinear), conv(kNhwc), nchw(kNchw);
+  linear.input({5, 3});
+  EXPECT_TRUE(says(refusal([&] {
+                     linear.output({4, 2});
+                   }),
+                   {"[record_grad_output] layer 'fc7'", " 4 ", " 5 "}));
+  // Nothing has been taken of it: the right one may follow.
+  linear.output({5, 2});
+  EXPECT_TRUE(linear.step(linear.view({2, 3})));
+  reversed.output({4, 2});
+  EXPECT_TRUE(says(refusal([&] { reversed.input({5, 3}); }), {"[record_input] layer 'fc7'"}));
+  positions.input({4, 5, 3});
+  EXPECT_TRUE(says(refusal([&] { positions.output({5, 4, 2}); }), {"[record_grad_output]"}));
+  EXPECT_TRUE(says(refusal([&] { positions.output({4, 4, 2}); }), {"[record_grad_output]"}));
+  positions.output({4, 5, 2});
+  conv.input({5, 4, 3, 4});
+  EXPECT_TRUE(says(refusal([&] { conv.output({4, 2, 2, 6}); }), {"[record_grad_output]"}));
+  EXPECT_TRUE(says(refusal([&] { conv.output({5, 4, 3, 6}); }), {"[record_grad_output]"}));
+  conv.output({5, 2, 2, 6});
+  nchw.input({5, 4, 4, 3});
+  EXPECT_TRUE(says(refusal([&] { nchw.output({4, 6, 2, 2}); }), {"[record_grad_output]"}));
+  nchw.output({5, 6, 2, 2});
+}
+
+TEST(RefusedRecords, OfABatchNormHaveAnotherBatchInOneOfTheirViews) {
+  OneLayer norm(kNorm);
+  const TensorView x = norm.view({6, 2}), mean = norm.view({2});
+  const auto record = [&](ConstTensorView in, ConstTensorView m, ConstTensorView s,
+                          ConstTensorView dy) {
+    return refusal([&] { norm.batch_norm(in, m, s, dy); });
+  };
+  const std::string call = "[record_batch_norm] layer 'fc7'";
+  EXPECT_TRUE(says(record(x, mean, mean, norm.view({5, 2})), {call, "[5, 2]", "[6, 2]"}));
+  EXPECT_TRUE(says(record(norm.view({6, 3}), mean, mean, norm.view({6, 3})), {call, "[6, 3]"}));
+  EXPECT_TRUE(says(record(x, norm.view({3}), mean, x), {call, "mean", "[3]", "[2]"}));
+  EXPECT_TRUE(says(record(x, mean, norm.view({1, 2}), x), {call, "inv_std", "[1, 2]", "[2]"}));
+  // Four groups do not divide six samples.
+  EXPECT_TRUE(says(record(x, norm.view({4, 2}), norm.view({4, 2}), x), {call, "6", "4 groups"}));
+  EXPECT_EQ(record(x, mean, mean, x), "accepted");
+}
+
+TEST(RefusedRecords, OfMicroBatchesAreComparedInTheirSum) {
+  CurvatureOptions options = options64(2);
+  options.loss_reduction = LossReduction::sum;
+  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 8};
+  // As a pipeline records: all inputs, then all gradients in reverse.
+  OneLayer pipeline(kLinear, options), lost(kLinear, options);
+  for (OneLayer* layer : {&pipeline, &lost}) {
+    layer->input({5, 3}, scale);
+    layer->input({3, 3}, scale);
+    layer->output({3, 2}, scale);
+  }
+  pipeline.output({5, 2}, scale);
+  EXPECT_TRUE(pipeline.step(pipeline.view({2, 3})));
+  EXPECT_TRUE(says(refusal([&] {
+                     lost.output({4, 2}, scale);
+                   }),
+                   {"[record_grad_output]", "7", "8"}));
+  // A mean over this rank's samples says nothing of parts of different sizes.
+  OneLayer mean(kLinear, options64(2));
+  mean.input({5, 3});
+  EXPECT_TRUE(says(refusal([&] {
+                     mean.input({3, 3});
+                   }),
+                   {"[record_input] layer 'fc7'", " 3 ", " 5;", "RecordScale::global_batch"}));
+}
+
+TEST(RefusedRecords, HaveNoSamples) {
+  // Before, a gradient was divided by the damping.
+  OneLayer none(kLinear), told(kLinear);
+  EXPECT_TRUE(says(refusal([&] {
+                     none.input({0, 3});
+                   }),
+                   {"[record_input] layer 'fc7'", "[0, 3]", "RecordScale::global_batch"}));
+  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 4};
+  EXPECT_TRUE(says(refusal([&] { told.input({0, 3}, scale); }), {"[record_input]", "[0, 3]"}));
+  EXPECT_TRUE(says(refusal([&] { told.output({0, 2}, scale); }), {"[record_grad_output]"}));
+  OneLayer norm(kNorm);
+  const TensorView x = norm.view({0, 2}), mean = norm.view({2});
+  EXPECT_TRUE(says(refusal([&] { norm.batch_norm(x, mean, mean, x, scale); }),
+                   {"[record_batch_norm]", "[0, 2]"}));
+  // One of two parts may be empty where the samples are counted, not both.
+  CurvatureOptions options = options64(2);
+  options.loss_reduction = LossReduction::sum;
+  OneLayer parts(kLinear, options), empty(kLinear, options);
+  parts.input({0, 3}, scale);
+  parts.output({0, 2}, scale);
+  parts.input({4, 3}, scale);
+  parts.output({4, 2}, scale);
+  EXPECT_TRUE(parts.step(parts.view({2, 3})));
+  empty.input({0, 3}, scale);
+  EXPECT_TRUE(says(refusal([&] { empty.input({0, 3}, scale); }), {"[record_input]"}));
+}
+
+TEST(RefusedRecords, NameCallAndLayerAndShapes) {
+  OneLayer linear(kLinear), conv(kNhwc), nchw(kNchw);
+  const std::string in = "[record_input] layer 'fc7'", out = "[record_grad_output] layer 'fc7'";
+  EXPECT_TRUE(says(refusal([&] { linear.input({5, 2}); }), {in, "[5, 2]", "[n, 3]"}));
+  EXPECT_TRUE(says(refusal([&] { linear.input({15}); }), {in, "[15]", "[n, 3]"}));
+  EXPECT_TRUE(says(refusal([&] { linear.output({5, 3}); }), {out, "[5, 3]", "[n, 2]"}));
+  EXPECT_TRUE(says(refusal([&] { conv.input({5, 4, 4, 3}); }), {in, "[5, 4, 4, 3]", "4"}));
+  EXPECT_TRUE(says(refusal([&] { conv.input({5, 2, 2, 4}); }), {in, "[5, 2, 2, 4]", "3x2"}));
+  EXPECT_TRUE(says(refusal([&] { conv.output({5, 6, 2, 2}); }), {out, "[5, 6, 2, 2]", "6"}));
+  EXPECT_TRUE(says(refusal([&] { nchw.input({5, 3, 3, 4}); }), {in, "[5, 3, 3, 4]", "4"}));
+  EXPECT_TRUE(says(refusal([&] {
+                     linear.input({5, 3}, {.loss_scale = 0, .global_batch = 0});
+                   }),
+                   {in, "loss_scale is 0"}));
+}
+
+TEST(RefusedRecords, LieInMemoryThatIsNotThere) {
+  OneLayer linear(kLinear), conv(kNhwc), norm(kNorm);
+  const auto null = [](Shape shape) { return ConstTensorView(nullptr, DType::f64, shape); };
+  const std::string in = "[record_input] layer 'fc7'", out = "[record_grad_output] layer 'fc7'";
+  EXPECT_TRUE(says(refusal([&] { linear.input(null({5, 3})); }), {in, "null", "[5, 3]"}));
+  EXPECT_TRUE(says(refusal([&] { linear.output(null({5, 2})); }), {out, "null", "[5, 2]"}));
+  EXPECT_TRUE(says(refusal([&] { linear.input(ConstTensorView{}); }), {in, "[n, 3]"}));
+  EXPECT_TRUE(says(refusal([&] { conv.input(null({5, 3, 3, 4})); }), {in, "null"}));
+  const TensorView x = norm.view({5, 2}), mean = norm.view({2});
+  const std::string call = "[record_batch_norm] layer 'fc7'";
+  EXPECT_TRUE(says(refusal([&] {
+                     norm.batch_norm(null({5, 2}), mean, mean, x);
+                   }),
+                   {call, "x", "null"}));
+  EXPECT_TRUE(
+      says(refusal([&] { norm.batch_norm(x, null({2}), mean, x); }), {call, "mean", "null"}));
+  EXPECT_TRUE(
+      says(refusal([&] { norm.batch_norm(x, mean, null({2}), x); }), {call, "inv_std", "null"}));
+  EXPECT_TRUE(says(refusal([&] {
+                     norm.batch_norm(x, mean, mean, null({5, 2}));
+                   }),
+                   {call, "output gradient", "null"}));
+  const TensorView nowhere(nullptr, DType::f64, {2, 3});
+  EXPECT_TRUE(
+      says(refusal([&] { (void)linear.step(nowhere); }), {"[step] layer 'fc7'", "weight", "null"}));
+}
+
+TEST(RefusedRecords, HaveOtherStridesOrTypesOrDevices) {
+  OneLayer linear(kLinear), conv(kNhwc);
+  const TensorView whole = linear.view({5, 3});
+  const auto strided = [&](Shape shape, Strides strides) {
+    return ConstTensorView(whole.raw(), DType::f64, shape, strides, Device::cpu());
+  };
+  const std::string in = "[record_input] layer 'fc7'";
+  // Rows that overlap, and a transposed matrix; rows with gaps are taken.
+  EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 3}, {1, 1})); }), {in, "stride"}));
+  EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 3}, {1, 5})); }), {in, "stride"}));
+  EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 2, 3}, {12, 6, 1})); }), {in, "gaps"}));
+  EXPECT_TRUE(says(refusal([&] {
+                     conv.input(strided({5, 3, 3, 4}, {72, 24, 8, 2}));
+                   }),
+                   {in, "gaps"}));
+  const std::vector<std::int32_t> numbers(15);
+  EXPECT_TRUE(says(refusal([&] { linear.input(view_of(numbers.data(), {5, 3})); }), {in, "i32"}));
+  const ConstTensorView there(whole.raw(), DType::f64, {5, 3}, Device::cuda());
+  EXPECT_TRUE(says(refusal([&] { linear.input(there); }), {in, "cuda:0", "cpu"}));
+  EXPECT_EQ(refusal([&] { linear.input(strided({5, 3}, {7, 1})); }), "accepted");
+  EXPECT_TRUE(says(refusal([&] {
+                     (void)linear.step(
+                         TensorView(whole.raw(), DType::f64, {2, 3}, Strides{0, 1}, Device::cpu()));
+                   }),
+                   {"[step] layer 'fc7'", "gaps"}));
+}
+
+}  // namespace
+}  // namespace dkfac::testing

@@ -1,0 +1,185 @@
+#include "kfac/inverse/ladder.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/random.h"
+
+#include "kfac/inverse/residual.h"
+#include "kfac/null_signs.h"
+#include "support/fisher.h"
+#include "support/on_device.h"
+
+// The stages of the ladder on the device, reached by matrices that need them and by solvers that
+// fail, beside the host's.
+namespace dkfac::kfac {
+namespace {
+
+using namespace dkfac::testing::fisher;
+using dkfac::testing::device_values;
+using dkfac::testing::near;
+using dkfac::testing::OnDevice;
+using dkfac::testing::values;
+using dkfac::testing::without_the_signs;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+void fail(Context& ctx, TensorView, TensorView info) { ops::fill(ctx, info, 1); }
+void fail_eigh(Context& ctx, TensorView, TensorView, TensorView info) { ops::fill(ctx, info, 1); }
+/// A good status of an inverse that is wrong by a third.
+void invert_wrongly(Context& ctx, TensorView a, TensorView info) {
+  ops::potri(ctx, a, info);
+  ops::axpby(ctx, 0.3, Tensor::copy_of(ctx, a), 1, a);
+}
+
+class DeviceLadder : public OnDevice {
+ protected:
+  struct Result {
+    Climb climb;
+    Vector inverse, values;
+  };
+  Result run(Context& where, FactorForm form, const Matrix& m, double shift,
+             const Solvers& solvers = {}) {
+    const bool rows = form == FactorForm::low_rank;
+    const std::int64_t d = m.cols;
+    const Tensor host = rows ? tensor(cpu, m.v, {m.rows, d}, dtype())
+                             : tensor(cpu, packed(m), {ops::packed_size(d)}, dtype());
+    const Tensor average = Tensor::copy_of(where, host);
+    Tensor inverse = Tensor::empty(where, {m.rows, d}, dtype());
+    Tensor eigenvalues = Tensor::zeros(where, {d}, dtype());
+    ops::fill(where, inverse, 7);
+    Result out;
+    out.climb = rebuild_inverse(where, {form, average, inverse, eigenvalues}, shift, solvers);
+    out.inverse = device_values(where, inverse);
+    out.values = device_values(where, eigenvalues);
+    if (out.climb.stage == InverseStage::kept) {
+      for (const double x : out.inverse) EXPECT_EQ(x, 7) << "written to";
+    }
+    return out;
+  }
+  /// The result there, after making sure that the host comes to the same.
+  Climb expect_alike(FactorForm form, const Matrix& m, double shift, double bound) {
+    const Result expected = run(cpu, form, m, shift), actual = run(ctx, form, m, shift);
+    EXPECT_EQ(actual.climb.stage, expected.climb.stage);
+    EXPECT_EQ(actual.climb.shift, expected.climb.shift);
+    EXPECT_EQ(actual.climb.held, expected.climb.held);
+    EXPECT_TRUE(near(actual.inverse, expected.inverse, bound));
+    return actual.climb;
+  }
+};
+DKFAC_ON_DEVICE(DeviceLadder);
+
+TEST_P(DeviceLadder, TakesTheStagesOfTheHost) {
+  Random random(1);
+  const Matrix m = random_spd(9, random);
+  EXPECT_EQ(expect_alike(FactorForm::inverse, m, 0.125, tolerance()).stage, InverseStage::damped);
+  Matrix indefinite = identity(6, 2);
+  indefinite(4, 4) = -0.05;
+  EXPECT_EQ(expect_alike(FactorForm::inverse, indefinite, 0.015625, tolerance()).stage,
+            InverseStage::more_damped);
+  indefinite(4, 4) = -5;
+  EXPECT_EQ(expect_alike(FactorForm::inverse, indefinite, 0.125, tolerance()).stage,
+            InverseStage::clipped);
+  Matrix nan = m;
+  nan(2, 1) = kNan;
+  EXPECT_EQ(expect_alike(FactorForm::inverse, nan, 0.125, 0).stage, InverseStage::kept);
+  const Matrix rows = random_matrix(4, 30, random);
+  EXPECT_EQ(expect_alike(FactorForm::low_rank, rows, 0.125, tolerance()).stage,
+            InverseStage::damped);
+}
+
+TEST_P(DeviceLadder, TurnsToDoublePrecisionBeforeEigenvectors) {
+  // 1024 plus 2^-24 is 1024 in f32, with ten times as well.
+  Matrix ones(8, 8);
+  for (double& x : ones.v) x = 1024;
+  const Climb climb = run(ctx, FactorForm::inverse, ones, std::ldexp(1.0, -24)).climb;
+  EXPECT_EQ(climb.stage, dtype() == DType::f32 ? InverseStage::f64 : InverseStage::damped);
+}
+
+TEST_P(DeviceLadder, SurvivesSolversThatFail) {
+  Random random(2);
+  const Matrix m = random_spd(7, random);
+  const Vector expected = run(ctx, FactorForm::inverse, m, 0.5).inverse;
+  const auto stage = [&](FactorForm form, const Solvers& solvers) {
+    return run(ctx, form, m, 0.5, solvers).climb.stage;
+  };
+  const Result clipped = run(ctx, FactorForm::inverse, m, 0.5, {.potrf = fail});
+  EXPECT_EQ(clipped.climb.stage, InverseStage::clipped);
+  EXPECT_TRUE(near(clipped.inverse, expected, tolerance()));
+  EXPECT_EQ(stage(FactorForm::inverse, {.potri = fail}), InverseStage::clipped);
+  EXPECT_EQ(stage(FactorForm::inverse, {.potri = invert_wrongly}), InverseStage::clipped);
+  EXPECT_EQ(stage(FactorForm::inverse, {.potrf = fail, .eigh = fail_eigh}), InverseStage::kept);
+  EXPECT_EQ(stage(FactorForm::eigen, {.eigh = fail_eigh}), InverseStage::kept);
+  EXPECT_EQ(stage(FactorForm::eigen, {}), InverseStage::damped);
+  const Matrix rows = random_matrix(3, 7, random);
+  EXPECT_EQ(run(ctx, FactorForm::low_rank, rows, 0.5, {.potrf = fail}).climb.stage,
+            InverseStage::clipped);
+}
+
+TEST_P(DeviceLadder, ClipsEigenvaluesAsTheHostDoes) {
+  Matrix m = identity(5, 3);
+  m(1, 1) = -0.5;
+  const Result expected = run(cpu, FactorForm::eigen, m, 0.1),
+               actual = run(ctx, FactorForm::eigen, m, 0.1);
+  EXPECT_EQ(actual.climb.stage, InverseStage::clipped);
+  EXPECT_EQ(expected.climb.stage, InverseStage::clipped);
+  EXPECT_TRUE(near(actual.values, expected.values, tolerance()));
+}
+
+TEST_P(DeviceLadder, TheCheckSeesWhatTheHostSees) {
+  Random random(3);
+  const std::int64_t d = 12;
+  const Matrix m = random_spd(d, random);
+  const Tensor average = tensor(cpu, packed(m), {ops::packed_size(d)}, dtype());
+  const Tensor there = Tensor::copy_of(ctx, average);
+  Tensor inverse = Tensor::empty(cpu, {d, d}, dtype());
+  std::int32_t info = 0;
+  ops::unpack_lower(cpu, average, inverse, ops::Mirror::no);
+  ops::add_diagonal(cpu, inverse, 0.5);
+  ops::potrf(cpu, inverse, view_of(&info, {1}));
+  ops::potri(cpu, inverse, view_of(&info, {1}));
+  const auto good = [&](double shift, ConstTensorView x) {
+    const bool here = inverts(cpu, FactorForm::inverse, {average, shift}, x);
+    EXPECT_EQ(inverts(ctx, FactorForm::inverse, {there, shift}, Tensor::copy_of(ctx, x)), here);
+    return here;
+  };
+  EXPECT_TRUE(good(0.5, inverse));
+  EXPECT_FALSE(good(500, inverse));
+  Tensor wrong = Tensor::copy_of(cpu, inverse);
+  ops::fill(cpu, wrong.view().slice(0, 7, 1).slice(1, 3, 1), kNan);
+  EXPECT_FALSE(good(0.5, wrong));
+  ops::fill(cpu, wrong, 0);
+  EXPECT_FALSE(good(0.5, wrong));
+}
+
+TEST_P(DeviceLadder, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
+  Random random(4);
+  for (const std::int64_t d : {3, 8, 40}) {
+    const Matrix m = without_the_signs(d, random);
+    const Tensor average =
+        Tensor::copy_of(ctx, tensor(cpu, packed(m), {ops::packed_size(d)}, dtype()));
+    Tensor q = Tensor::empty(ctx, {d, d}, dtype()), w = Tensor::empty(ctx, {d}, dtype());
+    const FactorBlock block{FactorForm::eigen, average, q, w};
+    EXPECT_EQ(rebuild_inverse(ctx, block, 1).stage, InverseStage::damped) << d;
+    EXPECT_TRUE(decomposes(ctx, average, q, w)) << d;
+    // Control: 1 % of the trace, where M z says nothing of the size of M.
+    ops::fill(ctx, w.view().slice(0, 0, 1), 0.01 * trace(m));
+    EXPECT_FALSE(decomposes(ctx, average, q, w)) << d;
+  }
+}
+
+TEST_P(DeviceLadder, InvertsTheIdentity) {
+  for (const FactorForm form : {FactorForm::inverse, FactorForm::low_rank}) {
+    Tensor inverse = Tensor::empty(ctx, {4, 4}, dtype());
+    const Climb climb = invert_identity(ctx, {form, {}, inverse, {}}, 0.25);
+    EXPECT_EQ(climb.stage, InverseStage::damped);
+    const Vector expected = form == FactorForm::inverse ? identity(4, 4).v : Vector(16, 0.0);
+    EXPECT_EQ(device_values(ctx, inverse), expected);
+  }
+}
+
+}  // namespace
+}  // namespace dkfac::kfac

@@ -1,0 +1,142 @@
+#include "kfac/inverse/refresh.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/random.h"
+#include "dkfac/core/threads.h"
+
+#include "support/near.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using testing::values;
+
+CurvatureOptions options_of(InverseMethod method) {
+  CurvatureOptions options;
+  options.dtype = DType::f64;
+  options.inverse = method;
+  options.damping = 0.1;
+  return options;
+}
+
+/// Layers of several widths with averages x'x of random x.
+std::vector<LayerCurvature> make_layers(Context& ctx, const CurvatureOptions& options) {
+  std::vector<LayerCurvature> layers;
+  Random random(11);
+  for (const std::int64_t width : {5, 130, 3, 40}) {  // enough work to wake threads
+    layers.push_back(make_layer_curvature(ctx, LinearSpec{.in = width, .out = width / 2}, options));
+    for (Factor* factor : {&layers.back().a, &layers.back().g}) {
+      Tensor x = Tensor::empty(ctx, {2 * factor->dim, factor->dim}, DType::f64);
+      Tensor square = Tensor::zeros(ctx, {factor->dim, factor->dim}, DType::f64);
+      fill_normal(x, 0, 1, random);
+      ops::syrk(ctx, 1, x, 0, square);
+      ops::pack_lower(ctx, square, factor->average);
+      factor->statistics = 1;
+      factor->stale = true;
+    }
+  }
+  return layers;
+}
+
+/// All inverses (and eigenvalues) after a refresh with `threads` threads.
+std::vector<double> refresh(InverseMethod method, int threads, std::int64_t wide) {
+  const int before = dkfac::threads();
+  set_threads(threads);
+  Context ctx;
+  const CurvatureOptions options = options_of(method);
+  std::vector<LayerCurvature> layers = make_layers(ctx, options);
+  std::vector<RefreshTask> tasks;
+  for (LayerCurvature& layer : layers) add_refresh_tasks(ctx, options, layer, {}, tasks);
+  RefreshWorkers workers(ctx);
+  workers.run(tasks, wide);
+  std::vector<double> all;
+  for (const RefreshTask& task : tasks) {
+    EXPECT_EQ(task.stage, InverseStage::damped);
+    EXPECT_TRUE(task.factor->good);
+    for (const double x : values(ctx, task.factor->inverse)) all.push_back(x);
+    if (method == InverseMethod::eigen)
+      for (const double x : values(ctx, task.factor->values)) all.push_back(x);
+  }
+  set_threads(before);
+  return all;
+}
+
+TEST(Refresh, GivesTheSameBitsAtEveryNumberOfThreads) {
+  for (const auto method : {InverseMethod::cholesky, InverseMethod::eigen}) {
+    const std::vector<double> alone = refresh(method, 1, 2000);
+    for (const int threads : {2, 3, 16}) EXPECT_EQ(refresh(method, threads, 2000), alone);
+  }
+}
+
+TEST(Refresh, TakesWideFactorsFirstWithAllThreads) {
+  // Only the factor of width 131 counts as wide; threaded LAPACK may round differently.
+  const std::vector<double> wide = refresh(InverseMethod::cholesky, 2, 100);
+  EXPECT_TRUE(testing::near(wide, refresh(InverseMethod::cholesky, 1, 100),
+                            100 * 131 * testing::eps<double>));
+}
+
+TEST(Refresh, InvertsWithTheSplitDamping) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::cholesky);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
+  ops::fill(ctx, layer.a.average, 4);
+  ops::fill(ctx, layer.g.average, 1);
+  layer.a.stale = layer.g.stale = true;
+  std::vector<RefreshTask> tasks;
+  add_refresh_tasks(ctx, options, layer, {}, tasks);
+  RefreshWorkers(ctx).run(tasks);
+  // pi = 2: A + 2 sqrt(0.1), G + sqrt(0.1) / 2.
+  ASSERT_EQ(layer.a.form, FactorForm::inverse);
+  EXPECT_DOUBLE_EQ(layer.a.shifts.data<double>()[0], 2 * std::sqrt(0.1));
+  EXPECT_DOUBLE_EQ(values(ctx, layer.a.inverse)[0], 1 / (4 + 2 * std::sqrt(0.1)));
+  EXPECT_DOUBLE_EQ(values(ctx, layer.g.inverse)[0], 1 / (1 + std::sqrt(0.1) / 2));
+}
+
+TEST(Refresh, ForgetsTheScalesOfAnyGroupsNewEigenvectors) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::ekfac);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, Conv2dSpec{.in = 4, .out = 4, .bias = false, .groups = 2}, options);
+  const auto refresh_a = [&] {
+    layer.scale_statistics = 5;
+    layer.a.asked.data<double>()[0] = layer.a.asked.data<double>()[1] = 0.1;
+    std::vector<RefreshTask> tasks{{&layer, &layer.a}};
+    RefreshWorkers(ctx).run(tasks);
+    return tasks[0].stage;
+  };
+  ops::fill(ctx, layer.a.average, 1);
+  const TensorView average = layer.a.average.view();
+  const std::int64_t size = ops::packed_size(layer.a.dim);
+  ops::fill(ctx, average.slice(0, size, size), std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refresh_a(), InverseStage::kept);
+  EXPECT_EQ(layer.scale_statistics, 0);  // group 0 has new vectors
+  EXPECT_EQ(layer.a.failed_group, 1);
+  ops::fill(ctx, average, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refresh_a(), InverseStage::kept);
+  EXPECT_EQ(layer.scale_statistics, 5);
+}
+
+TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
+  Context ctx;
+  const CurvatureOptions options = options_of(InverseMethod::cholesky);
+  LayerCurvature layer =
+      make_layer_curvature(ctx, LinearSpec{.in = 1, .out = 1, .bias = false}, options);
+  ops::fill(ctx, layer.a.inverse, 7);
+  ops::fill(ctx, layer.a.average, std::numeric_limits<double>::quiet_NaN());
+  ops::fill(ctx, layer.g.average, 1);
+  layer.a.asked.data<double>()[0] = layer.g.asked.data<double>()[0] = 0.1;
+  std::vector<RefreshTask> tasks{{&layer, &layer.a}, {&layer, &layer.g}};
+  RefreshWorkers(ctx).run(tasks);
+  EXPECT_EQ(tasks[0].stage, InverseStage::kept);
+  EXPECT_FALSE(layer.a.good);
+  EXPECT_EQ(values(ctx, layer.a.inverse)[0], 7);
+  EXPECT_EQ(tasks[1].stage, InverseStage::damped);
+}
+
+}  // namespace
+}  // namespace dkfac::kfac

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Checks that every test source belongs to a program that CMake makes.
+
+From tests/CMakeLists.txt on, what it adds and includes is read; a tests/**/*_test.cpp or .cu that no
+command there names would never be compiled, and nobody would miss it. Nothing may be included as
+OPTIONAL: a file that is not found drops its tests in silence. `--self-test` proves that it can fail.
+"""
+import pathlib
+import posixpath
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMENT = re.compile(r"#.*")
+COMMAND = re.compile(r"(\w+)\s*\(([^()]*)\)")
+SOURCE = re.compile(r"[\w./${}-]+_test\.(?:cpp|cu)\b")
+ABOUT = {"set_source_files_properties"}  # Speaks of sources that others compile.
+
+
+def resolve(folder, name):
+    name = name.replace("${CMAKE_CURRENT_SOURCE_DIR}", folder).replace("${PROJECT_SOURCE_DIR}/", "")
+    return posixpath.normpath(name if name.startswith("tests/") else posixpath.join(folder, name))
+
+
+def read_cmake(files, path, folder, named, problems):
+    """Adds the sources that the CMake file and those it leads to name."""
+    if path not in files:
+        return  # CMake says so itself; and what lies outside of tests is not ours.
+    for command, text in COMMAND.findall(COMMENT.sub("", files[path])):
+        words = text.split()
+        if command == "add_subdirectory":
+            inner = resolve(folder, words[0])
+            read_cmake(files, inner + "/CMakeLists.txt", inner, named, problems)
+        elif command == "include" and words[0].endswith(".cmake"):
+            if "OPTIONAL" in words:
+                problems.append(f"{path}: {words[0]} is included as OPTIONAL; a renamed file would "
+                                "drop its tests in silence")
+            read_cmake(files, resolve(folder, words[0]), folder, named, problems)
+        elif command not in ABOUT:
+            named.update(resolve(folder, source) for source in SOURCE.findall(text))
+
+
+def check(files):
+    """files: path -> text, of CMake files and test sources."""
+    problems, named = [], set()
+    read_cmake(files, "tests/CMakeLists.txt", "tests", named, problems)
+    for path in sorted(files):
+        if re.search(r"_test\.(cpp|cu)$", path) and path not in named:
+            problems.append(f"{path}: no program has this test; name it in CMakeLists.txt")
+    return problems
+
+
+def self_test():
+    top = {"tests/CMakeLists.txt": "add_subdirectory(a)\n", "tests/a/x_test.cpp": ""}
+    listed = "dkfac_test(a.x\n  SOURCES x_test.cpp LINK dkfac::core)\n"
+    bad = [
+        {"tests/a/CMakeLists.txt": ""},
+        {"tests/a/CMakeLists.txt": "# " + listed.replace("\n", " ")},
+        {"tests/a/CMakeLists.txt": listed.replace("x_", "yx_")},
+        {"tests/a/CMakeLists.txt": listed.replace("x_", "cuda/x_")},
+        {"tests/a/CMakeLists.txt": listed, "tests/a/cuda/x_test.cu": ""},
+        {"tests/a/CMakeLists.txt": "set_source_files_properties(x_test.cpp PROPERTIES A B)"},
+        {"tests/a/CMakeLists.txt": "", "tests/a/part.cmake": listed},
+        {"tests/a/CMakeLists.txt": listed, "tests/b/CMakeLists.txt": "dkfac_test(b SOURCES b_test.cpp)",
+         "tests/b/b_test.cpp": ""},
+        {"tests/a/CMakeLists.txt": "include(part.cmake OPTIONAL)", "tests/a/part.cmake": listed},
+    ]
+    good = [
+        {"tests/a/CMakeLists.txt": listed},
+        {"tests/a/CMakeLists.txt": "set(some x_test.cpp)\nif(A)\n  dkfac_test(a SOURCES ${some})\nendif()"},
+        {"tests/a/CMakeLists.txt": "include(${CMAKE_CURRENT_SOURCE_DIR}/part.cmake)",
+         "tests/a/part.cmake": listed},
+        {"tests/a/CMakeLists.txt": listed + "dkfac_gpu_test(a.y SOURCES cuda/y_test.cu ../b/z_test.cpp)",
+         "tests/a/cuda/y_test.cu": "", "tests/b/z_test.cpp": ""},
+    ]
+    wrong = [c for c in bad if len(check(top | c)) != 1] + [c for c in good if check(top | c)]
+    for case in wrong:
+        print(f"self-test: wrong verdict on {case}: {check(top | case)}")
+    print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+def main():
+    if "--self-test" in sys.argv[1:]:
+        return self_test()
+    paths = [p for p in sorted((ROOT / "tests").rglob("*"))
+             if p.name == "CMakeLists.txt" or p.suffix == ".cmake"
+             or re.search(r"_test\.(cpp|cu)$", p.name)]
+    files = {p.relative_to(ROOT).as_posix(): p.read_text() for p in paths}
+    problems = check(files)
+    for problem in problems:
+        print(problem)
+    tests = sum(path.endswith((".cpp", ".cu")) for path in files)
+    print(f"{tests} test sources, {len(problems)} problems")
+    return 1 if problems or not tests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
