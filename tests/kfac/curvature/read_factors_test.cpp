@@ -166,6 +166,7 @@ TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
   const Batch first = random_batch(kFirst, kPositions, 10), second = random_batch(kSecond, 1, 11);
   TwoLayers alone(options64());
   alone.step(first, second);
+  const LayerFactors whole = alone.first();
   for (const double workers : {0.0, 1.0}) {
     CurvatureOptions options = options64();
     // This rank's mean of its half: its gradients are twice those of the whole batch.
@@ -175,7 +176,7 @@ TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
       const int rank = comm->rank();
       TwoLayers layers(options, std::move(comm));
       layers.step(first, second);
-      const LayerFactors read = layers.first(), whole = alone.first();
+      const LayerFactors read = layers.first();
       const bool owner = read.owner == rank;
       EXPECT_EQ(read.a.average.is_set(), owner);
       EXPECT_EQ(read.g.statistics, owner ? 1 : 0);
