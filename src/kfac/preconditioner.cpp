@@ -53,7 +53,7 @@ struct Preconditioner::Impl {
     return grid.works(engine.owner(static_cast<int>(layer)));
   }
   [[nodiscard]] bool covered(LayerId layer) const {
-    return !std::holds_alternative<PlainSpec>(engine.spec(static_cast<int>(layer)));
+    return engine.covered(static_cast<int>(layer));
   }
   /// Where the directions of a layer are made: what is gathered, or the caller's gradients.
   [[nodiscard]] LayerGrad target(const LayerGrad& grad);
@@ -95,8 +95,8 @@ void Preconditioner::Impl::prepare() {
   std::vector<Slot> slots;
   for (int i = 0; i < engine.layers(); ++i) {
     const LayerSpec& spec = engine.spec(i);
-    const bool covered = !std::holds_alternative<PlainSpec>(spec);
-    slots.push_back({engine.owner(i), covered ? weight_numel(spec) + bias_numel(spec) : 0, 0});
+    slots.push_back(
+        {engine.owner(i), engine.covered(i) ? weight_numel(spec) + bias_numel(spec) : 0, 0});
   }
   directions.emplace(ctx, grid, "preconditioned gradients", std::move(slots),
                      engine.options().dtype);
@@ -139,9 +139,8 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
     check_bias(caller, "the gradient of the bias", spec, grad.bias, ctx.device());
   }
   for (int i = 0; i < engine.layers(); ++i)
-    DKFAC_CHECK(
-        seen[static_cast<std::size_t>(i)] || std::holds_alternative<PlainSpec>(engine.spec(i)),
-        "[step] layer '", engine.name(i), "' has no gradient; pass those of all layers");
+    DKFAC_CHECK(seen[static_cast<std::size_t>(i)] || !engine.covered(i), "[step] layer '",
+                engine.name(i), "' has no gradient; pass those of all layers");
 }
 
 /// Gradients of layers that this rank works on -> the gather buffer, checked on the way.
@@ -210,6 +209,7 @@ void Preconditioner::Impl::precondition(std::span<const LayerGrad> grads, double
     add_shared_parts(engine, grid, false, parts);
     share->run(parts);
   }
+  if (!report.updated) return;  // No layer has an inverse.
   {
     const PhaseTimer timer(report.seconds.update);
     if (kl_clip) kl_clip->begin();
@@ -321,7 +321,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     impl.engine.ask();
     const Outcome outcome = impl.pipeline->outcome();
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
-    impl.engine.hear(report);
+    impl.engine.hear(outcome, report);
     if (clipped) report.kl_factor = *impl.kl_told.numbers<double>();
     report.vote = outcome.result;
   }
@@ -330,7 +330,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   report.bytes = impl.pipeline->bytes() + impl.grid.bytes() - before;
   report.scratch_growths =
       impl.ctx.scratch_growths() + impl.records.scratch_growths() + impl.engine.scratch_growths();
-  impl.engine.end_step(report.updated, report);
+  impl.engine.end_step(report);
   impl.begin_step();
   impl.leave(stream);
   return report;

@@ -39,10 +39,11 @@ struct LayerGrad {
 /// returns). On a CUDA device it works on a stream of its own, which follows the caller's; what the
 /// caller puts on her stream after a record (but CurvatureOptions::records_stay) or a step follows
 /// that work. All views and streams are of that device. The host waits once per step, for the vote;
-/// with worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; where an
-/// inverse failed, or an f16 operand has no range yet; in rebuilds of eigenvectors, where
-/// cusolverDnXsyevd may block; and where the communicator does. With
-/// CurvatureOptions::micro_batches > 1 that many records of a layer add up.
+/// with worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; up to
+/// twice where a layer has no inverse yet, as in the first step; where an inverse failed, or an f16
+/// operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
+/// where the communicator does. With CurvatureOptions::micro_batches > 1 that many records of a
+/// layer add up.
 class Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},
@@ -79,10 +80,11 @@ class Preconditioner {
                          ConstTensorView inv_std, ConstTensorView grad_output,
                          Stream stream = Stream::cpu(), RecordScale scale = {});
 
-  /// Preconditions `grads` in place, equal on all ranks. When the vote fails (report.updated false)
-  /// they are left as they are, and no statistic has been touched: skip the update. Throws
-  /// NumericError on every rank once a factor has failed more than max_failed_refreshes times.
-  /// args.lr is only read by the KL clip, which needs one > 0.
+  /// Preconditions `grads` in place, equal on all ranks. Where report.updated is false they are
+  /// left as they are: skip the update. Either the vote has failed, and no statistic has been
+  /// touched, or no layer has an inverse. Where only some have none (report.without_inverse), the
+  /// gradients of these stay. Throws NumericError on every rank once a factor has failed more than
+  /// max_failed_refreshes times. args.lr is only read by the KL clip, which needs one > 0.
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
                   const StepArgs& args = {});
 

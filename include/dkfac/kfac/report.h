@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dkfac/core/tensor_view.h"
 
@@ -85,8 +86,14 @@ struct StatisticReport {
 /// What one step() did.
 struct StepReport {
   std::int64_t step = 0;  ///< From 1.
-  bool updated = false;   ///< False: the vote failed, nothing was touched on any rank.
+  /// False: gradients and parameters are as they were, on every rank. Either the vote failed
+  /// (VoteResult::may_update()), and nothing else was touched, or no layer has an inverse.
+  bool updated = false;
   VoteResult vote;
+  /// Layers whose curvature has never been inverted, so that their gradients are not
+  /// preconditioned: by name, in the order they were added, the same on every rank. Empty where the
+  /// vote failed.
+  std::vector<std::string> without_inverse;
   bool statistics_refreshed = false;  ///< At least one.
   /// At least one. The same on all ranks, but in the first step after a device has loaded a state
   /// of hosts: then of inverses in a form that it cannot take, only ranks that hold them say so.
@@ -94,8 +101,8 @@ struct StepReport {
   /// Of this step; owned by the optimizer, valid until its next step.
   std::span<const StatisticReport> statistics;
   /// Inverses of this rank that were rebuilt, by the stage that succeeded. On a CUDA device this
-  /// and failed_factors tell of inverses of the step before, unless worker_fraction is above 1/P or
-  /// they are EKFAC's.
+  /// and failed_factors tell of inverses of the step before, unless worker_fraction is above 1/P,
+  /// they are EKFAC's, or a layer had none yet.
   std::array<int, kInverseStages> inverses{};
   int failed_factors = 0;      ///< Refreshes of this rank's factors that kept the old inverse.
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.

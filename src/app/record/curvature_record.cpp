@@ -85,7 +85,7 @@ StatisticSizes statistic_sizes(const kfac::LayerSpec& spec, kfac::BatchNormFishe
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,
               std::span<const StatisticSizes> layers, KeepIntervals keep) {
-  if (report.statistics.empty() || !report.updated) return;
+  if (report.statistics.empty() || !report.vote.may_update()) return;
   for (const kfac::StatisticReport& statistic : report.statistics) {
     const double size =
         layers[static_cast<std::size_t>(statistic.layer)].at(index_of(statistic.kind));
@@ -134,6 +134,7 @@ std::string curvature_json(const kfac::StepReport& report, const CurvatureResult
   for (std::size_t i = 0; i < kStages.size(); ++i)
     inverses[kStages.at(i)] = static_cast<std::int64_t>(result.inverses.at(i));
   const ordered_json json = {{"kl_factor", number(report.kl_factor)},
+                             {"without_inverse", report.without_inverse},
                              {"bytes_skipped", report.bytes_skipped},
                              {"flops", number(report.flops)},
                              {"flops_skipped", number(report.flops_skipped)},

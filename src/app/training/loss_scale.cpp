@@ -23,7 +23,7 @@ bool overflowed(const kfac::VoteResult& vote) {
 
 bool advance(LossScale& scale, const LossScaleOptions& options, const kfac::StepReport& report) {
   if (options.mode != LossScaling::dynamic) return false;
-  if (!report.updated) {
+  if (!report.vote.may_update()) {
     scale.good_steps = 0;
     if (!overflowed(report.vote) || scale.value <= options.floor) return false;
     scale.value = std::max(options.floor, scale.value / 2);

@@ -9,7 +9,8 @@ namespace dkfac::app {
 
 namespace {
 
-std::string describe_vote(const kfac::VoteResult& vote) {
+std::string describe_skipped(const kfac::VoteResult& vote) {
+  if (vote.may_update()) return "no layer has an inverse";
   return fmt::format("non-finite loss on {} ranks, gradient on {}, statistic on {}",
                      vote.nonfinite_loss, vote.nonfinite_gradient, vote.nonfinite_statistic);
 }
@@ -45,7 +46,7 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
     throw NumericError(fmt::format(
         "[train] {} steps in a row without an update ({}); lower the learning rate, lengthen its "
         "warm-up, or raise optimizer.damping",
-        c.skipped_in_a_row, describe_vote(s.report.vote)));
+        c.skipped_in_a_row, describe_skipped(s.report.vote)));
   });
 }
 

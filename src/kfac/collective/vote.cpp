@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kDigits = 16;
 constexpr std::size_t kGradientAt = 1, kStatisticAt = 2, kHashAt = 8;
+constexpr std::size_t kLacksInverseAt = kHashAt + 2 * kDigits;
 
 int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
 
@@ -39,6 +40,7 @@ void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
   out[5] = ballot.caller.stop ? 1 : 0;
   out[6] = failed ? rank : 0;
   out[7] = failed ? ballot.failed_statistic : 0;
+  out[kLacksInverseAt] = ballot.lacks_inverse ? 1 : 0;
   for (int i = 0; i < kDigits; ++i) {
     const auto digit = static_cast<double>((ballot.hash >> (4 * i)) & 0xF);
     const std::size_t at = kHashAt + 2 * static_cast<std::size_t>(i);
@@ -79,6 +81,7 @@ Outcome count_ballots(std::span<const double> sums, int world_size) {
     outcome.failed_rank = count_of(sums[6]);
     outcome.failed_statistic = count_of(sums[7]);
   }
+  outcome.lacks_inverse = count_of(sums[kLacksInverseAt]) > 0;
   for (std::size_t i = 0; i < kDigits; ++i) {
     const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];
     if (world_size * squares != sum * sum) outcome.ranks_agree = false;

@@ -23,6 +23,7 @@ struct Ballot {
   ConstTensorView gradient_count = {}, statistic_count = {};
   /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
   int failed_statistic = -1;
+  bool lacks_inverse = false;  ///< A layer that this rank owns has not been inverted yet.
   std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
 };
 
@@ -32,11 +33,12 @@ struct Outcome {
   bool ranks_agree = true;  ///< Every rank had the same hash.
   int failed_rank = -1;     ///< Set when exactly one rank reports one.
   int failed_statistic = -1;
+  bool lacks_inverse = false;  ///< Of any rank.
 };
 
-/// Elements of a ballot: six flags, the failed rank and statistic, and for each of the 16
-/// hexadecimal digits h of the hash, h and h*h.
-inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
+/// Elements of a ballot: six flags, the failed rank and statistic, for each of the 16 hexadecimal
+/// digits h of the hash h and h*h, and the flag of a layer without an inverse.
+inline constexpr std::int64_t kBallotElements = 8 + 2 * 16 + 1;
 /// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
 inline constexpr int kMaxBallots = 65536;
 

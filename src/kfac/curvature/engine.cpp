@@ -12,7 +12,6 @@ namespace dkfac::kfac {
 namespace {
 
 bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<BatchNormSpec>(spec); }
-bool is_plain(const LayerSpec& spec) { return std::holds_alternative<PlainSpec>(spec); }
 
 }  // namespace
 
@@ -32,6 +31,7 @@ void Engine::add_layer(std::string name, LayerSpec spec) {
 
 const std::string& Engine::name(int layer) const { return names_[index_of(layer)]; }
 const LayerSpec& Engine::spec(int layer) const { return specs_[index_of(layer)]; }
+bool Engine::covered(int layer) const { return !std::holds_alternative<PlainSpec>(spec(layer)); }
 
 int Engine::checked(LayerId id, const char* operation) const {
   const int index = static_cast<int>(id);
@@ -80,6 +80,7 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
     stages_ = Mirror(ctx_, {count}, DType::i32);
   }
   note_numbers_ = Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
+  lack_inverse_ = Mirror(ctx_, {layers()}, DType::f64);
 }
 
 void Engine::make_statistics() {
@@ -228,7 +229,7 @@ bool Engine::input_due(LayerId layer) const {
 }
 bool Engine::output_due(LayerId layer) const {
   const int i = checked(layer, "wants_grad_output");
-  return statistics_.empty() ? !is_plain(spec(i)) : timetable_.due(output_of(i));
+  return statistics_.empty() ? covered(i) : timetable_.due(output_of(i));
 }
 
 void Engine::begin_step() {
@@ -283,6 +284,8 @@ void Engine::require_records(bool forgive) {
 void Engine::fill_ballot(Ballot& ballot) const {
   ballot.statistic_count = nonfinite_;
   ballot.failed_statistic = failed_statistic_;
+  for (int i = 0; i < layers(); ++i)
+    ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(i);
   for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
                                static_cast<double>(options_.inverse_interval)})
     ballot.hash = mix_hash(ballot.hash, setting);
@@ -308,9 +311,9 @@ void Engine::throw_failure(const Outcome& outcome) const {
                           : kind == StatisticKind::g ? "factor G"
                                                      : "the BatchNorm Fisher",
                           " of layer '", name(layer), "', owned by rank ", comm_->rank(), ", ",
-                          failed_at_, " more than ", options_.max_failed_refreshes,
-                          " times in a row at damping ", options_.damping,
-                          "; raise the damping, or set CurvatureOptions::dtype to f64");
+                          what_failed(failed_at_), " more than ", options_.max_failed_refreshes,
+                          " times in a row at damping ", options_.damping, "; ",
+                          remedy(options_, failed_at_));
     if (!at(layer).saved_as.empty())
       mine += detail::concat("; it has been saved as ", at(layer).saved_as);
   }
@@ -320,7 +323,7 @@ void Engine::throw_failure(const Outcome& outcome) const {
     throw NumericError(detail::concat(
         "[inverse] ", said, others > 0 ? detail::concat(" (as on ", others, " more ranks)") : ""));
   }
-  throw NumericError("[inverse] a factor could not be inverted; raise the damping");
+  throw NumericError("[inverse] a rank has reported a factor that failed, and does not name it");
 }
 
 }  // namespace dkfac::kfac

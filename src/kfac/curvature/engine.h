@@ -23,6 +23,7 @@
 #include "kfac/collective/vote.h"
 #include "kfac/collective/worker_grid.h"
 #include "kfac/distribution/cost_model.h"
+#include "kfac/inverse/failed_factor.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/refresh.h"
 #include "kfac/inverse/statistic_size.h"
@@ -55,6 +56,7 @@ class Engine {
   [[nodiscard]] int layers() const { return static_cast<int>(names_.size()); }
   [[nodiscard]] const std::string& name(int layer) const;
   [[nodiscard]] const LayerSpec& spec(int layer) const;
+  [[nodiscard]] bool covered(int layer) const;  ///< There is curvature: not of a PlainSpec.
   [[nodiscard]] int owner(int layer) const { return owners_[static_cast<std::size_t>(layer)]; }
   /// kept: what the caller keeps beside the curvature, resp. its own buffers.
   [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
@@ -89,16 +91,17 @@ class Engine {
   /// have failed by the ladder, for which the host waits. On a device the outcome of a rebuild
   /// stands in the report of the next step, and too many failures are an error one step later than
   /// on the host, unless a rebuild is settled within its step.
-  void hear(StepReport& report);
+  void hear(const Outcome& outcome, StepReport& report);
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of
-  /// the layers that this rank owns; then tells all ranks what they must know.
+  /// the layers that this rank owns; then tells all ranks what they must know. Takes back
+  /// report.updated where no layer has an inverse.
   void absorb(StepReport& report);
   /// Preconditions the gradients of a layer that this rank works on in place; shapes as
   /// apply_curvature().
   void apply(int layer, TensorView weight, TensorView bias);
-  /// Ends the step; `accepted`: the vote passed.
-  void end_step(bool accepted, StepReport& report);
+  /// Ends the step, after its vote has been reported.
+  void end_step(StepReport& report);
   /// As in Preconditioner; after prepare().
   [[nodiscard]] LayerFactors read_factors(LayerId id);
   /// Between two steps: averages, inverses and what is known about them; not the options.
@@ -206,6 +209,8 @@ class Engine {
   void ask_for_stages();
   void refresh_owned(StepReport& report);
   void note_failed();
+  [[nodiscard]] bool lacks_inverse(int layer) const;
+  void name_layers_without_inverse(StepReport& report);
   [[nodiscard]] bool needs_notes() const;
   void decide(int index, const StatisticHistory::Similarity& similarity, double largest);
   [[nodiscard]] std::span<double> note_numbers(int index);
@@ -249,8 +254,11 @@ class Engine {
   Mirror verdicts_;
   Mirror stages_;       ///< On a device: i32[statistics], of RefreshWorkers.
   StepReport unheard_;  ///< On a device: of inverses that were settled between two steps.
+  /// f64[layers]: which layers have no inverse yet, while a rank has said that there are any.
+  Mirror lack_inverse_;
+  bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   int failed_statistic_ = -1;
-  const char* failed_at_ = "";  ///< What it did too often.
+  FailedAt failed_at_ = FailedAt::inversion;  ///< What it did too often.
   PhaseSeconds seconds_;        ///< Of this step: what is spent outside of absorb().
 };
 

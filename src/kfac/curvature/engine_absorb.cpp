@@ -11,12 +11,6 @@
 // What a passed vote lets in: reduced statistics into averages, averages into inverses, and the
 // decisions of owners into the timetable of every rank.
 namespace dkfac::kfac {
-namespace {
-
-constexpr const char* kRefused = "had a statistic whose sum was not finite";
-
-}  // namespace
-
 void Engine::merge(int index, StepReport& report) {
   LayerCurvature& c = at(index / 2).curvature;
   const TensorView sum = slot_of(index);
@@ -69,9 +63,36 @@ void Engine::refresh_owned(StepReport& report) {
   }
   workers_.run(tasks_);
   if (!ctx_.device().is_cuda()) return report_inverses(tasks_, report);
-  // What failed here is made by the ladder before other ranks are given it, and before the next
-  // gradients are projected on eigenvectors.
-  if (grid_.workers > 1 || options_.inverse == InverseMethod::ekfac) settle(report);
+  // What failed here is made by the ladder before other ranks are given it, before the next
+  // gradients are projected on eigenvectors, and before a gradient is taken for preconditioned.
+  if (grid_.workers > 1 || options_.inverse == InverseMethod::ekfac || some_lack_inverse_)
+    settle(report);
+}
+
+bool Engine::lacks_inverse(int layer) const {
+  return owns(layer) && covered(layer) && !has_inverse(spec(layer), at(layer).curvature);
+}
+
+/// Which layers have no inverse is known to their owners.
+void Engine::name_layers_without_inverse(StepReport& report) {
+  double* const lacks = lack_inverse_.numbers<double>();
+  for (int i = 0; i < layers(); ++i) lacks[i] = lacks_inverse(i) ? 1 : 0;
+  if (comm_->size() > 1) {
+    lack_inverse_.push(ctx_);
+    comm_->all_reduce(lack_inverse_.device(), comm::ReduceOp::sum, ctx_.stream(),
+                      "layers without an inverse");
+    lack_inverse_.fetch(ctx_);
+    ctx_.stream().synchronize();
+  }
+  bool any = false;
+  for (int i = 0; i < layers(); ++i) {
+    if (!covered(i)) continue;
+    if (lacks[i] > 0)
+      report.without_inverse.push_back(name(i));
+    else
+      any = true;
+  }
+  report.updated = any;
 }
 
 void Engine::absorb(StepReport& report) {
@@ -88,6 +109,7 @@ void Engine::absorb(StepReport& report) {
   for (int i = 0; i < std::ssize(statistics_); ++i)
     report.inverses_refreshed = report.inverses_refreshed || rebuild_due(i);
   if (report.inverses_refreshed) refresh_owned(report);
+  if (some_lack_inverse_) name_layers_without_inverse(report);
   note_failed();
   if (report.statistics_refreshed && needs_notes()) {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
@@ -120,16 +142,16 @@ void Engine::exchange_notes() {
 /// seen it is saved.
 void Engine::note_failed() {
   failed_statistic_ = -1;
-  const auto note = [this](int index, int count, const char* what) {
+  const auto note = [this](int index, int count, FailedAt what) {
     if (count <= options_.max_failed_refreshes) return false;
     failed_statistic_ = index;
     failed_at_ = what;
     return true;
   };
   const auto note_factor = [&](int index, const Factor& factor) {
-    note(index, factor.refused, kRefused);
+    note(index, factor.refused, FailedAt::statistic);
     std::string& saved_as = at(index / 2).saved_as;
-    if (note(index, factor.failures, "could not be inverted") && saved_as.empty())
+    if (note(index, factor.failures, FailedAt::inversion) && saved_as.empty())
       saved_as =
           save_failed_factor(ctx_, options_, name(index / 2), index % 2 == 0 ? "a" : "g", factor);
   };
@@ -138,8 +160,8 @@ void Engine::note_failed() {
     if (!owns(i)) continue;
     note_factor(input_of(i), c.a);
     note_factor(output_of(i), c.g);
-    note(output_of(i), c.fisher_refused, kRefused);
-    note(output_of(i), c.scales_refused, "had EKFAC scales whose sum was not finite");
+    note(output_of(i), c.fisher_refused, FailedAt::statistic);
+    note(output_of(i), c.scales_refused, FailedAt::scales);
   }
 }
 
@@ -160,7 +182,8 @@ void Engine::report_work(bool accepted, StepReport& report) const {
   }
 }
 
-void Engine::end_step(bool accepted, StepReport& report) {
+void Engine::end_step(StepReport& report) {
+  const bool accepted = report.vote.may_update();
   report.damping = options_.damping;
   report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
   const PhaseSeconds seconds = std::exchange(seconds_, {});

@@ -88,7 +88,8 @@ void Engine::report_inverses(std::span<const RefreshTask> tasks, StepReport& rep
   }
 }
 
-void Engine::hear(StepReport& report) {
+void Engine::hear(const Outcome& outcome, StepReport& report) {
+  some_lack_inverse_ = outcome.lacks_inverse;
   if (!ctx_.device().is_cuda()) return;
   for (std::size_t s = 0; s < kInverseStages; ++s)
     report.inverses[s] += std::exchange(unheard_.inverses[s], 0);

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
@@ -68,40 +66,6 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   }
 }
 
-/// Whether the layer has inverses; `perhaps` where only the device knows it of one.
-enum class Known : std::uint8_t { no, perhaps, yes };
-
-Known known(const Factor& factor) {
-  if (factor.good) return Known::yes;
-  return factor.pending ? Known::perhaps : Known::no;
-}
-
-Known known(const LayerSpec& spec, const LayerCurvature& layer) {
-  if (has_factors(spec)) return std::min(known(layer.a), known(layer.g));
-  if (layer.g.is_set()) return known(layer.g);
-  return layer.fisher_statistics > 0 ? Known::yes : Known::no;
-}
-
-/// Where the device finds out that a factor has no inverse, the gradient stays.
-void apply_perhaps(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
-                   const LayerCurvature& layer, TensorView weight, TensorView bias) {
-  Scratch scratch(ctx);
-  const auto keep = [&](ConstTensorView x) {
-    if (x.numel() == 0) return TensorView{};
-    const TensorView kept = scratch.take({x.numel()}, x.dtype());
-    ops::copy(ctx, x.flat(), kept);
-    return kept;
-  };
-  const TensorView w = keep(weight), b = keep(bias);
-  apply(ctx, spec, options, layer, weight, bias);
-  const auto restore = [&](ConstTensorView kept, TensorView x) {
-    if (kept.empty()) return;
-    cuda::restore_without_inverses(ctx, layer.a.shifts, layer.g.shifts, kept, x.flat());
-  };
-  restore(w, weight);
-  restore(b, bias);
-}
-
 }  // namespace
 
 AppliedFactor applied_factor(const Factor& factor, int group) {
@@ -116,11 +80,14 @@ AppliedFactor applied_factor(const Factor& factor, int group) {
   return out;
 }
 
+bool has_inverse(const LayerSpec& spec, const LayerCurvature& layer) {
+  if (has_factors(spec)) return layer.a.good && layer.g.good;
+  return layer.g.is_set() ? layer.g.good : layer.fisher_statistics > 0;
+}
+
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias) {
-  const Known has_inverses = known(spec, layer);
-  if (has_inverses == Known::no) return;
-  const auto apply = has_inverses == Known::perhaps ? apply_perhaps : kfac::apply;
+  if (!has_inverse(spec, layer)) return;
   if ((weight.numel() > 0 ? weight : bias).dtype() == options.dtype) {
     apply(ctx, spec, options, layer, weight, bias);
     return;

@@ -17,8 +17,4 @@ void divide(Context& ctx, TensorView x, ConstTensorView by);
 /// V <- G^-1 V A^-1 of all groups, as apply_small(), for groups of any width.
 void apply_groups(Context& ctx, ConstTensorView a, ConstTensorView g, TensorView weight,
                   TensorView bias);
-/// after <- before if one of the dampings (f64) is 0: a factor has no inverse yet. Either may have
-/// no elements; before and after are contiguous.
-void restore_without_inverses(Context& ctx, ConstTensorView a_shifts, ConstTensorView g_shifts,
-                              ConstTensorView before, TensorView after);
 }  // namespace dkfac::kfac::cuda

@@ -73,6 +73,25 @@ Tensor dense_average(Context& ctx, Context& host, const Factor& factor) {
 
 }  // namespace
 
+const char* what_failed(FailedAt failed) {
+  switch (failed) {
+    case FailedAt::inversion:
+      return "could not be inverted";
+    case FailedAt::statistic:
+      return "had a statistic whose sum was not finite";
+    case FailedAt::scales:
+      return "had EKFAC scales whose sum was not finite";
+  }
+  return "has failed";
+}
+
+std::string remedy(const CurvatureOptions& options, FailedAt failed) {
+  std::string text = failed == FailedAt::inversion ? "raise the damping"
+                                                   : "lower the learning rate or the loss scale";
+  if (options.dtype != DType::f64) text += ", or set CurvatureOptions::dtype to f64";
+  return text;
+}
+
 bool write_npy(const std::string& path, ConstTensorView x) noexcept {
   try {
     std::ofstream file(path, std::ios::binary);

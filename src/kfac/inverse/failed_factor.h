@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,17 @@
 
 /// Evidence of a factor that could not be inverted.
 namespace dkfac::kfac {
+
+/// What a statistic has done too often.
+enum class FailedAt : std::uint8_t {
+  inversion,  ///< No rung of the ladder gave an inverse.
+  statistic,  ///< The sum over ranks was not finite.
+  scales      ///< That of EKFAC's scales was not.
+};
+/// "could not be inverted"
+[[nodiscard]] const char* what_failed(FailedAt failed);
+/// "raise the damping", and what else has not been done yet.
+[[nodiscard]] std::string remedy(const CurvatureOptions& options, FailedAt failed);
 
 /// Saves the average of a factor that has failed too often as a NumPy array in
 /// CurvatureOptions::failure_folder: <layer>.<kind>.damping-<shift>.npy with kind "a" or "g", [d,d]

@@ -34,9 +34,6 @@ struct Factor : FactorPlan {
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping have changed since the last refresh.
   bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
-  /// CUDA: of a refresh under way whose outcome the host has not read (RefreshWorkers::collect()).
-  /// Until then only the device knows whether there is an inverse: shifts > 0.
-  bool pending = false;
   int refused = 0;        ///< Statistics in a row that were not finite.
   int failures = 0;       ///< Refreshes in a row that kept an old inverse.
   int failed_group = -1;  ///< First group that did so in the last refresh; -1: none.
@@ -84,8 +81,9 @@ void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView stati
 
 /// One group of a factor with a good inverse, not FactorForm::eigen.
 [[nodiscard]] AppliedFactor applied_factor(const Factor& factor, int group);
-/// Preconditions in place; a layer without good inverses keeps its gradient (on CUDA the device
-/// decides that, where the host does not know yet: Factor::pending). Gradients may have
+/// All that apply_curvature() takes of the layer has been inverted with success at least once.
+[[nodiscard]] bool has_inverse(const LayerSpec& spec, const LayerCurvature& layer);
+/// Preconditions in place; a layer without an inverse keeps its gradient. Gradients may have
 /// another floating dtype than the inverses. weight: [weight_numel], bias: [bias_numel] or empty.
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias);

@@ -21,7 +21,6 @@ void forget_scales(const RefreshTask& task) {
 
 void book(Context& ctx, const RefreshTask& task) {
   Factor& factor = *task.factor;
-  factor.pending = false;
   factor.failures = task.stage == InverseStage::kept ? factor.failures + 1 : 0;
   factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
 }
@@ -100,10 +99,7 @@ void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   if (tasks.empty()) return;
   cuda::rebuild_all(ctx_, state_, tasks, wide);
   state_.running.assign(tasks.begin(), tasks.end());
-  for (const RefreshTask& task : tasks) {
-    task.factor->stale = false;
-    task.factor->pending = true;
-  }
+  for (const RefreshTask& task : tasks) task.factor->stale = false;
 }
 
 template <class Number>

@@ -63,7 +63,7 @@ class RefreshWorkers {
   /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
   /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
   /// where what is factorised is wider than `wide`.
-  /// On CUDA the factors become pending, and the results in `tasks` say nothing: collect() books.
+  /// On CUDA the results in `tasks` say nothing: collect() books.
   /// What ran before must have been collected.
   void run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 

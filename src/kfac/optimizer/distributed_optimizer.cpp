@@ -175,7 +175,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     on_submitted();
     const Outcome outcome = pipeline_->outcome();
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
-    on_outcome(report);
+    on_outcome(outcome, report);
     report.vote = outcome.result;
     report.bytes = pipeline_->bytes();
     set_magnitudes();

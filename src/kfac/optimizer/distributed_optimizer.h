@@ -59,9 +59,9 @@ class DistributedOptimizer : public Optimizer {
   /// it has waited for the vote is asked for now.
   virtual void on_submitted() {}
   /// The host has waited for a vote that reports no failure, whatever else it says.
-  virtual void on_outcome(StepReport&) {}
+  virtual void on_outcome(const Outcome&, StepReport&) {}
   [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
-  /// The vote has passed: gradient(i) holds the averaged gradient.
+  /// The vote has passed: gradient(i) holds the averaged gradient. May take back report.updated.
   virtual void update(const StepArgs& args, StepReport& report) = 0;
   virtual void on_step_end(StepReport&) {}
   virtual void on_visit(StateVisitor& visitor) = 0;

@@ -107,12 +107,14 @@ class Kfac final : public DistributedOptimizer {
   }
   void on_ballot(Ballot& ballot) override { engine_.fill_ballot(ballot); }
   void on_submitted() override { engine_.ask(); }
-  void on_outcome(StepReport& report) override { engine_.hear(report); }
+  void on_outcome(const Outcome& outcome, StepReport& report) override {
+    engine_.hear(outcome, report);
+  }
   void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
   void on_step_end(StepReport& report) override {
     report.scratch_growths += records_.scratch_growths() + engine_.scratch_growths();
-    engine_.end_step(report.updated, report);
+    engine_.end_step(report);
   }
   void on_visit(StateVisitor& visitor) override {
     records_.join();
@@ -234,7 +236,7 @@ void Kfac::precondition_layer(int index) {
 ConstTensorView Kfac::precondition(double lr) {
   if (clip_) clip_->begin();
   for (std::size_t i = 0; i < layers_.size(); ++i)
-    if (works(static_cast<int>(i)) && !std::holds_alternative<PlainSpec>(layers_[i].spec))
+    if (works(static_cast<int>(i)) && engine_.covered(static_cast<int>(i)))
       precondition_layer(static_cast<int>(i));
   return clip_ ? clip_->factor(grid_, options_.curvature.kl_clip, lr) : ConstTensorView{};
 }
@@ -263,6 +265,7 @@ void Kfac::update(const StepArgs& args, StepReport& report) {
     add_shared_parts(engine_, grid_, false, parts_);
     share_->run(parts_);
   }
+  if (!report.updated) return;  // No layer has an inverse.
   {
     const PhaseTimer timer(report.seconds.update);
     const ConstTensorView clip = precondition(args.lr);

@@ -16,7 +16,7 @@
 namespace dkfac::testing {
 namespace {
 
-constexpr std::int64_t kSamples = 12, kBallot = 40, kWide = 8;  // f64 but for the wires.
+constexpr std::int64_t kSamples = 12, kBallot = 41, kWide = 8;  // f64 but for the wires.
 
 const std::vector<kfac::LayerSpec>& specs() {
   static const std::vector<kfac::LayerSpec> all{
@@ -74,6 +74,7 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
   }
   for (const kfac::LayerSpec& spec : specs())
     if (columns > 1) bytes += kWide * (kfac::weight_numel(spec) + kfac::bias_numel(spec));
+  if (grid.ranks > 1 && first) bytes += kWide * std::ssize(specs());  // Which have an inverse.
   const bool notes = half || options.staleness == kfac::Staleness::adaptive;
   if (notes && report.statistics_refreshed) bytes += 64 * std::ssize(specs());
   return static_cast<std::uint64_t>(bytes);

@@ -10,7 +10,7 @@ namespace dkfac::testing {
 namespace {
 
 using Net = PlainNet<double>;
-constexpr std::int64_t kBallot = 40, kWide = 8;  // f64 throughout, but for the wires.
+constexpr std::int64_t kBallot = 41, kWide = 8;  // f64 throughout, but for the wires.
 
 kfac::CurvatureOptions curvature() {
   kfac::CurvatureOptions options;
@@ -71,6 +71,7 @@ std::uint64_t kfac_bytes(const Sizes& n, const kfac::StepReport& report, int ran
   if (workers > 1 && report.inverses_refreshed) bytes += kWide * n.own_inverses;
   if (workers > 1 && report.statistics_refreshed) bytes += kWide * n.own_fishers;
   if (columns > 1) bytes += wires.weights * n.parameters;
+  if (ranks > 1 && report.step == 1) bytes += kWide * n.layers;  // Which have an inverse.
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -167,6 +168,7 @@ TEST(Bytes, OfThePreconditioner) {
         if (grid.workers > 1 && report.inverses_refreshed) elements += n.own_inverses;
         if (grid.workers > 1 && due) elements += n.own_fishers;
         if (grid.workers < grid.ranks) elements += n.parameters - n.plain;
+        if (grid.ranks > 1 && report.step == 1) elements += n.layers;  // Which have an inverse.
         EXPECT_EQ(report.bytes, static_cast<std::uint64_t>(kWide * elements))
             << grid.workers << " of " << grid.ranks << " in step " << report.step;
       });

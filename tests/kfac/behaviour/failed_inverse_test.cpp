@@ -48,12 +48,74 @@ struct OneLayer {
   std::vector<double> gradient;
 };
 
-TEST(FailedInverse, LeavesThePlainGradientWhileThereIsNoGoodOne) {
-  OneLayer layer(comm::make_self());
-  const kfac::StepReport report = layer.step(false);
-  EXPECT_TRUE(report.updated);
-  EXPECT_EQ(report.failed_factors, 1);
-  EXPECT_EQ(layer.gradient, (std::vector<double>{3, 4}));
+TEST(FailedInverse, LeavesThePlainGradientAndSaysSoWhileThereIsNoGoodOne) {
+  for (const int ranks : {1, 2, 3})
+    comm::run_ranks(ranks, [](auto comm) {
+      OneLayer layer(comm);
+      const kfac::StepReport report = layer.step(false);
+      EXPECT_FALSE(report.updated);
+      EXPECT_TRUE(report.vote.may_update());
+      EXPECT_TRUE(report.statistics_refreshed);
+      EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"fc"}));
+      EXPECT_EQ(report.failed_factors, comm->rank() == 0 ? 1 : 0);
+      EXPECT_EQ(layer.gradient, (std::vector<double>{3, 4}));
+      const kfac::StepReport next = layer.step(true);
+      EXPECT_TRUE(next.updated);
+      EXPECT_TRUE(next.without_inverse.empty());
+      EXPECT_FALSE(near(layer.gradient, std::vector<double>{3, 4}, 0.1));
+    });
+}
+
+/// A good layer beside one whose A has no inverse; `fraction` as CurvatureOptions::worker_fraction.
+TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
+  for (const double fraction : {0.0, 1.0})
+    comm::run_ranks(2, [fraction](auto comm) {
+      kfac::CurvatureOptions options = hopeless();
+      options.worker_fraction = fraction;
+      kfac::Preconditioner preconditioner(comm, options);
+      const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+      const auto good = preconditioner.add_layer("good", spec);
+      const auto bad = preconditioner.add_layer("bad", spec);
+      (void)preconditioner.add_layer("plain", kfac::PlainSpec{.weight = 3});
+      const std::vector<double> x{2, 1, 1, -1}, equal{1, 1, 1, 1}, dy{0.5, 0.5};
+      for (int step = 0; step < 2; ++step) {
+        preconditioner.record_input(good, view_of(x.data(), {2, 2}));
+        preconditioner.record_input(bad, view_of(equal.data(), {2, 2}));
+        preconditioner.record_grad_output(bad, view_of(dy.data(), {2, 1}));
+        preconditioner.record_grad_output(good, view_of(dy.data(), {2, 1}));
+        std::vector<double> of_good{3, 4}, of_bad{3, 4};
+        const std::vector<kfac::LayerGrad> grads{{good, view_of(of_good.data(), {1, 2}), {}},
+                                                 {bad, view_of(of_bad.data(), {1, 2}), {}}};
+        const kfac::StepReport report = preconditioner.step(grads);
+        EXPECT_TRUE(report.updated);
+        EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"bad"}));
+        EXPECT_EQ(of_bad, (std::vector<double>{3, 4}));
+        EXPECT_FALSE(near(of_good, std::vector<double>{3, 4}, 0.1));
+      }
+    });
+}
+
+TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
+  std::vector<double> weight{1, 2}, gradient{3, 4};
+  const auto optimizer =
+      kfac::make_kfac(comm::make_self(), kfac::KfacOptions{.curvature = hopeless()});
+  const auto fc = optimizer->add_layer(
+      "fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+      {.weight = view_of(weight.data(), {1, 2}), .weight_grad = view_of(gradient.data(), {1, 2})});
+  optimizer->prepare();
+  const auto step = [&](std::vector<double> x) {
+    const std::vector<double> dy{0.5, 0.5};
+    optimizer->record_input(fc, view_of(x.data(), {2, 2}), Stream::cpu(), {});
+    optimizer->record_grad_output(fc, view_of(dy.data(), {2, 1}), Stream::cpu(), {});
+    optimizer->grads_ready(fc, Stream::cpu(), {});
+    return optimizer->step({.lr = 0.1}, Stream::cpu());
+  };
+  const kfac::StepReport report = step({1, 1, 1, 1});
+  EXPECT_FALSE(report.updated);
+  EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"fc"}));
+  EXPECT_EQ(weight, (std::vector<double>{1, 2}));
+  EXPECT_TRUE(step({2, 1, 1, -1}).updated);
+  EXPECT_NE(weight, (std::vector<double>{1, 2}));
 }
 
 // The first of three features is the sum of the others: (1, -1, -1) is a null vector of A, and one

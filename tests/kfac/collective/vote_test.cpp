@@ -32,6 +32,15 @@ TEST(Vote, PassesWhenNobodyObjects) {
   EXPECT_EQ(outcome.failed_statistic, -1);
 }
 
+TEST(Vote, TellsOfALayerWithoutAnInverseOnAnyRank) {
+  std::vector<Ballot> ballots(3);
+  EXPECT_FALSE(count(ballots).lacks_inverse);
+  ballots[2].lacks_inverse = true;
+  EXPECT_TRUE(count(ballots).lacks_inverse);
+  EXPECT_TRUE(count(ballots).result.may_update());
+  EXPECT_TRUE(count(ballots).ranks_agree);
+}
+
 TEST(Vote, CountsEachFlagByRanks) {
   std::vector<Ballot> ballots(4);
   ballots[0].caller.loss_nonfinite = true;

@@ -31,9 +31,5 @@ void divide(Context&, TensorView, ConstTensorView) { refuse("precondition"); }
 void apply_groups(Context&, ConstTensorView, ConstTensorView, TensorView, TensorView) {
   refuse("precondition");
 }
-void restore_without_inverses(Context&, ConstTensorView, ConstTensorView, ConstTensorView,
-                              TensorView) {
-  refuse("precondition");
-}
 
 }  // namespace dkfac::kfac::cuda

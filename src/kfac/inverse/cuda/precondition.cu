@@ -72,22 +72,4 @@ void apply_groups(Context& ctx, ConstTensorView a, ConstTensorView g, TensorView
   if (!bias.empty()) right(width, 1, bias);
 }
 
-void restore_without_inverses(Context& ctx, ConstTensorView a_shifts, ConstTensorView g_shifts,
-                              ConstTensorView before, TensorView after) {
-  Scratch scratch(ctx);
-  auto* flags = scratch.take({2}, DType::i32).data<std::int32_t>();
-  const auto look = [&](ConstTensorView shifts, std::int32_t* flag) {
-    dkfac::cuda::reduce_rows<std::int32_t>(
-        ctx, 1, shifts.numel(), dkfac::cuda::Max<std::int32_t>{},
-        LacksInverse{shifts.numel() == 0 ? nullptr : shifts.data<double>()},
-        Store<std::int32_t>{flag});
-  };
-  look(a_shifts, flags);
-  look(g_shifts, flags + 1);
-  with_real("precondition", after.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    for_each(ctx.stream(), after.numel(), RestoreIf<T>{flags, before.data<T>(), after.data<T>()});
-  });
-}
-
 }  // namespace dkfac::kfac::cuda

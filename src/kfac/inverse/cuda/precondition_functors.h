@@ -61,23 +61,4 @@ struct SolveBatchNorm {
   }
 };
 
-/// Whether a group has no inverse yet: its damping is 0.
-struct LacksInverse {
-  const double* shifts;
-  DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t group) const {
-    return shifts[group] > 0 ? 0 : 1;
-  }
-};
-
-/// after[i] <- before[i] if one of the two flags is set.
-template <class T>
-struct RestoreIf {
-  const std::int32_t* flags;
-  const T* before;
-  T* after;
-  DKFAC_HD void operator()(std::int64_t i) const {
-    if (flags[0] != 0 || flags[1] != 0) after[i] = before[i];
-  }
-};
-
 }  // namespace dkfac::kfac::cuda

@@ -51,9 +51,8 @@ class Apply : public RebuildingOnDevice {
       return all;
     };
     const std::vector<double> expected = on(cpu, twins.host);
-    EXPECT_TRUE(near(on(ctx, twins.device), expected, bound)) << "pending";
     (void)on_device.collect(read_back<std::int32_t>(ctx, on_device.stages()));
-    EXPECT_TRUE(near(on(ctx, twins.device), expected, bound)) << "known";
+    EXPECT_TRUE(near(on(ctx, twins.device), expected, bound));
   }
 };
 DKFAC_ON_DEVICE(Apply);
@@ -115,13 +114,10 @@ TEST_P(Apply, AGradientWithoutInversesStays) {
     EXPECT_EQ(device_values(ctx, w), values(cpu, weight)) << "no refresh yet";
     RefreshWorkers workers(ctx);
     refresh(ctx, workers, twins.device, options);
-    ASSERT_TRUE(bad.pending);
-    apply_curvature(ctx, spec, options, twins.device, w, b);
-    EXPECT_EQ(device_values(ctx, w), values(cpu, weight));
-    EXPECT_EQ(device_values(ctx, b), values(cpu, bias));
     (void)workers.collect(read_back<std::int32_t>(ctx, workers.stages()));
     apply_curvature(ctx, spec, options, twins.device, w, b);
     EXPECT_EQ(device_values(ctx, w), values(cpu, weight));
+    EXPECT_EQ(device_values(ctx, b), values(cpu, bias));
     EXPECT_FALSE(bad.good);
   }
 }
