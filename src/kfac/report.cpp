@@ -37,6 +37,8 @@ std::string StepReport::brief() const {
   for (std::size_t stage = 1; stage < std::size(kStages); ++stage)
     if (inverses[stage] > 0) out << ", " << inverses[stage] << " inverses " << kStages[stage];
   if (failed_factors > 0) out << ", " << failed_factors << " inverses kept";
+  if (!without_inverse.empty())
+    out << ", " << without_inverse.size() << " layers without an inverse";
   if (underflow > 0) out << ", " << underflow << " operands underflowed";
   if (saturated > 0) out << ", " << saturated << " weights past their wire";
   if (damping > 0) out << ", damping " << damping;

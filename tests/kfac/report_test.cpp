@@ -35,6 +35,13 @@ TEST(StepReport, TellsWhatWasSkippedAndHowFarTheLadderWasClimbed) {
             "80 bytes (560 skipped)");
 }
 
+TEST(StepReport, CountsLayersWithoutAnInverse) {
+  StepReport report;
+  report.step = 1;
+  report.without_inverse = {"a", "b"};
+  EXPECT_EQ(report.brief(), "step 1: skipped, 2 layers without an inverse, 0 bytes");
+}
+
 TEST(StepReport, SaysWhoVotedAgainstAStep) {
   StepReport report;
   report.step = 3;
