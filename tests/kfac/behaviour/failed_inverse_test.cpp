@@ -243,9 +243,8 @@ TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
     return optimizer->step({.lr = 0.25, .vote = {}}, Stream::cpu());
   };
   EXPECT_EQ(step().failed_factors, 1);
-  EXPECT_EQ(w, (std::vector<double>{0.75, 0.75}));
   EXPECT_THROW((void)step(), NumericError);
-  EXPECT_EQ(w, (std::vector<double>{0.75, 0.75}));
+  EXPECT_EQ(w, (std::vector<double>{1, 1}));
 }
 
 TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {

@@ -250,20 +250,5 @@ TEST(InverseFunctors, KnowClippedEigenvalues) {
   EXPECT_EQ(w, (Vector{0, 1, 2}));
 }
 
-TEST(InverseFunctors, RestoreAGradientUnlessBothFactorsHaveInverses) {
-  const double shifts[] = {0.5, 0};
-  EXPECT_EQ(LacksInverse{shifts}(0, 0), 0);
-  EXPECT_EQ(LacksInverse{shifts}(0, 1), 1);
-  for (const bool a : {false, true})
-    for (const bool g : {false, true}) {
-      const std::int32_t flags[] = {a, g};
-      const Vector before{1, 2};
-      Vector after{kNan, 4};
-      RestoreIf<double>{flags, before.data(), after.data()}(1);
-      EXPECT_EQ(after[1], a || g ? 2 : 4);
-      EXPECT_TRUE(std::isnan(after[0]));
-    }
-}
-
 }  // namespace
 }  // namespace dkfac::kfac::cuda
