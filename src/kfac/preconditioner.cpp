@@ -9,9 +9,9 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/collective/gather.h"
-#include "kfac/collective/pipeline.h"
-#include "kfac/collective/stream_join.h"
+#include "comm/collective/gather.h"
+#include "comm/collective/pipeline.h"
+#include "comm/collective/stream_join.h"
 #include "kfac/curvature/engine.h"
 #include "kfac/curvature/record_stream.h"
 #include "kfac/curvature/share.h"
@@ -59,23 +59,23 @@ struct Preconditioner::Impl {
   [[nodiscard]] LayerGrad target(const LayerGrad& grad);
 
   std::shared_ptr<comm::Communicator> comm;
-  WorkerGrid grid;  // From prepare() on.
+  comm::WorkerGrid grid;  // From prepare() on.
   Context ctx;
   RecordStream records;
-  StreamJoin join;
+  comm::StreamJoin join;
   Engine engine;
   bool prepared = false;
   std::int64_t steps = 0;
-  Tensor nonfinite;                // f32[1]
-  std::vector<bool> seen;          // Layers among the gradients of this step.
-  std::optional<Exchange> ballot;  // Carries the vote where no statistics do.
+  Tensor nonfinite;                      // f32[1]
+  std::vector<bool> seen;                // Layers among the gradients of this step.
+  std::optional<comm::Exchange> ballot;  // Carries the vote where no statistics do.
   std::vector<SharedPart> parts;
   std::optional<Share> share;
-  std::optional<Gather> directions;
+  std::optional<comm::Gather> directions;
   std::optional<KlClip> kl_clip;
-  Mirror kl_told;  // On a device: f64[1], the factor of the last step.
-  std::vector<Exchange*> active;
-  std::optional<Pipeline> pipeline;  // After the buffers, so that it ends before they do.
+  comm::Mirror kl_told;  // On a device: f64[1], the factor of the last step.
+  std::vector<comm::Exchange*> active;
+  std::optional<comm::Pipeline> pipeline;  // After the buffers, so that it ends before they do.
 };
 
 void Preconditioner::Impl::prepare() {
@@ -84,15 +84,15 @@ void Preconditioner::Impl::prepare() {
   for (int i = 0; i < engine.layers(); ++i)
     text += registration_line(engine.name(i), engine.spec(i));
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
-  grid = make_worker_grid(comm, engine.options().worker_fraction);
-  require_equal_arithmetic(grid, ctx);
+  grid = comm::make_worker_grid(comm, engine.options().worker_fraction);
+  comm::require_equal_arithmetic(grid, ctx);
   pipeline.emplace(ctx, grid, engine.options().overlap);
-  engine.prepare(grid, kBallotElements);
-  ballot.emplace(
-      ctx, grid, "vote", std::vector<Slot>{},
-      ExchangeOptions{
-          .recipients = Recipients::all, .dtype = engine.options().dtype, .tail = kBallotElements});
-  std::vector<Slot> slots;
+  engine.prepare(grid, comm::kBallotElements);
+  ballot.emplace(ctx, grid, "vote", std::vector<comm::Slot>{},
+                 comm::ExchangeOptions{.recipients = comm::Recipients::all,
+                                       .dtype = engine.options().dtype,
+                                       .tail = comm::kBallotElements});
+  std::vector<comm::Slot> slots;
   for (int i = 0; i < engine.layers(); ++i) {
     const LayerSpec& spec = engine.spec(i);
     slots.push_back(
@@ -105,7 +105,7 @@ void Preconditioner::Impl::prepare() {
   nonfinite = Tensor::zeros(ctx, {1});
   if (engine.options().kl_clip > 0) {
     kl_clip.emplace(ctx, 2 * std::int64_t{engine.layers()});
-    kl_told = Mirror(ctx, {1}, DType::f64);
+    kl_told = comm::Mirror(ctx, {1}, DType::f64);
     *kl_told.numbers<double>() = 1;
   }
   prepared = true;
@@ -235,8 +235,8 @@ Preconditioner::Preconditioner(std::shared_ptr<comm::Communicator> comm, Curvatu
                                Device device, ContextOptions context) {
   DKFAC_CHECK(comm != nullptr,
               "[preconditioner] the communicator is null; comm::make_self() is one");
-  DKFAC_CHECK(comm->size() <= kMaxBallots, "[preconditioner] ", comm->size(),
-              " ranks; the vote is exact up to ", kMaxBallots);
+  DKFAC_CHECK(comm->size() <= comm::kMaxBallots, "[preconditioner] ", comm->size(),
+              " ranks; the vote is exact up to ", comm::kMaxBallots);
   impl_ = std::make_unique<Impl>(std::move(comm), options, device, context);
 }
 Preconditioner::~Preconditioner() = default;
@@ -300,7 +300,7 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
   const bool clipped = impl.engine.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
-  check_vote(args.vote, impl.ctx.device());
+  comm::check_vote(args.vote, impl.ctx.device());
   StepReport report;
   report.step = ++impl.steps;
   std::uint64_t before = 0;
@@ -312,14 +312,14 @@ StepReport Preconditioner::step(std::span<const LayerGrad> grads, Stream stream,
     if (impl.engine.statistics_due())
       impl.engine.require_records(args.vote.loss_nonfinite || args.vote.data_error);
     impl.pipeline->flush();
-    Ballot ballot{.caller = args.vote};
-    if (clipped) ballot.hash = mix_hash(ballot.hash, args.lr);
+    comm::Ballot ballot{.caller = args.vote};
+    if (clipped) ballot.hash = comm::mix_hash(ballot.hash, args.lr);
     impl.engine.fill_ballot(ballot);
     ballot.gradient_count = impl.nonfinite;
     impl.pipeline->submit(ballot);
     before = impl.grid.bytes();
     impl.engine.ask();
-    const Outcome outcome = impl.pipeline->outcome();
+    const comm::Outcome outcome = impl.pipeline->outcome();
     if (outcome.result.numeric_failure > 0) impl.engine.throw_failure(outcome);
     impl.engine.hear(outcome, report);
     if (clipped) report.kl_factor = *impl.kl_told.numbers<double>();

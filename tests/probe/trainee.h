@@ -81,7 +81,7 @@ class Trainee {
   std::vector<std::vector<Record>> records_;  ///< By micro-batch and layer.
   kfac::RecordScale scale_;
   Tensor loss_;
-  kfac::Vote vote_;
+  Vote vote_;
 };
 
 }  // namespace dkfac::probe

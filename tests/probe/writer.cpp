@@ -113,7 +113,7 @@ void Log::next(const kfac::StepReport& r, const std::vector<std::string>& layers
     next("decisions", name + "age", detail::concat(s.age));
     next("decisions", name + "drift", text_of(s.drift));
   }
-  const kfac::VoteResult& v = r.vote;
+  const VoteResult& v = r.vote;
   next("reports", "vote",
        detail::concat(v.nonfinite_loss, ',', v.nonfinite_gradient, ',', v.nonfinite_statistic, ',',
                       v.data_error, ',', v.numeric_failure, ',', v.stop));

@@ -8,19 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/core/tensor_view.h"
+#include "dkfac/core/vote.h"
 
 namespace dkfac::kfac {
-
-/// What one rank brings to a step's vote beside what the library finds itself.
-struct Vote {
-  bool loss_nonfinite = false;
-  bool data_error = false;
-  bool stop = false;  ///< A signal asked this rank to stop after the step.
-  /// One f64 where the optimizer is, e.g. the sum of the losses, that nobody has waited for: not
-  /// finite raises loss_nonfinite. Read on the stream of the step, before it returns.
-  ConstTensorView loss = {};
-};
 
 struct StepArgs {
   /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
@@ -30,19 +20,6 @@ struct StepArgs {
   /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
   /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.
   std::optional<double> momentum = std::nullopt;
-};
-
-/// Outcome of the vote: how many ranks raised each flag; the same on every rank.
-struct VoteResult {
-  int nonfinite_loss = 0;
-  int nonfinite_gradient = 0;
-  int nonfinite_statistic = 0;
-  int data_error = 0;
-  int numeric_failure = 0;  ///< Owners past max_failed_refreshes at the previous step.
-  int stop = 0;
-  [[nodiscard]] bool may_update() const {
-    return nonfinite_loss + nonfinite_gradient + nonfinite_statistic + data_error == 0;
-  }
 };
 
 /// Seconds of host time of one step, by phase (this rank). Zero where nothing was done.

@@ -17,7 +17,7 @@ LossScale first_loss_scale(const LossScaleOptions& options) {
   return {.value = options.mode == LossScaling::none ? 1 : options.initial};
 }
 
-bool overflowed(const kfac::VoteResult& vote) {
+bool overflowed(const VoteResult& vote) {
   return vote.nonfinite_loss == 0 && vote.nonfinite_gradient + vote.nonfinite_statistic > 0;
 }
 

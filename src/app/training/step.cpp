@@ -9,7 +9,7 @@ namespace dkfac::app {
 
 namespace {
 
-std::string describe_skipped(const kfac::VoteResult& vote) {
+std::string describe_skipped(const VoteResult& vote) {
   if (vote.may_update()) return "no layer has an inverse";
   return fmt::format("non-finite loss on {} ranks, gradient on {}, statistic on {}",
                      vote.nonfinite_loss, vote.nonfinite_gradient, vote.nonfinite_statistic);
@@ -80,7 +80,7 @@ bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
 
   enter(s, "update");
   const Stopwatch watch;
-  kfac::Vote vote;
+  Vote vote;
   vote.loss = s.sums->loss();
   vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
   const kfac::StepArgs args{.lr = lr, .vote = vote, .momentum = momentum(phase, epoch)};

@@ -40,7 +40,7 @@ int Engine::checked(LayerId id, const char* operation) const {
   return index;
 }
 
-void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
+void Engine::prepare(const comm::WorkerGrid& grid, std::int64_t vote_tail) {
   grid_ = grid;
   DKFAC_CHECK(options_.inverse != InverseMethod::ekfac || grid_.workers == comm_->size(),
               "[curvature options] inverse is ekfac with worker_fraction ",
@@ -73,14 +73,14 @@ void Engine::prepare(const WorkerGrid& grid, std::int64_t vote_tail) {
   const auto count = std::ssize(statistics_);
   Context host;
   ranges_ = Tensor::zeros(host, {count});
-  new_ranges_ = Mirror(ctx_, {count}, DType::f32);
-  underflow_ = Mirror(ctx_, {1}, DType::f32);
+  new_ranges_ = comm::Mirror(ctx_, {count}, DType::f32);
+  underflow_ = comm::Mirror(ctx_, {1}, DType::f32);
   if (ctx_.device().is_cuda()) {
-    verdicts_ = Mirror(ctx_, {count + layers()}, DType::f64);
-    stages_ = Mirror(ctx_, {count}, DType::i32);
+    verdicts_ = comm::Mirror(ctx_, {count + layers()}, DType::f64);
+    stages_ = comm::Mirror(ctx_, {count}, DType::i32);
   }
-  note_numbers_ = Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
-  lack_inverse_ = Mirror(ctx_, {layers()}, DType::f64);
+  note_numbers_ = comm::Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
+  lack_inverse_ = comm::Mirror(ctx_, {layers()}, DType::f64);
 }
 
 void Engine::make_statistics() {
@@ -104,9 +104,9 @@ void Engine::make_statistics() {
 
 void Engine::make_exchanges(std::int64_t vote_tail) {
   // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
-  std::vector<Slot> a_slots, g_slots, scale_slots;
+  std::vector<comm::Slot> a_slots, g_slots, scale_slots;
   const int count = layers();
-  const auto add = [&](std::vector<Slot>& slots, int index, int time) {
+  const auto add = [&](std::vector<comm::Slot>& slots, int index, int time) {
     Statistic& s = statistic(index);
     if (s.plan.numel() == 0) return;
     s.slot = static_cast<int>(slots.size());
@@ -124,17 +124,17 @@ void Engine::make_exchanges(std::int64_t vote_tail) {
   a_due_.resize(a_slots.size());
   g_due_.resize(g_slots.size());
   scales_due_.resize(scale_slots.size());
-  ExchangeOptions exchange{.recipients = Recipients::owners,
-                           .dtype = options_.dtype,
-                           .bucket_bytes = options_.bucket_bytes,
-                           .wire = options_.statistics_wire,
-                           .past_wire = nonfinite_,
-                           .filled_on = records_on_};
+  comm::ExchangeOptions exchange{.recipients = comm::Recipients::owners,
+                                 .dtype = options_.dtype,
+                                 .bucket_bytes = options_.bucket_bytes,
+                                 .wire = options_.statistics_wire,
+                                 .past_wire = nonfinite_,
+                                 .filled_on = records_on_};
   a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
   exchange.tail = vote_tail;
   g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
   exchange.tail = 0;
-  exchange.recipients = Recipients::all;
+  exchange.recipients = comm::Recipients::all;
   if (!scale_slots.empty())
     scale_exchange_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
 }
@@ -253,7 +253,7 @@ bool Engine::scales_due(int layer) const {
   return at(layer).scale_slot >= 0 && timetable_.due(output_of(layer)) && c.a.good && c.g.good;
 }
 
-void Engine::add_active(std::vector<Exchange*>& active) {
+void Engine::add_active(std::vector<comm::Exchange*>& active) {
   if (!timetable_.any_due()) return;
   active.push_back(&*a_exchange_);
   if (scale_exchange_) active.push_back(&*scale_exchange_);
@@ -281,14 +281,14 @@ void Engine::require_records(bool forgive) {
   }
 }
 
-void Engine::fill_ballot(Ballot& ballot) const {
+void Engine::fill_ballot(comm::Ballot& ballot) const {
   ballot.statistic_count = nonfinite_;
   ballot.failed_statistic = failed_statistic_;
   for (int i = 0; i < layers(); ++i)
     ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(i);
   for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
                                static_cast<double>(options_.inverse_interval)})
-    ballot.hash = mix_hash(ballot.hash, setting);
+    ballot.hash = comm::mix_hash(ballot.hash, setting);
 }
 
 void Engine::apply(int layer, TensorView weight, TensorView bias) {
@@ -301,7 +301,7 @@ bool Engine::rebuilt(int layer, StatisticKind kind) const {
   return timetable_.entry(i).inverted ? rebuild_due(i) : timetable_.due(i);
 }
 
-void Engine::throw_failure(const Outcome& outcome) const {
+void Engine::throw_failure(const comm::Outcome& outcome) const {
   // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
   std::string mine;
   if (failed_statistic_ >= 0) {

@@ -18,10 +18,10 @@
 #include "dkfac/kfac/report.h"
 #include "dkfac/kfac/state.h"
 
-#include "kfac/collective/exchange.h"
-#include "kfac/collective/mirror.h"
-#include "kfac/collective/vote.h"
-#include "kfac/collective/worker_grid.h"
+#include "comm/collective/exchange.h"
+#include "comm/collective/mirror.h"
+#include "comm/collective/vote.h"
+#include "comm/collective/worker_grid.h"
 #include "kfac/distribution/cost_model.h"
 #include "kfac/inverse/failed_factor.h"
 #include "kfac/inverse/layer_curvature.h"
@@ -47,7 +47,7 @@ class Engine {
   void add_layer(std::string name, LayerSpec spec);
   /// Fixes owners, allocates averages, inverses and staging. vote_tail: elements at the end of the
   /// last G bucket.
-  void prepare(const WorkerGrid& grid, std::int64_t vote_tail);
+  void prepare(const comm::WorkerGrid& grid, std::int64_t vote_tail);
 
   [[nodiscard]] const CurvatureOptions& options() const { return options_; }
   void set_damping(double damping);
@@ -78,11 +78,11 @@ class Engine {
   /// Begins the exchanges of the statistics that are due.
   void begin_step();
   /// Appends the exchanges of this step; the last of them ends in the vote_tail.
-  void add_active(std::vector<Exchange*>& active);
+  void add_active(std::vector<comm::Exchange*>& active);
   /// Throws InvalidArgument naming the first layer that lacks a record. forgive: this rank votes
   /// against the step anyway, so what is missing becomes zero.
   void require_records(bool forgive);
-  void fill_ballot(Ballot& ballot) const;
+  void fill_ballot(comm::Ballot& ballot) const;
   /// On a device, once the sums are there for work on the context's stream: asks for what the host
   /// has to know of this step, and of the inverses of the last one. Nothing is changed.
   void ask();
@@ -107,7 +107,7 @@ class Engine {
   /// Between two steps: averages, inverses and what is known about them; not the options.
   void visit_state(StateVisitor& visitor);
   /// The error of a vote that reports a failed layer: the same words on every rank. Collective.
-  [[noreturn]] void throw_failure(const Outcome& outcome) const;
+  [[noreturn]] void throw_failure(const comm::Outcome& outcome) const;
 
   /// Of this accepted step, after absorb(): the factor was due to be rebuilt, on its owner; of a
   /// statistic that has no inverse, its average has been refreshed.
@@ -158,7 +158,7 @@ class Engine {
   [[nodiscard]] const Statistic& statistic(int index) const {
     return statistics_[static_cast<std::size_t>(index)];
   }
-  Exchange& exchange_of(int index) { return index % 2 == 0 ? *a_exchange_ : *g_exchange_; }
+  comm::Exchange& exchange_of(int index) { return index % 2 == 0 ? *a_exchange_ : *g_exchange_; }
   [[nodiscard]] bool rebuild_due(int index) const {
     return statistic(index).foreign || timetable_.rebuild_due(index);
   }
@@ -222,7 +222,7 @@ class Engine {
   Context& ctx_;
   Context* records_on_;
   std::shared_ptr<comm::Communicator> comm_;
-  WorkerGrid grid_;  ///< From prepare() on.
+  comm::WorkerGrid grid_;  ///< From prepare() on.
   CurvatureOptions options_;
   std::vector<std::string> names_;
   std::vector<LayerSpec> specs_;
@@ -237,25 +237,25 @@ class Engine {
   std::vector<StatisticReport> reports_;
   /// f64[statistics * kNumbersPerNote]: encoded notes; on a device what they are made of, drifts
   /// from the last value and the one before, largest magnitude and verdict.
-  Mirror note_numbers_;
+  comm::Mirror note_numbers_;
   std::vector<bool> a_due_, g_due_, scales_due_;  ///< By slot.
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
-  std::optional<Exchange> a_exchange_, g_exchange_;
-  std::optional<Exchange> scale_exchange_;  ///< EKFAC: summed for every rank.
+  std::optional<comm::Exchange> a_exchange_, g_exchange_;
+  std::optional<comm::Exchange> scale_exchange_;  ///< EKFAC: summed for every rank.
   /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed each
   /// (on the host), and of this one.
   Tensor ranges_;
-  Mirror new_ranges_;
-  Mirror underflow_;  ///< f32[1]
-  Tensor nonfinite_;  ///< f32[1]
+  comm::Mirror new_ranges_;
+  comm::Mirror underflow_;  ///< f32[1]
+  Tensor nonfinite_;        ///< f32[1]
   /// On a device: f64[statistics + layers], finite where the sum of a statistic, resp. of a layer's
   /// EKFAC scales, may enter its average; of those that are due and this rank merges.
-  Mirror verdicts_;
-  Mirror stages_;       ///< On a device: i32[statistics], of RefreshWorkers.
+  comm::Mirror verdicts_;
+  comm::Mirror stages_;       ///< On a device: i32[statistics], of RefreshWorkers.
   StepReport unheard_;  ///< On a device: of inverses that were settled between two steps.
   /// f64[layers]: which layers have no inverse yet, while a rank has said that there are any.
-  Mirror lack_inverse_;
+  comm::Mirror lack_inverse_;
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   int failed_statistic_ = -1;
   FailedAt failed_at_ = FailedAt::inversion;  ///< What it did too often.

@@ -45,7 +45,7 @@ void Engine::keep_for_notes(int index, bool merged) {
 void Engine::decide(int index, const StatisticHistory::Similarity& similarity, double largest) {
   StatisticNote& note = notes_[index_of(index)];
   note = {};
-  if (options_.statistics_wire == DType::f16) note.exponent = exponent_of(largest);
+  if (options_.statistics_wire == DType::f16) note.exponent = comm::exponent_of(largest);
   if (options_.staleness != Staleness::adaptive) return;
   note.interval = next_intervals(timetable_.entry(index).intervals, similarity.to_last,
                                  similarity.to_before, options_.max_interval)

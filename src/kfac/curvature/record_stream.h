@@ -6,7 +6,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/stream.h"
 
-#include "kfac/collective/stream_join.h"
+#include "comm/collective/stream_join.h"
 
 namespace dkfac::kfac {
 
@@ -33,7 +33,7 @@ class RecordStream {
  private:
   Context& ctx_;
   std::optional<Context> apart_;
-  StreamJoin join_;
+  comm::StreamJoin join_;
 };
 
 }  // namespace dkfac::kfac

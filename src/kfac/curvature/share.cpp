@@ -105,7 +105,7 @@ std::int64_t shared_numel(const SharedPart& part) {
   return head + f.shifts.numel() + body + f.values.numel();
 }
 
-void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
+void add_shared_parts(Engine& engine, const comm::WorkerGrid& grid, bool all,
                       std::vector<SharedPart>& parts) {
   for (int i = 0; i < engine.layers(); ++i) {
     const int owner = engine.owner(i);
@@ -122,13 +122,14 @@ void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
   }
 }
 
-Share::Share(Context& ctx, const WorkerGrid& grid, DType dtype, std::span<const SharedPart> all)
+Share::Share(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
+             std::span<const SharedPart> all)
     : ctx_(ctx), grid_(grid), counts_(index_of(grid.workers), 0), next_(counts_) {
   if (grid_.workers == 1) return;
   buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
   std::int64_t numbers = 0;
   for (const SharedPart& part : all) numbers += head_numel(part);
-  heads_ = Mirror(ctx, {numbers}, DType::f64);
+  heads_ = comm::Mirror(ctx, {numbers}, DType::f64);
 }
 
 std::int64_t Share::layout(std::span<const SharedPart> parts) {

@@ -8,8 +8,8 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "kfac/collective/mirror.h"
-#include "kfac/collective/worker_grid.h"
+#include "comm/collective/mirror.h"
+#include "comm/collective/worker_grid.h"
 #include "kfac/curvature/engine.h"
 
 /// What owners have rebuilt, for the other workers of their column.
@@ -28,7 +28,7 @@ struct SharedPart {
 
 /// Appends the parts of the layers of this rank's column that this step has rebuilt; `all`: every
 /// part that there is.
-void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
+void add_shared_parts(Engine& engine, const comm::WorkerGrid& grid, bool all,
                       std::vector<SharedPart>& parts);
 
 /// One all_gather_v within the column per step that has rebuilt something; afterwards all workers
@@ -37,7 +37,7 @@ void add_shared_parts(Engine& engine, const WorkerGrid& grid, bool all,
 class Share {
  public:
   /// `all`: every part of this rank's column that may ever be shared; fixes the buffer.
-  Share(Context& ctx, const WorkerGrid& grid, DType dtype, std::span<const SharedPart> all);
+  Share(Context& ctx, const comm::WorkerGrid& grid, DType dtype, std::span<const SharedPart> all);
   /// The parts of this step, equal on all ranks of the column.
   void run(std::span<const SharedPart> parts);
   [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
@@ -50,9 +50,9 @@ class Share {
   void for_parts(std::span<const SharedPart> parts, bool own, Body&& body);
 
   Context& ctx_;
-  WorkerGrid grid_;
+  comm::WorkerGrid grid_;
   Tensor buffer_;
-  Mirror heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
+  comm::Mirror heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
   std::vector<std::int64_t> counts_, next_;  ///< Per rank of the column.
 };
 

@@ -14,8 +14,8 @@ DistributedOptimizer::DistributedOptimizer(std::shared_ptr<comm::Communicator> c
                                            ContextOptions context)
     : comm_(std::move(comm)), ctx_(device, context), settings_(settings), join_(device) {
   DKFAC_CHECK(comm_ != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
-  DKFAC_CHECK(comm_->size() <= kMaxBallots, "[optimizer] ", comm_->size(),
-              " ranks; the vote is exact up to ", kMaxBallots);
+  DKFAC_CHECK(comm_->size() <= comm::kMaxBallots, "[optimizer] ", comm_->size(),
+              " ranks; the vote is exact up to ", comm::kMaxBallots);
 }
 
 LayerId DistributedOptimizer::add_layer(std::string name, LayerSpec spec, LayerParams params) {
@@ -31,24 +31,26 @@ void DistributedOptimizer::prepare() {
       *comm_,
       detail::concat("optimizer ", name(), '\n', options_text(), registration_text(layers_)),
       "the optimizer's layers and options");
-  grid_ = make_worker_grid(comm_, settings_.worker_fraction);
-  require_equal_arithmetic(
-      grid_, ctx_, settings_.recipients == Recipients::all ? Repeated::updates : Repeated::nothing);
+  grid_ = comm::make_worker_grid(comm_, settings_.worker_fraction);
+  comm::require_equal_arithmetic(grid_, ctx_,
+                                 settings_.recipients == comm::Recipients::all
+                                     ? comm::Repeated::updates
+                                     : comm::Repeated::nothing);
   pipeline_.emplace(ctx_, grid_, settings_.overlap);
   broadcast_parameters(layers_, *comm_, ctx_.stream());
   on_prepare();
   nonfinite_ = Tensor::zeros(ctx_, {1});
-  std::vector<Slot> slots;
+  std::vector<comm::Slot> slots;
   const int count = static_cast<int>(layers_.size());
   for (int i = count - 1; i >= 0; --i)
     slots.push_back({owner_of(i), layers_[static_cast<std::size_t>(i)].numel(), 2 * count - 1 - i});
   gradients_.emplace(ctx_, grid_, "gradients", std::move(slots),
-                     ExchangeOptions{.recipients = settings_.recipients,
-                                     .dtype = dtype(),
-                                     .bucket_bytes = settings_.bucket_bytes,
-                                     .tail = kBallotElements,
-                                     .wire = settings_.wire,
-                                     .past_wire = nonfinite_});
+                     comm::ExchangeOptions{.recipients = settings_.recipients,
+                                           .dtype = dtype(),
+                                           .bucket_bytes = settings_.bucket_bytes,
+                                           .tail = comm::kBallotElements,
+                                           .wire = settings_.wire,
+                                           .past_wire = nonfinite_});
   on_exchange();
   if (settings_.wire == DType::f16) magnitudes_.emplace(ctx_, Shape{count}, DType::f32);
   prepared_ = true;
@@ -117,8 +119,8 @@ void DistributedOptimizer::agree_on_magnitudes() {
 void DistributedOptimizer::set_magnitudes() {
   if (!magnitudes_) return;
   for (int i = 0; i < gradients_->slots(); ++i)
-    gradients_->set_magnitude(i,
-                              exponent_of(static_cast<double>(magnitudes_->numbers<float>()[i])));
+    gradients_->set_magnitude(
+        i, comm::exponent_of(static_cast<double>(magnitudes_->numbers<float>()[i])));
 }
 
 void DistributedOptimizer::visit_state(StateVisitor& caller) {
@@ -143,7 +145,7 @@ std::vector<NamedBytes> DistributedOptimizer::gradient_buffers() const {
           {"wire of gradients", static_cast<std::int64_t>(gradients_->wire_bytes())}};
 }
 
-void DistributedOptimizer::on_failure(const Outcome&) const {
+void DistributedOptimizer::on_failure(const comm::Outcome&) const {
   throw NumericError("[step] a rank reports a numerical failure");
 }
 
@@ -154,7 +156,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
   const double momentum = args.momentum.value_or(0);
   DKFAC_CHECK(momentum >= 0 && momentum < 1, "[step] the momentum is ", momentum,
               "; it must be in [0, 1)");
-  check_vote(args.vote, ctx_.device());
+  comm::check_vote(args.vote, ctx_.device());
   enter("step", stream);
   StepReport report;
   report.step = ++steps_;
@@ -163,7 +165,8 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     // A rank that votes against the step may have had no batch at all.
     const bool forgive = args.vote.loss_nonfinite || args.vote.data_error;
-    Ballot ballot{.caller = args.vote, .hash = mix_hash(mix_hash(0, args.lr), momentum)};
+    comm::Ballot ballot{.caller = args.vote,
+                        .hash = comm::mix_hash(comm::mix_hash(0, args.lr), momentum)};
     on_records(forgive);
     complete_gradients(forgive);
     pipeline_->flush();
@@ -173,7 +176,7 @@ StepReport DistributedOptimizer::step(const StepArgs& args, Stream stream) {
     before = grid_.bytes();
     agree_on_magnitudes();
     on_submitted();
-    const Outcome outcome = pipeline_->outcome();
+    const comm::Outcome outcome = pipeline_->outcome();
     if (outcome.result.numeric_failure > 0) on_failure(outcome);
     on_outcome(outcome, report);
     report.vote = outcome.result;

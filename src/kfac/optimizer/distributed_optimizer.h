@@ -13,10 +13,10 @@
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/optimizer.h"
 
-#include "kfac/collective/exchange.h"
-#include "kfac/collective/mirror.h"
-#include "kfac/collective/pipeline.h"
-#include "kfac/collective/stream_join.h"
+#include "comm/collective/exchange.h"
+#include "comm/collective/mirror.h"
+#include "comm/collective/pipeline.h"
+#include "comm/collective/stream_join.h"
 #include "kfac/optimizer/parameters.h"
 
 namespace dkfac::kfac {
@@ -33,11 +33,11 @@ class DistributedOptimizer : public Optimizer {
 
  protected:
   struct ExchangeSettings {
-    Recipients recipients = Recipients::all;
+    comm::Recipients recipients = comm::Recipients::all;
     LossReduction loss_reduction = LossReduction::local_mean;
     bool overlap = true;
     std::int64_t bucket_bytes = 0;
-    double worker_fraction = 0;  ///< Of Recipients::workers.
+    double worker_fraction = 0;  ///< Of comm::Recipients::workers.
     std::optional<DType> wire = std::nullopt;
   };
   DistributedOptimizer(std::shared_ptr<comm::Communicator> comm, ExchangeSettings settings,
@@ -50,17 +50,17 @@ class DistributedOptimizer : public Optimizer {
   virtual void on_exchange() = 0;  ///< gradient(i) stand where they do from here on.
   [[nodiscard]] virtual int owner_of(int /*layer*/) const { return 0; }
   /// Begins the exchanges of the coming step beside the gradients.
-  virtual void add_active(std::vector<Exchange*>&) {}
+  virtual void add_active(std::vector<comm::Exchange*>&) {}
   /// Before everything leaves. forgive: this rank votes against the step, so records may be
   /// missing.
   virtual void on_records(bool /*forgive*/) {}
-  virtual void on_ballot(Ballot&) {}  ///< Before the vote, after all else has been launched.
+  virtual void on_ballot(comm::Ballot&) {}  ///< Before the vote, after all else has been launched.
   /// The sums are there for work on the context's stream: what the host has to know of them once
   /// it has waited for the vote is asked for now.
   virtual void on_submitted() {}
   /// The host has waited for a vote that reports no failure, whatever else it says.
-  virtual void on_outcome(const Outcome&, StepReport&) {}
-  [[noreturn]] virtual void on_failure(const Outcome& outcome) const;
+  virtual void on_outcome(const comm::Outcome&, StepReport&) {}
+  [[noreturn]] virtual void on_failure(const comm::Outcome& outcome) const;
   /// The vote has passed: gradient(i) holds the averaged gradient. May take back report.updated.
   virtual void update(const StepArgs& args, StepReport& report) = 0;
   virtual void on_step_end(StepReport&) {}
@@ -88,7 +88,7 @@ class DistributedOptimizer : public Optimizer {
   void stop() { pipeline_.reset(); }
 
   std::shared_ptr<comm::Communicator> comm_;
-  WorkerGrid grid_;  ///< From prepare() on.
+  comm::WorkerGrid grid_;  ///< From prepare() on.
   Context ctx_;
   std::vector<ParameterLayer> layers_;
 
@@ -99,16 +99,16 @@ class DistributedOptimizer : public Optimizer {
   void set_magnitudes();
 
   ExchangeSettings settings_;
-  StreamJoin join_;
+  comm::StreamJoin join_;
   bool prepared_ = false;
   std::int64_t steps_ = 0;
   double packing_seconds_ = 0;
   Tensor nonfinite_;  ///< f32[1]
   /// f32[layers], with an f16 wire: largest parts of the gradients of the last step on any rank.
-  std::optional<Mirror> magnitudes_;
-  std::optional<Exchange> gradients_;
-  std::vector<Exchange*> active_;
-  std::optional<Pipeline> pipeline_;  ///< After the buffers, so that it ends before they do.
+  std::optional<comm::Mirror> magnitudes_;
+  std::optional<comm::Exchange> gradients_;
+  std::vector<comm::Exchange*> active_;
+  std::optional<comm::Pipeline> pipeline_;  ///< After the buffers, so that it ends before they do.
 };
 
 }  // namespace dkfac::kfac

@@ -3,8 +3,8 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/collective/gather.h"
-#include "kfac/collective/mirror.h"
+#include "comm/collective/gather.h"
+#include "comm/collective/mirror.h"
 #include "kfac/curvature/engine.h"
 #include "kfac/curvature/record_stream.h"
 #include "kfac/curvature/share.h"
@@ -21,7 +21,7 @@ class Kfac final : public DistributedOptimizer {
   Kfac(std::shared_ptr<comm::Communicator> comm, const KfacOptions& options, Device device,
        ContextOptions context)
       : DistributedOptimizer(comm,
-                             {.recipients = Recipients::workers,
+                             {.recipients = comm::Recipients::workers,
                               .loss_reduction = options.curvature.loss_reduction,
                               .overlap = options.curvature.overlap,
                               .bucket_bytes = options.curvature.bucket_bytes,
@@ -97,7 +97,7 @@ class Kfac final : public DistributedOptimizer {
   void on_prepare() override;
   void on_exchange() override;
   [[nodiscard]] int owner_of(int layer) const override { return engine_.owner(layer); }
-  void add_active(std::vector<Exchange*>& active) override {
+  void add_active(std::vector<comm::Exchange*>& active) override {
     engine_.begin_step();
     engine_.add_active(active);
   }
@@ -105,12 +105,12 @@ class Kfac final : public DistributedOptimizer {
     records_.join();
     if (engine_.statistics_due()) engine_.require_records(forgive);
   }
-  void on_ballot(Ballot& ballot) override { engine_.fill_ballot(ballot); }
+  void on_ballot(comm::Ballot& ballot) override { engine_.fill_ballot(ballot); }
   void on_submitted() override { engine_.ask(); }
-  void on_outcome(const Outcome& outcome, StepReport& report) override {
+  void on_outcome(const comm::Outcome& outcome, StepReport& report) override {
     engine_.hear(outcome, report);
   }
-  void on_failure(const Outcome& outcome) const override { engine_.throw_failure(outcome); }
+  void on_failure(const comm::Outcome& outcome) const override { engine_.throw_failure(outcome); }
   void update(const StepArgs& args, StepReport& report) override;
   void on_step_end(StepReport& report) override {
     report.scratch_growths += records_.scratch_growths() + engine_.scratch_growths();
@@ -150,17 +150,18 @@ class Kfac final : public DistributedOptimizer {
   std::vector<Tensor> velocity_, masters_;
   std::vector<SharedPart> parts_;
   std::optional<Share> share_;
-  std::optional<Gather> weights_;
+  std::optional<comm::Gather> weights_;
   UpdateTable table_;
   std::optional<KlClip> clip_;
-  Mirror updated_;  ///< f64[2]: factor of the KL clip and weights saturated, of the last update.
+  /// f64[2]: factor of the KL clip and weights saturated, of the last update.
+  comm::Mirror updated_;
   double last_lr_ = 0;
 };
 
 void Kfac::on_prepare() {
   engine_.prepare(grid_, 0);
-  std::vector<Slot> slots;
-  updated_ = Mirror(ctx_, {2}, DType::f64);
+  std::vector<comm::Slot> slots;
+  updated_ = comm::Mirror(ctx_, {2}, DType::f64);
   updated_.numbers<double>()[0] = 1;
   updated_.push(ctx_);
   const auto count = static_cast<std::int64_t>(layers_.size());

@@ -18,7 +18,7 @@ void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
   ops::dot(ctx_, gradient.flat(), direction.flat(), products_.view().slice(0, count_++, 1));
 }
 
-ConstTensorView KlClip::total(const WorkerGrid& grid) {
+ConstTensorView KlClip::total(const comm::WorkerGrid& grid) {
   const ConstTensorView products = products_.view().slice(0, 0, count_);
   if (ctx_.device().is_cuda())
     cuda::add_up(ctx_, products, total_);
@@ -28,7 +28,7 @@ ConstTensorView KlClip::total(const WorkerGrid& grid) {
   return total_;
 }
 
-ConstTensorView KlClip::factor(const WorkerGrid& grid, double kappa, double lr) {
+ConstTensorView KlClip::factor(const comm::WorkerGrid& grid, double kappa, double lr) {
   const ConstTensorView sum = total(grid);
   if (ctx_.device().is_cuda())
     cuda::find_kl_factor(ctx_, kappa, lr, sum, factor_);

@@ -5,7 +5,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "kfac/collective/worker_grid.h"
+#include "comm/collective/worker_grid.h"
 
 /// The KL clip: one factor that bounds the length of an update in the metric of the curvature. It
 /// stays on the device of the context: who wants to see it copies it from there.
@@ -20,9 +20,9 @@ class KlClip {
   void begin() { count_ = 0; }  ///< Of a step.
   void add(ConstTensorView gradient, ConstTensorView direction);
   /// f64[1]: the sum of all ranks; collective.
-  [[nodiscard]] ConstTensorView total(const WorkerGrid& grid);
+  [[nodiscard]] ConstTensorView total(const comm::WorkerGrid& grid);
   /// f64[1]: kl_factor() of it; collective. Until the next step.
-  [[nodiscard]] ConstTensorView factor(const WorkerGrid& grid, double kappa, double lr);
+  [[nodiscard]] ConstTensorView factor(const comm::WorkerGrid& grid, double kappa, double lr);
 
  private:
   Context& ctx_;

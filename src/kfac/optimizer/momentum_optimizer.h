@@ -22,7 +22,7 @@ class MomentumOptimizer : public DistributedOptimizer {
   MomentumOptimizer(std::shared_ptr<comm::Communicator> comm, const Options& options, Device device,
                     ContextOptions context)
       : DistributedOptimizer(std::move(comm),
-                             {.recipients = Recipients::all,
+                             {.recipients = comm::Recipients::all,
                               .loss_reduction = options.loss_reduction,
                               .overlap = options.overlap,
                               .bucket_bytes = options.bucket_bytes,

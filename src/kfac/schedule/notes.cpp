@@ -37,11 +37,4 @@ StatisticNote decode_note(std::span<const double> numbers) {
   return note;
 }
 
-int exponent_of(double x) {
-  if (!(std::abs(x) > 0) || !std::isfinite(x)) return kNoExponent;
-  int exponent = 0;
-  (void)std::frexp(x, &exponent);
-  return exponent;
-}
-
 }  // namespace dkfac::kfac

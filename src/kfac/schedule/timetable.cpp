@@ -81,7 +81,7 @@ void Timetable::advance(const std::vector<StatisticNote>& notes) {
 }
 
 void Timetable::forget_exponents() {
-  for (TimetableEntry& e : entries_) e.exponent = kNoExponent;
+  for (TimetableEntry& e : entries_) e.exponent = comm::kNoExponent;
 }
 
 void Timetable::visit_state(StateVisitor& visitor, const std::vector<std::string>& names) {

@@ -24,7 +24,7 @@ struct TimetableEntry {
   std::int64_t last = -1;  ///< Accepted step of its last refresh, from 0; -1: none yet.
   Intervals intervals;     ///< Staleness::adaptive: found by the rule.
   double drift = -1;
-  int exponent = kNoExponent;
+  int exponent = comm::kNoExponent;
   bool stale = false;  ///< Refreshed, or the damping changed, since its inverse was rebuilt.
   int phase = 0;       ///< Of its inverse, with spread_inverses; at home in the state, since other
                        ///< owners would choose others.

@@ -123,7 +123,7 @@ std::unique_ptr<kfac::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communicat
   return kfac::make_kfac(std::move(comm), {.curvature = curvature()});
 }
 
-int votes(const kfac::VoteResult& vote, Fault fault) {
+int votes(const VoteResult& vote, Fault fault) {
   switch (fault) {
     case Fault::gradient:
       return vote.nonfinite_gradient;

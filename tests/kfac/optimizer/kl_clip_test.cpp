@@ -44,7 +44,7 @@ TEST(KlClip, AddsWhatEachRankCountsOnce) {
     std::vector<double> v{1, 2}, u{r, 3 * r};
     clip.add(view_of(v.data(), {2}), view_of(u.data(), {2}));
     clip.add({}, {});
-    const kfac::WorkerGrid grid = kfac::make_worker_grid(comm, 0);
+    const comm::WorkerGrid grid = comm::make_worker_grid(comm, 0);
     EXPECT_EQ(*clip.total(grid).data<double>(), 7 * (1 + 2 + 3));
   });
 }

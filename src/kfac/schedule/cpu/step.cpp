@@ -4,18 +4,6 @@
 
 namespace dkfac::kfac::cpu {
 
-void raise_flag(Context&, ConstTensorView count, TensorView flag) {
-  RaiseFlag{count.data<float>(), flag.data<double>()}(0);
-}
-
-void raise_nonfinite(Context&, ConstTensorView value, TensorView flag) {
-  RaiseNonfinite{value.data<double>(), flag.data<double>()}(0);
-}
-
-void count_past(Context&, double scale, double limit, ConstTensorView largest, TensorView count) {
-  CountPast{scale, limit, largest.data<float>(), count.data<float>()}(0);
-}
-
 void measure_drift(Context&, SymmetricForm form, ConstTensorView x, ConstTensorView y,
                    TensorView out) {
   *out.data<double>() = drift(form, x, y);

@@ -12,9 +12,6 @@ namespace {
 
 }  // namespace
 
-void raise_flag(Context&, ConstTensorView, TensorView) { refuse("vote"); }
-void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse("vote"); }
-void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse("exchange"); }
 void measure_drift(Context&, SymmetricForm, ConstTensorView, ConstTensorView, TensorView) {
   refuse("drift");
 }

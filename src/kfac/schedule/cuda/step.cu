@@ -9,19 +9,6 @@ namespace dkfac::kfac::cuda {
 
 using namespace dkfac::cuda;
 
-void raise_flag(Context& ctx, ConstTensorView count, TensorView flag) {
-  for_each(ctx.stream(), 1, RaiseFlag{count.data<float>(), flag.data<double>()});
-}
-
-void raise_nonfinite(Context& ctx, ConstTensorView value, TensorView flag) {
-  for_each(ctx.stream(), 1, RaiseNonfinite{value.data<double>(), flag.data<double>()});
-}
-
-void count_past(Context& ctx, double scale, double limit, ConstTensorView largest,
-                TensorView count) {
-  for_each(ctx.stream(), 1, CountPast{scale, limit, largest.data<float>(), count.data<float>()});
-}
-
 void measure_drift(Context& ctx, SymmetricForm form, ConstTensorView x, ConstTensorView y,
                    TensorView out) {
   with_real("drift", x.dtype(), [&](auto zero) {

@@ -1,4 +1,4 @@
-#include "kfac/collective/vote.h"
+#include "comm/collective/vote.h"
 
 #include <array>
 #include <vector>
@@ -7,7 +7,7 @@
 
 #include "dkfac/core/error.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 /// Sums of the ranks' ballots, as an f32 exchange would form them.
@@ -127,4 +127,4 @@ TEST(MixHash, DependsOnTheHashAndTheValue) {
 }
 
 }  // namespace
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,4 +1,4 @@
-#include "kfac/collective/vote.h"
+#include "comm/collective/vote.h"
 
 #include <bit>
 #include <cmath>
@@ -6,9 +6,9 @@
 
 #include "dkfac/core/error.h"
 
-#include "kfac/schedule/backend_step.h"
+#include "comm/collective/backend_collective.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 constexpr int kDigits = 16;
@@ -97,4 +97,4 @@ std::uint64_t mix_hash(std::uint64_t hash, double value) {
   return z ^ (z >> 31);
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,11 +1,24 @@
-#include "kfac/collective/wire.h"
+#include "comm/collective/wire.h"
 
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
+
+TEST(ExponentOf, IsTheLeastPowerOfTwoAbove) {
+  EXPECT_EQ(exponent_of(1), 1);
+  EXPECT_EQ(exponent_of(-0.75), 0);
+  EXPECT_EQ(exponent_of(0.5), 0);
+  EXPECT_EQ(exponent_of(1023), 10);
+  EXPECT_EQ(exponent_of(1024), 11);
+  EXPECT_EQ(exponent_of(std::numeric_limits<double>::denorm_min()), -1073);
+  EXPECT_EQ(exponent_of(0), kNoExponent);
+  EXPECT_EQ(exponent_of(std::numeric_limits<double>::infinity()), kNoExponent);
+  EXPECT_EQ(exponent_of(std::nan("")), kNoExponent);
+}
 
 TEST(WireScale, IsOneWhereTheWireHasTheRangeOfF32) {
   EXPECT_EQ(wire_scale(DType::bf16, 40, 8), 1);
@@ -27,4 +40,4 @@ TEST(WireLimit, KeepsEverySumFinite) {
 }
 
 }  // namespace
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

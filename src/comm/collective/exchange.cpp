@@ -1,4 +1,4 @@
-#include "kfac/collective/exchange.h"
+#include "comm/collective/exchange.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,11 +8,11 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "comm/collective/backend_collective.h"
+#include "comm/collective/wire.h"
 #include "core/shared/index.h"
-#include "kfac/collective/wire.h"
-#include "kfac/schedule/backend_step.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 /// Groups slots that are due into buckets, in slot order.
@@ -216,7 +216,7 @@ void Exchange::launch(int bucket, Stream stream) {
   const TensorView all = (narrow(bucket) ? wire_ : staging_).view().slice(0, b.first, b.numel);
   launched_buckets_ = bucket + 1;
   if (recipients_ == Recipients::all) {
-    grid_.world->all_reduce(all, comm::ReduceOp::sum, stream, name_);
+    grid_.world->all_reduce(all, ReduceOp::sum, stream, name_);
     return;
   }
   const std::span<const std::int64_t> counts = plan_.counts_of(bucket);
@@ -228,7 +228,7 @@ void Exchange::launch(int bucket, Stream stream) {
   }
   if (grid_.columns() > 1 || grid_.workers == 1)
     grid_.row->reduce_scatter_v(all, counts, mine, stream, name_);
-  if (grid_.workers > 1) grid_.column->all_reduce(mine, comm::ReduceOp::sum, stream, name_);
+  if (grid_.workers > 1) grid_.column->all_reduce(mine, ReduceOp::sum, stream, name_);
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -5,11 +5,11 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/report.h"
+#include "dkfac/core/vote.h"
 
 /// The vote of a step: a few numbers per rank that are summed over ranks together with other data.
 /// From the sums alone every rank learns the same outcome.
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// Throws InvalidArgument, in the name of step(), for a loss that is not what Vote asks for.
 void check_vote(const Vote& vote, Device device);
@@ -21,7 +21,7 @@ struct Ballot {
   bool nonfinite_statistic = false;
   /// f32[1] where the gradients resp. statistics are: raise these flags too where they are not 0.
   ConstTensorView gradient_count = {}, statistic_count = {};
-  /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
+  /// Past max_failed_refreshes, or -1: an index that the caller gives meaning to.
   int failed_statistic = -1;
   bool lacks_inverse = false;  ///< A layer that this rank owns has not been inverted yet.
   std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
@@ -56,4 +56,4 @@ void add_counts(Context& ctx, const Ballot& ballot, TensorView values);
 /// Combines a hash with a value that must be equal on all ranks.
 [[nodiscard]] std::uint64_t mix_hash(std::uint64_t hash, double value);
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

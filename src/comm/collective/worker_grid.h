@@ -8,16 +8,16 @@
 #include "dkfac/core/context.h"
 
 /// Which ranks precondition a layer: the gradient workers of KAISA (Pauloski et al. 2021).
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// P ranks as a grid of w rows and P/w columns: rank r stands in row r / (P/w), column r % (P/w).
 /// The w ranks of a column hold the inverses of the layers that one of them owns, and update them;
 /// a row has one rank of each column, and so gets everything from within itself.
 struct WorkerGrid {
-  std::shared_ptr<comm::Communicator> world;
-  std::shared_ptr<comm::Communicator> row;     ///< The world where w is 1.
-  std::shared_ptr<comm::Communicator> column;  ///< The world where w is P > 1.
-  int workers = 1;                             ///< w: ranks of a column.
+  std::shared_ptr<Communicator> world;
+  std::shared_ptr<Communicator> row;     ///< The world where w is 1.
+  std::shared_ptr<Communicator> column;  ///< The world where w is P > 1.
+  int workers = 1;                       ///< w: ranks of a column.
 
   [[nodiscard]] int columns() const { return world->size() / workers; }
   [[nodiscard]] int column_of(int rank) const { return rank % columns(); }
@@ -34,8 +34,7 @@ struct WorkerGrid {
 /// w of `fraction` = w/P; 0 means 1/P. Throws InvalidArgument naming the possible fractions.
 [[nodiscard]] int workers_of(double fraction, int world_size);
 /// Collective where 1 < w < P. One rank: all three are the world.
-[[nodiscard]] WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm,
-                                          double fraction);
+[[nodiscard]] WorkerGrid make_worker_grid(std::shared_ptr<Communicator> comm, double fraction);
 
 /// What several ranks compute for themselves, and have to get the same bits of.
 enum class Repeated : std::uint8_t {
@@ -54,4 +53,4 @@ enum class Repeated : std::uint8_t {
 void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx,
                               Repeated otherwise = Repeated::nothing);
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,4 +1,4 @@
-#include "kfac/collective/worker_grid.h"
+#include "comm/collective/worker_grid.h"
 
 #include <cmath>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "dkfac/core/threads.h"
 #include "dkfac/core/version.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 /// "1/6, 1/3, 1/2, 1"
@@ -62,7 +62,7 @@ int workers_of(double fraction, int world_size) {
   return workers;
 }
 
-WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm, double fraction) {
+WorkerGrid make_worker_grid(std::shared_ptr<Communicator> comm, double fraction) {
   WorkerGrid grid;
   grid.workers = workers_of(fraction, comm->size());
   const int rank = comm->rank();
@@ -73,8 +73,8 @@ WorkerGrid make_worker_grid(std::shared_ptr<comm::Communicator> comm, double fra
     return grid;
   }
   const bool one_column = grid.columns() == 1 && grid.workers > 1;
-  grid.row = one_column ? comm::make_self() : grid.world;
-  grid.column = one_column || grid.world->size() == 1 ? grid.world : comm::make_self();
+  grid.row = one_column ? make_self() : grid.world;
+  grid.column = one_column || grid.world->size() == 1 ? grid.world : make_self();
   return grid;
 }
 
@@ -97,20 +97,20 @@ std::string arithmetic_text(const Context& ctx, const BackendInfo& info, Repeate
 
 void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx, Repeated otherwise) {
   const bool on_device = ctx.device().is_cuda();
-  comm::require_equal(
-      *grid.world, detail::concat(on_device ? "a CUDA device" : "the host", ", dkfac ", version()),
-      "kind of device, or version of dkfac,");
+  require_equal(*grid.world,
+                detail::concat(on_device ? "a CUDA device" : "the host", ", dkfac ", version()),
+                "kind of device, or version of dkfac,");
   const Repeated repeated = grid.workers > 1 ? Repeated::products : otherwise;
   if (grid.world->size() == 1 || repeated == Repeated::nothing) return;
   const std::string text = arithmetic_text(ctx, backend_info(), repeated);
   if (repeated == Repeated::updates)
-    return comm::require_equal(*grid.world, text,
-                               "model of device, which has to be one where every rank updates all "
-                               "parameters (K-FAC with worker_fraction 0 does not),");
-  comm::require_equal(*grid.world, text,
-                      "arithmetic (ContextOptions::threads and backend, BLAS and oneDNN; on "
-                      "devices tf32, model and libraries), which has to be one with "
-                      "worker_fraction above 1/P,");
+    return require_equal(*grid.world, text,
+                         "model of device, which has to be one where every rank updates all "
+                         "parameters (K-FAC with worker_fraction 0 does not),");
+  require_equal(*grid.world, text,
+                "arithmetic (ContextOptions::threads and backend, BLAS and oneDNN; on "
+                "devices tf32, model and libraries), which has to be one with "
+                "worker_fraction above 1/P,");
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

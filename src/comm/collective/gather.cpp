@@ -1,9 +1,9 @@
-#include "kfac/collective/gather.h"
+#include "comm/collective/gather.h"
 
 #include <numeric>
 #include <utility>
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 Gather::Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
                DType dtype)
@@ -35,4 +35,4 @@ void Gather::run() {
                           name_);
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,8 +1,8 @@
-#include "kfac/collective/mirror.h"
+#include "comm/collective/mirror.h"
 
 #include "dkfac/core/ops.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 Mirror::Mirror(Context& ctx, Shape shape, DType dtype) {
   Context host;
@@ -19,4 +19,4 @@ void Mirror::push(Context& ctx) {
   if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, host_, device_);
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -7,12 +7,12 @@
 
 #include "dkfac/core/stream.h"
 
-#include "kfac/collective/exchange.h"
-#include "kfac/collective/mirror.h"
-#include "kfac/collective/stream_join.h"
-#include "kfac/collective/vote.h"
+#include "comm/collective/exchange.h"
+#include "comm/collective/mirror.h"
+#include "comm/collective/stream_join.h"
+#include "comm/collective/vote.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// Launches the buckets of several exchanges in one order that every rank shares, whatever the
 /// order in which they fill up, and takes the vote with the last of them.
@@ -65,4 +65,4 @@ class Pipeline {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -9,11 +9,11 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
-#include "kfac/collective/exchange.h"
-#include "kfac/collective/pipeline.h"
+#include "comm/collective/exchange.h"
+#include "comm/collective/pipeline.h"
 
 // Sums that travel in fewer bits.
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 constexpr std::int64_t kCount = 257;
@@ -30,7 +30,7 @@ struct Reduced {
 Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients, int exponent,
                       const std::function<double(int, int, std::int64_t)>& value) {
   Reduced run;
-  comm::run_ranks(ranks, [&](auto comm) {
+  run_ranks(ranks, [&](auto comm) {
     Context ctx;
     const WorkerGrid grid =
         make_worker_grid(comm, recipients == Recipients::workers ? 2.0 / ranks : 0.0);
@@ -190,4 +190,4 @@ TEST(WideWire, NarrowsF64ToF32) {
 }
 
 }  // namespace
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -3,7 +3,12 @@
 #include "dkfac/core/types.h"
 
 /// Sums that travel in a narrower type than they are computed in.
-namespace dkfac::kfac {
+namespace dkfac::comm {
+
+/// Exponent of a magnitude that is unknown or zero.
+inline constexpr int kNoExponent = -2000;
+/// The least e with |x| < 2^e; kNoExponent for 0 and what is not finite.
+[[nodiscard]] int exponent_of(double x);
 
 /// Growth of a magnitude from one step to the next that an f16 wire survives, as a power of two.
 inline constexpr int kWireHeadroom = 4;
@@ -15,4 +20,4 @@ inline constexpr int kWireHeadroom = 4;
 /// Largest magnitude of a scaled part for which no sum over `ranks` overflows.
 [[nodiscard]] double wire_limit(DType wire, int ranks);
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,10 +1,10 @@
-#include "kfac/collective/pipeline.h"
+#include "comm/collective/pipeline.h"
 
 #include <algorithm>
 
 #include "dkfac/core/error.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 Pipeline::Pipeline(Context& ctx, WorkerGrid grid, bool overlap)
     : ctx_(ctx),
@@ -88,4 +88,4 @@ Outcome Pipeline::outcome() {
   return outcome;
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,10 +1,10 @@
-#include "kfac/collective/wire.h"
+#include "comm/collective/wire.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 // Half of the largest power of two of each type: rounding of parts and sums stays within the other.
@@ -16,6 +16,13 @@ int doublings(int ranks) {
 }
 
 }  // namespace
+
+int exponent_of(double x) {
+  if (!(std::abs(x) > 0) || !std::isfinite(x)) return kNoExponent;
+  int exponent = 0;
+  (void)std::frexp(x, &exponent);
+  return exponent;
+}
 
 double wire_scale(DType wire, int exponent, int ranks) {
   if (wire != DType::f16) return 1;
@@ -29,4 +36,4 @@ double wire_limit(DType wire, int ranks) {
   return std::ldexp(1.0, exponent - doublings(ranks));
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -9,13 +9,13 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "kfac/collective/stream_join.h"
-#include "kfac/collective/worker_grid.h"
-#include "kfac/schedule/notes.h"
+#include "comm/collective/stream_join.h"
+#include "comm/collective/wire.h"
+#include "comm/collective/worker_grid.h"
 
 /// Sums over ranks of many blocks, each needed by some ranks only: blocks are laid out by who needs
 /// them in buckets, and each bucket leaves as one collective as soon as it is full.
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// One block of data.
 struct Slot {
@@ -155,4 +155,4 @@ class Exchange {
   int launched_buckets_ = 0;
 };
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

@@ -1,4 +1,4 @@
-#include "kfac/collective/exchange.h"
+#include "comm/collective/exchange.h"
 
 #include <array>
 
@@ -7,9 +7,9 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 
-#include "kfac/collective/pipeline.h"
+#include "comm/collective/pipeline.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 using Counts = std::vector<std::int64_t>;
@@ -139,7 +139,7 @@ class ExchangeTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ExchangeTest, SumsEverySlotWhereItIsNeededAndTakesTheVote) {
   const Case c = GetParam();
-  comm::run_ranks(c.ranks, [&](auto comm) {
+  run_ranks(c.ranks, [&](auto comm) {
     Context ctx;
     const WorkerGrid grid = make_worker_grid(comm, static_cast<double>(c.workers) / c.ranks);
     Exchange exchange(ctx, grid, "test", four_slots(comm->size()),
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ExchangeTest, ::testing::ValuesIn(cases()));
 
 TEST(Pipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
   // Rank 1 fills the later exchange first; both must still issue the same collectives.
-  comm::run_ranks(2, [](auto comm) {
+  run_ranks(2, [](auto comm) {
     Context ctx;
     const WorkerGrid grid = make_worker_grid(comm, 0);
     Exchange first(ctx, grid, "first", {{0, 3, 0}, {1, 3, 1}}, {.bucket_bytes = 4});
@@ -221,7 +221,7 @@ TEST(Pipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
 }
 
 TEST(Pipeline, WaitsForABucketThatIsNotFull) {
-  const auto comm = comm::make_self();
+  const auto comm = make_self();
   Context ctx;
   const WorkerGrid grid = make_worker_grid(comm, 0);
   Exchange exchange(ctx, grid, "test", {{0, 2, 0}, {0, 2, 1}, {0, 2, 2}},
@@ -241,4 +241,4 @@ TEST(Pipeline, WaitsForABucketThatIsNotFull) {
 }
 
 }  // namespace
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

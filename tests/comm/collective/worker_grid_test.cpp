@@ -1,4 +1,4 @@
-#include "kfac/collective/worker_grid.h"
+#include "comm/collective/worker_grid.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 TEST(WorkersOf, AreTheFractionOfTheRanks) {
@@ -28,7 +28,7 @@ TEST(WorkersOf, NamesThePossibleFractions) {
 }
 
 TEST(WorkerGrid, PutsRanksIntoRowsAndColumns) {
-  comm::run_ranks(6, [](auto comm) {
+  run_ranks(6, [](auto comm) {
     const WorkerGrid grid = make_worker_grid(comm, 0.5);
     const int rank = comm->rank();
     EXPECT_EQ(grid.columns(), 2);
@@ -41,7 +41,7 @@ TEST(WorkerGrid, PutsRanksIntoRowsAndColumns) {
 }
 
 TEST(WorkerGrid, SplitsNothingAtEitherEnd) {
-  comm::run_ranks(3, [](auto comm) {
+  run_ranks(3, [](auto comm) {
     const WorkerGrid owners = make_worker_grid(comm, 0), all = make_worker_grid(comm, 1);
     EXPECT_EQ(owners.row, owners.world);
     EXPECT_EQ(owners.column->size(), 1);
@@ -58,7 +58,7 @@ TEST(WorkerGrid, SplitsNothingAtEitherEnd) {
 /// What rank 1 of two is told with another backend, or another number of threads.
 std::string refusal(double fraction, bool other_backend) {
   std::string message;
-  comm::run_ranks(2, [&](auto comm) {
+  run_ranks(2, [&](auto comm) {
     const bool second = comm->rank() == 1;
     const int before = threads();
     if (second && !other_backend) set_threads(before + 1);
@@ -134,15 +134,15 @@ TEST(ArithmeticText, OfUpdatesOnTheHostIsTheSameEverywhere) {
 }
 
 TEST(WorkerGrid, SeesACallThatOneRankLeavesOut) {
-  comm::run_ranks(4, [](auto comm) {
+  run_ranks(4, [](auto comm) {
     const WorkerGrid grid = make_worker_grid(comm, 0.5);
     const std::uint64_t before = grid.contract_hash();
     double x = 1;
-    grid.row->all_reduce(view_of(&x, {1}), comm::ReduceOp::sum, Stream::cpu());
+    grid.row->all_reduce(view_of(&x, {1}), ReduceOp::sum, Stream::cpu());
     EXPECT_NE(grid.contract_hash(), before);
     EXPECT_EQ(grid.bytes(), 8U);
   });
 }
 
 }  // namespace
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

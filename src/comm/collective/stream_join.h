@@ -5,7 +5,7 @@
 #include "dkfac/core/stream.h"
 
 /// The order between a caller's stream and ours, without a wait of the host on a device.
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// Two events that are recorded again and again: one thread joins two streams at a time.
 class StreamJoin {
@@ -23,4 +23,4 @@ class StreamJoin {
   Event in_, out_;
 };
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

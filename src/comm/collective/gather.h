@@ -7,9 +7,9 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "kfac/collective/exchange.h"
+#include "comm/collective/exchange.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// One buffer on every rank for blocks that the workers of a layer compute and all ranks need:
 /// gathered in rows. Where every rank works on every layer there is nothing to gather, and no
@@ -36,4 +36,4 @@ class Gather {
   Tensor buffer_;
 };
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

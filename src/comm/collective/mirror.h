@@ -3,7 +3,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 
 /// A few numbers that the host and the device tell each other. On the host both are one tensor; on
 /// a device the host has them in pinned memory, and nothing here waits: what fetch() copies is
@@ -31,4 +31,4 @@ class Mirror {
   Tensor host_, device_;
 };
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm

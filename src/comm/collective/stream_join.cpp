@@ -1,8 +1,8 @@
-#include "kfac/collective/stream_join.h"
+#include "comm/collective/stream_join.h"
 
 #include "dkfac/core/error.h"
 
-namespace dkfac::kfac {
+namespace dkfac::comm {
 namespace {
 
 bool apart(Stream caller, Stream ours) {
@@ -27,4 +27,4 @@ void StreamJoin::leave(Stream caller, Stream ours) {
   caller.wait(out_);
 }
 
-}  // namespace dkfac::kfac
+}  // namespace dkfac::comm
