@@ -91,7 +91,7 @@ class Engine {
   /// have failed by the ladder, for which the host waits. On a device the outcome of a rebuild
   /// stands in the report of the next step, and too many failures are an error one step later than
   /// on the host, unless a rebuild is settled within its step.
-  void hear(const Outcome& outcome, StepReport& report);
+  void hear(const comm::Outcome& outcome, StepReport& report);
 
   /// After a passed vote: merges the reduced statistics and rebuilds the inverses that are due, of
   /// the layers that this rank owns; then tells all ranks what they must know. Takes back

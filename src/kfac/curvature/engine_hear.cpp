@@ -88,7 +88,7 @@ void Engine::report_inverses(std::span<const RefreshTask> tasks, StepReport& rep
   }
 }
 
-void Engine::hear(const Outcome& outcome, StepReport& report) {
+void Engine::hear(const comm::Outcome& outcome, StepReport& report) {
   some_lack_inverse_ = outcome.lacks_inverse;
   if (!ctx_.device().is_cuda()) return;
   for (std::size_t s = 0; s < kInverseStages; ++s)
