@@ -19,6 +19,7 @@ void Pipeline::begin(std::span<Exchange* const> active) {
   order_.clear();
   next_ = 0;
   bytes_ = 0;
+  submitted_ = false;
   Item vote{nullptr, 0, 0};
   for (Exchange* exchange : active) {
     const int last = exchange->buckets() - 1;
@@ -66,6 +67,8 @@ void Pipeline::submit(Ballot ballot) {
   Exchange& carrier = *order_[next_].exchange;
   carrier.write_tail(ballot_.device());
   launch(order_[next_]);
+  bytes_at_submission_ = grid_.bytes();
+  submitted_ = true;
   join_.enter("step", stream(), ctx_.stream());
   for (const Item& item : order_)
     if (item.bucket == 0) item.exchange->finish();

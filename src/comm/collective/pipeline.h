@@ -40,8 +40,11 @@ class Pipeline {
     submit(ballot);
     return outcome();
   }
-  /// Bytes handed to collectives since begin().
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// Bytes handed to collectives of the grid in this step: by the exchanges, and, from submit() on,
+  /// by anybody.
+  [[nodiscard]] std::uint64_t bytes() const {
+    return bytes_ + (submitted_ ? grid_.bytes() - bytes_at_submission_ : 0);
+  }
 
  private:
   struct Item {
@@ -62,7 +65,8 @@ class Pipeline {
   Mirror ballot_;            ///< f64[kBallotElements]: of this rank, then the sums.
   std::vector<Item> order_;  ///< The one with the vote is last.
   std::size_t next_ = 0;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0, bytes_at_submission_ = 0;
+  bool submitted_ = false;
 };
 
 }  // namespace dkfac::comm

@@ -4,7 +4,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/factors.h"
 
-#include "kfac/curvature/engine.h"
+#include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/shared/read_back.h"
 
@@ -84,13 +84,14 @@ FactorCopy copy_of(Context& ctx, const Factor& factor) {
 
 }  // namespace
 
-LayerFactors Engine::read_factors(LayerId id) {
-  const int layer = checked(id, "read_factors");
+LayerFactors Curvature::read_factors(LayerId id) {
+  const int index = checked(id, "read_factors");
+  const LayerBlock& block = layer(index);
   LayerFactors out;
-  if (std::holds_alternative<PlainSpec>(spec(layer))) return out;
-  out.owner = owner(layer);
-  if (!grid_.works(out.owner)) return out;
-  const LayerCurvature& held = curvature(layer);
+  if (!block.covered()) return out;
+  out.owner = block.owner;
+  if (!works(index)) return out;
+  const LayerCurvature& held = block.curvature;
   out.a = copy_of(ctx_, held.a);
   out.g = copy_of(ctx_, held.g);
   if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx_, held.fisher.view());

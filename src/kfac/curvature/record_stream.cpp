@@ -12,7 +12,7 @@ RecordStream::RecordStream(Context& ctx, bool records_stay, ContextOptions optio
 
 void RecordStream::enter(std::string_view operation, Stream caller) {
   join_.enter(operation, caller, context().stream());
-  // The engine has made room for the statistics, and set counts to zero.
+  // There room has been made for the statistics, and counts set to zero.
   if (apart_) join_.leave(apart_->stream(), ctx_.stream());
 }
 

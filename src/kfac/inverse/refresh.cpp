@@ -84,7 +84,7 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   if (g) tasks.push_back({&layer, &layer.g});
 }
 
-void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
+std::span<const RefreshTask> RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
   if (!ctx_.device().is_cuda()) {
     cpu::rebuild_all(ctx_, state_, tasks, wide);
     for (const RefreshTask& task : tasks) {
@@ -92,14 +92,15 @@ void RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
       book(ctx_, task);
       if (task.written) forget_scales(task);
     }
-    return;
+    return tasks;
   }
   DKFAC_CHECK(state_.running.empty(), "[refresh] ", state_.running.size(),
               " rebuilds under way have not been collected; call collect() with their stages");
-  if (tasks.empty()) return;
+  if (tasks.empty()) return {};
   cuda::rebuild_all(ctx_, state_, tasks, wide);
   state_.running.assign(tasks.begin(), tasks.end());
   for (const RefreshTask& task : tasks) task.factor->stale = false;
+  return {};
 }
 
 template <class Number>

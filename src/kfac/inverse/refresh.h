@@ -63,9 +63,9 @@ class RefreshWorkers {
   /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
   /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
   /// where what is factorised is wider than `wide`.
-  /// On CUDA the results in `tasks` say nothing: collect() books.
+  /// Returns those that are finished: on the host all of them, on CUDA none, which collect() books.
   /// What ran before must have been collected.
-  void run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
+  std::span<const RefreshTask> run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 
   /// CUDA: i32, the InverseStage of each task of the last run() that has not been collected, in
   /// device memory, good for work that follows on the context's stream; empty without one.

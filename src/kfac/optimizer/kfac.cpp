@@ -1,186 +1,212 @@
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
 #include "comm/collective/gather.h"
-#include "comm/collective/mirror.h"
-#include "kfac/curvature/engine.h"
-#include "kfac/curvature/record_stream.h"
-#include "kfac/curvature/share.h"
-#include "kfac/optimizer/distributed_optimizer.h"
-#include "kfac/optimizer/kl_clip.h"
+#include "comm/collective/pipeline.h"
+#include "kfac/curvature/curvature.h"
+#include "kfac/optimizer/directions.h"
+#include "kfac/optimizer/frame.h"
+#include "kfac/optimizer/gradients.h"
 #include "kfac/optimizer/updates.h"
+#include "kfac/shared/host_visitor.h"
 #include "kfac/shared/phase_timer.h"
 
 namespace dkfac::kfac {
 namespace {
 
-class Kfac final : public DistributedOptimizer {
+class Kfac final : public Optimizer {
  public:
   Kfac(std::shared_ptr<comm::Communicator> comm, const KfacOptions& options, Device device,
        ContextOptions context)
-      : DistributedOptimizer(comm,
-                             {.recipients = comm::Recipients::workers,
-                              .loss_reduction = options.curvature.loss_reduction,
-                              .overlap = options.curvature.overlap,
-                              .bucket_bytes = options.curvature.bucket_bytes,
-                              .worker_fraction = options.curvature.worker_fraction,
-                              .wire = options.gradient_wire},
-                             device, context),
-        options_(options),
-        records_(ctx_, options.curvature.records_stay, context),
-        engine_(ctx_, comm, options.curvature) {
-    engine_.record_on(records_.context());
-  }
-  ~Kfac() override { stop(); }  // statistics must not be under way when the engine goes
+      : options_(options),
+        frame_(comm, device, context),
+        curvature_(frame_.ctx, comm, options.curvature, context) {}
 
   [[nodiscard]] std::string_view name() const override { return "kfac"; }
-  [[nodiscard]] std::string describe() const override {
-    require_prepared("describe");
-    const auto element = static_cast<std::int64_t>(size_of(dtype()));
-    std::vector<NamedBytes> buffers = gradient_buffers();
-    buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
-    buffers.push_back({"shared inverses", static_cast<std::int64_t>(share_->bytes())});
-    return engine_.describe({.momentum = element, .masters = has_masters() ? element : 0},
-                            std::move(buffers));
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) override {
+    const LayerId id = frame_.add_layer(std::move(name), std::move(spec), params);
+    curvature_.add_layer(frame_.layers.back().name, frame_.layers.back().spec);
+    return id;
   }
-  [[nodiscard]] bool wants_statistics() const override { return engine_.statistics_due(); }
-  [[nodiscard]] bool wants_input(LayerId layer) const override { return engine_.input_due(layer); }
-  [[nodiscard]] bool wants_grad_output(LayerId layer) const override {
-    return engine_.output_due(layer);
+  void prepare() override;
+  [[nodiscard]] bool wants_statistics() const override { return curvature_.statistics_due(); }
+  [[nodiscard]] bool wants_input(LayerId id) const override { return curvature_.input_due(id); }
+  [[nodiscard]] bool wants_grad_output(LayerId id) const override {
+    return curvature_.output_due(id);
   }
   void set_curvature(const CurvatureSettings& settings) override {
-    if (engine_.set_curvature(settings)) begin_again();
+    if (curvature_.set_curvature(settings) && frame_.prepared) begin_step();
   }
-  [[nodiscard]] LayerFactors read_factors(LayerId layer) override {
-    require_prepared("read_factors");
-    return engine_.read_factors(layer);
+  void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) override {
+    frame_.require_prepared("record_input");
+    curvature_.record_input(id, input, stream, scale);
+    pipeline_->poll();
   }
-
-  void record_input(LayerId layer, ConstTensorView input, Stream stream,
-                    RecordScale scale) override {
-    require_prepared("record_input");
-    records_.enter("record_input", stream);
-    engine_.record_input(layer, input, scale);
-    records_.leave(stream);
-    poll();
-  }
-  void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
+  void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                           RecordScale scale) override {
-    require_prepared("record_grad_output");
-    records_.enter("record_grad_output", stream);
-    engine_.record_grad_output(layer, grad_output, scale);
-    records_.leave(stream);
-    poll();
+    frame_.require_prepared("record_grad_output");
+    curvature_.record_grad_output(id, grad_output, stream, scale);
+    pipeline_->poll();
   }
-  void record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
+  void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
                          ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                          RecordScale scale) override {
-    require_prepared("record_batch_norm");
-    records_.enter("record_batch_norm", stream);
-    engine_.record_batch_norm(layer, x, mean, inv_std, grad_output, scale);
-    records_.leave(stream);
-    poll();
+    frame_.require_prepared("record_batch_norm");
+    curvature_.record_batch_norm(id, x, mean, inv_std, grad_output, stream, scale);
+    pipeline_->poll();
   }
+  void grads_ready(LayerId id, Stream stream, RecordScale scale) override {
+    frame_.require_prepared("grads_ready");
+    gradients_->announce(id, stream, scale);
+    pipeline_->poll();
+  }
+  StepReport step(const StepArgs& args, Stream stream) override;
+  [[nodiscard]] LayerFactors read_factors(LayerId id) override {
+    frame_.require_prepared("read_factors");
+    return curvature_.read_factors(id);
+  }
+  void visit_state(StateVisitor& caller) override;
 
  private:
-  [[nodiscard]] std::string options_text() const override {
-    return detail::concat(
-        exact(options_.curvature), "momentum ", exact(options_.momentum), "\nmomentum_rule ",
-        static_cast<int>(options_.momentum_rule), "\ninitial_lr ", exact(options_.initial_lr),
-        "\nrescale ", static_cast<int>(options_.rescale), "\nweight_decay ",
-        exact(options_.weight_decay), "\ngradient_wire ", exact(options_.gradient_wire),
-        "\nweight_wire ", exact(options_.weight_wire), '\n');
-  }
-  void on_add(const ParameterLayer& layer) override { engine_.add_layer(layer.name, layer.spec); }
-  void on_prepare() override;
-  void on_exchange() override;
-  [[nodiscard]] int owner_of(int layer) const override { return engine_.owner(layer); }
-  void add_active(std::vector<comm::Exchange*>& active) override {
-    engine_.begin_step();
-    engine_.add_active(active);
-  }
-  void on_records(bool forgive) override {
-    records_.join();
-    if (engine_.statistics_due()) engine_.require_records(forgive);
-  }
-  void on_ballot(comm::Ballot& ballot) override { engine_.fill_ballot(ballot); }
-  void on_submitted() override { engine_.ask(); }
-  void on_outcome(const comm::Outcome& outcome, StepReport& report) override {
-    engine_.hear(outcome, report);
-  }
-  void on_failure(const comm::Outcome& outcome) const override { engine_.throw_failure(outcome); }
-  void update(const StepArgs& args, StepReport& report) override;
-  void on_step_end(StepReport& report) override {
-    report.scratch_growths += records_.scratch_growths() + engine_.scratch_growths();
-    engine_.end_step(report);
-  }
-  void on_visit(StateVisitor& visitor) override {
-    records_.join();
-    visitor.real("last_lr", Held::same, last_lr_);
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const Held held =
-          engine_.owner(static_cast<int>(i)) == comm_->rank() ? Held::owner : Held::copy;
-      const std::string& layer = layers_[i].name;
-      if (velocity_[i].is_set()) visitor.tensor(layer + ".velocity", held, velocity_[i]);
-      if (masters_[i].is_set()) visitor.tensor(layer + ".master", held, masters_[i]);
-    }
-    engine_.visit_state(visitor);
-  }
-
+  void begin_step();
+  /// Everything that must be equal on all ranks, one option per line.
+  [[nodiscard]] std::string options_text() const;
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
   /// Appends weight and bias of a layer that this rank works on.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
-  /// Gradients into directions. The factor of the KL clip; empty without one.
-  [[nodiscard]] ConstTensorView precondition(double lr);
-  void precondition_layer(int layer);
-  void report_updated(StepReport& report);
-  void gather_weights();
-  [[nodiscard]] bool works(int layer) const { return grid_.works(engine_.owner(layer)); }
-  /// Type in which weights travel, unless it is theirs.
+  /// Momentum, weight decay and rescaling of the layers that this rank works on.
+  void update_parameters(const StepArgs& args, ConstTensorView clip, StepReport& report);
+  void gather_parameters(StepReport& report);
+  /// Weights travel in another type than theirs.
   [[nodiscard]] bool has_masters() const {
-    return options_.weight_wire.value_or(dtype()) != dtype();
+    return options_.weight_wire.value_or(frame_.dtype()) != frame_.dtype();
   }
 
   KfacOptions options_;
-  RecordStream records_;
-  Engine engine_;
+  OptimizerFrame frame_;
+  Curvature curvature_;
+  std::optional<Gradients> gradients_;
+  std::optional<Directions> directions_;
+  std::optional<comm::Gather> weights_;
   // Of the layers that this rank works on.
   std::vector<Tensor> velocity_, masters_;
-  std::vector<SharedPart> parts_;
-  std::optional<Share> share_;
-  std::optional<comm::Gather> weights_;
+  std::vector<LayerDirection> covered_;
   UpdateTable table_;
-  std::optional<KlClip> clip_;
-  /// f64[2]: factor of the KL clip and weights saturated, of the last update.
-  comm::Mirror updated_;
+  comm::Mirror saturated_;  ///< f64[1]: weights past the range of their wire in the last update.
   double last_lr_ = 0;
+  std::vector<comm::Exchange*> active_;
+  std::optional<comm::Pipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
 };
 
-void Kfac::on_prepare() {
-  engine_.prepare(grid_, 0);
-  std::vector<comm::Slot> slots;
-  updated_ = comm::Mirror(ctx_, {2}, DType::f64);
-  updated_.numbers<double>()[0] = 1;
-  updated_.push(ctx_);
-  const auto count = static_cast<std::int64_t>(layers_.size());
-  if (options_.curvature.kl_clip > 0) clip_.emplace(ctx_, count);
-  velocity_.resize(layers_.size());
-  masters_.resize(layers_.size());
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const int index = static_cast<int>(i);
-    slots.push_back({engine_.owner(index), layers_[i].numel(), 0});
-    if (!works(index)) continue;
-    velocity_[i] = Tensor::zeros(ctx_, {layers_[i].numel()}, dtype());
-    if (!has_masters()) continue;
-    masters_[i] = Tensor::zeros(ctx_, {layers_[i].numel()}, dtype());
-    pack_parameters(ctx_, layers_[i], masters_[i]);
+StepReport Kfac::step(const StepArgs& args, Stream stream) {
+  StepReport report = enter_step(frame_, args, stream);
+  {
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
+    curvature_.complete(votes_against(args.vote));
+    gradients_->complete(votes_against(args.vote));
+    comm::Ballot flags = flags_of(args);
+    gradients_->raise_flags(flags);
+    curvature_.raise_flags(flags);
+    pipeline_->submit(flags);
+    gradients_->request();
+    curvature_.request();
+    const comm::Outcome agreed = pipeline_->outcome();  // the one wait of the host
+    curvature_.throw_if_failed(agreed);
+    report.vote = agreed.result;
+    curvature_.collect(agreed, report);
+    gradients_->collect(report);
   }
-  weights_.emplace(ctx_, grid_, "weights", std::move(slots),
-                   options_.weight_wire.value_or(dtype()));
-  add_shared_parts(engine_, grid_, true, parts_);
-  share_.emplace(ctx_, grid_, options_.curvature.dtype, parts_);
+  report.updated = report.vote.may_update();
+  if (report.updated) {
+    curvature_.update_averages(report);
+    curvature_.refresh_inverses(report);
+    curvature_.share_inverses(report);
+  }
+  if (report.updated) {  // A layer has an inverse.
+    const ConstTensorView clip =
+        directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
+    update_parameters(args, clip, report);
+    gather_parameters(report);
+  }
+  report.bytes = pipeline_->bytes();
+  report.scratch_growths = frame_.ctx.scratch_growths();
+  curvature_.finish(report);
+  begin_step();
+  frame_.join.leave(stream, frame_.ctx.stream());
+  return report;
+}
+
+void Kfac::begin_step() {
+  active_.clear();
+  curvature_.begin(active_);
+  gradients_->begin(active_);
+  pipeline_->begin(active_);
+}
+
+void Kfac::prepare() {
+  const CurvatureOptions& o = options_.curvature;
+  frame_.agree(name(), options_text(), o.worker_fraction, comm::Repeated::nothing);
+  pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
+  curvature_.prepare(frame_.grid, 0);
+  const int count = curvature_.layers();
+  std::vector<int> owners;
+  std::vector<comm::Slot> slots;
+  for (int i = 0; i < count; ++i) {
+    owners.push_back(curvature_.layer(i).owner);
+    slots.push_back({owners.back(), frame_.layers[static_cast<std::size_t>(i)].numel(), 0});
+  }
+  gradients_.emplace(frame_,
+                     GradientOptions{.recipients = comm::Recipients::workers,
+                                     .loss_reduction = o.loss_reduction,
+                                     .bucket_bytes = o.bucket_bytes,
+                                     .wire = options_.gradient_wire},
+                     owners);
+  directions_.emplace(frame_.ctx, o.kl_clip, count);
+  weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
+                   options_.weight_wire.value_or(frame_.dtype()));
+  saturated_ = comm::Mirror(frame_.ctx, {1}, DType::f64);
+  velocity_.resize(frame_.layers.size());
+  masters_.resize(frame_.layers.size());
+  std::vector<UpdatedPart> parts;
+  for (int i = 0; i < count; ++i)
+    if (curvature_.works(i)) add_layer_parts(i, parts);
+  table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
+  frame_.prepared = true;
+  begin_step();
+  frame_.ctx.stream().synchronize();  // The caller's stream may read the parameters from here on.
+}
+
+void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
+  const auto i = static_cast<std::size_t>(index);
+  const ParameterLayer& layer = frame_.layers[i];
+  const TensorView gradient = gradients_->of(index);
+  if (curvature_.layer(index).covered())
+    covered_.push_back(
+        {.layer = index,
+         .weight = gradient.slice(0, 0, layer.weight),
+         .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
+         .whole = gradient});
+  velocity_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
+  if (has_masters()) {
+    masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
+    pack_parameters(frame_.ctx, layer, masters_[i]);
+  }
+  const std::size_t first = parts.size();
+  add_parts(layer, gradient, velocity_[i], parts);
+  std::int64_t offset = 0;
+  for (std::size_t p = first; p < parts.size(); ++p) {
+    UpdatedPart& part = parts[p];
+    if (masters_[i].is_set()) part.master = masters_[i].view().slice(0, offset, part.numel());
+    if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
+    offset += part.numel();
+  }
+  // A weight that is frozen is not to be rescaled either.
+  if (layer.weight > 0 && has_factors(layer.spec) && layer.params.weight_lr > 0)
+    parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
 }
 
 double Kfac::momentum_of(const StepArgs& args) const {
@@ -196,97 +222,65 @@ double Kfac::momentum_of(const StepArgs& args) const {
   return full;
 }
 
-void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
-  const auto i = static_cast<std::size_t>(index);
-  const ParameterLayer& layer = layers_[i];
-  const std::size_t first = parts.size();
-  add_parts(layer, gradient(index), velocity_[i], parts);
-  std::int64_t offset = 0;
-  for (std::size_t p = first; p < parts.size(); ++p) {
-    UpdatedPart& part = parts[p];
-    if (masters_[i].is_set()) part.master = masters_[i].view().slice(0, offset, part.numel());
-    if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
-    offset += part.numel();
-  }
-  // A weight that is frozen is not to be rescaled either.
-  if (layer.weight > 0 && has_factors(layer.spec) && layer.params.weight_lr > 0)
-    parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
+void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, StepReport& report) {
+  const PhaseTimer timer(report.seconds.update);
+  report.momentum = momentum_of(args);
+  kfac_update(frame_.ctx, table_,
+              {.pass = {.lr = args.lr,
+                        .momentum = report.momentum,
+                        .weight_decay = options_.weight_decay,
+                        .rule = options_.momentum_rule},
+               .rescale = options_.rescale,
+               .clip = clip,
+               .wire = options_.weight_wire,
+               .saturated = saturated_.device()});
+  // On a device the host has the number of the update before, and does not wait for this one's.
+  report.saturated = static_cast<std::int64_t>(*saturated_.numbers<double>());
+  saturated_.fetch(frame_.ctx);
+  last_lr_ = args.lr;
 }
 
-void Kfac::on_exchange() {
-  std::vector<UpdatedPart> parts;
-  for (int i = 0; i < static_cast<int>(layers_.size()); ++i)
-    if (works(i)) add_layer_parts(i, parts);
-  table_ = make_update_table(ctx_, dtype(), std::move(parts));
-}
-
-void Kfac::precondition_layer(int index) {
-  const ParameterLayer& layer = layers_[static_cast<std::size_t>(index)];
-  const TensorView g = gradient(index);
-  const TensorView weight = g.slice(0, 0, layer.weight);
-  const TensorView bias = layer.bias > 0 ? g.slice(0, layer.weight, layer.bias) : TensorView{};
-  const bool counted = clip_ && engine_.owner(index) == comm_->rank();
-  if (!counted) return engine_.apply(index, weight, bias);
-  Scratch scratch(ctx_);
-  const TensorView before = scratch.take({layer.numel()}, dtype());
-  ops::copy(ctx_, g, before);
-  engine_.apply(index, weight, bias);
-  clip_->add(before, g);
-}
-
-ConstTensorView Kfac::precondition(double lr) {
-  if (clip_) clip_->begin();
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    if (works(static_cast<int>(i)) && engine_.covered(static_cast<int>(i)))
-      precondition_layer(static_cast<int>(i));
-  return clip_ ? clip_->factor(grid_, options_.curvature.kl_clip, lr) : ConstTensorView{};
-}
-
-/// What the host has of the last update that it has waited for.
-void Kfac::report_updated(StepReport& report) {
-  const double* numbers = updated_.numbers<double>();
-  report.kl_factor = numbers[0];
-  report.saturated = static_cast<std::int64_t>(numbers[1]);
-}
-
-void Kfac::gather_weights() {
+void Kfac::gather_parameters(StepReport& report) {
   if (!weights_->needed()) return;
+  const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
   weights_->run();
   // The workers, too, read what was gathered, so that all ranks hold the same bits.
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    unpack_parameters(ctx_, weights_->block(static_cast<int>(i)), layers_[i]);
+  for (std::size_t i = 0; i < frame_.layers.size(); ++i)
+    unpack_parameters(frame_.ctx, weights_->block(static_cast<int>(i)), frame_.layers[i]);
 }
 
-void Kfac::update(const StepArgs& args, StepReport& report) {
-  if (ctx_.device().is_cuda()) report_updated(report);
-  engine_.absorb(report);
-  {
-    const PhaseTimer timer(report.seconds.exchange, "exchange");
-    parts_.clear();
-    add_shared_parts(engine_, grid_, false, parts_);
-    share_->run(parts_);
+void Kfac::visit_state(StateVisitor& caller) {
+  frame_.require_prepared("visit_state");
+  HostVisitor visitor(frame_.ctx, caller);
+  visitor.integer("steps", Held::same, frame_.steps);
+  gradients_->visit_state(visitor);
+  visitor.real("last_lr", Held::same, last_lr_);
+  for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
+    const Held held = curvature_.owns(static_cast<int>(i)) ? Held::owner : Held::copy;
+    const std::string& layer = frame_.layers[i].name;
+    if (velocity_[i].is_set()) visitor.tensor(layer + ".velocity", held, velocity_[i]);
+    if (masters_[i].is_set()) visitor.tensor(layer + ".master", held, masters_[i]);
   }
-  if (!report.updated) return;  // No layer has an inverse.
-  {
-    const PhaseTimer timer(report.seconds.update);
-    const ConstTensorView clip = precondition(args.lr);
-    report.momentum = momentum_of(args);
-    kfac_update(ctx_, table_,
-                {.pass = {.lr = args.lr,
-                          .momentum = report.momentum,
-                          .weight_decay = options_.weight_decay,
-                          .rule = options_.momentum_rule},
-                 .rescale = options_.rescale,
-                 .clip = clip,
-                 .wire = options_.weight_wire,
-                 .saturated = updated_.device().slice(0, 1, 1)});
-    if (clip_) ops::copy(ctx_, clip, updated_.device().slice(0, 0, 1));
-    if (!ctx_.device().is_cuda()) report_updated(report);
-    updated_.fetch(ctx_);
-    last_lr_ = args.lr;
-  }
-  const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
-  gather_weights();
+  curvature_.visit_state(visitor);
+  begin_step();  // What is due may have changed.
+}
+
+std::string Kfac::describe() const {
+  frame_.require_prepared("describe");
+  const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
+  std::vector<NamedBytes> buffers = gradients_->buffers();
+  buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
+  return curvature_.describe({.momentum = element, .masters = has_masters() ? element : 0},
+                             std::move(buffers));
+}
+
+std::string Kfac::options_text() const {
+  return detail::concat(
+      exact(options_.curvature), "momentum ", exact(options_.momentum), "\nmomentum_rule ",
+      static_cast<int>(options_.momentum_rule), "\ninitial_lr ", exact(options_.initial_lr),
+      "\nrescale ", static_cast<int>(options_.rescale), "\nweight_decay ",
+      exact(options_.weight_decay), "\ngradient_wire ", exact(options_.gradient_wire),
+      "\nweight_wire ", exact(options_.weight_wire), '\n');
 }
 
 }  // namespace

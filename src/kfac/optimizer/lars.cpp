@@ -1,30 +1,26 @@
 #include <cmath>
 
-#include "kfac/optimizer/momentum_optimizer.h"
+#include "kfac/optimizer/first_order.h"
 
 namespace dkfac::kfac {
 namespace {
 
-class Lars final : public MomentumOptimizer<LarsOptions> {
- public:
-  Lars(std::shared_ptr<comm::Communicator> comm, const LarsOptions& options, Device device,
-       ContextOptions context)
-      : MomentumOptimizer(std::move(comm), options, device, context) {}
+struct Lars {
+  static constexpr std::string_view kName = "lars";
+  LarsOptions options;
 
-  [[nodiscard]] std::string_view name() const override { return "lars"; }
-  [[nodiscard]] std::string describe() const override {
-    return detail::concat("lars: ", describe_common(), ", eta ", options_.eta, ", epsilon ",
-                          options_.epsilon);
+  [[nodiscard]] std::string description() const {
+    return detail::concat(", eta ", options.eta, ", epsilon ", options.epsilon);
   }
+  [[nodiscard]] std::string options_text() const {
+    return detail::concat("eta ", exact(options.eta), "\nepsilon ", exact(options.epsilon), '\n');
+  }
+  void visit_state(StateVisitor&) {}
 
- private:
-  [[nodiscard]] std::string rule_text() const override {
-    return detail::concat("eta ", exact(options_.eta), "\nepsilon ", exact(options_.epsilon), '\n');
-  }
-  double update_all(double lr, double momentum, UpdateTable& table) override {
-    LarsOptions now = options_;
+  double update(Context& ctx, UpdateTable& table, double lr, double momentum) {
+    LarsOptions now = options;
     now.momentum = momentum;
-    lars_update(ctx_, table, now, lr);
+    lars_update(ctx, table, now, lr);
     return momentum;
   }
 };
@@ -48,7 +44,7 @@ void LarsOptions::validate() const {
 std::unique_ptr<Optimizer> make_lars(std::shared_ptr<comm::Communicator> comm, LarsOptions options,
                                      Device device, ContextOptions context) {
   options.validate();
-  return std::make_unique<Lars>(std::move(comm), options, device, context);
+  return std::make_unique<FirstOrder<Lars>>(std::move(comm), Lars{options}, device, context);
 }
 
 }  // namespace dkfac::kfac

@@ -1,44 +1,35 @@
 #include <cmath>
 #include <utility>
 
-#include "kfac/optimizer/momentum_optimizer.h"
+#include "kfac/optimizer/first_order.h"
 
 namespace dkfac::kfac {
 namespace {
 
-class Sgd final : public MomentumOptimizer<SgdOptions> {
- public:
-  Sgd(std::shared_ptr<comm::Communicator> comm, const SgdOptions& options, Device device,
-      ContextOptions context)
-      : MomentumOptimizer(std::move(comm), options, device, context) {}
+struct Sgd {
+  static constexpr std::string_view kName = "sgd";
+  SgdOptions options;
+  double last_lr = 0;
 
-  [[nodiscard]] std::string_view name() const override { return "sgd"; }
-  [[nodiscard]] std::string describe() const override {
-    return detail::concat("sgd: ", describe_common(),
-                          options_.momentum_correction ? ", momentum correction" : "");
+  [[nodiscard]] std::string description() const {
+    return options.momentum_correction ? ", momentum correction" : "";
   }
+  [[nodiscard]] std::string options_text() const {
+    return detail::concat("momentum_correction ", options.momentum_correction, '\n');
+  }
+  void visit_state(StateVisitor& visitor) { visitor.real("last_lr", Held::same, last_lr); }
 
- private:
-  [[nodiscard]] std::string rule_text() const override {
-    return detail::concat("momentum_correction ", options_.momentum_correction, '\n');
-  }
-  void on_visit(StateVisitor& visitor) override {
-    visitor.real("last_lr", Held::same, last_lr_);
-    MomentumOptimizer::on_visit(visitor);
-  }
-  double update_all(double lr, double momentum, UpdateTable& table) override {
-    sgd_update(ctx_, table,
+  double update(Context& ctx, UpdateTable& table, double lr, double momentum) {
+    sgd_update(ctx, table,
                {.lr = lr,
                 .momentum = momentum,
-                .weight_decay = options_.weight_decay,
-                .nesterov = options_.nesterov,
-                .correction = options_.momentum_correction});
-    const double last = std::exchange(last_lr_, lr);
-    const bool rescaled = options_.momentum_correction && last > 0;
+                .weight_decay = options.weight_decay,
+                .nesterov = options.nesterov,
+                .correction = options.momentum_correction});
+    const double last = std::exchange(last_lr, lr);
+    const bool rescaled = options.momentum_correction && last > 0;
     return momentum * (rescaled ? lr / last : 1);
   }
-
-  double last_lr_ = 0;
 };
 
 }  // namespace
@@ -55,7 +46,7 @@ void SgdOptions::validate() const {
 std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm, SgdOptions options,
                                     Device device, ContextOptions context) {
   options.validate();
-  return std::make_unique<Sgd>(std::move(comm), options, device, context);
+  return std::make_unique<FirstOrder<Sgd>>(std::move(comm), Sgd{options}, device, context);
 }
 
 }  // namespace dkfac::kfac

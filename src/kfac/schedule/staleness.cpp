@@ -110,22 +110,19 @@ StatisticHistory::Similarity StatisticHistory::judge(double to_last, double to_b
   return {.to_last = similar(to_last), .to_before = similar(to_before), .drift = to_last};
 }
 
-StatisticHistory::Similarity StatisticHistory::push(Context& ctx, SymmetricForm form,
-                                                    ConstTensorView x, double alpha) {
-  Similarity similarity;
-  if (known_ >= 1) similarity = judge(drift(form, x, last_), -1, alpha);
-  // The rule asks for the older value only when the last one is similar.
-  if (known_ >= 2 && similarity.to_last)
-    similarity = judge(similarity.drift, drift(form, x, before_), alpha);
-  keep(ctx, x);
-  return similarity;
-}
-
-void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView x,
+void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha,
                                TensorView drifts) const {
-  const auto measure = ctx.device().is_cuda() ? cuda::measure_drift : cpu::measure_drift;
-  measure(ctx, form, x, last_, drifts.slice(0, 0, 1));
-  measure(ctx, form, x, before_, drifts.slice(0, 1, 1));
+  const TensorView to_last = drifts.slice(0, 0, 1), to_before = drifts.slice(0, 1, 1);
+  if (ctx.device().is_cuda()) {
+    cuda::measure_drift(ctx, form, x, last_, to_last);
+    return cuda::measure_drift(ctx, form, x, before_, to_before);
+  }
+  cpu::measure_drift(ctx, form, x, last_, to_last);
+  // The rule asks for the older value only when the last one is similar, which is known here.
+  if (judge(*to_last.data<double>(), -1, alpha).to_last)
+    cpu::measure_drift(ctx, form, x, before_, to_before);
+  else
+    ops::fill(ctx, to_before, -1);
 }
 
 void StatisticHistory::keep(Context& ctx, ConstTensorView x) {

@@ -46,12 +46,12 @@ class StatisticHistory {
     bool to_last = false, to_before = false;
     double drift = -1;  ///< From the last value; negative while unknown.
   };
-  /// Compares x, the value of this refresh, and keeps it in the place of the oldest. A missing or
-  /// zero value is similar to nothing. Host memory.
-  [[nodiscard]] Similarity push(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha);
-  /// The same in parts, where the host learns the drifts later. drifts[2] (f64, where x is): of x
-  /// from the last value, and from the one before, in which a missing value is zero.
-  void compare(Context& ctx, SymmetricForm form, ConstTensorView x, TensorView drifts) const;
+  /// drifts[2] (f64, where x is): of x, the value of this refresh, from the last value, and from
+  /// the one before where judge() asks for it, else perhaps -1. A missing value is zero, which is
+  /// similar to nothing.
+  void compare(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha,
+               TensorView drifts) const;
+  /// x takes the place of the oldest value.
   void keep(Context& ctx, ConstTensorView x);
   [[nodiscard]] static Similarity judge(double to_last, double to_before, double alpha);
 

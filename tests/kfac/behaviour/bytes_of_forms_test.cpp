@@ -76,7 +76,7 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
     if (columns > 1) bytes += kWide * (kfac::weight_numel(spec) + kfac::bias_numel(spec));
   if (grid.ranks > 1 && first) bytes += kWide * std::ssize(specs());  // Which have an inverse.
   const bool notes = half || options.staleness == kfac::Staleness::adaptive;
-  if (notes && report.statistics_refreshed) bytes += 64 * std::ssize(specs());
+  if (notes && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
   return static_cast<std::uint64_t>(bytes);
 }
 

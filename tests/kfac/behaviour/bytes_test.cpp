@@ -121,8 +121,9 @@ TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
   options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::f16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     const std::int64_t in = report.step == 1 ? kWide : 2;
-    // One f32 per layer for magnitudes of gradients, two notes of four f64 for statistics.
-    const auto extra = static_cast<std::uint64_t>((4 + 2 * 4 * kWide) * sizes.layers);
+    // One f32 per layer for magnitudes of gradients, a note of four f64 per statistic.
+    const auto extra =
+        static_cast<std::uint64_t>(4 * sizes.layers + 4 * kWide * std::ssize(report.statistics));
     EXPECT_EQ(report.bytes,
               kfac_bytes(sizes, report, grid.ranks, grid.workers, {in, in, 2}) + extra)
         << grid.workers << " of " << grid.ranks << " in step " << report.step;

@@ -1,5 +1,7 @@
 #include "kfac/schedule/staleness.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
@@ -113,7 +115,17 @@ TEST_P(Drift, RefusesValuesThatDoNotFit) {
                InvalidArgument);
 }
 
-class History : public BothBackends {};
+class History : public BothBackends {
+ protected:
+  /// A refresh with the value x.
+  kfac::StatisticHistory::Similarity push(kfac::StatisticHistory& history, ConstTensorView x,
+                                          double alpha) {
+    std::array<double, 2> drifts{};
+    history.compare(ctx, {.dim = 1}, x, alpha, view_of(drifts.data(), {2}));
+    history.keep(ctx, x);
+    return kfac::StatisticHistory::judge(drifts[0], drifts[1], alpha);
+  }
+};
 DKFAC_BOTH_BACKENDS(History);
 
 TEST_P(History, DrivesTheIntervalsOfASeriesWorkedOutByHand) {
@@ -142,7 +154,7 @@ TEST_P(History, DrivesTheIntervalsOfASeriesWorkedOutByHand) {
   Intervals intervals;
   for (std::size_t i = 0; i < series.size(); ++i) {
     const double x = series[i].x;
-    const auto similarity = history.push(ctx, {.dim = 1}, view_of(&x, {1}), 0.25);
+    const auto similarity = push(history, view_of(&x, {1}), 0.25);
     intervals = next_intervals(intervals, similarity.to_last, similarity.to_before, 0);
     EXPECT_EQ(intervals.last, series[i].interval) << i;
     const double before = i == 0 ? 0 : series[i - 1].x;
@@ -154,7 +166,7 @@ TEST_P(History, FindsNothingSimilarWithAlphaZero) {
   kfac::StatisticHistory history(ctx, {1}, DType::f32);
   for (int i = 0; i < 4; ++i) {
     const float x = 1;
-    const auto similarity = history.push(ctx, {.dim = 1}, view_of(&x, {1}), 0);
+    const auto similarity = push(history, view_of(&x, {1}), 0);
     EXPECT_FALSE(similarity.to_last || similarity.to_before);
   }
 }

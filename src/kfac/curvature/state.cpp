@@ -3,7 +3,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/curvature/engine.h"
+#include "kfac/curvature/curvature.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -63,32 +63,31 @@ bool drop_foreign(Context& ctx, Factor& factor) {
 
 }  // namespace
 
-void Engine::visit_state(StateVisitor& visitor) {
-  if (ctx_.device().is_cuda()) settle(unheard_);
-  timetable_.visit_state(visitor, statistic_names_);
+void Curvature::visit_state(StateVisitor& visitor) {
+  records_.join();
+  finish_inversions(pending_report_);
+  std::vector<std::string> names;
+  for (const Statistic& s : statistics_) names.push_back(s.name);
+  timetable_.visit_state(visitor, names);
   visitor.tensor("ranges", Held::any, ranges_);
-  for (int i = 0; i < std::ssize(statistics_); ++i) {
-    Statistic& s = statistic(i);
-    if (s.slot < 0) continue;
-    const std::string& name = statistic_names_[static_cast<std::size_t>(i)];
-    visitor.number(name + "_has_range", Held::same, s.has_range);
-    visitor.real(name + "_flops", Held::any, s.flops);
-    if (s.history.is_set()) visit_history(visitor, name, s.history);
+  for (Statistic& s : statistics_) {
+    visitor.number(s.name + "_has_range", Held::same, s.has_range);
+    visitor.real(s.name + "_flops", Held::any, s.flops);
+    if (s.history.is_set()) visit_history(visitor, s.name, s.history);
     s.forget_records();
   }
   for (int i = 0; i < layers(); ++i) {
-    const Held held = owns(i) ? Held::owner : Held::copy;
-    if (grid_.works(owner(i))) visit_curvature(visitor, name(i), held, at(i).curvature);
-    if (ctx_.device().is_cuda()) {
-      statistic(input_of(i)).foreign = drop_foreign(ctx_, at(i).curvature.a);
-      statistic(output_of(i)).foreign = drop_foreign(ctx_, at(i).curvature.g);
-    }
-    at(i).scale_records = 0;
-    at(i).has_input = false;
+    LayerBlock& block = at(i);
+    if (works(i))
+      visit_curvature(visitor, block.name, owns(i) ? Held::owner : Held::copy, block.curvature);
+    block.scale_records = 0;
+    block.has_input = false;
   }
+  if (ctx_.device().is_cuda())
+    for (Statistic& s : statistics_)
+      s.foreign = drop_foreign(ctx_, at(s.layer).factor(s.plan.kind));
   ops::fill(ctx_, underflow_.device(), 0);
   ops::fill(ctx_, nonfinite_, 0);
-  failed_statistic_ = -1;
   note_failed();
 }
 

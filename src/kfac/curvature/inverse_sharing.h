@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dkfac/core/context.h"
@@ -10,7 +10,7 @@
 
 #include "comm/collective/mirror.h"
 #include "comm/collective/worker_grid.h"
-#include "kfac/curvature/engine.h"
+#include "kfac/curvature/blocks.h"
 
 /// What owners have rebuilt, for the other workers of their column.
 namespace dkfac::kfac {
@@ -26,18 +26,19 @@ struct SharedPart {
 /// factors, or whole eigenvectors (with eigenvalues) and rows.
 [[nodiscard]] std::int64_t shared_numel(const SharedPart& part);
 
-/// Appends the parts of the layers of this rank's column that this step has rebuilt; `all`: every
-/// part that there is.
-void add_shared_parts(Engine& engine, const comm::WorkerGrid& grid, bool all,
+/// Appends the parts of the layers of this rank's column whose statistics are wanted.
+void add_shared_parts(std::span<LayerBlock> layers, const comm::WorkerGrid& grid,
+                      const std::function<bool(StatisticId)>& wanted,
                       std::vector<SharedPart>& parts);
 
 /// One all_gather_v within the column per step that has rebuilt something; afterwards all workers
 /// of a layer hold the same bits. Nothing with one worker per layer. The host waits for a device,
 /// as it has to know whether what it is given is good.
-class Share {
+class InverseSharing {
  public:
   /// `all`: every part of this rank's column that may ever be shared; fixes the buffer.
-  Share(Context& ctx, const comm::WorkerGrid& grid, DType dtype, std::span<const SharedPart> all);
+  InverseSharing(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
+                 std::span<const SharedPart> all);
   /// The parts of this step, equal on all ranks of the column.
   void run(std::span<const SharedPart> parts);
   [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }

@@ -1,4 +1,4 @@
-#include "kfac/curvature/share.h"
+#include "kfac/curvature/inverse_sharing.h"
 
 #include <numeric>
 #include <type_traits>
@@ -105,25 +105,22 @@ std::int64_t shared_numel(const SharedPart& part) {
   return head + f.shifts.numel() + body + f.values.numel();
 }
 
-void add_shared_parts(Engine& engine, const comm::WorkerGrid& grid, bool all,
+void add_shared_parts(std::span<LayerBlock> layers, const comm::WorkerGrid& grid,
+                      const std::function<bool(StatisticId)>& wanted,
                       std::vector<SharedPart>& parts) {
-  for (int i = 0; i < engine.layers(); ++i) {
-    const int owner = engine.owner(i);
-    if (!grid.works(owner)) continue;
-    LayerCurvature& layer = engine.curvature(i);
-    const bool batch_norm = std::holds_alternative<BatchNormSpec>(engine.spec(i));
-    const StatisticKind second = batch_norm ? StatisticKind::batch_norm : StatisticKind::g;
-    if (layer.a.is_set() && (all || engine.rebuilt(i, StatisticKind::a)))
-      parts.push_back({owner, &layer, &layer.a});
-    if (layer.g.is_set() && (all || engine.rebuilt(i, second)))
-      parts.push_back({owner, &layer, &layer.g});
-    if (layer.fisher.is_set() && (all || engine.rebuilt(i, second)))
-      parts.push_back({owner, &layer, nullptr});
+  for (LayerBlock& block : layers) {
+    if (!grid.works(block.owner)) continue;
+    LayerCurvature& layer = block.curvature;
+    const bool g = block.g != kNoStatistic && wanted(block.g);
+    if (block.a != kNoStatistic && wanted(block.a))
+      parts.push_back({block.owner, &layer, &layer.a});
+    if (g && layer.g.is_set()) parts.push_back({block.owner, &layer, &layer.g});
+    if (g && layer.fisher.is_set()) parts.push_back({block.owner, &layer, nullptr});
   }
 }
 
-Share::Share(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
-             std::span<const SharedPart> all)
+InverseSharing::InverseSharing(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
+                               std::span<const SharedPart> all)
     : ctx_(ctx), grid_(grid), counts_(index_of(grid.workers), 0), next_(counts_) {
   if (grid_.workers == 1) return;
   buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
@@ -132,7 +129,7 @@ Share::Share(Context& ctx, const comm::WorkerGrid& grid, DType dtype,
   heads_ = comm::Mirror(ctx, {numbers}, DType::f64);
 }
 
-std::int64_t Share::layout(std::span<const SharedPart> parts) {
+std::int64_t InverseSharing::layout(std::span<const SharedPart> parts) {
   counts_.assign(counts_.size(), 0);
   for (const SharedPart& part : parts)
     counts_[index_of(grid_.row_of(part.owner))] += shared_numel(part);
@@ -141,7 +138,7 @@ std::int64_t Share::layout(std::span<const SharedPart> parts) {
 }
 
 template <class Body>
-void Share::for_parts(std::span<const SharedPart> parts, bool own, Body&& body) {
+void InverseSharing::for_parts(std::span<const SharedPart> parts, bool own, Body&& body) {
   const TensorView all = buffer_.view().slice(0, 0, layout(parts));
   std::int64_t head = 0;
   for (const SharedPart& part : parts) {
@@ -154,7 +151,7 @@ void Share::for_parts(std::span<const SharedPart> parts, bool own, Body&& body) 
   }
 }
 
-void Share::run(std::span<const SharedPart> parts) {
+void InverseSharing::run(std::span<const SharedPart> parts) {
   if (grid_.workers == 1 || parts.empty()) return;
   auto* const numbers = heads_.numbers<double>();
   for_parts(parts, true, [&](const SharedPart& part, TensorView, std::int64_t head, std::int64_t) {

@@ -1,0 +1,227 @@
+#include "kfac/curvature/curvature.h"
+
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "core/shared/index.h"
+
+namespace dkfac::kfac {
+
+Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
+                     CurvatureOptions options, ContextOptions context)
+    : ctx_(ctx),
+      comm_(std::move(comm)),
+      options_(std::move(options)),
+      records_(ctx, options_.records_stay, context),
+      workers_(ctx) {
+  options_.validate();
+}
+
+void Curvature::add_layer(std::string name, LayerSpec spec) {
+  layers_.push_back({.name = std::move(name), .spec = std::move(spec)});
+}
+
+int Curvature::checked(LayerId id, const char* operation) const {
+  const int index = static_cast<int>(id);
+  DKFAC_CHECK(index >= 0 && index < layers(), "[", operation, "] layer id ", index,
+              " does not exist; add_layer() returned 0 to ", layers() - 1);
+  return index;
+}
+
+void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
+  grid_ = grid;
+  DKFAC_CHECK(options_.inverse != InverseMethod::ekfac || grid_.workers == comm_->size(),
+              "[curvature options] inverse is ekfac with worker_fraction ",
+              options_.worker_fraction, " on ", comm_->size(),
+              " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
+              "worker_fraction to 1");
+  std::vector<LayerLoad> loads;
+  for (const LayerBlock& block : layers_) loads.push_back(layer_load(block.spec, options_.dtype));
+  if (options_.calibrate) {
+    // Only proportions count; all layers get theirs in seconds.
+    costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      loads[i].flops = layer_seconds(costs_, layers_[i].spec, options_, ctx_.device());
+  }
+  const std::vector<int> owners = assign(loads, comm_->size());
+  for (int i = 0; i < layers(); ++i) {
+    at(i).owner = owners[index_of(i)];
+    if (!works(i)) continue;
+    LayerCurvature& curvature = at(i).curvature;
+    curvature = make_layer_curvature(ctx_, at(i).spec, options_);
+    if (owns(i)) continue;
+    // Only the owner averages; the other workers are given its inverses.
+    curvature.a.average = Tensor{};
+    curvature.g.average = Tensor{};
+  }
+  nonfinite_ = Tensor::zeros(ctx_, {1});
+  make_statistics();
+  make_exchanges(tail);
+  plan_timetable();
+  add_shared_parts(
+      layers_, grid_, [](StatisticId) { return true; }, parts_);
+  sharing_.emplace(ctx_, grid_, options_.dtype, parts_);
+  const std::int64_t count = statistics();
+  Context host;
+  ranges_ = Tensor::zeros(host, {count});
+  new_ranges_ = comm::Mirror(ctx_, {count}, DType::f32);
+  underflow_ = comm::Mirror(ctx_, {1}, DType::f32);
+  finite_ = comm::Mirror(ctx_, {count + layers()}, DType::f64);
+  stages_ = comm::Mirror(ctx_, {count}, DType::i32);
+  note_numbers_ = comm::Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
+  lack_inverse_ = comm::Mirror(ctx_, {layers()}, DType::f64);
+}
+
+void Curvature::make_statistics() {
+  const auto add = [this](int layer, StatisticKind kind, const char* suffix) {
+    const LayerBlock& block = at(layer);
+    StatisticPlan plan = plan_statistic(block.spec, options_, kind, ctx_.device());
+    if (plan.numel() == 0) return kNoStatistic;
+    Statistic s{
+        .name = block.name + suffix, .layer = layer, .owner = block.owner, .plan = std::move(plan)};
+    if (owns(layer) && options_.staleness == Staleness::adaptive)
+      s.history = StatisticHistory(ctx_, s.plan.shape, options_.dtype);
+    reports_.push_back({.layer = layer, .kind = kind});
+    statistics_.push_back(std::move(s));
+    return statistics() - 1;
+  };
+  for (int i = 0; i < layers(); ++i) {
+    LayerBlock& block = at(i);
+    const bool norm = std::holds_alternative<BatchNormSpec>(block.spec);
+    block.a = add(i, StatisticKind::a, ".a");
+    block.g = norm ? add(i, StatisticKind::batch_norm, ".fisher") : add(i, StatisticKind::g, ".g");
+    if (block.a == kNoStatistic || block.g == kNoStatistic) continue;
+    statistic(block.a).partner = block.g;
+    statistic(block.g).partner = block.a;
+  }
+  notes_.resize(statistics_.size());
+}
+
+void Curvature::make_exchanges(std::int64_t tail) {
+  // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
+  std::vector<comm::Slot> a_slots, g_slots, scale_slots;
+  const int count = layers();
+  const auto add = [this](std::vector<comm::Slot>& slots, StatisticId id, int time) {
+    if (id == kNoStatistic) return;
+    Statistic& s = statistic(id);
+    s.slot = static_cast<int>(slots.size());
+    slots.push_back({s.owner, s.plan.numel(), time});
+  };
+  for (int i = 0; i < count; ++i) add(a_slots, at(i).a, i);
+  for (int i = count - 1; i >= 0; --i) {
+    const int time = 2 * count - 1 - i;
+    LayerBlock& block = at(i);
+    add(g_slots, block.g, time);
+    if (options_.inverse != InverseMethod::ekfac || !has_factors(block.spec)) continue;
+    block.scale_slot = static_cast<int>(scale_slots.size());
+    scale_slots.push_back(
+        {block.owner, factor_groups(block.spec) * g_dim(block.spec) * a_dim(block.spec), time});
+  }
+  a_due_.resize(a_slots.size());
+  g_due_.resize(g_slots.size());
+  scales_due_.resize(scale_slots.size());
+  comm::ExchangeOptions exchange{.recipients = comm::Recipients::owners,
+                                 .dtype = options_.dtype,
+                                 .bucket_bytes = options_.bucket_bytes,
+                                 .wire = options_.statistics_wire,
+                                 .past_wire = nonfinite_,
+                                 .filled_on = &records_on()};
+  a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
+  exchange.tail = tail;
+  g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
+  exchange.tail = 0;
+  exchange.recipients = comm::Recipients::all;
+  if (!scale_slots.empty())
+    scale_exchange_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
+}
+
+void Curvature::plan_timetable() {
+  std::vector<TimetableEntry> entries;
+  for (const Statistic& s : statistics_)
+    entries.push_back({.exists = true,
+                       .inverted = s.plan.factor.is_set(),
+                       .owner = s.owner,
+                       .inverse_flops = s.plan.inverse_flops,
+                       .intervals = {}});
+  timetable_ = Timetable(std::move(entries));
+  timetable_.configure(options_);
+}
+
+void Curvature::set_damping(double damping) {
+  CurvatureOptions changed = options_;
+  changed.damping = damping;
+  changed.validate();
+  if (damping == options_.damping) return;
+  options_ = std::move(changed);
+  timetable_.damping_changed();
+  for (LayerBlock& block : layers_)
+    for (Factor* factor : {&block.curvature.a, &block.curvature.g})
+      factor->stale = factor->statistics > 0;
+}
+
+bool Curvature::set_curvature(const CurvatureSettings& settings) {
+  const bool same_intervals = settings.statistics_interval == options_.statistics_interval &&
+                              settings.inverse_interval == options_.inverse_interval;
+  const int micro_batches =
+      settings.micro_batches > 0 ? settings.micro_batches : options_.micro_batches;
+  if (same_intervals && settings.damping == options_.damping &&
+      micro_batches == options_.micro_batches)
+    return false;
+  CurvatureOptions changed = options_;
+  changed.statistics_interval = settings.statistics_interval;
+  changed.inverse_interval = settings.inverse_interval;
+  changed.micro_batches = micro_batches;
+  changed.damping = settings.damping;
+  changed.validate();
+  changed.damping = options_.damping;
+  options_ = std::move(changed);
+  if (!same_intervals) timetable_.configure(options_);
+  set_damping(settings.damping);
+  return !same_intervals;
+}
+
+std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buffers) const {
+  std::vector<std::string> names;
+  std::vector<LayerSpec> specs;
+  std::vector<int> owners;
+  std::vector<double> seconds;
+  for (const LayerBlock& block : layers_) {
+    names.push_back(block.name);
+    specs.push_back(block.spec);
+    owners.push_back(block.owner);
+    seconds.push_back(layer_seconds(costs_, block.spec, options_, ctx_.device()));
+  }
+  NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
+  for (const auto* exchange : {&a_exchange_, &g_exchange_, &scale_exchange_})
+    if (*exchange) {
+      staging.bytes += static_cast<std::int64_t>((*exchange)->staging_bytes());
+      wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());
+    }
+  buffers.insert(buffers.begin(), {std::move(staging), std::move(wire)});
+  buffers.push_back({"shared inverses", static_cast<std::int64_t>(sharing_->bytes())});
+  if (ctx_.device().is_cuda()) add_temporary(buffers);
+  return describe_assignment(names, specs, owners,
+                             {.world_size = comm_->size(),
+                              .workers = grid_.workers,
+                              .curvature = options_,
+                              .device = ctx_.device(),
+                              .seconds = seconds,
+                              .kept = kept,
+                              .buffers = buffers});
+}
+
+/// As much as has been taken by now: all of it is made when it is first needed.
+void Curvature::add_temporary(std::vector<NamedBytes>& buffers) const {
+  std::size_t scratch = ctx_.scratch_bytes(), library = ctx_.library_bytes();
+  if (const Context* apart = records_.apart()) {
+    scratch += apart->scratch_bytes();
+    library += apart->library_bytes();
+  }
+  buffers.push_back({"scratch", static_cast<std::int64_t>(scratch)});
+  buffers.push_back({"scratch of rebuilds", workers_.scratch_bytes()});
+  buffers.push_back({"workspaces of cuBLAS", static_cast<std::int64_t>(library)});
+  buffers.push_back({"workspaces of cuBLAS for rebuilds", workers_.library_bytes()});
+}
+
+}  // namespace dkfac::kfac

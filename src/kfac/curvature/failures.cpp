@@ -1,0 +1,101 @@
+#include "dkfac/core/ops.h"
+
+#include "kfac/curvature/curvature.h"
+
+// Factors that cannot be inverted: when that becomes an error of all ranks, and which layers have
+// no inverse yet.
+namespace dkfac::kfac {
+namespace {
+
+const char* name_of(StatisticKind kind) {
+  return kind == StatisticKind::a   ? "factor A"
+         : kind == StatisticKind::g ? "factor G"
+                                    : "the BatchNorm Fisher";
+}
+
+}  // namespace
+
+void Curvature::raise_flags(comm::Ballot& ballot) const {
+  ballot.statistic_count = nonfinite_;
+  ballot.failed_statistic = failed_statistic_;
+  for (const LayerBlock& block : layers_)
+    ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(block);
+  for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
+                               static_cast<double>(options_.inverse_interval)})
+    ballot.hash = comm::mix_hash(ballot.hash, setting);
+}
+
+void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
+  if (agreed.result.numeric_failure == 0) return;
+  // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
+  std::string mine;
+  if (failed_statistic_ != kNoStatistic) {
+    const Statistic& s = statistic(failed_statistic_);
+    const LayerBlock& block = layer(s.layer);
+    mine = detail::concat(name_of(s.plan.kind), " of layer '", block.name, "', owned by rank ",
+                          comm_->rank(), ", ", what_failed(failed_at_), " more than ",
+                          options_.max_failed_refreshes, " times in a row at damping ",
+                          options_.damping, "; ", remedy(options_, failed_at_));
+    if (!block.saved_as.empty()) mine += detail::concat("; it has been saved as ", block.saved_as);
+  }
+  for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
+    if (said.empty()) continue;
+    const int others = agreed.result.numeric_failure - 1;
+    throw NumericError(detail::concat(
+        "[inverse] ", said, others > 0 ? detail::concat(" (as on ", others, " more ranks)") : ""));
+  }
+  throw NumericError("[inverse] a rank has reported a factor that failed, and does not name it");
+}
+
+/// Looks for factors that have failed too often; the first time one that could not be inverted is
+/// seen it is saved.
+void Curvature::note_failed() {
+  failed_statistic_ = kNoStatistic;
+  const auto note = [this](StatisticId id, int count, FailedAt what) {
+    if (count <= options_.max_failed_refreshes) return false;
+    failed_statistic_ = id;
+    failed_at_ = what;
+    return true;
+  };
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    if (!averaged_here(id)) continue;
+    const StatisticKind kind = statistic(id).plan.kind;
+    LayerBlock& block = at(statistic(id).layer);
+    const Factor& factor = block.factor(kind);
+    note(id, factor.refused, FailedAt::statistic);
+    if (note(id, factor.failures, FailedAt::inversion) && block.saved_as.empty())
+      block.saved_as = save_failed_factor(ctx_, options_, block.name,
+                                          kind == StatisticKind::a ? "a" : "g", factor);
+    if (kind == StatisticKind::a) continue;
+    note(id, block.curvature.fisher_refused, FailedAt::statistic);
+    note(id, block.curvature.scales_refused, FailedAt::scales);
+  }
+}
+
+/// As its owner knows.
+bool Curvature::lacks_inverse(const LayerBlock& block) const {
+  return block.owner == comm_->rank() && block.covered() &&
+         !has_inverse(block.spec, block.curvature);
+}
+
+void Curvature::name_layers_without_inverse(StepReport& report) {
+  double* const lacks = lack_inverse_.numbers<double>();
+  for (int i = 0; i < layers(); ++i) lacks[i] = lacks_inverse(at(i)) ? 1 : 0;
+  if (comm_->size() > 1) {
+    lack_inverse_.push(ctx_);
+    comm_->all_reduce(lack_inverse_.device(), comm::ReduceOp::sum, ctx_.stream(),
+                      "layers without an inverse");
+    lack_inverse_.fetch(ctx_);
+    ctx_.stream().synchronize();
+  }
+  bool any = false;
+  for (int i = 0; i < layers(); ++i) {
+    if (lacks[i] > 0)
+      report.without_inverse.push_back(at(i).name);
+    else
+      any = any || at(i).covered();
+  }
+  report.updated = any;
+}
+
+}  // namespace dkfac::kfac

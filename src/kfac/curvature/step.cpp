@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "core/shared/index.h"
+#include "kfac/curvature/curvature.h"
+#include "kfac/shared/phase_timer.h"
+
+// A step of the curvature, in the order in which it is called.
+namespace dkfac::kfac {
+
+bool Curvature::statistics_due() const { return statistics_.empty() || timetable_.any_due(); }
+
+bool Curvature::scales_due(int index) const {
+  const LayerBlock& block = layer(index);
+  return block.scale_slot >= 0 && due(block.g) && block.curvature.a.good && block.curvature.g.good;
+}
+
+void Curvature::begin(std::vector<comm::Exchange*>& active) {
+  if (!timetable_.any_due()) return;
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    const Statistic& s = statistic(id);
+    std::vector<bool>& due_slots = s.plan.kind == StatisticKind::a ? a_due_ : g_due_;
+    due_slots[index_of(s.slot)] = due(id);
+    exchange_of(s).set_magnitude(s.slot, timetable_.entry(id).exponent);
+  }
+  a_exchange_->begin(a_due_);
+  active.push_back(&*a_exchange_);
+  if (scale_exchange_) {
+    for (int i = 0; i < layers(); ++i)
+      if (at(i).scale_slot >= 0) scales_due_[index_of(at(i).scale_slot)] = scales_due(i);
+    scale_exchange_->begin(scales_due_);
+    active.push_back(&*scale_exchange_);
+  }
+  g_exchange_->begin(g_due_);
+  active.push_back(&*g_exchange_);
+}
+
+void Curvature::complete(bool forgive) {
+  records_.join();
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    if (!due(id)) continue;
+    const Statistic& s = statistic(id);
+    if (s.records < options_.micro_batches) {
+      DKFAC_CHECK(forgive, "[step] layer '", at(s.layer).name, "' has ", s.records, " of ",
+                  options_.micro_batches, " ",
+                  s.plan.kind == StatisticKind::a   ? "record_input"
+                  : s.plan.kind == StatisticKind::g ? "record_grad_output"
+                                                    : "record_batch_norm",
+                  "; record every layer where wants_input() and wants_grad_output() say so");
+      if (s.records == 0) ops::fill(ctx_, slot_of(id), 0);
+    }
+    exchange_of(s).mark_filled(s.slot);
+    if (s.plan.kind != StatisticKind::g || !scales_due(s.layer)) continue;
+    if (at(s.layer).scale_records == 0) ops::fill(ctx_, scale_slot_of(s.layer), 0);
+    scale_exchange_->mark_filled(at(s.layer).scale_slot);
+  }
+}
+
+void Curvature::request() {
+  request_outcomes();
+  if (options_.operand) {
+    new_ranges_.fetch(ctx_);
+    underflow_.fetch(ctx_);
+  }
+  if (!timetable_.any_due()) return;
+  for (StatisticId id = 0; id < statistics(); ++id)
+    if (due(id) && averaged_here(id))
+      judge_statistic(ctx_, statistic(id).plan.factor, slot_of(id), finite_on(id));
+  for (int i = 0; i < layers(); ++i)
+    if (scales_due(i)) judge_statistic(ctx_, {}, scale_slot_of(i), scales_finite_on(i));
+  finite_.fetch(ctx_);
+  if (needs_notes()) request_notes();
+}
+
+void Curvature::collect(const comm::Outcome& agreed, StepReport& report) {
+  some_lack_inverse_ = agreed.lacks_inverse;
+  for (std::size_t s = 0; s < kInverseStages; ++s)
+    report.inverses[s] += std::exchange(pending_report_.inverses[s], 0);
+  report.failed_factors += std::exchange(pending_report_.failed_factors, 0);
+  collect_outcomes(report);
+  note_failed();
+}
+
+void Curvature::request_outcomes() {
+  const ConstTensorView stages = workers_.stages();
+  if (stages.numel() > 0) ops::copy(ctx_, stages, stages_.host().slice(0, 0, stages.numel()));
+}
+
+void Curvature::collect_outcomes(StepReport& report) {
+  const std::int64_t count = workers_.stages().numel();
+  if (count == 0) return;
+  report_inverses(
+      workers_.collect({stages_.numbers<std::int32_t>(), static_cast<std::size_t>(count)}), report);
+}
+
+void Curvature::finish_inversions(StepReport& report) {
+  request_outcomes();
+  ctx_.stream().synchronize();
+  collect_outcomes(report);
+}
+
+void Curvature::report_inverses(std::span<const RefreshTask> tasks, StepReport& report) {
+  for (const RefreshTask& task : tasks) {
+    ++report.inverses[static_cast<std::size_t>(task.stage)];
+    report.failed_factors += task.stage == InverseStage::kept ? 1 : 0;
+  }
+}
+
+void Curvature::update_averages(StepReport& report) {
+  if (!timetable_.any_due()) return;
+  const PhaseTimer timer(report.seconds.update), part(report.seconds.average);
+  for (StatisticId id = 0; id < statistics(); ++id)
+    if (due(id) && averaged_here(id)) merge(id, report);
+  // Before the eigenvectors that they belong to are replaced.
+  for (int i = 0; i < layers(); ++i)
+    if (at(i).scale_records > 0) merge_layer_scales(i, report);
+  if (needs_notes()) collect_notes();
+  report.statistics_refreshed = true;
+}
+
+void Curvature::merge(StatisticId id, StepReport& report) {
+  Statistic& s = statistic(id);
+  LayerBlock& block = at(s.layer);
+  const TensorView sum = slot_of(id);
+  const double finite = finite_.numbers<double>()[id];
+  const bool fisher = s.plan.kind == StatisticKind::batch_norm && !block.curvature.g.is_set();
+  const bool merged = fisher ? merge_fisher(ctx_, options_, sum, block.curvature, finite)
+                             : merge_factor(ctx_, options_, sum, block.factor(s.plan.kind), finite);
+  report.failed_factors += merged ? 0 : 1;
+  // One that was refused leaves the history alone.
+  if (merged && s.history.is_set()) s.history.keep(ctx_, sum.reshape(s.plan.shape));
+}
+
+void Curvature::merge_layer_scales(int index, StepReport& report) {
+  const double finite = finite_.numbers<double>()[statistics() + index];
+  const bool merged =
+      merge_scales(ctx_, options_, scale_slot_of(index), at(index).curvature, finite);
+  report.failed_factors += merged || !owns(index) ? 0 : 1;
+}
+
+void Curvature::refresh_inverses(StepReport& report) {
+  for (StatisticId id = 0; id < statistics(); ++id)
+    report.inverses_refreshed = report.inverses_refreshed || rebuild_due(id);
+  if (report.inverses_refreshed) {
+    const PhaseTimer timer(report.seconds.inverse, "inverse");
+    tasks_.clear();
+    for (int i = 0; i < layers(); ++i)
+      if (owns(i))
+        add_refresh_tasks(ctx_, options_, at(i).curvature,
+                          {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)}, tasks_);
+    report_inverses(workers_.run(tasks_), report);
+    // What failed is made by the ladder before other ranks are given it, before the next gradients
+    // are projected on eigenvectors, and before a gradient is taken for preconditioned.
+    if (grid_.workers > 1 || options_.inverse == InverseMethod::ekfac || some_lack_inverse_)
+      finish_inversions(report);
+  }
+  if (some_lack_inverse_) name_layers_without_inverse(report);
+  note_failed();
+}
+
+void Curvature::share_inverses(StepReport& report) {
+  const PhaseTimer timer(report.seconds.exchange, "exchange");
+  parts_.clear();
+  // The average of a BatchNorm whose blocks are inverted where they are used is shared itself.
+  add_shared_parts(
+      layers_, grid_,
+      [this](StatisticId id) { return timetable_.entry(id).inverted ? rebuild_due(id) : due(id); },
+      parts_);
+  sharing_->run(parts_);
+}
+
+void Curvature::precondition(int index, TensorView weight, TensorView bias) {
+  const PhaseTimer timer(seconds_.precondition);
+  apply_curvature(ctx_, at(index).spec, options_, at(index).curvature, weight, bias);
+}
+
+void Curvature::report_work(bool accepted, StepReport& report) const {
+  if (!accepted) return;
+  const std::size_t element = size_of(options_.statistics_wire.value_or(options_.dtype));
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    const Statistic& s = statistic(id);
+    if (due(id)) {
+      report.flops += s.step_flops;
+    } else {
+      report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
+      report.flops_skipped += s.flops;
+    }
+    (timetable_.rebuild_due(id) ? report.flops : report.flops_skipped) +=
+        timetable_.entry(id).inverse_flops;
+  }
+}
+
+void Curvature::finish(StepReport& report) {
+  const bool accepted = report.vote.may_update();
+  report.damping = options_.damping;
+  report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
+  report.scratch_growths += scratch_growths();
+  const PhaseSeconds seconds = std::exchange(seconds_, {});
+  report.seconds.statistics = seconds.statistics;
+  report.seconds.statistics_a = seconds.statistics_a;
+  report.seconds.statistics_g = seconds.statistics_g;
+  report.seconds.precondition = seconds.precondition;
+  ops::fill(ctx_, underflow_.device(), 0);
+  ops::fill(ctx_, nonfinite_, 0);
+  report_work(accepted, report);
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    Statistic& s = statistic(id);
+    const double flops = s.step_flops;
+    s.forget_records();
+    if (accepted) s.foreign = false;
+    const bool refreshed = accepted && due(id);
+    reports_[index_of(id)].refreshed = refreshed;
+    if (!refreshed) continue;
+    s.flops = flops;
+    s.has_range = true;
+    ranges_.data<float>()[id] = new_ranges_.numbers<float>()[id];
+  }
+  for (LayerBlock& block : layers_) {
+    block.scale_records = 0;
+    block.has_input = false;
+  }
+  if (accepted) timetable_.advance(notes_);
+  // A part may have been too large for its wire; no other vote says anything of magnitudes.
+  if (report.vote.nonfinite_statistic > 0) timetable_.forget_exponents();
+  for (StatisticId id = 0; id < statistics(); ++id) timetable_.describe(id, reports_[index_of(id)]);
+  report.statistics = reports_;
+}
+
+}  // namespace dkfac::kfac
