@@ -34,7 +34,8 @@ class Pipeline {
   void submit(Ballot ballot);
   /// After submit(): waits for all that is on the context's stream, the only wait of a step for a
   /// device, and returns the outcome of the vote, equal on every rank. Throws CommError on every
-  /// rank when the hashes differ.
+  /// rank when the hashes differ, and InvalidArgument when no rank has samples and the step would
+  /// pass.
   [[nodiscard]] Outcome outcome();
   [[nodiscard]] Outcome finish(const Ballot& ballot) {
     submit(ballot);

@@ -24,6 +24,7 @@ struct Ballot {
   /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
   int failed_statistic = -1;
   std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
+  bool no_samples = false;  ///< All statistics of this step are of this rank's 0 samples.
 };
 
 /// What the sums say.
@@ -32,11 +33,12 @@ struct Outcome {
   bool ranks_agree = true;  ///< Every rank had the same hash.
   int failed_rank = -1;     ///< Set when exactly one rank reports one.
   int failed_statistic = -1;
+  bool no_samples = false;  ///< Of all ranks: the statistics would be 0.
 };
 
-/// Elements of a ballot: six flags, the failed rank and statistic, and for each of the 16
-/// hexadecimal digits h of the hash, h and h*h.
-inline constexpr std::int64_t kBallotElements = 8 + 2 * 16;
+/// Elements of a ballot: six flags, the failed rank and statistic, for each of the 16 hexadecimal
+/// digits h of the hash h and h*h, and the flag of no samples.
+inline constexpr std::int64_t kBallotElements = 8 + 2 * 16 + 1;
 /// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
 inline constexpr int kMaxBallots = 65536;
 

@@ -283,6 +283,9 @@ void Engine::require_records(bool forgive) {
 void Engine::fill_ballot(Ballot& ballot) const {
   ballot.statistic_count = nonfinite_;
   ballot.failed_statistic = failed_statistic_;
+  ballot.no_samples = timetable_.any_due();
+  for (int i = 0; i < std::ssize(statistics_); ++i)
+    if (timetable_.due(i) && statistic(i).samples > 0) ballot.no_samples = false;
   for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
                                static_cast<double>(options_.inverse_interval)})
     ballot.hash = mix_hash(ballot.hash, setting);

@@ -122,8 +122,8 @@ TEST(Adaptive, CountsBytesAndOperationsThatWereSkipped) {
       EXPECT_EQ(report.bytes_skipped, 8U * static_cast<unsigned>(skipped)) << step;
       EXPECT_EQ(report.flops_skipped, kFactor * skipped) << step;
       EXPECT_EQ(report.flops, kFactor * (2 - skipped)) << step;
-      // 40 elements of the vote, the direction; one number of each statistic and 8 of its notes.
-      const std::uint64_t always = 8 * (report.statistics_refreshed ? 2 * 40 + 8 : 40) + 8;
+      // 41 elements of the vote, the direction; one number of each statistic and 8 of its notes.
+      const std::uint64_t always = 8 * (report.statistics_refreshed ? 2 * 41 + 8 : 41) + 8;
       EXPECT_EQ(report.bytes, always + 8U * static_cast<unsigned>(2 - skipped)) << step;
     }
   });
