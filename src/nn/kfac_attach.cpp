@@ -49,8 +49,7 @@ kfac::LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t
   if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
     return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc, has_weight};
   // Kronecker factors are those of a weight; without one the bias gets the first-order update.
-  if (!has_weight)
-    return kfac::PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
+  if (!has_weight) return kfac::PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
   }

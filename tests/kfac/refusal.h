@@ -67,7 +67,8 @@ class OneLayer {
                   ConstTensorView dy, kfac::RecordScale scale = {}) {
     preconditioner_.record_batch_norm(layer_, x, mean, inv_std, dy, Stream::cpu(), scale);
   }
-  [[nodiscard]] bool step(TensorView weight, TensorView bias = {}, const kfac::StepArgs& args = {}) {
+  [[nodiscard]] bool step(TensorView weight, TensorView bias = {},
+                          const kfac::StepArgs& args = {}) {
     return preconditioner_
         .step(std::vector<kfac::LayerGrad>{{layer_, weight, bias}}, Stream::cpu(), args)
         .updated;

@@ -39,8 +39,8 @@ struct PassUse {
   GradientUse gradients = GradientUse::announce;
 };
 
-/// What an OptimizerAttachment would register of a model that has not been made, for as many samples
-/// as AttachOptions::max_samples; takes no memory. Throws as Optimizer::add_layer() does.
+/// What an OptimizerAttachment would register of a model that has not been made, for as many
+/// samples as AttachOptions::max_samples; takes no memory. Throws as Optimizer::add_layer() does.
 [[nodiscard]] std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options,
                                                        std::int64_t max_samples = 0);
 

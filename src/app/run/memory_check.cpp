@@ -91,8 +91,7 @@ void check_data_memory(const Config& config) {
                "lower one of them");
 }
 
-double optimizer_bytes(const Config& config, const nn::ModelOptions& options, int ranks,
-                       int here) {
+double optimizer_bytes(const Config& config, const nn::ModelOptions& options, int ranks, int here) {
   const auto element = static_cast<double>(size_of(master_type(config)));
   const bool second = config.optimizer.type == OptimizerType::kfac;
   const kfac::KfacOptions kfac = kfac_options(config);
@@ -113,23 +112,23 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
   return here * (gradients + averages + kept / ranks);
 }
 
-void check_model_memory(const Config& config, const nn::ModelOptions& options,
-                        std::int64_t samples, int ranks, int here) {
+void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
+                        int ranks, int here) {
   const auto total = [&](std::int64_t batch) {
     return static_cast<double>(nn::plan_memory(options, batch, nn::Mode::train).total());
   };
   // By the sample, in numbers that do not overflow.
   const double one = total(1), each = total(2) - one;
-  check_memory(here * (one + each * static_cast<double>(samples - 1)) +
-                   optimizer_bytes(config, options, ranks, here),
-               fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels, {} "
-                           "samples at a time and optimizer.type = \"{}\" on {} rank{} of a process",
-                           options.name, options.width, options.input[0], options.input[1],
-                           options.input[2], samples, name_of(config.optimizer.type), here,
-                           here == 1 ? "" : "s"),
-               "lower train.global_batch or model.width, raise train.micro_batches, or take "
-               "smaller images (data.image_size, data.synthetic_size), fewer --ranks or, where "
-               "factors are too wide, another optimizer.type");
+  check_memory(
+      here * (one + each * static_cast<double>(samples - 1)) +
+          optimizer_bytes(config, options, ranks, here),
+      fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels, {} "
+                  "samples at a time and optimizer.type = \"{}\" on {} rank{} of a process",
+                  options.name, options.width, options.input[0], options.input[1], options.input[2],
+                  samples, name_of(config.optimizer.type), here, here == 1 ? "" : "s"),
+      "lower train.global_batch or model.width, raise train.micro_batches, or take "
+      "smaller images (data.image_size, data.synthetic_size), fewer --ranks or, where "
+      "factors are too wide, another optimizer.type");
 }
 
 }  // namespace dkfac::app

@@ -26,7 +26,7 @@ void check_data_memory(const Config& config);
                                      int ranks, int here);
 /// Network, one pass over `samples` of each rank, and optimizer, for `here` of `ranks` ranks, which
 /// are in this process.
-void check_model_memory(const Config& config, const nn::ModelOptions& options,
-                        std::int64_t samples, int ranks, int here);
+void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
+                        int ranks, int here);
 
 }  // namespace dkfac::app

@@ -79,8 +79,7 @@ void multiply_rows(std::int64_t begin, std::int64_t end, std::int64_t width, std
       if (part == Part::lower && j0 > last) break;
       multiply_tile(depth, packed_a.data(), packed_b + j0 * depth, tile);
       for (std::int64_t i = 0; i < rows; ++i) {
-        const std::int64_t cols =
-            std::min(kCols<T>, columns_of(i0 + i, width, part, corner) - j0);
+        const std::int64_t cols = std::min(kCols<T>, columns_of(i0 + i, width, part, corner) - j0);
         for (std::int64_t j = 0; j < cols; ++j) {
           c(i0 + i, j0 + j) +=
               alpha * tile[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];

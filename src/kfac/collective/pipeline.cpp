@@ -85,10 +85,11 @@ Outcome Pipeline::outcome() {
         grid_.world->rank(), " of ", grid_.world->size(), " at collective #",
         grid_.world->sequence(),
         ". Run with comm::Check::full to find the first call that differs"));
-  DKFAC_CHECK(!outcome.no_samples || !outcome.result.may_update(), "[step] none of the ",
-              grid_.world->size(),
-              " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
-              "batch that has some on at least one of them");
+  DKFAC_CHECK(
+      !outcome.no_samples || !outcome.result.may_update(), "[step] none of the ",
+      grid_.world->size(),
+      " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
+      "batch that has some on at least one of them");
   return outcome;
 }
 

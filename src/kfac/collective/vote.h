@@ -23,7 +23,7 @@ struct Ballot {
   ConstTensorView gradient_count = {}, statistic_count = {};
   /// Past max_failed_refreshes, or -1: 2 * layer, + 1 for G and BatchNorm.
   int failed_statistic = -1;
-  std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
+  std::uint64_t hash = 0;   ///< Of the collectives issued and the arguments of the step.
   bool no_samples = false;  ///< All statistics of this step are of this rank's 0 samples.
 };
 

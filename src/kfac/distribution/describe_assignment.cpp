@@ -156,7 +156,8 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
        {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind, device);
     bytes.averages += bytes_of(plan.numel(), element);
-    if (options.staleness == Staleness::adaptive) bytes.earlier += bytes_of(plan.numel(), 2 * element);
+    if (options.staleness == Staleness::adaptive)
+      bytes.earlier += bytes_of(plan.numel(), 2 * element);
     if (!plan.factor.is_set()) continue;
     bytes.inverses += bytes_of(plan.factor.inverse_shape().numel(), element);
     if (plan.factor.form == FactorForm::eigen)

@@ -115,9 +115,7 @@ std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
         layer.input({samples[rank], 3}, scale);
         layer.output({samples[rank], 2}, scale);
         bool updated = false;
-        out[rank] = refusal([&] {
-          updated = layer.step(layer.view({2, 3}), {}, {.vote = vote});
-        });
+        out[rank] = refusal([&] { updated = layer.step(layer.view({2, 3}), {}, {.vote = vote}); });
         if (out[rank] == "accepted") out[rank] = updated ? "updated" : "skipped";
         // A step that renews no statistics needs no samples.
         EXPECT_TRUE(!updated || layer.step(layer.view({2, 3})));
