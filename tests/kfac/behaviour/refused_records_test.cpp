@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "dkfac/comm/in_process.h"
+
 #include "kfac/refusal.h"
 
 namespace dkfac::testing {
