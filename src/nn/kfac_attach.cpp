@@ -6,6 +6,9 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
+#include "nn/batch_shape.h"
+#include "nn/models/models.h"
+
 namespace dkfac::nn {
 namespace {
 
@@ -25,15 +28,28 @@ kfac::LayerParams params_of(Layer& layer) {
   return params;
 }
 
-/// max_rows: of the layer, or 0; sample_rows: its positions.
-kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params, std::int64_t max_rows,
-                        std::int64_t sample_rows) {
-  const bool has_weight = !params.weight.empty();
+/// Elements of the weight and of the bias of a layer, bound or not.
+struct Counts {
+  std::int64_t weight = 0, bias = 0;
+};
+
+Counts counts_of(const Layer& layer) {
+  Counts counts;
+  for (const Parameter& p : layer.parameters())
+    (is_bias(p) ? counts.bias : counts.weight) += p.shape.numel();
+  return counts;
+}
+
+/// positions: of one sample; max_samples: of a step over all ranks, or 0.
+kfac::LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
+  const Counts counts = counts_of(layer);
+  const bool has_weight = counts.weight > 0;
+  const std::int64_t sample_rows = std::max<std::int64_t>(1, positions);
+  const std::int64_t max_rows = max_samples * sample_rows;
   if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
     return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc, has_weight};
   // Kronecker factors are those of a weight; without one the bias gets the first-order update.
-  if (!has_weight)
-    return kfac::PlainSpec{.bias = params.bias.numel(), .reason = "no trained weight"};
+  if (!has_weight) return kfac::PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
   }
@@ -56,13 +72,13 @@ kfac::LayerSpec spec_of(const Layer& layer, const kfac::LayerParams& params, std
                             .max_rows = max_rows,
                             .sample_rows = sample_rows};
   }
-  return kfac::PlainSpec{.weight = params.weight.numel(), .bias = params.bias.numel()};
+  return kfac::PlainSpec{.weight = counts.weight, .bias = counts.bias};
 }
 
-/// Output positions of one sample per layer.
-std::unordered_map<const Layer*, std::int64_t> positions_of(const Model& model) {
+/// Output positions of one sample per layer below `root`.
+std::unordered_map<const Layer*, std::int64_t> positions_of(const Layer& root, const Shape& input) {
   std::unordered_map<const Layer*, std::int64_t> positions;
-  model.trace([&](const Layer& layer, const Shape& output) {
+  root.trace(batch_shape(1, input), [&](const Layer& layer, const Shape& output) {
     positions[&layer] = output.numel() / output[output.ndim() - 1];
   });
   return positions;
@@ -76,6 +92,18 @@ Context context_on(Stream stream) {
 
 }  // namespace
 
+std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options, std::int64_t max_samples) {
+  const std::unique_ptr<Layer> root = make_layers(options);
+  auto positions = positions_of(*root, options.input);
+  std::vector<kfac::LayerSpec> specs;
+  root->visit([&](Layer& layer) {
+    if (layer.parameters().empty()) return;
+    specs.push_back(spec_of(layer, positions[&layer], max_samples));
+    kfac::validate(specs.back(), layer.name());
+  });
+  return specs;
+}
+
 OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer,
                                          AttachOptions options)
     : model_(model),
@@ -84,16 +112,14 @@ OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimize
       ctx_(context_on(options.stream)) {
   DKFAC_CHECK(options.max_samples >= 0, "[attach] max_samples is ", options.max_samples,
               "; it must be >= 0");
-  auto positions = positions_of(model);
+  auto positions = positions_of(model.root(), model.input());
   std::int64_t begin = 0;
   model.visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
     kfac::LayerParams params = params_of(layer);
     params.bias_lr = options.bias_lr;
     params.bias_decay = options.bias_decay;
-    const std::int64_t sample_rows = std::max<std::int64_t>(1, positions[&layer]);
-    const kfac::LayerSpec spec =
-        spec_of(layer, params, options.max_samples * sample_rows, sample_rows);
+    const kfac::LayerSpec spec = spec_of(layer, positions[&layer], options.max_samples);
     const bool recorded = !std::holds_alternative<kfac::PlainSpec>(spec);
     const std::int64_t count = params.weight.numel() + params.bias.numel();
     entries_.emplace(

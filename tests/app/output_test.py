@@ -16,6 +16,10 @@ run.epochs = 1
 """
 
 
+BENCH = ("--model", "lenet-bn", "--input", "12", "12", "1", "--batch", "4", "--steps", "1",
+         "--warm-up", "0", "--optimizer", "sgd")
+
+
 class Output(Folder):
     def setUp(self):
         super().setUp()
@@ -42,6 +46,8 @@ class Output(Folder):
         for command in (
                 ["--help"], ["--version"], ["train", "--help"], ["sweep", "--help"],
                 ["info"], ["info", "config"], ["info", "lenet-bn"], ["info", self.config],
+                ["bench", "step", *BENCH], ["bench", "step", *BENCH, "--json", "-"],
+                ["bench", "comm", "--ranks", "2", "--max-bytes", "4096", "--steps", "1"],
                 ["data", "verify", "fashion-mnist-small"],
                 ["ckpt", "inspect", "a"], ["ckpt", "inspect", "a", "--json"],
                 ["ckpt", "export", "a", "{}.safetensors"],

@@ -6,6 +6,8 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/kfac/preconditioner.h"
 
+#include "options.h"
+
 int main() {
   namespace kfac = dkfac::kfac;
   // Identity statistics: inputs and output gradients are scaled unit vectors, so that
@@ -29,5 +31,5 @@ int main() {
 
   const double expected = 4 / ((1 + std::sqrt(lambda)) * (1 + std::sqrt(lambda)));
   std::printf("dkfac consumer: dW[1][1] = %.12f, expected %.12f\n", dw[3], expected);
-  return report.updated && std::abs(dw[3] - expected) < 1e-12 ? 0 : 1;
+  return report.updated && std::abs(dw[3] - expected) < 1e-12 && sum_of_options(0.5) == 2 ? 0 : 1;
 }

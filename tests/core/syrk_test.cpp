@@ -35,6 +35,39 @@ TEST_P(Syrk, IsExactOnIntegersAndLeavesTheUpperTriangleAlone) {
   }
 }
 
+/// A column of ones, and nine of whole numbers that add up to 0.
+Dense cancelling(std::int64_t rows) {
+  Random random(4);
+  Dense x = testing::random_integers(rows, 10, random);
+  for (std::int64_t j = 0; j < 10; ++j) {
+    double sum = 0;
+    for (std::int64_t i = 0; i + 1 < rows; ++i) sum += x(i, j);
+    x(rows - 1, j) = -sum;
+  }
+  for (std::int64_t i = 0; i < rows; ++i) x(i, 0) = 1;
+  return x;
+}
+
+// Whatever alpha rounds: in one block of rows and in several.
+TEST(ReferenceSyrk, OfWhatCancelsIsZero) {
+  Context ctx(Device::cpu(), {.backend = Backend::reference});
+  for (const std::int64_t rows : {3, 7, 100, 300, 1000}) {
+    const Dense x = cancelling(rows);
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      Padded px(dtype, x), pc(dtype, 10, 10), pg(dtype, 10, 10);
+      for (const double alpha : {1.0 / static_cast<double>(rows), 0.1, -0.7}) {
+        ops::syrk(ctx, alpha, px.view(), 0, pc.view());
+        ops::gemm(ctx, ops::Trans::yes, ops::Trans::no, alpha, px.view(), px.view(), 0, pg.view());
+        for (std::int64_t j = 1; j < 10; ++j) {
+          EXPECT_EQ(pc.values()(j, 0), 0) << rows << " " << alpha;
+          EXPECT_EQ(pg.values()(j, 0), 0) << rows << " " << alpha;
+          EXPECT_EQ(pg.values()(0, j), 0) << rows << " " << alpha;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Syrk, WithBetaZeroDoesNotReadTheResult) {
   Random random(2);
   for (const std::int64_t d : {3, 100}) {

@@ -67,8 +67,11 @@ class OneLayer {
                   ConstTensorView dy, kfac::RecordScale scale = {}) {
     preconditioner_.record_batch_norm(layer_, x, mean, inv_std, dy, Stream::cpu(), scale);
   }
-  [[nodiscard]] bool step(TensorView weight, TensorView bias = {}) {
-    return preconditioner_.step(std::vector<kfac::LayerGrad>{{layer_, weight, bias}}).updated;
+  [[nodiscard]] bool step(TensorView weight, TensorView bias = {},
+                          const kfac::StepArgs& args = {}) {
+    return preconditioner_
+        .step(std::vector<kfac::LayerGrad>{{layer_, weight, bias}}, Stream::cpu(), args)
+        .updated;
   }
 
  private:

@@ -222,6 +222,7 @@ struct DeviceChoice {
 [[nodiscard]] nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train,
                                                  int ranks);
 [[nodiscard]] ContextOptions context_options(const Config& config);
+[[nodiscard]] kfac::KfacOptions kfac_options(const Config& config);
 [[nodiscard]] std::unique_ptr<kfac::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.

@@ -7,12 +7,14 @@
 
 namespace dkfac::kfac {
 
-/// SP-NGD eq. 21: lr0 until `start`, then lr0 * (1 - (e - start)/(end - start))^power, 0 from `end`
-/// on. Epochs are fractional. Requires end > start >= 0, power > 0.
+/// SP-NGD eq. 21, which has `last` = 0: lr0 until `start`, then
+/// last + (lr0 - last) (1 - (e - start)/(end - start))^power, `last` from `end` on. Epochs are
+/// fractional. Requires end > start >= 0, power > 0.
 struct PolynomialLr {
   double lr0 = 0;
   double start = 0, end = 1;
   double power = 1;
+  double last = 0;
   [[nodiscard]] double at(double epoch) const;
   void validate() const;
 };

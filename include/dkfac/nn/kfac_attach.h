@@ -39,6 +39,11 @@ struct PassUse {
   GradientUse gradients = GradientUse::announce;
 };
 
+/// What an OptimizerAttachment would register of a model that has not been made, for as many
+/// samples as AttachOptions::max_samples; takes no memory. Throws as Optimizer::add_layer() does.
+[[nodiscard]] std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options,
+                                                       std::int64_t max_samples = 0);
+
 /// Registers every layer with parameters under `model` with the optimizer, in forward order, and
 /// feeds it from their forward and backward passes until destroyed. The only file of nn that knows
 /// kfac, and the worked example of an adapter for another framework.

@@ -48,7 +48,7 @@ void add_lr(KeyTable& t) {
          "epoch where it ends; 0: run.epochs, or the end of the phase that gives the schedule")
       .where(schedule, {"polynomial", "cosine"});
   t.real("lr.final", DKFAC_FIELD(lr.last), at_least(0), "learning rate from its end on")
-      .where(schedule, {"cosine"});
+      .where(schedule, {"polynomial", "cosine"});
   t.real("lr.power", DKFAC_FIELD(lr.power), above(0), "exponent of the decay")
       .where(schedule, {"polynomial"});
   t.knots("lr.knots", DKFAC_FIELD(lr.knots),

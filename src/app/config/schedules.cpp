@@ -38,7 +38,7 @@ double scheduled(const Config& config, double epoch) {
   const LrConfig& lr = config.lr;
   switch (lr.schedule) {
     case LrSchedule::polynomial:
-      return kfac::PolynomialLr{lr.lr, lr.start, end_of(config), lr.power}.at(epoch);
+      return kfac::PolynomialLr{lr.lr, lr.start, end_of(config), lr.power, lr.last}.at(epoch);
     case LrSchedule::cosine:
       return kfac::CosineLr{lr.lr, lr.last, lr.start, end_of(config)}.at(epoch);
     case LrSchedule::piecewise:

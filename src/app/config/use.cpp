@@ -41,28 +41,6 @@ kfac::LarsOptions lars_options(const OptimizerConfig& c) {
   return options;
 }
 
-kfac::KfacOptions kfac_options(const Config& config) {
-  const OptimizerConfig& c = config.optimizer;
-  kfac::KfacOptions options;
-  options.curvature = c.curvature;
-  options.curvature.dtype = master_type(config);
-  options.curvature.loss_reduction = kfac::LossReduction::global_mean;
-  options.curvature.overlap = c.overlap;
-  options.curvature.bucket_bytes = c.bucket_bytes;
-  options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
-  // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
-  // once, for most of the run; the first step sets the first ones before it records anything.
-  options.curvature.damping = curvature_settings(config, 0, 0).damping;
-  options.momentum = c.momentum;
-  options.momentum_rule = c.momentum_rule;
-  options.initial_lr = full_rate(config);
-  options.rescale = c.rescale;
-  options.weight_decay = c.weight_decay;
-  options.gradient_wire = c.gradient_wire;
-  options.weight_wire = c.weight_wire;
-  return options;
-}
-
 void check_shares(std::int64_t samples, int ranks, std::int64_t parts, const char* what) {
   DKFAC_CHECK(samples >= ranks, "[config] ", what, " of ", samples, " samples leaves some of ",
               ranks,
@@ -346,6 +324,28 @@ DeviceChoice device_choice(const Config& config) {
 
 ContextOptions context_options(const Config& config) {
   return {.threads = config.run.threads, .tf32 = config.run.tf32};
+}
+
+kfac::KfacOptions kfac_options(const Config& config) {
+  const OptimizerConfig& c = config.optimizer;
+  kfac::KfacOptions options;
+  options.curvature = c.curvature;
+  options.curvature.dtype = master_type(config);
+  options.curvature.loss_reduction = kfac::LossReduction::global_mean;
+  options.curvature.overlap = c.overlap;
+  options.curvature.bucket_bytes = c.bucket_bytes;
+  options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
+  // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
+  // once, for most of the run; the first step sets the first ones before it records anything.
+  options.curvature.damping = curvature_settings(config, 0, 0).damping;
+  options.momentum = c.momentum;
+  options.momentum_rule = c.momentum_rule;
+  options.initial_lr = full_rate(config);
+  options.rescale = c.rescale;
+  options.weight_decay = c.weight_decay;
+  options.gradient_wire = c.gradient_wire;
+  options.weight_wire = c.weight_wire;
+  return options;
 }
 
 std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,

@@ -10,7 +10,9 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/data.h"
+#include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/memory.h"
 
 namespace dkfac::app {
@@ -89,19 +91,44 @@ void check_data_memory(const Config& config) {
                "lower one of them");
 }
 
-void check_model_memory(const nn::ModelOptions& options, std::int64_t samples, int ranks) {
+double optimizer_bytes(const Config& config, const nn::ModelOptions& options, int ranks, int here) {
+  const auto element = static_cast<double>(size_of(master_type(config)));
+  const bool second = config.optimizer.type == OptimizerType::kfac;
+  const kfac::KfacOptions kfac = kfac_options(config);
+  double parameters = 0, averages = 0, earlier = 0, inverses = 0;
+  for (const kfac::LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
+    parameters += static_cast<double>(kfac::weight_numel(spec) + kfac::bias_numel(spec));
+    if (!second) continue;
+    const kfac::CurvatureBytes bytes = kfac::curvature_bytes(spec, kfac.curvature);
+    averages += static_cast<double>(bytes.averages);
+    earlier += static_cast<double>(bytes.earlier);
+    inverses += static_cast<double>(bytes.inverses);
+  }
+  const double gradients = parameters * element, momentum = gradients;
+  if (!second) return here * (gradients + momentum);
+  const double workers = std::max(1.0, kfac.curvature.worker_fraction * ranks);
+  const double masters = kfac.weight_wire ? parameters * element : 0;
+  const double kept = averages + earlier + workers * (inverses + momentum + masters);
+  return here * (gradients + averages + kept / ranks);
+}
+
+void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
+                        int ranks, int here) {
   const auto total = [&](std::int64_t batch) {
     return static_cast<double>(nn::plan_memory(options, batch, nn::Mode::train).total());
   };
   // By the sample, in numbers that do not overflow.
   const double one = total(1), each = total(2) - one;
-  check_memory(ranks * (one + each * static_cast<double>(samples - 1)),
-               fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels and "
-                           "{} samples at a time on {} rank{} of a process",
-                           options.name, options.width, options.input[0], options.input[1],
-                           options.input[2], samples, ranks, ranks == 1 ? "" : "s"),
-               "lower train.global_batch or model.width, raise train.micro_batches, or take "
-               "smaller images or fewer --ranks");
+  check_memory(
+      here * (one + each * static_cast<double>(samples - 1)) +
+          optimizer_bytes(config, options, ranks, here),
+      fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels, {} "
+                  "samples at a time and optimizer.type = \"{}\" on {} rank{} of a process",
+                  options.name, options.width, options.input[0], options.input[1], options.input[2],
+                  samples, name_of(config.optimizer.type), here, here == 1 ? "" : "s"),
+      "lower train.global_batch or model.width, raise train.micro_batches, or take "
+      "smaller images (data.image_size, data.synthetic_size), fewer --ranks or, where "
+      "factors are too wide, another optimizer.type");
 }
 
 }  // namespace dkfac::app

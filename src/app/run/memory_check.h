@@ -20,8 +20,13 @@ void check_memory(double bytes, const std::string& what, const std::string& reme
 
 /// The data of a configuration, as far as they are known before they are read.
 void check_data_memory(const Config& config);
-/// Network and one pass over `samples`, for `ranks` ranks in this process. What optimizers keep is
-/// not counted.
-void check_model_memory(const nn::ModelOptions& options, std::int64_t samples, int ranks);
+/// Bytes that the optimizer takes beside the network's, for `here` of `ranks` ranks, on average:
+/// gradients and statistics on their way, momentum, masters, averages, inverses.
+[[nodiscard]] double optimizer_bytes(const Config& config, const nn::ModelOptions& options,
+                                     int ranks, int here);
+/// Network, one pass over `samples` of each rank, and optimizer, for `here` of `ranks` ranks, which
+/// are in this process.
+void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
+                        int ranks, int here);
 
 }  // namespace dkfac::app

@@ -96,7 +96,8 @@ void check_memory_of(const TrainState& s, const PhasePlan& plan) {
   const int ranks = s.comm->size(), here = s.comm->backend() == "in_process" ? ranks : 1;
   const std::int64_t batch = std::min(config.train.global_batch, train.count);
   const std::int64_t samples = batch / (ranks * config.train.micro_batches);
-  check_model_memory(model_options(config, train, ranks), std::max<std::int64_t>(1, samples), here);
+  check_model_memory(config, model_options(config, train, ranks),
+                     std::max<std::int64_t>(1, samples), ranks, here);
 }
 
 void build(TrainState& s) {

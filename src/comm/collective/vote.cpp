@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDigits = 16;
 constexpr std::size_t kGradientAt = 1, kStatisticAt = 2, kHashAt = 8;
-constexpr std::size_t kLacksInverseAt = kHashAt + 2 * kDigits;
+constexpr std::size_t kLacksInverseAt = kHashAt + 2 * kDigits, kNoSamplesAt = kLacksInverseAt + 1;
 
 int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
 
@@ -47,6 +47,7 @@ void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
     out[at] = digit;
     out[at + 1] = digit * digit;
   }
+  out[kNoSamplesAt] = ballot.no_samples ? 1 : 0;
 }
 
 void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
@@ -86,6 +87,7 @@ Outcome count_ballots(std::span<const double> sums, int world_size) {
     const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];
     if (world_size * squares != sum * sum) outcome.ranks_agree = false;
   }
+  outcome.no_samples = count_of(sums[kNoSamplesAt]) == world_size;
   return outcome;
 }
 

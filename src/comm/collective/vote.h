@@ -24,7 +24,8 @@ struct Ballot {
   /// Past max_failed_refreshes, or -1: an index that the caller gives meaning to.
   int failed_statistic = -1;
   bool lacks_inverse = false;  ///< A layer that this rank owns has not been inverted yet.
-  std::uint64_t hash = 0;  ///< Of the collectives issued and the arguments of the step.
+  bool no_samples = false;     ///< All statistics of this step are of this rank's 0 samples.
+  std::uint64_t hash = 0;      ///< Of the collectives issued and the arguments of the step.
 };
 
 /// What the sums say.
@@ -34,11 +35,12 @@ struct Outcome {
   int failed_rank = -1;     ///< Set when exactly one rank reports one.
   int failed_statistic = -1;
   bool lacks_inverse = false;  ///< Of any rank.
+  bool no_samples = false;     ///< Of all ranks: the statistics would be 0.
 };
 
 /// Elements of a ballot: six flags, the failed rank and statistic, for each of the 16 hexadecimal
-/// digits h of the hash h and h*h, and the flag of a layer without an inverse.
-inline constexpr std::int64_t kBallotElements = 8 + 2 * 16 + 1;
+/// digits h of the hash h and h*h, and the flags of a layer without an inverse and of no samples.
+inline constexpr std::int64_t kBallotElements = 8 + 2 * 16 + 2;
 /// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
 inline constexpr int kMaxBallots = 65536;
 

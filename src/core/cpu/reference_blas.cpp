@@ -1,6 +1,8 @@
 #include "core/cpu/reference_blas.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "dkfac/core/parallel.h"
 
@@ -33,11 +35,11 @@ void pack_b(Matrix<const T> b, std::int64_t depth, std::int64_t width, T* out) {
   }
 }
 
-/// alpha * a[rows <= kRows, depth], column after column, padded with zeros.
+/// a[rows <= kRows, depth], column after column, padded with zeros.
 template <class T>
-void pack_a(Matrix<const T> a, std::int64_t rows, std::int64_t depth, T alpha, T* out) {
+void pack_a(Matrix<const T> a, std::int64_t rows, std::int64_t depth, T* out) {
   for (std::int64_t p = 0; p < depth; ++p, out += kRows) {
-    for (std::int64_t i = 0; i < kRows; ++i) out[i] = i < rows ? alpha * a(i, p) : T{0};
+    for (std::int64_t i = 0; i < kRows; ++i) out[i] = i < rows ? a(i, p) : T{0};
   }
 }
 
@@ -55,8 +57,13 @@ void multiply_tile(std::int64_t depth, const T* a, const T* b, Tile<T>& tile) {
   tile = sum;
 }
 
-/// Rows [begin, end) of c[., width] += alpha * a * (packed b). `corner` is the column of c minus
-/// its row at (0, 0): what decides which elements are in the lower triangle.
+/// The columns of row i that are written, of `width`. `corner` is the column of c minus its row at
+/// (0, 0): what decides which elements are in the lower triangle.
+std::int64_t columns_of(std::int64_t i, std::int64_t width, Part part, std::int64_t corner) {
+  return part == Part::all ? width : std::clamp<std::int64_t>(i - corner + 1, 0, width);
+}
+
+/// Rows [begin, end) of c[., width] += alpha * a * (packed b).
 template <class T>
 void multiply_rows(std::int64_t begin, std::int64_t end, std::int64_t width, std::int64_t depth,
                    T alpha, Matrix<const T> a, const T* packed_b, Matrix<T> c, Part part,
@@ -67,19 +74,31 @@ void multiply_rows(std::int64_t begin, std::int64_t end, std::int64_t width, std
     const std::int64_t rows = std::min(kRows, end - i0);
     const std::int64_t last = i0 + rows - 1 - corner;  // last column that is still lower
     if (part == Part::lower && last < 0) continue;
-    pack_a(a.block(i0, 0), rows, depth, alpha, packed_a.data());
+    pack_a(a.block(i0, 0), rows, depth, packed_a.data());
     for (std::int64_t j0 = 0; j0 < width; j0 += kCols<T>) {
       if (part == Part::lower && j0 > last) break;
       multiply_tile(depth, packed_a.data(), packed_b + j0 * depth, tile);
       for (std::int64_t i = 0; i < rows; ++i) {
-        std::int64_t cols = std::min(kCols<T>, width - j0);
-        if (part == Part::lower) cols = std::min(cols, i0 + i - corner - j0 + 1);
+        const std::int64_t cols = std::min(kCols<T>, columns_of(i0 + i, width, part, corner) - j0);
         for (std::int64_t j = 0; j < cols; ++j) {
-          c(i0 + i, j0 + j) += tile[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+          c(i0 + i, j0 + j) +=
+              alpha * tile[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
         }
       }
     }
   }
+}
+
+/// c[m, width] += alpha * sums.
+template <class T>
+void add_sums(std::int64_t m, std::int64_t width, T alpha, Matrix<const T> sums, Matrix<T> c,
+              Part part, std::int64_t corner) {
+  cpu::parallel_ranges(m, kProducts / kWidth, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t cols = columns_of(i, width, part, corner);
+      for (std::int64_t j = 0; j < cols; ++j) c(i, j) += alpha * sums(i, j);
+    }
+  });
 }
 
 }  // namespace
@@ -89,17 +108,23 @@ void multiply_add(Context& ctx, std::int64_t m, std::int64_t n, std::int64_t k, 
                   Matrix<const T> a, Matrix<const T> b, Matrix<T> c, Part part) {
   Scratch scratch(ctx);
   T* packed = scratch.take({kDepth * kWidth}, dtype_of<T>).template data<T>();
+  // What cancels has to do so before it is rounded by alpha.
+  const bool apart = k > kDepth && std::abs(alpha) != 1;
+  Matrix<T> sums{nullptr, std::min(kWidth, n)};
+  if (apart) sums.data = scratch.take({m, sums.row}, dtype_of<T>).template data<T>();
   for (std::int64_t j0 = 0; j0 < n; j0 += kWidth) {
     const std::int64_t width = std::min(kWidth, n - j0);
+    if (apart) std::fill_n(sums.data, m * sums.row, T{0});
     for (std::int64_t p0 = 0; p0 < k; p0 += kDepth) {
       const std::int64_t depth = std::min(kDepth, k - p0);
       pack_b(b.block(p0, j0), depth, width, packed);
       const std::int64_t grain = std::max<std::int64_t>(kProducts / (width * depth), 64);
       cpu::parallel_ranges(m, grain, [&](std::int64_t begin, std::int64_t end) {
-        multiply_rows(begin, end, width, depth, alpha, a.block(0, p0), packed, c.block(0, j0), part,
-                      j0);
+        multiply_rows(begin, end, width, depth, apart ? T{1} : alpha, a.block(0, p0), packed,
+                      apart ? sums : c.block(0, j0), part, j0);
       });
     }
+    if (apart) add_sums<T>(m, width, alpha, sums, c.block(0, j0), part, j0);
   }
 }
 

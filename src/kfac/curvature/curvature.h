@@ -100,8 +100,9 @@ class Curvature {
   /// Once the sums are there for work on the context's stream, and before the host waits: asks for
   /// what it has to know of this step, and of the inverses of the last one. Changes nothing.
   void request();
-  /// Throws NumericError where the vote reports a factor that has failed too often: the same words
-  /// on every rank. Collective.
+  /// Throws NumericError where the vote reports a factor that has failed too often, and
+  /// InvalidArgument where it would pass although no rank has samples: the same words on every
+  /// rank. Collective.
   void throw_if_failed(const comm::Outcome& agreed) const;
   /// What request() asked for, whatever else the vote says: books the inverses of the last step,
   /// and makes those that have failed by the ladder.

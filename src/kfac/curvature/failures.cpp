@@ -20,12 +20,19 @@ void Curvature::raise_flags(comm::Ballot& ballot) const {
   ballot.failed_statistic = failed_statistic_;
   for (const LayerBlock& block : layers_)
     ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(block);
+  ballot.no_samples = timetable_.any_due();
+  for (StatisticId id = 0; id < statistics(); ++id)
+    if (due(id) && statistic(id).samples > 0) ballot.no_samples = false;
   for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
                                static_cast<double>(options_.inverse_interval)})
     ballot.hash = comm::mix_hash(ballot.hash, setting);
 }
 
 void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
+  DKFAC_CHECK(
+      !agreed.no_samples || !agreed.result.may_update(), "[step] none of the ", comm_->size(),
+      " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
+      "batch that has some on at least one of them");
   if (agreed.result.numeric_failure == 0) return;
   // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
   std::string mine;

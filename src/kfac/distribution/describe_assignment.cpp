@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <sstream>
 
 #include "dkfac/core/error.h"
@@ -136,6 +137,16 @@ std::string buffers_text(std::span<const NamedBytes> buffers) {
 
 }  // namespace
 
+namespace {
+
+/// Saturates: factors of a layer may be wider than any memory.
+std::int64_t bytes_of(std::int64_t count, std::int64_t element) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 16;
+  return count > kMost / element ? kMost : count * element;
+}
+
+}  // namespace
+
 CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
                                Device device) {
   const auto element = static_cast<std::int64_t>(size_of(options.dtype));
@@ -144,15 +155,16 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
   for (const StatisticKind kind :
        {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind, device);
-    bytes.averages += plan.numel() * element;
-    if (options.staleness == Staleness::adaptive) bytes.earlier += 2 * plan.numel() * element;
+    bytes.averages += bytes_of(plan.numel(), element);
+    if (options.staleness == Staleness::adaptive)
+      bytes.earlier += bytes_of(plan.numel(), 2 * element);
     if (!plan.factor.is_set()) continue;
-    bytes.inverses += plan.factor.inverse_shape().numel() * element;
+    bytes.inverses += bytes_of(plan.factor.inverse_shape().numel(), element);
     if (plan.factor.form == FactorForm::eigen)
       bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }
   if (options.inverse == InverseMethod::ekfac && has_factors(spec))
-    bytes.inverses += factor_groups(spec) * g_dim(spec) * a_dim(spec) * element;
+    bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
   return bytes;
 }
 

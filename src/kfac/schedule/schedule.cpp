@@ -34,13 +34,14 @@ void check_knots(const char* what, const Knots& knots) {
 
 double PolynomialLr::at(double epoch) const {
   if (epoch < start) return lr0;
-  if (epoch >= end) return 0;
-  return lr0 * std::pow(1 - (epoch - start) / (end - start), power);
+  if (epoch >= end) return last;
+  return last + (lr0 - last) * std::pow(1 - (epoch - start) / (end - start), power);
 }
 
 void PolynomialLr::validate() const {
-  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0), "[polynomial lr] lr0 is ", lr0,
-              "; it must be finite and not negative");
+  DKFAC_CHECK(lr0 >= 0 && std::isfinite(lr0) && last >= 0 && std::isfinite(last),
+              "[polynomial lr] lr0 is ", lr0, " and last is ", last,
+              "; both must be finite and not negative");
   DKFAC_CHECK(start >= 0 && end > start && std::isfinite(end), "[polynomial lr] start is ", start,
               " and end is ", end, "; end > start >= 0 must hold");
   DKFAC_CHECK(power > 0 && std::isfinite(power), "[polynomial lr] power is ", power,

@@ -307,6 +307,11 @@ TEST(LearningRate, FollowsScheduleAndWarmUp) {
   EXPECT_NEAR(learning_rate(config, 0), 0.4 * 0.5, 1e-15);
   EXPECT_NEAR(learning_rate(config, 5), 0.4 * 0.25, 1e-15);
   EXPECT_EQ(learning_rate(config, 10), 0);
+  config.lr.last = 0.2;
+  EXPECT_NEAR(learning_rate(config, 5), 0.2 + 0.2 * 0.25, 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 10), 0.2);
+  EXPECT_EQ(parse("", {"lr.final=0.125"}).lr.last, 0.125);
+  EXPECT_THROW((void)parse("", {"lr.final=0.125", "lr.schedule=constant"}), InvalidArgument);
   config.lr.schedule = LrSchedule::constant;
   EXPECT_DOUBLE_EQ(learning_rate(config, 9), 0.4);
 }

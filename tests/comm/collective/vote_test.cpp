@@ -65,6 +65,15 @@ TEST(Vote, StopDoesNotHoldAnUpdateBack) {
   EXPECT_TRUE(count(ballots).result.may_update());
 }
 
+TEST(Vote, TellsWhetherNoRankHasSamples) {
+  std::vector<Ballot> ballots(3);
+  EXPECT_FALSE(count(ballots).no_samples);
+  ballots[0].no_samples = ballots[2].no_samples = true;
+  EXPECT_FALSE(count(ballots).no_samples);
+  ballots[1].no_samples = true;
+  EXPECT_TRUE(count(ballots).no_samples);
+}
+
 TEST(Vote, NamesTheRankAndLayerOfASingleFailure) {
   std::vector<Ballot> ballots(3);
   ballots[2].failed_statistic = 7;

@@ -16,7 +16,7 @@
 namespace dkfac::testing {
 namespace {
 
-constexpr std::int64_t kSamples = 12, kBallot = 41, kWide = 8;  // f64 but for the wires.
+constexpr std::int64_t kSamples = 12, kBallot = 42, kWide = 8;  // f64 but for the wires.
 
 const std::vector<kfac::LayerSpec>& specs() {
   static const std::vector<kfac::LayerSpec> all{

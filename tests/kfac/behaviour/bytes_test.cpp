@@ -10,7 +10,7 @@ namespace dkfac::testing {
 namespace {
 
 using Net = PlainNet<double>;
-constexpr std::int64_t kBallot = 41, kWide = 8;  // f64 throughout, but for the wires.
+constexpr std::int64_t kBallot = 42, kWide = 8;  // f64 throughout, but for the wires.
 
 kfac::CurvatureOptions curvature() {
   kfac::CurvatureOptions options;

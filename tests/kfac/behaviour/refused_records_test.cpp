@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "dkfac/comm/in_process.h"
+
 #include "kfac/refusal.h"
 
 namespace dkfac::testing {
@@ -98,6 +100,38 @@ TEST(RefusedRecords, HaveNoSamples) {
   EXPECT_TRUE(parts.step(parts.view({2, 3})));
   empty.input({0, 3}, scale);
   EXPECT_TRUE(says(refusal([&] { empty.input({0, 3}, scale); }), {"[record_input]"}));
+}
+
+/// What each rank hears of a step in which it records so many samples: "updated" or "skipped", or
+/// the words of an error.
+std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
+                                     const Vote& vote = {}) {
+  std::vector<std::string> out(samples.size());
+  comm::run_ranks(
+      static_cast<int>(samples.size()), [&](const std::shared_ptr<comm::Communicator>& comm) {
+        const auto rank = static_cast<std::size_t>(comm->rank());
+        CurvatureOptions options = options64();
+        options.statistics_interval = 2;
+        OneLayer layer(kLinear, options, comm);
+        const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 4};
+        layer.input({samples[rank], 3}, scale);
+        layer.output({samples[rank], 2}, scale);
+        bool updated = false;
+        out[rank] = refusal([&] { updated = layer.step(layer.view({2, 3}), {}, {.vote = vote}); });
+        if (out[rank] == "accepted") out[rank] = updated ? "updated" : "skipped";
+        // A step that renews no statistics needs no samples.
+        EXPECT_TRUE(!updated || layer.step(layer.view({2, 3})));
+      });
+  return out;
+}
+
+TEST(RefusedRecords, HaveNoSamplesOnAnyRank) {
+  for (const std::string& text : outcomes_of({0, 0, 0}))
+    EXPECT_TRUE(says(text, {"[step]", "none of the 3 ranks", "at least one"}));
+  for (const std::string& text : outcomes_of({0, 4, 0})) EXPECT_EQ(text, "updated");
+  // Who had no batch votes against the step, which is no error.
+  for (const std::string& text : outcomes_of({0, 0}, {.data_error = true}))
+    EXPECT_EQ(text, "skipped");
 }
 
 TEST(RefusedRecords, NameCallAndLayerAndShapes) {

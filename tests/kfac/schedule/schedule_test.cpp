@@ -31,6 +31,15 @@ TEST(PolynomialLr, TakesFractionalPowers) {
   EXPECT_NEAR(lr.at(3), 0.5, kTolerance);
 }
 
+TEST(PolynomialLr, FallsToItsLastRate) {
+  const PolynomialLr lr{.lr0 = 8, .start = 2, .end = 10, .power = 2, .last = 4};
+  EXPECT_EQ(lr.at(2), 8);
+  EXPECT_NEAR(lr.at(4), 4 + 4 * 0.75 * 0.75, 8 * kTolerance);
+  EXPECT_NEAR(lr.at(6), 5, 8 * kTolerance);
+  EXPECT_EQ(lr.at(10), 4);
+  EXPECT_EQ(lr.at(1000), 4);
+}
+
 TEST(PolynomialLr, RefusesWrongValues) {
   EXPECT_NO_THROW((PolynomialLr{.lr0 = 0, .start = 0, .end = 1, .power = 1}.validate()));
   EXPECT_THROW((PolynomialLr{.lr0 = -1, .start = 0, .end = 1}.validate()), InvalidArgument);
@@ -41,6 +50,8 @@ TEST(PolynomialLr, RefusesWrongValues) {
                InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = std::nan(""), .start = 0, .end = 1}.validate()),
                InvalidArgument);
+  for (const double last : {-1.0, std::nan(""), kInfinity})
+    EXPECT_THROW((PolynomialLr{.lr0 = 1, .last = last}.validate()), InvalidArgument);
 }
 
 TEST(PiecewiseLinearLr, JoinsItsKnotsAndIsConstantOutside) {

@@ -171,6 +171,36 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
                                       "ready 0"}));
 }
 
+/// All that a specification says.
+std::string text_of(const kfac::LayerSpec& spec) {
+  std::int64_t rows = 0, sample_rows = 0;
+  if (const auto* linear = std::get_if<kfac::LinearSpec>(&spec))
+    rows = linear->max_rows, sample_rows = linear->sample_rows;
+  if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&spec))
+    rows = conv->max_rows, sample_rows = conv->sample_rows;
+  return detail::concat(kfac::describe(spec), " ", kfac::weight_shape(spec), " + ",
+                        kfac::bias_numel(spec), ", ", rows, " of ", sample_rows);
+}
+
+TEST(OptimizerAttachment, RegistersWhatLayerSpecsSaysWithoutAModel) {
+  Context ctx;
+  const ResNet9Options frozen{.whitening = true, .frozen_bn_scale = true};
+  for (const ModelOptions& options :
+       {ModelOptions{.name = "mlp", .input = {28, 28, 1}},
+        ModelOptions{.name = "lenet-bn", .input = {28, 28, 1}},
+        ModelOptions{.name = "resnet20", .input = {32, 32, 3}},
+        ModelOptions{.name = "resnet9", .input = {32, 32, 3}, .width = 16, .resnet9 = frozen},
+        ModelOptions{.name = "resnet50", .input = {64, 64, 3}, .width = 8}}) {
+    const auto model = make_model(ctx, options);
+    FakeOptimizer optimizer;
+    const OptimizerAttachment attachment(*model, optimizer, {.max_samples = 6});
+    std::vector<std::string> made, said;
+    for (const kfac::LayerSpec& spec : attachment.specs()) made.push_back(text_of(spec));
+    for (const kfac::LayerSpec& spec : layer_specs(options, 6)) said.push_back(text_of(spec));
+    EXPECT_EQ(said, made) << options.name;
+  }
+}
+
 TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
   Context ctx;
   ConvOptions fixed;

@@ -1,0 +1,40 @@
+// Options made, copied and assigned in somebody else's code, whose warnings are errors: compilers
+// have taken the unset optionals in them for uninitialised memory.
+#include "options.h"
+
+#include <utility>
+#include <vector>
+
+#include "dkfac/kfac/optimizer.h"
+
+namespace {
+
+template <class Options>
+Options changed(Options options, double momentum) {
+  options.momentum = momentum;
+  return options;
+}
+
+/// Through every way to make one from another.
+template <class Options>
+Options passed_on(const Options& first) {
+  Options copy(first), assigned, moved;
+  assigned = copy;
+  moved = std::move(copy);
+  const std::vector<Options> several{first, assigned, moved};
+  return several.back();
+}
+
+}  // namespace
+
+double sum_of_options(double momentum) {
+  namespace kfac = dkfac::kfac;
+  kfac::CurvatureOptions curvature;
+  curvature.damping = momentum;
+  kfac::KfacOptions options{.curvature = passed_on(curvature)};
+  options.weight_decay = momentum;
+  const kfac::KfacOptions second = passed_on(changed(options, momentum));
+  const kfac::SgdOptions sgd = passed_on(changed(kfac::SgdOptions{}, momentum));
+  const kfac::LarsOptions lars = passed_on(changed(kfac::LarsOptions{}, momentum));
+  return second.momentum + second.curvature.damping + sgd.momentum + lars.momentum;
+}

@@ -1,0 +1,4 @@
+#pragma once
+
+/// Four times `momentum`, by way of every kind of options.
+double sum_of_options(double momentum);
