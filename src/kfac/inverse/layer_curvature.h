@@ -34,9 +34,9 @@ struct Factor : FactorPlan {
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping have changed since the last refresh.
   bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
-  int refused = 0;        ///< Statistics in a row that were not finite.
-  int failures = 0;       ///< Refreshes in a row that kept an old inverse.
-  int failed_group = -1;  ///< First group that did so in the last refresh; -1: none.
+  int refused = 0;              ///< Statistics in a row that were not finite.
+  int failures = 0;             ///< Refreshes in a row that kept an old inverse.
+  int failed_group = -1;        ///< First group that did so in the last refresh; -1: none.
 };
 
 struct LayerCurvature {
