@@ -94,6 +94,7 @@ Context context_on(Stream stream) {
 
 std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options, std::int64_t max_samples) {
   const std::unique_ptr<Layer> root = make_layers(options);
+  root->set_name("");
   auto positions = positions_of(*root, options.input);
   std::vector<kfac::LayerSpec> specs;
   root->visit([&](Layer& layer) {

@@ -38,6 +38,8 @@ class Input(Folder):
         self.expect_error(self.dkfac("info", "mlp", *sizes), 64, *sizes[:2])
         self.expect_error(self.dkfac("info", "resnet50", "--batch", 1 << 30), 64, "1073741824",
                           "smaller batch")
+        self.expect_error(self.dkfac("info", "mlp", "--input", 16384, 16384, 3), 64,
+                          "16384 x 16384 x 3", "TiB", "smaller images")
         self.expect_error(self.dkfac("eval", "a", "--watch", "--poll", "nan"), 64, "--poll", "nan")
         self.assertFalse((self.dir / "a").exists())
 
@@ -61,6 +63,14 @@ class Input(Folder):
     def test_files_that_have_no_end(self):
         self.expect_error(self.train("a", config="/dev/zero"), 64, "/dev/zero", "bytes")
         self.expect_error(self.dkfac("sweep", "/dev/zero"), 64, "/dev/zero", "bytes")
+
+    def test_images_too_large_for_a_network_of_full_layers(self):
+        photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="kfac").replace(
+            '"synthetic"', '"synthetic-photos"'))
+        large = ["--set", "data.image_size=4096"]
+        for done in (self.dkfac("info", photos, *large), self.train("a", *large, config=photos),
+                     self.dkfac("compare", photos, *large, "--out", "c")):
+            self.expect_error(done, 64, "mlp", "4096 x 4096", " need ", "data.image_size", "lower")
 
     def test_other_data_than_those_of_the_file(self):
         photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="sgd").replace(

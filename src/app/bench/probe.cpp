@@ -5,6 +5,8 @@
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 
+#include "app/run/memory_check.h"
+
 namespace dkfac::app::bench {
 
 kfac::LayerId Probe::add_layer(std::string name, kfac::LayerSpec spec, kfac::LayerParams) {
@@ -30,6 +32,7 @@ void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
                Probe::Hear grad_output) {
   const nn::DataSplits data = bench_data(command, command.batch);
   const Config config = bench_config(command, "kfac", 1);
+  check_network_memory(model_options(config, data.train, 1));
   const auto model = nn::make_model(ctx, model_options(config, data.train, 1));
   Probe probe(std::move(input), std::move(grad_output));
   const nn::OptimizerAttachment attachment(*model, probe);

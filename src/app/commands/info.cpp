@@ -19,6 +19,7 @@
 
 #include "app/commands/model_info.h"
 #include "app/run/job.h"
+#include "app/run/memory_check.h"
 #include "app/run/run_one.h"
 #include "app/training/phase_table.h"
 
@@ -153,6 +154,7 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const Config& config = plan.front().phase.config;
   const auto& data = sets.front();
+  check_network_memory(config, model_options(config, data->train, command.ranks), command.ranks);
   out << fmt::format("{}: {} training and {} test samples of {}x{}x{}, {} classes\n\n",
                      data->train.name, data->train.count, data->test.count, data->train.height,
                      data->train.width, data->train.channels, data->train.classes);

@@ -10,6 +10,7 @@
 #include "dkfac/nn/memory.h"
 
 #include "app/bench/probe.h"
+#include "app/run/memory_check.h"
 
 namespace dkfac::app {
 
@@ -59,6 +60,7 @@ nn::ModelOptions usual_options(const std::string& name) {
 
 std::string describe_model(const nn::ModelOptions& options, std::int64_t batch) {
   DKFAC_CHECK(batch > 0, "[info] --batch is ", batch, "; it must be > 0");
+  check_network_memory(options);
   Context ctx;
   const auto model = nn::make_model(ctx, options);
   const double forward = nn::forward_flops(*model);

@@ -112,6 +112,43 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
   return here * (gradients + averages + kept / ranks);
 }
 
+namespace {
+
+/// Of the network alone, without any pass over it.
+double network_bytes(const nn::ModelOptions& options) {
+  const nn::MemoryPlan plan = nn::plan_memory(options, 1, nn::Mode::eval);
+  return static_cast<double>(plan.parameters + plan.gradients + plan.buffers);
+}
+
+std::string network_text(const nn::ModelOptions& options) {
+  return fmt::format("model.name = \"{}\" of width {} with {} x {} x {} pixels", options.name,
+                     options.width, options.input[0], options.input[1], options.input[2]);
+}
+
+/// "optimizer.type = "kfac" on 2 ranks of a process"
+std::string optimizer_text(const Config& config, int here) {
+  return fmt::format("optimizer.type = \"{}\" on {} rank{} of a process",
+                     name_of(config.optimizer.type), here, here == 1 ? "" : "s");
+}
+
+constexpr const char* kSmallerNetwork =
+    "lower model.width, or take smaller images (data.image_size, data.synthetic_size), fewer "
+    "--ranks or, where factors are too wide, another optimizer.type";
+
+}  // namespace
+
+void check_network_memory(const nn::ModelOptions& options) {
+  check_memory(network_bytes(options), "[model] " + network_text(options),
+               "take a narrower network or smaller images");
+}
+
+void check_network_memory(const Config& config, const nn::ModelOptions& options, int ranks) {
+  check_memory(
+      ranks * network_bytes(options) + optimizer_bytes(config, options, ranks, ranks),
+      fmt::format("[config] {} and {}", network_text(options), optimizer_text(config, ranks)),
+      kSmallerNetwork);
+}
+
 void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
                         int ranks, int here) {
   const auto total = [&](std::int64_t batch) {
@@ -122,13 +159,9 @@ void check_model_memory(const Config& config, const nn::ModelOptions& options, s
   check_memory(
       here * (one + each * static_cast<double>(samples - 1)) +
           optimizer_bytes(config, options, ranks, here),
-      fmt::format("[config] model.name = \"{}\" of width {} with {} x {} x {} pixels, {} "
-                  "samples at a time and optimizer.type = \"{}\" on {} rank{} of a process",
-                  options.name, options.width, options.input[0], options.input[1], options.input[2],
-                  samples, name_of(config.optimizer.type), here, here == 1 ? "" : "s"),
-      "lower train.global_batch or model.width, raise train.micro_batches, or take "
-      "smaller images (data.image_size, data.synthetic_size), fewer --ranks or, where "
-      "factors are too wide, another optimizer.type");
+      fmt::format("[config] {}, {} samples at a time and {}", network_text(options), samples,
+                  optimizer_text(config, here)),
+      std::string("lower train.global_batch, raise train.micro_batches, ") + kSmallerNetwork);
 }
 
 }  // namespace dkfac::app

@@ -24,6 +24,9 @@ void check_data_memory(const Config& config);
 /// gradients and statistics on their way, momentum, masters, averages, inverses.
 [[nodiscard]] double optimizer_bytes(const Config& config, const nn::ModelOptions& options,
                                      int ranks, int here);
+/// The network alone, before a pass; with the optimizer, for all ranks in this process.
+void check_network_memory(const nn::ModelOptions& options);
+void check_network_memory(const Config& config, const nn::ModelOptions& options, int ranks);
 /// Network, one pass over `samples` of each rank, and optimizer, for `here` of `ranks` ranks, which
 /// are in this process.
 void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
