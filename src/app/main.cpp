@@ -16,6 +16,7 @@
 #include "dkfac/core/version.h"
 
 #include "app/commands/command_line.h"
+#include "app/run/signals.h"
 
 namespace {
 
@@ -341,6 +342,9 @@ void add_data(CLI::App& app, DataCommand& command) {
 
 int run_parsed(const CLI::App& app, Parsed& parsed, const std::string& line,
                const Terminal& terminal) {
+  if (app.got_subcommand("train") || app.got_subcommand("compare") || app.got_subcommand("sweep") ||
+      parsed.eval.watch)
+    dkfac::app::take_signals_until_exit();
   parsed.train.command_line = parsed.compare.command_line = parsed.bench.command_line = line;
   parsed.sweep.command_line = line;
   if (app.got_subcommand("train")) return dkfac::app::run(parsed.train, terminal);

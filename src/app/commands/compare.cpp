@@ -129,7 +129,6 @@ class Comparer {
 }  // namespace
 
 int run(const CompareCommand& command, const Terminal& terminal) {
-  const SignalGuard signals;
   std::vector<Config> configs;
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { configs = load_configs(command); });

@@ -234,7 +234,6 @@ class Watcher {
 }  // namespace
 
 int watch(const EvalCommand& command, const Terminal& terminal) {
-  const SignalGuard signals;
   Job job{.ranks = command.ranks};
   job.early = attempt("checkpoint", [&] {
     if (!fs::is_directory(command.where))

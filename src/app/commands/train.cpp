@@ -9,7 +9,6 @@
 #include "app/record/progress.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"
-#include "app/run/signals.h"
 
 namespace dkfac::app {
 
@@ -96,7 +95,6 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
 }  // namespace
 
 int run(const TrainCommand& command, const Terminal& terminal) {
-  const SignalGuard signals;
   RunPlan plan;
   Job job{.ranks = command.ranks};
   job.early = attempt("config", [&] { make_plan(command, plan); });

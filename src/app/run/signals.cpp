@@ -68,6 +68,11 @@ SignalGuard::~SignalGuard() {
   found.any = false;
 }
 
+void take_signals_until_exit() {
+  static const auto* const guard = new SignalGuard;  // Its thread waits for nothing any more.
+  (void)guard;
+}
+
 bool stop_requested() noexcept { return stop_flag.load(std::memory_order_relaxed); }
 
 void restore_signals_for_exec() noexcept {

@@ -26,6 +26,10 @@ class SignalGuard {
   std::thread taker_;
 };
 
+/// A guard that ends with the process, for its main thread: a signal that comes after a run has
+/// finished, while MPI is left, must not change what it ends with.
+void take_signals_until_exit();
+
 [[nodiscard]] bool stop_requested() noexcept;  ///< Since the guard was made.
 
 /// Between fork and exec: a program that is started finds signals as the guard has found them.

@@ -13,7 +13,6 @@
 #include "app/run/run_folder.h"
 #include "app/run/run_lock.h"
 #include "app/run/run_one.h"
-#include "app/run/signals.h"
 #include "app/sweep/runner.h"
 #include "app/sweep/table.h"
 
@@ -128,7 +127,6 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
 }  // namespace
 
 int run(const SweepCommand& command, const Terminal& terminal) {
-  const SignalGuard signals;
   SweepState state;
   auto failure = attempt("config", [&] {
     state = make_state(command);
