@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 
 #include "core/cuda/gram_functors.h"
 #include "core/cuda/matrix_functors.h"
+#include "support/not_finite.h"
 #include "support/reference.h"
 
 namespace dkfac {
@@ -19,8 +19,6 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 using testing::Dense;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// Strides, paddings, holes, kernels wider than high and images smaller than the kernel.
 std::vector<PatchSpec> specs(Layout layout, std::int64_t c) {

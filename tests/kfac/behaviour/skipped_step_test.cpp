@@ -1,8 +1,8 @@
-#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/plain_training.h"
 
 // A fault on one rank skips the step on all ranks, and leaves no trace in any state.
@@ -10,9 +10,6 @@ namespace dkfac::testing {
 namespace {
 
 enum class Fault { none, gradient, input, grad_output, batch_norm, loss, no_batch };
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 kfac::CurvatureOptions curvature() {
   kfac::CurvatureOptions options;

@@ -15,6 +15,7 @@
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 // Every stage of the ladder (D10), reached by matrices that need it, or by solvers that fail.
 namespace dkfac::kfac {
@@ -25,8 +26,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 void fail(Context&, TensorView, TensorView info) { *info.data<std::int32_t>() = 1; }
 void fail_eigh(Context&, TensorView, TensorView, TensorView info) {

@@ -1,6 +1,5 @@
 #include "dkfac/kfac/curvature.h"
 
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -22,7 +22,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const Operand kF64{DType::f64, 1};
 
 std::vector<Conv2dSpec> conv_cases() {

@@ -1,5 +1,4 @@
 // E10: the Fisher matrix of a batch normalisation, all of it, and its blocks.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -18,8 +18,6 @@ using namespace testing::fisher;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// One batch with ghost groups.
 struct Batch {

@@ -1,5 +1,4 @@
 // Factors of convolutions with several groups: one pair for each.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -23,7 +23,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const Operand kF64{DType::f64, 1};
 
 /// Few wide groups, many narrow ones (more than a vector holds, and fewer), depthwise with and

@@ -11,6 +11,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -20,8 +21,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double rounded(DType type, double x) {
   return static_cast<double>(type == DType::f16 ? to_float(to_f16(x)) : to_float(to_bf16(x)));
@@ -90,7 +89,7 @@ TEST(OperandScale, BringsTheMaximumIntoF16sMiddle) {
     int exponent = 0;
     EXPECT_EQ(std::frexp(operand_scale(DType::f16, m), &exponent), 0.5) << m;
   }
-  for (const double m : {0.0, -1.0, kInfinity, std::nan("")}) {
+  for (const double m : {0.0, -1.0, kInf, std::nan("")}) {
     EXPECT_EQ(operand_scale(DType::f16, m), 1) << m;
   }
   for (const DType type : {DType::f64, DType::f32, DType::bf16}) {

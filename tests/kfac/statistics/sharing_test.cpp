@@ -1,5 +1,4 @@
 // Weights at several positions: expand and reduce (Eschenhagen et al. 2023), and the rows of both.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -21,7 +21,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const Operand kF64{DType::f64, 1};
 const std::vector<WeightSharing> kBoth = {WeightSharing::expand, WeightSharing::reduce};
 
