@@ -39,14 +39,8 @@ class Elementwise : public ::testing::Test {
   }
 };
 
-struct TypeNames {
-  template <class T>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_of<T>));
-  }
-};
 using Computing = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Elementwise, Computing, TypeNames);
+TYPED_TEST_SUITE(Elementwise, Computing, testing::TypeNames);
 
 TYPED_TEST(Elementwise, CopyIsExact) {
   for (const std::int64_t n : kSizes) {

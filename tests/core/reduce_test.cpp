@@ -51,14 +51,8 @@ class Reduce : public ::testing::Test {
   }
 };
 
-struct TypeNames {
-  template <class T>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_of<T>));
-  }
-};
 using Computing = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Reduce, Computing, TypeNames);
+TYPED_TEST_SUITE(Reduce, Computing, testing::TypeNames);
 
 TYPED_TEST(Reduce, SumAndDotMatchExtendedPrecision) {
   for (const std::int64_t n : {0, 1, 2, 15, 16, 17, 257, 40'000, 300'007}) {

@@ -18,7 +18,7 @@ using testing::to_device;
 using testing::values;
 
 /// One block, many blocks, and more partial results than one block takes for f64.
-const std::vector<std::int64_t> kSizes = {0, 1, 2, 5, 4095, 4097, 100'003};
+const std::vector<std::int64_t> kCounts = {0, 1, 2, 5, 4095, 4097, 100'003};
 
 class ReduceOnDevice : public testing::OnDevice {
  protected:
@@ -49,7 +49,7 @@ class ReduceOnDevice : public testing::OnDevice {
 DKFAC_ON_DEVICE(ReduceOnDevice);
 
 TEST_P(ReduceOnDevice, SumsAccumulateInDouble) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kCounts) {
     const Tensor x = random({n}, 1), y = random({n}, 2);
     const Tensor dx = to_device(ctx, x), dy = to_device(ctx, y);
     for (const DType type : {DType::f64, DType::f32}) {

@@ -7,6 +7,7 @@
 #include "dkfac/core/error.h"
 
 #include "kfac/each_layout.h"
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
@@ -21,8 +22,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-const Operand kF64{DType::f64, 1};
 
 std::vector<Conv2dSpec> conv_cases() {
   const std::vector<Conv2dSpec> shapes = {

@@ -23,8 +23,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-const Operand kF64{DType::f64, 1};
-
 /// Orthonormal columns, by Gram-Schmidt.
 Matrix random_basis(std::int64_t n, Random& random) {
   Matrix q = random_matrix(n, n, random);

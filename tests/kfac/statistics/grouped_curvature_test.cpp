@@ -8,6 +8,7 @@
 #include "dkfac/kfac/curvature.h"
 
 #include "kfac/each_layout.h"
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
@@ -22,8 +23,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-const Operand kF64{DType::f64, 1};
 
 /// Few wide groups, many narrow ones (more than a vector holds, and fewer), depthwise with and
 /// without a channel multiplier, each under several geometries.

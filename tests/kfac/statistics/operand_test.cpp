@@ -35,7 +35,7 @@ double max_abs(const Vector& x) {
   return m;
 }
 
-Conv2dSpec conv(Layout layout, bool bias) {
+Conv2dSpec conv_spec(Layout layout, bool bias) {
   return {.in = 3,
           .out = 2,
           .kernel_h = 3,
@@ -110,7 +110,7 @@ TEST_P(OperandRounding, EqualsTheProductOfRoundedData) {
   for (const DType type : {DType::f16, DType::bf16}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
       for (const bool bias : {false, true}) {
-        const Conv2dSpec spec = conv(layout, bias);
+        const Conv2dSpec spec = conv_spec(layout, bias);
         Vector x = random_vector(4 * 30 * 3, random, 1e-3);
         Vector dy = random_vector(4 * 30 * 2, random, 1e-3);
         const Operand operand{type, operand_scale(type, max_abs(x))};
@@ -156,7 +156,7 @@ TEST_P(OperandRounding, DoesNotDependOnThePowerOfTwo) {
   Random random(3);
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      const Conv2dSpec spec = conv(layout, true);
+      const Conv2dSpec spec = conv_spec(layout, true);
       Vector x = random_vector(4 * 30 * 3, random);
       for (double& e : x) e = std::copysign(0.25 + std::abs(e), e);  // no subnormal f16
       const Tensor data = tensor(ctx, x, activation_shape(layout, kImages, 3), dtype);
@@ -228,7 +228,7 @@ TEST_P(OperandRounding, SixteenBitDataIsTakenAsItIs) {
   Random random(6);
   for (const DType type : {DType::bf16, DType::f16}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      const Conv2dSpec spec = conv(layout, true);
+      const Conv2dSpec spec = conv_spec(layout, true);
       Vector x = random_vector(4 * 30 * 3, random), dy = random_vector(4 * 30 * 2, random);
       for (double& e : x) e = rounded(type, e);
       for (double& e : dy) e = rounded(type, e);

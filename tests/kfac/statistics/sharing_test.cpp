@@ -6,6 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/curvature.h"
 
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
@@ -21,7 +22,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-const Operand kF64{DType::f64, 1};
 const std::vector<WeightSharing> kBoth = {WeightSharing::expand, WeightSharing::reduce};
 
 /// One layer with its rows by definition: for every group, inputs (with the bias) and gradients,
