@@ -65,7 +65,7 @@ using Types = ::testing::Types<double, float, f16, bf16>;
 TYPED_TEST_SUITE(PoolFunctors, Types);
 
 template <class T, class F>
-void for_widths(F f) {
+void for_pool_widths(F f) {
   f(Width<1>{});
   f(Width<kPack<T>>{});
 }
@@ -73,7 +73,7 @@ void for_widths(F f) {
 TYPED_TEST(PoolFunctors, MaximaAndTheirGradientsFollowTheDefinition) {
   using T = TypeParam;
   for (const PoolShape& s : kPoolShapes) {
-    for_widths<T>([&]<std::size_t W>(Width<W>) {
+    for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
       const std::int64_t in = s.n * s.h * s.w * s.c, out = s.n * s.out_h * s.out_w * s.c;
       const std::vector<T> x = filled<T>(in, 1), dy = filled<T>(out, 2);
       std::vector<T> y = filled<T>(out, 0), dx = filled<T>(in, 0);
@@ -115,7 +115,7 @@ TYPED_TEST(PoolFunctors, MaximaAndTheirGradientsFollowTheDefinition) {
 TYPED_TEST(PoolFunctors, AveragesAndTheirGradientsFollowTheDefinition) {
   using T = TypeParam;
   for (const PoolShape& s : kPoolShapes) {
-    for_widths<T>([&]<std::size_t W>(Width<W>) {
+    for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
       const std::int64_t in = s.n * s.h * s.w * s.c, out = s.n * s.out_h * s.out_w * s.c;
       const std::vector<T> x = filled<T>(in, 1), dy = filled<T>(out, 2);
       std::vector<T> y = filled<T>(out, 0), dx = filled<T>(in, 0);
@@ -144,7 +144,7 @@ TYPED_TEST(PoolFunctors, AveragesAndTheirGradientsFollowTheDefinition) {
 TYPED_TEST(PoolFunctors, GlobalPoolsReachEveryElement) {
   using T = TypeParam;
   constexpr std::int64_t kImages = 2, kPositions = 9, kChannels = 16;
-  for_widths<T>([&]<std::size_t W>(Width<W>) {
+  for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
     constexpr auto kWidth = static_cast<std::int64_t>(W);
     constexpr std::int64_t kIn = kImages * kPositions * kChannels, kOut = kImages * kChannels;
     const std::vector<T> x = filled<T>(kIn, 1), dy = filled<T>(kOut, 2);
