@@ -87,8 +87,10 @@ function(dkfac_cuda_sources target)
   if(DKFAC_CUDA_EMULATED)
     foreach(file ${ARGN})
       if(file MATCHES "\\.cu$")
-        set_source_files_properties(${file} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++"
-                                                       SKIP_UNITY_BUILD_INCLUSION ON)
+        set_source_files_properties(${file} PROPERTIES LANGUAGE CXX)
+        if(NOT DKFAC_UNITY)  # Together they are included by a file of C++.
+          set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-xc++")
+        endif()
       endif()
     endforeach()
     target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulated/include)

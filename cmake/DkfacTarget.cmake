@@ -23,7 +23,16 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(DKFAC_SIMD x86)
 endif()
 
-option(DKFAC_UNITY "Compile the sources of a library a dozen at a time: faster from nothing, slower after a change" OFF)
+option(DKFAC_UNITY "Compile sources a dozen at a time: faster from nothing, slower after a change" OFF)
+
+# Sources with flags or definitions of their own stay alone: CMake sees to that.
+function(dkfac_unite target)
+  if(DKFAC_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    # An anonymous namespace of a source is taken for that of a header.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
 
 # dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) makes dkfac_LAYER and
 # dkfac::LAYER out of src/LAYER, with include/dkfac/LAYER as its public headers.
@@ -41,9 +50,7 @@ function(dkfac_library layer)
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(dkfac_${layer} PUBLIC ${ARG_PUBLIC}
                                        PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:dkfac_private_flags>)
-  if(DKFAC_UNITY AND NOT layer STREQUAL "app")  # Its files share names.
-    set_target_properties(dkfac_${layer} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-  endif()
+  dkfac_unite(dkfac_${layer})
   set_property(GLOBAL APPEND PROPERTY DKFAC_LAYERS ${layer})
 endfunction()
 
@@ -66,4 +73,5 @@ function(dkfac_program name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} dkfac_private_flags)
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  dkfac_unite(${name})
 endfunction()

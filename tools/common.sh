@@ -25,7 +25,11 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unus
 configure_and_build() {
   local preset=$1
   shift
-  if command -v ccache >/dev/null; then set -- -DCMAKE_{CXX,CUDA}_COMPILER_LAUNCHER=ccache "$@"; fi
+  if command -v ccache >/dev/null; then
+    set -- -DCMAKE_{CXX,CUDA}_COMPILER_LAUNCHER=ccache "$@"
+  else
+    set -- -DDKFAC_UNITY=ON "$@"
+  fi
   echo "build: $preset"
   cmake --preset "$preset" "$@" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$cores"

@@ -12,15 +12,13 @@
 
 #include "core/framed.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac {
 namespace {
 
 using testing::Framed;
 using testing::values;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// Around vector widths, and large enough for several threads.
 const std::vector<std::int64_t> kSizes = {0, 1, 2, 31, 32, 33, 257, 100'003};
@@ -41,14 +39,8 @@ class Elementwise : public ::testing::Test {
   }
 };
 
-struct TypeNames {
-  template <class T>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_of<T>));
-  }
-};
 using Computing = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Elementwise, Computing, TypeNames);
+TYPED_TEST_SUITE(Elementwise, Computing, testing::TypeNames);
 
 TYPED_TEST(Elementwise, CopyIsExact) {
   for (const std::int64_t n : kSizes) {
@@ -96,7 +88,7 @@ TYPED_TEST(Elementwise, CopyTransposesLargeMatrices) {
 }
 
 TYPED_TEST(Elementwise, StaysInsideItsRows) {
-  const auto poison = static_cast<TypeParam>(kNaN);
+  const auto poison = static_cast<TypeParam>(kNan);
   const auto same = [](TypeParam a, TypeParam) { return std::isnan(a); };
   for (const std::int64_t rows : {1, 3, 400}) {
     Framed<TypeParam> x(rows, 97, poison), y(rows, 97, poison);
@@ -147,11 +139,11 @@ TYPED_TEST(Elementwise, AxpbyFollowsItsFormula) {
 
 TYPED_TEST(Elementwise, AxpbyWithBetaZeroDoesNotReadY) {
   auto x = this->random(1000);
-  std::vector<TypeParam> y(x.size(), static_cast<TypeParam>(kNaN));
+  std::vector<TypeParam> y(x.size(), static_cast<TypeParam>(kNan));
   ops::axpby(this->ctx_, 3.0, this->view(x), 0.0, this->view(y));
   for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], 3 * x[i]);
   // Negative control: any other beta keeps the NaN.
-  y.assign(x.size(), static_cast<TypeParam>(kNaN));
+  y.assign(x.size(), static_cast<TypeParam>(kNan));
   ops::axpby(this->ctx_, 3.0, this->view(x), 1e-30, this->view(y));
   EXPECT_TRUE(std::isnan(y[500]));
 }
@@ -162,7 +154,7 @@ TYPED_TEST(Elementwise, CopyCheckedCountsEveryNaNAndInf) {
     std::vector<TypeParam> y(x.size());
     int planted = 0;
     for (std::size_t i = 0; i < x.size(); i += 17) {
-      x[i] = static_cast<TypeParam>(planted % 3 == 0 ? kNaN : planted % 3 == 1 ? kInf : -kInf);
+      x[i] = static_cast<TypeParam>(planted % 3 == 0 ? kNan : planted % 3 == 1 ? kInf : -kInf);
       ++planted;
     }
     if (n > 2) x[2] = std::numeric_limits<TypeParam>::max();
@@ -179,7 +171,7 @@ TYPED_TEST(Elementwise, CopyCheckedCountsEveryNaNAndInf) {
 
 TYPED_TEST(Elementwise, CountNonfiniteFindsASingleOneAnywhere) {
   auto x = this->random(1000);
-  for (const double bad : {kNaN, -kNaN, kInf, -kInf}) {
+  for (const double bad : {kNan, -kNan, kInf, -kInf}) {
     for (std::size_t i = 0; i < x.size(); i += 37) {
       const auto kept = std::exchange(x[i], static_cast<TypeParam>(bad));
       float count = 0;
@@ -216,7 +208,7 @@ TYPED_TEST(Elementwise, RoundToSaturatesInsteadOfOverflowing) {
     x.push_back(static_cast<TypeParam>(v));
     x.push_back(static_cast<TypeParam>(-v));
   }
-  x.push_back(static_cast<TypeParam>(kNaN));
+  x.push_back(static_cast<TypeParam>(kNan));
   std::vector<TypeParam> y(x.size());
   float lost = 0;
   ops::round_to(this->ctx_, DType::f16, 1.0, this->view(x), this->view(y), view_of(&lost, {1}));
@@ -233,7 +225,7 @@ TYPED_TEST(Elementwise, RoundToSaturatesInsteadOfOverflowing) {
 TYPED_TEST(Elementwise, RoundToCountsUnderflow) {
   // Half of f16's smallest subnormal is a tie with 0, which is even.
   std::vector<TypeParam> x;
-  for (const double v : {0.0, -0.0, 0x1p-25, -0x1p-25, 0x1.8p-25, 0x1p-24, 0x1p-30, 1.0, kNaN}) {
+  for (const double v : {0.0, -0.0, 0x1p-25, -0x1p-25, 0x1.8p-25, 0x1p-24, 0x1p-30, 1.0, kNan}) {
     x.push_back(static_cast<TypeParam>(v));
   }
   std::vector<TypeParam> y(x.size());
@@ -339,7 +331,7 @@ TEST(Fill, SetsEveryType) {
   EXPECT_EQ(to_float(b[4]), INFINITY);
   EXPECT_EQ(i[4], -7);
   EXPECT_THROW(ops::fill(ctx, view_of(i.data(), {5}), 0.5), InvalidArgument);
-  EXPECT_THROW(ops::fill(ctx, view_of(i.data(), {5}), kNaN), InvalidArgument);
+  EXPECT_THROW(ops::fill(ctx, view_of(i.data(), {5}), kNan), InvalidArgument);
   EXPECT_THROW(ops::fill(ctx, view_of(i.data(), {5}), 0x1p31), InvalidArgument);
 }
 

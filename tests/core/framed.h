@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "dkfac/core/tensor_view.h"
@@ -47,6 +48,14 @@ class Framed {
   std::int64_t rows_, columns_, stride_;
   T poison_;
   std::vector<T> data_;
+};
+
+/// Names of typed tests.
+struct TypeNames {
+  template <class T>
+  static std::string GetName(int) {
+    return std::string(name_of(dtype_of<T>));
+  }
 };
 
 }  // namespace dkfac::testing

@@ -14,12 +14,12 @@
 #include "core/cuda/map_functors.h"
 #include "core/cuda/reduce_functors.h"
 #include "core/cuda/triangle_functors.h"
+#include "support/not_finite.h"
 
 /// Index and number code of device kernels, on the host: each buffer has poison around it.
 namespace dkfac::cuda {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr float kPoison = -9.90625F;
 
 /// n elements with poison before and after; `shift` moves them off alignment.
@@ -89,7 +89,7 @@ TEST(MapFunctors, CountsWhatItReads) {
   alignas(16) float x[kCount], y[kCount];
   for (int i = 0; i < kCount; ++i) x[i] = static_cast<float>(i);
   x[2] = std::numeric_limits<float>::infinity();
-  x[9] = static_cast<float>(kNaN);
+  x[9] = static_cast<float>(kNan);
   const CountOf<MapPacked<float, float, ScaleChecked<float>>> count{{x, y, kCount, true, {0.0F}}};
   EXPECT_EQ(count(0, 0), 1);
   EXPECT_EQ(count(0, 1), 0);
@@ -168,18 +168,18 @@ TEST(ReduceFunctors, TermsAreTheSameAtAnyAlignmentAndStride) {
 }
 
 TEST(ReduceFunctors, NanWinsAndCountsAsInfinity) {
-  const auto nan = static_cast<float>(kNaN);
+  const auto nan = static_cast<float>(kNan);
   const Max<float> max;
   EXPECT_TRUE(std::isnan(max(nan, 3)));
   EXPECT_TRUE(std::isnan(max(3, nan)));
   EXPECT_EQ(max(2, 3), 3);
   float out = 0;
-  StoreLargest<float>{&out}(0, kNaN);
+  StoreLargest<float>{&out}(0, kNan);
   EXPECT_EQ(out, std::numeric_limits<float>::infinity());
 }
 
 TEST(ReduceFunctors, ColumnsWithBetaZeroDoNotRead) {
-  double y[4] = {kNaN, 5, kNaN, 5};
+  double y[4] = {kNan, 5, kNan, 5};
   StoreColumn<double>{2, 0, y, 2}(1, 3);
   EXPECT_EQ(y[2], 6);
   StoreColumn<double>{2, 0.5, y + 1, 2}(1, 3);
@@ -212,7 +212,7 @@ TEST(TriangleFunctors, FoldHasEachPlaceOnce) {
 TEST(TriangleFunctors, PackAndUnpackStayInTheirHalf) {
   constexpr std::int64_t kD = 7, kStride = 10;
   const Fold fold{kD};
-  Guarded<double> a(kD * kStride, 0, kNaN), packed(packed_row(kD), 0, -1);
+  Guarded<double> a(kD * kStride, 0, kNan), packed(packed_row(kD), 0, -1);
   Guarded<double> back(kD * kStride, 0, -1);
   for (std::int64_t r = 0; r < kD; ++r)
     for (std::int64_t c = 0; c <= r; ++c)

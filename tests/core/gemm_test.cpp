@@ -19,7 +19,7 @@ class Gemm : public testing::EachBackend {};
 DKFAC_EACH_BACKEND(Gemm);
 
 constexpr Trans kBoth[] = {Trans::no, Trans::yes};
-constexpr std::int64_t kSizes[] = {1, 2, 31, 32, 33, 65};
+constexpr std::int64_t kProductSizes[] = {1, 2, 31, 32, 33, 65};
 
 Padded stored(DType dtype, Trans trans, const Dense& op) {
   return {dtype, trans == Trans::yes ? testing::transpose(op) : op};
@@ -27,9 +27,9 @@ Padded stored(DType dtype, Trans trans, const Dense& op) {
 
 TEST_P(Gemm, IsExactOnIntegersForEverySizeAndTransposition) {
   Random random(1);
-  for (const std::int64_t m : kSizes) {
-    for (const std::int64_t n : kSizes) {
-      const std::int64_t k = kSizes[random.below(6)];
+  for (const std::int64_t m : kProductSizes) {
+    for (const std::int64_t n : kProductSizes) {
+      const std::int64_t k = kProductSizes[random.below(6)];
       const Dense a = testing::random_integers(m, k, random);
       const Dense b = testing::random_integers(k, n, random);
       const Dense c0 = testing::random_integers(m, n, random);

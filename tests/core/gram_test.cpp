@@ -20,7 +20,7 @@ using ops::PatchSpec;
 constexpr double kX = 0.1F;  // The same number in f32 and f64.
 /// A product sums 1024 rows at most where it is narrow, 4096 where it is wide; a running sum of n
 /// equal terms errs by n/2 eps at most, and the rest is f64. Two more roundings.
-constexpr double factor(std::int64_t d) { return (d <= 192 ? 1024 : 4096) / 2 + 2; }
+constexpr double factor_of_rows(std::int64_t d) { return (d <= 192 ? 1024 : 4096) / 2 + 2; }
 
 class ManyRows : public testing::EachBackend {
  protected:
@@ -37,7 +37,7 @@ class ManyRows : public testing::EachBackend {
       for (std::int64_t j = 0; j <= i; ++j) {
         const double expected = (i < width ? kX : 1) * (j < width ? kX : 1) + 0.5;
         ASSERT_NEAR(found[static_cast<std::size_t>(i * d + j)], expected,
-                    factor(d) * epsilon() * expected)
+                    factor_of_rows(d) * epsilon() * expected)
             << d << ": " << i << ", " << j;
       }
   }
@@ -84,7 +84,7 @@ TEST(ManyRowsControl, AreBeyondARunningSum) {
   float sum = 0;
   for (int i = 0; i < 401'408; ++i) sum += static_cast<float>(kX) * static_cast<float>(kX);
   EXPECT_GT(std::abs(static_cast<double>(sum) / (401'408 * kX * kX) - 1),
-            factor(4608) * testing::eps<float>);
+            factor_of_rows(4608) * testing::eps<float>);
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 
 #include "dkfac/core/random.h"
 
+#include "support/not_finite.h"
+
 namespace dkfac {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// A 16-bit format by its definition, in exact double arithmetic and without bit tricks.
 struct Format {
@@ -53,7 +53,7 @@ constexpr Format kBf16{8, 7};
 /// Magnitudes around everything that can go wrong: each power of two, halfway cases and their
 /// neighbours, subnormals of both formats, and random bit patterns.
 std::vector<double> interesting(const Format& format) {
-  std::vector<double> out = {0.0, kInfinity, std::numeric_limits<double>::max(),
+  std::vector<double> out = {0.0, kInf, std::numeric_limits<double>::max(),
                              std::numeric_limits<double>::denorm_min(),
                              std::numeric_limits<float>::denorm_min()};
   Random random(7, 1);
@@ -63,7 +63,7 @@ std::vector<double> interesting(const Format& format) {
     const double half = low + (high - low) / 2;
     for (const double x : {low, half}) {
       out.push_back(x);
-      out.push_back(std::nextafter(x, kInfinity));
+      out.push_back(std::nextafter(x, kInf));
       out.push_back(std::nextafter(x, 0.0));
       out.push_back(std::nextafterf(static_cast<float>(x), INFINITY));
       out.push_back(std::nextafterf(static_cast<float>(x), 0.0F));
@@ -86,8 +86,7 @@ TEST(Half, WidensEveryPatternExactly) {
       if (magnitude > format.infinity()) {
         ASSERT_TRUE(std::isnan(x)) << bits;
       } else {
-        const double expected =
-            magnitude == format.infinity() ? kInfinity : format.value(magnitude);
+        const double expected = magnitude == format.infinity() ? kInf : format.value(magnitude);
         ASSERT_EQ(std::abs(x), expected) << bits;
       }
       ASSERT_EQ(std::signbit(x), bits >= 0x8000) << bits;

@@ -18,7 +18,7 @@ using testing::Dense;
 using testing::KnownSpd;
 using testing::Padded;
 
-constexpr std::int64_t kSizes[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, 129, 257};
+constexpr std::int64_t kOrders[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, 129, 257};
 
 class Cholesky : public testing::EachBackend {
  protected:
@@ -41,7 +41,7 @@ class Cholesky : public testing::EachBackend {
 DKFAC_EACH_BACKEND(Cholesky);
 
 TEST_P(Cholesky, FindsTheFactorOfMinMatrices) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kOrders) {
     const KnownSpd known = testing::min_matrix(n);
     Padded a = Padded::lower(dtype(), known.a);
     ASSERT_EQ(potrf(a), 0) << n;
@@ -52,7 +52,7 @@ TEST_P(Cholesky, FindsTheFactorOfMinMatrices) {
 }
 
 TEST_P(Cholesky, FindsTheFactorOfDecayingMatrices) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kOrders) {
     const KnownSpd known = testing::decaying_matrix(n, 0.7);
     Padded a = Padded::lower(dtype(), known.a);
     ASSERT_EQ(potrf(a), 0) << n;
@@ -63,7 +63,7 @@ TEST_P(Cholesky, FindsTheFactorOfDecayingMatrices) {
 }
 
 TEST_P(Cholesky, InvertsMinMatrices) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kOrders) {
     const KnownSpd known = testing::min_matrix(n);
     Padded a = Padded::lower(dtype(), known.a);
     ASSERT_EQ(potrf(a), 0);
@@ -87,7 +87,7 @@ TEST_P(Cholesky, InvertsOnAnyNumberOfThreads) {
 
 TEST_P(Cholesky, InvertsRankOneUpdates) {
   Random random(3);
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kOrders) {
     const auto known = testing::rank_one_update(n, 0.5, random);
     Padded a = Padded::lower(dtype(), known.a);
     ASSERT_EQ(potrf(a), 0);

@@ -6,12 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include "support/not_finite.h"
+
 // What runs on the device beside the libraries, on the host.
 namespace dkfac::cuda {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Runs f(r, c) over rows and columns as for_each_2d does.
 template <class F>

@@ -3,13 +3,13 @@
 #include "core/cuda/offset_functors.h"
 
 #include <cmath>
-#include <limits>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/reference.h"
 
 namespace dkfac {
@@ -21,8 +21,6 @@ using ops::Layout;
 using ops::PatchSpec;
 using testing::Dense;
 using Numbers = std::vector<double>;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Numbers poisoned(std::int64_t count) { return Numbers(static_cast<std::size_t>(count), kNan); }
 

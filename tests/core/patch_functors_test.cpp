@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 
 #include "core/cuda/gram_functors.h"
 #include "core/cuda/matrix_functors.h"
+#include "support/not_finite.h"
 #include "support/reference.h"
 
 namespace dkfac {
@@ -20,10 +20,8 @@ using ops::Layout;
 using ops::PatchSpec;
 using testing::Dense;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 /// Strides, paddings, holes, kernels wider than high and images smaller than the kernel.
-std::vector<PatchSpec> specs(Layout layout, std::int64_t c) {
+std::vector<PatchSpec> functor_specs(Layout layout, std::int64_t c) {
   return {{2, 5, 6, c, 3, 3, 1, 1, 1, 1, layout},
           {3, 7, 4, c, 3, 2, 2, 1, 1, 0, layout},
           {1, 6, 9, c, 1, 5, 1, 3, 0, 2, layout},
@@ -75,7 +73,7 @@ std::vector<double> fill(const PatchSpec& s, std::int64_t groups, const std::vec
 
 TEST(PatchKernels, FollowTheDefinitionOfConvolution) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    for (const PatchSpec& s : specs(layout, 3)) {
+    for (const PatchSpec& s : functor_specs(layout, 3)) {
       const auto x = numbers(s.n * s.h * s.w * s.c);
       EXPECT_EQ(fill(s, 1, x, 0, s.rows()), testing::naive_im2col(s, x).data);
       if (s.rows() < 3) continue;
@@ -88,7 +86,7 @@ TEST(PatchKernels, FollowTheDefinitionOfConvolution) {
 
 TEST(PatchKernels, ReadTheirRangeOfChannelsAlone) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    for (PatchSpec s : specs(layout, 2)) {
+    for (PatchSpec s : functor_specs(layout, 2)) {
       s.x_c = 5;
       s.first_c = 2;
       auto x = numbers(s.n * s.h * s.w * s.x_c);
@@ -107,7 +105,7 @@ TEST(PatchKernels, ReadTheirRangeOfChannelsAlone) {
 
 TEST(PatchKernels, OrderColumnsByGroupFirst) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    for (const PatchSpec& s : specs(layout, 6)) {
+    for (const PatchSpec& s : functor_specs(layout, 6)) {
       const auto x = numbers(s.n * s.h * s.w * s.c);
       const auto all = fill(s, 3, x, 0, s.rows());
       PatchSpec one = s;
@@ -153,7 +151,7 @@ void expect_same_in_words(PatchSpec s, std::int64_t groups) {
 }
 
 TEST(PatchKernels, MoveWordsOfChannelsAsTheyMoveChannels) {
-  for (PatchSpec s : specs(Layout::nhwc, 16)) {
+  for (PatchSpec s : functor_specs(Layout::nhwc, 16)) {
     s.x_c = 32;
     s.first_c = 8;
     for (const std::int64_t groups : {1, 2}) {
@@ -166,7 +164,7 @@ TEST(PatchKernels, MoveWordsOfChannelsAsTheyMoveChannels) {
 
 TEST(PatchKernels, TermsAddUpToTheColumnsOfPatches) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    for (const PatchSpec& s : specs(layout, 3)) {
+    for (const PatchSpec& s : functor_specs(layout, 3)) {
       const auto x = numbers(s.n * s.h * s.w * s.c);
       const Dense p = testing::naive_im2col(s, x);
       const std::int64_t count = s.out_h() * s.out_w(), row = s.width() + 2;

@@ -22,7 +22,7 @@ using testing::Dense;
 using testing::Padded;
 
 /// Six channels under many geometries, of which offset sums take the last.
-std::vector<PatchSpec> specs() {
+std::vector<PatchSpec> grouped_specs() {
   std::vector<PatchSpec> out;
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     out.push_back({2, 5, 6, 6, 3, 3, 1, 1, 1, 1, layout});
@@ -69,7 +69,7 @@ DKFAC_EACH_BACKEND(PatchGroups);
 
 TEST_P(PatchGroups, ARangeOfChannelsIsTheConvolutionOfThoseAlone) {
   Random random(1);
-  for (const PatchSpec& whole : specs()) {
+  for (const PatchSpec& whole : grouped_specs()) {
     const std::vector<double> x = integers(whole, random);
     const Tensor view = image(whole, x);
     PatchSpec part = whole, alone = whole;
@@ -93,7 +93,7 @@ TEST_P(PatchGroups, ARangeOfChannelsIsTheConvolutionOfThoseAlone) {
 
 TEST_P(PatchGroups, GramOfGroupsIsTheGramOfEach) {
   Random random(2);
-  for (const PatchSpec& s : specs()) {
+  for (const PatchSpec& s : grouped_specs()) {
     const std::vector<double> x = integers(s, random);
     for (const std::int64_t groups : {std::int64_t{2}, s.c}) {
       for (const bool bias : {false, true}) {
@@ -121,7 +121,7 @@ TEST_P(PatchGroups, GramOfGroupsIsTheGramOfEach) {
 
 TEST_P(PatchGroups, SumsOfPatchesAreTheSumsOfTheirRows) {
   Random random(3);
-  for (PatchSpec s : specs()) {
+  for (PatchSpec s : grouped_specs()) {
     const std::vector<double> x = integers(s, random);
     const Tensor view = image(s, x);
     const std::int64_t all = s.c;

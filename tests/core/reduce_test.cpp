@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 
 #include "core/framed.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac {
 namespace {
@@ -21,9 +21,6 @@ namespace {
 using testing::eps;
 using testing::Framed;
 using testing::values;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 template <class T>
 class Reduce : public ::testing::Test {
@@ -54,14 +51,8 @@ class Reduce : public ::testing::Test {
   }
 };
 
-struct TypeNames {
-  template <class T>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_of<T>));
-  }
-};
 using Computing = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Reduce, Computing, TypeNames);
+TYPED_TEST_SUITE(Reduce, Computing, testing::TypeNames);
 
 TYPED_TEST(Reduce, SumAndDotMatchExtendedPrecision) {
   for (const std::int64_t n : {0, 1, 2, 15, 16, 17, 257, 40'000, 300'007}) {
@@ -117,7 +108,7 @@ TYPED_TEST(Reduce, ResultsDoNotDependOnTheNumberOfThreads) {
 }
 
 TYPED_TEST(Reduce, StaysInsideItsRows) {
-  Framed<TypeParam> x(123, 45, static_cast<TypeParam>(kNaN));
+  Framed<TypeParam> x(123, 45, static_cast<TypeParam>(kNan));
   x.set([](auto r, auto c) { return static_cast<TypeParam>(r - 2 * c); });
   double sum = 0, squares = 0;
   for (int r = 0; r < 123; ++r) {
@@ -166,7 +157,7 @@ TYPED_TEST(Reduce, MaxAbsFindsTheLargestMagnitudeAnywhere) {
 
 TYPED_TEST(Reduce, MaxAbsTakesNaNForInfinity) {
   for (const std::int64_t n : {1, 33, 50'000}) {
-    for (const double bad : {kNaN, kInf, -kInf}) {
+    for (const double bad : {kNan, kInf, -kInf}) {
       Tensor x = this->random({n});
       x.template data<TypeParam>()[n / 2] = static_cast<TypeParam>(bad);
       EXPECT_EQ(this->max_abs(x), kInf);
@@ -217,7 +208,7 @@ TYPED_TEST(Reduce, ColSumMatchesALoop) {
 
 TYPED_TEST(Reduce, ColSumWithBetaZeroDoesNotReadOut) {
   const Tensor x = this->random({10, 3});
-  std::vector<TypeParam> strided(6, static_cast<TypeParam>(kNaN));
+  std::vector<TypeParam> strided(6, static_cast<TypeParam>(kNan));
   const TensorView out = view_of(strided.data(), {3, 2}).slice(1, 0, 1);
   const TensorView vector(out.raw(), out.dtype(), {3}, Strides{2}, Device::cpu());
   ops::col_sum(this->ctx_, 1.0, x, 0.0, vector);
@@ -226,7 +217,7 @@ TYPED_TEST(Reduce, ColSumWithBetaZeroDoesNotReadOut) {
 
 TYPED_TEST(Reduce, PropagatesNaN) {
   Tensor x = this->random({64, 100});
-  x.template data<TypeParam>()[6399] = static_cast<TypeParam>(kNaN);
+  x.template data<TypeParam>()[6399] = static_cast<TypeParam>(kNan);
   EXPECT_TRUE(std::isnan(this->sum(x)));
   EXPECT_TRUE(std::isnan(this->dot(x, x)));
   Tensor columns = Tensor::empty(this->ctx_, {100}, dtype_of<TypeParam>);

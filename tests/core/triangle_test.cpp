@@ -32,14 +32,8 @@ class Triangle : public ::testing::Test {
   static bool same(T a, T b) { return std::isnan(a) ? std::isnan(b) : a == b; }
 };
 
-struct TypeNames {
-  template <class T>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_of<T>));
-  }
-};
 using Computing = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Triangle, Computing, TypeNames);
+TYPED_TEST_SUITE(Triangle, Computing, testing::TypeNames);
 
 std::vector<std::int64_t> orders() {
   std::vector<std::int64_t> all;

@@ -1,7 +1,6 @@
 #include "dkfac/kfac/options.h"
 
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,11 +8,10 @@
 
 #include "dkfac/core/error.h"
 
+#include "support/not_finite.h"
+
 namespace dkfac::kfac {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 CurvatureOptions& adaptive(CurvatureOptions& o) {
   o.staleness = Staleness::adaptive;
@@ -59,7 +57,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
   const std::vector<Case> cases = {
       {"damping is 0", [](auto& o) { o.damping = 0; }},
       {"damping is nan", [](auto& o) { o.damping = kNan; }},
-      {"damping is inf", [](auto& o) { o.damping = kInfinity; }},
+      {"damping is inf", [](auto& o) { o.damping = kInf; }},
       {"bn_damping is -1", [](auto& o) { o.bn_damping = -1; }},
       {"new_weight is 0", [](auto& o) { o.new_weight = 0; }},
       {"new_weight is 1.5", [](auto& o) { o.new_weight = 1.5; }},
@@ -78,7 +76,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"statistics_fraction is 0", [](auto& o) { o.statistics_fraction = 0; }},
       {"statistics_fraction is 1.25", [](auto& o) { o.statistics_fraction = 1.25; }},
       {"kl_clip is -1", [](auto& o) { o.kl_clip = -1; }},
-      {"kl_clip is inf", [](auto& o) { o.kl_clip = kInfinity; }},
+      {"kl_clip is inf", [](auto& o) { o.kl_clip = kInf; }},
       {"worker_fraction is 1.5", [](auto& o) { o.worker_fraction = 1.5; }},
       {"worker_fraction is nan", [](auto& o) { o.worker_fraction = kNan; }},
       {"statistics_wire is f64", [](auto& o) { o.statistics_wire = DType::f64; }},

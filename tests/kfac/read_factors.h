@@ -19,7 +19,7 @@ using namespace fisher;
 using kfac::CurvatureOptions;
 using kfac::LayerSpec;
 
-inline CurvatureOptions options64() {
+inline CurvatureOptions factor_options() {
   CurvatureOptions options;
   options.damping = 1e-2;
   options.new_weight = 1;

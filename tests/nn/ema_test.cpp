@@ -20,15 +20,15 @@ std::unique_ptr<Model> make(Context& ctx, DType dtype = DType::f64, const char* 
   return make_model(ctx, {.name = name, .input = Shape{12, 12, 1}, .dtype = dtype});
 }
 
-std::vector<double> values(TensorView view) {
+std::vector<double> host_values(TensorView view) {
   const double* p = view.data<double>();
   return {p, p + view.numel()};
 }
 
 /// Parameters, then buffers.
 std::vector<double> all_values(TensorView parameters, TensorView buffers) {
-  std::vector<double> all = values(parameters);
-  const std::vector<double> rest = values(buffers);
+  std::vector<double> all = host_values(parameters);
+  const std::vector<double> rest = host_values(buffers);
   all.insert(all.end(), rest.begin(), rest.end());
   return all;
 }
@@ -44,13 +44,13 @@ TEST(Ema, OfAConstantIsTheConstant) {
   Context ctx;
   const auto model = make(ctx);
   set(*model, 3);
-  const auto parameters = values(model->parameters()), buffers = values(model->buffers());
+  const auto parameters = host_values(model->parameters()), buffers = host_values(model->buffers());
   ASSERT_FALSE(buffers.empty());
   Ema ema(ctx, *model, {.decay = 0.97, .interval = 1});
   for (int step = 1; step <= 50; ++step) ema.after_step(step);
   EXPECT_EQ(ema.updates(), 50);
-  EXPECT_EQ(values(ema.parameters()), parameters);
-  EXPECT_EQ(values(ema.buffers()), buffers);
+  EXPECT_EQ(host_values(ema.parameters()), parameters);
+  EXPECT_EQ(host_values(ema.buffers()), buffers);
 }
 
 TEST(Ema, HasItsClosedForm) {
@@ -125,12 +125,12 @@ TEST(Ema, SwapsThereAndBackWithoutATrace) {
 TEST(Ema, BeforeItsFirstUpdateLeavesTheModelAlone) {
   Context ctx;
   const auto model = make(ctx);
-  const auto before = values(model->parameters());
+  const auto before = host_values(model->parameters());
   Ema ema(ctx, *model, {.decay = 0.9, .interval = 5});
   ema.after_step(4);
   const WithEma scope(&ema);
   EXPECT_FALSE(ema.swapped());
-  EXPECT_EQ(values(model->parameters()), before);
+  EXPECT_EQ(host_values(model->parameters()), before);
 }
 
 TEST(Ema, RefusesBadOptions) {

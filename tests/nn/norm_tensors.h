@@ -2,18 +2,16 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
 #include "nn/backends/cuda/channel_packs.h"
 #include "nn/backends/norm_shape.h"
 #include "nn/nn_support.h"
+#include "support/not_finite.h"
 
 /// What the functors of batch normalisation are tested on.
 namespace dkfac::nn::cuda {
-
-inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// Tensors of one normalisation with NaN behind them, [groups,rows,channels] of T.
 template <class T>
@@ -30,7 +28,7 @@ struct Norm {
     Random random(3);
     const auto fill = [&](auto& to, std::int64_t count, double center) {
       using E = typename std::remove_reference_t<decltype(to)>::value_type;
-      to.assign(static_cast<std::size_t>(count + kGuard), element::store<E>(kNaN));
+      to.assign(static_cast<std::size_t>(count + kGuard), element::store<E>(kNan));
       for (std::int64_t i = 0; i < count; ++i)
         to[static_cast<std::size_t>(i)] = element::store<E>(center + random.normal());
     };
@@ -38,7 +36,7 @@ struct Norm {
     fill(dy, n, 0);
     fill(y, n, 0.5);
     fill(out, 0, 0);
-    out.assign(static_cast<std::size_t>(n + kGuard), element::store<T>(kNaN));
+    out.assign(static_cast<std::size_t>(n + kGuard), element::store<T>(kNan));
     for (auto& values : channel) fill(values, m, 1);
   }
   [[nodiscard]] Affine affine() const {

@@ -13,10 +13,10 @@ namespace {
 
 using Vector = std::vector<double>;
 
-constexpr std::uint64_t kSeed = 7;
+constexpr std::uint64_t kFillSeed = 7;
 
 Vector random_vector(std::int64_t n) {
-  Random random(kSeed);
+  Random random(kFillSeed);
   Vector v(static_cast<std::size_t>(n));
   for (double& x : v) x = random.normal();
   return v;

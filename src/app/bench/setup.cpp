@@ -13,7 +13,7 @@ namespace dkfac::app::bench {
 namespace {
 
 constexpr std::int64_t kLabelledClasses = 10;  // Patterns of every class would take long to make.
-constexpr std::uint64_t kSeed = 1;
+constexpr std::uint64_t kImageSeed = 1;
 
 /// Whether the key of "key=value" is not one of other optimizers only, be it through the choices
 /// that it depends on.
@@ -44,7 +44,7 @@ nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
                                     .synthetic_classes = labelled}),
                detail::concat("[bench] --batch ", command.batch, " images of ", input_of(command)),
                "lower --batch or --input");
-  data.train = nn::synthetic_images(count, input_of(command), labelled, kSeed);
+  data.train = nn::synthetic_images(count, input_of(command), labelled, kImageSeed);
   data.train.classes = command.classes;
   data.test = data.train;
   return data;

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kManifestFormat = 1;
 
 std::string hex(std::uint32_t sum) { return fmt::format("{:08x}", sum); }
 
@@ -21,7 +21,7 @@ ordered_json content(const Manifest& manifest) {
   ordered_json files = ordered_json::object();
   for (const auto& [name, sum] : manifest.files)
     files[name] = {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}};
-  return {{"format", kFormat},
+  return {{"format", kManifestFormat},
           {"library", manifest.library},
           {"step", manifest.step},
           {"ranks", manifest.ranks},
@@ -30,10 +30,10 @@ ordered_json content(const Manifest& manifest) {
 
 Manifest from_json(const ordered_json& json, const std::string& source) {
   const int format = json.at("format").get<int>();
-  if (format > kFormat)
+  if (format > kManifestFormat)
     throw DataError(fmt::format(
         "[checkpoint] '{}' has format {}, and this program reads up to {}; use a newer dkfac",
-        source, format, kFormat));
+        source, format, kManifestFormat));
   Manifest manifest;
   manifest.library = json.at("library").get<std::string>();
   manifest.step = json.at("step").get<std::int64_t>();

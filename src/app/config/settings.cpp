@@ -35,7 +35,7 @@ std::unique_ptr<toml::node> copy_of(const toml::node& node) {
   });
 }
 
-std::optional<double> number(const toml::node& node) {
+std::optional<double> number_in(const toml::node& node) {
   if (node.is_integer() || node.is_floating_point()) return node.value<double>();
   return std::nullopt;
 }
@@ -47,7 +47,7 @@ Knots knots_value(const Key& key, const Setting& setting) {
   for (const toml::node& item : *list) {
     const toml::array* pair = item.as_array();
     if (pair == nullptr || pair->size() != 2) refuse_value(key, setting);
-    const auto epoch = number(*pair->get(0)), lr = number(*pair->get(1));
+    const auto epoch = number_in(*pair->get(0)), lr = number_in(*pair->get(1));
     if (!epoch || !lr || !std::isfinite(*epoch) || !std::isfinite(*lr) || *epoch < 0 || *lr < 0)
       refuse_value(key, setting);
     if (!knots.empty() && *epoch <= knots.back().first) refuse_value(key, setting);
@@ -147,7 +147,7 @@ Value to_value(const Key& key, const Setting& setting) {
       return value;
     }
     case KeyType::real: {
-      const auto value = node == nullptr ? std::nullopt : number(*node);
+      const auto value = node == nullptr ? std::nullopt : number_in(*node);
       if (!value || !std::isfinite(*value) || !key.range.contains(*value))
         refuse_value(key, setting);
       return *value;

@@ -51,15 +51,15 @@ void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::Ste
   all.erase(all.begin() + static_cast<std::ptrdiff_t>(kept), all.end());
 }
 
-ordered_json number(double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; }
+ordered_json number_or_null(double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; }
 /// A drift that is not known is null.
-ordered_json drift(double x) { return x >= 0 ? number(x) : nullptr; }
+ordered_json drift(double x) { return x >= 0 ? number_or_null(x) : nullptr; }
 
 ordered_json object(const KindMeans& means) {
   return {{"renewed", means.renewed},
           {"count", means.count},
-          {"interval", number(means.interval)},
-          {"age", number(means.age)},
+          {"interval", number_or_null(means.interval)},
+          {"age", number_or_null(means.age)},
           {"drift", drift(means.drift)}};
 }
 
@@ -133,17 +133,17 @@ std::string curvature_json(const kfac::StepReport& report, const CurvatureResult
   ordered_json inverses = ordered_json::object();
   for (std::size_t i = 0; i < kStages.size(); ++i)
     inverses[kStages.at(i)] = static_cast<std::int64_t>(result.inverses.at(i));
-  const ordered_json json = {{"kl_factor", number(report.kl_factor)},
+  const ordered_json json = {{"kl_factor", number_or_null(report.kl_factor)},
                              {"without_inverse", report.without_inverse},
                              {"bytes_skipped", report.bytes_skipped},
-                             {"flops", number(report.flops)},
-                             {"flops_skipped", number(report.flops_skipped)},
-                             {"a_kept", number(result.a_kept())},
-                             {"g_kept", number(result.g_kept())},
-                             {"run_bytes_skipped", number(result.bytes_skipped)},
-                             {"run_flops_skipped", number(result.flops_skipped)},
-                             {"run_bytes_saved", number(result.bytes_saved())},
-                             {"run_flops_saved", number(result.flops_saved())},
+                             {"flops", number_or_null(report.flops)},
+                             {"flops_skipped", number_or_null(report.flops_skipped)},
+                             {"a_kept", number_or_null(result.a_kept())},
+                             {"g_kept", number_or_null(result.g_kept())},
+                             {"run_bytes_skipped", number_or_null(result.bytes_skipped)},
+                             {"run_flops_skipped", number_or_null(result.flops_skipped)},
+                             {"run_bytes_saved", number_or_null(result.bytes_saved())},
+                             {"run_flops_saved", number_or_null(result.flops_saved())},
                              {"inverses", std::move(inverses)},
                              {"kinds", std::move(kinds)},
                              {"statistics", std::move(statistics)}};

@@ -18,7 +18,7 @@ namespace dkfac::app {
 
 namespace {
 
-constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr std::string_view kFilePrefix = "events.out.tfevents.";
 
 template <class Unsigned>
 void put_fixed(std::string& out, Unsigned value) {
@@ -104,7 +104,7 @@ std::string scalar_event(double wall_time, std::int64_t step, std::span<const Sc
 EventFile::EventFile(const std::filesystem::path& folder) {
   static std::atomic<int> count{0};  // Several runs of one process in one second.
   path_ = folder /
-          fmt::format("{}{:010.0f}.{}.{}.{}", kPrefix, now(), host_name(), ::getpid(), count++);
+          fmt::format("{}{:010.0f}.{}.{}.{}", kFilePrefix, now(), host_name(), ::getpid(), count++);
   out_.open(path_, std::ios::binary | std::ios::trunc);
   write(version_event(now()));
 }
@@ -180,7 +180,7 @@ void add_epoch(EventFile& file, const EpochRecord& record) {
 void remove_event_files(const std::filesystem::path& folder) {
   std::error_code ignored;  // What cannot be removed is shown beside the new run, no more.
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(kPrefix))
+    if (entry.path().filename().string().starts_with(kFilePrefix))
       std::filesystem::remove(entry.path(), ignored);
 }
 

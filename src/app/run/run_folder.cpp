@@ -35,18 +35,19 @@ bool is_ours(const std::filesystem::path& folder) {
 }
 
 // JSON has no word for a NaN.
-std::string number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
+std::string number_text(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 
-std::string number(const std::optional<double>& x) { return x ? number(*x) : "null"; }
+std::string number_text(const std::optional<double>& x) { return x ? number_text(*x) : "null"; }
 
 std::string step_json(const StepRecord& r) {
   return fmt::format(
       R"({{"type":"step","epoch":{},"step":{},"lr":{},"loss":{},"accuracy":{},)"
       R"("images_per_second":{},"momentum":{},"damping":{},"bytes":{},"failed_factors":{},)"
       R"("underflow":{},"skipped_steps":{}{}}})",
-      r.epoch, r.step, number(r.lr), number(r.loss), number(r.accuracy),
-      number(r.images_per_second), number(r.report.momentum), number(r.report.damping),
-      r.report.bytes, r.report.failed_factors, r.report.underflow, r.skipped_steps,
+      r.epoch, r.step, number_text(r.lr), number_text(r.loss), number_text(r.accuracy),
+      number_text(r.images_per_second), number_text(r.report.momentum),
+      number_text(r.report.damping), r.report.bytes, r.report.failed_factors, r.report.underflow,
+      r.skipped_steps,
       r.curvature == nullptr
           ? ""
           : R"(,"curvature":)" + curvature_json(r.report, *r.curvature, r.layers));
@@ -56,8 +57,8 @@ std::string loading_json(const LoadingRecord& l) {
   return fmt::format(
       R"({{"wait_share":{},"read_rate":{},"decode_rate":{},"resize_rate":{},"normalise_rate":{},)"
       R"("bad":{}}})",
-      number(l.wait_share), number(l.rate(l.read_s)), number(l.rate(l.decode_s)),
-      number(l.rate(l.resize_s)), number(l.rate(l.normalise_s)), number(l.bad));
+      number_text(l.wait_share), number_text(l.rate(l.read_s)), number_text(l.rate(l.decode_s)),
+      number_text(l.rate(l.resize_s)), number_text(l.rate(l.normalise_s)), number_text(l.bad));
 }
 
 std::string epoch_json(const EpochRecord& r) {
@@ -67,11 +68,11 @@ std::string epoch_json(const EpochRecord& r) {
       R"("test_loss":{},"test_accuracy":{},"test_top5":{},"plain_accuracy":{},)"
       R"("train_seconds":{},"images_per_second":{},"skipped_steps":{},"utilisation":{},)"
       R"("peak_memory":{}{}}})",
-      r.epoch, r.step, r.image_size, r.global_batch, number(r.lr), number(r.train_loss),
-      number(r.train_accuracy), number(r.test_loss), number(r.test_accuracy), number(r.test_top5),
-      number(r.plain_accuracy), number(r.train_seconds), number(r.images_per_second),
-      r.skipped_steps, number(r.utilisation), number(r.peak_memory),
-      r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
+      r.epoch, r.step, r.image_size, r.global_batch, number_text(r.lr), number_text(r.train_loss),
+      number_text(r.train_accuracy), number_text(r.test_loss), number_text(r.test_accuracy),
+      number_text(r.test_top5), number_text(r.plain_accuracy), number_text(r.train_seconds),
+      number_text(r.images_per_second), r.skipped_steps, number_text(r.utilisation),
+      number_text(r.peak_memory), r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
 }
 
 /// Of those who make a folder at the same moment one does, and the others find it there.

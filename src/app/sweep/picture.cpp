@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <set>
 
 #include <fmt/core.h>
 
@@ -33,7 +32,7 @@ std::vector<RunGroup> best_groups(const SweepState& state) {
   return out;
 }
 
-std::optional<double> number(const std::string& text) {
+std::optional<double> plotted_number(const std::string& text) {
   char* end = nullptr;
   const double x = std::strtod(text.c_str(), &end);
   return !text.empty() && *end == '\0' && std::isfinite(x) ? std::optional(x) : std::nullopt;
@@ -51,7 +50,7 @@ Dots dots_of(const SweepState& state, const std::string& key) {
   for (const SweepRun& run : state.runs) {
     const auto at = run.point.settings.find(key);
     if (at == run.point.settings.end() || !std::isfinite(last_score(run))) continue;
-    const std::optional<double> x = number(at->second);
+    const std::optional<double> x = plotted_number(at->second);
     if (!x) continue;
     dots.low = dots.any ? std::min(dots.low, *x) : *x;
     dots.high = dots.any ? std::max(dots.high, *x) : *x;
@@ -107,13 +106,6 @@ std::optional<Plot> scatter(const SweepState& state, const std::string& key) {
       accuracy ? "Score: test accuracy, %" : fmt::format("Score: {}", name_of(state.spec.metric));
   plot.x_label = key;
   return plot;
-}
-
-std::set<std::string> keys_of(const SweepState& state) {
-  std::set<std::string> keys;
-  for (const SweepRun& run : state.runs)
-    for (const auto& [key, value] : run.point.settings) keys.insert(key);
-  return keys;
 }
 
 std::string legend_line(std::size_t style, const std::string& text, double x, double y) {

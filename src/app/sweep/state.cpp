@@ -23,9 +23,11 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kStateFormat = 1;
 
-ordered_json number(double x) { return std::isfinite(x) ? ordered_json(x) : ordered_json(nullptr); }
+ordered_json finite_or_null(double x) {
+  return std::isfinite(x) ? ordered_json(x) : ordered_json(nullptr);
+}
 
 /// What decides the runs and who survives; where they run is free to change.
 ordered_json plan_json(const SweepState& state) {
@@ -44,7 +46,8 @@ ordered_json plan_json(const SweepState& state) {
 
 ordered_json run_json(const SweepRun& run, std::size_t place) {
   ordered_json scores = ordered_json::object();
-  for (const auto& [epochs, score] : run.scores) scores[std::to_string(epochs)] = number(score);
+  for (const auto& [epochs, score] : run.scores)
+    scores[std::to_string(epochs)] = finite_or_null(score);
   ordered_json json = {{"name", run.point.name},
                        {"place", place},
                        {"config", run.point.config.filename().string()},
@@ -54,11 +57,11 @@ ordered_json run_json(const SweepRun& run, std::size_t place) {
                        {"scores", std::move(scores)}};
   if (!run.result.epochs.empty()) {
     const EpochRecord& last = run.result.epochs.back();
-    json["test_accuracy"] = number(last.test_accuracy);
-    json["best_accuracy"] = number(run.result.best_accuracy);
-    json["test_loss"] = number(last.test_loss);
-    json["train_loss"] = number(last.train_loss);
-    json["train_seconds"] = number(run.result.train_seconds);
+    json["test_accuracy"] = finite_or_null(last.test_accuracy);
+    json["best_accuracy"] = finite_or_null(run.result.best_accuracy);
+    json["test_loss"] = finite_or_null(last.test_loss);
+    json["train_loss"] = finite_or_null(last.train_loss);
+    json["train_seconds"] = finite_or_null(run.result.train_seconds);
   }
   if (!run.error.empty()) json["error"] = run.error;
   return json;
@@ -131,7 +134,7 @@ std::string to_json(const SweepState& state) {
   ordered_json runs = ordered_json::array();
   for (std::size_t i = 0; i < state.runs.size(); ++i)
     runs.push_back(run_json(state.runs[i], places[i]));
-  const ordered_json json = {{"format", kFormat},        {"name", state.spec.name},
+  const ordered_json json = {{"format", kStateFormat},   {"name", state.spec.name},
                              {"version", version()},     {"rungs_done", state.rungs_done},
                              {"plan", plan_json(state)}, {"runs", std::move(runs)}};
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
@@ -144,7 +147,7 @@ void restore(std::string_view text, const std::string& source, SweepState& state
   };
   try {
     const auto json = ordered_json::parse(text);
-    DKFAC_CHECK(json.at("format").get<int>() == kFormat && json.at("plan") == plan_json(state),
+    DKFAC_CHECK(json.at("format").get<int>() == kStateFormat && json.at("plan") == plan_json(state),
                 "[sweep] '", source,
                 "' is of another sweep than the file asks for; choose another ",
                 "--out, or overwrite it with --force");

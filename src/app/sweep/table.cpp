@@ -1,7 +1,6 @@
 #include "app/sweep/table.h"
 
 #include <cmath>
-#include <set>
 
 #include <fmt/core.h>
 
@@ -12,13 +11,6 @@ namespace dkfac::app {
 namespace {
 
 bool several_configs(const SweepState& state) { return state.spec.configs.size() > 1; }
-
-std::set<std::string> keys_of(const SweepState& state) {
-  std::set<std::string> keys;
-  for (const SweepRun& run : state.runs)
-    for (const auto& [key, value] : run.point.settings) keys.insert(key);
-  return keys;
-}
 
 std::string value_of(const Settings& settings, const std::string& key) {
   const auto at = settings.find(key);
@@ -32,6 +24,13 @@ std::string place_text(const SweepState& state, const SweepRun& run) {
 }
 
 }  // namespace
+
+std::set<std::string> keys_of(const SweepState& state) {
+  std::set<std::string> keys;
+  for (const SweepRun& run : state.runs)
+    for (const auto& [key, value] : run.point.settings) keys.insert(key);
+  return keys;
+}
 
 std::string score_text(double score, Metric metric) {
   if (!std::isfinite(score)) return "-";

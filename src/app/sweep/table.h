@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "app/report/table.h"
@@ -10,6 +11,8 @@ namespace dkfac::app {
 /// All runs, best first: settings that differ, epochs, score, accuracy, seconds, what became of
 /// them.
 [[nodiscard]] Table table_of(const SweepState& state);
+/// The settings that runs were tried with.
+[[nodiscard]] std::set<std::string> keys_of(const SweepState& state);
 /// A score as it is shown: "87.20 %", "0.412", "-".
 [[nodiscard]] std::string score_text(double score, Metric metric);
 /// A run in one line.

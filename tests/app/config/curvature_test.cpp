@@ -15,13 +15,13 @@
 namespace dkfac::app {
 namespace {
 
-Config parse(const std::vector<std::string>& overrides) {
+Config parse_keys(const std::vector<std::string>& overrides) {
   return parse_config("", overrides, "test");
 }
 
-std::string refusal(const std::vector<std::string>& overrides) {
+std::string refusal_of(const std::vector<std::string>& overrides) {
   try {
-    (void)parse(overrides);
+    (void)parse_keys(overrides);
   } catch (const InvalidArgument& error) {
     return error.what();
   }
@@ -30,27 +30,28 @@ std::string refusal(const std::vector<std::string>& overrides) {
 
 void expect_refused(const std::vector<std::string>& overrides,
                     const std::vector<std::string>& words) {
-  const std::string text = refusal(overrides);
+  const std::string text = refusal_of(overrides);
   for (const std::string& word : words)
     EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
 }
 
 TEST(CurvatureSchedule, IsConstantUnlessAsked) {
-  const Config config = parse({"optimizer.damping=0.03", "optimizer.inverse_interval=7"});
+  const Config config = parse_keys({"optimizer.damping=0.03", "optimizer.inverse_interval=7"});
   EXPECT_FALSE(has_curvature_schedule(config));
   for (const std::int64_t step : {0, 1, 1000})
     EXPECT_EQ(curvature_settings(config, 2.5, step), (kfac::CurvatureSettings{0.03, 1, 7}));
 }
 
 TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
-  const Config warm = parse({"optimizer.damping_schedule=warmup", "optimizer.damping=0.001",
-                             "optimizer.damping_initial=0.1", "optimizer.damping_warmup_steps=40"});
+  const Config warm =
+      parse_keys({"optimizer.damping_schedule=warmup", "optimizer.damping=0.001",
+                  "optimizer.damping_initial=0.1", "optimizer.damping_warmup_steps=40"});
   EXPECT_TRUE(has_curvature_schedule(warm));
   const kfac::DampingWarmup rule{0.1, 0.001, 40};
   for (const std::int64_t step : {0, 1, 17, 39, 40, 400})
     EXPECT_EQ(curvature_settings(warm, 0, step).damping, rule.at(step));
   EXPECT_EQ(curvature_settings(warm, 0, 0).damping, 0.1);
-  const Config knots = parse(
+  const Config knots = parse_keys(
       {"optimizer.damping_schedule=piecewise", "optimizer.damping_knots=[[1, 0.5], [3, 0.25]]"});
   EXPECT_TRUE(has_curvature_schedule(knots));
   EXPECT_EQ(curvature_settings(knots, 0, 9).damping, 0.5);
@@ -60,9 +61,9 @@ TEST(CurvatureSchedule, OfDampingFollowsStepsOrEpochs) {
 
 TEST(CurvatureSchedule, OfIntervalsGrowsFromTheFirstOnes) {
   const Config config =
-      parse({"optimizer.interval_schedule=ramp", "optimizer.statistics_interval=10",
-             "optimizer.inverse_interval=50", "optimizer.first_inverse_interval=5",
-             "optimizer.interval_ramp_steps=90"});
+      parse_keys({"optimizer.interval_schedule=ramp", "optimizer.statistics_interval=10",
+                  "optimizer.inverse_interval=50", "optimizer.first_inverse_interval=5",
+                  "optimizer.interval_ramp_steps=90"});
   EXPECT_TRUE(has_curvature_schedule(config));
   EXPECT_EQ(curvature_settings(config, 0, 0), (kfac::CurvatureSettings{0.001, 1, 5}));
   // 1 + 9 * 30/90 = 4, 5 + 45 * 30/90 = 20.
@@ -86,15 +87,15 @@ TEST(CurvatureKeys, ThatDoNotGoTogetherAreRefusedWithAHint) {
   for (const char* key : {"optimizer.fisher=monte_carlo", "optimizer.weight_wire=f16",
                           "optimizer.staleness=adaptive", "optimizer.kl_clip=0.01"})
     expect_refused({"optimizer.type=sgd", key}, {"optimizer.type = kfac"});
-  EXPECT_EQ(refusal({"optimizer.type=sgd", "optimizer.gradient_wire=bf16"}), "accepted");
+  EXPECT_EQ(refusal_of({"optimizer.type=sgd", "optimizer.gradient_wire=bf16"}), "accepted");
 }
 
 // A key counts when all the choices count that lead to it.
 TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
   const Key& ramp = *find_key("optimizer.interval_ramp_steps");
-  EXPECT_TRUE(applies(ramp, parse({"optimizer.interval_schedule=ramp"})));
-  EXPECT_FALSE(applies(ramp, parse({})));
-  Config adaptive = parse({"optimizer.interval_schedule=ramp"});
+  EXPECT_TRUE(applies(ramp, parse_keys({"optimizer.interval_schedule=ramp"})));
+  EXPECT_FALSE(applies(ramp, parse_keys({})));
+  Config adaptive = parse_keys({"optimizer.interval_schedule=ramp"});
   adaptive.optimizer.curvature.staleness = kfac::Staleness::adaptive;
   EXPECT_FALSE(applies(ramp, adaptive));
   adaptive.optimizer.curvature.staleness = kfac::Staleness::fixed;
@@ -109,7 +110,7 @@ TEST(MicroBatches, ShareTheBatchNormGroupsAndTheSamples) {
   data.channels = 3;
   data.classes = 10;
   const auto groups = [&](const std::vector<std::string>& keys, int ranks) {
-    return model_options(parse(keys), data, ranks).batch_norm_groups;
+    return model_options(parse_keys(keys), data, ranks).batch_norm_groups;
   };
   const std::string eight = "model.batch_norm_groups=8", four = "train.micro_batches=4";
   EXPECT_EQ(groups({eight}, 1), 8);
@@ -117,7 +118,7 @@ TEST(MicroBatches, ShareTheBatchNormGroupsAndTheSamples) {
   EXPECT_EQ(groups({eight, four}, 2), 1);
   EXPECT_EQ(groups({four}, 2), 1);
   EXPECT_THROW((void)groups({eight, "train.micro_batches=3"}, 1), InvalidArgument);
-  const Config config = parse({"train.global_batch=32", "train.micro_batches=16"});
+  const Config config = parse_keys({"train.global_batch=32", "train.micro_batches=16"});
   EXPECT_NO_THROW((void)sampler_options(config, data, 2));
   EXPECT_THROW((void)sampler_options(config, data, 3), InvalidArgument);
 }

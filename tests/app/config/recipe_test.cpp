@@ -14,11 +14,11 @@
 namespace dkfac::app {
 namespace {
 
-Config parse(const std::vector<std::string>& overrides) {
+Config parse_recipe(const std::vector<std::string>& overrides) {
   return parse_config("", overrides, "test");
 }
 
-nn::Dataset images(std::int64_t count) {
+nn::Dataset images_in_all(std::int64_t count) {
   nn::Dataset data;
   data.count = count;
   data.height = data.width = 32;
@@ -29,7 +29,7 @@ nn::Dataset images(std::int64_t count) {
 
 TEST(GhostBatch, DecidesTheGroupsOfARank) {
   const auto groups = [](std::vector<std::string> keys, int ranks) {
-    return model_options(parse(std::move(keys)), images(1), ranks).batch_norm_groups;
+    return model_options(parse_recipe(std::move(keys)), images_in_all(1), ranks).batch_norm_groups;
   };
   EXPECT_EQ(groups({"train.global_batch=512", "model.ghost_batch=32"}, 1), 16);
   EXPECT_EQ(groups({"train.global_batch=512", "model.ghost_batch=32"}, 4), 4);
@@ -38,27 +38,29 @@ TEST(GhostBatch, DecidesTheGroupsOfARank) {
 }
 
 TEST(GhostBatch, IsRefusedWhereItDoesNotFit) {
-  EXPECT_THROW((void)parse({"train.global_batch=512", "model.ghost_batch=48"}), InvalidArgument);
-  EXPECT_THROW(
-      (void)parse({"train.global_batch=512", "model.ghost_batch=32", "model.batch_norm_groups=16"}),
-      InvalidArgument);
+  EXPECT_THROW((void)parse_recipe({"train.global_batch=512", "model.ghost_batch=48"}),
+               InvalidArgument);
+  EXPECT_THROW((void)parse_recipe({"train.global_batch=512", "model.ghost_batch=32",
+                                   "model.batch_norm_groups=16"}),
+               InvalidArgument);
   // 16 groups do not divide a last batch of 8.
   const Config config =
-      parse({"train.global_batch=64", "model.ghost_batch=4", "train.drop_last=false"});
-  EXPECT_NO_THROW((void)sampler_options(config, images(64 + 16), 1));
-  EXPECT_THROW((void)sampler_options(config, images(64 + 8), 1), InvalidArgument);
+      parse_recipe({"train.global_batch=64", "model.ghost_batch=4", "train.drop_last=false"});
+  EXPECT_NO_THROW((void)sampler_options(config, images_in_all(64 + 16), 1));
+  EXPECT_THROW((void)sampler_options(config, images_in_all(64 + 8), 1), InvalidArgument);
 }
 
 TEST(ModelSwitches, ReachTheModel) {
-  const nn::ModelOptions preset = model_options(parse({"model.name=resnet9"}), images(1), 1);
+  const nn::ModelOptions preset =
+      model_options(parse_recipe({"model.name=resnet9"}), images_in_all(1), 1);
   EXPECT_FALSE(preset.resnet9.whitening || preset.resnet9.pool_before_activation ||
                preset.resnet9.frozen_bn_scale || preset.resnet9.celu_alpha ||
                preset.resnet9.logit_scale || preset.init || preset.classifier_stddev);
   const nn::ModelOptions set = model_options(
-      parse({"model.name=resnet9", "model.whitening=off", "model.pool_before_activation=on",
-             "model.frozen_bn_scale=off", "model.celu_alpha=0", "model.logit_scale=0.25",
-             "model.width=16", "model.init=he_normal", "model.classifier_stddev=0.01"}),
-      images(1), 1);
+      parse_recipe({"model.name=resnet9", "model.whitening=off", "model.pool_before_activation=on",
+                    "model.frozen_bn_scale=off", "model.celu_alpha=0", "model.logit_scale=0.25",
+                    "model.width=16", "model.init=he_normal", "model.classifier_stddev=0.01"}),
+      images_in_all(1), 1);
   EXPECT_EQ(set.resnet9.whitening, false);
   EXPECT_EQ(set.resnet9.pool_before_activation, true);
   EXPECT_EQ(set.resnet9.frozen_bn_scale, false);
@@ -67,13 +69,16 @@ TEST(ModelSwitches, ReachTheModel) {
   EXPECT_EQ(set.width, 16);
   EXPECT_EQ(set.init, nn::WeightInit::he_normal);
   EXPECT_EQ(set.classifier_stddev, 0.01);
-  EXPECT_TRUE(model_options(parse({"model.name=resnet20", "model.zero_gamma=true"}), images(1), 1)
+  EXPECT_TRUE(model_options(parse_recipe({"model.name=resnet20", "model.zero_gamma=true"}),
+                            images_in_all(1), 1)
                   .zero_gamma);
   EXPECT_FALSE(preset.fused_statistics);
   EXPECT_FALSE(preset.fused_backward);
-  EXPECT_TRUE(model_options(parse({"model.fused_backward=true"}), images(1), 1).fused_backward);
-  EXPECT_TRUE(model_options(parse({"model.fused_statistics=true"}), images(1), 1).fused_statistics);
-  EXPECT_THROW((void)parse({"model.name=mlp", "model.whitening=on"}), InvalidArgument);
+  EXPECT_TRUE(model_options(parse_recipe({"model.fused_backward=true"}), images_in_all(1), 1)
+                  .fused_backward);
+  EXPECT_TRUE(model_options(parse_recipe({"model.fused_statistics=true"}), images_in_all(1), 1)
+                  .fused_statistics);
+  EXPECT_THROW((void)parse_recipe({"model.name=mlp", "model.whitening=on"}), InvalidArgument);
 }
 
 TEST(LinearScaling, MultipliesTheWholeSchedule) {
@@ -83,24 +88,25 @@ TEST(LinearScaling, MultipliesTheWholeSchedule) {
   scaled.push_back("lr.base_batch=256");
   for (const double epoch : {0.0, 2.5, 5.0, 30.0}) {
     // 8192 / 256 is a power of two: no rounding.
-    EXPECT_EQ(learning_rate(parse(scaled), epoch), 32 * learning_rate(parse(keys), epoch));
+    EXPECT_EQ(learning_rate(parse_recipe(scaled), epoch),
+              32 * learning_rate(parse_recipe(keys), epoch));
   }
   // Goyal et al. 2017: from 0.1 to 0.1 * 8192 / 256 in five epochs.
-  EXPECT_EQ(learning_rate(parse(scaled), 0), 0.1);
-  EXPECT_EQ(learning_rate(parse(scaled), 5), 3.2);
+  EXPECT_EQ(learning_rate(parse_recipe(scaled), 0), 0.1);
+  EXPECT_EQ(learning_rate(parse_recipe(scaled), 5), 3.2);
 }
 
 TEST(Augmentation, IsReadAsWritten) {
-  const nn::AugmentOptions a =
-      parse({"augment.pad=4", "augment.pad_mode=zero", "augment.flip=true",
-             "augment.alternate_flip=true", "augment.cutout=8", "augment.randomness=per_group"})
-          .augment;
+  const nn::AugmentOptions a = parse_recipe({"augment.pad=4", "augment.pad_mode=zero",
+                                             "augment.flip=true", "augment.alternate_flip=true",
+                                             "augment.cutout=8", "augment.randomness=per_group"})
+                                   .augment;
   EXPECT_EQ(a.pad, 4);
   EXPECT_EQ(a.pad_mode, nn::PadMode::zero);
   EXPECT_TRUE(a.flip && a.alternate_flip);
   EXPECT_EQ(a.cutout, 8);
   EXPECT_EQ(a.randomness, nn::Randomness::per_group);
-  EXPECT_FALSE(parse({}).augment.any());
+  EXPECT_FALSE(parse_recipe({}).augment.any());
 }
 
 /// Keeps what the layers are registered with.
@@ -122,10 +128,10 @@ class Listener final : public kfac::Optimizer {
 
 TEST(BiasScales, ReachEveryLayer) {
   const Config config =
-      parse({"model.name=lenet-bn", "optimizer.type=sgd", "optimizer.bias_lr_scale=64",
-             "optimizer.bias_decay_scale=0.015625"});
+      parse_recipe({"model.name=lenet-bn", "optimizer.type=sgd", "optimizer.bias_lr_scale=64",
+                    "optimizer.bias_decay_scale=0.015625"});
   Context ctx;
-  const auto model = nn::make_model(ctx, model_options(config, images(1), 1));
+  const auto model = nn::make_model(ctx, model_options(config, images_in_all(1), 1));
   Listener listener;
   const nn::OptimizerAttachment attachment(*model, listener, attach_options(config));
   ASSERT_GT(listener.layers.size(), 5U);
@@ -138,7 +144,8 @@ TEST(BiasScales, ReachEveryLayer) {
 
 TEST(Precision, DecidesWhatIsComputedAndWhatIsKept) {
   const auto options = [](const char* precision) {
-    return model_options(parse({std::string("run.precision=") + precision}), images(1), 1);
+    return model_options(parse_recipe({std::string("run.precision=") + precision}),
+                         images_in_all(1), 1);
   };
   EXPECT_EQ(options("f64").dtype, DType::f64);
   EXPECT_EQ(options("f64").compute, DType::f64);

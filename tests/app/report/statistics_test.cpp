@@ -96,13 +96,13 @@ TEST(Intervals, StandInEveryFormOfTheReport) {
     EXPECT_NE(text.find("80.00 \u00b1 24.84"), std::string::npos) << text;
     EXPECT_NE(text.find("+2.00 \u00b1 2.48"), std::string::npos) << text;
   }
-  const auto json = nlohmann::json::parse(to_json(comparison));
-  EXPECT_EQ(json.at("baseline"), "sgd");
-  const auto& interval = json.at("groups").at(0).at("final_accuracy").at("confidence_95");
+  const auto page = nlohmann::json::parse(to_json(comparison));
+  EXPECT_EQ(page.at("baseline"), "sgd");
+  const auto& interval = page.at("groups").at(0).at("final_accuracy").at("confidence_95");
   EXPECT_NEAR(interval.at(0).get<double>(), 0.8 - 0.248414, 1e-5);
   EXPECT_NEAR(interval.at(1).get<double>(), 0.8 + 0.248414, 1e-5);
-  EXPECT_TRUE(json.at("groups").at(0).at("difference_to_baseline").is_null());
-  EXPECT_NEAR(json.at("groups")
+  EXPECT_TRUE(page.at("groups").at(0).at("difference_to_baseline").is_null());
+  EXPECT_NEAR(page.at("groups")
                   .at(1)
                   .at("difference_to_baseline")
                   .at("final_accuracy")
@@ -115,8 +115,8 @@ TEST(Intervals, AreLeftOutForOneSeed) {
   const std::vector<RunGroup> groups{fake_group("a", {{0.5}}), fake_group("b", {{0.6}})};
   const Comparison comparison = summarize(groups, {});
   EXPECT_EQ(text_table(comparison).find("\u00b1"), std::string::npos);
-  const auto json = nlohmann::json::parse(to_json(comparison));
-  EXPECT_TRUE(json.at("groups").at(0).at("final_accuracy").at("confidence_95").is_null());
+  const auto page = nlohmann::json::parse(to_json(comparison));
+  EXPECT_TRUE(page.at("groups").at(0).at("final_accuracy").at("confidence_95").is_null());
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ TEST(LossScale, DoesNotMoveWhenFixedOrOff) {
   }
 }
 
-RunResult train_here(const std::vector<std::string>& keys) {
+RunResult train_scaled(const std::vector<std::string>& keys) {
   std::vector<std::string> all = {"data.name=synthetic",
                                   "data.synthetic_train=128",
                                   "data.synthetic_test=50",
@@ -108,14 +108,15 @@ RunResult train_here(const std::vector<std::string>& keys) {
 TEST(LossScaleTraining, WithAPowerOfTwoChangesNoBit) {
   for (const char* type : {"optimizer.type=sgd", "optimizer.type=lars", "optimizer.type=kfac"}) {
     SCOPED_TRACE(type);
-    const RunResult plain = train_here({type});
+    const RunResult plain = train_scaled({type});
     const RunResult scaled =
-        train_here({type, "train.loss_scale=fixed", "train.initial_loss_scale=1024"});
+        train_scaled({type, "train.loss_scale=fixed", "train.initial_loss_scale=1024"});
     EXPECT_EQ(scaled.epochs[0].train_loss, plain.epochs[0].train_loss);
     EXPECT_EQ(scaled.epochs[0].test_loss, plain.epochs[0].test_loss);
     // Negative control: a rate 1024 times as high is another training.
-    EXPECT_NE(train_here({type, "lr.lr=51.2", "train.max_skipped_steps=1000"}).epochs[0].train_loss,
-              plain.epochs[0].train_loss);
+    EXPECT_NE(
+        train_scaled({type, "lr.lr=51.2", "train.max_skipped_steps=1000"}).epochs[0].train_loss,
+        plain.epochs[0].train_loss);
   }
 }
 
@@ -126,13 +127,13 @@ TEST(LossScaleTraining, FindsAScaleThatFits) {
                                       "run.epochs=12", "train.initial_loss_scale=1e42"};
   std::vector<std::string> dynamic = keys;
   dynamic.push_back("train.loss_scale=dynamic");
-  const RunResult found = train_here(dynamic);
+  const RunResult found = train_scaled(dynamic);
   EXPECT_EQ(found.status, "ok");
   EXPECT_GT(found.skipped_steps, 5);
   EXPECT_LT(found.skipped_steps, 40);
   std::vector<std::string> fixed = keys;
   fixed.push_back("train.loss_scale=fixed");
-  EXPECT_THROW((void)train_here(fixed), RunError);
+  EXPECT_THROW((void)train_scaled(fixed), RunError);
 }
 
 // The gradients of a mean over many samples, or behind small logits, are small: here a scale of
@@ -141,7 +142,7 @@ TEST(LossScaleTraining, KeepsGradientsThatWouldUnderflow) {
   const auto losses = [](std::vector<std::string> keys) {
     keys.insert(keys.end(), {"optimizer.type=sgd", "model.name=mlp", "run.epochs=6",
                              "train.max_skipped_steps=2"});
-    const RunResult run = train_here(keys);
+    const RunResult run = train_scaled(keys);
     return std::pair(run.epochs.front().train_loss, run.epochs.back().train_loss);
   };
   const std::vector<std::string> tiny{"train.loss_scale=fixed",

@@ -18,7 +18,7 @@ using testing::host_waits;
 using testing::Padded;
 using testing::PaddedOnDevice;
 
-constexpr Trans kBoth[] = {Trans::no, Trans::yes};
+constexpr Trans kTransposedBatch[] = {Trans::no, Trans::yes};
 
 /// A batch [count, rows, cols] on the device, with gaps between rows and between matrices.
 class Batch {
@@ -79,8 +79,8 @@ TEST_P(DeviceBatch, MultipliesEveryTranspose) {
   Random random(1);
   for (const std::int64_t count : {1, 3}) {
     for (const auto [m, n, k] : {std::array{1, 1, 1}, {4, 3, 5}, {20, 33, 7}}) {
-      for (const Trans ta : kBoth) {
-        for (const Trans tb : kBoth) {
+      for (const Trans ta : kTransposedBatch) {
+        for (const Trans tb : kTransposedBatch) {
           Batch a = ta == Trans::yes ? random_batch(count, k, m, random)
                                      : random_batch(count, m, k, random);
           Batch b = tb == Trans::yes ? random_batch(count, n, k, random)

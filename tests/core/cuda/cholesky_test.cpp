@@ -15,7 +15,7 @@ using testing::host_waits;
 using testing::Padded;
 using testing::PaddedOnDevice;
 
-constexpr std::int64_t kSizes[] = {1, 2, 5, 33, 64, 100};
+constexpr std::int64_t kOrders[] = {1, 2, 5, 33, 64, 100};
 
 class DeviceCholesky : public testing::OnDevice {
  protected:
@@ -52,7 +52,7 @@ class DeviceCholesky : public testing::OnDevice {
 DKFAC_ON_DEVICE(DeviceCholesky);
 
 TEST_P(DeviceCholesky, FactorsAndInvertsKnownMatrices) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kOrders) {
     const testing::KnownSpd known = testing::decaying_matrix(n, 0.7);
     PaddedOnDevice a = lower(known.a);
     ASSERT_EQ(potrf(a), 0) << n;

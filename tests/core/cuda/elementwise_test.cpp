@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 namespace dkfac {
@@ -21,8 +21,6 @@ using testing::to_device;
 using testing::to_host;
 using testing::values;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const std::vector<std::int64_t> kSizes = {0, 1, 2, 3, 7, 257, 40'001};
 constexpr DType kFloating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
@@ -70,7 +68,7 @@ TEST_P(ElementwiseOnDevice, AxpbyFollowsTheHostToTheBit) {
 TEST_P(ElementwiseOnDevice, AxpbyWithBetaZeroDoesNotRead) {
   const Tensor x = random({1000});
   Tensor y = Tensor::empty(ctx, {1000}, dtype());
-  ops::fill(ctx, y, kNaN);
+  ops::fill(ctx, y, kNan);
   ops::axpby(ctx, 2.0, to_device(ctx, x), 0.0, y);
   Tensor expected = Tensor::empty(cpu, {1000}, dtype());
   ops::axpby(cpu, 2.0, x, 0.0, expected);
@@ -89,7 +87,7 @@ TEST_P(ElementwiseOnDevice, StaysInsideItsRows) {
     const auto expect_twice = [&] {
       EXPECT_EQ(to.values(ctx), twice);
       EXPECT_TRUE(to.gaps_untouched(ctx));
-      ops::fill(ctx, to.view(), kNaN);
+      ops::fill(ctx, to.view(), kNan);
     };
     ops::cast(ctx, from.view(), to.view(), 2.0);
     expect_twice();
@@ -107,7 +105,7 @@ TEST_P(ElementwiseOnDevice, StaysInsideItsRows) {
 TEST_P(ElementwiseOnDevice, CountsWhatIsNotFinite) {
   for (const std::int64_t n : {1, 3, 1000, 40'001}) {
     Tensor x = random({n});
-    ops::fill(cpu, x.view().slice(0, n / 2, 1), kNaN);
+    ops::fill(cpu, x.view().slice(0, n / 2, 1), kNan);
     ops::fill(cpu, x.view().slice(0, n - 1, 1), -kInf);
     Tensor count = counter(), expected = Tensor::zeros(cpu, {1});
     ops::fill(ctx, count, 5.0);
@@ -128,7 +126,7 @@ TEST_P(ElementwiseOnDevice, RoundsAndCountsUnderflowLikeTheHost) {
   ops::axpby(cpu, 1e6, x.view().slice(0, 0, 900), 0.0, x.view().slice(0, 900, 900));
   ops::axpby(cpu, 1e-9, x.view().slice(0, 0, 900), 0.0, x.view().slice(0, 1800, 900));
   ops::fill(cpu, x.view().slice(0, 2700, 1), kInf);
-  ops::fill(cpu, x.view().slice(0, 2701, 1), kNaN);
+  ops::fill(cpu, x.view().slice(0, 2701, 1), kNan);
   ops::fill(cpu, x.view().slice(0, 2702, 1), 0);
   for (const DType type : kFloating) {
     Tensor lost = counter(), expected = Tensor::zeros(cpu, {1});

@@ -9,14 +9,13 @@
 #include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/tensor.h"
 
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 // cuBLAS and cuSOLVER as we understand them: column-major, called directly. The same expectations
 // hold the emulated libraries and the real ones together.
 namespace dkfac {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// A column-major matrix of doubles in host memory, with rows beyond its own up to ld.
 struct Columns {

@@ -18,7 +18,7 @@ using testing::host_waits;
 using testing::Padded;
 using testing::PaddedOnDevice;
 
-constexpr Trans kBoth[] = {Trans::no, Trans::yes};
+constexpr Trans kTransposed16[] = {Trans::no, Trans::yes};
 
 /// Over f16 and bf16.
 class DeviceGemm16 : public ::testing::TestWithParam<DType> {
@@ -44,8 +44,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, DeviceGemm16, ::testing::Values(DType::f16, DTy
 TEST_P(DeviceGemm16, MultipliesEveryTranspose) {
   Random random(1);
   for (const auto [m, n, k] : {std::array{1, 1, 1}, {5, 3, 8}, {33, 17, 64}}) {
-    for (const Trans ta : kBoth) {
-      for (const Trans tb : kBoth) {
+    for (const Trans ta : kTransposed16) {
+      for (const Trans tb : kTransposed16) {
         Dense a = ta == Trans::yes ? testing::random_dense(k, m, random)
                                    : testing::random_dense(m, k, random);
         Dense b = tb == Trans::yes ? testing::random_dense(n, k, random)

@@ -19,7 +19,8 @@ constexpr Trans kBoth[] = {Trans::no, Trans::yes};
 struct Size {
   std::int64_t m, n, k;
 };
-constexpr Size kSizes[] = {{1, 1, 1}, {1, 5, 3}, {4, 1, 2}, {3, 2, 1}, {7, 9, 33}, {65, 31, 40}};
+constexpr Size kProductSizes[] = {{1, 1, 1}, {1, 5, 3},  {4, 1, 2},
+                                  {3, 2, 1}, {7, 9, 33}, {65, 31, 40}};
 
 Dense stored(Trans trans, const Dense& x) {
   return trans == Trans::yes ? testing::transpose(x) : x;
@@ -30,7 +31,7 @@ DKFAC_ON_DEVICE(DeviceGemm);
 
 TEST_P(DeviceGemm, MultipliesEveryTransposeOfPaddedMatrices) {
   Random random(1);
-  for (const auto [m, n, k] : kSizes) {
+  for (const auto [m, n, k] : kProductSizes) {
     for (const Trans ta : kBoth) {
       for (const Trans tb : kBoth) {
         const Dense a = testing::random_dense(m, k, random),
@@ -104,7 +105,7 @@ DKFAC_ON_DEVICE(DeviceSyrk);
 
 TEST_P(DeviceSyrk, FillsTheLowerTriangleAlone) {
   Random random(4);
-  for (const auto [rows, d, unused] : kSizes) {
+  for (const auto [rows, d, unused] : kProductSizes) {
     for (const double beta : {0.0, 0.75}) {
       Padded hx(dtype(), testing::random_dense(rows, d, random));
       Padded hc = beta == 0 ? Padded(dtype(), d, d)

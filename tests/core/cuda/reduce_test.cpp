@@ -1,4 +1,3 @@
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 namespace dkfac {
@@ -17,10 +17,8 @@ using testing::PaddedOnDevice;
 using testing::to_device;
 using testing::values;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 /// One block, many blocks, and more partial results than one block takes for f64.
-const std::vector<std::int64_t> kSizes = {0, 1, 2, 5, 4095, 4097, 100'003};
+const std::vector<std::int64_t> kCounts = {0, 1, 2, 5, 4095, 4097, 100'003};
 
 class ReduceOnDevice : public testing::OnDevice {
  protected:
@@ -32,13 +30,13 @@ class ReduceOnDevice : public testing::OnDevice {
   }
   Tensor scalar(DType type) {
     Tensor out = Tensor::empty(ctx, {1}, type);
-    ops::fill(ctx, out, kNaN);
+    ops::fill(ctx, out, kNan);
     return out;
   }
   double on_host(const Tensor& out) { return device_values(ctx, out)[0]; }
   template <class Op>
   double expected(Op op) {
-    double out = kNaN;
+    double out = kNan;
     op(view_of(&out, {1}));
     return out;
   }
@@ -51,7 +49,7 @@ class ReduceOnDevice : public testing::OnDevice {
 DKFAC_ON_DEVICE(ReduceOnDevice);
 
 TEST_P(ReduceOnDevice, SumsAccumulateInDouble) {
-  for (const std::int64_t n : kSizes) {
+  for (const std::int64_t n : kCounts) {
     const Tensor x = random({n}, 1), y = random({n}, 2);
     const Tensor dx = to_device(ctx, x), dy = to_device(ctx, y);
     for (const DType type : {DType::f64, DType::f32}) {
@@ -87,7 +85,7 @@ TEST_P(ReduceOnDevice, LargestMagnitudeTakesNanForInfinity) {
     Tensor out = scalar(dtype());
     ops::max_abs(ctx, to_device(ctx, x), out);
     EXPECT_EQ(on_host(out), 1000.0);
-    for (const double bad : {kNaN, -kInf}) {
+    for (const double bad : {kNan, -kInf}) {
       for (const std::int64_t at : {std::int64_t{0}, n / 3, n - 1}) {
         Tensor y = Tensor::copy_of(cpu, x);
         ops::fill(cpu, y.view().slice(0, at, 1), bad);
@@ -112,9 +110,9 @@ TEST_P(ReduceOnDevice, SumsColumns) {
     PaddedOnDevice from(ctx, x);
     for (const double beta : {0.0, 0.5}) {
       Tensor host = Tensor::empty(cpu, {cols}, dtype());
-      ops::fill(cpu, host, beta == 0 ? kNaN : 2.0);
+      ops::fill(cpu, host, beta == 0 ? kNan : 2.0);
       Tensor frame = Tensor::empty(ctx, {cols, 2}, dtype());  // A strided result.
-      ops::fill(ctx, frame, beta == 0 ? kNaN : 2.0);
+      ops::fill(ctx, frame, beta == 0 ? kNan : 2.0);
       const TensorView out(frame.view().raw(), dtype(), {cols}, Strides{2}, ctx.device());
       ops::col_sum(cpu, -1.5, x, beta, host);
       ops::col_sum(ctx, -1.5, from.view(), beta, out);

@@ -1,4 +1,3 @@
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 namespace dkfac {
@@ -17,7 +17,6 @@ using testing::PaddedOnDevice;
 using testing::to_device;
 using testing::values;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const std::vector<std::int64_t> kWidths = {1, 2, 3, 4, 31, 32, 33, 100, 257};
 
 class TriangleOnDevice : public testing::OnDevice {
@@ -34,8 +33,8 @@ DKFAC_ON_DEVICE(TriangleOnDevice);
 TEST_P(TriangleOnDevice, PacksTheLowerHalfAndCounts) {
   for (const std::int64_t d : kWidths) {
     Tensor a = random({d, d});
-    ops::fill(cpu, a.view().slice(0, d - 1, 1).slice(1, 0, 1), kNaN);             // Inside.
-    if (d > 1) ops::fill(cpu, a.view().slice(0, 0, 1).slice(1, d - 1, 1), kNaN);  // Not counted.
+    ops::fill(cpu, a.view().slice(0, d - 1, 1).slice(1, 0, 1), kNan);             // Inside.
+    if (d > 1) ops::fill(cpu, a.view().slice(0, 0, 1).slice(1, d - 1, 1), kNan);  // Not counted.
     Tensor host = Tensor::empty(cpu, {ops::packed_size(d)}, dtype());
     ops::pack_lower(cpu, a, host);
     ops::fill(cpu, host.view().slice(0, ops::packed_size(d - 1), 1), 0);
@@ -75,7 +74,7 @@ TEST_P(TriangleOnDevice, TraceIsThatOfTheHost) {
     Tensor packed = Tensor::empty(cpu, {n}, dtype());
     Random source(3);
     if (n > 0) fill_normal(packed, 1, 1, source);
-    double host = kNaN;
+    double host = kNan;
     ops::packed_trace(cpu, packed, d, view_of(&host, {1}));
     for (const DType type : {DType::f64, DType::f32}) {
       Tensor out = Tensor::empty(ctx, {1}, type);

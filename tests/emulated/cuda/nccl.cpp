@@ -27,7 +27,7 @@ struct Queued {
   NcclPart part;
 };
 thread_local int depth = 0;
-thread_local const char* last_error = "emulated";
+thread_local const char* last_refusal = "emulated";
 thread_local std::vector<Queued> queued;
 
 /// What an id holds.
@@ -194,7 +194,7 @@ const char* ncclGetErrorString(ncclResult_t code) {
          : code == ncclRemoteError ? "remote process exited or there was a network error"
                                    : "invalid argument or usage";
 }
-const char* ncclGetLastError(ncclComm_t) { return last_error; }
+const char* ncclGetLastError(ncclComm_t) { return last_refusal; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::uint64_t next = 0;
@@ -214,7 +214,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
   Id made;
   std::memcpy(&made, id.internal, sizeof made);
   if (made.process != ::getpid()) {
-    last_error = "the emulated NCCL joins threads of one process alone";
+    last_refusal = "the emulated NCCL joins threads of one process alone";
     return ncclInvalidUsage;
   }
   auto& fabric = fabrics()[std::string(id.internal, sizeof id.internal)];

@@ -8,7 +8,7 @@
 namespace dkfac::testing {
 namespace {
 
-kfac::CurvatureOptions curvature() {
+kfac::CurvatureOptions agreed_curvature() {
   kfac::CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
@@ -53,7 +53,7 @@ TEST(Agreement, OptimizersOfDifferentKindAreAnErrorOnAllRanks) {
 
 TEST(Agreement, OptionsThatDifferInTheLastDigitAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
-    kfac::KfacOptions options{.curvature = curvature()};
+    kfac::KfacOptions options{.curvature = agreed_curvature()};
     if (comm->rank() == 1) options.momentum = std::nextafter(options.momentum, 1.0);
     kfac::make_kfac(comm, options)->prepare();
   });
@@ -61,7 +61,7 @@ TEST(Agreement, OptionsThatDifferInTheLastDigitAreAnErrorOnAllRanks) {
 
 TEST(Agreement, PreconditionersWithDifferentLayersAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, curvature());
+    kfac::Preconditioner preconditioner(comm, agreed_curvature());
     (void)preconditioner.add_layer("fc",
                                    kfac::LinearSpec{.in = 2, .out = 2, .bias = comm->rank() == 0});
     preconditioner.prepare();
@@ -87,7 +87,7 @@ TEST(Agreement, LearningRatesThatDifferAreAnErrorOnAllRanksBeforeAnythingMoves) 
 
 TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, curvature());
+    kfac::Preconditioner preconditioner(comm, agreed_curvature());
     const auto fc =
         preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
     double x = 1, g = 1;
@@ -101,7 +101,7 @@ TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
 
 TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
-    kfac::Preconditioner preconditioner(comm, curvature());
+    kfac::Preconditioner preconditioner(comm, agreed_curvature());
     const auto fc =
         preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
     preconditioner.prepare();
@@ -159,10 +159,10 @@ TEST(Agreement, ACollectiveTooManyIsFoundByTheVoteOnAllRanks) {
       };
       // Each step's check of the weights would otherwise notice first or not at all.
       if (preconditioner)
-        (void)train_preconditioned<double>(comm, curvature(), {.steps = 4}, break_contract);
+        (void)train_preconditioned<double>(comm, agreed_curvature(), {.steps = 4}, break_contract);
       else
         (void)train<double>(
-            comm, [](auto c) { return kfac::make_kfac(c, {.curvature = curvature()}); },
+            comm, [](auto c) { return kfac::make_kfac(c, {.curvature = agreed_curvature()}); },
             {.steps = 4}, break_contract);
     });
 }
@@ -193,7 +193,7 @@ TEST(Agreement, ARankThatThrowsReleasesTheOthers) {
   EXPECT_THROW(comm::run_ranks(3,
                                [](auto comm) {
                                  const MakeOptimizer make = [](auto c) {
-                                   return kfac::make_kfac(c, {.curvature = curvature()});
+                                   return kfac::make_kfac(c, {.curvature = agreed_curvature()});
                                  };
                                  TrainSettings settings{.steps = 3};
                                  settings.lr = [&](int step) {

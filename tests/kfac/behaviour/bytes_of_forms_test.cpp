@@ -16,7 +16,7 @@
 namespace dkfac::testing {
 namespace {
 
-constexpr std::int64_t kSamples = 12, kBallot = 42, kWide = 8;  // f64 but for the wires.
+constexpr std::int64_t kSamples = 12, kFormBallot = 42, kFormWide = 8;  // f64 but for the wires.
 
 const std::vector<kfac::LayerSpec>& specs() {
   static const std::vector<kfac::LayerSpec> all{
@@ -30,10 +30,10 @@ const std::vector<kfac::LayerSpec>& specs() {
 std::int64_t triangle(std::int64_t d) { return d * (d + 1) / 2; }
 
 /// Elements that one statistic, and what is made of it, has on the wire.
-struct Sizes {
+struct FormSizes {
   std::int64_t statistic = 0, shared = 0, scales = 0;
 };
-Sizes sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOptions& options) {
+FormSizes form_sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOptions& options) {
   const bool g = s.kind == kfac::StatisticKind::g;
   const bool ekfac = options.inverse == kfac::InverseMethod::ekfac;
   if (s.kind == kfac::StatisticKind::batch_norm) {
@@ -48,21 +48,21 @@ Sizes sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOptions& opt
   return {groups * triangle(d), groups * triangle(d) + head};
 }
 
-struct Grid {
+struct FormGrid {
   int ranks, workers;
 };
 
 std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOptions& options,
-                       const std::vector<int>& owners, Grid grid, int rank) {
+                       const std::vector<int>& owners, FormGrid grid, int rank) {
   const int columns = grid.ranks / grid.workers;
   const bool first = report.step == 1, half = options.statistics_wire == DType::f16;
   const std::int64_t wire = options.statistics_wire && !(half && first)
                                 ? static_cast<std::int64_t>(size_of(*options.statistics_wire))
-                                : kWide;
-  std::int64_t bytes = kWide * kBallot * (report.statistics_refreshed ? grid.ranks : 1);
+                                : kFormWide;
+  std::int64_t bytes = kFormWide * kFormBallot * (report.statistics_refreshed ? grid.ranks : 1);
   for (const kfac::StatisticReport& s : report.statistics) {
     if (!s.refreshed) continue;
-    const Sizes n = sizes_of(s, options);
+    const FormSizes n = form_sizes_of(s, options);
     bytes += wire * n.statistic;
     if (!first) bytes += wire * n.scales;  // Before, there are no eigenvectors.
     const int owner = owners[static_cast<std::size_t>(s.layer)];
@@ -70,11 +70,11 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
                               options.batch_norm != kfac::BatchNormFisher::full;
     if (grid.workers > 1 && owner % columns == rank % columns &&
         (report.inverses_refreshed || used_at_once))
-      bytes += kWide * n.shared;
+      bytes += kFormWide * n.shared;
   }
   for (const kfac::LayerSpec& spec : specs())
-    if (columns > 1) bytes += kWide * (kfac::weight_numel(spec) + kfac::bias_numel(spec));
-  if (grid.ranks > 1 && first) bytes += kWide * std::ssize(specs());  // Which have an inverse.
+    if (columns > 1) bytes += kFormWide * (kfac::weight_numel(spec) + kfac::bias_numel(spec));
+  if (grid.ranks > 1 && first) bytes += kFormWide * std::ssize(specs());  // Which have an inverse.
   const bool notes = half || options.staleness == kfac::Staleness::adaptive;
   if (notes && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
   return static_cast<std::uint64_t>(bytes);
@@ -88,10 +88,10 @@ std::vector<double> normal(std::int64_t count, std::uint64_t seed) {
 }
 
 /// Inverses are renewed in steps that refresh their statistics.
-void expect_bytes(kfac::CurvatureOptions options, const std::vector<Grid>& grids) {
+void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& grids) {
   options.dtype = DType::f64;
   options.damping = 1e-2;
-  for (const Grid grid : grids) {
+  for (const FormGrid grid : grids) {
     options.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       std::vector<kfac::LayerLoad> loads;
@@ -133,20 +133,20 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<Grid>& grids
   }
 }
 
-const std::vector<Grid> kGrids{{1, 1}, {2, 1}, {2, 2}, {4, 2}};
+const std::vector<FormGrid> kFormGrids{{1, 1}, {2, 1}, {2, 2}, {4, 2}};
 
 TEST(BytesOfForms, OfGroupsAndFullFishers) {
   kfac::CurvatureOptions options;
   options.statistics_interval = options.inverse_interval = 2;
-  expect_bytes(options, kGrids);
+  expect_bytes(options, kFormGrids);
   options.batch_norm = kfac::BatchNormFisher::full;
-  expect_bytes(options, kGrids);
+  expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfRows) {
   kfac::CurvatureOptions options;
   options.new_weight = 1;
-  expect_bytes(options, kGrids);
+  expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfEkfac) {
@@ -160,14 +160,14 @@ TEST(BytesOfForms, OfAdaptiveIntervals) {
   kfac::CurvatureOptions options;
   options.staleness = kfac::Staleness::adaptive;
   options.staleness_alpha = 0.9;
-  expect_bytes(options, kGrids);
+  expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfWires) {
   for (const DType wire : {DType::bf16, DType::f16}) {
     kfac::CurvatureOptions options;
     options.statistics_wire = wire;
-    expect_bytes(options, kGrids);
+    expect_bytes(options, kFormGrids);
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 using Net = PlainNet<double>;
 constexpr std::int64_t kBallot = 42, kWide = 8;  // f64 throughout, but for the wires.
 
-kfac::CurvatureOptions curvature() {
+kfac::CurvatureOptions counted_curvature() {
   kfac::CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
@@ -96,7 +96,7 @@ void each_step(kfac::KfacOptions options,
 
 TEST(Bytes, OfTheOptimizerAtEveryFraction) {
   for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen}) {
-    kfac::KfacOptions options{.curvature = curvature()};
+    kfac::KfacOptions options{.curvature = counted_curvature()};
     options.curvature.inverse = method;
     options.curvature.statistics_interval = 2;
     options.curvature.inverse_interval = 3;
@@ -108,7 +108,7 @@ TEST(Bytes, OfTheOptimizerAtEveryFraction) {
 }
 
 TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
-  kfac::KfacOptions options{.curvature = curvature()};
+  kfac::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::bf16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {2, 2, 2}))
@@ -117,7 +117,7 @@ TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
 }
 
 TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
-  kfac::KfacOptions options{.curvature = curvature()};
+  kfac::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::f16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     const std::int64_t in = report.step == 1 ? kWide : 2;
@@ -131,7 +131,7 @@ TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
 }
 
 TEST(Bytes, OfTheKlClipAreOneNumber) {
-  kfac::KfacOptions options{.curvature = curvature()};
+  kfac::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.kl_clip = 1e-3;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {}) + 8);
@@ -141,7 +141,7 @@ TEST(Bytes, OfTheKlClipAreOneNumber) {
 TEST(Bytes, OfFirstOrderMethodsAreTheGradients) {
   for (const int ranks : {1, 3})
     comm::run_ranks(ranks, [](auto comm) {
-      const std::int64_t p = sizes_of(curvature(), 1, 1, 0).parameters;
+      const std::int64_t p = sizes_of(counted_curvature(), 1, 1, 0).parameters;
       for (const bool narrow : {false, true}) {
         kfac::SgdOptions options;
         if (narrow) options.gradient_wire = DType::bf16;
@@ -158,7 +158,7 @@ TEST(Bytes, OfFirstOrderMethodsAreTheGradients) {
 TEST(Bytes, OfThePreconditioner) {
   for (const Grid grid : kGrids)
     comm::run_ranks(grid.ranks, [&](auto comm) {
-      kfac::CurvatureOptions options = curvature();
+      kfac::CurvatureOptions options = counted_curvature();
       options.statistics_interval = 2;
       options.inverse_interval = 3;
       options.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;

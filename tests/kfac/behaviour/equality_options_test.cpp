@@ -23,20 +23,20 @@ struct CountedMlp : Mlp {
   static constexpr std::int64_t kRows = 6;
 };
 
-kfac::KfacOptions options() {
+kfac::KfacOptions base_options() {
   kfac::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   return options;
 }
 
-MakeOptimizer maker(const kfac::KfacOptions& options, Backend backend = Backend::fast) {
+MakeOptimizer maker_of(const kfac::KfacOptions& options, Backend backend = Backend::fast) {
   return [options, backend](auto comm) {
     return kfac::make_kfac(comm, options, Device::cpu(), {.backend = backend});
   };
 }
 
-TrainSettings settings(std::int64_t global_batch) {
+TrainSettings batch_settings(std::int64_t global_batch) {
   TrainSettings settings;
   settings.steps = 20;
   settings.global_batch = global_batch;
@@ -45,22 +45,22 @@ TrainSettings settings(std::int64_t global_batch) {
 }
 
 TEST(EqualityOfForms, LowRankIsDense) {
-  kfac::KfacOptions dense = options(), low_rank = options();
+  kfac::KfacOptions dense = base_options(), low_rank = base_options();
   dense.curvature.new_weight = low_rank.curvature.new_weight = 1;
   dense.curvature.low_rank = false;
-  const TrainSettings small = settings(CountedMlp::kRows);
+  const TrainSettings small = batch_settings(CountedMlp::kRows);
   for (const Backend backend : {Backend::fast, Backend::reference})
     for (const int ranks : {1, 2, 3})
       // 20 steps at condition 1e4 of a factor 33 wide: 20 * 33 * 1e4 * eps.
-      EXPECT_TRUE(near(train_ranks<double, CountedMlp>(ranks, maker(low_rank, backend), small),
-                       train_ranks<double, CountedMlp>(ranks, maker(dense, backend), small),
+      EXPECT_TRUE(near(train_ranks<double, CountedMlp>(ranks, maker_of(low_rank, backend), small),
+                       train_ranks<double, CountedMlp>(ranks, maker_of(dense, backend), small),
                        20 * 33 * 1e4 * eps<double>))
           << ranks;
   // Control: six rows of the first layer, 33 wide, do take less room on the wire, so they were
   // used.
   const auto bytes = [&](const kfac::KfacOptions& kfac) {
     std::uint64_t sum = 0;
-    (void)train<double, CountedMlp>(comm::make_self(), maker(kfac), small,
+    (void)train<double, CountedMlp>(comm::make_self(), maker_of(kfac), small,
                                     [&](const kfac::StepReport& report) { sum += report.bytes; });
     return sum;
   };
@@ -69,12 +69,12 @@ TEST(EqualityOfForms, LowRankIsDense) {
 
 TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
   // The form of an inverse follows from how often it is used.
-  TrainSettings one_step = settings(24);
+  TrainSettings one_step = batch_settings(24);
   one_step.steps = 1;
   const auto after_one_step = [&](int interval) {
-    kfac::KfacOptions kfac = options();
+    kfac::KfacOptions kfac = base_options();
     kfac.curvature.inverse_interval = interval;
-    return train_ranks<double, Cnn>(1, maker(kfac), one_step);
+    return train_ranks<double, Cnn>(1, maker_of(kfac), one_step);
   };
   const Weights solved = after_one_step(1), multiplied = after_one_step(1000);
   // A solve at condition 1e3 of a factor 49 wide: 100 * 49 * 1e3 * eps.
@@ -83,21 +83,21 @@ TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
 }
 
 TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
-  kfac::KfacOptions expand = options(), reduce = options();
+  kfac::KfacOptions expand = base_options(), reduce = base_options();
   reduce.curvature.sharing = kfac::WeightSharing::reduce;
-  const TrainSettings run = settings(24);
+  const TrainSettings run = batch_settings(24);
   for (const int ranks : {1, 2})
-    EXPECT_TRUE(near(train_ranks<double, Mlp>(ranks, maker(reduce), run),
-                     train_ranks<double, Mlp>(ranks, maker(expand), run), 1e-12));
+    EXPECT_TRUE(near(train_ranks<double, Mlp>(ranks, maker_of(reduce), run),
+                     train_ranks<double, Mlp>(ranks, maker_of(expand), run), 1e-12));
   // Control: a convolution has sixteen.
-  EXPECT_FALSE(near(train_ranks<double, Cnn>(1, maker(reduce), run),
-                    train_ranks<double, Cnn>(1, maker(expand), run), 1e-3));
+  EXPECT_FALSE(near(train_ranks<double, Cnn>(1, maker_of(reduce), run),
+                    train_ranks<double, Cnn>(1, maker_of(expand), run), 1e-3));
 }
 
 /// One step of a net on a batch that holds its first half twice.
 template <class Net>
 Weights step_on_doubled_half(int ranks, double fraction) {
-  kfac::KfacOptions kfac = options();
+  kfac::KfacOptions kfac = base_options();
   kfac.curvature.statistics_fraction = fraction;
   Weights parameters;
   comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {

@@ -16,7 +16,7 @@
 namespace dkfac::testing {
 namespace {
 
-using Net = PlainNet<float>;
+using FloatNet = PlainNet<float>;
 
 struct Fault {
   std::string name;
@@ -42,7 +42,7 @@ std::vector<Fault> faults() {
   std::vector<Fault> all;
   all.push_back(
       {"D1NanInABatch", false, [=](auto&, auto& batch, auto&, auto&) { batch.x[7] = kNan; }});
-  for (const int layer : {Net::conv, Net::fc1, Net::fc2}) {
+  for (const int layer : {FloatNet::conv, FloatNet::fc1, FloatNet::fc2}) {
     const std::string at = "Layer" + std::to_string(layer);
     all.push_back({"D2InfInAOnlyOf" + at, true, [=](PlainHooks& hooks, auto&, auto&, auto&) {
                      hooks.input = spoiled(hooks.input, layer, kInf);
@@ -64,7 +64,7 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 class FaultInside : public ::testing::TestWithParam<Fault> {};
 
 /// Parameters and every value of the state, by name.
-std::map<std::string, std::string> snapshot(kfac::Optimizer& optimizer, const Net& net) {
+std::map<std::string, std::string> snapshot(kfac::Optimizer& optimizer, const FloatNet& net) {
   Saver saver;
   optimizer.visit_state(saver);
   std::map<std::string, std::string> bits{{"parameters", parameter_bits(net)}};
@@ -87,7 +87,7 @@ std::string changed(const std::map<std::string, std::string>& before,
 void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fault& fault) {
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     const auto optimizer = make(comm);
-    Net net(3);
+    FloatNet net(3);
     const auto ids = register_layers(*optimizer, net);
     optimizer->prepare();
     const std::int64_t n = 24 / ranks;

@@ -48,7 +48,7 @@ struct Data {
   }
 };
 
-kfac::CurvatureOptions options() {
+kfac::CurvatureOptions low_rank_options() {
   kfac::CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
@@ -102,39 +102,41 @@ Stopped run(int ranks, const Data& data, const kfac::CurvatureOptions& options, 
 }
 
 /// Matrices with eigenvalues above damping / 100 next to entries of about 1.
-constexpr double kTolerance = 1e-10;
+constexpr double kShareTolerance = 1e-10;
 
 TEST(LowRankShares, GoOnAtAnotherNumberOfRanks) {
   const Data data{.samples = 25};
-  const Stopped whole = run(1, data, options(), 0, 6);
-  const Stopped alone = run(1, data, options(), 0, 2);
+  const Stopped whole = run(1, data, low_rank_options(), 0, 6);
+  const Stopped alone = run(1, data, low_rank_options(), 0, 2);
   EXPECT_EQ(alone.ranks[0].at("fc.a_average").shape, (Shape{25 * kIn}));  // In low rank.
-  const Stopped three = run(3, data, options(), 2, 5, &alone);
-  const Stopped two = run(2, data, options(), 5, 6, &three);
-  EXPECT_TRUE(near(two.direction, whole.direction, kTolerance));
+  const Stopped three = run(3, data, low_rank_options(), 2, 5, &alone);
+  const Stopped two = run(2, data, low_rank_options(), 5, 6, &three);
+  EXPECT_TRUE(near(two.direction, whole.direction, kShareTolerance));
   // Control: the damping of the last step made another inverse of the same average.
   EXPECT_FALSE(near(three.direction, whole.direction, 1e-3));
 }
 
 TEST(LowRankShares, AreOfWholeSamples) {
   const Data data{.samples = 7, .positions = 4};
-  kfac::CurvatureOptions dense = options();
+  kfac::CurvatureOptions dense = low_rank_options();
   dense.low_rank = false;
   const Stopped expected = run(1, data, dense, 0, 1);
   for (const int ranks : {1, 2, 3})
-    EXPECT_TRUE(near(run(ranks, data, options(), 0, 1).direction, expected.direction, kTolerance))
+    EXPECT_TRUE(near(run(ranks, data, low_rank_options(), 0, 1).direction, expected.direction,
+                     kShareTolerance))
         << ranks;
-  EXPECT_EQ(run(1, data, options(), 0, 1).ranks[0].at("fc.a_average").shape, (Shape{28 * kIn}));
-  kfac::CurvatureOptions reduce = options(), dense_reduce = dense;
+  EXPECT_EQ(run(1, data, low_rank_options(), 0, 1).ranks[0].at("fc.a_average").shape,
+            (Shape{28 * kIn}));
+  kfac::CurvatureOptions reduce = low_rank_options(), dense_reduce = dense;
   reduce.sharing = dense_reduce.sharing = kfac::WeightSharing::reduce;
   EXPECT_TRUE(near(run(2, data, reduce, 0, 1).direction, run(1, data, dense_reduce, 0, 1).direction,
-                   kTolerance));
+                   kShareTolerance));
 }
 
 std::string prepare_message(const std::function<kfac::LinearSpec(int rank)>& spec) {
   std::string message;
   comm::run_ranks(2, [&](auto comm) {
-    kfac::Preconditioner preconditioner(comm, options());
+    kfac::Preconditioner preconditioner(comm, low_rank_options());
     (void)preconditioner.add_layer("fc", spec(comm->rank()));
     try {
       preconditioner.prepare();

@@ -20,7 +20,7 @@ Matrix group_of(const Tensor& x, std::int64_t group) {
 }
 
 TEST(ReadFactors, AreEmptyBeforeThereAreAny) {
-  kfac::Preconditioner preconditioner(comm::make_self(), options64());
+  kfac::Preconditioner preconditioner(comm::make_self(), factor_options());
   const LayerId fc = preconditioner.add_layer("fc", kFirst);
   const LayerId gain = preconditioner.add_layer("gain", kfac::PlainSpec{.weight = 2});
   EXPECT_THROW((void)preconditioner.read_factors(fc), InvalidArgument);
@@ -37,7 +37,7 @@ TEST(ReadFactors, AreEmptyBeforeThereAreAny) {
 }
 
 TEST(ReadFactors, OfRowsAreWholeMatrices) {
-  CurvatureOptions options = options64();
+  CurvatureOptions options = factor_options();
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const kfac::LinearSpec spec{.in = 40, .out = 30, .bias = true, .max_rows = kSamples};
   const LayerId fc = preconditioner.add_layer("wide", spec);
@@ -56,7 +56,7 @@ TEST(ReadFactors, OfRowsAreWholeMatrices) {
 }
 
 TEST(ReadFactors, OfGroupsHaveOneMatrixEach) {
-  kfac::Preconditioner preconditioner(comm::make_self(), options64());
+  kfac::Preconditioner preconditioner(comm::make_self(), factor_options());
   const kfac::Conv2dSpec spec{.in = 4, .out = 6, .bias = true, .groups = 2};
   const LayerId conv = preconditioner.add_layer("conv", spec);
   Random random(8);
@@ -99,7 +99,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
     add_outer(fisher, g, 1.0 / kSamples);
   }
   for (const auto mode : {kfac::BatchNormFisher::unit_wise, kfac::BatchNormFisher::full}) {
-    CurvatureOptions options = options64();
+    CurvatureOptions options = factor_options();
     options.batch_norm = mode;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const LayerId bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
@@ -125,7 +125,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
 
 TEST(ReadFactors, OfTheOptimizerAreThoseOfThePreconditioner) {
   const Batch batch = random_batch(kSecond, 1, 14);
-  CurvatureOptions options = options64();
+  CurvatureOptions options = factor_options();
   Matrix w(2, 5), dw(2, 5);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const LayerId fc = preconditioner.add_layer("fc", kSecond);

@@ -1,8 +1,8 @@
-#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/plain_training.h"
 
 // A fault on one rank skips the step on all ranks, and leaves no trace in any state.
@@ -11,10 +11,7 @@ namespace {
 
 enum class Fault { none, gradient, input, grad_output, batch_norm, loss, no_batch };
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-kfac::CurvatureOptions curvature() {
+kfac::CurvatureOptions skipping_curvature() {
   kfac::CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
@@ -120,7 +117,7 @@ std::vector<Iteration> with_fault(Fault fault) {
 }
 
 std::unique_ptr<kfac::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communicator> comm) {
-  return kfac::make_kfac(std::move(comm), {.curvature = curvature()});
+  return kfac::make_kfac(std::move(comm), {.curvature = skipping_curvature()});
 }
 
 int votes(const VoteResult& vote, Fault fault) {
@@ -165,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, SkippedStep,
 
 TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
   const MakeOptimizer make = [](auto comm) {
-    kfac::KfacOptions options{.curvature = curvature()};
+    kfac::KfacOptions options{.curvature = skipping_curvature()};
     options.curvature.operand = DType::f16;
     return kfac::make_kfac(comm, options);
   };
@@ -175,14 +172,15 @@ TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
 
 /// Rules of when statistics and inverses are renewed, and what they are renewed from.
 std::vector<kfac::CurvatureOptions> schedules() {
-  kfac::CurvatureOptions adaptive = curvature(), spread = curvature(), eigen = curvature();
+  kfac::CurvatureOptions adaptive = skipping_curvature(), spread = skipping_curvature(),
+                         eigen = skipping_curvature();
   adaptive.statistics_interval = adaptive.inverse_interval = 1;
   adaptive.staleness = kfac::Staleness::adaptive;
   adaptive.staleness_alpha = 0.6;
   spread.inverse_interval = 3;
   spread.spread_inverses = true;
   eigen.inverse = kfac::InverseMethod::eigen;
-  kfac::CurvatureOptions full = curvature(), low_rank = curvature();
+  kfac::CurvatureOptions full = skipping_curvature(), low_rank = skipping_curvature();
   full.batch_norm = kfac::BatchNormFisher::full;
   low_rank.new_weight = 1;
   return {adaptive, spread, eigen, full, low_rank};
@@ -204,7 +202,7 @@ TEST(SkippedStepOfSchedules, LeavesWhatIsDueToTheNextStep) {
 
 TEST(SkippedStepOfEkfac, ForgetsTheInputThatItKeptAndTheScales) {
   const auto train = [](bool faulty) {
-    kfac::CurvatureOptions options = curvature();
+    kfac::CurvatureOptions options = skipping_curvature();
     options.statistics_interval = 1;
     options.inverse_interval = 100;
     options.inverse = kfac::InverseMethod::ekfac;
@@ -237,7 +235,7 @@ TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
   const auto train = [](int bad_record, bool faulty) {
     std::vector<double> last;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
-      kfac::CurvatureOptions options = curvature();
+      kfac::CurvatureOptions options = skipping_curvature();
       options.statistics_interval = options.inverse_interval = 1;
       options.micro_batches = 3;
       kfac::Preconditioner preconditioner(comm, options);
@@ -283,7 +281,7 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
   const auto train = [](bool faulty) {
     std::vector<double> last;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
-      kfac::CurvatureOptions options = curvature();
+      kfac::CurvatureOptions options = skipping_curvature();
       options.statistics_interval = options.inverse_interval = 1;
       kfac::Preconditioner preconditioner(comm, options);
       const auto fc =
@@ -314,7 +312,7 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
 }
 
 TEST(SkippedStepOfPreconditioner, SeesAGradientThatIsNotFinite) {
-  kfac::Preconditioner preconditioner(comm::make_self(), curvature());
+  kfac::Preconditioner preconditioner(comm::make_self(), skipping_curvature());
   const auto fc =
       preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
   const auto plain = preconditioner.add_layer("gain", kfac::PlainSpec{.weight = 1});

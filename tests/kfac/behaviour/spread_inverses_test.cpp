@@ -9,7 +9,7 @@
 namespace dkfac::testing {
 namespace {
 
-kfac::KfacOptions options(int interval, bool spread) {
+kfac::KfacOptions spread_options(int interval, bool spread) {
   kfac::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
@@ -18,7 +18,7 @@ kfac::KfacOptions options(int interval, bool spread) {
   return options;
 }
 
-MakeOptimizer make(const kfac::KfacOptions& options) {
+MakeOptimizer make_spread(const kfac::KfacOptions& options) {
   return [options](auto comm) { return kfac::make_kfac(comm, options); };
 }
 
@@ -26,37 +26,38 @@ MakeOptimizer make(const kfac::KfacOptions& options) {
 std::vector<int> rebuilt(const std::shared_ptr<comm::Communicator>& comm,
                          const kfac::KfacOptions& options, int steps) {
   std::vector<int> counts;
-  (void)train<double>(comm, make(options), {.steps = steps}, [&](const kfac::StepReport& report) {
-    counts.push_back(0);
-    for (const int count : report.inverses) counts.back() += count;
-  });
+  (void)train<double>(comm, make_spread(options), {.steps = steps},
+                      [&](const kfac::StepReport& report) {
+                        counts.push_back(0);
+                        for (const int count : report.inverses) counts.back() += count;
+                      });
   return counts;
 }
 
 TEST(SpreadInverses, AreNoOthersThanBeforeInAnIntervalOfOneStep) {
   for (const int ranks : {1, 2})
-    EXPECT_EQ(train_ranks<double>(ranks, make(options(1, true)), {.steps = 6}),
-              train_ranks<double>(ranks, make(options(1, false)), {.steps = 6}));
+    EXPECT_EQ(train_ranks<double>(ranks, make_spread(spread_options(1, true)), {.steps = 6}),
+              train_ranks<double>(ranks, make_spread(spread_options(1, false)), {.steps = 6}));
   // The control: over three steps it matters when.
-  EXPECT_NE(train_ranks<double>(1, make(options(3, true))),
-            train_ranks<double>(1, make(options(3, false))));
+  EXPECT_NE(train_ranks<double>(1, make_spread(spread_options(3, true))),
+            train_ranks<double>(1, make_spread(spread_options(3, false))));
 }
 
 TEST(SpreadInverses, DoNoMoreThanTheirShareInAnyStepButTheFirst) {
   // Six factors; one of them is 49 wide and weighs more than the rest together.
-  EXPECT_EQ(rebuilt(comm::make_self(), options(6, false), 13),
+  EXPECT_EQ(rebuilt(comm::make_self(), spread_options(6, false), 13),
             (std::vector<int>{6, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 6}));
-  const std::vector<int> even = rebuilt(comm::make_self(), options(6, true), 13);
+  const std::vector<int> even = rebuilt(comm::make_self(), spread_options(6, true), 13);
   EXPECT_EQ(even, (std::vector<int>{6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
-  const std::vector<int> two = rebuilt(comm::make_self(), options(2, true), 7);
+  const std::vector<int> two = rebuilt(comm::make_self(), spread_options(2, true), 7);
   EXPECT_EQ(two, (std::vector<int>{6, 5, 1, 5, 1, 5, 1}));  // the wide one against all others
 }
 
 TEST(SpreadInverses, GiveEqualBitsOnAllRanksEachTime) {
   // Within a run the training loop compares the ranks.
   const TrainSettings settings{.steps = 9};
-  EXPECT_EQ(train_ranks<double>(3, make(options(4, true)), settings),
-            train_ranks<double>(3, make(options(4, true)), settings));
+  EXPECT_EQ(train_ranks<double>(3, make_spread(spread_options(4, true)), settings),
+            train_ranks<double>(3, make_spread(spread_options(4, true)), settings));
 }
 
 TEST(SpreadInverses, CountTheOperationsOfThoseThatWaited) {
@@ -66,7 +67,7 @@ TEST(SpreadInverses, CountTheOperationsOfThoseThatWaited) {
   comm::run_ranks(2, [&](auto comm) {
     double skipped = 0;
     int step = 0;
-    (void)train<double>(comm, make(options(6, true)), {.steps = 13},
+    (void)train<double>(comm, make_spread(spread_options(6, true)), {.steps = 13},
                         [&](const kfac::StepReport& report) {
                           if (step++ == 0) {
                             EXPECT_EQ(report.flops_skipped, 0);

@@ -14,69 +14,69 @@ namespace {
 
 constexpr int kSteps = 12;
 
-struct Method {
+struct StatefulMethod {
   std::string name;
   MakeOptimizer make;
   int micro_batches = 1;  ///< 1 or 2
 };
-void PrintTo(const Method& method, std::ostream* out) { *out << method.name; }
+void PrintTo(const StatefulMethod& method, std::ostream* out) { *out << method.name; }
 
-kfac::CurvatureOptions curvature() {
+kfac::CurvatureOptions state_curvature() {
   kfac::CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
   return options;
 }
 
-Method kfac_method(std::string name, kfac::KfacOptions options) {
+StatefulMethod stateful_method(std::string name, kfac::KfacOptions options) {
   const int micro_batches = options.curvature.micro_batches;
   return {std::move(name), [options](auto comm) { return kfac::make_kfac(comm, options); },
           micro_batches};
 }
 
-std::vector<Method> methods() {
-  std::vector<Method> all;
+std::vector<StatefulMethod> stateful_methods() {
+  std::vector<StatefulMethod> all;
   all.push_back({"Sgd", [](auto comm) { return kfac::make_sgd(comm, {.weight_decay = 1e-3}); }});
   all.push_back({"SgdUncorrected",
                  [](auto comm) { return kfac::make_sgd(comm, {.momentum_correction = false}); }});
   all.push_back({"Lars", [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); }});
-  all.push_back(kfac_method("Kfac", {.curvature = curvature()}));
-  all.push_back(kfac_method("KfacPaper", {.curvature = curvature(),
-                                          .momentum_rule = kfac::MomentumRule::paper,
-                                          .initial_lr = 0.05,
-                                          .rescale = kfac::Rescale::always}));
-  kfac::KfacOptions eigen{.curvature = curvature()};
+  all.push_back(stateful_method("Kfac", {.curvature = state_curvature()}));
+  all.push_back(stateful_method("KfacPaper", {.curvature = state_curvature(),
+                                              .momentum_rule = kfac::MomentumRule::paper,
+                                              .initial_lr = 0.05,
+                                              .rescale = kfac::Rescale::always}));
+  kfac::KfacOptions eigen{.curvature = state_curvature()};
   eigen.curvature.inverse = kfac::InverseMethod::eigen;
   eigen.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
-  all.push_back(kfac_method("KfacEigen", eigen));
-  kfac::KfacOptions lazy{.curvature = curvature()};
+  all.push_back(stateful_method("KfacEigen", eigen));
+  kfac::KfacOptions lazy{.curvature = state_curvature()};
   lazy.curvature.statistics_interval = 3;
   lazy.curvature.inverse_interval = 5;
   lazy.curvature.operand = DType::f16;  // Ranges of the last refresh decide the scale.
-  all.push_back(kfac_method("KfacLazyHalf", lazy));
-  kfac::KfacOptions adaptive{.curvature = curvature()};
+  all.push_back(stateful_method("KfacLazyHalf", lazy));
+  kfac::KfacOptions adaptive{.curvature = state_curvature()};
   adaptive.curvature.staleness = kfac::Staleness::adaptive;
   adaptive.curvature.staleness_alpha = 0.6;
-  all.push_back(kfac_method("KfacAdaptive", adaptive));
-  kfac::KfacOptions spread{.curvature = curvature()};
+  all.push_back(stateful_method("KfacAdaptive", adaptive));
+  kfac::KfacOptions spread{.curvature = state_curvature()};
   spread.curvature.inverse_interval = 4;
   spread.curvature.spread_inverses = true;
-  all.push_back(kfac_method("KfacSpread", spread));
-  kfac::KfacOptions low_rank{.curvature = curvature()};
+  all.push_back(stateful_method("KfacSpread", spread));
+  kfac::KfacOptions low_rank{.curvature = state_curvature()};
   low_rank.curvature.new_weight = 1;
   low_rank.curvature.inverse_interval = 3;
-  all.push_back(kfac_method("KfacLowRank", low_rank));
-  kfac::KfacOptions parts{.curvature = curvature()};
+  all.push_back(stateful_method("KfacLowRank", low_rank));
+  kfac::KfacOptions parts{.curvature = state_curvature()};
   parts.curvature.micro_batches = 2;
   parts.curvature.batch_norm = kfac::BatchNormFisher::full;
   parts.curvature.statistics_interval = 2;
   parts.curvature.inverse_interval = 2;
-  all.push_back(kfac_method("KfacMicroBatchesFull", parts));
-  kfac::KfacOptions ekfac{.curvature = curvature()};
+  all.push_back(stateful_method("KfacMicroBatchesFull", parts));
+  kfac::KfacOptions ekfac{.curvature = state_curvature()};
   ekfac.curvature.inverse = kfac::InverseMethod::ekfac;
   ekfac.curvature.inverse_interval = 5;
   ekfac.curvature.worker_fraction = 1;
-  all.push_back(kfac_method("KfacEkfac", ekfac));
+  all.push_back(stateful_method("KfacEkfac", ekfac));
   return all;
 }
 
@@ -89,7 +89,7 @@ struct Stopped {
 enum class Restore { all, parameters_only };
 
 /// Steps [from, to) on `ranks` ranks, going on from `before` when there is one.
-Stopped run_part(const Method& method, int ranks, int from, int to, const Stopped* before,
+Stopped run_part(const StatefulMethod& method, int ranks, int from, int to, const Stopped* before,
                  Restore restore = Restore::all) {
   Stopped after;
   after.ranks.resize(static_cast<std::size_t>(ranks));
@@ -141,7 +141,7 @@ Stopped run_part(const Method& method, int ranks, int from, int to, const Stoppe
   return after;
 }
 
-std::vector<double> parameters(const Stopped& run) {
+std::vector<double> parameters_of(const Stopped& run) {
   std::vector<double> all;
   for (const auto& l : run.layers) {
     all.insert(all.end(), l.w.begin(), l.w.end());
@@ -150,7 +150,7 @@ std::vector<double> parameters(const Stopped& run) {
   return all;
 }
 
-class State : public ::testing::TestWithParam<Method> {};
+class State : public ::testing::TestWithParam<StatefulMethod> {};
 
 TEST_P(State, GoesOnWithTheSameBitsWhereverItStopped) {
   for (const int ranks : {1, 3}) {
@@ -159,7 +159,7 @@ TEST_P(State, GoesOnWithTheSameBitsWhereverItStopped) {
       SCOPED_TRACE(detail::concat(ranks, " ranks, stopped after step ", stop));
       const Stopped part = run_part(GetParam(), ranks, 0, stop, nullptr);
       const Stopped resumed = run_part(GetParam(), ranks, stop, kSteps, &part);
-      EXPECT_EQ(parameters(resumed), parameters(whole));
+      EXPECT_EQ(parameters_of(resumed), parameters_of(whole));
       for (std::size_t r = 0; r < whole.ranks.size(); ++r)
         for (const auto& [name, value] : whole.ranks[r])
           EXPECT_EQ(resumed.ranks[r].at(name).bytes, value.bytes) << name;
@@ -173,7 +173,7 @@ TEST_P(State, GoesOnAfterEveryStepOfALongRun) {
   // Taken apart after each step: whatever is lost once is lost for good.
   Stopped chain = run_part(GetParam(), 1, 0, 1, nullptr);
   for (int step = 1; step < kLong; ++step) chain = run_part(GetParam(), 1, step, step + 1, &chain);
-  EXPECT_EQ(parameters(chain), parameters(whole));
+  EXPECT_EQ(parameters_of(chain), parameters_of(whole));
   for (const auto& [name, value] : whole.ranks[0])
     EXPECT_EQ(chain.ranks[0].at(name).bytes, value.bytes) << name;
 }
@@ -182,7 +182,7 @@ TEST_P(State, IsWhatMakesTheDifference) {
   const Stopped part = run_part(GetParam(), 2, 0, 6, nullptr);
   const Stopped whole = run_part(GetParam(), 2, 6, kSteps, &part);
   const Stopped forgetful = run_part(GetParam(), 2, 6, kSteps, &part, Restore::parameters_only);
-  EXPECT_NE(parameters(forgetful), parameters(whole));
+  EXPECT_NE(parameters_of(forgetful), parameters_of(whole));
 }
 
 TEST_P(State, FindsItsNewOwnersOnAnotherNumberOfRanks) {
@@ -195,7 +195,7 @@ TEST_P(State, FindsItsNewOwnersOnAnotherNumberOfRanks) {
     // Only the order of sums differs, as in the invariance tests; where operands are rounded to
     // f16 that may round one of them the other way: 4 roundings of 2^-11.
     const double tolerance = GetParam().name == "KfacLazyHalf" ? 4 * 0x1p-11 : 1e-10;
-    EXPECT_TRUE(near(parameters(resumed), parameters(whole), tolerance))
+    EXPECT_TRUE(near(parameters_of(resumed), parameters_of(whole), tolerance))
         << before << " to " << after;
   }
 }
@@ -224,11 +224,11 @@ TEST_P(State, SaysWhatIsEqualOnAllRanksAndWhoOwnsTheRest) {
   EXPECT_EQ(owned.empty(), !GetParam().name.starts_with("Kfac"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, State, ::testing::ValuesIn(methods()),
+INSTANTIATE_TEST_SUITE_P(Methods, State, ::testing::ValuesIn(stateful_methods()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(PreconditionerState, GoesOnWithTheSameInverses) {
-  kfac::CurvatureOptions options = curvature();
+  kfac::CurvatureOptions options = state_curvature();
   options.inverse_interval = 4;
   const auto run = [&](kfac::Preconditioner& preconditioner, kfac::LayerId layer, int step) {
     const double at = step;

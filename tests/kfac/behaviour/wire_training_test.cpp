@@ -12,7 +12,7 @@
 namespace dkfac::testing {
 namespace {
 
-kfac::KfacOptions base() {
+kfac::KfacOptions wire_base() {
   kfac::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
@@ -50,10 +50,10 @@ TEST_P(GradientWire, StaysCloseToTheExactTraining) {
 }
 
 TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
-  kfac::KfacOptions narrow = base();
+  kfac::KfacOptions narrow = wire_base();
   narrow.gradient_wire = narrow.curvature.statistics_wire = GetParam();
   const std::vector<double> start = PlainNet<double>(3).parameters();
-  const std::vector<double> reference = trained(1, base(), 5);
+  const std::vector<double> reference = trained(1, wire_base(), 5);
   const double moved = distance(reference, start);
   for (const double fraction : {0.0, 0.5, 1.0}) {
     narrow.curvature.worker_fraction = fraction;
@@ -73,7 +73,7 @@ double rounded(DType type, double x) {
 }
 
 TEST_P(WeightWire, LeavesEveryParameterRounded) {
-  kfac::KfacOptions options = base();
+  kfac::KfacOptions options = wire_base();
   options.weight_wire = GetParam();
   for (const int ranks : {1, 2})
     for (const double w : trained(ranks, options, 3)) EXPECT_EQ(w, rounded(GetParam(), w));
@@ -81,7 +81,7 @@ TEST_P(WeightWire, LeavesEveryParameterRounded) {
 
 TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
   for (const bool paper : {false, true}) {
-    kfac::KfacOptions options = base();
+    kfac::KfacOptions options = wire_base();
     options.weight_wire = GetParam();
     if (paper) {
       options.momentum_rule = kfac::MomentumRule::paper;
@@ -102,7 +102,7 @@ TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
 TEST_P(WeightWire, KeepsUpdatesThatAreSmallerThanItsUnits) {
   // 40 steps of a tiny rate move masters, and only together the rounded weights: without masters
   // each step would be rounded away.
-  kfac::KfacOptions options = base();
+  kfac::KfacOptions options = wire_base();
   options.momentum = 0;
   options.curvature.damping = 10;
   const TrainSettings slow{.steps = 40, .lr = [](int) { return 1e-4; }};
@@ -150,7 +150,7 @@ TEST(WeightWires, CountMastersPastTheirRange) {
   const auto steps_with = [](DType wire) {
     // The third one does not reach the end of f16, 65,504.
     std::vector<double> w{65000, -65000, 60000}, g{-1000, 1000, -1000};
-    kfac::KfacOptions options = base();
+    kfac::KfacOptions options = wire_base();
     options.momentum = 0;
     options.weight_wire = wire;
     const auto optimizer = kfac::make_kfac(comm::make_self(), options);

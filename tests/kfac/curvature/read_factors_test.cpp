@@ -73,7 +73,7 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
   const Batch first2 = random_batch(kFirst, kPositions, 3), second2 = random_batch(kSecond, 1, 4);
   // Refreshed in every step as Cholesky factors, rarely as inverses.
   for (const int interval : {1, 2}) {
-    CurvatureOptions options = options64();
+    CurvatureOptions options = factor_options();
     options.new_weight = 0.3;
     options.loss_reduction = kfac::LossReduction::global_mean;
     options.inverse_interval = interval;
@@ -127,7 +127,7 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
 }
 
 TEST(ReadFactors, OfEigenvectorsRebuildTheAverage) {
-  CurvatureOptions options = options64();
+  CurvatureOptions options = factor_options();
   options.inverse = kfac::InverseMethod::ekfac;
   options.inverse_interval = 5;
   TwoLayers layers(options);
@@ -164,11 +164,11 @@ TEST(ReadFactors, OfEigenvectorsRebuildTheAverage) {
 
 TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
   const Batch first = random_batch(kFirst, kPositions, 10), second = random_batch(kSecond, 1, 11);
-  TwoLayers alone(options64());
+  TwoLayers alone(factor_options());
   alone.step(first, second);
   const LayerFactors whole = alone.first();
   for (const double workers : {0.0, 1.0}) {
-    CurvatureOptions options = options64();
+    CurvatureOptions options = factor_options();
     // This rank's mean of its half: its gradients are twice those of the whole batch.
     options.loss_reduction = kfac::LossReduction::global_mean;
     options.worker_fraction = workers;
@@ -195,7 +195,7 @@ TEST(ReadFactors, OfALayerWithAZeroFactorDivideByTheDamping) {
   const Batch first = random_batch(kFirst, kPositions, 12);
   Batch second = random_batch(kSecond, 1, 13);
   std::ranges::fill(second.dy.v, 0);
-  TwoLayers layers(options64());
+  TwoLayers layers(factor_options());
   layers.step(first, second);
   const LayerFactors read = layers.second();
   EXPECT_EQ(matrix_of(read.g.average).v, Matrix(2, 2).v);
@@ -209,7 +209,7 @@ TEST(ReadFactors, OfALayerWithAZeroFactorDivideByTheDamping) {
 
 TEST(ReadFactors, ChangeNothing) {
   const auto train = [](bool reads) {
-    CurvatureOptions options = options64();
+    CurvatureOptions options = factor_options();
     options.new_weight = 0.3;
     TwoLayers layers(options);
     for (std::uint64_t step = 0; step < 4; ++step) {

@@ -15,6 +15,7 @@
 #include "kfac/inverse/cuda/probe_functors.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
 #include "support/fisher.h"
+#include "support/not_finite.h"
 
 // What runs on the device for inverses, on the host.
 namespace dkfac::kfac::cuda {
@@ -22,8 +23,6 @@ namespace {
 
 using namespace dkfac::testing::fisher;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr auto kGood = static_cast<std::int32_t>(InverseStage::damped);
 constexpr auto kBad = static_cast<std::int32_t>(InverseStage::kept);
 

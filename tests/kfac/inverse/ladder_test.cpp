@@ -15,6 +15,7 @@
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 // Every stage of the ladder (D10), reached by matrices that need it, or by solvers that fail.
 namespace dkfac::kfac {
@@ -26,9 +27,7 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-void fail(Context&, TensorView, TensorView info) { *info.data<std::int32_t>() = 1; }
+void fail_always(Context&, TensorView, TensorView info) { *info.data<std::int32_t>() = 1; }
 void fail_eigh(Context&, TensorView, TensorView, TensorView info) {
   *info.data<std::int32_t>() = 1;
 }
@@ -44,7 +43,7 @@ void invert_wrongly(Context& ctx, TensorView a, TensorView info) {
 }
 
 /// Q diag(w) Q' with the reflection Q = I - 2 u u', u along (1, 2, ..., n).
-Matrix with_spectrum(const Vector& w) {
+Matrix of_spectrum(const Vector& w) {
   const auto n = static_cast<std::int64_t>(w.size());
   Vector u(w.size());
   double square = 0;
@@ -117,12 +116,12 @@ TEST_P(Ladder, TakesTheDampingAskedForWhereItIsEnough) {
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
-      const Result result = run(form, with_spectrum(w), 0.125, dtype);
+      const Result result = run(form, of_spectrum(w), 0.125, dtype);
       EXPECT_EQ(result.climb.stage, InverseStage::damped);
       EXPECT_EQ(result.climb.held, form);
       // 64 d eps: the condition is 18.
       EXPECT_TRUE(
-          near(result.inverse.v, with_spectrum(reciprocal(shifted(w, 0.125))).v, 64 * 6 * unit));
+          near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.125))).v, 64 * 6 * unit));
     }
   }
 }
@@ -132,11 +131,11 @@ TEST_P(Ladder, DampsTenTimesMoreNext) {
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : kSquareForms) {
-      const Result result = run(form, with_spectrum(w), 0.015625, dtype);
+      const Result result = run(form, of_spectrum(w), 0.015625, dtype);
       EXPECT_EQ(result.climb.stage, InverseStage::more_damped);
       EXPECT_EQ(result.climb.shift, 0.15625);
       EXPECT_TRUE(
-          near(result.inverse.v, with_spectrum(reciprocal(shifted(w, 0.15625))).v, 64 * 6 * unit));
+          near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.15625))).v, 64 * 6 * unit));
     }
   }
 }
@@ -175,10 +174,10 @@ TEST_P(Ladder, ClipsEigenvaluesInTheEnd) {
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
-      const Result result = run(form, with_spectrum(w), 0.015625, dtype);
+      const Result result = run(form, of_spectrum(w), 0.015625, dtype);
       EXPECT_EQ(result.climb.stage, InverseStage::clipped) << static_cast<int>(form);
       // 64 d eps times the condition of the vectors' part, relative to the largest, 64.
-      EXPECT_TRUE(near(result.inverse.v, with_spectrum(reciprocal(shifted(w, 0.015625, 0))).v,
+      EXPECT_TRUE(near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.015625, 0))).v,
                        64 * 6 * unit));
     }
   }
@@ -186,7 +185,7 @@ TEST_P(Ladder, ClipsEigenvaluesInTheEnd) {
 
 TEST_P(Ladder, GetsToEigenvectorsWhenCholeskyFails) {
   Random random(1);
-  const Solvers broken{.potrf = fail};
+  const Solvers broken{.potrf = fail_always};
   const Matrix rows = random_matrix(3, 7, random);
   const Matrix expected = inverse(plus_diagonal(second_moment(rows, 1), 0.25));
   // 64 d eps times the condition, at most 1 + trace / 0.25.
@@ -202,7 +201,7 @@ TEST_P(Ladder, GetsToEigenvectorsWhenCholeskyFails) {
 }
 
 TEST_P(Ladder, KeepsTheOldInverseWhenAllElseFails) {
-  const Solvers broken{.potrf = fail, .eigh = fail_eigh};
+  const Solvers broken{.potrf = fail_always, .eigh = fail_eigh};
   for (const DType dtype : kTypes) {
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
       EXPECT_EQ(run(form, identity(5), 1, dtype, broken).climb.stage, InverseStage::kept);
@@ -228,22 +227,22 @@ TEST_P(Ladder, KeepsTheOldInverseWhenAllElseFails) {
 TEST_P(Ladder, RepeatsAFailedDecompositionInDoublePrecision) {
   const Vector w{0.5, 1, 2, 3};
   const Result result =
-      run(FactorForm::eigen, with_spectrum(w), 0.5, DType::f32, {.eigh = fail_in_f32});
+      run(FactorForm::eigen, of_spectrum(w), 0.5, DType::f32, {.eigh = fail_in_f32});
   EXPECT_EQ(result.climb.stage, InverseStage::f64);
   EXPECT_TRUE(
-      near(result.inverse.v, with_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 4 * eps<float>));
+      near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 4 * eps<float>));
   EXPECT_EQ(
-      run(FactorForm::eigen, with_spectrum(w), 0.5, DType::f64, {.eigh = fail_eigh}).climb.stage,
+      run(FactorForm::eigen, of_spectrum(w), 0.5, DType::f64, {.eigh = fail_eigh}).climb.stage,
       InverseStage::kept);
 }
 
 TEST_P(Ladder, DoesNotBelieveAStatusAlone) {
   const Vector w{0.5, 1, 2, 3, 4};
   const Result result =
-      run(FactorForm::inverse, with_spectrum(w), 0.5, DType::f32, {.potri = invert_wrongly});
+      run(FactorForm::inverse, of_spectrum(w), 0.5, DType::f32, {.potri = invert_wrongly});
   EXPECT_EQ(result.climb.stage, InverseStage::clipped);
   EXPECT_TRUE(
-      near(result.inverse.v, with_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 5 * eps<float>));
+      near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 5 * eps<float>));
 }
 
 TEST_P(Ladder, InvertsTheIdentityOfALayerWithoutCurvature) {

@@ -76,14 +76,14 @@ class NumericFaults : public BothBackends {
 DKFAC_BOTH_BACKENDS(NumericFaults);
 
 /// The reflection I - 2 u u' / u'u.
-Matrix reflection(Vector u) {
+Matrix reflection_along(Vector u) {
   Matrix q = identity(static_cast<std::int64_t>(u.size()));
   double square = 0;
   for (const double x : u) square += x * x;
   add_outer(q, u, -2 / square);
   return q;
 }
-Matrix with_spectrum(const Matrix& q, const Vector& w) {
+Matrix reflected_spectrum(const Matrix& q, const Vector& w) {
   Matrix m(q.rows, q.rows);
   for (std::int64_t i = 0; i < q.rows; ++i) add_outer(m, q.row(i), w[static_cast<std::size_t>(i)]);
   return m;
@@ -93,14 +93,14 @@ Matrix with_spectrum(const Matrix& q, const Vector& w) {
 // and that does not at all.
 TEST_P(NumericFaults, D4AnIndefiniteFactorStillGivesAStep) {
   Random random(1);
-  const Matrix q = reflection({1, 2, -1, 3, 0.5, 1});
+  const Matrix q = reflection_along({1, 2, -1, 3, 0.5, 1});
   const LinearSpec spec{.in = 6, .out = 3, .bias = false};
   const Vector w{-1e-3, 0.4, 0.8, 1, 2, 3};
   for (const auto& [shift, stage] : {std::pair(5e-3, InverseStage::damped),
                                      {3e-4, InverseStage::more_damped},
                                      {1e-5, InverseStage::clipped}}) {
     LayerCurvature layer = make(spec);
-    merge(with_spectrum(q, w), layer.a);
+    merge(reflected_spectrum(q, w), layer.a);
     merge(identity(3), layer.g);
     // pi^2 is the mean eigenvalue of A beside 1 of G; the damping that gives A this shift.
     options_.damping = shift * shift / (7.199 / 6);
@@ -111,7 +111,7 @@ TEST_P(NumericFaults, D4AnIndefiniteFactorStillGivesAStep) {
     for (double& x : inverse_w)
       x = 1 / ((stage == InverseStage::clipped ? std::max(x, 0.0) : x) + used);
     // G is 1 + shift: only a factor.
-    const Vector expected = multiply(v, with_spectrum(q, inverse_w)).v;
+    const Vector expected = multiply(v, reflected_spectrum(q, inverse_w)).v;
     const Vector step = apply(spec, layer, v);
     EXPECT_LE(std::acos(std::min(cosine(step, expected), 1.0)), 1e-3) << shift;
   }

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -20,8 +20,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class Precondition : public BothBackends {};
 DKFAC_BOTH_BACKENDS(Precondition);

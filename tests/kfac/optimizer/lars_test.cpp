@@ -7,15 +7,15 @@ namespace dkfac::testing {
 namespace {
 
 // 20 steps in f64: about 20 * 10 roundings and 8-term norms, far below this.
-constexpr double kTolerance = 1e-12;
+constexpr double kLarsTolerance = 1e-12;
 
-double norm(const std::vector<double>& x) {
+double norm_of(const std::vector<double>& x) {
   double sum = 0;
   for (const double e : x) sum += e * e;
   return std::sqrt(sum);
 }
 
-std::vector<double> run(kfac::LarsOptions options) {
+std::vector<double> run_lars(kfac::LarsOptions options) {
   return flat(run_optimizer(*kfac::make_lars(comm::make_self(), options)));
 }
 
@@ -23,7 +23,8 @@ HandRule lars_rule(const kfac::LarsOptions& o, bool everywhere = false) {
   return [o, everywhere](auto& w, const auto& g, auto& v, double lr, double, bool is_weight) {
     const bool adapted = is_weight || everywhere;
     const double wd = adapted ? o.weight_decay : 0;
-    const double trust = adapted ? o.eta * norm(w) / (norm(g) + wd * norm(w) + o.epsilon) : 1;
+    const double trust =
+        adapted ? o.eta * norm_of(w) / (norm_of(g) + wd * norm_of(w) + o.epsilon) : 1;
     for (std::size_t i = 0; i < w.size(); ++i) {
       const double step = lr * trust * (g[i] + wd * w[i]);
       v[i] = o.momentum * v[i] - step;
@@ -36,7 +37,7 @@ TEST(Lars, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
   for (const bool nesterov : {false, true}) {
     const kfac::LarsOptions options{
         .nesterov = nesterov, .weight_decay = 0.03, .eta = 0.2, .epsilon = 1e-3};
-    EXPECT_TRUE(near(run(options), flat(run_by_hand(lars_rule(options))), kTolerance));
+    EXPECT_TRUE(near(run_lars(options), flat(run_by_hand(lars_rule(options))), kLarsTolerance));
   }
 }
 
@@ -50,15 +51,15 @@ TEST(Lars, TakesAMomentumForEachStep) {
         lars_rule(now)(w, g, v, lr, last, is_weight);
       });
   const auto optimizer = kfac::make_lars(comm::make_self(), options);
-  EXPECT_TRUE(
-      near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand), kTolerance));
-  EXPECT_FALSE(near(run(options), flat(by_hand), 1e-3));  // Control: the option's.
+  EXPECT_TRUE(near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand),
+                   kLarsTolerance));
+  EXPECT_FALSE(near(run_lars(options), flat(by_hand), 1e-3));  // Control: the option's.
 }
 
 TEST(Lars, TreatsBiasesAndBatchNormAsPlainMomentum) {
   // Negative control: trust ratios everywhere would show.
   const kfac::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};
-  EXPECT_FALSE(near(run(options), flat(run_by_hand(lars_rule(options, true))), 1e-3));
+  EXPECT_FALSE(near(run_lars(options), flat(run_by_hand(lars_rule(options, true))), 1e-3));
 }
 
 TEST(Lars, StaysFiniteWithZeroWeightsOrZeroGradients) {

@@ -7,9 +7,9 @@ namespace dkfac::testing {
 namespace {
 
 // 20 steps in f64: about 20 * 10 roundings, far below this.
-constexpr double kTolerance = 1e-12;
+constexpr double kSgdTolerance = 1e-12;
 
-std::vector<double> run(kfac::SgdOptions options) {
+std::vector<double> run_sgd(kfac::SgdOptions options) {
   return flat(run_optimizer(*kfac::make_sgd(comm::make_self(), options)));
 }
 
@@ -31,11 +31,11 @@ TEST_P(SgdRule, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
           w[i] -= nesterov ? lr * grad + m * v[i] : v[i];
         }
       });
-  EXPECT_TRUE(near(run({.momentum = m,
-                        .nesterov = nesterov,
-                        .weight_decay = wd,
-                        .momentum_correction = correction}),
-                   flat(by_hand), kTolerance));
+  EXPECT_TRUE(near(run_sgd({.momentum = m,
+                            .nesterov = nesterov,
+                            .weight_decay = wd,
+                            .momentum_correction = correction}),
+                   flat(by_hand), kSgdTolerance));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, SgdRule,
@@ -55,9 +55,9 @@ TEST(Sgd, WithCorrectionIsTheRuleWithTheRateOutsideTheBuffer) {
         w[i] -= lr * (nesterov ? g[i] + 0.9 * u[i] : u[i]);
       }
     });
-    EXPECT_TRUE(near(run({.nesterov = nesterov}), flat(by_hand), kTolerance));
+    EXPECT_TRUE(near(run_sgd({.nesterov = nesterov}), flat(by_hand), kSgdTolerance));
     EXPECT_FALSE(
-        near(run({.nesterov = nesterov, .momentum_correction = false}), flat(by_hand), 1e-3));
+        near(run_sgd({.nesterov = nesterov, .momentum_correction = false}), flat(by_hand), 1e-3));
   }
 }
 
@@ -71,9 +71,9 @@ TEST(Sgd, TakesAMomentumForEachStep) {
         }
       });
   const auto optimizer = kfac::make_sgd(comm::make_self(), {.nesterov = true});
-  EXPECT_TRUE(
-      near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand), kTolerance));
-  EXPECT_FALSE(near(run({.nesterov = true}), flat(by_hand), 1e-3));  // Control: the option's.
+  EXPECT_TRUE(near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand),
+                   kSgdTolerance));
+  EXPECT_FALSE(near(run_sgd({.nesterov = true}), flat(by_hand), 1e-3));  // Control: the option's.
 }
 
 TEST(Sgd, RefusesAMomentumOutOfRange) {

@@ -7,10 +7,11 @@
 
 #include "dkfac/core/error.h"
 
+#include "support/not_finite.h"
+
 namespace dkfac::kfac {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Values below come out of a handful of roundings.
 constexpr double kTolerance = 8 * std::numeric_limits<double>::epsilon();
 
@@ -45,7 +46,7 @@ TEST(PolynomialLr, RefusesWrongValues) {
   EXPECT_THROW((PolynomialLr{.lr0 = -1, .start = 0, .end = 1}.validate()), InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = 1, .start = -1, .end = 1}.validate()), InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = 1, .start = 1, .end = 1}.validate()), InvalidArgument);
-  EXPECT_THROW((PolynomialLr{.lr0 = 1, .start = 0, .end = kInfinity}.validate()), InvalidArgument);
+  EXPECT_THROW((PolynomialLr{.lr0 = 1, .start = 0, .end = kInf}.validate()), InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = 1, .start = 0, .end = 1, .power = 0}.validate()),
                InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = std::nan(""), .start = 0, .end = 1}.validate()),
@@ -95,7 +96,7 @@ TEST(CosineLr, RefusesWrongValues) {
   EXPECT_THROW((CosineLr{.lr0 = -1}.validate()), InvalidArgument);
   EXPECT_THROW((CosineLr{.lr0 = 1, .last = std::nan("")}.validate()), InvalidArgument);
   EXPECT_THROW((CosineLr{.lr0 = 1, .start = 1, .end = 1}.validate()), InvalidArgument);
-  EXPECT_THROW((CosineLr{.lr0 = 1, .end = kInfinity}.validate()), InvalidArgument);
+  EXPECT_THROW((CosineLr{.lr0 = 1, .end = kInf}.validate()), InvalidArgument);
 }
 
 TEST(StepLr, KeepsEachValueUntilTheNextKnot) {
@@ -150,7 +151,7 @@ TEST(DampingWarmup, NeverPassesTheTarget) {
 TEST(DampingWarmup, RefusesWrongValues) {
   EXPECT_NO_THROW((DampingWarmup{.initial = 1, .target = 1, .steps = 0}.validate()));
   EXPECT_THROW((DampingWarmup{.initial = 0, .target = 1}.validate()), InvalidArgument);
-  EXPECT_THROW((DampingWarmup{.initial = 1, .target = kInfinity}.validate()), InvalidArgument);
+  EXPECT_THROW((DampingWarmup{.initial = 1, .target = kInf}.validate()), InvalidArgument);
   EXPECT_THROW((DampingWarmup{.initial = 1, .target = 1, .steps = -1}.validate()), InvalidArgument);
 }
 

@@ -12,11 +12,10 @@
 
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/drift_functors.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
   for (const std::int64_t dim : {1, 2, 5})

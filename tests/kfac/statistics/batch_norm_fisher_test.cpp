@@ -1,4 +1,3 @@
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -19,8 +19,6 @@ using namespace testing::fisher;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// One batch with its statistics per ghost group.
 struct Batch {

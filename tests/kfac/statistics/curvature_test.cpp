@@ -1,6 +1,5 @@
 #include "dkfac/kfac/curvature.h"
 
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -8,10 +7,12 @@
 #include "dkfac/core/error.h"
 
 #include "kfac/each_layout.h"
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -21,9 +22,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-const Operand kF64{DType::f64, 1};
 
 std::vector<Conv2dSpec> conv_cases() {
   const std::vector<Conv2dSpec> shapes = {

@@ -1,5 +1,4 @@
 // EKFAC (George et al. 2018): second moments of per-sample gradients in a Kronecker basis.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/tiny_net.h"
 
 namespace dkfac::kfac {
@@ -22,9 +22,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-const Operand kF64{DType::f64, 1};
 
 /// Orthonormal columns, by Gram-Schmidt.
 Matrix random_basis(std::int64_t n, Random& random) {

@@ -1,5 +1,4 @@
 // E10: the Fisher matrix of a batch normalisation, all of it, and its blocks.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -19,16 +19,14 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 /// One batch with ghost groups.
-struct Batch {
+struct GhostBatch {
   BatchNormSpec spec;
   Images images;
   std::int64_t groups;
   Vector x, dy, mean, inv_std;
 
-  Batch(BatchNormSpec layer, Images size, std::int64_t ghost_groups, Random& random)
+  GhostBatch(BatchNormSpec layer, Images size, std::int64_t ghost_groups, Random& random)
       : spec(layer), images(size), groups(ghost_groups) {
     const std::int64_t numel = size.n * size.h * size.w * spec.channels;
     x = random_vector(numel, random);
@@ -81,9 +79,9 @@ struct Batch {
   }
 };
 
-std::vector<Batch> batches() {
+std::vector<GhostBatch> batches() {
   Random random(1);
-  std::vector<Batch> out;
+  std::vector<GhostBatch> out;
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const bool scale : {true, false}) {
       for (const std::int64_t channels : {1, 4, 33}) {
@@ -98,7 +96,7 @@ std::vector<Batch> batches() {
 
 TEST(FullBatchNormFisher, E10EqualsPerSampleGradients) {
   Context ctx;
-  for (const Batch& b : batches()) {
+  for (const GhostBatch& b : batches()) {
     const Vector expected = packed(second_moment(b.gradients(3), 13.5));
     EXPECT_TRUE(near(b.computed(ctx, BatchNormFisher::full, 13.5, 3), expected, 1e-12));
     // f32: 15 positions, squared, and 12 samples: 8 n eps.
@@ -109,7 +107,7 @@ TEST(FullBatchNormFisher, E10EqualsPerSampleGradients) {
 
 TEST(FullBatchNormFisher, E10HoldsTheOtherModesAsBlocks) {
   Context ctx;
-  for (const Batch& b : batches()) {
+  for (const GhostBatch& b : batches()) {
     const std::int64_t channels = b.spec.channels,
                        d = batch_norm_rows(b.spec, BatchNormFisher::full);
     const Vector full = b.computed(ctx, BatchNormFisher::full, 12, 1);
@@ -137,7 +135,7 @@ TEST(FullBatchNormFisher, E10HoldsTheOtherModesAsBlocks) {
 TEST(FullBatchNormFisher, PartsOfRanksAddUpAndBetaKeepsAShare) {
   Context ctx;
   Random random(2);
-  const Batch b({4}, {5, 2, 2}, 1, random);
+  const GhostBatch b({4}, {5, 2, 2}, 1, random);
   const Vector whole = packed(second_moment(b.gradients(2), 5));
   const Vector start = random_vector(static_cast<std::int64_t>(whole.size()), random);
   Vector sum = start;
@@ -161,7 +159,7 @@ TEST(FullBatchNormFisher, WidensDataOf16BitsInPanels) {
   Context ctx;
   Random random(3);
   // 2^14 elements per sample: 40 samples are more than one panel, and groups cross its end.
-  Batch b({16}, {40, 32, 32}, 4, random);
+  GhostBatch b({16}, {40, 32, 32}, 4, random);
   for (Vector* v : {&b.x, &b.dy}) {
     for (double& e : *v) e = static_cast<double>(to_float(to_bf16(e)));
   }
@@ -181,7 +179,7 @@ TEST(FullBatchNormFisher, CountsAndChecksItsElements) {
   EXPECT_EQ(size(5, true, BatchNormFisher::diagonal), 10);
   EXPECT_EQ(size(5, false, BatchNormFisher::diagonal), 5);
   Random random(4);
-  const Batch b({4}, {3, 2, 2}, 1, random);
+  const GhostBatch b({4}, {3, 2, 2}, 1, random);
   Tensor right = Tensor::zeros(ctx, {36}, DType::f64),
          wrong = Tensor::zeros(ctx, {8, 4}, DType::f64);
   EXPECT_NO_THROW(b.compute(ctx, BatchNormFisher::full, 3, 1, 0, right));

@@ -1,5 +1,4 @@
 // Factors of convolutions with several groups: one pair for each.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,10 +8,12 @@
 #include "dkfac/kfac/curvature.h"
 
 #include "kfac/each_layout.h"
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -22,9 +23,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-const Operand kF64{DType::f64, 1};
 
 /// Few wide groups, many narrow ones (more than a vector holds, and fewer), depthwise with and
 /// without a channel multiplier, each under several geometries.

@@ -11,6 +11,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -20,8 +21,6 @@ using testing::BothBackends;
 using testing::eps;
 using testing::near;
 using testing::values;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double rounded(DType type, double x) {
   return static_cast<double>(type == DType::f16 ? to_float(to_f16(x)) : to_float(to_bf16(x)));
@@ -36,7 +35,7 @@ double max_abs(const Vector& x) {
   return m;
 }
 
-Conv2dSpec conv(Layout layout, bool bias) {
+Conv2dSpec conv_spec(Layout layout, bool bias) {
   return {.in = 3,
           .out = 2,
           .kernel_h = 3,
@@ -90,7 +89,7 @@ TEST(OperandScale, BringsTheMaximumIntoF16sMiddle) {
     int exponent = 0;
     EXPECT_EQ(std::frexp(operand_scale(DType::f16, m), &exponent), 0.5) << m;
   }
-  for (const double m : {0.0, -1.0, kInfinity, std::nan("")}) {
+  for (const double m : {0.0, -1.0, kInf, std::nan("")}) {
     EXPECT_EQ(operand_scale(DType::f16, m), 1) << m;
   }
   for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
@@ -111,7 +110,7 @@ TEST_P(OperandRounding, EqualsTheProductOfRoundedData) {
   for (const DType type : {DType::f16, DType::bf16}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
       for (const bool bias : {false, true}) {
-        const Conv2dSpec spec = conv(layout, bias);
+        const Conv2dSpec spec = conv_spec(layout, bias);
         Vector x = random_vector(4 * 30 * 3, random, 1e-3);
         Vector dy = random_vector(4 * 30 * 2, random, 1e-3);
         const Operand operand{type, operand_scale(type, max_abs(x))};
@@ -157,7 +156,7 @@ TEST_P(OperandRounding, DoesNotDependOnThePowerOfTwo) {
   Random random(3);
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      const Conv2dSpec spec = conv(layout, true);
+      const Conv2dSpec spec = conv_spec(layout, true);
       Vector x = random_vector(4 * 30 * 3, random);
       for (double& e : x) e = std::copysign(0.25 + std::abs(e), e);  // no subnormal f16
       const Tensor data = tensor(ctx, x, activation_shape(layout, kImages, 3), dtype);
@@ -229,7 +228,7 @@ TEST_P(OperandRounding, SixteenBitDataIsTakenAsItIs) {
   Random random(6);
   for (const DType type : {DType::bf16, DType::f16}) {
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      const Conv2dSpec spec = conv(layout, true);
+      const Conv2dSpec spec = conv_spec(layout, true);
       Vector x = random_vector(4 * 30 * 3, random), dy = random_vector(4 * 30 * 2, random);
       for (double& e : x) e = rounded(type, e);
       for (double& e : dy) e = rounded(type, e);

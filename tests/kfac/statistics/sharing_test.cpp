@@ -1,5 +1,4 @@
 // Weights at several positions: expand and reduce (Eschenhagen et al. 2023), and the rows of both.
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -7,10 +6,12 @@
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/curvature.h"
 
+#include "kfac/f64_operand.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -21,8 +22,6 @@ using testing::eps;
 using testing::near;
 using testing::values;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-const Operand kF64{DType::f64, 1};
 const std::vector<WeightSharing> kBoth = {WeightSharing::expand, WeightSharing::reduce};
 
 /// One layer with its rows by definition: for every group, inputs (with the bias) and gradients,

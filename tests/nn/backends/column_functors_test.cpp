@@ -200,7 +200,7 @@ TYPED_TEST(NormFunctors, GradientsAreThoseOfTheDefinitionFromEverySource) {
       EXPECT_TRUE(n.guard_intact());
 
       const ColumnSlots slots(2, 9, 16 / static_cast<std::int64_t>(W));
-      std::fill(n.out.begin(), n.out.end(), element::store<T>(kNaN));
+      std::fill(n.out.begin(), n.out.end(), element::store<T>(kNan));
       const NormalizeBackward<T, W> backward{slots,
                                              n.x.data(),
                                              n.out.data(),
@@ -226,7 +226,7 @@ TYPED_TEST(NormFunctors, GradientsAreThoseOfTheDefinitionFromEverySource) {
 
 TEST(NormSums, PairsAreStoredAndAddedByChannel) {
   constexpr std::int64_t kChunks = 5, kChannels = 4;
-  std::vector<double> pairs(2 * 2 * kChunks * kChannels + 2, kNaN);
+  std::vector<double> pairs(2 * 2 * kChunks * kChannels + 2, kNan);
   while (reinterpret_cast<std::uintptr_t>(pairs.data()) % 16 != 0) FAIL() << "of malloc";
   const StorePairs<2> store{pairs.data(), kChunks, kChannels};
   for (std::int64_t g = 0; g < 2; ++g)

@@ -9,7 +9,7 @@
 namespace dkfac::nn::cuda {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 template <class T>
 struct Aligned {
@@ -24,7 +24,7 @@ void check_add_row(std::int64_t rows, std::int64_t c, std::int64_t shift) {
   Aligned<T> memory(static_cast<std::size_t>(n + shift) + kPack<T>);
   T* y = memory.begin() + shift;
   const auto value = [&](std::int64_t j) { return static_cast<float>(j % 13) - 5; };
-  for (std::int64_t j = 0; j < n + 1; ++j) y[j] = element::store<T>(j < n ? value(j) : kNan);
+  for (std::int64_t j = 0; j < n + 1; ++j) y[j] = element::store<T>(j < n ? value(j) : kFloatNan);
   std::vector<Computed<T>> row;
   for (std::int64_t j = 0; j < c; ++j) row.push_back(static_cast<Computed<T>>(j) / 2);
   const bool aligned = are_aligned(y) && c % static_cast<std::int64_t>(kPack<T>) == 0;

@@ -1,17 +1,16 @@
 #include "nn/backends/cuda/conv_functors.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "support/not_finite.h"
 
 /// What is read and written around the products of a convolution, against its definition; memory
 /// that is not to be read holds NaN.
 namespace dkfac::nn::cuda {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 ConvShape with_outputs(ConvShape s) {
   s.out_h = (s.h + 2 * s.pad_h + s.extra_h - s.dilation_h * (s.kernel_h - 1) - 1) / s.stride_h + 1;

@@ -11,20 +11,21 @@
 namespace dkfac::nn::cuda {
 namespace {
 
-constexpr float kPoison = -9.90625F;
+constexpr float kUntouched = -9.90625F;
 
 /// n elements that begin `shift` elements after a multiple of 16 bytes.
 struct Guarded {
   static constexpr std::size_t kGuard = 16;
   Guarded(std::int64_t n, std::size_t shift)
-      : all(static_cast<std::size_t>(n) + 2 * kGuard, kPoison), count(static_cast<std::size_t>(n)) {
+      : all(static_cast<std::size_t>(n) + 2 * kGuard, kUntouched),
+        count(static_cast<std::size_t>(n)) {
     first = kGuard / 2;
     while (reinterpret_cast<std::uintptr_t>(all.data() + first) % 16 != 4 * shift) ++first;
   }
   float* data() { return all.data() + first; }
   [[nodiscard]] bool intact() const {
     for (std::size_t i = 0; i < all.size(); ++i)
-      if ((i < first || i >= first + count) && all[i] != kPoison) return false;
+      if ((i < first || i >= first + count) && all[i] != kUntouched) return false;
     return true;
   }
   std::vector<float> all;

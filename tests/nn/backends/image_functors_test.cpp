@@ -14,7 +14,7 @@
 namespace dkfac::nn::cuda {
 namespace {
 
-constexpr std::size_t kGuard = 16;
+constexpr std::size_t kImageGuard = 16;
 
 template <class T>
 std::vector<T> poisoned(std::size_t size) {
@@ -64,8 +64,8 @@ void expect_images_of_the_host(const Case& c, bool offset) {
   }
   const std::int64_t size = data.image_size();
   const std::size_t total = static_cast<std::size_t>(kBatch * size);
-  const std::size_t first = kGuard + (offset ? 1 : 0);
-  const std::vector<T> untouched = poisoned<T>(total + 2 * kGuard);
+  const std::size_t first = kImageGuard + (offset ? 1 : 0);
+  const std::vector<T> untouched = poisoned<T>(total + 2 * kImageGuard);
   std::vector<T> images = untouched, expected = untouched;
   std::vector<std::int32_t> labels(kBatch + 2, -9);
   const bool aligned = !offset && size % static_cast<std::int64_t>(kPack<T>) == 0;

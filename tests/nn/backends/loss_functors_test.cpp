@@ -1,17 +1,15 @@
 #include "nn/backends/cuda/loss_functors.h"
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "support/not_finite.h"
+
 /// The arithmetic of the device's losses, on the host.
 namespace dkfac::nn::cuda {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 RowState state_of(const std::vector<double>& x, std::int64_t k) {
   return {{x[static_cast<std::size_t>(k)], k}, 1, Largest::none(), 0};

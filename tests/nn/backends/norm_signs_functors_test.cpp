@@ -54,7 +54,7 @@ TYPED_TEST(NormSigns, StandForTheOutput) {
     std::vector<std::vector<double>> all;
     for (const OutputGrad& grad : {from_y, from_signs}) {
       std::vector<double> seen;
-      std::fill(n.out.begin(), n.out.end(), element::store<T>(kNaN));
+      std::fill(n.out.begin(), n.out.end(), element::store<T>(kNan));
       const AffineValues<C> affine(n.affine());
       const GradientRows<T, W> rows{n.x.data(),  9, 16, affine, GradientSource<T>(grad),
                                     n.out.data()};

@@ -14,12 +14,12 @@ namespace {
 
 using namespace dkfac::testing;
 
-constexpr std::size_t kGuard = 8;
+constexpr std::size_t kPoolGuard = 8;
 
 /// n random values, then poison; or poison alone.
 template <class T>
 std::vector<T> filled(std::int64_t n, std::uint64_t seed) {
-  std::vector<T> out(static_cast<std::size_t>(n) + kGuard,
+  std::vector<T> out(static_cast<std::size_t>(n) + kPoolGuard,
                      element::store<T>(std::numeric_limits<double>::quiet_NaN()));
   Random random(seed);
   for (std::int64_t i = 0; i < n && seed != 0; ++i)
@@ -28,7 +28,7 @@ std::vector<T> filled(std::int64_t n, std::uint64_t seed) {
 }
 template <class T>
 bool intact(const std::vector<T>& v) {
-  for (std::size_t i = v.size() - kGuard; i < v.size(); ++i)
+  for (std::size_t i = v.size() - kPoolGuard; i < v.size(); ++i)
     if (!std::isnan(element::load<double>(v[i]))) return false;
   return true;
 }
@@ -37,11 +37,11 @@ double at(const std::vector<T>& v, std::int64_t i) {
   return element::load<double>(v[static_cast<std::size_t>(i)]);
 }
 
-const PoolShape kShapes[] = {{2, 6, 4, 16, 3, 2, 2, 2, 0},
-                             {2, 7, 5, 16, 4, 3, 3, 2, 1},
-                             {1, 5, 6, 16, 3, 4, 3, 1, 0},
-                             {1, 8, 7, 16, 3, 2, 2, 3, 0},
-                             {1, 2, 4, 16, 1, 2, 5, 3, 2}};
+const PoolShape kPoolShapes[] = {{2, 6, 4, 16, 3, 2, 2, 2, 0},
+                                 {2, 7, 5, 16, 4, 3, 3, 2, 1},
+                                 {1, 5, 6, 16, 3, 4, 3, 1, 0},
+                                 {1, 8, 7, 16, 3, 2, 2, 3, 0},
+                                 {1, 2, 4, 16, 1, 2, 5, 3, 2}};
 
 /// f(output index, input index, place) for every pair of an output and an input of its window.
 template <class F>
@@ -65,23 +65,24 @@ using Types = ::testing::Types<double, float, f16, bf16>;
 TYPED_TEST_SUITE(PoolFunctors, Types);
 
 template <class T, class F>
-void for_widths(F f) {
+void for_pool_widths(F f) {
   f(Width<1>{});
   f(Width<kPack<T>>{});
 }
 
 TYPED_TEST(PoolFunctors, MaximaAndTheirGradientsFollowTheDefinition) {
   using T = TypeParam;
-  for (const PoolShape& s : kShapes) {
-    for_widths<T>([&]<std::size_t W>(Width<W>) {
+  for (const PoolShape& s : kPoolShapes) {
+    for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
       const std::int64_t in = s.n * s.h * s.w * s.c, out = s.n * s.out_h * s.out_w * s.c;
       const std::vector<T> x = filled<T>(in, 1), dy = filled<T>(out, 2);
       std::vector<T> y = filled<T>(out, 0), dx = filled<T>(in, 0);
-      std::vector<std::int32_t> place(static_cast<std::size_t>(out) + kGuard, -7);
+      std::vector<std::int32_t> place(static_cast<std::size_t>(out) + kPoolGuard, -7);
       const MaxPool<T, W> pool{s, x.data(), y.data(), place.data()};
       for (std::int64_t i = 0; i < out / static_cast<std::int64_t>(W); ++i) pool(i);
       EXPECT_TRUE(intact(y));
-      for (std::size_t i = place.size() - kGuard; i < place.size(); ++i) EXPECT_EQ(place[i], -7);
+      for (std::size_t i = place.size() - kPoolGuard; i < place.size(); ++i)
+        EXPECT_EQ(place[i], -7);
       std::vector<double> largest(static_cast<std::size_t>(out), -1e9);
       std::vector<std::int64_t> where(largest.size()), source(largest.size());
       each_pair(s, [&](std::int64_t o, std::int64_t i, std::int64_t k) {
@@ -113,8 +114,8 @@ TYPED_TEST(PoolFunctors, MaximaAndTheirGradientsFollowTheDefinition) {
 
 TYPED_TEST(PoolFunctors, AveragesAndTheirGradientsFollowTheDefinition) {
   using T = TypeParam;
-  for (const PoolShape& s : kShapes) {
-    for_widths<T>([&]<std::size_t W>(Width<W>) {
+  for (const PoolShape& s : kPoolShapes) {
+    for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
       const std::int64_t in = s.n * s.h * s.w * s.c, out = s.n * s.out_h * s.out_w * s.c;
       const std::vector<T> x = filled<T>(in, 1), dy = filled<T>(out, 2);
       std::vector<T> y = filled<T>(out, 0), dx = filled<T>(in, 0);
@@ -143,7 +144,7 @@ TYPED_TEST(PoolFunctors, AveragesAndTheirGradientsFollowTheDefinition) {
 TYPED_TEST(PoolFunctors, GlobalPoolsReachEveryElement) {
   using T = TypeParam;
   constexpr std::int64_t kImages = 2, kPositions = 9, kChannels = 16;
-  for_widths<T>([&]<std::size_t W>(Width<W>) {
+  for_pool_widths<T>([&]<std::size_t W>(Width<W>) {
     constexpr auto kWidth = static_cast<std::int64_t>(W);
     constexpr std::int64_t kIn = kImages * kPositions * kChannels, kOut = kImages * kChannels;
     const std::vector<T> x = filled<T>(kIn, 1), dy = filled<T>(kOut, 2);

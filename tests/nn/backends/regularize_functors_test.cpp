@@ -14,7 +14,7 @@ namespace dkfac::nn::cuda {
 namespace {
 
 constexpr SampleKey kKey{.seed = 5, .step = 3, .first = 20};
-constexpr float kPoison = -9.875F;
+constexpr float kRegularizePoison = -9.875F;
 
 TEST(RegularizeFunctors, DrawTheWeightsAndHolesOfTheHost) {
   const MixupOptions mixup{.alpha = 0.4};
@@ -42,7 +42,7 @@ void expect_mix(std::int64_t per_sample, std::size_t shift) {
   constexpr std::int64_t kRows = 3;
   constexpr std::size_t kGuard = 16;
   const auto total = static_cast<std::size_t>(kRows * per_sample);
-  const T poison = element::store<T>(kPoison);
+  const T poison = element::store<T>(kRegularizePoison);
   std::vector<T> fresh(total + 2 * kGuard + 1, poison), mixed = fresh;
   T* x = fresh.data() + kGuard + shift;
   T* y = mixed.data() + kGuard + shift;
@@ -67,7 +67,7 @@ void expect_mix(std::int64_t per_sample, std::size_t shift) {
   }
   for (std::size_t i = 0; i < mixed.size(); ++i)
     if (i < kGuard + shift || i >= kGuard + shift + total) {
-      ASSERT_EQ(element::load<double>(mixed[i]), static_cast<double>(kPoison));
+      ASSERT_EQ(element::load<double>(mixed[i]), static_cast<double>(kRegularizePoison));
     }
 }
 
@@ -84,7 +84,7 @@ TEST(RegularizeFunctors, MixEverySampleByItsWeight) {
 TEST(RegularizeFunctors, CutHolesAndNothingElse) {
   constexpr std::int64_t kH = 4, kW = 5, kC = 3, kImages = 3;
   const std::vector<Hole> holes{{1, 2, 2, 3}, {}, {0, 0, 4, 1}};
-  std::vector<float> all(kImages * kH * kW * kC + 2, kPoison), expected = all;
+  std::vector<float> all(kImages * kH * kW * kC + 2, kRegularizePoison), expected = all;
   for (std::int64_t i = 0; i < kImages; ++i) {
     const Hole& hole = holes[static_cast<std::size_t>(i)];
     for (std::int64_t y = hole.y; y < hole.y + hole.height; ++y)

@@ -21,7 +21,7 @@ using fisher::Images;
 using fisher::Matrix;
 using fisher::Vector;
 
-constexpr std::int64_t kBatch = 5, kClasses = 3;
+constexpr std::int64_t kBatch = 5, kCoveredClasses = 3;
 constexpr double kDamping = 0.05, kRate = 1.0 / 64;
 constexpr double kTolerance = 219 * 1e2 * eps<double>;
 
@@ -36,7 +36,7 @@ std::unique_ptr<Model> model_of_all_kinds(Context& ctx) {
                    ConvOptions{.pad_h = 2, .pad_w = 1, .dilation_h = 2, .bias = false})
       .add<Relu>("relu2")
       .add<Conv2d>("same", 4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 4, .same = true})
-      .add<Linear>("fc", 3 * 4 * 6, kClasses);
+      .add<Linear>("fc", 3 * 4 * 6, kCoveredClasses);
   return std::make_unique<Model>(ctx, "kinds", std::move(net), Shape{7, 6, 4}, DType::f64, 3);
 }
 
@@ -191,7 +191,7 @@ class Coverage : public BothBackends {
     for (const std::uint64_t step : {1U, 2U}) {
       const Tensor x = random_tensor(ctx, Shape{kBatch, 7, 6, 4}, DType::f64, step);
       const Tensor dy =
-          random_tensor(ctx, Shape{kBatch, kClasses}, DType::f64, 10 + step, -0.3, 0.3);
+          random_tensor(ctx, Shape{kBatch, kCoveredClasses}, DType::f64, 10 + step, -0.3, 0.3);
       const Vector before = values(ctx, model->parameters());
       model->forward(ctx, x, Mode::train);
       model->backward(ctx, dy);
@@ -242,7 +242,7 @@ TEST(CoverageReport, NamesWhatHasNoCurvatureWithTheReason) {
   auto net = std::make_unique<Sequential>();
   ConvOptions fixed = ConvOptions::square(3, {.pad = 1});
   fixed.frozen = true;
-  net->add<Conv2d>("stem", 2, 3, fixed).add<Linear>("fc", 3 * 16, kClasses);
+  net->add<Conv2d>("stem", 2, 3, fixed).add<Linear>("fc", 3 * 16, kCoveredClasses);
   Model model(ctx, "frozen", std::move(net), Shape{4, 4, 2}, DType::f64, 3);
   kfac::KfacOptions options;
   options.curvature.dtype = DType::f64;

@@ -110,9 +110,9 @@ double norm(const Matrix& m) {
 }
 
 /// Keeps inputs and output gradients of the two layers, [n, ...] each.
-class Keeper final : public LayerObserver {
+class SampleKeeper final : public LayerObserver {
  public:
-  explicit Keeper(Context& ctx) : ctx_(ctx) {}
+  explicit SampleKeeper(Context& ctx) : ctx_(ctx) {}
   void on_forward(Layer&, ConstTensorView x) override { inputs.push_back(keep(x)); }
   void on_backward(Layer&, ConstTensorView dy) override {
     gradients.insert(gradients.begin(), keep(dy));
@@ -141,7 +141,7 @@ Matrix estimate(Context& ctx, Model& model, std::int64_t n, std::int64_t step, L
     const Vector one = input_of(i);
     std::copy(one.begin(), one.end(), x.data<double>() + i * kIn);
   }
-  Keeper keeper(ctx);
+  SampleKeeper keeper(ctx);
   model.set_observer(&keeper);
   const ConstTensorView logits = model.forward(ctx, x, Mode::train);
   std::vector<std::int32_t> labels(static_cast<std::size_t>(n));

@@ -137,7 +137,7 @@ TEST_P(TwoPasses, LeaveGradientsAloneWhereNobodyWantsThem) {
   EXPECT_GT(passes.keeper().announced, 0);
 }
 
-std::unique_ptr<Model> small_model(Context& ctx) {
+std::unique_ptr<Model> two_pass_model(Context& ctx) {
   auto net = std::make_unique<Sequential>();
   net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 2)
@@ -157,7 +157,7 @@ void backward(Context& ctx, Model& model, std::uint64_t seed) {
 
 TEST(PassUse, RecordsAndAnnouncesInThePassesItIsMeantFor) {
   Context ctx;
-  const auto model = small_model(ctx);
+  const auto model = two_pass_model(ctx);
   FakeOptimizer optimizer;
   OptimizerAttachment attachment(*model, optimizer);
   attachment.set_scale({.global_batch = 40});
@@ -182,7 +182,7 @@ TEST(PassUse, RecordsAndAnnouncesInThePassesItIsMeantFor) {
 
 TEST(PassUse, AddsGradientsUntilTheyAreAnnounced) {
   Context ctx;
-  const auto model = small_model(ctx);
+  const auto model = two_pass_model(ctx);
   FakeOptimizer optimizer;
   OptimizerAttachment attachment(*model, optimizer);
   attachment.set_scale({.global_batch = 40});

@@ -47,7 +47,7 @@ void write_set(const testing::TempFolder& folder, const std::string& below = "")
 }
 
 template <class Exception, class Body>
-std::string message_of(Body&& body) {
+std::string refusal_message(Body&& body) {
   try {
     (void)body();
   } catch (const Exception& error) {
@@ -90,7 +90,7 @@ TEST(ReadCifar10, RefusesAnySizeThatIsNoMultipleOfARecord) {
        {std::size_t{0}, std::size_t{1}, kRecord - 1, kRecord + 1, 2 * kRecord - 1}) {
     const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     const std::vector<fs::path> file{folder.write("cut.bin", part)};
-    const auto message = message_of<DataError>([&] { return read_cifar10(file, ""); });
+    const auto message = refusal_message<DataError>([&] { return read_cifar10(file, ""); });
     expect_has(message, {"[read_cifar10]", "cut.bin", "3073", "; "});
   }
 }
@@ -100,7 +100,7 @@ TEST(ReadCifar10, NamesTheFileAndByteOfABadLabel) {
   Bytes bytes = records(0, 3);
   bytes[2 * kRecord] = 10;
   const std::vector<fs::path> file{folder.write("bad.bin", bytes)};
-  expect_has(message_of<DataError>([&] { return read_cifar10(file, ""); }),
+  expect_has(refusal_message<DataError>([&] { return read_cifar10(file, ""); }),
              {"bad.bin", "at byte 6146", "0 to 9", "found 10"});
 }
 
@@ -110,9 +110,10 @@ TEST(ReadCifar10, RefusesACompressedFileAndAMissingOne) {
   bytes[0] = 0x1f;
   bytes[1] = 0x8b;
   const std::vector<fs::path> zipped{folder.write("zipped.bin", bytes)};
-  expect_has(message_of<DataError>([&] { return read_cifar10(zipped, ""); }), {"decompress"});
+  expect_has(refusal_message<DataError>([&] { return read_cifar10(zipped, ""); }), {"decompress"});
   const std::vector<fs::path> missing{folder.path() / "none.bin"};
-  expect_has(message_of<MissingInput>([&] { return read_cifar10(missing, ""); }), {"none.bin"});
+  expect_has(refusal_message<MissingInput>([&] { return read_cifar10(missing, ""); }),
+             {"none.bin"});
   EXPECT_THROW((void)read_cifar10({}, ""), InvalidArgument);
 }
 
@@ -133,13 +134,13 @@ TEST(LoadCifar10, NamesAllPlacesOrTheFileThatIsMissing) {
   const testing::TempFolder folder;
   const DataSource source{.name = "cifar-10", .path = folder.path()};
   const auto load = [&] { return load_data(source); };
-  expect_has(message_of<MissingInput>(load),
+  expect_has(refusal_message<MissingInput>(load),
              {"data_batch_1.bin", folder.path().string() + "\n",
               (folder.path() / "cifar-10").string() + "\n",
               (folder.path() / "cifar-10-batches-bin").string() + "\n", "DKFAC_DATA"});
   write_set(folder);
   fs::remove(folder.path() / "data_batch_4.bin");
-  expect_has(message_of<MissingInput>(load), {"data_batch_4.bin"});
+  expect_has(refusal_message<MissingInput>(load), {"data_batch_4.bin"});
 }
 
 /// The published files, or the reason why they are not here.

@@ -12,10 +12,10 @@
 namespace dkfac::nn {
 namespace {
 
-constexpr AugmentOptions kAll{.pad = 3, .flip = true, .cutout = 2};
+constexpr AugmentOptions kLoaderAugment{.pad = 3, .flip = true, .cutout = 2};
 
 /// Labels number the samples.
-Dataset numbered(std::int64_t count) {
+Dataset numbered_images(std::int64_t count) {
   Dataset data = synthetic_images(count, {8, 8, 3}, 10, 4);
   data.classes = count;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -52,9 +52,9 @@ Images epoch_of(const Dataset& data, const AugmentOptions& augment, int ranks, s
 }
 
 TEST(AugmentedLoader, GivesTheSameImagesAtEveryRankCountAndBatch) {
-  const Dataset data = numbered(50);
+  const Dataset data = numbered_images(50);
   for (const Randomness randomness : {Randomness::per_sample, Randomness::per_group}) {
-    AugmentOptions augment = kAll;
+    AugmentOptions augment = kLoaderAugment;
     augment.randomness = randomness;
     const Images one = epoch_of(data, augment, 1, 3);
     ASSERT_EQ(one.size(), 50U);
@@ -67,15 +67,15 @@ TEST(AugmentedLoader, GivesTheSameImagesAtEveryRankCountAndBatch) {
 }
 
 TEST(AugmentedLoader, ChangesEachSampleByItsOwnChoice) {
-  const Dataset data = numbered(50);
-  const Images plain = epoch_of(data, {}, 1, 3), changed = epoch_of(data, kAll, 1, 3);
+  const Dataset data = numbered_images(50);
+  const Images plain = epoch_of(data, {}, 1, 3), changed = epoch_of(data, kLoaderAugment, 1, 3);
   int different = 0;
   for (const auto& [label, image] : plain) different += changed.at(label) != image;
   EXPECT_EQ(different, 50) << "the erased square alone changes every image";
 }
 
 TEST(AugmentedLoader, WithoutOptionsIsThePlainLoader) {
-  const Dataset data = numbered(50);
+  const Dataset data = numbered_images(50);
   const SamplerOptions sampler{.count = 50, .global_batch = 12};
   Loader plain(data, normalization_of(data), sampler, 0, 1, DType::f32);
   Loader with(data, normalization_of(data), sampler, 0, 1, DType::f32, 2,
@@ -89,7 +89,7 @@ TEST(AugmentedLoader, WithoutOptionsIsThePlainLoader) {
 }
 
 TEST(AugmentedLoader, ContinuesInTheMiddleOfAnEpoch) {
-  const Dataset data = numbered(50);
+  const Dataset data = numbered_images(50);
   const SamplerOptions sampler{.count = 50, .global_batch = 8, .drop_last = false};
   const auto batches = [&](Loader& loader) {
     std::vector<std::vector<float>> out;
@@ -99,12 +99,12 @@ TEST(AugmentedLoader, ContinuesInTheMiddleOfAnEpoch) {
     }
     return out;
   };
-  Loader loader(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, kAll);
+  Loader loader(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, kLoaderAugment);
   loader.start_epoch(5);
   const auto all = batches(loader);
   ASSERT_EQ(all.size(), 7U);
   for (std::int64_t first = 0; first <= 7; ++first) {
-    Loader resumed(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, kAll);
+    Loader resumed(data, normalization_of(data), sampler, 0, 1, DType::f32, 2, kLoaderAugment);
     resumed.start_epoch(5, first);
     const auto rest = batches(resumed);
     EXPECT_EQ(rest, (std::vector<std::vector<float>>(all.begin() + first, all.end()))) << first;
@@ -114,7 +114,7 @@ TEST(AugmentedLoader, ContinuesInTheMiddleOfAnEpoch) {
 }
 
 TEST(AugmentedLoader, RefusesOptionsThatTheImagesCannotTake) {
-  const Dataset data = numbered(8);
+  const Dataset data = numbered_images(8);
   const SamplerOptions sampler{.count = 8, .global_batch = 2};
   for (const AugmentOptions& options : {AugmentOptions{.pad = 8}, AugmentOptions{.pad = -1},
                                         AugmentOptions{.alternate_flip = true}}) {

@@ -13,11 +13,11 @@ namespace {
 using namespace dkfac::testing;
 namespace heap = testing::heap;
 
-constexpr std::int64_t kBatch = 6, kClasses = 4;
+constexpr std::int64_t kRegularized = 6, kRegularizedClasses = 4;
 const std::vector<std::int32_t> kLabels{0, 3, 2, 2, 1, 0};
 
 Tensor images_of(Context& ctx, std::int64_t step) {
-  return random_tensor(ctx, Shape{kBatch, 8, 8, 1}, DType::f32,
+  return random_tensor(ctx, Shape{kRegularized, 8, 8, 1}, DType::f32,
                        static_cast<std::uint64_t>(step) + 1, 1, 2);
 }
 
@@ -30,14 +30,15 @@ std::pair<std::vector<double>, std::vector<double>> after(Context& ctx,
   Tensor images;
   for (std::int64_t step = 0; step < steps; ++step) {
     images = images_of(ctx, step);
-    out = regularize(ctx, options, {3, step, 0}, kBatch, images, kLabels, kClasses, state);
+    out = regularize(ctx, options, {3, step, 0}, kRegularized, images, kLabels, kRegularizedClasses,
+                     state);
     EXPECT_EQ(values(ctx, images), values(ctx, images_of(ctx, step))) << "the loader's stay";
   }
   return {values(ctx, out.images), values(ctx, out.targets)};
 }
 
 std::vector<double> targets_of(Context& ctx, double smoothing) {
-  Tensor targets = Tensor::empty(ctx, Shape{kBatch, kClasses}, DType::f32);
+  Tensor targets = Tensor::empty(ctx, Shape{kRegularized, kRegularizedClasses}, DType::f32);
   soft_targets(kLabels, smoothing, targets);
   return values(ctx, targets);
 }
@@ -65,8 +66,9 @@ std::vector<double> by_hand(Context& ctx, const RegularizeOptions& options, std:
   VirtualBatch batch;
   Tensor erased;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const Tensor targets = Tensor::zeros(ctx, Shape{kBatch, kClasses}, DType::f32);
-    running_mixup(ctx, options.mixup, {3, step, 0}, kBatch, images_of(ctx, step), targets, batch);
+    const Tensor targets = Tensor::zeros(ctx, Shape{kRegularized, kRegularizedClasses}, DType::f32);
+    running_mixup(ctx, options.mixup, {3, step, 0}, kRegularized, images_of(ctx, step), targets,
+                  batch);
     erased = cast_to(ctx, batch.images, DType::f32);
     erase_holes(ctx, options.erase, {3, step, 0}, erased);
     if (inherit) ops::copy(ctx, erased, batch.images);
@@ -89,7 +91,8 @@ TEST(Regularize, AllocatesNothingInASteadyStep) {
   Regularizer state;
   const Tensor images = images_of(ctx, 0);
   const auto step = [&](std::int64_t number) {
-    (void)regularize(ctx, options, {3, number, 0}, kBatch, images, kLabels, kClasses, state);
+    (void)regularize(ctx, options, {3, number, 0}, kRegularized, images, kLabels,
+                     kRegularizedClasses, state);
   };
   heap::start_count();
   step(0);
@@ -107,8 +110,9 @@ TEST(Regularize, RefusesWhatDoesNotFit) {
   Regularizer state;
   const Tensor images = images_of(ctx, 0);
   const auto message = [&](const RegularizeOptions& options, std::span<const std::int32_t> labels) {
-    return message_of(
-        [&] { (void)regularize(ctx, options, {}, kBatch, images, labels, kClasses, state); });
+    return message_of([&] {
+      (void)regularize(ctx, options, {}, kRegularized, images, labels, kRegularizedClasses, state);
+    });
   };
   EXPECT_TRUE(contains(message({.label_smoothing = 2}, kLabels), "label_smoothing is 2"));
   EXPECT_TRUE(contains(message({.mixup = {.alpha = -1}}, kLabels), "alpha is -1"));

@@ -56,17 +56,19 @@ TEST(BatchNormOptions, RefusesValuesThatAreNone) {
   EXPECT_THROW(BatchNorm2d(2, {.activation = {ActivationKind::celu, 0}}), InvalidArgument);
 }
 
-struct Case {
+struct OptionCase {
   Activation activation;
   std::int64_t groups;
   Shape shape;
 };
-class FusedActivation : public ::testing::TestWithParam<Case> {};
+class FusedActivation : public ::testing::TestWithParam<OptionCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Shapes, FusedActivation,
-    ::testing::Values(Case{kRelu, 1, Shape{8, 3, 3, 5}}, Case{kRelu, 4, Shape{8, 9, 7, 16}},
-                      Case{kRelu, 2, Shape{6, 70}}, Case{kCelu, 1, Shape{8, 3, 3, 5}},
-                      Case{kCelu, 4, Shape{8, 9, 7, 16}}, Case{kCelu, 2, Shape{4, 3, 3, 130}}),
+    ::testing::Values(OptionCase{kRelu, 1, Shape{8, 3, 3, 5}},
+                      OptionCase{kRelu, 4, Shape{8, 9, 7, 16}}, OptionCase{kRelu, 2, Shape{6, 70}},
+                      OptionCase{kCelu, 1, Shape{8, 3, 3, 5}},
+                      OptionCase{kCelu, 4, Shape{8, 9, 7, 16}},
+                      OptionCase{kCelu, 2, Shape{4, 3, 3, 130}}),
     [](const auto& param) {
       return std::string(param.param.activation.kind == ActivationKind::relu ? "relu" : "celu") +
              std::to_string(param.param.groups) + "c" +
@@ -85,7 +87,7 @@ std::vector<std::vector<double>> step(Context& ctx, Layer& layer, BatchNorm2d& n
 }
 
 TEST_P(FusedActivation, GivesTheBitsOfTwoLayers) {
-  const Case& c = GetParam();
+  const OptionCase& c = GetParam();
   Context ctx;
   const std::int64_t channels = c.shape[c.shape.ndim() - 1];
   for (const DType dtype : {DType::f64, DType::f32}) {
@@ -109,7 +111,7 @@ TEST_P(FusedActivation, GivesTheBitsOfTwoLayers) {
 }
 
 TEST_P(FusedActivation, GradientsMatchDifferences) {
-  const Case& c = GetParam();
+  const OptionCase& c = GetParam();
   Context ctx;
   Standalone<BatchNorm2d> norm(ctx, DType::f64, c.shape[c.shape.ndim() - 1],
                                BatchNormOptions{.groups = c.groups, .activation = c.activation});

@@ -43,27 +43,28 @@ void set_affine(Context& ctx, Standalone<BatchNorm2d>& norm) {
   ops::copy(ctx, random_tensor(ctx, Shape{c}, norm.value(1).dtype(), 12), norm.value(1));
 }
 
-struct Case {
+struct NormCase {
   Shape shape;
   std::int64_t groups;
 };
 // Few and many channels, lines with and without a tail, [n,c] and [n,h,w,c], several chunks.
-const Case kCases[] = {{Shape{8, 3, 3, 1}, 1},    {Shape{8, 5, 3, 6}, 4},
-                       {Shape{4, 2, 2, 64}, 2},   {Shape{6, 3, 5, 100}, 1},
-                       {Shape{12, 7}, 3},         {Shape{4, 300}, 2},
-                       {Shape{16, 28, 28, 6}, 4}, {Shape{4, 20, 20, 130}, 1}};
+const NormCase kNormCases[] = {{Shape{8, 3, 3, 1}, 1},    {Shape{8, 5, 3, 6}, 4},
+                               {Shape{4, 2, 2, 64}, 2},   {Shape{6, 3, 5, 100}, 1},
+                               {Shape{12, 7}, 3},         {Shape{4, 300}, 2},
+                               {Shape{16, 28, 28, 6}, 4}, {Shape{4, 20, 20, 130}, 1}};
 
-class Normalization : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Shapes, Normalization, ::testing::ValuesIn(kCases), [](const auto& param) {
-  std::string name = "g" + std::to_string(param.param.groups);
-  for (int i = 0; i < param.param.shape.ndim(); ++i) {
-    name += "_" + std::to_string(param.param.shape[i]);
-  }
-  return name;
-});
+class Normalization : public ::testing::TestWithParam<NormCase> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, Normalization, ::testing::ValuesIn(kNormCases),
+                         [](const auto& param) {
+                           std::string name = "g" + std::to_string(param.param.groups);
+                           for (int i = 0; i < param.param.shape.ndim(); ++i) {
+                             name += "_" + std::to_string(param.param.shape[i]);
+                           }
+                           return name;
+                         });
 
 template <class T>
-void compare_with_naive(const Case& c, double offset) {
+void compare_with_naive(const NormCase& c, double offset) {
   Context ctx;
   const std::int64_t channels = c.shape[c.shape.ndim() - 1];
   Standalone<BatchNorm2d> norm(ctx, dtype_of<T>, channels, BatchNormOptions{.groups = c.groups});
@@ -140,7 +141,7 @@ TEST(BatchNorm, KeepsItsDigitsWhenAFewRowsAreFarFromTheOthers) {
 }
 
 TEST_P(Normalization, GradientsMatchDifferences) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   Context ctx;
   Standalone<BatchNorm2d> norm(ctx, DType::f64, c.shape[c.shape.ndim() - 1],
                                BatchNormOptions{.groups = c.groups});
@@ -151,7 +152,7 @@ TEST_P(Normalization, GradientsMatchDifferences) {
 }
 
 TEST_P(Normalization, SinglePrecisionGradientsAgreeWithDouble) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   Context ctx;
   const std::int64_t channels = c.shape[c.shape.ndim() - 1];
   const BatchNormOptions options{.groups = c.groups};

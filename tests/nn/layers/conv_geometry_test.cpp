@@ -11,7 +11,7 @@ namespace {
 using namespace dkfac::testing;
 
 /// A convolution and the images it is tried on.
-struct Case {
+struct Geometry {
   const char* name;
   std::int64_t n, h, w, in, out;
   ConvOptions options;
@@ -31,7 +31,7 @@ ConvOptions same(int kernel_h, int kernel_w) {
 }
 constexpr auto square = ConvOptions::square;
 
-const Case kCases[] = {
+const Geometry kGeometries[] = {
     {"square", 2, 6, 6, 3, 4, {}},
     {"padded", 2, 5, 7, 2, 3, square(3, {.pad = 1})},
     {"strided", 3, 8, 7, 2, 5, square(3, {.stride = 2, .pad = 1})},
@@ -93,8 +93,8 @@ const Case kCases[] = {
     {"same_larger_than_the_image", 2, 2, 3, 2, 2, same(6, 7)},
 };
 
-class Convolution : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Shapes, Convolution, ::testing::ValuesIn(kCases),
+class Convolution : public ::testing::TestWithParam<Geometry> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, Convolution, ::testing::ValuesIn(kGeometries),
                          [](const auto& param) { return std::string(param.param.name); });
 
 /// Rows and columns of zeros before the image.
@@ -109,7 +109,7 @@ Corner corner_of(const ConvOptions& o) {
 
 /// Calls f(element of y, of x, of W) for each product y += x W of the definition.
 using Visit = std::function<void(std::size_t, std::size_t, std::size_t)>;
-void each_product(const Case& c, const ConvOptions& o, Corner corner, const Shape& y,
+void each_product(const Geometry& c, const ConvOptions& o, Corner corner, const Shape& y,
                   const Visit& f) {
   const std::int64_t in = c.in / o.groups, out = c.out / o.groups;
   for (std::int64_t at_y = 0; at_y < y.numel(); ++at_y) {
@@ -132,17 +132,17 @@ void each_product(const Case& c, const ConvOptions& o, Corner corner, const Shap
 }
 
 /// What the three passes give.
-struct Results {
+struct ConvResults {
   std::vector<double> y, dx, dw, db;
 };
 
-Results naive(Context& ctx, const Case& c, Corner corner, Standalone<Conv2d>& conv,
-              ConstTensorView x, ConstTensorView dy) {
+ConvResults naive(Context& ctx, const Geometry& c, Corner corner, Standalone<Conv2d>& conv,
+                  ConstTensorView x, ConstTensorView dy) {
   const auto xv = values(ctx, x), w = values(ctx, conv.value(0)), dyv = values(ctx, dy);
-  Results r{std::vector<double>(dyv.size()),
-            std::vector<double>(xv.size()),
-            std::vector<double>(w.size()),
-            {}};
+  ConvResults r{std::vector<double>(dyv.size()),
+                std::vector<double>(xv.size()),
+                std::vector<double>(w.size()),
+                {}};
   each_product(c, c.options, corner, dy.shape(), [&](auto at_y, auto at_x, auto at_w) {
     r.y[at_y] += xv[at_x] * w[at_w];
     r.dx[at_x] += dyv[at_y] * w[at_w];
@@ -158,8 +158,9 @@ Results naive(Context& ctx, const Case& c, Corner corner, Standalone<Conv2d>& co
   return r;
 }
 
-Results run(Context& ctx, Standalone<Conv2d>& conv, ConstTensorView x, ConstTensorView dy) {
-  Results r;
+ConvResults run_conv(Context& ctx, Standalone<Conv2d>& conv, ConstTensorView x,
+                     ConstTensorView dy) {
+  ConvResults r;
   r.y = values(ctx, conv->forward(ctx, x, Mode::train));
   r.dx = values(ctx, conv->backward(ctx, dy, InputGrad::needed));
   r.dw = values(ctx, conv.grad(0));
@@ -173,7 +174,8 @@ void fill_bias(Context& ctx, Standalone<Conv2d>& conv) {
   }
 }
 
-void expect_near(const Results& actual, const Results& expected, const Case& c, double epsilon) {
+void expect_near(const ConvResults& actual, const ConvResults& expected, const Geometry& c,
+                 double epsilon) {
   // c = 2, n = the longest sum: a patch, the outputs that read a pixel, the positions of the batch.
   const auto kernel = static_cast<double>(c.options.kernel_h * c.options.kernel_w);
   const double patch = kernel * static_cast<double>(c.in / c.options.groups) + 1;
@@ -186,7 +188,7 @@ void expect_near(const Results& actual, const Results& expected, const Case& c, 
 }
 
 TEST_P(Convolution, FollowsItsDefinitionInAllPasses) {
-  const Case& c = GetParam();
+  const Geometry& c = GetParam();
   for (const Backend backend : {Backend::reference, Backend::fast}) {
     for (const DType dtype : {DType::f64, DType::f32}) {
       SCOPED_TRACE(detail::concat(dtype, backend == Backend::fast ? " fast" : " reference"));
@@ -195,14 +197,14 @@ TEST_P(Convolution, FollowsItsDefinitionInAllPasses) {
       fill_bias(ctx, conv);
       const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, dtype, 1);
       const Tensor dy = random_tensor(ctx, conv->output_shape(x.shape()), dtype, 2);
-      expect_near(run(ctx, conv, x, dy), naive(ctx, c, corner_of(c.options), conv, x, dy), c,
+      expect_near(run_conv(ctx, conv, x, dy), naive(ctx, c, corner_of(c.options), conv, x, dy), c,
                   dtype == DType::f64 ? eps<double> : eps<float>);
     }
   }
 }
 
 TEST_P(Convolution, GradientsMatchDifferences) {
-  const Case& c = GetParam();
+  const Geometry& c = GetParam();
   Context ctx;
   Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, c.options);
   fill_bias(ctx, conv);
@@ -215,9 +217,9 @@ TEST_P(Convolution, GradientsMatchDifferences) {
 /// Negative control: what a wrong reading of the options would give is far away.
 TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
   Context ctx;
-  for (const Case& c : kCases) {
+  for (const Geometry& c : kGeometries) {
     const ConvOptions& o = c.options;
-    Case wrong = c;
+    Geometry wrong = c;
     Corner corner = corner_of(o);
     if (o.same && (o.kernel_h % 2 == 0 || o.kernel_w % 2 == 0)) {
       corner = {o.dilation_h * (o.kernel_h - 1) - corner.h,  // the odd row before the image
@@ -234,7 +236,8 @@ TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
     Standalone<Conv2d> conv(ctx, DType::f64, c.in, c.out, o);
     const Tensor x = random_tensor(ctx, Shape{c.n, c.h, c.w, c.in}, DType::f64, 1);
     const Tensor dy = random_tensor(ctx, conv->output_shape(x.shape()), DType::f64, 2);
-    const Results right = run(ctx, conv, x, dy), other = naive(ctx, wrong, corner, conv, x, dy);
+    const ConvResults right = run_conv(ctx, conv, x, dy),
+                      other = naive(ctx, wrong, corner, conv, x, dy);
     EXPECT_FALSE(near(right.y, other.y, 0.1));
     EXPECT_FALSE(near(right.dx, other.dx, 0.1));
     EXPECT_FALSE(near(right.dw, other.dw, 0.1));

@@ -24,7 +24,7 @@ struct Result {
   std::vector<double> y, dx;
 };
 
-Result run(Context& ctx, Layer& layer, ConstTensorView x, ConstTensorView dy) {
+Result run_half(Context& ctx, Layer& layer, ConstTensorView x, ConstTensorView dy) {
   const ConstTensorView y = layer.forward(ctx, x, Mode::train);
   EXPECT_EQ(y.dtype(), x.dtype());
   Result result{values(ctx, cast_to(ctx, y, DType::f64)), {}};
@@ -58,7 +58,8 @@ TEST_P(HalfLayers, WithoutParametersRoundTheResultsOfSinglePrecision) {
       const Shape shape = layer->output_shape(x16.shape());
       const Tensor dy16 = cast_to(ctx, random_tensor(ctx, shape, DType::f32, 2), GetParam());
       const Tensor dy32 = cast_to(ctx, dy16, DType::f32);
-      const Result single = run(ctx, *layer, x32, dy32), half = run(ctx, *layer, x16, dy16);
+      const Result single = run_half(ctx, *layer, x32, dy32),
+                   half = run_half(ctx, *layer, x16, dy16);
       expect_rounded(half.y, single.y, rounding(GetParam()));
       // CELU's derivative from its rounded output (1/alpha times that error), windows that add up.
       expect_rounded(half.dx, single.dx, 5 * rounding(GetParam()));
@@ -77,8 +78,8 @@ TEST_P(HalfLayers, BatchNormKeepsItsStatisticsInSinglePrecision) {
         cast_to(ctx, random_tensor(ctx, Shape{8, 5, 4, 24}, DType::f32, 1, 9, 11), GetParam());
     const Tensor dy16 = cast_to(ctx, random_tensor(ctx, x16.shape(), DType::f32, 2), GetParam());
     const Result single =
-        run(ctx, wide.layer, cast_to(ctx, x16, DType::f32), cast_to(ctx, dy16, DType::f32));
-    const Result half = run(ctx, narrow.layer, x16, dy16);
+        run_half(ctx, wide.layer, cast_to(ctx, x16, DType::f32), cast_to(ctx, dy16, DType::f32));
+    const Result half = run_half(ctx, narrow.layer, x16, dy16);
     expect_rounded(half.y, single.y, rounding(GetParam()));
     expect_rounded(half.dx, single.dx,
                    (kind == ActivationKind::celu ? 8 : 1) * rounding(GetParam()));
@@ -98,9 +99,9 @@ TEST_P(HalfLayers, ResidualSumsInOnePass) {
   const Tensor memory = bind_standalone(ctx, block, DType::f32, 1);
   const Tensor x16 = cast_to(ctx, random_tensor(ctx, Shape{4, 3, 3, 6}, DType::f32, 1), GetParam());
   const Tensor dy16 = cast_to(ctx, random_tensor(ctx, x16.shape(), DType::f32, 2), GetParam());
-  const Result half = run(ctx, block, x16, dy16);
+  const Result half = run_half(ctx, block, x16, dy16);
   const Result single =
-      run(ctx, block, cast_to(ctx, x16, DType::f32), cast_to(ctx, dy16, DType::f32));
+      run_half(ctx, block, cast_to(ctx, x16, DType::f32), cast_to(ctx, dy16, DType::f32));
   // Rounded once, not after each of three operations; the gradients' sum rounds its terms too.
   expect_rounded(half.y, single.y, rounding(GetParam()));
   expect_rounded(half.dx, single.dx, 2 * rounding(GetParam()));
@@ -117,8 +118,8 @@ TEST_P(HalfLayers, GiveTheSameBitsForEveryInstructionSet) {
         cast_to(ctx, random_tensor(ctx, Shape{4, 9, 9, 20}, DType::f32, 1), GetParam());
     const Tensor dy =
         cast_to(ctx, random_tensor(ctx, Shape{4, 5, 5, 20}, DType::f32, 2), GetParam());
-    Result a = run(ctx, norm.layer, x, x);
-    const Result b = run(ctx, pool, x, dy);
+    Result a = run_half(ctx, norm.layer, x, x);
+    const Result b = run_half(ctx, pool, x, dy);
     for (const std::vector<double>& part : {a.dx, b.y, b.dx}) {
       a.y.insert(a.y.end(), part.begin(), part.end());
     }

@@ -44,41 +44,39 @@ TEST(MaxPool, ANanWinsWhereverItStands) {
   }
 }
 
-struct Case {
+struct PoolCase {
   PoolKind kind;
   int kernel, stride;
   Shape shape;
   int pad = 0;
 };
-class Pooling : public ::testing::TestWithParam<Case> {};
+class Pooling : public ::testing::TestWithParam<PoolCase> {};
 // Windows side by side, overlapping, with gaps, and with a part left over.
-INSTANTIATE_TEST_SUITE_P(Shapes, Pooling,
-                         ::testing::Values(Case{PoolKind::max, 2, 2, Shape{2, 6, 4, 3}},
-                                           Case{PoolKind::max, 3, 2, Shape{2, 7, 9, 2}},
-                                           Case{PoolKind::max, 2, 3, Shape{3, 8, 7, 1}},
-                                           Case{PoolKind::max, 2, 2, Shape{1, 5, 75, 6}},
-                                           Case{PoolKind::max, 3, 1, Shape{2, 5, 4, 21}},
-                                           Case{PoolKind::average, 2, 2, Shape{2, 5, 7, 3}},
-                                           Case{PoolKind::average, 3, 1, Shape{2, 5, 6, 2}},
-                                           Case{PoolKind::max, 3, 2, Shape{2, 7, 8, 3}, 1},
-                                           Case{PoolKind::max, 3, 2, Shape{2, 8, 40, 2}, 1},
-                                           Case{PoolKind::max, 2, 1, Shape{2, 3, 3, 5}, 1},
-                                           Case{PoolKind::max, 3, 2, Shape{2, 9, 6, 19}, 1},
-                                           Case{PoolKind::max, 5, 3, Shape{1, 1, 4, 1}, 2},
-                                           Case{PoolKind::average, 3, 2, Shape{2, 7, 5, 3}, 1},
-                                           Case{PoolKind::average, 4, 1, Shape{1, 3, 3, 70}, 2}),
-                         [](const auto& param) {
-                           return std::string(param.param.kind == PoolKind::max ? "max"
-                                                                                : "average") +
-                                  std::to_string(param.param.kernel) + "by" +
-                                  std::to_string(param.param.stride) + "c" +
-                                  std::to_string(param.param.shape[3]) + "p" +
-                                  std::to_string(param.param.pad) + "w" +
-                                  std::to_string(param.param.shape[2]);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Pooling,
+    ::testing::Values(PoolCase{PoolKind::max, 2, 2, Shape{2, 6, 4, 3}},
+                      PoolCase{PoolKind::max, 3, 2, Shape{2, 7, 9, 2}},
+                      PoolCase{PoolKind::max, 2, 3, Shape{3, 8, 7, 1}},
+                      PoolCase{PoolKind::max, 2, 2, Shape{1, 5, 75, 6}},
+                      PoolCase{PoolKind::max, 3, 1, Shape{2, 5, 4, 21}},
+                      PoolCase{PoolKind::average, 2, 2, Shape{2, 5, 7, 3}},
+                      PoolCase{PoolKind::average, 3, 1, Shape{2, 5, 6, 2}},
+                      PoolCase{PoolKind::max, 3, 2, Shape{2, 7, 8, 3}, 1},
+                      PoolCase{PoolKind::max, 3, 2, Shape{2, 8, 40, 2}, 1},
+                      PoolCase{PoolKind::max, 2, 1, Shape{2, 3, 3, 5}, 1},
+                      PoolCase{PoolKind::max, 3, 2, Shape{2, 9, 6, 19}, 1},
+                      PoolCase{PoolKind::max, 5, 3, Shape{1, 1, 4, 1}, 2},
+                      PoolCase{PoolKind::average, 3, 2, Shape{2, 7, 5, 3}, 1},
+                      PoolCase{PoolKind::average, 4, 1, Shape{1, 3, 3, 70}, 2}),
+    [](const auto& param) {
+      return std::string(param.param.kind == PoolKind::max ? "max" : "average") +
+             std::to_string(param.param.kernel) + "by" + std::to_string(param.param.stride) + "c" +
+             std::to_string(param.param.shape[3]) + "p" + std::to_string(param.param.pad) + "w" +
+             std::to_string(param.param.shape[2]);
+    });
 
 TEST_P(Pooling, GradientsMatchDifferences) {
-  const Case& c = GetParam();
+  const PoolCase& c = GetParam();
   Context ctx;
   Pool2d pool(c.kind, c.kernel, c.stride, c.pad);
   // A permutation of distinct values: no two maxima are closer than the step.
@@ -94,7 +92,7 @@ TEST_P(Pooling, GradientsMatchDifferences) {
 }
 
 TEST_P(Pooling, FollowsItsDefinition) {
-  const Case& c = GetParam();
+  const PoolCase& c = GetParam();
   Context ctx;
   Pool2d pool(c.kind, c.kernel, c.stride, c.pad);
   // Negative throughout: zeros of the padding would win a maximum.

@@ -8,8 +8,8 @@ namespace {
 using namespace dkfac::testing;
 
 const Activation kNone{};
-const Activation kRelu{ActivationKind::relu};
-const Activation kCelu{ActivationKind::celu, 0.3};
+const Activation kJoinRelu{ActivationKind::relu};
+const Activation kJoinCelu{ActivationKind::celu, 0.3};
 
 /// conv-bn, and with a factor of 1 at the end what the block cannot put into the BatchNorm.
 std::unique_ptr<Sequential> conv_norm(std::int64_t in, std::int64_t out, std::int64_t groups,
@@ -21,30 +21,30 @@ std::unique_ptr<Sequential> conv_norm(std::int64_t in, std::int64_t out, std::in
   return body;
 }
 
-struct Case {
+struct JoinCase {
   std::string name;
   Activation activation;
   bool shortcut;
   std::int64_t groups;
 };
-class Block : public ::testing::TestWithParam<Case> {};
+class Block : public ::testing::TestWithParam<JoinCase> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, Block,
-                         ::testing::Values(Case{"plain", kNone, false, 1},
-                                           Case{"relu", kRelu, false, 1},
-                                           Case{"relu_shortcut", kRelu, true, 2},
-                                           Case{"celu", kCelu, false, 2},
-                                           Case{"celu_shortcut", kCelu, true, 1},
-                                           Case{"plain_shortcut", kNone, true, 2}),
+                         ::testing::Values(JoinCase{"plain", kNone, false, 1},
+                                           JoinCase{"relu", kJoinRelu, false, 1},
+                                           JoinCase{"relu_shortcut", kJoinRelu, true, 2},
+                                           JoinCase{"celu", kJoinCelu, false, 2},
+                                           JoinCase{"celu_shortcut", kJoinCelu, true, 1},
+                                           JoinCase{"plain_shortcut", kNone, true, 2}),
                          [](const auto& param) { return param.param.name; });
 
-std::unique_ptr<Residual> block(const Case& c, bool fusible) {
+std::unique_ptr<Residual> block(const JoinCase& c, bool fusible) {
   const std::int64_t out = c.shortcut ? 5 : 3;
   return std::make_unique<Residual>(conv_norm(3, out, c.groups, fusible),
                                     c.shortcut ? conv_norm(3, out, c.groups, true) : nullptr,
                                     ResidualOptions{.activation = c.activation});
 }
 
-std::vector<std::vector<double>> step(Context& ctx, const Case& c, bool fusible, DType dtype) {
+std::vector<std::vector<double>> step(Context& ctx, const JoinCase& c, bool fusible, DType dtype) {
   const auto net = block(c, fusible);
   const Tensor memory = bind_standalone(ctx, *net, dtype, 5);
   // Values by name: the layers of the two kinds are not numbered alike.
@@ -88,7 +88,7 @@ TEST(Residual, AppliesItsActivationToTheSum) {
   Context ctx;
   auto body = std::make_unique<Linear>(2, 2, false);
   Linear& linear = *body;
-  Residual net(std::move(body), nullptr, {.activation = kRelu});
+  Residual net(std::move(body), nullptr, {.activation = kJoinRelu});
   const Tensor memory = bind_standalone(ctx, net, DType::f64, 1);
   const double weight[] = {0, 1, -2, 0}, x[] = {3, 5}, dy[] = {7, 11};
   ops::copy(ctx, view_of(weight, Shape{2, 2}), linear.parameters()[0].value);
@@ -112,7 +112,7 @@ TEST(Residual, NamesItsBranchesAsItIsTold) {
 
 TEST(Residual, NeedsATrainingPassBeforeBackward) {
   Context ctx;
-  const auto net = block({"", kRelu, false, 1}, true);
+  const auto net = block({"", kJoinRelu, false, 1}, true);
   const Tensor memory = bind_standalone(ctx, *net, DType::f64, 1);
   const Tensor x = random_tensor(ctx, Shape{4, 5, 4, 3}, DType::f64, 1);
   EXPECT_THROW(net->backward(ctx, x, InputGrad::needed), InvalidArgument);

@@ -18,7 +18,7 @@ namespace {
 
 using kfac::CurvatureOptions;
 
-CurvatureOptions base() {
+CurvatureOptions small_base() {
   CurvatureOptions options;
   options.damping = 1e-2;
   options.new_weight = 0.3;
@@ -32,9 +32,9 @@ struct Named {
 };
 
 std::vector<Named> all_options() {
-  std::vector<Named> all{{"Defaults", base()}};
+  std::vector<Named> all{{"Defaults", small_base()}};
   const auto add = [&all](std::string name, auto change) {
-    CurvatureOptions options = base();
+    CurvatureOptions options = small_base();
     change(options);
     all.push_back({std::move(name), options});
   };
@@ -102,14 +102,14 @@ INSTANTIATE_TEST_SUITE_P(Options, OnTheDevice, ::testing::ValuesIn(all_options()
                          [](const auto& param) { return param.param.name; });
 
 TEST(OnTheDeviceInF32, TheStepsAreThoseOfTheHost) {
-  CurvatureOptions options = base();
+  CurvatureOptions options = small_base();
   options.dtype = DType::f32;
   EXPECT_TRUE(near(train_on<float>(Device::cuda(), 1, options).parameters,
                    train_on<float>(Device::cpu(), 1, options).parameters, 1e-4));
 }
 
 TEST(OnTheDeviceInF32, GradientsMayBeWiderThanInverses) {
-  CurvatureOptions options = base();
+  CurvatureOptions options = small_base();
   options.dtype = DType::f32;
   EXPECT_TRUE(near(train_on<double>(Device::cuda(), 1, options).parameters,
                    train_on<double>(Device::cpu(), 1, options).parameters, 1e-4));
@@ -119,7 +119,7 @@ class DeviceRanks : public ::testing::TestWithParam<std::pair<int, double>> {};
 
 TEST_P(DeviceRanks, AreEqualToOne) {
   const auto [ranks, fraction] = GetParam();
-  CurvatureOptions options = base();
+  CurvatureOptions options = small_base();
   options.inverse_interval = 2;
   const DeviceRun one = train_on<double>(Device::cuda(), 1, options);
   options.worker_fraction = fraction;
@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Grids, DeviceRanks,
 std::vector<double> with_bad_step(int layer, bool output, bool left_out) {
   DeviceTraining settings;
   DeviceRun run;
-  DeviceLoop<double> loop(Device::cuda(), comm::make_self(), base());
+  DeviceLoop<double> loop(Device::cuda(), comm::make_self(), small_base());
   for (int step = 0; step < 6; ++step) {
     if (step == 3 && left_out) continue;
     if (step == 3)
@@ -168,7 +168,7 @@ TEST(SkippedStepOnTheDevice, LeavesNoTraceOfANanInOneStatistic) {
 }
 
 TEST(StateOnTheDevice, GoesOnAsIfItHadNeverStopped) {
-  CurvatureOptions options = base();
+  CurvatureOptions options = small_base();
   options.inverse_interval = 3;
   const DeviceTraining settings;
   DeviceRun run;
@@ -209,7 +209,7 @@ TEST(PreconditionerOnTheDevice, SaysWhatItDoesNotTake) {
     return std::string("accepted");
   };
   const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
-  kfac::Preconditioner preconditioner(comm::make_self(), base(), Device::cuda());
+  kfac::Preconditioner preconditioner(comm::make_self(), small_base(), Device::cuda());
   const auto fc = preconditioner.add_layer("fc", spec);
   Context ctx(Device::cuda());
   Tensor x = Tensor::zeros(ctx, {3, 2}, DType::f64), dy = Tensor::zeros(ctx, {3, 1}, DType::f64);

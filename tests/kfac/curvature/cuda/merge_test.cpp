@@ -1,6 +1,5 @@
 // Averages on a device, and what is refused there: as on the host.
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "kfac/inverse/layer_curvature.h"
 #include "support/fisher.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 namespace dkfac::kfac {
@@ -22,8 +22,6 @@ using testing::BothPlaces;
 using testing::device_values;
 using testing::host_waits;
 using testing::near;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class MergeOnDevice : public testing::OnDevice {
  protected:

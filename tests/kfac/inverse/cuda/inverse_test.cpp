@@ -11,6 +11,7 @@
 #include "dkfac/kfac/curvature.h"
 
 #include "support/fisher.h"
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 // Inverses, eigenvectors and preconditioning on the device, beside the host's.
@@ -24,8 +25,6 @@ using dkfac::testing::near;
 using dkfac::testing::OnDevice;
 using dkfac::testing::PaddedOnDevice;
 using dkfac::testing::values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class Inverse : public OnDevice {
  protected:

@@ -1,7 +1,6 @@
 #include "kfac/inverse/ladder.h"
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "kfac/inverse/residual.h"
 #include "kfac/null_signs.h"
 #include "support/fisher.h"
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 // The stages of the ladder on the device, reached by matrices that need them and by solvers that
@@ -24,8 +24,6 @@ using dkfac::testing::near;
 using dkfac::testing::OnDevice;
 using dkfac::testing::values;
 using dkfac::testing::without_the_signs;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 void fail(Context& ctx, TensorView, TensorView info) { ops::fill(ctx, info, 1); }
 void fail_eigh(Context& ctx, TensorView, TensorView, TensorView info) { ops::fill(ctx, info, 1); }

@@ -14,6 +14,7 @@
 #include "support/fisher.h"
 #include "support/naive_conv.h"
 #include "support/near.h"
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 namespace dkfac::kfac {
@@ -25,8 +26,6 @@ using testing::device_values;
 using testing::host_waits;
 using testing::lower_triangles;
 using testing::near;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// A factor with what was noted of its operand.
 struct Recorded {

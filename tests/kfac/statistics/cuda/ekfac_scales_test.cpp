@@ -18,7 +18,7 @@ using namespace testing::fisher;
 using testing::BothPlaces;
 using testing::near;
 
-struct Batch {
+struct EkfacBatch {
   LayerSpec spec;
   BothPlaces x, dy, qa, qg;
 };
@@ -26,19 +26,20 @@ struct Batch {
 class EkfacScalesOnDevice : public testing::StatisticOnDevice {
  protected:
   /// Vectors need not be orthonormal for the formula.
-  Batch make(const LayerSpec& spec, Shape input, Shape output, DType data) {
+  EkfacBatch make(const LayerSpec& spec, Shape input, Shape output, DType data) {
     const std::int64_t d = a_dim(spec), out = g_dim(spec), groups = factor_groups(spec);
     const auto square = [&](std::int64_t n) {
       return random(groups == 1 ? Shape{n, n} : Shape{groups, n, n}, dtype());
     };
     return {spec, random(input, data), random(output, data), square(d), square(out)};
   }
-  Batch make_conv(Conv2dSpec spec, const Images& in, DType data) {
+  EkfacBatch make_conv(Conv2dSpec spec, const Images& in, DType data) {
     return make(spec, activation_shape(spec.layout, in, spec.in),
                 activation_shape(spec.layout, output_of(spec, in), spec.out), data);
   }
 
-  Vector scales_of(Context& c, const Batch& b, WeightSharing sharing, double beta, double old) {
+  Vector scales_of(Context& c, const EkfacBatch& b, WeightSharing sharing, double beta,
+                   double old) {
     const std::int64_t d = a_dim(b.spec), out = g_dim(b.spec), groups = factor_groups(b.spec);
     return written(c, groups == 1 ? Shape{out, d} : Shape{groups, out, d}, old,
                    [&](TensorView scales) {
@@ -46,7 +47,7 @@ class EkfacScalesOnDevice : public testing::StatisticOnDevice {
                                           9.5, 0.5, sharing, beta, scales);
                    });
   }
-  void expect_equal(const Batch& b) {
+  void expect_equal(const EkfacBatch& b) {
     for (const auto sharing : {WeightSharing::expand, WeightSharing::reduce}) {
       EXPECT_TRUE(near(scales_of(ctx, b, sharing, 0, kNan), scales_of(cpu, b, sharing, 0, kNan),
                        tolerance()))
@@ -71,7 +72,7 @@ TEST_P(EkfacScalesOnDevice, OfLinearLayers) {
       }
     }
     expect_equal(make(LinearSpec{5, 4, bias}, {6, 5}, {6, 4}, dtype()));
-    const Batch none = make(LinearSpec{5, 4, bias}, {0, 5}, {0, 4}, dtype());
+    const EkfacBatch none = make(LinearSpec{5, 4, bias}, {0, 5}, {0, 4}, dtype());
     for (const double scale : scales_of(ctx, none, WeightSharing::expand, 0, kNan))
       EXPECT_EQ(scale, 0);
   }
@@ -92,9 +93,9 @@ TEST_P(EkfacScalesOnDevice, OfConvolutions) {
 
 TEST_P(EkfacScalesOnDevice, DependOnBothBases) {
   const LinearSpec spec{5, 4, true};
-  const Batch b = make(spec, {6, 3, 5}, {6, 3, 4}, dtype());
+  const EkfacBatch b = make(spec, {6, 3, 5}, {6, 3, 4}, dtype());
   const Vector scales = scales_of(ctx, b, WeightSharing::expand, 0, kNan);
-  Batch other = make(spec, {6, 3, 5}, {6, 3, 4}, dtype());
+  EkfacBatch other = make(spec, {6, 3, 5}, {6, 3, 4}, dtype());
   ops::copy(ctx, b.x.device, other.x.device);
   ops::copy(ctx, b.dy.device, other.dy.device);
   ops::copy(ctx, b.qa.device, other.qa.device);

@@ -1,11 +1,11 @@
 #include "dkfac/nn/loss.h"
 
 #include <cmath>
-#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "nn/nn_support.h"
+#include "support/not_finite.h"
 #include "support/on_device.h"
 
 /// Losses and labels on the device against those of the host.
@@ -13,9 +13,6 @@ namespace dkfac::nn {
 namespace {
 
 using namespace dkfac::testing;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// More than one chunk of a reduction, one chunk, and fewer classes than a warp has threads.
 const Shape kShapes[] = {{7, 10}, {3, 1000}, {2, 5000}, {1, 1}, {300, 4}};

@@ -16,7 +16,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-constexpr std::int64_t kCount = 50, kBatch = 12;
+constexpr std::int64_t kCount = 50, kDeviceBatch = 12;
 constexpr AugmentOptions kAll{.pad = 3, .flip = true, .cutout = 2};
 
 struct Kind {
@@ -67,7 +67,8 @@ class DeviceData : public ::testing::TestWithParam<Kind> {
 
   Context ctx{GetParam().device};
   Dataset data = synthetic_images(kCount, {8, 8, 3}, 10, 4);
-  SamplerOptions sampler{.count = kCount, .global_batch = kBatch, .seed = 9, .drop_last = false};
+  SamplerOptions sampler{
+      .count = kCount, .global_batch = kDeviceBatch, .seed = 9, .drop_last = false};
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceData,
                          ::testing::Values(Kind{DataPlace::resident, Device::cuda()},
@@ -121,7 +122,7 @@ TEST_P(DeviceData, NobodyWaitsAndNothingIsAllocated) {
   if (!on_device() || !is_emulated()) GTEST_SKIP() << "counted on the emulated device";
   DeviceLoader loader = make(kAll, DType::f16);
   Tensor sum = Tensor::zeros(ctx, Shape{1}, DType::f64);
-  Tensor wide = Tensor::empty(ctx, {kBatch, 8, 8, 3});
+  Tensor wide = Tensor::empty(ctx, {kDeviceBatch, 8, 8, 3});
   std::set<const void*> places;
   DeviceBatch batch;
   const auto epoch = [&](std::int64_t number) {

@@ -17,23 +17,23 @@ namespace {
 
 using namespace dkfac::testing;
 
-struct Pair {
+struct ConvThenNorm {
   ConvOptions conv = ConvOptions::square(3, {.pad = 1, .bias = false});
   BatchNormOptions norm{.activation = {ActivationKind::relu}};
 };
-constexpr std::int64_t kIn = 8, kOut = 16;
+constexpr std::int64_t kIn = 8, kMaps = 16;
 
 /// A convolution and its normalisation on a device.
-class Fused {
+class FusedMoments {
  public:
-  Fused(const Pair& options, DType dtype, bool on) : log(ctx) {
-    pair.add<Conv2d>("conv", kIn, kOut, options.conv);
-    pair.add<BatchNorm2d>("norm", kOut, options.norm);
+  FusedMoments(const ConvThenNorm& options, DType dtype, bool on) : log(ctx) {
+    pair.add<Conv2d>("conv", kIn, kMaps, options.conv);
+    pair.add<BatchNorm2d>("norm", kMaps, options.norm);
     pair.set_name("");
     pair.set_fused_statistics(on);
     Sequential on_host;
-    on_host.add<Conv2d>("conv", kIn, kOut, options.conv);
-    on_host.add<BatchNorm2d>("norm", kOut, options.norm);
+    on_host.add<Conv2d>("conv", kIn, kMaps, options.conv);
+    on_host.add<BatchNorm2d>("norm", kMaps, options.norm);
     const LayerMemory from = bind_layer(host, on_host, dtype);
     initialize_all(on_host, 5);
     memory = bind_layer(ctx, pair, dtype);
@@ -66,7 +66,7 @@ class Fused {
   LayerLog log;
 };
 
-Shape input_shape() { return {4, 6, 5, kIn}; }
+Shape conv_input_shape() { return {4, 6, 5, kIn}; }
 
 class FusedStatisticsOnDevice : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, FusedStatisticsOnDevice, ::testing::Values(DType::f16, DType::bf16),
@@ -77,8 +77,9 @@ INSTANTIATE_TEST_SUITE_P(Types, FusedStatisticsOnDevice, ::testing::Values(DType
 /// sides; c = 4. The log shows the same calls, and statistics within the same bound.
 TEST_P(FusedStatisticsOnDevice, AreThoseOfAPassOfTheirOwn) {
   const DType dtype = GetParam();
-  Fused fused({}, dtype, true), plain({}, dtype, false);
-  const Passes actual = fused.run(input_shape(), dtype), expected = plain.run(input_shape(), dtype);
+  FusedMoments fused({}, dtype, true), plain({}, dtype, false);
+  const Passes actual = fused.run(conv_input_shape(), dtype),
+               expected = plain.run(conv_input_shape(), dtype);
   const FusedPairs on = fused.pair.fused_statistics(), off = plain.pair.fused_statistics();
   EXPECT_EQ(on.pairs, 1);
   EXPECT_EQ(on.fused, 1);
@@ -90,31 +91,31 @@ TEST_P(FusedStatisticsOnDevice, AreThoseOfAPassOfTheirOwn) {
   EXPECT_TRUE(near(actual.grads, expected.grads, bound));
   EXPECT_TRUE(near(actual.buffers, expected.buffers, bound));
 
-  fused.watch(input_shape(), dtype);
-  plain.watch(input_shape(), dtype);
+  fused.watch(conv_input_shape(), dtype);
+  plain.watch(conv_input_shape(), dtype);
   ASSERT_EQ(fused.log.names, plain.log.names);
   for (std::size_t i = 0; i < fused.log.seen.size(); ++i)
     EXPECT_TRUE(near(fused.log.seen[i], plain.log.seen[i], bound)) << fused.log.names[i];
 }
 
 TEST_P(FusedStatisticsOnDevice, GiveTheSameBitsAgain) {
-  Fused fused({}, GetParam(), true), again({}, GetParam(), true);
-  EXPECT_EQ(fused.run(input_shape(), GetParam()), again.run(input_shape(), GetParam()));
+  FusedMoments fused({}, GetParam(), true), again({}, GetParam(), true);
+  EXPECT_EQ(fused.run(conv_input_shape(), GetParam()), again.run(conv_input_shape(), GetParam()));
 }
 
 /// Control: what is handed over is what is used, once, and for its tensor alone.
 TEST_P(FusedStatisticsOnDevice, AreUsedForTheirTensorOnly) {
   const DType dtype = GetParam();
   Context ctx(Device::cuda()), host;
-  BatchNorm2d norm(kOut);
+  BatchNorm2d norm(kMaps);
   norm.set_name("norm");
   LayerMemory memory = bind_layer(ctx, norm, dtype);
   ops::fill(ctx, memory.values, 1);
   ops::fill(ctx, memory.buffers, 1);
-  const Shape shape{4, 3, 2, kOut};
+  const Shape shape{4, 3, 2, kMaps};
   const Tensor x = to_device(ctx, random_on_host(host, shape, dtype, 1));
   const Tensor other = to_device(ctx, random_on_host(host, shape, dtype, 1));
-  Tensor sum = Tensor::empty(ctx, Shape{kOut}), squares = Tensor::empty(ctx, Shape{kOut});
+  Tensor sum = Tensor::empty(ctx, Shape{kMaps}), squares = Tensor::empty(ctx, Shape{kMaps});
   ops::fill(ctx, sum, 0);
   ops::fill(ctx, squares, 24 * 4);  // mean 0, variance 4
   const auto run = [&](ConstTensorView of) {
@@ -138,46 +139,46 @@ TEST_P(FusedStatisticsOnDevice, AreUsedForTheirTensorOnly) {
 
 /// Where there is no engine the bits are those of the passes as they are, and that is counted.
 TEST(FusedPairOnDevice, FallBackAndAreCounted) {
-  const auto expect_none = [](const Pair& options, const Shape& input, DType dtype,
+  const auto expect_none = [](const ConvThenNorm& options, const Shape& input, DType dtype,
                               std::int64_t pairs) {
     SCOPED_TRACE(detail::concat(input, " ", dtype));
-    Fused fused(options, dtype, true), plain(options, dtype, false);
+    FusedMoments fused(options, dtype, true), plain(options, dtype, false);
     EXPECT_EQ(fused.run(input, dtype), plain.run(input, dtype));
     EXPECT_EQ(fused.pair.fused_statistics().pairs, pairs);
     EXPECT_EQ(fused.pair.fused_statistics().fused, 0);
   };
-  expect_none({}, input_shape(), DType::f32, 1);
-  expect_none({}, input_shape(), DType::f64, 1);
+  expect_none({}, conv_input_shape(), DType::f32, 1);
+  expect_none({}, conv_input_shape(), DType::f64, 1);
   // Rows of a matrix go to cuBLAS.
   expect_none({.conv = ConvOptions::square(1, {.bias = false})}, Shape{1, 12, 1, kIn}, DType::f16,
               1);
-  expect_none({.conv = ConvOptions::square(3, {.pad = 1, .bias = true})}, input_shape(), DType::f16,
-              0);
-  expect_none({.norm = {.groups = 2}}, input_shape(), DType::f16, 0);
+  expect_none({.conv = ConvOptions::square(3, {.pad = 1, .bias = true})}, conv_input_shape(),
+              DType::f16, 0);
+  expect_none({.norm = {.groups = 2}}, conv_input_shape(), DType::f16, 0);
 }
 
 TEST(FusedPairOnDevice, EndWhenTheyAreSwitchedOff) {
   const DType dtype = DType::f16;
-  Fused fused({}, dtype, true), plain({}, dtype, false);
-  const Passes with = fused.run(input_shape(), dtype);
-  const Passes first = plain.run(input_shape(), dtype);
+  FusedMoments fused({}, dtype, true), plain({}, dtype, false);
+  const Passes with = fused.run(conv_input_shape(), dtype);
+  const Passes first = plain.run(conv_input_shape(), dtype);
   fused.pair.set_fused_statistics(false);
-  EXPECT_EQ(fused.run(input_shape(), dtype).y, plain.run(input_shape(), dtype).y);
+  EXPECT_EQ(fused.run(conv_input_shape(), dtype).y, plain.run(conv_input_shape(), dtype).y);
   EXPECT_EQ(fused.pair.fused_statistics().fused, 0);
   EXPECT_NE(with.buffers, first.buffers) << "control: the sums are not those of rounded values";
 }
 
 TEST(FusedPairOnDevice, WhatDoesNotFitIsRefused) {
-  Conv2d conv(kIn, kOut, ConvOptions::square(3, {.bias = false}));
-  Conv2d with_bias(kIn, kOut, ConvOptions::square(3, {.bias = true}));
-  BatchNorm2d norm(kOut), wide(kOut + 1), groups(kOut, {.groups = 2});
+  Conv2d conv(kIn, kMaps, ConvOptions::square(3, {.bias = false}));
+  Conv2d with_bias(kIn, kMaps, ConvOptions::square(3, {.bias = true}));
+  BatchNorm2d norm(kMaps), wide(kMaps + 1), groups(kMaps, {.groups = 2});
   EXPECT_THROW(conv.hand_sums_to(&wide), InvalidArgument);
   EXPECT_THROW(conv.hand_sums_to(&groups), InvalidArgument);
   EXPECT_THROW(with_bias.hand_sums_to(&norm), InvalidArgument);
   Context host;
-  const Tensor x = Tensor::zeros(host, Shape{2, kOut}, DType::f32);
-  const Tensor sum = Tensor::zeros(host, Shape{kOut}, DType::f32);
-  const Tensor long_sum = Tensor::zeros(host, Shape{kOut + 1}, DType::f32);
+  const Tensor x = Tensor::zeros(host, Shape{2, kMaps}, DType::f32);
+  const Tensor sum = Tensor::zeros(host, Shape{kMaps}, DType::f32);
+  const Tensor long_sum = Tensor::zeros(host, Shape{kMaps + 1}, DType::f32);
   EXPECT_THROW(groups.use_sums_next(x, sum, sum), InvalidArgument);
   EXPECT_THROW(norm.use_sums_next(x, sum, long_sum), InvalidArgument);
 }

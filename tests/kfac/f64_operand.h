@@ -1,0 +1,10 @@
+#pragma once
+
+#include "dkfac/kfac/curvature.h"
+
+namespace dkfac::kfac {
+
+/// Statistics from operands as they are.
+inline const Operand kF64{DType::f64, 1};
+
+}  // namespace dkfac::kfac
