@@ -38,6 +38,8 @@ class SignalStorm {
   ~SignalStorm() {
     over_ = true;
     sender_.join();
+    // To ignore a signal discards what a thread has not taken yet, which would end the process.
+    std::signal(SIGALRM, SIG_IGN);
     sigaction(SIGALRM, &before_, nullptr);
   }
   SignalStorm(const SignalStorm&) = delete;

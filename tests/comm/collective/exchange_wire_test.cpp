@@ -87,13 +87,13 @@ double noise(int rank, int slot, std::int64_t i) {
   return random.normal();
 }
 
-struct Case {
+struct WireCase {
   DType wire;
   Recipients recipients;
   double unit;  ///< Half a unit in the last place, relative.
 };
 
-class Wire : public ::testing::TestWithParam<Case> {};
+class Wire : public ::testing::TestWithParam<WireCase> {};
 
 TEST_P(Wire, CarriesSmallIntegersExactly) {
   // Parts below 16 and sums below 64 have at most 7 bits.
@@ -128,12 +128,12 @@ TEST_P(Wire, StaysWithinTheBoundOfItsRoundings) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Wire,
-                         ::testing::Values(Case{DType::bf16, Recipients::owners, 0x1p-8},
-                                           Case{DType::bf16, Recipients::workers, 0x1p-8},
-                                           Case{DType::bf16, Recipients::all, 0x1p-8},
-                                           Case{DType::f16, Recipients::owners, 0x1p-11},
-                                           Case{DType::f16, Recipients::workers, 0x1p-11},
-                                           Case{DType::f16, Recipients::all, 0x1p-11}));
+                         ::testing::Values(WireCase{DType::bf16, Recipients::owners, 0x1p-8},
+                                           WireCase{DType::bf16, Recipients::workers, 0x1p-8},
+                                           WireCase{DType::bf16, Recipients::all, 0x1p-8},
+                                           WireCase{DType::f16, Recipients::owners, 0x1p-11},
+                                           WireCase{DType::f16, Recipients::workers, 0x1p-11},
+                                           WireCase{DType::f16, Recipients::all, 0x1p-11}));
 
 TEST(HalfWire, ScalesTinyPartsIntoItsRange) {
   // 1e-7 is subnormal in f16: without a scale, a few bits would be left of it.
