@@ -5,19 +5,19 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_step(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
 
 }  // namespace
 
-void raise_flag(Context&, ConstTensorView, TensorView) { refuse("vote"); }
-void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse("vote"); }
-void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse("exchange"); }
+void raise_flag(Context&, ConstTensorView, TensorView) { refuse_step("vote"); }
+void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse_step("vote"); }
+void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse_step("exchange"); }
 void measure_drift(Context&, SymmetricForm, ConstTensorView, ConstTensorView, TensorView) {
-  refuse("drift");
+  refuse_step("drift");
 }
-void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse("merge"); }
+void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse_step("merge"); }
 
 }  // namespace dkfac::kfac::cuda
