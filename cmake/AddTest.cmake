@@ -119,3 +119,15 @@ function(dkfac_gpu_test name)
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
   endif()
 endfunction()
+
+# dkfac_longest_first(): the tests of this folder that may take longest start first, so that no core
+# waits for one of them at the end. CTest knows how long tests take only where it has run them.
+function(dkfac_longest_first)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(test ${tests})
+    get_test_property(${test} TIMEOUT limit)
+    if(limit)
+      set_tests_properties(${test} PROPERTIES COST ${limit})
+    endif()
+  endforeach()
+endfunction()

@@ -18,7 +18,7 @@ namespace dkfac::comm {
 
 namespace {
 
-constexpr std::uint64_t kPhases = 3;
+constexpr std::uint64_t kMpiPhases = 3;
 constexpr int kMaxId = 4095;  ///< Of a group; the tags are shared out to this many and one.
 constexpr std::size_t kNoticeBytes = 1024;  ///< Small enough to leave without a rendezvous.
 constexpr int kNoticePolls = 200;
@@ -117,8 +117,8 @@ int MpiGroup::notice_tag() const { return id_ * (tag_limit_ / (kMaxId + 1)); }
 
 int MpiGroup::tag(std::uint64_t sequence, int phase) const {
   const auto share = static_cast<std::uint64_t>(tag_limit_ / (kMaxId + 1));
-  const std::uint64_t number = sequence * kPhases + static_cast<std::uint64_t>(phase);
-  return notice_tag() + 1 + static_cast<int>(number % ((share - 1) / kPhases * kPhases));
+  const std::uint64_t number = sequence * kMpiPhases + static_cast<std::uint64_t>(phase);
+  return notice_tag() + 1 + static_cast<int>(number % ((share - 1) / kMpiPhases * kMpiPhases));
 }
 
 const std::string& MpiGroup::failure() const {

@@ -55,7 +55,7 @@ struct Segments {
   }
 };
 
-std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> counts) {
+std::vector<std::int64_t> part_offsets(std::span<const std::int64_t> counts) {
   std::vector<std::int64_t> offsets(counts.size() + 1, 0);
   std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
   return offsets;
@@ -238,7 +238,7 @@ void NcclCommunicator::do_reduce_scatter_v(TensorView x, std::span<const std::in
         [&](Communicator& host) { host.reduce_scatter_v(x, counts, out, stream, info.name); });
   issue(info, stream, [&](CUstream_st* native) {
     if (x.numel() == 0) return;
-    const Segments segments{static_cast<std::byte*>(x.raw()), x.dtype(), offsets_of(counts)};
+    const Segments segments{static_cast<std::byte*>(x.raw()), x.dtype(), part_offsets(counts)};
     auto* result = static_cast<std::byte*>(out.raw());
     if (by_owners(x.dtype(), ReduceOp::sum))
       return reduce_by_owners(segments, ReduceOp::sum, result, stream);
@@ -261,7 +261,7 @@ void NcclCommunicator::do_all_gather_v(ConstTensorView x, std::span<const std::i
   issue(info, stream, [&](CUstream_st*) {
     if (out.numel() == 0) return;
     gather(static_cast<const std::byte*>(x.raw()),
-           {static_cast<std::byte*>(out.raw()), out.dtype(), offsets_of(counts)}, stream);
+           {static_cast<std::byte*>(out.raw()), out.dtype(), part_offsets(counts)}, stream);
   });
 }
 

@@ -7,7 +7,7 @@
 namespace dkfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_linalg(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
@@ -16,26 +16,26 @@ namespace {
 
 void gemm(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView, double,
           TensorView) {
-  refuse("gemm");
+  refuse_linalg("gemm");
 }
-void syrk(Context&, double, ConstTensorView, double, TensorView) { refuse("syrk"); }
-void potrf(Context&, TensorView, TensorView) { refuse("potrf"); }
-void potri(Context&, TensorView, TensorView) { refuse("potri"); }
-void eigh(Context&, TensorView, TensorView, TensorView) { refuse("eigh"); }
+void syrk(Context&, double, ConstTensorView, double, TensorView) { refuse_linalg("syrk"); }
+void potrf(Context&, TensorView, TensorView) { refuse_linalg("potrf"); }
+void potri(Context&, TensorView, TensorView) { refuse_linalg("potri"); }
+void eigh(Context&, TensorView, TensorView, TensorView) { refuse_linalg("eigh"); }
 
 void gemm_batched(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView,
                   double, TensorView) {
-  refuse("gemm_batched");
+  refuse_linalg("gemm_batched");
 }
-void potrf_batched(Context&, TensorView, TensorView) { refuse("potrf_batched"); }
-void potri_batched(Context&, ConstTensorView, TensorView) { refuse("potri_batched"); }
+void potrf_batched(Context&, TensorView, TensorView) { refuse_linalg("potrf_batched"); }
+void potri_batched(Context&, ConstTensorView, TensorView) { refuse_linalg("potri_batched"); }
 void gemm16(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView, double,
             TensorView) {
-  refuse("gemm16");
+  refuse_linalg("gemm16");
 }
 void gemm16_batched(Context&, ops::Trans, ops::Trans, double, ConstTensorView, ConstTensorView,
                     double, TensorView) {
-  refuse("gemm16_batched");
+  refuse_linalg("gemm16_batched");
 }
 
 }  // namespace dkfac::cuda

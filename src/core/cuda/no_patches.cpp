@@ -5,25 +5,27 @@
 namespace dkfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_patches(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
 
 }  // namespace
 
-void mirror_lower(Context&, TensorView) { refuse("mirror_lower"); }
-void add_diagonal(Context&, TensorView, double) { refuse("add_diagonal"); }
-void scale_matrix(Context&, double, TensorView) { refuse("gemm"); }
-void scale_lower(Context&, double, TensorView) { refuse("syrk"); }
-void im2col(Context&, const ops::PatchSpec&, ConstTensorView, TensorView) { refuse("im2col"); }
+void mirror_lower(Context&, TensorView) { refuse_patches("mirror_lower"); }
+void add_diagonal(Context&, TensorView, double) { refuse_patches("add_diagonal"); }
+void scale_matrix(Context&, double, TensorView) { refuse_patches("gemm"); }
+void scale_lower(Context&, double, TensorView) { refuse_patches("syrk"); }
+void im2col(Context&, const ops::PatchSpec&, ConstTensorView, TensorView) {
+  refuse_patches("im2col");
+}
 void patch_gram(Context&, const ops::PatchSpec&, double, ConstTensorView, double, TensorView,
                 ops::PatchMethod) {
-  refuse("patch_gram");
+  refuse_patches("patch_gram");
 }
 void patch_sum(Context&, const ops::PatchSpec&, double, ConstTensorView, TensorView) {
-  refuse("patch_sum");
+  refuse_patches("patch_sum");
 }
-void gram(Context&, double, ConstTensorView, double, TensorView) { refuse("gram"); }
+void gram(Context&, double, ConstTensorView, double, TensorView) { refuse_patches("gram"); }
 
 }  // namespace dkfac::cuda

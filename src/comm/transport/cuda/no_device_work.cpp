@@ -5,7 +5,7 @@
 namespace dkfac::comm::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_device_work(const char* operation) {
   throw DeviceError(detail::concat("[", operation, "] this build has no CUDA backend; use ",
                                    "host memory and a host stream"));
 }
@@ -14,19 +14,19 @@ namespace {
 
 bool is_built() noexcept { return false; }
 
-void copy(const Stream&, const void*, void*, std::size_t) { refuse("comm copy"); }
+void copy(const Stream&, const void*, void*, std::size_t) { refuse_device_work("comm copy"); }
 void reduce(const Stream&, ReduceOp, DType, std::span<const std::byte* const>, std::int64_t,
             std::span<std::byte* const>) {
-  refuse("comm reduce");
+  refuse_device_work("comm reduce");
 }
 void gather(const Stream&, std::span<const std::byte* const>, std::span<const std::int64_t>,
             std::size_t, std::byte*) {
-  refuse("comm gather");
+  refuse_device_work("comm gather");
 }
-std::string bus_id(Device) { refuse("bus_id"); }
-std::string uuid(Device) { refuse("uuid"); }
+std::string bus_id(Device) { refuse_device_work("bus_id"); }
+std::string uuid(Device) { refuse_device_work("uuid"); }
 
 PinnedMemory::~PinnedMemory() = default;
-std::byte* PinnedMemory::at_least(Device, std::size_t) { refuse("pinned memory"); }
+std::byte* PinnedMemory::at_least(Device, std::size_t) { refuse_device_work("pinned memory"); }
 
 }  // namespace dkfac::comm::cuda

@@ -5,7 +5,7 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_inverse(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
@@ -13,23 +13,23 @@ namespace {
 }  // namespace
 
 void invert_factor(Context&, ConstTensorView, double, TensorView, TensorView) {
-  refuse("invert factor");
+  refuse_inverse("invert factor");
 }
 void decompose_factor(Context&, ConstTensorView, TensorView, TensorView, TensorView) {
-  refuse("decompose factor");
+  refuse_inverse("decompose factor");
 }
 void divide_by_products(Context&, TensorView, ConstTensorView, ConstTensorView, double) {
-  refuse("precondition eigen");
+  refuse_inverse("precondition eigen");
 }
 void divide_by_scales(Context&, TensorView, ConstTensorView, double) {
-  refuse("precondition eigen");
+  refuse_inverse("precondition eigen");
 }
 void solve_batch_norm(Context&, BatchNormFisher, ConstTensorView, double, TensorView, TensorView) {
-  refuse("precondition batch norm");
+  refuse_inverse("precondition batch norm");
 }
-void divide(Context&, TensorView, ConstTensorView) { refuse("precondition"); }
+void divide(Context&, TensorView, ConstTensorView) { refuse_inverse("precondition"); }
 void apply_groups(Context&, ConstTensorView, ConstTensorView, TensorView, TensorView) {
-  refuse("precondition");
+  refuse_inverse("precondition");
 }
 
 }  // namespace dkfac::kfac::cuda

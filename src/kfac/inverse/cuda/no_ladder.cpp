@@ -5,16 +5,18 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void refuse_ladder() {
   throw DeviceError("[ladder] this build has no CUDA backend; use Device::cpu()");
 }
 
 }  // namespace
 
-void solve_rows(Context&, TensorView, ConstTensorView, TensorView) { refuse(); }
-void scale_vectors(Context&, ConstTensorView, ConstTensorView, double, TensorView) { refuse(); }
-bool clip_eigenvalues(Context&, TensorView) { refuse(); }
-bool inverts(Context&, FactorForm, const Inverted&, ConstTensorView) { refuse(); }
-bool decomposes(Context&, ConstTensorView, ConstTensorView, ConstTensorView) { refuse(); }
+void solve_rows(Context&, TensorView, ConstTensorView, TensorView) { refuse_ladder(); }
+void scale_vectors(Context&, ConstTensorView, ConstTensorView, double, TensorView) {
+  refuse_ladder();
+}
+bool clip_eigenvalues(Context&, TensorView) { refuse_ladder(); }
+bool inverts(Context&, FactorForm, const Inverted&, ConstTensorView) { refuse_ladder(); }
+bool decomposes(Context&, ConstTensorView, ConstTensorView, ConstTensorView) { refuse_ladder(); }
 
 }  // namespace dkfac::kfac::cuda

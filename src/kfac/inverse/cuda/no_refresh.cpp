@@ -5,13 +5,15 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void refuse_refresh() {
   throw DeviceError("[refresh] this build has no CUDA backend; use Device::cpu()");
 }
 
 }  // namespace
 
-void ask_damping(Context&, const CurvatureOptions&, LayerCurvature&) { refuse(); }
-void rebuild_all(Context&, RefreshState&, std::span<RefreshTask>, std::int64_t) { refuse(); }
+void ask_damping(Context&, const CurvatureOptions&, LayerCurvature&) { refuse_refresh(); }
+void rebuild_all(Context&, RefreshState&, std::span<RefreshTask>, std::int64_t) {
+  refuse_refresh();
+}
 
 }  // namespace dkfac::kfac::cuda

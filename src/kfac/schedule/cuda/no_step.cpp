@@ -5,7 +5,7 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_step(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
@@ -13,8 +13,8 @@ namespace {
 }  // namespace
 
 void measure_drift(Context&, SymmetricForm, ConstTensorView, ConstTensorView, TensorView) {
-  refuse("drift");
+  refuse_step("drift");
 }
-void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse("merge"); }
+void packed_diagonals(Context&, ConstTensorView, std::int64_t, TensorView) { refuse_step("merge"); }
 
 }  // namespace dkfac::kfac::cuda

@@ -6,7 +6,7 @@
 namespace dkfac::kfac::cuda {
 namespace {
 
-[[noreturn]] void refuse(const char* operation) {
+[[noreturn]] void refuse_statistics(const char* operation) {
   throw DeviceError(
       detail::concat("[", operation, "] this build has no CUDA backend; use Device::cpu()"));
 }
@@ -14,18 +14,18 @@ namespace {
 }  // namespace
 
 void round_operand(Context&, double, ConstTensorView, OperandStats, TensorView) {
-  refuse("operand");
+  refuse_statistics("operand");
 }
-void find_range(Context&, ConstTensorView, TensorView) { refuse("operand"); }
+void find_range(Context&, ConstTensorView, TensorView) { refuse_statistics("operand"); }
 void batch_norm_gradients(Context&, const BatchNormData&, TensorView) {
-  refuse("batch norm Fisher");
+  refuse_statistics("batch norm Fisher");
 }
 void batch_norm_products(Context&, const BatchNormData&, double, double, TensorView) {
-  refuse("batch norm Fisher");
+  refuse_statistics("batch norm Fisher");
 }
 void add_ekfac_samples(Context&, const EkfacBasis&, double, std::int64_t, TensorView, TensorView,
                        TensorView) {
-  refuse("EKFAC scales");
+  refuse_statistics("EKFAC scales");
 }
 
 }  // namespace dkfac::kfac::cuda

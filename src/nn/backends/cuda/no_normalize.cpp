@@ -5,7 +5,7 @@
 namespace dkfac::nn::cuda {
 namespace {
 
-[[noreturn]] void absent() {
+[[noreturn]] void absent_normalize() {
   throw DeviceError("[nn] this build has no CUDA; keep the network on the cpu");
 }
 
@@ -13,40 +13,40 @@ namespace {
 
 void batch_moments(Context&, const NormShape&, ConstTensorView, TensorView, TensorView,
                    TensorView) {
-  absent();
+  absent_normalize();
 }
 void moments_from_sums(Context&, const NormShape&, ConstTensorView, ConstTensorView, TensorView,
                        TensorView, TensorView) {
-  absent();
+  absent_normalize();
 }
 void finish_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
                     const NormStatistics&) {
-  absent();
+  absent_normalize();
 }
-void running_factors(Context&, const NormChannels&, TensorView, TensorView) { absent(); }
+void running_factors(Context&, const NormChannels&, TensorView, TensorView) { absent_normalize(); }
 void normalize(Context&, const NormShape&, ConstTensorView, const Affine&, ConstTensorView,
                const Activation&, TensorView, TensorView) {
-  absent();
+  absent_normalize();
 }
 void gradient_sums(Context&, const NormShape&, ConstTensorView, const Affine&, const OutputGrad&,
                    TensorView, TensorView, TensorView) {
-  absent();
+  absent_normalize();
 }
 void train_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
                    const NormStatistics&) {
-  absent();
+  absent_normalize();
 }
 void sums_of_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView,
                        ConstTensorView, TensorView, TensorView) {
-  absent();
+  absent_normalize();
 }
 void norm_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView, ConstTensorView,
                     ConstTensorView, TensorView, TensorView, const NormCoefficients&) {
-  absent();
+  absent_normalize();
 }
 void normalize_backward(Context&, const NormShape&, ConstTensorView, const Affine&,
                         const OutputGrad&, const GradCoefficients&, TensorView) {
-  absent();
+  absent_normalize();
 }
 
 }  // namespace dkfac::nn::cuda
