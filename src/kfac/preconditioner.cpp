@@ -129,7 +129,7 @@ void Preconditioner::Impl::prepare() {
                                       .tail = comm::kBallotElements});
   std::vector<comm::Slot> slots;
   for (int i = 0; i < curvature.layers(); ++i) {
-    const LayerBlock& block = curvature.layer(i);
+    const CurvatureBlock& block = curvature.layer(i);
     slots.push_back(
         {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
@@ -158,7 +158,7 @@ void Preconditioner::Impl::check_grads(std::span<const LayerGrad> grads) {
     const int i = static_cast<int>(grad.layer);
     DKFAC_CHECK(i >= 0 && i < curvature.layers(), "[step] layer id ", i,
                 " does not exist; add_layer() returned 0 to ", curvature.layers() - 1);
-    const LayerBlock& block = curvature.layer(i);
+    const CurvatureBlock& block = curvature.layer(i);
     DKFAC_CHECK(!seen[static_cast<std::size_t>(i)], "[step] layer '", block.name, "' comes twice");
     seen[static_cast<std::size_t>(i)] = true;
     const Caller caller("step", block.name);

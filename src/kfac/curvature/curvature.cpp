@@ -19,7 +19,7 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
 }
 
 void Curvature::add_layer(std::string name, LayerSpec spec) {
-  layers_.push_back({.name = std::move(name), .spec = std::move(spec)});
+  layers_.push_back(make_block(std::move(name), std::move(spec)));
 }
 
 int Curvature::checked(LayerId id, const char* operation) const {
@@ -37,30 +37,24 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
               " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
               "worker_fraction to 1");
   std::vector<LayerLoad> loads;
-  for (const LayerBlock& block : layers_) loads.push_back(layer_load(block.spec, options_.dtype));
+  for (const auto& block : layers_) loads.push_back(layer_load(block->spec, options_.dtype));
   if (options_.calibrate) {
     // Only proportions count; all layers get theirs in seconds.
     costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      loads[i].flops = layer_seconds(costs_, layers_[i].spec, options_, ctx_.device());
+      loads[i].flops = layer_seconds(costs_, layers_[i]->spec, options_, ctx_.device());
   }
   const std::vector<int> owners = assign(loads, comm_->size());
   for (int i = 0; i < layers(); ++i) {
     at(i).owner = owners[index_of(i)];
-    if (!works(i)) continue;
-    LayerCurvature& curvature = at(i).curvature;
-    curvature = make_layer_curvature(ctx_, at(i).spec, options_);
-    if (owns(i)) continue;
-    // Only the owner averages; the other workers are given its inverses.
-    curvature.a.average = Tensor{};
-    curvature.g.average = Tensor{};
+    if (works(i)) at(i).allocate(ctx_, options_, owns(i));
   }
   nonfinite_ = Tensor::zeros(ctx_, {1});
   make_statistics();
   make_exchanges(tail);
   plan_timetable();
-  add_shared_parts(
-      layers_, grid_, [](StatisticId) { return true; }, parts_);
+  for (const Statistic& s : statistics_)
+    if (works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
   sharing_.emplace(ctx_, grid_, options_.dtype, parts_);
   const std::int64_t count = statistics();
   Context host;
@@ -74,23 +68,20 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
 }
 
 void Curvature::make_statistics() {
-  const auto add = [this](int layer, StatisticKind kind, const char* suffix) {
-    const LayerBlock& block = at(layer);
-    StatisticPlan plan = plan_statistic(block.spec, options_, kind, ctx_.device());
-    if (plan.numel() == 0) return kNoStatistic;
-    Statistic s{
-        .name = block.name + suffix, .layer = layer, .owner = block.owner, .plan = std::move(plan)};
-    if (owns(layer) && options_.staleness == Staleness::adaptive)
-      s.history = StatisticHistory(ctx_, s.plan.shape, options_.dtype);
-    reports_.push_back({.layer = layer, .kind = kind});
-    statistics_.push_back(std::move(s));
-    return statistics() - 1;
-  };
   for (int i = 0; i < layers(); ++i) {
-    LayerBlock& block = at(i);
-    const bool norm = std::holds_alternative<BatchNormSpec>(block.spec);
-    block.a = add(i, StatisticKind::a, ".a");
-    block.g = norm ? add(i, StatisticKind::batch_norm, ".fisher") : add(i, StatisticKind::g, ".g");
+    CurvatureBlock& block = at(i);
+    for (const StatisticTraits& traits : block.statistics()) {
+      (traits.kind == StatisticKind::a ? block.a : block.g) = statistics();
+      Statistic s{.name = block.name + traits.suffix,
+                  .traits = traits,
+                  .layer = i,
+                  .owner = block.owner,
+                  .plan = plan_statistic(block.spec, options_, traits.kind, ctx_.device())};
+      if (owns(i) && options_.staleness == Staleness::adaptive)
+        s.history = StatisticHistory(ctx_, s.plan.shape, options_.dtype);
+      reports_.push_back({.layer = i, .kind = traits.kind});
+      statistics_.push_back(std::move(s));
+    }
     if (block.a == kNoStatistic || block.g == kNoStatistic) continue;
     statistic(block.a).partner = block.g;
     statistic(block.g).partner = block.a;
@@ -111,12 +102,12 @@ void Curvature::make_exchanges(std::int64_t tail) {
   for (int i = 0; i < count; ++i) add(a_slots, at(i).a, i);
   for (int i = count - 1; i >= 0; --i) {
     const int time = 2 * count - 1 - i;
-    LayerBlock& block = at(i);
+    CurvatureBlock& block = at(i);
     add(g_slots, block.g, time);
-    if (options_.inverse != InverseMethod::ekfac || !has_factors(block.spec)) continue;
+    // Under EKFAC every rank works on every layer, so that all make the same slots.
+    if (block.scales_numel() == 0) continue;
     block.scale_slot = static_cast<int>(scale_slots.size());
-    scale_slots.push_back(
-        {block.owner, factor_groups(block.spec) * g_dim(block.spec) * a_dim(block.spec), time});
+    scale_slots.push_back({block.owner, block.scales_numel(), time});
   }
   a_due_.resize(a_slots.size());
   g_due_.resize(g_slots.size());
@@ -155,9 +146,7 @@ void Curvature::set_damping(double damping) {
   if (damping == options_.damping) return;
   options_ = std::move(changed);
   timetable_.damping_changed();
-  for (LayerBlock& block : layers_)
-    for (Factor* factor : {&block.curvature.a, &block.curvature.g})
-      factor->stale = factor->statistics > 0;
+  for (const auto& block : layers_) block->damping_changed();
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
@@ -186,11 +175,11 @@ std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buf
   std::vector<LayerSpec> specs;
   std::vector<int> owners;
   std::vector<double> seconds;
-  for (const LayerBlock& block : layers_) {
-    names.push_back(block.name);
-    specs.push_back(block.spec);
-    owners.push_back(block.owner);
-    seconds.push_back(layer_seconds(costs_, block.spec, options_, ctx_.device()));
+  for (const auto& block : layers_) {
+    names.push_back(block->name);
+    specs.push_back(block->spec);
+    owners.push_back(block->owner);
+    seconds.push_back(layer_seconds(costs_, block->spec, options_, ctx_.device()));
   }
   NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
   for (const auto* exchange : {&a_exchange_, &g_exchange_, &scale_exchange_})

@@ -21,9 +21,11 @@
 #include "comm/collective/mirror.h"
 #include "comm/collective/vote.h"
 #include "comm/collective/worker_grid.h"
-#include "kfac/curvature/blocks.h"
+#include "kfac/curvature/block.h"
 #include "kfac/curvature/inverse_sharing.h"
+#include "kfac/curvature/kronecker_block.h"
 #include "kfac/curvature/record_stream.h"
+#include "kfac/curvature/statistic.h"
 #include "kfac/distribution/cost_model.h"
 #include "kfac/inverse/failed_factor.h"
 #include "kfac/inverse/refresh.h"
@@ -57,8 +59,8 @@ class Curvature {
   /// Between two steps. True: what is due may have changed, so begin() again.
   [[nodiscard]] bool set_curvature(const CurvatureSettings& settings);
   [[nodiscard]] int layers() const { return static_cast<int>(layers_.size()); }
-  [[nodiscard]] const LayerBlock& layer(int index) const {
-    return layers_[static_cast<std::size_t>(index)];
+  [[nodiscard]] const CurvatureBlock& layer(int index) const {
+    return *layers_[static_cast<std::size_t>(index)];
   }
   /// This rank preconditions the layer.
   [[nodiscard]] bool works(int index) const { return grid_.works(layer(index).owner); }
@@ -121,7 +123,7 @@ class Curvature {
   void finish(StepReport& report);
 
  private:
-  LayerBlock& at(int index) { return layers_[static_cast<std::size_t>(index)]; }
+  CurvatureBlock& at(int index) { return *layers_[static_cast<std::size_t>(index)]; }
   Statistic& statistic(StatisticId id) { return statistics_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Statistic& statistic(StatisticId id) const {
     return statistics_[static_cast<std::size_t>(id)];
@@ -154,8 +156,9 @@ class Curvature {
   int checked(LayerId id, const char* operation) const;
 
   // record.cpp
-  void record_a(LayerId id, ConstTensorView input, RecordScale scale);
-  void record_g(LayerId id, ConstTensorView grad_output, RecordScale scale);
+  /// call: of `kind`.
+  void record_factor(const char* call, StatisticKind kind, LayerId id, ConstTensorView data,
+                     RecordScale scale);
   void record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                      ConstTensorView grad_output, RecordScale scale);
   [[nodiscard]] Context& records_on() { return records_.context(); }
@@ -169,13 +172,11 @@ class Curvature {
   Operand operand(StatisticId id, ConstTensorView data, std::int64_t terms = 1);
   OperandStats operand_stats(StatisticId id);
   void check_range(StatisticId id);
-  /// triangles(squares) writes lower triangles of this record's part; rows(room) writes its `count`
-  /// rows into the first ones and returns their number. Parts of one step add up.
-  template <class Triangles, class Rows>
-  void record_factor(const Caller& caller, StatisticId id, std::int64_t count, Triangles triangles,
-                     Rows rows);
-  void keep_input(int layer, ConstTensorView input);
-  void record_scales(int layer, ConstTensorView grad_output, double global_batch, double s);
+  /// Parts of one step add up. count: rows of the record.
+  void add_triangles(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
+  void add_rows(const Caller& caller, const KroneckerBlock& block, const FactorRecord& record,
+                StatisticId id, std::int64_t count);
+  void record_scales(KroneckerBlock& block, const FactorRecord& record);
 
   // step.cpp
   /// Room for finite_ of a statistic, and of the EKFAC scales of a layer.
@@ -200,7 +201,7 @@ class Curvature {
 
   // failures.cpp
   void note_failed();
-  [[nodiscard]] bool lacks_inverse(const LayerBlock& block) const;
+  [[nodiscard]] bool lacks_inverse(const CurvatureBlock& block) const;
   void name_layers_without_inverse(StepReport& report);
 
   Context& ctx_;
@@ -208,7 +209,7 @@ class Curvature {
   comm::WorkerGrid grid_;  ///< From prepare() on.
   CurvatureOptions options_;
   CostModel costs_;  ///< Measured, or the default.
-  std::vector<LayerBlock> layers_;
+  std::vector<std::unique_ptr<CurvatureBlock>> layers_;
   std::vector<Statistic> statistics_;
   Timetable timetable_;
   std::vector<StatisticNote> notes_;  ///< Of this step, per statistic.

@@ -5,21 +5,12 @@
 // Factors that cannot be inverted: when that becomes an error of all ranks, and which layers have
 // no inverse yet.
 namespace dkfac::kfac {
-namespace {
-
-const char* name_of(StatisticKind kind) {
-  return kind == StatisticKind::a   ? "factor A"
-         : kind == StatisticKind::g ? "factor G"
-                                    : "the BatchNorm Fisher";
-}
-
-}  // namespace
 
 void Curvature::raise_flags(comm::Ballot& ballot) const {
   ballot.statistic_count = nonfinite_;
   ballot.failed_statistic = failed_statistic_;
-  for (const LayerBlock& block : layers_)
-    ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(block);
+  for (const auto& block : layers_)
+    ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(*block);
   ballot.no_samples = timetable_.any_due();
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && statistic(id).samples > 0) ballot.no_samples = false;
@@ -38,8 +29,8 @@ void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
   std::string mine;
   if (failed_statistic_ != kNoStatistic) {
     const Statistic& s = statistic(failed_statistic_);
-    const LayerBlock& block = layer(s.layer);
-    mine = detail::concat(name_of(s.plan.kind), " of layer '", block.name, "', owned by rank ",
+    const CurvatureBlock& block = layer(s.layer);
+    mine = detail::concat(s.traits.title, " of layer '", block.name, "', owned by rank ",
                           comm_->rank(), ", ", what_failed(failed_at_), " more than ",
                           options_.max_failed_refreshes, " times in a row at damping ",
                           options_.damping, "; ", remedy(options_, failed_at_));
@@ -67,22 +58,18 @@ void Curvature::note_failed() {
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!averaged_here(id)) continue;
     const StatisticKind kind = statistic(id).plan.kind;
-    LayerBlock& block = at(statistic(id).layer);
-    const Factor& factor = block.factor(kind);
-    note(id, factor.refused, FailedAt::statistic);
-    if (note(id, factor.failures, FailedAt::inversion) && block.saved_as.empty())
-      block.saved_as = save_failed_factor(ctx_, options_, block.name,
-                                          kind == StatisticKind::a ? "a" : "g", factor);
-    if (kind == StatisticKind::a) continue;
-    note(id, block.curvature.fisher_refused, FailedAt::statistic);
-    note(id, block.curvature.scales_refused, FailedAt::scales);
+    CurvatureBlock& block = at(statistic(id).layer);
+    const FailureCounts failures = block.failures(kind);
+    note(id, failures.statistic, FailedAt::statistic);
+    if (note(id, failures.inversion, FailedAt::inversion) && block.saved_as.empty())
+      block.save_failed(ctx_, options_, kind);
+    note(id, failures.scales, FailedAt::scales);
   }
 }
 
 /// As its owner knows.
-bool Curvature::lacks_inverse(const LayerBlock& block) const {
-  return block.owner == comm_->rank() && block.covered() &&
-         !has_inverse(block.spec, block.curvature);
+bool Curvature::lacks_inverse(const CurvatureBlock& block) const {
+  return block.owner == comm_->rank() && block.covered() && !block.has_inverse();
 }
 
 void Curvature::name_layers_without_inverse(StepReport& report) {

@@ -16,21 +16,21 @@ bool is_triangle(const Factor& factor) {
   return factor.form == FactorForm::inverse || factor.form == FactorForm::cholesky;
 }
 
-/// Numbers of a part that the host keeps: of a BatchNorm how many statistics it is of; of a factor
-/// whether it is good, what each group holds, and how many statistics its EKFAC scales are of
-/// (every rank merges the same scales, and only forgets them with their eigenvectors).
+/// Numbers of a part that the host keeps: of a factor whether it is good, and what each group
+/// holds.
 std::int64_t head_numel(const SharedPart& part) {
-  if (part.factor == nullptr) return 1;
-  return 1 + part.factor->groups + (part.layer->scales.is_set() ? 1 : 0);
+  return (part.factor != nullptr ? 1 + part.factor->groups : 0) +
+         (part.statistics != nullptr ? 1 : 0);
 }
 
 template <class Number>
 void visit_head(const SharedPart& part, Number&& number) {
-  if (part.factor == nullptr) return number(part.layer->fisher_statistics);
-  number(part.factor->good);
-  for (int group = 0; group < part.factor->groups; ++group)
-    number(part.factor->held.data<std::int32_t>()[group]);
-  if (part.layer->scales.is_set()) number(part.layer->scale_statistics);
+  if (part.factor != nullptr) {
+    number(part.factor->good);
+    for (int group = 0; group < part.factor->groups; ++group)
+      number(part.factor->held.data<std::int32_t>()[group]);
+  }
+  if (part.statistics != nullptr) number(*part.statistics);
 }
 
 /// Hands out consecutive pieces of a segment.
@@ -54,7 +54,7 @@ class Mover {
   Mover(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
 
   void part(const SharedPart& p) {
-    if (p.factor == nullptr) return move(p.layer->fisher);
+    if (p.factor == nullptr) return move(*p.average);
     Factor& f = *p.factor;
     move(f.shifts);
     if (is_triangle(f))
@@ -99,24 +99,10 @@ class Mover {
 
 std::int64_t shared_numel(const SharedPart& part) {
   const std::int64_t head = head_numel(part);
-  if (part.factor == nullptr) return head + part.layer->fisher.numel();
+  if (part.factor == nullptr) return head + part.average->numel();
   const Factor& f = *part.factor;
   const std::int64_t body = is_triangle(f) ? f.groups * ops::packed_size(f.dim) : f.inverse.numel();
   return head + f.shifts.numel() + body + f.values.numel();
-}
-
-void add_shared_parts(std::span<LayerBlock> layers, const comm::WorkerGrid& grid,
-                      const std::function<bool(StatisticId)>& wanted,
-                      std::vector<SharedPart>& parts) {
-  for (LayerBlock& block : layers) {
-    if (!grid.works(block.owner)) continue;
-    LayerCurvature& layer = block.curvature;
-    const bool g = block.g != kNoStatistic && wanted(block.g);
-    if (block.a != kNoStatistic && wanted(block.a))
-      parts.push_back({block.owner, &layer, &layer.a});
-    if (g && layer.g.is_set()) parts.push_back({block.owner, &layer, &layer.g});
-    if (g && layer.fisher.is_set()) parts.push_back({block.owner, &layer, nullptr});
-  }
 }
 
 InverseSharing::InverseSharing(Context& ctx, const comm::WorkerGrid& grid, DType dtype,

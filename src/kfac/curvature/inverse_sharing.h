@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -10,26 +9,22 @@
 
 #include "comm/collective/mirror.h"
 #include "comm/collective/worker_grid.h"
-#include "kfac/curvature/blocks.h"
+#include "kfac/inverse/layer_curvature.h"
 
 /// What owners have rebuilt, for the other workers of their column.
 namespace dkfac::kfac {
 
-/// One inverse, or the average of a BatchNorm whose blocks are inverted where they are used.
+/// One inverse, or an average that is inverted where it is used.
 struct SharedPart {
   int owner = 0;
-  LayerCurvature* layer = nullptr;
-  Factor* factor = nullptr;  ///< Of the layer; null: its Fisher average.
+  Factor* factor = nullptr;            ///< With its inverse, or null:
+  Tensor* average = nullptr;           ///< This is shared instead.
+  std::int64_t* statistics = nullptr;  ///< A count that travels with either, or null.
 };
 
 /// Elements of a part on the wire: what is known of it, and triangles of inverses and Cholesky
 /// factors, or whole eigenvectors (with eigenvalues) and rows.
 [[nodiscard]] std::int64_t shared_numel(const SharedPart& part);
-
-/// Appends the parts of the layers of this rank's column whose statistics are wanted.
-void add_shared_parts(std::span<LayerBlock> layers, const comm::WorkerGrid& grid,
-                      const std::function<bool(StatisticId)>& wanted,
-                      std::vector<SharedPart>& parts);
 
 /// One all_gather_v within the column per step that has rebuilt something; afterwards all workers
 /// of a layer hold the same bits. Nothing with one worker per layer. The host waits for a device,

@@ -84,18 +84,21 @@ FactorCopy copy_of(Context& ctx, const Factor& factor) {
 
 }  // namespace
 
+void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
+  const LayerCurvature& held = curvature_;
+  out.a = copy_of(ctx, held.a);
+  out.g = copy_of(ctx, held.g);
+  if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx, held.fisher.view());
+  if (held.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(held.scales.view()));
+}
+
 LayerFactors Curvature::read_factors(LayerId id) {
   const int index = checked(id, "read_factors");
-  const LayerBlock& block = layer(index);
+  const CurvatureBlock& block = layer(index);
   LayerFactors out;
   if (!block.covered()) return out;
   out.owner = block.owner;
-  if (!works(index)) return out;
-  const LayerCurvature& held = block.curvature;
-  out.a = copy_of(ctx_, held.a);
-  out.g = copy_of(ctx_, held.g);
-  if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx_, held.fisher.view());
-  if (held.scale_statistics > 0) out.scales = on_host(ctx_, without_one_group(held.scales.view()));
+  if (works(index)) block.copy_to(ctx_, out);
   return out;
 }
 

@@ -6,7 +6,6 @@
 #include "kfac/curvature/curvature.h"
 #include "kfac/shared/phase_timer.h"
 #include "kfac/statistics/batch_norm_data.h"
-#include "kfac/statistics/factor_data.h"
 #include "kfac/statistics/operand_form.h"
 #include "kfac/statistics/operand_range.h"
 
@@ -120,32 +119,35 @@ void Curvature::check_range(StatisticId id) {
   ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, id, 1), nonfinite_);
 }
 
-template <class Triangles, class Rows>
-void Curvature::record_factor(const Caller& caller, StatisticId id, std::int64_t count,
-                              Triangles triangles, Rows rows) {
+void Curvature::add_rows(const Caller& caller, const KroneckerBlock& block,
+                         const FactorRecord& record, StatisticId id, std::int64_t count) {
   Statistic& s = statistic(id);
   const FactorPlan& plan = s.plan.factor;
   const TensorView slot = slot_of(id);
-  if (plan.form == FactorForm::low_rank) {
-    if (s.records == 0) ops::fill(records_on(), slot, 0);
-    const RowShare share = row_share(plan, comm_->rank(), comm_->size());
-    const std::int64_t left = share.count - s.rows_used;
-    DKFAC_CHECK(count <= left, caller, count,
-                " rows of statistics are too many: this rank's share of max_rows = ", plan.rows,
-                " has room for ", left, " of its ", share.count,
-                "; raise LinearSpec::max_rows, or turn CurvatureOptions::low_rank off");
-    const TensorView free =
-        slot.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
-    const std::int64_t used = rows(free);
-    ops::count_nonfinite(records_on(), free.slice(0, 0, used), nonfinite_);
-    s.rows_used += used;
-    return;
-  }
+  if (s.records == 0) ops::fill(records_on(), slot, 0);
+  const RowShare share = row_share(plan, comm_->rank(), comm_->size());
+  const std::int64_t left = share.count - s.rows_used;
+  DKFAC_CHECK(count <= left, caller, count,
+              " rows of statistics are too many: this rank's share of max_rows = ", plan.rows,
+              " has room for ", left, " of its ", share.count,
+              "; raise LinearSpec::max_rows, or turn CurvatureOptions::low_rank off");
+  const TensorView free =
+      slot.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
+  const std::int64_t used = block.compute_rows(records_on(), record, free);
+  ops::count_nonfinite(records_on(), free.slice(0, 0, used), nonfinite_);
+  s.rows_used += used;
+}
+
+void Curvature::add_triangles(const KroneckerBlock& block, const FactorRecord& record,
+                              StatisticId id) {
+  const Statistic& s = statistic(id);
+  const FactorPlan& plan = s.plan.factor;
+  const TensorView slot = slot_of(id);
   Scratch scratch(records_on());
   const bool one = plan.groups == 1;
   const Shape shape = one ? Shape{plan.dim, plan.dim} : Shape{plan.groups, plan.dim, plan.dim};
   const TensorView squares = scratch.take(shape, options_.dtype);
-  triangles(squares);
+  block.compute(records_on(), record, squares);
   const TensorView packed = s.records == 0 ? slot : scratch.take(slot.shape(), options_.dtype);
   const std::int64_t size = ops::packed_size(plan.dim);
   for (int group = 0; group < plan.groups; ++group)
@@ -156,25 +158,25 @@ void Curvature::record_factor(const Caller& caller, StatisticId id, std::int64_t
 }
 
 bool Curvature::input_due(LayerId id) const {
-  const LayerBlock& block = layer(checked(id, "wants_input"));
-  return statistics_.empty() ? has_factors(block.spec) : due(block.a);
+  const CurvatureBlock& block = layer(checked(id, "wants_input"));
+  return statistics_.empty() ? block.needs_input() : due(block.a);
 }
 
 bool Curvature::output_due(LayerId id) const {
-  const LayerBlock& block = layer(checked(id, "wants_grad_output"));
-  return statistics_.empty() ? !std::holds_alternative<PlainSpec>(block.spec) : due(block.g);
+  const CurvatureBlock& block = layer(checked(id, "wants_grad_output"));
+  return statistics_.empty() ? block.covered() : due(block.g);
 }
 
 void Curvature::record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) {
   records_.enter("record_input", stream);
-  record_a(id, input, scale);
+  record_factor("record_input", StatisticKind::a, id, input, scale);
   records_.leave(stream);
 }
 
 void Curvature::record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                                    RecordScale scale) {
   records_.enter("record_grad_output", stream);
-  record_g(id, grad_output, scale);
+  record_factor("record_grad_output", StatisticKind::g, id, grad_output, scale);
   records_.leave(stream);
 }
 
@@ -186,72 +188,40 @@ void Curvature::record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView
   records_.leave(stream);
 }
 
-void Curvature::record_a(LayerId id, ConstTensorView input, RecordScale scale) {
+void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
+                              ConstTensorView data, RecordScale scale) {
+  const bool is_a = kind == StatisticKind::a;
   const PhaseTimer timer(seconds_.statistics, "statistics");
-  const PhaseTimer part(seconds_.statistics_a);
-  constexpr const char* kCall = "record_input";
-  const int index = checked(id, kCall);
-  const LayerBlock& block = layer(index);
-  const Caller caller(kCall, block.name);
-  DKFAC_CHECK(!std::holds_alternative<BatchNormSpec>(block.spec), caller,
-              "a BatchNorm is recorded by record_batch_norm()");
-  if (!due(block.a)) return;
-  const std::int64_t count = a_data(caller, block.spec, input).patches.rows();
-  check_device(caller, "the input", input, ctx_.device());
-  const double global = begin_record(caller, block.a, input, count, scale);
-  const Sampled x = sample(input, global, options_.statistics_fraction);
-  const Operand op = operand(block.a, x.data);
-  record_factor(
-      caller, block.a,
-      x.data.dim(0) *
-          recorded_positions(block.spec, options_, statistic(block.a).plan.kind, x.data),
-      [&](TensorView a) {
-        compute_a(records_on(), block.spec, x.data, x.global_batch, op, operand_stats(block.a), 0,
-                  a, options_.sharing);
-      },
-      [&](TensorView rows) {
-        return a_rows(records_on(), block.spec, x.data, x.global_batch, op, operand_stats(block.a),
-                      rows, options_.sharing);
-      });
-  if (scales_due(index)) keep_input(index, x.data);
-  check_range(block.a);
-  end_record(block.a, input.dim(0), count);
-}
-
-void Curvature::record_g(LayerId id, ConstTensorView grad_output, RecordScale scale) {
-  const PhaseTimer timer(seconds_.statistics, "statistics");
-  const PhaseTimer part(seconds_.statistics_g);
-  constexpr const char* kCall = "record_grad_output";
-  const int index = checked(id, kCall);
-  const LayerBlock& block = layer(index);
-  const Caller caller(kCall, block.name);
-  DKFAC_CHECK(!std::holds_alternative<BatchNormSpec>(block.spec), caller,
-              "a BatchNorm is recorded by record_batch_norm()");
-  if (!due(block.g)) return;
-  const std::int64_t count = g_data(caller, block.spec, grad_output).patches.rows();
-  check_device(caller, "the output gradient", grad_output, ctx_.device());
-  const double global = begin_record(caller, block.g, grad_output, count, scale);
-  const Sampled dy = sample(grad_output, global, options_.statistics_fraction);
-  const double s =
-      sample_gradient_scale(options_.loss_reduction, grad_output.dim(0) * options_.micro_batches,
-                            std::llround(global), scale.loss_scale);
-  const Operand op =
-      operand(block.g, dy.data, summed_positions(block.spec, options_.sharing, dy.data));
-  record_factor(
-      caller, block.g,
-      dy.data.dim(0) *
-          recorded_positions(block.spec, options_, statistic(block.g).plan.kind, dy.data),
-      [&](TensorView g) {
-        compute_g(records_on(), block.spec, dy.data, dy.global_batch, s, op, operand_stats(block.g),
-                  0, g, options_.sharing);
-      },
-      [&](TensorView rows) {
-        return g_rows(records_on(), block.spec, dy.data, dy.global_batch, s, op,
-                      operand_stats(block.g), rows, options_.sharing);
-      });
-  if (scales_due(index)) record_scales(index, dy.data, dy.global_batch, s);
-  check_range(block.g);
-  end_record(block.g, grad_output.dim(0), count);
+  const PhaseTimer part(is_a ? seconds_.statistics_a : seconds_.statistics_g);
+  const int index = checked(id, call);
+  const Caller caller(call, layer(index).name);
+  KroneckerBlock* const block = at(index).factors(caller);
+  const StatisticId recorded = is_a ? layer(index).a : layer(index).g;
+  if (block == nullptr || !due(recorded)) return;
+  const std::int64_t count = block->recorded_rows(caller, kind, data);
+  check_device(caller, is_a ? "the input" : "the output gradient", data, ctx_.device());
+  const double global = begin_record(caller, recorded, data, count, scale);
+  const Sampled x = sample(data, global, options_.statistics_fraction);
+  const FactorRecord record{
+      .kind = kind,
+      .data = x.data,
+      .global_batch = x.global_batch,
+      .gradient_scale = is_a ? 1
+                             : sample_gradient_scale(options_.loss_reduction,
+                                                     data.dim(0) * options_.micro_batches,
+                                                     std::llround(global), scale.loss_scale),
+      .operand = operand(recorded, x.data,
+                         is_a ? 1 : summed_positions(block->spec, options_.sharing, x.data)),
+      .stats = operand_stats(recorded),
+      .sharing = options_.sharing};
+  if (statistic(recorded).plan.factor.form == FactorForm::low_rank)
+    add_rows(caller, *block, record, recorded,
+             x.data.dim(0) * recorded_positions(block->spec, options_, kind, x.data));
+  else
+    add_triangles(*block, record, recorded);
+  if (scales_due(index)) record_scales(*block, record);
+  check_range(recorded);
+  end_record(recorded, data.dim(0), count);
 }
 
 void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean,
@@ -260,14 +230,12 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   const PhaseTimer timer(seconds_.statistics, "statistics");
   constexpr const char* kCall = "record_batch_norm";
   const int index = checked(id, kCall);
-  const LayerBlock& block = layer(index);
+  const CurvatureBlock& block = layer(index);
   const Caller caller(kCall, block.name);
-  const auto* bn = std::get_if<BatchNormSpec>(&block.spec);
-  DKFAC_CHECK(bn != nullptr, caller, kfac::describe(block.spec),
-              " is recorded by record_input() and record_grad_output()");
+  const BatchNormSpec& bn = block.batch_norm(caller);
   if (!due(block.g)) return;
   const std::int64_t groups =
-      check_batch_norm(caller, *bn, x, mean, inv_std, grad_output, ctx_.device());
+      check_batch_norm(caller, bn, x, mean, inv_std, grad_output, ctx_.device());
   const double global = begin_record(caller, block.g, x, x.dim(0), scale);
   const double s = sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.micro_batches,
                                          std::llround(global), scale.loss_scale);
@@ -281,43 +249,20 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   };
   const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
   const TensorView fisher = slot_of(block.g).reshape(statistic(block.g).plan.shape);
-  compute_batch_norm_fisher(records_on(), *bn, options_.batch_norm, part.data, first(mean),
+  compute_batch_norm_fisher(records_on(), bn, options_.batch_norm, part.data, first(mean),
                             first(inv_std), dy, part.global_batch, s,
                             statistic(block.g).records == 0 ? 0 : 1, fisher);
   ops::count_nonfinite(records_on(), fisher, nonfinite_);
   end_record(block.g, x.dim(0), x.dim(0));
 }
 
-void Curvature::keep_input(int index, ConstTensorView input) {
-  LayerBlock& l = at(index);
-  DKFAC_CHECK(!l.has_input, "[record_input] layer '", l.name,
-              "' was recorded again before its output gradient; EKFAC needs both records of one "
-              "batch after each other");
-  if (!l.input.is_set() || l.input.dtype() != input.dtype() || l.input.shape() != input.shape())
-    l.input = Tensor::zeros(records_on(), input.shape(), input.dtype());
-  ops::copy(records_on(), input, l.input);
-  l.has_input = true;
-}
-
-void Curvature::record_scales(int index, ConstTensorView grad_output, double global_batch,
-                              double s) {
-  LayerBlock& l = at(index);
-  DKFAC_CHECK(l.has_input, "[record_grad_output] layer '", l.name,
-              "' has no input recorded before; EKFAC needs both records of one batch");
-  const LayerCurvature& c = l.curvature;
-  const bool one = c.g.groups == 1;
-  const auto square = [one](const Factor& f) {
-    return f.inverse.view().reshape(one ? Shape{f.dim, f.dim} : Shape{f.groups, f.dim, f.dim});
-  };
-  const TensorView slot = scale_slot_of(index);
-  const TensorView scales =
-      slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
-  compute_ekfac_scales(records_on(), l.spec, l.input, grad_output, square(c.a), square(c.g),
-                       global_batch, s, options_.sharing, l.scale_records == 0 ? 0 : 1, scales);
-  l.has_input = false;
-  if (++l.scale_records < options_.micro_batches) return;
+void Curvature::record_scales(KroneckerBlock& block, const FactorRecord& record) {
+  if (record.kind == StatisticKind::a) return block.keep_input(records_on(), record.data);
+  const TensorView slot = scale_exchange_->slot(block.scale_slot);
+  block.record_scales(records_on(), record, slot);
+  if (block.scale_records < options_.micro_batches) return;
   ops::count_nonfinite(records_on(), slot, nonfinite_);
-  scale_exchange_->mark_filled(l.scale_slot);
+  scale_exchange_->mark_filled(block.scale_slot);
 }
 
 }  // namespace dkfac::kfac

@@ -25,30 +25,30 @@ void visit_factor(StateVisitor& visitor, const std::string& name, Held held, Fac
   if (factor.values.is_set()) visitor.tensor(name + "_values", held, factor.values);
 }
 
-void visit_curvature(StateVisitor& visitor, const std::string& layer, Held held,
-                     LayerCurvature& curvature) {
-  visitor.number(layer + ".fisher_statistics", held, curvature.fisher_statistics);
-  if (held == Held::owner)
-    visitor.number(layer + ".fisher_refused", held, curvature.fisher_refused);
-  if (curvature.a.is_set()) visit_factor(visitor, layer + ".a", held, curvature.a);
-  if (curvature.g.is_set()) visit_factor(visitor, layer + ".g", held, curvature.g);
-  if (curvature.fisher.is_set()) visitor.tensor(layer + ".fisher", held, curvature.fisher);
-  if (curvature.scales.is_set()) {
-    visitor.number(layer + ".scale_statistics", held, curvature.scale_statistics);
-    visitor.number(layer + ".scales_refused", held, curvature.scales_refused);
-    visitor.tensor(layer + ".scales", held, curvature.scales);
-  }
-}
-
 void visit_history(StateVisitor& visitor, const std::string& name, StatisticHistory& history) {
   visitor.number(name + "_known", Held::owner, history.known());
   visitor.tensor(name + "_last", Held::owner, history.last());
   visitor.tensor(name + "_before_last", Held::owner, history.before());
 }
 
-/// On a device: of a state of the host whose inverse lies in a form that only the host applies, the
-/// average is taken, and the inverse has to be made anew: true. (The host applies every form.)
-bool drop_foreign(Context& ctx, Factor& factor) {
+}  // namespace
+
+void CurvatureBlock::visit_state(StateVisitor& visitor, Held held) {
+  visitor.number(name + ".fisher_statistics", held, curvature_.fisher_statistics);
+  if (held == Held::owner)
+    visitor.number(name + ".fisher_refused", held, curvature_.fisher_refused);
+  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", held, curvature_.a);
+  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", held, curvature_.g);
+  if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", held, curvature_.fisher);
+  if (curvature_.scales.is_set()) {
+    visitor.number(name + ".scale_statistics", held, curvature_.scale_statistics);
+    visitor.number(name + ".scales_refused", held, curvature_.scales_refused);
+    visitor.tensor(name + ".scales", held, curvature_.scales);
+  }
+}
+
+bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
+  Factor& factor = this->factor(kind);
   if (!factor.is_set()) return false;
   const auto form = static_cast<std::int32_t>(factor.form);
   const std::span<std::int32_t> held(factor.held.data<std::int32_t>(),
@@ -60,8 +60,6 @@ bool drop_foreign(Context& ctx, Factor& factor) {
   factor.stale = factor.statistics > 0;
   return true;
 }
-
-}  // namespace
 
 void Curvature::visit_state(StateVisitor& visitor) {
   records_.join();
@@ -77,15 +75,11 @@ void Curvature::visit_state(StateVisitor& visitor) {
     s.forget_records();
   }
   for (int i = 0; i < layers(); ++i) {
-    LayerBlock& block = at(i);
-    if (works(i))
-      visit_curvature(visitor, block.name, owns(i) ? Held::owner : Held::copy, block.curvature);
-    block.scale_records = 0;
-    block.has_input = false;
+    if (works(i)) at(i).visit_state(visitor, owns(i) ? Held::owner : Held::copy);
+    at(i).forget_records();
   }
   if (ctx_.device().is_cuda())
-    for (Statistic& s : statistics_)
-      s.foreign = drop_foreign(ctx_, at(s.layer).factor(s.plan.kind));
+    for (Statistic& s : statistics_) s.foreign = at(s.layer).drop_foreign(ctx_, s.plan.kind);
   ops::fill(ctx_, underflow_.device(), 0);
   ops::fill(ctx_, nonfinite_, 0);
   note_failed();

@@ -13,8 +13,8 @@ namespace dkfac::kfac {
 bool Curvature::statistics_due() const { return statistics_.empty() || timetable_.any_due(); }
 
 bool Curvature::scales_due(int index) const {
-  const LayerBlock& block = layer(index);
-  return block.scale_slot >= 0 && due(block.g) && block.curvature.a.good && block.curvature.g.good;
+  const CurvatureBlock& block = layer(index);
+  return block.scale_slot >= 0 && due(block.g) && block.has_inverse();
 }
 
 void Curvature::begin(std::vector<comm::Exchange*>& active) {
@@ -44,10 +44,7 @@ void Curvature::complete(bool forgive) {
     const Statistic& s = statistic(id);
     if (s.records < options_.micro_batches) {
       DKFAC_CHECK(forgive, "[step] layer '", at(s.layer).name, "' has ", s.records, " of ",
-                  options_.micro_batches, " ",
-                  s.plan.kind == StatisticKind::a   ? "record_input"
-                  : s.plan.kind == StatisticKind::g ? "record_grad_output"
-                                                    : "record_batch_norm",
+                  options_.micro_batches, " ", s.traits.call,
                   "; record every layer where wants_input() and wants_grad_output() say so");
       if (s.records == 0) ops::fill(ctx_, slot_of(id), 0);
     }
@@ -122,12 +119,9 @@ void Curvature::update_averages(StepReport& report) {
 
 void Curvature::merge(StatisticId id, StepReport& report) {
   Statistic& s = statistic(id);
-  LayerBlock& block = at(s.layer);
   const TensorView sum = slot_of(id);
-  const double finite = finite_.numbers<double>()[id];
-  const bool fisher = s.plan.kind == StatisticKind::batch_norm && !block.curvature.g.is_set();
-  const bool merged = fisher ? merge_fisher(ctx_, options_, sum, block.curvature, finite)
-                             : merge_factor(ctx_, options_, sum, block.factor(s.plan.kind), finite);
+  const bool merged =
+      at(s.layer).merge(ctx_, options_, s.plan.kind, sum, finite_.numbers<double>()[id]);
   report.failed_factors += merged ? 0 : 1;
   // One that was refused leaves the history alone.
   if (merged && s.history.is_set()) s.history.keep(ctx_, sum.reshape(s.plan.shape));
@@ -135,8 +129,7 @@ void Curvature::merge(StatisticId id, StepReport& report) {
 
 void Curvature::merge_layer_scales(int index, StepReport& report) {
   const double finite = finite_.numbers<double>()[statistics() + index];
-  const bool merged =
-      merge_scales(ctx_, options_, scale_slot_of(index), at(index).curvature, finite);
+  const bool merged = at(index).merge_scales(ctx_, options_, scale_slot_of(index), finite);
   report.failed_factors += merged || !owns(index) ? 0 : 1;
 }
 
@@ -148,8 +141,8 @@ void Curvature::refresh_inverses(StepReport& report) {
     tasks_.clear();
     for (int i = 0; i < layers(); ++i)
       if (owns(i))
-        add_refresh_tasks(ctx_, options_, at(i).curvature,
-                          {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)}, tasks_);
+        at(i).add_tasks(ctx_, options_, {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)},
+                        tasks_);
     report_inverses(workers_.run(tasks_), report);
     // What failed is made by the ladder before other ranks are given it, before the next gradients
     // are projected on eigenvectors, and before a gradient is taken for preconditioned.
@@ -163,17 +156,18 @@ void Curvature::refresh_inverses(StepReport& report) {
 void Curvature::share_inverses(StepReport& report) {
   const PhaseTimer timer(report.seconds.exchange, "exchange");
   parts_.clear();
-  // The average of a BatchNorm whose blocks are inverted where they are used is shared itself.
-  add_shared_parts(
-      layers_, grid_,
-      [this](StatisticId id) { return timetable_.entry(id).inverted ? rebuild_due(id) : due(id); },
-      parts_);
+  // An average that is inverted where it is used is shared itself.
+  for (StatisticId id = 0; id < statistics(); ++id) {
+    const Statistic& s = statistic(id);
+    const bool renewed = timetable_.entry(id).inverted ? rebuild_due(id) : due(id);
+    if (renewed && works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
+  }
   sharing_->run(parts_);
 }
 
 void Curvature::precondition(int index, TensorView weight, TensorView bias) {
   const PhaseTimer timer(seconds_.precondition);
-  apply_curvature(ctx_, at(index).spec, options_, at(index).curvature, weight, bias);
+  at(index).precondition(ctx_, options_, weight, bias);
 }
 
 void Curvature::report_work(bool accepted, StepReport& report) const {
@@ -217,10 +211,7 @@ void Curvature::finish(StepReport& report) {
     s.has_range = true;
     ranges_.data<float>()[id] = new_ranges_.numbers<float>()[id];
   }
-  for (LayerBlock& block : layers_) {
-    block.scale_records = 0;
-    block.has_input = false;
-  }
+  for (const auto& block : layers_) block->forget_records();
   if (accepted) timetable_.advance(notes_);
   // A part may have been too large for its wire; no other vote says anything of magnitudes.
   if (report.vote.nonfinite_statistic > 0) timetable_.forget_exponents();

@@ -3,10 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "dkfac/core/tensor.h"
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/kfac/report.h"
 
-#include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/statistic_size.h"
 #include "kfac/schedule/staleness.h"
 
@@ -17,10 +15,19 @@ namespace dkfac::kfac {
 using StatisticId = int;
 inline constexpr StatisticId kNoStatistic = -1;
 
+/// What a kind of layer says of a statistic that it has.
+struct StatisticTraits {
+  StatisticKind kind = StatisticKind::a;
+  const char* suffix = "";  ///< Of its name: ".a".
+  const char* call = "";    ///< That brings it: "record_input".
+  const char* title = "";   ///< In errors: "factor A".
+};
+
 /// A, G, or the Fisher of a BatchNorm: where it goes, what this rank has recorded of it in this
 /// step, and what is remembered of earlier ones.
 struct Statistic {
   std::string name;  ///< "<layer>.a"
+  StatisticTraits traits;
   int layer = 0;
   int owner = 0;  ///< Rank that averages it and inverts the average.
   StatisticPlan plan;
@@ -42,26 +49,6 @@ struct Statistic {
     records = 0;
     samples = rows = rows_used = 0;
     step_flops = 0;
-  }
-};
-
-/// A layer as the curvature sees it.
-struct LayerBlock {
-  std::string name;
-  LayerSpec spec;
-  int owner = -1;
-  StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: G, or the Fisher of a BatchNorm.
-  LayerCurvature curvature = {};                   ///< On ranks that precondition the layer.
-  int scale_slot = -1;                             ///< EKFAC: of its scales.
-  int scale_records = 0;                           ///< In this step.
-  Tensor input = {};          ///< EKFAC: what was recorded last, until its output gradient comes.
-  bool has_input = false;     ///< `input` waits for it.
-  std::string saved_as = {};  ///< Where the factor that failed too often has been saved.
-
-  /// There is curvature: not of a PlainSpec.
-  [[nodiscard]] bool covered() const { return a != kNoStatistic || g != kNoStatistic; }
-  [[nodiscard]] Factor& factor(StatisticKind kind) {
-    return kind == StatisticKind::a ? curvature.a : curvature.g;
   }
 };
 

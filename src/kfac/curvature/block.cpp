@@ -1,0 +1,58 @@
+#include "kfac/curvature/block.h"
+
+#include <utility>
+
+#include "kfac/curvature/kronecker_block.h"
+#include "kfac/curvature/norm_block.h"
+#include "kfac/inverse/failed_factor.h"
+
+namespace dkfac::kfac {
+
+CurvatureBlock::CurvatureBlock(std::string layer_name, LayerSpec layer_spec)
+    : name(std::move(layer_name)), spec(std::move(layer_spec)) {}
+
+void CurvatureBlock::allocate(Context& ctx, const CurvatureOptions& options, bool owns) {
+  curvature_ = make_layer_curvature(ctx, spec, options);
+  if (owns) return;
+  curvature_.a.average = Tensor{};
+  curvature_.g.average = Tensor{};
+}
+
+const BatchNormSpec& CurvatureBlock::batch_norm(const Caller& caller) const {
+  throw InvalidArgument(detail::concat(caller, describe(spec),
+                                       " is recorded by record_input() and record_grad_output()"));
+}
+
+bool CurvatureBlock::merge_scales(Context& ctx, const CurvatureOptions& options,
+                                  ConstTensorView sum, double finite) {
+  return kfac::merge_scales(ctx, options, sum, curvature_, finite);
+}
+
+void CurvatureBlock::damping_changed() {
+  for (Factor* factor : {&curvature_.a, &curvature_.g}) factor->stale = factor->statistics > 0;
+}
+
+void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
+                               std::vector<RefreshTask>& tasks) {
+  add_refresh_tasks(ctx, options, curvature_, parts, tasks);
+}
+
+void CurvatureBlock::precondition(Context& ctx, const CurvatureOptions& options, TensorView weight,
+                                  TensorView bias) const {
+  apply_curvature(ctx, spec, options, curvature_, weight, bias);
+}
+
+void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
+                                 StatisticKind kind) {
+  saved_as =
+      save_failed_factor(ctx, options, name, kind == StatisticKind::a ? "a" : "g", factor(kind));
+}
+
+std::unique_ptr<CurvatureBlock> make_block(std::string name, LayerSpec spec) {
+  if (has_factors(spec)) return std::make_unique<KroneckerBlock>(std::move(name), std::move(spec));
+  if (const auto* norm = std::get_if<BatchNormSpec>(&spec))
+    return std::make_unique<NormBlock>(std::move(name), *norm);
+  return std::make_unique<CurvatureBlock>(std::move(name), std::move(spec));
+}
+
+}  // namespace dkfac::kfac

@@ -1,0 +1,88 @@
+#include "kfac/curvature/kronecker_block.h"
+
+#include "dkfac/core/ops.h"
+
+#include "kfac/statistics/factor_data.h"
+
+namespace dkfac::kfac {
+
+std::span<const StatisticTraits> KroneckerBlock::statistics() const {
+  static constexpr StatisticTraits kStatistics[] = {
+      {StatisticKind::a, ".a", "record_input", "factor A"},
+      {StatisticKind::g, ".g", "record_grad_output", "factor G"}};
+  return kStatistics;
+}
+
+void KroneckerBlock::forget_records() {
+  CurvatureBlock::forget_records();
+  has_input_ = false;
+}
+
+bool KroneckerBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
+                           ConstTensorView sum, double finite) {
+  return merge_factor(ctx, options, sum, factor(kind), finite);
+}
+
+void KroneckerBlock::add_shared(StatisticKind kind, std::vector<SharedPart>& parts) {
+  // Every rank merges the same scales, and only forgets them with their eigenvectors.
+  std::int64_t* const scales = curvature_.scales.is_set() ? &curvature_.scale_statistics : nullptr;
+  parts.push_back({.owner = owner, .factor = &factor(kind), .statistics = scales});
+}
+
+FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
+  const Factor& f = factor(kind);
+  return {.statistic = f.refused,
+          .inversion = f.failures,
+          .scales = kind == StatisticKind::g ? curvature_.scales_refused : 0};
+}
+
+std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
+                                           ConstTensorView data) const {
+  const FactorData checked =
+      kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
+  return checked.patches.rows();
+}
+
+void KroneckerBlock::compute(Context& ctx, const FactorRecord& r, TensorView triangles) const {
+  if (r.kind == StatisticKind::a)
+    compute_a(ctx, spec, r.data, r.global_batch, r.operand, r.stats, 0, triangles, r.sharing);
+  else
+    compute_g(ctx, spec, r.data, r.global_batch, r.gradient_scale, r.operand, r.stats, 0, triangles,
+              r.sharing);
+}
+
+std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,
+                                          TensorView rows) const {
+  return r.kind == StatisticKind::a
+             ? a_rows(ctx, spec, r.data, r.global_batch, r.operand, r.stats, rows, r.sharing)
+             : g_rows(ctx, spec, r.data, r.global_batch, r.gradient_scale, r.operand, r.stats, rows,
+                      r.sharing);
+}
+
+void KroneckerBlock::keep_input(Context& ctx, ConstTensorView input) {
+  DKFAC_CHECK(!has_input_, "[record_input] layer '", name,
+              "' was recorded again before its output gradient; EKFAC needs both records of one "
+              "batch after each other");
+  if (!input_.is_set() || input_.dtype() != input.dtype() || input_.shape() != input.shape())
+    input_ = Tensor::zeros(ctx, input.shape(), input.dtype());
+  ops::copy(ctx, input, input_);
+  has_input_ = true;
+}
+
+void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorView slot) {
+  DKFAC_CHECK(has_input_, "[record_grad_output] layer '", name,
+              "' has no input recorded before; EKFAC needs both records of one batch");
+  const LayerCurvature& c = curvature_;
+  const bool one = c.g.groups == 1;
+  const auto square = [one](const Factor& f) {
+    return f.inverse.view().reshape(one ? Shape{f.dim, f.dim} : Shape{f.groups, f.dim, f.dim});
+  };
+  const TensorView scales =
+      slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
+  compute_ekfac_scales(ctx, spec, input_, r.data, square(c.a), square(c.g), r.global_batch,
+                       r.gradient_scale, r.sharing, scale_records == 0 ? 0 : 1, scales);
+  has_input_ = false;
+  ++scale_records;
+}
+
+}  // namespace dkfac::kfac

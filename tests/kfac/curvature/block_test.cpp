@@ -1,0 +1,214 @@
+#include "kfac/curvature/block.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "kfac/curvature/kronecker_block.h"
+#include "support/near.h"
+#include "support/saved_state.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using testing::values;
+
+const LinearSpec kNumber{.in = 1, .out = 1, .bias = false};
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class Blocks : public ::testing::Test {
+ protected:
+  Blocks() {
+    options_.dtype = DType::f64;
+    options_.damping = 0.1;
+  }
+  std::unique_ptr<CurvatureBlock> make(const LayerSpec& spec, bool owns = true) {
+    auto block = make_block("layer", spec);
+    block->allocate(ctx_, options_, owns);
+    return block;
+  }
+  bool merge(CurvatureBlock& block, StatisticKind kind, std::vector<double> sum, double finite) {
+    return block.merge(ctx_, options_, kind,
+                       view_of(sum.data(), {static_cast<std::int64_t>(sum.size())}), finite);
+  }
+  /// Rebuilds what is stale, and says of how many factors.
+  std::size_t rebuild(CurvatureBlock& block, RefreshParts parts = {}) {
+    std::vector<RefreshTask> tasks;
+    block.add_tasks(ctx_, options_, parts, tasks);
+    RefreshWorkers(ctx_).run(tasks);
+    return tasks.size();
+  }
+  std::vector<double> precondition(CurvatureBlock& block, std::vector<double> weight,
+                                   std::vector<double> bias = {}) {
+    const auto count = [](const auto& x) { return static_cast<std::int64_t>(x.size()); };
+    block.precondition(ctx_, options_, view_of(weight.data(), {count(weight)}),
+                       bias.empty() ? TensorView{} : view_of(bias.data(), {count(bias)}));
+    weight.insert(weight.end(), bias.begin(), bias.end());
+    return weight;
+  }
+  static std::vector<SharedPart> shared(CurvatureBlock& block) {
+    std::vector<SharedPart> parts;
+    for (const StatisticTraits& traits : block.statistics()) block.add_shared(traits.kind, parts);
+    return parts;
+  }
+
+  Context ctx_;
+  CurvatureOptions options_;
+};
+
+std::vector<std::string> suffixes(const CurvatureBlock& block) {
+  std::vector<std::string> out;
+  for (const StatisticTraits& traits : block.statistics()) out.emplace_back(traits.suffix);
+  return out;
+}
+
+TEST_F(Blocks, AreOfTheKindThatTheSpecificationAsksFor) {
+  using Suffixes = std::vector<std::string>;
+  const Caller caller("test", "layer");
+  for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(Conv2dSpec{.in = 1, .out = 1})}) {
+    const auto kronecker = make_block("layer", spec);
+    EXPECT_EQ(suffixes(*kronecker), (Suffixes{".a", ".g"}));
+    EXPECT_TRUE(kronecker->covered() && kronecker->needs_input());
+    EXPECT_EQ(kronecker->factors(caller), kronecker.get());
+    EXPECT_THROW((void)kronecker->batch_norm(caller), InvalidArgument);
+  }
+  const auto norm = make_block("layer", BatchNormSpec{.channels = 2});
+  EXPECT_EQ(suffixes(*norm), Suffixes{".fisher"});
+  EXPECT_TRUE(norm->covered() && !norm->needs_input());
+  EXPECT_THROW((void)norm->factors(caller), InvalidArgument);
+  EXPECT_EQ(norm->batch_norm(caller).channels, 2);
+  const auto plain = make_block("layer", PlainSpec{.weight = 3});
+  EXPECT_FALSE(plain->covered() || plain->needs_input());
+  EXPECT_EQ(plain->factors(caller), nullptr);
+  EXPECT_THROW((void)plain->batch_norm(caller), InvalidArgument);
+}
+
+TEST_F(Blocks, PlanEveryStatisticThatTheyHave) {
+  for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(BatchNormSpec{.channels = 2})})
+    for (const StatisticTraits& traits : make_block("layer", spec)->statistics())
+      EXPECT_GT(plan_statistic(spec, options_, traits.kind).numel(), 0) << traits.title;
+}
+
+TEST_F(Blocks, OfFactorsPreconditionWithBoth) {
+  const auto block = make(kNumber);
+  EXPECT_TRUE(merge(*block, StatisticKind::a, {4}, 4));
+  EXPECT_EQ(rebuild(*block), 1U);
+  EXPECT_FALSE(block->has_inverse());
+  EXPECT_EQ(precondition(*block, {3}), std::vector<double>{3});
+  EXPECT_TRUE(merge(*block, StatisticKind::g, {1}, 1));
+  EXPECT_EQ(rebuild(*block, {.a = true, .g = false}), 0U);
+  block->damping_changed();
+  EXPECT_EQ(rebuild(*block), 2U);
+  EXPECT_TRUE(block->has_inverse());
+  // pi = 2: A + 2 sqrt(0.1), G + sqrt(0.1) / 2.
+  const double shift = std::sqrt(0.1);
+  EXPECT_TRUE(testing::near(precondition(*block, {3}),
+                            std::vector<double>{3 / (4 + 2 * shift) / (1 + shift / 2)},
+                            16 * testing::eps<double>));
+  LayerFactors copies;
+  block->copy_to(ctx_, copies);
+  EXPECT_EQ(values(ctx_, copies.a.average), std::vector<double>{4});
+  EXPECT_EQ(copies.g.statistics, 1);
+  EXPECT_FALSE(copies.batch_norm.is_set());
+}
+
+TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
+  const auto block = make(kNumber);
+  EXPECT_FALSE(merge(*block, StatisticKind::g, {1}, kNan));
+  EXPECT_EQ(block->failures(StatisticKind::g).statistic, 1);
+  EXPECT_EQ(block->failures(StatisticKind::a).statistic, 0);
+  EXPECT_TRUE(merge(*block, StatisticKind::g, {1}, 1));
+  EXPECT_EQ(block->failures(StatisticKind::g).statistic, 0);
+  for (const auto mode : {BatchNormFisher::unit_wise, BatchNormFisher::full}) {
+    options_.batch_norm = mode;
+    const auto norm = make(BatchNormSpec{.channels = 1});
+    EXPECT_FALSE(merge(*norm, StatisticKind::batch_norm, {1, 0, 1}, kNan));
+    EXPECT_EQ(norm->failures(StatisticKind::batch_norm).statistic, 1);
+    EXPECT_EQ(norm->failures(StatisticKind::batch_norm).inversion, 0);
+  }
+}
+
+TEST_F(Blocks, ShowWorkersNoAverageThatOnlyTheOwnerHas) {
+  testing::Saver owner, worker;
+  make(kNumber, true)->visit_state(owner, Held::owner);
+  make(kNumber, false)->visit_state(worker, Held::copy);
+  EXPECT_TRUE(owner.state.contains("layer.a_average"));
+  EXPECT_FALSE(worker.state.contains("layer.a_average"));
+  EXPECT_TRUE(worker.state.contains("layer.g_inverse"));
+}
+
+TEST_F(Blocks, OfFactorsShareInversesAndTheAgeOfTheirScales) {
+  const auto block = make(kNumber);
+  EXPECT_EQ(block->scales_numel(), 0);
+  const std::vector<SharedPart> parts = shared(*block);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_TRUE(parts[0].factor != nullptr && parts[0].statistics == nullptr);
+  EXPECT_EQ(shared_numel(parts[0]), 4);  // good, held; shift, inverse
+  options_.inverse = InverseMethod::ekfac;
+  const auto ekfac = make(kNumber);
+  EXPECT_EQ(ekfac->scales_numel(), 1);
+  for (const SharedPart& part : shared(*ekfac)) EXPECT_NE(part.statistics, nullptr);
+}
+
+TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
+  options_.inverse = InverseMethod::ekfac;
+  const auto block = make(kNumber);
+  KroneckerBlock& factors = *block->factors({"test"});
+  double number = 2, scale = 0;
+  const TensorView data = view_of(&number, {1, 1}), slot = view_of(&scale, {1});
+  const FactorRecord g{.kind = StatisticKind::g, .data = data, .global_batch = 1};
+  EXPECT_THROW(factors.record_scales(ctx_, g, slot), InvalidArgument);
+  factors.keep_input(ctx_, data);
+  EXPECT_THROW(factors.keep_input(ctx_, data), InvalidArgument);
+  factors.forget_records();
+  EXPECT_THROW(factors.record_scales(ctx_, g, slot), InvalidArgument);
+  EXPECT_TRUE(merge(factors, StatisticKind::a, {4}, 4) && merge(factors, StatisticKind::g, {4}, 4));
+  EXPECT_EQ(rebuild(factors), 2U);
+  for (const double sum : {16.0, 32.0}) {
+    factors.keep_input(ctx_, data);
+    factors.record_scales(ctx_, g, slot);
+    EXPECT_DOUBLE_EQ(scale, sum);
+  }
+  EXPECT_EQ(factors.scale_records, 2);
+}
+
+TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
+  const BatchNormSpec spec{.channels = 1};
+  options_.batch_norm = BatchNormFisher::unit_wise;
+  const auto blocks = make(spec);
+  EXPECT_TRUE(merge(*blocks, StatisticKind::batch_norm, {1, 0, 1}, 1));
+  EXPECT_TRUE(blocks->has_inverse());
+  EXPECT_EQ(rebuild(*blocks), 0U);
+  ASSERT_EQ(shared(*blocks).size(), 1U);
+  EXPECT_LT(precondition(*blocks, {1}, {1})[1], 1);
+  EXPECT_NE(shared(*blocks)[0].average, nullptr);
+  EXPECT_EQ(shared_numel(shared(*blocks)[0]), 4);  // statistics, and the average
+
+  options_.batch_norm = BatchNormFisher::full;
+  const auto full = make(spec);
+  EXPECT_TRUE(merge(*full, StatisticKind::batch_norm, {1, 0, 1}, 2));
+  EXPECT_FALSE(full->has_inverse());
+  EXPECT_EQ(rebuild(*full), 1U);
+  EXPECT_TRUE(full->has_inverse());
+  ASSERT_EQ(shared(*full).size(), 1U);
+  EXPECT_NE(shared(*full)[0].factor, nullptr);
+  EXPECT_LT(precondition(*full, {1}, {1})[1], 1);
+}
+
+TEST_F(Blocks, WithoutCurvatureHaveNothing) {
+  const auto block = make(PlainSpec{.weight = 2});
+  block->damping_changed();
+  EXPECT_EQ(rebuild(*block), 0U);
+  EXPECT_FALSE(block->has_inverse());
+  EXPECT_EQ(precondition(*block, {1, 2}), (std::vector<double>{1, 2}));
+  EXPECT_TRUE(shared(*block).empty());
+  EXPECT_EQ(block->scales_numel(), 0);
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
