@@ -51,7 +51,7 @@ TEST(PolynomialLr, RefusesWrongValues) {
                InvalidArgument);
   EXPECT_THROW((PolynomialLr{.lr0 = std::nan(""), .start = 0, .end = 1}.validate()),
                InvalidArgument);
-  for (const double last : {-1.0, std::nan(""), kInfinity})
+  for (const double last : {-1.0, kNan, kInf})
     EXPECT_THROW((PolynomialLr{.lr0 = 1, .last = last}.validate()), InvalidArgument);
 }
 

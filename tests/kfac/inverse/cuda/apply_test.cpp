@@ -132,6 +132,7 @@ std::vector<double> preconditioned(Context& ctx, const LinearSpec& spec,
   std::vector<RefreshTask> tasks;
   add_refresh_tasks(ctx, options, twins.device, {}, tasks);
   workers.run(tasks);
+  (void)workers.collect(read_back<std::int32_t>(ctx, workers.stages()));
   Tensor weight = Tensor::empty(cpu, {spec.in * spec.out});
   fill_normal(weight, 0, 1, random);
   Tensor there = Tensor::copy_of(ctx, weight);
