@@ -19,7 +19,7 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
-#include "dkfac/nn/device_data.h"
+#include "dkfac/data/device_data.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/regularize.h"
 
@@ -40,7 +40,7 @@ class Bench {
       : arguments_(arguments), tiny_(arguments.size == "tiny"), dtype_(type_of(arguments.type)) {
     const std::int64_t count = tiny_ ? 64 : 50000;
     sampler_ = {.count = count, .global_batch = tiny_ ? 16 : 512};
-    data_ = nn::synthetic_images(count, {32, 32, 3}, 10, 1);
+    data_ = data::synthetic_images(count, {32, 32, 3}, 10, 1);
   }
 
   void run(std::ostream& out) {
@@ -60,18 +60,18 @@ class Bench {
   }
   [[nodiscard]] int times() const { return tiny_ ? 1 : 50; }
 
-  [[nodiscard]] nn::DeviceLoader loader(nn::DataPlace place) {
+  [[nodiscard]] data::DeviceLoader loader(data::DataPlace place) {
     return {ctx_,
             data_,
-            nn::normalization_of(data_),
+            data::normalization_of(data_),
             {.sampler = sampler_, .augment = kAugment, .dtype = dtype_, .place = place}};
   }
 
   /// What the host makes of the last batch of epoch 0 has the same bits.
-  void check(const nn::DeviceBatch& got) {
-    nn::Loader host(data_, nn::normalization_of(data_), sampler_, 0, 1, dtype_, 2, kAugment);
-    host.start_epoch(0, nn::batches_per_epoch(sampler_) - 1);
-    nn::Batch want;
+  void check(const data::DeviceBatch& got) {
+    data::Loader host(data_, data::normalization_of(data_), sampler_, 0, 1, dtype_, 2, kAugment);
+    host.start_epoch(0, data::batches_per_epoch(sampler_) - 1);
+    data::Batch want;
     if (!host.next(want)) throw std::runtime_error("the host has no batch");
     Tensor images = Tensor::empty(host_, got.images.shape(), dtype_);
     ops::copy(ctx_, got.images, images);
@@ -82,8 +82,8 @@ class Bench {
   }
 
   void resident(std::ostream& out) {
-    nn::DeviceLoader batches = loader(nn::DataPlace::resident);
-    nn::DeviceBatch batch;
+    data::DeviceLoader batches = loader(data::DataPlace::resident);
+    data::DeviceBatch batch;
     const double all = median_ms(1, [&] {
       batches.start_epoch(ctx_, 0);
       while (batches.next(ctx_, batch)) continue;
@@ -102,8 +102,8 @@ class Bench {
   }
 
   void streamed(std::ostream& out) {
-    nn::DeviceLoader batches = loader(nn::DataPlace::streamed);
-    nn::DeviceBatch batch;
+    data::DeviceLoader batches = loader(data::DataPlace::streamed);
+    data::DeviceBatch batch;
     const double all = median_ms(1, [&] {
       batches.start_epoch(ctx_, 0);
       while (batches.next(ctx_, batch)) continue;
@@ -115,8 +115,8 @@ class Bench {
   }
 
   void regularization(std::ostream& out) {
-    nn::DeviceLoader batches = loader(nn::DataPlace::resident);
-    nn::DeviceBatch batch;
+    data::DeviceLoader batches = loader(data::DataPlace::resident);
+    data::DeviceBatch batch;
     batches.start_epoch(ctx_, 0);
     if (!batches.next(ctx_, batch)) throw std::runtime_error("there is no batch");
     nn::Regularizer state;
@@ -157,20 +157,20 @@ class Bench {
       nn::softmax_cross_entropy(ctx_, there, wanted.view(), 0.1, 1, grad, sums);
     });
     const double draw =
-        median_ms(times(), [&] { nn::sample_labels(ctx_, there, nn::SampleKey{}, drawn.view()); });
+        median_ms(times(), [&] { nn::sample_labels(ctx_, there, SampleKey{}, drawn.view()); });
     out << ", \"loss_of_" << classes << "_classes\": {\"rows\": " << n << ", \"ms\": " << ms
         << ", \"drawn_labels_ms\": " << draw << "}";
   }
 
-  static constexpr nn::AugmentOptions kAugment{.pad = 4, .flip = true, .cutout = 8};
+  static constexpr data::AugmentOptions kAugment{.pad = 4, .flip = true, .cutout = 8};
 
   Arguments arguments_;
   bool tiny_;
   DType dtype_;
   Context ctx_{Device::cuda()};
   Context host_{Device::cpu(), {.backend = Backend::reference}};
-  nn::SamplerOptions sampler_;
-  nn::Dataset data_;
+  data::SamplerOptions sampler_;
+  data::Dataset data_;
 };
 
 }  // namespace

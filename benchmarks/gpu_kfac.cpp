@@ -62,7 +62,7 @@ class Bench {
     dy_ = random_values(ctx_, outputs, false);
     std::int64_t weights = 0;
     for (const BenchLayer& layer : layers_)
-      weights = std::max(weights, kfac::weight_numel(layer.spec));
+      weights = std::max(weights, dkfac::weight_numel(layer.spec));
     gradient_ = random_values(ctx_, weights, false);
   }
 
@@ -114,7 +114,7 @@ class Bench {
     double a_ms = 0, g_ms = 0, wrong = 0, whole = 0;
     std::ostringstream rows;
     for (const BenchLayer& layer : layers_) {
-      const TensorView a = of(kfac::a_dim(layer.spec)), g = of(kfac::g_dim(layer.spec));
+      const TensorView a = of(dkfac::a_dim(layer.spec)), g = of(dkfac::g_dim(layer.spec));
       const double ta = median_ms(ctx_, {arguments_.repeats}, [&] {
         kfac::compute_a(ctx_, layer.spec, input(layer), n, checks::kOperand, {}, 0, a);
       });
@@ -144,7 +144,7 @@ class Bench {
   [[nodiscard]] std::int64_t largest() const {
     std::int64_t d = 0;
     for (const BenchLayer& layer : layers_)
-      d = std::max({d, kfac::a_dim(layer.spec), kfac::g_dim(layer.spec)});
+      d = std::max({d, dkfac::a_dim(layer.spec), dkfac::g_dim(layer.spec)});
     return d;
   }
 
@@ -160,15 +160,15 @@ class Bench {
     std::vector<Tensor> held;
     std::size_t checked = 0;
     for (const BenchLayer& layer : layers_) {
-      const kfac::LayerId id = kfac.add_layer(layer.name, layer.spec);
+      const LayerId id = kfac.add_layer(layer.name, layer.spec);
       const auto tensor = [&](std::int64_t count) {
         if (count == 0) return TensorView{};
         held.push_back(Tensor::empty(ctx_, {count}));
         return held.back().view();
       };
       if (layer.name == kChecked) checked = grads.size();
-      const TensorView weight = tensor(kfac::weight_numel(layer.spec));
-      grads.push_back({id, weight, tensor(kfac::bias_numel(layer.spec))});
+      const TensorView weight = tensor(dkfac::weight_numel(layer.spec));
+      grads.push_back({id, weight, tensor(dkfac::bias_numel(layer.spec))});
     }
     kfac.prepare();
     const auto renew_gradients = [&] {

@@ -27,11 +27,11 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "gpu_ceilings.h"
 #include "gpu_program.h"
@@ -79,7 +79,7 @@ class Clock {
 /// A model with an optimizer, and one batch of noise with labels to learn by heart.
 class Training {
  public:
-  Training(const Arguments& arguments, std::unique_ptr<kfac::Optimizer> optimizer,
+  Training(const Arguments& arguments, std::unique_ptr<optim::Optimizer> optimizer,
            const nn::ModelOptions& options)
       : arguments_(arguments),
         ctx_(Device::cuda()),
@@ -147,7 +147,7 @@ class Training {
   const Arguments& arguments_;
   Context ctx_;
   std::unique_ptr<nn::Model> model_;
-  std::unique_ptr<kfac::Optimizer> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   nn::OptimizerAttachment attachment_;
   nn::GraphedPasses passes_;
   Tensor images_, labels_, grad_, sums_, said_;
@@ -179,7 +179,8 @@ void must_fall(double first, double last) {
 /// Returns the milliseconds of a step.
 double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostream& report) {
   reset_peak_memory(Device::cuda());
-  Training training(arguments, kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()),
+  Training training(arguments,
+                    optim::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()),
                     model_options(arguments));
   double first = 0, last = 0;
   for (int i = 0; i < 3; ++i) {
@@ -222,8 +223,8 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostrea
 /// without, and for how many pairs of layers cuDNN had an engine.
 void run_fused(const Arguments& arguments, const std::string& name, const nn::ModelOptions& options,
                nn::FusedPairs (nn::Model::*count)() const, std::ostream& report) {
-  Training training(arguments, kfac::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()),
-                    options);
+  Training training(arguments,
+                    optim::make_sgd(comm::make_self(), {.momentum = 0.9}, Device::cuda()), options);
   const double first = training.step();
   for (int i = 0; i < 2; ++i) (void)training.step();
   std::vector<double> forward, backward;
@@ -249,14 +250,14 @@ void run_fused(const Arguments& arguments, const std::string& name, const nn::Mo
 }
 
 void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
-  kfac::KfacOptions options{.curvature = {.damping = 1e-2,
-                                          .statistics_interval = arguments.statistics,
-                                          .inverse_interval = arguments.inverses,
-                                          .spread_inverses = true}};
+  optim::KfacOptions options{.curvature = {.damping = 1e-2,
+                                           .statistics_interval = arguments.statistics,
+                                           .inverse_interval = arguments.inverses,
+                                           .spread_inverses = true}};
   if (arguments.compute != "f32") options.curvature.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.operand = DType::bf16;
   reset_peak_memory(Device::cuda());
-  Training training(arguments, kfac::make_kfac(comm::make_self(), options, Device::cuda()),
+  Training training(arguments, optim::make_kfac(comm::make_self(), options, Device::cuda()),
                     model_options(arguments));
   const double first = training.step();
   double last = first;

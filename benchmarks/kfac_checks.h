@@ -65,8 +65,8 @@ inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorVi
   // Sums over each sample's positions; a bias squares to one, and so does its mean.
   Tensor sums = Tensor::zeros(host, {n, d}, DType::f64);
   double positions = 1;
-  if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&layer.spec)) {
-    ops::patch_sum(host, kfac::patch_spec(*conv, n, layer.in_hw, layer.in_hw), 1, squares, sums);
+  if (const auto* conv = std::get_if<Conv2dSpec>(&layer.spec)) {
+    ops::patch_sum(host, dkfac::patch_spec(*conv, n, layer.in_hw, layer.in_hw), 1, squares, sums);
     positions = static_cast<double>(layer.out_hw * layer.out_hw);
   } else {
     ops::fill(host, sums, 1);
@@ -96,7 +96,7 @@ inline double whole_factors(Context& ctx, const BenchLayer& layer, ConstTensorVi
                             ConstTensorView grad_output) {
   Context host;
   const auto n = static_cast<double>(input.dim(0));
-  const std::int64_t da = kfac::a_dim(layer.spec), dg = kfac::g_dim(layer.spec);
+  const std::int64_t da = dkfac::a_dim(layer.spec), dg = dkfac::g_dim(layer.spec);
   Tensor a = Tensor::zeros(ctx, {da, da}), g = Tensor::zeros(ctx, {dg, dg});
   kfac::compute_a(ctx, layer.spec, input, n, kOperand, {}, 0, a);
   kfac::compute_g(ctx, layer.spec, grad_output, n, 1, kOperand, {}, 0, g);
@@ -116,8 +116,8 @@ inline double direction(Context& ctx, const BenchLayer& layer, ConstTensorView i
                         ConstTensorView u) {
   Context host;
   const std::int64_t n = input.dim(0);
-  const std::int64_t da = kfac::a_dim(layer.spec), dg = kfac::g_dim(layer.spec);
-  const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, n, n, 1);
+  const std::int64_t da = dkfac::a_dim(layer.spec), dg = dkfac::g_dim(layer.spec);
+  const double s = kfac::sample_gradient_scale(LossReduction::local_mean, n, n, 1);
   Tensor device_a = Tensor::zeros(ctx, {da, da}), device_g = Tensor::zeros(ctx, {dg, dg});
   kfac::compute_a(ctx, layer.spec, input, static_cast<double>(n), kOperand, {}, 0, device_a);
   kfac::compute_g(ctx, layer.spec, grad_output, static_cast<double>(n), s, kOperand, {}, 0,

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/nn/photo_data.h"
+#include "dkfac/data/photo_data.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 struct Normalizer {
   std::vector<float> table;
   Normalizer() {
-    const nn::Normalization n = nn::imagenet_normalization();
+    const data::Normalization n = data::imagenet_normalization();
     for (std::size_t p = 0; p < 256; ++p)
       for (std::size_t c = 0; c < 3; ++c)
         table.push_back(
@@ -40,33 +40,33 @@ struct Normalizer {
   }
 };
 
-void write_views(const nn::PhotoSet& set, const nn::PhotoOptions& options, std::int64_t epochs,
+void write_views(const data::PhotoSet& set, const data::PhotoOptions& options, std::int64_t epochs,
                  const char* path) {
   std::ofstream out(path);
   std::vector<std::uint8_t> file;
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (std::int64_t i = 0; i < set.count(); ++i) {
-      nn::read_file(set.path(i), file);
-      const nn::Box box = nn::choose_view(options, nn::jpeg_size(file), options.shape(),
-                                          {.epoch = epoch, .sample = i})
-                              .from;
+      data::read_file(set.path(i), file);
+      const data::Box box = data::choose_view(options, data::jpeg_size(file), options.shape(),
+                                              {.epoch = epoch, .sample = i})
+                                .from;
       out << set.files[static_cast<std::size_t>(i)] << ' ' << box.y << ' ' << box.x << ' '
           << box.height << ' ' << box.width << '\n';
     }
   }
 }
 
-void measure(const nn::PhotoSet& set, const nn::PhotoOptions& options, std::int64_t epochs) {
-  const auto source = nn::folder_source(set);
+void measure(const data::PhotoSet& set, const data::PhotoOptions& options, std::int64_t epochs) {
+  const auto source = data::folder_source(set);
   const Normalizer normalize;
-  nn::PhotoScratch scratch;
+  data::PhotoScratch scratch;
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(3 * options.size * options.size));
   std::vector<float> image(pixels.size());
   double sum = 0;
   const auto all = [&](std::int64_t epoch) {
     for (std::int64_t i = 0; i < set.count(); ++i) {
-      nn::make_image(*source, i, options, options.shape(), {.epoch = epoch, .sample = i},
-                     pixels.data(), scratch);
+      data::make_image(*source, i, options, options.shape(), {.epoch = epoch, .sample = i},
+                       pixels.data(), scratch);
       normalize(pixels, image);
       sum += image[static_cast<std::size_t>(i) % image.size()];
     }
@@ -94,11 +94,11 @@ int main(int argc, char** argv) {
     return 64;
   }
   try {
-    nn::PhotoOptions options;
+    data::PhotoOptions options;
     options.size = std::atoll(argv[2]);
     options.scaled_decoding = std::string(argv[4]) == "scaled";
     const std::int64_t epochs = std::atoll(argv[3]);
-    const nn::PhotoSet set = nn::read_photo_set(argv[1]);
+    const data::PhotoSet set = data::read_photo_set(argv[1]);
     if (argc > 5) write_views(set, options, epochs, argv[5]);
     measure(set, options, epochs);
   } catch (const std::exception& error) {

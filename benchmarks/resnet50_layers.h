@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/core/layer_spec.h"
 
 /// The convolutions and the classifier of ResNet-50 v1.5 (stride in the 3x3) for square images:
 /// their specifications, and how large a picture each sees.
 struct BenchLayer {
   std::string name;
-  dkfac::kfac::LayerSpec spec;
+  dkfac::LayerSpec spec;
   std::int64_t in_c = 0, in_hw = 1, out_c = 0, out_hw = 1;
 };
 
@@ -18,7 +18,7 @@ inline std::vector<BenchLayer> resnet50_layers(std::int64_t pixels) {
   std::vector<BenchLayer> layers;
   const auto conv = [&](std::string name, std::int64_t in, std::int64_t out, int kernel, int stride,
                         std::int64_t hw) {
-    dkfac::kfac::Conv2dSpec spec;
+    dkfac::Conv2dSpec spec;
     spec.in = in;
     spec.out = out;
     spec.kernel_h = spec.kernel_w = kernel;
@@ -46,7 +46,7 @@ inline std::vector<BenchLayer> resnet50_layers(std::int64_t pixels) {
       hw = out_hw;
     }
   }
-  layers.push_back({"fc", dkfac::kfac::LinearSpec{.in = 2048, .out = 1000}, 2048, 1, 1000, 1});
+  layers.push_back({"fc", dkfac::LinearSpec{.in = 2048, .out = 1000}, 2048, 1, 1000, 1});
   return layers;
 }
 

@@ -1,13 +1,12 @@
-# Installs headers, libraries and the package file. Three export sets, so that somebody who links
-# dkfac::kfac needs neither zlib nor the libraries of the program: core, comm and kfac always; nn
-# and app as components.
+# Installs headers, libraries and the package file. Export sets of their own for data, nn and app, so that
+# somebody who links dkfac::kfac needs neither zlib nor the libraries of the program.
 include(CMakePackageConfigHelpers)
 set(DKFAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dkfac)
 
 get_property(layers GLOBAL PROPERTY DKFAC_LAYERS)
 foreach(layer ${layers})
   set(export dkfacTargets)
-  if(layer MATCHES "nn|app")
+  if(layer MATCHES "data|nn|app")
     set(export dkfac_${layer}Targets)
   endif()
   install(TARGETS dkfac_${layer} EXPORT ${export})

@@ -170,10 +170,10 @@ double train(float lr, Method method) {
   const dkfac::Stream ours = dkfac::Stream::cuda(stream);
   dkfac::kfac::Preconditioner kfac(dkfac::comm::make_self(), {.damping = 1e-3},
                                    dkfac::Device::cuda());
-  const auto id1 = kfac.add_layer("first", dkfac::kfac::LinearSpec{.in = kIn, .out = kHidden});
-  const auto id2 = kfac.add_layer("second", dkfac::kfac::LinearSpec{.in = kHidden, .out = kHidden});
-  const auto id3 = kfac.add_layer("last", dkfac::kfac::LinearSpec{.in = kHidden, .out = 1});
-  const auto grads_of = [](dkfac::kfac::LayerId id, const Layer& l) {
+  const auto id1 = kfac.add_layer("first", dkfac::LinearSpec{.in = kIn, .out = kHidden});
+  const auto id2 = kfac.add_layer("second", dkfac::LinearSpec{.in = kHidden, .out = kHidden});
+  const auto id3 = kfac.add_layer("last", dkfac::LinearSpec{.in = kHidden, .out = 1});
+  const auto grads_of = [](dkfac::LayerId id, const Layer& l) {
     return dkfac::kfac::LayerGrad{id, l.dw.view({l.out, l.in}), l.db.view({l.out})};
   };
   const std::vector<dkfac::kfac::LayerGrad> grads{grads_of(id1, first), grads_of(id2, second),

@@ -118,10 +118,10 @@ std::vector<double> train(float lr, Method method) {
 
   // [+] once: a preconditioner, the layers, and where their gradients are
   dkfac::kfac::Preconditioner kfac(dkfac::comm::make_self(), {.damping = 1e-3});
-  const auto id1 = kfac.add_layer("first", dkfac::kfac::LinearSpec{.in = kIn, .out = kHidden});
-  const auto id2 = kfac.add_layer("second", dkfac::kfac::LinearSpec{.in = kHidden, .out = kHidden});
-  const auto id3 = kfac.add_layer("last", dkfac::kfac::LinearSpec{.in = kHidden, .out = 1});
-  const auto grads_of = [](dkfac::kfac::LayerId id, Layer& l) {
+  const auto id1 = kfac.add_layer("first", dkfac::LinearSpec{.in = kIn, .out = kHidden});
+  const auto id2 = kfac.add_layer("second", dkfac::LinearSpec{.in = kHidden, .out = kHidden});
+  const auto id3 = kfac.add_layer("last", dkfac::LinearSpec{.in = kHidden, .out = 1});
+  const auto grads_of = [](dkfac::LayerId id, Layer& l) {
     return dkfac::kfac::LayerGrad{id, view_of(l.dw.data(), {l.out, l.in}),
                                   view_of(l.db.data(), {l.out})};
   };

@@ -10,12 +10,13 @@
 #include "comm/collective/gather.h"
 #include "comm/collective/pipeline.h"
 #include "comm/collective/stream_join.h"
+#include "comm/collective/vote.h"
+#include "core/shared/host_visitor.h"
+#include "core/shared/phase_timer.h"
+#include "core/shared/registration.h"
 #include "kfac/curvature/curvature.h"
-#include "kfac/optimizer/directions.h"
-#include "kfac/optimizer/frame.h"
-#include "kfac/optimizer/parameters.h"
-#include "kfac/shared/host_visitor.h"
-#include "kfac/shared/phase_timer.h"
+#include "kfac/precondition/directions.h"
+#include "kfac/shared/options_text.h"
 
 namespace dkfac::kfac {
 
@@ -73,7 +74,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
   report.step = ++steps;
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
-    curvature.complete(votes_against(args.vote));
+    curvature.complete(args.vote.rejects());
     for (const LayerGrad& grad : grads)
       if (works(grad.layer)) pack(grad);
     comm::Ballot ballot{.caller = args.vote, .gradient_count = nonfinite};

@@ -15,8 +15,8 @@ namespace {
 bool is_bias(const Parameter& p) { return p.role == Role::bias || p.role == Role::norm_shift; }
 
 /// A layer may have either alone: a frozen weight leaves a bias, a fixed scale a shift.
-kfac::LayerParams params_of(Layer& layer) {
-  kfac::LayerParams params;
+optim::LayerParams params_of(Layer& layer) {
+  optim::LayerParams params;
   for (const Parameter& p : layer.parameters()) {
     TensorView& value = is_bias(p) ? params.bias : params.weight;
     DKFAC_CHECK(value.empty(), "[attach] '", layer.name(), "' has two ",
@@ -41,38 +41,38 @@ Counts counts_of(const Layer& layer) {
 }
 
 /// positions: of one sample; max_samples: of a step over all ranks, or 0.
-kfac::LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
+LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
   const Counts counts = counts_of(layer);
   const bool has_weight = counts.weight > 0;
   const std::int64_t sample_rows = std::max<std::int64_t>(1, positions);
   const std::int64_t max_rows = max_samples * sample_rows;
   if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
-    return kfac::BatchNormSpec{norm->channels(), kfac::Layout::nhwc, has_weight};
+    return BatchNormSpec{norm->channels(), Layout::nhwc, has_weight};
   // Kronecker factors are those of a weight; without one the bias gets the first-order update.
-  if (!has_weight) return kfac::PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
+  if (!has_weight) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
-    return kfac::LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
+    return LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
   }
   if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
     const ConvOptions& o = conv->options();
-    return kfac::Conv2dSpec{.in = conv->in(),
-                            .out = conv->out(),
-                            .kernel_h = o.kernel_h,
-                            .kernel_w = o.kernel_w,
-                            .stride_h = o.stride_h,
-                            .stride_w = o.stride_w,
-                            .pad_h = o.pad_h,
-                            .pad_w = o.pad_w,
-                            .bias = o.bias,
-                            .layout = kfac::Layout::nhwc,
-                            .dilation_h = o.dilation_h,
-                            .dilation_w = o.dilation_w,
-                            .same = o.same,
-                            .groups = static_cast<int>(o.groups),
-                            .max_rows = max_rows,
-                            .sample_rows = sample_rows};
+    return Conv2dSpec{.in = conv->in(),
+                      .out = conv->out(),
+                      .kernel_h = o.kernel_h,
+                      .kernel_w = o.kernel_w,
+                      .stride_h = o.stride_h,
+                      .stride_w = o.stride_w,
+                      .pad_h = o.pad_h,
+                      .pad_w = o.pad_w,
+                      .bias = o.bias,
+                      .layout = Layout::nhwc,
+                      .dilation_h = o.dilation_h,
+                      .dilation_w = o.dilation_w,
+                      .same = o.same,
+                      .groups = static_cast<int>(o.groups),
+                      .max_rows = max_rows,
+                      .sample_rows = sample_rows};
   }
-  return kfac::PlainSpec{.weight = counts.weight, .bias = counts.bias};
+  return PlainSpec{.weight = counts.weight, .bias = counts.bias};
 }
 
 /// Output positions of one sample per layer below `root`.
@@ -92,20 +92,20 @@ Context context_on(Stream stream) {
 
 }  // namespace
 
-std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options, std::int64_t max_samples) {
+std::vector<LayerSpec> layer_specs(const ModelOptions& options, std::int64_t max_samples) {
   const std::unique_ptr<Layer> root = make_layers(options);
   root->set_name("");
   auto positions = positions_of(*root, options.input);
-  std::vector<kfac::LayerSpec> specs;
+  std::vector<LayerSpec> specs;
   root->visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
     specs.push_back(spec_of(layer, positions[&layer], max_samples));
-    kfac::validate(specs.back(), layer.name());
+    dkfac::validate(specs.back(), layer.name());
   });
   return specs;
 }
 
-OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimizer,
+OptimizerAttachment::OptimizerAttachment(Model& model, optim::Optimizer& optimizer,
                                          AttachOptions options)
     : model_(model),
       optimizer_(optimizer),
@@ -117,11 +117,11 @@ OptimizerAttachment::OptimizerAttachment(Model& model, kfac::Optimizer& optimize
   std::int64_t begin = 0;
   model.visit([&](Layer& layer) {
     if (layer.parameters().empty()) return;
-    kfac::LayerParams params = params_of(layer);
+    optim::LayerParams params = params_of(layer);
     params.bias_lr = options.bias_lr;
     params.bias_decay = options.bias_decay;
-    const kfac::LayerSpec spec = spec_of(layer, positions[&layer], options.max_samples);
-    const bool recorded = !std::holds_alternative<kfac::PlainSpec>(spec);
+    const LayerSpec spec = spec_of(layer, positions[&layer], options.max_samples);
+    const bool recorded = !std::holds_alternative<PlainSpec>(spec);
     const std::int64_t count = params.weight.numel() + params.bias.numel();
     entries_.emplace(
         &layer, Entry{optimizer_.add_layer(layer.name(), spec, params), recorded, begin, count});

@@ -47,7 +47,7 @@ inline Outcome run(const Config& config, int ranks, const CheckpointPlan& plan,
   set_threads(1);
   PhaseData data;
   for (const Phase& phase : phases_of(config))
-    data.push_back(std::make_shared<nn::DataSplits>(nn::load_data(data_source(phase.config))));
+    data.push_back(std::make_shared<data::DataSplits>(data::load_data(data_source(phase.config))));
   Outcome outcome;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     const bool first = comm->rank() == 0, last = comm->rank() == ranks - 1;

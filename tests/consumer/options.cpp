@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "dkfac/kfac/optimizer.h"
+#include "dkfac/optim/optimizer.h"
 
 namespace {
 
@@ -31,10 +31,10 @@ double sum_of_options(double momentum) {
   namespace kfac = dkfac::kfac;
   kfac::CurvatureOptions curvature;
   curvature.damping = momentum;
-  kfac::KfacOptions options{.curvature = passed_on(curvature)};
+  optim::KfacOptions options{.curvature = passed_on(curvature)};
   options.weight_decay = momentum;
-  const kfac::KfacOptions second = passed_on(changed(options, momentum));
-  const kfac::SgdOptions sgd = passed_on(changed(kfac::SgdOptions{}, momentum));
-  const kfac::LarsOptions lars = passed_on(changed(kfac::LarsOptions{}, momentum));
+  const optim::KfacOptions second = passed_on(changed(options, momentum));
+  const optim::SgdOptions sgd = passed_on(changed(optim::SgdOptions{}, momentum));
+  const optim::LarsOptions lars = passed_on(changed(optim::LarsOptions{}, momentum));
   return second.momentum + second.curvature.damping + sgd.momentum + lars.momentum;
 }

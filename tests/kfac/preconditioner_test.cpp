@@ -50,8 +50,7 @@ std::vector<double> precondition_scaled(kfac::InverseMethod method, double input
   options.damping = 0.25;
   options.inverse = method;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  const auto layer =
-      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+  const auto layer = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
   const std::vector<double> x{input, 0, 0, input}, dy{output, 0, 0, output};
   preconditioner.record_input(layer, view_of(x.data(), {2, 2}));
   preconditioner.record_grad_output(layer, view_of(dy.data(), {2, 2}));
@@ -80,7 +79,7 @@ TEST(Preconditioner, OverlapChangesNoBit) {
 
 TEST(Preconditioner, EqualsTheOptimizerWithoutMomentum) {
   const std::vector<double> optimizer = train_ranks<double>(2, [](auto comm) {
-    return kfac::make_kfac(comm, {.curvature = options64(), .momentum = 0});
+    return optim::make_kfac(comm, {.curvature = options64(), .momentum = 0});
   });
   // The same sums in another order over 20 steps.
   EXPECT_TRUE(near(train_ranks_preconditioned(2, options64()), optimizer, 1e-10));
@@ -101,8 +100,8 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
                                   double factor = 1) {
   options.micro_batches = static_cast<int>(parts);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
-  const auto bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 2});
+  const auto bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
   std::vector<double> x(8 * 3), z(8 * 2), mean{0.1, -0.2}, inv_std{1.5, 0.5};
   Random random(5);
   fill_normal(view_of(x.data(), {24}), 0, 1, random);
@@ -111,7 +110,7 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
   for (double& d : dy) d *= factor;
   const std::int64_t n = 8 / parts;
   // Without a global batch, samples are counted by the number of micro-batches.
-  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = parts == 2 ? 0 : 8};
+  const RecordScale scale{.loss_scale = 1, .global_batch = parts == 2 ? 0 : 8};
   for (std::int64_t p = 0; p < parts; ++p) {
     const auto x_part = view_of(x.data() + p * n * 3, {n, 3});
     const auto dy_part = view_of(dy.data() + p * n * 2, {n, 2});
@@ -131,8 +130,8 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
 
 TEST(Preconditioner, AddsMicroBatchesUp) {
   // In each reduction what is recorded of a sample does not know of the parts.
-  for (const auto reduction : {kfac::LossReduction::local_mean, kfac::LossReduction::global_mean,
-                               kfac::LossReduction::sum}) {
+  for (const auto reduction :
+       {LossReduction::local_mean, LossReduction::global_mean, LossReduction::sum}) {
     kfac::CurvatureOptions options = options64();
     options.loss_reduction = reduction;
     const std::vector<double> whole = step_in_parts(options, 1);
@@ -148,11 +147,11 @@ TEST(Preconditioner, AcceptsARankWithoutSamples) {
   const std::vector<double> x{1, 2, -1, 0.5, 3, 1}, dy{1, -1};
   const auto run = [&](const std::shared_ptr<comm::Communicator>& comm) {
     kfac::CurvatureOptions options = options64();
-    options.loss_reduction = kfac::LossReduction::sum;
+    options.loss_reduction = LossReduction::sum;
     kfac::Preconditioner preconditioner(comm, options);
-    const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 1});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 1});
     const std::int64_t n = comm->rank() == 0 ? 2 : 0;
-    const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 2};
+    const RecordScale scale{.loss_scale = 1, .global_batch = 2};
     preconditioner.record_input(fc, view_of(x.data(), {n, 3}), Stream::cpu(), scale);
     preconditioner.record_grad_output(fc, view_of(dy.data(), {n, 1}), Stream::cpu(), scale);
     std::vector<double> g{1, 2, 3, 4};
@@ -167,7 +166,7 @@ TEST(Preconditioner, AcceptsARankWithoutSamples) {
 
 TEST(Preconditioner, RefusesMoreRecordsThanMicroBatches) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
-  const auto fc = preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 2});
   std::vector<double> x(6, 1.0);
   preconditioner.record_input(fc, view_of(x.data(), {2, 3}));
   EXPECT_THROW(preconditioner.record_input(fc, view_of(x.data(), {2, 3})), InvalidArgument);
@@ -175,7 +174,7 @@ TEST(Preconditioner, RefusesMoreRecordsThanMicroBatches) {
 
 TEST(Preconditioner, LeavesPlainLayersAlone) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
-  const auto plain = preconditioner.add_layer("gain", kfac::PlainSpec{.weight = 3});
+  const auto plain = preconditioner.add_layer("gain", PlainSpec{.weight = 3});
   std::vector<double> g{1, 2, 3};
   const std::vector<kfac::LayerGrad> grads{{plain, view_of(g.data(), {3}), {}}};
   EXPECT_TRUE(preconditioner.step(grads).updated);
@@ -188,8 +187,7 @@ TEST(Preconditioner, AcceptsGradientsOfAnotherTypeThanItsFactors) {
     kfac::CurvatureOptions options = options64();
     options.dtype = dtype;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
     std::vector<T> x{1, 2, 3, -1}, dy{1, -1, 2, T(0.5)}, g{1, 2, 3, 4};
     preconditioner.record_input(fc, view_of(x.data(), {2, 2}));
     preconditioner.record_grad_output(fc, view_of(dy.data(), {2, 2}));
@@ -205,8 +203,7 @@ TEST(Preconditioner, AcceptsGradientsOfAnotherTypeThanItsFactors) {
 
 TEST(Preconditioner, NamesTheLayerThatWasNotRecorded) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
-  const auto fc =
-      preconditioner.add_layer("fc9", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+  const auto fc = preconditioner.add_layer("fc9", LinearSpec{.in = 1, .out = 1, .bias = false});
   double x = 1, g = 1;
   preconditioner.record_input(fc, view_of(&x, {1, 1}));
   const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
@@ -222,8 +219,7 @@ TEST(Preconditioner, NamesTheLayerThatWasNotRecorded) {
 
 TEST(Preconditioner, ChecksTheGradientsItIsGiven) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
-  const auto fc =
-      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false});
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false});
   std::vector<double> g(4, 1.0);
   const kfac::LayerGrad good{fc, view_of(g.data(), {1, 2}), {}};
   const auto step = [&](std::vector<kfac::LayerGrad> grads) { (void)preconditioner.step(grads); };
@@ -231,21 +227,18 @@ TEST(Preconditioner, ChecksTheGradientsItIsGiven) {
   EXPECT_THROW(step({good, good}), InvalidArgument);
   EXPECT_THROW(step({{fc, view_of(g.data(), {3}), {}}}), InvalidArgument);
   EXPECT_THROW(step({{fc, good.weight, good.weight}}), InvalidArgument);
-  EXPECT_THROW(step({{kfac::LayerId{1}, good.weight, {}}}), InvalidArgument);
+  EXPECT_THROW(step({{LayerId{1}, good.weight, {}}}), InvalidArgument);
 }
 
 TEST(Preconditioner, RefusesLayersItCannotTell) {
   kfac::Preconditioner preconditioner(comm::make_self(), options64());
-  (void)preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1});
-  EXPECT_THROW((void)preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1}),
+  (void)preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1});
+  EXPECT_THROW((void)preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1}),
                InvalidArgument);
-  EXPECT_THROW((void)preconditioner.add_layer("", kfac::LinearSpec{.in = 2, .out = 1}),
-               InvalidArgument);
-  EXPECT_THROW((void)preconditioner.add_layer("b", kfac::LinearSpec{.in = 0, .out = 1}),
-               InvalidArgument);
+  EXPECT_THROW((void)preconditioner.add_layer("", LinearSpec{.in = 2, .out = 1}), InvalidArgument);
+  EXPECT_THROW((void)preconditioner.add_layer("b", LinearSpec{.in = 0, .out = 1}), InvalidArgument);
   preconditioner.prepare();
-  EXPECT_THROW((void)preconditioner.add_layer("c", kfac::LinearSpec{.in = 2, .out = 1}),
-               InvalidArgument);
+  EXPECT_THROW((void)preconditioner.add_layer("c", LinearSpec{.in = 2, .out = 1}), InvalidArgument);
   EXPECT_THROW(kfac::Preconditioner(nullptr), InvalidArgument);
 }
 

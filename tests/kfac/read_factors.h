@@ -17,7 +17,6 @@ namespace dkfac::testing::factors {
 
 using namespace fisher;
 using kfac::CurvatureOptions;
-using kfac::LayerSpec;
 
 inline CurvatureOptions factor_options() {
   CurvatureOptions options;
@@ -45,14 +44,14 @@ inline double residual(const Matrix& inverse, const Matrix& average, double damp
 
 /// A linear layer with a bias and several positions per sample, and one without.
 inline constexpr std::int64_t kSamples = 6, kPositions = 4;
-inline const LayerSpec kFirst = kfac::LinearSpec{.in = 3, .out = 5};
-inline const LayerSpec kSecond = kfac::LinearSpec{.in = 5, .out = 2, .bias = false};
+inline const LayerSpec kFirst = LinearSpec{.in = 3, .out = 5};
+inline const LayerSpec kSecond = LinearSpec{.in = 5, .out = 2, .bias = false};
 
 struct Batch {
   Matrix x, dy;  ///< Rows are positions of samples.
 };
 inline Batch random_batch(const LayerSpec& spec, std::int64_t positions, std::uint64_t seed) {
-  const auto& linear = std::get<kfac::LinearSpec>(spec);
+  const auto& linear = std::get<LinearSpec>(spec);
   Random random(seed);
   return {random_matrix(kSamples * positions, linear.in, random),
           random_matrix(kSamples * positions, linear.out, random)};
@@ -62,7 +61,7 @@ inline Batch random_batch(const LayerSpec& spec, std::int64_t positions, std::ui
 /// `samples` times the recorded one.
 inline std::pair<Matrix, Matrix> naive(const LayerSpec& spec, const Batch& batch,
                                        std::int64_t positions) {
-  const bool bias = kfac::bias_numel(spec) > 0;
+  const bool bias = dkfac::bias_numel(spec) > 0;
   const auto n = static_cast<double>(batch.x.rows) / static_cast<double>(positions);
   const Matrix a =
       bias ? join_bias(batch.x, Vector(static_cast<std::size_t>(batch.x.rows), 1.0)) : batch.x;

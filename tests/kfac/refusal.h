@@ -14,8 +14,6 @@
 namespace dkfac::testing {
 
 using kfac::CurvatureOptions;
-using kfac::LayerSpec;
-using kfac::LossReduction;
 
 /// The words of the InvalidArgument that `body` throws.
 template <class Body>
@@ -55,20 +53,19 @@ class OneLayer {
         layer_(preconditioner_.add_layer("fc7", std::move(spec))) {}
 
   [[nodiscard]] TensorView view(Shape shape) { return view_of(memory_.data(), shape); }
-  void input(const Shape& shape, kfac::RecordScale scale = {}) { input(view(shape), scale); }
-  void input(ConstTensorView x, kfac::RecordScale scale = {}) {
+  void input(const Shape& shape, RecordScale scale = {}) { input(view(shape), scale); }
+  void input(ConstTensorView x, RecordScale scale = {}) {
     preconditioner_.record_input(layer_, x, Stream::cpu(), scale);
   }
-  void output(const Shape& shape, kfac::RecordScale scale = {}) { output(view(shape), scale); }
-  void output(ConstTensorView dy, kfac::RecordScale scale = {}) {
+  void output(const Shape& shape, RecordScale scale = {}) { output(view(shape), scale); }
+  void output(ConstTensorView dy, RecordScale scale = {}) {
     preconditioner_.record_grad_output(layer_, dy, Stream::cpu(), scale);
   }
   void batch_norm(ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                  ConstTensorView dy, kfac::RecordScale scale = {}) {
+                  ConstTensorView dy, RecordScale scale = {}) {
     preconditioner_.record_batch_norm(layer_, x, mean, inv_std, dy, Stream::cpu(), scale);
   }
-  [[nodiscard]] bool step(TensorView weight, TensorView bias = {},
-                          const kfac::StepArgs& args = {}) {
+  [[nodiscard]] bool step(TensorView weight, TensorView bias = {}, const StepArgs& args = {}) {
     return preconditioner_
         .step(std::vector<kfac::LayerGrad>{{layer_, weight, bias}}, Stream::cpu(), args)
         .updated;
@@ -76,21 +73,21 @@ class OneLayer {
 
  private:
   kfac::Preconditioner preconditioner_;
-  kfac::LayerId layer_;
+  LayerId layer_;
   std::vector<double> memory_ = std::vector<double>(kRoom, 0.5);
 };
 
-inline const LayerSpec kLinear = kfac::LinearSpec{.in = 3, .out = 2, .bias = false};
+inline const LayerSpec kLinear = LinearSpec{.in = 3, .out = 2, .bias = false};
 inline const LayerSpec kNhwc =
-    kfac::Conv2dSpec{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 2, .bias = false, .groups = 2};
-inline const LayerSpec kNchw = kfac::Conv2dSpec{.in = 4,
-                                                .out = 6,
-                                                .kernel_h = 3,
-                                                .kernel_w = 2,
-                                                .bias = false,
-                                                .layout = kfac::Layout::nchw,
-                                                .groups = 2};
-inline const LayerSpec kNorm = kfac::BatchNormSpec{.channels = 2};
-inline const LayerSpec kPlain = kfac::PlainSpec{.weight = 6};
+    Conv2dSpec{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 2, .bias = false, .groups = 2};
+inline const LayerSpec kNchw = Conv2dSpec{.in = 4,
+                                          .out = 6,
+                                          .kernel_h = 3,
+                                          .kernel_w = 2,
+                                          .bias = false,
+                                          .layout = Layout::nchw,
+                                          .groups = 2};
+inline const LayerSpec kNorm = BatchNormSpec{.channels = 2};
+inline const LayerSpec kPlain = PlainSpec{.weight = 6};
 
 }  // namespace dkfac::testing

@@ -3,7 +3,6 @@ dkfac_test(nn.functors
   SOURCES backends/elementwise_functors_test.cpp
           backends/conv_functors_test.cpp backends/conv_cudnn_functors_test.cpp
           backends/loss_functors_test.cpp
-          backends/image_functors_test.cpp
           backends/column_functors_test.cpp backends/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
           backends/regularize_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
@@ -15,13 +14,12 @@ dkfac_gpu_test(nn.cuda.products
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.model
   SOURCES behaviour/cuda/model_state_test.cpp behaviour/cuda/model_failures_test.cpp behaviour/cuda/graphed_passes_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::data dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.loss
   SOURCES backends/cuda/loss_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
-dkfac_gpu_test(nn.cuda.device_data
-  SOURCES behaviour/cuda/device_data_test.cpp backends/cuda/regularize_test.cpp
-  LINK dkfac::nn LABELS nn threads INTERNALS)
+dkfac_gpu_test(nn.cuda.regularize
+  SOURCES backends/cuda/regularize_test.cpp LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.norm
   SOURCES behaviour/cuda/batch_norm_test.cpp backends/cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)

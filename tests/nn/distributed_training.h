@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
 
@@ -75,7 +75,7 @@ inline double pass_over(Context& ctx, nn::Model& model, nn::OptimizerAttachment&
 }
 
 /// Trains on the same batches whatever the number of ranks; each takes its consecutive share.
-inline Trained train(const std::shared_ptr<comm::Communicator>& comm, kfac::Optimizer& optimizer,
+inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Optimizer& optimizer,
                      const Passes& passes = {}) {
   Context ctx;
   const std::int64_t parts = passes.micro_batches;
@@ -111,8 +111,8 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, kfac::Opti
   return result;
 }
 
-inline kfac::KfacOptions kfac_options(bool overlap) {
-  kfac::KfacOptions options;
+inline optim::KfacOptions kfac_options(bool overlap) {
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.overlap = overlap;
@@ -122,11 +122,11 @@ inline kfac::KfacOptions kfac_options(bool overlap) {
 
 inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool overlap,
                           const Passes& passes = {}) {
-  kfac::KfacOptions options = kfac_options(overlap);
+  optim::KfacOptions options = kfac_options(overlap);
   if (passes.micro_batches > 1) {
     options.curvature.micro_batches = static_cast<int>(passes.micro_batches);
   }
-  return train(comm, *kfac::make_kfac(comm, options), passes);
+  return train(comm, *optim::make_kfac(comm, options), passes);
 }
 
 /// Rank 0's bits, on every rank.

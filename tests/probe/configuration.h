@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/kfac/optimizer.h"
+#include "dkfac/optim/optimizer.h"
 
 /// One run of the probe (main.cpp), as data. Names of configurations are compared between trees of
 /// different age, so that they stay as they are when the library's names change.
@@ -46,11 +46,11 @@ struct Restart {
 struct Configuration {
   std::string name;
   Method method = Method::kfac;
-  kfac::SgdOptions sgd = {};
-  kfac::LarsOptions lars = {};
-  kfac::KfacOptions kfac = {};            ///< Without its curvature,
-  kfac::CurvatureOptions curvature = {};  ///< which is a Preconditioner's, too.
-  kfac::LossReduction reduction = kfac::LossReduction::local_mean;  ///< Of all of them.
+  optim::SgdOptions sgd = {};
+  optim::LarsOptions lars = {};
+  optim::KfacOptions kfac = {};                         ///< Without its curvature,
+  kfac::CurvatureOptions curvature = {};                ///< which is a Preconditioner's, too.
+  LossReduction reduction = LossReduction::local_mean;  ///< Of all of them.
   ContextOptions context = {};
   DType dtype = DType::f32;  ///< Of parameters and gradients.
   DType data = DType::f32;   ///< Of what is recorded.

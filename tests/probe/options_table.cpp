@@ -3,8 +3,7 @@
 namespace dkfac::probe {
 
 using enum kfac::InverseMethod;
-using kfac::BatchNormFisher, kfac::LossReduction, kfac::MomentumRule, kfac::Rescale,
-    kfac::WeightSharing;
+using kfac::BatchNormFisher, kfac::WeightSharing, optim::MomentumRule, optim::Rescale;
 using C = Configuration;
 
 namespace {
@@ -13,7 +12,7 @@ void add_first_order(Table& t) {
   const auto sgd = [&t](const std::string& name, auto change) {
     t.add("sgd." + name, Method::sgd, [change](C& c) { change(c.sgd); });
   };
-  using Sgd = kfac::SgdOptions;
+  using Sgd = optim::SgdOptions;
   sgd("nesterov", [](Sgd& o) { o.nesterov = true; });
   sgd("uncorrected", [](Sgd& o) { o.momentum_correction = false; });
   sgd("plain", [](Sgd& o) { o.momentum = 0; });

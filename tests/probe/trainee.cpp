@@ -13,11 +13,10 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<ProbeLayer> layers_of_probe(std::int64_t n) {
-  using kfac::BatchNormSpec, kfac::LinearSpec, kfac::PlainSpec, kfac::Layout;
-  kfac::Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 3};
+  Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 3};
   conv.pad_h = conv.pad_w = 1;
   conv.bias = false;
-  kfac::Conv2dSpec grouped{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3};
+  Conv2dSpec grouped{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3};
   grouped.stride_h = grouped.stride_w = 2;
   grouped.pad_h = grouped.pad_w = 1;
   grouped.layout = Layout::nchw;
@@ -38,9 +37,9 @@ std::vector<ProbeLayer> layers_of_probe(std::int64_t n) {
 }
 
 /// Of the gradient of one sample.
-double factor_of(kfac::LossReduction reduction, double batch, int ranks) {
-  if (reduction == kfac::LossReduction::local_mean) return ranks / batch;
-  return reduction == kfac::LossReduction::global_mean ? 1 / batch : 1;
+double factor_of(LossReduction reduction, double batch, int ranks) {
+  if (reduction == LossReduction::local_mean) return ranks / batch;
+  return reduction == LossReduction::global_mean ? 1 / batch : 1;
 }
 
 }  // namespace
@@ -68,13 +67,13 @@ Trainee::Trainee(const Configuration& configuration, std::shared_ptr<comm::Commu
   c_.kfac.curvature = c_.curvature;
   switch (c_.method) {
     case Method::sgd:
-      optimizer_ = kfac::make_sgd(comm_, c_.sgd, c_.device, c_.context);
+      optimizer_ = optim::make_sgd(comm_, c_.sgd, c_.device, c_.context);
       break;
     case Method::lars:
-      optimizer_ = kfac::make_lars(comm_, c_.lars, c_.device, c_.context);
+      optimizer_ = optim::make_lars(comm_, c_.lars, c_.device, c_.context);
       break;
     case Method::kfac:
-      optimizer_ = kfac::make_kfac(comm_, c_.kfac, c_.device, c_.context);
+      optimizer_ = optim::make_kfac(comm_, c_.kfac, c_.device, c_.context);
       break;
     case Method::foreign:
       preconditioner_.emplace(comm_, c_.curvature, c_.device, c_.context);
@@ -104,9 +103,9 @@ void Trainee::add_parameters(std::size_t i) {
     p = {layer.name + name, i, make({n}, c_.dtype, start), make({n}, c_.dtype, start)};
     value = p.value, gradient = p.gradient;
   };
-  kfac::LayerParams params;
-  add("/weight/value", kfac::weight_numel(layer.spec), params.weight, params.weight_grad);
-  add("/bias/value", kfac::bias_numel(layer.spec), params.bias, params.bias_grad);
+  optim::LayerParams params;
+  add("/weight/value", dkfac::weight_numel(layer.spec), params.weight, params.weight_grad);
+  add("/bias/value", dkfac::bias_numel(layer.spec), params.bias, params.bias_grad);
   if (!optimizer_) {
     ids_.push_back(preconditioner_->add_layer(layer.name, layer.spec));
     grads_.push_back({ids_.back(), params.weight_grad, params.bias_grad});
@@ -165,7 +164,7 @@ std::vector<Trainee::Record> Trainee::make_records(const StepPlan& plan, int ste
     Record& r = records.emplace_back();
     r.input = make(layer.input, c_.data, x);
     r.grad_output = make(layer.output, c_.data, dy);
-    if (const auto* norm = std::get_if<kfac::BatchNormSpec>(&layer.spec)) {
+    if (const auto* norm = std::get_if<BatchNormSpec>(&layer.spec)) {
       const auto channels = static_cast<std::size_t>(norm->channels);
       r.mean = make({norm->channels}, c_.dtype, std::vector(channels, 0.1));
       r.inv_std = make({norm->channels}, c_.dtype, std::vector(channels, 1.5));
@@ -195,7 +194,7 @@ void Trainee::spoil(Tensor& x) {
 void Trainee::record(std::size_t i, Record& r, bool input) {
   const Stream stream = ctx_.stream();
   const bool norm = r.mean.is_set();
-  if (std::holds_alternative<kfac::PlainSpec>(layers_[i].spec) || (input && norm)) return;
+  if (std::holds_alternative<PlainSpec>(layers_[i].spec) || (input && norm)) return;
   with_optimizer([&](auto& o) {
     if (!(input ? o.wants_input(ids_[i]) : o.wants_grad_output(ids_[i]))) return;
     if (input)
@@ -228,7 +227,7 @@ kfac::StepReport Trainee::step(const StepPlan& plan) {
     }
   }
   for (std::size_t i = layers; parts > 0 && c_.drawn && i-- > 0;) announce(i);
-  const kfac::StepArgs args{.lr = plan.lr, .vote = vote_, .momentum = plan.momentum};
+  const StepArgs args{.lr = plan.lr, .vote = vote_, .momentum = plan.momentum};
   if (optimizer_) return optimizer_->step(args, ctx_.stream());
   // A rank without a batch has no gradient to reduce, either.
   if (plan.fault != Fault::no_batch)
@@ -240,7 +239,7 @@ kfac::StepReport Trainee::step(const StepPlan& plan) {
   return report;
 }
 
-void Trainee::visit_state(kfac::StateVisitor& visitor) {
+void Trainee::visit_state(StateVisitor& visitor) {
   with_optimizer([&](auto& o) { o.visit_state(visitor); });
 }
 

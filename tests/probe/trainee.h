@@ -23,7 +23,7 @@ void put(Context& ctx, const std::vector<double>& values, TensorView x);
 /// A layer, and the shapes of what it sees of `n` samples.
 struct ProbeLayer {
   std::string name;
-  kfac::LayerSpec spec;
+  LayerSpec spec;
   Shape input, output;
 };
 
@@ -43,7 +43,7 @@ class Trainee {
   /// Makes the data of a step. Waits of the host in here do not count.
   void make_data(const StepPlan& plan, int step);
   [[nodiscard]] kfac::StepReport step(const StepPlan& plan);
-  void visit_state(kfac::StateVisitor& visitor);
+  void visit_state(StateVisitor& visitor);
 
   [[nodiscard]] Context& ctx() { return ctx_; }
   [[nodiscard]] const std::vector<ProbeLayer>& layers() const { return layers_; }
@@ -72,14 +72,14 @@ class Trainee {
   Configuration c_;
   std::shared_ptr<comm::Communicator> comm_;
   Context ctx_;  ///< Of the caller's stream.
-  std::unique_ptr<kfac::Optimizer> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<kfac::Preconditioner> preconditioner_;
   std::vector<ProbeLayer> layers_;
-  std::vector<kfac::LayerId> ids_;
+  std::vector<LayerId> ids_;
   std::vector<Parameter> parameters_;
   std::vector<kfac::LayerGrad> grads_;
   std::vector<std::vector<Record>> records_;  ///< By micro-batch and layer.
-  kfac::RecordScale scale_;
+  RecordScale scale_;
   Tensor loss_;
   Vote vote_;
 };

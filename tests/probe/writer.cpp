@@ -31,7 +31,7 @@ std::string statistic(kfac::StatisticKind kind) {
   return kind == kfac::StatisticKind::g ? "G" : "norm";
 }
 
-std::string sharing(kfac::Held held) {
+std::string sharing(Held held) {
   constexpr const char* kNames[] = {"same", "owner", "copy", "mean", "sum", "any", "rows"};
   return kNames[static_cast<std::size_t>(held)];
 }
@@ -139,13 +139,13 @@ void Log::next(const kfac::StepReport& r, const std::vector<std::string>& layers
   for (const auto& [name, value] : fields) next("reports", name, text_of(value));
 }
 
-void StateWriter::tensor(const std::string& name, kfac::Held held, TensorView view) {
+void StateWriter::tensor(const std::string& name, Held held, TensorView view) {
   log_.bits(canonical(name), sharing(held) + " " + text_of(view));
 }
-void StateWriter::integer(const std::string& name, kfac::Held held, std::int64_t& value) {
+void StateWriter::integer(const std::string& name, Held held, std::int64_t& value) {
   log_.bits(canonical(name), sharing(held) + " " + detail::concat(value));
 }
-void StateWriter::real(const std::string& name, kfac::Held held, double& value) {
+void StateWriter::real(const std::string& name, Held held, double& value) {
   log_.bits(canonical(name), sharing(held) + " " + text_of(value));
 }
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "dkfac/core/state.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/report.h"
-#include "dkfac/kfac/state.h"
 
 namespace dkfac::probe {
 
@@ -63,12 +63,12 @@ class Log {
 [[nodiscard]] std::string canonical(const std::string& state);
 
 /// Writes a state under canonical names.
-class StateWriter final : public kfac::StateVisitor {
+class StateWriter final : public StateVisitor {
  public:
   explicit StateWriter(Log& log) : log_(log) {}
-  void tensor(const std::string& name, kfac::Held held, TensorView view) override;
-  void integer(const std::string& name, kfac::Held held, std::int64_t& value) override;
-  void real(const std::string& name, kfac::Held held, double& value) override;
+  void tensor(const std::string& name, Held held, TensorView view) override;
+  void integer(const std::string& name, Held held, std::int64_t& value) override;
+  void real(const std::string& name, Held held, double& value) override;
 
  private:
   Log& log_;

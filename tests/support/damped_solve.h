@@ -16,9 +16,9 @@ struct Factors {
 };
 
 /// A and G of `spec`; rows of gradients may outnumber samples (one per label).
-inline Factors compute_factors(Context& ctx, const kfac::LayerSpec& spec, ConstTensorView inputs,
+inline Factors compute_factors(Context& ctx, const LayerSpec& spec, ConstTensorView inputs,
                                ConstTensorView gradients, std::int64_t samples) {
-  const std::int64_t da = kfac::a_dim(spec), dg = kfac::g_dim(spec);
+  const std::int64_t da = dkfac::a_dim(spec), dg = dkfac::g_dim(spec);
   Tensor a = Tensor::zeros(ctx, {da, da}, DType::f64), g = Tensor::zeros(ctx, {dg, dg}, DType::f64);
   const kfac::Operand operand{DType::f64, 1};
   kfac::compute_a(ctx, spec, inputs, static_cast<double>(samples), operand, {}, 0, a);

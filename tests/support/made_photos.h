@@ -8,18 +8,19 @@
 #include <vector>
 
 #include "dkfac/core/error.h"
-#include "dkfac/nn/photo_data.h"
+#include "dkfac/data/photo_data.h"
 
 /// Photographs without files.
 namespace dkfac::testing {
 
 /// Pictures of given sizes, all different; their labels go round through three classes.
-class MadePhotos final : public nn::PhotoSource {
+class MadePhotos final : public data::PhotoSource {
  public:
-  explicit MadePhotos(const std::vector<nn::ImageSize>& sizes, std::set<std::int64_t> damaged = {})
+  explicit MadePhotos(const std::vector<data::ImageSize>& sizes,
+                      std::set<std::int64_t> damaged = {})
       : damaged_(std::move(damaged)) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      nn::Image picture{sizes[i].height, sizes[i].width, {}};
+      data::Image picture{sizes[i].height, sizes[i].width, {}};
       for (std::int64_t y = 0; y < picture.height; ++y)
         for (std::int64_t x = 0; x < picture.width; ++x)
           for (std::int64_t c = 0; c < 3; ++c)
@@ -30,7 +31,7 @@ class MadePhotos final : public nn::PhotoSource {
     }
   }
 
-  [[nodiscard]] const nn::Image& picture(std::int64_t i) const {
+  [[nodiscard]] const data::Image& picture(std::int64_t i) const {
     return pictures_.at(static_cast<std::size_t>(i));
   }
   [[nodiscard]] std::int64_t opened() const { return opened_; }
@@ -42,42 +43,42 @@ class MadePhotos final : public nn::PhotoSource {
     return "photo " + std::to_string(i);
   }
   [[nodiscard]] std::uint64_t fingerprint() const override { return pictures_.size(); }
-  nn::ImageSize open(std::int64_t i, nn::PhotoScratch& scratch) const override {
+  data::ImageSize open(std::int64_t i, data::PhotoScratch& scratch) const override {
     ++opened_;
     if (damaged_.contains(i)) throw DataError("damaged");
     scratch.number = i;
     return {picture(i).height, picture(i).width};
   }
-  nn::ImageView decode(const nn::DecodeOptions&, nn::PhotoScratch& scratch) const override {
+  data::ImageView decode(const data::DecodeOptions&, data::PhotoScratch& scratch) const override {
     return picture(scratch.number);
   }
 
  private:
   const std::set<std::int64_t> damaged_;
   const std::vector<std::string> classes_{"a", "b", "c"};
-  std::vector<nn::Image> pictures_;
+  std::vector<data::Image> pictures_;
   std::vector<std::int32_t> labels_;
   mutable std::atomic<std::int64_t> opened_ = 0;
 };
 
 /// Upright, square and wide ones, mixed.
-inline std::vector<nn::ImageSize> mixed_sizes(std::int64_t count) {
-  std::vector<nn::ImageSize> sizes;
+inline std::vector<data::ImageSize> mixed_sizes(std::int64_t count) {
+  std::vector<data::ImageSize> sizes;
   for (std::int64_t i = 0; i < count; ++i) sizes.push_back({20 + 7 * i % 23, 20 + 11 * i % 29});
   return sizes;
 }
 
 /// For evaluation: batches of 16 by 16, or with that as their shorter side.
-inline nn::Dataset evaluated_photos(const std::shared_ptr<const nn::PhotoSource>& source,
-                                    bool rectangular) {
-  nn::PhotoOptions options;
-  options.crop = nn::PhotoCrop::centre;
+inline data::Dataset evaluated_photos(const std::shared_ptr<const data::PhotoSource>& source,
+                                      bool rectangular) {
+  data::PhotoOptions options;
+  options.crop = data::PhotoCrop::centre;
   options.size = 16;
   options.resized = 18;
   options.rectangular = rectangular;
   options.workers = 2;
   options.bad_limit = 1;
-  return nn::photo_dataset("made", source, options);
+  return data::photo_dataset("made", source, options);
 }
 
 }  // namespace dkfac::testing

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/core/layer_spec.h"
 
 #include "support/fisher.h"
 
@@ -23,26 +23,26 @@ inline std::int64_t activation_index(ops::Layout layout, const Images& s, std::i
 }
 
 /// Element of one output's weights, hence a column of A; c counts within the group.
-inline std::int64_t weight_index(const kfac::Conv2dSpec& s, ops::Layout layout, std::int64_t c,
+inline std::int64_t weight_index(const Conv2dSpec& s, ops::Layout layout, std::int64_t c,
                                  std::int64_t kh, std::int64_t kw) {
   return layout == ops::Layout::nhwc ? (kh * s.kernel_w + kw) * (s.in / s.groups) + c
                                      : (c * s.kernel_h + kh) * s.kernel_w + kw;
 }
 
-inline Images output_of(const kfac::Conv2dSpec& s, const Images& in) {
+inline Images output_of(const Conv2dSpec& s, const Images& in) {
   if (s.same) return in;
   return {in.n, (in.h + 2 * s.pad_h - s.dilation_h * (s.kernel_h - 1) - 1) / s.stride_h + 1,
           (in.w + 2 * s.pad_w - s.dilation_w * (s.kernel_w - 1) - 1) / s.stride_w + 1};
 }
 
 /// Zeros before the image in one direction; of those of `same` half, rounded down.
-inline std::int64_t zeros_before(const kfac::Conv2dSpec& s, int kernel, int dilation, int pad) {
+inline std::int64_t zeros_before(const Conv2dSpec& s, int kernel, int dilation, int pad) {
   return s.same ? dilation * (kernel - 1) / 2 : pad;
 }
 
 /// All patches of one group, one per row in the order (n, y, x), with a last 1 for a bias.
 /// `columns` is the order of their columns; the right one is the layout of the spec.
-inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const Vector& x,
+inline Matrix naive_patches(const Conv2dSpec& s, const Images& in, const Vector& x,
                             ops::Layout columns, std::int64_t group = 0) {
   const Images out = output_of(s, in);
   const std::int64_t top = zeros_before(s, s.kernel_h, s.dilation_h, s.pad_h);
@@ -68,7 +68,7 @@ inline Matrix naive_patches(const kfac::Conv2dSpec& s, const Images& in, const V
 }
 
 /// Output gradients of one group, one position per row in the order (n, y, x).
-inline Matrix naive_positions(const kfac::Conv2dSpec& s, const Images& out, const Vector& dy,
+inline Matrix naive_positions(const Conv2dSpec& s, const Images& out, const Vector& dy,
                               std::int64_t group = 0) {
   const std::int64_t channels = s.out / s.groups;
   Matrix m(out.n * out.h * out.w, channels);

@@ -18,7 +18,7 @@ class PlainMlp {
   explicit PlainMlp(std::uint64_t seed) {
     Random random(seed);
     for (std::size_t l = 0; l < 3; ++l) {
-      const kfac::LinearSpec spec{.in = kWidths[l], .out = kWidths[l + 1], .bias = l != 1};
+      const LinearSpec spec{.in = kWidths[l], .out = kWidths[l + 1], .bias = l != 1};
       PlainLayer<T> layer{"fc" + std::to_string(l + 1), spec, {}, {}, {}, {}};
       const double scale = 0.8 / std::sqrt(static_cast<double>(spec.in));
       layer.w.resize(pos(spec.in * spec.out));

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 /// Somebody's network in plain loops, that knows nothing of the library but the views it hands
@@ -22,7 +22,7 @@ inline std::size_t pos(std::int64_t i) { return static_cast<std::size_t>(i); }
 template <class T>
 struct PlainLayer {
   std::string name;
-  kfac::LayerSpec spec;
+  LayerSpec spec;
   std::vector<T> w, b, dw, db;
 };
 
@@ -51,20 +51,20 @@ class PlainNet {
   explicit PlainNet(std::uint64_t seed) {
     Random random(seed);
     add("conv",
-        kfac::Conv2dSpec{.in = kIn,
-                         .out = kChannels,
-                         .kernel_h = 3,
-                         .kernel_w = 3,
-                         .pad_h = 1,
-                         .pad_w = 1,
-                         .bias = false},
+        Conv2dSpec{.in = kIn,
+                   .out = kChannels,
+                   .kernel_h = 3,
+                   .kernel_w = 3,
+                   .pad_h = 1,
+                   .pad_w = 1,
+                   .bias = false},
         random, 0.3);
-    add("bn", kfac::BatchNormSpec{.channels = kChannels}, random, 0.2);
+    add("bn", BatchNormSpec{.channels = kChannels}, random, 0.2);
     for (T& g : layers[bn].w) g += 1;
-    add("fc1", kfac::LinearSpec{.in = kPixels * kChannels, .out = kHidden}, random, 0.2);
-    add("gain", kfac::PlainSpec{.weight = kHidden}, random, 0.1);
+    add("fc1", LinearSpec{.in = kPixels * kChannels, .out = kHidden}, random, 0.2);
+    add("gain", PlainSpec{.weight = kHidden}, random, 0.1);
     for (T& g : layers[gain].w) g += 1;
-    add("fc2", kfac::LinearSpec{.in = kHidden, .out = kOut, .bias = false}, random, 0.4);
+    add("fc2", LinearSpec{.in = kHidden, .out = kOut, .bias = false}, random, 0.4);
   }
 
   std::vector<PlainLayer<T>> layers;
@@ -132,10 +132,10 @@ class PlainNet {
   }
 
  private:
-  void add(std::string name, kfac::LayerSpec spec, Random& random, double scale) {
+  void add(std::string name, LayerSpec spec, Random& random, double scale) {
     PlainLayer<T> layer{std::move(name), spec, {}, {}, {}, {}};
-    layer.w.resize(pos(kfac::weight_numel(spec)));
-    layer.b.resize(pos(kfac::bias_numel(spec)));
+    layer.w.resize(pos(dkfac::weight_numel(spec)));
+    layer.b.resize(pos(dkfac::bias_numel(spec)));
     layer.dw.resize(layer.w.size());
     layer.db.resize(layer.b.size());
     for (T& w : layer.w) w = static_cast<T>(scale * random.normal());

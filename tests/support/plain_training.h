@@ -8,8 +8,8 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/in_process.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/kfac/preconditioner.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "support/plain_net.h"
 
@@ -17,28 +17,28 @@
 namespace dkfac::testing {
 
 using MakeOptimizer =
-    std::function<std::unique_ptr<kfac::Optimizer>(std::shared_ptr<comm::Communicator>)>;
+    std::function<std::unique_ptr<optim::Optimizer>(std::shared_ptr<comm::Communicator>)>;
 
 struct TrainSettings {
   int steps = 20;
   std::int64_t global_batch = 24;
   double loss_scale = 1;
-  kfac::LossReduction reduction = kfac::LossReduction::local_mean;
+  LossReduction reduction = LossReduction::local_mean;
   std::function<double(int step)> lr = [](int step) { return step < 10 ? 0.05 : 0.02; };
   bool reversed_shares = false;  ///< Rank r trains on the samples of the r-th rank from behind.
   /// Called before each step's first record.
-  std::function<void(kfac::Optimizer&, int step)> before_step = {};
+  std::function<void(optim::Optimizer&, int step)> before_step = {};
 };
 
 /// Factor of backward() for a loss reduction.
 inline double backward_factor(const TrainSettings& settings, int world_size) {
   const auto global = static_cast<double>(settings.global_batch);
   switch (settings.reduction) {
-    case kfac::LossReduction::local_mean:
+    case LossReduction::local_mean:
       return settings.loss_scale * world_size / global;
-    case kfac::LossReduction::global_mean:
+    case LossReduction::global_mean:
       return settings.loss_scale / global;
-    case kfac::LossReduction::sum:
+    case LossReduction::sum:
       break;
   }
   return settings.loss_scale;
@@ -46,8 +46,8 @@ inline double backward_factor(const TrainSettings& settings, int world_size) {
 
 /// Net: PlainNet, or what has its members.
 template <class Net>
-std::vector<kfac::LayerId> register_layers(kfac::Optimizer& optimizer, Net& net) {
-  std::vector<kfac::LayerId> ids;
+std::vector<LayerId> register_layers(optim::Optimizer& optimizer, Net& net) {
+  std::vector<LayerId> ids;
   for (auto& l : net.layers) {
     const auto view = [](auto& v) {
       return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
@@ -59,8 +59,8 @@ std::vector<kfac::LayerId> register_layers(kfac::Optimizer& optimizer, Net& net)
 }
 
 template <class T>
-PlainHooks optimizer_hooks(kfac::Optimizer& optimizer, const std::vector<kfac::LayerId>& ids,
-                           kfac::RecordScale scale, bool with_gradients = true) {
+PlainHooks optimizer_hooks(optim::Optimizer& optimizer, const std::vector<LayerId>& ids,
+                           RecordScale scale, bool with_gradients = true) {
   const auto id = [&ids](int layer) { return ids[static_cast<std::size_t>(layer)]; };
   PlainHooks hooks;
   if (optimizer.wants_statistics()) {
@@ -97,13 +97,13 @@ template <class T, class Net = PlainNet<T>>
 Net train(const std::shared_ptr<comm::Communicator>& comm, const MakeOptimizer& make,
           const TrainSettings& settings = {},
           const std::function<void(const kfac::StepReport&)>& observe = {}) {
-  const std::unique_ptr<kfac::Optimizer> optimizer = make(comm);
+  const std::unique_ptr<optim::Optimizer> optimizer = make(comm);
   // Ranks start apart; prepare() has to bring them together.
   Net net(3 + static_cast<std::uint64_t>(comm->rank()));
-  const std::vector<kfac::LayerId> ids = register_layers(*optimizer, net);
+  const std::vector<LayerId> ids = register_layers(*optimizer, net);
   optimizer->prepare();
   const std::int64_t n = settings.global_batch / comm->size();
-  const kfac::RecordScale scale{settings.loss_scale, settings.global_batch};
+  const RecordScale scale{settings.loss_scale, settings.global_batch};
   const int share = settings.reversed_shares ? comm->size() - 1 - comm->rank() : comm->rank();
   for (int step = 0; step < settings.steps; ++step) {
     if (settings.before_step) settings.before_step(*optimizer, step);

@@ -6,31 +6,31 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/kfac/state.h"
+#include "dkfac/core/state.h"
 
 /// What a StateVisitor may do, in memory: one rank's values by name, and their way back.
 namespace dkfac::testing {
 
 struct SavedValue {
-  kfac::Held held;
+  Held held;
   DType dtype;
   Shape shape;
   std::string bytes;
 };
 using SavedState = std::map<std::string, SavedValue>;
 
-class Saver final : public kfac::StateVisitor {
+class Saver final : public StateVisitor {
  public:
   SavedState state;
 
-  void tensor(const std::string& name, kfac::Held held, TensorView view) override {
+  void tensor(const std::string& name, Held held, TensorView view) override {
     add(name, {held, view.dtype(), view.shape(),
                std::string(static_cast<const char*>(view.raw()), view.bytes())});
   }
-  void integer(const std::string& name, kfac::Held held, std::int64_t& value) override {
+  void integer(const std::string& name, Held held, std::int64_t& value) override {
     add(name, {held, DType::i32, {}, text(value)});
   }
-  void real(const std::string& name, kfac::Held held, double& value) override {
+  void real(const std::string& name, Held held, double& value) override {
     add(name, {held, DType::f64, {}, text(value)});
   }
 
@@ -45,21 +45,21 @@ class Saver final : public kfac::StateVisitor {
 };
 
 /// Takes each value from the state of this rank, else from that of any other.
-class Loader final : public kfac::StateVisitor {
+class Loader final : public StateVisitor {
  public:
   Loader(const std::vector<SavedState>& ranks, int rank)
       : ranks_(ranks), rank_(static_cast<std::size_t>(rank)) {}
 
-  void tensor(const std::string& name, kfac::Held, TensorView view) override {
+  void tensor(const std::string& name, Held, TensorView view) override {
     const SavedValue& saved = find(name);
     if (saved.dtype != view.dtype() || saved.shape != view.shape())
       throw std::logic_error("another shape: " + name);
     std::memcpy(view.raw(), saved.bytes.data(), saved.bytes.size());
   }
-  void integer(const std::string& name, kfac::Held, std::int64_t& value) override {
+  void integer(const std::string& name, Held, std::int64_t& value) override {
     std::memcpy(&value, find(name).bytes.data(), sizeof(value));
   }
-  void real(const std::string& name, kfac::Held, double& value) override {
+  void real(const std::string& name, Held, double& value) override {
     std::memcpy(&value, find(name).bytes.data(), sizeof(value));
   }
 

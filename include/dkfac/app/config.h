@@ -11,13 +11,13 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/device.h"
-#include "dkfac/kfac/optimizer.h"
-#include "dkfac/nn/augment.h"
-#include "dkfac/nn/data.h"
+#include "dkfac/data/augment.h"
+#include "dkfac/data/dataset.h"
+#include "dkfac/data/loader.h"
 #include "dkfac/nn/kfac_attach.h"
-#include "dkfac/nn/loader.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/nn/regularize.h"
+#include "dkfac/optim/optimizer.h"
 
 namespace dkfac::app {
 
@@ -56,7 +56,7 @@ struct DataConfig {
   std::int64_t synthetic_size = 28, synthetic_channels = 1, synthetic_classes = 10;
   std::uint64_t synthetic_seed = 1;
   std::int64_t image_size = 224;
-  nn::PhotoCrop crop = nn::PhotoCrop::random_resized;
+  data::PhotoCrop crop = data::PhotoCrop::random_resized;
   std::int64_t crop_resized = 256;
   double crop_min_area = 0.08, crop_max_area = 1, crop_max_aspect = 4.0 / 3;
   std::int64_t test_resized = 0;
@@ -64,7 +64,7 @@ struct DataConfig {
   PhotoColours normalisation = PhotoColours::imagenet;
   bool scaled_decoding = false;
   int workers = 0;
-  nn::BadPhoto bad_sample = nn::BadPhoto::skip;
+  data::BadPhoto bad_sample = data::BadPhoto::skip;
   double bad_limit = 1e-3;
   bool index = true;
   bool operator==(const DataConfig&) const = default;
@@ -118,8 +118,8 @@ struct OptimizerConfig {
   double eta = 1e-3;
   double epsilon = 0;
   kfac::CurvatureOptions curvature;
-  kfac::MomentumRule momentum_rule = kfac::MomentumRule::corrected;
-  kfac::Rescale rescale = kfac::Rescale::off;
+  optim::MomentumRule momentum_rule = optim::MomentumRule::corrected;
+  optim::Rescale rescale = optim::Rescale::off;
   Fisher fisher = Fisher::empirical;
   DampingSchedule damping_schedule = DampingSchedule::constant;
   double damping_initial = 1;
@@ -163,7 +163,7 @@ struct PhaseChanges {
 struct Config {
   RunConfig run;
   DataConfig data;
-  nn::AugmentOptions augment;
+  data::AugmentOptions augment;
   nn::RegularizeOptions regularize;  ///< Keys of [augment]; see regularize_options().
   ModelConfig model;
   TrainConfig train;
@@ -212,18 +212,18 @@ struct DeviceChoice {
 /// Mixup and erasing, with the label smoothing of the training.
 [[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
 [[nodiscard]] comm::Options comm_options(const Config& config);
-[[nodiscard]] nn::DataSource data_source(const Config& config);
+[[nodiscard]] data::DataSource data_source(const Config& config);
 /// Options of the model for data of this shape. Throws InvalidArgument when the BatchNorm groups
 /// cannot be dealt out to `ranks`.
-[[nodiscard]] nn::ModelOptions model_options(const Config& config, const nn::Dataset& data,
+[[nodiscard]] nn::ModelOptions model_options(const Config& config, const data::Dataset& data,
                                              int ranks);
 /// Throws InvalidArgument when some batch would leave a rank without samples, or without equal
 /// BatchNorm groups.
-[[nodiscard]] nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train,
-                                                 int ranks);
+[[nodiscard]] data::SamplerOptions sampler_options(const Config& config, const data::Dataset& train,
+                                                   int ranks);
 [[nodiscard]] ContextOptions context_options(const Config& config);
-[[nodiscard]] kfac::KfacOptions kfac_options(const Config& config);
-[[nodiscard]] std::unique_ptr<kfac::Optimizer> make_optimizer(
+[[nodiscard]] optim::KfacOptions kfac_options(const Config& config);
+[[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);

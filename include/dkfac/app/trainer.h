@@ -12,8 +12,8 @@
 #include "dkfac/app/errors.h"
 #include "dkfac/app/result.h"
 #include "dkfac/comm/communicator.h"
+#include "dkfac/data/dataset.h"
 #include "dkfac/kfac/report.h"
-#include "dkfac/nn/data.h"
 
 namespace dkfac::app {
 
@@ -58,7 +58,7 @@ struct RunState {
 
 /// Data of each phase of a configuration (phases_of()), or one for all where no phase changes a key
 /// of [data].
-using PhaseData = std::vector<std::shared_ptr<const nn::DataSplits>>;
+using PhaseData = std::vector<std::shared_ptr<const data::DataSplits>>;
 
 /// Trains and evaluates as `config` says; collective. Ends with status "ok", or "stopped" on every
 /// rank after the step in which some rank was asked to stop, or where `checkpoints` says. Sums
@@ -75,7 +75,7 @@ void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const
            const TrainHooks& hooks, RunState& state, const CheckpointPlan& checkpoints = {});
 /// The same with one data set for all phases.
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
-           const nn::DataSplits& data, const TrainHooks& hooks, RunState& state,
+           const data::DataSplits& data, const TrainHooks& hooks, RunState& state,
            const CheckpointPlan& checkpoints = {});
 
 }  // namespace dkfac::app

@@ -12,6 +12,10 @@ struct Vote {
   /// One f64 where the optimizer is, e.g. the sum of the losses, that nobody has waited for: not
   /// finite raises loss_nonfinite. Read on the stream of the step, before it returns.
   ConstTensorView loss = {};
+
+  /// Of this rank, as far as the host knows. It may have had no batch at all, so what is missing of
+  /// it is forgiven.
+  [[nodiscard]] bool rejects() const { return loss_nonfinite || data_error; }
 };
 
 /// Outcome of the vote: how many ranks raised each flag; the same on every rank.

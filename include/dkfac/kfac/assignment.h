@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dkfac/core/device.h"
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 namespace dkfac::kfac {

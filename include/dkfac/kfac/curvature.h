@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 /// Statistics of one batch: free functions over views. Scaling (docs/math.md, "Scaling"): g is the

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "dkfac/core/record_scale.h"
 #include "dkfac/core/types.h"
 
 namespace dkfac::kfac {
@@ -38,17 +39,6 @@ enum class WeightSharing : std::uint8_t {
 enum class Staleness : std::uint8_t {
   fixed,    ///< At statistics_interval and inverse_interval.
   adaptive  ///< Each statistic at its own interval, which follows its drift: SP-NGD algorithms 1-2.
-};
-
-/// How the loss whose gradients come in was reduced; decides how the per-sample gradient is
-/// recovered, so that damping means the same at every batch size.
-enum class LossReduction : std::uint8_t {
-  /// Mean over this rank's samples of the step, of all its micro-batches together, which are
-  /// equally
-  /// large; ranks are averaged.
-  local_mean,
-  global_mean,  ///< This rank's samples divided by the global batch; ranks are summed.
-  sum           ///< Sum over this rank's samples.
 };
 
 struct CurvatureOptions {
@@ -129,14 +119,6 @@ struct CurvatureSettings {
   int inverse_interval = 1;     ///< >= 1
   int micro_batches = 0;        ///< >= 1, or 0: as it was.
   bool operator==(const CurvatureSettings&) const = default;
-};
-
-/// How a recorded gradient relates to the loss of one sample.
-struct RecordScale {
-  double loss_scale = 1;  ///< Factor of mixed precision that is still in the gradient.
-  /// Samples of the step over all ranks; 0: samples of the record, which has some then, times ranks
-  /// and micro-batches.
-  std::int64_t global_batch = 0;
 };
 
 }  // namespace dkfac::kfac

@@ -6,13 +6,13 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/layer_spec.h"
+#include "dkfac/core/state.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/factors.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
-#include "dkfac/kfac/state.h"
 
 namespace dkfac::kfac {
 

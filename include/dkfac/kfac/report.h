@@ -2,39 +2,13 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "dkfac/core/vote.h"
+#include "dkfac/core/report.h"
 
 namespace dkfac::kfac {
-
-struct StepArgs {
-  /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
-  /// Preconditioner reads it for the KL clip alone.
-  double lr = std::numeric_limits<double>::quiet_NaN();
-  Vote vote = {};
-  /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
-  /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.
-  std::optional<double> momentum = std::nullopt;
-};
-
-/// Seconds of host time of one step, by phase (this rank). Zero where nothing was done.
-struct PhaseSeconds {
-  double statistics = 0;  ///< A, G, BatchNorm Fisher, inside record_*.
-  double exchange = 0;    ///< Waiting for reductions and gathers, packing included.
-  double inverse = 0;
-  double update = 0;  ///< Averaging, preconditioning, momentum, rescaling.
-
-  double statistics_a = 0;  ///< Of `statistics`: A.
-  double statistics_g = 0;  ///< Of `statistics`: G; the rest is BatchNorm's.
-  double average = 0;       ///< Of `update`: merging statistics into their averages.
-  double precondition = 0;  ///< Of `update`: applying inverses to gradients.
-  double gather = 0;        ///< Of `exchange`: updated weights or directions to all ranks; K-FAC's.
-};
 
 /// How far the ladder of docs/math.md, "Ladder", had to be climbed for an inverse.
 enum class InverseStage : std::uint8_t {
@@ -60,13 +34,9 @@ struct StatisticReport {
   double drift = -1;
 };
 
-/// What one step() did.
-struct StepReport {
-  std::int64_t step = 0;  ///< From 1.
-  /// False: gradients and parameters are as they were, on every rank. Either the vote failed
-  /// (VoteResult::may_update()), and nothing else was touched, or no layer has an inverse.
-  bool updated = false;
-  VoteResult vote;
+/// What one step() did, curvature included. Where K-FAC does not update although the vote has
+/// passed, no layer has an inverse.
+struct StepReport : UpdateReport {
   /// Layers whose curvature has never been inverted, so that their gradients are not
   /// preconditioned: by name, in the order they were added, the same on every rank. Empty where the
   /// vote failed.
@@ -88,17 +58,12 @@ struct StepReport {
   /// this one's.
   std::int64_t saturated = 0;
   double damping = 0;
-  double kl_factor = 1;     ///< What the KL clip multiplied by; of which update: as `saturated`.
-  double momentum = 0;      ///< As applied, after correction.
-  std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
-  double flops = 0;         ///< Spent on building and inverting statistics, world-wide.
+  double kl_factor = 1;  ///< What the KL clip multiplied by; of which update: as `saturated`.
+  double flops = 0;      ///< Spent on building and inverting statistics, world-wide.
   /// What statistics of this step would have handed to collectives resp. spent beyond that, had all
   /// been refreshed: of flops + flops_skipped the share flops_skipped was saved.
   std::uint64_t bytes_skipped = 0;
   double flops_skipped = 0;
-  /// How often temporary memory has grown so far; constant once steps are steady.
-  std::int64_t scratch_growths = 0;
-  PhaseSeconds seconds;
   [[nodiscard]] std::string brief() const;
 };
 

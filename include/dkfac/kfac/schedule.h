@@ -1,52 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace dkfac::kfac {
-
-/// SP-NGD eq. 21, which has `last` = 0: lr0 until `start`, then
-/// last + (lr0 - last) (1 - (e - start)/(end - start))^power, `last` from `end` on. Epochs are
-/// fractional. Requires end > start >= 0, power > 0.
-struct PolynomialLr {
-  double lr0 = 0;
-  double start = 0, end = 1;
-  double power = 1;
-  double last = 0;
-  [[nodiscard]] double at(double epoch) const;
-  void validate() const;
-};
-
-/// Straight lines between (epoch, lr) knots, constant outside them; knots ascend in epoch.
-struct PiecewiseLinearLr {
-  std::vector<std::pair<double, double>> knots;
-  [[nodiscard]] double at(double epoch) const;
-  void validate() const;
-};
-
-/// Half a cosine from lr0 at `start` to `last` at `end`: last + (lr0 - last) (1 + cos(pi t))/2 with
-/// t = (e - start)/(end - start), constant outside (Loshchilov and Hutter 2017, eq. 5, without
-/// restarts). Requires end > start >= 0.
-struct CosineLr {
-  double lr0 = 0, last = 0;
-  double start = 0, end = 1;
-  [[nodiscard]] double at(double epoch) const;
-  void validate() const;
-};
-
-/// The value of the last (epoch, lr) knot that is not after the epoch, and of the first one before
-/// it: steps, as Goyal et al. 2017 have it. Knots ascend in epoch.
-struct StepLr {
-  std::vector<std::pair<double, double>> knots;
-  [[nodiscard]] double at(double epoch) const;
-  void validate() const;
-};
-
-/// Factor of a gradual warm-up: rises linearly from `first` at epoch 0 to 1 at `epochs` (Goyal et
-/// al. 2017, section 2.2). 1 when epochs is 0.
-[[nodiscard]] double warmup_factor(double epoch, double epochs, double first = 0);
 
 /// Damping that falls (or rises) from `initial` to `target`: lambda <- (1 - a) lambda + a target
 /// per step, a = 2 |log10(initial/target)|/steps, at most 1; `target` from `steps` on and when

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/sample_key.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/core/types.h"
-#include "dkfac/nn/sample_key.h"
 
 namespace dkfac::nn {
 

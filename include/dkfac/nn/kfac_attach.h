@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "dkfac/core/context.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/model.h"
+#include "dkfac/optim/optimizer.h"
 
 namespace dkfac::nn {
 
-/// How biases and BatchNorm shifts are treated beside weights (kfac::LayerParams).
+/// How biases and BatchNorm shifts are treated beside weights (optim::LayerParams).
 struct AttachOptions {
   double bias_lr = 1;     ///< Multiplies their learning rate.
   double bias_decay = 0;  ///< Their weight decay in multiples of the optimizer's.
   /// Most samples of one step over all ranks, shared as batch_share() does; else ranks times the
-  /// largest share of one. Gives the layers their max_rows (kfac::LinearSpec). 0: not known.
+  /// largest share of one. Gives the layers their max_rows (LinearSpec). 0: not known.
   std::int64_t max_samples = 0;
   /// Of the contexts that the model runs with; on its device.
   Stream stream = Stream::cpu();
@@ -41,27 +41,27 @@ struct PassUse {
 
 /// What an OptimizerAttachment would register of a model that has not been made, for as many
 /// samples as AttachOptions::max_samples; takes no memory. Throws as Optimizer::add_layer() does.
-[[nodiscard]] std::vector<kfac::LayerSpec> layer_specs(const ModelOptions& options,
-                                                       std::int64_t max_samples = 0);
+[[nodiscard]] std::vector<LayerSpec> layer_specs(const ModelOptions& options,
+                                                 std::int64_t max_samples = 0);
 
 /// Registers every layer with parameters under `model` with the optimizer, in forward order, and
 /// feeds it from their forward and backward passes until destroyed. The only file of nn that knows
 /// kfac, and the worked example of an adapter for another framework.
 class OptimizerAttachment final : public LayerObserver {
  public:
-  OptimizerAttachment(Model& model, kfac::Optimizer& optimizer, AttachOptions options = {});
+  OptimizerAttachment(Model& model, optim::Optimizer& optimizer, AttachOptions options = {});
   ~OptimizerAttachment() override;
   OptimizerAttachment(const OptimizerAttachment&) = delete;
   OptimizerAttachment& operator=(const OptimizerAttachment&) = delete;
 
   /// Samples over all ranks and loss scale of the batch that follows.
-  void set_scale(kfac::RecordScale scale) { scale_ = scale; }
+  void set_scale(RecordScale scale) { scale_ = scale; }
   /// Holds until it is set anew.
   void set_pass(PassUse pass) { pass_ = pass; }
 
-  /// Names of the layers and what they were registered as, by kfac::LayerId.
+  /// Names of the layers and what they were registered as, by LayerId.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  [[nodiscard]] const std::vector<kfac::LayerSpec>& specs() const { return specs_; }
+  [[nodiscard]] const std::vector<LayerSpec>& specs() const { return specs_; }
 
   void on_forward(Layer& layer, ConstTensorView input) override;
   void on_backward(Layer& layer, ConstTensorView grad_output) override;
@@ -75,7 +75,7 @@ class OptimizerAttachment final : public LayerObserver {
 
  private:
   struct Entry {
-    kfac::LayerId id;
+    LayerId id;
     bool recorded;              ///< Has statistics.
     std::int64_t begin, count;  ///< Where its gradients lie in those of the model.
     bool kept = false;          ///< The sums hold a part of them.
@@ -84,15 +84,15 @@ class OptimizerAttachment final : public LayerObserver {
   void add_kept(Entry& entry);
 
   Model& model_;
-  kfac::Optimizer& optimizer_;
+  optim::Optimizer& optimizer_;
   Stream stream_;
   Context ctx_;  ///< Of the sums.
-  kfac::RecordScale scale_;
+  RecordScale scale_;
   PassUse pass_;
   Tensor sums_;  ///< Gradients of the passes that add; made by the first of them.
   std::unordered_map<const Layer*, Entry> entries_;
   std::vector<std::string> names_;
-  std::vector<kfac::LayerSpec> specs_;
+  std::vector<LayerSpec> specs_;
 };
 
 }  // namespace dkfac::nn

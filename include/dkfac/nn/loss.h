@@ -4,8 +4,8 @@
 #include <span>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/sample_key.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/nn/sample_key.h"
 
 namespace dkfac::nn {
 

@@ -1,14 +1,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "dkfac/core/tensor.h"
-#include "dkfac/nn/data.h"
 #include "dkfac/nn/model.h"
 
 /// Fixed first-layer filters that decorrelate the patches of the training images (Page, "How to
 /// train your ResNet 8", 2019).
 namespace dkfac::nn {
+
+/// Images of 8 bits, [count,height,width,channels], and what their values / 255 are normalised
+/// with: a mean and a deviation for each channel. Borrowed.
+struct WhiteningImages {
+  std::span<const std::uint8_t> pixels;
+  std::int64_t count = 0, height = 0, width = 0, channels = 0;
+  std::span<const double> mean, stddev;
+};
 
 struct WhiteningOptions {
   int kernel = 3;  ///< The patches are kernel x kernel.
@@ -24,8 +32,7 @@ struct WhiteningOptions {
 /// component of the largest magnitude is positive. Throws InvalidArgument for images smaller than
 /// the kernel and for an epsilon too small for patches that are linearly dependent, NumericError
 /// when the decomposition does not converge.
-[[nodiscard]] Tensor whitening_filters(Context& ctx, const Dataset& data,
-                                       const Normalization& normalization,
+[[nodiscard]] Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
                                        const WhiteningOptions& options = {});
 
 /// True when the model's first convolution is frozen.

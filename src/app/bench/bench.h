@@ -9,7 +9,7 @@
 #include "dkfac/app/bench.h"
 #include "dkfac/app/config.h"
 #include "dkfac/comm/communicator.h"
-#include "dkfac/nn/data.h"
+#include "dkfac/data/dataset.h"
 
 #include "app/bench/machine.h"
 #include "app/run/run_one.h"
@@ -59,7 +59,7 @@ struct Outcome {
 [[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,
                                   int ranks);
 /// `count` images of the command's shape, of its first ten classes at most.
-[[nodiscard]] nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count);
+[[nodiscard]] data::DataSplits bench_data(const BenchCommand& command, std::int64_t count);
 /// Height, width and channels.
 [[nodiscard]] Shape input_of(const BenchCommand& command);
 

@@ -108,14 +108,14 @@ Vector packed_times(ConstTensorView packed, double shift, const Vector& x) {
 
 }  // namespace
 
-double error_of_a(Context& ctx, const kfac::LayerSpec& spec, ConstTensorView input,
+double error_of_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
                   std::int64_t global_batch, ConstTensorView a) {
   const Tensor x = as_f32(ctx, input);
-  const Vector v = random_vector(kfac::a_dim(spec));
-  const double rest = kfac::bias_numel(spec) > 0 ? v.back() : 0;
+  const Vector v = random_vector(dkfac::a_dim(spec));
+  const double rest = dkfac::bias_numel(spec) > 0 ? v.back() : 0;
   double sum = 0, positions = 1;
-  if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&spec)) {
-    const auto patches = kfac::patch_spec(*conv, input.dim(0), input.dim(1), input.dim(2));
+  if (const auto* conv = std::get_if<Conv2dSpec>(&spec)) {
+    const auto patches = dkfac::patch_spec(*conv, input.dim(0), input.dim(1), input.dim(2));
     positions = static_cast<double>(patches.out_h() * patches.out_w());
     sum = sum_of_squares(patches, x, v, rest);
   } else {

@@ -50,25 +50,25 @@ class FactorBench {
 
  private:
   void time_a(const Recorded& r) {
-    const std::int64_t batch = r.data.dim(0), d = kfac::a_dim(r.spec);
+    const std::int64_t batch = r.data.dim(0), d = dkfac::a_dim(r.spec);
     Tensor a = Tensor::empty(ctx_, {d, d});
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
       kfac::compute_a(ctx_, r.spec, r.data, static_cast<double>(batch), {.type = r.data.dtype()},
                       {}, 0, a);
     });
     std::int64_t rows = batch;
-    if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&r.spec))
-      rows = kfac::patch_spec(*conv, batch, r.data.dim(1), r.data.dim(2)).rows();
+    if (const auto* conv = std::get_if<Conv2dSpec>(&r.spec))
+      rows = dkfac::patch_spec(*conv, batch, r.data.dim(1), r.data.dim(2)).rows();
     add(r, "A", d, rows, seconds, error_of_a(ctx_, r.spec, r.data, batch, a));
     time_methods(r, a);
   }
 
   /// The methods of ops::patch_gram for this shape, once for all layers that have it.
   void time_methods(const Recorded& r, TensorView a) {
-    const auto* conv = std::get_if<kfac::Conv2dSpec>(&r.spec);
+    const auto* conv = std::get_if<Conv2dSpec>(&r.spec);
     if (conv == nullptr || r.data.dtype() != a.dtype()) return;
     const ops::PatchSpec spec =
-        kfac::patch_spec(*conv, r.data.dim(0), r.data.dim(1), r.data.dim(2));
+        dkfac::patch_spec(*conv, r.data.dim(0), r.data.dim(1), r.data.dim(2));
     const auto applies = [&](ops::PatchMethod method) {
       return ops::patch_method_applies(ctx_, spec, a.dtype(), method);
     };
@@ -93,9 +93,9 @@ class FactorBench {
   }
 
   void time_g(const Recorded& r) {
-    const std::int64_t batch = r.data.dim(0), d = kfac::g_dim(r.spec);
+    const std::int64_t batch = r.data.dim(0), d = dkfac::g_dim(r.spec);
     Tensor g = Tensor::empty(ctx_, {d, d});
-    const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, batch, batch, 1);
+    const double s = kfac::sample_gradient_scale(LossReduction::local_mean, batch, batch, 1);
     const auto seconds = time_calls(command_.warm_up, command_.steps, [&] {
       kfac::compute_g(ctx_, r.spec, r.data, static_cast<double>(batch), s, {.type = r.data.dtype()},
                       {}, 0, g);

@@ -51,7 +51,7 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   std::map<std::string, std::size_t> index;
   std::vector<Factor> factors;
   const auto input = [&](const Recorded& r) {
-    Tensor a = Tensor::empty(ctx, {kfac::a_dim(r.spec), kfac::a_dim(r.spec)});
+    Tensor a = Tensor::empty(ctx, {dkfac::a_dim(r.spec), dkfac::a_dim(r.spec)});
     kfac::compute_a(ctx, r.spec, r.data, static_cast<double>(r.data.dim(0)),
                     {.type = r.data.dtype()}, {}, 0, a);
     index[r.name] = factors.size();
@@ -59,9 +59,9 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
     factors.emplace_back();
   };
   const auto grad_output = [&](const Recorded& r) {
-    Tensor g = Tensor::empty(ctx, {kfac::g_dim(r.spec), kfac::g_dim(r.spec)});
+    Tensor g = Tensor::empty(ctx, {dkfac::g_dim(r.spec), dkfac::g_dim(r.spec)});
     const std::int64_t n = r.data.dim(0);
-    const double s = kfac::sample_gradient_scale(kfac::LossReduction::local_mean, n, n, 1);
+    const double s = kfac::sample_gradient_scale(LossReduction::local_mean, n, n, 1);
     kfac::compute_g(ctx, r.spec, r.data, static_cast<double>(n), s, {.type = r.data.dtype()}, {}, 0,
                     g);
     factors.at(index.at(r.name) + 1) = make_factor(ctx, r.name, "G", g);

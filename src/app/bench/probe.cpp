@@ -1,7 +1,7 @@
 #include "app/bench/probe.h"
 
+#include "dkfac/data/loader.h"
 #include "dkfac/nn/kfac_attach.h"
-#include "dkfac/nn/loader.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 
@@ -9,38 +9,37 @@
 
 namespace dkfac::app::bench {
 
-kfac::LayerId Probe::add_layer(std::string name, kfac::LayerSpec spec, kfac::LayerParams) {
+LayerId Probe::add_layer(std::string name, LayerSpec spec, optim::LayerParams) {
   layers_.push_back({std::move(name), std::move(spec)});
-  return static_cast<kfac::LayerId>(layers_.size() - 1);
+  return static_cast<LayerId>(layers_.size() - 1);
 }
 
-void Probe::record_input(kfac::LayerId layer, ConstTensorView input, Stream, kfac::RecordScale) {
+void Probe::record_input(LayerId layer, ConstTensorView input, Stream, RecordScale) {
   tell(input_, layer, input);
 }
 
-void Probe::record_grad_output(kfac::LayerId layer, ConstTensorView grad_output, Stream,
-                               kfac::RecordScale) {
+void Probe::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream, RecordScale) {
   tell(grad_output_, layer, grad_output);
 }
 
-void Probe::tell(const Hear& hear, kfac::LayerId layer, ConstTensorView data) const {
+void Probe::tell(const Hear& hear, LayerId layer, ConstTensorView data) const {
   const Entry& entry = layers_.at(static_cast<std::size_t>(layer));
-  if (hear && kfac::has_factors(entry.spec)) hear({entry.name, entry.spec, data});
+  if (hear && dkfac::has_factors(entry.spec)) hear({entry.name, entry.spec, data});
 }
 
 void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
                Probe::Hear grad_output) {
-  const nn::DataSplits data = bench_data(command, command.batch);
+  const data::DataSplits data = bench_data(command, command.batch);
   const Config config = bench_config(command, "kfac", 1);
   check_network_memory(model_options(config, data.train, 1));
   const auto model = nn::make_model(ctx, model_options(config, data.train, 1));
   Probe probe(std::move(input), std::move(grad_output));
   const nn::OptimizerAttachment attachment(*model, probe);
-  nn::Loader loader(data.train, nn::normalization_of(data.train),
-                    {.count = command.batch, .global_batch = command.batch, .shuffle = false}, 0, 1,
-                    master_type(config));
+  data::Loader loader(data.train, data::normalization_of(data.train),
+                      {.count = command.batch, .global_batch = command.batch, .shuffle = false}, 0,
+                      1, master_type(config));
   loader.start_epoch(0);
-  nn::Batch batch;
+  data::Batch batch;
   DKFAC_CHECK(loader.next(batch), "[bench] no batch of ", command.batch, " samples");
   const ConstTensorView logits = model->forward(ctx, batch.images, nn::Mode::train);
   Tensor grad = Tensor::empty(ctx, logits.shape(), logits.dtype());

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/kfac/optimizer.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "app/bench/bench.h"
 
@@ -14,37 +14,37 @@ namespace dkfac::app::bench {
 /// the call.
 struct Recorded {
   const std::string& name;
-  const kfac::LayerSpec& spec;
+  const LayerSpec& spec;
   ConstTensorView data;  ///< Its input, or the gradient at its output.
 };
 
 /// An optimizer that updates nothing and passes on what the layers record.
-class Probe final : public kfac::Optimizer {
+class Probe final : public optim::Optimizer {
  public:
   using Hear = std::function<void(const Recorded&)>;
   struct Entry {
     std::string name;
-    kfac::LayerSpec spec;
+    LayerSpec spec;
   };
   Probe(Hear input, Hear grad_output)
       : input_(std::move(input)), grad_output_(std::move(grad_output)) {}
 
   [[nodiscard]] std::string_view name() const override { return "probe"; }
-  [[nodiscard]] kfac::LayerId add_layer(std::string name, kfac::LayerSpec spec,
-                                        kfac::LayerParams params) override;
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec,
+                                  optim::LayerParams params) override;
   void prepare() override {}
   [[nodiscard]] bool wants_statistics() const override { return true; }
-  void record_input(kfac::LayerId layer, ConstTensorView input, Stream stream,
-                    kfac::RecordScale scale) override;
-  void record_grad_output(kfac::LayerId layer, ConstTensorView grad_output, Stream stream,
-                          kfac::RecordScale scale) override;
-  void grads_ready(kfac::LayerId, Stream, kfac::RecordScale) override {}
-  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
+  void record_input(LayerId layer, ConstTensorView input, Stream stream,
+                    RecordScale scale) override;
+  void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream,
+                          RecordScale scale) override;
+  void grads_ready(LayerId, Stream, RecordScale) override {}
+  kfac::StepReport step(const StepArgs&, Stream) override { return {}; }
   [[nodiscard]] std::string describe() const override { return {}; }
   [[nodiscard]] const std::vector<Entry>& layers() const { return layers_; }
 
  private:
-  void tell(const Hear& hear, kfac::LayerId layer, ConstTensorView data) const;
+  void tell(const Hear& hear, LayerId layer, ConstTensorView data) const;
 
   std::vector<Entry> layers_;
   Hear input_, grad_output_;

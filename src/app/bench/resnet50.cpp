@@ -94,7 +94,7 @@ class Meter {
     images_ += static_cast<double>(s.step_images);
     by_kind_[kind_of(s.report.statistics_refreshed, s.report.inverses_refreshed)].push_back(passed);
     bytes_ += static_cast<double>(s.report.bytes);
-    const kfac::PhaseSeconds& parts = s.report.seconds;
+    const PhaseSeconds& parts = s.report.seconds;
     optimizer_["statistics"] += parts.statistics;
     optimizer_["reduce"] += parts.exchange - parts.gather;
     optimizer_["gather"] += parts.gather;

@@ -33,18 +33,18 @@ Shape input_of(const BenchCommand& command) {
   return {command.input[0], command.input[1], command.input[2]};
 }
 
-nn::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
+data::DataSplits bench_data(const BenchCommand& command, std::int64_t count) {
   DKFAC_CHECK(command.batch > 0, "[bench] --batch is ", command.batch, "; it must be > 0");
   const std::int64_t labelled = std::min(command.classes, kLabelledClasses);
-  nn::DataSplits data;
-  check_memory(nn::synthetic_bytes({.name = "synthetic",
-                                    .synthetic_train = count,
-                                    .synthetic_test = count,
-                                    .synthetic_image = input_of(command),
-                                    .synthetic_classes = labelled}),
+  data::DataSplits data;
+  check_memory(data::synthetic_bytes({.name = "synthetic",
+                                      .synthetic_train = count,
+                                      .synthetic_test = count,
+                                      .synthetic_image = input_of(command),
+                                      .synthetic_classes = labelled}),
                detail::concat("[bench] --batch ", command.batch, " images of ", input_of(command)),
                "lower --batch or --input");
-  data.train = nn::synthetic_images(count, input_of(command), labelled, kImageSeed);
+  data.train = data::synthetic_images(count, input_of(command), labelled, kImageSeed);
   data.train.classes = command.classes;
   data.test = data.train;
   return data;

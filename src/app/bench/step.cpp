@@ -38,7 +38,7 @@ Config without_schedules(Config config, const std::vector<int>& cycle) {
 using PhaseMap = std::map<std::string, double>;
 
 /// Where K-FAC's part of a step went, in disjoint parts.
-PhaseMap parts_of(const kfac::PhaseSeconds& s) {
+PhaseMap parts_of(const PhaseSeconds& s) {
   return {{"A", s.statistics_a},
           {"G", s.statistics_g},
           {"batch norm", s.statistics - s.statistics_a - s.statistics_g},
@@ -52,7 +52,7 @@ PhaseMap parts_of(const kfac::PhaseSeconds& s) {
 class Contestant {
  public:
   /// cycle: as in BenchCommand.
-  Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const nn::DataSplits& data,
+  Contestant(Config config, std::shared_ptr<comm::Communicator> comm, const data::DataSplits& data,
              const std::vector<int>& cycle)
       : config_(without_schedules(std::move(config), cycle)),
         data_(one_for_all(data)),
@@ -150,7 +150,7 @@ class Contestant {
   TrainHooks hooks_;
   RunState run_;
   TrainState state_;
-  nn::DeviceBatch batch_;
+  data::DeviceBatch batch_;
   std::vector<double> seconds_, losses_;
   std::map<std::string, Kind> by_kind_;
   PhaseMap phases_;
@@ -252,7 +252,7 @@ std::vector<double> inverse_seconds(BenchCommand command,
                                     std::shared_ptr<comm::Communicator> comm) {
   command.set.insert(command.set.end(),
                      {"optimizer.statistics_interval=1", "optimizer.inverse_interval=1"});
-  const nn::DataSplits data = bench_data(command, command.batch * comm->size());
+  const data::DataSplits data = bench_data(command, command.batch * comm->size());
   Contestant kfac(bench_config(command, "kfac", comm->size()), comm, data, {});
   std::vector<double> seconds;
   for (int i = 0; i < command.warm_up + command.steps; ++i) {
@@ -264,7 +264,7 @@ std::vector<double> inverse_seconds(BenchCommand command,
 
 Outcome bench_step(const BenchCommand& command, std::shared_ptr<comm::Communicator> comm,
                    const Roof& roof) {
-  const nn::DataSplits data = bench_data(command, command.batch * comm->size());
+  const data::DataSplits data = bench_data(command, command.batch * comm->size());
   std::vector<std::unique_ptr<Contestant>> contestants;
   for (const std::string& optimizer : command.optimizers)
     contestants.push_back(std::make_unique<Contestant>(

@@ -44,7 +44,7 @@ void HostTensors::put_back() {
   ctx_.stream().synchronize();
 }
 
-void HostView::tensor(const std::string& name, kfac::Held held, TensorView view) {
+void HostView::tensor(const std::string& name, Held held, TensorView view) {
   if (!view.device().is_cuda()) return inner_.tensor(name, held, view);
   Tensor there = pinned_like(ctx_, view);
   copy(ctx_, view, there);

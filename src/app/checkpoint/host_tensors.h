@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/state.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/kfac/state.h"
 #include "dkfac/nn/model.h"
 
 /// State that lies on a device, as files want it.
@@ -29,20 +29,20 @@ class HostTensors {
 
 /// Shows a visitor host memory only: tensors on a device are copied there and, after the visit,
 /// back, which the host waits for. A copy lives as long as the visit of its tensor.
-class HostView final : public kfac::StateVisitor {
+class HostView final : public StateVisitor {
  public:
-  HostView(Context& ctx, kfac::StateVisitor& inner) : ctx_(ctx), inner_(inner) {}
-  void tensor(const std::string& name, kfac::Held held, TensorView view) override;
-  void integer(const std::string& name, kfac::Held held, std::int64_t& value) override {
+  HostView(Context& ctx, StateVisitor& inner) : ctx_(ctx), inner_(inner) {}
+  void tensor(const std::string& name, Held held, TensorView view) override;
+  void integer(const std::string& name, Held held, std::int64_t& value) override {
     inner_.integer(name, held, value);
   }
-  void real(const std::string& name, kfac::Held held, double& value) override {
+  void real(const std::string& name, Held held, double& value) override {
     inner_.real(name, held, value);
   }
 
  private:
   Context& ctx_;
-  kfac::StateVisitor& inner_;
+  StateVisitor& inner_;
 };
 
 }  // namespace dkfac::app

@@ -13,8 +13,6 @@ namespace dkfac::app {
 
 namespace {
 
-using kfac::Held;
-
 template <class T>
 T number_at(std::span<const std::byte> data, std::size_t i) {
   T value;

@@ -147,7 +147,7 @@ void inspect(const CkptCommand& command, std::ostream& out) {
 /// The network of the checkpoint, for data of the shape that it was made for.
 std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
                                    const safetensors::File& file) {
-  nn::Dataset data;
+  data::Dataset data;
   std::istringstream shape(file.metadata().count("input") ? file.metadata().at("input") : "");
   char x = 0;
   if (!(shape >> data.height >> x >> data.width >> x >> data.channels >> data.classes))

@@ -1,5 +1,3 @@
-#include "dkfac/nn/data.h"
-
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -9,8 +7,9 @@
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/printable.h"
-#include "dkfac/nn/photo_data.h"
-#include "dkfac/nn/photo_shards.h"
+#include "dkfac/data/dataset.h"
+#include "dkfac/data/photo_data.h"
+#include "dkfac/data/photo_shards.h"
 
 #include "app/run/job.h"
 
@@ -20,7 +19,7 @@ namespace {
 
 constexpr std::size_t kName = 1000;  ///< Of a photograph, with what is wrong.
 
-std::vector<std::int64_t> histogram(const nn::Dataset& data) {
+std::vector<std::int64_t> histogram(const data::Dataset& data) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(data.classes), 0);
   for (const std::int32_t label : data.labels) ++out[static_cast<std::size_t>(label)];
   return out;
@@ -32,13 +31,13 @@ std::string list(const std::vector<double>& values) {
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
-std::string size_text(const nn::ImageSize& size) {
+std::string size_text(const data::ImageSize& size) {
   return fmt::format("{}x{}", size.height, size.width);
 }
 
 /// Of photographs, which all are decoded.
-void print_photos(std::ostream& out, const nn::Dataset& data) {
-  const nn::PhotoReport report = nn::check_photos(*data.photos->source);
+void print_photos(std::ostream& out, const data::Dataset& data) {
+  const data::PhotoReport report = data::check_photos(*data.photos->source);
   const std::vector<std::int64_t> classes = histogram(data);
   const auto [least, most] = std::ranges::minmax(classes);
   out << fmt::format("{}\n", data.name) << fmt::format("  samples      {}\n", data.count)
@@ -46,7 +45,7 @@ void print_photos(std::ostream& out, const nn::Dataset& data) {
       << fmt::format("  sizes        {} to {}\n", size_text(report.smallest),
                      size_text(report.largest))
       << fmt::format("  bad          {}\n", report.bad.size())
-      << fmt::format("  fingerprint  {:016x}\n", nn::fingerprint(data));
+      << fmt::format("  fingerprint  {:016x}\n", data::fingerprint(data));
   constexpr std::size_t kNames = 10;
   for (std::size_t i = 0; i < std::min(kNames, report.bad.size()); ++i)
     out << fmt::format("    {}\n", printable(report.bad[i], kName));
@@ -57,53 +56,53 @@ void print_photos(std::ostream& out, const nn::Dataset& data) {
                     report.bad.size(), data.count, data.name));
 }
 
-void print_split(std::ostream& out, const nn::Dataset& data) {
+void print_split(std::ostream& out, const data::Dataset& data) {
   if (data.photos != nullptr) return print_photos(out, data);
-  const nn::Normalization normalization = nn::normalization_of(data);
+  const data::Normalization normalization = data::normalization_of(data);
   out << fmt::format("{}\n", data.name) << fmt::format("  samples      {}\n", data.count)
       << fmt::format("  shape        {}x{}x{}\n", data.height, data.width, data.channels)
       << fmt::format("  of a class   {}\n", fmt::join(histogram(data), " "))
       << fmt::format("  mean         {}\n", list(normalization.mean))
       << fmt::format("  deviation    {}\n", list(normalization.stddev))
-      << fmt::format("  fingerprint  {:016x}\n", nn::fingerprint(data));
+      << fmt::format("  fingerprint  {:016x}\n", data::fingerprint(data));
 }
 
-nn::DataSource source_of(const std::string& what) {
-  const std::vector<std::string> names = nn::data_names();
+data::DataSource source_of(const std::string& what) {
+  const std::vector<std::string> names = data::data_names();
   if (std::ranges::find(names, what) != names.end()) return {.name = what};
   const bool is_path = what.find('/') != std::string::npos || std::filesystem::exists(what);
   DKFAC_CHECK(is_path, "[data] '", what, "' is neither a folder nor a data set; known are ",
               fmt::format("{}", fmt::join(names, ", ")));
-  nn::DataSource source{.name = nn::data_name_at(what), .path = what};
+  data::DataSource source{.name = data::data_name_at(what), .path = what};
   source.photo_index = false;  // What is verified is not written to.
   return source;
 }
 
 void verify(std::ostream& out, const std::string& what) {
-  const nn::DataSource source = source_of(what);
-  if (const auto folder = nn::data_folder(source); !folder.empty())
+  const data::DataSource source = source_of(what);
+  if (const auto folder = data::data_folder(source); !folder.empty())
     out << fmt::format("{} in {}\n", source.name, folder.string());
-  const nn::DataSplits data = nn::load_data(source);
+  const data::DataSplits data = data::load_data(source);
   print_split(out, data.train);
   print_split(out, data.test);
   if (data.train.photos == nullptr) return;
   for (const char* split : {"train", "val", "test"}) {
-    const std::filesystem::path folder = nn::data_folder(source) / split;
-    if (nn::holds_shards(folder)) nn::verify_shards(folder);
+    const std::filesystem::path folder = data::data_folder(source) / split;
+    if (data::holds_shards(folder)) data::verify_shards(folder);
   }
 }
 
 void pack(std::ostream& out, const DataCommand& command) {
   const std::filesystem::path from(command.what);
-  const nn::PackOptions options{
+  const data::PackOptions options{
       .shorter = command.shorter, .square = command.square, .workers = command.workers};
   std::vector<std::string> classes;
   for (const char* split : {"train", "val", "test"}) {
     if (split != std::string("train") && !std::filesystem::is_directory(from / split)) continue;
-    nn::PhotoSet set = nn::read_photo_set(from / split, {}, classes);
+    data::PhotoSet set = data::read_photo_set(from / split, {}, classes);
     classes = set.classes;
-    const nn::PackResult result =
-        nn::pack_photos(*nn::folder_source(std::move(set)), command.to / split, options);
+    const data::PackResult result =
+        data::pack_photos(*data::folder_source(std::move(set)), command.to / split, options);
     out << fmt::format("{}: {} photographs, {:.1f} MB in {} files, {} bad ones left out\n", split,
                        result.photos, static_cast<double>(result.bytes) / 1e6, result.shards,
                        result.bad.size());

@@ -12,7 +12,7 @@ namespace dkfac::app {
 
 namespace {
 
-std::string to_text(const EvalRequest& request, const nn::Dataset& data, const Tally& tally,
+std::string to_text(const EvalRequest& request, const data::Dataset& data, const Tally& tally,
                     bool json) {
   const RunResult& run = request.point.record.result;
   if (!json)
@@ -36,7 +36,7 @@ void eval_rank(const EvalCommand& command, const EvalRequest& request, DataCache
   const Place place = find_place(request.config, std::move(host), position);
   comm::Communicator& comm = *place.comm;
   position.phase = "data";
-  std::shared_ptr<const nn::DataSplits> data;
+  std::shared_ptr<const data::DataSplits> data;
   together(comm, position, [&] { data = cache.get(request.config); });
   const Tally tally = evaluate_checkpoint(request, *data, place, position);
   if (comm.rank() == 0) terminal.out << to_text(request, data->test, tally, command.json);

@@ -23,10 +23,10 @@ struct Network {
   Context ctx;
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<nn::Ema> ema;
-  std::optional<nn::DeviceLoader> loader;
+  std::optional<data::DeviceLoader> loader;
 };
 
-void build(const EvalRequest& request, const nn::DataSplits& data, const comm::Communicator& comm,
+void build(const EvalRequest& request, const data::DataSplits& data, const comm::Communicator& comm,
            Network& network) {
   const Config& config = request.config;
   const std::filesystem::path& checkpoint = request.point.checkpoint;
@@ -35,11 +35,11 @@ void build(const EvalRequest& request, const nn::DataSplits& data, const comm::C
   load_model(network.ctx, *network.model, open_file(checkpoint, kModelFile));
   network.ema = load_ema(network.ctx, *network.model, config, checkpoint);
   network.loader.emplace(
-      network.ctx, data.test, nn::normalization_of(data.train),
-      nn::DeviceDataOptions{.sampler = test_order(config.run.eval_batch, data.test.count),
-                            .rank = comm.rank(),
-                            .size = comm.size(),
-                            .dtype = master_type(config)});
+      network.ctx, data.test, data::normalization_of(data.train),
+      data::DeviceDataOptions{.sampler = test_order(config.run.eval_batch, data.test.count),
+                              .rank = comm.rank(),
+                              .size = comm.size(),
+                              .dtype = master_type(config)});
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ std::string accuracy_text(const Tally& tally, std::int64_t classes) {
   return text + fmt::format(", loss {:.5f}", tally.mean_loss());
 }
 
-Tally evaluate_checkpoint(const EvalRequest& request, const nn::DataSplits& data,
+Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,
                           const Place& place, Position& position) {
   comm::Communicator& comm = *place.comm;
   Network network{Context(place.device, context_options(request.config)), {}, {}, {}};

@@ -22,7 +22,7 @@ struct EvalRequest {
 
 /// Collective: loss and accuracy on the test data, as the run itself takes them. Throws RunError on
 /// every rank when some rank cannot read the checkpoint.
-[[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const nn::DataSplits& data,
+[[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,
                                         const Place& place, Position& position);
 
 /// "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".

@@ -223,7 +223,7 @@ class Watcher {
   std::shared_ptr<comm::Communicator> comm_;
   Position position_;
   std::optional<Place> place_;
-  std::shared_ptr<const nn::DataSplits> data_;
+  std::shared_ptr<const data::DataSplits> data_;
   // Of rank 0:
   std::optional<Evaluations> done_;
   std::set<std::int64_t> left_out_;

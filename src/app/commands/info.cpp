@@ -113,8 +113,8 @@ std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
 }
 
 /// The shape of ImageNet stands for photographs that are not here.
-std::shared_ptr<const nn::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
-                                                       std::string& missing) {
+std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
+                                                         std::string& missing) {
   try {
     return cache.get(config);
   } catch (const MissingInput& error) {

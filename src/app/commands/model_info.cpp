@@ -36,12 +36,12 @@ Factors factors_of(nn::Model& model) {
   const nn::OptimizerAttachment attachment(model, probe);
   Factors all;
   for (const auto& [name, spec] : probe.layers()) {
-    if (!kfac::has_factors(spec)) continue;
+    if (!dkfac::has_factors(spec)) continue;
     ++all.layers;
-    add(all, kfac::a_dim(spec));
-    add(all, kfac::g_dim(spec));
-    all.largest_a = std::max(all.largest_a, kfac::a_dim(spec));
-    all.largest_g = std::max(all.largest_g, kfac::g_dim(spec));
+    add(all, dkfac::a_dim(spec));
+    add(all, dkfac::g_dim(spec));
+    all.largest_a = std::max(all.largest_a, dkfac::a_dim(spec));
+    all.largest_g = std::max(all.largest_g, dkfac::g_dim(spec));
   }
   return all;
 }

@@ -6,10 +6,10 @@ namespace {
 
 using kfac::BatchNormFisher;
 using kfac::InverseMethod;
-using kfac::MomentumRule;
-using kfac::Rescale;
 using kfac::Staleness;
 using kfac::WeightSharing;
+using optim::MomentumRule;
+using optim::Rescale;
 
 constexpr const char* kStaleness = "optimizer.staleness";
 

@@ -10,11 +10,11 @@ void add_photo_keys(KeyTable& t) {
   };
   photos(t.integer("data.image_size", DKFAC_FIELD(data.image_size), between(8, 4096),
                    "height and width of what the network sees"));
-  photos(t.choice<nn::PhotoCrop>(
+  photos(t.choice<data::PhotoCrop>(
       "data.crop", DKFAC_FIELD(data.crop),
-      {{"random_resized", nn::PhotoCrop::random_resized},
-       {"squashed", nn::PhotoCrop::squashed},
-       {"centre", nn::PhotoCrop::centre}},
+      {{"random_resized", data::PhotoCrop::random_resized},
+       {"squashed", data::PhotoCrop::squashed},
+       {"centre", data::PhotoCrop::centre}},
       "of training images: a random area and aspect; a random square of a square that the whole "
       "is resized to; the middle"));
   photos(t.integer("data.crop_resized", DKFAC_FIELD(data.crop_resized), between(8, 8192),
@@ -40,9 +40,11 @@ void add_photo_keys(KeyTable& t) {
                    "pixels differ a little"));
   photos(t.integer("data.workers", DKFAC_FIELD(data.workers), between(0, 1024),
                    "threads that decode, of each rank; 0: the cores, up to 16"));
-  photos(t.choice<nn::BadPhoto>(
+  photos(t.choice<data::BadPhoto>(
       "data.bad_sample", DKFAC_FIELD(data.bad_sample),
-      {{"skip", nn::BadPhoto::skip}, {"stop", nn::BadPhoto::stop}, {"grey", nn::BadPhoto::grey}},
+      {{"skip", data::BadPhoto::skip},
+       {"stop", data::BadPhoto::stop},
+       {"grey", data::BadPhoto::grey}},
       "a damaged file: the next good one takes its place, the run ends, or a grey image"));
   photos(t.real("data.bad_limit", DKFAC_FIELD(data.bad_limit), between(0, 1),
                 "share of damaged files that a rank may meet in an epoch"));
@@ -53,7 +55,7 @@ void add_photo_keys(KeyTable& t) {
 }  // namespace
 
 void add_data_keys(KeyTable& t) {
-  t.name("data.name", DKFAC_FIELD(data.name), nn::data_names(), "data set");
+  t.name("data.name", DKFAC_FIELD(data.name), data::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
          "its folder; empty: $DKFAC_DATA/<name>, then our own copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
@@ -108,17 +110,17 @@ void add_mixup_keys(KeyTable& t) {
 void add_augment_keys(KeyTable& t) {
   t.integer("augment.pad", DKFAC_FIELD(augment.pad), between(0, 4096),
             "random crops of the image padded by this many pixels; 0: no");
-  t.choice<nn::PadMode>("augment.pad_mode", DKFAC_FIELD(augment.pad_mode),
-                        {{"reflect", nn::PadMode::reflect}, {"zero", nn::PadMode::zero}},
-                        "what lies around the image: its mirror image, or the mean colour");
+  t.choice<data::PadMode>("augment.pad_mode", DKFAC_FIELD(augment.pad_mode),
+                          {{"reflect", data::PadMode::reflect}, {"zero", data::PadMode::zero}},
+                          "what lies around the image: its mirror image, or the mean colour");
   t.boolean("augment.flip", DKFAC_FIELD(augment.flip), "mirror left and right, half of the time");
   t.boolean("augment.alternate_flip", DKFAC_FIELD(augment.alternate_flip),
             "with flip: a random choice once per sample, the opposite in each next epoch");
   t.integer("augment.cutout", DKFAC_FIELD(augment.cutout), between(0, 4096),
             "side of a square that takes the mean colour; 0: no");
-  t.choice<nn::Randomness>(
+  t.choice<data::Randomness>(
       "augment.randomness", DKFAC_FIELD(augment.randomness),
-      {{"per_sample", nn::Randomness::per_sample}, {"per_group", nn::Randomness::per_group}},
+      {{"per_sample", data::Randomness::per_sample}, {"per_group", data::Randomness::per_group}},
       "choices for each sample, or shared by the groups of a shuffled data set");
   add_mixup_keys(t);
 }

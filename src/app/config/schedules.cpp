@@ -5,6 +5,7 @@
 #include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/schedule.h"
+#include "dkfac/optim/lr_schedule.h"
 
 namespace dkfac::app {
 
@@ -38,13 +39,13 @@ double scheduled(const Config& config, double epoch) {
   const LrConfig& lr = config.lr;
   switch (lr.schedule) {
     case LrSchedule::polynomial:
-      return kfac::PolynomialLr{lr.lr, lr.start, end_of(config), lr.power, lr.last}.at(epoch);
+      return optim::PolynomialLr{lr.lr, lr.start, end_of(config), lr.power, lr.last}.at(epoch);
     case LrSchedule::cosine:
-      return kfac::CosineLr{lr.lr, lr.last, lr.start, end_of(config)}.at(epoch);
+      return optim::CosineLr{lr.lr, lr.last, lr.start, end_of(config)}.at(epoch);
     case LrSchedule::piecewise:
-      return kfac::PiecewiseLinearLr{lr.knots}.at(epoch);
+      return optim::PiecewiseLinearLr{lr.knots}.at(epoch);
     case LrSchedule::step:
-      return kfac::StepLr{lr.knots}.at(epoch);
+      return optim::StepLr{lr.knots}.at(epoch);
     case LrSchedule::constant:
       break;
   }
@@ -53,13 +54,13 @@ double scheduled(const Config& config, double epoch) {
 
 double learning_rate(const Config& config, const Clocks& at) {
   return scheduled(config, at.lr) * batch_scale(config) *
-         kfac::warmup_factor(at.warmup, config.lr.warmup_epochs, config.lr.warmup_first);
+         optim::warmup_factor(at.warmup, config.lr.warmup_epochs, config.lr.warmup_first);
 }
 
 double momentum(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum;
-  return kfac::PiecewiseLinearLr{o.momentum_knots}.at(at.momentum);
+  return optim::PiecewiseLinearLr{o.momentum_knots}.at(at.momentum);
 }
 
 double damping(const Config& config, const Clocks& at) {
@@ -69,7 +70,7 @@ double damping(const Config& config, const Clocks& at) {
       return kfac::DampingWarmup{o.damping_initial, o.curvature.damping, o.damping_warmup_steps}.at(
           at.damping_steps);
     case DampingSchedule::piecewise:
-      if (!o.damping_knots.empty()) return kfac::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
+      if (!o.damping_knots.empty()) return optim::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
       break;
     case DampingSchedule::constant:
       break;

@@ -14,27 +14,27 @@ namespace dkfac::app {
 
 namespace {
 
-kfac::SgdOptions sgd_options(const OptimizerConfig& c) {
-  kfac::SgdOptions options;
+optim::SgdOptions sgd_options(const OptimizerConfig& c) {
+  optim::SgdOptions options;
   options.momentum = c.momentum;
   options.nesterov = c.nesterov;
   options.weight_decay = c.weight_decay;
   options.momentum_correction = c.momentum_correction;
-  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.loss_reduction = LossReduction::global_mean;
   options.overlap = c.overlap;
   options.bucket_bytes = c.bucket_bytes;
   options.gradient_wire = c.gradient_wire;
   return options;
 }
 
-kfac::LarsOptions lars_options(const OptimizerConfig& c) {
-  kfac::LarsOptions options;
+optim::LarsOptions lars_options(const OptimizerConfig& c) {
+  optim::LarsOptions options;
   options.momentum = c.momentum;
   options.nesterov = c.nesterov;
   options.weight_decay = c.weight_decay;
   options.eta = c.eta;
   options.epsilon = c.epsilon;
-  options.loss_reduction = kfac::LossReduction::global_mean;
+  options.loss_reduction = LossReduction::global_mean;
   options.overlap = c.overlap;
   options.bucket_bytes = c.bucket_bytes;
   options.gradient_wire = c.gradient_wire;
@@ -73,8 +73,8 @@ void check_groups(const Config& config, std::int64_t samples, const char* what) 
               " of ", samples, " samples; use a divisor of the batch, or 0 for one group per rank");
 }
 
-nn::PhotoOptions photo_options(const DataConfig& data) {
-  nn::PhotoOptions options;
+data::PhotoOptions photo_options(const DataConfig& data) {
+  data::PhotoOptions options;
   options.size = data.image_size;
   options.crop = data.crop;
   options.resized = data.crop_resized;
@@ -113,7 +113,7 @@ void check_pictures(const Config& config) {
   if (!has_photos(config)) return;
   const DataConfig& data = config.data;
   check_order("data.crop_min_area", data.crop_min_area, "data.crop_max_area", data.crop_max_area);
-  if (data.crop != nn::PhotoCrop::random_resized)
+  if (data.crop != data::PhotoCrop::random_resized)
     check_order("data.image_size", static_cast<double>(data.image_size), "data.crop_resized",
                 static_cast<double>(data.crop_resized));
 }
@@ -135,7 +135,7 @@ void check_curvature(const Config& config) {
                 "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
-      config.optimizer.momentum_rule != kfac::MomentumRule::paper || full_rate(config) > 0,
+      config.optimizer.momentum_rule != optim::MomentumRule::paper || full_rate(config) > 0,
       "[config] optimizer.momentum_rule = \"paper\" divides by the highest learning rate, and "
       "[lr] never leaves 0; raise it, or use another rule");
 }
@@ -237,9 +237,9 @@ comm::Options comm_options(const Config& config) {
   return options;
 }
 
-nn::DataSource data_source(const Config& config) {
+data::DataSource data_source(const Config& config) {
   const DataConfig& data = config.data;
-  nn::DataSource source;
+  data::DataSource source;
   source.name = data.name;
   source.path = data.path;
   source.synthetic_train = data.synthetic_train;
@@ -255,7 +255,7 @@ nn::DataSource data_source(const Config& config) {
   return source;
 }
 
-nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, int ranks) {
+nn::ModelOptions model_options(const Config& config, const data::Dataset& data, int ranks) {
   const std::int64_t groups = batch_norm_groups(config), parts = ranks * config.train.micro_batches;
   DKFAC_CHECK(
       groups % parts == 0, "[config] ", groups,
@@ -286,7 +286,7 @@ nn::ModelOptions model_options(const Config& config, const nn::Dataset& data, in
   return options;
 }
 
-nn::SamplerOptions sampler_options(const Config& config, const nn::Dataset& train, int ranks) {
+data::SamplerOptions sampler_options(const Config& config, const data::Dataset& train, int ranks) {
   const std::int64_t batch = config.train.global_batch, tail = train.count % batch;
   DKFAC_CHECK(batch <= train.count || !config.train.drop_last,
               "[config] train.global_batch = ", batch, " is more than the ", train.count,
@@ -326,12 +326,12 @@ ContextOptions context_options(const Config& config) {
   return {.threads = config.run.threads, .tf32 = config.run.tf32};
 }
 
-kfac::KfacOptions kfac_options(const Config& config) {
+optim::KfacOptions kfac_options(const Config& config) {
   const OptimizerConfig& c = config.optimizer;
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.curvature = c.curvature;
   options.curvature.dtype = master_type(config);
-  options.curvature.loss_reduction = kfac::LossReduction::global_mean;
+  options.curvature.loss_reduction = LossReduction::global_mean;
   options.curvature.overlap = c.overlap;
   options.curvature.bucket_bytes = c.bucket_bytes;
   options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
@@ -348,19 +348,19 @@ kfac::KfacOptions kfac_options(const Config& config) {
   return options;
 }
 
-std::unique_ptr<kfac::Optimizer> make_optimizer(const Config& config,
-                                                std::shared_ptr<comm::Communicator> comm,
-                                                Device device) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
+                                                 std::shared_ptr<comm::Communicator> comm,
+                                                 Device device) {
   const ContextOptions context = context_options(config);
   switch (config.optimizer.type) {
     case OptimizerType::sgd:
-      return kfac::make_sgd(std::move(comm), sgd_options(config.optimizer), device, context);
+      return optim::make_sgd(std::move(comm), sgd_options(config.optimizer), device, context);
     case OptimizerType::lars:
-      return kfac::make_lars(std::move(comm), lars_options(config.optimizer), device, context);
+      return optim::make_lars(std::move(comm), lars_options(config.optimizer), device, context);
     case OptimizerType::kfac:
       break;
   }
-  return kfac::make_kfac(std::move(comm), kfac_options(config), device, context);
+  return optim::make_kfac(std::move(comm), kfac_options(config), device, context);
 }
 
 }  // namespace dkfac::app

@@ -23,7 +23,7 @@ std::size_t index_of(StatisticKind kind) { return static_cast<std::size_t>(kind)
 
 double packed(std::int64_t dim) { return static_cast<double>(ops::packed_size(dim)); }
 
-double batch_norm_size(const kfac::BatchNormSpec& spec, kfac::BatchNormFisher fisher) {
+double batch_norm_size(const BatchNormSpec& spec, kfac::BatchNormFisher fisher) {
   const std::int64_t per_channel = spec.scale ? 2 : 1;
   switch (fisher) {
     case kfac::BatchNormFisher::full:
@@ -75,12 +75,12 @@ ordered_json object(const kfac::StatisticReport& report, std::span<const std::st
 
 }  // namespace
 
-StatisticSizes statistic_sizes(const kfac::LayerSpec& spec, kfac::BatchNormFisher batch_norm) {
-  if (const auto* norm = std::get_if<kfac::BatchNormSpec>(&spec))
+StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::BatchNormFisher batch_norm) {
+  if (const auto* norm = std::get_if<BatchNormSpec>(&spec))
     return {0, 0, batch_norm_size(*norm, batch_norm)};
-  if (!kfac::has_factors(spec)) return {};
-  const double groups = kfac::factor_groups(spec);
-  return {groups * packed(kfac::a_dim(spec)), groups * packed(kfac::g_dim(spec)), 0};
+  if (!dkfac::has_factors(spec)) return {};
+  const double groups = dkfac::factor_groups(spec);
+  return {groups * packed(dkfac::a_dim(spec)), groups * packed(dkfac::g_dim(spec)), 0};
 }
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dkfac/app/result.h"
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
 
@@ -15,7 +15,7 @@ namespace dkfac::app {
 
 /// Elements of the statistics of one layer, by kfac::StatisticKind; 0 where it has none.
 using StatisticSizes = std::array<double, 3>;
-[[nodiscard]] StatisticSizes statistic_sizes(const kfac::LayerSpec& spec,
+[[nodiscard]] StatisticSizes statistic_sizes(const LayerSpec& spec,
                                              kfac::BatchNormFisher batch_norm);
 
 /// Whether the intervals are worth a record.

@@ -10,8 +10,8 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/data/dataset.h"
 #include "dkfac/kfac/assignment.h"
-#include "dkfac/nn/data.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/memory.h"
 
@@ -84,7 +84,7 @@ void check_memory(double bytes, const std::string& what, const std::string& reme
 
 void check_data_memory(const Config& config) {
   const DataConfig& data = config.data;
-  check_memory(nn::synthetic_bytes(data_source(config)),
+  check_memory(data::synthetic_bytes(data_source(config)),
                fmt::format("[config] data.synthetic_train = {} and data.synthetic_test = {} images "
                            "with data.synthetic_size = {}",
                            data.synthetic_train, data.synthetic_test, data.synthetic_size),
@@ -94,10 +94,10 @@ void check_data_memory(const Config& config) {
 double optimizer_bytes(const Config& config, const nn::ModelOptions& options, int ranks, int here) {
   const auto element = static_cast<double>(size_of(master_type(config)));
   const bool second = config.optimizer.type == OptimizerType::kfac;
-  const kfac::KfacOptions kfac = kfac_options(config);
+  const optim::KfacOptions kfac = kfac_options(config);
   double parameters = 0, averages = 0, earlier = 0, inverses = 0;
-  for (const kfac::LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
-    parameters += static_cast<double>(kfac::weight_numel(spec) + kfac::bias_numel(spec));
+  for (const LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
+    parameters += static_cast<double>(dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
     if (!second) continue;
     const kfac::CurvatureBytes bytes = kfac::curvature_bytes(spec, kfac.curvature);
     averages += static_cast<double>(bytes.averages);

@@ -196,19 +196,19 @@ std::string data_text(const Config& config) {
 
 }  // namespace
 
-std::shared_ptr<const nn::DataSplits> DataCache::get(const Config& config) {
+std::shared_ptr<const data::DataSplits> DataCache::get(const Config& config) {
   const std::lock_guard lock(mutex_);
   auto& set = sets_[data_text(config)];
   if (set == nullptr) {
     check_data_memory(config);
     const auto watch = std::make_shared<StopWatch>();
     watch_waits(watch);
-    auto splits = std::make_shared<nn::DataSplits>(nn::load_data(data_source(config)));
+    auto splits = std::make_shared<data::DataSplits>(data::load_data(data_source(config)));
     if (config.data.hold_out > 0) {
       DKFAC_CHECK(config.data.hold_out < splits->train.count,
                   "[config] data.hold_out = ", config.data.hold_out, " leaves nothing of the ",
                   splits->train.count, " training samples; lower it");
-      nn::hold_out(*splits, config.data.hold_out);
+      data::hold_out(*splits, config.data.hold_out);
     }
     set = std::move(splits);
   }

@@ -13,7 +13,7 @@
 #include "dkfac/app/result.h"
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
-#include "dkfac/nn/data.h"
+#include "dkfac/data/dataset.h"
 
 #include "app/run/run_folder.h"
 
@@ -22,13 +22,13 @@ namespace dkfac::app {
 /// Data sets by configuration, read once per process and shared by its ranks and runs.
 class DataCache {
  public:
-  /// The held-out split applied. Throws what nn::load_data throws, InvalidArgument for data that
+  /// The held-out split applied. Throws what data::load_data throws, InvalidArgument for data that
   /// there is no memory for, and RunError (code try_again) once a signal has come.
-  [[nodiscard]] std::shared_ptr<const nn::DataSplits> get(const Config& config);
+  [[nodiscard]] std::shared_ptr<const data::DataSplits> get(const Config& config);
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const nn::DataSplits>> sets_;
+  std::map<std::string, std::shared_ptr<const data::DataSplits>> sets_;
 };
 
 /// Of each phase of the configuration; collective. Of image folders rank 0 reads first: it keeps

@@ -30,9 +30,9 @@ void compare_configurations(TrainState& s) {
 
 void compare_data(TrainState& s) {
   std::string text;
-  const nn::DataSplits* before = nullptr;
+  const data::DataSplits* before = nullptr;
   for (const PhasePlan& plan : s.plan)
-    if (const nn::DataSplits* data = std::exchange(before, plan.data); data != plan.data)
+    if (const data::DataSplits* data = std::exchange(before, plan.data); data != plan.data)
       text +=
           fmt::format("{:x}-{:x} ", fingerprint(plan.data->train), fingerprint(plan.data->test));
   on_all_ranks(s.position,
@@ -41,11 +41,20 @@ void compare_data(TrainState& s) {
 
 void set_whitening(TrainState& s) {
   if (!nn::has_whitening(*s.model)) return;
-  const nn::Dataset& train = s.now->data->train;
+  const data::Dataset& train = s.now->data->train;
+  DKFAC_CHECK(train.photos == nullptr, "[whitening] data set '", train.name,
+              "' is of photographs, which are not in memory; switch whitening off");
   // The filters are the same bits wherever the run is.
   Context host(Device::cpu(), {.threads = s.config.run.threads});
-  nn::set_whitening(s.ctx, *s.model,
-                    nn::whitening_filters(host, train, nn::normalization_of(train)));
+  const data::Normalization normalization = data::normalization_of(train);
+  const nn::WhiteningImages images{.pixels = train.pixels,
+                                   .count = train.count,
+                                   .height = train.height,
+                                   .width = train.width,
+                                   .channels = train.channels,
+                                   .mean = normalization.mean,
+                                   .stddev = normalization.stddev};
+  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(host, images));
 }
 
 Config with_failure_folder(const TrainState& s) {
@@ -92,7 +101,7 @@ void attach(TrainState& s) {
 void check_memory_of(const TrainState& s, const PhasePlan& plan) {
   if (s.ctx.device().is_cuda()) return;
   const Config& config = plan.phase.config;
-  const nn::Dataset& train = plan.data->train;
+  const data::Dataset& train = plan.data->train;
   const int ranks = s.comm->size(), here = s.comm->backend() == "in_process" ? ranks : 1;
   const std::int64_t batch = std::min(config.train.global_batch, train.count);
   const std::int64_t samples = batch / (ranks * config.train.micro_batches);
@@ -113,7 +122,7 @@ void build(TrainState& s) {
   attach(s);
   make_loaders(s);
   s.layers = s.attachment->names();
-  for (const kfac::LayerSpec& spec : s.attachment->specs())
+  for (const LayerSpec& spec : s.attachment->specs())
     s.statistic_sizes.push_back(statistic_sizes(spec, s.config.optimizer.curvature.batch_norm));
   if (s.ctx.device().is_cuda()) s.phases.emplace(s.ctx.device());
   s.timed.emplace(*s.attachment, s.phases ? &*s.phases : nullptr, s.ctx.stream());

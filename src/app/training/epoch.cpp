@@ -48,7 +48,7 @@ bool train_epoch(TrainState& s) {
   Stopwatch clock, data_watch;
   begin_loading(s);
   s.loader->start_epoch(s.ctx, c.epoch, c.batch);
-  nn::DeviceBatch batch;
+  data::DeviceBatch batch;
   bool go_on = true;
   if (s.phases) s.phases->begin(s.ctx.stream());
   while (go_on && s.loader->next(s.ctx, batch)) {

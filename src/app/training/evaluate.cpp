@@ -4,8 +4,8 @@
 #include <array>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/nn/augment.h"
 #include "dkfac/nn/loss.h"
+#include "dkfac/nn/regularize.h"
 
 namespace dkfac::app {
 
@@ -16,7 +16,7 @@ class Score {
  public:
   explicit Score(Context& ctx)
       : sums_(Tensor::zeros(ctx, {3}, DType::f64)), host_(Tensor::pinned(ctx, {3}, DType::f64)) {}
-  void add(Context& ctx, ConstTensorView logits, const nn::DeviceBatch& batch) {
+  void add(Context& ctx, ConstTensorView logits, const data::DeviceBatch& batch) {
     const TensorView sums = sums_;
     nn::softmax_cross_entropy(ctx, logits, batch.labels, 0.0, 1.0, {}, sums.slice(0, 0, 2));
     nn::count_in_top(ctx, logits, batch.labels, 5, sums.slice(0, 2, 1));
@@ -36,8 +36,8 @@ class Score {
 
 /// Calls f(batch) on every batch of the loader with a sample of this rank.
 template <class F>
-void for_each_batch(Context& ctx, nn::DeviceLoader& loader, F f) {
-  nn::DeviceBatch batch;
+void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
+  data::DeviceBatch batch;
   loader.start_epoch(ctx, 0);
   while (loader.next(ctx, batch)) {
     if (batch.labels.numel() > 0) f(batch);  // A short last batch may have nothing for this rank.
@@ -59,9 +59,10 @@ Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
   return {sums[0], sums[1], sums[2], sums[3]};
 }
 
-Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::Communicator& comm) {
+Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
+               comm::Communicator& comm) {
   Score mine(ctx);
-  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
+  for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
     mine.add(ctx, model.forward(ctx, batch.images, nn::Mode::eval), batch);
   });
   mine.fetch(ctx);
@@ -69,11 +70,11 @@ Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader, comm::C
   return sum_over_ranks(mine.tally(), comm);
 }
 
-FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
+FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
                            comm::Communicator& comm) {
   Score plain(ctx), mean(ctx);
   Tensor mirrored_memory, sum_memory;
-  for_each_batch(ctx, loader, [&](const nn::DeviceBatch& batch) {
+  for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
     const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
     plain.add(ctx, logits, batch);
     const TensorView mirrored = room_for(ctx, mirrored_memory, batch.images);

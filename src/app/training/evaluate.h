@@ -4,7 +4,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
-#include "dkfac/nn/device_data.h"
+#include "dkfac/data/device_data.h"
 #include "dkfac/nn/model.h"
 
 namespace dkfac::app {
@@ -30,13 +30,13 @@ struct Tally {
 [[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);
 
 /// Every test sample once, in order.
-[[nodiscard]] inline nn::SamplerOptions test_order(std::int64_t batch, std::int64_t count) {
+[[nodiscard]] inline data::SamplerOptions test_order(std::int64_t batch, std::int64_t count) {
   return {.count = count, .global_batch = batch, .shuffle = false, .drop_last = false};
 }
 
 /// Collective: one pass over the loader's data with running statistics and without smoothing; each
 /// sample counts once, whatever the number of ranks. The host waits for a device once.
-[[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
+[[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
                              comm::Communicator& comm);
 
 /// The same of images and of the mean of the logits of each image and its mirror image (test-time
@@ -44,7 +44,7 @@ struct Tally {
 struct FlipTally {
   Tally plain, mean;
 };
-[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, nn::DeviceLoader& loader,
+[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
                                          comm::Communicator& comm);
 
 }  // namespace dkfac::app

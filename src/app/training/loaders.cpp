@@ -12,23 +12,23 @@ namespace {
 
 /// Batches are the same wherever they are made; the set itself may take a share of the memory that
 /// the network would not miss.
-nn::DataPlace data_place(const TrainState& s) {
+data::DataPlace data_place(const TrainState& s) {
   const Device device = s.ctx.device();
   const Choice choice = s.config.data.resident;
-  if (!device.is_cuda() || choice == Choice::no) return nn::DataPlace::streamed;
+  if (!device.is_cuda() || choice == Choice::no) return data::DataPlace::streamed;
   const bool photos = s.now->data->train.photos != nullptr || s.now->data->test.photos != nullptr;
   DKFAC_CHECK(!photos || choice != Choice::yes,
               "[config] data.resident = \"yes\", and photographs are decoded by the host; use "
               "\"auto\" or \"no\"");
-  if (photos) return nn::DataPlace::streamed;
-  if (choice == Choice::yes) return nn::DataPlace::resident;
+  if (photos) return data::DataPlace::streamed;
+  if (choice == Choice::yes) return data::DataPlace::resident;
   constexpr double kShare = 0.2;
   const double bytes =
-      static_cast<double>(nn::resident_bytes(s.now->data->train, s.now->phase.config.augment) +
-                          nn::resident_bytes(s.now->data->test, {}));
+      static_cast<double>(data::resident_bytes(s.now->data->train, s.now->phase.config.augment) +
+                          data::resident_bytes(s.now->data->test, {}));
   const auto all = static_cast<double>(
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
-  return bytes * s.sharers <= kShare * all ? nn::DataPlace::resident : nn::DataPlace::streamed;
+  return bytes * s.sharers <= kShare * all ? data::DataPlace::resident : data::DataPlace::streamed;
 }
 
 /// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
@@ -46,11 +46,11 @@ DType image_type(const TrainState& s) {
 /// time.
 void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks) {
   const Config& config = plan.phase.config;
-  const nn::SamplerOptions sampler = sampler_options(config, plan.data->train, ranks);
+  const data::SamplerOptions sampler = sampler_options(config, plan.data->train, ranks);
   const std::int64_t micro_batches = config.train.micro_batches;
   for (const std::int64_t batch : {std::int64_t{0}, plan.steps_per_epoch - 1}) {
     // No share is smaller than the last rank's, and no part of it than the first.
-    const nn::BatchShare share = nn::batch_share(sampler, batch, ranks - 1, ranks);
+    const data::BatchShare share = data::batch_share(sampler, batch, ranks - 1, ranks);
     model.trace([&](const nn::Layer& layer, const Shape& sample) {
       const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
       if (norm == nullptr) return;
@@ -66,7 +66,7 @@ void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks)
   }
 }
 
-void check_rectangular(nn::Model& model, const Config& config, const nn::Dataset& test) {
+void check_rectangular(nn::Model& model, const Config& config, const data::Dataset& test) {
   if (!config.data.rectangular || test.photos == nullptr) return;
   const Shape input = model.input();
   std::string why;
@@ -84,15 +84,15 @@ void check_rectangular(nn::Model& model, const Config& config, const nn::Dataset
 
 void make_loaders(TrainState& s) {
   const Config& config = s.now->phase.config;
-  const nn::DataSplits& data = *s.now->data;
+  const data::DataSplits& data = *s.now->data;
   const int rank = s.comm->rank(), size = s.comm->size();
-  const nn::Normalization normalization = nn::normalization_of(data.train);
-  nn::DeviceDataOptions options{.sampler = sampler_options(config, data.train, size),
-                                .augment = config.augment,
-                                .rank = rank,
-                                .size = size,
-                                .dtype = image_type(s),
-                                .place = data_place(s)};
+  const data::Normalization normalization = data::normalization_of(data.train);
+  data::DeviceDataOptions options{.sampler = sampler_options(config, data.train, size),
+                                  .augment = config.augment,
+                                  .rank = rank,
+                                  .size = size,
+                                  .dtype = image_type(s),
+                                  .place = data_place(s)};
   s.loader.reset();  // Its memory is free for the next one's.
   s.test_loader.reset();
   s.loader.emplace(s.ctx, data.train, normalization, options);

@@ -46,7 +46,7 @@ void begin_loading(TrainState& s) {
 
 std::optional<LoadingRecord> gather_loading(TrainState& s) {
   if (s.now->data->train.photos == nullptr) return {};
-  const nn::LoaderStatistics now = s.loader->statistics(), &before = s.loading_before;
+  const data::LoaderStatistics now = s.loader->statistics(), &before = s.loading_before;
   const double seconds = s.counters.epoch_seconds - s.seconds_before;
   std::array<double, 6> sums{seconds > 0 ? (now.wait_s - before.wait_s) / seconds : 0,
                              static_cast<double>(now.images - before.images),

@@ -22,12 +22,12 @@ Part part_of(const Part& whole, std::int64_t i, std::int64_t parts) {
   return part;
 }
 
-nn::SampleKey key_of(const TrainState& s, std::int64_t first) {
+SampleKey key_of(const TrainState& s, std::int64_t first) {
   return {s.config.run.seed, s.result.steps, first};
 }
 
 /// The batch as the network is to see it.
-Part regularized(TrainState& s, const nn::DeviceBatch& batch) {
+Part regularized(TrainState& s, const data::DeviceBatch& batch) {
   Part whole{batch.images, batch.labels, {}, batch.first, true};
   const nn::RegularizeOptions options = regularize_options(s.now->phase.config);
   if (!options.any()) return whole;
@@ -126,7 +126,7 @@ class PartPasses {
 
 }  // namespace
 
-double run_passes(TrainState& s, const nn::DeviceBatch& batch) {
+double run_passes(TrainState& s, const data::DeviceBatch& batch) {
   enter(s, "augment");
   Stopwatch watch;
   const Part whole = regularized(s, batch);

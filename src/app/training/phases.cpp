@@ -12,8 +12,8 @@ namespace dkfac::app {
 
 namespace {
 
-const nn::DataSplits& data_of(const PhaseData& data, const std::vector<Phase>& phases,
-                              std::size_t i) {
+const data::DataSplits& data_of(const PhaseData& data, const std::vector<Phase>& phases,
+                                std::size_t i) {
   if (data.size() == phases.size()) return *data[i];
   const bool one = data.size() == 1 && std::ranges::none_of(phases, [](const Phase& phase) {
                      return std::ranges::any_of(phase.changed, [](const std::string& key) {
@@ -25,8 +25,8 @@ const nn::DataSplits& data_of(const PhaseData& data, const std::vector<Phase>& p
   return *data.front();
 }
 
-void check_alike(const nn::DataSplits& now, const nn::DataSplits& first, std::size_t number) {
-  const auto same = [](const nn::Dataset& a, const nn::Dataset& b) {
+void check_alike(const data::DataSplits& now, const data::DataSplits& first, std::size_t number) {
+  const auto same = [](const data::Dataset& a, const data::Dataset& b) {
     return a.channels == b.channels && a.classes == b.classes;
   };
   DKFAC_CHECK(same(now.train, first.train) && same(now.test, first.test), "[train] phase ", number,
@@ -37,8 +37,8 @@ void check_alike(const nn::DataSplits& now, const nn::DataSplits& first, std::si
 
 }  // namespace
 
-PhaseData one_for_all(const nn::DataSplits& data) {
-  return {std::shared_ptr<const nn::DataSplits>(std::shared_ptr<void>(), &data)};
+PhaseData one_for_all(const data::DataSplits& data) {
+  return {std::shared_ptr<const data::DataSplits>(std::shared_ptr<void>(), &data)};
 }
 
 std::vector<PhasePlan> plan_phases(const Config& config, const PhaseData& data, int ranks) {
@@ -46,10 +46,10 @@ std::vector<PhasePlan> plan_phases(const Config& config, const PhaseData& data, 
   std::vector<PhasePlan> plan;
   std::int64_t first_step = 0;
   for (std::size_t i = 0; i < phases.size(); ++i) {
-    const nn::DataSplits& splits = data_of(data, phases, i);
+    const data::DataSplits& splits = data_of(data, phases, i);
     check_alike(splits, data_of(data, phases, 0), i + 1);
-    const nn::SamplerOptions sampler = sampler_options(phases[i].config, splits.train, ranks);
-    plan.push_back({phases[i], &splits, nn::batches_per_epoch(sampler), first_step});
+    const data::SamplerOptions sampler = sampler_options(phases[i].config, splits.train, ranks);
+    plan.push_back({phases[i], &splits, data::batches_per_epoch(sampler), first_step});
     first_step += plan.back().steps();
   }
   return plan;

@@ -5,7 +5,7 @@
 
 #include "dkfac/app/phases.h"
 #include "dkfac/app/trainer.h"
-#include "dkfac/nn/data.h"
+#include "dkfac/data/dataset.h"
 #include "dkfac/nn/model.h"
 
 namespace dkfac::app {
@@ -13,7 +13,7 @@ namespace dkfac::app {
 /// A phase and what it is trained on.
 struct PhasePlan {
   Phase phase;
-  const nn::DataSplits* data = nullptr;
+  const data::DataSplits* data = nullptr;
   std::int64_t steps_per_epoch = 0;
   std::int64_t first_step = 0;  ///< Steps of the run before it.
   double image_flops = 0;       ///< Of a forward pass; count_operations()
@@ -21,7 +21,7 @@ struct PhasePlan {
 };
 
 /// Borrows one data set for all phases.
-[[nodiscard]] PhaseData one_for_all(const nn::DataSplits& data);
+[[nodiscard]] PhaseData one_for_all(const data::DataSplits& data);
 /// All phases of a run, none of them empty. Throws InvalidArgument when there is data for another
 /// number of phases, when data of phases are not alike but for the size of images, and for batches
 /// that cannot be shared among `ranks`.
@@ -39,7 +39,7 @@ struct PhasePlan {
 void count_operations(nn::Model& model, std::vector<PhasePlan>& plan);
 /// One sample of its data.
 [[nodiscard]] inline Shape image_of(const PhasePlan& plan) {
-  const nn::Dataset& train = plan.data->train;
+  const data::Dataset& train = plan.data->train;
   return {train.height, train.width, train.channels};
 }
 

@@ -13,16 +13,16 @@
 #include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/state.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/kfac/optimizer.h"
-#include "dkfac/kfac/state.h"
-#include "dkfac/nn/device_data.h"
+#include "dkfac/data/device_data.h"
 #include "dkfac/nn/ema.h"
 #include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/nn/regularize.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "app/record/curvature_record.h"
 #include "app/record/device_phases.h"
@@ -79,8 +79,8 @@ struct TrainState {
   std::vector<PhasePlan> plan = {};
   const PhasePlan* now = nullptr;  ///< The phase under way.
   std::unique_ptr<nn::Model> model = nullptr;
-  std::optional<nn::DeviceLoader> loader = {}, test_loader = {};
-  std::unique_ptr<kfac::Optimizer> optimizer = nullptr;
+  std::optional<data::DeviceLoader> loader = {}, test_loader = {};
+  std::unique_ptr<optim::Optimizer> optimizer = nullptr;
   std::optional<nn::OptimizerAttachment> attachment = {};
   std::optional<DevicePhases> phases = {};  ///< Of the stream of ctx; not set on the host.
   std::optional<TimedObserver> timed = {};
@@ -88,15 +88,15 @@ struct TrainState {
   PassLaunches launches_before = {};              ///< Of the parts that came before a restart.
   nn::Regularizer regularizer = {};
   std::optional<nn::Ema> ema = {};                   ///< Set when the configuration asks for it.
-  std::vector<std::string> layers = {};              ///< Names by kfac::LayerId.
+  std::vector<std::string> layers = {};              ///< Names by LayerId.
   std::vector<StatisticSizes> statistic_sizes = {};  ///< Likewise.
   Tensor grad = {};                                  ///< Of the logits.
   Tensor drawn = {};                                 ///< Labels of the Monte-Carlo Fisher.
   std::optional<LossSums> sums = {}, drawn_sums = {};
   std::optional<double> peak_flops = {};  ///< Of all ranks' devices; unset: not known.
 
-  nn::LoaderStatistics loading_before = {};  ///< When this epoch, or this part of it, began,
-  double seconds_before = 0;                 ///< and Counters::epoch_seconds.
+  data::LoaderStatistics loading_before = {};  ///< When this epoch, or this part of it, began,
+  double seconds_before = 0;                   ///< and Counters::epoch_seconds.
   Counters counters = {};
   SavedAt saved = {};
   PartEnd part_end = {};
@@ -125,10 +125,10 @@ void build_training(TrainState& state);
 /// Forward and backward on one batch, in as many parts as the configuration says; with a second
 /// backward pass from drawn labels where the Fisher is a Monte-Carlo one. state.sums has what they
 /// add up to over this rank's samples, fetched. Returns the seconds that the optimizer took inside.
-[[nodiscard]] double run_passes(TrainState& state, const nn::DeviceBatch& batch);
+[[nodiscard]] double run_passes(TrainState& state, const data::DeviceBatch& batch);
 /// Passes, vote and update on one batch at a fractional epoch; collective. False when the run is to
 /// stop.
-[[nodiscard]] bool train_step(TrainState& state, const nn::DeviceBatch& batch, double epoch);
+[[nodiscard]] bool train_step(TrainState& state, const data::DeviceBatch& batch, double epoch);
 /// Tells the hooks about the step; collective on steps that are logged.
 void record_step(TrainState& state);
 /// Adds the ladder's counts of all ranks to the result; collective.
@@ -153,9 +153,9 @@ void begin_loading(TrainState& state);
 void finish_epoch(TrainState& state);
 
 /// Goes over everything but parameters and result that decides how the run goes on.
-void visit_state(TrainState& state, kfac::StateVisitor& visitor);
+void visit_state(TrainState& state, StateVisitor& visitor);
 /// The averages' part of it.
-void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema);
+void visit_ema(StateVisitor& visitor, nn::Ema& ema);
 
 /// Seconds of this run, earlier parts included.
 [[nodiscard]] inline double total_seconds(const TrainState& state) {

@@ -18,7 +18,7 @@ std::string describe_skipped(const VoteResult& vote) {
 // `seconds`: all time in the optimizer's calls; what it does not name is updating. On a device its
 // names are of the time that the host took to give it work.
 void end_optimizer_phases(TrainState& s, double seconds) {
-  const kfac::PhaseSeconds& named = s.report.seconds;
+  const PhaseSeconds& named = s.report.seconds;
   if (s.phases) return end_phase(s, "update", seconds);
   end_phase(s, "statistics", named.statistics);
   end_phase(s, "exchange", named.exchange);
@@ -67,7 +67,7 @@ void end_phase(TrainState& s, const char* phase, double seconds) {
     s.result.phase_seconds[phase] += std::max(0.0, seconds);
 }
 
-bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
+bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
   const Phase& phase = s.now->phase;
   const double lr = learning_rate(phase, epoch);
   s.counters.lr = lr;
@@ -83,7 +83,7 @@ bool train_step(TrainState& s, const nn::DeviceBatch& batch, double epoch) {
   Vote vote;
   vote.loss = s.sums->loss();
   vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
-  const kfac::StepArgs args{.lr = lr, .vote = vote, .momentum = momentum(phase, epoch)};
+  const StepArgs args{.lr = lr, .vote = vote, .momentum = momentum(phase, epoch)};
   on_all_ranks(s.position, [&] { s.report = s.optimizer->step(args, s.ctx.stream()); });
   s.position.step = ++s.result.steps;
   if (s.ema) s.ema->after_step(s.result.steps);

@@ -79,7 +79,7 @@ void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const
 }
 
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
-           const nn::DataSplits& data, const TrainHooks& hooks, RunState& run,
+           const data::DataSplits& data, const TrainHooks& hooks, RunState& run,
            const CheckpointPlan& checkpoints) {
   train(config, std::move(comm), one_for_all(data), hooks, run, checkpoints);
 }

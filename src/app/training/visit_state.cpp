@@ -10,15 +10,13 @@ namespace dkfac::app {
 
 namespace {
 
-using kfac::Held;
-
-void visit_tally(kfac::StateVisitor& visitor, const std::string& name, Tally& tally) {
+void visit_tally(StateVisitor& visitor, const std::string& name, Tally& tally) {
   visitor.real(name + ".loss", Held::sum, tally.loss);
   visitor.real(name + ".correct", Held::sum, tally.correct);
   visitor.real(name + ".samples", Held::sum, tally.samples);
 }
 
-void visit_counters(kfac::StateVisitor& visitor, Counters& c) {
+void visit_counters(StateVisitor& visitor, Counters& c) {
   visitor.integer("epoch", Held::same, c.epoch);
   visitor.integer("batch", Held::same, c.batch);
   visit_tally(visitor, "epoch_tally", c.epoch_tally);
@@ -34,13 +32,13 @@ void visit_counters(kfac::StateVisitor& visitor, Counters& c) {
   visitor.real("total_seconds", Held::any, c.total_seconds);
 }
 
-void visit_buffers(kfac::StateVisitor& visitor, const std::string& name, TensorView buffers) {
+void visit_buffers(StateVisitor& visitor, const std::string& name, TensorView buffers) {
   // Running statistics follow the samples of each rank until the epoch's end.
   if (buffers.numel() > 0) visitor.tensor(name, Held::mean, buffers);
 }
 
 /// The rank's share of the batch that the next one is mixed with.
-void visit_virtual_batch(TrainState& s, kfac::StateVisitor& visitor) {
+void visit_virtual_batch(TrainState& s, StateVisitor& visitor) {
   if (!s.now->phase.config.regularize.mixup.any()) return;
   nn::VirtualBatch& batch = s.regularizer.previous;
   visitor.integer("mixup.global_batch", Held::same, batch.global_batch);
@@ -51,8 +49,8 @@ void visit_virtual_batch(TrainState& s, kfac::StateVisitor& visitor) {
         "[checkpoint] 'mixup.global_batch' is {}, and there are {} training samples; use another "
         "checkpoint of the run",
         whole, s.now->data->train.count));
-  const nn::BatchShare share =
-      nn::batch_share({.count = whole, .global_batch = whole}, 0, s.comm->rank(), s.comm->size());
+  const data::BatchShare share =
+      data::batch_share({.count = whole, .global_batch = whole}, 0, s.comm->rank(), s.comm->size());
   const Shape& image = s.model->input();
   const DType dtype = master_type(s.config);
   const Shape images{share.count, image[0], image[1], image[2]};
@@ -65,7 +63,7 @@ void visit_virtual_batch(TrainState& s, kfac::StateVisitor& visitor) {
 
 }  // namespace
 
-void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
+void visit_ema(StateVisitor& visitor, nn::Ema& ema) {
   std::int64_t updates = ema.updates();
   visitor.integer("ema.updates", Held::same, updates);
   ema.set_updates(updates);
@@ -73,7 +71,7 @@ void visit_ema(kfac::StateVisitor& visitor, nn::Ema& ema) {
   visit_buffers(visitor, "ema.buffers", ema.buffers());
 }
 
-void visit_state(TrainState& s, kfac::StateVisitor& visitor) {
+void visit_state(TrainState& s, StateVisitor& visitor) {
   visit_counters(visitor, s.counters);
   HostView view(s.ctx, visitor);
   visit_buffers(view, "buffers", s.model->buffers());

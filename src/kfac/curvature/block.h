@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/layer_spec.h"
+#include "dkfac/core/state.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/factors.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
-#include "dkfac/kfac/state.h"
 
+#include "core/shared/checks.h"
 #include "kfac/curvature/inverse_sharing.h"
 #include "kfac/curvature/statistic.h"
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/refresh.h"
-#include "kfac/shared/checks.h"
 
 namespace dkfac::kfac {
 

@@ -9,18 +9,19 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/state.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
-#include "dkfac/kfac/state.h"
 
 #include "comm/collective/exchange.h"
 #include "comm/collective/mirror.h"
 #include "comm/collective/vote.h"
 #include "comm/collective/worker_grid.h"
+#include "core/shared/checks.h"
 #include "kfac/curvature/block.h"
 #include "kfac/curvature/inverse_sharing.h"
 #include "kfac/curvature/kronecker_block.h"
@@ -31,7 +32,6 @@
 #include "kfac/inverse/refresh.h"
 #include "kfac/schedule/notes.h"
 #include "kfac/schedule/timetable.h"
-#include "kfac/shared/checks.h"
 
 namespace dkfac::kfac {
 

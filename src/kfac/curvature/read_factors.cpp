@@ -4,9 +4,9 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/factors.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

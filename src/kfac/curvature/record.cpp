@@ -3,8 +3,8 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
-#include "kfac/shared/phase_timer.h"
 #include "kfac/statistics/batch_norm_data.h"
 #include "kfac/statistics/operand_form.h"
 #include "kfac/statistics/operand_range.h"

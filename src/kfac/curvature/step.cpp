@@ -4,8 +4,8 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/index.h"
+#include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
-#include "kfac/shared/phase_timer.h"
 
 // A step of the curvature, in the order in which it is called.
 namespace dkfac::kfac {

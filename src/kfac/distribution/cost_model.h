@@ -7,7 +7,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
-#include "dkfac/kfac/layer_spec.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 #include "kfac/inverse/factor_plan.h"

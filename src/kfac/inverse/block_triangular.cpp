@@ -4,7 +4,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/shared/host.h"
+#include "core/shared/host.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::kfac {

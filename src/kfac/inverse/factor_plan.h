@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "dkfac/core/device.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 /// In which form a factor is kept: pure functions of specification, options and kind of device, so

@@ -9,7 +9,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/shared/read_back.h"
+#include "core/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

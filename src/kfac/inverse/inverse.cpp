@@ -5,10 +5,10 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/checks.h"
+#include "core/shared/read_back.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/split_by_pi.h"
-#include "kfac/shared/checks.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

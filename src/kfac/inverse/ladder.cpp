@@ -6,10 +6,10 @@
 
 #include "dkfac/core/exact_products.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/residual.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -6,8 +6,8 @@
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/schedule/backend_step.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 
 #include "kfac/inverse/apply_factor.h"

@@ -4,9 +4,9 @@
 #include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
 
+#include "core/shared/checks.h"
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/backend_inverse.h"
-#include "kfac/shared/checks.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -5,8 +5,8 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/inverse/backend_refresh.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac {
 namespace {

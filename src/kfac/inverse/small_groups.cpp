@@ -6,8 +6,8 @@
 
 #include "dkfac/core/parallel.h"
 
+#include "core/shared/host.h"
 #include "kfac/inverse/residual.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
 
@@ -32,9 +32,9 @@ struct StatisticPlan {
 struct RowShare {
   std::int64_t first = 0, count = 0;
 };
-/// Whole samples, as even as can be: the first ranks take one more, as nn::batch_share() has it. So
-/// the rows of a batch of no more samples fit on every rank, and those of all ranks make as many as
-/// those of one.
+/// Whole samples, as even as can be: the first ranks take one more, as data::batch_share() has it.
+/// So the rows of a batch of no more samples fit on every rank, and those of all ranks make as many
+/// as those of one.
 [[nodiscard]] RowShare row_share(const FactorPlan& plan, int rank, int world_size);
 
 /// The first samples that statistics are made of, at least one of those there are, in whole blocks

@@ -7,9 +7,9 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/checks.h"
+#include "core/shared/host.h"
 #include "kfac/schedule/backend_step.h"
-#include "kfac/shared/checks.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/core/state.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
-#include "dkfac/kfac/state.h"
 
 #include "kfac/schedule/notes.h"
 #include "kfac/schedule/staleness.h"

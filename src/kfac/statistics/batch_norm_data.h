@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "dkfac/core/layer_spec.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/layer_spec.h"
 
-#include "kfac/shared/checks.h"
+#include "core/shared/checks.h"
 
 namespace dkfac::kfac {
 

@@ -7,7 +7,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
-#include "kfac/shared/checks.h"
+#include "core/shared/checks.h"
 #include "kfac/statistics/factor_data.h"
 #include "kfac/statistics/panels.h"
 

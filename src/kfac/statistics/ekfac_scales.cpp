@@ -5,7 +5,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/shared/checks.h"
+#include "core/shared/checks.h"
 #include "kfac/statistics/backend_statistics.h"
 #include "kfac/statistics/factor_data.h"
 

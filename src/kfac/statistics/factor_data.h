@@ -6,7 +6,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/shared/checks.h"
+#include "core/shared/checks.h"
 
 /// What a factor is a sum over, in one form for all layers: the patches of images. A linear layer's
 /// input is an image of P x 1 pixels under a 1x1 kernel, and so is an output gradient.

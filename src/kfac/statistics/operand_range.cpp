@@ -2,7 +2,7 @@
 
 #include "dkfac/core/ops.h"
 
-#include "kfac/shared/read_back.h"
+#include "core/shared/read_back.h"
 #include "kfac/statistics/cuda/operand.h"
 #include "kfac/statistics/operand_form.h"
 

@@ -7,7 +7,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/shared/checks.h"
+#include "core/shared/checks.h"
 #include "kfac/statistics/cuda/operand.h"
 #include "kfac/statistics/operand_form.h"
 

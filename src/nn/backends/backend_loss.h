@@ -1,8 +1,8 @@
 #pragma once
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/sample_key.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/nn/sample_key.h"
 
 /// The functions of losses that each backend defines under the same names: one missing is a link
 /// error.

@@ -8,7 +8,7 @@
 #include "dkfac/nn/erase.h"
 #include "dkfac/nn/mixup.h"
 
-#include "nn/backends/keyed_random.h"
+#include "core/shared/keyed_random.h"
 
 /// Weights of mixing and holes of samples, on the host and in kernels. Generator: Random or
 /// PhiloxStream.

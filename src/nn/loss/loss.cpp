@@ -5,9 +5,9 @@
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/keyed_random.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/backends/dtype.h"
-#include "nn/backends/keyed_random.h"
 #include "nn/backends/smoothing.h"
 
 namespace dkfac::nn {

@@ -11,54 +11,54 @@
 namespace dkfac::nn {
 namespace {
 
-void check_arguments(const Dataset& data, const Normalization& normalization,
-                     const WhiteningOptions& options) {
+void check_arguments(const WhiteningImages& images, const WhiteningOptions& options) {
   DKFAC_CHECK(options.kernel > 0, "[whitening] kernel is ", options.kernel, "; it must be > 0");
   DKFAC_CHECK(options.samples > 0, "[whitening] samples is ", options.samples, "; it must be > 0");
   DKFAC_CHECK(options.epsilon >= 0, "[whitening] epsilon is ", options.epsilon,
               "; it must be >= 0");
-  DKFAC_CHECK(data.count > 0, "[whitening] data set '", data.name, "' has no images");
-  DKFAC_CHECK(data.height >= options.kernel && data.width >= options.kernel, "[whitening] images ",
-              data.height, "x", data.width, " have no patch of ", options.kernel, "x",
-              options.kernel, "; choose a smaller kernel");
-  DKFAC_CHECK(data.photos == nullptr, "[whitening] data set '", data.name,
-              "' is of photographs, which are not in memory; switch whitening off");
-  const auto channels = static_cast<std::size_t>(data.channels);
-  DKFAC_CHECK(normalization.mean.size() == channels && normalization.stddev.size() == channels,
-              "[whitening] normalization has ", normalization.mean.size(), " means and ",
-              normalization.stddev.size(), " deviations for ", channels,
-              " channels; use normalization_of() of the same data");
+  const Shape shape{images.count, images.height, images.width, images.channels};
+  DKFAC_CHECK(images.count > 0 && static_cast<std::int64_t>(images.pixels.size()) == shape.numel(),
+              "[whitening] ", images.pixels.size(), " pixels were given for images ", shape,
+              "; give all pixels of at least one image");
+  DKFAC_CHECK(images.height >= options.kernel && images.width >= options.kernel,
+              "[whitening] images ", images.height, "x", images.width, " have no patch of ",
+              options.kernel, "x", options.kernel, "; choose a smaller kernel");
+  const auto channels = static_cast<std::size_t>(images.channels);
+  DKFAC_CHECK(images.mean.size() == channels && images.stddev.size() == channels, "[whitening] ",
+              images.mean.size(), " means and ", images.stddev.size(),
+              " deviations were given for ", channels, " channels; give one of each per channel");
 }
 
-/// Pixels [first, first + images) of the data, normalised, to x[images,h,w,c].
-void normalize_images(const Dataset& data, const Normalization& normalization, std::int64_t first,
-                      TensorView x) {
-  const std::uint8_t* pixels = data.pixels.data() + first * data.image_size();
+/// Images [first, first + n), normalised, to x[n,h,w,c].
+void normalize_images(const WhiteningImages& images, std::int64_t first, TensorView x) {
+  const std::int64_t size = images.height * images.width * images.channels;
+  const std::uint8_t* pixels = images.pixels.data() + first * size;
   auto* out = x.data<double>();
   for (std::int64_t i = 0; i < x.numel(); ++i) {
-    const auto c = static_cast<std::size_t>(i % data.channels);
-    out[i] = (pixels[i] / 255.0 - normalization.mean[c]) / normalization.stddev[c];
+    const auto c = static_cast<std::size_t>(i % images.channels);
+    out[i] = (pixels[i] / 255.0 - images.mean[c]) / images.stddev[c];
   }
 }
 
 /// Lower triangle of S. A block of images at a time, so that memory does not grow with the data.
-Tensor patch_covariance(Context& ctx, const Dataset& data, const Normalization& normalization,
+Tensor patch_covariance(Context& ctx, const WhiteningImages& images,
                         const WhiteningOptions& options) {
   constexpr std::int64_t kBlock = 64;
-  const std::int64_t images = std::min(options.samples, data.count);
-  ops::PatchSpec spec{.n = images,
-                      .h = data.height,
-                      .w = data.width,
-                      .c = data.channels,
+  const std::int64_t count = std::min(options.samples, images.count);
+  ops::PatchSpec spec{.n = count,
+                      .h = images.height,
+                      .w = images.width,
+                      .c = images.channels,
                       .kernel_h = options.kernel,
                       .kernel_w = options.kernel};
   const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, spec.rows() - 1));
   Tensor covariance = Tensor::zeros(ctx, Shape{spec.width(), spec.width()}, DType::f64);
-  Tensor x = Tensor::empty(ctx, Shape{kBlock, data.height, data.width, data.channels}, DType::f64);
-  for (std::int64_t first = 0; first < images; first += kBlock) {
-    spec.n = std::min(kBlock, images - first);
+  Tensor x =
+      Tensor::empty(ctx, Shape{kBlock, images.height, images.width, images.channels}, DType::f64);
+  for (std::int64_t first = 0; first < count; first += kBlock) {
+    spec.n = std::min(kBlock, count - first);
     const TensorView block = x.view().slice(0, 0, spec.n);
-    normalize_images(data, normalization, first, block);
+    normalize_images(images, first, block);
     ops::patch_gram(ctx, spec, scale, block, 1.0, covariance);
   }
   return covariance;
@@ -88,14 +88,14 @@ Conv2d* first_convolution(Model& model) {
 
 }  // namespace
 
-Tensor whitening_filters(Context& ctx, const Dataset& data, const Normalization& normalization,
+Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
                          const WhiteningOptions& options) {
   if (ctx.device().is_cuda()) {
     Context host(Device::cpu(), {.backend = ctx.backend()});
-    return whitening_filters(host, data, normalization, options);
+    return whitening_filters(host, images, options);
   }
-  check_arguments(data, normalization, options);
-  Tensor vectors = patch_covariance(ctx, data, normalization, options);
+  check_arguments(images, options);
+  Tensor vectors = patch_covariance(ctx, images, options);
   const std::int64_t d = vectors.shape()[0];
   Tensor lambda = Tensor::empty(ctx, Shape{d}, DType::f64);
   std::int32_t info = 0;
@@ -113,7 +113,7 @@ Tensor whitening_filters(Context& ctx, const Dataset& data, const Normalization&
               "x", d, " patch covariance is ", values[0], ", and epsilon ", options.epsilon,
               " leaves nothing to divide by; raise epsilon");
   Tensor filters =
-      Tensor::empty(ctx, Shape{d, options.kernel, options.kernel, data.channels}, DType::f64);
+      Tensor::empty(ctx, Shape{d, options.kernel, options.kernel, images.channels}, DType::f64);
   for (std::int64_t k = 0; k < d; ++k) {
     const std::int64_t column = d - 1 - k;  // eigh() sorts ascending.
     write_filter(vectors, column, 1.0 / std::sqrt(values[column] + options.epsilon),

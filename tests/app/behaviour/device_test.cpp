@@ -308,7 +308,7 @@ TEST(RunsOnDevice, WaitOnceInAStep) {
     const Config config =
         tiny::config(optimizer, {"run.device=cuda", "data.resident=yes", "augment.flip=true",
                                  "train.ema_decay=0.9", "augment.mixup=0.5", "run.log_interval=0"});
-    const nn::DataSplits data = nn::load_data(data_source(config));
+    const data::DataSplits data = data::load_data(data_source(config));
     RunState state;
     std::vector<std::int64_t> waits;
     TrainHooks hooks;

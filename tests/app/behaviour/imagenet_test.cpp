@@ -33,8 +33,8 @@ Config recipe(const std::string& name) {
   return load_config(fs::path(DKFAC_TEST_CONFIGS) / "imagenet" / (name + ".toml"));
 }
 
-nn::Dataset imagenet(const Config& config) {
-  nn::Dataset data;
+data::Dataset imagenet(const Config& config) {
+  data::Dataset data;
   data.name = "imagenet";
   data.count = kImages;
   data.height = data.width = config.data.image_size;
@@ -56,7 +56,7 @@ TEST_P(EveryRecipe, IsReadAndIsForAllOfImageNet) {
   EXPECT_EQ(config.run.name, "imagenet-" + GetParam().stem().string());
   EXPECT_EQ(config.data.name, "image-folder");
   EXPECT_EQ(config.model.name, "resnet50");
-  EXPECT_GT(nn::batches_per_epoch(sampler_options(config, imagenet(config), 8)), 0);
+  EXPECT_GT(data::batches_per_epoch(sampler_options(config, imagenet(config), 8)), 0);
 }
 
 /// Parts of the same size on 8 ranks, of the size that fits a GPU. (In phases batches change, and
@@ -96,7 +96,7 @@ std::vector<std::string> small_keys(const Config& config) {
                                 "model.width=4",
                                 "train.global_batch=16"};
   if (config.data.test_resized > 0) keys.emplace_back("data.test_resized=36");
-  if (config.data.crop == nn::PhotoCrop::squashed) keys.emplace_back("data.crop_resized=36");
+  if (config.data.crop == data::PhotoCrop::squashed) keys.emplace_back("data.crop_resized=36");
   if (config.model.ghost_batch > 0) keys.emplace_back("model.ghost_batch=8");
   if (config.train.loss_scale != LossScaling::none) keys.emplace_back("train.initial_loss_scale=1");
   // Its rates, those of batches a thousand times as large, leave the range of f32 on some
@@ -122,7 +122,7 @@ TEST_P(EveryRecipe, TrainsOnTwoRanks) {
   const Config config = load_config(GetParam(), small_keys(load_config(GetParam())));
   PhaseData data;
   for (const Phase& phase : phases_of(config))
-    data.push_back(std::make_shared<nn::DataSplits>(nn::load_data(data_source(phase.config))));
+    data.push_back(std::make_shared<data::DataSplits>(data::load_data(data_source(phase.config))));
   std::vector<RunResult> results(2);
   comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
     set_threads(1);

@@ -141,7 +141,7 @@ TEST(PhasesTraining, TakeTheStateOfTheOptimizerAlong) {
 
 TEST(PhasesTraining, NeedTheDataOfEachPhaseThatChangesIt) {
   const Config config = all_kinds();
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   RunState state;
   try {
     train(config, comm::make_self(), data, {}, state);

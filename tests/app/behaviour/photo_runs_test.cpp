@@ -34,17 +34,17 @@ nn::Model any_size(Context& ctx) {
   return nn::Model(ctx, "any size", std::move(net), Shape{16, 16, 3}, DType::f64, 2);
 }
 
-FlipTally evaluated(const nn::Dataset& data, int ranks) {
+FlipTally evaluated(const data::Dataset& data, int ranks) {
   set_threads(1);
   FlipTally out;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     Context ctx;
     nn::Model model = any_size(ctx);
-    nn::DeviceLoader loader(ctx, data, nn::normalization_of(data),
-                            {.sampler = test_order(kBatch, data.count),
-                             .rank = comm->rank(),
-                             .size = ranks,
-                             .dtype = DType::f64});
+    data::DeviceLoader loader(ctx, data, data::normalization_of(data),
+                              {.sampler = test_order(kBatch, data.count),
+                               .rank = comm->rank(),
+                               .size = ranks,
+                               .dtype = DType::f64});
     const FlipTally tally = evaluate_flipped(ctx, model, loader, *comm);
     if (comm->rank() == 0) out = tally;
   });
@@ -52,7 +52,7 @@ FlipTally evaluated(const nn::Dataset& data, int ranks) {
 }
 
 TEST(RectangularEvaluation, CountsEveryPhotographOnceAtAnyNumberOfRanks) {
-  const nn::Dataset data = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(41)), true);
+  const data::Dataset data = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(41)), true);
   const FlipTally one = evaluated(data, 1);
   EXPECT_EQ(one.plain.samples, 41);
   for (const int ranks : {2, 3}) {
@@ -66,7 +66,7 @@ TEST(RectangularEvaluation, CountsEveryPhotographOnceAtAnyNumberOfRanks) {
 }
 
 TEST(RectangularEvaluation, OfSquarePicturesIsThatOfCentreCrops) {
-  std::vector<nn::ImageSize> sizes;
+  std::vector<data::ImageSize> sizes;
   for (std::int64_t i = 0; i < 41; ++i) sizes.push_back({20 + i % 9, 20 + i % 9});
   const auto squares = std::make_shared<MadePhotos>(sizes);
   const FlipTally a = evaluated(evaluated_photos(squares, true), 2);
@@ -89,7 +89,7 @@ Config photo_config(const std::vector<std::string>& more = {}) {
   return parse_config("", keys, "test");
 }
 
-RunResult trained(const nn::DataSplits& data, int ranks) {
+RunResult trained(const data::DataSplits& data, int ranks) {
   set_threads(1);
   RunResult out;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
@@ -102,7 +102,7 @@ RunResult trained(const nn::DataSplits& data, int ranks) {
 }
 
 TEST(RectangularEvaluation, IsRefusedBeforeTheFirstEpochWhereTheNetworkHasOneSize) {
-  nn::DataSplits data;
+  data::DataSplits data;
   data.train = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(40)), false);
   data.test = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(9)), true);
   RunState state;
@@ -121,7 +121,7 @@ TEST(RectangularEvaluation, IsRefusedBeforeTheFirstEpochWhereTheNetworkHasOneSiz
 }
 
 TEST(LoadingOfARun, IsCountedOverRanksAndEpochs) {
-  nn::DataSplits data;
+  data::DataSplits data;
   data.train = evaluated_photos(
       std::make_shared<MadePhotos>(mixed_sizes(40), std::set<std::int64_t>{5, 31}), false);
   data.test = evaluated_photos(std::make_shared<MadePhotos>(mixed_sizes(9)), false);
@@ -152,18 +152,18 @@ TEST(LoadingOfARun, IsCountedOverRanksAndEpochs) {
 }
 
 TEST(LoadingOfARun, IsNotToldOfImagesInMemory) {
-  nn::DataSplits data{nn::synthetic_images(40, {16, 16, 3}, 3, 1),
-                      nn::synthetic_images(9, {16, 16, 3}, 3, 2)};
+  data::DataSplits data{data::synthetic_images(40, {16, 16, 3}, 3, 1),
+                        data::synthetic_images(9, {16, 16, 3}, 3, 2)};
   const RunResult result = trained(data, 1);
   EXPECT_FALSE(result.epochs.back().loading);
   EXPECT_EQ(run_text(result).find("loading"), std::string::npos);
 }
 
 TEST(PhotoKeys, ReachTheData) {
-  const nn::DataSource usual = data_source(photo_config());
+  const data::DataSource usual = data_source(photo_config());
   EXPECT_FALSE(usual.photo_test_rectangular);
   EXPECT_FALSE(usual.photo_own_normalization);
-  const nn::DataSource other =
+  const data::DataSource other =
       data_source(photo_config({"data.rectangular=true", "data.normalisation=data"}));
   EXPECT_TRUE(other.photo_test_rectangular);
   EXPECT_TRUE(other.photo_own_normalization);

@@ -55,25 +55,24 @@ TEST(TimeCalls, LeavesTheWarmUpOut) {
 
 /// A convolution of every kind of geometry, its input and its A.
 struct ConvFactor {
-  explicit ConvFactor(kfac::Conv2dSpec s) : spec(s) {
+  explicit ConvFactor(Conv2dSpec s) : spec(s) {
     Random random(3);
     fill_normal(x, 0, 1, random);
     kfac::compute_a(ctx, spec, x, 4, {}, {}, 0, a);
   }
   Context ctx;
-  kfac::LayerSpec spec;
+  LayerSpec spec;
   Tensor x = Tensor::empty(ctx, {4, 7, 6, 3});
-  Tensor a = Tensor::empty(ctx, {kfac::a_dim(spec), kfac::a_dim(spec)});
+  Tensor a = Tensor::empty(ctx, {dkfac::a_dim(spec), dkfac::a_dim(spec)});
 };
 
 TEST(FactorCheck, AcceptsARightFactor) {
-  for (const kfac::Conv2dSpec& spec :
-       {kfac::Conv2dSpec{.in = 3, .out = 5, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1},
-        kfac::Conv2dSpec{
-            .in = 3, .out = 5, .kernel_h = 2, .kernel_w = 3, .stride_h = 2, .bias = false},
-        kfac::Conv2dSpec{
+  for (const Conv2dSpec& spec :
+       {Conv2dSpec{.in = 3, .out = 5, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1},
+        Conv2dSpec{.in = 3, .out = 5, .kernel_h = 2, .kernel_w = 3, .stride_h = 2, .bias = false},
+        Conv2dSpec{
             .in = 3, .out = 5, .kernel_h = 2, .kernel_w = 2, .dilation_h = 2, .dilation_w = 3},
-        kfac::Conv2dSpec{.in = 3, .out = 5, .kernel_h = 2, .kernel_w = 4, .same = true}}) {
+        Conv2dSpec{.in = 3, .out = 5, .kernel_h = 2, .kernel_w = 4, .same = true}}) {
     ConvFactor f(spec);
     // c = 100, n = 1: rounding of sums of mixed signs, seen through one vector.
     EXPECT_LE(bench::error_of_a(f.ctx, f.spec, f.x, 4, f.a), 100 * 6e-8) << describe(f.spec);
@@ -83,7 +82,7 @@ TEST(FactorCheck, AcceptsARightFactor) {
 TEST(FactorCheck, SeesAWrongElementAndAWrongScale) {
   ConvFactor f({.in = 3, .out = 5, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1});
   EXPECT_GT(bench::error_of_a(f.ctx, f.spec, f.x, 5, f.a), 0.1);
-  const std::int64_t d = kfac::a_dim(f.spec);
+  const std::int64_t d = dkfac::a_dim(f.spec);
   f.a.data<float>()[10 * d + 4] += 1;
   EXPECT_GT(bench::error_of_a(f.ctx, f.spec, f.x, 4, f.a), 1e-3);
   f.a.data<float>()[10 * d + 4] = NAN;
@@ -93,14 +92,14 @@ TEST(FactorCheck, SeesAWrongElementAndAWrongScale) {
 TEST(FactorCheck, JudgesLinearLayersAndGradients) {
   Context ctx;
   Random random(4);
-  const kfac::LayerSpec spec = kfac::LinearSpec{6, 3};
+  const LayerSpec spec = LinearSpec{6, 3};
   Tensor x = Tensor::empty(ctx, {8, 6}), dy = Tensor::empty(ctx, {8, 2, 2, 3});
   fill_normal(x, 0, 1, random);
   fill_normal(dy, 0, 1, random);
   Tensor a = Tensor::empty(ctx, {7, 7}), g = Tensor::empty(ctx, {3, 3});
   kfac::compute_a(ctx, spec, x, 8, {}, {}, 0, a);
   EXPECT_LE(bench::error_of_a(ctx, spec, x, 8, a), 100 * 6e-8);  // As above.
-  const kfac::LayerSpec conv = kfac::Conv2dSpec{.in = 1, .out = 3};
+  const LayerSpec conv = Conv2dSpec{.in = 1, .out = 3};
   kfac::compute_g(ctx, conv, dy, 8, 2.0, {}, {}, 0, g);
   EXPECT_LE(bench::error_of_g(ctx, dy, 8, 2.0, g), 100 * 6e-8);
   EXPECT_GT(bench::error_of_g(ctx, dy, 8, 1.0, g), 0.1) << "a factor of 4 too large";

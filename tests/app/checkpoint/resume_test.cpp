@@ -223,7 +223,7 @@ TEST(Saving, InTheMiddleOfAnAccumulationWaitsForTheStep) {
   const Config config = tiny::config("kfac", {"train.micro_batches=4"});
   const TempFolder folder;
   set_threads(1);
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   RunState run;
   TrainHooks hooks;
   // Asked for in the forward pass of the second of four parts of step 3.
@@ -249,7 +249,7 @@ TEST(Saving, InTheMiddleOfAnAccumulationWaitsForTheStep) {
 TEST(Saving, RefusesWhatIsNotFiniteAndKeepsTheLastGoodOne) {
   const TempFolder folder;
   const Config config = tiny::config("sgd");
-  const nn::DataSplits splits = nn::load_data(data_source(config));
+  const data::DataSplits splits = data::load_data(data_source(config));
   const PhaseData data = one_for_all(splits);
   comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
     const int rank = comm->rank();

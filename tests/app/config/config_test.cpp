@@ -316,8 +316,8 @@ TEST(LearningRate, FollowsScheduleAndWarmUp) {
   EXPECT_DOUBLE_EQ(learning_rate(config, 9), 0.4);
 }
 
-nn::Dataset images(std::int64_t count) {
-  nn::Dataset data;
+data::Dataset images(std::int64_t count) {
+  data::Dataset data;
   data.count = count;
   data.height = data.width = 28;
   data.channels = 1;

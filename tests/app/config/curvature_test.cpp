@@ -8,6 +8,7 @@
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/schedule.h"
+#include "dkfac/optim/lr_schedule.h"
 
 #include "app/config/keys.h"
 #include "app/tiny_run.h"
@@ -104,7 +105,7 @@ TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
 }
 
 TEST(MicroBatches, ShareTheBatchNormGroupsAndTheSamples) {
-  nn::Dataset data;
+  data::Dataset data;
   data.count = 64;
   data.height = data.width = 32;
   data.channels = 3;

@@ -19,8 +19,8 @@ Config shipped(const std::string& name) {
   return load_config(fs::path(DKFAC_TEST_CONFIGS) / (name + ".toml"));
 }
 
-nn::Dataset images(const DataConfig& data) {
-  nn::Dataset out;
+data::Dataset images(const DataConfig& data) {
+  data::Dataset out;
   const bool cifar = data.name == "cifar-10", photos = data.name == "image-folder";
   out.count = cifar ? 50000 : 12000;
   out.height = out.width = photos ? data.image_size : cifar ? 32 : 28;
@@ -37,7 +37,7 @@ TEST(ShippedConfigs, AreAcceptedAndFitTheirData) {
     Config config;
     ASSERT_NO_THROW(config = load_config(entry.path()));
     EXPECT_TRUE(names.insert(config.run.name).second) << "two configurations share a label";
-    const nn::Dataset data = images(config.data);
+    const data::Dataset data = images(config.data);
     EXPECT_NO_THROW((void)sampler_options(config, data, 2));
     Context ctx;
     nn::ModelOptions options = model_options(config, data, 1);
@@ -84,8 +84,8 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   EXPECT_EQ(c.train.ema_interval, 5);
   EXPECT_TRUE(c.run.tta && c.augment.flip);
   EXPECT_EQ(c.augment.pad, 4);
-  const nn::SamplerOptions sampler = sampler_options(c, images(c.data), 1);
-  EXPECT_EQ(nn::batches_per_epoch(sampler), 97);
+  const data::SamplerOptions sampler = sampler_options(c, images(c.data), 1);
+  EXPECT_EQ(data::batches_per_epoch(sampler), 97);
   EXPECT_EQ(model_options(c, images(c.data), 1).batch_norm_groups, 16);
 }
 

@@ -8,8 +8,8 @@
 
 #include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/kfac_attach.h"
+#include "dkfac/optim/optimizer.h"
 
 namespace dkfac::app {
 namespace {
@@ -18,8 +18,8 @@ Config parse_recipe(const std::vector<std::string>& overrides) {
   return parse_config("", overrides, "test");
 }
 
-nn::Dataset images_in_all(std::int64_t count) {
-  nn::Dataset data;
+data::Dataset images_in_all(std::int64_t count) {
+  data::Dataset data;
   data.count = count;
   data.height = data.width = 32;
   data.channels = 3;
@@ -97,33 +97,32 @@ TEST(LinearScaling, MultipliesTheWholeSchedule) {
 }
 
 TEST(Augmentation, IsReadAsWritten) {
-  const nn::AugmentOptions a = parse_recipe({"augment.pad=4", "augment.pad_mode=zero",
-                                             "augment.flip=true", "augment.alternate_flip=true",
-                                             "augment.cutout=8", "augment.randomness=per_group"})
-                                   .augment;
+  const data::AugmentOptions a = parse_recipe({"augment.pad=4", "augment.pad_mode=zero",
+                                               "augment.flip=true", "augment.alternate_flip=true",
+                                               "augment.cutout=8", "augment.randomness=per_group"})
+                                     .augment;
   EXPECT_EQ(a.pad, 4);
-  EXPECT_EQ(a.pad_mode, nn::PadMode::zero);
+  EXPECT_EQ(a.pad_mode, data::PadMode::zero);
   EXPECT_TRUE(a.flip && a.alternate_flip);
   EXPECT_EQ(a.cutout, 8);
-  EXPECT_EQ(a.randomness, nn::Randomness::per_group);
+  EXPECT_EQ(a.randomness, data::Randomness::per_group);
   EXPECT_FALSE(parse_recipe({}).augment.any());
 }
 
 /// Keeps what the layers are registered with.
-class Listener final : public kfac::Optimizer {
+class Listener final : public optim::Optimizer {
  public:
   [[nodiscard]] std::string_view name() const override { return "listener"; }
-  [[nodiscard]] kfac::LayerId add_layer(std::string, kfac::LayerSpec,
-                                        kfac::LayerParams params) override {
+  [[nodiscard]] LayerId add_layer(std::string, LayerSpec, optim::LayerParams params) override {
     layers.push_back(params);
-    return static_cast<kfac::LayerId>(layers.size() - 1);
+    return static_cast<LayerId>(layers.size() - 1);
   }
   void prepare() override {}
-  void grads_ready(kfac::LayerId, Stream, kfac::RecordScale) override {}
-  kfac::StepReport step(const kfac::StepArgs&, Stream) override { return {}; }
+  void grads_ready(LayerId, Stream, RecordScale) override {}
+  kfac::StepReport step(const StepArgs&, Stream) override { return {}; }
   [[nodiscard]] std::string describe() const override { return {}; }
 
-  std::vector<kfac::LayerParams> layers;
+  std::vector<optim::LayerParams> layers;
 };
 
 TEST(BiasScales, ReachEveryLayer) {
@@ -135,7 +134,7 @@ TEST(BiasScales, ReachEveryLayer) {
   Listener listener;
   const nn::OptimizerAttachment attachment(*model, listener, attach_options(config));
   ASSERT_GT(listener.layers.size(), 5U);
-  for (const kfac::LayerParams& layer : listener.layers) {
+  for (const optim::LayerParams& layer : listener.layers) {
     EXPECT_EQ(layer.weight_lr, 1);
     EXPECT_EQ(layer.bias_lr, 64);
     EXPECT_EQ(layer.bias_decay, 0.015625);

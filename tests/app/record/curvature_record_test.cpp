@@ -16,22 +16,22 @@ using kfac::StatisticReport;
 
 TEST(StatisticSizes, AreThoseOfPackedTriangles) {
   using kfac::BatchNormFisher;
-  const auto sizes = [](const kfac::LayerSpec& spec,
+  const auto sizes = [](const LayerSpec& spec,
                         BatchNormFisher fisher = BatchNormFisher::unit_wise) {
     return statistic_sizes(spec, fisher);
   };
-  EXPECT_EQ(sizes(kfac::LinearSpec{.in = 3, .out = 2}), (StatisticSizes{10, 3, 0}));
-  EXPECT_EQ(sizes(kfac::LinearSpec{.in = 3, .out = 2, .bias = false}), (StatisticSizes{6, 3, 0}));
+  EXPECT_EQ(sizes(LinearSpec{.in = 3, .out = 2}), (StatisticSizes{10, 3, 0}));
+  EXPECT_EQ(sizes(LinearSpec{.in = 3, .out = 2, .bias = false}), (StatisticSizes{6, 3, 0}));
   // 2 groups of 2 * 9 + 1 inputs and 3 outputs.
-  const kfac::Conv2dSpec conv{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .groups = 2};
+  const Conv2dSpec conv{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .groups = 2};
   EXPECT_EQ(sizes(conv), (StatisticSizes{2 * 190, 2 * 6, 0}));
-  const kfac::BatchNormSpec norm{.channels = 4};
+  const BatchNormSpec norm{.channels = 4};
   EXPECT_EQ(sizes(norm, BatchNormFisher::diagonal)[2], 8);
   EXPECT_EQ(sizes(norm, BatchNormFisher::unit_wise)[2], 12);
   EXPECT_EQ(sizes(norm, BatchNormFisher::full)[2], 36);
-  const kfac::BatchNormSpec shift{.channels = 4, .scale = false};
+  const BatchNormSpec shift{.channels = 4, .scale = false};
   EXPECT_EQ(sizes(shift, BatchNormFisher::unit_wise)[2], 4);
-  EXPECT_EQ(sizes(kfac::PlainSpec{.weight = 5}), StatisticSizes{});
+  EXPECT_EQ(sizes(PlainSpec{.weight = 5}), StatisticSizes{});
 }
 
 /// Layer 0 has factors of 10 and 3 elements, layer 1 a BatchNorm of 12.

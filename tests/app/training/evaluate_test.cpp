@@ -14,7 +14,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/nn/augment.h"
+#include "dkfac/data/augment.h"
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/loss.h"
 
@@ -30,14 +30,14 @@ constexpr double kEps = std::numeric_limits<double>::epsilon();
 /// Images, a loader over all of them in batches of 7, and a communicator of one rank.
 struct Scene {
   explicit Scene(DType dtype = DType::f64)
-      : data(nn::synthetic_images(30, {6, 5, 3}, 4, 3)),
-        loader(ctx, data, nn::normalization_of(data),
+      : data(data::synthetic_images(30, {6, 5, 3}, 4, 3)),
+        loader(ctx, data, data::normalization_of(data),
                {.sampler = {.count = 30, .global_batch = 7, .shuffle = false, .drop_last = false},
                 .dtype = dtype}),
         comm(comm::make_self()) {}
   Context ctx;
-  nn::Dataset data;
-  nn::DeviceLoader loader;
+  data::Dataset data;
+  data::DeviceLoader loader;
   std::shared_ptr<comm::Communicator> comm;
 };
 
@@ -68,7 +68,7 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
   const auto model = plain_model(scene.ctx);
   double expected = 0, mean_of_losses = 0;
   scene.loader.start_epoch(scene.ctx, 0);
-  for (nn::DeviceBatch batch; scene.loader.next(scene.ctx, batch);) {
+  for (data::DeviceBatch batch; scene.loader.next(scene.ctx, batch);) {
     const auto logits_of = [&](ConstTensorView images) {
       const ConstTensorView logits = model->forward(scene.ctx, images, nn::Mode::eval);
       Tensor copy = Tensor::empty(scene.ctx, logits.shape(), logits.dtype());
@@ -105,7 +105,7 @@ TEST(Evaluation, CountsLabelsAmongTheFirstFive) {
       ctx, {.name = "mlp", .input = Shape{6, 5, 3}, .classes = 12, .dtype = DType::f64});
   double expected = 0;
   scene.loader.start_epoch(ctx, 0);
-  for (nn::DeviceBatch batch; scene.loader.next(ctx, batch);) {
+  for (data::DeviceBatch batch; scene.loader.next(ctx, batch);) {
     const ConstTensorView logits = model->forward(ctx, batch.images, nn::Mode::eval);
     for (std::int64_t i = 0; i < logits.dim(0); ++i) {
       const double* row = logits.data<double>() + 12 * i;
@@ -135,7 +135,7 @@ RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
                                   "optimizer.type=sgd"};
   all.insert(all.end(), keys.begin(), keys.end());
   const Config config = parse_config("", all, "test");
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   RunResult result;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     set_threads(1);

@@ -98,7 +98,7 @@ RunResult train_scaled(const std::vector<std::string>& keys) {
                                   "lr.lr=0.05"};
   all.insert(all.end(), keys.begin(), keys.end());
   const Config config = parse_config("", all, "test");
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   set_threads(1);
   RunState state;
   train(config, comm::make_self(), data, {}, state);

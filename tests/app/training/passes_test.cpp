@@ -100,7 +100,7 @@ TEST(CurvatureSchedule, ReachesTheOptimizer) {
   };
   set_threads(1);
   RunState state;
-  train(config, comm::make_self(), nn::load_data(data_source(config)), hooks, state);
+  train(config, comm::make_self(), data::load_data(data_source(config)), hooks, state);
   ASSERT_EQ(damping.size(), 12U);
   for (std::size_t step = 0; step < damping.size(); ++step) {
     const double epoch = static_cast<double>(step) / 6;

@@ -69,7 +69,7 @@ struct Outcome {
 
 Outcome train_here(const Config& config, TrainHooks hooks = {}) {
   set_threads(1);
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   Outcome outcome;
   RunState state;
   hooks.on_step = [&](const StepRecord& r) { outcome.steps.push_back(r); };
@@ -80,7 +80,7 @@ Outcome train_here(const Config& config, TrainHooks hooks = {}) {
 }
 
 std::vector<RunResult> train_ranks(const Config& config, int ranks) {
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   std::vector<RunResult> results(static_cast<std::size_t>(ranks));
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     const auto rank = static_cast<std::size_t>(comm->rank());
@@ -183,7 +183,7 @@ TEST(Trainer, EvaluatesEachSampleOnceAtEveryRankCount) {
 
 TEST(Trainer, StopsOnEveryRankWhenOneIsAsked) {
   const Config config = tiny();
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
     RunState state;
     TrainHooks hooks;
@@ -198,7 +198,7 @@ TEST(Trainer, StopsOnEveryRankWhenOneIsAsked) {
 
 TEST(Trainer, GivesUpAfterTooManyStepsWithoutUpdate) {
   const Config config = tiny({"lr.lr=1e30", "train.max_skipped_steps=3"});
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   RunState state;
   try {
     train(config, comm::make_self(), data, {}, state);
@@ -212,8 +212,8 @@ TEST(Trainer, GivesUpAfterTooManyStepsWithoutUpdate) {
 
 TEST(Trainer, RefusesRanksThatDisagree) {
   const Config config = tiny(), other_config = tiny({"lr.lr=0.3"});
-  const nn::DataSplits data = nn::load_data(data_source(config));
-  nn::DataSplits other_data = data;
+  const data::DataSplits data = data::load_data(data_source(config));
+  data::DataSplits other_data = data;
   other_data.train.pixels[5] ^= 1;
   const auto failure = [&](bool same_config) {
     std::string what;
@@ -236,7 +236,7 @@ TEST(Trainer, RefusesRanksThatDisagree) {
 
 TEST(Trainer, RefusesDataThatDoesNotFitTheModel) {
   const Config config = tiny({"data.synthetic_size=3"});
-  const nn::DataSplits data = nn::load_data(data_source(config));
+  const data::DataSplits data = data::load_data(data_source(config));
   RunState state;
   try {
     train(config, comm::make_self(), data, {}, state);

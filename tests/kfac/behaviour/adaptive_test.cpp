@@ -28,7 +28,7 @@ kfac::CurvatureOptions adaptive(double alpha) {
 struct Scripted {
   Scripted(std::shared_ptr<comm::Communicator> comm, const kfac::CurvatureOptions& options)
       : preconditioner(std::move(comm), options),
-        fc(preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false})) {}
+        fc(preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false})) {}
 
   /// Every rank has one sample with the same values.
   kfac::StepReport step(double a, double g) {
@@ -42,7 +42,7 @@ struct Scripted {
   }
 
   kfac::Preconditioner preconditioner;
-  kfac::LayerId fc;
+  LayerId fc;
   double gradient = 0;
 };
 
@@ -200,17 +200,17 @@ TEST(Adaptive, IgnoresRecordsThatNobodyAskedFor) {
   }
 }
 
-kfac::KfacOptions network(double alpha) { return {.curvature = adaptive(alpha)}; }
+optim::KfacOptions network(double alpha) { return {.curvature = adaptive(alpha)}; }
 
-MakeOptimizer make(const kfac::KfacOptions& options) {
-  return [options](auto comm) { return kfac::make_kfac(comm, options); };
+MakeOptimizer make(const optim::KfacOptions& options) {
+  return [options](auto comm) { return optim::make_kfac(comm, options); };
 }
 
 // F6: staleness 1 is no staleness.
 TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
   const TrainSettings settings{.steps = 8};
   for (const auto inverse : {kfac::InverseMethod::eigen, kfac::InverseMethod::cholesky}) {
-    kfac::KfacOptions stale = network(0), fixed = network(0);
+    optim::KfacOptions stale = network(0), fixed = network(0);
     stale.curvature.inverse = fixed.curvature.inverse = inverse;
     fixed.curvature.staleness = kfac::Staleness::fixed;
     const std::vector<double> expected = train_ranks<double>(2, make(fixed), settings);
@@ -229,7 +229,7 @@ TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
 
 TEST(Adaptive, FindsIntervalsForFactorsAndBatchNormsThatAllRanksShare) {
   for (const auto form : {kfac::BatchNormFisher::diagonal, kfac::BatchNormFisher::unit_wise}) {
-    kfac::KfacOptions options = network(0.8);
+    optim::KfacOptions options = network(0.8);
     options.curvature.batch_norm = form;
     options.curvature.new_weight = 0.3;  // the rule looks at single batches all the same
     std::map<std::pair<int, StatisticKind>, std::int64_t> longest;

@@ -35,10 +35,10 @@ void expect_on_all_ranks(int ranks, const std::string& text,
 
 TEST(Agreement, OptimizersWithDifferentLayersAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(3, "rank", [](auto comm) {
-    const auto optimizer = kfac::make_sgd(comm, {});
+    const auto optimizer = optim::make_sgd(comm, {});
     std::vector<double> w(8), g(8);
     const std::int64_t n = comm->rank() == 2 ? 8 : 6;
-    (void)optimizer->add_layer("a", kfac::PlainSpec{.weight = n},
+    (void)optimizer->add_layer("a", PlainSpec{.weight = n},
                                {view_of(w.data(), {n}), {}, view_of(g.data(), {n}), {}});
     optimizer->prepare();
   });
@@ -46,33 +46,33 @@ TEST(Agreement, OptimizersWithDifferentLayersAreAnErrorOnAllRanks) {
 
 TEST(Agreement, OptimizersOfDifferentKindAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
-    const auto optimizer = comm->rank() == 0 ? kfac::make_sgd(comm, {}) : kfac::make_lars(comm, {});
+    const auto optimizer =
+        comm->rank() == 0 ? optim::make_sgd(comm, {}) : optim::make_lars(comm, {});
     optimizer->prepare();
   });
 }
 
 TEST(Agreement, OptionsThatDifferInTheLastDigitAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
-    kfac::KfacOptions options{.curvature = agreed_curvature()};
+    optim::KfacOptions options{.curvature = agreed_curvature()};
     if (comm->rank() == 1) options.momentum = std::nextafter(options.momentum, 1.0);
-    kfac::make_kfac(comm, options)->prepare();
+    optim::make_kfac(comm, options)->prepare();
   });
 }
 
 TEST(Agreement, PreconditionersWithDifferentLayersAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
     kfac::Preconditioner preconditioner(comm, agreed_curvature());
-    (void)preconditioner.add_layer("fc",
-                                   kfac::LinearSpec{.in = 2, .out = 2, .bias = comm->rank() == 0});
+    (void)preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = comm->rank() == 0});
     preconditioner.prepare();
   });
 }
 
 TEST(Agreement, LearningRatesThatDifferAreAnErrorOnAllRanksBeforeAnythingMoves) {
   expect_on_all_ranks<CommError>(3, "learning rates", [](auto comm) {
-    const auto optimizer = kfac::make_sgd(comm, {});
+    const auto optimizer = optim::make_sgd(comm, {});
     double w = 1, g = 1;
-    const auto id = optimizer->add_layer("a", kfac::PlainSpec{.weight = 1},
+    const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
                                          {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
     optimizer->prepare();
     optimizer->grads_ready(id, Stream::cpu(), {});
@@ -88,8 +88,7 @@ TEST(Agreement, LearningRatesThatDifferAreAnErrorOnAllRanksBeforeAnythingMoves) 
 TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
     kfac::Preconditioner preconditioner(comm, agreed_curvature());
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
     double x = 1, g = 1;
     preconditioner.record_input(fc, view_of(&x, {1, 1}));
     preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
@@ -102,8 +101,7 @@ TEST(Agreement, DampingsThatDifferAreAnErrorOnAllRanks) {
 TEST(Agreement, IntervalsThatDifferAreAnErrorOnAllRanks) {
   expect_on_all_ranks<CommError>(2, "dampings", [](auto comm) {
     kfac::Preconditioner preconditioner(comm, agreed_curvature());
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
     preconditioner.prepare();
     preconditioner.set_curvature(
         {.damping = 1e-2, .statistics_interval = 1, .inverse_interval = comm->rank() == 1 ? 3 : 2});
@@ -162,7 +160,7 @@ TEST(Agreement, ACollectiveTooManyIsFoundByTheVoteOnAllRanks) {
         (void)train_preconditioned<double>(comm, agreed_curvature(), {.steps = 4}, break_contract);
       else
         (void)train<double>(
-            comm, [](auto c) { return kfac::make_kfac(c, {.curvature = agreed_curvature()}); },
+            comm, [](auto c) { return optim::make_kfac(c, {.curvature = agreed_curvature()}); },
             {.steps = 4}, break_contract);
     });
 }
@@ -174,9 +172,9 @@ TEST(Agreement, ASkippedCollectiveIsNamedOnAllRanks) {
   expect_on_all_ranks<CommError>(
       2, "gradients",
       [](auto comm) {
-        const auto optimizer = kfac::make_sgd(comm, {});
+        const auto optimizer = optim::make_sgd(comm, {});
         double w = 1, g = 1;
-        const auto id = optimizer->add_layer("a", kfac::PlainSpec{.weight = 1},
+        const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
                                              {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
         optimizer->prepare();
         if (comm->rank() == 1) {  // as if rank 1 had left the training loop
@@ -193,7 +191,7 @@ TEST(Agreement, ARankThatThrowsReleasesTheOthers) {
   EXPECT_THROW(comm::run_ranks(3,
                                [](auto comm) {
                                  const MakeOptimizer make = [](auto c) {
-                                   return kfac::make_kfac(c, {.curvature = agreed_curvature()});
+                                   return optim::make_kfac(c, {.curvature = agreed_curvature()});
                                  };
                                  TrainSettings settings{.steps = 3};
                                  settings.lr = [&](int step) {

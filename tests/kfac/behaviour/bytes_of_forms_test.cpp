@@ -18,12 +18,11 @@ namespace {
 
 constexpr std::int64_t kSamples = 12, kFormBallot = 42, kFormWide = 8;  // f64 but for the wires.
 
-const std::vector<kfac::LayerSpec>& specs() {
-  static const std::vector<kfac::LayerSpec> all{
-      kfac::Conv2dSpec{
+const std::vector<LayerSpec>& specs() {
+  static const std::vector<LayerSpec> all{
+      Conv2dSpec{
           .in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1, .groups = 2},
-      kfac::BatchNormSpec{.channels = 6},
-      kfac::LinearSpec{.in = 79, .out = 70, .max_rows = kSamples}};
+      BatchNormSpec{.channels = 6}, LinearSpec{.in = 79, .out = 70, .max_rows = kSamples}};
   return all;
 }
 
@@ -72,8 +71,8 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
         (report.inverses_refreshed || used_at_once))
       bytes += kFormWide * n.shared;
   }
-  for (const kfac::LayerSpec& spec : specs())
-    if (columns > 1) bytes += kFormWide * (kfac::weight_numel(spec) + kfac::bias_numel(spec));
+  for (const LayerSpec& spec : specs())
+    if (columns > 1) bytes += kFormWide * (dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
   if (grid.ranks > 1 && first) bytes += kFormWide * std::ssize(specs());  // Which have an inverse.
   const bool notes = half || options.staleness == kfac::Staleness::adaptive;
   if (notes && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
@@ -116,8 +115,8 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& g
         preconditioner.record_grad_output(conv, view_of(dy.data(), {n, 5, 5, 6}));
         std::vector<std::vector<double>> parameters;
         for (const auto& spec : specs()) {
-          parameters.emplace_back(static_cast<std::size_t>(kfac::weight_numel(spec)), 1.0);
-          parameters.emplace_back(static_cast<std::size_t>(kfac::bias_numel(spec)), 1.0);
+          parameters.emplace_back(static_cast<std::size_t>(dkfac::weight_numel(spec)), 1.0);
+          parameters.emplace_back(static_cast<std::size_t>(dkfac::bias_numel(spec)), 1.0);
         }
         const auto view = [&](std::size_t i) {
           return view_of(parameters[i].data(), {std::ssize(parameters[i])});

@@ -35,22 +35,22 @@ Sizes sizes_of(const kfac::CurvatureOptions& options, int ranks, int workers, in
   const bool eigen = options.inverse == kfac::InverseMethod::eigen;
   Sizes sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const kfac::LayerSpec& spec = layers[i].spec;
-    const std::int64_t numel = kfac::weight_numel(spec) + kfac::bias_numel(spec);
+    const LayerSpec& spec = layers[i].spec;
+    const std::int64_t numel = dkfac::weight_numel(spec) + dkfac::bias_numel(spec);
     const bool own = owners[i] % columns == rank % columns;
     ++sizes.layers;
     sizes.parameters += numel;
     if (own) sizes.own_parameters += numel;
-    if (std::holds_alternative<kfac::PlainSpec>(spec)) sizes.plain += numel;
-    if (kfac::has_factors(spec)) {
-      for (const std::int64_t d : {kfac::a_dim(spec), kfac::g_dim(spec)}) {
+    if (std::holds_alternative<PlainSpec>(spec)) sizes.plain += numel;
+    if (dkfac::has_factors(spec)) {
+      for (const std::int64_t d : {dkfac::a_dim(spec), dkfac::g_dim(spec)}) {
         sizes.statistics += ops::packed_size(d);
         // Good or not, damping, form.
         if (own) sizes.own_inverses += 3 + (eigen ? d * d + d : ops::packed_size(d));
       }
-    } else if (std::holds_alternative<kfac::BatchNormSpec>(spec)) {
-      sizes.statistics += 3 * kfac::weight_numel(spec);
-      if (own) sizes.own_fishers += 1 + 3 * kfac::weight_numel(spec);
+    } else if (std::holds_alternative<BatchNormSpec>(spec)) {
+      sizes.statistics += 3 * dkfac::weight_numel(spec);
+      if (own) sizes.own_fishers += 1 + 3 * dkfac::weight_numel(spec);
     }
   }
   return sizes;
@@ -81,14 +81,14 @@ struct Grid {
 constexpr Grid kGrids[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 2}, {4, 4}, {6, 3}};
 
 /// Runs four steps on every rank; check(report, sizes, grid).
-void each_step(kfac::KfacOptions options,
+void each_step(optim::KfacOptions options,
                const std::function<void(const kfac::StepReport&, const Sizes&, Grid)>& check) {
   for (const Grid grid : kGrids) {
     options.curvature.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       const Sizes sizes = sizes_of(options.curvature, grid.ranks, grid.workers, comm->rank());
       (void)train<double>(
-          comm, [&](auto c) { return kfac::make_kfac(c, options); }, {.steps = 4},
+          comm, [&](auto c) { return optim::make_kfac(c, options); }, {.steps = 4},
           [&](const kfac::StepReport& report) { check(report, sizes, grid); });
     });
   }
@@ -96,7 +96,7 @@ void each_step(kfac::KfacOptions options,
 
 TEST(Bytes, OfTheOptimizerAtEveryFraction) {
   for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen}) {
-    kfac::KfacOptions options{.curvature = counted_curvature()};
+    optim::KfacOptions options{.curvature = counted_curvature()};
     options.curvature.inverse = method;
     options.curvature.statistics_interval = 2;
     options.curvature.inverse_interval = 3;
@@ -108,7 +108,7 @@ TEST(Bytes, OfTheOptimizerAtEveryFraction) {
 }
 
 TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
-  kfac::KfacOptions options{.curvature = counted_curvature()};
+  optim::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::bf16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {2, 2, 2}))
@@ -117,7 +117,7 @@ TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
 }
 
 TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
-  kfac::KfacOptions options{.curvature = counted_curvature()};
+  optim::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::f16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     const std::int64_t in = report.step == 1 ? kWide : 2;
@@ -131,7 +131,7 @@ TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
 }
 
 TEST(Bytes, OfTheKlClipAreOneNumber) {
-  kfac::KfacOptions options{.curvature = counted_curvature()};
+  optim::KfacOptions options{.curvature = counted_curvature()};
   options.curvature.kl_clip = 1e-3;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {}) + 8);
@@ -143,10 +143,10 @@ TEST(Bytes, OfFirstOrderMethodsAreTheGradients) {
     comm::run_ranks(ranks, [](auto comm) {
       const std::int64_t p = sizes_of(counted_curvature(), 1, 1, 0).parameters;
       for (const bool narrow : {false, true}) {
-        kfac::SgdOptions options;
+        optim::SgdOptions options;
         if (narrow) options.gradient_wire = DType::bf16;
         (void)train<double>(
-            comm, [&](auto c) { return kfac::make_sgd(c, options); }, {.steps = 2},
+            comm, [&](auto c) { return optim::make_sgd(c, options); }, {.steps = 2},
             [&](const kfac::StepReport& report) {
               EXPECT_EQ(report.bytes,
                         static_cast<std::uint64_t>((narrow ? 2 : kWide) * p + kWide * kBallot));

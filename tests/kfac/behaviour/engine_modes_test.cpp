@@ -13,14 +13,14 @@
 namespace dkfac::testing {
 namespace {
 
-using kfac::CurvatureOptions, kfac::LayerSpec;
+using kfac::CurvatureOptions;
 
 CurvatureOptions base() {
   CurvatureOptions options;
   options.damping = 1e-2;
   options.dtype = DType::f64;
   options.new_weight = 1;
-  options.loss_reduction = kfac::LossReduction::sum;
+  options.loss_reduction = LossReduction::sum;
   return options;
 }
 
@@ -59,14 +59,14 @@ Outcome run(int ranks, const CurvatureOptions& options, const LayerSpec& spec, c
   Outcome outcome;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     kfac::Preconditioner preconditioner(comm, options);
-    const kfac::LayerId id = preconditioner.add_layer("layer", spec);
+    const LayerId id = preconditioner.add_layer("layer", spec);
     std::vector<double> w, b;
     for (const Batch& batch : batches) {
       const int parts = comm->size() * options.micro_batches;
       const std::int64_t n = batch.n / parts, in = shapes.x.numel(), out = shapes.dy.numel();
       for (int record = 0; record < options.micro_batches; ++record) {
         const std::int64_t first = (comm->rank() * options.micro_batches + record) * n;
-        const kfac::RecordScale scale{1, batch.n};
+        const RecordScale scale{1, batch.n};
         preconditioner.record_input(id,
                                     view_of(batch.x.data() + first * in, with_samples(n, shapes.x)),
                                     Stream::cpu(), scale);
@@ -74,8 +74,8 @@ Outcome run(int ranks, const CurvatureOptions& options, const LayerSpec& spec, c
             id, view_of(batch.dy.data() + first * out, with_samples(n, shapes.dy)), Stream::cpu(),
             scale);
       }
-      w.resize(static_cast<std::size_t>(kfac::weight_numel(spec)));
-      b.resize(static_cast<std::size_t>(kfac::bias_numel(spec)));
+      w.resize(static_cast<std::size_t>(dkfac::weight_numel(spec)));
+      b.resize(static_cast<std::size_t>(dkfac::bias_numel(spec)));
       double value = 0;
       for (std::vector<double>* part : {&w, &b})
         for (double& g : *part) g = std::sin(++value);
@@ -102,7 +102,7 @@ TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
   const std::int64_t in = 40, out = 30, rows = 12;
   const std::vector<Batch> batches{random_batch(rows, in, out, 1), random_batch(rows, in, out, 2)};
   const Shapes shapes{{in}, {out}};
-  const kfac::LinearSpec spec{.in = in, .out = out, .bias = true, .max_rows = rows};
+  const LinearSpec spec{.in = in, .out = out, .bias = true, .max_rows = rows};
   CurvatureOptions dense = base(), low_rank = base();
   dense.low_rank = false;
   dense.inverse_interval = low_rank.inverse_interval = 1;
@@ -123,7 +123,7 @@ TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
 
 TEST(LowRank, TakesFewerRowsThanThereIsRoomForAndRefusesMore) {
   const Shapes shapes{{40}, {30}};
-  const kfac::LinearSpec spec{.in = 40, .out = 30, .bias = false, .max_rows = 12};
+  const LinearSpec spec{.in = 40, .out = 30, .bias = false, .max_rows = 12};
   CurvatureOptions dense = base();
   dense.low_rank = false;
   // After a full step, so that rows left over would show.
@@ -134,7 +134,7 @@ TEST(LowRank, TakesFewerRowsThanThereIsRoomForAndRefusesMore) {
 }
 
 TEST(StatisticsFraction, IsTheStatisticOfTheFirstSamples) {
-  const kfac::LinearSpec spec{.in = 3, .out = 2, .bias = true};
+  const LinearSpec spec{.in = 3, .out = 2, .bias = true};
   const Shapes shapes{{3}, {2}};
   CurvatureOptions half = base();
   half.statistics_fraction = 0.5;
@@ -152,7 +152,7 @@ TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
     CurvatureOptions options = base();
     options.statistics_fraction = fraction;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const auto id = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
+    const auto id = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
     const Batch batch = random_batch(8, 2, 2, 4);
     const std::vector<double> mean{0.1, 0.2, -0.3, 0.4}, inv_std{1, 2, 3, 4};
     preconditioner.record_batch_norm(
@@ -171,7 +171,7 @@ TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
 
 TEST(Sharing, ReduceIsTheStatisticOfMeansAndSumsOverPositions) {
   const std::int64_t n = 6, positions = 4;
-  const kfac::LinearSpec spec{.in = 3, .out = 2, .bias = true};
+  const LinearSpec spec{.in = 3, .out = 2, .bias = true};
   const Batch batch = random_batch(n, positions * 3, positions * 2, 5);
   Batch reduced{n, std::vector<double>(n * 3), std::vector<double>(n * 2)};
   for (std::int64_t s = 0; s < n; ++s)
@@ -192,7 +192,7 @@ TEST(Sharing, ReduceIsTheStatisticOfMeansAndSumsOverPositions) {
 TEST(Groups, AreLayersOfTheirOwn) {
   const std::int64_t n = 8;
   const Batch batch = random_batch(n, 4, 6, 6);
-  const kfac::Conv2dSpec grouped{.in = 4, .out = 6, .bias = false, .groups = 2};
+  const Conv2dSpec grouped{.in = 4, .out = 6, .bias = false, .groups = 2};
   for (const int ranks : {1, 2}) {
     const std::vector<double> whole =
         run(ranks, base(), grouped, {{1, 1, 4}, {1, 1, 6}}, {batch}).gradient;
@@ -205,7 +205,7 @@ TEST(Groups, AreLayersOfTheirOwn) {
           part.dy.push_back(batch.dy[pos(s * 6 + group * 3 + o)]);
       }
       kfac::Preconditioner alone(comm::make_self(), base());
-      const auto id = alone.add_layer("group", kfac::LinearSpec{.in = 2, .out = 3, .bias = false});
+      const auto id = alone.add_layer("group", LinearSpec{.in = 2, .out = 3, .bias = false});
       alone.record_input(id, view_of(part.x.data(), {n, 2}));
       alone.record_grad_output(id, view_of(part.dy.data(), {n, 3}));
       std::vector<double> w;
@@ -219,7 +219,7 @@ TEST(Groups, AreLayersOfTheirOwn) {
 }
 
 TEST(MicroBatches, OfGroupsAddUp) {
-  const kfac::Conv2dSpec grouped{.in = 4, .out = 6, .bias = true, .groups = 2};
+  const Conv2dSpec grouped{.in = 4, .out = 6, .bias = true, .groups = 2};
   const Shapes shapes{{1, 1, 4}, {1, 1, 6}};
   const std::vector<Batch> batches{random_batch(12, 4, 6, 7)};
   CurvatureOptions parts = base();
@@ -237,7 +237,7 @@ TEST(FullFisher, OfOneChannelIsTheUnitWiseBlock) {
       options.new_weight = 0.3;
       options.bn_damping = 4;
       kfac::Preconditioner preconditioner(comm, options);
-      const auto id = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = channels});
+      const auto id = preconditioner.add_layer("bn", BatchNormSpec{.channels = channels});
       std::vector<double> gamma, beta;
       for (std::uint64_t step = 0; step < 3; ++step) {
         const Batch batch = random_batch(12, channels, channels, 8 + step);
@@ -275,7 +275,7 @@ TEST(Operand, TakesItsFirstRangeFromWhatIsRounded) {
   Batch batch{2, {}, {}};
   batch.x.assign(pos(2 * positions), 1.0);
   batch.dy.assign(pos(2 * positions), 1e-3);
-  const kfac::LinearSpec spec{.in = 1, .out = 1, .bias = false};
+  const LinearSpec spec{.in = 1, .out = 1, .bias = false};
   const Shapes shapes{{positions, 1}, {positions, 1}};
   const Outcome exact = run(1, options, spec, shapes, {batch});
   options.operand = DType::f16;
@@ -287,7 +287,7 @@ TEST(Ekfac, DividesByTheSecondMomentsOfGradients) {
   CurvatureOptions options = base();
   options.inverse = kfac::InverseMethod::ekfac;
   options.inverse_interval = 100;
-  const kfac::LinearSpec spec{.in = 1, .out = 1, .bias = false};
+  const LinearSpec spec{.in = 1, .out = 1, .bias = false};
   const std::vector<Batch> batches{random_batch(6, 1, 1, 11), random_batch(6, 1, 1, 12)};
   for (const int records : {1, 2, 3}) {
     options.micro_batches = records;
@@ -312,7 +312,7 @@ TEST(Ekfac, GivesTheSameStepAtEveryNumberOfRanks) {
   options.inverse = kfac::InverseMethod::ekfac;
   options.new_weight = 0.3;
   options.inverse_interval = 3;  // scales along eigenvectors that are then replaced
-  const kfac::LinearSpec spec{.in = 3, .out = 2};
+  const LinearSpec spec{.in = 3, .out = 2};
   std::vector<Batch> batches;
   for (std::uint64_t step = 0; step < 6; ++step)
     batches.push_back(random_batch(12, 3, 2, 20 + step));
@@ -334,8 +334,7 @@ TEST(Ekfac, WantsBothRecordsOfABatchAfterEachOther) {
   options.inverse_interval = 100;
   options.micro_batches = 2;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  const auto id =
-      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+  const auto id = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
   const double x = 1;
   const ConstTensorView view = view_of(&x, {1, 1});
   for (int record = 0; record < 2; ++record) {
@@ -356,7 +355,7 @@ TEST(Ekfac, NeedsEveryRankToHoldTheEigenvectors) {
     options.inverse = kfac::InverseMethod::ekfac;
     options.inverse_interval = 2;
     kfac::Preconditioner preconditioner(comm, options);
-    (void)preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1});
+    (void)preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1});
     try {
       preconditioner.prepare();
       ADD_FAILURE() << "accepted";

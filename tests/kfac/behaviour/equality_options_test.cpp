@@ -18,21 +18,21 @@ using Cnn = PlainNet<double>;
 /// Knows how many rows its layers see at most, as low-rank factors need.
 struct CountedMlp : Mlp {
   explicit CountedMlp(std::uint64_t seed) : Mlp(seed) {
-    for (auto& layer : layers) std::get<kfac::LinearSpec>(layer.spec).max_rows = kRows;
+    for (auto& layer : layers) std::get<LinearSpec>(layer.spec).max_rows = kRows;
   }
   static constexpr std::int64_t kRows = 6;
 };
 
-kfac::KfacOptions base_options() {
-  kfac::KfacOptions options;
+optim::KfacOptions base_options() {
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   return options;
 }
 
-MakeOptimizer maker_of(const kfac::KfacOptions& options, Backend backend = Backend::fast) {
+MakeOptimizer maker_of(const optim::KfacOptions& options, Backend backend = Backend::fast) {
   return [options, backend](auto comm) {
-    return kfac::make_kfac(comm, options, Device::cpu(), {.backend = backend});
+    return optim::make_kfac(comm, options, Device::cpu(), {.backend = backend});
   };
 }
 
@@ -45,7 +45,7 @@ TrainSettings batch_settings(std::int64_t global_batch) {
 }
 
 TEST(EqualityOfForms, LowRankIsDense) {
-  kfac::KfacOptions dense = base_options(), low_rank = base_options();
+  optim::KfacOptions dense = base_options(), low_rank = base_options();
   dense.curvature.new_weight = low_rank.curvature.new_weight = 1;
   dense.curvature.low_rank = false;
   const TrainSettings small = batch_settings(CountedMlp::kRows);
@@ -58,7 +58,7 @@ TEST(EqualityOfForms, LowRankIsDense) {
           << ranks;
   // Control: six rows of the first layer, 33 wide, do take less room on the wire, so they were
   // used.
-  const auto bytes = [&](const kfac::KfacOptions& kfac) {
+  const auto bytes = [&](const optim::KfacOptions& kfac) {
     std::uint64_t sum = 0;
     (void)train<double, CountedMlp>(comm::make_self(), maker_of(kfac), small,
                                     [&](const kfac::StepReport& report) { sum += report.bytes; });
@@ -72,7 +72,7 @@ TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
   TrainSettings one_step = batch_settings(24);
   one_step.steps = 1;
   const auto after_one_step = [&](int interval) {
-    kfac::KfacOptions kfac = base_options();
+    optim::KfacOptions kfac = base_options();
     kfac.curvature.inverse_interval = interval;
     return train_ranks<double, Cnn>(1, maker_of(kfac), one_step);
   };
@@ -83,7 +83,7 @@ TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
 }
 
 TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
-  kfac::KfacOptions expand = base_options(), reduce = base_options();
+  optim::KfacOptions expand = base_options(), reduce = base_options();
   reduce.curvature.sharing = kfac::WeightSharing::reduce;
   const TrainSettings run = batch_settings(24);
   for (const int ranks : {1, 2})
@@ -97,11 +97,11 @@ TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
 /// One step of a net on a batch that holds its first half twice.
 template <class Net>
 Weights step_on_doubled_half(int ranks, double fraction) {
-  kfac::KfacOptions kfac = base_options();
+  optim::KfacOptions kfac = base_options();
   kfac.curvature.statistics_fraction = fraction;
   Weights parameters;
   comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
-    const auto optimizer = kfac::make_kfac(comm, kfac);
+    const auto optimizer = optim::make_kfac(comm, kfac);
     Net net(3);
     const auto ids = register_layers(*optimizer, net);
     optimizer->prepare();

@@ -28,17 +28,17 @@ TrainSettings settings(int steps) {
   return settings;
 }
 
-kfac::KfacOptions options(DType dtype = DType::f64) {
-  kfac::KfacOptions options;
+optim::KfacOptions options(DType dtype = DType::f64) {
+  optim::KfacOptions options;
   options.curvature.damping = kDamping;
   options.curvature.dtype = dtype;
   options.curvature.bucket_bytes = 2048;  // Several buckets per exchange.
   return options;
 }
 
-MakeOptimizer maker(const kfac::KfacOptions& options, Backend backend = Backend::fast) {
+MakeOptimizer maker(const optim::KfacOptions& options, Backend backend = Backend::fast) {
   return [options, backend](auto comm) {
-    return kfac::make_kfac(comm, options, Device::cpu(), {.backend = backend});
+    return optim::make_kfac(comm, options, Device::cpu(), {.backend = backend});
   };
 }
 
@@ -81,7 +81,7 @@ TYPED_TEST(EqualityOverRanks, F4F5RepeatedRunsAndAllRanksHaveEqualBits) {
 
 /// Parameters after `steps` steps in single precision.
 template <class Net>
-Weights train_f32(int ranks, int steps, const kfac::KfacOptions& kfac) {
+Weights train_f32(int ranks, int steps, const optim::KfacOptions& kfac) {
   return train_ranks<float, Net>(ranks, maker(kfac), settings(steps));
 }
 
@@ -92,7 +92,7 @@ void expect_equal_in_f32(int steps) {
     EXPECT_TRUE(near(train_f32<Net>(ranks, steps, options(DType::f32)), alone, 1e-5))
         << ranks << " ranks";
   // Control: a damping that differs by a percent is told apart.
-  kfac::KfacOptions other = options(DType::f32);
+  optim::KfacOptions other = options(DType::f32);
   other.curvature.damping *= 1.01;
   EXPECT_FALSE(near(train_f32<Net>(1, steps, other), alone, 1e-5));
 }
@@ -115,13 +115,13 @@ constexpr int kNever = 1 << 30;
 TEST(EqualityOfStaleness, F6IntervalsOfOneAreNone) {
   const MakeOptimizer make = maker(options());
   TrainSettings set_each_step = settings(20);
-  set_each_step.before_step = [](kfac::Optimizer& kfac, int) {
+  set_each_step.before_step = [](optim::Optimizer& kfac, int) {
     kfac.set_curvature(intervals(1, 1));
   };
   EXPECT_EQ((train_ranks<double, Cnn>(2, make, set_each_step)),
             (train_ranks<double, Cnn>(2, make, settings(20))));
   TrainSettings twos = settings(20);
-  twos.before_step = [](kfac::Optimizer& kfac, int) { kfac.set_curvature(intervals(2, 2)); };
+  twos.before_step = [](optim::Optimizer& kfac, int) { kfac.set_curvature(intervals(2, 2)); };
   EXPECT_FALSE(near(train_ranks<double, Cnn>(2, make, twos),
                     train_ranks<double, Cnn>(2, make, settings(20)), 1e-3));
 }
@@ -130,7 +130,7 @@ TEST(EqualityOfStaleness, F6StatisticsDoNotMatterOnceInversesAreFrozen) {
   // No layer but those with inverses: a BatchNorm uses its statistic at once.
   const auto frozen_from = [](int step, int statistics) {
     TrainSettings frozen = settings(20);
-    frozen.before_step = [=](kfac::Optimizer& kfac, int at) {
+    frozen.before_step = [=](optim::Optimizer& kfac, int at) {
       if (at == step) kfac.set_curvature(intervals(statistics, kNever));
     };
     return train_ranks<double, Mlp>(2, maker(options()), frozen);
@@ -142,7 +142,7 @@ TEST(EqualityOfStaleness, F6StatisticsDoNotMatterOnceInversesAreFrozen) {
 TEST(EqualityOfStaleness, F6IntervalsMayChangeInTheMidstOfOne) {
   for (const auto& [before, after] : {std::pair{10, 1}, {1, 10}, {10, 3}}) {
     TrainSettings changed = settings(12);
-    changed.before_step = [before = before, after = after](kfac::Optimizer& kfac, int step) {
+    changed.before_step = [before = before, after = after](optim::Optimizer& kfac, int step) {
       kfac.set_curvature(step < 5 ? intervals(before, before) : intervals(after, after));
     };
     std::vector<std::uint64_t> bytes;
@@ -167,8 +167,7 @@ std::vector<Weights> directions(kfac::InverseMethod method, int frozen_from) {
   kfac::CurvatureOptions curvature = options().curvature;
   curvature.inverse = method;
   kfac::Preconditioner preconditioner(comm::make_self(), curvature);
-  const auto fc =
-      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 6, .out = 4, .bias = false});
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 6, .out = 4, .bias = false});
   std::vector<Weights> all;
   for (int step = 0; step < 10; ++step) {
     if (step == frozen_from) preconditioner.set_curvature(intervals(kNever, kNever));
@@ -201,15 +200,15 @@ TEST(EqualityOfStaleness, F6AnInfiniteIntervalIsAFrozenInverse) {
 /// Ten steps whose local batch comes in `parts` micro-batches, and the gradients of all together,
 /// but for the part that is forgotten.
 template <class Net>
-Weights train_in_parts(int ranks, std::int64_t parts, kfac::LossReduction reduction,
+Weights train_in_parts(int ranks, std::int64_t parts, LossReduction reduction,
                        std::int64_t forgotten = -1) {
-  kfac::KfacOptions kfac = options();
+  optim::KfacOptions kfac = options();
   kfac.curvature.loss_reduction = reduction;
   kfac.curvature.micro_batches = static_cast<int>(parts);
-  const bool mean = reduction == kfac::LossReduction::local_mean;
+  const bool mean = reduction == LossReduction::local_mean;
   Weights parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    const auto optimizer = kfac::make_kfac(comm, kfac);
+    const auto optimizer = optim::make_kfac(comm, kfac);
     Net net(3);
     const auto ids = register_layers(*optimizer, net);
     optimizer->prepare();
@@ -242,22 +241,22 @@ Weights train_in_parts(int ranks, std::int64_t parts, kfac::LossReduction reduct
 }
 
 TYPED_TEST(EqualityOverRanks, F7MicroBatchesAreOneBatch) {
-  for (const auto reduction : {kfac::LossReduction::local_mean, kfac::LossReduction::sum}) {
+  for (const auto reduction : {LossReduction::local_mean, LossReduction::sum}) {
     const Weights whole = train_in_parts<TypeParam>(1, 1, reduction);
     for (const auto& [ranks, parts] : {std::pair{1, 2}, {1, 4}, {1, 12}, {2, 3}, {3, 2}})
       EXPECT_TRUE(near(train_in_parts<TypeParam>(ranks, parts, reduction), whole, 1e-12))
           << ranks << " ranks, " << parts << " micro-batches";
   }
   // Control: a twelfth of the gradient is missed.
-  EXPECT_FALSE(near(train_in_parts<TypeParam>(1, 12, kfac::LossReduction::sum, 11),
-                    train_in_parts<TypeParam>(1, 1, kfac::LossReduction::sum), 1e-3));
+  EXPECT_FALSE(near(train_in_parts<TypeParam>(1, 12, LossReduction::sum, 11),
+                    train_in_parts<TypeParam>(1, 1, LossReduction::sum), 1e-3));
 }
 
 TEST(EqualityOfDistribution, F8BucketsAndOverlapChangeNoBit) {
   const Weights expected = train_ranks<double, Cnn>(3, maker(options()));
   for (const bool overlap : {true, false})
     for (const std::int64_t bytes : {1, 700, 1 << 30}) {
-      kfac::KfacOptions other = options();
+      optim::KfacOptions other = options();
       other.curvature.overlap = overlap;
       other.curvature.bucket_bytes = bytes;
       EXPECT_EQ((train_ranks<double, Cnn>(3, maker(other))), expected) << overlap << bytes;

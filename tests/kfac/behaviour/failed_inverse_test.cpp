@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/kfac/preconditioner.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "support/near.h"
 #include "support/temp_folder.h"
@@ -30,7 +30,7 @@ struct OneLayer {
   explicit OneLayer(std::shared_ptr<comm::Communicator> comm,
                     const kfac::CurvatureOptions& options = hopeless())
       : preconditioner(std::move(comm), options),
-        fc(preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false})) {}
+        fc(preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false})) {}
 
   kfac::StepReport step(bool good) {
     const std::vector<double> x =
@@ -44,7 +44,7 @@ struct OneLayer {
   }
 
   kfac::Preconditioner preconditioner;
-  kfac::LayerId fc;
+  LayerId fc;
   std::vector<double> gradient;
 };
 
@@ -73,10 +73,10 @@ TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
       kfac::CurvatureOptions options = hopeless();
       options.worker_fraction = fraction;
       kfac::Preconditioner preconditioner(comm, options);
-      const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+      const LinearSpec spec{.in = 2, .out = 1, .bias = false};
       const auto good = preconditioner.add_layer("good", spec);
       const auto bad = preconditioner.add_layer("bad", spec);
-      (void)preconditioner.add_layer("plain", kfac::PlainSpec{.weight = 3});
+      (void)preconditioner.add_layer("plain", PlainSpec{.weight = 3});
       const std::vector<double> x{2, 1, 1, -1}, equal{1, 1, 1, 1}, dy{0.5, 0.5};
       for (int step = 0; step < 2; ++step) {
         preconditioner.record_input(good, view_of(x.data(), {2, 2}));
@@ -98,9 +98,9 @@ TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
 TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
   std::vector<double> weight{1, 2}, gradient{3, 4};
   const auto optimizer =
-      kfac::make_kfac(comm::make_self(), kfac::KfacOptions{.curvature = hopeless()});
+      optim::make_kfac(comm::make_self(), optim::KfacOptions{.curvature = hopeless()});
   const auto fc = optimizer->add_layer(
-      "fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+      "fc", LinearSpec{.in = 2, .out = 1, .bias = false},
       {.weight = view_of(weight.data(), {1, 2}), .weight_grad = view_of(gradient.data(), {1, 2})});
   optimizer->prepare();
   const auto step = [&](std::vector<double> x) {
@@ -128,8 +128,7 @@ TEST(NullVectorOfSigns, DoesNotMakeAGoodDecompositionABadOne) {
     options.inverse = method;
     options.inverse_interval = 10;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 1, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 1, .bias = false});
     const std::vector<double> x{3, 1, 2, 5, 4, 1}, dy{1, 1};
     std::vector<double> dw{1, 1, 1};
     preconditioner.record_input(fc, view_of(x.data(), {2, 3}));
@@ -229,11 +228,11 @@ TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
 }
 
 TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
-  kfac::KfacOptions options{.curvature = hopeless()};
+  optim::KfacOptions options{.curvature = hopeless()};
   options.curvature.max_failed_refreshes = 0;
-  const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+  const auto optimizer = optim::make_kfac(comm::make_self(), options);
   std::vector<double> w{1, 1}, g{1, 1}, x{1, 1}, dy{1};
-  const auto fc = optimizer->add_layer("fc", kfac::LinearSpec{.in = 2, .out = 1, .bias = false},
+  const auto fc = optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
                                        {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
   optimizer->prepare();
   const auto step = [&] {
@@ -253,8 +252,7 @@ TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
     kfac::CurvatureOptions options;
     options.new_weight = 0.5;
     kfac::Preconditioner preconditioner(comm, options);
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
     float g = 0;
     const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
     for (const float x : {1.0F, 1.7e19F, 1.0F}) {
@@ -287,8 +285,7 @@ std::string refused_again_and_again(bool change, bool ekfac,
       options.worker_fraction = 1;
     }
     kfac::Preconditioner preconditioner(comm, options);
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
     float g = 0;
     const std::vector<kfac::LayerGrad> grads{{fc, view_of(&g, {1, 1}), {}}};
     try {

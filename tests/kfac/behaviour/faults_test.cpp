@@ -22,7 +22,7 @@ struct Fault {
   std::string name;
   bool kfac_only = false;
   /// Spoils one rank's step: its hooks, or its batch, or its factor of the loss.
-  std::function<void(PlainHooks&, PlainBatch<float>&, double& factor, kfac::StepArgs&)> inject;
+  std::function<void(PlainHooks&, PlainBatch<float>&, double& factor, StepArgs&)> inject;
 };
 
 /// hook with one element of what it is shown about `layer` replaced.
@@ -64,7 +64,7 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 class FaultInside : public ::testing::TestWithParam<Fault> {};
 
 /// Parameters and every value of the state, by name.
-std::map<std::string, std::string> snapshot(kfac::Optimizer& optimizer, const FloatNet& net) {
+std::map<std::string, std::string> snapshot(optim::Optimizer& optimizer, const FloatNet& net) {
   Saver saver;
   optimizer.visit_state(saver);
   std::map<std::string, std::string> bits{{"parameters", parameter_bits(net)}};
@@ -95,7 +95,7 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
       PlainHooks hooks = optimizer_hooks<float>(*optimizer, ids, {1, 24});
       auto batch = plain_batch<float>(data, comm->rank() * n, n);
       double factor = 1 / static_cast<double>(n);
-      kfac::StepArgs args{.lr = 0.02, .vote = {}};
+      StepArgs args{.lr = 0.02, .vote = {}};
       if (bad != nullptr && comm->rank() == culprit) bad->inject(hooks, batch, factor, args);
       net.forward(batch, hooks);
       net.backward(factor, hooks);
@@ -118,16 +118,16 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
 
 TEST_P(FaultInside, LeavesNoBitOfTheStateChanged) {
   const MakeOptimizer kfac = [](auto comm) {
-    kfac::KfacOptions options;
+    optim::KfacOptions options;
     options.curvature.damping = 1e-2;
     options.curvature.bucket_bytes = 2048;
-    return kfac::make_kfac(comm, options);
+    return optim::make_kfac(comm, options);
   };
   for (const auto& [ranks, culprit] : {std::pair{1, 0}, {3, 0}, {3, 2}})
     expect_no_trace(kfac, ranks, culprit, GetParam());
   if (GetParam().kfac_only) return;
-  expect_no_trace([](auto comm) { return kfac::make_sgd(comm, {}); }, 2, 1, GetParam());
-  expect_no_trace([](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); }, 2, 1, GetParam());
+  expect_no_trace([](auto comm) { return optim::make_sgd(comm, {}); }, 2, 1, GetParam());
+  expect_no_trace([](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); }, 2, 1, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultInside, ::testing::ValuesIn(faults()),

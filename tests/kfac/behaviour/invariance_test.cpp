@@ -25,21 +25,22 @@ struct Method {
   MakeOptimizer make;
 };
 
-Method kfac_method(std::string name, kfac::KfacOptions options) {
-  return {std::move(name), [options](auto comm) { return kfac::make_kfac(comm, options); }};
+Method kfac_method(std::string name, optim::KfacOptions options) {
+  return {std::move(name), [options](auto comm) { return optim::make_kfac(comm, options); }};
 }
 
 std::vector<Method> methods() {
-  using kfac::InverseMethod, kfac::MomentumRule, kfac::Rescale;
+  using kfac::InverseMethod, optim::MomentumRule, optim::Rescale;
   std::vector<Method> all;
   all.push_back({"Sgd", [](auto comm) {
-                   return kfac::make_sgd(comm, {.weight_decay = 1e-3, .bucket_bytes = 512});
+                   return optim::make_sgd(comm, {.weight_decay = 1e-3, .bucket_bytes = 512});
                  }});
   all.push_back({"SgdNesterovUncorrected", [](auto comm) {
-                   return kfac::make_sgd(comm, {.nesterov = true, .momentum_correction = false});
+                   return optim::make_sgd(comm, {.nesterov = true, .momentum_correction = false});
                  }});
-  all.push_back(
-      {"Lars", [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1, .bucket_bytes = 512}); }});
+  all.push_back({"Lars", [](auto comm) {
+                   return optim::make_lars(comm, {.eta = 0.1, .bucket_bytes = 512});
+                 }});
   all.push_back(kfac_method("Kfac", {.curvature = curvature()}));
   all.push_back(kfac_method("KfacConstantMomentum",
                             {.curvature = curvature(), .momentum_rule = MomentumRule::constant}));
@@ -50,11 +51,11 @@ std::vector<Method> methods() {
   all.push_back(
       kfac_method("KfacShrinkDecay",
                   {.curvature = curvature(), .rescale = Rescale::shrink, .weight_decay = 1e-2}));
-  kfac::KfacOptions eigen{.curvature = curvature()};
+  optim::KfacOptions eigen{.curvature = curvature()};
   eigen.curvature.inverse = InverseMethod::eigen;
   eigen.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
   all.push_back(kfac_method("KfacEigen", eigen));
-  kfac::KfacOptions lazy{.curvature = curvature()};
+  optim::KfacOptions lazy{.curvature = curvature()};
   lazy.curvature.statistics_interval = 3;
   lazy.curvature.inverse_interval = 5;
   lazy.curvature.new_weight = 1;
@@ -94,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, EveryMethod, ::testing::ValuesIn(methods()),
 std::vector<double> train_kfac(int ranks, kfac::CurvatureOptions options,
                                const TrainSettings& settings = {}) {
   return train_ranks<double>(
-      ranks, [options](auto comm) { return kfac::make_kfac(comm, {.curvature = options}); },
+      ranks, [options](auto comm) { return optim::make_kfac(comm, {.curvature = options}); },
       settings);
 }
 
@@ -105,7 +106,7 @@ TEST(Invariance, OverlapChangesNoBit) {
   EXPECT_EQ(train_kfac(3, overlapped), train_kfac(3, blocking));
   const auto sgd = [](bool overlap) {
     return train_ranks<double>(3, [overlap](auto comm) {
-      return kfac::make_sgd(comm, {.overlap = overlap, .bucket_bytes = 256});
+      return optim::make_sgd(comm, {.overlap = overlap, .bucket_bytes = 256});
     });
   };
   EXPECT_EQ(sgd(true), sgd(false));
@@ -120,7 +121,7 @@ TEST(Invariance, BucketSizeChangesNoBit) {
 
 TEST(Invariance, LossReductionAndLossScaleChangeRoundingOnly) {
   const std::vector<double> mean = train_kfac(2, curvature());
-  for (const auto reduction : {kfac::LossReduction::global_mean, kfac::LossReduction::sum}) {
+  for (const auto reduction : {LossReduction::global_mean, LossReduction::sum}) {
     kfac::CurvatureOptions options = curvature();
     options.loss_reduction = reduction;
     EXPECT_TRUE(near(train_kfac(2, options, {.reduction = reduction}), mean, kTolerance));
@@ -133,7 +134,7 @@ TEST(Invariance, DampingMeansTheSameAtEveryBatchSize) {
   // A batch that holds every sample twice has the same mean gradient, A and G.
   const auto step_once = [](int copies) {
     PlainNet<double> net(3);
-    const auto optimizer = kfac::make_kfac(comm::make_self(), {.curvature = curvature()});
+    const auto optimizer = optim::make_kfac(comm::make_self(), {.curvature = curvature()});
     const auto ids = register_layers(*optimizer, net);
     optimizer->prepare();
     PlainBatch<double> batch = plain_batch<double>(0, 0, 8), repeated{8 * copies, {}, {}};
@@ -170,7 +171,7 @@ TEST(Invariance, RefreshesHappenAtTheFirstStepAndThenAtTheIntervals) {
   lazy.inverse_interval = 3;
   std::string statistics, inverses;
   (void)train<double>(
-      comm::make_self(), [&](auto comm) { return kfac::make_kfac(comm, {.curvature = lazy}); },
+      comm::make_self(), [&](auto comm) { return optim::make_kfac(comm, {.curvature = lazy}); },
       {.steps = 8},
       [&](const kfac::StepReport& report) {
         statistics += report.statistics_refreshed ? 'x' : '.';
@@ -184,7 +185,7 @@ TEST(SteadyRun, GrowsNoTemporaryMemory) {
   std::vector<std::int64_t> growths;
   (void)train<double>(
       comm::make_self(),
-      [](auto comm) { return kfac::make_kfac(comm, {.curvature = curvature()}); }, {.steps = 6},
+      [](auto comm) { return optim::make_kfac(comm, {.curvature = curvature()}); }, {.steps = 6},
       [&](const kfac::StepReport& report) { growths.push_back(report.scratch_growths); });
   EXPECT_GT(growths.front(), 0);
   EXPECT_EQ(growths[1], growths.back());

@@ -39,7 +39,7 @@ struct Data {
     fill_normal(view_of(all.data(), {std::ssize(all)}), 0, 1, random);
     return all;
   }
-  [[nodiscard]] kfac::LinearSpec spec() const {
+  [[nodiscard]] LinearSpec spec() const {
     return {.in = kIn,
             .out = kOut,
             .bias = false,
@@ -54,7 +54,7 @@ kfac::CurvatureOptions low_rank_options() {
   options.dtype = DType::f64;
   options.new_weight = 1;
   options.statistics_interval = 3;
-  options.loss_reduction = kfac::LossReduction::sum;
+  options.loss_reduction = LossReduction::sum;
   return options;
 }
 
@@ -83,7 +83,7 @@ Stopped run(int ranks, const Data& data, const kfac::CurvatureOptions& options, 
       if (preconditioner.wants_statistics()) {
         const auto seed = static_cast<std::uint64_t>(step);
         const auto x = data.values(kIn, 2 * seed), dy = data.values(kOut, 2 * seed + 1);
-        const kfac::RecordScale scale{1, data.samples};
+        const RecordScale scale{1, data.samples};
         preconditioner.record_input(id, view_of(x.data() + row * kIn, {n, p, kIn}), Stream::cpu(),
                                     scale);
         preconditioner.record_grad_output(id, view_of(dy.data() + row * kOut, {n, p, kOut}),
@@ -133,7 +133,7 @@ TEST(LowRankShares, AreOfWholeSamples) {
                    kShareTolerance));
 }
 
-std::string prepare_message(const std::function<kfac::LinearSpec(int rank)>& spec) {
+std::string prepare_message(const std::function<LinearSpec(int rank)>& spec) {
   std::string message;
   comm::run_ranks(2, [&](auto comm) {
     kfac::Preconditioner preconditioner(comm, low_rank_options());
@@ -149,14 +149,14 @@ std::string prepare_message(const std::function<kfac::LinearSpec(int rank)>& spe
 
 TEST(LowRankShares, AreAgreedOn) {
   const auto with = [](std::int64_t rows, std::int64_t sample) {
-    return kfac::LinearSpec{.in = kIn, .out = kOut, .max_rows = rows, .sample_rows = sample};
+    return LinearSpec{.in = kIn, .out = kOut, .max_rows = rows, .sample_rows = sample};
   };
   EXPECT_EQ(prepare_message([&](int) { return with(24, 2); }), "");
   EXPECT_NE(prepare_message([&](int rank) { return with(24 + 2 * rank, 2); }).find("max_rows 26"),
             std::string::npos);
   EXPECT_NE(prepare_message([&](int rank) { return with(24, 1 + rank); }).find("max_rows 24 of 2"),
             std::string::npos);
-  EXPECT_THROW(validate(kfac::LayerSpec(with(25, 2)), "fc"), InvalidArgument);
+  EXPECT_THROW(validate(LayerSpec(with(25, 2)), "fc"), InvalidArgument);
 }
 
 }  // namespace

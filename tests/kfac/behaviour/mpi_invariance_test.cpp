@@ -29,7 +29,7 @@ std::vector<double> train_over(const std::shared_ptr<comm::Communicator>& comm,
 TEST(OverMpi, KfacGivesTheWeightsOfASingleRank) {
   for (const bool overlap : {true, false}) {
     const MakeOptimizer make = [overlap](auto comm) {
-      return kfac::make_kfac(comm, {.curvature = curvature(overlap)});
+      return optim::make_kfac(comm, {.curvature = curvature(overlap)});
     };
     // Measured below 1e-13 after 20 steps.
     EXPECT_TRUE(near(train_over(world, make), train_over(comm::make_self(), make), 1e-10));
@@ -38,14 +38,14 @@ TEST(OverMpi, KfacGivesTheWeightsOfASingleRank) {
 
 TEST(OverMpi, KfacGivesTheBitsOfRanksInOneProcess) {
   const MakeOptimizer make = [](auto comm) {
-    return kfac::make_kfac(comm, {.curvature = curvature(true)});
+    return optim::make_kfac(comm, {.curvature = curvature(true)});
   };
   EXPECT_EQ(train_over(world, make), train_ranks<double>(world->size(), make));
 }
 
 TEST(OverMpi, FirstOrderGivesTheWeightsOfASingleRank) {
-  const MakeOptimizer sgd = [](auto comm) { return kfac::make_sgd(comm, {.bucket_bytes = 512}); };
-  const MakeOptimizer lars = [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); };
+  const MakeOptimizer sgd = [](auto comm) { return optim::make_sgd(comm, {.bucket_bytes = 512}); };
+  const MakeOptimizer lars = [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); };
   for (const MakeOptimizer& make : {sgd, lars})
     EXPECT_TRUE(near(train_over(world, make), train_over(comm::make_self(), make), 1e-10));
 }
@@ -58,9 +58,9 @@ TEST(OverMpi, PreconditionerGivesTheWeightsOfASingleRank) {
 }
 
 TEST(OverMpi, ABadGradientOnOneRankSkipsTheStepOnAll) {
-  const auto optimizer = kfac::make_sgd(world, {});
+  const auto optimizer = optim::make_sgd(world, {});
   double w = 1, g = world->rank() == world->size() - 1 ? std::nan("") : 1.0;
-  const auto id = optimizer->add_layer("a", kfac::PlainSpec{.weight = 1},
+  const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
                                        {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
   optimizer->prepare();
   optimizer->grads_ready(id, Stream::cpu(), {});

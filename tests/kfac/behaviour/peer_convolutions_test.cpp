@@ -17,7 +17,6 @@ namespace dkfac::testing {
 namespace {
 
 using namespace fisher;
-using kfac::Conv2dSpec;
 
 struct Case {
   std::string name;
@@ -92,7 +91,7 @@ Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x,
   preconditioner.record_input(conv, view_of(x.data(), activation_shape(s.layout, in, s.in)));
   preconditioner.record_grad_output(
       conv, view_of(dy.data(), activation_shape(s.layout, {1, 1, 1}, s.out)));
-  const std::int64_t weights = kfac::weight_numel(s);
+  const std::int64_t weights = dkfac::weight_numel(s);
   TensorView bias;
   if (s.bias) bias = view_of(v.data() + weights, {s.out});
   const std::vector<kfac::LayerGrad> grads{{conv, view_of(v.data(), {weights}), bias}};
@@ -169,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Geometries, PeerConvolutions, ::testing::ValuesIn(cases
                          [](const auto& test) { return test.param.name; });
 
 /// The message of the InvalidArgument that registering `spec` as "stage3.conv" throws.
-std::string refusal(kfac::LayerSpec spec) {
+std::string refusal(LayerSpec spec) {
   kfac::Preconditioner preconditioner(comm::make_self());
   try {
     (void)preconditioner.add_layer("stage3.conv", std::move(spec));
@@ -194,9 +193,9 @@ TEST(PeerConvolutionsRefused, AreNamedWithTheReason) {
 
 TEST(PeerConvolutionsRefused, LayersWithoutCurvatureStandInTheDescriptionWithTheReason) {
   kfac::Preconditioner preconditioner(comm::make_self());
-  (void)preconditioner.add_layer("fc", kfac::LinearSpec{.in = 3, .out = 2});
+  (void)preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 2});
   (void)preconditioner.add_layer(
-      "attention", kfac::PlainSpec{.weight = 12, .reason = "attention has no Kronecker factors"});
+      "attention", PlainSpec{.weight = 12, .reason = "attention has no Kronecker factors"});
   preconditioner.prepare();
   const std::string text = preconditioner.describe();
   const auto at = text.find("attention");

@@ -42,8 +42,7 @@ struct OneLayer {
 
   explicit OneLayer(const kfac::CurvatureOptions& options)
       : preconditioner(comm::make_self(), options),
-        fc(preconditioner.add_layer("fc",
-                                    kfac::LinearSpec{.in = kIn, .out = kOut, .bias = false})) {
+        fc(preconditioner.add_layer("fc", LinearSpec{.in = kIn, .out = kOut, .bias = false})) {
     Random random(7);
     fill_normal(whole(x), 0, 1, random);
     fill_normal(whole(g), 0, 1, random);
@@ -71,7 +70,7 @@ struct OneLayer {
     }
     for (double& e : gradients) e *= factor;
     const std::int64_t n = kSamples * copies;
-    const kfac::RecordScale scale{loss_scale, n};
+    const RecordScale scale{loss_scale, n};
     if (preconditioner.wants_statistics()) {
       preconditioner.record_input(fc, view_of(inputs.data(), {n, kIn}), Stream::cpu(), scale);
       preconditioner.record_grad_output(fc, view_of(gradients.data(), {n, kOut}), Stream::cpu(),
@@ -99,7 +98,7 @@ struct OneLayer {
 
   Weights x = Weights(kSamples * kIn), g = Weights(kSamples * kOut);
   kfac::Preconditioner preconditioner;
-  kfac::LayerId fc;
+  LayerId fc;
 };
 
 /// Packed lower triangles of x'x / n and g'g / n, by loops.
@@ -120,7 +119,7 @@ enum class BadBatch { left_out, nan, good };
 
 /// Eight batches and, after the fourth, one more.
 Weights train_with(BadBatch extra, kfac::InverseMethod method) {
-  const auto optimizer = kfac::make_kfac(comm::make_self(), {.curvature = curvature(method)});
+  const auto optimizer = optim::make_kfac(comm::make_self(), {.curvature = curvature(method)});
   Net net(3);
   const auto ids = register_layers(*optimizer, net);
   optimizer->prepare();
@@ -153,12 +152,12 @@ enum class Resume { not_stopped, as_saved, inverses_recomputed };
 
 /// Nine steps with new inverses every five, stopped after the seventh.
 Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
-  kfac::KfacOptions options{.curvature = curvature(method)};
+  optim::KfacOptions options{.curvature = curvature(method)};
   options.curvature.inverse_interval = 5;
   Weights parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     Net net(3);
-    auto optimizer = kfac::make_kfac(comm, options);
+    auto optimizer = optim::make_kfac(comm, options);
     auto ids = register_layers(*optimizer, net);
     optimizer->prepare();
     const std::int64_t n = 24 / ranks;
@@ -166,7 +165,7 @@ Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
       if (step == 7 && resume != Resume::not_stopped) {
         Saver saver;
         optimizer->visit_state(saver);
-        optimizer = kfac::make_kfac(comm, options);
+        optimizer = optim::make_kfac(comm, options);
         ids = register_layers(*optimizer, net);
         optimizer->prepare();
         std::vector<SavedState> saved(static_cast<std::size_t>(ranks));
@@ -223,14 +222,14 @@ TEST(PeerFailures, TheAverageIsRightFromItsFirstUpdateOn) {
 
 TEST(PeerFailures, DampingMeansTheSameAtEveryBatchSizeAndLossReduction) {
   const double n = OneLayer::kSamples;
-  const auto cosine_of = [&](kfac::LossReduction reduction, double factor, std::int64_t copies,
+  const auto cosine_of = [&](LossReduction reduction, double factor, std::int64_t copies,
                              double loss_scale) {
     kfac::CurvatureOptions options = curvature();
     options.loss_reduction = reduction;
     OneLayer layer(options);
     return cosine(layer.step(factor, copies, loss_scale), layer.gradient());
   };
-  using enum kfac::LossReduction;
+  using enum LossReduction;
   const double expected = cosine_of(local_mean, 1 / n, 1, 1);
   EXPECT_LT(expected, 0.95);  // The factors do turn the gradient.
   // A cosine of directions at condition 1e2 per factor, from sums of up to 8 n terms.

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/optimizer.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "kfac/read_factors.h"
 
@@ -11,7 +11,6 @@ namespace {
 
 using namespace factors;
 using kfac::LayerFactors;
-using kfac::LayerId;
 
 Matrix group_of(const Tensor& x, std::int64_t group) {
   Matrix out(x.shape()[1], x.shape()[2]);
@@ -22,7 +21,7 @@ Matrix group_of(const Tensor& x, std::int64_t group) {
 TEST(ReadFactors, AreEmptyBeforeThereAreAny) {
   kfac::Preconditioner preconditioner(comm::make_self(), factor_options());
   const LayerId fc = preconditioner.add_layer("fc", kFirst);
-  const LayerId gain = preconditioner.add_layer("gain", kfac::PlainSpec{.weight = 2});
+  const LayerId gain = preconditioner.add_layer("gain", PlainSpec{.weight = 2});
   EXPECT_THROW((void)preconditioner.read_factors(fc), InvalidArgument);
   preconditioner.prepare();
   const LayerFactors read = preconditioner.read_factors(fc);
@@ -39,7 +38,7 @@ TEST(ReadFactors, AreEmptyBeforeThereAreAny) {
 TEST(ReadFactors, OfRowsAreWholeMatrices) {
   CurvatureOptions options = factor_options();
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  const kfac::LinearSpec spec{.in = 40, .out = 30, .bias = true, .max_rows = kSamples};
+  const LinearSpec spec{.in = 40, .out = 30, .bias = true, .max_rows = kSamples};
   const LayerId fc = preconditioner.add_layer("wide", spec);
   const Batch batch = random_batch(spec, 1, 5);
   preconditioner.record_input(fc, batch.x.view());
@@ -57,7 +56,7 @@ TEST(ReadFactors, OfRowsAreWholeMatrices) {
 
 TEST(ReadFactors, OfGroupsHaveOneMatrixEach) {
   kfac::Preconditioner preconditioner(comm::make_self(), factor_options());
-  const kfac::Conv2dSpec spec{.in = 4, .out = 6, .bias = true, .groups = 2};
+  const Conv2dSpec spec{.in = 4, .out = 6, .bias = true, .groups = 2};
   const LayerId conv = preconditioner.add_layer("conv", spec);
   Random random(8);
   const Matrix x = random_matrix(kSamples, 4, random), dy = random_matrix(kSamples, 6, random);
@@ -76,7 +75,7 @@ TEST(ReadFactors, OfGroupsHaveOneMatrixEach) {
       for (std::int64_t c = 0; c < 2; ++c) part.x(n, c) = x(n, 2 * group + c);
       for (std::int64_t c = 0; c < 3; ++c) part.dy(n, c) = dy(n, 3 * group + c);
     }
-    const auto [a, g] = naive(kfac::LinearSpec{.in = 2, .out = 3}, part, 1);
+    const auto [a, g] = naive(LinearSpec{.in = 2, .out = 3}, part, 1);
     const auto at = static_cast<std::size_t>(group);
     EXPECT_TRUE(near(group_of(read.a.average, group).v, a.v, kSum));
     EXPECT_TRUE(near(group_of(read.g.average, group).v, g.v, kSum));
@@ -86,7 +85,7 @@ TEST(ReadFactors, OfGroupsHaveOneMatrixEach) {
 }
 
 TEST(ReadFactors, OfABatchNormAreItsFisher) {
-  const Batch batch = random_batch(kfac::LinearSpec{.in = 2, .out = 2}, 1, 9);
+  const Batch batch = random_batch(LinearSpec{.in = 2, .out = 2}, 1, 9);
   const Vector mean{0.1, -0.2}, inv_std{1.5, 0.5};
   Matrix fisher(4, 4);  // Of [gamma | beta].
   for (std::int64_t n = 0; n < kSamples; ++n) {
@@ -102,7 +101,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
     CurvatureOptions options = factor_options();
     options.batch_norm = mode;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const LayerId bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = 2});
+    const LayerId bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
     preconditioner.record_batch_norm(bn, batch.x.view(), view_of(mean.data(), {2}),
                                      view_of(inv_std.data(), {2}), batch.dy.view());
     Vector gamma(2), beta(2);
@@ -134,8 +133,9 @@ TEST(ReadFactors, OfTheOptimizerAreThoseOfThePreconditioner) {
   (void)preconditioner.step(std::vector<kfac::LayerGrad>{{fc, dw.view(), {}}});
   const LayerFactors expected = preconditioner.read_factors(fc);
   for (const bool second_order : {true, false}) {
-    const auto optimizer = second_order ? kfac::make_kfac(comm::make_self(), {.curvature = options})
-                                        : kfac::make_sgd(comm::make_self(), {});
+    const auto optimizer = second_order
+                               ? optim::make_kfac(comm::make_self(), {.curvature = options})
+                               : optim::make_sgd(comm::make_self(), {});
     const LayerId id = optimizer->add_layer("fc", kSecond, {w.view(), {}, dw.view(), {}});
     if (second_order) {
       EXPECT_THROW((void)optimizer->read_factors(id), InvalidArgument);

@@ -2,7 +2,7 @@
 
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/inverse.h"
-#include "dkfac/kfac/optimizer.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "kfac/refusal.h"
 
@@ -30,16 +30,16 @@ TEST(RefusedGradients, AreThoseOfAnotherShapeThanTheWeights) {
   for (const GradientShapes& shapes : gradient_shapes()) {
     for (const Shape& shape : shapes.accepted) {
       OneLayer layer(shapes.spec);
-      if (kfac::has_factors(shapes.spec)) {
-        const bool linear = std::holds_alternative<kfac::LinearSpec>(shapes.spec);
-        const bool nchw = shapes.spec.index() == 1 &&
-                          std::get<kfac::Conv2dSpec>(shapes.spec).layout == kfac::Layout::nchw;
+      if (dkfac::has_factors(shapes.spec)) {
+        const bool linear = std::holds_alternative<LinearSpec>(shapes.spec);
+        const bool nchw =
+            shapes.spec.index() == 1 && std::get<Conv2dSpec>(shapes.spec).layout == Layout::nchw;
         layer.input(linear ? Shape{5, 3} : nchw ? Shape{5, 4, 3, 2} : Shape{5, 3, 2, 4});
         layer.output(linear ? Shape{5, 2} : nchw ? Shape{5, 6, 1, 1} : Shape{5, 1, 1, 6});
-      } else if (std::holds_alternative<kfac::BatchNormSpec>(shapes.spec)) {
+      } else if (std::holds_alternative<BatchNormSpec>(shapes.spec)) {
         layer.batch_norm(layer.view({5, 2}), layer.view({2}), layer.view({2}), layer.view({5, 2}));
       }
-      const bool norm = std::holds_alternative<kfac::BatchNormSpec>(shapes.spec);
+      const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
       EXPECT_EQ(refusal([&] {
                   EXPECT_TRUE(layer.step(layer.view(shape), norm ? layer.view({2}) : TensorView{}));
                 }),
@@ -48,7 +48,7 @@ TEST(RefusedGradients, AreThoseOfAnotherShapeThanTheWeights) {
     }
     for (const Shape& shape : shapes.refused) {
       OneLayer layer(shapes.spec);
-      const bool norm = std::holds_alternative<kfac::BatchNormSpec>(shapes.spec);
+      const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
       const std::string text = refusal(
           [&] { (void)layer.step(layer.view(shape), norm ? layer.view({2}) : TensorView{}); });
       EXPECT_TRUE(says(text, {"[step] layer 'fc7'", "weight", detail::concat(shape)}));
@@ -64,7 +64,7 @@ TEST(RefusedGradients, NameTheShapeThatIsNeeded) {
                    }),
                    {"[6, 3, 2, 2]", "[6, 12]", "[72]"}));
   // Of a bias, too.
-  OneLayer biased(kfac::LinearSpec{.in = 3, .out = 2});
+  OneLayer biased(LinearSpec{.in = 3, .out = 2});
   EXPECT_TRUE(says(refusal([&] {
                      (void)biased.step(biased.view({2, 3}), biased.view({1, 2}));
                    }),
@@ -75,10 +75,10 @@ TEST(RefusedGradients, OfAnOptimizerToo) {
   std::vector<double> memory(kRoom);
   const auto view = [&](Shape shape) { return view_of(memory.data(), shape); };
   for (const GradientShapes& shapes : gradient_shapes()) {
-    const bool norm = std::holds_alternative<kfac::BatchNormSpec>(shapes.spec);
+    const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
     const TensorView bias = norm ? view({2}) : TensorView{};
     const auto add = [&](const Shape& weight, const Shape& gradient) {
-      const auto optimizer = kfac::make_sgd(comm::make_self(), {});
+      const auto optimizer = optim::make_sgd(comm::make_self(), {});
       return refusal([&] {
         (void)optimizer->add_layer("fc7", shapes.spec, {view(weight), bias, view(gradient), bias});
       });
@@ -123,10 +123,10 @@ TEST(RefusedSteps, HaveALossThatIsNotOneNumber) {
         ConstTensorView(nullptr, DType::f64, {1}), ConstTensorView(two.data(), DType::f32, {1}),
         ConstTensorView(two.data(), DType::f64, {1}, Device::cuda())}) {
     kfac::Preconditioner preconditioner(comm::make_self(), options64());
-    const kfac::StepArgs args{.lr = 0.1, .vote = {.loss = loss}};
+    const StepArgs args{.lr = 0.1, .vote = {.loss = loss}};
     EXPECT_TRUE(says(refusal([&] { (void)preconditioner.step({}, Stream::cpu(), args); }),
                      {"[step]", "Vote::loss", "f64[1]"}));
-    const auto sgd = kfac::make_sgd(comm::make_self(), {});
+    const auto sgd = optim::make_sgd(comm::make_self(), {});
     sgd->prepare();
     EXPECT_TRUE(says(refusal([&] { (void)sgd->step(args, Stream::cpu()); }),
                      {"[step]", "Vote::loss", "f64[1]"}));
@@ -137,12 +137,11 @@ TEST(RefusedSteps, HaveNoLearningRate) {
   for (const char* name : {"sgd", "lars", "kfac"}) {
     std::vector<double> w{1, 2}, g{1, 1};
     const std::string which = name;
-    const auto optimizer = which == "sgd"    ? kfac::make_sgd(comm::make_self(), {})
-                           : which == "lars" ? kfac::make_lars(comm::make_self(), {})
-                                             : kfac::make_kfac(comm::make_self(), {});
-    const auto layer =
-        optimizer->add_layer("gain", kfac::PlainSpec{.weight = 2},
-                             {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
+    const auto optimizer = which == "sgd"    ? optim::make_sgd(comm::make_self(), {})
+                           : which == "lars" ? optim::make_lars(comm::make_self(), {})
+                                             : optim::make_kfac(comm::make_self(), {});
+    const auto layer = optimizer->add_layer(
+        "gain", PlainSpec{.weight = 2}, {view_of(w.data(), {2}), {}, view_of(g.data(), {2}), {}});
     optimizer->prepare();
     optimizer->grads_ready(layer, Stream::cpu(), {});
     EXPECT_TRUE(says(refusal([&] { (void)optimizer->step({}, Stream::cpu()); }),

@@ -52,7 +52,7 @@ TEST(RefusedRecords, OfABatchNormHaveAnotherBatchInOneOfTheirViews) {
 TEST(RefusedRecords, OfMicroBatchesAreComparedInTheirSum) {
   CurvatureOptions options = options64(2);
   options.loss_reduction = LossReduction::sum;
-  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 8};
+  const RecordScale scale{.loss_scale = 1, .global_batch = 8};
   // As a pipeline records: all inputs, then all gradients in reverse.
   OneLayer pipeline(kLinear, options), lost(kLinear, options);
   for (OneLayer* layer : {&pipeline, &lost}) {
@@ -82,7 +82,7 @@ TEST(RefusedRecords, HaveNoSamples) {
                      none.input({0, 3});
                    }),
                    {"[record_input] layer 'fc7'", "[0, 3]", "RecordScale::global_batch"}));
-  const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 4};
+  const RecordScale scale{.loss_scale = 1, .global_batch = 4};
   EXPECT_TRUE(says(refusal([&] { told.input({0, 3}, scale); }), {"[record_input]", "[0, 3]"}));
   EXPECT_TRUE(says(refusal([&] { told.output({0, 2}, scale); }), {"[record_grad_output]"}));
   OneLayer norm(kNorm);
@@ -113,7 +113,7 @@ std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
         CurvatureOptions options = options64();
         options.statistics_interval = 2;
         OneLayer layer(kLinear, options, comm);
-        const kfac::RecordScale scale{.loss_scale = 1, .global_batch = 4};
+        const RecordScale scale{.loss_scale = 1, .global_batch = 4};
         layer.input({samples[rank], 3}, scale);
         layer.output({samples[rank], 2}, scale);
         bool updated = false;

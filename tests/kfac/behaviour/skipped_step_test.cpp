@@ -50,7 +50,7 @@ Result run_rank(const std::shared_ptr<comm::Communicator>& comm, const MakeOptim
   using Net = PlainNet<double>;
   const auto optimizer = make(comm);
   Net net(3);
-  std::get<kfac::LinearSpec>(net.layers[Net::fc1].spec).max_rows = 24;  // where low rank may be
+  std::get<LinearSpec>(net.layers[Net::fc1].spec).max_rows = 24;  // where low rank may be
   const auto ids = register_layers(*optimizer, net);
   optimizer->prepare();
   Result result;
@@ -59,7 +59,7 @@ Result run_rank(const std::shared_ptr<comm::Communicator>& comm, const MakeOptim
   for (const Iteration& it : iterations) {
     const Fault fault = comm->rank() == culprit ? it.fault : Fault::none;
     const std::string before = parameter_bits(net);
-    kfac::StepArgs args{.lr = 0.05, .vote = {}};
+    StepArgs args{.lr = 0.05, .vote = {}};
     PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
     if (fault == Fault::input && hooks.input)
       hooks.input = spoil(hooks.input, Net::fc1, kInf, copy);
@@ -116,8 +116,8 @@ std::vector<Iteration> with_fault(Fault fault) {
   return all;
 }
 
-std::unique_ptr<kfac::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communicator> comm) {
-  return kfac::make_kfac(std::move(comm), {.curvature = skipping_curvature()});
+std::unique_ptr<optim::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communicator> comm) {
+  return optim::make_kfac(std::move(comm), {.curvature = skipping_curvature()});
 }
 
 int votes(const VoteResult& vote, Fault fault) {
@@ -162,9 +162,9 @@ INSTANTIATE_TEST_SUITE_P(Faults, SkippedStep,
 
 TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
   const MakeOptimizer make = [](auto comm) {
-    kfac::KfacOptions options{.curvature = skipping_curvature()};
+    optim::KfacOptions options{.curvature = skipping_curvature()};
     options.curvature.operand = DType::f16;
-    return kfac::make_kfac(comm, options);
+    return optim::make_kfac(comm, options);
   };
   for (const Fault fault : {Fault::input, Fault::grad_output})
     EXPECT_EQ(run(2, make, with_fault(fault)).parameters, run(2, make, kClean).parameters);
@@ -189,7 +189,7 @@ std::vector<kfac::CurvatureOptions> schedules() {
 TEST(SkippedStepOfSchedules, LeavesWhatIsDueToTheNextStep) {
   for (const kfac::CurvatureOptions& options : schedules()) {
     const MakeOptimizer make = [options](auto comm) {
-      return kfac::make_kfac(comm, {.curvature = options});
+      return optim::make_kfac(comm, {.curvature = options});
     };
     const Result clean = run(2, make, kClean);
     std::vector<Fault> faults{Fault::loss, Fault::no_batch};
@@ -207,8 +207,7 @@ TEST(SkippedStepOfEkfac, ForgetsTheInputThatItKeptAndTheScales) {
     options.inverse_interval = 100;
     options.inverse = kfac::InverseMethod::ekfac;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const auto fc =
-        preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+    const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
     std::vector<double> g;
     for (int step = 0; step < 5; ++step) {
       const bool bad = step == 2 || step == 3;
@@ -239,8 +238,7 @@ TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
       options.statistics_interval = options.inverse_interval = 1;
       options.micro_batches = 3;
       kfac::Preconditioner preconditioner(comm, options);
-      const auto fc =
-          preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+      const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
       for (int step = 0; step < 3; ++step) {
         const bool bad = step == 1;
         if (bad && !faulty) continue;
@@ -263,8 +261,8 @@ TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
 }
 
 TEST(SkippedStepOfFirstOrder, IsAsIfItHadNeverBeen) {
-  const auto sgd = [](auto comm) { return kfac::make_sgd(comm, {}); };
-  const auto lars = [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); };
+  const auto sgd = [](auto comm) { return optim::make_sgd(comm, {}); };
+  const auto lars = [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); };
   for (const MakeOptimizer& make : {MakeOptimizer(sgd), MakeOptimizer(lars)})
     for (const Fault fault : {Fault::gradient, Fault::loss, Fault::no_batch})
       EXPECT_EQ(run(2, make, with_fault(fault)).parameters, run(2, make, kClean).parameters);
@@ -284,8 +282,7 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
       kfac::CurvatureOptions options = skipping_curvature();
       options.statistics_interval = options.inverse_interval = 1;
       kfac::Preconditioner preconditioner(comm, options);
-      const auto fc =
-          preconditioner.add_layer("fc", kfac::LinearSpec{.in = 2, .out = 2, .bias = false});
+      const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
       std::vector<double> g;
       for (int step = 0; step < 4; ++step) {
         const bool bad = step == 2;
@@ -313,9 +310,8 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
 
 TEST(SkippedStepOfPreconditioner, SeesAGradientThatIsNotFinite) {
   kfac::Preconditioner preconditioner(comm::make_self(), skipping_curvature());
-  const auto fc =
-      preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
-  const auto plain = preconditioner.add_layer("gain", kfac::PlainSpec{.weight = 1});
+  const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
+  const auto plain = preconditioner.add_layer("gain", PlainSpec{.weight = 1});
   double x = 1, w = 1, p = kInf;
   preconditioner.record_input(fc, view_of(&x, {1, 1}));
   preconditioner.record_grad_output(fc, view_of(&x, {1, 1}));
@@ -328,9 +324,9 @@ TEST(SkippedStepOfPreconditioner, SeesAGradientThatIsNotFinite) {
 
 TEST(Stop, IsCountedAndDoesNotSkip) {
   comm::run_ranks(2, [](auto comm) {
-    const auto optimizer = kfac::make_sgd(comm, {});
+    const auto optimizer = optim::make_sgd(comm, {});
     double w = 1, g = 1;
-    const auto id = optimizer->add_layer("a", kfac::PlainSpec{.weight = 1},
+    const auto id = optimizer->add_layer("a", PlainSpec{.weight = 1},
                                          {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
     optimizer->prepare();
     optimizer->grads_ready(id, Stream::cpu(), {});

@@ -9,8 +9,8 @@
 namespace dkfac::testing {
 namespace {
 
-kfac::KfacOptions spread_options(int interval, bool spread) {
-  kfac::KfacOptions options;
+optim::KfacOptions spread_options(int interval, bool spread) {
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.inverse_interval = interval;
@@ -18,13 +18,13 @@ kfac::KfacOptions spread_options(int interval, bool spread) {
   return options;
 }
 
-MakeOptimizer make_spread(const kfac::KfacOptions& options) {
-  return [options](auto comm) { return kfac::make_kfac(comm, options); };
+MakeOptimizer make_spread(const optim::KfacOptions& options) {
+  return [options](auto comm) { return optim::make_kfac(comm, options); };
 }
 
 /// Inverses that this rank rebuilt, by step.
 std::vector<int> rebuilt(const std::shared_ptr<comm::Communicator>& comm,
-                         const kfac::KfacOptions& options, int steps) {
+                         const optim::KfacOptions& options, int steps) {
   std::vector<int> counts;
   (void)train<double>(comm, make_spread(options), {.steps = steps},
                       [&](const kfac::StepReport& report) {

@@ -1,4 +1,4 @@
-#include "dkfac/kfac/state.h"
+#include "dkfac/core/state.h"
 
 #include <mutex>
 
@@ -28,51 +28,51 @@ kfac::CurvatureOptions state_curvature() {
   return options;
 }
 
-StatefulMethod stateful_method(std::string name, kfac::KfacOptions options) {
+StatefulMethod stateful_method(std::string name, optim::KfacOptions options) {
   const int micro_batches = options.curvature.micro_batches;
-  return {std::move(name), [options](auto comm) { return kfac::make_kfac(comm, options); },
+  return {std::move(name), [options](auto comm) { return optim::make_kfac(comm, options); },
           micro_batches};
 }
 
 std::vector<StatefulMethod> stateful_methods() {
   std::vector<StatefulMethod> all;
-  all.push_back({"Sgd", [](auto comm) { return kfac::make_sgd(comm, {.weight_decay = 1e-3}); }});
+  all.push_back({"Sgd", [](auto comm) { return optim::make_sgd(comm, {.weight_decay = 1e-3}); }});
   all.push_back({"SgdUncorrected",
-                 [](auto comm) { return kfac::make_sgd(comm, {.momentum_correction = false}); }});
-  all.push_back({"Lars", [](auto comm) { return kfac::make_lars(comm, {.eta = 0.1}); }});
+                 [](auto comm) { return optim::make_sgd(comm, {.momentum_correction = false}); }});
+  all.push_back({"Lars", [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); }});
   all.push_back(stateful_method("Kfac", {.curvature = state_curvature()}));
   all.push_back(stateful_method("KfacPaper", {.curvature = state_curvature(),
-                                              .momentum_rule = kfac::MomentumRule::paper,
+                                              .momentum_rule = optim::MomentumRule::paper,
                                               .initial_lr = 0.05,
-                                              .rescale = kfac::Rescale::always}));
-  kfac::KfacOptions eigen{.curvature = state_curvature()};
+                                              .rescale = optim::Rescale::always}));
+  optim::KfacOptions eigen{.curvature = state_curvature()};
   eigen.curvature.inverse = kfac::InverseMethod::eigen;
   eigen.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
   all.push_back(stateful_method("KfacEigen", eigen));
-  kfac::KfacOptions lazy{.curvature = state_curvature()};
+  optim::KfacOptions lazy{.curvature = state_curvature()};
   lazy.curvature.statistics_interval = 3;
   lazy.curvature.inverse_interval = 5;
   lazy.curvature.operand = DType::f16;  // Ranges of the last refresh decide the scale.
   all.push_back(stateful_method("KfacLazyHalf", lazy));
-  kfac::KfacOptions adaptive{.curvature = state_curvature()};
+  optim::KfacOptions adaptive{.curvature = state_curvature()};
   adaptive.curvature.staleness = kfac::Staleness::adaptive;
   adaptive.curvature.staleness_alpha = 0.6;
   all.push_back(stateful_method("KfacAdaptive", adaptive));
-  kfac::KfacOptions spread{.curvature = state_curvature()};
+  optim::KfacOptions spread{.curvature = state_curvature()};
   spread.curvature.inverse_interval = 4;
   spread.curvature.spread_inverses = true;
   all.push_back(stateful_method("KfacSpread", spread));
-  kfac::KfacOptions low_rank{.curvature = state_curvature()};
+  optim::KfacOptions low_rank{.curvature = state_curvature()};
   low_rank.curvature.new_weight = 1;
   low_rank.curvature.inverse_interval = 3;
   all.push_back(stateful_method("KfacLowRank", low_rank));
-  kfac::KfacOptions parts{.curvature = state_curvature()};
+  optim::KfacOptions parts{.curvature = state_curvature()};
   parts.curvature.micro_batches = 2;
   parts.curvature.batch_norm = kfac::BatchNormFisher::full;
   parts.curvature.statistics_interval = 2;
   parts.curvature.inverse_interval = 2;
   all.push_back(stateful_method("KfacMicroBatchesFull", parts));
-  kfac::KfacOptions ekfac{.curvature = state_curvature()};
+  optim::KfacOptions ekfac{.curvature = state_curvature()};
   ekfac.curvature.inverse = kfac::InverseMethod::ekfac;
   ekfac.curvature.inverse_interval = 5;
   ekfac.curvature.worker_fraction = 1;
@@ -98,8 +98,8 @@ Stopped run_part(const StatefulMethod& method, int ranks, int from, int to, cons
     const auto optimizer = method.make(comm);
     PlainNet<double> net(3);
     // Half as many as the width of fc1; a bound that only KfacLowRank may use.
-    std::get<kfac::LinearSpec>(net.layers[PlainNet<double>::fc1].spec).max_rows = 24;
-    const std::vector<kfac::LayerId> ids = register_layers(*optimizer, net);
+    std::get<LinearSpec>(net.layers[PlainNet<double>::fc1].spec).max_rows = 24;
+    const std::vector<LayerId> ids = register_layers(*optimizer, net);
     optimizer->prepare();
     if (before != nullptr) {
       for (std::size_t i = 0; i < net.layers.size(); ++i) {
@@ -205,16 +205,16 @@ TEST_P(State, SaysWhatIsEqualOnAllRanksAndWhoOwnsTheRest) {
   std::map<std::string, std::string> owned;
   for (const SavedState& rank : run.ranks)
     for (const auto& [name, value] : rank) {
-      if (value.held == kfac::Held::owner) {
+      if (value.held == Held::owner) {
         EXPECT_TRUE(owned.emplace(name, value.bytes).second) << name << " has two owners";
       }
-      if (value.held != kfac::Held::same) continue;
+      if (value.held != Held::same) continue;
       EXPECT_EQ(value.bytes, run.ranks[0].at(name).bytes) << name;
     }
   std::map<std::string, int> copies;
   for (const SavedState& rank : run.ranks)
     for (const auto& [name, value] : rank) {
-      if (value.held != kfac::Held::copy) continue;
+      if (value.held != Held::copy) continue;
       ++copies[name];
       EXPECT_EQ(owned.at(name), value.bytes) << name;
     }
@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, State, ::testing::ValuesIn(stateful_methods())
 TEST(PreconditionerState, GoesOnWithTheSameInverses) {
   kfac::CurvatureOptions options = state_curvature();
   options.inverse_interval = 4;
-  const auto run = [&](kfac::Preconditioner& preconditioner, kfac::LayerId layer, int step) {
+  const auto run = [&](kfac::Preconditioner& preconditioner, LayerId layer, int step) {
     const double at = step;
     const std::vector<double> x{1 + at, 0.5, -1, at}, dy{0.3, at, -0.2, 1};
     std::vector<double> dw{1, 2, 3, 4};
@@ -242,7 +242,7 @@ TEST(PreconditionerState, GoesOnWithTheSameInverses) {
     (void)preconditioner.step(grads);
     return dw;
   };
-  const kfac::LinearSpec spec{.in = 2, .out = 2, .bias = false};
+  const LinearSpec spec{.in = 2, .out = 2, .bias = false};
   kfac::Preconditioner whole(comm::make_self(), options), rest(comm::make_self(), options),
       forgetful(comm::make_self(), options);
   const auto layer = whole.add_layer("fc", spec);

@@ -18,8 +18,8 @@ constexpr std::int64_t kSamples = 12, kIn = 40, kOut = 30;
 std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer(
-      "fc", kfac::LinearSpec{.in = kIn, .out = kOut, .bias = false, .max_rows = kSamples});
-  const auto bn = preconditioner.add_layer("bn", kfac::BatchNormSpec{.channels = kOut});
+      "fc", LinearSpec{.in = kIn, .out = kOut, .bias = false, .max_rows = kSamples});
+  const auto bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = kOut});
   Random random(1);
   std::vector<float> x(kSamples * kIn), dy(kSamples * kOut), w(kOut * kIn), gamma(kOut), beta(kOut),
       mean(kOut, 0.0F), inv_std(kOut, 1.0F);

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/kfac/preconditioner.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "support/fisher.h"
 #include "support/tiny_net.h"
@@ -32,18 +32,18 @@ Matrix least_squares(const Matrix& x, const Matrix& targets) {
 /// the true Fisher of squared loss.
 Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod method,
                 double lambda, const Matrix& x, const Matrix& targets) {
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.curvature.damping = lambda;
   options.curvature.dtype = DType::f64;
   options.curvature.inverse = method;
   options.curvature.new_weight = 1;
-  options.curvature.loss_reduction = kfac::LossReduction::sum;
+  options.curvature.loss_reduction = LossReduction::sum;
   options.momentum = 0;
-  const auto optimizer = kfac::make_kfac(comm, options);
+  const auto optimizer = optim::make_kfac(comm, options);
   Random random(50);
   Matrix weight = random_matrix(kOut, kIn, random), weight_grad(kOut, kIn);
   Vector bias = random_vector(kOut, random), bias_grad(kOut);
-  const auto fc = optimizer->add_layer("fc", kfac::LinearSpec{.in = kIn, .out = kOut},
+  const auto fc = optimizer->add_layer("fc", LinearSpec{.in = kIn, .out = kOut},
                                        {weight.view(), view_of(bias.data(), {kOut}),
                                         weight_grad.view(), view_of(bias_grad.data(), {kOut})});
   optimizer->prepare();
@@ -59,7 +59,7 @@ Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod m
       bias_grad[static_cast<std::size_t>(o)] += residual;
     }
   }
-  const kfac::RecordScale scale{1, kSamples};
+  const RecordScale scale{1, kSamples};
   optimizer->record_input(fc, inputs.view(), Stream::cpu(), scale);
   optimizer->record_grad_output(fc, labels.view(), Stream::cpu(), scale);
   optimizer->grads_ready(fc, Stream::cpu(), scale);
@@ -93,14 +93,14 @@ std::vector<Matrix> directions(const std::vector<LayerRecord>& layers, std::int6
   options.dtype = DType::f64;
   options.inverse = method;
   options.inverse_interval = 10;
-  options.loss_reduction = kfac::LossReduction::sum;
+  options.loss_reduction = LossReduction::sum;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  std::vector<kfac::LayerId> ids;
+  std::vector<LayerId> ids;
   std::vector<Matrix> inputs;  // One row for each label of a sample, as the gradients have.
   for (const LayerRecord& layer : layers) {
-    ids.push_back(preconditioner.add_layer(
-        "fc" + std::to_string(ids.size()),
-        kfac::LinearSpec{.in = layer.inputs.cols, .out = layer.gradients.cols}));
+    ids.push_back(
+        preconditioner.add_layer("fc" + std::to_string(ids.size()),
+                                 LinearSpec{.in = layer.inputs.cols, .out = layer.gradients.cols}));
     Matrix repeated(layer.gradients.rows, layer.inputs.cols);
     for (std::int64_t r = 0; r < repeated.rows; ++r)
       for (std::int64_t c = 0; c < repeated.cols; ++c)

@@ -12,16 +12,16 @@
 namespace dkfac::testing {
 namespace {
 
-kfac::KfacOptions wire_base() {
-  kfac::KfacOptions options;
+optim::KfacOptions wire_base() {
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.bucket_bytes = 4096;
   return options;
 }
 
-std::vector<double> trained(int ranks, const kfac::KfacOptions& options, int steps) {
-  return train_ranks<double>(ranks, [&](auto comm) { return kfac::make_kfac(comm, options); },
+std::vector<double> trained(int ranks, const optim::KfacOptions& options, int steps) {
+  return train_ranks<double>(ranks, [&](auto comm) { return optim::make_kfac(comm, options); },
                              {.steps = steps});
 }
 
@@ -35,9 +35,9 @@ class GradientWire : public ::testing::TestWithParam<DType> {};
 
 TEST_P(GradientWire, StaysCloseToTheExactTraining) {
   const std::vector<double> start = PlainNet<double>(3).parameters();
-  const MakeOptimizer exact = [](auto comm) { return kfac::make_sgd(comm, {}); };
+  const MakeOptimizer exact = [](auto comm) { return optim::make_sgd(comm, {}); };
   const MakeOptimizer narrow = [](auto comm) {
-    return kfac::make_sgd(comm, {.gradient_wire = GetParam()});
+    return optim::make_sgd(comm, {.gradient_wire = GetParam()});
   };
   const std::vector<double> reference = train_ranks<double>(1, exact, {.steps = 5});
   const double moved = distance(reference, start);
@@ -50,7 +50,7 @@ TEST_P(GradientWire, StaysCloseToTheExactTraining) {
 }
 
 TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
-  kfac::KfacOptions narrow = wire_base();
+  optim::KfacOptions narrow = wire_base();
   narrow.gradient_wire = narrow.curvature.statistics_wire = GetParam();
   const std::vector<double> start = PlainNet<double>(3).parameters();
   const std::vector<double> reference = trained(1, wire_base(), 5);
@@ -73,7 +73,7 @@ double rounded(DType type, double x) {
 }
 
 TEST_P(WeightWire, LeavesEveryParameterRounded) {
-  kfac::KfacOptions options = wire_base();
+  optim::KfacOptions options = wire_base();
   options.weight_wire = GetParam();
   for (const int ranks : {1, 2})
     for (const double w : trained(ranks, options, 3)) EXPECT_EQ(w, rounded(GetParam(), w));
@@ -81,14 +81,14 @@ TEST_P(WeightWire, LeavesEveryParameterRounded) {
 
 TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
   for (const bool paper : {false, true}) {
-    kfac::KfacOptions options = wire_base();
+    optim::KfacOptions options = wire_base();
     options.weight_wire = GetParam();
     if (paper) {
-      options.momentum_rule = kfac::MomentumRule::paper;
+      options.momentum_rule = optim::MomentumRule::paper;
       options.initial_lr = 0.05;
-      options.rescale = kfac::Rescale::always;
+      options.rescale = optim::Rescale::always;
     } else {
-      options.rescale = kfac::Rescale::shrink;
+      options.rescale = optim::Rescale::shrink;
     }
     const std::vector<double> alone = trained(1, options, 6);
     for (const double fraction : {0.0, 0.5, 1.0}) {
@@ -102,14 +102,14 @@ TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
 TEST_P(WeightWire, KeepsUpdatesThatAreSmallerThanItsUnits) {
   // 40 steps of a tiny rate move masters, and only together the rounded weights: without masters
   // each step would be rounded away.
-  kfac::KfacOptions options = wire_base();
+  optim::KfacOptions options = wire_base();
   options.momentum = 0;
   options.curvature.damping = 10;
   const TrainSettings slow{.steps = 40, .lr = [](int) { return 1e-4; }};
   const auto run = [&](std::optional<DType> wire) {
     options.weight_wire = wire;
     return train_ranks<double>(
-        1, [&](auto comm) { return kfac::make_kfac(comm, options); }, slow);
+        1, [&](auto comm) { return optim::make_kfac(comm, options); }, slow);
   };
   const std::vector<double> exact = run(std::nullopt), narrow = run(GetParam());
   // Half a unit in the last place of weights of a few units, and as much again for what the
@@ -124,10 +124,9 @@ INSTANTIATE_TEST_SUITE_P(Types, WeightWire, ::testing::Values(DType::bf16, DType
 TEST(HalfGradients, SkipsTheStepWhoseGradientsOutgrowItAndRecovers) {
   comm::run_ranks(2, [](auto comm) {
     std::vector<double> w(4, 1.0), g(4);
-    const auto optimizer = kfac::make_sgd(comm, {.momentum = 0, .gradient_wire = DType::f16});
-    const auto layer =
-        optimizer->add_layer("w", kfac::PlainSpec{.weight = 4},
-                             {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    const auto optimizer = optim::make_sgd(comm, {.momentum = 0, .gradient_wire = DType::f16});
+    const auto layer = optimizer->add_layer(
+        "w", PlainSpec{.weight = 4}, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
     optimizer->prepare();
     std::string updated;
     for (const double size : {1.0, 1.0, 1e6, 1e6, 1.0}) {
@@ -150,13 +149,12 @@ TEST(WeightWires, CountMastersPastTheirRange) {
   const auto steps_with = [](DType wire) {
     // The third one does not reach the end of f16, 65,504.
     std::vector<double> w{65000, -65000, 60000}, g{-1000, 1000, -1000};
-    kfac::KfacOptions options = wire_base();
+    optim::KfacOptions options = wire_base();
     options.momentum = 0;
     options.weight_wire = wire;
-    const auto optimizer = kfac::make_kfac(comm::make_self(), options);
-    const auto layer =
-        optimizer->add_layer("w", kfac::PlainSpec{.weight = 3},
-                             {view_of(w.data(), {3}), {}, view_of(g.data(), {3}), {}});
+    const auto optimizer = optim::make_kfac(comm::make_self(), options);
+    const auto layer = optimizer->add_layer(
+        "w", PlainSpec{.weight = 3}, {view_of(w.data(), {3}), {}, view_of(g.data(), {3}), {}});
     optimizer->prepare();
     std::vector<std::int64_t> counts;
     for (const double lr : {0.1, 1.0, 1.0}) {
@@ -174,13 +172,13 @@ TEST(WeightWires, CountMastersPastTheirRange) {
 }
 
 TEST(Wires, AreRefusedInOtherTypes) {
-  EXPECT_THROW((void)kfac::make_sgd(comm::make_self(), {.gradient_wire = DType::f64}),
+  EXPECT_THROW((void)optim::make_sgd(comm::make_self(), {.gradient_wire = DType::f64}),
                InvalidArgument);
-  EXPECT_THROW((void)kfac::make_lars(comm::make_self(), {.gradient_wire = DType::i32}),
+  EXPECT_THROW((void)optim::make_lars(comm::make_self(), {.gradient_wire = DType::i32}),
                InvalidArgument);
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.weight_wire = DType::f64;
-  EXPECT_THROW((void)kfac::make_kfac(comm::make_self(), options), InvalidArgument);
+  EXPECT_THROW((void)optim::make_kfac(comm::make_self(), options), InvalidArgument);
 }
 
 }  // namespace

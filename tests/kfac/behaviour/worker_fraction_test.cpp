@@ -11,8 +11,8 @@ namespace {
 // As for the number of ranks: differences of 20 steps stay far below.
 constexpr double kTolerance = 1e-10;
 
-kfac::KfacOptions base() {
-  kfac::KfacOptions options;
+optim::KfacOptions base() {
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.bucket_bytes = 4096;
@@ -21,20 +21,20 @@ kfac::KfacOptions base() {
 
 struct Method {
   std::string name;
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
 };
 
 std::vector<Method> methods() {
   std::vector<Method> all{{"Default", base()}};
   Method paper{"Paper", base()};
-  paper.options.momentum_rule = kfac::MomentumRule::paper;
+  paper.options.momentum_rule = optim::MomentumRule::paper;
   paper.options.initial_lr = 0.05;
-  paper.options.rescale = kfac::Rescale::always;
+  paper.options.rescale = optim::Rescale::always;
   all.push_back(paper);
   Method lazy{"Lazy", base()};
   lazy.options.curvature.statistics_interval = 2;
   lazy.options.curvature.inverse_interval = 3;
-  lazy.options.rescale = kfac::Rescale::shrink;
+  lazy.options.rescale = optim::Rescale::shrink;
   lazy.options.weight_decay = 1e-2;
   all.push_back(lazy);
   Method eigen{"Eigen", base()};
@@ -47,15 +47,15 @@ std::vector<Method> methods() {
   return all;
 }
 
-MakeOptimizer with_fraction(kfac::KfacOptions options, double fraction) {
+MakeOptimizer with_fraction(optim::KfacOptions options, double fraction) {
   options.curvature.worker_fraction = fraction;
-  return [options](auto comm) { return kfac::make_kfac(comm, options); };
+  return [options](auto comm) { return optim::make_kfac(comm, options); };
 }
 
 class EveryFraction : public ::testing::TestWithParam<Method> {};
 
 TEST_P(EveryFraction, GivesTheWeightsOfOneRank) {
-  const kfac::KfacOptions options = GetParam().options;
+  const optim::KfacOptions options = GetParam().options;
   const std::vector<double> alone = train_ranks<double>(1, with_fraction(options, 1));
   EXPECT_EQ(alone, train_ranks<double>(1, with_fraction(options, 0)));
   for (const int ranks : {2, 3, 4, 6})
@@ -70,7 +70,7 @@ TEST_P(EveryFraction, GivesTheWeightsOfOneRank) {
 
 TEST_P(EveryFraction, IsToldApartFromAnotherDamping) {
   // Negative control: the trainings above would notice inverses that are a little off.
-  kfac::KfacOptions other = GetParam().options;
+  optim::KfacOptions other = GetParam().options;
   other.curvature.damping *= 1.001;
   EXPECT_FALSE(near(train_ranks<double>(1, with_fraction(other, 0)),
                     train_ranks<double>(1, with_fraction(GetParam().options, 0)), 1e-7));
@@ -97,7 +97,7 @@ TEST(WorkerFraction, ServesThePreconditioner) {
 }
 
 TEST(WorkerFraction, ServesSinglePrecision) {
-  kfac::KfacOptions options = base();
+  optim::KfacOptions options = base();
   options.curvature.dtype = DType::f32;
   const std::vector<double> alone = train_ranks<float>(1, with_fraction(options, 0), {.steps = 3});
   // As in the invariance tests: 100 * 384 * eps for sums of up to 384 terms over a few steps.

@@ -25,11 +25,11 @@ class OneLayer {
   std::optional<DType> recorded;
 
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
-           const kfac::CurvatureOptions& options, const kfac::LinearSpec& spec)
+           const kfac::CurvatureOptions& options, const LinearSpec& spec)
       : OneLayer(device, std::move(comm), options, spec, {spec.in}, {spec.out}) {}
   /// A convolution 1x1 (nhwc) of images of one row. A template, so that braces stand for a
   /// LinearSpec.
-  template <std::same_as<kfac::Conv2dSpec> Spec>
+  template <std::same_as<Conv2dSpec> Spec>
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
            const kfac::CurvatureOptions& options, const Spec& spec, std::int64_t pixels = 1)
       : OneLayer(device, std::move(comm), options, spec, {1, pixels, spec.in},
@@ -37,8 +37,7 @@ class OneLayer {
 
   /// x[n,in] and dy[n,out], each in as many records as there are micro-batches.
   template <class T>
-  kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy,
-                        kfac::RecordScale scale = {}) {
+  kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy, RecordScale scale = {}) {
     const int parts = preconditioner_.options().micro_batches;
     for (int part = 0; part < parts; ++part) {
       Tensor in = record(x, in_, part, parts), out = record(dy, out_, part, parts);
@@ -46,7 +45,7 @@ class OneLayer {
       preconditioner_.record_grad_output(fc_, out, caller_.stream(), scale);
     }
     std::vector<T> g;
-    for (std::int64_t i = 1; i <= kfac::weight_numel(spec_); ++i)
+    for (std::int64_t i = 1; i <= dkfac::weight_numel(spec_); ++i)
       g.push_back(static_cast<T>(std::sin(static_cast<double>(i))));
     Tensor there = to_device(caller_, view_of(g.data(), {std::ssize(g)}));
     const std::vector<kfac::LayerGrad> grads{{fc_, there, {}}};
@@ -59,15 +58,15 @@ class OneLayer {
 
   [[nodiscard]] std::string describe() const { return preconditioner_.describe(); }
   [[nodiscard]] kfac::LayerFactors read_factors() { return preconditioner_.read_factors(fc_); }
-  void visit_state(kfac::StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
+  void visit_state(StateVisitor& visitor) { preconditioner_.visit_state(visitor); }
 
   std::vector<double> gradient;
   std::int64_t waits = 0;
 
  private:
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
-           const kfac::CurvatureOptions& options, kfac::LayerSpec spec,
-           std::vector<std::int64_t> in, std::vector<std::int64_t> out)
+           const kfac::CurvatureOptions& options, LayerSpec spec, std::vector<std::int64_t> in,
+           std::vector<std::int64_t> out)
       : caller_(device),
         spec_(spec),
         in_(std::move(in)),
@@ -92,10 +91,10 @@ class OneLayer {
   }
 
   Context caller_;
-  kfac::LayerSpec spec_;
+  LayerSpec spec_;
   std::vector<std::int64_t> in_, out_;  ///< Shapes of a sample.
   kfac::Preconditioner preconditioner_;
-  kfac::LayerId fc_;
+  LayerId fc_;
 };
 
 inline kfac::CurvatureOptions base() {
@@ -115,7 +114,7 @@ std::vector<T> noise(std::int64_t n, std::uint64_t seed) {
 }
 
 template <class T>
-kfac::StepReport noisy_step(OneLayer& layer, const kfac::LinearSpec& spec, std::uint64_t step) {
+kfac::StepReport noisy_step(OneLayer& layer, const LinearSpec& spec, std::uint64_t step) {
   return layer.step(noise<T>(12 * spec.in, step), noise<T>(12 * spec.out, 100 + step));
 }
 

@@ -16,7 +16,6 @@ namespace {
 
 using namespace factors;
 using kfac::LayerFactors;
-using kfac::LayerId;
 
 Matrix mix(const Matrix& a, const Matrix& b, double weight_of_b) {
   Matrix out = a;
@@ -41,7 +40,7 @@ class TwoLayers {
       const double* at = m.v.data() + from * positions * width;
       return positions == 1 ? view_of(at, {n, width}) : view_of(at, {n, positions, width});
     };
-    const kfac::RecordScale scale{.loss_scale = 1, .global_batch = kSamples};
+    const RecordScale scale{.loss_scale = 1, .global_batch = kSamples};
     preconditioner_.record_input(first_, rows(first.x, kPositions, 3), Stream::cpu(), scale);
     preconditioner_.record_input(second_, rows(second.x, 1, 5), Stream::cpu(), scale);
     preconditioner_.record_grad_output(second_, rows(second.dy, 1, 2), Stream::cpu(), scale);
@@ -75,7 +74,7 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
   for (const int interval : {1, 2}) {
     CurvatureOptions options = factor_options();
     options.new_weight = 0.3;
-    options.loss_reduction = kfac::LossReduction::global_mean;
+    options.loss_reduction = LossReduction::global_mean;
     options.inverse_interval = interval;
     TwoLayers layers(options);
     layers.step(first1, second1);
@@ -170,7 +169,7 @@ TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
   for (const double workers : {0.0, 1.0}) {
     CurvatureOptions options = factor_options();
     // This rank's mean of its half: its gradients are twice those of the whole batch.
-    options.loss_reduction = kfac::LossReduction::global_mean;
+    options.loss_reduction = LossReduction::global_mean;
     options.worker_fraction = workers;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       const int rank = comm->rank();

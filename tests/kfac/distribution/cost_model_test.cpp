@@ -25,7 +25,7 @@ TEST(CostModel, CountsOperationsUnlessItWasMeasured) {
 }
 
 TEST(CostModel, SpreadsARebuildOverItsInterval) {
-  const kfac::LayerSpec spec = kfac::LinearSpec{.in = 40, .out = 30};
+  const LayerSpec spec = LinearSpec{.in = 40, .out = 30};
   CostModel model;
   model.apply.fill({0, 0});
   kfac::CurvatureOptions options;
@@ -37,7 +37,7 @@ TEST(CostModel, SpreadsARebuildOverItsInterval) {
   options.inverse_interval = 1;
   options.statistics_interval = 10;
   EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
-  EXPECT_EQ(kfac::layer_seconds(model, kfac::BatchNormSpec{.channels = 8}, options), 0);
+  EXPECT_EQ(kfac::layer_seconds(model, BatchNormSpec{.channels = 8}, options), 0);
 }
 
 TEST(CostModel, IsTheSameOnAllRanksAfterCalibration) {
@@ -113,10 +113,10 @@ TEST(CostModel, IsPositiveWhateverWasMeasured) {
 }
 
 TEST(CostModel, ChangesNothingButWhoOwnsWhat) {
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.curvature.damping = 1e-2;
   options.curvature.dtype = DType::f64;
-  const MakeOptimizer counted = [&](auto comm) { return kfac::make_kfac(comm, options); };
+  const MakeOptimizer counted = [&](auto comm) { return optim::make_kfac(comm, options); };
   const std::vector<double> alone = train_ranks<double>(1, counted, {.steps = 5});
   options.curvature.calibrate = true;
   // As for any number of ranks, over 20 steps at that.

@@ -89,18 +89,18 @@ struct Rows {
 Rows rows_of(const Conv2d& conv, const Seen& s, std::int64_t group) {
   const ConvOptions& o = conv.options();
   const std::int64_t in = conv.in() / o.groups, out = conv.out() / o.groups;
-  const kfac::Conv2dSpec spec{.in = in,
-                              .out = out,
-                              .kernel_h = o.kernel_h,
-                              .kernel_w = o.kernel_w,
-                              .stride_h = o.stride_h,
-                              .stride_w = o.stride_w,
-                              .pad_h = o.pad_h,
-                              .pad_w = o.pad_w,
-                              .bias = o.bias,
-                              .dilation_h = o.dilation_h,
-                              .dilation_w = o.dilation_w,
-                              .same = o.same};
+  const Conv2dSpec spec{.in = in,
+                        .out = out,
+                        .kernel_h = o.kernel_h,
+                        .kernel_w = o.kernel_w,
+                        .stride_h = o.stride_h,
+                        .stride_w = o.stride_w,
+                        .pad_h = o.pad_h,
+                        .pad_w = o.pad_w,
+                        .bias = o.bias,
+                        .dilation_h = o.dilation_h,
+                        .dilation_w = o.dilation_w,
+                        .same = o.same};
   const Images before{s.input[0], s.input[1], s.input[2]};
   const Images after{s.output[0], s.output[1], s.output[2]};
   return {fisher::naive_patches(spec, before, channels_of(s.x, conv.in(), group * in, in),
@@ -173,7 +173,7 @@ class Coverage : public BothBackends {
   /// Two steps without momentum, each compared with its dense definition.
   void follow(kfac::InverseMethod method) {
     const auto model = model_of_all_kinds(ctx);
-    kfac::KfacOptions options;
+    optim::KfacOptions options;
     options.curvature.damping = kDamping;
     options.curvature.new_weight = 1;
     options.curvature.inverse = method;
@@ -181,7 +181,7 @@ class Coverage : public BothBackends {
     options.curvature.low_rank = false;
     options.momentum = 0;
     const auto optimizer =
-        kfac::make_kfac(comm::make_self(), options, Device::cpu(), {.backend = GetParam()});
+        optim::make_kfac(comm::make_self(), options, Device::cpu(), {.backend = GetParam()});
     OptimizerAttachment attachment(*model, *optimizer);
     attachment.set_scale({.global_batch = kBatch});
     optimizer->prepare();
@@ -244,9 +244,9 @@ TEST(CoverageReport, NamesWhatHasNoCurvatureWithTheReason) {
   fixed.frozen = true;
   net->add<Conv2d>("stem", 2, 3, fixed).add<Linear>("fc", 3 * 16, kCoveredClasses);
   Model model(ctx, "frozen", std::move(net), Shape{4, 4, 2}, DType::f64, 3);
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+  const auto optimizer = optim::make_kfac(comm::make_self(), options);
   const OptimizerAttachment attachment(model, *optimizer);
   optimizer->prepare();
   const std::string text = optimizer->describe();

@@ -82,9 +82,9 @@ TEST(DistributedTraining, NoticesOtherGhostGroups) {
 
 TEST(DistributedTraining, SgdGivesTheWeightsOfOneRankToo) {
   const auto train_sgd = [](const std::shared_ptr<comm::Communicator>& comm) {
-    kfac::SgdOptions options;
+    optim::SgdOptions options;
     options.bucket_bytes = 512;
-    return train(comm, *kfac::make_sgd(comm, options));
+    return train(comm, *optim::make_sgd(comm, options));
   };
   const Trained expected = train_sgd(comm::make_self());
   for (const int ranks : {2, 3, 4}) {

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/communicator.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
 #include "nn/residual_net.h"
@@ -112,7 +112,7 @@ TEST(MixedPrecision, KfacUpdatesLikeInSinglePrecision) {
   const Tensor x = random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1);
   const auto update = [&](std::optional<DType> compute) {
     const auto model = residual_net(ctx, DType::f32, compute);
-    const auto optimizer = kfac::make_kfac(comm::make_self(), {});
+    const auto optimizer = optim::make_kfac(comm::make_self(), {});
     OptimizerAttachment attachment(*model, *optimizer);
     optimizer->prepare();
     attachment.set_scale({.global_batch = 8});

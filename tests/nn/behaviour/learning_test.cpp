@@ -40,7 +40,7 @@ class Learning : public ::testing::TestWithParam<Lesson> {
   }
 
   /// Mean losses on one batch that is seen again and again, and the one after the last update.
-  std::vector<double> learn(Model& model, kfac::Optimizer& optimizer, double lr) {
+  std::vector<double> learn(Model& model, optim::Optimizer& optimizer, double lr) {
     const Shape& image = GetParam().image;
     const std::int64_t batch = GetParam().batch;
     OptimizerAttachment attachment(model, optimizer);
@@ -64,8 +64,8 @@ class Learning : public ::testing::TestWithParam<Lesson> {
     return losses;
   }
 
-  static std::unique_ptr<kfac::Optimizer> sgd() {
-    return kfac::make_sgd(comm::make_self(), {.momentum = 0});
+  static std::unique_ptr<optim::Optimizer> sgd() {
+    return optim::make_sgd(comm::make_self(), {.momentum = 0});
   }
 
   Context ctx;
@@ -89,11 +89,11 @@ TEST_P(Learning, ActivationsIn16BitsLearnAsWell) {
 
 TEST_P(Learning, KfacLowersTheLossOfOneBatch) {
   const auto model = make();
-  kfac::KfacOptions options;
+  optim::KfacOptions options;
   options.momentum = 0;
   options.curvature.damping = 0.1;
   options.curvature.inverse_interval = 5;
-  const auto kfac = kfac::make_kfac(comm::make_self(), options);
+  const auto kfac = optim::make_kfac(comm::make_self(), options);
   const std::vector<double> losses = learn(*model, *kfac, GetParam().lr);
   EXPECT_LT(losses.back(), 0.7 * losses.front());
 }

@@ -119,23 +119,23 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   Model model(ctx, "mixed", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
   FakeOptimizer optimizer;
   OptimizerAttachment attachment(model, optimizer);
-  const auto expected = [](const char* name, const kfac::LayerSpec& spec) {
-    return std::string(name) + ": " + kfac::describe(spec);
+  const auto expected = [](const char* name, const LayerSpec& spec) {
+    return std::string(name) + ": " + dkfac::describe(spec);
   };
-  const kfac::Conv2dSpec conv{.in = 1,
-                              .out = 2,
-                              .kernel_h = 3,
-                              .kernel_w = 3,
-                              .stride_h = 2,
-                              .stride_w = 2,
-                              .pad_h = 1,
-                              .pad_w = 1,
-                              .bias = false};
+  const Conv2dSpec conv{.in = 1,
+                        .out = 2,
+                        .kernel_h = 3,
+                        .kernel_w = 3,
+                        .stride_h = 2,
+                        .stride_w = 2,
+                        .pad_h = 1,
+                        .pad_w = 1,
+                        .bias = false};
   EXPECT_EQ(optimizer.names,
             (std::vector<std::string>{
-                expected("conv", conv), expected("bn", kfac::BatchNormSpec{2}),
-                expected("fc", kfac::LinearSpec{8, 3, true}),
-                expected("shift", kfac::PlainSpec{.bias = 3, .reason = "no trained weight"})}));
+                expected("conv", conv), expected("bn", BatchNormSpec{2}),
+                expected("fc", LinearSpec{8, 3, true}),
+                expected("shift", PlainSpec{.bias = 3, .reason = "no trained weight"})}));
   attachment.set_scale({.global_batch = 40});
   run_step(ctx, model);
   EXPECT_EQ(optimizer.calls,
@@ -172,14 +172,14 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
 }
 
 /// All that a specification says.
-std::string text_of(const kfac::LayerSpec& spec) {
+std::string text_of(const LayerSpec& spec) {
   std::int64_t rows = 0, sample_rows = 0;
-  if (const auto* linear = std::get_if<kfac::LinearSpec>(&spec))
+  if (const auto* linear = std::get_if<LinearSpec>(&spec))
     rows = linear->max_rows, sample_rows = linear->sample_rows;
-  if (const auto* conv = std::get_if<kfac::Conv2dSpec>(&spec))
+  if (const auto* conv = std::get_if<Conv2dSpec>(&spec))
     rows = conv->max_rows, sample_rows = conv->sample_rows;
-  return detail::concat(kfac::describe(spec), " ", kfac::weight_shape(spec), " + ",
-                        kfac::bias_numel(spec), ", ", rows, " of ", sample_rows);
+  return detail::concat(dkfac::describe(spec), " ", dkfac::weight_shape(spec), " + ",
+                        dkfac::bias_numel(spec), ", ", rows, " of ", sample_rows);
 }
 
 TEST(OptimizerAttachment, RegistersWhatLayerSpecsSaysWithoutAModel) {
@@ -195,8 +195,8 @@ TEST(OptimizerAttachment, RegistersWhatLayerSpecsSaysWithoutAModel) {
     FakeOptimizer optimizer;
     const OptimizerAttachment attachment(*model, optimizer, {.max_samples = 6});
     std::vector<std::string> made, said;
-    for (const kfac::LayerSpec& spec : attachment.specs()) made.push_back(text_of(spec));
-    for (const kfac::LayerSpec& spec : layer_specs(options, 6)) said.push_back(text_of(spec));
+    for (const LayerSpec& spec : attachment.specs()) made.push_back(text_of(spec));
+    for (const LayerSpec& spec : layer_specs(options, 6)) said.push_back(text_of(spec));
     EXPECT_EQ(said, made) << options.name;
   }
 }
@@ -277,8 +277,8 @@ TEST(OptimizerAttachment, TellsEveryLayerItsMostRowsAndThoseOfASample) {
   const auto rows_for = [&](std::int64_t samples) {
     FakeOptimizer optimizer;
     const OptimizerAttachment attachment(*model, optimizer, {.max_samples = samples});
-    const auto conv = std::get<kfac::Conv2dSpec>(optimizer.specs[0]);
-    const auto linear = std::get<kfac::LinearSpec>(optimizer.specs[2]);
+    const auto conv = std::get<Conv2dSpec>(optimizer.specs[0]);
+    const auto linear = std::get<LinearSpec>(optimizer.specs[2]);
     return std::array{conv.max_rows, conv.sample_rows, linear.max_rows, linear.sample_rows};
   };
   EXPECT_EQ(rows_for(12), (std::array<std::int64_t, 4>{12 * 16, 16, 12, 1}));

@@ -49,9 +49,9 @@ TEST_P(StepsUnderSignals, OfKfacKeepTheirBitsAndTheHeap) {
     Context ctx;
     const auto model =
         make_model(ctx, {.name = GetParam(), .input = {16, 16, 3}, .classes = kClasses});
-    kfac::KfacOptions options;
+    optim::KfacOptions options;
     options.curvature.damping = 1e-2;
-    const auto optimizer = kfac::make_kfac(comm::make_self(), options);
+    const auto optimizer = optim::make_kfac(comm::make_self(), options);
     OptimizerAttachment attachment(*model, *optimizer);
     optimizer->prepare();
     const Tensor x = random_tensor(ctx, {kBatch, 16, 16, 3}, DType::f32, 1);

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "dkfac/comm/in_process.h"
-#include "dkfac/kfac/optimizer.h"
 #include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
+#include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
 #include "support/on_device.h"
@@ -44,17 +44,17 @@ struct Recipe {
   std::int64_t groups = 1;  ///< Of every BatchNorm, over all ranks.
 };
 
-inline std::unique_ptr<kfac::Optimizer> make_optimizer(
+inline std::unique_ptr<optim::Optimizer> make_optimizer(
     const std::shared_ptr<comm::Communicator>& comm, const Recipe& recipe, Device device) {
-  if (recipe.method == Method::sgd) return kfac::make_sgd(comm, {.weight_decay = 1e-3}, device);
-  if (recipe.method == Method::lars) return kfac::make_lars(comm, {.eta = 0.02}, device);
-  kfac::KfacOptions options;
+  if (recipe.method == Method::sgd) return optim::make_sgd(comm, {.weight_decay = 1e-3}, device);
+  if (recipe.method == Method::lars) return optim::make_lars(comm, {.eta = 0.02}, device);
+  optim::KfacOptions options;
   options.curvature.damping = 0.3;  // Rounding is to change little in 10 steps.
   options.curvature.dtype = recipe.model.dtype;
   options.curvature.statistics_interval = recipe.statistics_every;
   options.curvature.inverse = recipe.inverse;
   options.curvature.inverse_interval = recipe.statistics_every * recipe.inverses_every;
-  return kfac::make_kfac(comm, options, device);
+  return optim::make_kfac(comm, options, device);
 }
 
 /// One rank with its share of every batch.
@@ -79,7 +79,7 @@ class ModelTraining {
 
   Context& ctx() { return ctx_; }
   nn::Model& model() { return *model_; }
-  kfac::Optimizer& optimizer() { return *optimizer_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
   nn::GraphedPasses& passes() { return passes_; }
   [[nodiscard]] TensorView images() { return images_; }
   /// How often the passes and the update of the last step made the host wait.
@@ -143,7 +143,7 @@ class ModelTraining {
   std::shared_ptr<comm::Communicator> comm_;
   Context host_, ctx_;
   std::unique_ptr<nn::Model> model_;
-  std::unique_ptr<kfac::Optimizer> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   nn::OptimizerAttachment attachment_;
   nn::GraphedPasses passes_;
   std::int64_t share_;

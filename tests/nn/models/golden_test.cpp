@@ -121,7 +121,7 @@ struct Trained {
 };
 
 /// The generator's ten steps, with the optimizers as programs use them.
-Trained train(Context& ctx, Model& model, kfac::Optimizer& optimizer) {
+Trained train(Context& ctx, Model& model, optim::Optimizer& optimizer) {
   OptimizerAttachment attachment(model, optimizer);
   attachment.set_scale({.global_batch = kGoldenSamples});
   optimizer.prepare();
@@ -152,8 +152,8 @@ void expect_same_training(const Trained& actual, const std::string& name, double
   EXPECT_TRUE(near(actual.stem, golden().at(name + ".conv1.weight"), tolerance));
 }
 
-kfac::SgdOptions sgd_options() {
-  kfac::SgdOptions options;
+optim::SgdOptions sgd_options() {
+  optim::SgdOptions options;
   options.nesterov = true;
   options.weight_decay = 5e-3;
   return options;
@@ -161,24 +161,24 @@ kfac::SgdOptions sgd_options() {
 
 TEST_P(Golden, TenStepsOfNesterovMomentumAreThoseOfPyTorch) {
   const auto model = golden_model(ctx, golden(), dtype());
-  const auto sgd = kfac::make_sgd(comm::make_self(), sgd_options());
+  const auto sgd = optim::make_sgd(comm::make_self(), sgd_options());
   expect_same_training(train(ctx, *model, *sgd), "sgd", tolerance());
 }
 
 TEST_P(Golden, TenStepsOfLarsAreThoseOfItsFormula) {
   const auto model = golden_model(ctx, golden(), dtype());
-  kfac::LarsOptions options;
+  optim::LarsOptions options;
   options.weight_decay = 1e-2;
   options.eta = 0.4;
-  const auto lars = kfac::make_lars(comm::make_self(), options);
+  const auto lars = optim::make_lars(comm::make_self(), options);
   expect_same_training(train(ctx, *model, *lars), "lars", tolerance());
 }
 
 TEST_P(Golden, TheComparisonNoticesAnOtherMomentum) {
   const auto model = golden_model(ctx, golden(), dtype());
-  kfac::SgdOptions options = sgd_options();
+  optim::SgdOptions options = sgd_options();
   options.nesterov = false;
-  const auto sgd = kfac::make_sgd(comm::make_self(), options);
+  const auto sgd = optim::make_sgd(comm::make_self(), options);
   const Trained other = train(ctx, *model, *sgd);
   EXPECT_GT(relative_error(other.losses, golden().at("sgd.losses")), 20 * tolerance());
 }

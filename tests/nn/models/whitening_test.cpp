@@ -7,11 +7,14 @@
 #include "nn/nn_support.h"
 #include "support/both_backends.h"
 #include "support/reference.h"
+#include "support/whitened.h"
 
 namespace dkfac::nn {
 namespace {
 
 using namespace dkfac::testing;
+using data::Dataset;
+using data::Normalization;
 
 /// S of the contract by the definition.
 Dense covariance(const Dataset& data, std::int64_t images, int kernel) {
@@ -67,14 +70,15 @@ double distance_from_identity(const Dense& a) {
   return worst;
 }
 
-Dataset colours() { return synthetic_images(150, Shape{12, 10, 3}, 4, 3); }
+Dataset colours() { return data::synthetic_images(150, Shape{12, 10, 3}, 4, 3); }
 
 class WhiteningOnEachBackend : public BothBackends {};
 
 TEST_P(WhiteningOnEachBackend, MakesTheCovarianceOfColourPatchesTheIdentity) {
   const Dataset data = colours();
   const Dense s = covariance(data, data.count, 3);
-  const Tensor filters = whitening_filters(ctx, data, normalization_of(data), {.epsilon = 0});
+  const Tensor filters =
+      whitening_filters(ctx, images_of(data, normalization_of(data)), {.epsilon = 0});
   ASSERT_EQ(filters.shape(), (Shape{27, 3, 3, 3}));
   const Dense rows = as_rows(ctx, filters);
   const double tolerance = whitening_tolerance(rows, data.count * 10 * 8);
@@ -84,10 +88,10 @@ TEST_P(WhiteningOnEachBackend, MakesTheCovarianceOfColourPatchesTheIdentity) {
 }
 
 TEST_P(WhiteningOnEachBackend, MakesTheCovarianceOfRealPatchesTheIdentity) {
-  const Dataset data = load_data({}).train;
+  const Dataset data = data::load_data({}).train;
   const WhiteningOptions options{.epsilon = 0, .samples = 100};
   const Dense s = covariance(data, options.samples, 3);
-  const Tensor filters = whitening_filters(ctx, data, normalization_of(data), options);
+  const Tensor filters = whitening_filters(ctx, images_of(data, normalization_of(data)), options);
   ASSERT_EQ(filters.shape(), (Shape{9, 3, 3, 1}));
   const Dense rows = as_rows(ctx, filters);
   const double tolerance = whitening_tolerance(rows, options.samples * 26 * 26);
@@ -100,9 +104,10 @@ TEST_P(WhiteningOnEachBackend, EpsilonIsAddedToEveryEigenvalue) {
   const Dataset data = colours();
   const double epsilon = 0.05;
   const Normalization normalization = normalization_of(data);
-  const Dense full = as_rows(ctx, whitening_filters(ctx, data, normalization, {.epsilon = 0}));
+  const Dense full =
+      as_rows(ctx, whitening_filters(ctx, images_of(data, normalization), {.epsilon = 0}));
   const Dense held =
-      as_rows(ctx, whitening_filters(ctx, data, normalization, {.epsilon = epsilon}));
+      as_rows(ctx, whitening_filters(ctx, images_of(data, normalization), {.epsilon = epsilon}));
   const double largest = 1 / squared_length(full, 0);
   for (std::int64_t k = 0; k < full.rows; ++k) {
     // Squared lengths are 1 / lambda and 1 / (lambda + epsilon). c = 4.
@@ -115,13 +120,13 @@ TEST_P(WhiteningOnEachBackend, UsesTheFirstSamplesOnly) {
   Dataset data = colours();
   const Normalization normalization = normalization_of(data);
   const WhiteningOptions options{.samples = 70};  // More than one block of images.
-  const auto before = values(ctx, whitening_filters(ctx, data, normalization, options));
+  const auto before = values(ctx, whitening_filters(ctx, images_of(data, normalization), options));
   for (auto i = 70 * data.image_size(); i < 150 * data.image_size(); ++i) {
     data.pixels[static_cast<std::size_t>(i)] = 0;
   }
-  EXPECT_EQ(values(ctx, whitening_filters(ctx, data, normalization, options)), before);
+  EXPECT_EQ(values(ctx, whitening_filters(ctx, images_of(data, normalization), options)), before);
   data.pixels[0] = static_cast<std::uint8_t>(data.pixels[0] ^ 128);
-  EXPECT_NE(values(ctx, whitening_filters(ctx, data, normalization, options)), before);
+  EXPECT_NE(values(ctx, whitening_filters(ctx, images_of(data, normalization), options)), before);
 }
 
 DKFAC_BOTH_BACKENDS(WhiteningOnEachBackend);
@@ -129,7 +134,8 @@ DKFAC_BOTH_BACKENDS(WhiteningOnEachBackend);
 TEST(Whitening, SortsFiltersByEigenvalueWithTheLargestComponentPositive) {
   Context ctx;
   const Dataset data = colours();
-  const Dense filters = as_rows(ctx, whitening_filters(ctx, data, normalization_of(data)));
+  const Dense filters =
+      as_rows(ctx, whitening_filters(ctx, images_of(data, normalization_of(data))));
   double before = 0;
   for (std::int64_t k = 0; k < filters.rows; ++k) {
     const double length = squared_length(filters, k);
@@ -154,7 +160,7 @@ TEST(SetWhitening, WritesTheFiltersWhereTrainingDoesNotReach) {
   Context ctx;
   const Dataset data = colours();
   const auto model = make_model(ctx, tiny_resnet9(true));
-  const Tensor filters = whitening_filters(ctx, data, normalization_of(data));
+  const Tensor filters = whitening_filters(ctx, images_of(data, normalization_of(data)));
   EXPECT_TRUE(has_whitening(*model));
   set_whitening(ctx, *model, filters);
   const NamedTensor weight = model->tensor("whiten.weight");
@@ -168,7 +174,7 @@ TEST(SetWhitening, TheModelThenComputesWithThem) {
   const auto model = make_model(ctx, tiny_resnet9(true));
   const Tensor x = random_tensor(ctx, Shape{4, 12, 10, 3}, DType::f32, 1);
   const auto before = values(ctx, model->forward(ctx, x, Mode::train));
-  set_whitening(ctx, *model, whitening_filters(ctx, data, normalization_of(data)));
+  set_whitening(ctx, *model, whitening_filters(ctx, images_of(data, normalization_of(data))));
   EXPECT_GT(relative_error(values(ctx, model->forward(ctx, x, Mode::train)), before), 0.1);
 }
 
@@ -190,7 +196,8 @@ TEST(Whitening, RefusesWhatItCannotWhiten) {
   Dataset data = colours();
   const Normalization normalization = normalization_of(data);
   const auto refusal = [&](const WhiteningOptions& options) {
-    return message_of([&] { (void)whitening_filters(ctx, data, normalization, options); });
+    return message_of(
+        [&] { (void)whitening_filters(ctx, images_of(data, normalization), options); });
   };
   EXPECT_TRUE(contains(refusal({.kernel = 11}), "smaller kernel"));
   EXPECT_TRUE(contains(refusal({.kernel = 0}), "kernel is 0"));
@@ -200,7 +207,8 @@ TEST(Whitening, RefusesWhatItCannotWhiten) {
   for (std::size_t i = 0; i < data.pixels.size(); ++i) data.pixels[i] = data.pixels[i / 3 * 3];
   EXPECT_TRUE(contains(refusal({.epsilon = 0}), "raise epsilon"));
   EXPECT_EQ(refusal({.epsilon = 0.01}), "");
-  EXPECT_THROW((void)whitening_filters(ctx, data, {{0.5}, {0.2}}), InvalidArgument);
+  const Normalization of_one_channel{{0.5}, {0.2}};
+  EXPECT_THROW((void)whitening_filters(ctx, images_of(data, of_one_channel)), InvalidArgument);
 }
 
 }  // namespace

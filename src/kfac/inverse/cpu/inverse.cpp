@@ -3,8 +3,8 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cpu {
 namespace {

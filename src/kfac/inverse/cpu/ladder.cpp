@@ -4,9 +4,9 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/host.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/block_triangular.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cpu {
 namespace {

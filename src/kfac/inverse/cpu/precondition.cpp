@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cpu {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "dkfac/core/ops.h"
 
+#include "core/shared/host.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/probe.h"
-#include "kfac/shared/host.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::kfac::cpu {

@@ -1,10 +1,10 @@
 #include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/cuda/inverse_functors.h"
 #include "kfac/inverse/cuda/store.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cuda {
 namespace {

@@ -7,12 +7,12 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/report.h"
 
+#include "core/shared/host.h"
+#include "core/shared/read_back.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/inverse_functors.h"
 #include "kfac/inverse/cuda/judge.h"
-#include "kfac/shared/host.h"
-#include "kfac/shared/read_back.h"
 
 namespace dkfac::kfac::cuda {
 namespace {

@@ -10,12 +10,12 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/assignment.h"
 
+#include "core/shared/host.h"
 #include "core/shared/index.h"
 #include "kfac/inverse/backend_refresh.h"
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
 #include "kfac/inverse/cuda/store.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cuda {
 namespace {

@@ -1,6 +1,6 @@
+#include "core/shared/host.h"
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/step_functors.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cpu {
 

@@ -1,9 +1,9 @@
 #include "dkfac/core/cuda/launch.cuh"
 
+#include "core/shared/host.h"
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/drift_functors.h"
 #include "kfac/schedule/cuda/step_functors.h"
-#include "kfac/shared/host.h"
 
 namespace dkfac::kfac::cuda {
 

@@ -6,7 +6,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/parallel.h"
 
-#include "kfac/shared/host.h"
+#include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
 
 namespace dkfac::kfac::cpu {

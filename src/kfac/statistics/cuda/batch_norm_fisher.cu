@@ -2,7 +2,7 @@
 
 #include "dkfac/core/cuda/launch.cuh"
 
-#include "kfac/shared/host.h"
+#include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
 #include "kfac/statistics/cuda/batch_norm_functors.h"
 

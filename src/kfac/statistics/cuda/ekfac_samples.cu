@@ -5,7 +5,7 @@
 #include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 
-#include "kfac/shared/host.h"
+#include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
 #include "kfac/statistics/cuda/ekfac_functors.h"
 

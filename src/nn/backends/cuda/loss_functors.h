@@ -9,7 +9,7 @@
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/element.h"
 
-#include "nn/backends/keyed_random.h"
+#include "core/shared/keyed_random.h"
 
 /// The functors of nn/cuda/loss.cu, all in f64. A row of logits is read twice: for its maximum and
 /// the sum of its exponentials, which go together in one reduction, and for loss and gradient.

@@ -39,7 +39,7 @@ std::int64_t scale_statistics(OneLayer& layer) {
 }
 
 TEST(EkfacOnTheDevice, TakesTheStepsOfTheHost) {
-  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
+  const LinearSpec spec{.in = 4, .out = 3, .bias = false};
   OneLayer host(Device::cpu(), comm::make_self(), ekfac(), spec);
   OneLayer device(Device::cuda(), comm::make_self(), ekfac(), spec);
   CurvatureOptions eigen = ekfac();
@@ -62,7 +62,7 @@ TEST(EkfacOnTheDevice, TakesTheStepsOfTheHost) {
 }
 
 TEST(EkfacOnTheDevice, GoesOnWhereItWasSaved) {
-  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
+  const LinearSpec spec{.in = 4, .out = 3, .bias = false};
   OneLayer straight(Device::cuda(), comm::make_self(), ekfac(), spec);
   OneLayer saved(Device::cuda(), comm::make_self(), ekfac(), spec);
   (void)noisy_step<double>(straight, spec, 0);
@@ -82,7 +82,7 @@ TEST(EkfacOnTheDevice, GoesOnWhereItWasSaved) {
 /// Seven steps of a convolution of images of two pixels, with a rebuild in every third, of which
 /// that of step `bad` fails. That step has one sample, which `spoil` makes; the others have eight.
 struct Failing {
-  kfac::Conv2dSpec spec;
+  Conv2dSpec spec;
   int bad = 0;
   std::function<void(std::vector<float>& x, std::vector<float>& dy)> spoil;
 

@@ -22,7 +22,7 @@ using kfac::CurvatureOptions;
 /// The gradients of some steps of 12 samples.
 template <class T>
 std::vector<std::vector<double>> gradients(Device device, const CurvatureOptions& options,
-                                           const kfac::LinearSpec& spec) {
+                                           const LinearSpec& spec) {
   OneLayer layer(device, comm::make_self(), options, spec);
   std::vector<std::vector<double>> found;
   for (std::uint64_t step = 0; step < 5; ++step) {
@@ -38,7 +38,7 @@ std::vector<std::vector<double>> gradients(Device device, const CurvatureOptions
 
 /// And what it is with a damping of 10 in their place.
 template <class T>
-void expect_as_on_the_host(const CurvatureOptions& options, const kfac::LinearSpec& spec,
+void expect_as_on_the_host(const CurvatureOptions& options, const LinearSpec& spec,
                            double tolerance) {
   const auto host = gradients<T>(Device::cpu(), options, spec);
   const auto device = gradients<T>(Device::cuda(), options, spec);
@@ -80,7 +80,7 @@ std::vector<double> with_records_of(Device device, DType type, bool rounded_befo
   options.dtype = DType::f32;
   options.operand = DType::f16;
   options.sharing = sharing;
-  const kfac::LinearSpec spec{.in = 4, .out = 3, .bias = false};
+  const LinearSpec spec{.in = 4, .out = 3, .bias = false};
   OneLayer layer(device, comm::make_self(), options, spec);
   if (!rounded_before) layer.recorded = type;
   for (std::uint64_t step = 0; step < 2; ++step) {
@@ -124,7 +124,7 @@ TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
   options.damping = 1e-60;
   options.new_weight = 1;
   options.max_failed_refreshes = 2;
-  const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+  const LinearSpec spec{.in = 2, .out = 1, .bias = false};
   const std::vector<double> bad{1, 1, 1, 1}, good{2, 1, 1, -1}, dy{0.5, 0.5};
   for (const bool fails : {false, true}) {
     OneLayer layer(Device::cuda(), comm::make_self(), options, spec);
@@ -201,7 +201,7 @@ TEST(RanksOnADeviceAndOnTheHost, AreRefused) {
 }
 
 TEST(ScratchOfRebuilds, IsReportedAndDescribed) {
-  const kfac::LinearSpec spec{.in = 6, .out = 5, .bias = false};
+  const LinearSpec spec{.in = 6, .out = 5, .bias = false};
   OneLayer layer(Device::cuda(), comm::make_self(), base(), spec);
   std::int64_t growths = 0;
   for (std::uint64_t step = 0; step < 5; ++step) {
@@ -215,7 +215,7 @@ TEST(ScratchOfRebuilds, IsReportedAndDescribed) {
     EXPECT_NE(layer.describe().find(what), std::string::npos) << what;
   // Small inverses need no cuBLAS; those of rows do.
   EXPECT_EQ(layer.describe().find("workspaces of cuBLAS for rebuilds"), std::string::npos);
-  const kfac::LinearSpec rows{.in = 60, .out = 50, .bias = false, .max_rows = 12};
+  const LinearSpec rows{.in = 60, .out = 50, .bias = false, .max_rows = 12};
   CurvatureOptions options = base();
   options.new_weight = 1;
   OneLayer wide(Device::cuda(), comm::make_self(), options, rows);

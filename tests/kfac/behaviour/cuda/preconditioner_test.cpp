@@ -209,7 +209,7 @@ TEST(PreconditionerOnTheDevice, SaysWhatItDoesNotTake) {
     }
     return std::string("accepted");
   };
-  const kfac::LinearSpec spec{.in = 2, .out = 1, .bias = false};
+  const LinearSpec spec{.in = 2, .out = 1, .bias = false};
   kfac::Preconditioner preconditioner(comm::make_self(), small_base(), Device::cuda());
   const auto fc = preconditioner.add_layer("fc", spec);
   Context ctx(Device::cuda());

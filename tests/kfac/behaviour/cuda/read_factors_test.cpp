@@ -42,9 +42,9 @@ kfac::LayerFactors read(Device device, const kfac::CurvatureOptions& options, co
 }
 
 TEST(ReadFactorsOnTheDevice, AreThoseOfTheHost) {
-  const kfac::LinearSpec narrow{.in = 5, .out = 4, .bias = false};
-  const kfac::LinearSpec rows{.in = 40, .out = 30, .bias = false, .max_rows = 12};
-  const kfac::Conv2dSpec groups{.in = 6, .out = 4, .bias = false, .groups = 2};
+  const LinearSpec narrow{.in = 5, .out = 4, .bias = false};
+  const LinearSpec rows{.in = 40, .out = 30, .bias = false, .max_rows = 12};
+  const Conv2dSpec groups{.in = 6, .out = 4, .bias = false, .groups = 2};
   kfac::CurvatureOptions averaged = base(), newest = base(), eigen = base(), scaled = base();
   newest.new_weight = 1;
   eigen.inverse = kfac::InverseMethod::eigen;

@@ -24,7 +24,7 @@ class OneBatchNorm {
   OneBatchNorm(Device device, std::shared_ptr<comm::Communicator> comm)
       : ctx_(device),
         preconditioner_(std::move(comm), options(), device),
-        bn_(preconditioner_.add_layer("bn", kfac::BatchNormSpec{kChannels})) {}
+        bn_(preconditioner_.add_layer("bn", BatchNormSpec{kChannels})) {}
 
   kfac::StepReport step(float dy) {
     const Tensor x = put({1, -1, 0.5F, 2}), mean = put({0, 0}), inv_std = put({1, 1});
@@ -57,7 +57,7 @@ class OneBatchNorm {
 
   Context ctx_;
   kfac::Preconditioner preconditioner_;
-  kfac::LayerId bn_;
+  LayerId bn_;
 };
 
 TEST(RefusedBatchNormOnTheDevice, IsNotKnownAfterItsFirstStatistic) {

@@ -6,7 +6,7 @@
 
 #include "dkfac/comm/on_device.h"
 
-#include "kfac/cuda/device_training.h"
+#include "support/device_training.h"
 
 // One device for each rank. Of the emulated ones there are four.
 namespace dkfac::testing {
@@ -47,17 +47,17 @@ std::vector<double> train_on_devices(int ranks, const MakeOn& make, const Carrie
 
 MakeOn kfac_with(double fraction, bool tf32_on_rank_1 = false, DType dtype = DType::f32) {
   return [=](std::shared_ptr<comm::Communicator> comm, Device device) {
-    kfac::KfacOptions options;
+    optim::KfacOptions options;
     options.curvature.damping = 1e-2;
     options.curvature.worker_fraction = fraction;
     options.curvature.dtype = dtype;
     const bool tf32 = tf32_on_rank_1 && comm->rank() == 1;
-    return kfac::make_kfac(std::move(comm), options, device, {.tf32 = tf32});
+    return optim::make_kfac(std::move(comm), options, device, {.tf32 = tf32});
   };
 }
 MakeOn sgd() {
   return [](std::shared_ptr<comm::Communicator> comm, Device device) {
-    return kfac::make_sgd(std::move(comm), {}, device);
+    return optim::make_sgd(std::move(comm), {}, device);
   };
 }
 

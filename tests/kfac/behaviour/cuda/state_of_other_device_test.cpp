@@ -19,7 +19,7 @@ using kfac::CurvatureOptions;
 TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
   CurvatureOptions options = base();
   options.inverse_interval = 3;
-  const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false};
+  const LinearSpec spec{.in = 60, .out = 2, .bias = false};
   std::string held;
   for (const auto& [from, to] :
        {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
@@ -53,7 +53,7 @@ TEST(StateOfTheOtherDevice, HasTheSameShapesWhereRowsMightBeKept) {
   CurvatureOptions options = base();
   options.new_weight = 1;
   for (std::int64_t rows = 12; rows <= 60; rows += 4) {
-    const kfac::LinearSpec spec{.in = 60, .out = 2, .bias = false, .max_rows = rows};
+    const LinearSpec spec{.in = 60, .out = 2, .bias = false, .max_rows = rows};
     for (const auto& [from, to] :
          {std::pair(Device::cpu(), Device::cuda()), {Device::cuda(), Device::cpu()}}) {
       OneLayer one(from, comm::make_self(), options, spec),

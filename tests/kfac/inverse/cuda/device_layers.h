@@ -5,8 +5,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "core/shared/read_back.h"
 #include "kfac/inverse/layer_curvature.h"
-#include "kfac/shared/read_back.h"
 #include "support/fisher.h"
 #include "support/on_device.h"
 

@@ -121,8 +121,7 @@ TEST(AdaptiveOnTheDevice, ARefusedStatisticIsSimilarToNothing) {
     for (const Device device : {Device::cpu(), Device::cuda()}) {
       Context ctx(device);
       kfac::Preconditioner preconditioner(comm, options, device);
-      const auto fc =
-          preconditioner.add_layer("fc", kfac::LinearSpec{.in = 1, .out = 1, .bias = false});
+      const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
       std::string schedule;
       for (int step = 0; step < 20; ++step) {
         const float x = step == 7 ? 1.7e19F : 1, one = 1;

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/nn/augment.h"
-
 #include "nn/nn_support.h"
 #include "support/on_device.h"
 

@@ -63,7 +63,7 @@ TEST(ScaledLossOnDevice, KeepsGradientsFromUnderflow) {
 }
 
 /// Tensors of an optimizer: moments, averages, inverses.
-SavedState tensors_of(kfac::Optimizer& optimizer) {
+SavedState tensors_of(optim::Optimizer& optimizer) {
   Saver saver;
   optimizer.visit_state(saver);
   std::erase_if(saver.state, [](const auto& entry) { return entry.second.shape.ndim() == 0; });

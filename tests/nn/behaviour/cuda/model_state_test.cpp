@@ -13,6 +13,7 @@
 #include "dkfac/nn/whitening.h"
 
 #include "support/on_device.h"
+#include "support/whitened.h"
 
 /// What a model on a device holds before anything passes through it.
 namespace dkfac::testing {
@@ -88,17 +89,18 @@ TEST(LayerOnDevice, RefusesGradientChecks) {
 
 TEST(WhiteningOnDevice, TakesFiltersOfTheHostAndOfTheDevice) {
   Context ctx(Device::cuda()), host;
-  nn::Dataset data;
+  data::Dataset data;
   data.name = "noise";
   data.count = 3;
   data.height = data.width = 8;
   data.channels = 3;
   for (std::int64_t i = 0; i < data.count * data.image_size(); ++i)
     data.pixels.push_back(static_cast<std::uint8_t>(i * i * 31 % 251));
-  const nn::Normalization normalization{.mean = {0.5, 0.4, 0.3}, .stddev = {0.2, 0.3, 0.25}};
-  const Tensor filters = nn::whitening_filters(ctx, data, normalization);
+  const data::Normalization normalization{.mean = {0.5, 0.4, 0.3}, .stddev = {0.2, 0.3, 0.25}};
+  const Tensor filters = nn::whitening_filters(ctx, images_of(data, normalization));
   EXPECT_EQ(filters.view().device(), Device::cpu());
-  EXPECT_EQ(values(host, filters), values(host, nn::whitening_filters(host, data, normalization)));
+  EXPECT_EQ(values(host, filters),
+            values(host, nn::whitening_filters(host, images_of(data, normalization))));
 
   const auto options = options_of("resnet9");
   const auto there = nn::make_model(ctx, options), here = nn::make_model(host, options);

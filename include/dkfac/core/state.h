@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dkfac/core/tensor_view.h"
+
+namespace dkfac {
+
+/// How a value relates to that of the other ranks, and so what becomes of it when a run goes on
+/// with another number of them.
+enum class Held : std::uint8_t {
+  same,   ///< Equal on every rank; one copy is enough.
+  owner,  ///< On the one rank that owns its layer; which one that is may change between runs.
+  copy,   ///< Equal to the value that the owner of the layer holds under this name.
+  mean,   ///< Each rank's own; other ranks start from the mean.
+  sum,    ///< Each rank's own part of a sum over ranks.
+  any,    ///< Each rank's own; that of another rank will do.
+  rows  ///< Consecutive rows of one tensor over all ranks, shared out as data::batch_share() does.
+};
+
+/// Goes over everything that an object has to keep to go on as if it had never stopped. Saving
+/// reads the values, loading writes them: one traversal serves both, so that they cannot differ.
+/// Names are unique within an object: "<layer>.<what>", or a word for the whole.
+class StateVisitor {
+ public:
+  virtual ~StateVisitor() = default;
+  virtual void tensor(const std::string& name, Held held, TensorView view) = 0;
+  virtual void integer(const std::string& name, Held held, std::int64_t& value) = 0;
+  virtual void real(const std::string& name, Held held, double& value) = 0;
+
+  /// Of other integral types, and of a bool.
+  template <class T>
+  void number(const std::string& name, Held held, T& value) {
+    auto wide = static_cast<std::int64_t>(value);
+    integer(name, held, wide);
+    value = static_cast<T>(wide);
+  }
+
+ protected:
+  StateVisitor() = default;
+  StateVisitor(const StateVisitor&) = default;
+  StateVisitor& operator=(const StateVisitor&) = default;
+};
+
+}  // namespace dkfac

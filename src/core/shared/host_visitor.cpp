@@ -1,0 +1,22 @@
+#include "core/shared/host_visitor.h"
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+
+namespace dkfac {
+
+void HostVisitor::tensor(const std::string& name, Held held, TensorView view) {
+  if (!view.device().is_cuda()) return visitor_.tensor(name, held, view);
+  Context host;
+  Tensor copy = Tensor::empty(host, view.shape(), view.dtype());
+  // A copy to or from pageable memory waits inside the driver, where nobody looks after peers that
+  // the work before may be waiting for.
+  ctx_.stream().synchronize();
+  ops::copy(ctx_, view, copy);
+  ctx_.stream().synchronize();
+  visitor_.tensor(name, held, copy);
+  ops::copy(ctx_, copy, view);
+  ctx_.stream().synchronize();
+}
+
+}  // namespace dkfac

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "dkfac/core/context.h"
+#include "dkfac/core/state.h"
+
+namespace dkfac {
+
+/// Shows a visitor host memory only: tensors on the device of the context are copied there and back
+/// around the visit, which the host waits for. What is on the host is passed on as it is.
+class HostVisitor final : public StateVisitor {
+ public:
+  HostVisitor(Context& ctx, StateVisitor& visitor) : ctx_(ctx), visitor_(visitor) {}
+
+  void tensor(const std::string& name, Held held, TensorView view) override;
+  void integer(const std::string& name, Held held, std::int64_t& value) override {
+    visitor_.integer(name, held, value);
+  }
+  void real(const std::string& name, Held held, double& value) override {
+    visitor_.real(name, held, value);
+  }
+
+ private:
+  Context& ctx_;
+  StateVisitor& visitor_;
+};
+
+}  // namespace dkfac

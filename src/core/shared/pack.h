@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "dkfac/core/cuda/convert.h"
+#include "dkfac/core/cuda/device_code.h"
+
+/// Neighbouring elements that a thread moves at once.
+namespace dkfac::cuda {
+
+/// W elements, W a power of two.
+template <class T, std::size_t W>
+struct alignas(sizeof(T) * W) Pack {
+  T at[W];
+};
+
+/// As many as 16 bytes have.
+template <class T>
+inline constexpr std::size_t kPack = 16 / sizeof(T);
+template <class T>
+using FullPack = Pack<T, kPack<T>>;
+
+/// Packs that n elements need, the last one perhaps not full.
+template <class T>
+[[nodiscard]] constexpr std::int64_t packs_of(std::int64_t n) {
+  constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
+  return (n + kWidth - 1) / kWidth;
+}
+
+/// Whether all of these begin at a multiple of 16 bytes; null does.
+template <class... P>
+[[nodiscard]] bool are_aligned(const P*... at) {
+  return ((reinterpret_cast<std::uintptr_t>(at) | ... | 0U) % 16) == 0;
+}
+
+/// Bytes that are moved whatever they hold; zero by default. A power of two of at most 16.
+template <std::size_t kBytes>
+struct alignas(kBytes) Word {
+  std::uint16_t at[kBytes / 2]{};
+  bool operator==(const Word&) const = default;
+};
+
+/// visit(Word, elements in it) with the longest one in which elements of `size` bytes, 2, 4 or 8,
+/// can be moved when every address and every count of elements that are moved together is a
+/// multiple of it. `addresses` and `counts`: all of them joined by |.
+template <class Visit>
+void visit_words(std::size_t size, std::uintptr_t addresses, std::int64_t counts, Visit&& visit) {
+  const auto fits = [&](std::size_t bytes) {
+    return bytes >= size && addresses % bytes == 0 &&
+           counts % static_cast<std::int64_t>(bytes / size) == 0;
+  };
+  const auto go = [&]<std::size_t kBytes>(std::integral_constant<std::size_t, kBytes>) {
+    visit(Word<kBytes>{}, static_cast<std::int64_t>(kBytes / size));
+  };
+  if (fits(16)) return go(std::integral_constant<std::size_t, 16>{});
+  if (fits(8)) return go(std::integral_constant<std::size_t, 8>{});
+  if (fits(4)) return go(std::integral_constant<std::size_t, 4>{});
+  go(std::integral_constant<std::size_t, 2>{});
+}
+
+}  // namespace dkfac::cuda

@@ -1,0 +1,137 @@
+#include "data/batch_queue.h"
+
+#include <chrono>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::data {
+
+BatchQueue::BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx)
+    : maker_(std::move(maker)), slots_(slots) {
+  idle_.reserve(slots);
+  ready_.reserve(slots);
+  for (std::size_t i = 0; i < slots; ++i) {
+    slots_[i] = maker_->make_buffer(ctx);
+    idle_.push_back(i);
+  }
+  thread_ = std::thread([this] { work(); });
+}
+
+BatchQueue::~BatchQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BatchQueue::work() {
+  std::unique_lock lock(mutex_);
+  for (std::uint64_t mine = 0;;) {
+    changed_.wait(lock, [&] { return stop_ || request_ != mine; });
+    if (stop_) return;
+    mine = request_;
+    const std::int64_t this_epoch = epoch_, first = first_batch_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      produce(this_epoch, first, mine);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (request_ != mine) continue;
+    error_ = failure;
+    finished_ = true;
+    changed_.notify_all();
+  }
+}
+
+/// Makes the batches of one epoch, until its end or until it is no longer wanted.
+void BatchQueue::produce(std::int64_t this_epoch, std::int64_t first, std::uint64_t mine) {
+  maker_->start_epoch(this_epoch);
+  std::unique_lock lock(mutex_);
+  for (std::int64_t batch = first; batch < maker_->batches(); ++batch) {
+    changed_.wait(lock, [&] { return stop_ || request_ != mine || !idle_.empty(); });
+    if (stop_ || request_ != mine) return;
+    const std::size_t slot = idle_.back();
+    idle_.pop_back();
+    lock.unlock();
+    try {
+      maker_->make(batch, slots_[slot]);
+    } catch (...) {
+      lock.lock();
+      idle_.push_back(slot);
+      throw;
+    }
+    lock.lock();
+    ++made_batches_;
+    made_images_ += slots_[slot].count;
+    if (request_ != mine) {
+      idle_.push_back(slot);
+      return;
+    }
+    ready_.push_back(slot);
+    changed_.notify_all();
+  }
+}
+
+void BatchQueue::start_epoch(std::int64_t epoch, std::int64_t first_batch) {
+  maker_->check_epoch(epoch, first_batch);
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.insert(idle_.end(), ready_.begin(), ready_.end());
+    ready_.clear();
+    error_ = nullptr;
+    finished_ = false;
+    epoch_ = epoch;
+    first_batch_ = first_batch;
+    ++request_;
+  }
+  changed_.notify_all();
+}
+
+std::size_t BatchQueue::pop_ready() {
+  const std::size_t slot = ready_.front();
+  ready_.erase(ready_.begin());
+  return slot;
+}
+
+std::optional<std::size_t> BatchQueue::take() {
+  std::unique_lock lock(mutex_);
+  DKFAC_CHECK(request_ > 0, "[loader] next() before start_epoch(); start an epoch first");
+  const auto begin = std::chrono::steady_clock::now();
+  changed_.wait(lock, [&] { return !ready_.empty() || finished_; });
+  wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!ready_.empty()) return pop_ready();
+  if (error_) std::rethrow_exception(error_);
+  return {};
+}
+
+std::optional<std::size_t> BatchQueue::try_take() {
+  const std::lock_guard lock(mutex_);
+  if (ready_.empty()) return {};
+  return pop_ready();
+}
+
+void BatchQueue::give_back(std::size_t slot) {
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(slot);
+  }
+  changed_.notify_all();
+}
+
+LoaderStatistics BatchQueue::statistics() const {
+  LoaderStatistics out;
+  maker_->add_to(out);
+  const std::lock_guard lock(mutex_);
+  out.batches = made_batches_;
+  out.images = made_images_;
+  out.wait_s = wait_s_;
+  return out;
+}
+
+}  // namespace dkfac::data

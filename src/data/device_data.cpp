@@ -1,0 +1,99 @@
+#include "dkfac/data/device_data.h"
+
+#include <optional>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "data/batch_queue.h"
+#include "data/device_source.h"
+
+namespace dkfac::data {
+namespace {
+
+class HostSource : public DeviceLoader::Source {
+ public:
+  HostSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
+      : queue_(std::move(maker), static_cast<std::size_t>(prefetch) + 1, ctx) {}
+
+  [[nodiscard]] std::int64_t batches() const override { return queue_.batches(); }
+  [[nodiscard]] LoaderStatistics statistics() const override { return queue_.statistics(); }
+
+  void start_epoch(Context&, std::int64_t epoch, std::int64_t first_batch) override {
+    queue_.start_epoch(epoch, first_batch);
+    give_back_held();
+  }
+
+  bool next(Context&, DeviceBatch& batch) override {
+    give_back_held();
+    held_ = queue_.take();
+    if (!held_) return false;
+    const MadeBatch& slot = queue_.at(*held_);
+    batch = {.images = slot.images(),
+             .labels = slot.labels.view().slice(0, 0, slot.count),
+             .host_labels = slot.label_span(),
+             .global_batch = slot.global_batch,
+             .first = slot.first};
+    return true;
+  }
+
+ private:
+  void give_back_held() {
+    if (held_) queue_.give_back(*std::exchange(held_, std::nullopt));
+  }
+
+  BatchQueue queue_;
+  std::optional<std::size_t> held_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceLoader::Source> make_host_source(Context& ctx,
+                                                       std::unique_ptr<BatchMaker> maker,
+                                                       int prefetch) {
+  return std::make_unique<HostSource>(ctx, std::move(maker), prefetch);
+}
+
+std::int64_t resident_bytes(const Dataset& data, const AugmentOptions& augment) {
+  const bool shared = augment.any() && augment.randomness == Randomness::per_group;
+  const std::int64_t words = 2 + (shared ? 5 : 0);  // Label, order, change.
+  return data.count * (data.image_size() + words * std::int64_t{sizeof(std::int32_t)});
+}
+
+DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization normalization,
+                           DeviceDataOptions options) {
+  DKFAC_CHECK(options.prefetch > 0, "[loader] prefetch is ", options.prefetch, "; it must be > 0");
+  // Photographs are more than a device would keep, and decoded by the host.
+  const bool resident = ctx.device().is_cuda() && options.place == DataPlace::resident;
+  if (resident && data.photos == nullptr) {
+    source_ = make_resident_source(
+        ctx,
+        std::make_unique<ImageMaker>(data, normalization, options.sampler, options.augment,
+                                     options.rank, options.size, options.dtype),
+        normalization);
+    return;
+  }
+  std::unique_ptr<BatchMaker> maker =
+      make_batch_maker(data, normalization, options.sampler, options.augment, options.rank,
+                       options.size, options.dtype);
+  if (ctx.device().is_cuda())
+    source_ = make_streamed_source(ctx, std::move(maker), options.prefetch);
+  else
+    source_ = make_host_source(ctx, std::move(maker), options.prefetch);
+}
+
+DeviceLoader::~DeviceLoader() = default;
+DeviceLoader::DeviceLoader(DeviceLoader&&) noexcept = default;
+DeviceLoader& DeviceLoader::operator=(DeviceLoader&&) noexcept = default;
+
+std::int64_t DeviceLoader::batches() const { return source_->batches(); }
+
+void DeviceLoader::start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) {
+  source_->start_epoch(ctx, epoch, first_batch);
+}
+
+LoaderStatistics DeviceLoader::statistics() const { return source_->statistics(); }
+
+bool DeviceLoader::next(Context& ctx, DeviceBatch& batch) { return source_->next(ctx, batch); }
+
+}  // namespace dkfac::data

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+
+#include "dkfac/data/device_data.h"
+
+#include "data/image_maker.h"
+
+namespace dkfac::data {
+
+/// The three kinds of DeviceLoader.
+class DeviceLoader::Source {
+ public:
+  Source() = default;
+  virtual ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  [[nodiscard]] virtual std::int64_t batches() const = 0;
+  virtual void start_epoch(Context& ctx, std::int64_t epoch, std::int64_t first_batch) = 0;
+  virtual bool next(Context& ctx, DeviceBatch& batch) = 0;
+  [[nodiscard]] virtual LoaderStatistics statistics() const { return {}; }
+};
+
+/// Batches of the host stay there.
+[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_host_source(
+    Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch);
+[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_streamed_source(
+    Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch);
+[[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_resident_source(
+    Context& ctx, std::unique_ptr<ImageMaker> maker, const Normalization& normalization);
+
+}  // namespace dkfac::data

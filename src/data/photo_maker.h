@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dkfac/data/photo_data.h"
+
+#include "data/batch_maker.h"
+#include "data/sample_writer.h"
+#include "data/worker_pool.h"
+
+namespace dkfac::data {
+
+/// Batches of photographs, decoded by several threads. What comes out depends on the seed, the
+/// epoch and the files alone: not on the number of threads or ranks, nor on which of them was
+/// first. Borrows `data`.
+class PhotoMaker final : public BatchMaker {
+ public:
+  /// Throws InvalidArgument for options that do not fit the data.
+  PhotoMaker(const Dataset& data, const Normalization& normalization, const SamplerOptions& sampler,
+             const AugmentOptions& augment, int rank, int size, DType dtype);
+
+  /// Throws as PhotoOptions say about bad photographs.
+  void make(std::int64_t batch, MadeBatch& out) override;
+  void add_to(LoaderStatistics& statistics) const override;
+  [[nodiscard]] std::int64_t most_elements() const override;
+  [[nodiscard]] Shape image_of(std::int64_t batch) const override;
+
+ private:
+  struct Worker {
+    PhotoScratch scratch;
+    std::vector<std::uint8_t> image;
+    double normalise_s = 0;
+  };
+
+  [[nodiscard]] std::vector<std::int64_t> order_of(std::int64_t epoch) const override;
+  void begin_epoch() override;
+  void make_sample(Worker& worker, std::int64_t place, std::int64_t i, MadeBatch& out);
+  bool try_sample(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out);
+  void write(Worker& worker, std::int64_t sample, std::int64_t i, MadeBatch& out);
+  [[nodiscard]] bool is_known_bad(std::int64_t sample);
+  void note_bad(std::int64_t sample, const std::string& why);
+  void check_limit();
+  void gather_times();
+
+  const Dataset& data_;
+  const PhotoData& photos_;
+  const std::optional<RectangularOrder> rectangular_;  ///< Unset: all batches have one shape.
+  SampleWriter writer_;
+  WorkerPool pool_;
+  std::vector<Worker> workers_;  ///< Each used by its thread alone while the pool runs.
+
+  mutable std::mutex mutex_;                 ///< Of what follows.
+  std::map<std::int64_t, std::string> bad_;  ///< Samples, and why.
+  std::set<std::int64_t> met_;               ///< Bad ones that this epoch has come to.
+  LoaderStatistics times_;
+};
+
+}  // namespace dkfac::data

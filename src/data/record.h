@@ -1,0 +1,72 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "dkfac/core/error.h"
+
+namespace dkfac::data {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian");
+
+/// Numbers and texts one after the other, without gaps.
+class RecordWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T>);
+    const auto* from = reinterpret_cast<const std::uint8_t*>(&value);
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(from[i]);
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+  [[nodiscard]] std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+};
+
+/// Reads them back. Throws DataError, without having taken memory, where they end early.
+class RecordReader {
+ public:
+  explicit RecordReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
+
+  template <class T>
+  T get() {
+    static_assert(std::is_arithmetic_v<T>);
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::string get_text() {
+    const std::span<const std::uint8_t> text = take(get<std::uint32_t>());
+    return {text.begin(), text.end()};
+  }
+  /// How many items follow, of at least `size` bytes each.
+  std::size_t get_count(std::size_t size) {
+    const auto count = get<std::uint64_t>();
+    if (count > rest_.size() / size) throw DataError("[record] a count is too large");
+    return static_cast<std::size_t>(count);
+  }
+  [[nodiscard]] std::span<const std::uint8_t> rest() const { return rest_; }
+
+ private:
+  std::span<const std::uint8_t> take(std::size_t size) {
+    if (size > rest_.size()) throw DataError("[record] it ends early");
+    const std::span<const std::uint8_t> taken = rest_.first(size);
+    rest_ = rest_.subspan(size);
+    return taken;
+  }
+
+  std::span<const std::uint8_t> rest_;
+};
+
+}  // namespace dkfac::data

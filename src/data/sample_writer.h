@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "data/batch_maker.h"
+#include "data/image_writer.h"
+
+namespace dkfac::data {
+
+/// Writes 8-bit images as samples of a batch: normalised, in its type, with the changes of the
+/// epoch and the sample.
+class SampleWriter {
+ public:
+  /// Throws InvalidArgument for changes that do not fit the images.
+  SampleWriter(const Normalization& normalization, const Shape& image,
+               const AugmentOptions& augment, DType dtype);
+
+  void start_epoch(const SamplerOptions& sampler, std::int64_t epoch);
+  /// Image i of a batch, of the batch's shape, which may be another than `image` where nothing is
+  /// changed. Allocates nothing. From any thread.
+  void write(const std::uint8_t* pixels, std::int64_t sample, MadeBatch& batch,
+             std::int64_t i) const;
+
+  [[nodiscard]] const AugmentOptions& augment() const { return augment_; }
+  /// Of all samples, when groups share them; else empty.
+  [[nodiscard]] const std::vector<Augmentation>& changes() const { return changes_; }
+
+ private:
+  using Writer =
+      std::variant<ImageWriter<double>, ImageWriter<float>, ImageWriter<bf16>, ImageWriter<f16>>;
+  static Writer make_writer(const Normalization& normalization, const Shape& image,
+                            const AugmentOptions& augment, DType dtype);
+
+  const AugmentOptions augment_;
+  const Shape image_;
+  const Writer writer_;
+  std::uint64_t seed_ = 0;
+  std::int64_t epoch_ = 0;
+  std::vector<Augmentation> changes_;
+};
+
+}  // namespace dkfac::data

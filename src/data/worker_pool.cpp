@@ -1,0 +1,77 @@
+#include "data/worker_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dkfac/core/threads.h"
+#include "dkfac/core/wait_watch.h"
+
+namespace dkfac::data {
+
+int photo_workers(int wanted) {
+  constexpr int kMost = 16;
+  return wanted > 0 ? wanted : std::clamp(available_cores(), 1, kMost);
+}
+
+WorkerPool::WorkerPool(int workers) {
+  for (int worker = 1; worker < workers; ++worker)
+    threads_.emplace_back([this, worker] { serve(worker); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  begin_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::serve(int worker) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    begin_.wait(lock, [this] { return stop_ || next_ < items_; });
+    if (stop_) return;
+    work(worker, lock);
+  }
+}
+
+/// Takes items until none is left.
+void WorkerPool::work(int worker, std::unique_lock<std::mutex>& lock) {
+  while (next_ < items_) {
+    const std::int64_t item = next_++;
+    ++busy_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      if (worker == 0) poll_wait_watches();  // The thread that called run().
+      (*body_)(worker, item);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    --busy_;
+    if (failure && (failed_item_ < 0 || item < failed_item_)) {
+      failed_item_ = item;
+      failure_ = failure;
+    }
+    if (failure) next_ = items_;  // All before it have been begun.
+    if (busy_ == 0 && next_ >= items_) done_.notify_all();
+  }
+}
+
+void WorkerPool::run(std::int64_t items, const std::function<void(int, std::int64_t)>& body) {
+  std::unique_lock lock(mutex_);
+  body_ = &body;
+  next_ = 0;
+  items_ = items;
+  failed_item_ = -1;
+  begin_.notify_all();
+  work(0, lock);
+  done_.wait(lock, [this] { return busy_ == 0; });
+  items_ = next_ = 0;
+  body_ = nullptr;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+}  // namespace dkfac::data

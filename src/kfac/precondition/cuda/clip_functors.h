@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+#include "kfac/shared/clip_rule.h"
+
+namespace dkfac::kfac::cuda {
+
+/// x[i] of a plain array, whatever the row.
+struct LoadProduct {
+  const double* values;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }
+};
+struct StoreTotal {
+  double* value;
+  DKFAC_HD void operator()(std::int64_t, double sum) const { *value = sum; }
+};
+
+struct KlFactor {
+  double kappa, lr;
+  const double* total;
+  double* factor;
+  DKFAC_HD void operator()(std::int64_t) const { *factor = kl_factor(kappa, lr, *total); }
+};
+
+template <class T>
+struct ScaleDirection {
+  const double* factor;
+  T* u;
+  DKFAC_HD void operator()(std::int64_t i) const { u[i] = clipped(u[i], static_cast<T>(*factor)); }
+};
+
+}  // namespace dkfac::kfac::cuda

@@ -1,0 +1,48 @@
+#include "kfac/precondition/kl_clip.h"
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+
+#include "kfac/precondition/backend_clip.h"
+
+namespace dkfac::kfac {
+
+KlClip::KlClip(Context& ctx, std::int64_t products)
+    : ctx_(ctx),
+      products_(Tensor::zeros(ctx, {products}, DType::f64)),
+      total_(Tensor::zeros(ctx, {1}, DType::f64)),
+      factor_(Tensor::zeros(ctx, {1}, DType::f64)) {}
+
+void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
+  if (gradient.numel() == 0) return;
+  ops::dot(ctx_, gradient.flat(), direction.flat(), products_.view().slice(0, count_++, 1));
+}
+
+ConstTensorView KlClip::total(const comm::WorkerGrid& grid) {
+  const ConstTensorView products = products_.view().slice(0, 0, count_);
+  if (ctx_.device().is_cuda())
+    cuda::add_up(ctx_, products, total_);
+  else
+    cpu::add_up(ctx_, products, total_);
+  grid.world->all_reduce(total_, comm::ReduceOp::sum, ctx_.stream(), "kl clip");
+  return total_;
+}
+
+ConstTensorView KlClip::factor(const comm::WorkerGrid& grid, double kappa, double lr) {
+  const ConstTensorView sum = total(grid);
+  if (ctx_.device().is_cuda())
+    cuda::find_kl_factor(ctx_, kappa, lr, sum, factor_);
+  else
+    cpu::find_kl_factor(ctx_, kappa, lr, sum, factor_);
+  return factor_;
+}
+
+void scale_direction(Context& ctx, ConstTensorView factor, TensorView u) {
+  if (u.numel() == 0) return;
+  DKFAC_CHECK(u.device() == ctx.device(), "[kl clip] the direction is on ", u.device(),
+              ", the context on ", ctx.device());
+  if (ctx.device().is_cuda()) return cuda::scale_direction(ctx, factor, u);
+  cpu::scale_direction(ctx, factor, u);
+}
+
+}  // namespace dkfac::kfac

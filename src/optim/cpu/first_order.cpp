@@ -1,0 +1,128 @@
+#include "optim/cpu/first_order.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "dkfac/core/parallel.h"
+
+#include "core/shared/host.h"
+#include "kfac/shared/clip_rule.h"
+
+namespace dkfac::optim::cpu {
+namespace {
+
+/// body(T{}, n) after checking that all views are alike.
+template <class Body>
+void with_alike(const char* operation, ConstTensorView first,
+                std::initializer_list<ConstTensorView> others, Body body) {
+  for (const ConstTensorView& x : others)
+    DKFAC_CHECK(x.numel() == first.numel() && x.dtype() == first.dtype(), "[", operation,
+                "] tensors of ", first.numel(), ' ', first.dtype(), " and ", x.numel(), ' ',
+                x.dtype(), " elements; they must be alike");
+  if (first.numel() == 0) return;
+  require_host(operation, first.device());
+  with_real(operation, first.dtype(), [&](auto zero) { body(zero, first.numel()); });
+}
+
+/// loop(i) for every i in [0, n), shared by the threads.
+template <class Loop>
+void for_each_element(std::int64_t n, Loop loop) {
+  dkfac::cpu::parallel_ranges(n, dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) loop(i);
+  });
+}
+
+/// In f64, in lanes whose additions need not wait for each other.
+template <class T>
+double sum_of_squares(const T* begin, const T* end) {
+  constexpr std::ptrdiff_t kLanes = 8;
+  double lanes[kLanes] = {};
+  for (; end - begin >= kLanes; begin += kLanes) {
+    for (std::ptrdiff_t i = 0; i < kLanes; ++i) {
+      const auto value = static_cast<double>(begin[i]);
+      lanes[i] += value * value;
+    }
+  }
+  for (std::ptrdiff_t i = 0; begin + i < end; ++i) {
+    const auto value = static_cast<double>(begin[i]);
+    lanes[i] += value * value;
+  }
+  return std::accumulate(lanes, lanes + kLanes, 0.0);
+}
+
+}  // namespace
+
+void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, TensorView weight) {
+  with_alike("sgd", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T* g = gradient.data<T>();
+    T *v = buffer.data<T>(), *w = weight.data<T>();
+    const SgdRule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(g[i], v[i], w[i]); });
+  });
+}
+
+void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
+               TensorView weight) {
+  with_alike("lars", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T* g = gradient.data<T>();
+    T *v = buffer.data<T>(), *w = weight.data<T>();
+    const LarsRule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(g[i], v[i], w[i]); });
+  });
+}
+
+void kfac_pass(const KfacPass& pass, double clip, ConstTensorView direction, ConstTensorView weight,
+               TensorView buffer, TensorView out) {
+  with_alike("kfac", direction, {weight, buffer, out}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T *u = direction.data<T>(), *w = weight.data<T>();
+    T *v = buffer.data<T>(), *o = out.data<T>();
+    const KfacRule<T> rule(pass);
+    if (clip == 1) return for_each_element(n, [=](auto i) { rule(u[i], w[i], v[i], o[i]); });
+    const T factor = static_cast<T>(clip);
+    for_each_element(n, [=](auto i) { rule(kfac::clipped(u[i], factor), w[i], v[i], o[i]); });
+  });
+}
+
+void finish_paper_momentum(ConstTensorView out, TensorView buffer) {
+  with_alike("kfac", out, {buffer}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T* o = out.data<T>();
+    T* v = buffer.data<T>();
+    for_each_element(n, [=](std::int64_t i) { v[i] = paper_momentum(o[i], v[i]); });
+  });
+}
+
+void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
+  if (rule == Rescale::off) return;
+  const double factor = rescale_factor(rule, d_out, l2_norm(weight));
+  if (factor == 1) return;
+  with_alike("rescale", weight, {}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    T* w = weight.data<T>();
+    const T scale = static_cast<T>(factor);
+    for_each_element(n, [=](std::int64_t i) { w[i] *= scale; });
+  });
+}
+
+double l2_norm(ConstTensorView x) {
+  // Parts follow from the number of elements alone: the same bits at every number of threads.
+  constexpr std::int64_t kMaxParts = 64;
+  std::array<double, static_cast<std::size_t>(kMaxParts)> sums{};
+  with_alike("norm", x, {}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T* data = x.data<T>();
+    const std::int64_t parts = std::clamp<std::int64_t>(n / dkfac::cpu::kGrain, 1, kMaxParts);
+    dkfac::cpu::parallel_parts(static_cast<int>(parts), [&](int part) {
+      sums[static_cast<std::size_t>(part)] =
+          sum_of_squares(data + n * part / parts, data + n * (part + 1) / parts);
+    });
+  });
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
+
+}  // namespace dkfac::optim::cpu

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/tensor_view.h"
+
+#include "optim/update_rules.h"
+
+/// Update rules as one pass over a parameter: contiguous host memory, equal shapes, f32 or f64.
+namespace dkfac::optim::cpu {
+
+void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, TensorView weight);
+void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
+               TensorView weight);
+/// clip: the factor of the KL clip, which `direction` is multiplied by.
+void kfac_pass(const KfacPass& pass, double clip, ConstTensorView direction, ConstTensorView weight,
+               TensorView buffer, TensorView out);
+/// buffer = out - buffer, after a pass of the paper's rule.
+void finish_paper_momentum(ConstTensorView out, TensorView buffer);
+/// weight *= rescale_factor(rule, d_out, |weight|).
+void rescale(Rescale rule, std::int64_t d_out, TensorView weight);
+
+/// Accumulated in f64; 0 for an empty view.
+[[nodiscard]] double l2_norm(ConstTensorView x);
+
+}  // namespace dkfac::optim::cpu

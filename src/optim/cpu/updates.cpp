@@ -1,0 +1,73 @@
+#include "dkfac/core/half.h"
+#include "dkfac/core/ops.h"
+
+#include "optim/backend_updates.h"
+#include "optim/cpu/first_order.h"
+
+namespace dkfac::optim::cpu {
+namespace {
+
+/// Elements of x that a wire turns into infinities.
+std::int64_t past_wire(Context& ctx, DType wire, ConstTensorView x) {
+  double largest = 0;
+  ops::max_abs(ctx, x, view_of(&largest, {1}));
+  if (largest <= static_cast<double>(kMaxF16)) return 0;  // f16 has the least range
+  Scratch scratch(ctx);
+  const TensorView narrow = scratch.take(x.shape(), wire);
+  const TensorView back = scratch.take(x.shape(), x.dtype());
+  float count = 0;
+  ops::cast(ctx, x, narrow);
+  ops::cast(ctx, narrow, back);
+  ops::count_nonfinite(ctx, back, view_of(&count, {1}));
+  return static_cast<std::int64_t>(count);
+}
+
+/// Rounds a master to where it is computed with and where it is gathered from.
+void publish(Context& ctx, DType wire, const UpdatedPart& part) {
+  float underflow = 0;  // Nobody asks which weights round to 0.
+  ops::round_to(ctx, wire, 1, part.master, part.parameter, view_of(&underflow, {1}));
+  if (!part.block.empty()) ops::cast(ctx, part.parameter, part.block);
+}
+
+}  // namespace
+
+void sgd_update(Context&, UpdateTable& table, const SgdPass& pass) {
+  for (const UpdatedPart& part : table.parts) {
+    SgdPass own = pass;
+    own.lr *= part.lr;
+    own.weight_decay *= part.decay;
+    sgd_pass(own, part.gradient, part.velocity, part.parameter);
+  }
+}
+
+void lars_update(Context&, UpdateTable& table, const LarsOptions& options, double lr) {
+  for (const UpdatedPart& part : table.parts) {
+    LarsPass pass{.rate = lr * part.lr,
+                  .momentum = options.momentum,
+                  .weight_decay = options.weight_decay * part.decay,
+                  .nesterov = options.nesterov};
+    if (part.is_weight)
+      pass.rate *= trust_ratio(options, l2_norm(part.parameter), l2_norm(part.gradient));
+    lars_pass(pass, part.gradient, part.velocity, part.parameter);
+  }
+}
+
+void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
+  const double clip = update.clip.empty() ? 1 : *update.clip.data<double>();
+  std::int64_t saturated = 0;
+  for (const UpdatedPart& part : table.parts) {
+    KfacPass own = update.pass;
+    own.lr *= part.lr;
+    own.weight_decay *= part.decay;
+    const double factor = part.preconditioned ? clip : 1;
+    kfac_pass(own, factor, part.gradient, part.from(), part.velocity, part.out());
+    if (part.d_out > 0) rescale(update.rescale, part.d_out, part.out());
+    if (own.rule == MomentumRule::paper) finish_paper_momentum(part.out(), part.velocity);
+    if (part.master.empty()) continue;
+    saturated += past_wire(ctx, *update.wire, part.master);
+    publish(ctx, *update.wire, part);
+  }
+  if (!update.saturated.empty()) *update.saturated.data<double>() = static_cast<double>(saturated);
+}
+
+}  // namespace dkfac::optim::cpu

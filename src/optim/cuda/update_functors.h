@@ -1,0 +1,222 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/core/half.h"
+#include "dkfac/core/half_bits.h"
+
+#include "kfac/shared/clip_rule.h"
+#include "optim/update_rules.h"
+
+/// The functors of updates.cu. A table of parameters is cut into chunks of kChunkElements
+/// elements of one parameter; kernels run over [chunks] x [kChunkElements] or, where an element has
+/// no result of its own, over [chunks] x [kLanes], each lane taking every kLanes-th element.
+namespace dkfac::optim::cuda {
+
+inline constexpr std::int64_t kChunkElements = 4096, kLanes = 1024;
+
+/// Device pointers of one UpdatedPart.
+template <class T>
+struct PartEntry {
+  const T* gradient;
+  T* velocity;
+  const T* from;
+  T* out;
+  T* rounded;   ///< The caller's parameter, where there is a master; else null.
+  void* block;  ///< Of the wire's type, where there is a master; may be null.
+  std::int64_t numel, first_chunk, d_out;
+  double lr, decay;
+  bool is_weight, preconditioned;
+
+  [[nodiscard]] DKFAC_HD std::int64_t chunks() const {
+    return (numel + kChunkElements - 1) / kChunkElements;
+  }
+};
+
+struct ChunkEntry {
+  std::int64_t part;
+  std::int64_t first;  ///< Element of the part.
+};
+
+template <class T>
+struct PartTable {
+  const PartEntry<T>* parts;
+  const ChunkEntry* chunks;
+
+  /// body(part, i) for the elements of a lane.
+  template <class Body>
+  DKFAC_HD void each(std::int64_t chunk, std::int64_t lane, Body body) const {
+    const ChunkEntry& at = chunks[chunk];
+    const PartEntry<T>& part = parts[at.part];
+    for (std::int64_t k = lane; k < kChunkElements && at.first + k < part.numel; k += kLanes)
+      body(part, at.first + k);
+  }
+};
+
+template <class T>
+struct SgdUpdate {
+  PartTable<T> table;
+  SgdPass pass;
+  DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
+    const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
+    SgdPass own = pass;
+    own.lr *= part.lr;
+    own.weight_decay *= part.decay;
+    const SgdRule<T> rule(own);
+    table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
+      rule(p.gradient[i], p.velocity[i], p.out[i]);
+    });
+  }
+};
+
+/// Two sums of squares.
+struct Squares {
+  double weight, gradient;
+  DKFAC_HD Squares operator+(const Squares& o) const {
+    return {weight + o.weight, gradient + o.gradient};
+  }
+};
+
+/// What was found of the k-th chunk of a part; nothing past its last one.
+template <class T, class Value>
+struct OfPart {
+  const PartEntry<T>* parts;
+  const Value* values;  ///< [chunks]
+  DKFAC_HD Value operator()(std::int64_t part, std::int64_t k) const {
+    return k < parts[part].chunks() ? values[parts[part].first_chunk + k] : Value{};
+  }
+};
+
+/// rates[part] = learning rate times trust ratio.
+template <class T>
+struct TrustRate {
+  const PartEntry<T>* parts;
+  LarsOptions options;
+  double lr;
+  double* rates;
+  DKFAC_HD void operator()(std::int64_t index, Squares squares) const {
+    const PartEntry<T>& part = parts[index];
+    const double rate = lr * part.lr;
+    rates[index] = part.is_weight ? rate * trust_ratio(options, std::sqrt(squares.weight),
+                                                       std::sqrt(squares.gradient))
+                                  : rate;
+  }
+};
+
+template <class T>
+struct LarsUpdate {
+  PartTable<T> table;
+  LarsPass pass;  ///< Of any rate.
+  const double* rates;
+  DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
+    const std::int64_t index = table.chunks[chunk].part;
+    LarsPass own = pass;
+    own.rate = rates[index];
+    own.weight_decay *= table.parts[index].decay;
+    const LarsRule<T> rule(own);
+    table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
+      rule(p.gradient[i], p.velocity[i], p.out[i]);
+    });
+  }
+};
+
+template <class T>
+struct KfacStep {
+  PartTable<T> table;
+  KfacPass pass;
+  const double* clip;  ///< Null: 1.
+  DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
+    const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
+    KfacPass own = pass;
+    own.lr *= part.lr;
+    own.weight_decay *= part.decay;
+    const KfacRule<T> rule(own);
+    const bool clips = clip != nullptr && part.preconditioned;
+    const T factor = clips ? static_cast<T>(*clip) : T{1};
+    table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
+      const T u = clips ? kfac::clipped(p.gradient[i], factor) : p.gradient[i];
+      rule(u, p.from[i], p.velocity[i], p.out[i]);
+    });
+  }
+};
+
+/// factors[part] = what the weight is multiplied by.
+template <class T>
+struct RescaleFactor {
+  const PartEntry<T>* parts;
+  Rescale rule;
+  double* factors;
+  DKFAC_HD void operator()(std::int64_t index, double squares) const {
+    const std::int64_t d_out = parts[index].d_out;
+    factors[index] = d_out > 0 ? rescale_factor(rule, d_out, std::sqrt(squares)) : 1;
+  }
+};
+
+/// Numbers on a wire, held in the type T of the parameters: saturated() as they are published, and
+/// passes() where they would have become infinite.
+template <class Wire>
+struct OnWire {
+  template <class T>
+  static DKFAC_HD T saturated(T x) {
+    return detail::quantize<Wire>(x);
+  }
+  template <class T>
+  static DKFAC_HD Wire pack(T x) {
+    return detail::narrow<Wire>(x);
+  }
+  template <class T>
+  static DKFAC_HD bool fits(T x) {
+    const float back = detail::widen(detail::narrow<Wire>(x));
+    return back - back == 0;
+  }
+};
+template <>
+struct OnWire<float> {
+  template <class T>
+  static DKFAC_HD T saturated(T x) {
+    return static_cast<T>(static_cast<float>(x));
+  }
+  template <class T>
+  static DKFAC_HD float pack(T x) {
+    return static_cast<float>(x);
+  }
+  template <class T>
+  static DKFAC_HD bool fits(T x) {
+    const float back = static_cast<float>(x);
+    return back - back == 0;
+  }
+};
+
+/// What follows the norms: rescaling, the paper's momentum, and masters rounded to the wire.
+template <class T, class Wire>
+struct KfacFinish {
+  PartTable<T> table;
+  const double* factors;  ///< Null: nothing is rescaled.
+  bool paper;
+  DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
+    const T factor = factors != nullptr ? static_cast<T>(factors[table.chunks[chunk].part]) : T{1};
+    table.each(chunk, lane, [this, factor](const PartEntry<T>& p, std::int64_t i) {
+      T value = p.out[i];
+      if (factor != 1) p.out[i] = value *= factor;
+      if (paper) p.velocity[i] = paper_momentum(value, p.velocity[i]);
+      if (p.rounded == nullptr) return;
+      const T rounded = OnWire<Wire>::saturated(value);
+      p.rounded[i] = rounded;
+      if (p.block != nullptr) static_cast<Wire*>(p.block)[i] = OnWire<Wire>::pack(rounded);
+    });
+  }
+};
+
+/// x[i] of a plain array, whatever the row.
+struct LoadSum {
+  const double* values;
+  DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }
+};
+template <class Value>
+struct StoreSum {
+  Value* values;
+  DKFAC_HD void operator()(std::int64_t i, Value value) const { values[i] = value; }
+};
+
+}  // namespace dkfac::optim::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+#include "optim/cuda/update_functors.h"
+
+/// What updates sum over the elements of chunks (update_functors.h), in f64.
+namespace dkfac::optim::cuda {
+
+/// Of element k of a chunk: Of::value(part, i), where Of::asks(part); nothing of other parts, and
+/// past the end of one.
+template <class T, class Of>
+struct ChunkTerm {
+  PartTable<T> table;
+  DKFAC_HD typename Of::Value operator()(std::int64_t chunk, std::int64_t k) const {
+    const ChunkEntry& at = table.chunks[chunk];
+    const PartEntry<T>& part = table.parts[at.part];
+    const std::int64_t i = at.first + k;
+    if (!Of::asks(part) || i >= part.numel) return typename Of::Value{};
+    return Of::value(part, i);
+  }
+};
+
+/// Of weights, which have a trust ratio, and of their gradients.
+template <class T>
+struct OfTrust {
+  using Value = Squares;
+  static DKFAC_HD bool asks(const PartEntry<T>& part) { return part.is_weight; }
+  static DKFAC_HD Squares value(const PartEntry<T>& part, std::int64_t i) {
+    const double w = static_cast<double>(part.out[i]), g = static_cast<double>(part.gradient[i]);
+    return {w * w, g * g};
+  }
+};
+template <class T>
+using TrustSquares = ChunkTerm<T, OfTrust<T>>;
+
+/// Of weights to be rescaled.
+template <class T>
+struct OfRescaled {
+  using Value = double;
+  static DKFAC_HD bool asks(const PartEntry<T>& part) { return part.d_out > 0; }
+  static DKFAC_HD double value(const PartEntry<T>& part, std::int64_t i) {
+    const double w = static_cast<double>(part.out[i]);
+    return w * w;
+  }
+};
+template <class T>
+using RescaledSquares = ChunkTerm<T, OfRescaled<T>>;
+
+/// 1 for every element of a master past the range of the wire.
+template <class T, class Wire>
+struct OfPastWire {
+  using Value = double;
+  static DKFAC_HD bool asks(const PartEntry<T>& part) { return part.rounded != nullptr; }
+  static DKFAC_HD double value(const PartEntry<T>& part, std::int64_t i) {
+    return OnWire<Wire>::fits(part.out[i]) ? 0 : 1;
+  }
+};
+template <class T, class Wire>
+using PastWire = ChunkTerm<T, OfPastWire<T, Wire>>;
+
+}  // namespace dkfac::optim::cuda

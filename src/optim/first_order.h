@@ -1,0 +1,145 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dkfac/core/ops.h"
+#include "dkfac/core/tensor.h"
+
+#include "comm/collective/pipeline.h"
+#include "core/shared/host_visitor.h"
+#include "core/shared/phase_timer.h"
+#include "optim/frame.h"
+#include "optim/gradients.h"
+#include "optim/updates.h"
+
+namespace dkfac::optim {
+
+/// Optimizers with one momentum buffer per parameter: gradients are summed everywhere, and every
+/// rank updates all parameters. A Rule has options (as SgdOptions), a name, texts, and
+///   double update(Context&, UpdateTable&, double lr, double momentum)
+/// over all parameters and their averaged gradients, which returns the momentum to report;
+///   void visit_state(StateVisitor&)
+/// shows what it keeps from step to step.
+template <class Rule>
+class FirstOrder final : public Optimizer {
+ public:
+  FirstOrder(std::shared_ptr<comm::Communicator> comm, Rule rule, Device device,
+             ContextOptions context)
+      : frame_(std::move(comm), device, context), rule_(std::move(rule)) {}
+
+  [[nodiscard]] std::string_view name() const override { return Rule::kName; }
+  [[nodiscard]] std::string describe() const override {
+    const auto& o = rule_.options;
+    return detail::concat(Rule::kName, ": momentum ", o.momentum, o.nesterov ? " (Nesterov)" : "",
+                          ", weight decay ", o.weight_decay, rule_.description());
+  }
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) override {
+    return frame_.add_layer(std::move(name), std::move(spec), params);
+  }
+  void prepare() override;
+  void grads_ready(LayerId layer, Stream stream, RecordScale scale) override {
+    frame_.require_prepared("grads_ready");
+    gradients_->announce(layer, stream, scale);
+    pipeline_->poll();
+  }
+  kfac::StepReport step(const StepArgs& args, Stream stream) override;
+  void visit_state(StateVisitor& caller) override;
+
+ private:
+  void begin_step();
+  /// Everything that must be equal on all ranks, one option per line.
+  [[nodiscard]] std::string options_text() const;
+
+  OptimizerFrame frame_;
+  Rule rule_;
+  std::vector<Tensor> velocity_;
+  UpdateTable table_;
+  std::optional<Gradients> gradients_;
+  std::vector<comm::Exchange*> active_;
+  std::optional<comm::Pipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+};
+
+template <class Rule>
+kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
+  kfac::StepReport report;
+  enter_step(frame_, args, stream, report);
+  {
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
+    gradients_->complete(args.vote.rejects());
+    comm::Ballot flags = flags_of(args);
+    gradients_->raise_flags(flags);
+    pipeline_->submit(flags);
+    gradients_->request();
+    report.vote = pipeline_->outcome().result;  // the one wait of the host
+    gradients_->collect(report);
+  }
+  report.updated = report.vote.may_update();
+  if (report.updated) {
+    const PhaseTimer timer(report.seconds.update);
+    report.momentum =
+        rule_.update(frame_.ctx, table_, args.lr, args.momentum.value_or(rule_.options.momentum));
+  }
+  report.bytes = pipeline_->bytes();
+  report.scratch_growths = frame_.ctx.scratch_growths();
+  begin_step();
+  frame_.join.leave(stream, frame_.ctx.stream());
+  return report;
+}
+
+template <class Rule>
+void FirstOrder<Rule>::prepare() {
+  frame_.agree(name(), options_text(), 0, comm::Repeated::updates);
+  const auto& o = rule_.options;
+  pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
+  gradients_.emplace(frame_,
+                     GradientOptions{.recipients = comm::Recipients::all,
+                                     .loss_reduction = o.loss_reduction,
+                                     .bucket_bytes = o.bucket_bytes,
+                                     .wire = o.gradient_wire},
+                     std::vector<int>(frame_.layers.size(), 0));
+  std::vector<UpdatedPart> parts;
+  for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
+    const ParameterLayer& layer = frame_.layers[i];
+    velocity_.push_back(Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype()));
+    add_parts(layer, gradients_->of(static_cast<int>(i)), velocity_[i], parts);
+  }
+  table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
+  frame_.prepared = true;
+  begin_step();
+  frame_.ctx.stream().synchronize();  // The caller's stream may read the parameters from here on.
+}
+
+template <class Rule>
+void FirstOrder<Rule>::begin_step() {
+  active_.clear();
+  gradients_->begin(active_);
+  pipeline_->begin(active_);
+}
+
+template <class Rule>
+void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
+  frame_.require_prepared("visit_state");
+  HostVisitor visitor(frame_.ctx, caller);
+  visitor.integer("steps", Held::same, frame_.steps);
+  gradients_->visit_state(visitor);
+  rule_.visit_state(visitor);
+  for (std::size_t i = 0; i < velocity_.size(); ++i)
+    visitor.tensor(frame_.layers[i].name + ".velocity", Held::same, velocity_[i]);
+  begin_step();
+}
+
+template <class Rule>
+std::string FirstOrder<Rule>::options_text() const {
+  const auto& o = rule_.options;
+  return detail::concat("momentum ", exact(o.momentum), "\nnesterov ", o.nesterov,
+                        "\nweight_decay ", exact(o.weight_decay), '\n', rule_.options_text(),
+                        "loss_reduction ", static_cast<int>(o.loss_reduction), "\noverlap ",
+                        o.overlap, "\nbucket_bytes ", o.bucket_bytes, "\ngradient_wire ",
+                        exact(o.gradient_wire), '\n');
+}
+
+}  // namespace dkfac::optim

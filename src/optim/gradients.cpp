@@ -1,0 +1,101 @@
+#include "optim/gradients.h"
+
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "comm/collective/wire.h"
+#include "core/shared/phase_timer.h"
+
+namespace dkfac::optim {
+namespace {
+
+std::vector<comm::Slot> slots_of(const std::vector<ParameterLayer>& layers,
+                                 std::span<const int> owners) {
+  std::vector<comm::Slot> slots;
+  const std::size_t count = layers.size();
+  for (std::size_t i = count; i-- > 0;)
+    slots.push_back({owners[i], layers[i].numel(), static_cast<int>(2 * count - 1 - i)});
+  return slots;
+}
+
+}  // namespace
+
+Gradients::Gradients(OptimizerFrame& frame, const GradientOptions& options,
+                     std::span<const int> owners)
+    : frame_(frame),
+      reduction_(options.loss_reduction),
+      nonfinite_(Tensor::zeros(frame.ctx, {1})),
+      exchange_(frame.ctx, frame.grid, "gradients", slots_of(frame.layers, owners),
+                {.recipients = options.recipients,
+                 .dtype = frame.dtype(),
+                 .bucket_bytes = options.bucket_bytes,
+                 .tail = comm::kBallotElements,
+                 .wire = options.wire,
+                 .past_wire = nonfinite_}) {
+  if (options.wire == DType::f16)
+    magnitudes_.emplace(frame.ctx, Shape{std::ssize(frame.layers)}, DType::f32);
+}
+
+void Gradients::begin(std::vector<comm::Exchange*>& active) {
+  exchange_.begin();
+  active.push_back(&exchange_);
+  ops::fill(frame_.ctx, nonfinite_, 0);
+}
+
+void Gradients::announce(LayerId id, Stream caller, RecordScale scale) {
+  const int layer = frame_.checked(id, "grads_ready");
+  const ParameterLayer& parameters = frame_.layers[static_cast<std::size_t>(layer)];
+  DKFAC_CHECK(!exchange_.filled(slot_of(layer)), "[grads_ready] layer '", parameters.name,
+              "' was announced twice in one step");
+  const PhaseTimer timer(packing_seconds_, "exchange");
+  frame_.join.enter("grads_ready", caller, frame_.ctx.stream());
+  const double factor = gradient_scale(reduction_, scale, frame_.comm->size());
+  pack_gradients(frame_.ctx, parameters, factor, of(layer), nonfinite_);
+  frame_.join.leave(caller, frame_.ctx.stream());
+  exchange_.mark_filled(slot_of(layer));
+}
+
+void Gradients::complete(bool forgive) {
+  for (int layer = exchange_.slots() - 1; layer >= 0; --layer) {
+    if (exchange_.filled(slot_of(layer))) continue;
+    DKFAC_CHECK(forgive, "[step] the gradients of layer '",
+                frame_.layers[static_cast<std::size_t>(layer)].name,
+                "' were not announced; call grads_ready() for every layer");
+    ops::fill(frame_.ctx, of(layer), 0);
+    exchange_.mark_filled(slot_of(layer));
+  }
+}
+
+void Gradients::request() {
+  if (!magnitudes_) return;
+  ops::copy(frame_.ctx, exchange_.largest(), magnitudes_->device());
+  frame_.comm->all_reduce(magnitudes_->device(), comm::ReduceOp::max, frame_.ctx.stream(),
+                          "magnitudes");
+  magnitudes_->fetch(frame_.ctx);
+}
+
+void Gradients::collect(UpdateReport& report) {
+  set_magnitudes();
+  report.seconds.exchange += std::exchange(packing_seconds_, 0);
+}
+
+void Gradients::set_magnitudes() {
+  if (!magnitudes_) return;
+  const float* largest = magnitudes_->numbers<float>();
+  for (int i = 0; i < exchange_.slots(); ++i)
+    exchange_.set_magnitude(i, comm::exponent_of(static_cast<double>(largest[i])));
+}
+
+std::vector<kfac::NamedBytes> Gradients::buffers() const {
+  return {{"staging of gradients", static_cast<std::int64_t>(exchange_.staging_bytes())},
+          {"wire of gradients", static_cast<std::int64_t>(exchange_.wire_bytes())}};
+}
+
+void Gradients::visit_state(StateVisitor& visitor) {
+  if (magnitudes_) visitor.tensor("gradient_magnitudes", Held::same, magnitudes_->host());
+  set_magnitudes();
+  packing_seconds_ = 0;
+}
+
+}  // namespace dkfac::optim

@@ -1,0 +1,309 @@
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "dkfac/core/ops.h"
+
+#include "comm/collective/gather.h"
+#include "comm/collective/pipeline.h"
+#include "core/shared/host_visitor.h"
+#include "core/shared/phase_timer.h"
+#include "kfac/curvature/curvature.h"
+#include "kfac/precondition/directions.h"
+#include "kfac/shared/options_text.h"
+#include "optim/frame.h"
+#include "optim/gradients.h"
+#include "optim/updates.h"
+
+namespace dkfac::optim {
+namespace {
+
+class Kfac final : public Optimizer {
+ public:
+  Kfac(std::shared_ptr<comm::Communicator> comm, const KfacOptions& options, Device device,
+       ContextOptions context)
+      : options_(options),
+        frame_(comm, device, context),
+        curvature_(frame_.ctx, comm, options.curvature, context) {}
+
+  [[nodiscard]] std::string_view name() const override { return "kfac"; }
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) override {
+    const LayerId id = frame_.add_layer(std::move(name), std::move(spec), params);
+    curvature_.add_layer(frame_.layers.back().name, frame_.layers.back().spec);
+    return id;
+  }
+  void prepare() override;
+  [[nodiscard]] bool wants_statistics() const override { return curvature_.statistics_due(); }
+  [[nodiscard]] bool wants_input(LayerId id) const override { return curvature_.input_due(id); }
+  [[nodiscard]] bool wants_grad_output(LayerId id) const override {
+    return curvature_.output_due(id);
+  }
+  void set_curvature(const kfac::CurvatureSettings& settings) override {
+    if (curvature_.set_curvature(settings) && frame_.prepared) begin_step();
+  }
+  void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale) override {
+    frame_.require_prepared("record_input");
+    curvature_.record_input(id, input, stream, scale);
+    pipeline_->poll();
+  }
+  void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
+                          RecordScale scale) override {
+    frame_.require_prepared("record_grad_output");
+    curvature_.record_grad_output(id, grad_output, stream, scale);
+    pipeline_->poll();
+  }
+  void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
+                         ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
+                         RecordScale scale) override {
+    frame_.require_prepared("record_batch_norm");
+    curvature_.record_batch_norm(id, x, mean, inv_std, grad_output, stream, scale);
+    pipeline_->poll();
+  }
+  void grads_ready(LayerId id, Stream stream, RecordScale scale) override {
+    frame_.require_prepared("grads_ready");
+    gradients_->announce(id, stream, scale);
+    pipeline_->poll();
+  }
+  kfac::StepReport step(const StepArgs& args, Stream stream) override;
+  [[nodiscard]] kfac::LayerFactors read_factors(LayerId id) override {
+    frame_.require_prepared("read_factors");
+    return curvature_.read_factors(id);
+  }
+  void visit_state(StateVisitor& caller) override;
+
+ private:
+  void begin_step();
+  /// Everything that must be equal on all ranks, one option per line.
+  [[nodiscard]] std::string options_text() const;
+  [[nodiscard]] double momentum_of(const StepArgs& args) const;
+  /// Appends weight and bias of a layer that this rank works on.
+  void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
+  /// Momentum, weight decay and rescaling of the layers that this rank works on.
+  void update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report);
+  void gather_parameters(kfac::StepReport& report);
+  /// Weights travel in another type than theirs.
+  [[nodiscard]] bool has_masters() const {
+    return options_.weight_wire.value_or(frame_.dtype()) != frame_.dtype();
+  }
+
+  KfacOptions options_;
+  OptimizerFrame frame_;
+  kfac::Curvature curvature_;
+  std::optional<Gradients> gradients_;
+  std::optional<kfac::Directions> directions_;
+  std::optional<comm::Gather> weights_;
+  // Of the layers that this rank works on.
+  std::vector<Tensor> velocity_, masters_;
+  std::vector<kfac::LayerDirection> covered_;
+  UpdateTable table_;
+  comm::Mirror saturated_;  ///< f64[1]: weights past the range of their wire in the last update.
+  double last_lr_ = 0;
+  std::vector<comm::Exchange*> active_;
+  std::optional<comm::Pipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+};
+
+kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
+  kfac::StepReport report;
+  enter_step(frame_, args, stream, report);
+  {
+    const PhaseTimer timer(report.seconds.exchange, "exchange");
+    curvature_.complete(args.vote.rejects());
+    gradients_->complete(args.vote.rejects());
+    comm::Ballot flags = flags_of(args);
+    gradients_->raise_flags(flags);
+    curvature_.raise_flags(flags);
+    pipeline_->submit(flags);
+    gradients_->request();
+    curvature_.request();
+    const comm::Outcome agreed = pipeline_->outcome();  // the one wait of the host
+    curvature_.throw_if_failed(agreed);
+    report.vote = agreed.result;
+    curvature_.collect(agreed, report);
+    gradients_->collect(report);
+  }
+  report.updated = report.vote.may_update();
+  if (report.updated) {
+    curvature_.update_averages(report);
+    curvature_.refresh_inverses(report);
+    curvature_.share_inverses(report);
+  }
+  if (report.updated) {  // A layer has an inverse.
+    const ConstTensorView clip =
+        directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
+    update_parameters(args, clip, report);
+    gather_parameters(report);
+  }
+  report.bytes = pipeline_->bytes();
+  report.scratch_growths = frame_.ctx.scratch_growths();
+  curvature_.finish(report);
+  begin_step();
+  frame_.join.leave(stream, frame_.ctx.stream());
+  return report;
+}
+
+void Kfac::begin_step() {
+  active_.clear();
+  curvature_.begin(active_);
+  gradients_->begin(active_);
+  pipeline_->begin(active_);
+}
+
+void Kfac::prepare() {
+  const kfac::CurvatureOptions& o = options_.curvature;
+  frame_.agree(name(), options_text(), o.worker_fraction, comm::Repeated::nothing);
+  pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
+  curvature_.prepare(frame_.grid, 0);
+  const int count = curvature_.layers();
+  std::vector<int> owners;
+  std::vector<comm::Slot> slots;
+  for (int i = 0; i < count; ++i) {
+    owners.push_back(curvature_.layer(i).owner);
+    slots.push_back({owners.back(), frame_.layers[static_cast<std::size_t>(i)].numel(), 0});
+  }
+  gradients_.emplace(frame_,
+                     GradientOptions{.recipients = comm::Recipients::workers,
+                                     .loss_reduction = o.loss_reduction,
+                                     .bucket_bytes = o.bucket_bytes,
+                                     .wire = options_.gradient_wire},
+                     owners);
+  directions_.emplace(frame_.ctx, o.kl_clip, count);
+  weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
+                   options_.weight_wire.value_or(frame_.dtype()));
+  saturated_ = comm::Mirror(frame_.ctx, {1}, DType::f64);
+  velocity_.resize(frame_.layers.size());
+  masters_.resize(frame_.layers.size());
+  std::vector<UpdatedPart> parts;
+  for (int i = 0; i < count; ++i)
+    if (curvature_.works(i)) add_layer_parts(i, parts);
+  table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
+  frame_.prepared = true;
+  begin_step();
+  frame_.ctx.stream().synchronize();  // The caller's stream may read the parameters from here on.
+}
+
+void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
+  const auto i = static_cast<std::size_t>(index);
+  const ParameterLayer& layer = frame_.layers[i];
+  const TensorView gradient = gradients_->of(index);
+  if (curvature_.layer(index).covered())
+    covered_.push_back(
+        {.layer = index,
+         .weight = gradient.slice(0, 0, layer.weight),
+         .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
+         .whole = gradient});
+  velocity_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
+  if (has_masters()) {
+    masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
+    pack_parameters(frame_.ctx, layer, masters_[i]);
+  }
+  const std::size_t first = parts.size();
+  add_parts(layer, gradient, velocity_[i], parts);
+  std::int64_t offset = 0;
+  for (std::size_t p = first; p < parts.size(); ++p) {
+    UpdatedPart& part = parts[p];
+    if (masters_[i].is_set()) part.master = masters_[i].view().slice(0, offset, part.numel());
+    if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
+    offset += part.numel();
+  }
+  // A weight that is frozen is not to be rescaled either.
+  if (layer.weight > 0 && has_factors(layer.spec) && layer.params.weight_lr > 0)
+    parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
+}
+
+double Kfac::momentum_of(const StepArgs& args) const {
+  const double full = args.momentum.value_or(options_.momentum);
+  switch (options_.momentum_rule) {
+    case MomentumRule::constant:
+      return full;
+    case MomentumRule::corrected:
+      return args.lr < last_lr_ ? full * args.lr / last_lr_ : full;
+    case MomentumRule::paper:
+      return full / options_.initial_lr * args.lr;
+  }
+  return full;
+}
+
+void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report) {
+  const PhaseTimer timer(report.seconds.update);
+  report.momentum = momentum_of(args);
+  kfac_update(frame_.ctx, table_,
+              {.pass = {.lr = args.lr,
+                        .momentum = report.momentum,
+                        .weight_decay = options_.weight_decay,
+                        .rule = options_.momentum_rule},
+               .rescale = options_.rescale,
+               .clip = clip,
+               .wire = options_.weight_wire,
+               .saturated = saturated_.device()});
+  // On a device the host has the number of the update before, and does not wait for this one's.
+  report.saturated = static_cast<std::int64_t>(*saturated_.numbers<double>());
+  saturated_.fetch(frame_.ctx);
+  last_lr_ = args.lr;
+}
+
+void Kfac::gather_parameters(kfac::StepReport& report) {
+  if (!weights_->needed()) return;
+  const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
+  weights_->run();
+  // The workers, too, read what was gathered, so that all ranks hold the same bits.
+  for (std::size_t i = 0; i < frame_.layers.size(); ++i)
+    unpack_parameters(frame_.ctx, weights_->block(static_cast<int>(i)), frame_.layers[i]);
+}
+
+void Kfac::visit_state(StateVisitor& caller) {
+  frame_.require_prepared("visit_state");
+  HostVisitor visitor(frame_.ctx, caller);
+  visitor.integer("steps", Held::same, frame_.steps);
+  gradients_->visit_state(visitor);
+  visitor.real("last_lr", Held::same, last_lr_);
+  for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
+    const Held held = curvature_.owns(static_cast<int>(i)) ? Held::owner : Held::copy;
+    const std::string& layer = frame_.layers[i].name;
+    if (velocity_[i].is_set()) visitor.tensor(layer + ".velocity", held, velocity_[i]);
+    if (masters_[i].is_set()) visitor.tensor(layer + ".master", held, masters_[i]);
+  }
+  curvature_.visit_state(visitor);
+  begin_step();  // What is due may have changed.
+}
+
+std::string Kfac::describe() const {
+  frame_.require_prepared("describe");
+  const auto element = static_cast<std::int64_t>(size_of(frame_.dtype()));
+  std::vector<kfac::NamedBytes> buffers = gradients_->buffers();
+  buffers.push_back({"gathered weights", static_cast<std::int64_t>(weights_->bytes())});
+  return curvature_.describe({.momentum = element, .masters = has_masters() ? element : 0},
+                             std::move(buffers));
+}
+
+std::string Kfac::options_text() const {
+  return detail::concat(
+      kfac::exact(options_.curvature), "momentum ", exact(options_.momentum), "\nmomentum_rule ",
+      static_cast<int>(options_.momentum_rule), "\ninitial_lr ", exact(options_.initial_lr),
+      "\nrescale ", static_cast<int>(options_.rescale), "\nweight_decay ",
+      exact(options_.weight_decay), "\ngradient_wire ", exact(options_.gradient_wire),
+      "\nweight_wire ", exact(options_.weight_wire), '\n');
+}
+
+}  // namespace
+
+void KfacOptions::validate() const {
+  curvature.validate();
+  check_wire("kfac options", "gradient_wire", gradient_wire);
+  check_wire("kfac options", "weight_wire", weight_wire);
+  DKFAC_CHECK(momentum >= 0 && momentum < 1, "[kfac options] momentum is ", momentum,
+              "; it must be in [0, 1)");
+  DKFAC_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), "[kfac options] weight_decay is ",
+              weight_decay, "; it must be finite and >= 0");
+  DKFAC_CHECK(momentum_rule != MomentumRule::paper || (initial_lr > 0 && std::isfinite(initial_lr)),
+              "[kfac options] initial_lr is ", initial_lr,
+              "; the paper's momentum rule divides by it, so it must be > 0");
+}
+
+std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm, KfacOptions options,
+                                     Device device, ContextOptions context) {
+  options.validate();
+  return std::make_unique<Kfac>(std::move(comm), options, device, context);
+}
+
+}  // namespace dkfac::optim

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dkfac/comm/communicator.h"
+#include "dkfac/core/context.h"
+#include "dkfac/optim/optimizer.h"
+
+#include "core/shared/registration.h"
+#include "optim/updates.h"
+
+/// The registered layers of an optimizer: names, shapes, borrowed parameters and gradients.
+namespace dkfac::optim {
+
+struct ParameterLayer {
+  std::string name;
+  LayerSpec spec;
+  LayerParams params;
+  std::int64_t weight = 0, bias = 0;  ///< Elements.
+  [[nodiscard]] std::int64_t numel() const { return weight + bias; }
+};
+
+/// Appends the weight and the bias of a layer, where it has them: gradient and velocity are
+/// [numel()] for both. Weight decay is for weights; gamma of a BatchNorm is not one.
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velocity,
+               std::vector<UpdatedPart>& parts);
+
+[[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
+
+/// Throws InvalidArgument unless `name` is new and `params` fit `spec` and the dtype of the layers
+/// before, DeviceError unless all of them are on `device`.
+void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
+                    LayerParams params, Device device);
+/// One line per layer, equal on two ranks exactly when they registered the same.
+[[nodiscard]] std::string registration_text(const std::vector<ParameterLayer>& layers);
+/// Every rank takes the parameters of rank 0.
+void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
+                          Stream stream);
+
+/// Factor that makes the sum over ranks of scaled local gradients the gradient of the mean loss.
+[[nodiscard]] double gradient_scale(LossReduction reduction, RecordScale scale, int world_size);
+/// out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += NaNs and Infs.
+void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
+                    TensorView nonfinite);
+/// out[numel] = weights and biases of `layer`.
+void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out);
+/// Weights and biases of `layer` = values[numel], in whatever type they come.
+void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer);
+
+}  // namespace dkfac::optim

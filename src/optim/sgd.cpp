@@ -1,0 +1,52 @@
+#include <cmath>
+#include <utility>
+
+#include "optim/first_order.h"
+
+namespace dkfac::optim {
+namespace {
+
+struct Sgd {
+  static constexpr std::string_view kName = "sgd";
+  SgdOptions options;
+  double last_lr = 0;
+
+  [[nodiscard]] std::string description() const {
+    return options.momentum_correction ? ", momentum correction" : "";
+  }
+  [[nodiscard]] std::string options_text() const {
+    return detail::concat("momentum_correction ", options.momentum_correction, '\n');
+  }
+  void visit_state(StateVisitor& visitor) { visitor.real("last_lr", Held::same, last_lr); }
+
+  double update(Context& ctx, UpdateTable& table, double lr, double momentum) {
+    sgd_update(ctx, table,
+               {.lr = lr,
+                .momentum = momentum,
+                .weight_decay = options.weight_decay,
+                .nesterov = options.nesterov,
+                .correction = options.momentum_correction});
+    const double last = std::exchange(last_lr, lr);
+    const bool rescaled = options.momentum_correction && last > 0;
+    return momentum * (rescaled ? lr / last : 1);
+  }
+};
+
+}  // namespace
+
+void SgdOptions::validate() const {
+  DKFAC_CHECK(momentum >= 0 && momentum < 1, "[sgd options] momentum is ", momentum,
+              "; it must be in [0, 1)");
+  DKFAC_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), "[sgd options] weight_decay is ",
+              weight_decay, "; it must be finite and >= 0");
+  check_wire("sgd options", "gradient_wire", gradient_wire);
+  DKFAC_CHECK(bucket_bytes > 0, "[sgd options] bucket_bytes is ", bucket_bytes, "; it must be > 0");
+}
+
+std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm, SgdOptions options,
+                                    Device device, ContextOptions context) {
+  options.validate();
+  return std::make_unique<FirstOrder<Sgd>>(std::move(comm), Sgd{options}, device, context);
+}
+
+}  // namespace dkfac::optim

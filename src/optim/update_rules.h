@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/optim/optimizer.h"
+
+/// The arithmetic of all update rules, element by element: the same functions on every device.
+namespace dkfac::optim {
+
+/// One step of momentum SGD. With `correction` the buffer holds gradients, u <- m u + g and
+/// w <- w - lr u, which is what rescaling a buffer of lr*gradient amounts to, and holds at lr = 0;
+/// without it v <- m v + lr g and w <- w - v. g includes weight_decay * w.
+struct SgdPass {
+  double lr = 0, momentum = 0, weight_decay = 0;
+  bool nesterov = false, correction = true;
+};
+
+/// v <- m v - rate (g + wd w); w <- w + v, or with Nesterov w <- w + m v - rate (g + wd w).
+struct LarsPass {
+  double rate = 0;  ///< Learning rate times trust ratio.
+  double momentum = 0, weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// out = updated weight, may be `weight` itself. Momentum rules constant and corrected:
+/// v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v, and v <- w
+/// for paper_momentum().
+struct KfacPass {
+  double lr = 0, momentum = 0, weight_decay = 0;
+  MomentumRule rule = MomentumRule::corrected;
+};
+
+/// A pass for one element in the type T of the parameters; v and w, resp. out, are updated.
+template <class T>
+struct SgdRule {
+  T momentum, decay, in, rate;
+  bool nesterov;
+  DKFAC_HD explicit SgdRule(const SgdPass& pass)
+      : momentum(static_cast<T>(pass.momentum)),
+        decay(static_cast<T>(pass.weight_decay)),
+        in(pass.correction ? T{1} : static_cast<T>(pass.lr)),
+        rate(pass.correction ? static_cast<T>(pass.lr) : T{1}),
+        nesterov(pass.nesterov) {}
+  DKFAC_HD void operator()(T g, T& v, T& w) const {
+    const T step = in * (g + decay * w);
+    const T moved = momentum * v + step;
+    v = moved;
+    w -= rate * (nesterov ? step + momentum * moved : moved);
+  }
+};
+
+template <class T>
+struct LarsRule {
+  T momentum, decay, rate;
+  bool nesterov;
+  DKFAC_HD explicit LarsRule(const LarsPass& pass)
+      : momentum(static_cast<T>(pass.momentum)),
+        decay(static_cast<T>(pass.weight_decay)),
+        rate(static_cast<T>(pass.rate)),
+        nesterov(pass.nesterov) {}
+  DKFAC_HD void operator()(T g, T& v, T& w) const {
+    const T step = rate * (g + decay * w);
+    const T moved = momentum * v - step;
+    v = moved;
+    w += nesterov ? momentum * moved - step : moved;
+  }
+};
+
+template <class T>
+struct KfacRule {
+  T momentum, decay, lr;
+  bool keep;  ///< The buffer holds the step, not the weight before it.
+  DKFAC_HD explicit KfacRule(const KfacPass& pass)
+      : momentum(static_cast<T>(pass.momentum)),
+        decay(static_cast<T>(pass.weight_decay)),
+        lr(static_cast<T>(pass.lr)),
+        keep(pass.rule != MomentumRule::paper) {}
+  DKFAC_HD void operator()(T u, T before, T& v, T& out) const {
+    const T step = momentum * v - lr * (u + decay * before);
+    v = keep ? step : before;
+    out = before + step;
+  }
+};
+
+/// From the weight that the pass left in the buffer: SP-NGD's v(t) = w(t) - w(t-1).
+template <class T>
+DKFAC_HD T paper_momentum(T out, T buffer) {
+  return out - buffer;
+}
+
+/// eta*|w| / (|g| + wd*|w| + epsilon); 1 when a norm is zero.
+[[nodiscard]] DKFAC_HD inline double trust_ratio(const LarsOptions& options, double weight_norm,
+                                                 double gradient_norm) {
+  if (!(weight_norm > 0 && gradient_norm > 0)) return 1;
+  return options.eta * weight_norm /
+         (gradient_norm + options.weight_decay * weight_norm + options.epsilon);
+}
+
+/// sqrt(2 d_out) / (norm + 1e-9), or 1 where the rule leaves the weight alone; SP-NGD eq. 24.
+[[nodiscard]] DKFAC_HD inline double rescale_factor(Rescale rule, std::int64_t d_out, double norm) {
+  if (rule == Rescale::off) return 1;
+  const double factor = std::sqrt(2 * static_cast<double>(d_out)) / (norm + 1e-9);
+  return rule == Rescale::shrink && factor >= 1 ? 1 : factor;
+}
+
+}  // namespace dkfac::optim

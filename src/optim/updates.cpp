@@ -1,0 +1,61 @@
+#include "optim/updates.h"
+
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "optim/backend_updates.h"
+
+namespace dkfac::optim {
+namespace {
+
+void check_alike(const Context& ctx, DType dtype, const UpdatedPart& part) {
+  const auto check = [&](ConstTensorView x, DType type) {
+    DKFAC_CHECK(x.numel() == part.numel() && x.dtype() == type && x.device() == ctx.device() &&
+                    x.is_contiguous(),
+                "[update] a tensor has ", x.numel(), ' ', x.dtype(), " elements on ", x.device(),
+                "; it must be contiguous and have ", part.numel(), ' ', type, " elements on ",
+                ctx.device());
+  };
+  check(part.gradient, dtype);
+  check(part.velocity, dtype);
+  check(part.parameter, dtype);
+  if (!part.master.empty()) check(part.master, dtype);
+  if (!part.block.empty()) check(part.block, part.master.empty() ? dtype : part.block.dtype());
+}
+
+}  // namespace
+
+UpdateTable make_update_table(Context& ctx, DType dtype, std::vector<UpdatedPart> parts) {
+  DKFAC_CHECK(dtype == DType::f32 || dtype == DType::f64, "[update] parameters are ", dtype,
+              "; they must be f32 or f64");
+  UpdateTable table;
+  table.dtype = dtype;
+  for (UpdatedPart& part : parts) {
+    if (part.numel() == 0) continue;
+    check_alike(ctx, dtype, part);
+    table.parts.push_back(std::move(part));
+  }
+  if (ctx.device().is_cuda() && !table.parts.empty()) cuda::upload(ctx, table);
+  return table;
+}
+
+void sgd_update(Context& ctx, UpdateTable& table, const SgdPass& pass) {
+  if (table.parts.empty()) return;
+  if (ctx.device().is_cuda()) return cuda::sgd_update(ctx, table, pass);
+  cpu::sgd_update(ctx, table, pass);
+}
+
+void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr) {
+  if (table.parts.empty()) return;
+  if (ctx.device().is_cuda()) return cuda::lars_update(ctx, table, options, lr);
+  cpu::lars_update(ctx, table, options, lr);
+}
+
+void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
+  if (table.parts.empty()) return;
+  if (ctx.device().is_cuda()) return cuda::kfac_update(ctx, table, update);
+  cpu::kfac_update(ctx, table, update);
+}
+
+}  // namespace dkfac::optim

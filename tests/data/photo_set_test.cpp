@@ -1,0 +1,175 @@
+// Listing an ImageFolder: classes, order, the index file, and what is refused.
+
+#include "dkfac/data/photo_set.h"
+
+#include <fstream>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/data/dataset.h"
+
+namespace dkfac::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PhotoSetTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    root_ = fs::temp_directory_path() /
+            (std::string("dkfac_photo_set_") + test->name() + std::to_string(::getpid()));
+    fs::remove_all(root_);
+    fs::create_directories(split());
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  [[nodiscard]] fs::path split() const { return root_ / "train"; }
+  [[nodiscard]] fs::path index() const { return root_ / "train.index"; }
+  void add(const std::string& name, const std::string& content = "x") const {
+    fs::create_directories((split() / name).parent_path());
+    std::ofstream(split() / name, std::ios::binary) << content;
+  }
+
+  fs::path root_;
+};
+
+TEST_F(PhotoSetTest, ListsPhotographsOfClassesInOrder) {
+  add("cat/b.JPEG", "12345");
+  add("cat/a.jpg");
+  add("cat/notes.txt");
+  add("cat/.hidden.jpg");
+  add("cat/deeper/c.jpg");
+  add("ant/z.Jpg");
+  add("Zebra/z.jpeg");
+  add(".git/z.jpeg");
+  add("readme.jpg");
+  const PhotoSet set = read_photo_set(split());
+  EXPECT_EQ(set.classes, (std::vector<std::string>{"Zebra", "ant", "cat"}));
+  EXPECT_EQ(set.files,
+            (std::vector<std::string>{"Zebra/z.jpeg", "ant/z.Jpg", "cat/a.jpg", "cat/b.JPEG"}));
+  EXPECT_EQ(set.labels, (std::vector<std::int32_t>{0, 1, 2, 2}));
+  EXPECT_EQ(set.bytes, (std::vector<std::int64_t>{1, 1, 1, 5}));
+  EXPECT_EQ(set.index, PhotoIndex::none);
+  EXPECT_TRUE(fs::exists(set.path(3)));
+}
+
+TEST_F(PhotoSetTest, NamesBothFoldersThatPhotographsToTestOnMayLieIn) {
+  add("cat/a.jpg");
+  try {
+    (void)load_data({.name = "image-folder", .path = root_});
+    FAIL() << "there is nothing to test on";
+  } catch (const MissingInput& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("neither val nor test"), std::string::npos) << what;
+    EXPECT_NE(what.find(root_.string()), std::string::npos) << what;
+  }
+}
+
+TEST_F(PhotoSetTest, TakesLabelsFromTheTrainingSplit) {
+  add("cat/a.jpg");
+  EXPECT_EQ(read_photo_set(split(), {}, {"ant", "cat"}).labels, (std::vector<std::int32_t>{1}));
+  EXPECT_THROW((void)read_photo_set(split(), {}, {"ant"}), DataError);
+}
+
+TEST_F(PhotoSetTest, RefusesWhatHoldsNoPhotographs) {
+  EXPECT_THROW((void)read_photo_set(root_ / "absent"), MissingInput);
+  EXPECT_THROW((void)read_photo_set(split()), DataError);
+  add("cat/a.jpg");
+  add("dog/readme.txt");
+  try {
+    (void)read_photo_set(split());
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("train/dog"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(PhotoSetTest, KeepsAnIndexUntilAFolderChanges) {
+  add("cat/a.jpg", "123");
+  add("dog/b.jpg", "12");
+  EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::built);
+  const PhotoSet known = read_photo_set(split(), index());
+  const PhotoSet listed = read_photo_set(split());
+  EXPECT_EQ(known.index, PhotoIndex::used);
+  EXPECT_EQ(known.files, listed.files);
+  EXPECT_EQ(known.bytes, listed.bytes);
+  EXPECT_EQ(known.labels, listed.labels);
+
+  add("dog/c.jpg");
+  fs::last_write_time(split() / "dog", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  const PhotoSet changed = read_photo_set(split(), index());
+  EXPECT_EQ(changed.index, PhotoIndex::stale);
+  EXPECT_EQ(changed.count(), 3);
+  add("eel/c.jpg");
+  EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::stale);
+  EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::used);
+  // Nothing of the writing stays.
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 2);
+}
+
+TEST_F(PhotoSetTest, ReplacesADamagedIndexWhereverTheDamageIs) {
+  add("cat/a.jpg", "123");
+  add("cat/b.jpg", "123");
+  (void)read_photo_set(split(), index());
+  std::vector<std::uint8_t> good;
+  read_file(index(), good);
+  const auto write = [&](const std::vector<std::uint8_t>& bytes) {
+    std::ofstream(index(), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  };
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::vector<std::uint8_t> bad = good;
+    bad[i] ^= 0x80U;
+    write(bad);
+    EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::damaged) << "byte " << i;
+    bad.resize(i);
+    write(bad);
+    EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::damaged) << "length " << i;
+    EXPECT_EQ(read_photo_set(split(), index()).index, PhotoIndex::used);
+  }
+}
+
+TEST_F(PhotoSetTest, GoesOnWithoutAnIndexThatCannotBeWritten) {
+  add("cat/a.jpg");
+  const PhotoSet set = read_photo_set(split(), root_ / "absent" / "index");
+  EXPECT_EQ(set.index, PhotoIndex::not_written);
+  EXPECT_EQ(set.count(), 1);
+}
+
+TEST_F(PhotoSetTest, FingerprintTellsNamesSizesAndLabelsButNotPlaces) {
+  add("cat/a.jpg", "123");
+  add("dog/b.jpg", "12");
+  PhotoSet set = read_photo_set(split());
+  const std::uint64_t hash = fingerprint(set);
+  set.folder = "elsewhere";
+  EXPECT_EQ(fingerprint(set), hash);
+  PhotoSet other = set;
+  other.bytes[0] = 4;
+  EXPECT_NE(fingerprint(other), hash);
+  other = set;
+  other.labels[0] = 1;
+  EXPECT_NE(fingerprint(other), hash);
+  other = set;
+  other.files[0] = "cat/c.jpg";
+  EXPECT_NE(fingerprint(other), hash);
+}
+
+TEST_F(PhotoSetTest, ReadsFilesAndSaysWhyItCannot) {
+  add("cat/a.jpg", "123");
+  add("cat/empty.jpg", "");
+  std::vector<std::uint8_t> bytes(9);
+  read_file(split() / "cat/a.jpg", bytes);
+  EXPECT_EQ(bytes, (std::vector<std::uint8_t>{'1', '2', '3'}));
+  read_file(split() / "cat/empty.jpg", bytes);
+  EXPECT_TRUE(bytes.empty());
+  EXPECT_THROW(read_file(split() / "cat/b.jpg", bytes), MissingInput);
+  EXPECT_THROW(read_file(split() / "cat", bytes), IoError);
+  EXPECT_THROW(read_file(split() / "cat/a.jpg", bytes, 2), DataError);
+}
+
+}  // namespace
+}  // namespace dkfac::data

@@ -1,0 +1,169 @@
+#include "kfac/precondition/kl_clip.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kfac/shared/clip_rule.h"
+#include "support/near.h"
+#include "support/plain_training.h"
+
+namespace dkfac::testing {
+namespace {
+
+using kfac::kl_factor;
+
+TEST(KlFactor, IsTheFormula) {
+  EXPECT_EQ(kl_factor(1e-3, 0.1, 0.05), 1);  // lr^2 sum = 5e-4 < kappa
+  EXPECT_DOUBLE_EQ(kl_factor(1e-3, 0.1, 10), std::sqrt(1e-3 / 0.1));
+}
+
+TEST(KlFactor, LeavesADirectionWithoutLengthAlone) {
+  EXPECT_EQ(kl_factor(1e-3, 0.1, 0), 1);
+  EXPECT_EQ(kl_factor(1e-3, 0, 5), 1);
+  EXPECT_EQ(kl_factor(1e-3, 0.1, -5), 1);
+}
+
+TEST(KlFactor, StopsADirectionThatIsNotFinite) {
+  EXPECT_EQ(kl_factor(1e-3, 0.1, std::numeric_limits<double>::infinity()), 0);
+  EXPECT_EQ(kl_factor(1e-3, 0.1, std::nan("")), 0);
+  std::vector<double> u{1, std::nan(""), std::numeric_limits<double>::infinity()};
+  double factor = 0;
+  Context ctx;
+  kfac::scale_direction(ctx, view_of(&factor, {1}), view_of(u.data(), {3}));
+  EXPECT_EQ(u, (std::vector<double>{0, 0, 0}));
+}
+
+TEST(KlClip, AddsWhatEachRankCountsOnce) {
+  comm::run_ranks(3, [](auto comm) {
+    Context ctx;
+    kfac::KlClip clip(ctx, 1);
+    clip.begin();
+    const double r = comm->rank() + 1;
+    std::vector<double> v{1, 2}, u{r, 3 * r};
+    clip.add(view_of(v.data(), {2}), view_of(u.data(), {2}));
+    clip.add({}, {});
+    const comm::WorkerGrid grid = comm::make_worker_grid(comm, 0);
+    EXPECT_EQ(*clip.total(grid).data<double>(), 7 * (1 + 2 + 3));
+  });
+}
+
+kfac::CurvatureOptions curvature(double kappa) {
+  kfac::CurvatureOptions options;
+  options.damping = 1e-2;
+  options.dtype = DType::f64;
+  options.kl_clip = kappa;
+  return options;
+}
+
+/// Gradients and directions of one step of the Preconditioner, per covered layer in a row.
+struct OneStep {
+  std::vector<std::vector<double>> gradients, directions;
+  double factor = 0;
+};
+
+OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, double lr) {
+  kfac::Preconditioner preconditioner(comm, curvature(kappa));
+  PlainNet<double> net(3);
+  std::vector<kfac::LayerGrad> grads;
+  for (auto& l : net.layers) {
+    const auto view = [](std::vector<double>& v) {
+      return v.empty() ? TensorView{} : view_of(v.data(), {static_cast<std::int64_t>(v.size())});
+    };
+    grads.push_back({preconditioner.add_layer(l.name, l.spec), view(l.dw), view(l.db)});
+  }
+  PlainHooks hooks;
+  hooks.input = [&](int layer, ConstTensorView x) {
+    preconditioner.record_input(grads[pos(layer)].layer, x);
+  };
+  hooks.grad_output = [&](int layer, ConstTensorView dy) {
+    preconditioner.record_grad_output(grads[pos(layer)].layer, dy);
+  };
+  hooks.batch_norm = [&](int layer, ConstTensorView x, ConstTensorView mean,
+                         ConstTensorView inv_std, ConstTensorView dy) {
+    preconditioner.record_batch_norm(grads[pos(layer)].layer, x, mean, inv_std, dy);
+  };
+  net.forward(plain_batch<double>(0, 0, 12), hooks);  // The same on every rank.
+  net.backward(1.0 / 12, hooks);
+  OneStep result;
+  const auto read = [&](std::vector<std::vector<double>>& out) {
+    for (const auto& l : net.layers) {
+      if (std::holds_alternative<PlainSpec>(l.spec)) continue;
+      out.push_back(l.dw);
+      out.back().insert(out.back().end(), l.db.begin(), l.db.end());
+    }
+  };
+  read(result.gradients);
+  result.factor = preconditioner.step(grads, Stream::cpu(), {.lr = lr, .vote = {}}).kl_factor;
+  read(result.directions);
+  return result;
+}
+
+TEST(KlClip, ScalesEveryDirectionByTheFormulaOverAllCoveredLayers) {
+  constexpr double kLr = 0.3, kKappa = 1e-4;
+  const OneStep free = one_step(comm::make_self(), 0, kLr);
+  EXPECT_EQ(free.factor, 1);
+  double sum = 0, terms = 0;
+  for (std::size_t l = 0; l < free.gradients.size(); ++l)
+    for (std::size_t i = 0; i < free.gradients[l].size(); ++i, ++terms)
+      sum += free.gradients[l][i] * free.directions[l][i];
+  const double nu = std::sqrt(kKappa / (kLr * kLr * sum));
+  ASSERT_LT(nu, 0.5);
+  for (const int ranks : {1, 3})
+    comm::run_ranks(ranks, [&](auto comm) {
+      const OneStep clipped = one_step(comm, kKappa, kLr);
+      // A sum of `terms` products and a rounded statistic per rank.
+      const double tolerance = 10 * terms * eps<double>;
+      EXPECT_NEAR(clipped.factor, nu, tolerance * nu);
+      for (std::size_t l = 0; l < free.directions.size(); ++l) {
+        std::vector<double> expected = free.directions[l];
+        for (double& u : expected) u *= nu;
+        EXPECT_TRUE(near(clipped.directions[l], expected, 1e3 * tolerance)) << l;
+      }
+    });
+}
+
+TEST(KlClip, LeavesShortStepsAlone) {
+  const OneStep free = one_step(comm::make_self(), 0, 0.3);
+  const OneStep loose = one_step(comm::make_self(), 1e6, 0.3);
+  EXPECT_EQ(loose.factor, 1);
+  EXPECT_EQ(loose.directions, free.directions);
+}
+
+TEST(KlClip, NeedsALearningRate) {
+  EXPECT_THROW((void)one_step(comm::make_self(), 1e-3, 0), InvalidArgument);
+}
+
+TEST(KlClip, OfTheOptimizerComesBeforeDecayAndMomentum) {
+  // Without momentum and decay the first step is lr nu U; its length in the metric is kappa.
+  const auto moved = [](double kappa, double decay) {
+    optim::KfacOptions options{.curvature = curvature(kappa), .momentum = 0, .weight_decay = decay};
+    double factor = 0;
+    const auto net = train<double>(
+        comm::make_self(), [&](auto comm) { return optim::make_kfac(comm, options); }, {.steps = 1},
+        [&](const kfac::StepReport& report) { factor = report.kl_factor; });
+    return std::pair(net.parameters(), factor);
+  };
+  const std::vector<double> start = PlainNet<double>(3).parameters();
+  const auto [free, one] = moved(0, 0);
+  const auto [clipped, nu] = moved(1e-5, 0);
+  const auto [decayed, same] = moved(1e-5, 0.1);
+  EXPECT_EQ(one, 1);
+  EXPECT_LT(nu, 0.9);
+  EXPECT_EQ(nu, same);  // The decay is no part of <U, V>, and is not scaled:
+  EXPECT_FALSE(near(decayed, clipped, 1e-6));
+  // Layers without curvature keep their gradient, so compare where the step was scaled.
+  const auto layers = PlainNet<double>(3).layers;
+  std::size_t at = 0;
+  for (const auto& l : layers) {
+    const std::size_t n = l.w.size() + l.b.size();
+    const bool covered = !std::holds_alternative<PlainSpec>(l.spec);
+    for (std::size_t i = at; covered && i < at + n; ++i)
+      EXPECT_NEAR(clipped[i] - start[i], nu * (free[i] - start[i]), 1e-12);
+    at += n;
+  }
+}
+
+}  // namespace
+}  // namespace dkfac::testing

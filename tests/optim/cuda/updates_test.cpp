@@ -1,0 +1,222 @@
+#include "optim/updates.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+
+#include "support/on_device.h"
+
+namespace dkfac::testing {
+namespace {
+
+using optim::MomentumRule;
+using optim::Rescale;
+using optim::UpdatedPart;
+
+// Around the ends of chunks, and more parts than one could launch one by one unnoticed.
+constexpr std::int64_t kLengths[] = {1, 5, 4095, 4096, 4097, 10000, 3, 64, 7, 12, 2, 33};
+
+/// Parameters of a table in one place, with NaN between them.
+struct Place {
+  Tensor gradient, velocity, parameter, master, block;
+  optim::UpdateTable table;
+
+  Place(Context& ctx, DType dtype, std::optional<DType> wire, bool blocks) {
+    Context host;
+    std::int64_t total = 1;
+    for (const std::int64_t n : kLengths) total += n + 1;
+    std::vector<double> g(static_cast<std::size_t>(total), std::nan("")), v = g, w = g;
+    std::int64_t first = 1;
+    for (const std::int64_t n : kLengths) {
+      for (std::int64_t i = first; i < first + n; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const auto x = static_cast<double>(i);
+        g[at] = std::sin(x);
+        v[at] = 0.1 * std::cos(x);
+        w[at] = 1 + 0.5 * std::sin(0.3 * x);
+      }
+      first += n + 1;
+    }
+    const auto put = [&](const std::vector<double>& x, DType type) {
+      Tensor cast = Tensor::empty(host, {total}, type);
+      ops::cast(host, view_of(x.data(), {total}), cast);
+      return Tensor::copy_of(ctx, cast);
+    };
+    gradient = put(g, dtype);
+    velocity = put(v, dtype);
+    parameter = put(w, dtype);
+    if (wire) master = put(w, dtype);
+    const std::vector<double> nothing(w.size(), std::nan(""));
+    if (blocks) block = put(nothing, wire.value_or(dtype));
+    std::vector<UpdatedPart> parts;
+    first = 1;
+    for (const std::int64_t n : kLengths) {
+      const auto of = [&](Tensor& whole) {
+        return whole.is_set() ? whole.view().slice(0, first, n) : TensorView{};
+      };
+      const auto index = static_cast<std::int64_t>(parts.size());
+      parts.push_back({.gradient = of(gradient),
+                       .velocity = of(velocity),
+                       .parameter = of(parameter),
+                       .master = of(master),
+                       .block = of(block),
+                       .lr = 1 + 0.25 * static_cast<double>(index % 4),
+                       .decay = static_cast<double>(index % 3),
+                       .is_weight = index % 2 == 0,
+                       .preconditioned = index % 4 != 1,
+                       .d_out = index % 2 == 0 ? 4 + index : 0});
+      first += n + 1;
+    }
+    table = optim::make_update_table(ctx, dtype, std::move(parts));
+  }
+};
+
+/// The same on the host and on the device, and what may differ between them.
+class Updates : public OnDevice {
+ protected:
+  void make(std::optional<DType> wire = std::nullopt, bool blocks = false) {
+    host_ = std::make_unique<Place>(cpu, dtype(), wire, blocks);
+    device_ = std::make_unique<Place>(ctx, dtype(), wire, blocks);
+  }
+  void expect_same(double bound) {
+    for (Tensor Place::*field :
+         {&Place::gradient, &Place::velocity, &Place::parameter, &Place::master, &Place::block}) {
+      if (!((*host_).*field).is_set()) continue;
+      std::vector<double> expected = values(cpu, (*host_).*field);
+      std::vector<double> actual = device_values(ctx, (*device_).*field);
+      if (field == &Place::gradient) continue;  // The host clips in place.
+      ASSERT_EQ(expected.size(), actual.size());
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        if (std::isnan(expected[i])) {
+          EXPECT_TRUE(std::isnan(actual[i])) << i;
+          expected[i] = actual[i] = 0;
+        } else if (std::isinf(expected[i])) {
+          EXPECT_EQ(actual[i], expected[i]) << i;
+          expected[i] = actual[i] = 0;
+        }
+      EXPECT_TRUE(near(actual, expected, bound));
+    }
+  }
+  /// What update(ctx, table) launches.
+  template <class Update>
+  std::int64_t launches(Update update) {
+    update(cpu, host_->table);
+    const std::int64_t before = kernel_launches(), waits = host_waits();
+    update(ctx, device_->table);
+    EXPECT_EQ(host_waits(), waits);
+    return kernel_launches() - before;
+  }
+  std::unique_ptr<Place> host_, device_;
+};
+
+TEST_P(Updates, OfSgdTakeOneKernel) {
+  make();
+  for (const bool nesterov : {false, true})
+    for (const bool correction : {false, true})
+      EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
+                  optim::sgd_update(on, table,
+                                    {.lr = 0.1,
+                                     .momentum = 0.9,
+                                     .weight_decay = 0.01,
+                                     .nesterov = nesterov,
+                                     .correction = correction});
+                }),
+                1);
+  expect_same(tolerance());
+}
+
+TEST_P(Updates, OfLarsTakeThreeKernels) {
+  for (const bool nesterov : {false, true}) {
+    make();
+    for (int step = 0; step < 3; ++step)
+      EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
+                  optim::lars_update(
+                      on, table, {.nesterov = nesterov, .weight_decay = 0.01, .eta = 0.02}, 0.3);
+                }),
+                3);
+    expect_same(tolerance());
+  }
+}
+
+TEST_P(Updates, OfKfacFollowEveryRule) {
+  for (const MomentumRule rule : {MomentumRule::corrected, MomentumRule::paper})
+    for (const Rescale rescale : {Rescale::off, Rescale::always, Rescale::shrink})
+      for (const bool blocks : {false, true}) {
+        make(std::nullopt, blocks);
+        Tensor clip = Tensor::empty(cpu, {1}, DType::f64);
+        ops::fill(cpu, clip, 0.25);
+        Tensor clip_there = Tensor::copy_of(ctx, clip);
+        EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
+                    optim::kfac_update(
+                        on, table,
+                        {.pass = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .rule = rule},
+                         .rescale = rescale,
+                         .clip = on.device().is_cuda() ? clip_there.view() : clip.view()});
+                  }),
+                  4);
+        expect_same(tolerance());
+      }
+}
+
+TEST_P(Updates, OfMastersPublishWhatTheWireHolds) {
+  for (const DType wire : {DType::f16, DType::bf16, DType::f32}) {
+    if (wire == dtype()) continue;
+    make(wire, true);
+    Tensor count = Tensor::zeros(cpu, {1}, DType::f64),
+           count_there = Tensor::zeros(ctx, {1}, DType::f64);
+    // One weight past every wire, in the part of 4097 elements.
+    const double past = wire == DType::f16 ? 1e5 : (dtype() == DType::f64 ? 1e300 : 3.4e38);
+    for (Place* place : {host_.get(), device_.get()}) {
+      Context& on = place == host_.get() ? cpu : ctx;
+      ops::fill(on, place->table.parts[4].master.slice(0, 4096, 1), past);
+    }
+    EXPECT_LE(launches([&](Context& on, optim::UpdateTable& table) {
+                optim::kfac_update(
+                    on, table,
+                    {.pass = {.lr = 1e-3, .momentum = 0.9},
+                     .wire = wire,
+                     .saturated = on.device().is_cuda() ? count_there.view() : count.view()});
+              }),
+              4);
+    EXPECT_EQ(*count.data<double>(), 1);
+    EXPECT_EQ(device_values(ctx, count_there), (std::vector<double>{1}));
+    // Masters agree to the bound; rounding to the wire may turn that into one of its steps.
+    const double step = wire == DType::f16 ? 0x1p-10 : (wire == DType::bf16 ? 0x1p-7 : 0x1p-23);
+    expect_same(std::max(tolerance(), step));
+  }
+}
+
+TEST_P(Updates, GiveTheSameBitsTwice) {
+  std::vector<double> first;
+  for (int run = 0; run < 2; ++run) {
+    make();
+    optim::lars_update(ctx, device_->table, {}, 0.3);
+    optim::kfac_update(ctx, device_->table, {.pass = {.lr = 0.1}, .rescale = Rescale::always});
+    std::vector<double> all = device_values(ctx, device_->parameter);
+    for (double& x : all)
+      if (std::isnan(x)) x = -1;
+    if (run == 0) first = all;
+    EXPECT_EQ(all, first);
+  }
+}
+
+TEST_P(Updates, RefuseTensorsOfAnotherPlace) {
+  Tensor here = Tensor::zeros(cpu, {3}, dtype()), there = Tensor::zeros(ctx, {3}, dtype());
+  const auto table = [&](TensorView gradient) {
+    (void)optim::make_update_table(ctx, dtype(),
+                                   {{.gradient = gradient, .velocity = there, .parameter = there}});
+  };
+  EXPECT_NO_THROW(table(there));
+  EXPECT_THROW(table(here), InvalidArgument);
+  EXPECT_THROW(table(there.view().slice(0, 0, 2)), InvalidArgument);
+}
+
+DKFAC_ON_DEVICE(Updates);
+
+}  // namespace
+}  // namespace dkfac::testing

@@ -1,0 +1,130 @@
+#include "optim/cpu/first_order.h"
+
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/threads.h"
+
+#include "support/near.h"
+
+namespace dkfac::optim {
+namespace {
+
+using testing::eps;
+using testing::near;
+using namespace cpu;
+using Values = std::vector<double>;
+
+TensorView view(Values& v) { return view_of(v.data(), {static_cast<std::int64_t>(v.size())}); }
+
+TEST(Norm, IsTheRootOfTheSumOfSquares) {
+  Values x{3, -4};
+  EXPECT_EQ(l2_norm(view(x)), 5);
+  EXPECT_EQ(l2_norm({}), 0);
+  std::vector<float> f(10, 2.0F);
+  EXPECT_DOUBLE_EQ(l2_norm(view_of(f.data(), {10})), std::sqrt(40.0));
+}
+
+TEST(Norm, CountsEveryElementOnceAtEveryLength) {
+  // Around the ends of lanes, and of the parts that threads share.
+  for (const std::int64_t n : {1, 7, 8, 9, 17, 65535, 65536, 65537, 4 * 1024 * 1024 + 5}) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    double squares = 0;  // Whole numbers, so that every order of additions is exact.
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(i % 13) - 6;
+      squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    }
+    EXPECT_EQ(l2_norm(view_of(x.data(), {n})), std::sqrt(squares)) << n;
+  }
+}
+
+TEST(Norm, HasTheSameBitsAtEveryNumberOfThreads) {
+  std::vector<double> x(300'000);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<double>(i));
+  const int before = threads();
+  set_threads(1);
+  const double one = l2_norm(view(x));
+  set_threads(3);
+  const double three = l2_norm(view(x));
+  set_threads(before);
+  EXPECT_EQ(one, three);
+}
+
+TEST(Rescale, BringsTheNormToTheRootOfTwiceTheOutputs) {
+  Values small{0.3, 0.4}, large{30, 40}, kept{0.3, 0.4};
+  rescale(Rescale::always, 8, view(small));
+  EXPECT_TRUE(near(small, Values{4 * 0.6, 4 * 0.8}, 1e-8));  // the 1e-9 in the divisor
+  rescale(Rescale::shrink, 8, view(large));
+  EXPECT_TRUE(near(large, Values{4 * 0.6, 4 * 0.8}, 1e-9));
+  rescale(Rescale::shrink, 8, view(kept));
+  EXPECT_EQ(kept, (Values{0.3, 0.4}));
+  rescale(Rescale::off, 8, view(kept));
+  EXPECT_EQ(kept, (Values{0.3, 0.4}));
+}
+
+TEST(Rescale, LeavesAZeroWeightFinite) {
+  Values zero{0, 0};
+  rescale(Rescale::always, 8, view(zero));
+  EXPECT_EQ(zero, (Values{0, 0}));
+}
+
+TEST(TrustRatio, IsOneWhenANormIsZero) {
+  const LarsOptions options{.weight_decay = 0.5, .eta = 0.1};
+  EXPECT_EQ(trust_ratio(options, 0, 3), 1);
+  EXPECT_EQ(trust_ratio(options, 3, 0), 1);
+  EXPECT_DOUBLE_EQ(trust_ratio(options, 2, 3), 0.1 * 2 / (3 + 0.5 * 2));
+}
+
+TEST(Passes, RefuseTensorsThatAreNotAlike) {
+  Values three(3), two(2);
+  std::vector<float> single(3);
+  EXPECT_THROW(sgd_pass({}, view(three), view(two), view(three)), InvalidArgument);
+  EXPECT_THROW(sgd_pass({}, view(three), view_of(single.data(), {3}), view(three)),
+               InvalidArgument);
+  EXPECT_THROW(lars_pass({}, view(three), view(three), view(two)), InvalidArgument);
+  EXPECT_THROW(kfac_pass({}, 1, view(three), view(three), view(three), view(two)), InvalidArgument);
+}
+
+TEST(KfacPass, LeavesTheWeightAndThePapersMomentumToTheCaller) {
+  Values u{1, 2}, w{1, 1}, v{0.5, 0.5}, out(2);
+  kfac_pass({.lr = 0.1, .momentum = 0.8, .rule = MomentumRule::paper}, 1, view(u), view(w), view(v),
+            view(out));
+  EXPECT_TRUE(near(out, Values{1 - 0.1 + 0.4, 1 - 0.2 + 0.4}, 4 * eps<double>));
+  EXPECT_EQ(w, (Values{1, 1}));
+  EXPECT_EQ(v, w);
+  finish_paper_momentum(view(out), view(v));
+  EXPECT_TRUE(near(v, Values{0.3, 0.2}, 8 * eps<double>));
+}
+
+TEST(KfacPass, GivesTheSameBitsInPlace) {
+  for (const MomentumRule rule : {MomentumRule::corrected, MomentumRule::paper}) {
+    const KfacPass pass{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.3, .rule = rule};
+    const Values u{1, 2}, w{1, -3};
+    Values v{0.5, 0.25}, out(2), own_v = v, own = w;
+    kfac_pass(pass, 1, view_of(u.data(), {2}), view_of(w.data(), {2}), view(v), view(out));
+    kfac_pass(pass, 1, view_of(u.data(), {2}), view(own), view(own_v), view(own));
+    EXPECT_EQ(own, out);
+    EXPECT_EQ(own_v, v);
+    EXPECT_NE(own, w);
+  }
+}
+
+TEST(Passes, GiveTheSameBitsOverLongAndShortTensors) {
+  // Long tensors are shared by threads; each element is computed alike.
+  const std::size_t n = 100'003;
+  Values g(n), v(n, 0.25), w(n, 1.0);
+  for (std::size_t i = 0; i < n; ++i) g[i] = std::sin(static_cast<double>(i));
+  sgd_pass({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, view(g), view(v), view(w));
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, n / 2, n - 1}) {
+    Values g1{g[i]}, v1{0.25}, w1{1.0};
+    sgd_pass({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, view(g1), view(v1), view(w1));
+    EXPECT_EQ(w[i], w1[0]) << i;
+    EXPECT_EQ(v[i], v1[0]) << i;
+  }
+}
+
+}  // namespace
+}  // namespace dkfac::optim

@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include "support/near.h"
+#include "support/one_layer.h"
+
+namespace dkfac::testing {
+namespace {
+
+// 20 steps in f64: about 20 * 10 roundings and 8-term norms, far below this.
+constexpr double kLarsTolerance = 1e-12;
+
+double norm_of(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double e : x) sum += e * e;
+  return std::sqrt(sum);
+}
+
+std::vector<double> run_lars(optim::LarsOptions options) {
+  return flat(run_optimizer(*optim::make_lars(comm::make_self(), options)));
+}
+
+HandRule lars_rule(const optim::LarsOptions& o, bool everywhere = false) {
+  return [o, everywhere](auto& w, const auto& g, auto& v, double lr, double, bool is_weight) {
+    const bool adapted = is_weight || everywhere;
+    const double wd = adapted ? o.weight_decay : 0;
+    const double trust =
+        adapted ? o.eta * norm_of(w) / (norm_of(g) + wd * norm_of(w) + o.epsilon) : 1;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double step = lr * trust * (g[i] + wd * w[i]);
+      v[i] = o.momentum * v[i] - step;
+      w[i] += o.nesterov ? o.momentum * v[i] - step : v[i];
+    }
+  };
+}
+
+TEST(Lars, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
+  for (const bool nesterov : {false, true}) {
+    const optim::LarsOptions options{
+        .nesterov = nesterov, .weight_decay = 0.03, .eta = 0.2, .epsilon = 1e-3};
+    EXPECT_TRUE(near(run_lars(options), flat(run_by_hand(lars_rule(options))), kLarsTolerance));
+  }
+}
+
+TEST(Lars, TakesAMomentumForEachStep) {
+  const auto momentum = [](double lr) { return lr < 0.05 ? 0.95 : 0.6; };
+  const optim::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};
+  const auto by_hand =
+      run_by_hand([&](auto& w, const auto& g, auto& v, double lr, double last, bool is_weight) {
+        optim::LarsOptions now = options;
+        now.momentum = momentum(lr);
+        lars_rule(now)(w, g, v, lr, last, is_weight);
+      });
+  const auto optimizer = optim::make_lars(comm::make_self(), options);
+  EXPECT_TRUE(near(flat(run_optimizer(*optimizer, falling_lr, 20, momentum)), flat(by_hand),
+                   kLarsTolerance));
+  EXPECT_FALSE(near(run_lars(options), flat(by_hand), 1e-3));  // Control: the option's.
+}
+
+TEST(Lars, TreatsBiasesAndBatchNormAsPlainMomentum) {
+  // Negative control: trust ratios everywhere would show.
+  const optim::LarsOptions options{.weight_decay = 0.03, .eta = 0.2};
+  EXPECT_FALSE(near(run_lars(options), flat(run_by_hand(lars_rule(options, true))), 1e-3));
+}
+
+TEST(Lars, StaysFiniteWithZeroWeightsOrZeroGradients) {
+  for (const bool zero_weight : {true, false}) {
+    const auto optimizer = optim::make_lars(comm::make_self(), {});
+    std::vector<double> w(4, zero_weight ? 0.0 : 1.0), g(4, zero_weight ? 1.0 : 0.0);
+    const LinearSpec spec{.in = 2, .out = 2, .bias = false};
+    const auto id =
+        optimizer->add_layer("fc", spec, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
+    optimizer->prepare();
+    optimizer->grads_ready(id, Stream::cpu(), {});
+    (void)optimizer->step({.lr = 0.5, .vote = {}}, Stream::cpu());
+    // Trust 1: w - lr (g + wd w).
+    for (const double x : w) EXPECT_DOUBLE_EQ(x, zero_weight ? -0.5 : 1 - 0.5 * 1e-4);
+  }
+}
+
+TEST(Lars, RefusesOptionsOutOfRange) {
+  const auto make = [](optim::LarsOptions options) {
+    (void)optim::make_lars(comm::make_self(), options);
+  };
+  EXPECT_THROW(make({.momentum = 1}), InvalidArgument);
+  EXPECT_THROW(make({.weight_decay = -1}), InvalidArgument);
+  EXPECT_THROW(make({.eta = 0}), InvalidArgument);
+  EXPECT_THROW(make({.eta = std::nan("")}), InvalidArgument);
+  EXPECT_THROW(make({.epsilon = -1e-9}), InvalidArgument);
+  EXPECT_THROW(make({.bucket_bytes = -5}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace dkfac::testing
