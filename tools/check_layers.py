@@ -26,6 +26,7 @@ VENDORS = [
     (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/(\w+/)+cpu/")),
     (re.compile(r"^omp\.h$"), re.compile(r"^src/(\w+/)+cpu/")),
     (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),
+    (re.compile(r"^(unsupported/)?Eigen/"), re.compile(r"^tests/")),  # An oracle, and nothing else.
     (re.compile(r"^zlib\.h$"), re.compile(r"^(src|tests)/nn/")),
 ]
 
@@ -142,6 +143,8 @@ def self_test():
         "examples/m.cpp": '#include "kfac/shared/host.h"\n',
         "src/app/n.cpp": '#include "kfac/collective/x.h"\n',
         "include/dkfac/kfac/o.h": '#pragma once\n#include "comm/collective/exchange.h"\n',
+        "src/core/q.cpp": "#include <Eigen/Dense>\n",
+        "benchmarks/r.cpp": "#include <unsupported/Eigen/KroneckerProduct>\n",
         "src/comm/collective/p.cpp": '#include "kfac/shared/host.h"\n',
     }
     good = {
@@ -152,6 +155,7 @@ def self_test():
         "tests/kfac/inverse/cuda/a_test.cpp": "#include <cuda_runtime_api.h>\n",
         "src/app/run/a.cpp": '#include "kfac/shared/host.h"\n',
         "src/kfac/optimizer/a.cpp": '#include "comm/collective/exchange.h"\n',
+        "tests/core/q_test.cpp": "#include <Eigen/Dense>\n",
         "benchmarks/a.cpp": '#include "kfac/shared/host.h"\n',
         "tests/kfac/a_test.cpp": '#include "dkfac/nn/model.h"\n#include "kfac/engine.h"\n',
     }
