@@ -51,6 +51,12 @@ enum class LossReduction : std::uint8_t {
   sum           ///< Sum over this rank's samples.
 };
 
+/// Tikhonov damping of (F + lambda I) for the two factors of a layer, which share it.
+struct Damping {
+  double lambda;  ///< > 0
+  constexpr Damping(double value) : lambda(value) {}
+};
+
 struct CurvatureOptions {
   /// Tikhonov damping lambda of (F + lambda I), split between A and G by pi. > 0.
   double damping = 1e-3;
@@ -120,6 +126,7 @@ struct CurvatureOptions {
   bool calibrate = false;
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
+  [[nodiscard]] Damping factor_damping() const { return {damping}; }
 };
 
 /// What a schedule may change between two steps; equal on all ranks.

@@ -125,7 +125,7 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
   const Vector traces_a{3, 0, 1e-300, 5, kNan}, traces_g{2, 4, 1e300, -1, 1};
   for (std::size_t i = 0; i < traces_a.size(); ++i) {
     double a = kNan, g = kNan;
-    AskDamping{std::sqrt(0.1), &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
+    AskDamping{0.1, &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
     const auto split = split_damping(0.1, traces_a[i], 6, traces_g[i], 4);
     EXPECT_EQ(a, split ? split->a : -std::sqrt(0.1)) << i;
     EXPECT_EQ(g, split ? split->g : -std::sqrt(0.1)) << i;

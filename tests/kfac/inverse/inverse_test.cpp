@@ -81,11 +81,11 @@ TEST(AverageWeight, IsExactlyOneAtFirstAndTendsToTheGivenWeight) {
 }
 
 TEST(SplitDamping, BalancesMeanEigenvaluesAndKeepsTheProduct) {
-  const DampingSplit split = split_damping(0.04, 12, 3, 8, 8).value();  // means 4 and 1: pi = 2
+  const DampingShifts split = split_damping(0.04, 12, 3, 8, 8).value();  // means 4 and 1: pi = 2
   EXPECT_NEAR(split.a, 0.4, 4 * eps<double>);
   EXPECT_NEAR(split.g, 0.1, 4 * eps<double>);
   for (const double scale : {1e-200, 1e-30, 1.0, 1e30, 1e200}) {
-    const DampingSplit s = split_damping(1e-3, scale, 7, 3, 5).value();
+    const DampingShifts s = split_damping(1e-3, scale, 7, 3, 5).value();
     EXPECT_NEAR(s.a * s.g, 1e-3, 1e-3 * 8 * eps<double>) << scale;
   }
 }
@@ -97,7 +97,7 @@ TEST(SplitDamping, IsNothingWhereATraceIsNotPositive) {
   EXPECT_TRUE(split_damping(0.25, 1, 3, 1e-300, 2));
   // Whoever inverts with it finds out.
   for (const auto& [ta, tg] : {std::pair(kNan, 1.0), {1.0, kInf}}) {
-    const DampingSplit split = split_damping(0.25, ta, 3, tg, 2).value();
+    const DampingShifts split = split_damping(0.25, ta, 3, tg, 2).value();
     EXPECT_EQ(split.a, 0.5) << ta << " " << tg;
     EXPECT_EQ(split.g, 0.5) << ta << " " << tg;
   }
@@ -122,7 +122,7 @@ TEST_P(Inverse, OfBothFactorsIsThatOfEachWithItsShift) {
   Random random(4);
   const Matrix a = random_spd(5, random), g = random_spd(3, random);
   const Inverses both = invert_both(ctx, a, g, 0.3);
-  const DampingSplit split = split_damping(0.3, trace(a), 5, trace(g), 3).value();
+  const DampingShifts split = split_damping(0.3, trace(a), 5, trace(g), 3).value();
   EXPECT_EQ(both.info, (std::array<std::int32_t, 2>{0, 0}));
   // A few ulp of the traces, which are summed in another way.
   EXPECT_TRUE(near(both.a.v, invert(packed(a), 5, split.a).matrix, 64 * 5 * eps<double>));
