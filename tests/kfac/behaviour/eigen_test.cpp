@@ -147,6 +147,35 @@ TEST_P(LayerBesideEigen, SplitDampingSolvesTheKroneckerSystem) {
   }
 }
 
+TEST_P(LayerBesideEigen, EveryRuleOfTheSplitSolvesItsKroneckerSystem) {
+  Random random(5);
+  for (const auto& [out, d] : kLayers) {
+    const Problem p = problem(out, d, 100, random);
+    const double traces = std::sqrt(p.a.trace() / p.g.trace());
+    const std::pair<DampingSplit, double> rules[] = {{DampingSplit::pi, pi_of(p)},
+                                                     {DampingSplit::equal_traces, traces},
+                                                     {DampingSplit::constant, 1}};
+    for (const auto& [rule, pi] : rules) {
+      CurvatureOptions options = options_of(InverseMethod::cholesky);
+      options.damping_split = rule;
+      const RowMajor u = precondition(options, p);
+      for (const auto& [other, other_pi] : rules) {
+        const RowMajor system = split_system(p, options.damping, other_pi);
+        const RowMajor expected = solve(system, p.v);
+        // c = 4, as above.
+        const double tolerance = 4 * static_cast<double>(out + d) * kUnit * condition(system) *
+                                 expected.cwiseAbs().maxCoeff();
+        if (rule == other) {
+          EXPECT_LE(distance(u, expected), tolerance) << out << " " << d;
+        } else if (std::abs(pi / other_pi - 1) > 0.01) {  // In square layers two of them are one.
+          EXPECT_GT(distance(u, expected), 1e-4 * expected.cwiseAbs().maxCoeff())
+              << out << " " << d;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LayerBesideEigen, EigenvectorsSolveTheDampedKroneckerProduct) {
   Random random(2);
   const CurvatureOptions options = options_of(InverseMethod::eigen);
