@@ -13,6 +13,9 @@ namespace dkfac::data {
 /// Bytes of a file, front to back, decompressed when the file starts with gzip's magic 1f 8b. Holds
 /// one fixed block of input whatever the file promises. Errors name the file: MissingInput,
 /// IoError, and DataError for a damaged or truncated gzip stream.
+///
+/// Not by zlib's gzread(), which would be shorter: it passes over whatever follows the last member
+/// without a word, and a file with something behind its end is refused here.
 class ByteReader {
  public:
   explicit ByteReader(std::filesystem::path path);

@@ -75,6 +75,11 @@ void CurvatureOptions::validate() const {
                 "[curvature options] statistics_wire is ", *statistics_wire,
                 "; it must be f32, bf16 or f16");
   }
+  DKFAC_CHECK(damping_split == DampingSplit::pi || inverse == InverseMethod::cholesky,
+              "[curvature options] damping_split is set with inverse ",
+              inverse == InverseMethod::eigen ? "eigen" : "ekfac",
+              ", which adds the whole damping to products and splits nothing; leave it at pi, or "
+              "use cholesky");
   if (staleness == Staleness::adaptive) check_adaptive(*this);
   DKFAC_CHECK(
       inverse != InverseMethod::ekfac || inverse_interval > statistics_interval,

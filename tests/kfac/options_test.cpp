@@ -81,6 +81,17 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"worker_fraction is nan", [](auto& o) { o.worker_fraction = kNan; }},
       {"statistics_wire is f64", [](auto& o) { o.statistics_wire = DType::f64; }},
       {"statistics_wire is i32", [](auto& o) { o.statistics_wire = DType::i32; }},
+      {"damping_split is set with inverse eigen",
+       [](auto& o) {
+         o.inverse = InverseMethod::eigen;
+         o.damping_split = DampingSplit::equal_traces;
+       }},
+      {"damping_split is set with inverse ekfac",
+       [](auto& o) {
+         o.inverse = InverseMethod::ekfac;
+         o.inverse_interval = 2;
+         o.damping_split = DampingSplit::constant;
+       }},
       // What the adaptive rule cannot go with.
       {"statistics_interval is 2", [](auto& o) { adaptive(o).statistics_interval = 2; }},
       {"inverse_interval is 3", [](auto& o) { adaptive(o).inverse_interval = 3; }},

@@ -16,21 +16,21 @@ namespace dkfac::kfac {
 [[nodiscard]] double average_weight(double new_weight, std::int64_t t);
 
 /// Diagonal shifts of the two factors.
-struct DampingSplit {
+struct DampingShifts {
   double a = 0, g = 0;
 };
-/// pi-split Tikhonov: a = pi*sqrt(lambda), g = sqrt(lambda)/pi, pi^2 = (tr A/dim A)/(tr G/dim G)
-/// (SP-NGD eq. 12). Nothing where a trace is zero (or negative): A (x) G is zero with that factor,
-/// and U = dW/lambda, which no shifts of the two give; see invert_factors().
-[[nodiscard]] std::optional<DampingSplit> split_damping(double lambda, double trace_a,
-                                                        std::int64_t dim_a, double trace_g,
-                                                        std::int64_t dim_g);
+/// a = pi*sqrt(lambda), g = sqrt(lambda)/pi with the pi of docs/math.md, "Damping". Nothing where a
+/// trace is zero (or negative): A (x) G is zero with that factor, and U = dW/lambda, which no
+/// shifts of the two give; see invert_factors().
+[[nodiscard]] std::optional<DampingShifts> split_damping(const Damping& damping, double trace_a,
+                                                         std::int64_t dim_a, double trace_g,
+                                                         std::int64_t dim_g);
 
 /// The damped inverses of a layer, for precondition(): a_inverse[d,d] and g_inverse[out,out], as
 /// invert_factor() makes them of the packed lower triangles A and G with the shifts of
-/// split_damping(); both I/sqrt(lambda) where a factor is zero, hence U = dW/lambda. lambda > 0.
+/// split_damping(); both I/sqrt(lambda) where a factor is zero, hence U = dW/lambda.
 /// The statuses of A and G to info[2] (i32). On a device the host waits for the traces.
-void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, double lambda,
+void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, const Damping& damping,
                     TensorView a_inverse, TensorView g_inverse, TensorView info);
 
 /// inverse[d,d] (full, symmetric) = (M + shift*I)^-1 of the packed lower triangle M, shift >= 0.

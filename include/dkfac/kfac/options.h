@@ -18,7 +18,7 @@ enum class BatchNormFisher : std::uint8_t {
 
 /// How the damped curvature is inverted.
 enum class InverseMethod : std::uint8_t {
-  cholesky,  ///< pi-split damping of each factor, explicit inverses: one potrf + potri each.
+  cholesky,  ///< Split damping of each factor, explicit inverses: one potrf + potri each.
   eigen,     ///< Eigenvectors of each factor; lambda is added to products of eigenvalues: exact.
   /// The same vectors with the second moments of the gradient along their products in place of
   /// products of eigenvalues (George et al. 2018): the best diagonal in that basis. Where a
@@ -26,6 +26,14 @@ enum class InverseMethod : std::uint8_t {
   /// result depends on it: then it is repeated bit for bit only with the same number of ranks.
   /// Needs an inverse_interval above statistics_interval: a rebuild forgets the moments.
   ekfac
+};
+
+/// How the two factors of a layer share lambda: A gets pi*sqrt(lambda), G sqrt(lambda)/pi
+/// (docs/math.md, "Damping").
+enum class DampingSplit : std::uint8_t {
+  pi,            ///< pi^2 = (tr A/dim A)/(tr G/dim G): SP-NGD eq. 12.
+  equal_traces,  ///< pi^2 = tr A/tr G: as if the factors were first scaled to equal traces.
+  constant       ///< pi = 1: sqrt(lambda) on both.
 };
 
 /// What a weight that is applied at several positions of one sample (a convolution, a linear layer
@@ -41,9 +49,19 @@ enum class Staleness : std::uint8_t {
   adaptive  ///< Each statistic at its own interval, which follows its drift: SP-NGD algorithms 1-2.
 };
 
+/// Tikhonov damping of (F + lambda I) for the two factors of a layer, which share it.
+struct Damping {
+  double lambda;  ///< > 0
+  DampingSplit split;
+  constexpr Damping(double value, DampingSplit rule = DampingSplit::pi)
+      : lambda(value), split(rule) {}
+};
+
 struct CurvatureOptions {
-  /// Tikhonov damping lambda of (F + lambda I), split between A and G by pi. > 0.
+  /// Tikhonov damping lambda of (F + lambda I), shared by A and G as damping_split says. > 0.
   double damping = 1e-3;
+  /// InverseMethod::cholesky only: the others split nothing.
+  DampingSplit damping_split = DampingSplit::pi;
   /// BatchNorm blocks use F_c + bn_damping * lambda * I. Published code: 16. > 0.
   double bn_damping = 1;
   /// Weight of the newest statistic in the bias-corrected running average. In (0, 1]; 1 is the
@@ -110,6 +128,7 @@ struct CurvatureOptions {
   bool calibrate = false;
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
+  [[nodiscard]] Damping factor_damping() const { return {damping, damping_split}; }
 };
 
 /// What a schedule may change between two steps; equal on all ranks.

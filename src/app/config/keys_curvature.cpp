@@ -5,6 +5,7 @@ namespace dkfac::app {
 namespace {
 
 using kfac::BatchNormFisher;
+using kfac::DampingSplit;
 using kfac::InverseMethod;
 using kfac::Staleness;
 using kfac::WeightSharing;
@@ -112,6 +113,13 @@ void add_inverse(KeyTable& t) {
        {"ekfac", InverseMethod::ekfac}},
       "inverses of damped factors, damped eigenvalues, or damped second moments "
       "along eigenvectors");
+  t.choice<DampingSplit>("optimizer.damping_split", DKFAC_FIELD(optimizer.curvature.damping_split),
+                         {{"pi", DampingSplit::pi},
+                          {"equal_traces", DampingSplit::equal_traces},
+                          {"constant", DampingSplit::constant}},
+                         "what balances lambda between the factors: their mean eigenvalues, their "
+                         "traces, or nothing")
+      .where("optimizer.inverse", {"cholesky"});
   t.boolean("optimizer.low_rank", DKFAC_FIELD(optimizer.curvature.low_rank),
             "keep factors with fewer rows than columns as rows; new_weight = 1 only");
   t.integer("optimizer.max_failed_refreshes", DKFAC_FIELD(optimizer.curvature.max_failed_refreshes),

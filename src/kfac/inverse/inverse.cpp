@@ -8,7 +8,7 @@
 #include "core/shared/checks.h"
 #include "core/shared/read_back.h"
 #include "kfac/inverse/backend_inverse.h"
-#include "kfac/inverse/split_by_pi.h"
+#include "kfac/inverse/damping_split.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -46,28 +46,28 @@ double average_weight(double new_weight, std::int64_t t) {
   return new_weight / -std::expm1(static_cast<double>(t) * std::log1p(-new_weight));
 }
 
-std::optional<DampingSplit> split_damping(double lambda, double trace_a, std::int64_t dim_a,
-                                          double trace_g, std::int64_t dim_g) {
-  DKFAC_CHECK(lambda > 0 && std::isfinite(lambda) && dim_a > 0 && dim_g > 0,
-              "[split damping] lambda is ", lambda, ", dims are ", dim_a, " and ", dim_g,
+std::optional<DampingShifts> split_damping(const Damping& damping, double trace_a,
+                                           std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
+  DKFAC_CHECK(damping.lambda > 0 && std::isfinite(damping.lambda) && dim_a > 0 && dim_g > 0,
+              "[split damping] lambda is ", damping.lambda, ", dims are ", dim_a, " and ", dim_g,
               "; all must be positive and finite");
-  const PiSplit split = split_by_pi(std::sqrt(lambda), trace_a, dim_a, trace_g, dim_g);
-  if (split.zero) return std::nullopt;
-  return DampingSplit{split.a, split.g};
+  const SharedDamping shared = share_damping(damping, trace_a, dim_a, trace_g, dim_g);
+  if (shared.zero) return std::nullopt;
+  return DampingShifts{shared.a, shared.g};
 }
 
-void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, double lambda,
+void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, const Damping& damping,
                     TensorView a_inverse, TensorView g_inverse, TensorView info) {
   constexpr std::string_view kName = "invert factors";
   check_info(kName, info, 2);
   const TensorView a_info = info.flat().slice(0, 0, 1), g_info = info.flat().slice(0, 1, 1);
   check_factor(kName, a, a_inverse, a_info);
   check_factor(kName, g, g_inverse, g_info);
-  DKFAC_CHECK(lambda > 0 && std::isfinite(lambda), "[invert factors] lambda is ", lambda,
-              "; it must be positive and finite");
+  DKFAC_CHECK(damping.lambda > 0 && std::isfinite(damping.lambda), "[invert factors] lambda is ",
+              damping.lambda, "; it must be positive and finite");
   const std::int64_t d = a_inverse.dim(0), out = g_inverse.dim(0);
-  const double root = std::sqrt(lambda);
-  const auto split = split_damping(lambda, trace_of(ctx, a, d), d, trace_of(ctx, g, out), out);
+  const double root = std::sqrt(damping.lambda);
+  const auto split = split_damping(damping, trace_of(ctx, a, d), d, trace_of(ctx, g, out), out);
   // Of a zero factor's partner, too: a NaN in it is to be seen.
   invert_factor(ctx, a, split ? split->a : root, a_inverse, a_info);
   invert_factor(ctx, g, split ? split->g : root, g_inverse, g_info);

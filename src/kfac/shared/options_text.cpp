@@ -22,7 +22,8 @@ std::string exact(const CurvatureOptions& o) {
       "\nbatch_norm ", static_cast<int>(o.batch_norm), "\noperand ",
       o.operand ? std::string(name_of(*o.operand)) : "unset", "\ndtype ", o.dtype,
       "\nloss_reduction ", static_cast<int>(o.loss_reduction), "\nmax_failed_refreshes ",
-      o.max_failed_refreshes, "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes, '\n');
+      o.max_failed_refreshes, "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes,
+      "\ndamping_split ", static_cast<int>(o.damping_split), '\n');
 }
 
 }  // namespace dkfac::kfac

@@ -190,6 +190,8 @@ TEST(ConfigInput, NamesTheKeysOfValuesThatDoNotFitEachOther) {
                    {"optimizer.inverse", "optimizer.inverse_interval = 1"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.inverse=ekfac", "optimizer.staleness=adaptive"}),
                    {"optimizer.inverse", "optimizer.staleness"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.inverse=eigen", "optimizer.damping_split=constant"}),
+                   {"optimizer.damping_split", "optimizer.inverse"}));
   EXPECT_TRUE(says(refusal("", {"optimizer.momentum_rule=paper", "lr.lr=0"}),
                    {"optimizer.momentum_rule", "[lr]"}));
   EXPECT_TRUE(

@@ -60,6 +60,14 @@ TEST(Agreement, OptionsThatDifferInTheLastDigitAreAnErrorOnAllRanks) {
   });
 }
 
+TEST(Agreement, RulesThatSplitTheDampingDifferentlyAreAnErrorOnAllRanks) {
+  expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
+    kfac::CurvatureOptions options = agreed_curvature();
+    if (comm->rank() == 1) options.damping_split = kfac::DampingSplit::constant;
+    optim::make_kfac(comm, {.curvature = options})->prepare();
+  });
+}
+
 TEST(Agreement, PreconditionersWithDifferentLayersAreAnErrorOnAllRanks) {
   expect_on_all_ranks<InvalidArgument>(2, "rank 1", [](auto comm) {
     kfac::Preconditioner preconditioner(comm, agreed_curvature());

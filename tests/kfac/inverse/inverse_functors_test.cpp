@@ -123,12 +123,16 @@ TEST(InverseFunctors, UnpackWithTheDampingAndNothingAbove) {
 
 TEST(InverseFunctors, AskForTheSplitOfTheHost) {
   const Vector traces_a{3, 0, 1e-300, 5, kNan}, traces_g{2, 4, 1e300, -1, 1};
-  for (std::size_t i = 0; i < traces_a.size(); ++i) {
-    double a = kNan, g = kNan;
-    AskDamping{std::sqrt(0.1), &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
-    const auto split = split_damping(0.1, traces_a[i], 6, traces_g[i], 4);
-    EXPECT_EQ(a, split ? split->a : -std::sqrt(0.1)) << i;
-    EXPECT_EQ(g, split ? split->g : -std::sqrt(0.1)) << i;
+  for (const DampingSplit rule :
+       {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
+    const Damping damping(0.1, rule);
+    for (std::size_t i = 0; i < traces_a.size(); ++i) {
+      double a = kNan, g = kNan;
+      AskDamping{damping, &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
+      const auto split = split_damping(damping, traces_a[i], 6, traces_g[i], 4);
+      EXPECT_EQ(a, split ? split->a : -std::sqrt(0.1)) << i;
+      EXPECT_EQ(g, split ? split->g : -std::sqrt(0.1)) << i;
+    }
   }
 }
 

@@ -81,23 +81,63 @@ TEST(AverageWeight, IsExactlyOneAtFirstAndTendsToTheGivenWeight) {
 }
 
 TEST(SplitDamping, BalancesMeanEigenvaluesAndKeepsTheProduct) {
-  const DampingSplit split = split_damping(0.04, 12, 3, 8, 8).value();  // means 4 and 1: pi = 2
+  const DampingShifts split = split_damping(0.04, 12, 3, 8, 8).value();  // means 4 and 1: pi = 2
   EXPECT_NEAR(split.a, 0.4, 4 * eps<double>);
   EXPECT_NEAR(split.g, 0.1, 4 * eps<double>);
   for (const double scale : {1e-200, 1e-30, 1.0, 1e30, 1e200}) {
-    const DampingSplit s = split_damping(1e-3, scale, 7, 3, 5).value();
+    const DampingShifts s = split_damping(1e-3, scale, 7, 3, 5).value();
     EXPECT_NEAR(s.a * s.g, 1e-3, 1e-3 * 8 * eps<double>) << scale;
+  }
+}
+
+TEST(SplitDamping, FollowsTheFormulaOfEachRule) {
+  Random random(6);
+  const double root = std::sqrt(0.3);
+  for (int trial = 0; trial < 100; ++trial) {
+    const double ta = std::exp(9 * random.normal()), tg = std::exp(9 * random.normal());
+    const std::int64_t da = 1 + 5 * trial, dg = 501 + 7 * trial;
+    // To the bit: what was trained before there were other rules goes on as it was.
+    const double pi =
+        std::sqrt(ta / static_cast<double>(da)) / std::sqrt(tg / static_cast<double>(dg));
+    for (const DampingShifts& s : {*split_damping(0.3, ta, da, tg, dg),
+                                   *split_damping({0.3, DampingSplit::pi}, ta, da, tg, dg)}) {
+      EXPECT_EQ(s.a, pi * root);
+      EXPECT_EQ(s.g, root / pi);
+    }
+    // The same share of both traces. 8 eps: a quotient and three roots.
+    const DampingShifts equal = *split_damping({0.3, DampingSplit::equal_traces}, ta, da, tg, dg);
+    EXPECT_NEAR(equal.a * equal.g, 0.3, 0.3 * 8 * eps<double>);
+    EXPECT_NEAR((equal.a / ta) / (equal.g / tg), 1, 8 * eps<double>);
+    // Control: not of the mean eigenvalues, as dg > da.
+    EXPECT_LT((equal.a / ta * static_cast<double>(da)) / (equal.g / tg * static_cast<double>(dg)),
+              1 - 1e-4);
+    const DampingShifts constant = *split_damping({0.3, DampingSplit::constant}, ta, da, tg, dg);
+    EXPECT_EQ(constant.a, root);
+    EXPECT_EQ(constant.g, root);
+  }
+}
+
+TEST(SplitDamping, FollowsAFactorThatMovesFromOneMatrixToTheOtherUnlessConstant) {
+  for (const DampingSplit rule :
+       {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
+    const DampingShifts before = *split_damping({0.3, rule}, 5, 3, 7, 11);
+    const DampingShifts after = *split_damping({0.3, rule}, 16 * 5, 3, 7.0 / 16, 11);
+    const double moved = rule == DampingSplit::constant ? 1 : 16;
+    EXPECT_NEAR(after.a / before.a, moved, 16 * 8 * eps<double>);
+    EXPECT_NEAR(before.g / after.g, moved, 16 * 8 * eps<double>);
   }
 }
 
 TEST(SplitDamping, IsNothingWhereATraceIsNotPositive) {
   for (const auto& [ta, tg] :
        {std::pair(0.0, 1.0), {1.0, 0.0}, {0.0, 0.0}, {-1.0, 1.0}, {1.0, -1.0}, {-1.0, -1.0}})
-    EXPECT_FALSE(split_damping(0.25, ta, 3, tg, 2)) << ta << " " << tg;
+    for (const DampingSplit rule :
+         {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant})
+      EXPECT_FALSE(split_damping({0.25, rule}, ta, 3, tg, 2)) << ta << " " << tg;
   EXPECT_TRUE(split_damping(0.25, 1, 3, 1e-300, 2));
   // Whoever inverts with it finds out.
   for (const auto& [ta, tg] : {std::pair(kNan, 1.0), {1.0, kInf}}) {
-    const DampingSplit split = split_damping(0.25, ta, 3, tg, 2).value();
+    const DampingShifts split = split_damping(0.25, ta, 3, tg, 2).value();
     EXPECT_EQ(split.a, 0.5) << ta << " " << tg;
     EXPECT_EQ(split.g, 0.5) << ta << " " << tg;
   }
@@ -122,7 +162,7 @@ TEST_P(Inverse, OfBothFactorsIsThatOfEachWithItsShift) {
   Random random(4);
   const Matrix a = random_spd(5, random), g = random_spd(3, random);
   const Inverses both = invert_both(ctx, a, g, 0.3);
-  const DampingSplit split = split_damping(0.3, trace(a), 5, trace(g), 3).value();
+  const DampingShifts split = split_damping(0.3, trace(a), 5, trace(g), 3).value();
   EXPECT_EQ(both.info, (std::array<std::int32_t, 2>{0, 0}));
   // A few ulp of the traces, which are summed in another way.
   EXPECT_TRUE(near(both.a.v, invert(packed(a), 5, split.a).matrix, 64 * 5 * eps<double>));

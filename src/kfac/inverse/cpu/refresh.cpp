@@ -8,8 +8,8 @@
 #include "dkfac/kfac/assignment.h"
 
 #include "kfac/inverse/backend_refresh.h"
+#include "kfac/inverse/damping_split.h"
 #include "kfac/inverse/small_groups.h"
-#include "kfac/inverse/split_by_pi.h"
 
 namespace dkfac::kfac::cpu {
 namespace {
@@ -100,10 +100,11 @@ void share(Context& ctx, std::vector<Context>& contexts, std::span<RefreshTask* 
 void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   if (!layer.a.is_set()) return ask(layer.g, 0, options.bn_damping * options.damping, false);
   for (int group = 0; group < layer.a.groups; ++group) {
-    const PiSplit split = split_by_pi(std::sqrt(options.damping), trace_of(ctx, layer.a, group),
-                                      layer.a.dim, trace_of(ctx, layer.g, group), layer.g.dim);
-    ask(layer.a, group, split.a, split.zero);
-    ask(layer.g, group, split.g, split.zero);
+    const SharedDamping shared =
+        share_damping(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,
+                      trace_of(ctx, layer.g, group), layer.g.dim);
+    ask(layer.a, group, shared.a, shared.zero);
+    ask(layer.g, group, shared.g, shared.zero);
   }
 }
 

@@ -227,7 +227,7 @@ void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& 
     trace_groups<T>(ctx, layer.g, g);
   });
   for_each(ctx.stream(), groups,
-           AskDamping{std::sqrt(options.damping), a, g, layer.a.dim, layer.g.dim,
+           AskDamping{options.factor_damping(), a, g, layer.a.dim, layer.g.dim,
                       layer.a.asked.data<double>(), layer.g.asked.data<double>()});
 }
 

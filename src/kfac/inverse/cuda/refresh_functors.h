@@ -6,7 +6,7 @@
 #include "dkfac/core/cuda/device_code.h"
 
 #include "kfac/inverse/cuda/blocks.h"
-#include "kfac/inverse/split_by_pi.h"
+#include "kfac/inverse/damping_split.h"
 
 /// From averages to what is factorised, and from results to inverses, on the device.
 namespace dkfac::kfac::cuda {
@@ -38,14 +38,15 @@ struct Element {
 
 /// split_damping() of each group, to Factor::asked of both factors.
 struct AskDamping {
-  double root;  ///< sqrt(lambda)
+  Damping damping;
   const double *trace_a, *trace_g;
   std::int64_t dim_a, dim_g;
   double *a, *g;
   DKFAC_HD void operator()(std::int64_t group) const {
-    const PiSplit split = split_by_pi(root, trace_a[group], dim_a, trace_g[group], dim_g);
-    a[group] = split.zero ? -split.a : split.a;
-    g[group] = split.zero ? -split.g : split.g;
+    const SharedDamping shared =
+        share_damping(damping, trace_a[group], dim_a, trace_g[group], dim_g);
+    a[group] = shared.zero ? -shared.a : shared.a;
+    g[group] = shared.zero ? -shared.g : shared.g;
   }
 };
 

@@ -146,6 +146,24 @@ TEST_P(Refresh, DecomposesAsTheHostDoes) {
   }
 }
 
+TEST_P(Refresh, SplitsTheDampingByTheRuleAskedFor) {
+  std::vector<std::vector<double>> shifts;
+  for (const DampingSplit rule :
+       {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
+    Random random(11);
+    CurvatureOptions options = options_of();
+    options.damping_split = rule;
+    std::vector<Twins> twins;
+    twins.push_back(make_twins(ctx, LinearSpec{.in = 40, .out = 5}, options, random));
+    expect_alike(twins, options);
+    shifts.push_back(device_values(ctx, twins[0].device.a.shifts));
+  }
+  // Controls: each rule is another one.
+  EXPECT_GT(std::abs(shifts[1][0] / shifts[0][0] - 1), 0.1);
+  EXPECT_GT(std::abs(shifts[2][0] / shifts[0][0] - 1), 0.01);
+  EXPECT_GT(std::abs(shifts[2][0] / shifts[1][0] - 1), 0.01);
+}
+
 TEST_P(Refresh, SplitsTheDampingOfAZeroFactor) {
   Random random(7);
   const CurvatureOptions options = options_of();

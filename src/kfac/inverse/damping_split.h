@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+#include "dkfac/kfac/options.h"
+
+/// How two factors share lambda: told here alone, for the host and the device.
+namespace dkfac::kfac {
+
+/// The shifts, or both sqrt(lambda) with `zero` where a factor is.
+struct SharedDamping {
+  double a, g;
+  bool zero;
+};
+
+/// pi: A gets pi*sqrt(lambda), G sqrt(lambda)/pi. Not finite or not positive where it is undefined.
+DKFAC_HD inline double damping_pi(DampingSplit rule, double trace_a, std::int64_t dim_a,
+                                  double trace_g, std::int64_t dim_g) {
+  if (rule == DampingSplit::constant) return 1;
+  if (rule == DampingSplit::equal_traces) return std::sqrt(trace_a) / std::sqrt(trace_g);
+  return std::sqrt(trace_a / static_cast<double>(dim_a)) /
+         std::sqrt(trace_g / static_cast<double>(dim_g));
+}
+
+/// What split_damping() says.
+DKFAC_HD inline SharedDamping share_damping(const Damping& damping, double trace_a,
+                                            std::int64_t dim_a, double trace_g,
+                                            std::int64_t dim_g) {
+  const double root = std::sqrt(damping.lambda);
+  if (trace_a <= 0 || trace_g <= 0) return {root, root, true};
+  const double pi = damping_pi(damping.split, trace_a, dim_a, trace_g, dim_g);
+  // Also false for NaN, and for infinity.
+  if (!(pi > 0 && pi - pi == 0)) return {root, root, false};
+  return {pi * root, root / pi, false};
+}
+
+}  // namespace dkfac::kfac
