@@ -83,8 +83,10 @@ void check(const Conv2dSpec& s, std::string_view layer) {
   check_rows(layer, s.max_rows, s.sample_rows);
 }
 
-void check(const BatchNormSpec& s, std::string_view layer) {
+void check(const NormSpec& s, std::string_view layer) {
   check_range(layer, "channels", s.channels, 1, kMaxWidth);
+  DKFAC_CHECK(s.over == NormOver::batch || s.layout == Layout::nhwc, "[add_layer] layer '", layer,
+              "': layout is nchw; a normalisation over channels needs nhwc, where they are rows");
 }
 
 void check(const PlainSpec& s, std::string_view layer) {
@@ -136,7 +138,7 @@ std::int64_t weight_numel(const LayerSpec& spec) {
   return std::visit(
       Overloaded{[](const LinearSpec& s) { return s.out * s.in; },
                  [](const Conv2dSpec& s) { return s.out * patch_width(s); },
-                 [](const BatchNormSpec& s) { return s.scale ? s.channels : std::int64_t{0}; },
+                 [](const NormSpec& s) { return s.scale ? s.channels : std::int64_t{0}; },
                  [](const PlainSpec& s) { return s.weight; }},
       spec);
 }
@@ -153,7 +155,7 @@ Shape weight_shape(const LayerSpec& spec) {
 std::int64_t bias_numel(const LayerSpec& spec) {
   return std::visit(Overloaded{[](const LinearSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
                                [](const Conv2dSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
-                               [](const BatchNormSpec& s) { return s.channels; },
+                               [](const NormSpec& s) { return s.channels; },
                                [](const PlainSpec& s) { return s.bias; }},
                     spec);
 }
@@ -169,8 +171,9 @@ std::string describe(const LayerSpec& spec) {
                               << padding_of(s) << dilation_of(s) << groups_of(s) << " "
                               << name_of(s.layout) << (s.bias ? " bias" : "");
                         },
-                        [&](const BatchNormSpec& s) {
-                          out << "batch norm " << s.channels << " " << name_of(s.layout)
+                        [&](const NormSpec& s) {
+                          out << (s.over == NormOver::batch ? "batch norm " : "layer norm ")
+                              << s.channels << " " << name_of(s.layout)
                               << (s.scale ? "" : " shift only");
                         },
                         [&](const PlainSpec& s) {

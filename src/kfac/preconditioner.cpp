@@ -251,11 +251,11 @@ void Preconditioner::record_grad_output(LayerId layer, ConstTensorView grad_outp
   impl_->pipeline->poll();
 }
 
-void Preconditioner::record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
-                                       ConstTensorView inv_std, ConstTensorView grad_output,
-                                       Stream stream, RecordScale scale) {
+void Preconditioner::record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
+                                          ConstTensorView inv_std, ConstTensorView grad_output,
+                                          Stream stream, RecordScale scale) {
   impl_->ensure_prepared();
-  impl_->curvature.record_batch_norm(layer, x, mean, inv_std, grad_output, stream, scale);
+  impl_->curvature.record_normalization(layer, x, mean, inv_std, grad_output, stream, scale);
   impl_->pipeline->poll();
 }
 

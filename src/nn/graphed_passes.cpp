@@ -24,9 +24,9 @@ class GraphedPasses::Recorder final : public LayerObserver {
 
   void on_forward(Layer&, ConstTensorView) override {}
   void on_backward(Layer&, ConstTensorView) override {}
-  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {}
-  [[nodiscard]] bool wants_batch_norm(const Layer&) const override { return false; }
+  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {}
+  [[nodiscard]] bool wants_normalization(const Layer&) const override { return false; }
   [[nodiscard]] bool wants_gradients() const override {
     return passes_.observer_ == nullptr || passes_.observer_->wants_gradients();
   }

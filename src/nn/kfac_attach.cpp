@@ -46,8 +46,12 @@ LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_s
   const bool has_weight = counts.weight > 0;
   const std::int64_t sample_rows = std::max<std::int64_t>(1, positions);
   const std::int64_t max_rows = max_samples * sample_rows;
-  if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer))
-    return BatchNormSpec{norm->channels(), Layout::nhwc, has_weight};
+  if (const auto* norm = dynamic_cast<const NormalizingLayer*>(&layer)) {
+    return NormSpec{
+        .channels = norm->channels(),
+        .scale = has_weight,
+        .over = norm->normalizes_rows() ? kfac::NormOver::channels : kfac::NormOver::batch};
+  }
   // Kronecker factors are those of a weight; without one the bias gets the first-order update.
   if (!has_weight) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
@@ -148,14 +152,14 @@ void OptimizerAttachment::on_backward(Layer& layer, ConstTensorView grad_output)
   optimizer_.record_grad_output(entry.id, grad_output, stream_, scale_);
 }
 
-void OptimizerAttachment::on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
-                                        ConstTensorView inv_std, ConstTensorView grad_output) {
-  if (!wants_batch_norm(layer)) return;
-  optimizer_.record_batch_norm(entries_.at(&layer).id, x, mean, inv_std, grad_output, stream_,
-                               scale_);
+void OptimizerAttachment::on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
+                                           ConstTensorView inv_std, ConstTensorView grad_output) {
+  if (!wants_normalization(layer)) return;
+  optimizer_.record_normalization(entries_.at(&layer).id, x, mean, inv_std, grad_output, stream_,
+                                  scale_);
 }
 
-bool OptimizerAttachment::wants_batch_norm(const Layer& layer) const {
+bool OptimizerAttachment::wants_normalization(const Layer& layer) const {
   return pass_.statistics && optimizer_.wants_grad_output(entries_.at(&layer).id);
 }
 

@@ -9,7 +9,6 @@
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
 
-#include "nn/backends/dtype.h"
 #include "nn/batch_shape.h"
 #include "nn/binding.h"
 #include "nn/models/models.h"
@@ -37,19 +36,23 @@ class Walk {
       train_forward(block->body(), input);
       if (block->shortcut() != nullptr) train_forward(*block->shortcut(), input);
       if (!block->sums_in_body()) kept += bytes(output);
-    } else {
+    } else if (!is_view(layer)) {
       kept += bytes(output) + always_kept(layer, output);
     }
   }
 
-  void eval_forward(const Layer& layer, const Shape& input) {
+  /// Leaves the output taken: true. False: it is the input, seen otherwise.
+  bool eval_forward(const Layer& layer, const Shape& input) {
+    if (is_view(layer)) return false;
     const Shape output = layer.output_shape(input);
     if (const auto* sequence = dynamic_cast<const Sequential*>(&layer)) {
       const std::vector<Shape> shapes = shapes_of(*sequence, input);
+      bool taken = false;
       for (std::size_t i = 0; i + 1 < shapes.size(); ++i) {
-        eval_forward(*sequence->children()[i].second, shapes[i]);
-        if (i > 0) give_back(bytes(shapes[i]));
+        if (!eval_forward(*sequence->children()[i].second, shapes[i])) continue;
+        if (std::exchange(taken, true)) give_back(bytes(shapes[i]));
       }
+      return taken;
     } else if (const auto* block = dynamic_cast<const Residual*>(&layer)) {
       // Body, shortcut and, where the body does not add, the sum live side by side.
       if (block->shortcut() != nullptr) eval_forward(*block->shortcut(), input);
@@ -63,27 +66,39 @@ class Walk {
       kept += always_kept(layer, output);
       take(bytes(output));
     }
+    return true;
   }
 
-  /// Leaves the gradient of the input taken, if it is needed.
-  void backward(const Layer& layer, const Shape& input, InputGrad need) {
+  /// Leaves the gradient of the input taken, if it is needed. False: that is the one of the output.
+  bool backward(const Layer& layer, const Shape& input, InputGrad need) {
+    if (is_view(layer)) return need == InputGrad::skipped;
     if (const auto* sequence = dynamic_cast<const Sequential*>(&layer)) {
       const std::vector<Shape> shapes = shapes_of(*sequence, input);
-      for (std::size_t i = shapes.size() - 1; i-- > 0;) {
-        backward(*sequence->children()[i].second, shapes[i], i == 0 ? need : InputGrad::needed);
-        if (i + 2 < shapes.size()) give_back(bytes(shapes[i + 1]));
+      const std::size_t last = need == InputGrad::needed ? 0 : sequence->first_trained();
+      bool taken = false;
+      for (std::size_t i = shapes.size() - 1; i-- > last;) {
+        const InputGrad child_need = i == last ? need : InputGrad::needed;
+        if (!backward(*sequence->children()[i].second, shapes[i], child_need)) continue;
+        if (std::exchange(taken, true)) give_back(bytes(shapes[i + 1]));
       }
+      return taken;
     } else if (const auto* block = dynamic_cast<const Residual*>(&layer)) {
       block_backward(*block, input, need);
     } else if (need == InputGrad::needed) {
       take(bytes(input));
     }
+    return true;
   }
 
   std::size_t kept = 0;
   std::size_t peak = 0;
 
  private:
+  /// Hands on memory that it was given.
+  static bool is_view(const Layer& layer) {
+    return dynamic_cast<const Flatten*>(&layer) != nullptr;
+  }
+
   void take(std::size_t size) { peak = std::max(peak, live_ += size); }
   void give_back(std::size_t size) { live_ -= size; }
 
@@ -132,36 +147,29 @@ struct Net {
   }
 };
 
-/// Weights of all convolutions in the order a library wants them, forward and backward, and the
-/// partial sums of the largest normalisation.
-std::size_t scratch_bytes(const Net& net, std::int64_t batch) {
-  constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
-  std::size_t weights = 0, sums = 0;
-  net.trace([&](const Layer& layer, const Shape& output) {
+/// Weights of all convolutions in the order a library wants them, forward and backward.
+std::size_t weight_scratch_bytes(const Net& net) {
+  std::size_t weights = 0;
+  net.trace([&](const Layer& layer, const Shape&) {
     if (dynamic_cast<const Conv2d*>(&layer) != nullptr && !layer.parameters().empty()) {
       const auto count = static_cast<std::size_t>(layer.parameters()[0].shape.numel());
       weights += 2 * count * size_of(net.compute);
     }
-    if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
-      const std::int64_t chunks = batch * output.numel() / kElementsPerSum + norm->options().groups;
-      const std::int64_t width = std::max<std::int64_t>(norm->channels(), 64);
-      sums = std::max(sums, static_cast<std::size_t>(2 * chunks * width) * sizeof(double));
-    }
   });
-  return weights + sums;
+  return weights;
 }
 
-/// What every BatchNorm keeps of a training pass per group and channel: the mean in two parts, the
-/// inverse deviation, scale and shift, and in f64 two sums of the gradient.
-std::size_t statistics_bytes(const Net& net) {
-  const std::size_t each = 5 * size_of(compute_dtype(net.compute)) + 2 * sizeof(double);
-  std::size_t total = 0;
-  net.trace([&](const Layer& layer, const Shape&) {
-    if (const auto* norm = dynamic_cast<const BatchNorm2d*>(&layer)) {
-      total += static_cast<std::size_t>(norm->options().groups * norm->channels()) * each;
-    }
+/// What all normalisations keep, and the scratch of the largest.
+NormBytes norm_bytes(const Net& net, std::int64_t batch) {
+  NormBytes all;
+  net.root.trace(batch_shape(batch, net.input), [&](const Layer& layer, const Shape& output) {
+    const auto* norm = dynamic_cast<const NormalizingLayer*>(&layer);
+    if (norm == nullptr) return;
+    const NormBytes one = norm->training_bytes(output, net.compute);
+    all.statistics += one.statistics;
+    all.scratch = std::max(all.scratch, one.scratch);
   });
-  return total;
+  return all;
 }
 
 /// Of one tensor. Far more than any memory, and the bytes of a thousand of them fit into 64 bits.
@@ -187,13 +195,14 @@ MemoryPlan plan_of(const Net& net, std::int64_t batch, Mode mode) {
   plan.gradients = plan.parameters;
   plan.buffers = static_cast<std::size_t>(net.sizes.buffers) * element;
   plan.input = static_cast<std::size_t>(input.numel()) * element;
-  plan.scratch = scratch_bytes(net, batch);
+  const NormBytes norms = norm_bytes(net, batch);
+  plan.scratch = weight_scratch_bytes(net) + norms.scratch;
 
   Walk walk(net.compute);
   if (mode == Mode::train) {
     walk.train_forward(net.root, input);
     walk.backward(net.root, input, InputGrad::skipped);
-    plan.statistics = statistics_bytes(net);
+    plan.statistics = norms.statistics;
   } else {
     walk.eval_forward(net.root, input);
   }

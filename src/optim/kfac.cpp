@@ -53,11 +53,11 @@ class Kfac final : public Optimizer {
     curvature_.record_grad_output(id, grad_output, stream, scale);
     pipeline_->poll();
   }
-  void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
-                         ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
-                         RecordScale scale) override {
-    frame_.require_prepared("record_batch_norm");
-    curvature_.record_batch_norm(id, x, mean, inv_std, grad_output, stream, scale);
+  void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
+                            ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
+                            RecordScale scale) override {
+    frame_.require_prepared("record_normalization");
+    curvature_.record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
     pipeline_->poll();
   }
   void grads_ready(LayerId id, Stream stream, RecordScale scale) override {

@@ -15,7 +15,7 @@ void check_multiplier(const std::string& layer, const char* field, double value)
               " is ", value, "; it must be finite and >= 0");
 }
 
-bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<BatchNormSpec>(spec); }
+bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<NormSpec>(spec); }
 
 }  // namespace
 

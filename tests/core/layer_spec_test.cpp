@@ -45,8 +45,8 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
       {LinearSpec{784, 512, false}, true, 784, 512, 784 * 512, 0},
       {conv(), true, 145, 32, 32 * 144, 32},
       {no_bias, true, 240, 32, 32 * 240, 0},
-      {BatchNormSpec{.channels = 64}, false, 0, 0, 64, 64},
-      {BatchNormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64},
+      {NormSpec{.channels = 64}, false, 0, 0, 64, 64},
+      {NormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64},
       {PlainSpec{.weight = 7, .bias = 3}, false, 0, 0, 7, 3},
   };
   for (const Case& c : cases) {
@@ -77,9 +77,9 @@ TEST(LayerSpec, DescribesItselfInOneLine) {
   EXPECT_EQ(describe(odd), "conv 1->2 1x7/1x2 p0x3 nchw");
   EXPECT_EQ(describe(Conv2dSpec{.in = 1, .out = 2, .kernel_h = 2, .dilation_h = 3, .same = true}),
             "conv 1->2 2x1/1 same d3x1 nhwc bias");
-  EXPECT_EQ(describe(BatchNormSpec{.channels = 64}), "batch norm 64 nhwc");
-  EXPECT_EQ(describe(BatchNormSpec{.channels = 64, .scale = false}),
-            "batch norm 64 nhwc shift only");
+  EXPECT_EQ(describe(NormSpec{.channels = 64}), "batch norm 64 nhwc");
+  EXPECT_EQ(describe(NormSpec{.channels = 64, .over = NormOver::channels}), "layer norm 64 nhwc");
+  EXPECT_EQ(describe(NormSpec{.channels = 64, .scale = false}), "batch norm 64 nhwc shift only");
   EXPECT_EQ(describe(PlainSpec{.weight = 7, .bias = 3, .reason = "embedding"}),
             "plain 7+3 (embedding)");
 }
@@ -110,7 +110,8 @@ TEST(LayerSpec, RefusesEveryFieldOutOfItsRange) {
          s.same = true;
          s.stride_h = s.stride_w = 1;
        })},
-      {"channels", BatchNormSpec{.channels = 0}},
+      {"channels", NormSpec{.channels = 0}},
+      {"layout", NormSpec{.channels = 2, .layout = Layout::nchw, .over = NormOver::channels}},
       {"weight", PlainSpec{.weight = -1}},
       {"bias", PlainSpec{.weight = 1, .bias = -1}},
   };

@@ -101,7 +101,7 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
   options.micro_batches = static_cast<int>(parts);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 2});
-  const auto bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
+  const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = 2});
   std::vector<double> x(8 * 3), z(8 * 2), mean{0.1, -0.2}, inv_std{1.5, 0.5};
   Random random(5);
   fill_normal(view_of(x.data(), {24}), 0, 1, random);
@@ -116,9 +116,9 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
     const auto dy_part = view_of(dy.data() + p * n * 2, {n, 2});
     preconditioner.record_input(fc, x_part, Stream::cpu(), scale);
     preconditioner.record_grad_output(fc, dy_part, Stream::cpu(), scale);
-    preconditioner.record_batch_norm(bn, view_of(z.data() + p * n * 2, {n, 2}),
-                                     view_of(mean.data(), {2}), view_of(inv_std.data(), {2}),
-                                     dy_part, Stream::cpu(), scale);
+    preconditioner.record_normalization(bn, view_of(z.data() + p * n * 2, {n, 2}),
+                                        view_of(mean.data(), {2}), view_of(inv_std.data(), {2}),
+                                        dy_part, Stream::cpu(), scale);
   }
   std::vector<double> g{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const std::vector<kfac::LayerGrad> grads{

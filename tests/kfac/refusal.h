@@ -63,7 +63,7 @@ class OneLayer {
   }
   void batch_norm(ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                   ConstTensorView dy, RecordScale scale = {}) {
-    preconditioner_.record_batch_norm(layer_, x, mean, inv_std, dy, Stream::cpu(), scale);
+    preconditioner_.record_normalization(layer_, x, mean, inv_std, dy, Stream::cpu(), scale);
   }
   [[nodiscard]] bool step(TensorView weight, TensorView bias = {}, const StepArgs& args = {}) {
     return preconditioner_
@@ -87,7 +87,7 @@ inline const LayerSpec kNchw = Conv2dSpec{.in = 4,
                                           .bias = false,
                                           .layout = Layout::nchw,
                                           .groups = 2};
-inline const LayerSpec kNorm = BatchNormSpec{.channels = 2};
+inline const LayerSpec kNorm = NormSpec{.channels = 2};
 inline const LayerSpec kPlain = PlainSpec{.weight = 6};
 
 }  // namespace dkfac::testing

@@ -3,7 +3,7 @@ dkfac_test(nn.functors
   SOURCES backends/elementwise_functors_test.cpp
           backends/conv_functors_test.cpp backends/conv_cudnn_functors_test.cpp
           backends/loss_functors_test.cpp
-          backends/column_functors_test.cpp backends/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
+          backends/column_functors_test.cpp backends/layer_norm_functors_test.cpp backends/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
           backends/regularize_functors_test.cpp
   LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.elementwise
@@ -21,7 +21,7 @@ dkfac_gpu_test(nn.cuda.loss
 dkfac_gpu_test(nn.cuda.regularize
   SOURCES backends/cuda/regularize_test.cpp LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.norm
-  SOURCES behaviour/cuda/batch_norm_test.cpp backends/cuda/pool_test.cpp
+  SOURCES behaviour/cuda/batch_norm_test.cpp behaviour/cuda/layer_norm_test.cpp backends/cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn INTERNALS)
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_statistics_test.cpp behaviour/cuda/fused_backward_test.cpp

@@ -26,6 +26,7 @@ inline std::unique_ptr<nn::Model> distributed_model(Context& ctx, std::int64_t g
       .add<nn::Conv2d>("conv2", 4, 6,
                        nn::ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1})
       .add<nn::Relu>("relu2")
+      .add<nn::Flatten>("flatten")
       .add<nn::Linear>("fc", 6 * 3 * 3, kClasses);
   return std::make_unique<nn::Model>(ctx, "net", std::move(net), Shape{6, 6, 2}, DType::f64, 3);
 }

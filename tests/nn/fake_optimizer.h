@@ -42,8 +42,8 @@ class FakeOptimizer final : public optim::Optimizer {
     note("grad_output", id, scale);
     dtypes.insert(dy.dtype());
   }
-  void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView, ConstTensorView,
-                         ConstTensorView dy, Stream, RecordScale scale) override {
+  void record_normalization(LayerId id, ConstTensorView x, ConstTensorView, ConstTensorView,
+                            ConstTensorView dy, Stream, RecordScale scale) override {
     note("batch_norm", id, scale);
     dtypes.insert(x.dtype());
     dtypes.insert(dy.dtype());

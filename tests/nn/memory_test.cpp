@@ -62,6 +62,23 @@ TEST(MemoryPlan, IsWhatATrainingStepOfAResidualNetHolds) {
   }
 }
 
+TEST(MemoryPlan, CountsNoMemoryForViews) {
+  Context ctx;
+  auto net = std::make_unique<Sequential>();
+  net->add<Relu>("relu").add<Flatten>("flatten").add<Linear>("fc", 12 * 12 * 3, 10);
+  Model flat(ctx, "flat", std::move(net), Shape{12, 12, 3}, DType::f32, 1);
+  for (const Mode mode : {Mode::eval, Mode::train}) {
+    const MemoryPlan plan = plan_memory(flat, 32, mode);
+    const std::size_t image = 32 * 12 * 12 * 3 * 4, logits = 32 * 10 * 4;
+    EXPECT_EQ(plan.workspace, mode == Mode::train ? 0 : image + logits);
+    EXPECT_EQ(plan.activations, mode == Mode::train ? image + logits : 0);
+  }
+  train_step(ctx, flat, 32);
+  const MemoryPlan plan = plan_memory(flat, 32, Mode::train);
+  EXPECT_LE(ratio(flat, plan), 1.05) << describe(plan);
+  EXPECT_GE(ratio(flat, plan), 0.95) << describe(plan);
+}
+
 TEST(MemoryPlan, IsTheSameOfAModelThatHasNotBeenMade) {
   Context ctx;
   for (const char* name : {"mlp", "lenet-bn", "resnet9", "resnet20"}) {
@@ -148,7 +165,7 @@ TEST(MemoryPlan, RefusesSizesWhoseProductsOverflow) {
     }
   // 4 * (2^62 + 1) is 4 in 64 bits.
   const std::int64_t most = (std::int64_t{1} << 62) + 1;
-  EXPECT_THROW((void)Linear(4, 2).output_shape(Shape{1, 4, most}), InvalidArgument);
+  EXPECT_THROW((void)Flatten().output_shape(Shape{1, 4, most}), InvalidArgument);
   auto wide = std::make_unique<Sequential>();
   wide->add<Linear>("fc", std::int64_t{1} << 40, std::int64_t{1} << 40);
   const std::string message = message_of([&] {

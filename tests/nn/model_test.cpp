@@ -174,7 +174,7 @@ TEST(Model, RefusesLayersThatDoNotFitTogether) {
 TEST(Model, SummarisesEveryLeafInOneLine) {
   Context ctx;
   const std::string text = lenet(ctx, DType::f32)->summary();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 16);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 17);
   EXPECT_TRUE(contains(text, "conv1"));
   EXPECT_TRUE(contains(text, "Conv2d 1->6 5x5 p2 without bias"));
   EXPECT_TRUE(contains(text, "[1, 14, 14, 6]"));

@@ -181,7 +181,7 @@ TEST(Multipliers, AreThoseOfABiasWithoutAWeightToo) {
 TEST(Multipliers, GammaNeverDecaysAndBetaDoesAsItsMultiplierSays) {
   std::vector<double> gamma{2}, beta{2}, gamma_grad{0}, beta_grad{0};
   const auto optimizer = optim::make_sgd(comm::make_self(), {.weight_decay = 0.1});
-  const auto id = optimizer->add_layer("bn", BatchNormSpec{.channels = 1},
+  const auto id = optimizer->add_layer("bn", NormSpec{.channels = 1},
                                        {.weight = view(gamma),
                                         .bias = view(beta),
                                         .weight_grad = view(gamma_grad),
@@ -221,13 +221,13 @@ double beta_after_a_step(DType parameters, kfac::BatchNormFisher mode, DType cur
   Context ctx;
   Tensor beta = Tensor::zeros(ctx, {1}, parameters), grad = Tensor::zeros(ctx, {1}, parameters);
   ops::fill(ctx, grad, 6);
-  const auto id = optimizer->add_layer("bn", BatchNormSpec{.channels = 1, .scale = false},
+  const auto id = optimizer->add_layer("bn", NormSpec{.channels = 1, .scale = false},
                                        {.bias = beta, .bias_grad = grad, .bias_lr = 0.5});
   optimizer->prepare();
   EXPECT_NE(optimizer->describe().find("shift only"), std::string::npos);
   const double x[] = {1, 2, 3}, dy[] = {0.5, -1, 2}, mean = 2, inv_std = 1;
-  optimizer->record_batch_norm(id, view_of(x, {3, 1}), view_of(&mean, {1}), view_of(&inv_std, {1}),
-                               view_of(dy, {3, 1}), Stream::cpu(), {});
+  optimizer->record_normalization(id, view_of(x, {3, 1}), view_of(&mean, {1}),
+                                  view_of(&inv_std, {1}), view_of(dy, {3, 1}), Stream::cpu(), {});
   optimizer->grads_ready(id, Stream::cpu(), {});
   (void)optimizer->step({.lr = 0.2, .vote = {}}, Stream::cpu());
   Tensor wide = Tensor::zeros(ctx, {1}, DType::f64);
@@ -252,11 +252,11 @@ TEST(ShiftOnlyBatchNorm, PassesThroughThePreconditionerToo) {
   options.dtype = DType::f64;
   options.damping = 0.1;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
-  const auto bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = 1, .scale = false});
+  const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = 1, .scale = false});
   const double x[] = {1, 2, 3}, dy[] = {0.5, -1, 2}, mean = 2, inv_std = 1;
   double gradient = 6;
-  preconditioner.record_batch_norm(bn, view_of(x, {3, 1}), view_of(&mean, {1}),
-                                   view_of(&inv_std, {1}), view_of(dy, {3, 1}));
+  preconditioner.record_normalization(bn, view_of(x, {3, 1}), view_of(&mean, {1}),
+                                      view_of(&inv_std, {1}), view_of(dy, {3, 1}));
   const std::vector<kfac::LayerGrad> grads{{bn, {}, view_of(&gradient, {1})}};
   (void)preconditioner.step(grads);
   EXPECT_NEAR(gradient, 6 / (9 * (0.25 + 1 + 4) / 3 + 0.1), 1e-14);

@@ -21,8 +21,8 @@ std::vector<ProbeLayer> layers_of_probe(std::int64_t n) {
   grouped.pad_h = grouped.pad_w = 1;
   grouped.layout = Layout::nchw;
   grouped.groups = 2;
-  const BatchNormSpec norm{.channels = 3};
-  const BatchNormSpec shift{.channels = 6, .layout = Layout::nchw, .scale = false};
+  const NormSpec norm{.channels = 3};
+  const NormSpec shift{.channels = 6, .layout = Layout::nchw, .scale = false};
   // Rows are bounded where they may be fewer than the width.
   const LinearSpec wide{.in = 70, .out = 5, .max_rows = 12}, head{.in = 5, .out = 3, .bias = false};
   const LinearSpec tokens{.in = 6, .out = 40, .max_rows = 36, .sample_rows = 3};
@@ -164,7 +164,7 @@ std::vector<Trainee::Record> Trainee::make_records(const StepPlan& plan, int ste
     Record& r = records.emplace_back();
     r.input = make(layer.input, c_.data, x);
     r.grad_output = make(layer.output, c_.data, dy);
-    if (const auto* norm = std::get_if<BatchNormSpec>(&layer.spec)) {
+    if (const auto* norm = std::get_if<NormSpec>(&layer.spec)) {
       const auto channels = static_cast<std::size_t>(norm->channels);
       r.mean = make({norm->channels}, c_.dtype, std::vector(channels, 0.1));
       r.inv_std = make({norm->channels}, c_.dtype, std::vector(channels, 1.5));
@@ -200,7 +200,7 @@ void Trainee::record(std::size_t i, Record& r, bool input) {
     if (input)
       o.record_input(ids_[i], r.input, stream, scale_);
     else if (norm)
-      o.record_batch_norm(ids_[i], r.input, r.mean, r.inv_std, r.grad_output, stream, scale_);
+      o.record_normalization(ids_[i], r.input, r.mean, r.inv_std, r.grad_output, stream, scale_);
     else
       o.record_grad_output(ids_[i], r.grad_output, stream, scale_);
   });

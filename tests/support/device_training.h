@@ -164,7 +164,7 @@ class DeviceTraining {
                                        ConstTensorView inv_std, ConstTensorView dy) {
         const ConstTensorView a = put(x), b = put(mean), c = put(inv_std), d = put(dy);
         counted([&] {
-          optimizer_->record_batch_norm(ids_[pos(layer)], a, b, c, d, ctx_.stream(), scale);
+          optimizer_->record_normalization(ids_[pos(layer)], a, b, c, d, ctx_.stream(), scale);
         });
         recorded();
       };

@@ -41,7 +41,7 @@ inline HandState run_optimizer(
   };
   const auto fc = optimizer.add_layer("fc", LinearSpec{.in = 3, .out = 2},
                                       {view(s.weight), view(s.bias), view(g.weight), view(g.bias)});
-  const auto bn = optimizer.add_layer("bn", BatchNormSpec{.channels = 2},
+  const auto bn = optimizer.add_layer("bn", NormSpec{.channels = 2},
                                       {view(s.gamma), view(s.beta), view(g.gamma), view(g.beta)});
   optimizer.prepare();
   for (int step = 0; step < steps; ++step) {

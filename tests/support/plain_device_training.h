@@ -70,7 +70,7 @@ class DeviceLoop {
                                  ConstTensorView inv_std, ConstTensorView dy) {
         Tensor in = show(layer, false, x), m = to_device(caller_, mean),
                s = to_device(caller_, inv_std), out = show(layer, true, dy);
-        preconditioner_.record_batch_norm(id(layer), in, m, s, out, caller_.stream());
+        preconditioner_.record_normalization(id(layer), in, m, s, out, caller_.stream());
         for (Tensor* t : {&in, &m, &s, &out}) overwrite(*t);
       };
     }

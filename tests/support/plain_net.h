@@ -59,7 +59,7 @@ class PlainNet {
                    .pad_w = 1,
                    .bias = false},
         random, 0.3);
-    add("bn", BatchNormSpec{.channels = kChannels}, random, 0.2);
+    add("bn", NormSpec{.channels = kChannels}, random, 0.2);
     for (T& g : layers[bn].w) g += 1;
     add("fc1", LinearSpec{.in = kPixels * kChannels, .out = kHidden}, random, 0.2);
     add("gain", PlainSpec{.weight = kHidden}, random, 0.1);

@@ -72,7 +72,7 @@ PlainHooks optimizer_hooks(optim::Optimizer& optimizer, const std::vector<LayerI
     };
     hooks.batch_norm = [&optimizer, id, scale](int layer, ConstTensorView x, ConstTensorView mean,
                                                ConstTensorView inv_std, ConstTensorView dy) {
-      optimizer.record_batch_norm(id(layer), x, mean, inv_std, dy, Stream::cpu(), scale);
+      optimizer.record_normalization(id(layer), x, mean, inv_std, dy, Stream::cpu(), scale);
     };
   }
   if (with_gradients)
@@ -157,7 +157,7 @@ PlainNet<T> train_preconditioned(const std::shared_ptr<comm::Communicator>& comm
       };
       hooks.batch_norm = [&](int layer, ConstTensorView x, ConstTensorView mean,
                              ConstTensorView inv_std, ConstTensorView dy) {
-        preconditioner.record_batch_norm(grads[pos(layer)].layer, x, mean, inv_std, dy);
+        preconditioner.record_normalization(grads[pos(layer)].layer, x, mean, inv_std, dy);
       };
     }
     net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), comm->rank() * n, n), hooks);

@@ -48,11 +48,19 @@ struct Conv2dSpec {
 [[nodiscard]] ops::PatchSpec patch_spec(const Conv2dSpec& spec, std::int64_t n, std::int64_t h,
                                         std::int64_t w);
 
-/// Scale gamma[channels] and shift beta[channels] of a batch normalisation.
-struct BatchNormSpec {
+/// Which elements of x a normalisation takes a mean and a deviation of.
+enum class NormOver : std::uint8_t {
+  batch,    ///< Those of a channel, over samples and positions: batch normalisation.
+  channels  ///< Those of a row, over channels, for each sample and position: layer normalisation.
+};
+
+/// Scale gamma[channels] and shift beta[channels] of a normalisation.
+struct NormSpec {
   std::int64_t channels = 0;
-  Layout layout = Layout::nhwc;  ///< x[n,h,w,c] or x[n,c] (nhwc); x[n,c,h,w] (nchw).
-  bool scale = true;             ///< False: gamma is fixed, so there is no weight, only beta.
+  /// x[n,h,w,c] or x[n,c] (nhwc); x[n,c,h,w] (nchw). NormOver::channels: nhwc, for x[n,...,c].
+  Layout layout = Layout::nhwc;
+  bool scale = true;  ///< False: gamma is fixed, so there is no weight, only beta.
+  NormOver over = NormOver::batch;
 };
 
 /// Parameters without a curvature block: they get the first-order update. `reason` says why, for
@@ -62,7 +70,7 @@ struct PlainSpec {
   std::string reason = "no curvature block for this layer";
 };
 
-using LayerSpec = std::variant<LinearSpec, Conv2dSpec, BatchNormSpec, PlainSpec>;
+using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, PlainSpec>;
 
 enum class LayerId : int {};
 

@@ -35,8 +35,8 @@ struct PhaseSeconds {
 /// What one step() of any optimizer did.
 struct UpdateReport {
   std::int64_t step = 0;  ///< From 1.
-  /// False: gradients and parameters are as they were, on every rank, and unless the vote has passed
-  /// (VoteResult::may_update()) nothing else was touched.
+  /// False: gradients and parameters are as they were, on every rank, and unless the vote has
+  /// passed (VoteResult::may_update()) nothing else was touched.
   bool updated = false;
   VoteResult vote;
   double momentum = 0;      ///< As applied, after correction.

@@ -81,22 +81,23 @@ void compute_ekfac_scales(Context& ctx, const LayerSpec& spec, ConstTensorView i
                           ConstTensorView g_vectors, double global_batch, double s,
                           WeightSharing sharing, double beta, TensorView scales);
 
-/// Rows of a BatchNorm statistic. Of `channels` elements each: 2 (diagonal: gamma gamma, beta beta)
-/// or 3 (unit-wise: gamma gamma, gamma beta, beta beta); 1 (beta beta) where gamma is fixed. Of the
-/// full symmetric matrix: 2c, or c where gamma is fixed.
-[[nodiscard]] std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode);
-/// Elements of a BatchNorm statistic: batch_norm_rows times channels; full: the packed triangle.
-[[nodiscard]] std::int64_t batch_norm_size(const BatchNormSpec& spec, BatchNormFisher mode);
+/// Rows of the statistic of a normalisation. Of `channels` elements each: 2 (diagonal: gamma gamma,
+/// beta beta) or 3 (unit-wise: gamma gamma, gamma beta, beta beta); 1 (beta beta) where gamma is
+/// fixed. Of the full symmetric matrix: 2c, or c where gamma is fixed.
+[[nodiscard]] std::int64_t norm_rows(const NormSpec& spec, BatchNormFisher mode);
+/// Elements of it: norm_rows times channels; full: the packed triangle.
+[[nodiscard]] std::int64_t norm_size(const NormSpec& spec, BatchNormFisher mode);
 /// fisher[rows, c] = beta*fisher + (1/N) sum over samples of products of g_gamma, g_beta, with
 /// g_gamma[n,c] = s * sum over positions of dy * xhat, g_beta[n,c] = s * sum over positions of dy,
-/// xhat = (x - mean) * inv_std. Full: fisher[batch_norm_size] is the packed lower triangle of
+/// xhat = (x - mean) * inv_std. Full: fisher[norm_size] is the packed lower triangle of
 /// E[g g'], g = [g_gamma of all channels, g_beta of all channels], or g_beta alone. x, grad_output:
 /// one floating dtype, contiguous; mean, inv_std: [c], or [groups,c] for ghost groups of
-/// consecutive samples. With a fixed gamma only the shapes of x, mean and inv_std matter, not their
-/// values. Diagonal and unit-wise: the same bits at every number of threads. SP-NGD section 4.2.
-void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
-                               ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                               ConstTensorView grad_output, double global_batch, double s,
-                               double beta, TensorView fisher);
+/// consecutive samples; with NormOver::channels [samples times positions]. With a fixed gamma only
+/// the shapes of x, mean and inv_std matter, not their values. Diagonal and unit-wise: the same
+/// bits at every number of threads. SP-NGD section 4.2.
+void compute_norm_fisher(Context& ctx, const NormSpec& spec, BatchNormFisher mode,
+                         ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                         ConstTensorView grad_output, double global_batch, double s, double beta,
+                         TensorView fisher);
 
 }  // namespace dkfac::kfac

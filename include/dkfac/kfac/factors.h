@@ -32,7 +32,7 @@ struct FactorCopy {
 struct LayerFactors {
   int owner = -1;   ///< The rank that holds all of it; -1: nobody, without curvature.
   FactorCopy a, g;  ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, [gamma | beta].
-  /// BatchNorm otherwise: the average of the blocks, [rows,channels] as compute_batch_norm_fisher()
+  /// BatchNorm otherwise: the average of the blocks, [rows,channels] as compute_norm_fisher()
   /// has them, without damping. On the owner and the other workers.
   Tensor batch_norm;
   /// EKFAC: the average of the moments, [out,d] or [groups,out,d], along the vectors of g and a;

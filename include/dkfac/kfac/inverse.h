@@ -59,7 +59,7 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
                         TensorView weight_grad, TensorView bias_grad, ConstTensorView scales = {});
 
 /// (g_gamma, g_beta) <- (F_c + shift*I)^-1 (g_gamma, g_beta) per channel, in place, by the closed
-/// 2x2 formula (unit_wise) or elementwise (diagonal). fisher as compute_batch_norm_fisher. A
+/// 2x2 formula (unit_wise) or elementwise (diagonal). fisher as compute_norm_fisher. A
 /// gamma_grad without elements stands for a fixed gamma: fisher[1,c], elementwise in both modes.
 /// BatchNormFisher::full is refused: that is one matrix, for invert_factor().
 void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView fisher,

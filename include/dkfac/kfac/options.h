@@ -9,7 +9,8 @@
 
 namespace dkfac::kfac {
 
-/// Curvature of a batch normalisation (docs/math.md, "Batch normalisation").
+/// Curvature of a normalisation, over the batch or over channels (docs/math.md, "Batch
+/// normalisation").
 enum class BatchNormFisher : std::uint8_t {
   diagonal,   ///< E[g_gamma^2], E[g_beta^2] per channel.
   unit_wise,  ///< The 2x2 block of (gamma, beta) per channel: SP-NGD eq. 14-17.
@@ -62,7 +63,7 @@ struct CurvatureOptions {
   double damping = 1e-3;
   /// InverseMethod::cholesky only: the others split nothing.
   DampingSplit damping_split = DampingSplit::pi;
-  /// BatchNorm blocks use F_c + bn_damping * lambda * I. Published code: 16. > 0.
+  /// Blocks of normalisations use F_c + bn_damping * lambda * I. Published code: 16. > 0.
   double bn_damping = 1;
   /// Weight of the newest statistic in the bias-corrected running average. In (0, 1]; 1 is the
   /// paper: no average.

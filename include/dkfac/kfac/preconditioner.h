@@ -32,8 +32,8 @@ struct LayerGrad {
 /// network type, never prints.
 ///
 /// Every iteration, per layer: record_input() in the forward pass and record_grad_output() in the
-/// backward pass (record_batch_norm() for a BatchNorm); then, with gradients already averaged over
-/// ranks, step(). The update rule stays the caller's.
+/// backward pass (record_normalization() for a normalisation); then, with gradients already
+/// averaged over ranks, step(). The update rule stays the caller's.
 ///
 /// Each call reads the caller's memory in the order of its stream (inline host stream: before it
 /// returns). On a CUDA device it works on a stream of its own, which follows the caller's; what the
@@ -63,7 +63,7 @@ class Preconditioner {
   [[nodiscard]] bool wants_statistics() const;
   /// The same for one layer and record: under the adaptive rule each statistic has its own steps.
   [[nodiscard]] bool wants_input(LayerId layer) const;
-  [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_batch_norm().
+  [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_normalization().
   /// input: [n,in] (rows may have gaps) or [n,...,in] of a LinearSpec, the activation of a
   /// Conv2dSpec, of any floating dtype. In a step the inputs and the output gradients of a layer
   /// are of the same samples and positions, in whatever order and parts. n may be 0 where other
@@ -75,10 +75,12 @@ class Preconditioner {
   /// of the training loss give the empirical Fisher.
   void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream = Stream::cpu(),
                           RecordScale scale = {});
-  /// x: input of the normalisation; mean, inv_std: batch statistics, [c] or [groups,c].
-  void record_batch_norm(LayerId layer, ConstTensorView x, ConstTensorView mean,
-                         ConstTensorView inv_std, ConstTensorView grad_output,
-                         Stream stream = Stream::cpu(), RecordScale scale = {});
+  /// x: input of the normalisation; mean, inv_std: what x was normalised by, of one shape: [c] of
+  /// the batch, or [groups,c] of ghost groups of consecutive samples; with NormOver::channels
+  /// [rows], one for each sample and position.
+  void record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
+                            ConstTensorView inv_std, ConstTensorView grad_output,
+                            Stream stream = Stream::cpu(), RecordScale scale = {});
 
   /// Preconditions `grads` in place, equal on all ranks. Where report.updated is false they are
   /// left as they are: skip the update. Either the vote has failed, and no statistic has been

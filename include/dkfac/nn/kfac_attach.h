@@ -65,9 +65,9 @@ class OptimizerAttachment final : public LayerObserver {
 
   void on_forward(Layer& layer, ConstTensorView input) override;
   void on_backward(Layer& layer, ConstTensorView grad_output) override;
-  void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                     ConstTensorView grad_output) override;
-  [[nodiscard]] bool wants_batch_norm(const Layer& layer) const override;
+  void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView grad_output) override;
+  [[nodiscard]] bool wants_normalization(const Layer& layer) const override;
   [[nodiscard]] bool wants_gradients() const override {
     return pass_.gradients != GradientUse::none;
   }

@@ -49,17 +49,18 @@ class Workspace;  // nn/workspace.h: memory that the layers of a model share.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  /// input: as the layer computes with it, so [n,in] for a Linear.
+  /// input: as the layer was given it, with all its positions.
   virtual void on_forward(Layer& layer, ConstTensorView input) = 0;
   /// Before the layer's own backward work.
   virtual void on_backward(Layer& layer, ConstTensorView grad_output) = 0;
-  /// False: on_batch_norm() may be left out for this layer in this pass, which saves a fused
+  /// False: on_normalization() may be left out for this layer in this pass, which saves a fused
   /// BatchNorm memory.
-  [[nodiscard]] virtual bool wants_batch_norm(const Layer& /*layer*/) const { return true; }
-  /// BatchNorm instead of the two above. x: input; mean, inv_std: [groups, c] f64 or f32;
-  /// grad_output: before the activation that the BatchNorm may apply.
-  virtual void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean,
-                             ConstTensorView inv_std, ConstTensorView grad_output) = 0;
+  [[nodiscard]] virtual bool wants_normalization(const Layer& /*layer*/) const { return true; }
+  /// A normalisation instead of the two above. x: input; mean, inv_std: f64 or f32, [groups,c],
+  /// or [rows] where NormalizingLayer::normalizes_rows(); grad_output: before the activation that
+  /// the normalisation may apply.
+  virtual void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
+                                ConstTensorView inv_std, ConstTensorView grad_output) = 0;
   /// False: the backward pass is not for the gradients of parameters. They are not computed but
   /// stay as they are, and on_gradients() is left out.
   [[nodiscard]] virtual bool wants_gradients() const { return true; }
@@ -68,9 +69,9 @@ class LayerObserver {
 };
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
-/// NHWC [n,h,w,c], or [n,features], contiguous, in memory of the device of the context that every
-/// pass is given: f64, f32, bf16 or f16. On a device passes are enqueued on its stream.
-/// Parameters and buffers are f64 for f64 and f32 for all others.
+/// NHWC [n,h,w,c], [n,positions,features] or [n,features], contiguous, in memory of the device of
+/// the context that every pass is given: f64, f32, bf16 or f16. On a device passes are enqueued on
+/// its stream. Parameters and buffers are f64 for f64 and f32 for all others.
 ///
 /// Memory is kept and only grows, so a steady step allocates nothing. Outputs in training are the
 /// layer's own and stay until it runs again. Gradients, and outputs in evaluation, are its own as

@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "dkfac/nn/layer.h"
+#include "dkfac/nn/norm_layers.h"
 
 namespace dkfac::nn {
 
-/// y[n,out] = x[n,in] W' + b, W[out,in]. An input of more dimensions is seen as [n, h*w*c].
+/// y[n,...,out] = x[n,...,in] W' + b, W[out,in], as in PyTorch: the last dimension is the features,
+/// those between are positions, at all of which the weights are the same. Throws InvalidArgument
+/// where the last dimension is not `in`, or there is no other. Images as one vector: Flatten
+/// before.
 class Linear final : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias = true);
@@ -26,10 +30,22 @@ class Linear final : public Layer {
   struct Plan;  ///< Backend state, as of Conv2d.
   std::int64_t in_, out_;
   bool bias_;
-  Shape input_shape_;
-  ConstTensorView input_;  ///< [n,in]
+  ConstTensorView input_;  ///< As given.
   Tensor output_, input_grad_;
   std::unique_ptr<Plan> plan_;
+};
+
+/// x[n,...] -> [n,features], a view of the same memory, in which the gradient goes back as well.
+class Flatten final : public Layer {
+ public:
+  [[nodiscard]] std::string describe() const override { return "Flatten"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  ConstTensorView trained_;  ///< Output of the last forward pass in training.
+  Shape input_shape_;
 };
 
 /// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
@@ -68,8 +84,6 @@ struct ReorderCount {
   std::int64_t reorders = 0;
   std::int64_t bytes = 0;  ///< Written.
 };
-
-class BatchNorm2d;
 
 class Conv2d final : public Layer {
  public:
@@ -121,95 +135,6 @@ class Conv2d final : public Layer {
   Tensor sums_;           ///< f32 [2,out], of outputs and of their squares.
   Tensor gradient_sums_;  ///< f32 [2,in], of what norm_before_ takes.
   std::unique_ptr<Plan> plan_;
-};
-
-enum class ActivationKind : std::uint8_t {
-  none,
-  relu,  ///< max(x, 0); NaN stays NaN.
-  celu   ///< x for x >= 0, else alpha (exp(x/alpha) - 1) (Barron 2017).
-};
-struct Activation {
-  ActivationKind kind = ActivationKind::none;
-  double alpha = 1;  ///< Of celu, > 0.
-};
-
-/// Batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the batch is cut
-/// into `groups` equal runs of consecutive samples (ghost batches, Hoffer et al. 2017), each
-/// normalised by its own statistics; running statistics (unbiased variance) move by `momentum`
-/// towards the mean over the groups. Evaluation uses the running ones. Training throws
-/// InvalidArgument for a batch that the groups do not divide, and for one value per channel.
-struct BatchNormOptions {
-  std::int64_t groups = 1;
-  double epsilon = 1e-5;
-  double momentum = 0.1;
-  /// False: the scale is a buffer that stays at initial_scale, and only the shift is trained.
-  bool trainable_scale = true;
-  double initial_scale = 1;  ///< 0: zero-gamma (Goyal et al. 2017, section 5.1).
-  /// Applied to the normalised value (and the addend of a residual block) in the same pass.
-  Activation activation = {};
-};
-
-struct NormStatistics;  // nn/norm_shape.h
-struct NormChannels;
-struct ReluNorm;
-
-class BatchNorm2d final : public Layer {
- public:
-  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {});
-  [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] Shape output_shape(const Shape& input) const override;
-  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
-  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  void initialize(Random& random) override;
-  [[nodiscard]] std::int64_t channels() const { return channels_; }
-  [[nodiscard]] const BatchNormOptions& options() const { return options_; }
-
-  /// For a residual block around a layer without activation: the next forward() gives
-  /// activation(normalised + addend) in its one pass. addend: of the output's shape and dtype.
-  void add_next(ConstTensorView addend, const Activation& activation);
-  /// For a layer that sums what it computes: a next forward() in training over `x` takes the
-  /// moments from the sums over rows of x and of x*x, each f32 [c], and does not read x for them.
-  /// Only with one group. Costs digits: the variance is off by about mean^2 times the relative
-  /// error of the sums, and 0 where it would be negative. Sums of anything else than forward()'s
-  /// input are ignored.
-  void use_sums_next(ConstTensorView x, ConstTensorView sum, ConstTensorView sum_of_squares);
-  /// For a layer that reads `y` and computes gradients: how it was made, if by the last forward()
-  /// in training, of one group, with ReLU and no addend; nothing (no x) otherwise.
-  [[nodiscard]] ReluNorm relu_norm(ConstTensorView y) const;
-  /// The next backward(), if it is given `grad`, takes that as the gradient before the ReLU of
-  /// relu_norm(), and does not read it to sum it up: scale_grad and shift_grad, each f32 [c], are
-  /// its sums over rows with (x - mean)/std and without. Only with one group. It costs digits: they
-  /// are f32.
-  void use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
-                         ConstTensorView shift_grad);
-  /// Gradient of that addend after backward(): a view that the caller releases, or the grad_output
-  /// that backward() was given.
-  [[nodiscard]] ConstTensorView addend_grad() const { return addend_grad_; }
-
- private:
-  [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
-  [[nodiscard]] NormStatistics statistics(Context& ctx, const Shape& per_group, DType dtype);
-  [[nodiscard]] NormChannels channel_values();
-  void train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
-  void eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
-
-  std::int64_t channels_;
-  BatchNormOptions options_;
-  Activation activation_;   ///< Of the last forward pass.
-  ConstTensorView addend_;  ///< Of the next forward pass.
-  /// Of the next forward pass, if that is over summed_.
-  ConstTensorView summed_, sum_, sum_of_squares_;
-  /// Of the next backward pass, if that is given masked_.
-  ConstTensorView masked_, handed_scale_grad_, handed_shift_grad_;
-  bool has_addend_ = false;  ///< The last forward pass in training had one,
-  bool has_signs_ = false;   ///< and left signs_.
-  ConstTensorView input_, trained_, addend_grad_;
-  Tensor output_, input_grad_, masked_grad_;
-  /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
-  /// scale_ and shift_ are those of x - mean. All [groups,c].
-  Tensor mean_, mean_rest_, inv_std_, scale_, shift_;
-  Tensor signs_;  ///< Of an output with addend and ReLU, on a device: i32, nn/norm_shape.h.
-  Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 
 /// max(x, 0); NaN stays NaN.
@@ -311,6 +236,9 @@ class Sequential final : public Layer {
   void set_name(const std::string& path) override;
   /// Names and layers, in forward order.
   [[nodiscard]] const auto& children() const { return children_; }
+  /// Index of the first child with parameters, or the number of children. Where the gradient of the
+  /// input is skipped, those before it have no backward pass.
+  [[nodiscard]] std::size_t first_trained() const;
   /// Whether convolutions without a bias hand their sums to a BatchNorm2d with one group that comes
   /// next in the same Sequential (Conv2d::hand_sums_to()). Of the children that there are now.
   void set_fused_statistics(bool on);

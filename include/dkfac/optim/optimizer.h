@@ -63,9 +63,9 @@ class Optimizer {
   virtual void set_curvature(const kfac::CurvatureSettings&) {}
   virtual void record_input(LayerId, ConstTensorView, Stream, RecordScale) {}
   virtual void record_grad_output(LayerId, ConstTensorView, Stream, RecordScale) {}
-  virtual void record_batch_norm(LayerId, ConstTensorView /*x*/, ConstTensorView /*mean*/,
-                                 ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
-                                 Stream, RecordScale) {}
+  virtual void record_normalization(LayerId, ConstTensorView /*x*/, ConstTensorView /*mean*/,
+                                    ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
+                                    Stream, RecordScale) {}
 
   /// The gradients of `layer` are final. loss_scale and global batch as for the records.
   virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;

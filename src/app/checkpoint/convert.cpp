@@ -29,11 +29,15 @@ std::map<std::string, Shape> flattened_images(const nn::Model& model) {
   std::map<std::string, Shape> images;
   const Shape& input = model.input();
   Shape last = input.ndim() == 3 ? Shape{1, input[0], input[1], input[2]} : Shape{};
+  Shape image;  // That the vectors at hand were.
   model.trace([&](const nn::Layer& layer, const Shape& output) {
-    const auto* linear = dynamic_cast<const nn::Linear*>(&layer);
-    if (linear != nullptr && last.ndim() == 4 && last.numel() == linear->in())
-      images.emplace(layer.name(), last);
-    if (linear != nullptr || output.ndim() == 4) last = output;
+    if (dynamic_cast<const nn::Flatten*>(&layer) != nullptr) {
+      image = last.ndim() == 4 ? last : image;
+    } else if (dynamic_cast<const nn::Linear*>(&layer) != nullptr) {
+      if (image.ndim() == 4) images.emplace(layer.name(), image);
+      image = {};
+    }
+    last = output;
   });
   return images;
 }

@@ -23,7 +23,7 @@ std::size_t index_of(StatisticKind kind) { return static_cast<std::size_t>(kind)
 
 double packed(std::int64_t dim) { return static_cast<double>(ops::packed_size(dim)); }
 
-double batch_norm_size(const BatchNormSpec& spec, kfac::BatchNormFisher fisher) {
+double norm_size(const NormSpec& spec, kfac::BatchNormFisher fisher) {
   const std::int64_t per_channel = spec.scale ? 2 : 1;
   switch (fisher) {
     case kfac::BatchNormFisher::full:
@@ -76,8 +76,8 @@ ordered_json object(const kfac::StatisticReport& report, std::span<const std::st
 }  // namespace
 
 StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::BatchNormFisher batch_norm) {
-  if (const auto* norm = std::get_if<BatchNormSpec>(&spec))
-    return {0, 0, batch_norm_size(*norm, batch_norm)};
+  if (const auto* norm = std::get_if<NormSpec>(&spec))
+    return {0, 0, norm_size(*norm, batch_norm)};
   if (!dkfac::has_factors(spec)) return {};
   const double groups = dkfac::factor_groups(spec);
   return {groups * packed(dkfac::a_dim(spec)), groups * packed(dkfac::g_dim(spec)), 0};

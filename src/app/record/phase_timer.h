@@ -42,12 +42,12 @@ class TimedObserver final : public nn::LayerObserver {
   void on_backward(nn::Layer& layer, ConstTensorView grad_output) override {
     timed("backward", [&] { inner_.on_backward(layer, grad_output); });
   }
-  void on_batch_norm(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
-                     ConstTensorView inv_std, ConstTensorView grad_output) override {
-    timed("backward", [&] { inner_.on_batch_norm(layer, x, mean, inv_std, grad_output); });
+  void on_normalization(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView grad_output) override {
+    timed("backward", [&] { inner_.on_normalization(layer, x, mean, inv_std, grad_output); });
   }
-  [[nodiscard]] bool wants_batch_norm(const nn::Layer& layer) const override {
-    return inner_.wants_batch_norm(layer);
+  [[nodiscard]] bool wants_normalization(const nn::Layer& layer) const override {
+    return inner_.wants_normalization(layer);
   }
   [[nodiscard]] bool wants_gradients() const override { return inner_.wants_gradients(); }
   void on_gradients(nn::Layer& layer) override {

@@ -18,7 +18,7 @@ void CurvatureBlock::allocate(Context& ctx, const CurvatureOptions& options, boo
   curvature_.g.average = Tensor{};
 }
 
-const BatchNormSpec& CurvatureBlock::batch_norm(const Caller& caller) const {
+const NormSpec& CurvatureBlock::normalization(const Caller& caller) const {
   throw InvalidArgument(detail::concat(caller, describe(spec),
                                        " is recorded by record_input() and record_grad_output()"));
 }
@@ -50,7 +50,7 @@ void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
 
 std::unique_ptr<CurvatureBlock> make_block(std::string name, LayerSpec spec) {
   if (has_factors(spec)) return std::make_unique<KroneckerBlock>(std::move(name), std::move(spec));
-  if (const auto* norm = std::get_if<BatchNormSpec>(&spec))
+  if (const auto* norm = std::get_if<NormSpec>(&spec))
     return std::make_unique<NormBlock>(std::move(name), *norm);
   return std::make_unique<CurvatureBlock>(std::move(name), std::move(spec));
 }

@@ -64,8 +64,8 @@ class CurvatureBlock {
   /// The block that record_input() and record_grad_output() are for; null: they are ignored. Throws
   /// where another call records the layer.
   [[nodiscard]] virtual KroneckerBlock* factors(const Caller&) { return nullptr; }
-  /// What record_batch_norm() is for. Throws where other calls record the layer, or none.
-  [[nodiscard]] virtual const BatchNormSpec& batch_norm(const Caller& caller) const;
+  /// What record_normalization() is for. Throws where other calls record the layer, or none.
+  [[nodiscard]] virtual const NormSpec& normalization(const Caller& caller) const;
   virtual void forget_records() { scale_records = 0; }
 
   /// As merge_factor(); `finite` is the verdict. False: the sum was refused.

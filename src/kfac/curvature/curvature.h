@@ -86,9 +86,9 @@ class Curvature {
   void record_input(LayerId id, ConstTensorView input, Stream stream, RecordScale scale);
   void record_grad_output(LayerId id, ConstTensorView grad_output, Stream stream,
                           RecordScale scale);
-  void record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
-                         ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
-                         RecordScale scale);
+  void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
+                            ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
+                            RecordScale scale);
 
   // A step, in the order of the algorithm.
 

@@ -4,17 +4,19 @@
 
 namespace dkfac::kfac {
 
-NormBlock::NormBlock(std::string layer_name, const BatchNormSpec& norm)
+NormBlock::NormBlock(std::string layer_name, const NormSpec& norm)
     : CurvatureBlock(std::move(layer_name), norm), norm_(norm) {}
 
 std::span<const StatisticTraits> NormBlock::statistics() const {
-  static constexpr StatisticTraits kStatistics[] = {
-      {StatisticKind::batch_norm, ".fisher", "record_batch_norm", "the BatchNorm Fisher"}};
+  static constexpr StatisticTraits kStatistics[] = {{StatisticKind::batch_norm, ".fisher",
+                                                     "record_normalization",
+                                                     "the Fisher of the normalisation"}};
   return kStatistics;
 }
 
 KroneckerBlock* NormBlock::factors(const Caller& caller) {
-  throw InvalidArgument(detail::concat(caller, "a BatchNorm is recorded by record_batch_norm()"));
+  throw InvalidArgument(
+      detail::concat(caller, "a normalisation is recorded by record_normalization()"));
 }
 
 bool NormBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKind,

@@ -4,15 +4,15 @@
 
 namespace dkfac::kfac {
 
-/// A BatchNorm: the average of its Fisher blocks, which are inverted where they are used; or, of
-/// the full matrix (BatchNormFisher::full), one factor.
+/// A normalisation: the average of its Fisher blocks, which are inverted where they are used; or,
+/// of the full matrix (BatchNormFisher::full), one factor.
 class NormBlock final : public CurvatureBlock {
  public:
-  NormBlock(std::string layer_name, const BatchNormSpec& norm);
+  NormBlock(std::string layer_name, const NormSpec& norm);
 
   [[nodiscard]] std::span<const StatisticTraits> statistics() const override;
   [[nodiscard]] KroneckerBlock* factors(const Caller& caller) override;
-  [[nodiscard]] const BatchNormSpec& batch_norm(const Caller&) const override { return norm_; }
+  [[nodiscard]] const NormSpec& normalization(const Caller&) const override { return norm_; }
   [[nodiscard]] bool merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
                            ConstTensorView sum, double finite) override;
   void add_shared(StatisticKind kind, std::vector<SharedPart>& parts) override;
@@ -21,7 +21,7 @@ class NormBlock final : public CurvatureBlock {
  private:
   [[nodiscard]] bool full() const { return curvature_.g.is_set(); }
 
-  BatchNormSpec norm_;
+  NormSpec norm_;
 };
 
 }  // namespace dkfac::kfac

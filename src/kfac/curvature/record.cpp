@@ -5,7 +5,7 @@
 
 #include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
-#include "kfac/statistics/batch_norm_data.h"
+#include "kfac/statistics/norm_data.h"
 #include "kfac/statistics/operand_form.h"
 #include "kfac/statistics/operand_range.h"
 
@@ -180,10 +180,10 @@ void Curvature::record_grad_output(LayerId id, ConstTensorView grad_output, Stre
   records_.leave(stream);
 }
 
-void Curvature::record_batch_norm(LayerId id, ConstTensorView x, ConstTensorView mean,
-                                  ConstTensorView inv_std, ConstTensorView grad_output,
-                                  Stream stream, RecordScale scale) {
-  records_.enter("record_batch_norm", stream);
+void Curvature::record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
+                                     ConstTensorView inv_std, ConstTensorView grad_output,
+                                     Stream stream, RecordScale scale) {
+  records_.enter("record_normalization", stream);
   record_fisher(id, x, mean, inv_std, grad_output, scale);
   records_.leave(stream);
 }
@@ -228,30 +228,31 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
                               ConstTensorView inv_std, ConstTensorView grad_output,
                               RecordScale scale) {
   const PhaseTimer timer(seconds_.statistics, "statistics");
-  constexpr const char* kCall = "record_batch_norm";
+  constexpr const char* kCall = "record_normalization";
   const int index = checked(id, kCall);
   const CurvatureBlock& block = layer(index);
   const Caller caller(kCall, block.name);
-  const BatchNormSpec& bn = block.batch_norm(caller);
+  const NormSpec& norm = block.normalization(caller);
   if (!due(block.g)) return;
   const std::int64_t groups =
-      check_batch_norm(caller, bn, x, mean, inv_std, grad_output, ctx_.device());
+      check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
   const double global = begin_record(caller, block.g, x, x.dim(0), scale);
   const double s = sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.micro_batches,
                                          std::llround(global), scale.loss_scale);
-  // Ghost groups have a mean each; what is taken of the samples are whole groups.
-  const bool ghosts = mean.ndim() == 2;
+  // Ghost groups have a mean each; what is taken of the samples are whole groups. So has each row.
+  const bool by_rows = norm.over == NormOver::channels, ghosts = mean.ndim() == 2;
   const std::int64_t group = ghosts ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1;
   const Sampled part = sample(x, global, options_.statistics_fraction, group);
   const std::int64_t n = part.data.dim(0);
   const auto first = [&](ConstTensorView view) {
-    return ghosts && n < x.dim(0) ? view.slice(0, 0, n / group) : view;
+    if (n == x.dim(0) || !(ghosts || by_rows)) return view;
+    return view.slice(0, 0, by_rows ? view.dim(0) / x.dim(0) * n : n / group);
   };
   const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
   const TensorView fisher = slot_of(block.g).reshape(statistic(block.g).plan.shape);
-  compute_batch_norm_fisher(records_on(), bn, options_.batch_norm, part.data, first(mean),
-                            first(inv_std), dy, part.global_batch, s,
-                            statistic(block.g).records == 0 ? 0 : 1, fisher);
+  compute_norm_fisher(records_on(), norm, options_.batch_norm, part.data, first(mean),
+                      first(inv_std), dy, part.global_batch, s,
+                      statistic(block.g).records == 0 ? 0 : 1, fisher);
   ops::count_nonfinite(records_on(), fisher, nonfinite_);
   end_record(block.g, x.dim(0), x.dim(0));
 }

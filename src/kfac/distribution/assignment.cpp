@@ -14,8 +14,8 @@ namespace {
 
 /// Of a BatchNorm, at most: diagonal blocks have fewer.
 std::int64_t fisher_numel(const LayerSpec& spec) {
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
-  return bn == nullptr ? 0 : batch_norm_rows(*bn, BatchNormFisher::unit_wise) * bn->channels;
+  const auto* bn = std::get_if<NormSpec>(&spec);
+  return bn == nullptr ? 0 : norm_rows(*bn, BatchNormFisher::unit_wise) * bn->channels;
 }
 
 /// Elements of one statistic on the wire.

@@ -150,7 +150,7 @@ std::int64_t bytes_of(std::int64_t count, std::int64_t element) {
 CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& options,
                                Device device) {
   const auto element = static_cast<std::int64_t>(size_of(options.dtype));
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   CurvatureBytes bytes;
   for (const StatisticKind kind :
        {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {

@@ -96,7 +96,7 @@ FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device
 
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr || options.batch_norm != BatchNormFisher::full) return {};
   // One right-hand side: solving costs no more than multiplying, whatever the interval.
   return {.dim = (bn->scale ? 2 : 1) * bn->channels,

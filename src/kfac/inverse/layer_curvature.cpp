@@ -60,10 +60,10 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   LayerCurvature layer;
   layer.a = make_factor(ctx, plan_a(spec, options, ctx.device()), options);
   layer.g = make_factor(ctx, plan_g(spec, options, ctx.device()), options);
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn != nullptr && !layer.g.is_set())
     layer.fisher =
-        Tensor::zeros(ctx, {batch_norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
+        Tensor::zeros(ctx, {norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
   if (options.inverse == InverseMethod::ekfac && has_factors(spec))
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;

@@ -101,7 +101,7 @@ void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView
               "with invert_factor() and multiply [gamma | beta] by the inverse");
   const std::int64_t channels = beta_grad.numel();
   const bool fixed_gamma = gamma_grad.numel() == 0;
-  const std::int64_t rows = batch_norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
+  const std::int64_t rows = norm_rows({.channels = channels, .scale = !fixed_gamma}, mode);
   check_shape(kName, "the Fisher blocks", fisher, {rows, channels});
   check_memory(kName, "gamma's gradient", gamma_grad);
   check_memory(kName, "beta's gradient", beta_grad);

@@ -12,7 +12,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
                              StatisticKind kind, Device device) {
   StatisticPlan plan;
   plan.kind = kind;
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   if ((bn != nullptr) != (kind == StatisticKind::batch_norm)) return plan;
   plan.factor =
       kind == StatisticKind::a ? plan_a(spec, options, device) : plan_g(spec, options, device);
@@ -25,7 +25,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
     plan.inverse_flops =
         low_rank ? 2 * rows * rows * d + rows * rows * rows : factor.groups * d * d * d;
   } else if (bn != nullptr) {
-    const std::int64_t rows = batch_norm_rows(*bn, options.batch_norm);
+    const std::int64_t rows = norm_rows(*bn, options.batch_norm);
     plan.shape = {rows, bn->channels};
     plan.form.cross = rows == 3;
   }
@@ -49,7 +49,7 @@ std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) 
 std::int64_t recorded_positions(const LayerSpec& spec, const CurvatureOptions& options,
                                 StatisticKind kind, ConstTensorView data) {
   const std::int64_t n = data.dim(0);
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   if (n == 0 || (bn == nullptr && options.sharing == WeightSharing::reduce)) return 1;
   if (bn != nullptr) return data.numel() / n / bn->channels;
   const auto* conv = std::get_if<Conv2dSpec>(&spec);
@@ -68,7 +68,7 @@ double build_flops(const LayerSpec& spec, const StatisticPlan& plan, double samp
                    std::int64_t positions) {
   const auto per_sample = static_cast<double>(positions);
   const auto width = static_cast<double>(plan.factor.dim);
-  const auto* bn = std::get_if<BatchNormSpec>(&spec);
+  const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr)
     return plan.factor.form == FactorForm::low_rank
                ? 0

@@ -5,8 +5,8 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
-#include "kfac/statistics/batch_norm_data.h"
 #include "kfac/statistics/ekfac_basis.h"
+#include "kfac/statistics/norm_data.h"
 
 /// The loops of statistics that are not operations of core: once for the host, once for a device,
 /// under the same names. A build without CUDA has stubs that throw DeviceError.

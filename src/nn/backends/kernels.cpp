@@ -172,4 +172,25 @@ void normalize_backward(Context& ctx, const NormShape& shape, ConstTensorView x,
                          : cpu::normalize_backward(ctx, shape, x, affine, grad, k, dx);
 }
 
+void normalize_rows(Context& ctx, double epsilon, ConstTensorView x, ConstTensorView gamma,
+                    ConstTensorView beta, TensorView mean, TensorView inv_std, TensorView y) {
+  ctx.device().is_cuda() ? cuda::normalize_rows(ctx, epsilon, x, gamma, beta, mean, inv_std, y)
+                         : cpu::normalize_rows(ctx, epsilon, x, gamma, beta, mean, inv_std, y);
+}
+
+void row_norm_gradients(Context& ctx, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView dy, TensorView scale_grad,
+                        TensorView shift_grad) {
+  ctx.device().is_cuda()
+      ? cuda::row_norm_gradients(ctx, x, mean, inv_std, dy, scale_grad, shift_grad)
+      : cpu::row_norm_gradients(ctx, x, mean, inv_std, dy, scale_grad, shift_grad);
+}
+
+void normalize_rows_backward(Context& ctx, ConstTensorView x, ConstTensorView gamma,
+                             ConstTensorView mean, ConstTensorView inv_std, ConstTensorView dy,
+                             TensorView dx) {
+  ctx.device().is_cuda() ? cuda::normalize_rows_backward(ctx, x, gamma, mean, inv_std, dy, dx)
+                         : cpu::normalize_rows_backward(ctx, x, gamma, mean, inv_std, dy, dx);
+}
+
 }  // namespace dkfac::nn::kernels

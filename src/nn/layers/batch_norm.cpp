@@ -26,7 +26,7 @@ void check_sum(const BatchNorm2d& norm, ConstTensorView sum, std::int64_t channe
 }  // namespace
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
-    : channels_(channels), options_(options) {
+    : NormalizingLayer(channels), options_(options) {
   DKFAC_CHECK(channels > 0, "[batch_norm] channels is ", channels, "; it must be > 0");
   DKFAC_CHECK(options.groups > 0, "[batch_norm] groups is ", options.groups, "; it must be > 0");
   DKFAC_CHECK(options.epsilon > 0, "[batch_norm] epsilon is ", options.epsilon, "; it must be > 0");
@@ -44,6 +44,17 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
   if (!options.trainable_scale) {
     buffers_.push_back({"weight", Shape{channels}, options.initial_scale, {}, true});
   }
+}
+
+/// Per group and channel the mean in two parts, the inverse deviation, scale and shift, and in f64
+/// two sums of the gradient; scratch: partial sums.
+NormBytes BatchNorm2d::training_bytes(const Shape& input, DType dtype) const {
+  constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
+  const std::size_t each = 5 * size_of(compute_dtype(dtype)) + 2 * sizeof(double);
+  const std::int64_t chunks = input.numel() / kElementsPerSum + options_.groups;
+  const std::int64_t width = std::max<std::int64_t>(channels_, 64);
+  return {.statistics = static_cast<std::size_t>(options_.groups * channels_) * each,
+          .scratch = static_cast<std::size_t>(2 * chunks * width) * sizeof(double)};
 }
 
 void BatchNorm2d::initialize(Random& random) {
@@ -198,7 +209,7 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   if (has_signs_) grad.signs = signs_;
   const bool is_masked = std::exchange(masked_, ConstTensorView{}).raw() == grad_output.raw();
   if (is_masked) grad = {grad_output, {}, {}};
-  const bool watched = observer_ != nullptr && observer_->wants_batch_norm(*this);
+  const bool watched = observer_ != nullptr && observer_->wants_normalization(*this);
   const bool written = grad.activation.kind != ActivationKind::none && (has_addend_ || watched);
   TensorView masked;
   if (written) masked = lend(ctx, masked_grad_, input_.shape(), input_.dtype());
@@ -213,7 +224,7 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   if (written) grad = {masked, {}, {}};
   addend_grad_ = has_addend_ ? grad.dy : ConstTensorView{};
   if (watched) {
-    observer_->on_batch_norm(*this, input_, of_batch.mean, of_batch.inv_std, grad.dy);
+    observer_->on_normalization(*this, input_, of_batch.mean, of_batch.inv_std, grad.dy);
   }
   Scratch scratch(ctx);
   const auto coefficient = [&] {

@@ -110,17 +110,27 @@ ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) 
   return x;
 }
 
+std::size_t Sequential::first_trained() const {
+  const auto trained = std::find_if(children_.begin(), children_.end(), [](const auto& entry) {
+    bool has_parameters = false;
+    entry.second->visit([&](Layer& layer) { has_parameters |= !layer.parameters().empty(); });
+    return has_parameters;
+  });
+  return static_cast<std::size_t>(trained - children_.begin());
+}
+
 ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   ConstTensorView grad = grad_output;
-  for (std::size_t i = children_.size(); i-- > 0;) {
-    const InputGrad child_need = i == 0 ? need : InputGrad::needed;
+  const std::size_t last = need == InputGrad::needed ? 0 : first_trained();
+  for (std::size_t i = children_.size(); i-- > last;) {
+    const InputGrad child_need = i == last ? need : InputGrad::needed;
     Layer& child = *children_[i].second;
     const ConstTensorView next =
         located(child, "backward", [&] { return child.backward(ctx, grad, child_need); });
     if (grad.raw() != grad_output.raw() && grad.raw() != next.raw()) release(grad);
     grad = next;
   }
-  return grad;
+  return need == InputGrad::needed ? grad : ConstTensorView{};
 }
 
 void Sequential::set_fused_statistics(bool on) {

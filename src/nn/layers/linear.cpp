@@ -1,3 +1,6 @@
+#include <array>
+#include <span>
+
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/layers.h"
 
@@ -12,22 +15,26 @@ struct Linear::Plan {
 
 namespace {
 
+/// Samples times positions.
+std::int64_t rows_of(ConstTensorView x, std::int64_t features) { return x.numel() / features; }
+
 /// The rows are the pixels of one image, the weights a kernel of one pixel.
-ConvShape pixels(const Linear& layer, ConstTensorView rows) {
+ConvShape pixels(const Linear& layer, ConstTensorView x) {
+  const std::int64_t rows = rows_of(x, layer.in());
   return {.n = 1,
-          .h = rows.dim(0),
+          .h = rows,
           .w = 1,
           .in = layer.in(),
           .out = layer.out(),
-          .out_h = rows.dim(0),
+          .out_h = rows,
           .out_w = 1,
           .bias = layer.has_bias(),
-          .dtype = rows.dtype()};
+          .dtype = x.dtype()};
 }
 
 template <class View>
-View image_of(View rows) {
-  return rows.reshape(Shape{1, rows.dim(0), 1, rows.dim(1)});
+View image_of(View x, std::int64_t features) {
+  return x.reshape(Shape{1, rows_of(x, features), 1, features});
 }
 
 template <class View>
@@ -51,41 +58,41 @@ std::string Linear::describe() const {
 }
 
 Shape Linear::output_shape(const Shape& input) const {
-  std::int64_t features = 1;
-  bool fits = input.ndim() >= 2;
-  for (int i = 1; i < input.ndim(); ++i)
-    fits = !__builtin_mul_overflow(features, input[i], &features) && fits;
-  DKFAC_CHECK(fits && features == in_, "[linear] '", name_, "' takes [n, ", in_,
-              "] but the input is ", input, "; make their features equal");
-  return Shape{input[0], out_};
+  const int last = input.ndim() - 1;
+  DKFAC_CHECK(last >= 1 && input[last] == in_, "[linear] '", name_, "' takes [n, ", in_,
+              "] or [n, ..., ", in_, "] but the input is ", input,
+              "; make their features equal, or put a Flatten before it");
+  std::array<std::int64_t, kMaxDims> dims{};
+  for (int i = 0; i < last; ++i) dims[static_cast<std::size_t>(i)] = input[i];
+  dims[static_cast<std::size_t>(last)] = out_;
+  return Shape(std::span(dims).first(static_cast<std::size_t>(input.ndim())));
 }
 
 ConstTensorView Linear::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("linear", *this, ctx, x);
-  const ConstTensorView rows = x.reshape(Shape{shape[0], in_});
-  input_ = mode == Mode::train ? rows : ConstTensorView{};
-  input_shape_ = x.shape();
-  if (mode == Mode::train && observer_ != nullptr) observer_->on_forward(*this, rows);
+  input_ = mode == Mode::train ? x : ConstTensorView{};
+  if (mode == Mode::train && observer_ != nullptr) observer_->on_forward(*this, x);
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   if (y.numel() == 0) return y;
-  const ConvShape conv = pixels(*this, rows);
+  const ConvShape conv = pixels(*this, x);
   plan_->backends.choose(ctx, conv).forward(
-      ctx, conv, image_of(rows), kernel_of(parameters_[0].value),
-      bias_ ? parameters_[1].value : TensorView{}, image_of(y));
+      ctx, conv, image_of(x, in_), kernel_of(parameters_[0].value),
+      bias_ ? parameters_[1].value : TensorView{}, image_of(y, out_));
   return y;
 }
 
 ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
-  const std::int64_t n = input_.empty() ? 0 : input_.dim(0);
-  check_grad("linear", *this, !input_.empty(), grad_output, Shape{n, out_}, input_.dtype());
+  const Shape shape = input_.empty() ? Shape{} : output_shape(input_.shape());
+  check_grad("linear", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (observer_ != nullptr) observer_->on_backward(*this, grad_output);
+  const bool has_rows = input_.numel() > 0;
   const ConvShape conv = pixels(*this, input_);
   ConvBackend& backend = plan_->backends.choose(ctx, conv);
   if (wants_gradients()) {
-    if (n > 0) {
-      backend.backward_weights(ctx, conv, image_of(input_), image_of(grad_output),
+    if (has_rows) {
+      backend.backward_weights(ctx, conv, image_of(input_, in_), image_of(grad_output, out_),
                                kernel_of(parameters_[0].grad),
                                bias_ ? parameters_[1].grad : TensorView{});
     } else {
@@ -96,11 +103,11 @@ ConstTensorView Linear::backward(Context& ctx, ConstTensorView grad_output, Inpu
 
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  if (n > 0) {
-    backend.backward_data(ctx, conv, image_of(grad_output), kernel_of(parameters_[0].value),
-                          image_of(dx));
+  if (has_rows) {
+    backend.backward_data(ctx, conv, image_of(grad_output, out_), kernel_of(parameters_[0].value),
+                          image_of(dx, in_));
   }
-  return dx.reshape(input_shape_);
+  return dx;
 }
 
 }  // namespace dkfac::nn

@@ -17,7 +17,8 @@ std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
       .add<Conv2d>("conv2", kMaps1, kMaps2, valid)
       .add<BatchNorm2d>("bn2", kMaps2, norm)
       .add<Relu>("relu2")
-      .add<Pool2d>("pool2", PoolKind::max, 2, 2);
+      .add<Pool2d>("pool2", PoolKind::max, 2, 2)
+      .add<Flatten>("flatten");
   net->set_name("");  // So that a refusal of the input names the layer.
   const Shape maps = net->output_shape(Shape{1, image[0], image[1], image[2]});
   net->add<Linear>("fc1", maps.numel(), kWide, false)

@@ -25,11 +25,11 @@ TEST(StatisticSizes, AreThoseOfPackedTriangles) {
   // 2 groups of 2 * 9 + 1 inputs and 3 outputs.
   const Conv2dSpec conv{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .groups = 2};
   EXPECT_EQ(sizes(conv), (StatisticSizes{2 * 190, 2 * 6, 0}));
-  const BatchNormSpec norm{.channels = 4};
+  const NormSpec norm{.channels = 4};
   EXPECT_EQ(sizes(norm, BatchNormFisher::diagonal)[2], 8);
   EXPECT_EQ(sizes(norm, BatchNormFisher::unit_wise)[2], 12);
   EXPECT_EQ(sizes(norm, BatchNormFisher::full)[2], 36);
-  const BatchNormSpec shift{.channels = 4, .scale = false};
+  const NormSpec shift{.channels = 4, .scale = false};
   EXPECT_EQ(sizes(shift, BatchNormFisher::unit_wise)[2], 4);
   EXPECT_EQ(sizes(PlainSpec{.weight = 5}), StatisticSizes{});
 }

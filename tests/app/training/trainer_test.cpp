@@ -20,10 +20,10 @@ namespace {
 struct Choosy final : nn::LayerObserver {
   void on_forward(nn::Layer&, ConstTensorView) override {}
   void on_backward(nn::Layer&, ConstTensorView) override {}
-  void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {}
+  void on_normalization(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {}
   void on_gradients(nn::Layer&) override {}
-  [[nodiscard]] bool wants_batch_norm(const nn::Layer& layer) const override {
+  [[nodiscard]] bool wants_normalization(const nn::Layer& layer) const override {
     return wants && layer.name() == "probe";
   }
   [[nodiscard]] bool wants_gradients() const override { return wants; }
@@ -35,11 +35,11 @@ TEST(TimedObserver, WantsWhatTheOneInsideWants) {
   const TimedObserver timed(inside);
   nn::Relu asked, other;
   asked.set_name("probe");
-  EXPECT_FALSE(timed.wants_batch_norm(asked));
+  EXPECT_FALSE(timed.wants_normalization(asked));
   EXPECT_FALSE(timed.wants_gradients());
   inside.wants = true;
-  EXPECT_TRUE(timed.wants_batch_norm(asked));
-  EXPECT_FALSE(timed.wants_batch_norm(other));
+  EXPECT_TRUE(timed.wants_normalization(asked));
+  EXPECT_FALSE(timed.wants_normalization(other));
   EXPECT_TRUE(timed.wants_gradients());
 }
 

@@ -22,7 +22,7 @@ const std::vector<LayerSpec>& specs() {
   static const std::vector<LayerSpec> all{
       Conv2dSpec{
           .in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1, .groups = 2},
-      BatchNormSpec{.channels = 6}, LinearSpec{.in = 79, .out = 70, .max_rows = kSamples}};
+      NormSpec{.channels = 6}, LinearSpec{.in = 79, .out = 70, .max_rows = kSamples}};
   return all;
 }
 
@@ -110,8 +110,9 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& g
         preconditioner.record_input(conv, view_of(x.data(), {n, 5, 5, 4}));
         preconditioner.record_input(fc, view_of(h.data(), {n, 79}));
         preconditioner.record_grad_output(fc, view_of(dh.data(), {n, 70}));
-        preconditioner.record_batch_norm(bn, view_of(z.data(), {n, 6}), view_of(mean.data(), {6}),
-                                         view_of(inv_std.data(), {6}), view_of(dz.data(), {n, 6}));
+        preconditioner.record_normalization(bn, view_of(z.data(), {n, 6}),
+                                            view_of(mean.data(), {6}), view_of(inv_std.data(), {6}),
+                                            view_of(dz.data(), {n, 6}));
         preconditioner.record_grad_output(conv, view_of(dy.data(), {n, 5, 5, 6}));
         std::vector<std::vector<double>> parameters;
         for (const auto& spec : specs()) {

@@ -48,7 +48,7 @@ Sizes sizes_of(const kfac::CurvatureOptions& options, int ranks, int workers, in
         // Good or not, damping, form.
         if (own) sizes.own_inverses += 3 + (eigen ? d * d + d : ops::packed_size(d));
       }
-    } else if (std::holds_alternative<BatchNormSpec>(spec)) {
+    } else if (std::holds_alternative<NormSpec>(spec)) {
       sizes.statistics += 3 * dkfac::weight_numel(spec);
       if (own) sizes.own_fishers += 1 + 3 * dkfac::weight_numel(spec);
     }

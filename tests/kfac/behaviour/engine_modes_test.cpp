@@ -152,10 +152,10 @@ TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
     CurvatureOptions options = base();
     options.statistics_fraction = fraction;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const auto id = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
+    const auto id = preconditioner.add_layer("bn", NormSpec{.channels = 2});
     const Batch batch = random_batch(8, 2, 2, 4);
     const std::vector<double> mean{0.1, 0.2, -0.3, 0.4}, inv_std{1, 2, 3, 4};
-    preconditioner.record_batch_norm(
+    preconditioner.record_normalization(
         id, view_of(batch.x.data(), {n, 2}), view_of(mean.data(), {n / 4, 2}),
         view_of(inv_std.data(), {n / 4, 2}), view_of(batch.dy.data(), {n, 2}));
     std::vector<double> gamma{1, 2}, beta{3, 4};
@@ -237,13 +237,13 @@ TEST(FullFisher, OfOneChannelIsTheUnitWiseBlock) {
       options.new_weight = 0.3;
       options.bn_damping = 4;
       kfac::Preconditioner preconditioner(comm, options);
-      const auto id = preconditioner.add_layer("bn", BatchNormSpec{.channels = channels});
+      const auto id = preconditioner.add_layer("bn", NormSpec{.channels = channels});
       std::vector<double> gamma, beta;
       for (std::uint64_t step = 0; step < 3; ++step) {
         const Batch batch = random_batch(12, channels, channels, 8 + step);
         const std::int64_t n = 12 / comm->size(), first = comm->rank() * n * channels;
         const std::vector<double> mean(pos(channels), 0.1), inv_std(pos(channels), 1.5);
-        preconditioner.record_batch_norm(
+        preconditioner.record_normalization(
             id, view_of(batch.x.data() + first, {n, channels}), view_of(mean.data(), {channels}),
             view_of(inv_std.data(), {channels}), view_of(batch.dy.data() + first, {n, channels}));
         gamma.assign(pos(channels), 1);

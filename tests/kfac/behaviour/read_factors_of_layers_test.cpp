@@ -101,9 +101,9 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
     CurvatureOptions options = factor_options();
     options.batch_norm = mode;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
-    const LayerId bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = 2});
-    preconditioner.record_batch_norm(bn, batch.x.view(), view_of(mean.data(), {2}),
-                                     view_of(inv_std.data(), {2}), batch.dy.view());
+    const LayerId bn = preconditioner.add_layer("bn", NormSpec{.channels = 2});
+    preconditioner.record_normalization(bn, batch.x.view(), view_of(mean.data(), {2}),
+                                        view_of(inv_std.data(), {2}), batch.dy.view());
     Vector gamma(2), beta(2);
     (void)preconditioner.step(
         std::vector<kfac::LayerGrad>{{bn, view_of(gamma.data(), {2}), view_of(beta.data(), {2})}});

@@ -36,10 +36,10 @@ TEST(RefusedGradients, AreThoseOfAnotherShapeThanTheWeights) {
             shapes.spec.index() == 1 && std::get<Conv2dSpec>(shapes.spec).layout == Layout::nchw;
         layer.input(linear ? Shape{5, 3} : nchw ? Shape{5, 4, 3, 2} : Shape{5, 3, 2, 4});
         layer.output(linear ? Shape{5, 2} : nchw ? Shape{5, 6, 1, 1} : Shape{5, 1, 1, 6});
-      } else if (std::holds_alternative<BatchNormSpec>(shapes.spec)) {
+      } else if (std::holds_alternative<NormSpec>(shapes.spec)) {
         layer.batch_norm(layer.view({5, 2}), layer.view({2}), layer.view({2}), layer.view({5, 2}));
       }
-      const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
+      const bool norm = std::holds_alternative<NormSpec>(shapes.spec);
       EXPECT_EQ(refusal([&] {
                   EXPECT_TRUE(layer.step(layer.view(shape), norm ? layer.view({2}) : TensorView{}));
                 }),
@@ -48,7 +48,7 @@ TEST(RefusedGradients, AreThoseOfAnotherShapeThanTheWeights) {
     }
     for (const Shape& shape : shapes.refused) {
       OneLayer layer(shapes.spec);
-      const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
+      const bool norm = std::holds_alternative<NormSpec>(shapes.spec);
       const std::string text = refusal(
           [&] { (void)layer.step(layer.view(shape), norm ? layer.view({2}) : TensorView{}); });
       EXPECT_TRUE(says(text, {"[step] layer 'fc7'", "weight", detail::concat(shape)}));
@@ -75,7 +75,7 @@ TEST(RefusedGradients, OfAnOptimizerToo) {
   std::vector<double> memory(kRoom);
   const auto view = [&](Shape shape) { return view_of(memory.data(), shape); };
   for (const GradientShapes& shapes : gradient_shapes()) {
-    const bool norm = std::holds_alternative<BatchNormSpec>(shapes.spec);
+    const bool norm = std::holds_alternative<NormSpec>(shapes.spec);
     const TensorView bias = norm ? view({2}) : TensorView{};
     const auto add = [&](const Shape& weight, const Shape& gradient) {
       const auto optimizer = optim::make_sgd(comm::make_self(), {});

@@ -39,7 +39,7 @@ TEST(RefusedRecords, OfABatchNormHaveAnotherBatchInOneOfTheirViews) {
                           ConstTensorView dy) {
     return refusal([&] { norm.batch_norm(in, m, s, dy); });
   };
-  const std::string call = "[record_batch_norm] layer 'fc7'";
+  const std::string call = "[record_normalization] layer 'fc7'";
   EXPECT_TRUE(says(record(x, mean, mean, norm.view({5, 2})), {call, "[5, 2]", "[6, 2]"}));
   EXPECT_TRUE(says(record(norm.view({6, 3}), mean, mean, norm.view({6, 3})), {call, "[6, 3]"}));
   EXPECT_TRUE(says(record(x, norm.view({3}), mean, x), {call, "mean", "[3]", "[2]"}));
@@ -88,7 +88,7 @@ TEST(RefusedRecords, HaveNoSamples) {
   OneLayer norm(kNorm);
   const TensorView x = norm.view({0, 2}), mean = norm.view({2});
   EXPECT_TRUE(says(refusal([&] { norm.batch_norm(x, mean, mean, x, scale); }),
-                   {"[record_batch_norm]", "[0, 2]"}));
+                   {"[record_normalization]", "[0, 2]"}));
   // One of two parts may be empty where the samples are counted, not both.
   CurvatureOptions options = options64(2);
   options.loss_reduction = LossReduction::sum;
@@ -159,7 +159,7 @@ TEST(RefusedRecords, LieInMemoryThatIsNotThere) {
   EXPECT_TRUE(says(refusal([&] { linear.input(ConstTensorView{}); }), {in, "[n, 3]"}));
   EXPECT_TRUE(says(refusal([&] { conv.input(null({5, 3, 3, 4})); }), {in, "null"}));
   const TensorView x = norm.view({5, 2}), mean = norm.view({2});
-  const std::string call = "[record_batch_norm] layer 'fc7'";
+  const std::string call = "[record_normalization] layer 'fc7'";
   EXPECT_TRUE(says(refusal([&] {
                      norm.batch_norm(null({5, 2}), mean, mean, x);
                    }),

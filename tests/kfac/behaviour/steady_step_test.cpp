@@ -19,7 +19,7 @@ std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer(
       "fc", LinearSpec{.in = kIn, .out = kOut, .bias = false, .max_rows = kSamples});
-  const auto bn = preconditioner.add_layer("bn", BatchNormSpec{.channels = kOut});
+  const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = kOut});
   Random random(1);
   std::vector<float> x(kSamples * kIn), dy(kSamples * kOut), w(kOut * kIn), gamma(kOut), beta(kOut),
       mean(kOut, 0.0F), inv_std(kOut, 1.0F);
@@ -33,8 +33,8 @@ std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
     if (step == 12) heap::start_count();
     preconditioner.record_input(fc, view(x, {kSamples, kIn}));
     preconditioner.record_grad_output(fc, view(dy, {kSamples, kOut}));
-    preconditioner.record_batch_norm(bn, view(dy, {kSamples, kOut}), view(mean, {kOut}),
-                                     view(inv_std, {kOut}), view(dy, {kSamples, kOut}));
+    preconditioner.record_normalization(bn, view(dy, {kSamples, kOut}), view(mean, {kOut}),
+                                        view(inv_std, {kOut}), view(dy, {kSamples, kOut}));
     const kfac::StepReport report = preconditioner.step(grads);
     if (step == 11) growths = report.scratch_growths;
     if (step == 23) {

@@ -75,21 +75,21 @@ TEST_F(Blocks, AreOfTheKindThatTheSpecificationAsksFor) {
     EXPECT_EQ(suffixes(*kronecker), (Suffixes{".a", ".g"}));
     EXPECT_TRUE(kronecker->covered() && kronecker->needs_input());
     EXPECT_EQ(kronecker->factors(caller), kronecker.get());
-    EXPECT_THROW((void)kronecker->batch_norm(caller), InvalidArgument);
+    EXPECT_THROW((void)kronecker->normalization(caller), InvalidArgument);
   }
-  const auto norm = make_block("layer", BatchNormSpec{.channels = 2});
+  const auto norm = make_block("layer", NormSpec{.channels = 2});
   EXPECT_EQ(suffixes(*norm), Suffixes{".fisher"});
   EXPECT_TRUE(norm->covered() && !norm->needs_input());
   EXPECT_THROW((void)norm->factors(caller), InvalidArgument);
-  EXPECT_EQ(norm->batch_norm(caller).channels, 2);
+  EXPECT_EQ(norm->normalization(caller).channels, 2);
   const auto plain = make_block("layer", PlainSpec{.weight = 3});
   EXPECT_FALSE(plain->covered() || plain->needs_input());
   EXPECT_EQ(plain->factors(caller), nullptr);
-  EXPECT_THROW((void)plain->batch_norm(caller), InvalidArgument);
+  EXPECT_THROW((void)plain->normalization(caller), InvalidArgument);
 }
 
 TEST_F(Blocks, PlanEveryStatisticThatTheyHave) {
-  for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(BatchNormSpec{.channels = 2})})
+  for (const LayerSpec& spec : {LayerSpec(kNumber), LayerSpec(NormSpec{.channels = 2})})
     for (const StatisticTraits& traits : make_block("layer", spec)->statistics())
       EXPECT_GT(plan_statistic(spec, options_, traits.kind).numel(), 0) << traits.title;
 }
@@ -126,7 +126,7 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
   EXPECT_EQ(block->failures(StatisticKind::g).statistic, 0);
   for (const auto mode : {BatchNormFisher::unit_wise, BatchNormFisher::full}) {
     options_.batch_norm = mode;
-    const auto norm = make(BatchNormSpec{.channels = 1});
+    const auto norm = make(NormSpec{.channels = 1});
     EXPECT_FALSE(merge(*norm, StatisticKind::batch_norm, {1, 0, 1}, kNan));
     EXPECT_EQ(norm->failures(StatisticKind::batch_norm).statistic, 1);
     EXPECT_EQ(norm->failures(StatisticKind::batch_norm).inversion, 0);
@@ -178,7 +178,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
 }
 
 TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
-  const BatchNormSpec spec{.channels = 1};
+  const NormSpec spec{.channels = 1};
   options_.batch_norm = BatchNormFisher::unit_wise;
   const auto blocks = make(spec);
   EXPECT_TRUE(merge(*blocks, StatisticKind::batch_norm, {1, 0, 1}, 1));

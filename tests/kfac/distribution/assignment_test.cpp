@@ -60,11 +60,10 @@ TEST(LayerLoadOf, CountsInversionsProductsAndBytes) {
       layer_load(Conv2dSpec{.in = 6, .out = 4, .bias = false, .groups = 2}, DType::f32);
   EXPECT_EQ(grouped.flops, 2 * (27 + 8 + 2 * 3 * 2 * 5));
   EXPECT_EQ(grouped.bytes, 4 * (12 + 2 * (6 + 3)));
-  const LayerLoad bn = layer_load(BatchNormSpec{.channels = 5}, DType::f64);
+  const LayerLoad bn = layer_load(NormSpec{.channels = 5}, DType::f64);
   EXPECT_EQ(bn.flops, 0);
   EXPECT_EQ(bn.bytes, 8 * (10 + 15));
-  EXPECT_EQ(layer_load(BatchNormSpec{.channels = 5, .scale = false}, DType::f64).bytes,
-            8 * (5 + 5));
+  EXPECT_EQ(layer_load(NormSpec{.channels = 5, .scale = false}, DType::f64).bytes, 8 * (5 + 5));
   const LayerLoad plain = layer_load(PlainSpec{.weight = 4, .bias = 1}, DType::f32);
   EXPECT_EQ(plain.flops, 0);
   EXPECT_EQ(plain.bytes, 20);

@@ -37,7 +37,7 @@ TEST(CostModel, SpreadsARebuildOverItsInterval) {
   options.inverse_interval = 1;
   options.statistics_interval = 10;
   EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
-  EXPECT_EQ(kfac::layer_seconds(model, BatchNormSpec{.channels = 8}, options), 0);
+  EXPECT_EQ(kfac::layer_seconds(model, NormSpec{.channels = 8}, options), 0);
 }
 
 TEST(CostModel, IsTheSameOnAllRanksAfterCalibration) {

@@ -16,7 +16,7 @@ const std::vector<std::string> kNames{"features.conv", "features.bn", "head", "t
 
 std::vector<LayerSpec> specs() {
   return {Conv2dSpec{.in = 16, .out = 32, .kernel_h = 3, .kernel_w = 3, .bias = false, .groups = 2},
-          BatchNormSpec{.channels = 32}, LinearSpec{.in = 32, .out = 10},
+          NormSpec{.channels = 32}, LinearSpec{.in = 32, .out = 10},
           PlainSpec{.weight = 500, .reason = "an embedding"}};
 }
 
@@ -104,7 +104,7 @@ CurvatureBytes allocated(const LayerSpec& spec, const CurvatureOptions& options)
                      .inverses = bytes(layer.a.inverse, layer.g.inverse, layer.a.values,
                                        layer.g.values, layer.scales)};
   if (options.staleness != Staleness::adaptive) return out;
-  const bool norm = std::holds_alternative<BatchNormSpec>(spec);
+  const bool norm = std::holds_alternative<NormSpec>(spec);
   for (const StatisticKind kind :
        {StatisticKind::a, norm ? StatisticKind::batch_norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind);
@@ -118,7 +118,7 @@ CurvatureBytes allocated(const LayerSpec& spec, const CurvatureOptions& options)
 TEST(CurvatureBytes, AreThoseOfTheTensorsOfEachMethod) {
   std::vector<LayerSpec> all = specs();
   all.emplace_back(LinearSpec{.in = 400, .out = 30, .max_rows = 4});
-  all.emplace_back(BatchNormSpec{.channels = 5, .scale = false});
+  all.emplace_back(NormSpec{.channels = 5, .scale = false});
   for (const LayerSpec& spec : all)
     for (const auto method : {InverseMethod::cholesky, InverseMethod::eigen, InverseMethod::ekfac})
       for (const auto staleness : {Staleness::fixed, Staleness::adaptive})

@@ -210,11 +210,11 @@ TEST(FactorPlan, TellsTheWidthOfWhatIsFactorised) {
 
 TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
   CurvatureOptions options;
-  EXPECT_FALSE(plan_g(BatchNormSpec{.channels = 5}, options).is_set());
+  EXPECT_FALSE(plan_g(NormSpec{.channels = 5}, options).is_set());
   options.batch_norm = BatchNormFisher::full;
-  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options).dim, 10);
-  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5, .scale = false}, options).dim, 5);
-  EXPECT_FALSE(plan_a(BatchNormSpec{.channels = 5}, options).is_set());
+  EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).dim, 10);
+  EXPECT_EQ(plan_g(NormSpec{.channels = 5, .scale = false}, options).dim, 5);
+  EXPECT_FALSE(plan_a(NormSpec{.channels = 5}, options).is_set());
   EXPECT_FALSE(plan_g(PlainSpec{.weight = 3}, options).is_set());
 }
 
@@ -231,8 +231,8 @@ TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
   options.inverse = InverseMethod::eigen;
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::eigen);
   options.batch_norm = BatchNormFisher::full;
-  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options).form, FactorForm::cholesky);
-  EXPECT_EQ(plan_g(BatchNormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
+  EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).form, FactorForm::cholesky);
+  EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
 }
 
 TEST(FactorPlan, HasTheSameSizesOnADevice) {
@@ -309,7 +309,7 @@ TEST_P(Forms, GroupsHaveInversesOfTheirOwn) {
 TEST_P(Forms, FullBatchNormSolvesTheWholeSystem) {
   Random random(9);
   for (const bool scale : {true, false}) {
-    const BatchNormSpec spec{.channels = 40, .scale = scale};
+    const NormSpec spec{.channels = 40, .scale = scale};
     CurvatureOptions options = options_;
     options.batch_norm = BatchNormFisher::full;
     options.bn_damping = 3;

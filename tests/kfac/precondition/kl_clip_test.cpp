@@ -82,7 +82,7 @@ OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, 
   };
   hooks.batch_norm = [&](int layer, ConstTensorView x, ConstTensorView mean,
                          ConstTensorView inv_std, ConstTensorView dy) {
-    preconditioner.record_batch_norm(grads[pos(layer)].layer, x, mean, inv_std, dy);
+    preconditioner.record_normalization(grads[pos(layer)].layer, x, mean, inv_std, dy);
   };
   net.forward(plain_batch<double>(0, 0, 12), hooks);  // The same on every rank.
   net.backward(1.0 / 12, hooks);

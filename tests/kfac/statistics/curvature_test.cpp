@@ -286,7 +286,7 @@ TEST_P(Curvature, WrongArgumentsAreRefused) {
   EXPECT_THROW(run_a(linear, x.view().reshape({3, 4}), 4, kF64, a.view()), InvalidArgument);
   EXPECT_THROW(run_a(conv, x.view(), 4, kF64, a.view()), InvalidArgument);
   EXPECT_THROW(run_a(conv, x.view().reshape({1, 3, 2, 2}), 4, kF64, a.view()), InvalidArgument);
-  EXPECT_THROW(run_a(BatchNormSpec{.channels = 3}, x.view(), 4, kF64, a.view()), InvalidArgument);
+  EXPECT_THROW(run_a(NormSpec{.channels = 3}, x.view(), 4, kF64, a.view()), InvalidArgument);
   EXPECT_THROW(run_a(PlainSpec{}, x.view(), 4, kF64, a.view()), InvalidArgument);
   const auto run_g = [&](const LayerSpec& spec, ConstTensorView data, double s, TensorView out) {
     compute_g(ctx, spec, data, 4, s, kF64, {}, 0, out);
@@ -297,7 +297,7 @@ TEST_P(Curvature, WrongArgumentsAreRefused) {
   EXPECT_THROW(run_g(linear, x.view().reshape({6, 2}), 1, a.view()), InvalidArgument);
   EXPECT_THROW(run_g(conv, x.view().reshape({6, 2}), 1, g.view()), InvalidArgument);
   EXPECT_THROW(run_g(conv, image, 1, g.view()), InvalidArgument);
-  EXPECT_THROW(run_g(BatchNormSpec{.channels = 3}, image, 1, g.view()), InvalidArgument);
+  EXPECT_THROW(run_g(NormSpec{.channels = 3}, image, 1, g.view()), InvalidArgument);
 }
 
 }  // namespace

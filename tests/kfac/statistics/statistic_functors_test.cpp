@@ -10,8 +10,8 @@
 #include "dkfac/core/half.h"
 #include "dkfac/kfac/curvature.h"
 
-#include "kfac/statistics/cuda/batch_norm_functors.h"
 #include "kfac/statistics/cuda/ekfac_functors.h"
+#include "kfac/statistics/cuda/norm_functors.h"
 #include "kfac/statistics/cuda/operand_functors.h"
 #include "kfac/statistics/operand_form.h"
 #include "support/fisher.h"
@@ -174,22 +174,24 @@ TEST(OperandFormOnADevice, ReadsDataOfTheRightTypeInPlace) {
 
 /// A batch of n images, by the definition.
 struct Batch {
-  BatchNormShape shape;
+  NormItems shape;
   Vector x, dy, mean, inv_std;
 
-  Batch(BatchNormShape of, Random& random) : shape(of) {
+  Batch(NormItems of, Random& random) : shape(of) {
     x = random_vector(of.n * of.channels * of.positions, random);
     dy = random_vector(std::ssize(x), random);
-    mean = random_vector(of.groups * of.channels, random);
-    inv_std = random_vector(of.groups * of.channels, random);
+    const std::int64_t statistics = of.by_rows ? of.n * of.positions : of.groups * of.channels;
+    mean = random_vector(statistics, random);
+    inv_std = random_vector(statistics, random);
   }
   /// [gamma, beta] of one sample.
   [[nodiscard]] Vector gradients(std::int64_t n, double s) const {
     Vector out(static_cast<std::size_t>(2 * shape.channels));
     const std::int64_t per_group = shape.n / shape.groups;
     for (std::int64_t c = 0; c < shape.channels; ++c) {
-      const auto of = static_cast<std::size_t>(n / per_group * shape.channels + c);
       for (std::int64_t p = 0; p < shape.positions; ++p) {
+        const auto of = static_cast<std::size_t>(
+            shape.by_rows ? n * shape.positions + p : n / per_group * shape.channels + c);
         const auto i =
             static_cast<std::size_t>(shape.nhwc ? (n * shape.positions + p) * shape.channels + c
                                                 : (n * shape.channels + c) * shape.positions + p);
@@ -204,18 +206,21 @@ struct Batch {
 TEST(BatchNormFunctors, EqualTheDefinition) {
   Random random(2);
   for (const bool nhwc : {true, false}) {
-    for (const BatchNormShape& shape : {BatchNormShape{6, 5, 7, 3, nhwc},
-                                        {1, 1, 1, 1, nhwc},
-                                        {4, 3, 1, 2, nhwc},
-                                        {5, 33, 2, 1, nhwc}}) {
+    for (const NormItems& shape : {NormItems{6, 5, 7, 3, nhwc},
+                                   {1, 1, 1, 1, nhwc},
+                                   {4, 3, 1, 2, nhwc},
+                                   {5, 33, 2, 1, nhwc},
+                                   {5, 4, 3, 1, true, true},
+                                   {3, 6, 1, 1, true, true}}) {
       const Batch batch(shape, random);
       const std::int64_t width = 2 * shape.channels;
       Vector rows(static_cast<std::size_t>(shape.n * width + 1), kNan), expected;
       const auto statistic = [&](const Vector& v) {
-        return BatchNormStatistic{v.data(), DType::f64, shape.channels, 1};
+        if (shape.by_rows) return NormStatistic{v.data(), DType::f64, 0, 0, 1};
+        return NormStatistic{v.data(), DType::f64, shape.channels, 1};
       };
       const PositionTerm<double, double> term{batch.x.data(), batch.dy.data(), shape,
-                                              statistic(batch.mean)};
+                                              statistic(batch.mean), statistic(batch.inv_std)};
       const StoreGradients<double, double> store{rows.data(), true, shape, statistic(batch.inv_std),
                                                  3};
       for (std::int64_t item = shape.n * shape.channels - 1; item >= 0; --item)
@@ -255,10 +260,11 @@ TEST(BatchNormFunctors, ReadStatisticsOfAnyType) {
   const std::array<float, 3> f32{9, 0.5F, 9};
   const std::array<f16, 3> half{to_f16(9.0F), to_f16(0.5F), to_f16(9.0F)};
   const std::array<bf16, 3> brain{to_bf16(9.0F), to_bf16(0.5F), to_bf16(9.0F)};
-  EXPECT_EQ((BatchNormStatistic{f64.data(), DType::f64, 1, 2}(1, 0)), 0.5);
-  EXPECT_EQ((BatchNormStatistic{f32.data(), DType::f32, 1, 2}(1, 0)), 0.5);
-  EXPECT_EQ((BatchNormStatistic{half.data(), DType::f16, 2, 1}(0, 1)), 0.5);
-  EXPECT_EQ((BatchNormStatistic{brain.data(), DType::bf16, 2, 1}(0, 1)), 0.5);
+  EXPECT_EQ((NormStatistic{f64.data(), DType::f64, 1, 2}(1, 0, 7)), 0.5);
+  EXPECT_EQ((NormStatistic{f32.data(), DType::f32, 1, 2}(1, 0, 7)), 0.5);
+  EXPECT_EQ((NormStatistic{half.data(), DType::f16, 2, 1}(0, 1, 7)), 0.5);
+  EXPECT_EQ((NormStatistic{brain.data(), DType::bf16, 2, 1}(0, 1, 7)), 0.5);
+  EXPECT_EQ((NormStatistic{f32.data(), DType::f32, 0, 0, 1}(5, 7, 1)), 0.5);
 }
 
 TEST(EkfacFunctors, SquareAndAdd) {

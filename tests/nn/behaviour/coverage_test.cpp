@@ -36,6 +36,7 @@ std::unique_ptr<Model> model_of_all_kinds(Context& ctx) {
                    ConvOptions{.pad_h = 2, .pad_w = 1, .dilation_h = 2, .bias = false})
       .add<Relu>("relu2")
       .add<Conv2d>("same", 4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 4, .same = true})
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 3 * 4 * 6, kCoveredClasses);
   return std::make_unique<Model>(ctx, "kinds", std::move(net), Shape{7, 6, 4}, DType::f64, 3);
 }
@@ -60,8 +61,8 @@ class Tap final : public LayerObserver {
     seen[layer.name()].dy = values(ctx_, dy);
     inner_.on_backward(layer, dy);
   }
-  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {}
+  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {}
   void on_gradients(Layer& layer) override { inner_.on_gradients(layer); }
   std::map<std::string, Seen> seen;
 
@@ -242,7 +243,9 @@ TEST(CoverageReport, NamesWhatHasNoCurvatureWithTheReason) {
   auto net = std::make_unique<Sequential>();
   ConvOptions fixed = ConvOptions::square(3, {.pad = 1});
   fixed.frozen = true;
-  net->add<Conv2d>("stem", 2, 3, fixed).add<Linear>("fc", 3 * 16, kCoveredClasses);
+  net->add<Conv2d>("stem", 2, 3, fixed)
+      .add<Flatten>("flatten")
+      .add<Linear>("fc", 3 * 16, kCoveredClasses);
   Model model(ctx, "frozen", std::move(net), Shape{4, 4, 2}, DType::f64, 3);
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;

@@ -46,7 +46,8 @@ std::vector<Case> cases() {
   return {
       {"Linear", {5, 7}, layer<Linear>(7, 3)},
       {"LinearWithoutBias", {5, 7}, layer<Linear>(7, 3, false)},
-      {"LinearOnImages", {3, 2, 3, 2}, layer<Linear>(12, 3)},
+      {"LinearOverPositions", {3, 2, 3, 7}, layer<Linear>(7, 3)},
+      {"Flatten", {3, 2, 3, 2}, layer<Flatten>()},
       {"Conv", image, layer<Conv2d>(4, 3, ConvOptions{})},
       {"ConvOfOnePixel", image, layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 1})},
       {"ConvWithStridesAndPadding", image,
@@ -65,6 +66,8 @@ std::vector<Case> cases() {
        layer<BatchNorm2d>(4, BatchNormOptions{.trainable_scale = false})},
       {"BatchNormWithRelu", image, layer<BatchNorm2d>(4, BatchNormOptions{.activation = kRelu})},
       {"BatchNormWithCelu", image, layer<BatchNorm2d>(4, BatchNormOptions{.activation = kCelu})},
+      {"LayerNorm", {5, 6}, layer<LayerNorm>(6)},
+      {"LayerNormOverPositions", image, layer<LayerNorm>(4)},
       {"Relu", image, layer<Relu>()},
       {"Celu", image, layer<Celu>(0.3)},
       {"Scale", image, layer<Scale>(0.125)},

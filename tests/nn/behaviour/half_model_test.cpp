@@ -82,8 +82,8 @@ class DtypeKeeper final : public LayerObserver {
  public:
   void on_forward(Layer&, ConstTensorView x) override { ok = ok && x.dtype() == DType::bf16; }
   void on_backward(Layer&, ConstTensorView g) override { ok = ok && g.dtype() == DType::bf16; }
-  void on_batch_norm(Layer&, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                     ConstTensorView g) override {
+  void on_normalization(Layer&, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                        ConstTensorView g) override {
     ok = ok && x.dtype() == DType::bf16 && g.dtype() == DType::bf16;
     ok = ok && mean.dtype() == DType::f32 && inv_std.dtype() == DType::f32;
   }

@@ -117,8 +117,8 @@ class SampleKeeper final : public LayerObserver {
   void on_backward(Layer&, ConstTensorView dy) override {
     gradients.insert(gradients.begin(), keep(dy));
   }
-  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {}
+  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {}
   [[nodiscard]] bool wants_gradients() const override { return false; }
   void on_gradients(Layer&) override {}
   std::vector<Matrix> inputs, gradients;

@@ -22,8 +22,8 @@ class Recorder final : public LayerObserver {
   void on_backward(Layer& layer, ConstTensorView grad_output) override {
     note("backward", layer, detail::concat(grad_output.shape()) + poison(layer));
   }
-  void on_batch_norm(Layer& layer, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                     ConstTensorView grad_output) override {
+  void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView grad_output) override {
     EXPECT_EQ(x.shape(), grad_output.shape());
     EXPECT_EQ(mean.shape(), inv_std.shape());
     note("norm", layer, detail::concat(mean.shape()) + poison(layer));
@@ -47,6 +47,7 @@ std::unique_ptr<Model> small_model(Context& ctx, DType dtype = DType::f64) {
   net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 2, BatchNormOptions{.groups = 2})
       .add<Relu>("relu")
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);
   return std::make_unique<Model>(ctx, "small", std::move(net), Shape{4, 4, 1}, dtype, 1);
 }
@@ -114,6 +115,7 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   net->add<Conv2d>("conv", 1, 2,
                    ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1, .bias = false})
       .add<BatchNorm2d>("bn", 2)
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 8, 3)
       .add<Shift>("shift");
   Model model(ctx, "mixed", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
@@ -133,7 +135,7 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
                         .bias = false};
   EXPECT_EQ(optimizer.names,
             (std::vector<std::string>{
-                expected("conv", conv), expected("bn", BatchNormSpec{2}),
+                expected("conv", conv), expected("bn", NormSpec{2}),
                 expected("fc", LinearSpec{8, 3, true}),
                 expected("shift", PlainSpec{.bias = 3, .reason = "no trained weight"})}));
   attachment.set_scale({.global_batch = 40});
@@ -154,6 +156,7 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
   net->add<Conv2d>("dilated", 1, 2, dilated)
       .add<Conv2d>("grouped", 2, 2, grouped)
       .add<Conv2d>("frozen", 2, 2, frozen)
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);
   Model model(ctx, "mixed", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
   FakeOptimizer optimizer;
@@ -209,6 +212,7 @@ TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
   auto net = std::make_unique<Sequential>();
   net->add<Conv2d>("conv", 1, 2, fixed)
       .add<BatchNorm2d>("bn", 2, BatchNormOptions{.trainable_scale = false})
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);
   Model model(ctx, "shifts", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
   FakeOptimizer optimizer;  // compares the views with the specs
@@ -249,9 +253,9 @@ TEST(OptimizerAttachment, AsksPerLayerWhatIsWanted) {
   model->visit([&](Layer& layer) {
     if (!layer.parameters().empty()) layers.push_back(&layer);
   });
-  EXPECT_FALSE(attachment.wants_batch_norm(*layers[1]));
+  EXPECT_FALSE(attachment.wants_normalization(*layers[1]));
   optimizer.unwanted_outputs = {0};
-  EXPECT_TRUE(attachment.wants_batch_norm(*layers[1]));
+  EXPECT_TRUE(attachment.wants_normalization(*layers[1]));
 }
 
 TEST(OptimizerAttachment, HandsOverActivationsOf16BitsAsTheyAre) {
@@ -259,6 +263,7 @@ TEST(OptimizerAttachment, HandsOverActivationsOf16BitsAsTheyAre) {
   auto net = std::make_unique<Sequential>();
   net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 2)
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);
   Model model(ctx, "half", std::move(net), Shape{4, 4, 1}, DType::f32, 1, DType::bf16);
   FakeOptimizer optimizer;

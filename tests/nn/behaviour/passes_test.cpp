@@ -19,8 +19,8 @@ class Keeper final : public LayerObserver {
   explicit Keeper(Context& ctx) : ctx_(ctx) {}
   void on_forward(Layer&, ConstTensorView) override {}
   void on_backward(Layer&, ConstTensorView dy) override { keep(dy); }
-  void on_batch_norm(Layer&, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                     ConstTensorView dy) override {
+  void on_normalization(Layer&, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                        ConstTensorView dy) override {
     for (const ConstTensorView& view : {x, mean, inv_std, dy}) keep(view);
   }
   [[nodiscard]] bool wants_gradients() const override { return gradients; }
@@ -141,6 +141,7 @@ std::unique_ptr<Model> two_pass_model(Context& ctx) {
   auto net = std::make_unique<Sequential>();
   net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 2)
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);
   return std::make_unique<Model>(ctx, "small", std::move(net), Shape{4, 4, 1}, DType::f64, 1);
 }

@@ -15,8 +15,8 @@ class LayerLog final : public nn::LayerObserver {
   explicit LayerLog(Context& ctx) : ctx_(ctx) {}
   void on_forward(nn::Layer& layer, ConstTensorView x) override { add(layer, "x", x); }
   void on_backward(nn::Layer& layer, ConstTensorView dy) override { add(layer, "dy", dy); }
-  void on_batch_norm(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
-                     ConstTensorView inv_std, ConstTensorView dy) override {
+  void on_normalization(nn::Layer& layer, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView dy) override {
     add(layer, "x", x);
     add(layer, "mean", mean);
     add(layer, "inv_std", inv_std);

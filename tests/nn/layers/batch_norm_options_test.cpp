@@ -127,12 +127,12 @@ class GradientKeeper final : public LayerObserver {
   explicit GradientKeeper(Context& ctx) : ctx_(ctx) {}
   void on_forward(Layer&, ConstTensorView) override {}
   void on_backward(Layer&, ConstTensorView) override {}
-  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView grad_output) override {
+  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView grad_output) override {
     seen = values(ctx_, grad_output);
   }
   void on_gradients(Layer&) override {}
-  [[nodiscard]] bool wants_batch_norm(const Layer&) const override { return wants; }
+  [[nodiscard]] bool wants_normalization(const Layer&) const override { return wants; }
   std::vector<double> seen;
   bool wants = true;
 

@@ -21,6 +21,7 @@ TEST(Sequential, GradientsMatchDifferences) {
   net.add<Conv2d>("conv", 2, 3, ConvOptions{.pad_h = 1, .pad_w = 1})
       .add<BatchNorm2d>("bn", 3, BatchNormOptions{.groups = 2})
       .add<Pool2d>("pool", PoolKind::average, 2, 2)
+      .add<Flatten>("flatten")
       .add<Linear>("fc", 12, 4);
   const Tensor memory = bind_standalone(ctx, net, DType::f64, 1);
   const Tensor x = random_tensor(ctx, Shape{4, 4, 4, 2}, DType::f64, 1);
@@ -44,6 +45,44 @@ TEST(Sequential, RefusesTwoChildrenOfOneNameAndNull) {
   net.add<Relu>("a");
   EXPECT_THROW(net.add<Relu>("a"), InvalidArgument);
   EXPECT_THROW(net.add("b", nullptr), InvalidArgument);
+}
+
+/// Tells whether it was asked for an input gradient.
+class Asked final : public Layer {
+ public:
+  explicit Asked(bool trained) {
+    if (trained) parameters_.push_back({"bias", Role::bias, Shape{1}, {}, {}});
+  }
+  [[nodiscard]] std::string describe() const override { return "Asked"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override { return input; }
+  ConstTensorView forward(Context&, ConstTensorView x, Mode) override { return x; }
+  ConstTensorView backward(Context&, ConstTensorView dy, InputGrad need) override {
+    asked.push_back(need);
+    return need == InputGrad::needed ? dy : ConstTensorView{};
+  }
+  std::vector<InputGrad> asked;
+};
+
+TEST(Sequential, SkipsTheInputGradientsOfAllBeforeWhatIsTrained) {
+  Context ctx;
+  Sequential net;
+  auto before = std::make_unique<Asked>(false), trained = std::make_unique<Asked>(true),
+       behind = std::make_unique<Asked>(false);
+  const Asked &a = *before, &b = *trained, &c = *behind;
+  net.add<Flatten>("flatten").add("a", std::move(before));
+  EXPECT_EQ(net.first_trained(), 2U);
+  net.add("b", std::move(trained)).add("c", std::move(behind));
+  EXPECT_EQ(net.first_trained(), 2U);
+  const Tensor memory = bind_standalone(ctx, net, DType::f64, 1);
+  const Tensor x = Tensor::zeros(ctx, Shape{2, 3, 1}, DType::f64);
+  const Tensor dy = Tensor::zeros(ctx, Shape{2, 3}, DType::f64);
+  net.forward(ctx, x, Mode::train);
+  EXPECT_TRUE(net.backward(ctx, dy, InputGrad::skipped).empty());
+  EXPECT_TRUE(a.asked.empty());
+  EXPECT_EQ(b.asked, std::vector{InputGrad::skipped});
+  EXPECT_EQ(c.asked, std::vector{InputGrad::needed});
+  EXPECT_EQ(net.backward(ctx, dy, InputGrad::needed).shape(), x.shape());
+  EXPECT_EQ(a.asked, std::vector{InputGrad::needed});
 }
 
 TEST(Sequential, SkipsTheInputGradientOfItsFirstLayerOnly) {

@@ -18,8 +18,8 @@ struct Counter final : LayerObserver {
   int calls = 0;
   void on_forward(Layer&, ConstTensorView) override { ++calls; }
   void on_backward(Layer&, ConstTensorView) override { ++calls; }
-  void on_batch_norm(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {
+  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {
     ++calls;
   }
   void on_gradients(Layer&) override { ++calls; }

@@ -23,11 +23,11 @@ void scale_direction(Context&, ConstTensorView factor, TensorView u) {
   with_real("kl clip", u.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* data = u.data<T>();
-    dkfac::cpu::parallel_ranges(
-        u.numel(), dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i)
-            data[i] = clipped(data[i], static_cast<T>(scale));
-        });
+    dkfac::cpu::parallel_ranges(u.numel(), dkfac::cpu::kGrain,
+                                [&](std::int64_t begin, std::int64_t end) {
+                                  for (std::int64_t i = begin; i < end; ++i)
+                                    data[i] = clipped(data[i], static_cast<T>(scale));
+                                });
   });
 }
 

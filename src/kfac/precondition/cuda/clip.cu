@@ -10,8 +10,8 @@ using dkfac::cuda::for_each;
 using dkfac::cuda::reduce_rows;
 
 void add_up(Context& ctx, ConstTensorView products, TensorView total) {
-  reduce_rows<double>(ctx, 1, products.numel(), dkfac::cuda::Sum<double>{}, LoadProduct{products.data<double>()},
-                      StoreTotal{total.data<double>()});
+  reduce_rows<double>(ctx, 1, products.numel(), dkfac::cuda::Sum<double>{},
+                      LoadProduct{products.data<double>()}, StoreTotal{total.data<double>()});
 }
 
 void find_kl_factor(Context& ctx, double kappa, double lr, ConstTensorView total,

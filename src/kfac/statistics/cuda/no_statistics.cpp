@@ -17,11 +17,9 @@ void round_operand(Context&, double, ConstTensorView, OperandStats, TensorView) 
   refuse_statistics("operand");
 }
 void find_range(Context&, ConstTensorView, TensorView) { refuse_statistics("operand"); }
-void batch_norm_gradients(Context&, const BatchNormData&, TensorView) {
-  refuse_statistics("batch norm Fisher");
-}
-void batch_norm_products(Context&, const BatchNormData&, double, double, TensorView) {
-  refuse_statistics("batch norm Fisher");
+void norm_gradients(Context&, const NormData&, TensorView) { refuse_statistics("norm Fisher"); }
+void norm_products(Context&, const NormData&, double, double, TensorView) {
+  refuse_statistics("norm Fisher");
 }
 void add_ekfac_samples(Context&, const EkfacBasis&, double, std::int64_t, TensorView, TensorView,
                        TensorView) {

@@ -48,5 +48,17 @@ void normalize_backward(Context&, const NormShape&, ConstTensorView, const Affin
                         const OutputGrad&, const GradCoefficients&, TensorView) {
   absent_normalize();
 }
+void normalize_rows(Context&, double, ConstTensorView, ConstTensorView, ConstTensorView, TensorView,
+                    TensorView, TensorView) {
+  absent_normalize();
+}
+void row_norm_gradients(Context&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView, TensorView, TensorView) {
+  absent_normalize();
+}
+void normalize_rows_backward(Context&, ConstTensorView, ConstTensorView, ConstTensorView,
+                             ConstTensorView, ConstTensorView, TensorView) {
+  absent_normalize();
+}
 
 }  // namespace dkfac::nn::cuda

@@ -24,13 +24,13 @@ class OneBatchNorm {
   OneBatchNorm(Device device, std::shared_ptr<comm::Communicator> comm)
       : ctx_(device),
         preconditioner_(std::move(comm), options(), device),
-        bn_(preconditioner_.add_layer("bn", BatchNormSpec{kChannels})) {}
+        bn_(preconditioner_.add_layer("bn", NormSpec{kChannels})) {}
 
   kfac::StepReport step(float dy) {
     const Tensor x = put({1, -1, 0.5F, 2}), mean = put({0, 0}), inv_std = put({1, 1});
     const Tensor out = put({dy, 0.5F * dy, -dy, dy});
     const auto rows = [](const Tensor& t) { return t.view().reshape({2, kChannels}); };
-    preconditioner_.record_batch_norm(bn_, rows(x), mean, inv_std, rows(out), ctx_.stream());
+    preconditioner_.record_normalization(bn_, rows(x), mean, inv_std, rows(out), ctx_.stream());
     Tensor gamma = put({1, 2}), beta = put({3, 4});
     const std::vector<kfac::LayerGrad> grads{{bn_, gamma, beta}};
     const kfac::StepReport report = preconditioner_.step(grads, ctx_.stream());

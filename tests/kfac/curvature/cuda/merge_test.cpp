@@ -124,7 +124,7 @@ TEST_P(MergeOnDevice, RowsOfLowRankFactors) {
 TEST_P(MergeOnDevice, FisherAndScales) {
   options_.inverse = InverseMethod::ekfac;
   options_.inverse_interval = 2;
-  Both norm = make(BatchNormSpec{5}), linear = make(LinearSpec{4, 3, true});
+  Both norm = make(NormSpec{5}), linear = make(LinearSpec{4, 3, true});
   const auto expect = [&](bool good, const BothPlaces& fisher, const BothPlaces& scales) {
     EXPECT_EQ(merge_fisher(cpu, options_, fisher.host, norm.host), good);
     EXPECT_EQ(merge_fisher(ctx, options_, fisher.device, norm.device), good);

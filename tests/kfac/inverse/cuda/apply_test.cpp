@@ -85,8 +85,7 @@ TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
   CurvatureOptions options = options_of();
   options.batch_norm = BatchNormFisher::full;
   for (const bool scale : {true, false})
-    expect_alike(BatchNormSpec{.channels = 5, .scale = scale}, options, random, dtype(),
-                 tolerance());
+    expect_alike(NormSpec{.channels = 5, .scale = scale}, options, random, dtype(), tolerance());
 }
 
 TEST_P(Apply, TakesGradientsOfOtherTypes) {

@@ -156,7 +156,7 @@ TEST_P(Inverse, PreconditionsABatchNormAsOnTheHost) {
   const std::int64_t c = 7;
   for (const BatchNormFisher mode : {BatchNormFisher::diagonal, BatchNormFisher::unit_wise})
     for (const bool scale : {true, false}) {
-      const std::int64_t rows = batch_norm_rows({.channels = c, .scale = scale}, mode);
+      const std::int64_t rows = norm_rows({.channels = c, .scale = scale}, mode);
       Vector fisher(static_cast<std::size_t>(rows * c));
       for (std::int64_t i = 0; i < c; ++i) {
         const double x = random.normal(), y = random.normal();

@@ -111,7 +111,7 @@ TEST_P(Refresh, InvertsTheFullFisherOfABatchNorm) {
   CurvatureOptions options = options_of();
   options.batch_norm = BatchNormFisher::full;
   std::vector<Twins> twins;
-  twins.push_back(make_twins(ctx, BatchNormSpec{.channels = 6}, options, random));
+  twins.push_back(make_twins(ctx, NormSpec{.channels = 6}, options, random));
   expect_alike(twins, options);
 }
 

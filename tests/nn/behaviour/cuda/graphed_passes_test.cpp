@@ -53,8 +53,8 @@ class Listener final : public nn::LayerObserver {
   explicit Listener(nn::Model& model) { model.set_observer(this); }
   void on_forward(nn::Layer&, ConstTensorView) override { ++seen; }
   void on_backward(nn::Layer&, ConstTensorView) override { ++seen; }
-  void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                     ConstTensorView) override {
+  void on_normalization(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                        ConstTensorView) override {
     ++seen;
   }
   void on_gradients(nn::Layer& layer) override { order.push_back(layer.name()); }
@@ -105,8 +105,8 @@ TEST_F(GraphedShifts, TellOfGradientsAfterThePartThatMakesThem) {
     }
     void on_forward(nn::Layer&, ConstTensorView) override {}
     void on_backward(nn::Layer&, ConstTensorView) override {}
-    void on_batch_norm(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                       ConstTensorView) override {}
+    void on_normalization(nn::Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
+                          ConstTensorView) override {}
     void on_gradients(nn::Layer& layer) override {
       seen.push_back(layer.name());
       gradients.push_back(device_values(ctx, model.gradients()));

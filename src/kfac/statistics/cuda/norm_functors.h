@@ -6,9 +6,9 @@
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/element.h"
 
-#include "kfac/statistics/batch_norm_data.h"
+#include "kfac/statistics/norm_data.h"
 
-/// Gradients of each sample of a batch normalisation, and products of them (batch_norm_data.h).
+/// Gradients of each sample of a normalisation, and products of them (norm_data.h).
 namespace dkfac::kfac::cuda {
 
 /// Over positions, of dy and dy * (x - mean).
@@ -24,14 +24,15 @@ struct AddPositions {
   }
 };
 
-/// mean or inv_std, of any floating dtype.
-struct BatchNormStatistic {
+/// mean or inv_std, of any floating dtype: of a channel of a group, or with NormOver::channels of a
+/// row, which lies in no group (strides 0).
+struct NormStatistic {
   const void* data;
   DType dtype;
-  std::int64_t group_stride, channel_stride;
+  std::int64_t group_stride, channel_stride, row_stride = 0;
 
-  DKFAC_HD double operator()(std::int64_t group, std::int64_t channel) const {
-    const std::int64_t i = group * group_stride + channel * channel_stride;
+  DKFAC_HD double operator()(std::int64_t group, std::int64_t channel, std::int64_t row) const {
+    const std::int64_t i = group * group_stride + channel * channel_stride + row * row_stride;
     switch (dtype) {
       case DType::f64:
         return static_cast<const double*>(data)[i];
@@ -49,13 +50,17 @@ struct BatchNormStatistic {
 };
 
 /// Sums of one channel of one sample are item = sample * channels + channel.
-struct BatchNormShape {
+struct NormItems {
   std::int64_t n, channels, positions, groups;
   bool nhwc;
+  bool by_rows = false;  ///< NormOver::channels
 
   DKFAC_HD std::int64_t sample(std::int64_t item) const { return item / channels; }
   DKFAC_HD std::int64_t channel(std::int64_t item) const { return item % channels; }
   DKFAC_HD std::int64_t group(std::int64_t item) const { return sample(item) * groups / n; }
+  DKFAC_HD std::int64_t row(std::int64_t item, std::int64_t position) const {
+    return sample(item) * positions + position;
+  }
   /// Of x and dy.
   DKFAC_HD std::int64_t element(std::int64_t item, std::int64_t position) const {
     if (!nhwc) return item * positions + position;
@@ -68,14 +73,17 @@ template <class E, class T>
 struct PositionTerm {
   const E* x;
   const E* dy;
-  BatchNormShape shape;
-  BatchNormStatistic mean;
+  NormItems shape;
+  NormStatistic mean, inv_std;  ///< inv_std: read with by_rows, as it differs between positions.
 
   DKFAC_HD PositionSums<T> operator()(std::int64_t item, std::int64_t position) const {
     const std::int64_t i = shape.element(item, position);
-    const T center = static_cast<T>(mean(shape.group(item), shape.channel(item)));
+    const std::int64_t group = shape.group(item), channel = shape.channel(item);
+    const std::int64_t row = shape.row(item, position);
     const T g = dkfac::cuda::widened<T>(dy[i]);
-    return {g, g * (dkfac::cuda::widened<T>(x[i]) - center)};
+    const T centered = dkfac::cuda::widened<T>(x[i]) - static_cast<T>(mean(group, channel, row));
+    if (!shape.by_rows) return {g, g * centered};
+    return {g, g * (centered * static_cast<T>(inv_std(group, channel, row)))};
   }
 };
 
@@ -84,15 +92,15 @@ template <class T, class R>
 struct StoreGradients {
   R* rows;
   bool has_gamma;
-  BatchNormShape shape;
-  BatchNormStatistic inv_std;
+  NormItems shape;
+  NormStatistic inv_std;
   double s;
 
   DKFAC_HD void operator()(std::int64_t item, PositionSums<T> sums) const {
     const std::int64_t channel = shape.channel(item);
     R* row = rows + shape.sample(item) * shape.channels * (has_gamma ? 2 : 1) + channel;
     if (has_gamma) {
-      const double scale = s * inv_std(shape.group(item), channel);
+      const double scale = shape.by_rows ? s : s * inv_std(shape.group(item), channel, 0);
       *row = static_cast<R>(scale * static_cast<double>(sums.product));
       row += shape.channels;
     }

@@ -21,10 +21,10 @@ using testing::near;
 
 /// One batch with its statistics per ghost group.
 struct Batch {
-  BatchNormSpec spec;
+  NormSpec spec;
   BothPlaces x, dy, mean, inv_std;
 
-  Batch(Context& cpu, Context& ctx, Random& random, const BatchNormSpec& of, const Images& size,
+  Batch(Context& cpu, Context& ctx, Random& random, const NormSpec& of, const Images& size,
         std::int64_t groups, DType data, DType statistics)
       : spec(of),
         x(make(cpu, ctx, random, shape(of, size), data)),
@@ -32,10 +32,12 @@ struct Batch {
         mean(make(cpu, ctx, random, per_channel(of, groups), statistics)),
         inv_std(make(cpu, ctx, random, per_channel(of, groups), statistics)) {}
 
-  static Shape shape(const BatchNormSpec& spec, const Images& size) {
+  static Shape shape(const NormSpec& spec, const Images& size) {
     return activation_shape(spec.layout, size, spec.channels);
   }
-  static Shape per_channel(const BatchNormSpec& spec, std::int64_t groups) {
+  /// With NormOver::channels `groups` is the number of rows.
+  static Shape per_channel(const NormSpec& spec, std::int64_t groups) {
+    if (spec.over == NormOver::channels) return Shape{groups};
     return groups == 1 ? Shape{spec.channels} : Shape{groups, spec.channels};
   }
   static BothPlaces make(Context& cpu, Context& ctx, Random& random, Shape shape, DType dtype) {
@@ -47,12 +49,12 @@ class BatchNormFisherOnDevice : public testing::StatisticOnDevice {
  protected:
   Vector fisher_of(Context& c, const Batch& b, BatchNormFisher mode, double beta = 0,
                    double old = kNan) {
-    const std::int64_t rows = batch_norm_rows(b.spec, mode);
+    const std::int64_t rows = norm_rows(b.spec, mode);
     const Shape shape = mode == BatchNormFisher::full ? Shape{ops::packed_size(rows)}
                                                       : Shape{rows, b.spec.channels};
     return written(c, shape, old, [&](TensorView out) {
-      compute_batch_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c),
-                                b.dy.in(c), 50, 3, beta, out);
+      compute_norm_fisher(c, b.spec, mode, b.x.in(c), b.mean.in(c), b.inv_std.in(c), b.dy.in(c), 50,
+                          3, beta, out);
     });
   }
   void expect_equal(const Batch& b, double beta = 0, double old = kNan) {
@@ -69,7 +71,7 @@ TEST_P(BatchNormFisherOnDevice, EqualsThatOfTheHost) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const bool scale : {true, false}) {
       for (const std::int64_t channels : {1, 5, 33}) {
-        const BatchNormSpec spec{channels, layout, scale};
+        const NormSpec spec{channels, layout, scale};
         for (const Images& size : {Images{6, 5, 7}, {1, 1, 1}, {6, 1, 1}, {0, 3, 3}}) {
           const Batch b(cpu, ctx, random_, spec, size, 1, dtype(), dtype());
           expect_equal(b);
@@ -79,6 +81,23 @@ TEST_P(BatchNormFisherOnDevice, EqualsThatOfTheHost) {
       }
     }
   }
+}
+
+TEST_P(BatchNormFisherOnDevice, TakesStatisticsOfRows) {
+  for (const bool scale : {true, false})
+    for (const std::int64_t channels : {1, 5, 33})
+      for (const Images& size : {Images{6, 5, 7}, {1, 1, 1}, {33, 1, 1}, {0, 3, 3}}) {
+        const NormSpec spec{.channels = channels, .scale = scale, .over = NormOver::channels};
+        const Batch b(cpu, ctx, random_, spec, size, size.n * size.h * size.w, dtype(), dtype());
+        expect_equal(b);
+        expect_equal(b, 1, 2);
+      }
+  // Control: as many rows as channels, which are another matrix where they are meant.
+  Batch b(cpu, ctx, random_, {.channels = 4, .over = NormOver::channels}, {4, 1, 1}, 4, dtype(),
+          dtype());
+  const Vector by_rows = fisher_of(ctx, b, BatchNormFisher::unit_wise);
+  b.spec.over = NormOver::batch;
+  EXPECT_FALSE(near(fisher_of(ctx, b, BatchNormFisher::unit_wise), by_rows, 0.01));
 }
 
 TEST_P(BatchNormFisherOnDevice, TakesEveryFloatingType) {
@@ -103,8 +122,8 @@ TEST_P(BatchNormFisherOnDevice, UsesTheStatisticsOfEachGhostGroup) {
   // Control: the first group's statistics for all samples are another matrix.
   Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
   const auto one = [](const BothPlaces& x) { return x.device.view().slice(0, 0, 1); };
-  compute_batch_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device, one(b.mean),
-                            one(b.inv_std), b.dy.device, 50, 3, 0, out);
+  compute_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device, one(b.mean),
+                      one(b.inv_std), b.dy.device, 50, 3, 0, out);
   EXPECT_FALSE(near(device_values(ctx, out), grouped, 0.01));
 }
 
@@ -125,8 +144,8 @@ TEST_P(BatchNormFisherOnDevice, DoesNotReadXOfAFixedGamma) {
 TEST_P(BatchNormFisherOnDevice, RefusesDataOfTheHost) {
   const Batch b(cpu, ctx, random_, {4}, {6, 2, 2}, 1, dtype(), dtype());
   Tensor out = Tensor::zeros(ctx, {3, 4}, dtype());
-  EXPECT_THROW(compute_batch_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device,
-                                         b.mean.host, b.inv_std.device, b.dy.device, 50, 3, 0, out),
+  EXPECT_THROW(compute_norm_fisher(ctx, b.spec, BatchNormFisher::unit_wise, b.x.device, b.mean.host,
+                                   b.inv_std.device, b.dy.device, 50, 3, 0, out),
                InvalidArgument);
 }
 

@@ -22,7 +22,7 @@ using testing::values;
 
 /// One batch with its statistics per ghost group.
 struct Batch {
-  BatchNormSpec spec;
+  NormSpec spec;
   Images images;
   std::int64_t groups = 1;
   Vector x, dy, mean, inv_std;
@@ -77,9 +77,9 @@ struct Batch {
     const DType statistics = data == DType::f64 ? DType::f64 : DType::f32;
     const Tensor tm = tensor(ctx, mean, statistics_shape(), statistics);
     const Tensor ti = tensor(ctx, inv_std, statistics_shape(), statistics);
-    Tensor out = Tensor::empty(ctx, {batch_norm_rows(spec, mode), spec.channels}, factor);
+    Tensor out = Tensor::empty(ctx, {norm_rows(spec, mode), spec.channels}, factor);
     ops::fill(ctx, out, kNan);
-    compute_batch_norm_fisher(ctx, spec, mode, tx, tm, ti, tdy, global, s, 0, out);
+    compute_norm_fisher(ctx, spec, mode, tx, tm, ti, tdy, global, s, 0, out);
     return values(ctx, out);
   }
 };
@@ -125,9 +125,9 @@ TEST(BatchNormFisherStatistic, TakesMatricesOfFeatures) {
   const Batch batch(Layout::nhwc, {8, 1, 1}, 5, 1, random);
   Matrix out(3, 5);
   const auto flat = [](const Vector& v) { return view_of(v.data(), {8, 5}); };
-  compute_batch_norm_fisher(ctx, batch.spec, BatchNormFisher::unit_wise, flat(batch.x),
-                            view_of(batch.mean.data(), {5}), view_of(batch.inv_std.data(), {5}),
-                            flat(batch.dy), 8, 1, 0, out.view());
+  compute_norm_fisher(ctx, batch.spec, BatchNormFisher::unit_wise, flat(batch.x),
+                      view_of(batch.mean.data(), {5}), view_of(batch.inv_std.data(), {5}),
+                      flat(batch.dy), 8, 1, 0, out.view());
   EXPECT_TRUE(near(out.v, batch.expected(8, 1, 1), 1e-12));
 }
 
@@ -141,6 +141,140 @@ TEST(BatchNormFisherStatistic, UsesTheStatisticsOfEachGhostGroup) {
     // Control: the first group's statistics for all samples are another matrix.
     EXPECT_FALSE(near(computed, batch.expected(12, 1, 1), 0.01));
   }
+}
+
+/// One batch with statistics for each row of channels, x[n,positions,c].
+struct Rows {
+  std::int64_t n, positions, channels;
+  Vector x, dy, mean, inv_std;
+  Rows(std::int64_t samples, std::int64_t per_sample, std::int64_t width, Random& random)
+      : n(samples), positions(per_sample), channels(width) {
+    x = random_vector(n * positions * channels, random);
+    dy = random_vector(n * positions * channels, random);
+    mean = random_vector(n * positions, random);
+    inv_std = random_vector(n * positions, random);
+    for (double& e : inv_std) e = 0.5 + e * e;
+  }
+  [[nodiscard]] NormSpec spec(bool scale = true) const {
+    return {.channels = channels, .scale = scale, .over = NormOver::channels};
+  }
+  /// As Batch::expected(); of_channel: as if mean and inv_std were those of the channels.
+  [[nodiscard]] Vector expected(double divisor, double s, bool of_channel = false) const {
+    Vector out(static_cast<std::size_t>(3 * channels));
+    for (std::int64_t sample = 0; sample < n; ++sample) {
+      for (std::int64_t c = 0; c < channels; ++c) {
+        double gamma = 0, beta = 0;
+        for (std::int64_t row = sample * positions; row < (sample + 1) * positions; ++row) {
+          const auto i = static_cast<std::size_t>(row * channels + c);
+          const auto k = static_cast<std::size_t>(of_channel ? c : row);
+          gamma += s * dy[i] * (x[i] - mean[k]) * inv_std[k];
+          beta += s * dy[i];
+        }
+        const double products[] = {gamma * gamma, gamma * beta, beta * beta};
+        for (std::int64_t r = 0; r < 3; ++r)
+          out[static_cast<std::size_t>(r * channels + c)] += products[r] / divisor;
+      }
+    }
+    return out;
+  }
+  [[nodiscard]] Vector computed(Context& ctx, BatchNormFisher mode, Shape shape, bool scale = true,
+                                DType data = DType::f64) const {
+    const Tensor tx = tensor(ctx, x, shape, data), tdy = tensor(ctx, dy, shape, data);
+    const DType statistics = data == DType::f64 ? DType::f64 : DType::f32;
+    const Tensor tm = tensor(ctx, mean, {n * positions}, statistics);
+    const Tensor ti = tensor(ctx, inv_std, {n * positions}, statistics);
+    const std::int64_t rows = norm_rows(spec(scale), mode);
+    const Shape packed{ops::packed_size(rows)};
+    Tensor out = Tensor::empty(ctx, mode == BatchNormFisher::full ? packed : Shape{rows, channels},
+                               DType::f64);
+    ops::fill(ctx, out, kNan);
+    compute_norm_fisher(ctx, spec(scale), mode, tx, tm, ti, tdy, 50, 3, 0, out);
+    return values(ctx, out);
+  }
+};
+
+TEST(LayerNormFisherStatistic, EqualsPerSampleGradients) {
+  Context ctx;
+  Random random(11);
+  for (const std::int64_t positions : {1, 6})
+    for (const std::int64_t channels : {1, 5, 33}) {
+      const Rows rows(20, positions, channels, random);
+      const Vector expected = rows.expected(50, 3);
+      const Shape shape{20, positions, channels}, image{20, positions, 1, channels};
+      // n = 20 samples of up to 6 positions, numbers below 1e2: c n eps = 1e-12.
+      for (const Shape& s : {shape, image})
+        EXPECT_TRUE(near(rows.computed(ctx, BatchNormFisher::unit_wise, s), expected, 1e-12));
+      const Vector beta(expected.end() - channels, expected.end());
+      EXPECT_TRUE(near(rows.computed(ctx, BatchNormFisher::unit_wise, shape, false), beta, 1e-12));
+      Vector diagonal(expected.begin(), expected.begin() + channels);
+      diagonal.insert(diagonal.end(), beta.begin(), beta.end());
+      EXPECT_TRUE(near(rows.computed(ctx, BatchNormFisher::diagonal, shape), diagonal, 1e-12));
+      // The full matrix has the diagonal on its own.
+      const Vector full = rows.computed(ctx, BatchNormFisher::full, shape);
+      for (std::int64_t i = 0; i < 2 * channels; ++i)
+        EXPECT_NEAR(full[static_cast<std::size_t>(i * (i + 3) / 2)],
+                    diagonal[static_cast<std::size_t>(i)], 1e-11);
+    }
+}
+
+TEST(LayerNormFisherStatistic, IsToldByTheSpecificationAndNotByTheShape) {
+  Context ctx;
+  Random random(12);
+  // As many rows as channels: either could be meant.
+  const Rows rows(5, 1, 5, random);
+  const Vector by_row = rows.expected(50, 3), by_channel = rows.expected(50, 3, true);
+  EXPECT_TRUE(near(rows.computed(ctx, BatchNormFisher::unit_wise, {5, 5}), by_row, 1e-12));
+  Matrix out(3, 5);
+  const auto flat = [](const Vector& v) { return view_of(v.data(), {5, 5}); };
+  compute_norm_fisher(ctx, NormSpec{.channels = 5}, BatchNormFisher::unit_wise, flat(rows.x),
+                      view_of(rows.mean.data(), {5}), view_of(rows.inv_std.data(), {5}),
+                      flat(rows.dy), 50, 3, 0, out.view());
+  EXPECT_TRUE(near(out.v, by_channel, 1e-12));
+  EXPECT_FALSE(near(by_row, by_channel, 0.01));
+}
+
+TEST(LayerNormFisherStatistic, WidensPanelsAndIsTheSameAtEveryNumberOfThreads) {
+  Random random(13);
+  // 2^14 elements per sample: 40 samples are more than one panel.
+  Rows rows(40, 128, 128, random);
+  for (Vector* v : {&rows.x, &rows.dy}) {
+    for (double& e : *v) e = static_cast<double>(to_float(to_bf16(e)));
+  }
+  const int before = threads();
+  std::vector<Vector> results;
+  for (const int count : {1, 2, 3}) {
+    set_threads(count);
+    Context ctx;
+    results.push_back(
+        rows.computed(ctx, BatchNormFisher::unit_wise, {40, 128, 128}, true, DType::bf16));
+  }
+  set_threads(before);
+  // 128 positions of f32 sums, squared: 8 n eps; inv_std up to 1e1.
+  EXPECT_TRUE(near(results[0], rows.expected(50, 3), 8 * 128 * 10 * eps<float>));
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(LayerNormFisherStatistic, RefusesStatisticsOfChannelsAndGroups) {
+  Context ctx;
+  Random random(14);
+  const Rows rows(6, 2, 4, random);
+  const auto x = view_of(rows.x.data(), {6, 2, 4}), dy = view_of(rows.dy.data(), {6, 2, 4});
+  Matrix out(3, 4);
+  const auto run = [&](const NormSpec& spec, ConstTensorView data, Shape shape) {
+    const auto mean = view_of(rows.mean.data(), shape),
+               inv_std = view_of(rows.inv_std.data(), shape);
+    compute_norm_fisher(ctx, spec, BatchNormFisher::unit_wise, data, mean, inv_std,
+                        dy.reshape(data.shape()), 6, 1, 0, out.view());
+  };
+  EXPECT_NO_THROW(run(rows.spec(), x, {12}));
+  EXPECT_THROW(run(rows.spec(), x, {4}), InvalidArgument);
+  EXPECT_THROW(run(rows.spec(), x, {6}), InvalidArgument);
+  EXPECT_THROW(run(rows.spec(), x, {3, 4}), InvalidArgument);
+  EXPECT_THROW(run(rows.spec(), x.flat(), {12}), InvalidArgument);
+  EXPECT_THROW(run({.channels = 2, .over = NormOver::channels}, x, {12}), InvalidArgument);
+  // Of a batch normalisation they are those of channels.
+  EXPECT_THROW(run(NormSpec{.channels = 4}, x.reshape({6, 2, 1, 4}), {12}), InvalidArgument);
 }
 
 TEST(BatchNormFisherStatistic, TakesEveryFloatingType) {
@@ -190,8 +324,8 @@ TEST(BatchNormFisherStatistic, PartsOfRanksAddUpAndBetaKeepsAShare) {
   std::int64_t first = 0;
   double beta = 0.25;
   for (const std::int64_t count : {2, 0, 3}) {
-    compute_batch_norm_fisher(ctx, batch.spec, BatchNormFisher::unit_wise, x.slice(0, first, count),
-                              mean, inv_std, dy.slice(0, first, count), 5, 2, beta, sum.view());
+    compute_norm_fisher(ctx, batch.spec, BatchNormFisher::unit_wise, x.slice(0, first, count), mean,
+                        inv_std, dy.slice(0, first, count), 5, 2, beta, sum.view());
     first += count;
     beta = 1;
   }
@@ -230,17 +364,17 @@ TEST(BatchNormFisherStatistic, RefusesWrongArguments) {
   Context ctx;
   Random random(8);
   const Batch batch(Layout::nhwc, {6, 2, 2}, 4, 2, random);
-  const BatchNormSpec nchw{4, Layout::nchw};
+  const NormSpec nchw{4, Layout::nchw};
   const auto x = view_of(batch.x.data(), batch.shape()),
              dy = view_of(batch.dy.data(), batch.shape());
   const auto groups = view_of(batch.mean.data(), {2, 4});
   const auto one = view_of(batch.mean.data(), {4});
   Matrix three(3, 4), two(2, 4);
-  const auto run = [&](const BatchNormSpec& spec, ConstTensorView data, ConstTensorView mean,
+  const auto run = [&](const NormSpec& spec, ConstTensorView data, ConstTensorView mean,
                        ConstTensorView inv_std, ConstTensorView grad, double global, double s,
                        TensorView out) {
-    compute_batch_norm_fisher(ctx, spec, BatchNormFisher::unit_wise, data, mean, inv_std, grad,
-                              global, s, 0, out);
+    compute_norm_fisher(ctx, spec, BatchNormFisher::unit_wise, data, mean, inv_std, grad, global, s,
+                        0, out);
   };
   EXPECT_NO_THROW(run(batch.spec, x, groups, groups, dy, 6, 1, three.view()));
   EXPECT_THROW(run(nchw, x, groups, groups, dy, 6, 1, three.view()), InvalidArgument);

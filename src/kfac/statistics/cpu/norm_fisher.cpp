@@ -19,10 +19,11 @@ using dkfac::cpu::parallel_parts;
 constexpr std::int64_t kMaxParts = 16;
 std::int64_t parts_of(std::int64_t n) { return std::clamp<std::int64_t>(n, 1, kMaxParts); }
 
-/// Sizes and constants of one call. Statistics are f64 [groups,channels] here.
+/// Sizes and constants of one call. Statistics are f64 [groups,channels] here, or one for each row.
 struct Problem {
   std::int64_t n, channels, positions, groups;
   ops::Layout layout;
+  NormOver over;
   const double* mean;
   const double* inv_std;
   double s;
@@ -42,6 +43,25 @@ void sum_positions_nhwc(const Problem& p, const T* x, const T* dy, const T* mean
       const T g = dy_row[c];
       sum_dy[c] += g;
       sum_product[c] += g * (x_row[c] - mean[c]);
+    }
+  }
+}
+
+/// The same where each row has its own statistics: products are those with (x - mean) * inv_std.
+template <class T>
+void sum_positions_of_rows(const Problem& p, const T* x, const T* dy, const double* mean,
+                           const double* inv_std, T* sum_dy, T* sum_product) {
+  std::fill_n(sum_dy, p.channels, T{0});
+  std::fill_n(sum_product, p.channels, T{0});
+  for (std::int64_t i = 0; i < p.positions; ++i) {
+    const T* x_row = x + i * p.channels;
+    const T* dy_row = dy + i * p.channels;
+    const T m = static_cast<T>(mean[i]), factor = static_cast<T>(inv_std[i]);
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < p.channels; ++c) {
+      const T g = dy_row[c];
+      sum_dy[c] += g;
+      sum_product[c] += g * ((x_row[c] - m) * factor);
     }
   }
 }
@@ -125,8 +145,17 @@ void visit_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTens
     T* mean = sum_product + p.channels;
     const std::int64_t end = std::min((part + 1) * step, count);
     for (std::int64_t sample = part * step; sample < end; ++sample) {
-      const std::int64_t statistics = (first + sample) * p.groups / p.n * p.channels;
       const std::int64_t offset = sample * p.positions * p.channels;
+      if (p.over == NormOver::channels) {
+        const std::int64_t row = (first + sample) * p.positions;
+        sum_positions_of_rows(p, x.data<T>() + offset, dy.data<T>() + offset, p.mean + row,
+                              p.inv_std + row, sum_dy, sum_product);
+        for (std::int64_t c = 0; c < p.channels; ++c)
+          sink.add(part, first + sample, c, p.s * static_cast<double>(sum_product[c]),
+                   p.s * static_cast<double>(sum_dy[c]));
+        continue;
+      }
+      const std::int64_t statistics = (first + sample) * p.groups / p.n * p.channels;
       std::transform(p.mean + statistics, p.mean + statistics + p.channels, mean,
                      [](double m) { return static_cast<T>(m); });
       const auto sum_positions =
@@ -175,14 +204,14 @@ void visit_all_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstT
     case DType::i32:
       break;
   }
-  DKFAC_CHECK(false, "[batch norm Fisher] x is ", x.dtype(), "; it must be a floating type");
+  DKFAC_CHECK(false, "[norm Fisher] x is ", x.dtype(), "; it must be a floating type");
 }
 
 /// fisher = beta*fisher + scale * sum of the parts, in part order.
 void merge(ConstTensorView partial, double scale, double beta, TensorView fisher) {
   const std::int64_t channels = fisher.dim(1), rows = fisher.dim(0);
   const double* sums = partial.data<double>();
-  with_real(kBatchNormFisher, fisher.dtype(), [&](auto zero) {
+  with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t r = 0; r < rows; ++r) {
       // Parts have all three rows; a single one is that of beta.
@@ -206,12 +235,13 @@ ConstTensorView as_f64(Context& ctx, Scratch& scratch, ConstTensorView x) {
   return wide;
 }
 
-Problem problem_of(Context& ctx, Scratch& scratch, const BatchNormData& data) {
+Problem problem_of(Context& ctx, Scratch& scratch, const NormData& data) {
   return {data.n,
           data.channels,
           data.positions,
           data.groups,
           data.layout,
+          data.over,
           as_f64(ctx, scratch, data.mean).data<double>(),
           as_f64(ctx, scratch, data.inv_std).data<double>(),
           data.s};
@@ -219,17 +249,17 @@ Problem problem_of(Context& ctx, Scratch& scratch, const BatchNormData& data) {
 
 }  // namespace
 
-void batch_norm_gradients(Context& ctx, const BatchNormData& data, TensorView rows) {
+void norm_gradients(Context& ctx, const NormData& data, TensorView rows) {
   Scratch scratch(ctx);
   const Problem problem = problem_of(ctx, scratch, data);
-  with_real(kBatchNormFisher, rows.dtype(), [&](auto zero) {
+  with_real(kNormFisher, rows.dtype(), [&](auto zero) {
     const Gradients<decltype(zero)> sink{rows, data.channels};
     visit_all_samples(ctx, problem, data.x, data.dy, sink);
   });
 }
 
-void batch_norm_products(Context& ctx, const BatchNormData& data, double scale, double beta,
-                         TensorView fisher) {
+void norm_products(Context& ctx, const NormData& data, double scale, double beta,
+                   TensorView fisher) {
   Scratch scratch(ctx);
   const Problem problem = problem_of(ctx, scratch, data);
   const TensorView partial = scratch.take({parts_of(data.n), 3, data.channels}, DType::f64);

@@ -4,24 +4,31 @@
 
 #include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
-#include "kfac/statistics/cuda/batch_norm_functors.h"
+#include "kfac/statistics/cuda/norm_functors.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
 
-BatchNormStatistic statistic(ConstTensorView x) {
+NormStatistic statistic(ConstTensorView x, NormOver over) {
+  if (over == NormOver::channels) return {x.raw(), x.dtype(), 0, 0, x.stride(0)};
   if (x.ndim() == 1) return {x.raw(), x.dtype(), 0, x.stride(0)};
   return {x.raw(), x.dtype(), x.stride(0), x.stride(1)};
 }
 
 /// E, T, R: elements of the data, of sums, of `rows`.
 template <class E, class T, class R>
-void sum_positions(Context& ctx, const BatchNormData& data, TensorView rows) {
-  const BatchNormShape shape{data.n, data.channels, data.positions, data.groups,
-                             data.layout == ops::Layout::nhwc};
-  const PositionTerm<E, T> term{data.x.data<E>(), data.dy.data<E>(), shape, statistic(data.mean)};
-  const StoreGradients<T, R> store{rows.data<R>(), rows.dim(1) > data.channels, shape,
-                                   statistic(data.inv_std), data.s};
+void sum_positions(Context& ctx, const NormData& data, TensorView rows) {
+  const NormItems shape{data.n,
+                        data.channels,
+                        data.positions,
+                        data.groups,
+                        data.layout == ops::Layout::nhwc,
+                        data.over == NormOver::channels};
+  const NormStatistic inv_std = statistic(data.inv_std, data.over);
+  const PositionTerm<E, T> term{data.x.data<E>(), data.dy.data<E>(), shape,
+                                statistic(data.mean, data.over), inv_std};
+  const StoreGradients<T, R> store{rows.data<R>(), rows.dim(1) > data.channels, shape, inv_std,
+                                   data.s};
   const std::int64_t items = data.n * data.channels;
   // What lies side by side in memory is read by neighbouring threads.
   if (shape.nhwc)
@@ -33,22 +40,22 @@ void sum_positions(Context& ctx, const BatchNormData& data, TensorView rows) {
 
 }  // namespace
 
-void batch_norm_gradients(Context& ctx, const BatchNormData& data, TensorView rows) {
+void norm_gradients(Context& ctx, const NormData& data, TensorView rows) {
   element::visit_floating(data.x.dtype(), [&]<class E>(element::Type<E>) {
     using T = std::conditional_t<std::is_same_v<E, double>, double, float>;
-    with_real(kBatchNormFisher, rows.dtype(),
+    with_real(kNormFisher, rows.dtype(),
               [&](auto zero) { sum_positions<E, T, decltype(zero)>(ctx, data, rows); });
   });
 }
 
-void batch_norm_products(Context& ctx, const BatchNormData& data, double scale, double beta,
-                         TensorView fisher) {
+void norm_products(Context& ctx, const NormData& data, double scale, double beta,
+                   TensorView fisher) {
   const bool has_gamma = fisher.dim(0) > 1;
   Scratch scratch(ctx);
   const TensorView rows = scratch.take({data.n, data.channels * (has_gamma ? 2 : 1)}, DType::f64);
-  batch_norm_gradients(ctx, data, rows);
+  norm_gradients(ctx, data, rows);
   const ProductTerm term{rows.data<double>(), has_gamma, data.channels};
-  with_real(kBatchNormFisher, fisher.dtype(), [&](auto zero) {
+  with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const StoreFisher<T> store{fisher.data<T>(), fisher.dim(0), fisher.stride(0), scale, beta};
     dkfac::cuda::reduce_cols<GradientProducts>(ctx, data.channels, data.n, AddProducts{}, term,

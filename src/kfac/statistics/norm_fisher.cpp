@@ -25,18 +25,25 @@ void merge_full(Context& ctx, ConstTensorView rows, double scale, double beta, T
 
 }  // namespace
 
-std::int64_t check_batch_norm(const Caller& caller, const BatchNormSpec& spec, ConstTensorView x,
-                              ConstTensorView mean, ConstTensorView inv_std,
-                              ConstTensorView grad_output, Device device) {
-  const bool last = spec.layout == Layout::nhwc;
-  DKFAC_CHECK((x.ndim() == 4 || x.ndim() == 2) && x.dim(last ? x.ndim() - 1 : 1) == spec.channels,
-              caller, "x has shape ", x.shape(), "; it must be ",
-              last ? "[n, c] or [n, h, w, c]" : "[n, c] or [n, c, h, w]",
-              " with c = ", spec.channels);
+std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorView x,
+                        ConstTensorView mean, ConstTensorView inv_std, ConstTensorView grad_output,
+                        Device device) {
+  const bool by_rows = spec.over == NormOver::channels, last = spec.layout == Layout::nhwc;
+  const bool fits = by_rows ? x.ndim() >= 2 : x.ndim() == 4 || x.ndim() == 2;
+  DKFAC_CHECK(
+      fits && x.dim(last ? x.ndim() - 1 : 1) == spec.channels, caller, "x has shape ", x.shape(),
+      "; it must be ",
+      by_rows ? "[n, ..., c]" : (last ? "[n, c] or [n, h, w, c]" : "[n, c] or [n, c, h, w]"),
+      " with c = ", spec.channels);
   check_shape(caller, "the output gradient", grad_output, x.shape());
-  const std::int64_t groups = mean.ndim() == 2 ? mean.dim(0) : 1;
+  // What the numbers stand for is the specification's to say: there may be as many rows as
+  // channels.
+  const bool has_groups = !by_rows && mean.ndim() == 2;
+  const std::int64_t groups = has_groups ? mean.dim(0) : 1;
   check_shape(caller, "mean", mean,
-              mean.ndim() == 2 ? Shape{groups, spec.channels} : Shape{spec.channels});
+              by_rows      ? Shape{x.numel() / spec.channels}
+              : has_groups ? Shape{groups, spec.channels}
+                           : Shape{spec.channels});
   check_shape(caller, "inv_std", inv_std, mean.shape());
   struct Argument {
     const char* name;
@@ -58,33 +65,33 @@ std::int64_t check_batch_norm(const Caller& caller, const BatchNormSpec& spec, C
   return groups;
 }
 
-std::int64_t batch_norm_rows(const BatchNormSpec& spec, BatchNormFisher mode) {
+std::int64_t norm_rows(const NormSpec& spec, BatchNormFisher mode) {
   if (mode == BatchNormFisher::full) return spec.channels * (spec.scale ? 2 : 1);
   if (!spec.scale) return 1;
   return mode == BatchNormFisher::diagonal ? 2 : 3;
 }
 
-std::int64_t batch_norm_size(const BatchNormSpec& spec, BatchNormFisher mode) {
-  const std::int64_t rows = batch_norm_rows(spec, mode);
+std::int64_t norm_size(const NormSpec& spec, BatchNormFisher mode) {
+  const std::int64_t rows = norm_rows(spec, mode);
   return mode == BatchNormFisher::full ? ops::packed_size(rows) : rows * spec.channels;
 }
 
-void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNormFisher mode,
-                               ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
-                               ConstTensorView grad_output, double global_batch, double s,
-                               double beta, TensorView fisher) {
+void compute_norm_fisher(Context& ctx, const NormSpec& spec, BatchNormFisher mode,
+                         ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
+                         ConstTensorView grad_output, double global_batch, double s, double beta,
+                         TensorView fisher) {
   const std::int64_t groups =
-      check_batch_norm(kBatchNormFisher, spec, x, mean, inv_std, grad_output, ctx.device());
+      check_norm(kNormFisher, spec, x, mean, inv_std, grad_output, ctx.device());
   DKFAC_CHECK(global_batch > 0 && std::isfinite(global_batch) && std::isfinite(s),
-              "[batch norm Fisher] global_batch is ", global_batch, " and s is ", s,
+              "[norm Fisher] global_batch is ", global_batch, " and s is ", s,
               "; the batch must be positive and s finite");
-  const std::int64_t rows = batch_norm_rows(spec, mode);
+  const std::int64_t rows = norm_rows(spec, mode);
   const bool full = mode == BatchNormFisher::full;
-  check_shape(kBatchNormFisher, "the Fisher matrix", fisher,
+  check_shape(kNormFisher, "the Fisher matrix", fisher,
               full ? Shape{ops::packed_size(rows)} : Shape{rows, spec.channels});
-  check_device(kBatchNormFisher, "the Fisher matrix", fisher, ctx.device());
+  check_device(kNormFisher, "the Fisher matrix", fisher, ctx.device());
   const std::int64_t n = x.dim(0);
-  const BatchNormData data{
+  const NormData data{
       .n = n,
       .channels = spec.channels,
       .positions = x.numel() / std::max<std::int64_t>(1, n * spec.channels),
@@ -95,15 +102,16 @@ void compute_batch_norm_fisher(Context& ctx, const BatchNormSpec& spec, BatchNor
       .dy = grad_output,
       .mean = mean,
       .inv_std = inv_std,
+      .over = spec.over,
       .s = s};
   const bool on_device = ctx.device().is_cuda();
   if (!full)
-    return on_device ? cuda::batch_norm_products(ctx, data, 1 / global_batch, beta, fisher)
-                     : cpu::batch_norm_products(ctx, data, 1 / global_batch, beta, fisher);
+    return on_device ? cuda::norm_products(ctx, data, 1 / global_batch, beta, fisher)
+                     : cpu::norm_products(ctx, data, 1 / global_batch, beta, fisher);
   Scratch scratch(ctx);
   const TensorView gradients = scratch.take({n, rows}, fisher.dtype());
-  on_device ? cuda::batch_norm_gradients(ctx, data, gradients)
-            : cpu::batch_norm_gradients(ctx, data, gradients);
+  on_device ? cuda::norm_gradients(ctx, data, gradients)
+            : cpu::norm_gradients(ctx, data, gradients);
   merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
 }
 

@@ -21,12 +21,12 @@ using testing::values;
 
 /// One batch with ghost groups.
 struct GhostBatch {
-  BatchNormSpec spec;
+  NormSpec spec;
   Images images;
   std::int64_t groups;
   Vector x, dy, mean, inv_std;
 
-  GhostBatch(BatchNormSpec layer, Images size, std::int64_t ghost_groups, Random& random)
+  GhostBatch(NormSpec layer, Images size, std::int64_t ghost_groups, Random& random)
       : spec(layer), images(size), groups(ghost_groups) {
     const std::int64_t numel = size.n * size.h * size.w * spec.channels;
     x = random_vector(numel, random);
@@ -61,18 +61,16 @@ struct GhostBatch {
                TensorView out, DType type = DType::f64) const {
     const Shape statistics = groups == 1 ? Shape{spec.channels} : Shape{groups, spec.channels};
     const DType wide = type == DType::f64 ? DType::f64 : DType::f32;
-    compute_batch_norm_fisher(ctx, spec, mode, tensor(ctx, x, shape(), type),
-                              tensor(ctx, mean, statistics, wide),
-                              tensor(ctx, inv_std, statistics, wide),
-                              tensor(ctx, dy, shape(), type), batch, s, beta, out);
+    compute_norm_fisher(ctx, spec, mode, tensor(ctx, x, shape(), type),
+                        tensor(ctx, mean, statistics, wide), tensor(ctx, inv_std, statistics, wide),
+                        tensor(ctx, dy, shape(), type), batch, s, beta, out);
   }
   [[nodiscard]] Vector computed(Context& ctx, BatchNormFisher mode, double batch, double s,
                                 DType type = DType::f64, DType factor = DType::f64) const {
     const bool full = mode == BatchNormFisher::full;
-    Tensor out = Tensor::empty(ctx,
-                               full ? Shape{batch_norm_size(spec, mode)}
-                                    : Shape{batch_norm_rows(spec, mode), spec.channels},
-                               factor);
+    Tensor out = Tensor::empty(
+        ctx, full ? Shape{norm_size(spec, mode)} : Shape{norm_rows(spec, mode), spec.channels},
+        factor);
     ops::fill(ctx, out, kNan);
     compute(ctx, mode, batch, s, 0, out, type);
     return values(ctx, out);
@@ -85,9 +83,9 @@ std::vector<GhostBatch> batches() {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const bool scale : {true, false}) {
       for (const std::int64_t channels : {1, 4, 33}) {
-        out.emplace_back(BatchNormSpec{channels, layout, scale}, Images{12, 3, 5}, 1, random);
-        out.emplace_back(BatchNormSpec{channels, layout, scale}, Images{12, 3, 5}, 3, random);
-        out.emplace_back(BatchNormSpec{channels, layout, scale}, Images{1, 1, 1}, 1, random);
+        out.emplace_back(NormSpec{channels, layout, scale}, Images{12, 3, 5}, 1, random);
+        out.emplace_back(NormSpec{channels, layout, scale}, Images{12, 3, 5}, 3, random);
+        out.emplace_back(NormSpec{channels, layout, scale}, Images{1, 1, 1}, 1, random);
       }
     }
   }
@@ -108,8 +106,7 @@ TEST(FullBatchNormFisher, E10EqualsPerSampleGradients) {
 TEST(FullBatchNormFisher, E10HoldsTheOtherModesAsBlocks) {
   Context ctx;
   for (const GhostBatch& b : batches()) {
-    const std::int64_t channels = b.spec.channels,
-                       d = batch_norm_rows(b.spec, BatchNormFisher::full);
+    const std::int64_t channels = b.spec.channels, d = norm_rows(b.spec, BatchNormFisher::full);
     const Vector full = b.computed(ctx, BatchNormFisher::full, 12, 1);
     const auto at = [&](std::int64_t r, std::int64_t c) {
       return full[static_cast<std::size_t>(r * (r + 1) / 2 + c)];
@@ -144,9 +141,9 @@ TEST(FullBatchNormFisher, PartsOfRanksAddUpAndBetaKeepsAShare) {
   std::int64_t first = 0;
   double beta = 0.25;
   for (const std::int64_t count : {2, 0, 3}) {
-    compute_batch_norm_fisher(ctx, b.spec, BatchNormFisher::full, x.slice(0, first, count),
-                              view_of(b.mean.data(), {4}), view_of(b.inv_std.data(), {4}),
-                              dy.slice(0, first, count), 5, 2, beta, out);
+    compute_norm_fisher(ctx, b.spec, BatchNormFisher::full, x.slice(0, first, count),
+                        view_of(b.mean.data(), {4}), view_of(b.inv_std.data(), {4}),
+                        dy.slice(0, first, count), 5, 2, beta, out);
     first += count;
     beta = 1;
   }
@@ -171,7 +168,7 @@ TEST(FullBatchNormFisher, WidensDataOf16BitsInPanels) {
 TEST(FullBatchNormFisher, CountsAndChecksItsElements) {
   Context ctx;
   const auto size = [](std::int64_t c, bool scale, BatchNormFisher mode) {
-    return batch_norm_size({.channels = c, .scale = scale}, mode);
+    return norm_size({.channels = c, .scale = scale}, mode);
   };
   EXPECT_EQ(size(5, true, BatchNormFisher::full), 55);
   EXPECT_EQ(size(5, false, BatchNormFisher::full), 15);
