@@ -47,10 +47,9 @@ LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_s
   const std::int64_t sample_rows = std::max<std::int64_t>(1, positions);
   const std::int64_t max_rows = max_samples * sample_rows;
   if (const auto* norm = dynamic_cast<const NormalizingLayer*>(&layer)) {
-    return NormSpec{
-        .channels = norm->channels(),
-        .scale = has_weight,
-        .over = norm->normalizes_rows() ? kfac::NormOver::channels : kfac::NormOver::batch};
+    return NormSpec{.channels = norm->channels(),
+                    .scale = has_weight,
+                    .over = norm->normalizes_rows() ? NormOver::channels : NormOver::batch};
   }
   // Kronecker factors are those of a weight; without one the bias gets the first-order update.
   if (!has_weight) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};

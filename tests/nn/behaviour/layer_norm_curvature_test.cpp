@@ -122,7 +122,7 @@ TEST(LayerNormCurvature, IsRegisteredAsOneOfRows) {
   const auto optimizer =
       optim::make_kfac(comm::make_self(), options_of(kfac::BatchNormFisher::unit_wise));
   const OptimizerAttachment attachment(*model, *optimizer);
-  EXPECT_EQ(kfac::describe(attachment.specs().at(kNorm)), "layer norm 6 nhwc");
+  EXPECT_EQ(dkfac::describe(attachment.specs().at(kNorm)), "layer norm 6 nhwc");
   EXPECT_EQ(attachment.names().at(kNorm), "norm");
 }
 
