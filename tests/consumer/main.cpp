@@ -22,7 +22,8 @@ int main() {
   options.damping = lambda;
   options.dtype = dkfac::DType::f64;
   kfac::Preconditioner preconditioner(dkfac::comm::make_self(), options);
-  const auto layer = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
+  const auto layer =
+      preconditioner.add_layer("fc", dkfac::LinearSpec{.in = 2, .out = 2, .bias = false});
   preconditioner.record_input(layer, dkfac::view_of(x.data(), {2, 2}));
   preconditioner.record_grad_output(layer, dkfac::view_of(dy.data(), {2, 2}));
   const std::array grads{kfac::LayerGrad{layer, dkfac::view_of(dw.data(), {2, 2}), {}}};

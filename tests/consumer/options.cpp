@@ -28,8 +28,8 @@ Options passed_on(const Options& first) {
 }  // namespace
 
 double sum_of_options(double momentum) {
-  namespace kfac = dkfac::kfac;
-  kfac::CurvatureOptions curvature;
+  namespace optim = dkfac::optim;
+  dkfac::kfac::CurvatureOptions curvature;
   curvature.damping = momentum;
   optim::KfacOptions options{.curvature = passed_on(curvature)};
   options.weight_decay = momentum;

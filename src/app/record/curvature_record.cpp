@@ -76,8 +76,7 @@ ordered_json object(const kfac::StatisticReport& report, std::span<const std::st
 }  // namespace
 
 StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::BatchNormFisher batch_norm) {
-  if (const auto* norm = std::get_if<NormSpec>(&spec))
-    return {0, 0, norm_size(*norm, batch_norm)};
+  if (const auto* norm = std::get_if<NormSpec>(&spec)) return {0, 0, norm_size(*norm, batch_norm)};
   if (!dkfac::has_factors(spec)) return {};
   const double groups = dkfac::factor_groups(spec);
   return {groups * packed(dkfac::a_dim(spec)), groups * packed(dkfac::g_dim(spec)), 0};
