@@ -18,12 +18,15 @@
 
 namespace dkfac::optim {
 
-/// Optimizers with one momentum buffer per parameter: gradients are summed everywhere, and every
-/// rank updates all parameters. A Rule has options (as SgdOptions), a name, texts, and
-///   double update(Context&, UpdateTable&, double lr, double momentum)
-/// over all parameters and their averaged gradients, which returns the momentum to report;
+/// Optimizers without curvature: gradients are summed everywhere, and every rank updates all
+/// parameters. A Rule has `options` with loss_reduction, overlap, bucket_bytes and gradient_wire,
+/// and
+///   kName, and kSlots: names of the states of a parameter, each as large as the parameter;
+///   description() for people, options_text() for the comparison over ranks, one option per line;
+///   double update(Context&, UpdateTable&, const StepArgs&)
+/// of all parameters with their averaged gradients, which returns the momentum to report;
 ///   void visit_state(StateVisitor&)
-/// shows what it keeps from step to step.
+/// of what it keeps beside the slots.
 template <class Rule>
 class FirstOrder final : public Optimizer {
  public:
@@ -33,9 +36,7 @@ class FirstOrder final : public Optimizer {
 
   [[nodiscard]] std::string_view name() const override { return Rule::kName; }
   [[nodiscard]] std::string describe() const override {
-    const auto& o = rule_.options;
-    return detail::concat(Rule::kName, ": momentum ", o.momentum, o.nesterov ? " (Nesterov)" : "",
-                          ", weight decay ", o.weight_decay, rule_.description());
+    return detail::concat(Rule::kName, ": ", rule_.description());
   }
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) override {
     return frame_.add_layer(std::move(name), std::move(spec), params);
@@ -56,7 +57,7 @@ class FirstOrder final : public Optimizer {
 
   OptimizerFrame frame_;
   Rule rule_;
-  std::vector<Tensor> velocity_;
+  std::vector<Tensor> slots_;  ///< [kSlots, numel] of each layer.
   UpdateTable table_;
   std::optional<Gradients> gradients_;
   std::vector<comm::Exchange*> active_;
@@ -80,8 +81,7 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   report.updated = report.vote.may_update();
   if (report.updated) {
     const PhaseTimer timer(report.seconds.update);
-    report.momentum =
-        rule_.update(frame_.ctx, table_, args.lr, args.momentum.value_or(rule_.options.momentum));
+    report.momentum = rule_.update(frame_.ctx, table_, args);
   }
   report.bytes = pipeline_->bytes();
   report.scratch_growths = frame_.ctx.scratch_growths();
@@ -104,8 +104,9 @@ void FirstOrder<Rule>::prepare() {
   std::vector<UpdatedPart> parts;
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
     const ParameterLayer& layer = frame_.layers[i];
-    velocity_.push_back(Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype()));
-    add_parts(layer, gradients_->of(static_cast<int>(i)), velocity_[i], parts);
+    slots_.push_back(
+        Tensor::zeros(frame_.ctx, {std::ssize(Rule::kSlots), layer.numel()}, frame_.dtype()));
+    add_parts(layer, gradients_->of(static_cast<int>(i)), slots_[i], parts);
   }
   table_ = make_update_table(frame_.ctx, frame_.dtype(), std::move(parts));
   frame_.prepared = true;
@@ -127,19 +128,19 @@ void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
   visitor.integer("steps", Held::same, frame_.steps);
   gradients_->visit_state(visitor);
   rule_.visit_state(visitor);
-  for (std::size_t i = 0; i < velocity_.size(); ++i)
-    visitor.tensor(frame_.layers[i].name + ".velocity", Held::same, velocity_[i]);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    for (std::size_t s = 0; s < Rule::kSlots.size(); ++s)
+      visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]), Held::same,
+                     slots_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
   begin_step();
 }
 
 template <class Rule>
 std::string FirstOrder<Rule>::options_text() const {
   const auto& o = rule_.options;
-  return detail::concat("momentum ", exact(o.momentum), "\nnesterov ", o.nesterov,
-                        "\nweight_decay ", exact(o.weight_decay), '\n', rule_.options_text(),
-                        "loss_reduction ", static_cast<int>(o.loss_reduction), "\noverlap ",
-                        o.overlap, "\nbucket_bytes ", o.bucket_bytes, "\ngradient_wire ",
-                        exact(o.gradient_wire), '\n');
+  return detail::concat(rule_.options_text(), "loss_reduction ", static_cast<int>(o.loss_reduction),
+                        "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes,
+                        "\ngradient_wire ", exact(o.gradient_wire), '\n');
 }
 
 }  // namespace dkfac::optim

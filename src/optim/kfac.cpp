@@ -192,7 +192,7 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
          .weight = gradient.slice(0, 0, layer.weight),
          .bias = layer.bias > 0 ? gradient.slice(0, layer.weight, layer.bias) : TensorView{},
          .whole = gradient});
-  velocity_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
+  velocity_[i] = Tensor::zeros(frame_.ctx, {1, layer.numel()}, frame_.dtype());
   if (has_masters()) {
     masters_[i] = Tensor::zeros(frame_.ctx, {layer.numel()}, frame_.dtype());
     pack_parameters(frame_.ctx, layer, masters_[i]);
@@ -260,7 +260,8 @@ void Kfac::visit_state(StateVisitor& caller) {
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
     const Held held = curvature_.owns(static_cast<int>(i)) ? Held::owner : Held::copy;
     const std::string& layer = frame_.layers[i].name;
-    if (velocity_[i].is_set()) visitor.tensor(layer + ".velocity", held, velocity_[i]);
+    if (velocity_[i].is_set())
+      visitor.tensor(layer + ".velocity", held, velocity_[i].view().flat());
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", held, masters_[i]);
   }
   curvature_.visit_state(visitor);

@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 
 #include "optim/first_order.h"
@@ -7,21 +8,27 @@ namespace {
 
 struct Lars {
   static constexpr std::string_view kName = "lars";
+  static constexpr std::array<std::string_view, 1> kSlots{"velocity"};
   LarsOptions options;
 
   [[nodiscard]] std::string description() const {
-    return detail::concat(", eta ", options.eta, ", epsilon ", options.epsilon);
+    const auto& o = options;
+    return detail::concat("momentum ", o.momentum, o.nesterov ? " (Nesterov)" : "",
+                          ", weight decay ", o.weight_decay, ", eta ", o.eta, ", epsilon ",
+                          o.epsilon);
   }
   [[nodiscard]] std::string options_text() const {
-    return detail::concat("eta ", exact(options.eta), "\nepsilon ", exact(options.epsilon), '\n');
+    return detail::concat("momentum ", exact(options.momentum), "\nnesterov ", options.nesterov,
+                          "\nweight_decay ", exact(options.weight_decay), "\neta ",
+                          exact(options.eta), "\nepsilon ", exact(options.epsilon), '\n');
   }
   void visit_state(StateVisitor&) {}
 
-  double update(Context& ctx, UpdateTable& table, double lr, double momentum) {
+  double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
     LarsOptions now = options;
-    now.momentum = momentum;
-    lars_update(ctx, table, now, lr);
-    return momentum;
+    now.momentum = args.momentum.value_or(options.momentum);
+    lars_update(ctx, table, now, args.lr);
+    return now.momentum;
   }
 };
 

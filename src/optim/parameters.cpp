@@ -19,14 +19,14 @@ bool is_batch_norm(const LayerSpec& spec) { return std::holds_alternative<NormSp
 
 }  // namespace
 
-void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velocity,
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slots,
                std::vector<UpdatedPart>& parts) {
   const LayerParams& params = layer.params;
   const bool is_weight = !is_batch_norm(layer.spec);
   const bool preconditioned = !std::holds_alternative<PlainSpec>(layer.spec);
   if (layer.weight > 0)
     parts.push_back({.gradient = gradient.slice(0, 0, layer.weight),
-                     .velocity = velocity.slice(0, 0, layer.weight),
+                     .slots = slots.slice(1, 0, layer.weight),
                      .parameter = params.weight.flat(),
                      .lr = params.weight_lr,
                      .decay = is_weight ? 1.0 : 0.0,
@@ -34,7 +34,7 @@ void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velo
                      .preconditioned = preconditioned});
   if (layer.bias > 0)
     parts.push_back({.gradient = gradient.slice(0, layer.weight, layer.bias),
-                     .velocity = velocity.slice(0, layer.weight, layer.bias),
+                     .slots = slots.slice(1, layer.weight, layer.bias),
                      .parameter = params.bias.flat(),
                      .lr = params.bias_lr,
                      .decay = params.bias_decay,

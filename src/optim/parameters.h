@@ -23,9 +23,9 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
-/// Appends the weight and the bias of a layer, where it has them: gradient and velocity are
-/// [numel()] for both. Weight decay is for weights; gamma of a BatchNorm is not one.
-void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView velocity,
+/// Appends the weight and the bias of a layer, where it has them: gradient is [numel()] for
+/// both, slots [any number, numel()]. Weight decay is for weights; gamma of a BatchNorm is not one.
+void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slots,
                std::vector<UpdatedPart>& parts);
 
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);

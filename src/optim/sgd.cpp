@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -8,27 +9,34 @@ namespace {
 
 struct Sgd {
   static constexpr std::string_view kName = "sgd";
+  static constexpr std::array<std::string_view, 1> kSlots{"velocity"};
   SgdOptions options;
   double last_lr = 0;
 
   [[nodiscard]] std::string description() const {
-    return options.momentum_correction ? ", momentum correction" : "";
+    const auto& o = options;
+    return detail::concat("momentum ", o.momentum, o.nesterov ? " (Nesterov)" : "",
+                          ", weight decay ", o.weight_decay,
+                          o.momentum_correction ? ", momentum correction" : "");
   }
   [[nodiscard]] std::string options_text() const {
-    return detail::concat("momentum_correction ", options.momentum_correction, '\n');
+    return detail::concat("momentum ", exact(options.momentum), "\nnesterov ", options.nesterov,
+                          "\nweight_decay ", exact(options.weight_decay), "\nmomentum_correction ",
+                          options.momentum_correction, '\n');
   }
   void visit_state(StateVisitor& visitor) { visitor.real("last_lr", Held::same, last_lr); }
 
-  double update(Context& ctx, UpdateTable& table, double lr, double momentum) {
-    sgd_update(ctx, table,
-               {.lr = lr,
-                .momentum = momentum,
-                .weight_decay = options.weight_decay,
-                .nesterov = options.nesterov,
-                .correction = options.momentum_correction});
-    const double last = std::exchange(last_lr, lr);
+  double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
+    const double momentum = args.momentum.value_or(options.momentum);
+    optim::update(ctx, table,
+                  SgdPass{.lr = args.lr,
+                          .momentum = momentum,
+                          .weight_decay = options.weight_decay,
+                          .nesterov = options.nesterov,
+                          .correction = options.momentum_correction});
+    const double last = std::exchange(last_lr, args.lr);
     const bool rescaled = options.momentum_correction && last > 0;
-    return momentum * (rescaled ? lr / last : 1);
+    return momentum * (rescaled ? args.lr / last : 1);
   }
 };
 

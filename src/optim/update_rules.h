@@ -6,16 +6,8 @@
 #include "dkfac/core/cuda/device_code.h"
 #include "dkfac/optim/optimizer.h"
 
-/// The arithmetic of all update rules, element by element: the same functions on every device.
+/// The arithmetic of the rules that need more than one element: the same functions on every device.
 namespace dkfac::optim {
-
-/// One step of momentum SGD. With `correction` the buffer holds gradients, u <- m u + g and
-/// w <- w - lr u, which is what rescaling a buffer of lr*gradient amounts to, and holds at lr = 0;
-/// without it v <- m v + lr g and w <- w - v. g includes weight_decay * w.
-struct SgdPass {
-  double lr = 0, momentum = 0, weight_decay = 0;
-  bool nesterov = false, correction = true;
-};
 
 /// v <- m v - rate (g + wd w); w <- w + v, or with Nesterov w <- w + m v - rate (g + wd w).
 struct LarsPass {
@@ -32,25 +24,7 @@ struct KfacPass {
   MomentumRule rule = MomentumRule::corrected;
 };
 
-/// A pass for one element in the type T of the parameters; v and w, resp. out, are updated.
-template <class T>
-struct SgdRule {
-  T momentum, decay, in, rate;
-  bool nesterov;
-  DKFAC_HD explicit SgdRule(const SgdPass& pass)
-      : momentum(static_cast<T>(pass.momentum)),
-        decay(static_cast<T>(pass.weight_decay)),
-        in(pass.correction ? T{1} : static_cast<T>(pass.lr)),
-        rate(pass.correction ? static_cast<T>(pass.lr) : T{1}),
-        nesterov(pass.nesterov) {}
-  DKFAC_HD void operator()(T g, T& v, T& w) const {
-    const T step = in * (g + decay * w);
-    const T moved = momentum * v + step;
-    v = moved;
-    w -= rate * (nesterov ? step + momentum * moved : moved);
-  }
-};
-
+/// A pass for one element in the type T of the parameters; v and w, or out, are updated.
 template <class T>
 struct LarsRule {
   T momentum, decay, rate;

@@ -18,7 +18,11 @@ void check_alike(const Context& ctx, DType dtype, const UpdatedPart& part) {
                 ctx.device());
   };
   check(part.gradient, dtype);
-  check(part.velocity, dtype);
+  const TensorView& slots = part.slots;
+  DKFAC_CHECK(slots.ndim() == 2 && slots.dim(1) == part.numel() && slots.stride(1) == 1 &&
+                  slots.dtype() == dtype && slots.device() == ctx.device(),
+              "[update] the state is ", slots.dtype(), ' ', slots.shape(), " on ", slots.device(),
+              "; it must be ", dtype, " [slots,", part.numel(), "] on ", ctx.device());
   check(part.parameter, dtype);
   if (!part.master.empty()) check(part.master, dtype);
   if (!part.block.empty()) check(part.block, part.master.empty() ? dtype : part.block.dtype());
@@ -40,11 +44,14 @@ UpdateTable make_update_table(Context& ctx, DType dtype, std::vector<UpdatedPart
   return table;
 }
 
-void sgd_update(Context& ctx, UpdateTable& table, const SgdPass& pass) {
-  if (table.parts.empty()) return;
-  if (ctx.device().is_cuda()) return cuda::sgd_update(ctx, table, pass);
-  cpu::sgd_update(ctx, table, pass);
-}
+#define DKFAC_DEFINE(Pass)                                             \
+  void update(Context& ctx, UpdateTable& table, const Pass& pass) {    \
+    if (table.parts.empty()) return;                                   \
+    if (ctx.device().is_cuda()) return cuda::update(ctx, table, pass); \
+    cpu::update(ctx, table, pass);                                     \
+  }
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
+#undef DKFAC_DEFINE
 
 void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr) {
   if (table.parts.empty()) return;

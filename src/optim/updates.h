@@ -7,6 +7,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
+#include "optim/elementwise_passes.h"
 #include "optim/update_rules.h"
 
 /// Update rules over all parameters of a step at once: on the host one pass after the other, on a
@@ -18,7 +19,7 @@ namespace dkfac::optim {
 /// of the table, of its type and of equal lengths.
 struct UpdatedPart {
   TensorView gradient = {};   ///< Or the direction that the curvature made of it.
-  TensorView velocity = {};   ///< Momentum buffer.
+  TensorView slots = {};      ///< State, [slots, elements]; rows may have gaps between them.
   TensorView parameter = {};  ///< The caller's.
   TensorView master = {};     ///< K-FAC: what is updated instead of `parameter`, which gets a copy
                               ///< rounded to the wire of weights; empty: none.
@@ -31,6 +32,7 @@ struct UpdatedPart {
   std::int64_t d_out = 0;       ///< K-FAC: rows of the weight to rescale; 0: never.
 
   [[nodiscard]] std::int64_t numel() const { return parameter.numel(); }
+  [[nodiscard]] TensorView slot(std::int64_t s) const { return slots.slice(0, s, 1).flat(); }
   [[nodiscard]] TensorView from() const { return master.empty() ? parameter : master; }
   [[nodiscard]] TensorView out() const { return master.empty() && !block.empty() ? block : from(); }
 };
@@ -50,7 +52,9 @@ struct UpdateTable {
                                             std::vector<UpdatedPart> parts);
 
 /// pass: of a part whose multiples are 1.
-void sgd_update(Context& ctx, UpdateTable& table, const SgdPass& pass);
+#define DKFAC_DECLARE(Pass) void update(Context& ctx, UpdateTable& table, const Pass& pass);
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
+#undef DKFAC_DECLARE
 /// Momentum and weight decay are the options'.
 void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr);
 

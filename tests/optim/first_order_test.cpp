@@ -81,8 +81,9 @@ TEST(TrustRatio, IsOneWhenANormIsZero) {
 TEST(Passes, RefuseTensorsThatAreNotAlike) {
   Values three(3), two(2);
   std::vector<float> single(3);
-  EXPECT_THROW(sgd_pass({}, view(three), view(two), view(three)), InvalidArgument);
-  EXPECT_THROW(sgd_pass({}, view(three), view_of(single.data(), {3}), view(three)),
+  EXPECT_THROW(elementwise_pass(SgdPass{}, view(three), view(three).reshape({1, 3}), view(two)),
+               InvalidArgument);
+  EXPECT_THROW(lars_pass({}, view(three), view_of(single.data(), {3}), view(three)),
                InvalidArgument);
   EXPECT_THROW(lars_pass({}, view(three), view(three), view(two)), InvalidArgument);
   EXPECT_THROW(kfac_pass({}, 1, view(three), view(three), view(three), view(two)), InvalidArgument);
@@ -117,10 +118,12 @@ TEST(Passes, GiveTheSameBitsOverLongAndShortTensors) {
   const std::size_t n = 100'003;
   Values g(n), v(n, 0.25), w(n, 1.0);
   for (std::size_t i = 0; i < n; ++i) g[i] = std::sin(static_cast<double>(i));
-  sgd_pass({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, view(g), view(v), view(w));
+  const SgdPass pass{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+  const auto row = [](Values& x) { return view(x).reshape({1, std::ssize(x)}); };
+  elementwise_pass(pass, view(g), row(v), view(w));
   for (const std::size_t i : {std::size_t{0}, std::size_t{1}, n / 2, n - 1}) {
     Values g1{g[i]}, v1{0.25}, w1{1.0};
-    sgd_pass({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, view(g1), view(v1), view(w1));
+    elementwise_pass(pass, view(g1), row(v1), view(w1));
     EXPECT_EQ(w[i], w1[0]) << i;
     EXPECT_EQ(v[i], v1[0]) << i;
   }

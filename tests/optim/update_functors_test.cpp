@@ -43,7 +43,8 @@ struct Parts {
       const auto index = static_cast<std::int64_t>(entries.size());
       PartEntry<T> entry{};
       entry.gradient = &g[at(first)];
-      entry.velocity = &v[at(first)];
+      entry.slots = &v[at(first)];
+      entry.slot_stride = n;
       entry.from = entry.out = &w[at(first)];
       entry.numel = n;
       entry.first_chunk = static_cast<std::int64_t>(chunks.size());
@@ -107,13 +108,11 @@ TYPED_TEST(Update, OfSgdIsThePassOverEveryPart) {
   for (const bool nesterov : {false, true}) {
     const SgdPass pass{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = nesterov};
     Parts<TypeParam> on, host;
-    on.run(SgdUpdate<TypeParam>{on.table(), pass});
+    on.run(ElementwiseUpdate<TypeParam, SgdPass>{on.table(), pass});
     for (const auto& e : host.entries) {
-      SgdPass own = pass;
-      own.lr *= e.lr;
-      own.weight_decay *= e.decay;
-      cpu::sgd_pass(own, host.view(e.gradient, e.numel), host.view(e.velocity, e.numel),
-                    host.view(e.out, e.numel));
+      cpu::elementwise_pass(pass.scaled(e.lr, e.decay), host.view(e.gradient, e.numel),
+                            host.view(e.slots, e.numel).reshape({1, e.numel}),
+                            host.view(e.out, e.numel));
     }
     expect_same(on.w, host.w);
     expect_same(on.v, host.v);
@@ -138,7 +137,7 @@ TYPED_TEST(Update, OfLarsTakesTheTrustRatioOfEveryWeight) {
                               cpu::l2_norm(host.view(e.gradient, e.numel)));
     EXPECT_NEAR(rates[p], own.rate, 1e-12 * own.rate);
     own.rate = rates[p];
-    cpu::lars_pass(own, host.view(e.gradient, e.numel), host.view(e.velocity, e.numel),
+    cpu::lars_pass(own, host.view(e.gradient, e.numel), host.view(e.slots, e.numel),
                    host.view(e.out, e.numel));
   }
   on.run(LarsUpdate<TypeParam>{on.table(), pass, rates.data()});
@@ -165,7 +164,7 @@ TYPED_TEST(Update, OfKfacClipsRescalesAndFinishesThePapersMomentum) {
       KfacPass own = pass;
       own.lr *= e.lr;
       own.weight_decay *= e.decay;
-      const TensorView to = host.view(e.out, e.numel), v = host.view(e.velocity, e.numel);
+      const TensorView to = host.view(e.out, e.numel), v = host.view(e.slots, e.numel);
       cpu::kfac_pass(own, e.preconditioned ? clip : 1, host.view(e.gradient, e.numel),
                      host.view(e.from, e.numel), v, to);
       if (e.d_out > 0) {

@@ -34,6 +34,19 @@ void for_each_element(std::int64_t n, Loop loop) {
   });
 }
 
+template <class Pass>
+void update_elements(const Pass& pass, ConstTensorView gradient, TensorView slots,
+                     TensorView weight) {
+  with_alike("update", gradient, {weight}, [&](auto zero, std::int64_t n) {
+    using T = decltype(zero);
+    const T* g = gradient.data<T>();
+    T *state = slots.data<T>(), *w = weight.data<T>();
+    const std::int64_t stride = slots.stride(0);
+    const typename Pass::template Rule<T> rule(pass);
+    for_each_element(n, [=](std::int64_t i) { rule(g[i], {state + i, stride}, w[i]); });
+  });
+}
+
 /// In f64, in lanes whose additions need not wait for each other.
 template <class T>
 double sum_of_squares(const T* begin, const T* end) {
@@ -54,15 +67,13 @@ double sum_of_squares(const T* begin, const T* end) {
 
 }  // namespace
 
-void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, TensorView weight) {
-  with_alike("sgd", gradient, {buffer, weight}, [&](auto zero, std::int64_t n) {
-    using T = decltype(zero);
-    const T* g = gradient.data<T>();
-    T *v = buffer.data<T>(), *w = weight.data<T>();
-    const SgdRule<T> rule(pass);
-    for_each_element(n, [=](std::int64_t i) { rule(g[i], v[i], w[i]); });
-  });
-}
+#define DKFAC_DEFINE(Pass)                                                            \
+  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
+                        TensorView weight) {                                          \
+    update_elements(pass, gradient, slots, weight);                                   \
+  }
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
+#undef DKFAC_DEFINE
 
 void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
                TensorView weight) {

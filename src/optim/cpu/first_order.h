@@ -4,12 +4,18 @@
 
 #include "dkfac/core/tensor_view.h"
 
+#include "optim/elementwise_passes.h"
 #include "optim/update_rules.h"
 
 /// Update rules as one pass over a parameter: contiguous host memory, equal shapes, f32 or f64.
 namespace dkfac::optim::cpu {
 
-void sgd_pass(const SgdPass& pass, ConstTensorView gradient, TensorView buffer, TensorView weight);
+/// slots: [slots, elements], rows may have gaps between them.
+#define DKFAC_DECLARE(Pass)                                                           \
+  void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
+                        TensorView weight);
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
+#undef DKFAC_DECLARE
 void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
                TensorView weight);
 /// clip: the factor of the KL clip, which `direction` is multiplied by.

@@ -31,14 +31,14 @@ void publish(Context& ctx, DType wire, const UpdatedPart& part) {
 
 }  // namespace
 
-void sgd_update(Context&, UpdateTable& table, const SgdPass& pass) {
-  for (const UpdatedPart& part : table.parts) {
-    SgdPass own = pass;
-    own.lr *= part.lr;
-    own.weight_decay *= part.decay;
-    sgd_pass(own, part.gradient, part.velocity, part.parameter);
+#define DKFAC_DEFINE(Pass)                                                          \
+  void update(Context&, UpdateTable& table, const Pass& pass) {                     \
+    for (const UpdatedPart& part : table.parts)                                     \
+      elementwise_pass(pass.scaled(part.lr, part.decay), part.gradient, part.slots, \
+                       part.parameter);                                             \
   }
-}
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
+#undef DKFAC_DEFINE
 
 void lars_update(Context&, UpdateTable& table, const LarsOptions& options, double lr) {
   for (const UpdatedPart& part : table.parts) {
@@ -48,7 +48,7 @@ void lars_update(Context&, UpdateTable& table, const LarsOptions& options, doubl
                   .nesterov = options.nesterov};
     if (part.is_weight)
       pass.rate *= trust_ratio(options, l2_norm(part.parameter), l2_norm(part.gradient));
-    lars_pass(pass, part.gradient, part.velocity, part.parameter);
+    lars_pass(pass, part.gradient, part.slot(0), part.parameter);
   }
 }
 
@@ -60,9 +60,9 @@ void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
     own.lr *= part.lr;
     own.weight_decay *= part.decay;
     const double factor = part.preconditioned ? clip : 1;
-    kfac_pass(own, factor, part.gradient, part.from(), part.velocity, part.out());
+    kfac_pass(own, factor, part.gradient, part.from(), part.slot(0), part.out());
     if (part.d_out > 0) rescale(update.rescale, part.d_out, part.out());
-    if (own.rule == MomentumRule::paper) finish_paper_momentum(part.out(), part.velocity);
+    if (own.rule == MomentumRule::paper) finish_paper_momentum(part.out(), part.slot(0));
     if (part.master.empty()) continue;
     saturated += past_wire(ctx, *update.wire, part.master);
     publish(ctx, *update.wire, part);

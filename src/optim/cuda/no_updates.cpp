@@ -12,7 +12,10 @@ namespace {
 }  // namespace
 
 void upload(Context&, UpdateTable&) { absent(); }
-void sgd_update(Context&, UpdateTable&, const SgdPass&) { absent(); }
+#define DKFAC_DEFINE(Pass) \
+  void update(Context&, UpdateTable&, const Pass&) { absent(); }
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
+#undef DKFAC_DEFINE
 void lars_update(Context&, UpdateTable&, const LarsOptions&, double) { absent(); }
 void kfac_update(Context&, UpdateTable&, const KfacUpdate&) { absent(); }
 

@@ -7,6 +7,7 @@
 #include "dkfac/core/half_bits.h"
 
 #include "kfac/shared/clip_rule.h"
+#include "optim/elementwise_passes.h"
 #include "optim/update_rules.h"
 
 /// The functors of updates.cu. A table of parameters is cut into chunks of kChunkElements
@@ -20,7 +21,8 @@ inline constexpr std::int64_t kChunkElements = 4096, kLanes = 1024;
 template <class T>
 struct PartEntry {
   const T* gradient;
-  T* velocity;
+  T* slots;  ///< The first one.
+  std::int64_t slot_stride;
   const T* from;
   T* out;
   T* rounded;   ///< The caller's parameter, where there is a master; else null.
@@ -54,18 +56,15 @@ struct PartTable {
   }
 };
 
-template <class T>
-struct SgdUpdate {
+template <class T, class Pass>
+struct ElementwiseUpdate {
   PartTable<T> table;
-  SgdPass pass;
+  Pass pass;
   DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
     const PartEntry<T>& part = table.parts[table.chunks[chunk].part];
-    SgdPass own = pass;
-    own.lr *= part.lr;
-    own.weight_decay *= part.decay;
-    const SgdRule<T> rule(own);
+    const typename Pass::template Rule<T> rule(pass.scaled(part.lr, part.decay));
     table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
-      rule(p.gradient[i], p.velocity[i], p.out[i]);
+      rule(p.gradient[i], {p.slots + i, p.slot_stride}, p.out[i]);
     });
   }
 };
@@ -116,7 +115,7 @@ struct LarsUpdate {
     own.weight_decay *= table.parts[index].decay;
     const LarsRule<T> rule(own);
     table.each(chunk, lane, [&rule](const PartEntry<T>& p, std::int64_t i) {
-      rule(p.gradient[i], p.velocity[i], p.out[i]);
+      rule(p.gradient[i], p.slots[i], p.out[i]);
     });
   }
 };
@@ -136,7 +135,7 @@ struct KfacStep {
     const T factor = clips ? static_cast<T>(*clip) : T{1};
     table.each(chunk, lane, [&](const PartEntry<T>& p, std::int64_t i) {
       const T u = clips ? kfac::clipped(p.gradient[i], factor) : p.gradient[i];
-      rule(u, p.from[i], p.velocity[i], p.out[i]);
+      rule(u, p.from[i], p.slots[i], p.out[i]);
     });
   }
 };
@@ -199,7 +198,7 @@ struct KfacFinish {
     table.each(chunk, lane, [this, factor](const PartEntry<T>& p, std::int64_t i) {
       T value = p.out[i];
       if (factor != 1) p.out[i] = value *= factor;
-      if (paper) p.velocity[i] = paper_momentum(value, p.velocity[i]);
+      if (paper) p.slots[i] = paper_momentum(value, p.slots[i]);
       if (p.rounded == nullptr) return;
       const T rounded = OnWire<Wire>::saturated(value);
       p.rounded[i] = rounded;

@@ -20,7 +20,8 @@ template <class T>
 PartEntry<T> entry_of(const UpdatedPart& part, std::int64_t first_chunk) {
   const bool mastered = !part.master.empty();
   return {.gradient = part.gradient.data<T>(),
-          .velocity = part.velocity.data<T>(),
+          .slots = part.slots.data<T>(),
+          .slot_stride = part.slots.stride(0),
           .from = part.from().data<T>(),
           .out = part.out().data<T>(),
           .rounded = mastered ? part.parameter.data<T>() : nullptr,
@@ -116,11 +117,14 @@ void upload(Context& ctx, UpdateTable& table) {
   table.factors = Tensor::empty(ctx, {parts_of(table)}, DType::f64);
 }
 
-void sgd_update(Context& ctx, UpdateTable& table, const SgdPass& pass) {
-  with_table(table, [&]<class T>(PartTable<T> on) {
-    for_each_2d(ctx.stream(), table.chunk_count, kLanes, SgdUpdate<T>{on, pass});
-  });
-}
+#define DKFAC_DEFINE(Pass)                                                                        \
+  void update(Context& ctx, UpdateTable& table, const Pass& pass) {                               \
+    with_table(table, [&]<class T>(PartTable<T> on) {                                             \
+      for_each_2d(ctx.stream(), table.chunk_count, kLanes, ElementwiseUpdate<T, Pass>{on, pass}); \
+    });                                                                                           \
+  }
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
+#undef DKFAC_DEFINE
 
 void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr) {
   with_table(table, [&]<class T>(PartTable<T> on) {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dkfac/core/cuda/device_code.h"
+
+namespace dkfac::optim {
+
+/// The state of one element: slot s of it.
+template <class T>
+struct ElementSlots {
+  T* first;
+  std::int64_t stride;  ///< Elements between two slots of one parameter.
+  [[nodiscard]] DKFAC_HD T& operator[](std::int64_t s) const { return first[s * stride]; }
+};
+
+}  // namespace dkfac::optim

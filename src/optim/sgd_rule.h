@@ -1,0 +1,48 @@
+#pragma once
+
+#include "dkfac/core/cuda/device_code.h"
+
+#include "optim/element_slots.h"
+
+namespace dkfac::optim {
+
+template <class T>
+struct SgdRule;
+
+/// One step of momentum SGD. With `correction` the buffer holds gradients, u <- m u + g and
+/// w <- w - lr u, which is what rescaling a buffer of lr*gradient amounts to, and holds at lr = 0;
+/// without it v <- m v + lr g and w <- w - v. g includes weight_decay * w.
+struct SgdPass {
+  double lr = 0, momentum = 0, weight_decay = 0;
+  bool nesterov = false, correction = true;
+
+  template <class T>
+  using Rule = SgdRule<T>;
+  [[nodiscard]] DKFAC_HD SgdPass scaled(double rate, double decay) const {
+    SgdPass own = *this;
+    own.lr *= rate;
+    own.weight_decay *= decay;
+    return own;
+  }
+};
+
+template <class T>
+struct SgdRule {
+  T momentum, decay, in, rate;
+  bool nesterov;
+  DKFAC_HD explicit SgdRule(const SgdPass& pass)
+      : momentum(static_cast<T>(pass.momentum)),
+        decay(static_cast<T>(pass.weight_decay)),
+        in(pass.correction ? T{1} : static_cast<T>(pass.lr)),
+        rate(pass.correction ? static_cast<T>(pass.lr) : T{1}),
+        nesterov(pass.nesterov) {}
+  DKFAC_HD void operator()(T g, ElementSlots<T> state, T& w) const {
+    T& v = state[0];
+    const T step = in * (g + decay * w);
+    const T moved = momentum * v + step;
+    v = moved;
+    w -= rate * (nesterov ? step + momentum * moved : moved);
+  }
+};
+
+}  // namespace dkfac::optim
