@@ -27,7 +27,7 @@ struct LayerParams {
 };
 
 /// A whole distributed update: local gradients go in, updated parameters come out, the same bits on
-/// every rank. Sgd, Lars and Kfac implement it.
+/// every rank. SGD, LARS, AdamW and K-FAC implement it.
 ///
 /// add_layer() in forward order, prepare(), then per iteration: record_* where wants_statistics(),
 /// grads_ready() for every layer as backward fills its gradients (in the same order on every rank),
@@ -45,7 +45,7 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "kfac"
+  [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "adamw", "kfac"
   /// Throws InvalidArgument for a name that exists, or views that do not fit the spec.
   [[nodiscard]] virtual LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) = 0;
   /// Fixes layers, owners and buckets; collective. Broadcasts parameters from rank 0, so that all
@@ -123,6 +123,26 @@ struct LarsOptions {
   void validate() const;
 };
 
+/// AdamW (Loshchilov and Hutter 2019, algorithm 2), with the learning rate in the decay, as PyTorch
+/// has it: m <- beta1 m + (1 - beta1) g, v <- beta2 v + (1 - beta2) g^2,
+/// w <- (1 - lr weight_decay) w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) for
+/// the t-th update from 1; a step that is skipped is none. StepArgs::momentum takes the place of
+/// beta1; with a beta1 that changes, beta1^t is the product of those of all updates.
+struct AdamwOptions {
+  double beta1 = 0.9, beta2 = 0.999;  ///< In [0, 1).
+  double epsilon = 1e-8;              ///< > 0
+  /// Of weights; never of gamma, and of biases (beta included) only as LayerParams::bias_decay
+  /// says.
+  /// >= 0.
+  double weight_decay = 0.01;
+  LossReduction loss_reduction = LossReduction::local_mean;
+  bool overlap = true;
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
+  std::optional<DType> gradient_wire = std::nullopt;
+  void validate() const;
+};
+
 enum class MomentumRule : std::uint8_t {
   constant,   ///< v <- m0 v - lr U.
   corrected,  ///< Published code: m = m0 * lr/lr_old when lr falls, else m0.
@@ -160,6 +180,10 @@ struct KfacOptions {
                                                    LarsOptions options,
                                                    Device device = Device::cpu(),
                                                    ContextOptions context = {});
+[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,
+                                                    AdamwOptions options,
+                                                    Device device = Device::cpu(),
+                                                    ContextOptions context = {});
 /// SP-NGD's pipeline (algorithm 3): statistics are reduce-scattered to the owner of each layer,
 /// which damps and inverts; gradients to its workers (the owner alone, unless worker_fraction is
 /// larger), which precondition and apply momentum and rescaling; weights are all-gathered.

@@ -18,6 +18,11 @@ MakeOn lars(optim::LarsOptions options) {
     return optim::make_lars(std::move(comm), options, device);
   };
 }
+MakeOn adamw(optim::AdamwOptions options) {
+  return [options](std::shared_ptr<comm::Communicator> comm, Device device) {
+    return optim::make_adamw(std::move(comm), options, device);
+  };
+}
 
 TEST(SgdOnDevice, FollowsTheHost) {
   for (const bool nesterov : {false, true})
@@ -46,9 +51,17 @@ TEST(LarsOnDevice, FollowsTheHost) {
   }
 }
 
+TEST(AdamwOnDevice, FollowsTheHost) {
+  const MakeOn make = adamw({.epsilon = 1e-3, .weight_decay = 0.1});
+  expect_host<double>(make);
+  expect_host<float>(make);
+  EXPECT_FALSE(near(train_on_host<double>(make),
+                    train_on_host<double>(adamw({.epsilon = 1e-3, .weight_decay = 0})), 1e-3));
+}
+
 TEST(FirstOrderOnDevice, SeveralRanksEqualOne) {
-  for (const MakeOn& make :
-       {sgd({.weight_decay = 0.01, .bucket_bytes = 64}), lars({.eta = 0.05})}) {
+  for (const MakeOn& make : {sgd({.weight_decay = 0.01, .bucket_bytes = 64}), lars({.eta = 0.05}),
+                             adamw({.epsilon = 1e-3})}) {
     const std::vector<double> one = train_on_device<double>(1, make);
     EXPECT_TRUE(near(train_on_device<double>(2, make), one, 1e-10));
     EXPECT_TRUE(near(train_on_device<double>(4, make), one, 1e-10));
@@ -65,17 +78,18 @@ TEST(FirstOrderOnDevice, WiresRoundAsOnTheHost) {
 }
 
 TEST(FirstOrderOnDevice, GivesTheSameBitsTwice) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05})})
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({})})
     EXPECT_EQ(train_on_device<float>(2, make), train_on_device<float>(2, make));
 }
 
 TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), sgd({.gradient_wire = DType::f16})})
+  for (const MakeOn& make :
+       {sgd({}), lars({.eta = 0.05}), adamw({}), sgd({.gradient_wire = DType::f16})})
     expect_to_go_on_from_its_state(make);
 }
 
 TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05})}) {
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({})}) {
     DeviceTraining<double> with(comm::make_self(), make), without(comm::make_self(), make);
     for (int step = 0; step < 3; ++step) {
       (void)with.step(step);
@@ -93,7 +107,8 @@ TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
 }
 
 TEST(FirstOrderOnDevice, GoesOnWithTheSameBitsFromItsState) {
-  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), sgd({.gradient_wire = DType::f16})}) {
+  for (const MakeOn& make :
+       {sgd({}), lars({.eta = 0.05}), adamw({}), sgd({.gradient_wire = DType::f16})}) {
     DeviceTraining<float> whole(comm::make_self(), make), rest(comm::make_self(), make);
     for (int step = 0; step < 5; ++step) (void)whole.step(step);
     Saver saver;
