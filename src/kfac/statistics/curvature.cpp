@@ -117,20 +117,20 @@ std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorDa
 }
 
 /// One row per position, with A averaged over positions, or one per sample.
-struct Statistic {
+struct BatchStatistic {
   FactorData data;
   double alpha;
 };
 
-Statistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
-                      WeightSharing sharing, DType compute) {
+BatchStatistic a_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
+                           double global_batch, WeightSharing sharing, DType compute) {
   if (sharing == WeightSharing::reduce)
     return {one_per_sample(ctx, scratch, data, OverPositions::mean, compute), 1 / global_batch};
   return {data, 1 / (global_batch * static_cast<double>(data.positions()))};
 }
 
-Statistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data, double global_batch,
-                      double s, WeightSharing sharing, DType compute) {
+BatchStatistic g_statistic(Context& ctx, Scratch& scratch, const FactorData& data,
+                           double global_batch, double s, WeightSharing sharing, DType compute) {
   const double alpha = s * s / global_batch;
   if (sharing == WeightSharing::reduce)
     return {one_per_sample(ctx, scratch, data, OverPositions::sum, compute), alpha};
@@ -170,7 +170,7 @@ void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, doubl
   const FactorData data = a_data(kComputeA, spec, input);
   check_factor(kComputeA, "A", data, a);
   Scratch scratch(ctx);
-  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
+  const BatchStatistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, a.dtype());
   add_products(ctx, sum.data, sum.alpha, operand, stats, beta, a);
 }
 
@@ -182,7 +182,7 @@ void compute_g(Context& ctx, const LayerSpec& spec, ConstTensorView grad_output,
   const FactorData data = g_data(kComputeG, spec, grad_output);
   check_factor(kComputeG, "G", data, g);
   Scratch scratch(ctx);
-  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, g.dtype());
+  const BatchStatistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, g.dtype());
   add_products(ctx, sum.data, sum.alpha, operand, stats, beta, g);
 }
 
@@ -192,7 +192,7 @@ std::int64_t a_rows(Context& ctx, const LayerSpec& spec, ConstTensorView input, 
   check_statistic(kName, spec, global_batch, operand);
   const FactorData data = a_data(kName, spec, input);
   Scratch scratch(ctx);
-  const Statistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, x.dtype());
+  const BatchStatistic sum = a_statistic(ctx, scratch, data, global_batch, sharing, x.dtype());
   return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
 }
 
@@ -204,7 +204,7 @@ std::int64_t g_rows(Context& ctx, const LayerSpec& spec, ConstTensorView grad_ou
   check_scale(kName, s);
   const FactorData data = g_data(kName, spec, grad_output);
   Scratch scratch(ctx);
-  const Statistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, x.dtype());
+  const BatchStatistic sum = g_statistic(ctx, scratch, data, global_batch, s, sharing, x.dtype());
   return write_rows(ctx, kName, sum.data, sum.alpha, operand, stats, x);
 }
 
