@@ -44,7 +44,7 @@ struct Adamw {
   }
 };
 
-void check(bool ok, const char* field, double value, const char* range) {
+void check_adamw(bool ok, const char* field, double value, const char* range) {
   DKFAC_CHECK(ok && std::isfinite(value), "[adamw options] ", field, " is ", value, "; it must be ",
               range);
 }
@@ -53,11 +53,11 @@ void check(bool ok, const char* field, double value, const char* range) {
 
 void AdamwOptions::validate() const {
   check_wire("adamw options", "gradient_wire", gradient_wire);
-  check(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
-  check(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
-  check(epsilon > 0, "epsilon", epsilon, "finite and > 0");
-  check(weight_decay >= 0, "weight_decay", weight_decay, "finite and >= 0");
-  check(bucket_bytes > 0, "bucket_bytes", static_cast<double>(bucket_bytes), "> 0");
+  check_adamw(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
+  check_adamw(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
+  check_adamw(epsilon > 0, "epsilon", epsilon, "finite and > 0");
+  check_adamw(weight_decay >= 0, "weight_decay", weight_decay, "finite and >= 0");
+  check_adamw(bucket_bytes > 0, "bucket_bytes", static_cast<double>(bucket_bytes), "> 0");
 }
 
 std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,

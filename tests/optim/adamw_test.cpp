@@ -13,7 +13,7 @@ namespace dkfac::testing {
 namespace {
 
 // 20 steps in f64 of about 20 roundings each, far below this.
-constexpr double kTolerance = 1e-12;
+constexpr double kAdamwTolerance = 1e-12;
 
 /// What tells right from nearly right.
 struct Wrong {
@@ -21,7 +21,7 @@ struct Wrong {
 };
 
 /// The formula of AdamwOptions, with powers of the betas.
-HandState by_hand(const optim::AdamwOptions& o, Wrong wrong = {}) {
+HandState adamw_by_hand(const optim::AdamwOptions& o, Wrong wrong = {}) {
   struct Moments {
     std::vector<double> first, second;
     int t = 0;
@@ -45,18 +45,18 @@ HandState by_hand(const optim::AdamwOptions& o, Wrong wrong = {}) {
   });
 }
 
-std::vector<double> run(const optim::AdamwOptions& options) {
+std::vector<double> run_adamw(const optim::AdamwOptions& options) {
   return flat(run_optimizer(*optim::make_adamw(comm::make_self(), options)));
 }
 
 TEST(Adamw, EqualsTheFormulaOverTwentyStepsWithAChangingRate) {
   for (const double beta2 : {0.999, 0.9}) {
     const optim::AdamwOptions options{.beta2 = beta2, .epsilon = 1e-3, .weight_decay = 0.3};
-    const std::vector<double> here = run(options);
-    EXPECT_TRUE(near(here, flat(by_hand(options)), kTolerance));
+    const std::vector<double> here = run_adamw(options);
+    EXPECT_TRUE(near(here, flat(adamw_by_hand(options)), kAdamwTolerance));
     for (const Wrong wrong :
          {Wrong{.uncorrected = true}, Wrong{.coupled_decay = true}, Wrong{.decays_biases = true}})
-      EXPECT_FALSE(near(here, flat(by_hand(options, wrong)), 1e-3));
+      EXPECT_FALSE(near(here, flat(adamw_by_hand(options, wrong)), 1e-3));
   }
 }
 
