@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/linalg16.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/cuda/linalg16.h"
 #include "gpu_program.h"
 
 /// What the device at hand reaches on one large f16 product with f32 sums, and on one large copy.

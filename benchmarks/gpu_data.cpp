@@ -19,10 +19,10 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
-#include "dkfac/data/device_data.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/regularize.h"
 
+#include "data/shared/device_data.h"
 #include "gpu_program.h"
 
 namespace {

@@ -27,7 +27,6 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
-#include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
@@ -35,6 +34,7 @@
 
 #include "gpu_ceilings.h"
 #include "gpu_program.h"
+#include "nn/shared/graphed_passes.h"
 
 namespace {
 

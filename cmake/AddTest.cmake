@@ -1,7 +1,7 @@
-# dkfac_test(NAME SOURCES ... LINK libs... [LABELS ...] [RANKS n...] [TIMEOUT s] [INTERNALS])
+# dkfac_test(NAME SOURCES ... LINK libs... [LABELS ...] [RANKS n...] [TIMEOUT s])
 #
 # Makes the executable test_NAME and the ctest NAME. With RANKS it is run under mpiexec once per
-# number in the list (as NAME.mpiN, label mpi), and not alone. INTERNALS lets it include src/.
+# number in the list (as NAME.mpiN, label mpi), and not alone. Tests include src/ too.
 set(DKFAC_GTEST_SOURCE "" CACHE PATH "Source folder of GoogleTest, where none is installed")
 if(DKFAC_GTEST_SOURCE)
   set(INSTALL_GTEST OFF)
@@ -52,7 +52,7 @@ if(DKFAC_TEST_PCH)
 endif()
 
 function(dkfac_test name)
-  cmake_parse_arguments(ARG "INTERNALS" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS" ${ARGN})
   if(DKFAC_TEST_LABELS)
     set(wanted ${ARG_LABELS})
     list(REMOVE_ITEM wanted ${DKFAC_TEST_LABELS})
@@ -67,10 +67,7 @@ function(dkfac_test name)
   if(DKFAC_TEST_PCH)
     target_precompile_headers(${target} REUSE_FROM dkfac_test_headers)
   endif()
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  if(ARG_INTERNALS)
-    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  endif()
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 240)
   endif()
@@ -93,7 +90,7 @@ function(dkfac_test name)
   endif()
 endfunction()
 
-# dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s] [INTERNALS])
+# dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s])
 #
 # As dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, one at a time,
 # skipped without a device. Nothing in a build without CUDA.
@@ -101,11 +98,8 @@ function(dkfac_gpu_test name)
   if(NOT DKFAC_HAVE_CUDA)
     return()
   endif()
-  cmake_parse_arguments(GPU "INTERNALS" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(GPU "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   set(options)
-  if(GPU_INTERNALS)
-    list(APPEND options INTERNALS)
-  endif()
   if(GPU_TIMEOUT)
     list(APPEND options TIMEOUT ${GPU_TIMEOUT})
   endif()

@@ -1,12 +1,13 @@
-# Installs headers, libraries and the package file. Export sets of their own for data, nn and app, so that
-# somebody who links dkfac::kfac needs neither zlib nor the libraries of the program.
+# Installs headers, libraries and the package file. Export sets of their own for data and nn, so that somebody who
+# links dkfac::kfac needs no zlib; the library of the program stays here.
 include(CMakePackageConfigHelpers)
 set(DKFAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dkfac)
 
 get_property(layers GLOBAL PROPERTY DKFAC_LAYERS)
+list(REMOVE_ITEM layers app)
 foreach(layer ${layers})
   set(export dkfacTargets)
-  if(layer MATCHES "data|nn|app")
+  if(layer MATCHES "data|nn")
     set(export dkfac_${layer}Targets)
   endif()
   install(TARGETS dkfac_${layer} EXPORT ${export})

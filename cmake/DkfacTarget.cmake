@@ -17,7 +17,7 @@ if(DKFAC_SANITIZE)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
 endif()
 
-# Whose vector instructions the host loops can choose from (dkfac/core/simd.h).
+# Whose vector instructions the host loops can choose from (core/shared/simd.h).
 set(DKFAC_SIMD generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(DKFAC_SIMD x86)

@@ -15,7 +15,7 @@ NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
           + ["F%d" % i for i in range(1, 9)] + ["D%d" % i for i in range(1, 12)] + ["D14"])
 
 TEST = re.compile(r"^\s*(?:TYPED_)?TEST(?:_P|_F)?\(\s*(\w+),\s*(\w+)\)", re.M)
-PROGRAM = re.compile(r"dkfac_test\(\s*([\w.]+)\s+SOURCES\s+([^()]*?)\s+(?:LINK|LABELS|RANKS|INTERNALS)\b")
+PROGRAM = re.compile(r"dkfac_test\(\s*([\w.]+)\s+SOURCES\s+([^()]*?)\s+(?:LINK|LABELS|RANKS)\b")
 OTHER_CTEST = re.compile(r"add_test\(NAME\s+([\w.]+)")
 TOKEN = re.compile(r"`([^`]+)`")
 GTEST_NAME = re.compile(r"[A-Z]\w*\.[A-Z]\w*")

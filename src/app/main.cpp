@@ -9,14 +9,14 @@
 
 #include <CLI/CLI.hpp>
 
-#include "dkfac/app/bench.h"
-#include "dkfac/app/commands.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 
 #include "app/commands/command_line.h"
 #include "app/run/signals.h"
+#include "app/shared/bench.h"
+#include "app/shared/commands.h"
 
 namespace {
 

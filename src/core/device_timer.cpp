@@ -1,4 +1,4 @@
-#include "dkfac/core/device_timer.h"
+#include "core/shared/device_timer.h"
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "dkfac/core/exact_products.h"
+#include "core/shared/exact_products.h"
 
 #include <utility>
 

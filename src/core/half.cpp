@@ -1,6 +1,6 @@
 #include "dkfac/core/half.h"
 
-#include "dkfac/core/half_bits.h"
+#include "core/shared/half_bits.h"
 
 namespace dkfac {
 

@@ -1,9 +1,10 @@
-#include "dkfac/core/host_queue.h"
+#include "core/shared/host_queue.h"
 
 #include <utility>
 
-#include "dkfac/core/backoff.h"
 #include "dkfac/core/error.h"
+
+#include "core/shared/backoff.h"
 
 namespace dkfac {
 

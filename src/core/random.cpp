@@ -5,7 +5,7 @@
 #include <numbers>
 #include <utility>
 
-#include "dkfac/core/philox.h"
+#include "core/shared/philox.h"
 
 namespace dkfac {
 namespace {

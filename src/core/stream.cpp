@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "dkfac/core/backoff.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/host_queue.h"
-#include "dkfac/core/wait_watch.h"
 
 #include "core/cuda/runtime.h"
+#include "core/shared/backoff.h"
+#include "core/shared/host_queue.h"
+#include "core/shared/wait_watch.h"
 
 namespace dkfac {
 

@@ -1,4 +1,4 @@
-#include "dkfac/core/trace.h"
+#include "core/shared/trace.h"
 
 #include <utility>
 

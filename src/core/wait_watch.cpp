@@ -1,4 +1,4 @@
-#include "dkfac/core/wait_watch.h"
+#include "core/shared/wait_watch.h"
 
 #include <algorithm>
 #include <vector>

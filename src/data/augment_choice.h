@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/data/augment.h"
 
+#include "core/shared/cuda/device_code.h"
 #include "core/shared/keyed_random.h"
 
 /// Which change an image gets, on the host and in kernels.

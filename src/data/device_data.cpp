@@ -1,4 +1,4 @@
-#include "dkfac/data/device_data.h"
+#include "data/shared/device_data.h"
 
 #include <optional>
 #include <utility>

@@ -2,9 +2,8 @@
 
 #include <memory>
 
-#include "dkfac/data/device_data.h"
-
 #include "data/image_maker.h"
+#include "data/shared/device_data.h"
 
 namespace dkfac::data {
 

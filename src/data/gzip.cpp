@@ -10,7 +10,8 @@
 #include <zlib.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/wait_watch.h"
+
+#include "core/shared/wait_watch.h"
 
 namespace dkfac::data {
 namespace {

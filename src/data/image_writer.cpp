@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "dkfac/core/element.h"
-
+#include "core/shared/element.h"
 #include "data/augment_choice.h"
 
 namespace dkfac::data {

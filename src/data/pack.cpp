@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/data/photo_shards.h"
 
 #include "data/shard.h"
+#include "data/shared/photo_shards.h"
 #include "data/worker_pool.h"
 
 namespace dkfac::data {

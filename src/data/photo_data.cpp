@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/data/photo_facts.h"
+
+#include "data/shared/photo_facts.h"
 
 namespace dkfac::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "dkfac/data/photo_facts.h"
+#include "data/shared/photo_facts.h"
 
 #include <algorithm>
 #include <array>

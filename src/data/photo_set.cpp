@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/wait_watch.h"
 
+#include "core/shared/wait_watch.h"
 #include "data/photo_index.h"
 
 namespace dkfac::data {

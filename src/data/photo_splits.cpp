@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/data/photo_facts.h"
-#include "dkfac/data/photo_shards.h"
+
+#include "data/shared/photo_facts.h"
+#include "data/shared/photo_shards.h"
 
 namespace dkfac::data {
 namespace {

@@ -13,8 +13,8 @@
 #include <zlib.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
+#include "core/shared/printable.h"
 #include "data/record.h"
 
 namespace dkfac::data {

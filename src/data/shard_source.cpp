@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
-#include "dkfac/data/photo_shards.h"
 
+#include "core/shared/printable.h"
 #include "data/shard.h"
+#include "data/shared/photo_shards.h"
 
 namespace dkfac::data {
 namespace {

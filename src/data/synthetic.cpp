@@ -6,8 +6,9 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
-#include "dkfac/core/wait_watch.h"
 #include "dkfac/data/dataset.h"
+
+#include "core/shared/wait_watch.h"
 
 namespace dkfac::data {
 namespace {

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "dkfac/core/threads.h"
-#include "dkfac/core/wait_watch.h"
+
+#include "core/shared/wait_watch.h"
 
 namespace dkfac::data {
 

@@ -1,4 +1,4 @@
-#include "dkfac/nn/graphed_passes.h"
+#include "nn/shared/graphed_passes.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "dkfac/nn/memory.h"
+#include "nn/shared/memory.h"
 
 #include <algorithm>
 #include <iomanip>

@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "optim/element_slots.h"
 
 namespace dkfac::optim {

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "optim/element_slots.h"
 
 namespace dkfac::optim {

@@ -3,8 +3,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/optim/optimizer.h"
+
+#include "core/shared/cuda/device_code.h"
 
 /// The arithmetic of the rules that need more than one element: the same functions on every device.
 namespace dkfac::optim {

@@ -1,7 +1,7 @@
 # Event files, traces and the benchmarks of the program.
 dkfac_test(app.bench
   SOURCES bench/bench_test.cpp record/tensorboard_test.cpp record/trace_test.cpp
-  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app INTERNALS)
+  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
 
 add_test(NAME app.tensorboard
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/tensorboard_test.py)

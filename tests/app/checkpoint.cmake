@@ -6,11 +6,11 @@ endif()
 dkfac_test(app.checkpoint
   SOURCES checkpoint/resume_test.cpp checkpoint/safetensors_test.cpp checkpoint/store_test.cpp
           checkpoint/moved_owners_test.cpp checkpoint/run_record_test.cpp
-  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main INTERNALS LABELS app)
+  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app)
 # Several hundred short runs: instrumented code resumes after each seventh step only.
 dkfac_test(app.every_step
   SOURCES checkpoint/every_step_test.cpp
-  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main INTERNALS LABELS app TIMEOUT 480)
+  LINK dkfac::app nlohmann_json::nlohmann_json GTest::gtest_main LABELS app TIMEOUT 480)
 set_source_files_properties(checkpoint/every_step_test.cpp PROPERTIES COMPILE_DEFINITIONS
   "DKFAC_RESUME_STRIDE=${resume_stride}")
 

@@ -1,7 +1,7 @@
 # Runs on a device, real or emulated.
 dkfac_gpu_test(app.device SOURCES behaviour/device_test.cpp
-               LINK dkfac::app LABELS app INTERNALS TIMEOUT 900)
-dkfac_gpu_test(app.place_device SOURCES run/place_device_test.cpp LINK dkfac::app LABELS app INTERNALS)
+               LINK dkfac::app LABELS app TIMEOUT 900)
+dkfac_gpu_test(app.place_device SOURCES run/place_device_test.cpp LINK dkfac::app LABELS app)
 if(DKFAC_HAVE_CUDA AND NOT DKFAC_TEST_LABELS)
   add_test(NAME app.device_cli
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/device_cli_test.py)

@@ -1,5 +1,5 @@
 dkfac_test(app.sweep_parts SOURCES sweep/sweep_parts_test.cpp
-           LINK dkfac::app GTest::gtest_main INTERNALS LABELS app)
+           LINK dkfac::app GTest::gtest_main LABELS app)
 
 # Sweeps and the evaluation beside a training, from outside.
 foreach(suite Sweep Until Watch)

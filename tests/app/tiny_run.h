@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/phases.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
+
+#include "app/shared/phases.h"
+#include "app/shared/trainer.h"
 
 /// Runs of 6 steps an epoch on 12x12 images.
 namespace dkfac::app::tiny {

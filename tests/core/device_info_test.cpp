@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/device_timer.h"
-#include "dkfac/core/profiler_range.h"
+#include "core/shared/device_timer.h"
+#include "core/shared/profiler_range.h"
 
 namespace dkfac {
 namespace {

@@ -6,14 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/cuda/index.h"
-#include "dkfac/core/cuda/reduce_ops.h"
-
 #include "core/cuda/copy_functors.h"
 #include "core/cuda/elementwise_functors.h"
 #include "core/cuda/map_functors.h"
 #include "core/cuda/reduce_functors.h"
 #include "core/cuda/triangle_functors.h"
+#include "core/shared/cuda/index.h"
+#include "core/shared/cuda/reduce_ops.h"
 #include "support/not_finite.h"
 
 /// Index and number code of device kernels, on the host: each buffer has poison around it.

@@ -1,4 +1,4 @@
-#include "dkfac/core/printable.h"
+#include "core/shared/printable.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/philox.h"
+
+#include "core/shared/philox.h"
 
 namespace dkfac {
 namespace {

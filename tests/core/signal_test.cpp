@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/core/workers.h"
 
+#include "core/shared/parallel.h"
+#include "core/shared/workers.h"
 #include "support/signal_storm.h"
 
 namespace dkfac {

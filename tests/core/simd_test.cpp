@@ -1,4 +1,4 @@
-#include "dkfac/core/simd.h"
+#include "core/shared/simd.h"
 
 #include <cmath>
 #include <cstring>

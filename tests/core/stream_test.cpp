@@ -7,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/host_queue.h"
+
+#include "core/shared/host_queue.h"
 
 namespace dkfac {
 namespace {

@@ -1,6 +1,6 @@
 // Sizes and colours of photographs, found out once.
 
-#include "dkfac/data/photo_facts.h"
+#include "data/shared/photo_facts.h"
 
 #include <cmath>
 #include <csignal>

@@ -1,6 +1,6 @@
 // Packed photographs: what is written comes back, and nothing damaged is believed.
 
-#include "dkfac/data/photo_shards.h"
+#include "data/shared/photo_shards.h"
 
 #include "dkfac/core/error.h"
 

@@ -6,8 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/simd.h"
 #include "dkfac/data/image.h"
+
+#include "core/shared/simd.h"
 
 namespace dkfac::testing {
 namespace {

@@ -5,47 +5,47 @@ dkfac_test(nn.functors
           backends/loss_functors_test.cpp
           backends/column_functors_test.cpp backends/layer_norm_functors_test.cpp backends/norm_signs_functors_test.cpp backends/pool_functors_test.cpp
           backends/regularize_functors_test.cpp
-  LINK dkfac::nn GTest::gtest_main LABELS nn INTERNALS)
+  LINK dkfac::nn GTest::gtest_main LABELS nn)
 dkfac_gpu_test(nn.cuda.elementwise
   SOURCES behaviour/cuda/activation_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.products
   SOURCES backends/cuda/conv_products_test.cpp behaviour/cuda/linear_test.cpp behaviour/cuda/residual_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.model
   SOURCES behaviour/cuda/model_state_test.cpp behaviour/cuda/model_failures_test.cpp behaviour/cuda/graphed_passes_test.cpp
-  LINK dkfac::data dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::data dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.loss
   SOURCES backends/cuda/loss_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.regularize
-  SOURCES backends/cuda/regularize_test.cpp LINK dkfac::nn LABELS nn INTERNALS)
+  SOURCES backends/cuda/regularize_test.cpp LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.norm
   SOURCES behaviour/cuda/batch_norm_test.cpp behaviour/cuda/layer_norm_test.cpp backends/cuda/pool_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_statistics_test.cpp behaviour/cuda/fused_backward_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.cudnn
   SOURCES backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS)
+  LINK dkfac::nn LABELS nn)
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn
     SOURCES behaviour/cuda/emulated_cudnn_test.cpp behaviour/cuda/cudnn_failures_test.cpp
-    LINK dkfac::nn LABELS nn INTERNALS)
+    LINK dkfac::nn LABELS nn)
 endif()
 dkfac_gpu_test(nn.cuda.models
   SOURCES behaviour/cuda/models_test.cpp behaviour/cuda/ekfac_models_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 900)
+  LINK dkfac::nn LABELS nn TIMEOUT 900)
 dkfac_gpu_test(nn.cuda.training
   SOURCES behaviour/cuda/graphed_models_test.cpp behaviour/cuda/mixed_precision_test.cpp
-  LINK dkfac::nn LABELS nn INTERNALS TIMEOUT 900)
+  LINK dkfac::nn LABELS nn TIMEOUT 900)
 
 # Plans of the real cuDNN, which need no device.
 if(DKFAC_HAVE_CUDNN AND NOT DKFAC_CUDA_EMULATED)
   dkfac_test(nn.cudnn_plans
     SOURCES behaviour/cuda/cudnn_plans_test.cpp
-    LINK dkfac::nn dkfac_cudnn dkfac_cuda ${CMAKE_DL_LIBS} GTest::gtest_main LABELS nn INTERNALS
+    LINK dkfac::nn dkfac_cudnn dkfac_cuda ${CMAKE_DL_LIBS} GTest::gtest_main LABELS nn
     TIMEOUT 600)  # Half a minute of work, most of it NVRTC's.
   set_source_files_properties(behaviour/cuda/cudnn_plans_test.cpp PROPERTIES COMPILE_DEFINITIONS
     "DKFAC_DEVICES_DIR=\"${CMAKE_CURRENT_SOURCE_DIR}/cuda/devices\"")

@@ -33,7 +33,7 @@ class Stream {
   [[nodiscard]] CUstream_st* native() const { return native_; }  ///< Null unless CUDA.
 
   /// Blocks the host until all work submitted so far is done. Throws what that work threw, and on a
-  /// CUDA stream what a watch of the thread throws (dkfac/core/wait_watch.h); so does wait().
+  /// CUDA stream what a watch of the thread throws (core/shared/wait_watch.h); so does wait().
   void synchronize() const;
   /// Later work on this stream follows `event`. A host stream blocks until the event has happened
   /// or the work behind it fails or passes its time limit; a CUDA stream never blocks the host.

@@ -6,13 +6,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/bench.h"
-#include "dkfac/app/config.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/data/dataset.h"
 
 #include "app/bench/machine.h"
 #include "app/run/run_one.h"
+#include "app/shared/bench.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 struct TrainState;

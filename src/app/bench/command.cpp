@@ -5,13 +5,13 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
 #include "app/bench/bench.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

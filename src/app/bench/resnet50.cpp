@@ -7,7 +7,6 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/phases.h"
 #include "dkfac/core/device_info.h"
 #include "dkfac/core/error.h"
 
@@ -18,6 +17,7 @@
 #include "app/run/job.h"
 #include "app/run/place.h"
 #include "app/run/run_one.h"
+#include "app/shared/phases.h"
 #include "app/training/state.h"
 
 namespace dkfac::app::bench {

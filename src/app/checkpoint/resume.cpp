@@ -6,12 +6,12 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/store.h"
 #include "app/config/keys.h"
 #include "app/config/phases.h"
+#include "app/shared/phases.h"
 
 namespace dkfac::app {
 

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/config.h"
-
 #include "app/checkpoint/run_record.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

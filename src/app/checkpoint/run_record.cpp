@@ -5,12 +5,12 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "app/checkpoint/store.h"
 #include "app/record/run_summary.h"
+#include "app/shared/report.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

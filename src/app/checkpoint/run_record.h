@@ -4,9 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "dkfac/app/result.h"
-
 #include "app/checkpoint/manifest.h"
+#include "app/shared/result.h"
 
 namespace dkfac::app {
 

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "app/record/crc32c.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app::safetensors {
 

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "app/checkpoint/safetensors.h"
 #include "app/record/crc32c.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app::safetensors {
 

@@ -7,7 +7,8 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
+
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

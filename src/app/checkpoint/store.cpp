@@ -6,10 +6,10 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/run_record.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

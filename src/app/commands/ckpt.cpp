@@ -4,17 +4,17 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "app/checkpoint/convert.h"
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/store.h"
 #include "app/run/job.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
 #include "app/training/run_state.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

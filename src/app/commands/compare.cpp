@@ -5,15 +5,15 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
 #include "app/run/agreement.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"
 #include "app/run/signals.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

@@ -3,15 +3,15 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "dkfac/app/commands.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 #include "dkfac/data/dataset.h"
 #include "dkfac/data/photo_data.h"
-#include "dkfac/data/photo_shards.h"
 
 #include "app/run/job.h"
+#include "app/shared/commands.h"
+#include "core/shared/printable.h"
+#include "data/shared/photo_shards.h"
 
 namespace dkfac::app {
 

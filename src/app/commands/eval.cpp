@@ -1,12 +1,11 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
-
 #include "app/commands/eval_checkpoint.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/phases.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
 #include "app/run/agreement.h"
+#include "app/shared/phases.h"
 #include "app/training/loaders.h"
 #include "app/training/run_state.h"
 

@@ -11,7 +11,6 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/manifest.h"
@@ -21,6 +20,7 @@
 #include "app/run/job.h"
 #include "app/run/run_folder.h"
 #include "app/run/signals.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

@@ -4,8 +4,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/launch.h"
@@ -13,15 +11,17 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/core/version.h"
-#include "dkfac/nn/conv_plans.h"
-#include "dkfac/nn/device_libraries.h"
 #include "dkfac/nn/kfac_attach.h"
 
 #include "app/commands/model_info.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/run/run_one.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
 #include "app/training/phase_table.h"
+#include "nn/shared/conv_plans.h"
+#include "nn/shared/device_libraries.h"
 
 namespace dkfac::app {
 

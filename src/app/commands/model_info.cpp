@@ -7,10 +7,10 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/kfac_attach.h"
-#include "dkfac/nn/memory.h"
 
 #include "app/bench/probe.h"
 #include "app/run/memory_check.h"
+#include "nn/shared/memory.h"
 
 namespace dkfac::app {
 

@@ -1,7 +1,5 @@
 #include <optional>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/manifest.h"
@@ -9,6 +7,8 @@
 #include "app/record/progress.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "dkfac/app/config.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

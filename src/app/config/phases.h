@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dkfac/app/phases.h"
+#include "app/shared/phases.h"
 
 namespace dkfac::app {
 

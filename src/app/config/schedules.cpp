@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
-#include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/schedule.h"
 #include "dkfac/optim/lr_schedule.h"
+
+#include "app/shared/phases.h"
 
 namespace dkfac::app {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/app/config.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

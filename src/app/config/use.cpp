@@ -3,12 +3,12 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 
 #include "app/config/keys.h"
 #include "app/config/phases.h"
 #include "app/config/schedules.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/result.h"
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
+
+#include "app/shared/result.h"
 
 /// What steps tell about the curvature, added up for a run and put into words for its records.
 namespace dkfac::app {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/core/device_timer.h"
+#include "core/shared/device_timer.h"
 
 namespace dkfac::app {
 

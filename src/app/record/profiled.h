@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/core/profiler_range.h"
+#include "core/shared/profiler_range.h"
 
 namespace dkfac::app {
 

@@ -8,7 +8,7 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/core/printable.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

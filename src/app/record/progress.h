@@ -2,11 +2,10 @@
 
 #include <string>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/result.h"
-#include "dkfac/app/trainer.h"
-
 #include "app/record/phase_timer.h"
+#include "app/shared/commands.h"
+#include "app/shared/result.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 

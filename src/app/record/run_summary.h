@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "dkfac/app/result.h"
+#include "app/shared/result.h"
 
 namespace dkfac::app {
 

@@ -7,10 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "dkfac/app/result.h"
-#include "dkfac/app/trainer.h"
-
 #include "app/record/crc32c.h"
+#include "app/shared/result.h"
+#include "app/shared/trainer.h"
 
 /// Event files that TensorBoard reads: TFRecords of protocol buffers, encoded by hand.
 namespace dkfac::app {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/core/trace.h"
+#include "core/shared/trace.h"
 
 namespace dkfac::app {
 

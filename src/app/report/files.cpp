@@ -4,8 +4,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
+
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "dkfac/app/report.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

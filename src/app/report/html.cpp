@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/report.h"
-
 #include "app/report/findings.h"
 #include "app/report/format.h"
 #include "app/report/page_css.h"
@@ -13,6 +11,7 @@
 #include "app/report/sections.h"
 #include "app/report/svg.h"
 #include "app/report/table.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

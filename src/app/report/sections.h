@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/report.h"
+#include "app/shared/report.h"
 
 /// Parts of the HTML page, each a whole element or nothing.
 namespace dkfac::app {

@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "dkfac/app/report.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

@@ -5,12 +5,11 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/report.h"
-
 #include "app/record/run_summary.h"
 #include "app/report/format.h"
 #include "app/report/ranking.h"
 #include "app/report/statistics.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

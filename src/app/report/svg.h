@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/report.h"
-
 #include "app/report/plot.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

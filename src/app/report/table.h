@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/report.h"
-
 #include "app/report/format.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

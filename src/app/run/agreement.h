@@ -3,8 +3,9 @@
 #include <functional>
 #include <optional>
 
-#include "dkfac/app/errors.h"
 #include "dkfac/comm/communicator.h"
+
+#include "app/shared/errors.h"
 
 namespace dkfac::app {
 

@@ -1,10 +1,10 @@
-#include "dkfac/app/errors.h"
+#include "app/shared/errors.h"
 
 #include <new>
 
 #include <fmt/core.h>
 
-#include "dkfac/core/printable.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

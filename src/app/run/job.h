@@ -4,10 +4,11 @@
 #include <memory>
 #include <optional>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
-#include "dkfac/app/errors.h"
 #include "dkfac/comm/communicator.h"
+
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
+#include "app/shared/errors.h"
 
 namespace dkfac::app {
 

@@ -13,7 +13,8 @@
 #include "dkfac/data/dataset.h"
 #include "dkfac/kfac/assignment.h"
 #include "dkfac/nn/kfac_attach.h"
-#include "dkfac/nn/memory.h"
+
+#include "nn/shared/memory.h"
 
 namespace dkfac::app {
 

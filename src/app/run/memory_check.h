@@ -4,8 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "dkfac/app/config.h"
 #include "dkfac/nn/model.h"
+
+#include "app/shared/config.h"
 
 /// Sizes that cannot be are refused before anything is taken for them: the system would give the
 /// memory away and end the process later, without a word.

@@ -2,11 +2,12 @@
 
 #include <memory>
 
-#include "dkfac/app/config.h"
-#include "dkfac/app/errors.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/device.h"
+
+#include "app/shared/config.h"
+#include "app/shared/errors.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 
@@ -25,7 +26,7 @@ struct Place {
 [[nodiscard]] Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
                                Position& position);
 
-/// train() (dkfac/app/trainer.h) for a rank whose place has been found.
+/// train() (app/shared/trainer.h) for a rank whose place has been found.
 void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
               RunState& run, const CheckpointPlan& checkpoints);
 

@@ -8,13 +8,13 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 
 #include "app/checkpoint/store.h"
 #include "app/record/curvature_record.h"
 #include "app/record/trace.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 

@@ -6,14 +6,13 @@
 #include <optional>
 #include <string>
 
-#include "dkfac/app/config.h"
-#include "dkfac/app/errors.h"
-#include "dkfac/app/result.h"
-#include "dkfac/app/trainer.h"
-
 #include "app/checkpoint/resume.h"
 #include "app/record/tensorboard.h"
 #include "app/run/run_lock.h"
+#include "app/shared/config.h"
+#include "app/shared/errors.h"
+#include "app/shared/result.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 

@@ -5,13 +5,8 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/phases.h"
-#include "dkfac/app/report.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/core/wait_watch.h"
-#include "dkfac/nn/conv_plans.h"
 
 #include "app/checkpoint/store.h"
 #include "app/record/progress.h"
@@ -21,6 +16,11 @@
 #include "app/run/memory_check.h"
 #include "app/run/place.h"
 #include "app/run/signals.h"
+#include "app/shared/phases.h"
+#include "app/shared/report.h"
+#include "app/shared/trainer.h"
+#include "core/shared/wait_watch.h"
+#include "nn/shared/conv_plans.h"
 
 namespace dkfac::app {
 

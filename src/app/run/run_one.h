@@ -7,15 +7,15 @@
 #include <optional>
 #include <string>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
-#include "dkfac/app/errors.h"
-#include "dkfac/app/result.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/data/dataset.h"
 
 #include "app/run/run_folder.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
+#include "app/shared/errors.h"
+#include "app/shared/result.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 

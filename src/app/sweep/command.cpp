@@ -2,9 +2,6 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/commands.h"
-#include "dkfac/app/config.h"
-#include "dkfac/app/report.h"
 #include "dkfac/comm/launch.h"
 #include "dkfac/core/error.h"
 
@@ -13,6 +10,9 @@
 #include "app/run/run_folder.h"
 #include "app/run/run_lock.h"
 #include "app/run/run_one.h"
+#include "app/shared/commands.h"
+#include "app/shared/config.h"
+#include "app/shared/report.h"
 #include "app/sweep/runner.h"
 #include "app/sweep/table.h"
 

@@ -5,13 +5,12 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/report.h"
-
 #include "app/config/keys.h"
 #include "app/report/format.h"
 #include "app/report/palette.h"
 #include "app/report/plot.h"
 #include "app/report/svg.h"
+#include "app/shared/report.h"
 #include "app/sweep/table.h"
 
 namespace dkfac::app {

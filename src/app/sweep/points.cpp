@@ -8,10 +8,10 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 
 #include "app/config/keys.h"
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

@@ -11,8 +11,6 @@
 
 #include <fmt/core.h>
 
-#include "dkfac/app/errors.h"
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
@@ -20,6 +18,8 @@
 #include "app/checkpoint/store.h"
 #include "app/report/format.h"
 #include "app/run/signals.h"
+#include "app/shared/errors.h"
+#include "app/shared/report.h"
 #include "app/sweep/table.h"
 
 namespace dkfac::app {

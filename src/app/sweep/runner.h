@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/commands.h"
-
+#include "app/shared/commands.h"
 #include "app/sweep/process.h"
 #include "app/sweep/state.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dkfac/app/result.h"
+#include "app/shared/result.h"
 
 namespace dkfac::app {
 

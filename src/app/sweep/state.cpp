@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 #include "dkfac/core/version.h"
 
 #include "app/checkpoint/durable.h"
 #include "app/checkpoint/run_record.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

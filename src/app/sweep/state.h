@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/result.h"
-
+#include "app/shared/result.h"
 #include "app/sweep/points.h"
 #include "app/sweep/spec.h"
 

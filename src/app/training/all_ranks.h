@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/app/errors.h"
+#include "app/shared/errors.h"
 
 namespace dkfac::app {
 

@@ -4,8 +4,9 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
-#include "dkfac/data/device_data.h"
 #include "dkfac/nn/model.h"
+
+#include "data/shared/device_data.h"
 
 namespace dkfac::app {
 

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "app/checkpoint/host_tensors.h"
 #include "app/checkpoint/manifest.h"
@@ -15,6 +14,7 @@
 #include "app/record/run_summary.h"
 #include "app/run/agreement.h"
 #include "app/training/run_state.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::app {
 

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-#include "dkfac/app/config.h"
 #include "dkfac/kfac/report.h"
+
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

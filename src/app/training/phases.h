@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "dkfac/app/phases.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/data/dataset.h"
 #include "dkfac/nn/model.h"
+
+#include "app/shared/phases.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 

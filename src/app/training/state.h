@@ -9,15 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/checkpoint.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
 #include "dkfac/core/state.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/data/device_data.h"
 #include "dkfac/nn/ema.h"
-#include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
@@ -28,10 +24,14 @@
 #include "app/record/device_phases.h"
 #include "app/record/phase_timer.h"
 #include "app/record/profiled.h"
+#include "app/shared/checkpoint.h"
+#include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
 #include "app/training/loss_scale.h"
 #include "app/training/loss_sums.h"
 #include "app/training/phases.h"
+#include "data/shared/device_data.h"
+#include "nn/shared/graphed_passes.h"
 
 namespace dkfac::app {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/printable.h"
 
 #include "comm/launch/launch_slurm.h"
+#include "core/shared/printable.h"
 
 namespace dkfac::comm {
 

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/host_queue.h"
 
 #include "comm/transport/host_communicator.h"
 #include "comm/transport/kept.h"
 #include "comm/transport/node_map.h"
+#include "core/shared/host_queue.h"
 
 namespace dkfac::comm {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "dkfac/comm/communicator.h"
-#include "dkfac/core/host_queue.h"
 
 #include "comm/transport/stream_order.h"
+#include "core/shared/host_queue.h"
 
 namespace dkfac::comm {
 

@@ -6,13 +6,13 @@
 #include <thread>
 #include <utility>
 
-#include "dkfac/core/backoff.h"
 #include "dkfac/core/error.h"
 
 #include "comm/transport/deadline.h"
 #include "comm/transport/kept.h"
 #include "comm/transport/mpi_error.h"
 #include "comm/transport/mpi_lanes.h"
+#include "core/shared/backoff.h"
 
 namespace dkfac::comm {
 

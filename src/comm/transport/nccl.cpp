@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
 
@@ -18,6 +17,7 @@
 #include "comm/transport/cuda/device_work.h"
 #include "comm/transport/host_communicator.h"
 #include "comm/transport/nccl_group.h"
+#include "core/shared/cuda/device_guard.h"
 
 namespace dkfac::comm {
 namespace {

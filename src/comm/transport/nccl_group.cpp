@@ -6,9 +6,10 @@
 #include <exception>
 #include <utility>
 
-#include "dkfac/core/backoff.h"
-#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/error.h"
+
+#include "core/shared/backoff.h"
+#include "core/shared/cuda/device_guard.h"
 
 namespace dkfac::comm {
 namespace {

@@ -14,10 +14,10 @@
 #include "dkfac/comm/nccl.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/stream.h"
-#include "dkfac/core/wait_watch.h"
 
 #include "comm/transport/deadline.h"
 #include "comm/transport/stream_order.h"
+#include "core/shared/wait_watch.h"
 
 namespace dkfac::comm {
 

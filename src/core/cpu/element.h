@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/element.h"
+#include "core/shared/element.h"
 
 /// Element types in loops of the host, and results in host memory.
 namespace dkfac::cpu {

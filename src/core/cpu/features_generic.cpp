@@ -1,6 +1,5 @@
-#include "dkfac/core/simd.h"
-
 #include "core/cpu/library_info.h"
+#include "core/shared/simd.h"
 
 namespace dkfac::cpu {
 

@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "dkfac/core/simd.h"
-
 #include "core/cpu/library_info.h"
+#include "core/shared/simd.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -2,8 +2,6 @@
 #include <cstdint>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
-#include "dkfac/core/workers.h"
 
 #include "core/backend.h"
 #include "core/backend_linalg.h"
@@ -14,6 +12,8 @@
 #include "core/cpu/patches.h"
 #include "core/cpu/symmetric_product.h"
 #include "core/patch_shapes.h"
+#include "core/shared/parallel.h"
+#include "core/shared/workers.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/cpu/matrix.h"
+#include "core/shared/parallel.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {

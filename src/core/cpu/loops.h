@@ -3,9 +3,8 @@
 #include <array>
 #include <cstdint>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/row_plan.h"
+#include "core/shared/parallel.h"
 
 /// How elementwise loops walk over views of one shape and any strides.
 namespace dkfac::cpu {

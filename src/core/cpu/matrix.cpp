@@ -1,8 +1,7 @@
 #include "core/cpu/matrix.h"
 
-#include "dkfac/core/parallel.h"
-
 #include "core/backend_linalg.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac::cpu {
 namespace {

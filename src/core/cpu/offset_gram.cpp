@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "dkfac/core/parallel.h"
-#include "dkfac/core/workers.h"
-
 #include "core/backend.h"
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cpu/offset_sums.h"
 #include "core/cpu/self_correlation.h"
+#include "core/shared/parallel.h"
+#include "core/shared/workers.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -5,7 +5,6 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
 
@@ -13,6 +12,7 @@
 #include "core/cpu/library_info.h"
 #include "core/cpu/row_major.h"
 #include "core/cpu/signal_hold.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac {
 namespace {

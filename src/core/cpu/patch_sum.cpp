@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
+#include "core/shared/parallel.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac::cpu {
 namespace {

@@ -4,9 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/backend_linalg.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac::reference {
 namespace {

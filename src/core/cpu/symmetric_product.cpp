@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
-#include "dkfac/core/workers.h"
+
+#include "core/shared/parallel.h"
+#include "core/shared/workers.h"
 
 namespace dkfac::cpu {
 namespace {

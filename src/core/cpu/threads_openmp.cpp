@@ -1,10 +1,10 @@
 #include <omp.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 
 #include "core/cpu/free_threads.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac {
 

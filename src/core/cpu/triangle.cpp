@@ -2,10 +2,9 @@
 #include <atomic>
 #include <cmath>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/backend.h"
 #include "core/cpu/element.h"
+#include "core/shared/parallel.h"
 #include DKFAC_SIMD_HEADER
 
 namespace dkfac::cpu {

@@ -1,11 +1,10 @@
-#include "dkfac/core/workers.h"
+#include "core/shared/workers.h"
 
 #include <exception>
 #include <mutex>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/context_impl.h"
+#include "core/shared/parallel.h"
 
 namespace dkfac::cpu {
 

@@ -1,16 +1,15 @@
 #include <cublas_v2.h>
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/launch.cuh"
-
 #include "core/checks.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/cholesky.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/products.h"
 #include "core/cuda/solver_call.h"
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/launch.cuh"
 
 namespace dkfac::cuda {
 namespace {

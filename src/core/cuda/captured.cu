@@ -2,12 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
-#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/error.h"
 
 #include "core/cuda/runtime.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
+#include "core/shared/cuda/trim.h"
 
 namespace dkfac::cuda {
 namespace {

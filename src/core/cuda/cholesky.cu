@@ -1,15 +1,14 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/launch.cuh"
-
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/cholesky.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/products.h"
 #include "core/cuda/solver_call.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/launch.cuh"
 
 /// The lower triangle of a row-major matrix is the upper one of what cuSOLVER sees.
 namespace dkfac::cuda {

@@ -3,13 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include "dkfac/core/element.h"
 #include "dkfac/core/tensor.h"
 
 #include "core/backend.h"
 #include "core/cuda/copy_functors.h"
 #include "core/cuda/elementwise_functors.h"
 #include "core/cuda/map.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Ends of a transposition (for_each_transposed).
 namespace dkfac::cuda {

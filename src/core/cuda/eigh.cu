@@ -1,12 +1,11 @@
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/launch.cuh"
-
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/linalg_functors.h"
 #include "core/cuda/solver_call.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/launch.cuh"
 
 namespace dkfac::cuda {
 namespace {

@@ -1,8 +1,7 @@
-#include "dkfac/core/element.h"
-
 #include "core/backend.h"
 #include "core/cuda/elementwise_functors.h"
 #include "core/cuda/map.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/element.h"
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/element.h"
 
 /// What map() of map.cuh does with an element.
 namespace dkfac::cuda {

@@ -2,8 +2,9 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
+
+#include "core/shared/cuda/handles.h"
 
 namespace dkfac::cuda {
 namespace {
@@ -38,7 +39,7 @@ const char* advice_for(cudaError_t error) {
     case cudaErrorStreamCaptureInvalidated:
     case cudaErrorStreamCaptureUnjoined:
     case cudaErrorStreamCaptureIsolation:
-      return "this work cannot be recorded (dkfac/core/captured.h); run it as it is";
+      return "this work cannot be recorded (core/shared/captured.h); run it as it is";
     default:
       return kReport;
   }

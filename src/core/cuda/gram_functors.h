@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
+#include "core/shared/element.h"
 
 /// Sums of products into lower triangles.
 namespace dkfac::cuda {

@@ -6,14 +6,14 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
-#include "dkfac/core/cuda/trim.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
 
 #include "core/context_impl.h"
 #include "core/cuda/solver_call.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
+#include "core/shared/cuda/trim.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -2,11 +2,11 @@
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 
 #include "core/cuda/library_info.h"
 #include "core/cuda/runtime.h"
+#include "core/shared/cuda/handles.h"
 
 namespace dkfac::cuda {
 namespace {

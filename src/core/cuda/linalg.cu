@@ -1,11 +1,10 @@
 #include <cublas_v2.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
-
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/products.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -1,7 +1,6 @@
-#include "dkfac/core/cuda/linalg16.h"
-
 #include "core/checks.h"
 #include "core/cuda/products.h"
+#include "core/shared/cuda/linalg16.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// What dense linear algebra runs beside the calls of libraries. Matrix i of a batch starts at
 /// data + i*batch; element (r, c) stands at [r*row + c].

@@ -1,8 +1,7 @@
 #pragma once
 
-#include "dkfac/core/cuda/launch.cuh"
-
 #include "core/cuda/map_functors.h"
+#include "core/shared/cuda/launch.cuh"
 
 namespace dkfac::cuda {
 

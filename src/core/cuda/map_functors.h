@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
-
 #include "core/row_plan.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
 
 /// Kernels that take a view element by element to another one: dst[i] = f(), f(src[i]) or
 /// f(src[i], dst[i]), as f is written; dst is read in the last case only. Where f has

@@ -1,9 +1,8 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/matrix_functors.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 namespace {

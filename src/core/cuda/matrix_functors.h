@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Kernels over square and rectangular matrices: element (r, c) stands at data[r*row + c].
 namespace dkfac::cuda {

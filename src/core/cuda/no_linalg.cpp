@@ -1,8 +1,8 @@
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/linalg16.h"
 #include "dkfac/core/error.h"
 
 #include "core/backend_linalg.h"
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/linalg16.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "dkfac/core/profiler_range.h"
+#include "core/shared/profiler_range.h"
 
 namespace dkfac {
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
-
 #include "core/cuda/gram_functors.h"
 #include "core/cuda/patch_functors.h"
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
+#include "core/shared/element.h"
 
 /// The factor of a 3x3 kernel with stride 1 and padding 1 from products of the image with itself.
 ///

@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
 #include "dkfac/core/ops.h"
+
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
+#include "core/shared/element.h"
 
 /// Kernels that read images through the windows of a convolution.
 namespace dkfac::cuda {

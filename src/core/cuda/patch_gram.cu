@@ -1,15 +1,14 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
 #include "core/backend_linalg.h"
 #include "core/cuda/gram.h"
 #include "core/cuda/gram_functors.h"
 #include "core/cuda/patch_cost.h"
 #include "core/cuda/products.h"
 #include "core/patch_shapes.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 namespace {

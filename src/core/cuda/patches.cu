@@ -1,13 +1,12 @@
 #include <cstdint>
 
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
 #include "core/backend_linalg.h"
 #include "core/cpu/matrix.h"
 #include "core/cuda/gram.h"
 #include "core/cuda/patch_functors.h"
 #include "core/cuda/words.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 namespace {

@@ -28,7 +28,7 @@ template <class Void>
           x.device()};
 }
 
-/// A batch [count, rows, cols] as dkfac/core/cuda/batched.h defines it, whose matrices do not
+/// A batch [count, rows, cols] as core/shared/cuda/batched.h defines it, whose matrices do not
 /// overlap where `apart`.
 void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view name,
                  bool apart);

@@ -1,6 +1,6 @@
 #include <nvtx3/nvToolsExt.h>
 
-#include "dkfac/core/profiler_range.h"
+#include "core/shared/profiler_range.h"
 
 namespace dkfac {
 

@@ -5,9 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "dkfac/core/element.h"
-
 #include "core/cuda/map_functors.h"
+#include "core/shared/element.h"
 
 /// Terms of reductions for reduce_rows and reduce_cols, and where their results go.
 namespace dkfac::cuda {

@@ -2,11 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 
 #include "core/cuda/runtime.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
 
 namespace dkfac::cuda {
 DeviceGuard::DeviceGuard(Device device) noexcept : now_(device.index) {

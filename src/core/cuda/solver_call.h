@@ -6,9 +6,10 @@
 #include <cuda_runtime_api.h>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
+
+#include "core/shared/cuda/handles.h"
 
 struct cusolverDnParams;
 

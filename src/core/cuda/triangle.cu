@@ -1,10 +1,9 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
 #include "core/backend.h"
 #include "core/cuda/elementwise_functors.h"
 #include "core/cuda/reduce_functors.h"
 #include "core/cuda/triangle_functors.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 
 namespace dkfac::cuda {
 

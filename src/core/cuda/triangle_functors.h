@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/index.h"
-#include "dkfac/core/element.h"
+#include "core/shared/cuda/index.h"
+#include "core/shared/element.h"
 
 /// Packed lower triangles of width d. Kernels walk over a rectangle without idle threads: row p of
 /// it, of d + 1 columns, is row d-1-p of the triangle followed by row p, for the (d + 1) / 2 values

@@ -2,11 +2,12 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/philox.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/sample_key.h"
+
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/philox.h"
 
 namespace dkfac {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Neighbouring elements that a thread moves at once.
 namespace dkfac::cuda {

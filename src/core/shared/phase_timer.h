@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "dkfac/core/trace.h"
+#include "core/shared/trace.h"
 
 namespace dkfac {
 

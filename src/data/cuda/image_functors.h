@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
 #include "dkfac/data/augment.h"
 
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
 #include "core/shared/pack.h"
 #include "data/augment_choice.h"
 

@@ -1,6 +1,5 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 #include "data/cuda/image_functors.h"
 #include "data/cuda/resident.h"
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "dkfac/core/exact_products.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/factors.h"
 
+#include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"

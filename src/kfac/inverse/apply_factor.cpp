@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "dkfac/core/exact_products.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/core/workers.h"
 
+#include "core/shared/exact_products.h"
+#include "core/shared/workers.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/block_triangular.h"
 

@@ -3,8 +3,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/kfac/options.h"
+
+#include "core/shared/cuda/device_code.h"
 
 /// How two factors share lambda: told here alone, for the host and the device.
 namespace dkfac::kfac {

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "dkfac/core/exact_products.h"
-
+#include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/block_triangular.h"

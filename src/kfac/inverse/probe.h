@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// The fixed vectors of +1 and -1 that inverses are tried on (residual.h).
 namespace dkfac::kfac {

@@ -4,9 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/shared/host.h"
+#include "core/shared/parallel.h"
 #include "kfac/inverse/residual.h"
 
 namespace dkfac::kfac {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// The arithmetic of the KL clip: the same functions on every device.
 namespace dkfac::kfac {

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/nn/layers.h"
+
+#include "core/shared/cuda/device_code.h"
 
 /// Activation functions for the inside of vectorised loops and of kernels. value(x) is the
 /// activation, backward(y, g) the gradient of its input, from its output y and the gradient g of

@@ -1,4 +1,4 @@
-#include "dkfac/nn/conv_plans.h"
+#include "nn/shared/conv_plans.h"
 
 #include <cstdlib>
 #include <iomanip>

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <numbers>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/nn/erase.h"
 #include "dkfac/nn/mixup.h"
 
+#include "core/shared/cuda/device_code.h"
 #include "core/shared/keyed_random.h"
 
 /// Weights of mixing and holes of samples, on the host and in kernels. Generator: Random or

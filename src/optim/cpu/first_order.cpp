@@ -5,9 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/shared/host.h"
+#include "core/shared/parallel.h"
 #include "kfac/shared/clip_rule.h"
 
 namespace dkfac::optim::cpu {

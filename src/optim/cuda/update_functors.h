@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/half.h"
-#include "dkfac/core/half_bits.h"
 
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/half_bits.h"
 #include "kfac/shared/clip_rule.h"
 #include "optim/elementwise_passes.h"
 #include "optim/update_rules.h"

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "optim/cuda/update_functors.h"
 
 /// What updates sum over the elements of chunks (update_functors.h), in f64.

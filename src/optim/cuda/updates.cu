@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "optim/backend_updates.h"
 #include "optim/cuda/update_functors.h"

@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/config.h"
-#include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
 
+#include "app/shared/config.h"
+#include "app/shared/phases.h"
 #include "app/sweep/points.h"
 
 namespace dkfac::app {

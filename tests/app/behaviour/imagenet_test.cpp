@@ -8,11 +8,12 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/config.h"
-#include "dkfac/app/phases.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
+
+#include "app/shared/config.h"
+#include "app/shared/phases.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 namespace {

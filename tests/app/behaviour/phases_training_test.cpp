@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/phases.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/store.h"
 #include "app/same_run.h"
+#include "app/shared/phases.h"
+#include "app/shared/trainer.h"
 #include "app/tiny_run.h"
 #include "support/temp_folder.h"
 

@@ -6,13 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/nn/layers.h"
 
 #include "app/checkpoint/run_record.h"
 #include "app/record/progress.h"
+#include "app/shared/trainer.h"
 #include "app/training/evaluate.h"
 #include "support/made_photos.h"
 

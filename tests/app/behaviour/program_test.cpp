@@ -14,7 +14,6 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/errors.h"
 #include "dkfac/comm/in_process.h"
 
 #include "app/record/progress.h"
@@ -22,6 +21,7 @@
 #include "app/run/agreement.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_one.h"
+#include "app/shared/errors.h"
 
 namespace dkfac::app {
 namespace {

@@ -5,12 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/checkpoint.h"
-
 #include "app/checkpoint/run_record.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/store.h"
 #include "app/same_run.h"
+#include "app/shared/checkpoint.h"
 #include "app/tiny_run.h"
 #include "app/training/run_state.h"
 #include "support/near.h"

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
+
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

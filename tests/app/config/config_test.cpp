@@ -1,4 +1,4 @@
-#include "dkfac/app/config.h"
+#include "app/shared/config.h"
 
 #include <set>
 #include <string>

@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 #include "dkfac/kfac/schedule.h"
 #include "dkfac/optim/lr_schedule.h"
 
 #include "app/config/keys.h"
+#include "app/shared/config.h"
 #include "app/tiny_run.h"
 
 namespace dkfac::app {

@@ -7,8 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
+
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 namespace {

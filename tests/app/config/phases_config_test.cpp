@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/phases.h"
 #include "dkfac/core/error.h"
+
+#include "app/shared/phases.h"
 
 namespace dkfac::app {
 namespace {

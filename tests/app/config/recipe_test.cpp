@@ -6,10 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/config.h"
 #include "dkfac/core/error.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/optim/optimizer.h"
+
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 namespace {

@@ -12,8 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/commands.h"
-
+#include "app/shared/commands.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::app {

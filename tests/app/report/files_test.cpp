@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
 #include "dkfac/core/error.h"
 
 #include "app/fake_runs.h"
+#include "app/shared/report.h"
 #include "support/temp_folder.h"
 
 namespace dkfac::app {

@@ -1,6 +1,6 @@
 // The page: well-formed, self-contained, complete, safe against any text.
 
-#include "dkfac/app/report.h"
+#include "app/shared/report.h"
 
 #include <cmath>
 #include <regex>

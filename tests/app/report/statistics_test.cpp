@@ -8,9 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/app/report.h"
-
 #include "app/fake_runs.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

@@ -6,12 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/report.h"
-
 #include "app/fake_runs.h"
 #include "app/markup.h"
 #include "app/report/findings.h"
 #include "app/report/format.h"
+#include "app/shared/report.h"
 
 namespace dkfac::app {
 namespace {

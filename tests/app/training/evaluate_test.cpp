@@ -9,8 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/report.h"
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
@@ -21,6 +19,8 @@
 #include "app/checkpoint/run_record.h"
 #include "app/record/progress.h"
 #include "app/record/run_summary.h"
+#include "app/shared/report.h"
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 namespace {

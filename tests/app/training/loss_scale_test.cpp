@@ -8,9 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/app/trainer.h"
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/threads.h"
+
+#include "app/shared/trainer.h"
 
 namespace dkfac::app {
 namespace {

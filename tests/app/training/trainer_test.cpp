@@ -1,4 +1,4 @@
-#include "dkfac/app/trainer.h"
+#include "app/shared/trainer.h"
 
 #include <cmath>
 #include <limits>

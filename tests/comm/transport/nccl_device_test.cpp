@@ -7,11 +7,11 @@
 
 #include "dkfac/comm/in_process.h"
 #include "dkfac/comm/nccl.h"
-#include "dkfac/core/cuda/device_guard.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
 #include "comm/cuda/device_ranks.h"
+#include "core/shared/cuda/device_guard.h"
 #include "support/host_waits.h"
 
 // Owner sums keep the whole contract, so the suite runs over them. Several ranks need as many GPUs;

@@ -1,4 +1,4 @@
-#include "dkfac/core/cuda/batched.h"
+#include "core/shared/cuda/batched.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "dkfac/core/captured.h"
+#include "core/shared/captured.h"
 
 #include <optional>
 #include <stdexcept>

@@ -8,11 +8,11 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
 #include "core/cuda/measure.h"
+#include "core/shared/cuda/handles.h"
 #include "support/on_device.h"
 
 namespace dkfac {

@@ -5,11 +5,11 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "dkfac/core/captured.h"
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/captured.h"
+#include "core/shared/cuda/handles.h"
 #include "support/device_faults.h"
 #include "support/on_device.h"
 

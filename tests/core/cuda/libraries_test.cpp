@@ -6,9 +6,9 @@
 #include <cusolverDn.h>
 #include <gtest/gtest.h>
 
-#include "dkfac/core/cuda/handles.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/cuda/handles.h"
 #include "support/not_finite.h"
 #include "support/on_device.h"
 

@@ -1,4 +1,4 @@
-#include "dkfac/core/cuda/linalg16.h"
+#include "core/shared/cuda/linalg16.h"
 
 #include <vector>
 

@@ -6,9 +6,9 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/device_info.h"
-#include "dkfac/core/device_timer.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/device_timer.h"
 #include "support/on_device.h"
 
 namespace dkfac {

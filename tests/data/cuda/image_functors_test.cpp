@@ -6,8 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/element.h"
-
+#include "core/shared/element.h"
 #include "data/image_writer.h"
 
 /// The kernel that makes batches of a resident data set, on the host, against ImageWriter.

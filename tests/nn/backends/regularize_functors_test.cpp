@@ -6,8 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/element.h"
 #include "dkfac/core/half.h"
+
+#include "core/shared/element.h"
 
 /// Mixing and erasing as kernels do it, on the host: each buffer has poison around it.
 namespace dkfac::nn::cuda {

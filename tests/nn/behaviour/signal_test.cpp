@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/communicator.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 
+#include "core/shared/parallel.h"
 #include "nn/nn_support.h"
 #include "support/signal_storm.h"
 

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "dkfac/comm/in_process.h"
-#include "dkfac/nn/graphed_passes.h"
 #include "dkfac/nn/kfac_attach.h"
 #include "dkfac/nn/loss.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/optim/optimizer.h"
 
 #include "nn/nn_support.h"
+#include "nn/shared/graphed_passes.h"
 #include "support/on_device.h"
 
 /// Small models that train with everything on a device, or with the same code

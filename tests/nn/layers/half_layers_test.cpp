@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/simd.h"
-
+#include "core/shared/simd.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/nn_support.h"
 

@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/nn/memory.h"
 #include "dkfac/nn/model.h"
 
 #include "nn/nn_support.h"
+#include "nn/shared/memory.h"
 
 namespace dkfac::nn {
 namespace {

@@ -1,7 +1,6 @@
-#include "dkfac/core/cuda/launch.cuh"
-
 #include "comm/collective/backend_collective.h"
 #include "comm/collective/cuda/collective_functors.h"
+#include "core/shared/cuda/launch.cuh"
 
 namespace dkfac::comm::cuda {
 

@@ -4,13 +4,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/error.h"
 
 #include "comm/transport/cuda/device_work.h"
 #include "comm/transport/cuda/segment_functors.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
+#include "core/shared/cuda/launch.cuh"
 
 namespace dkfac::comm::cuda {
 namespace {

@@ -2,10 +2,11 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/reduce_ops.h"
 #include "dkfac/core/half.h"
-#include "dkfac/core/half_bits.h"
+
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/reduce_ops.h"
+#include "core/shared/half_bits.h"
 
 /// What a collective does to elements, over the buffers of all ranks at once.
 namespace dkfac::comm::cuda {

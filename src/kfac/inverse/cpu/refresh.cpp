@@ -3,10 +3,10 @@
 #include <exception>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
 #include "dkfac/kfac/assignment.h"
 
+#include "core/shared/parallel.h"
 #include "kfac/inverse/backend_refresh.h"
 #include "kfac/inverse/damping_split.h"
 #include "kfac/inverse/small_groups.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Factors of one shape that are worked on together: a table in device memory.
 namespace dkfac::kfac::cuda {

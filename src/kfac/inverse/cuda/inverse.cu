@@ -1,6 +1,6 @@
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/cuda/inverse_functors.h"

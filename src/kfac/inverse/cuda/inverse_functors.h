@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Statuses of inverses and decompositions, and what is done to eigenvalues, on the device.
 namespace dkfac::kfac::cuda {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/kfac/report.h"
 
+#include "core/shared/cuda/launch.cuh"
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/judge.h"
 #include "kfac/inverse/cuda/probe_functors.h"

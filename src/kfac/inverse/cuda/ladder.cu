@@ -2,11 +2,11 @@
 
 #include <cublas_v2.h>
 
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/report.h"
 
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "core/shared/read_back.h"
 #include "kfac/inverse/backend_ladder.h"

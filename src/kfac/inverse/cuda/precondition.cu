@@ -1,7 +1,7 @@
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/cuda/precondition_functors.h"

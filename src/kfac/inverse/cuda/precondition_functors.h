@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// Elements of preconditioned gradients; docs/math.md has the formulas.
 namespace dkfac::kfac::cuda {

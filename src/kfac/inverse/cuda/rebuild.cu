@@ -1,9 +1,9 @@
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/exact_products.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/report.h"
 
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/exact_products.h"
 #include "kfac/inverse/backend_ladder.h"
 #include "kfac/inverse/cuda/inverse_functors.h"
 #include "kfac/inverse/cuda/judge.h"

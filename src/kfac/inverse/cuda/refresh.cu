@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/assignment.h"
 
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "core/shared/index.h"
 #include "kfac/inverse/backend_refresh.h"

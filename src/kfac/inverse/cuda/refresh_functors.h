@@ -3,8 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "kfac/inverse/cuda/blocks.h"
 #include "kfac/inverse/damping_split.h"
 

@@ -1,8 +1,7 @@
 #include <numeric>
 
-#include "dkfac/core/parallel.h"
-
 #include "core/shared/host.h"
+#include "core/shared/parallel.h"
 #include "kfac/precondition/backend_clip.h"
 #include "kfac/shared/clip_rule.h"
 

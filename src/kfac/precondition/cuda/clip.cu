@@ -1,5 +1,4 @@
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/precondition/backend_clip.h"
 #include "kfac/precondition/cuda/clip_functors.h"

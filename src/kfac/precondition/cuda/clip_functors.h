@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "kfac/shared/clip_rule.h"
 
 namespace dkfac::kfac::cuda {

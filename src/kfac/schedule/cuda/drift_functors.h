@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// How far two values of a statistic lie apart: drift() of staleness.h, by one reduction.
 namespace dkfac::kfac {

@@ -1,5 +1,4 @@
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/schedule/backend_step.h"
 #include "kfac/schedule/cuda/drift_functors.h"

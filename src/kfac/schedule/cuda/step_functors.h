@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// What becomes of the small numbers of a step, where they are. Pointers into the memory of the
 /// device that runs them; host code calls them as well.

@@ -2,9 +2,9 @@
 #include <string_view>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
 #include "core/shared/host.h"
+#include "core/shared/parallel.h"
 #include "kfac/statistics/backend_statistics.h"
 
 namespace dkfac::kfac::cpu {

@@ -4,9 +4,9 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
 #include "core/shared/host.h"
+#include "core/shared/parallel.h"
 #include "kfac/statistics/backend_statistics.h"
 
 namespace dkfac::kfac::cpu {

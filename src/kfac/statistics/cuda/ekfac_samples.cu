@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <string_view>
 
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
 #include "kfac/statistics/cuda/ekfac_functors.h"

@@ -1,7 +1,6 @@
 #include <string_view>
 
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "kfac/statistics/backend_statistics.h"
 #include "kfac/statistics/cuda/norm_functors.h"

@@ -2,10 +2,9 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/element.h"
 #include "kfac/statistics/norm_data.h"
 
 /// Gradients of each sample of a normalisation, and products of them (norm_data.h).

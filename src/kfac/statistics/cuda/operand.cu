@@ -1,7 +1,6 @@
 #include <cstdint>
 
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "kfac/statistics/cuda/operand.h"
 #include "kfac/statistics/cuda/operand_functors.h"
 

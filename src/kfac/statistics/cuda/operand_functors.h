@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <limits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/reduce_ops.h"
-#include "dkfac/core/element.h"
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/reduce_ops.h"
+#include "core/shared/element.h"
 
 /// Rounding of operands and their ranges, for reduce_rows: elements are written as they are seen.
 namespace dkfac::kfac::cuda {

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/core/parallel.h"
 
+#include "core/shared/parallel.h"
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/dtype.h"

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-#include "dkfac/core/parallel.h"
 #include "dkfac/core/threads.h"
+
+#include "core/shared/parallel.h"
 
 namespace dkfac::nn::cpu {
 

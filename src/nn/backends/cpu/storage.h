@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include "dkfac/core/error.h"
-#include "dkfac/core/half_bits.h"
 #include "dkfac/core/types.h"
 
+#include "core/shared/half_bits.h"
 #include "nn/backends/dtype.h"
 
 /// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.

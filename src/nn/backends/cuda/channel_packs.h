@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 

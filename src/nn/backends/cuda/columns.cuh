@@ -1,10 +1,9 @@
 #pragma once
 
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "nn/backends/cuda/columns.h"
 
-/// One more shape of kernel (dkfac/core/cuda/launch.cuh): sums over rows that a block and each of
+/// One more shape of kernel (core/shared/cuda/launch.cuh): sums over rows that a block and each of
 /// its threads take in turn.
 namespace dkfac::nn::cuda {
 namespace launching {

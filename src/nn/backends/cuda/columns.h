@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
 
 /// How kernels walk over x[groups,rows,packs], where a pack is some neighbouring channels. Depends
 /// on shapes alone.

@@ -2,10 +2,10 @@
 #include <utility>
 #include <vector>
 
-#include "dkfac/core/cuda/launch.cuh"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
+#include "core/shared/cuda/launch.cuh"
 #include "nn/backends/conv_backend.h"
 #include "nn/backends/cuda/conv_cudnn_functors.h"
 #include "nn/backends/cuda/cudnn/library.h"

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/index.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/index.h"
 #include "nn/backends/conv_backend.h"
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dkfac/core/cuda/batched.h"
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/cuda/linalg16.h"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/cuda/batched.h"
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/cuda/linalg16.h"
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/conv_backend.h"
 #include "nn/backends/cuda/conv_functors.h"

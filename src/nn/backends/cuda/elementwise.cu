@@ -1,5 +1,4 @@
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "nn/backends/activate.h"
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/cuda/columns.cuh"

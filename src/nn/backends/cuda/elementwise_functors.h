@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/index.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/index.h"
 #include "nn/backends/cuda/channel_packs.h"
 #include "nn/backends/cuda/columns.h"
 #include "nn/backends/cuda/pack.h"

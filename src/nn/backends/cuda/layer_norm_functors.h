@@ -3,9 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
 #include "nn/backends/dtype.h"
 
 /// What the kernels of layer normalisation compute for an element of x[rows,c], and the sums that

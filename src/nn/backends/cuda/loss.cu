@@ -1,6 +1,5 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 #include "nn/backends/backend_loss.h"
 #include "nn/backends/cuda/loss_functors.h"
 #include "nn/backends/smoothing.h"

@@ -5,10 +5,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/element.h"
 #include "core/shared/keyed_random.h"
 
 /// The functors of nn/cuda/loss.cu, all in f64. A row of logits is read twice: for its maximum and

@@ -1,6 +1,5 @@
-#include "dkfac/nn/conv_plans.h"
-
 #include "nn/backends/conv_backend.h"
+#include "nn/shared/conv_plans.h"
 
 namespace dkfac::nn {
 

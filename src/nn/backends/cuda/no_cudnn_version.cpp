@@ -1,4 +1,4 @@
-#include "dkfac/nn/device_libraries.h"
+#include "nn/shared/device_libraries.h"
 
 namespace dkfac::nn {
 

@@ -3,8 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/device_code.h"
 #include "nn/backends/norm_shape.h"
 
 /// Batch normalisation, channel by channel: functors that the host runs too. C: f64 or f32, of all

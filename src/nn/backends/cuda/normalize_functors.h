@@ -3,9 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
 #include "nn/backends/activate.h"
 #include "nn/backends/cuda/channel_packs.h"
 #include "nn/backends/cuda/columns.h"

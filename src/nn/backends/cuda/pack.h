@@ -1,7 +1,6 @@
 #pragma once
 
-#include "dkfac/core/cuda/convert.h"
-
+#include "core/shared/cuda/convert.h"
 #include "core/shared/pack.h"
 
 namespace dkfac::nn::cuda {

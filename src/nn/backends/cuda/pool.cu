@@ -1,6 +1,5 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 #include "nn/backends/backend_pool.h"
 #include "nn/backends/cuda/columns.cuh"
 #include "nn/backends/cuda/pool_functors.h"

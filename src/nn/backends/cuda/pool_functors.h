@@ -3,10 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/index.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/index.h"
 #include "nn/backends/cuda/channel_packs.h"
 #include "nn/backends/cuda/columns.h"
 #include "nn/backends/dtype.h"

@@ -1,6 +1,5 @@
-#include "dkfac/core/cuda/launch.cuh"
-#include "dkfac/core/element.h"
-
+#include "core/shared/cuda/launch.cuh"
+#include "core/shared/element.h"
 #include "nn/backends/backend_regularize.h"
 #include "nn/backends/cuda/regularize_functors.h"
 

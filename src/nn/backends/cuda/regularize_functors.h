@@ -3,9 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dkfac/core/cuda/convert.h"
-#include "dkfac/core/cuda/index.h"
-
+#include "core/shared/cuda/convert.h"
+#include "core/shared/cuda/index.h"
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/sample_choice.h"

@@ -5,13 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/core/captured.h"
-#include "dkfac/nn/conv_plans.h"
-
+#include "core/shared/captured.h"
 #include "nn/backends/conv_backend.h"
 #include "nn/backends/cuda/cudnn/compiled_plans.h"
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_passes.h"
+#include "nn/shared/conv_plans.h"
 #include "support/temp_folder.h"
 
 /// Convolutions by cuDNN, on a device, beside the host.

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "dkfac/nn/conv_plans.h"
-
 #include "nn/backends/conv_backend.h"
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_passes.h"
+#include "nn/shared/conv_plans.h"
 
 /// Images of 16 bits, whose channels cuDNN wants by fours.
 namespace dkfac::nn {

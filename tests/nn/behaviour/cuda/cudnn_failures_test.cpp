@@ -5,11 +5,10 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "dkfac/core/captured.h"
-#include "dkfac/nn/conv_plans.h"
-
+#include "core/shared/captured.h"
 #include "emulated/cudnn_faults.h"
 #include "nn/backends/conv_backend.h"
+#include "nn/shared/conv_plans.h"
 #include "support/device_faults.h"
 #include "support/on_device.h"
 #include "support/temp_folder.h"

@@ -8,10 +8,10 @@
 #include "dkfac/core/error.h"
 #include "dkfac/nn/gradient_check.h"
 #include "dkfac/nn/layers.h"
-#include "dkfac/nn/memory.h"
 #include "dkfac/nn/model.h"
 #include "dkfac/nn/whitening.h"
 
+#include "nn/shared/memory.h"
 #include "support/on_device.h"
 #include "support/whitened.h"
 

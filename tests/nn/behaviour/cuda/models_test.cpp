@@ -8,9 +8,9 @@
 
 #include "dkfac/nn/ema.h"
 #include "dkfac/nn/layers.h"
-#include "dkfac/nn/memory.h"
 
 #include "nn/cuda/device_models.h"
+#include "nn/shared/memory.h"
 
 namespace dkfac::testing {
 namespace {

@@ -7,12 +7,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/trim.h"
-#include "dkfac/core/device_timer.h"
-#include "dkfac/nn/conv_plans.h"
-
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/trim.h"
+#include "core/shared/device_timer.h"
 #include "nn/backends/cuda/cudnn/plan_file.h"
+#include "nn/shared/conv_plans.h"
 
 namespace dkfac::nn::cudnn {
 namespace {

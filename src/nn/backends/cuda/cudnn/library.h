@@ -42,7 +42,7 @@ class Library {
   [[nodiscard]] const Way& way(const ConvWork& work) { return find(work); }
   [[nodiscard]] bool can(const ConvWork& work) { return way(work).plan != nullptr; }
   /// Enqueues a work that it can do. The memory of each tensor by its Slot. Where plans are
-  /// measured (dkfac/nn/conv_plans.h), the first call waits for the device.
+  /// measured (nn/shared/conv_plans.h), the first call waits for the device.
   void run(Context& ctx, const ConvWork& work,
            std::span<const std::pair<std::int64_t, void*>> memory);
   /// The same for work that can be done in another way. False where it fails, for want of memory

@@ -1,7 +1,8 @@
 #include <cudnn_graph.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/nn/device_libraries.h"
+
+#include "nn/shared/device_libraries.h"
 
 namespace dkfac::nn {
 

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "dkfac/core/cuda/launch.cuh"
-
+#include "core/shared/cuda/launch.cuh"
 #include "nn/backends/cuda/columns.h"
 
 /// The contract of the header of the same name that nvcc gets, over the emulated device. Threads of

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// What reduce_rows and reduce_cols combine with.
 namespace dkfac::cuda {

@@ -4,10 +4,11 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/device_guard.h"
-#include "dkfac/core/cuda/handles.h"
-#include "dkfac/core/cuda/reduce_ops.h"
+
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/device_guard.h"
+#include "core/shared/cuda/handles.h"
+#include "core/shared/cuda/reduce_ops.h"
 
 /// The few shapes of kernels that everything else is a functor for. Functors are trivially
 /// copyable, take std::int64_t indices and hold device pointers. Results depend on shapes alone,

@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/cuda/handles.h"
-#include "dkfac/core/cuda/reduce_ops.h"
 
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/cuda/handles.h"
+#include "core/shared/cuda/reduce_ops.h"
 #include "emulated/device.h"
 
 /// The contract of the header of the same name that nvcc gets, over the emulated device: work is

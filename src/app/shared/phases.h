@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/config.h"
 #include "dkfac/kfac/options.h"
+
+#include "app/shared/config.h"
 
 namespace dkfac::app {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/result.h"
+#include "app/shared/result.h"
 
 namespace dkfac::app {
 

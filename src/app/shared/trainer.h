@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/checkpoint.h"
-#include "dkfac/app/config.h"
-#include "dkfac/app/errors.h"
-#include "dkfac/app/result.h"
 #include "dkfac/comm/communicator.h"
 #include "dkfac/data/dataset.h"
 #include "dkfac/kfac/report.h"
+
+#include "app/shared/checkpoint.h"
+#include "app/shared/config.h"
+#include "app/shared/errors.h"
+#include "app/shared/result.h"
 
 namespace dkfac::app {
 

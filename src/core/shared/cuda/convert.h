@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dkfac/core/cuda/device_code.h"
-#include "dkfac/core/element.h"
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/element.h"
 
 /// element::load() and store() between 16 bits and f32 by the instructions of a device. Kernels
 /// that are bound by memory have some twenty operations for an element, which the integer

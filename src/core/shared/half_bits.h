@@ -5,8 +5,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/half.h"
+
+#include "core/shared/cuda/device_code.h"
 
 /// The 16-bit formats by integer arithmetic without branches, inline so that loops vectorise.
 namespace dkfac::detail {

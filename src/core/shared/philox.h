@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "dkfac/core/cuda/device_code.h"
+#include "core/shared/cuda/device_code.h"
 
 /// The numbers of dkfac/core/random.h in a form that kernels can make.
 namespace dkfac {

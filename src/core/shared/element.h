@@ -5,10 +5,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "dkfac/core/cuda/device_code.h"
 #include "dkfac/core/error.h"
-#include "dkfac/core/half_bits.h"
 #include "dkfac/core/tensor_view.h"
+
+#include "core/shared/cuda/device_code.h"
+#include "core/shared/half_bits.h"
 
 /// Element types in loops and kernels: dispatch on a dtype, loads, stores.
 namespace dkfac::element {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/app/commands.h"
+#include "app/shared/commands.h"
 
 namespace dkfac::app {
 

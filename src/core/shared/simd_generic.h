@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/core/simd.h"
+#include "core/shared/simd.h"
 
 namespace dkfac::cpu {
 

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "dkfac/core/captured.h"
 #include "dkfac/core/context.h"
 #include "dkfac/nn/model.h"
+
+#include "core/shared/captured.h"
 
 namespace dkfac::nn {
 
