@@ -16,7 +16,7 @@
 #include "core/shared/registration.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/directions.h"
-#include "kfac/shared/options_text.h"
+#include "kfac/shared/fields.h"
 
 namespace dkfac::kfac {
 
@@ -116,7 +116,9 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
 void Preconditioner::Impl::prepare() {
   DKFAC_CHECK(!prepared, "[prepare] was called before");
   const CurvatureOptions& options = curvature.options();
-  std::string text = detail::concat("preconditioner\n", exact(options));
+  FieldText fields;
+  for_each_field(options, fields);
+  std::string text = "preconditioner\n" + fields.text();
   for (int i = 0; i < curvature.layers(); ++i)
     text += registration_line(curvature.layer(i).name, curvature.layer(i).spec);
   comm::require_equal(*comm, text, "the preconditioner's layers and options");

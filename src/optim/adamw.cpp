@@ -18,11 +18,6 @@ struct Adamw {
     return detail::concat("betas ", o.beta1, " and ", o.beta2, ", epsilon ", o.epsilon,
                           ", decoupled weight decay ", o.weight_decay);
   }
-  [[nodiscard]] std::string options_text() const {
-    const auto& o = options;
-    return detail::concat("beta1 ", exact(o.beta1), "\nbeta2 ", exact(o.beta2), "\nepsilon ",
-                          exact(o.epsilon), "\nweight_decay ", exact(o.weight_decay), '\n');
-  }
   void visit_state(StateVisitor& visitor) {
     visitor.real("beta1_power", Held::same, beta1_power);
     visitor.real("beta2_power", Held::same, beta2_power);
@@ -44,21 +39,9 @@ struct Adamw {
   }
 };
 
-void check_adamw(bool ok, const char* field, double value, const char* range) {
-  DKFAC_CHECK(ok && std::isfinite(value), "[adamw options] ", field, " is ", value, "; it must be ",
-              range);
-}
-
 }  // namespace
 
-void AdamwOptions::validate() const {
-  check_wire("adamw options", "gradient_wire", gradient_wire);
-  check_adamw(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
-  check_adamw(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
-  check_adamw(epsilon > 0, "epsilon", epsilon, "finite and > 0");
-  check_adamw(weight_decay >= 0, "weight_decay", weight_decay, "finite and >= 0");
-  check_adamw(bucket_bytes > 0, "bucket_bytes", static_cast<double>(bucket_bytes), "> 0");
-}
+void AdamwOptions::validate() const { for_each_field(*this, FieldChecks("adamw options")); }
 
 std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,
                                       AdamwOptions options, Device device, ContextOptions context) {

@@ -14,6 +14,7 @@
 #include "core/shared/phase_timer.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
+#include "optim/shared/fields.h"
 #include "optim/updates.h"
 
 namespace dkfac::optim {
@@ -22,7 +23,7 @@ namespace dkfac::optim {
 /// parameters. A Rule has `options` with loss_reduction, overlap, bucket_bytes and gradient_wire,
 /// and
 ///   kName, and kSlots: names of the states of a parameter, each as large as the parameter;
-///   description() for people, options_text() for the comparison over ranks, one option per line;
+///   description() for people;
 ///   double update(Context&, UpdateTable&, const StepArgs&)
 /// of all parameters with their averaged gradients, which returns the momentum to report;
 ///   void visit_state(StateVisitor&)
@@ -52,8 +53,6 @@ class FirstOrder final : public Optimizer {
 
  private:
   void begin_step();
-  /// Everything that must be equal on all ranks, one option per line.
-  [[nodiscard]] std::string options_text() const;
 
   OptimizerFrame frame_;
   Rule rule_;
@@ -92,7 +91,9 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
 
 template <class Rule>
 void FirstOrder<Rule>::prepare() {
-  frame_.agree(name(), options_text(), 0, comm::Repeated::updates);
+  FieldText text;
+  for_each_field(rule_.options, text);
+  frame_.agree(name(), text.text(), 0, comm::Repeated::updates);
   const auto& o = rule_.options;
   pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
   gradients_.emplace(frame_,
@@ -133,14 +134,6 @@ void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
       visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]), Held::same,
                      slots_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
   begin_step();
-}
-
-template <class Rule>
-std::string FirstOrder<Rule>::options_text() const {
-  const auto& o = rule_.options;
-  return detail::concat(rule_.options_text(), "loss_reduction ", static_cast<int>(o.loss_reduction),
-                        "\noverlap ", o.overlap, "\nbucket_bytes ", o.bucket_bytes,
-                        "\ngradient_wire ", exact(o.gradient_wire), '\n');
 }
 
 }  // namespace dkfac::optim

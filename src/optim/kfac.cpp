@@ -10,9 +10,9 @@
 #include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/directions.h"
-#include "kfac/shared/options_text.h"
 #include "optim/frame.h"
 #include "optim/gradients.h"
+#include "optim/shared/fields.h"
 #include "optim/updates.h"
 
 namespace dkfac::optim {
@@ -74,8 +74,6 @@ class Kfac final : public Optimizer {
 
  private:
   void begin_step();
-  /// Everything that must be equal on all ranks, one option per line.
-  [[nodiscard]] std::string options_text() const;
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
   /// Appends weight and bias of a layer that this rank works on.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
@@ -151,7 +149,10 @@ void Kfac::begin_step() {
 
 void Kfac::prepare() {
   const kfac::CurvatureOptions& o = options_.curvature;
-  frame_.agree(name(), options_text(), o.worker_fraction, comm::Repeated::nothing);
+  FieldText text;
+  for_each_field(o, text);
+  for_each_field(options_, text);
+  frame_.agree(name(), text.text(), o.worker_fraction, comm::Repeated::nothing);
   pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
   curvature_.prepare(frame_.grid, 0);
   const int count = curvature_.layers();
@@ -277,25 +278,11 @@ std::string Kfac::describe() const {
                              std::move(buffers));
 }
 
-std::string Kfac::options_text() const {
-  return detail::concat(
-      kfac::exact(options_.curvature), "momentum ", exact(options_.momentum), "\nmomentum_rule ",
-      static_cast<int>(options_.momentum_rule), "\ninitial_lr ", exact(options_.initial_lr),
-      "\nrescale ", static_cast<int>(options_.rescale), "\nweight_decay ",
-      exact(options_.weight_decay), "\ngradient_wire ", exact(options_.gradient_wire),
-      "\nweight_wire ", exact(options_.weight_wire), '\n');
-}
-
 }  // namespace
 
 void KfacOptions::validate() const {
   curvature.validate();
-  check_wire("kfac options", "gradient_wire", gradient_wire);
-  check_wire("kfac options", "weight_wire", weight_wire);
-  DKFAC_CHECK(momentum >= 0 && momentum < 1, "[kfac options] momentum is ", momentum,
-              "; it must be in [0, 1)");
-  DKFAC_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), "[kfac options] weight_decay is ",
-              weight_decay, "; it must be finite and >= 0");
+  for_each_field(*this, FieldChecks("kfac options"));
   DKFAC_CHECK(momentum_rule != MomentumRule::paper || (initial_lr > 0 && std::isfinite(initial_lr)),
               "[kfac options] initial_lr is ", initial_lr,
               "; the paper's momentum rule divides by it, so it must be > 0");

@@ -19,11 +19,6 @@ struct Sgd {
                           ", weight decay ", o.weight_decay,
                           o.momentum_correction ? ", momentum correction" : "");
   }
-  [[nodiscard]] std::string options_text() const {
-    return detail::concat("momentum ", exact(options.momentum), "\nnesterov ", options.nesterov,
-                          "\nweight_decay ", exact(options.weight_decay), "\nmomentum_correction ",
-                          options.momentum_correction, '\n');
-  }
   void visit_state(StateVisitor& visitor) { visitor.real("last_lr", Held::same, last_lr); }
 
   double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
@@ -42,14 +37,7 @@ struct Sgd {
 
 }  // namespace
 
-void SgdOptions::validate() const {
-  DKFAC_CHECK(momentum >= 0 && momentum < 1, "[sgd options] momentum is ", momentum,
-              "; it must be in [0, 1)");
-  DKFAC_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), "[sgd options] weight_decay is ",
-              weight_decay, "; it must be finite and >= 0");
-  check_wire("sgd options", "gradient_wire", gradient_wire);
-  DKFAC_CHECK(bucket_bytes > 0, "[sgd options] bucket_bytes is ", bucket_bytes, "; it must be > 0");
-}
+void SgdOptions::validate() const { for_each_field(*this, FieldChecks("sgd options")); }
 
 std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm, SgdOptions options,
                                     Device device, ContextOptions context) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/shared/config.h"
+#include "core/shared/fields.h"
 
 namespace dkfac::app {
 
@@ -18,17 +19,6 @@ using Value = std::variant<bool, std::int64_t, std::uint64_t, double, std::strin
 
 enum class KeyType : std::uint8_t { boolean, integer, seed, real, text, choice, knots };
 [[nodiscard]] std::string_view name_of(KeyType type) noexcept;
-
-/// Allowed numbers; an open end is not itself allowed.
-struct Range {
-  double low = -std::numeric_limits<double>::infinity();
-  double high = std::numeric_limits<double>::infinity();
-  bool open_low = false, open_high = false;
-  [[nodiscard]] bool contains(double x) const {  // False for a NaN.
-    return (open_low ? x > low : x >= low) && (open_high ? x < high : x <= high);
-  }
-};
-[[nodiscard]] std::string to_string(const Range& range);  ///< "in (0, 1]", ">= 1"
 
 /// A key counts only while the choice `selector` counts and is one of `values`; always when it is
 /// empty.

@@ -4,50 +4,147 @@ namespace dkfac::app {
 
 namespace {
 
-void add_update_rule(KeyTable& t) {
-  const std::string type = "optimizer.type";
-  t.choice<OptimizerType>(
-      type, DKFAC_FIELD(optimizer.type),
-      {{"sgd", OptimizerType::sgd}, {"lars", OptimizerType::lars}, {"kfac", OptimizerType::kfac}},
-      "update rule");
-  t.real("optimizer.momentum", DKFAC_FIELD(optimizer.momentum), from_to_below(0, 1),
-         "share of the last update that is kept");
+constexpr const char* kType = "optimizer.type";
+
+std::string path_of(std::string_view key) { return "optimizer." + std::string(key); }
+std::string_view key_of(const FieldInfo& info) { return info.key.empty() ? info.name : info.key; }
+
+/// Calls visit(field, info[, choices]) for the options with this key, one for each optimizer that
+/// has it.
+template <class Config, class Visit>
+void at_key(Config& config, std::string_view key, const Visit& visit) {
+  optim::for_each_optimizer(config.optimizer.options, [&](const auto&, auto& options) {
+    optim::for_each_option(options,
+                           FieldVisit{[&](auto& field, const FieldInfo& info, auto... choices) {
+                             if (!info.help.empty() && key_of(info) == key)
+                               visit(field, choices...);
+                           }});
+  });
+}
+
+template <class T>
+Value value_of(const T& field) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    return static_cast<std::int64_t>(field);
+  else
+    return field;
+}
+template <class T>
+Value value_of(const T& field, NamedValues<T> choices) {
+  for (const NamedValue<T>& choice : choices)
+    if (choice.value == field) return std::string(choice.name);
+  return std::string("?");
+}
+
+template <class T>
+void set_value(const Value& value, T& field) {
+  using Stored =
+      std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, std::int64_t, T>;
+  field = static_cast<T>(std::get<Stored>(value));
+}
+template <class T>
+void set_value(const Value& value, T& field, NamedValues<T> choices) {
+  for (const NamedValue<T>& choice : choices)
+    if (choice.name == std::get<std::string>(value)) field = choice.value;
+}
+
+/// A key's type, range and choices.
+template <class T>
+Key described(const FieldInfo& info, const T&) {
+  Key key;
+  key.range = info.range;
+  if constexpr (std::is_same_v<T, bool>) {
+    key.type = KeyType::boolean;
+  } else if constexpr (std::is_integral_v<T>) {
+    key.type = KeyType::integer;
+    key.range.high = std::min(key.range.high, kMaxInteger);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    key.type = KeyType::real;
+  }
+  return key;
+}
+template <class T>
+Key described(const FieldInfo&, const T&, NamedValues<T> choices) {
+  Key key;
+  key.type = KeyType::choice;
+  for (const NamedValue<T>& choice : choices) key.choices.emplace_back(choice.name);
+  return key;
+}
+
+Key key_for(const FieldInfo& info, Key made) {
+  const std::string key(key_of(info));
+  made.path = path_of(key);
+  made.help = std::string(info.help);
+  made.get = [key](const Config& config) {
+    Value value;
+    at_key(config, key, [&](const auto&... field) { value = value_of(field...); });
+    return value;
+  };
+  made.set = [key](Config& config, const Value& value) {
+    at_key(config, key, [&](auto& field, auto... choices) { set_value(value, field, choices...); });
+  };
+  return made;
+}
+
+/// The options of all optimizers, each key once.
+void add_options(KeyTable& t) {
+  optim::OptimizerOptions all;
+  std::size_t optimizers = 0;
+  const std::size_t first = t.keys.size();
+  optim::for_each_optimizer(all, [&](const auto& entry, auto& options) {
+    ++optimizers;
+    optim::for_each_option(
+        options, FieldVisit{[&](auto& field, const FieldInfo& info, auto... choices) {
+          if (info.help.empty()) return;
+          const std::string path = path_of(key_of(info));
+          auto at = std::ranges::find(t.keys, path, &Key::path);
+          if (at == t.keys.end())
+            at = t.keys.insert(at, key_for(info, described(info, field, choices...)));
+          if (!info.only.empty())
+            at->where(path_of(info.only), {std::string(info.is)});
+          else
+            at->only.values.emplace_back(entry.name);
+        }});
+  });
+  for (std::size_t i = first; i < t.keys.size(); ++i) {
+    Condition& only = t.keys[i].only;
+    if (only.values.size() == optimizers)
+      only = {};
+    else if (only.selector.empty())
+      only.selector = kType;
+  }
+}
+
+void add_type(KeyTable& t) {
+  std::vector<std::pair<std::string, optim::OptimizerType>> types;
+  optim::OptimizerOptions all;
+  optim::for_each_optimizer(
+      all, [&](const auto& entry, const auto&) { types.emplace_back(entry.name, entry.type); });
+  t.choice<optim::OptimizerType>(kType, DKFAC_FIELD(optimizer.type), std::move(types),
+                                 "update rule");
+}
+
+void add_parameter_groups(KeyTable& t) {
   const std::string momentum = "optimizer.momentum_schedule";
   t.choice<MomentumSchedule>(
       momentum, DKFAC_FIELD(optimizer.momentum_schedule),
       {{"constant", MomentumSchedule::constant}, {"piecewise", MomentumSchedule::piecewise}},
-      "how that share changes over the run");
+      "how optimizer.momentum changes over the run");
   t.knots("optimizer.momentum_knots", DKFAC_FIELD(optimizer.momentum_knots),
           "[[epoch, momentum], ...], straight lines between; each below 1")
       .where(momentum, {"piecewise"});
-  t.boolean("optimizer.nesterov", DKFAC_FIELD(optimizer.nesterov), "look ahead along the momentum")
-      .where(type, {"sgd", "lars"});
-  t.real("optimizer.weight_decay", DKFAC_FIELD(optimizer.weight_decay), at_least(0),
-         "of weights, not of BatchNorm scales; decoupled for kfac");
   t.real("optimizer.bias_lr_scale", DKFAC_FIELD(optimizer.bias_lr_scale), at_least(0),
          "learning rate of biases and BatchNorm shifts in multiples of the weights'");
   t.real("optimizer.bias_decay_scale", DKFAC_FIELD(optimizer.bias_decay_scale), at_least(0),
          "weight decay of biases and BatchNorm shifts in multiples of optimizer.weight_decay");
-  t.boolean("optimizer.momentum_correction", DKFAC_FIELD(optimizer.momentum_correction),
-            "rescale the momentum when the learning rate changes")
-      .where(type, {"sgd"});
-  t.real("optimizer.eta", DKFAC_FIELD(optimizer.eta), above(0), "trust coefficient")
-      .where(type, {"lars"});
-  t.real("optimizer.epsilon", DKFAC_FIELD(optimizer.epsilon), at_least(0),
-         "added to the denominator of the trust ratio")
-      .where(type, {"lars"});
-  t.boolean("optimizer.overlap", DKFAC_FIELD(optimizer.overlap),
-            "communicate while forward and backward run");
-  t.integer("optimizer.bucket_bytes", DKFAC_FIELD(optimizer.bucket_bytes), at_least(1),
-            "a reduction starts once about this much is waiting");
-  add_wire(t, "optimizer.gradient_wire", DKFAC_FIELD(optimizer.gradient_wire),
-           "type in which gradients travel; sums are taken in f32");
 }
 
 }  // namespace
 
 void add_optimizer_keys(KeyTable& t) {
-  add_update_rule(t);
+  add_type(t);
+  add_options(t);
+  add_parameter_groups(t);
   add_curvature_keys(t);
 }
 

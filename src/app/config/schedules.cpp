@@ -60,7 +60,7 @@ double learning_rate(const Config& config, const Clocks& at) {
 
 double momentum(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
-  if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum;
+  if (o.momentum_schedule == MomentumSchedule::constant) return o.momentum();
   return optim::PiecewiseLinearLr{o.momentum_knots}.at(at.momentum);
 }
 
@@ -68,20 +68,20 @@ double damping(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   switch (o.damping_schedule) {
     case DampingSchedule::warmup:
-      return kfac::DampingWarmup{o.damping_initial, o.curvature.damping, o.damping_warmup_steps}.at(
-          at.damping_steps);
+      return kfac::DampingWarmup{o.damping_initial, o.curvature().damping, o.damping_warmup_steps}
+          .at(at.damping_steps);
     case DampingSchedule::piecewise:
       if (!o.damping_knots.empty()) return optim::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
       break;
     case DampingSchedule::constant:
       break;
   }
-  return o.curvature.damping;
+  return o.curvature().damping;
 }
 
 kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
-  const kfac::CurvatureOptions& c = o.curvature;
+  const kfac::CurvatureOptions& c = o.curvature();
   kfac::CurvatureSettings settings{damping(config, at), c.statistics_interval, c.inverse_interval};
   if (o.interval_schedule == IntervalSchedule::ramp) {
     const std::int64_t length = o.interval_ramp_steps;
@@ -130,7 +130,7 @@ void check_momentum(const Config& config) {
 
 void check_damping(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
-  if (o.type != OptimizerType::kfac || o.damping_schedule != DampingSchedule::piecewise) return;
+  if (!o.has_curvature() || o.damping_schedule != DampingSchedule::piecewise) return;
   DKFAC_CHECK(!o.damping_knots.empty(),
               "[config] optimizer.damping_schedule = \"piecewise\" without "
               "optimizer.damping_knots; add e.g. damping_knots = [[0, 0.1], [5, 0.001]]");
@@ -189,7 +189,7 @@ kfac::CurvatureSettings curvature_settings(const Phase& phase, double epoch, std
 
 bool has_curvature_schedule(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
-  return o.type == OptimizerType::kfac &&
+  return o.has_curvature() &&
          (!config.phases.empty() || o.damping_schedule != DampingSchedule::constant ||
           o.interval_schedule != IntervalSchedule::constant);
 }

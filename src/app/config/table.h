@@ -16,16 +16,6 @@ inline constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: exact as a d
 /// Of epochs and of samples in a batch: products of two of them fit into 64 bits.
 inline constexpr double kMaxCount = 1 << 30;
 
-inline Range at_least(double low) { return {.low = low}; }
-inline Range above(double low) { return {.low = low, .open_low = true}; }
-inline Range between(double low, double high) { return {.low = low, .high = high}; }
-inline Range from_to_below(double low, double high) {
-  return {.low = low, .high = high, .open_high = true};
-}
-inline Range above_up_to(double low, double high) {
-  return {.low = low, .high = high, .open_low = true};
-}
-
 /// The table under construction. A field is a generic lambda that gives the member of a Config.
 class KeyTable {
  public:
@@ -96,15 +86,6 @@ class KeyTable {
     return keys.back();
   }
 };
-
-/// A type in which values travel between ranks; "same": the one they are computed in.
-template <class Field>
-Key& add_wire(KeyTable& t, std::string path, Field field, std::string help) {
-  return t.choice<std::optional<DType>>(
-      std::move(path), field,
-      {{"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
-      std::move(help));
-}
 
 #define DKFAC_FIELD(member) \
   [](auto& c) -> auto& { return c.member; }

@@ -93,13 +93,6 @@ std::string_view name_of(KeyType type) noexcept {
   return "?";
 }
 
-std::string to_string(const Range& range) {
-  if (std::isinf(range.high) || range.high >= 9007199254740992.0)
-    return fmt::format("{} {}", range.open_low ? ">" : ">=", range.low);
-  return fmt::format("in {}{}, {}{}", range.open_low ? "(" : "[", range.low, range.high,
-                     range.open_high ? ")" : "]");
-}
-
 const Key* find_key(std::string_view path) {
   const auto& keys = config_keys();
   const auto at =

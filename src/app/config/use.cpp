@@ -14,33 +14,6 @@ namespace dkfac::app {
 
 namespace {
 
-optim::SgdOptions sgd_options(const OptimizerConfig& c) {
-  optim::SgdOptions options;
-  options.momentum = c.momentum;
-  options.nesterov = c.nesterov;
-  options.weight_decay = c.weight_decay;
-  options.momentum_correction = c.momentum_correction;
-  options.loss_reduction = LossReduction::global_mean;
-  options.overlap = c.overlap;
-  options.bucket_bytes = c.bucket_bytes;
-  options.gradient_wire = c.gradient_wire;
-  return options;
-}
-
-optim::LarsOptions lars_options(const OptimizerConfig& c) {
-  optim::LarsOptions options;
-  options.momentum = c.momentum;
-  options.nesterov = c.nesterov;
-  options.weight_decay = c.weight_decay;
-  options.eta = c.eta;
-  options.epsilon = c.epsilon;
-  options.loss_reduction = LossReduction::global_mean;
-  options.overlap = c.overlap;
-  options.bucket_bytes = c.bucket_bytes;
-  options.gradient_wire = c.gradient_wire;
-  return options;
-}
-
 void check_shares(std::int64_t samples, int ranks, std::int64_t parts, const char* what) {
   DKFAC_CHECK(samples >= ranks, "[config] ", what, " of ", samples, " samples leaves some of ",
               ranks,
@@ -119,7 +92,7 @@ void check_pictures(const Config& config) {
 }
 
 void check_curvature(const Config& config) {
-  const kfac::CurvatureOptions& c = config.optimizer.curvature;
+  const kfac::CurvatureOptions& c = config.optimizer.curvature();
   DKFAC_CHECK(c.operand != DType::f64 || master_type(config) == DType::f64,
               "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
               config.run.precision, "\"; change one of them");
@@ -135,7 +108,8 @@ void check_curvature(const Config& config) {
                 "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
-      config.optimizer.momentum_rule != optim::MomentumRule::paper || full_rate(config) > 0,
+      config.optimizer.options.kfac.momentum_rule != optim::MomentumRule::paper ||
+          full_rate(config) > 0,
       "[config] optimizer.momentum_rule = \"paper\" divides by the highest learning rate, and "
       "[lr] never leaves 0; raise it, or use another rule");
 }
@@ -157,12 +131,10 @@ void validate_whole(const Config& config) {
   check_names(config);
   check_pictures(config);
   check_ghost_batch(config);
-  if (config.optimizer.type == OptimizerType::sgd) sgd_options(config.optimizer).validate();
-  if (config.optimizer.type == OptimizerType::lars) lars_options(config.optimizer).validate();
-  if (config.optimizer.type == OptimizerType::kfac) {
-    check_curvature(config);
-    kfac_options(config).validate();
-  }
+  if (config.optimizer.has_curvature()) check_curvature(config);
+  const optim::OptimizerOptions optimizers = optimizer_options(config);
+  optim::visit_optimizer(config.optimizer.type, optimizers,
+                         [](const auto&, const auto& options) { options.validate(); });
   regularize_options(config).validate();
   comm_options(config).validate();
   check_device(config);
@@ -186,18 +158,6 @@ void check_equal_groups(const std::vector<Phase>& phases) {
 }
 
 }  // namespace
-
-std::string_view name_of(OptimizerType type) noexcept {
-  switch (type) {
-    case OptimizerType::sgd:
-      return "sgd";
-    case OptimizerType::lars:
-      return "lars";
-    case OptimizerType::kfac:
-      return "kfac";
-  }
-  return "?";
-}
 
 void validate(const Config& config) {
   if (config.phases.empty()) return validate_whole(config);
@@ -326,41 +286,29 @@ ContextOptions context_options(const Config& config) {
   return {.threads = config.run.threads, .tf32 = config.run.tf32};
 }
 
-optim::KfacOptions kfac_options(const Config& config) {
-  const OptimizerConfig& c = config.optimizer;
-  optim::KfacOptions options;
-  options.curvature = c.curvature;
-  options.curvature.dtype = master_type(config);
-  options.curvature.loss_reduction = LossReduction::global_mean;
-  options.curvature.overlap = c.overlap;
-  options.curvature.bucket_bytes = c.bucket_bytes;
-  options.curvature.micro_batches = static_cast<int>(config.train.micro_batches);
+optim::OptimizerOptions optimizer_options(const Config& config) {
+  optim::OptimizerOptions options = config.optimizer.options;
+  kfac::CurvatureOptions& curvature = options.kfac.curvature;
+  options.sgd.loss_reduction = options.lars.loss_reduction = options.adamw.loss_reduction =
+      curvature.loss_reduction = LossReduction::global_mean;
+  curvature.dtype = master_type(config);
+  curvature.micro_batches = static_cast<int>(config.train.micro_batches);
   // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
   // once, for most of the run; the first step sets the first ones before it records anything.
-  options.curvature.damping = curvature_settings(config, 0, 0).damping;
-  options.momentum = c.momentum;
-  options.momentum_rule = c.momentum_rule;
-  options.initial_lr = full_rate(config);
-  options.rescale = c.rescale;
-  options.weight_decay = c.weight_decay;
-  options.gradient_wire = c.gradient_wire;
-  options.weight_wire = c.weight_wire;
+  curvature.damping = curvature_settings(config, 0, 0).damping;
+  options.kfac.initial_lr = full_rate(config);
   return options;
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                                                  std::shared_ptr<comm::Communicator> comm,
                                                  Device device) {
-  const ContextOptions context = context_options(config);
-  switch (config.optimizer.type) {
-    case OptimizerType::sgd:
-      return optim::make_sgd(std::move(comm), sgd_options(config.optimizer), device, context);
-    case OptimizerType::lars:
-      return optim::make_lars(std::move(comm), lars_options(config.optimizer), device, context);
-    case OptimizerType::kfac:
-      break;
-  }
-  return optim::make_kfac(std::move(comm), kfac_options(config), device, context);
+  std::unique_ptr<optim::Optimizer> made;
+  const optim::OptimizerOptions all = optimizer_options(config);
+  optim::visit_optimizer(config.optimizer.type, all, [&](const auto& entry, const auto& options) {
+    made = entry.make(std::move(comm), options, device, context_options(config));
+  });
+  return made;
 }
 
 }  // namespace dkfac::app

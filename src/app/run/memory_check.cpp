@@ -94,9 +94,12 @@ void check_data_memory(const Config& config) {
 
 double optimizer_bytes(const Config& config, const nn::ModelOptions& options, int ranks, int here) {
   const auto element = static_cast<double>(size_of(master_type(config)));
-  const bool second = config.optimizer.type == OptimizerType::kfac;
-  const optim::KfacOptions kfac = kfac_options(config);
-  double parameters = 0, averages = 0, earlier = 0, inverses = 0;
+  const bool second = config.optimizer.has_curvature();
+  const optim::OptimizerOptions all = optimizer_options(config);
+  const optim::KfacOptions& kfac = all.kfac;
+  double parameters = 0, averages = 0, earlier = 0, inverses = 0, states = 0;
+  optim::visit_optimizer(config.optimizer.type, all,
+                         [&](const auto& entry, const auto&) { states = entry.states; });
   for (const LayerSpec& spec : nn::layer_specs(options, config.train.global_batch)) {
     parameters += static_cast<double>(dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
     if (!second) continue;
@@ -105,7 +108,7 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
     earlier += static_cast<double>(bytes.earlier);
     inverses += static_cast<double>(bytes.inverses);
   }
-  const double gradients = parameters * element, momentum = gradients;
+  const double gradients = parameters * element, momentum = states * gradients;
   if (!second) return here * (gradients + momentum);
   const double workers = std::max(1.0, kfac.curvature.worker_fraction * ranks);
   const double masters = kfac.weight_wire ? parameters * element : 0;

@@ -19,6 +19,8 @@
 #include "dkfac/nn/regularize.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "optim/shared/registry.h"
+
 namespace dkfac::app {
 
 /// Whether something is done that some runs can do and others cannot.
@@ -96,7 +98,6 @@ struct TrainConfig {
   double initial_loss_scale = 65536;
 };
 
-enum class OptimizerType : std::uint8_t { sgd, lars, kfac };
 /// Whose gradients the curvature is made of: those of the training loss, or of labels that are
 /// drawn from the model's own distribution, which takes a second backward pass.
 enum class Fisher : std::uint8_t { empirical, monte_carlo };
@@ -104,22 +105,15 @@ enum class DampingSchedule : std::uint8_t { constant, warmup, piecewise };
 enum class IntervalSchedule : std::uint8_t { constant, ramp };
 enum class MomentumSchedule : std::uint8_t { constant, piecewise };
 
-/// The keys of all types side by side; those of another type than `type` are refused in a file.
-/// Defaults do not depend on the type, so that a comparison differs only in what its files say.
+/// Keys that belong to other types than `type` are refused in a file. Optimizers share the keys of
+/// the options that they share, and their defaults here, so that a comparison differs only in what
+/// its files say.
 struct OptimizerConfig {
-  OptimizerType type = OptimizerType::kfac;
-  double momentum = 0.9;
+  optim::OptimizerType type = optim::OptimizerType::kfac;
+  optim::OptimizerOptions options = {.lars = {.weight_decay = 0}, .adamw = {.weight_decay = 0}};
   MomentumSchedule momentum_schedule = MomentumSchedule::constant;
   std::vector<std::pair<double, double>> momentum_knots;  ///< (epoch, momentum)
-  bool nesterov = false;
-  double weight_decay = 0;
   double bias_lr_scale = 1, bias_decay_scale = 0;
-  bool momentum_correction = true;
-  double eta = 1e-3;
-  double epsilon = 0;
-  kfac::CurvatureOptions curvature;
-  optim::MomentumRule momentum_rule = optim::MomentumRule::corrected;
-  optim::Rescale rescale = optim::Rescale::off;
   Fisher fisher = Fisher::empirical;
   DampingSchedule damping_schedule = DampingSchedule::constant;
   double damping_initial = 1;
@@ -128,9 +122,10 @@ struct OptimizerConfig {
   IntervalSchedule interval_schedule = IntervalSchedule::constant;
   int first_statistics_interval = 1, first_inverse_interval = 1;
   std::int64_t interval_ramp_steps = 100;
-  bool overlap = true;
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  std::optional<DType> gradient_wire, weight_wire;
+
+  [[nodiscard]] bool has_curvature() const { return type == optim::OptimizerType::kfac; }
+  [[nodiscard]] double momentum() const { return options.sgd.momentum; }  ///< Of any type.
+  [[nodiscard]] const kfac::CurvatureOptions& curvature() const { return options.kfac.curvature; }
 };
 
 struct CheckpointConfig {
@@ -198,7 +193,6 @@ enum class Comments : std::uint8_t { none, help };
 
 // --- what the library wants to know -----------------------------------------------------------
 
-[[nodiscard]] std::string_view name_of(OptimizerType type) noexcept;
 /// Type of weights, gradients and statistics: f32 where the run computes in 16 bits.
 [[nodiscard]] DType master_type(const Config& config) noexcept;
 /// What run.device says: "cpu", "cuda" (each rank of a machine takes the next device), or "cuda:1".
@@ -222,7 +216,8 @@ struct DeviceChoice {
 [[nodiscard]] data::SamplerOptions sampler_options(const Config& config, const data::Dataset& train,
                                                    int ranks);
 [[nodiscard]] ContextOptions context_options(const Config& config);
-[[nodiscard]] optim::KfacOptions kfac_options(const Config& config);
+/// Those of the type are what a run makes its optimizer of.
+[[nodiscard]] optim::OptimizerOptions optimizer_options(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
 /// Learning rate at a fractional epoch, warm-up and scaling with the batch included.

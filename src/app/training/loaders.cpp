@@ -108,9 +108,10 @@ nn::GraphedPasses::Options graph_options(const TrainState& s) {
   options.most = std::max<std::size_t>(
       options.most, 4 * static_cast<std::size_t>(s.now->phase.config.train.micro_batches));
   // Of several ranks the gradients of a bucket leave while the backward pass goes on.
-  const OptimizerConfig& optimizer = s.config.optimizer;
-  if (s.comm->size() > 1 && optimizer.overlap)
-    options.part_bytes = static_cast<std::size_t>(optimizer.bucket_bytes);
+  const optim::SgdOptions& shared =
+      s.config.optimizer.options.sgd;  // These are equal in all types.
+  if (s.comm->size() > 1 && shared.overlap)
+    options.part_bytes = static_cast<std::size_t>(shared.bucket_bytes);
   return options;
 }
 

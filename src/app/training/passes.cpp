@@ -51,7 +51,7 @@ class PartPasses {
   PartPasses(TrainState& s, std::int64_t global_batch)
       : s_(s),
         scale_(s.counters.loss_scale.value / static_cast<double>(global_batch)),
-        draws_(s.config.optimizer.type == OptimizerType::kfac &&
+        draws_(s.config.optimizer.has_curvature() &&
                s.config.optimizer.fisher == Fisher::monte_carlo &&
                s.optimizer->wants_statistics()) {}
 

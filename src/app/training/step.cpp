@@ -51,7 +51,7 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
 }
 
 void count_curvature(TrainState& s) {
-  const bool adaptive = s.config.optimizer.curvature.staleness == kfac::Staleness::adaptive;
+  const bool adaptive = s.config.optimizer.curvature().staleness == kfac::Staleness::adaptive;
   add_step(s.result.curvature, s.report, s.statistic_sizes,
            adaptive ? KeepIntervals::yes : KeepIntervals::no);
   for (std::size_t i = 0; i < s.report.inverses.size(); ++i)
@@ -100,7 +100,7 @@ bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
 }
 
 void gather_inverses(TrainState& s) {
-  if (s.config.optimizer.type != OptimizerType::kfac) return;
+  if (!s.config.optimizer.has_curvature()) return;
   auto& mine = s.counters.inverses;
   s.comm->all_reduce(view_of(mine.data(), {std::ssize(mine)}), comm::ReduceOp::sum, Stream::cpu(),
                      "inverses");

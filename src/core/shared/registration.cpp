@@ -67,13 +67,4 @@ std::string exact(double value) {
   return text;
 }
 
-std::string exact(std::optional<DType> type) {
-  return type ? std::string(name_of(*type)) : "unset";
-}
-
-void check_wire(const char* options, const char* field, std::optional<DType> wire) {
-  DKFAC_CHECK(!wire || *wire == DType::f32 || *wire == DType::bf16 || *wire == DType::f16, "[",
-              options, "] ", field, " is ", *wire, "; it must be f32, bf16 or f16");
-}
-
 }  // namespace dkfac

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "dkfac/core/layer_spec.h"
@@ -24,8 +23,5 @@ void check_new_name(const std::string& name, bool exists);
 
 /// Exact text of an option, for comparison over ranks.
 [[nodiscard]] std::string exact(double value);
-[[nodiscard]] std::string exact(std::optional<DType> type);
-/// Throws InvalidArgument unless `wire` is unset, f32, bf16 or f16.
-void check_wire(const char* options, const char* field, std::optional<DType> wire);
 
 }  // namespace dkfac

@@ -166,7 +166,7 @@ TEST(RunsOnDevice, CountLaunchesOverARestart) {
   EXPECT_EQ(passes(rest), passes(whole));
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice, ::testing::Values("sgd", "lars", "kfac"),
+INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice, ::testing::Values("sgd", "lars", "adamw", "kfac"),
                          [](const auto& param) { return param.param; });
 
 /// Everything that changes what a step does, at once and a few at a time.
@@ -303,7 +303,7 @@ TEST(PhasesOnDevice, HaveTheSameBitsHoweverTheyAreLaunchedAndResumed) {
 
 TEST(RunsOnDevice, WaitOnceInAStep) {
   if (!testing::is_emulated()) GTEST_SKIP() << "a real device does not count waits";
-  for (const char* optimizer : {"sgd", "lars", "kfac"}) {
+  for (const char* optimizer : {"sgd", "lars", "adamw", "kfac"}) {
     SCOPED_TRACE(optimizer);
     const Config config =
         tiny::config(optimizer, {"run.device=cuda", "data.resident=yes", "augment.flip=true",

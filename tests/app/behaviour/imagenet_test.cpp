@@ -102,7 +102,7 @@ std::vector<std::string> small_keys(const Config& config) {
   if (config.train.loss_scale != LossScaling::none) keys.emplace_back("train.initial_loss_scale=1");
   // Its rates, those of batches a thousand times as large, leave the range of f32 on some
   // processors.
-  if (config.optimizer.nesterov) keys.emplace_back("optimizer.momentum=0.1");
+  if (config.optimizer.options.sgd.nesterov) keys.emplace_back("optimizer.momentum=0.1");
   const std::vector<Phase> phases = phases_of(config);
   if (phases.size() == 1) keys.emplace_back("run.epochs=1");
   for (std::size_t i = 0; phases.size() > 1 && i < phases.size(); ++i) {
@@ -165,8 +165,8 @@ TEST(KfacRecipes, SayWhatThePaperSays) {
     const std::int64_t steps = row.epochs * (kImages / row.batch);
     EXPECT_LT(std::abs(steps - row.steps), row.epochs) << "less than one an epoch";
     EXPECT_EQ(c.regularize.mixup.alpha, row.mixup);
-    EXPECT_EQ(c.optimizer.momentum, row.momentum);
-    EXPECT_EQ(c.optimizer.curvature.damping, row.damping);
+    EXPECT_EQ(c.optimizer.momentum(), row.momentum);
+    EXPECT_EQ(c.optimizer.options.kfac.curvature.damping, row.damping);
     EXPECT_EQ(learning_rate(c, 0), row.lr);
     EXPECT_EQ(learning_rate(c, row.start), row.lr);
     const double half = 0.5 * (row.start + row.end);
@@ -244,8 +244,8 @@ TEST(LarsRecipes, SayWhatTheReferenceConvergencePointsSay) {
     SCOPED_TRACE(row.name);
     const Config c = recipe(row.name);
     EXPECT_EQ(c.train.global_batch, row.batch);
-    EXPECT_EQ(c.optimizer.momentum, row.momentum);
-    EXPECT_EQ(c.optimizer.weight_decay, row.weight_decay);
+    EXPECT_EQ(c.optimizer.momentum(), row.momentum);
+    EXPECT_EQ(c.optimizer.options.sgd.weight_decay, row.weight_decay);
     EXPECT_EQ(learning_rate(c, 0), 0);
     EXPECT_DOUBLE_EQ(learning_rate(c, row.warmup / 2), row.lr / 2);
     EXPECT_DOUBLE_EQ(learning_rate(c, row.warmup), row.lr);

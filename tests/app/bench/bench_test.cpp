@@ -156,7 +156,7 @@ Output run_it(const BenchCommand& command) {
 
 TEST(Bench, StepsGivePhasesRatiosAndTheRoof) {
   BenchCommand command = small(BenchKind::step);
-  command.optimizers = {"sgd", "lars", "kfac"};
+  command.optimizers = {"sgd", "lars", "adamw", "kfac"};
   const Output output = run_it(command);
   ASSERT_EQ(output.code, 0) << output.errors;
   EXPECT_TRUE(output.result.at("correct"));

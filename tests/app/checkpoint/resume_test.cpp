@@ -72,7 +72,7 @@ TEST_P(Resume, EndsWithTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, ::testing::Values("sgd", "lars", "kfac"),
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, ::testing::Values("sgd", "lars", "adamw", "kfac"),
                          [](const auto& test) { return test.param; });
 
 TEST(ResumeState, IsWhatMakesTheDifference) {

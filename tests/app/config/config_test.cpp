@@ -1,5 +1,6 @@
 #include "app/shared/config.h"
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -126,7 +127,7 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     if (key.path == "model.width") base.model.name = "resnet20";
     if (key.path == "run.tf32") base.run.device = "cuda";
     if (key.path == "augment.erase_min_area") base.regularize.erase.max_area = 1;
-    if (key.path == "optimizer.inverse") base.optimizer.curvature.inverse_interval = 2;
+    if (key.path == "optimizer.inverse") base.optimizer.options.kfac.curvature.inverse_interval = 2;
     for (const Key& other : config_keys()) {
       if (other.path == key.path) continue;
       EXPECT_EQ(to_toml(other.get(config)), to_toml(other.get(base))) << other.path;
@@ -174,15 +175,15 @@ knots = [[0, 0.0], [2, 0.4], [10.0, 0]]
   EXPECT_EQ(config.data.synthetic_size, 8);
   EXPECT_EQ(config.model.name, "mlp");
   EXPECT_EQ(config.train.global_batch, 32);
-  EXPECT_EQ(config.optimizer.type, OptimizerType::lars);
-  EXPECT_DOUBLE_EQ(config.optimizer.eta, 0.002);
-  EXPECT_DOUBLE_EQ(config.optimizer.momentum, 0.0);
+  EXPECT_EQ(config.optimizer.type, optim::OptimizerType::lars);
+  EXPECT_DOUBLE_EQ(config.optimizer.options.lars.eta, 0.002);
+  EXPECT_DOUBLE_EQ(config.optimizer.momentum(), 0.0);
   ASSERT_EQ(config.lr.knots.size(), 3u);
   EXPECT_DOUBLE_EQ(learning_rate(config, 1.0), 0.2);
 }
 
 TEST(Config, WritesTextThatReadsBackTheSame) {
-  for (const char* type : {"sgd", "lars", "kfac"}) {
+  for (const char* type : {"sgd", "lars", "adamw", "kfac"}) {
     const Config config =
         parse("[run]\nname = \"tab\\tquote\\\" back\\\\slash\"\n",
               {std::string("optimizer.type=") + type, "lr.lr=0.1", "optimizer.momentum=0.123456789",
@@ -192,6 +193,40 @@ TEST(Config, WritesTextThatReadsBackTheSame) {
       EXPECT_EQ(to_toml(parse(text), comments), text);
     }
   }
+}
+
+TEST(Config, HasOneDefaultForAllOptimizersThatShareAKey) {
+  const OptimizerConfig defaults;
+  std::map<std::string, std::string> values;
+  int shared = 0;
+  optim::for_each_optimizer(defaults.options, [&](const auto& entry, const auto& options) {
+    optim::for_each_option(
+        options, FieldVisit{[&](const auto& field, const FieldInfo& info, auto... choices) {
+          if (info.help.empty()) return;
+          FieldText text;
+          const FieldInfo named{.name = info.key.empty() ? info.name : info.key};
+          text(field, named, choices...);
+          const auto [at, first] = values.try_emplace(std::string(named.name), text.text());
+          shared += first ? 0 : 1;
+          EXPECT_EQ(at->second, text.text()) << entry.name;
+        }});
+  });
+  EXPECT_GE(shared, 15);
+}
+
+TEST(Config, RunsAdamWOnItsOwnKeys) {
+  const Config config = parse("", {"optimizer.type=adamw", "optimizer.momentum=0.8",
+                                   "optimizer.beta2=0.99", "optimizer.adam_epsilon=1e-6",
+                                   "optimizer.weight_decay=0.1", "optimizer.gradient_wire=f16"});
+  const optim::AdamwOptions options = optimizer_options(config).adamw;
+  EXPECT_EQ(options.beta1, 0.8);
+  EXPECT_EQ(options.beta2, 0.99);
+  EXPECT_EQ(options.epsilon, 1e-6);
+  EXPECT_EQ(options.weight_decay, 0.1);
+  EXPECT_EQ(options.gradient_wire, DType::f16);
+  EXPECT_EQ(options.loss_reduction, LossReduction::global_mean);
+  EXPECT_THROW(parse("", {"optimizer.type=adamw", "optimizer.nesterov=true"}), InvalidArgument);
+  EXPECT_THROW(parse("", {"optimizer.type=sgd", "optimizer.beta2=0.9"}), InvalidArgument);
 }
 
 TEST(Config, LeavesOutKeysOfOtherTypes) {
@@ -270,7 +305,7 @@ TEST(ConfigOverrides, TakeTextWithAndWithoutQuotes) {
   EXPECT_EQ(parse("", {"run.name=12"}).run.name, "12");
   EXPECT_EQ(parse("", {"data.path=/a b/c#d"}).data.path, "/a b/c#d");
   EXPECT_EQ(parse("", {"data.path="}).data.path, "");
-  EXPECT_DOUBLE_EQ(parse("", {"optimizer.damping=1e-05"}).optimizer.curvature.damping, 1e-5);
+  EXPECT_DOUBLE_EQ(parse("", {"optimizer.damping=1e-05"}).optimizer.options.kfac.curvature.damping, 1e-5);
   EXPECT_FALSE(parse("", {"data.shuffle=false"}).data.shuffle);
   EXPECT_EQ(parse("", {"lr.schedule=piecewise", "lr.knots=[[0,1]]"}).lr.knots.size(), 1u);
 }

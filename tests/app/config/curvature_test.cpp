@@ -97,10 +97,10 @@ TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
   EXPECT_TRUE(applies(ramp, parse_keys({"optimizer.interval_schedule=ramp"})));
   EXPECT_FALSE(applies(ramp, parse_keys({})));
   Config adaptive = parse_keys({"optimizer.interval_schedule=ramp"});
-  adaptive.optimizer.curvature.staleness = kfac::Staleness::adaptive;
+  adaptive.optimizer.options.kfac.curvature.staleness = kfac::Staleness::adaptive;
   EXPECT_FALSE(applies(ramp, adaptive));
-  adaptive.optimizer.curvature.staleness = kfac::Staleness::fixed;
-  adaptive.optimizer.type = OptimizerType::sgd;
+  adaptive.optimizer.options.kfac.curvature.staleness = kfac::Staleness::fixed;
+  adaptive.optimizer.type = optim::OptimizerType::sgd;
   EXPECT_FALSE(applies(ramp, adaptive));
 }
 

@@ -70,7 +70,7 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   const double batch = 512, sum_rate_at_peak = 1.0 / 512, sum_decay = 5e-4 * 512;
   EXPECT_EQ(static_cast<double>(c.train.global_batch), batch);
   EXPECT_DOUBLE_EQ(learning_rate(c, 2), sum_rate_at_peak * batch);
-  EXPECT_DOUBLE_EQ(c.optimizer.weight_decay, sum_decay / batch);
+  EXPECT_DOUBLE_EQ(c.optimizer.options.sgd.weight_decay, sum_decay / batch);
   EXPECT_EQ(learning_rate(c, 0), 0);
   EXPECT_DOUBLE_EQ(learning_rate(c, 1), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(c, 5), 0.55);
@@ -78,8 +78,8 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   EXPECT_DOUBLE_EQ(learning_rate(c, 9.9), 0.1);
   EXPECT_EQ(c.optimizer.bias_lr_scale, 64);
   EXPECT_EQ(c.optimizer.bias_decay_scale, 1.0 / 64);
-  EXPECT_TRUE(c.optimizer.nesterov);
-  EXPECT_FALSE(c.optimizer.momentum_correction);
+  EXPECT_TRUE(c.optimizer.options.sgd.nesterov);
+  EXPECT_FALSE(c.optimizer.options.sgd.momentum_correction);
   EXPECT_EQ(c.train.label_smoothing, 0.2);
   EXPECT_EQ(c.train.ema_decay, 0.99);
   EXPECT_EQ(c.train.ema_interval, 5);

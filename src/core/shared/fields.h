@@ -1,0 +1,145 @@
+#pragma once
+
+#include <concepts>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "dkfac/core/types.h"
+
+/// What holds of each field of an options struct, told once in a list: for_each_field(options,
+/// visit) calls visit(field, info), or visit(field, info, choices) for a field whose values have
+/// names. Validation, the comparison over ranks, configuration keys and their documents read it.
+/// Lists bind all members of their struct by name, so that one which misses a field that was added
+/// does not compile.
+namespace dkfac {
+
+/// Allowed numbers, which are finite; an open end is not itself allowed.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool open_low = false, open_high = false;
+  [[nodiscard]] bool contains(double x) const {  // False for a NaN.
+    return (open_low ? x > low : x >= low) && (open_high ? x < high : x <= high);
+  }
+};
+[[nodiscard]] std::string to_string(const Range& range);  ///< "in (0, 1]", ">= 1"
+
+constexpr Range at_least(double low) { return {.low = low}; }
+constexpr Range above(double low) { return {.low = low, .open_low = true}; }
+constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Range from_to_below(double low, double high) {
+  return {.low = low, .high = high, .open_high = true};
+}
+constexpr Range above_up_to(double low, double high) {
+  return {.low = low, .high = high, .open_low = true};
+}
+/// Of an int that counts something.
+constexpr Range count_from(int low) { return between(low, 1 << 30); }
+
+/// A value that an option may have, and its name.
+template <class T>
+struct NamedValue {
+  std::string_view name;
+  T value;
+};
+template <class T>
+using NamedValues = std::span<const NamedValue<T>>;
+
+/// Types in which values travel between ranks; "same": the one they are computed in.
+inline constexpr NamedValue<std::optional<DType>> kWires[] = {
+    {"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
+
+/// What holds of a field beside its type and its default.
+struct FieldInfo {
+  std::string_view name;  ///< Of the member.
+  /// One line for users of a program; empty: the program chooses the value itself.
+  std::string_view help = {};
+  Range range = {};  ///< Of a number.
+  /// The field counts only where the option `only` has the choice `is`.
+  std::string_view only = {}, is = {};
+  std::string_view key = {};  ///< Of configurations, where it is not the name.
+  bool agreed = true;         ///< All ranks have to have the same value.
+};
+
+/// A visitor of lists made of a generic lambda, which cannot take a FieldInfo as a list of braces.
+template <class Call>
+struct FieldVisit {
+  Call call;
+  void operator()(auto& field, const FieldInfo& info) const { call(field, info); }
+  template <class T>
+  void operator()(T& field, const FieldInfo& info, NamedValues<std::remove_const_t<T>> choices) const {
+    call(field, info, choices);
+  }
+};
+template <class Call>
+FieldVisit(Call) -> FieldVisit<Call>;
+
+/// Options, const or not.
+template <class T, class Options>
+concept OptionsOf = std::same_as<std::remove_const_t<T>, Options>;
+
+/// Throws InvalidArgument that names options, field, value and what is allowed, for a number out of
+/// its range and a choice that has no name.
+class FieldChecks {
+ public:
+  explicit FieldChecks(std::string_view options) : options_(options) {}  ///< "sgd options"
+
+  template <class T>
+  void operator()(const T& field, const FieldInfo& info) const {
+    if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, bool>)
+      check_number(static_cast<double>(field), info);
+  }
+  template <class T>
+  void operator()(const T& field, const FieldInfo& info, NamedValues<T> choices) const {
+    std::string names;
+    for (const NamedValue<T>& choice : choices) {
+      if (choice.value == field) return;
+      (names += names.empty() ? "" : ", ") += choice.name;
+    }
+    refuse_choice(info, shown(field), names);
+  }
+
+ private:
+  template <class T>
+  static std::string shown(const T& field) {
+    if constexpr (std::is_same_v<T, DType>)
+      return std::string(name_of(field));
+    else if constexpr (std::is_enum_v<T>)
+      return std::to_string(static_cast<int>(field));
+    else
+      return field ? shown(*field) : "unset";
+  }
+  void check_number(double value, const FieldInfo& info) const;
+  [[noreturn]] void refuse_choice(const FieldInfo& info, const std::string& value,
+                                  const std::string& names) const;
+  std::string_view options_;
+};
+
+/// Collects the exact values of fields on which ranks have to agree, one per line.
+class FieldText {
+ public:
+  template <class T>
+  void operator()(const T& field, const FieldInfo& info) {
+    if constexpr (std::is_arithmetic_v<T>)
+      add(info, static_cast<double>(field));
+    else
+      add(info, std::string_view(field));
+  }
+  template <class T>
+  void operator()(const T& field, const FieldInfo& info, NamedValues<T> choices) {
+    for (const NamedValue<T>& choice : choices)
+      if (choice.value == field) return add(info, choice.name);
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  void add(const FieldInfo& info, double value);
+  void add(const FieldInfo& info, std::string_view value);
+  std::string text_;
+};
+
+}  // namespace dkfac

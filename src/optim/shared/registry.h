@@ -1,0 +1,60 @@
+#pragma once
+
+#include <string_view>
+
+#include "optim/shared/fields.h"
+
+/// Every optimizer, once: an optimizer that stands here is in configurations, the program, its
+/// benchmarks and their documents.
+namespace dkfac::optim {
+
+enum class OptimizerType : std::uint8_t { sgd, lars, adamw, kfac };
+
+/// Options of all, of which a run uses those of its type.
+struct OptimizerOptions {
+  SgdOptions sgd = {};
+  LarsOptions lars = {};
+  AdamwOptions adamw = {};
+  KfacOptions kfac = {};
+};
+
+template <class Make>
+struct OptimizerEntry {
+  OptimizerType type;
+  std::string_view name;
+  int states;  ///< Numbers that are kept for each parameter.
+  Make* make;  ///< (communicator, options, device, context)
+};
+
+/// Calls visit(entry, options) for each of `all`, const or not.
+template <OptionsOf<OptimizerOptions> All, class Visit>
+void for_each_optimizer(All& all, Visit&& visit) {
+  visit(OptimizerEntry{OptimizerType::sgd, "sgd", 1, make_sgd}, all.sgd);
+  visit(OptimizerEntry{OptimizerType::lars, "lars", 1, make_lars}, all.lars);
+  visit(OptimizerEntry{OptimizerType::adamw, "adamw", 2, make_adamw}, all.adamw);
+  visit(OptimizerEntry{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
+}
+
+/// All fields of one optimizer, those of the curvature included.
+template <class Options, class Visit>
+void for_each_option(Options& options, Visit&& visit) {
+  for_each_field(options, visit);
+  if constexpr (OptionsOf<Options, KfacOptions>) for_each_field(options.curvature, visit);
+}
+
+/// visit(entry, options) for the one of this type.
+template <OptionsOf<OptimizerOptions> All, class Visit>
+void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
+  for_each_optimizer(all, [&](const auto& entry, auto& options) {
+    if (entry.type == type) visit(entry, options);
+  });
+}
+
+[[nodiscard]] inline std::string_view name_of(OptimizerType type) {
+  std::string_view name = "?";
+  const OptimizerOptions all;
+  visit_optimizer(type, all, [&](const auto& entry, const auto&) { name = entry.name; });
+  return name;
+}
+
+}  // namespace dkfac::optim
