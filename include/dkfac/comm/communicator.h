@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
 
@@ -19,7 +20,7 @@ enum class Check : std::uint8_t {
   full   ///< Compare every collective over the ranks before any data moves.
 };
 
-struct Options {
+struct DKFAC_API Options {
   /// Seconds that a collective may take once started, before it fails on this rank. > 0.
   double timeout_s = 120;
   Check check = Check::hash;
@@ -30,7 +31,7 @@ struct Options {
 };
 
 /// What a collective is, for comparison over ranks and for messages.
-struct CallInfo {
+struct DKFAC_API CallInfo {
   std::uint64_t sequence = 0;  ///< From 1, counted per communicator.
   std::string op;              ///< "all_reduce(sum)", "reduce_scatter_v", ...
   std::string name;            ///< What the caller calls the data, e.g. "factors A".
@@ -61,7 +62,7 @@ struct CallInfo {
 /// Failures throw CommError from the call, from progress() or from the wait that meets them: a
 /// time limit, a lost peer, ranks that disagree, abort() on another rank. The communicator is then
 /// unusable on every rank. One communicator is used by one thread at a time.
-class Communicator {
+class DKFAC_API Communicator {
  public:
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
@@ -132,18 +133,18 @@ class Communicator {
 };
 
 /// One rank; every collective is a copy or nothing. Memory of the host and of any device.
-[[nodiscard]] std::shared_ptr<Communicator> make_self(Options options = {});
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_self(Options options = {});
 
 /// "self", "in_process", "tcp", "mpi", "nccl": whether this build has it.
-[[nodiscard]] bool is_available(std::string_view backend);
+[[nodiscard]] DKFAC_API bool is_available(std::string_view backend);
 
 // --- small helpers over any communicator, blocking --------------------------------------------
 
 /// Every rank's string, on every rank, in rank order.
-[[nodiscard]] std::vector<std::string> all_gather_strings(Communicator& comm,
-                                                          std::string_view mine);
+[[nodiscard]] DKFAC_API std::vector<std::string> all_gather_strings(Communicator& comm,
+                                                                    std::string_view mine);
 /// Throws InvalidArgument on every rank, naming the ranks that differ from rank 0, unless all ranks
 /// pass the same text. `what` says what the text is, e.g. "the configuration".
-void require_equal(Communicator& comm, std::string_view text, std::string_view what);
+DKFAC_API void require_equal(Communicator& comm, std::string_view text, std::string_view what);
 
 }  // namespace dkfac::comm

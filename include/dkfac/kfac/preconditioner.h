@@ -6,6 +6,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/core/state.h"
 #include "dkfac/core/stream.h"
@@ -22,7 +23,7 @@ namespace dkfac::kfac {
 /// the same elements in the same order. Another shape of as many elements, as that of a transposed
 /// matrix, is refused. `bias` is [out], or empty for a layer without one. A BatchNorm has gamma in
 /// `weight` and beta in `bias`, [channels] each. A PlainSpec takes any shape.
-struct LayerGrad {
+struct DKFAC_API LayerGrad {
   LayerId layer{};
   TensorView weight;
   TensorView bias;
@@ -44,7 +45,7 @@ struct LayerGrad {
 /// operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
 /// where the communicator does. With CurvatureOptions::micro_batches > 1 that many records of a
 /// layer add up.
-class Preconditioner {
+class DKFAC_API Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},
                           Device device = Device::cpu(), ContextOptions context = {});

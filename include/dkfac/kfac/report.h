@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/report.h"
 
 namespace dkfac::kfac {
@@ -23,7 +24,7 @@ inline constexpr std::size_t kInverseStages = 5;
 enum class StatisticKind : std::uint8_t { a, g, batch_norm };
 
 /// The schedule of one statistic; the same on every rank.
-struct StatisticReport {
+struct DKFAC_API StatisticReport {
   int layer = 0;
   StatisticKind kind = StatisticKind::a;
   bool refreshed = false;     ///< In this step.
@@ -36,7 +37,7 @@ struct StatisticReport {
 
 /// What one step() did, curvature included. Where K-FAC does not update although the vote has
 /// passed, no layer has an inverse.
-struct StepReport : UpdateReport {
+struct DKFAC_API StepReport : UpdateReport {
   /// Layers whose curvature has never been inverted, so that their gradients are not
   /// preconditioned: by name, in the order they were added, the same on every rank. Empty where the
   /// vote failed.

@@ -6,6 +6,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/core/state.h"
 #include "dkfac/core/stream.h"
@@ -19,7 +20,7 @@ namespace dkfac::optim {
 /// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64), on the
 /// device of the optimizer, in the shapes of LayerGrad (preconditioner.h). A BatchNorm has gamma as
 /// weight and beta as bias. Views of what the spec lacks stay empty.
-struct LayerParams {
+struct DKFAC_API LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
   double weight_lr = 1, bias_lr = 1;  ///< Multiply the learning rate of the parameter; >= 0.
@@ -39,7 +40,7 @@ struct LayerParams {
 /// call is seen by it, what they are given afterwards follows it, gradients that are overwritten
 /// and parameters that are read included. The host waits for the device once per step, for the
 /// vote; K-FAC may wait more where Preconditioner does.
-class Optimizer {
+class DKFAC_API Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -173,24 +174,21 @@ struct KfacOptions {
   void validate() const;
 };
 
-[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm,
-                                                  SgdOptions options, Device device = Device::cpu(),
-                                                  ContextOptions context = {});
-[[nodiscard]] std::unique_ptr<Optimizer> make_lars(std::shared_ptr<comm::Communicator> comm,
-                                                   LarsOptions options,
-                                                   Device device = Device::cpu(),
-                                                   ContextOptions context = {});
-[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,
-                                                    AdamwOptions options,
-                                                    Device device = Device::cpu(),
-                                                    ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_sgd(
+    std::shared_ptr<comm::Communicator> comm, SgdOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_lars(
+    std::shared_ptr<comm::Communicator> comm, LarsOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_adamw(
+    std::shared_ptr<comm::Communicator> comm, AdamwOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
 /// SP-NGD's pipeline (algorithm 3): statistics are reduce-scattered to the owner of each layer,
 /// which damps and inverts; gradients to its workers (the owner alone, unless worker_fraction is
 /// larger), which precondition and apply momentum and rescaling; weights are all-gathered.
 /// docs/distribution.md gives messages and bytes.
-[[nodiscard]] std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm,
-                                                   KfacOptions options,
-                                                   Device device = Device::cpu(),
-                                                   ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_kfac(
+    std::shared_ptr<comm::Communicator> comm, KfacOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
 
 }  // namespace dkfac::optim
