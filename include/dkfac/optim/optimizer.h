@@ -89,7 +89,7 @@ class DKFAC_API Optimizer {
   Optimizer() = default;
 };
 
-struct SgdOptions {
+struct DKFAC_API SgdOptions {
   double momentum = 0.9;  ///< In [0, 1).
   bool nesterov = false;
   /// L2 term added to the averaged gradient of weights; never on gamma, and on biases (beta
@@ -110,7 +110,7 @@ struct SgdOptions {
 /// LARS as in the MLPerf reference (docs/math.md, "LARS"): for weights
 /// trust = eta*|w| / (|g| + wd*|w| + eps), 1 when a norm is zero; v <- m v - lr*trust*(g + wd*w);
 /// w <- w + v. BatchNorm and biases: plain momentum, with the decay of LayerParams::bias_decay.
-struct LarsOptions {
+struct DKFAC_API LarsOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 1e-4;
@@ -129,7 +129,7 @@ struct LarsOptions {
 /// w <- (1 - lr weight_decay) w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) for
 /// the t-th update from 1; a step that is skipped is none. StepArgs::momentum takes the place of
 /// beta1; with a beta1 that changes, beta1^t is the product of those of all updates.
-struct AdamwOptions {
+struct DKFAC_API AdamwOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< In [0, 1).
   double epsilon = 1e-8;              ///< > 0
   /// Of weights; never of gamma, and of biases (beta included) only as LayerParams::bias_decay
@@ -157,7 +157,7 @@ enum class Rescale : std::uint8_t {
   shrink   ///< Published code: only when the factor is below 1.
 };
 
-struct KfacOptions {
+struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
