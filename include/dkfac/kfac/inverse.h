@@ -47,6 +47,12 @@ DKFAC_API void invert_factor(Context& ctx, ConstTensorView packed, double shift,
 DKFAC_API void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensorView g_inverse,
                             TensorView weight_grad, TensorView bias_grad);
 
+/// Factor of the KL clip (Ba et al. 2017; docs/math.md, "KL clip"):
+/// min(1, sqrt(kappa / (lr^2 product))), with product = <U, V> summed over all preconditioned
+/// gradients U and their gradients V. 1 where lr^2 product <= 0, as nothing moves or the direction
+/// has no length in this metric; 0 where it is not finite: such a direction must not be applied.
+[[nodiscard]] DKFAC_API double kl_clip_factor(double kappa, double lr, double product);
+
 /// vectors[d,d] (in columns) and values[d] (ascending, negative ones clipped to 0) of the packed
 /// lower triangle M. info[1] (i32): 0, or > 0 when the iteration failed or M is not finite.
 DKFAC_API void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors,
