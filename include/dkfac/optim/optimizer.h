@@ -17,9 +17,12 @@
 
 namespace dkfac::optim {
 
-/// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64), on the
-/// device of the optimizer, in the shapes of LayerGrad (preconditioner.h). A BatchNorm has gamma as
-/// weight and beta as bias. Views of what the spec lacks stay empty.
+/// Parameters and gradients of one layer, borrowed from add_layer() until the optimizer ends:
+/// contiguous, row-major, one dtype for all layers (f32 or f64), on the device of the optimizer, in
+/// the shapes of LayerGrad (preconditioner.h). prepare() and step() write parameters, which nobody
+/// else may write from prepare() on but between two steps; grads_ready() reads gradients, and
+/// nothing here writes them. A BatchNorm has gamma as weight and beta as bias. Views of what the
+/// spec lacks stay empty.
 struct DKFAC_API LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
@@ -47,14 +50,18 @@ class DKFAC_API Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "adamw", "kfac"
-  /// Throws InvalidArgument for a name that exists, or views that do not fit the spec.
+  /// The layer that the other calls name, numbered from 0; before prepare(). Throws InvalidArgument
+  /// for a name that is empty or exists, a spec that makes no sense, views that do not fit it or
+  /// the dtype of the layers before, and multipliers out of range; DeviceError for views on another
+  /// device.
   [[nodiscard]] virtual LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) = 0;
   /// Fixes layers, owners and buckets; collective. Broadcasts parameters from rank 0, so that all
   /// ranks start from the same bits; on a device they must be there, and are when it returns.
   /// Throws InvalidArgument when ranks disagree about layers or options.
   virtual void prepare() = 0;
 
-  /// Statistics; ignored by first-order methods. As in Preconditioner.
+  /// Statistics; ignored by first-order methods. Views, scales, lifetimes and errors are those of
+  /// Preconditioner (preconditioner.h), which has the same calls; here prepare() comes first.
   [[nodiscard]] virtual bool wants_statistics() const { return false; }
   [[nodiscard]] virtual bool wants_input(LayerId) const { return wants_statistics(); }
   [[nodiscard]] virtual bool wants_grad_output(LayerId) const { return wants_statistics(); }
@@ -68,10 +75,18 @@ class DKFAC_API Optimizer {
                                     ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
                                     Stream, RecordScale) {}
 
-  /// The gradients of `layer` are final. loss_scale and global batch as for the records.
+  /// The gradients of `layer`, in the views of add_layer(), are final: they are read in the order
+  /// of `stream`, on the host before this returns, and may be overwritten afterwards. loss_scale
+  /// and global batch as for the records. Throws InvalidArgument for a layer that does not exist or
+  /// was announced in this step, and for a stream of another device; CommError when what it sends
+  /// fails.
   virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;
-  /// Waits for the reductions, takes the vote, updates. A layer whose gradients were not announced
-  /// is an error. Throws CommError, NumericError.
+  /// Waits for the reductions, takes the vote, updates. On the host parameters are new when this
+  /// returns; on a CUDA device for whatever follows on `stream`. args.vote.loss, f64[1] on the
+  /// device of the optimizer, is read before that. Throws InvalidArgument where gradients of a
+  /// layer were not announced or statistics that are wanted were not recorded (unless this rank's
+  /// vote rejects the step), and for arguments out of range; CommError; NumericError on every rank
+  /// once a factor has failed too often.
   virtual kfac::StepReport step(const StepArgs& args, Stream stream) = 0;
 
   /// The curvature of a layer; nothing of first-order methods. As in Preconditioner.
@@ -80,7 +95,9 @@ class DKFAC_API Optimizer {
   /// Everything beside parameters and options that decides the steps to come, after prepare() and
   /// between two steps. With the parameters restored as well, a visitor that writes back what
   /// another one has read makes the optimizer go on with the same bits; with another number of
-  /// ranks as StateVisitor says. What was announced of a step is dropped.
+  /// ranks as StateVisitor says. What was announced of a step is dropped. The visitor is shown
+  /// contiguous host memory, which it may read and write until its call returns; the host waits for
+  /// the device.
   virtual void visit_state(StateVisitor&) {}
 
   [[nodiscard]] virtual std::string describe() const = 0;
