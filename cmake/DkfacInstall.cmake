@@ -1,5 +1,6 @@
 # Installs headers, libraries and the package file. Export sets of their own for data and nn, so that somebody who
-# links dkfac::kfac needs no zlib; the library of the program stays here.
+# links dkfac::kfac needs no zlib, and for the shared library, which needs none of what the others link; the library of
+# the program stays here.
 include(CMakePackageConfigHelpers)
 set(DKFAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dkfac)
 
@@ -14,6 +15,12 @@ foreach(layer ${layers})
   install(DIRECTORY include/dkfac/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dkfac)
   list(APPEND exports ${export})
 endforeach()
+if(DKFAC_BUILD_SHARED)
+  install(TARGETS dkfac_shared EXPORT dkfac_sharedTargets)
+  list(APPEND exports dkfac_sharedTargets)
+else()
+  install(TARGETS dkfac_all EXPORT dkfacTargets)
+endif()
 list(REMOVE_DUPLICATES exports)
 foreach(export ${exports})
   install(EXPORT ${export} NAMESPACE dkfac:: DESTINATION ${DKFAC_PACKAGE_DIR})

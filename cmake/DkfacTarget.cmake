@@ -34,15 +34,24 @@ function(dkfac_unite target)
   endif()
 endfunction()
 
+# What the shared library is made of (DkfacShared.cmake). Compiled once, for it and for the archives:
+# hidden symbols are in nobody's way in a static link.
+set(DKFAC_SHARED_LAYERS core comm kfac optim)
+
 # dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) makes dkfac_LAYER and
 # dkfac::LAYER out of src/LAYER, with include/dkfac/LAYER as its public headers.
 function(dkfac_library layer)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(dkfac_${layer} ${ARG_SOURCES})
+  add_library(dkfac_${layer} STATIC ${ARG_SOURCES})
   add_library(dkfac::${layer} ALIAS dkfac_${layer})
+  set(visibility default)
+  if(layer IN_LIST DKFAC_SHARED_LAYERS)
+    set(visibility hidden)
+    set_target_properties(dkfac_${layer} PROPERTIES VISIBILITY_INLINES_HIDDEN ON)
+  endif()
   set_target_properties(dkfac_${layer} PROPERTIES
-    EXPORT_NAME ${layer} CXX_VISIBILITY_PRESET default POSITION_INDEPENDENT_CODE ON
-    CXX_EXTENSIONS OFF)
+    EXPORT_NAME ${layer} POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET ${visibility} CUDA_VISIBILITY_PRESET ${visibility})
   target_compile_features(dkfac_${layer} PUBLIC cxx_std_20)
   target_include_directories(dkfac_${layer}
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

@@ -26,7 +26,7 @@ class BorrowedStream {
   Stream stream_;
 };
 
-struct Context::Impl {
+struct DKFAC_LOCAL Context::Impl {
   Device device;
   const std::uint64_t id = next_id();  ///< No other context of the process has or had it.
   ContextOptions options;

@@ -20,7 +20,7 @@
 
 namespace dkfac::kfac {
 
-struct Preconditioner::Impl {
+struct DKFAC_LOCAL Preconditioner::Impl {
   Impl(std::shared_ptr<comm::Communicator> communicator, const CurvatureOptions& options,
        Device device, ContextOptions context)
       : comm(std::move(communicator)),

@@ -237,7 +237,8 @@ void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::S
                .clip = clip,
                .wire = options_.weight_wire,
                .saturated = saturated_.device()});
-  // On a device the host has the number of the update before, and does not wait for this one's.
+  // On a device that of report.update_step, the update before: the host does not wait for this
+  // one's.
   report.saturated = static_cast<std::int64_t>(*saturated_.numbers<double>());
   saturated_.fetch(frame_.ctx);
   last_lr_ = args.lr;

@@ -30,6 +30,14 @@ void check_alike(const Context& ctx, DType dtype, const UpdatedPart& part) {
 
 }  // namespace
 
+double lars_trust_ratio(const LarsOptions& options, double weight_norm, double gradient_norm) {
+  return trust_ratio(options, weight_norm, gradient_norm);
+}
+
+double weight_rescaling(Rescale rule, std::int64_t d_out, double weight_norm) {
+  return rescale_factor(rule, d_out, weight_norm);
+}
+
 UpdateTable make_update_table(Context& ctx, DType dtype, std::vector<UpdatedPart> parts) {
   DKFAC_CHECK(dtype == DType::f32 || dtype == DType::f64, "[update] parameters are ", dtype,
               "; they must be f32 or f64");

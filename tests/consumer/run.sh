@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Installs the build tree, moves the result, and builds and runs a project that finds it there.
-# Usage: run.sh BUILD_DIR CMAKE CXX_COMPILER
+# Installs the build tree, moves the result, and builds and runs a project that finds it there, with each of the
+# libraries that it is to link, dkfac::optim or dkfac::dkfac.
+# Usage: run.sh BUILD_DIR CMAKE CXX_COMPILER LIBRARY...
 set -euo pipefail
 build=$1 cmake=$2 compiler=$3
+shift 3
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$cmake" --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/moved"
-"$cmake" -S "$here" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/moved" \
-  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
-"$cmake" --build "$work/build"
-"$work/build/consumer"
+for library; do
+  echo "== $library"
+  "$cmake" -S "$here" -B "$work/build/$library" -DCMAKE_PREFIX_PATH="$work/moved" \
+    -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release \
+    -DLIBRARY="$library" -DEXAMPLES="$here/../../examples"
+  "$cmake" --build "$work/build/$library"
+  "$work/build/$library/consumer"
+  "$work/build/$library/optimizers"
+done

@@ -71,11 +71,26 @@ TEST(Rescale, LeavesAZeroWeightFinite) {
   EXPECT_EQ(zero, (Values{0, 0}));
 }
 
+TEST(WeightRescaling, IsEquation24) {
+  // sqrt(2 8) = 4; a norm of 4 stays.
+  EXPECT_NEAR(weight_rescaling(Rescale::always, 8, 2), 2, 1e-8);
+  EXPECT_NEAR(weight_rescaling(Rescale::always, 8, 8), 0.5, 1e-9);
+  EXPECT_NEAR(weight_rescaling(Rescale::shrink, 8, 8), 0.5, 1e-9);
+  EXPECT_EQ(weight_rescaling(Rescale::shrink, 8, 2), 1);
+  EXPECT_EQ(weight_rescaling(Rescale::off, 8, 8), 1);
+  EXPECT_DOUBLE_EQ(weight_rescaling(Rescale::always, 8, 0), 4e9);
+}
+
 TEST(TrustRatio, IsOneWhenANormIsZero) {
   const LarsOptions options{.weight_decay = 0.5, .eta = 0.1};
-  EXPECT_EQ(trust_ratio(options, 0, 3), 1);
-  EXPECT_EQ(trust_ratio(options, 3, 0), 1);
-  EXPECT_DOUBLE_EQ(trust_ratio(options, 2, 3), 0.1 * 2 / (3 + 0.5 * 2));
+  EXPECT_EQ(lars_trust_ratio(options, 0, 3), 1);
+  EXPECT_EQ(lars_trust_ratio(options, 3, 0), 1);
+}
+
+TEST(TrustRatio, IsTheFormula) {
+  // 0.1 * 2 / (3 + 0.5 * 2 + 1)
+  EXPECT_DOUBLE_EQ(lars_trust_ratio({.weight_decay = 0.5, .eta = 0.1, .epsilon = 1}, 2, 3), 0.04);
+  EXPECT_DOUBLE_EQ(lars_trust_ratio({.weight_decay = 0, .eta = 0.1}, 2, 4), 0.05);
 }
 
 TEST(Passes, RefuseTensorsThatAreNotAlike) {

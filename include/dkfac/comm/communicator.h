@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
 
@@ -19,7 +20,7 @@ enum class Check : std::uint8_t {
   full   ///< Compare every collective over the ranks before any data moves.
 };
 
-struct Options {
+struct DKFAC_API Options {
   /// Seconds that a collective may take once started, before it fails on this rank. > 0.
   double timeout_s = 120;
   Check check = Check::hash;
@@ -30,7 +31,7 @@ struct Options {
 };
 
 /// What a collective is, for comparison over ranks and for messages.
-struct CallInfo {
+struct DKFAC_API CallInfo {
   std::uint64_t sequence = 0;  ///< From 1, counted per communicator.
   std::string op;              ///< "all_reduce(sum)", "reduce_scatter_v", ...
   std::string name;            ///< What the caller calls the data, e.g. "factors A".
@@ -47,11 +48,14 @@ struct CallInfo {
 /// returns. On an inline host stream the work is complete on return. On a host queue it is advanced
 /// by progress(), by later waits, and by nothing else; buffers belong to the stream until an event
 /// recorded after the call has happened. Work of one communicator keeps the order of the calls
-/// also over several streams. Views are contiguous memory of the stream's device, a
-/// CUDA device only where supports() says so. f64, f32: summed in rank order, so results are the
-/// same bits on every run and every host backend. bf16, f16: summed in rank order in f32 and
-/// rounded once. i32: summed, wrapping around. Every collective takes every dtype unless it says
-/// otherwise. A view of 0 elements may be a default-constructed one.
+/// also over several streams. Views are contiguous, of any shape, in memory of the stream's device,
+/// a CUDA device only where supports() says so. Until the work is done nobody may write what it
+/// reads or use what it writes; `name` and `counts` are copied. f64, f32: summed in rank order, so
+/// results are the same bits on every run and every host backend. bf16, f16: summed in rank order
+/// in f32 and rounded once. i32: summed, wrapping around. Every collective takes every dtype unless
+/// it says otherwise. A view of 0 elements may be a default-constructed one. What is not as said
+/// here throws InvalidArgument on the rank that passes it, before the call counts as one: its peers
+/// then wait for it until their time limit.
 ///
 /// On a CUDA stream the work is ordered among that stream's other work, and nothing waits for it on
 /// the host; a call may block until its peers have made theirs, where the backend says so. Between
@@ -61,7 +65,7 @@ struct CallInfo {
 /// Failures throw CommError from the call, from progress() or from the wait that meets them: a
 /// time limit, a lost peer, ranks that disagree, abort() on another rank. The communicator is then
 /// unusable on every rank. One communicator is used by one thread at a time.
-class Communicator {
+class DKFAC_API Communicator {
  public:
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
@@ -76,16 +80,22 @@ class Communicator {
   /// Whether views and streams of this device may be passed.
   [[nodiscard]] virtual bool supports(Device device) const { return !device.is_cuda(); }
 
-  /// x = reduction over ranks of x, on every rank. ReduceOp::max: f64 and f32 only; a NaN on any
+  /// x = reduction over ranks of x, on every rank, which pass as many elements of one dtype.
+  /// ReduceOp::max: f64 and f32 only; a NaN on any
   /// rank gives NaN.
   void all_reduce(TensorView x, ReduceOp op, Stream stream, std::string_view name = {});
-  /// x is cut into size() segments of counts[r] elements, in rank order; out = sum over ranks of
-  /// segment rank(). out may be that very segment of x; x is otherwise left unspecified.
+  /// x is cut into size() segments of counts[r] >= 0 elements, in rank order, which together are
+  /// all of x; out, counts[rank()] elements of the same dtype, = sum over ranks of segment rank().
+  /// out may be that very segment of x, and overlaps it nowhere else; x is otherwise left
+  /// unspecified. counts are equal on all ranks.
   void reduce_scatter_v(TensorView x, std::span<const std::int64_t> counts, TensorView out,
                         Stream stream, std::string_view name = {});
-  /// out is cut likewise; segment r becomes rank r's x, on every rank. x may be segment rank().
+  /// out is cut likewise; segment r becomes rank r's x, counts[r] elements of the dtype of out, on
+  /// every rank. x may be that very segment of out, and overlaps it nowhere else.
   void all_gather_v(ConstTensorView x, std::span<const std::int64_t> counts, TensorView out,
                     Stream stream, std::string_view name = {});
+  /// x of rank `root` on every rank, which pass as many elements of one dtype: read on the root,
+  /// written on the others.
   void broadcast(TensorView x, int root, Stream stream, std::string_view name = {});
   /// Blocks until every rank is here.
   void barrier(std::string_view name = {});
@@ -132,18 +142,18 @@ class Communicator {
 };
 
 /// One rank; every collective is a copy or nothing. Memory of the host and of any device.
-[[nodiscard]] std::shared_ptr<Communicator> make_self(Options options = {});
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_self(Options options = {});
 
 /// "self", "in_process", "tcp", "mpi", "nccl": whether this build has it.
-[[nodiscard]] bool is_available(std::string_view backend);
+[[nodiscard]] DKFAC_API bool is_available(std::string_view backend);
 
 // --- small helpers over any communicator, blocking --------------------------------------------
 
 /// Every rank's string, on every rank, in rank order.
-[[nodiscard]] std::vector<std::string> all_gather_strings(Communicator& comm,
-                                                          std::string_view mine);
+[[nodiscard]] DKFAC_API std::vector<std::string> all_gather_strings(Communicator& comm,
+                                                                    std::string_view mine);
 /// Throws InvalidArgument on every rank, naming the ranks that differ from rank 0, unless all ranks
 /// pass the same text. `what` says what the text is, e.g. "the configuration".
-void require_equal(Communicator& comm, std::string_view text, std::string_view what);
+DKFAC_API void require_equal(Communicator& comm, std::string_view text, std::string_view what);
 
 }  // namespace dkfac::comm

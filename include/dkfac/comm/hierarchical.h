@@ -3,11 +3,12 @@
 #include <memory>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
 /// A communicator over nodes of equally many ranks each, and the two that it is made of.
-struct Hierarchy {
+struct DKFAC_API Hierarchy {
   std::shared_ptr<Communicator> comm;   ///< All ranks, with the ranks of the given communicator.
   std::shared_ptr<Communicator> inner;  ///< The ranks of this rank's node.
   std::shared_ptr<Communicator> outer;  ///< The ranks at this rank's place in every node.
@@ -23,10 +24,11 @@ struct Hierarchy {
 /// Nodes are runs of `ranks_per_node` consecutive ranks. Collective over `world`, which must not be
 /// used directly while calls are pending. Throws InvalidArgument unless ranks_per_node divides its
 /// size.
-[[nodiscard]] Hierarchy make_hierarchical(std::shared_ptr<Communicator> world, int ranks_per_node);
+[[nodiscard]] DKFAC_API Hierarchy make_hierarchical(std::shared_ptr<Communicator> world,
+                                                    int ranks_per_node);
 
 /// Nodes are the ranks with the same host name. Throws InvalidArgument on every rank, naming the
 /// hosts, unless all have equally many.
-[[nodiscard]] Hierarchy make_hierarchical_by_host(std::shared_ptr<Communicator> world);
+[[nodiscard]] DKFAC_API Hierarchy make_hierarchical_by_host(std::shared_ptr<Communicator> world);
 
 }  // namespace dkfac::comm

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
@@ -14,6 +15,7 @@ namespace dkfac::comm {
 /// data has come to the host, and the collective of `inner` is complete. Only the way back to the
 /// device is left to the stream. Time limits, comparison of calls, sums and failures are those of
 /// `inner`. Two pinned buffers grow to the largest view and are kept.
-[[nodiscard]] std::shared_ptr<Communicator> make_host_staged(std::shared_ptr<Communicator> inner);
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_host_staged(
+    std::shared_ptr<Communicator> inner);
 
 }  // namespace dkfac::comm

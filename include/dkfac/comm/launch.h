@@ -5,11 +5,12 @@
 #include <string>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
 /// How this process was started, from its environment. size 1 when alone.
-struct LaunchInfo {
+struct DKFAC_API LaunchInfo {
   int rank = 0;
   int size = 1;
   std::string launcher;   ///< "none", "torchrun", "openmpi", "slurm", "pmi" (MPICH and its kin)
@@ -22,13 +23,13 @@ struct LaunchInfo {
 /// without which an MPI would see single processes. Throws InvalidArgument naming a variable that
 /// makes no sense, or what is missing where some variables of a launcher are set and others not: a
 /// rank of several must not take itself for the only one.
-[[nodiscard]] LaunchInfo detect_launch();
+[[nodiscard]] DKFAC_API LaunchInfo detect_launch();
 
 /// Owner of the process-wide MPI state of a program (a library user with MPI of her own calls
 /// make_mpi instead). Under a launcher it makes the world communicator, over TCP where
 /// LaunchInfo::host says so, else over MPI, which it initialises; alone it is make_self(). Throws
 /// CommError when several ranks need MPI and this build has none.
-class World {
+class DKFAC_API World {
  public:
   explicit World(Options options = {});
   ~World();  ///< Finalises MPI unless the group was aborted.

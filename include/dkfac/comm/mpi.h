@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
@@ -18,6 +19,6 @@ namespace dkfac::comm {
 ///
 /// After a failure MPI may still write to the buffers of the collectives that were under way, and
 /// finalising may hang: keep the buffers, and end the process (World::terminate).
-[[nodiscard]] std::shared_ptr<Communicator> make_mpi(MPI_Comm comm, Options options = {});
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_mpi(MPI_Comm comm, Options options = {});
 
 }  // namespace dkfac::comm

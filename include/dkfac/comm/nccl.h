@@ -3,10 +3,11 @@
 #include <memory>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
-struct NcclOptions {
+struct DKFAC_API NcclOptions {
   /// Sums of f64, f32 and i32 in the order of the ranks, hence with the same bits on every run and
   /// as over every other backend: the owner of a segment receives all parts of it and adds them.
   /// NCCL's own sums may take another order on another machine or network.
@@ -41,7 +42,7 @@ struct NcclOptions {
 /// differ, and when two of them have the same GPU (told apart by its id in the world, and as NCCL
 /// does: by host name, boot and bus); CommError when a build has no NCCL, when another rank has no
 /// such device (DeviceError there), and when the ranks do not all come within timeout_s.
-[[nodiscard]] std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap,
-                                                      Device device, NcclOptions options = {});
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_nccl(
+    std::shared_ptr<Communicator> bootstrap, Device device, NcclOptions options = {});
 
 }  // namespace dkfac::comm

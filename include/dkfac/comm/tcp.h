@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dkfac/comm/communicator.h"
+#include "dkfac/core/export.h"
 
 namespace dkfac::comm {
 
@@ -19,7 +20,9 @@ namespace dkfac::comm {
 /// Sums have the bits of the other host backends. Data moves only while progress() or a wait is
 /// running. A peer that dies is noticed at once where its system closes its connections, else at
 /// the time limit. Nothing is encrypted or authenticated: for networks that are trusted.
-[[nodiscard]] std::shared_ptr<Communicator> make_tcp(int rank, int size, const std::string& host,
-                                                     std::uint16_t port, Options options = {});
+[[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_tcp(int rank, int size,
+                                                               const std::string& host,
+                                                               std::uint16_t port,
+                                                               Options options = {});
 
 }  // namespace dkfac::comm

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dkfac/core/device.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/stream.h"
 #include "dkfac/core/tensor_view.h"
 
@@ -16,7 +17,7 @@ namespace dkfac {
 /// build has them and falls back to `reference`, plain C++ without any library, elsewhere.
 enum class Backend : std::uint8_t { fast, reference };
 
-struct ContextOptions {
+struct DKFAC_API ContextOptions {
   Backend backend = Backend::fast;
   /// OpenMP threads of the calling thread's parallel regions; 0 leaves them as they are.
   int threads = 0;
@@ -35,7 +36,7 @@ struct ContextOptions {
 
 /// Where and how work runs: device, stream, backend, threads, and scratch memory that grows and is
 /// kept. First argument of every operation. Not thread-safe: one per thread and device.
-class Context {
+class DKFAC_API Context {
  public:
   explicit Context(Device device = Device::cpu(), ContextOptions options = {});
   ~Context();
@@ -67,7 +68,7 @@ class Context {
 
 /// Temporary memory of one operation: take() from a stack of blocks that the context keeps; all of
 /// it is given back when the scope ends. Scopes nest.
-class Scratch {
+class DKFAC_API Scratch {
  public:
   explicit Scratch(Context& ctx);
   ~Scratch();
@@ -81,7 +82,7 @@ class Scratch {
   std::size_t offset_;
 };
 
-struct CudaDevice {
+struct DKFAC_API CudaDevice {
   std::string name, capability;  ///< "9.0"
   std::int64_t bytes = 0;        ///< Of memory.
   int multiprocessors = 0;
@@ -89,20 +90,20 @@ struct CudaDevice {
 
 /// Versions as "13.0" or "13.1.0"; empty where there is nothing. `driver` is the newest runtime
 /// that the driver knows.
-struct CudaInfo {
+struct DKFAC_API CudaInfo {
   std::string runtime, driver, cublas, cusolver;
   std::vector<CudaDevice> devices;
 };
 
 /// What this build and machine compute with: libraries, versions, BLAS kernel, instruction set,
 /// devices, and a warning when OPENBLAS_CORETYPE holds OpenBLAS below what the processor can do.
-struct BackendInfo {
+struct DKFAC_API BackendInfo {
   bool blas = false, onednn = false;
   bool cuda = false;  ///< There is a device.
   std::string blas_config, blas_core, onednn_version, onednn_isa;
   CudaInfo cuda_info;
   std::string warning;  ///< Empty when there is nothing to warn of.
 };
-[[nodiscard]] BackendInfo backend_info();
+[[nodiscard]] DKFAC_API BackendInfo backend_info();
 
 }  // namespace dkfac

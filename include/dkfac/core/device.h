@@ -3,10 +3,12 @@
 #include <ostream>
 #include <vector>
 
+#include "dkfac/core/export.h"
+
 namespace dkfac {
 
 /// Where memory lives and work runs. A plain value; there is no current device.
-struct Device {
+struct DKFAC_API Device {
   enum class Kind : unsigned char { cpu, cuda };
   Kind kind = Kind::cpu;
   int index = 0;
@@ -17,9 +19,9 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-std::ostream& operator<<(std::ostream& out, Device device);  ///< "cpu", "cuda:0"
+DKFAC_API std::ostream& operator<<(std::ostream& out, Device device);  ///< "cpu", "cuda:0"
 
 /// cpu first, then every visible CUDA device; only cpu in a build without CUDA.
-[[nodiscard]] std::vector<Device> available_devices();
+[[nodiscard]] DKFAC_API std::vector<Device> available_devices();
 
 }  // namespace dkfac

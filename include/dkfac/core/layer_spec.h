@@ -5,6 +5,7 @@
 #include <string_view>
 #include <variant>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/types.h"
 
@@ -13,7 +14,7 @@ namespace dkfac {
 using Layout = ops::Layout;
 
 /// y = x W' + b for x[n,in], or x[n,...,in] with several positions per sample; W[out,in], b[out].
-struct LinearSpec {
+struct DKFAC_API LinearSpec {
   std::int64_t in = 0, out = 0;
   bool bias = true;
   /// Most rows (samples times positions) of one step over all ranks; 0: not known. Only for
@@ -28,7 +29,7 @@ struct LinearSpec {
 /// order of A's columns: nhwc has x[n,h,w,in], W[out,kh,kw,in]; nchw has x[n,in,h,w],
 /// W[out,in,kh,kw]. A mismatch would permute A silently. With groups, W has in/groups in the place
 /// of in, and every group has a factor pair of its own.
-struct Conv2dSpec {
+struct DKFAC_API Conv2dSpec {
   std::int64_t in = 0, out = 0;
   int kernel_h = 1, kernel_w = 1;
   int stride_h = 1, stride_w = 1;
@@ -45,8 +46,8 @@ struct Conv2dSpec {
 };
 
 /// What the convolution reads of n images h x w.
-[[nodiscard]] ops::PatchSpec patch_spec(const Conv2dSpec& spec, std::int64_t n, std::int64_t h,
-                                        std::int64_t w);
+[[nodiscard]] DKFAC_API ops::PatchSpec patch_spec(const Conv2dSpec& spec, std::int64_t n,
+                                                  std::int64_t h, std::int64_t w);
 
 /// Which elements of x a normalisation takes a mean and a deviation of.
 enum class NormOver : std::uint8_t {
@@ -55,7 +56,7 @@ enum class NormOver : std::uint8_t {
 };
 
 /// Scale gamma[channels] and shift beta[channels] of a normalisation.
-struct NormSpec {
+struct DKFAC_API NormSpec {
   std::int64_t channels = 0;
   /// x[n,h,w,c] or x[n,c] (nhwc); x[n,c,h,w] (nchw). NormOver::channels: nhwc, for x[n,...,c].
   Layout layout = Layout::nhwc;
@@ -65,7 +66,7 @@ struct NormSpec {
 
 /// Parameters without a curvature block: they get the first-order update. `reason` says why, for
 /// describe().
-struct PlainSpec {
+struct DKFAC_API PlainSpec {
   std::int64_t weight = 0, bias = 0;  ///< Numbers of elements.
   std::string reason = "no curvature block for this layer";
 };
@@ -74,18 +75,21 @@ using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, PlainSpec>;
 
 enum class LayerId : int {};
 
-[[nodiscard]] bool has_factors(const LayerSpec& spec);   ///< Linear and Conv2d.
-[[nodiscard]] int factor_groups(const LayerSpec& spec);  ///< Factor pairs: 1, or those of a Conv2d.
+[[nodiscard]] DKFAC_API bool has_factors(const LayerSpec& spec);  ///< Linear and Conv2d.
+/// Factor pairs: 1, or those of a Conv2d.
+[[nodiscard]] DKFAC_API int factor_groups(const LayerSpec& spec);
 /// Width of A of one group: in/groups*kh*kw, + 1 for a bias.
-[[nodiscard]] std::int64_t a_dim(const LayerSpec& spec);
-[[nodiscard]] std::int64_t g_dim(const LayerSpec& spec);  ///< Width of G of one group: out/groups.
-[[nodiscard]] std::int64_t weight_numel(const LayerSpec& spec);
+[[nodiscard]] DKFAC_API std::int64_t a_dim(const LayerSpec& spec);
+/// Width of G of one group: out/groups.
+[[nodiscard]] DKFAC_API std::int64_t g_dim(const LayerSpec& spec);
+[[nodiscard]] DKFAC_API std::int64_t weight_numel(const LayerSpec& spec);
 /// W as the structs above write it; [channels] of a BatchNorm, [weight] of a PlainSpec, [0] where
 /// there is none.
-[[nodiscard]] Shape weight_shape(const LayerSpec& spec);
-[[nodiscard]] std::int64_t bias_numel(const LayerSpec& spec);  ///< 0 without a bias.
-[[nodiscard]] std::string describe(const LayerSpec& spec);     ///< "conv 16->32 3x3/2 p1 nhwc bias"
+[[nodiscard]] DKFAC_API Shape weight_shape(const LayerSpec& spec);
+[[nodiscard]] DKFAC_API std::int64_t bias_numel(const LayerSpec& spec);  ///< 0 without a bias.
+/// "conv 16->32 3x3/2 p1 nhwc bias"
+[[nodiscard]] DKFAC_API std::string describe(const LayerSpec& spec);
 /// Throws InvalidArgument naming `layer` and the field that is out of range.
-void validate(const LayerSpec& spec, std::string_view layer);
+DKFAC_API void validate(const LayerSpec& spec, std::string_view layer);
 
 }  // namespace dkfac

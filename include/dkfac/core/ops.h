@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/tensor_view.h"
 
 /// Dense operations on views. Shapes, dtypes and devices are checked once, here, before a backend
@@ -21,65 +22,66 @@ enum class Mirror : std::uint8_t { no, yes };
 /// the two it follows ctx.stream() without blocking the host while host memory is pinned
 /// (Tensor::pinned) and both are rows without gaps; of other host memory a source has been read,
 /// and a destination been written, when the call returns, for which the latter blocks.
-void copy(Context& ctx, ConstTensorView src, TensorView dst);
-void fill(Context& ctx, TensorView x, double value);
+DKFAC_API void copy(Context& ctx, ConstTensorView src, TensorView dst);
+DKFAC_API void fill(Context& ctx, TensorView x, double value);
 /// dst = round(scale * src), any floating dtypes, round to nearest even; f64 rounds once.
-void cast(Context& ctx, ConstTensorView src, TensorView dst, double scale = 1.0);
+DKFAC_API void cast(Context& ctx, ConstTensorView src, TensorView dst, double scale = 1.0);
 /// y = alpha*x + beta*y; beta = 0 does not read y.
-void axpby(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView y);
+DKFAC_API void axpby(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView y);
 /// dst = scale*src, and nonfinite[0] (f32) += number of NaN and Inf in src: one pass over both.
-void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView dst,
-                  TensorView nonfinite);
+DKFAC_API void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView dst,
+                            TensorView nonfinite);
 /// Numerics of a 16-bit operand held in a computing dtype: dst = T(scale*src), T = `type`, for src
 /// and dst f32 or f64. Values past T's largest finite one saturate to it; underflow[0] (f32) +=
 /// number of non-zero src that became 0. type f32/f64 only multiplies and rounds.
-void round_to(Context& ctx, DType type, double scale, ConstTensorView src, TensorView dst,
-              TensorView underflow);
+DKFAC_API void round_to(Context& ctx, DType type, double scale, ConstTensorView src, TensorView dst,
+                        TensorView underflow);
 
 // --- reductions: results go to device memory ---------------------------------------------------
 
 /// out[0] = sum(x*y), accumulated in f64. out: f64 or f32.
-void dot(Context& ctx, ConstTensorView x, ConstTensorView y, TensorView out);
+DKFAC_API void dot(Context& ctx, ConstTensorView x, ConstTensorView y, TensorView out);
 /// out[0] = sum(x), accumulated in f64. out: f64 or f32.
-void sum(Context& ctx, ConstTensorView x, TensorView out);
+DKFAC_API void sum(Context& ctx, ConstTensorView x, TensorView out);
 /// out[0] = max |x|; NaN counts as infinity. out: f64 or f32.
-void max_abs(Context& ctx, ConstTensorView x, TensorView out);
+DKFAC_API void max_abs(Context& ctx, ConstTensorView x, TensorView out);
 /// out[c] = alpha * sum over rows of x[n,c] + beta*out.
-void col_sum(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView out);
+DKFAC_API void col_sum(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView out);
 /// count[0] (f32) += number of NaN and Inf in x.
-void count_nonfinite(Context& ctx, ConstTensorView x, TensorView count);
+DKFAC_API void count_nonfinite(Context& ctx, ConstTensorView x, TensorView count);
 
 // --- dense linear algebra ----------------------------------------------------------------------
 
 /// c[m,n] = alpha*op(a)*op(b) + beta*c; beta = 0 does not read c.
-void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorView a,
-          ConstTensorView b, double beta, TensorView c);
+DKFAC_API void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorView a,
+                    ConstTensorView b, double beta, TensorView c);
 /// Lower triangle of c[d,d] = alpha * x'x + beta*c for x[n,d]; the strict upper one is untouched.
-void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
+DKFAC_API void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
 /// Copies the strict lower triangle of a[d,d] onto the upper one.
-void mirror_lower(Context& ctx, TensorView a);
+DKFAC_API void mirror_lower(Context& ctx, TensorView a);
 /// a[i,i] += value.
-void add_diagonal(Context& ctx, TensorView a, double value);
+DKFAC_API void add_diagonal(Context& ctx, TensorView a, double value);
 /// In: lower triangle of a symmetric a[d,d]. Out: its Cholesky factor L there. info[1] (i32): 0, or
 /// the order of the first leading minor that is not positive definite (a is then unspecified). The
 /// strict upper triangle is neither read nor written. LAPACK potrf.
-void potrf(Context& ctx, TensorView a, TensorView info);
+DKFAC_API void potrf(Context& ctx, TensorView a, TensorView info);
 /// In: Cholesky factor L in the lower triangle. Out: lower triangle of (L L')^-1. info as potrf.
-void potri(Context& ctx, TensorView a, TensorView info);
+DKFAC_API void potri(Context& ctx, TensorView a, TensorView info);
 /// In: lower triangle of a symmetric a[d,d]. Out: eigenvectors in the columns of a, eigenvalues
 /// ascending in w[d]. info[1] (i32): 0, or > 0 when the iteration did not converge.
-void eigh(Context& ctx, TensorView a, TensorView w, TensorView info);
+DKFAC_API void eigh(Context& ctx, TensorView a, TensorView w, TensorView info);
 
 // --- packed triangles ----------------------------------------------------------------------------
 
 /// Elements of a packed triangle: d(d+1)/2. Row-major lower: (r, c <= r) stands at r(r+1)/2 + c.
 [[nodiscard]] constexpr std::int64_t packed_size(std::int64_t d) { return d * (d + 1) / 2; }
 /// Lower triangle of a[d,d] -> packed[d(d+1)/2]; nonfinite[0] (f32), when given, += NaNs and Infs.
-void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView nonfinite = {});
+DKFAC_API void pack_lower(Context& ctx, ConstTensorView a, TensorView packed,
+                          TensorView nonfinite = {});
 /// packed[d(d+1)/2] -> lower triangle of a[d,d], and the upper one too with Mirror::yes.
-void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mirror);
+DKFAC_API void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mirror);
 /// out[0] = trace of the packed matrix of width d, accumulated in f64. out: f64 or f32.
-void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
+DKFAC_API void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 
 // --- convolution patches -------------------------------------------------------------------------
 //
@@ -90,7 +92,7 @@ void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorVi
 enum class Layout : std::uint8_t { nhwc, nchw };
 
 /// What a convolution reads: x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw), with zeros around it.
-struct PatchSpec {
+struct DKFAC_API PatchSpec {
   std::int64_t n = 0, h = 0, w = 0, c = 0;
   int kernel_h = 1, kernel_w = 1;
   int stride_h = 1, stride_w = 1;
@@ -124,23 +126,23 @@ enum class PatchMethod : std::uint8_t {
   offsets,     ///< Products of the image with itself at 13 offsets, less what the border misses.
   correlation  ///< These 13 from oneDNN, as the gradient of 5x5 weights: host, f32, nhwc.
 };
-[[nodiscard]] bool patch_method_applies(const Context& ctx, const PatchSpec& spec, DType dtype,
-                                        PatchMethod method);
+[[nodiscard]] DKFAC_API bool patch_method_applies(const Context& ctx, const PatchSpec& spec,
+                                                  DType dtype, PatchMethod method);
 
 /// patches[rows, width] of x (im2col). patches may have a row stride.
-void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches);
+DKFAC_API void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches);
 /// Lower triangle of c = alpha * sum over patches of p p' + beta*c, p of width spec.width(),
 /// without holding all patches at once. c[d,d] has d = width, or d = width + 1: then p ends in a 1
 /// (the bias), whose row of column sums is computed as such. c[groups,d,d]: one such matrix for
 /// each of as many equal ranges of the c channels, d for one range. The only entry of the conv
 /// factor.
-void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x, double beta,
-                TensorView c, PatchMethod method = PatchMethod::automatic);
+DKFAC_API void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x,
+                          double beta, TensorView c, PatchMethod method = PatchMethod::automatic);
 /// sums[n, width] = scale * sum over each sample's patches, from sums of shifted windows.
-void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
-               TensorView sums);
+DKFAC_API void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
+                         TensorView sums);
 /// The same for plain rows: lower triangle of c = alpha * [x 1]'[x 1] + beta*c for x[n,w], with
 /// c[w,w] (no bias) or c[w+1,w+1].
-void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
+DKFAC_API void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
 
 }  // namespace dkfac::ops

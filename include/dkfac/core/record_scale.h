@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "dkfac/core/export.h"
+
 namespace dkfac {
 
 /// How the loss whose gradients come in was reduced; decides how the per-sample gradient is
@@ -15,7 +17,7 @@ enum class LossReduction : std::uint8_t {
 };
 
 /// How a recorded gradient relates to the loss of one sample.
-struct RecordScale {
+struct DKFAC_API RecordScale {
   double loss_scale = 1;  ///< Factor of mixed precision that is still in the gradient.
   /// Samples of the step over all ranks; 0: samples of the record, which has some then, times ranks
   /// and micro-batches.

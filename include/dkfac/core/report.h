@@ -4,11 +4,12 @@
 #include <limits>
 #include <optional>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/vote.h"
 
 namespace dkfac {
 
-struct StepArgs {
+struct DKFAC_API StepArgs {
   /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
   /// Preconditioner reads it for the KL clip alone.
   double lr = std::numeric_limits<double>::quiet_NaN();
@@ -19,7 +20,7 @@ struct StepArgs {
 };
 
 /// Seconds of host time of one step, by phase (this rank). Zero where nothing was done.
-struct PhaseSeconds {
+struct DKFAC_API PhaseSeconds {
   double statistics = 0;  ///< A, G, BatchNorm Fisher, inside record_*.
   double exchange = 0;    ///< Waiting for reductions and gathers, packing included.
   double inverse = 0;
@@ -33,7 +34,7 @@ struct PhaseSeconds {
 };
 
 /// What one step() of any optimizer did.
-struct UpdateReport {
+struct DKFAC_API UpdateReport {
   std::int64_t step = 0;  ///< From 1.
   /// False: gradients and parameters are as they were, on every rank, and unless the vote has
   /// passed (VoteResult::may_update()) nothing else was touched.

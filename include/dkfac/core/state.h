@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/tensor_view.h"
 
 namespace dkfac {
@@ -22,7 +23,7 @@ enum class Held : std::uint8_t {
 /// Goes over everything that an object has to keep to go on as if it had never stopped. Saving
 /// reads the values, loading writes them: one traversal serves both, so that they cannot differ.
 /// Names are unique within an object: "<layer>.<what>", or a word for the whole.
-class StateVisitor {
+class DKFAC_API StateVisitor {
  public:
   virtual ~StateVisitor() = default;
   virtual void tensor(const std::string& name, Held held, TensorView view) = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "dkfac/core/device.h"
+#include "dkfac/core/export.h"
 
 struct CUstream_st;  // cudaStream_t without the CUDA headers
 struct CUevent_st;
@@ -21,7 +22,7 @@ enum class Priority : std::uint8_t { normal, low };
 ///
 /// Three kinds. `cpu()` runs work inline, so it is complete when the call returns. A host queue
 /// (OwnedStream on the CPU) holds communication that progress() and waits advance. A CUDA stream.
-class Stream {
+class DKFAC_API Stream {
  public:
   static Stream cpu() { return {Device::cpu(), nullptr, nullptr}; }
   static Stream host(HostQueue& queue) { return {Device::cpu(), &queue, nullptr}; }
@@ -51,7 +52,7 @@ class Stream {
 
 /// A point in the work of a stream; may be recorded again. One that was never recorded has
 /// happened. Keeps the host queue that it was recorded on alive.
-class Event {
+class DKFAC_API Event {
  public:
   explicit Event(Device device = Device::cpu());
   ~Event();
@@ -72,7 +73,7 @@ class Event {
 };
 
 /// Owns a host queue or a non-blocking CUDA stream. Destroying it drops unfinished host work.
-class OwnedStream {
+class DKFAC_API OwnedStream {
  public:
   explicit OwnedStream(Device device, Priority priority = Priority::normal);
   ~OwnedStream();

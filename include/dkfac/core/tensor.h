@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/tensor_view.h"
 
 namespace dkfac {
@@ -12,7 +13,7 @@ class Context;
 /// Owning, move-only, row-major storage, 64-byte aligned on the host. Copies are explicit. Memory
 /// that a device uses may be let go of at any time: it is used again once all that was put before
 /// on streams of contexts and on OwnedStreams has run. Other streams that use it come first: wait.
-class Tensor {
+class DKFAC_API Tensor {
  public:
   Tensor() = default;
   Tensor(const Tensor&) = delete;

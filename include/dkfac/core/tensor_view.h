@@ -5,6 +5,7 @@
 
 #include "dkfac/core/device.h"
 #include "dkfac/core/error.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/half.h"
 #include "dkfac/core/types.h"
 
@@ -39,12 +40,12 @@ inline constexpr DType dtype_of = DTypeOf<std::remove_const_t<T>>::value;
 using Strides = std::array<std::int64_t, kMaxDims>;  ///< In elements, as in DLPack.
 
 /// Strides of a row-major tensor without gaps.
-[[nodiscard]] Strides contiguous_strides(const Shape& shape) noexcept;
+[[nodiscard]] DKFAC_API Strides contiguous_strides(const Shape& shape) noexcept;
 
 /// Borrowed tensor: pointer, dtype, shape, element strides, device. Owns nothing; a plain value.
 /// `Void` is `void` for a mutable view and `const void` for a read-only one.
 template <class Void>
-class BasicTensorView {
+class DKFAC_API BasicTensorView {
   static_assert(std::is_void_v<Void>);
   template <class T>
   using Like = std::conditional_t<std::is_const_v<Void>, const T, T>;

@@ -8,19 +8,21 @@
 #include <span>
 #include <string_view>
 
+#include "dkfac/core/export.h"
+
 namespace dkfac {
 
 /// Element types. f64 and f32 compute; bf16 and f16 are operands and wire formats; i32 is status.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
 
-[[nodiscard]] std::size_t size_of(DType dtype) noexcept;       ///< Bytes of one element.
-[[nodiscard]] std::string_view name_of(DType dtype) noexcept;  ///< "f64", "f32", ...
-std::ostream& operator<<(std::ostream& out, DType dtype);
+[[nodiscard]] DKFAC_API std::size_t size_of(DType dtype) noexcept;       ///< Bytes of one element.
+[[nodiscard]] DKFAC_API std::string_view name_of(DType dtype) noexcept;  ///< "f64", "f32", ...
+DKFAC_API std::ostream& operator<<(std::ostream& out, DType dtype);
 
 inline constexpr int kMaxDims = 4;
 
 /// Extents of a dense tensor, outermost first; 0 to kMaxDims of them, none negative.
-class Shape {
+class DKFAC_API Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> dims);
@@ -37,6 +39,6 @@ class Shape {
   int ndim_ = 0;
 };
 
-std::ostream& operator<<(std::ostream& out, const Shape& shape);  ///< "[2, 3]"
+DKFAC_API std::ostream& operator<<(std::ostream& out, const Shape& shape);  ///< "[2, 3]"
 
 }  // namespace dkfac

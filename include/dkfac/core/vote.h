@@ -1,11 +1,12 @@
 #pragma once
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/tensor_view.h"
 
 namespace dkfac {
 
 /// What one rank brings to a step's vote beside what the library finds itself.
-struct Vote {
+struct DKFAC_API Vote {
   bool loss_nonfinite = false;
   bool data_error = false;
   bool stop = false;  ///< A signal asked this rank to stop after the step.
@@ -19,7 +20,7 @@ struct Vote {
 };
 
 /// Outcome of the vote: how many ranks raised each flag; the same on every rank.
-struct VoteResult {
+struct DKFAC_API VoteResult {
   int nonfinite_loss = 0;
   int nonfinite_gradient = 0;
   int nonfinite_statistic = 0;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/tensor.h"
 
 namespace dkfac::kfac {
@@ -10,7 +11,7 @@ namespace dkfac::kfac {
 /// One factor of a layer, copied to the host, in CurvatureOptions::dtype. Matrices are whole and
 /// symmetric, [d,d]; those of a convolution of several groups [groups,d,d]. What a rank does not
 /// hold, or has not made yet, is not set (Tensor::is_set()).
-struct FactorCopy {
+struct DKFAC_API FactorCopy {
   /// The statistic of docs/math.md, "Scaling", averaged with bias correction ("Average"), without
   /// damping. On the owner of the layer.
   Tensor average;
@@ -29,7 +30,7 @@ struct FactorCopy {
 };
 
 /// What a rank holds of the curvature of a layer (read_factors()).
-struct LayerFactors {
+struct DKFAC_API LayerFactors {
   int owner = -1;   ///< The rank that holds all of it; -1: nobody, without curvature.
   FactorCopy a, g;  ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, [gamma | beta].
   /// BatchNorm otherwise: the average of the blocks, [rows,channels] as compute_norm_fisher()

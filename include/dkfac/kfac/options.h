@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "dkfac/core/export.h"
 #include "dkfac/core/record_scale.h"
 #include "dkfac/core/types.h"
 
@@ -51,14 +52,14 @@ enum class Staleness : std::uint8_t {
 };
 
 /// Tikhonov damping of (F + lambda I) for the two factors of a layer, which share it.
-struct Damping {
+struct DKFAC_API Damping {
   double lambda;  ///< > 0
   DampingSplit split;
   constexpr Damping(double value, DampingSplit rule = DampingSplit::pi)
       : lambda(value), split(rule) {}
 };
 
-struct CurvatureOptions {
+struct DKFAC_API CurvatureOptions {
   /// Tikhonov damping lambda of (F + lambda I), shared by A and G as damping_split says. > 0.
   double damping = 1e-3;
   /// InverseMethod::cholesky only: the others split nothing.
@@ -133,7 +134,7 @@ struct CurvatureOptions {
 };
 
 /// What a schedule may change between two steps; equal on all ranks.
-struct CurvatureSettings {
+struct DKFAC_API CurvatureSettings {
   double damping = 0;           ///< > 0
   int statistics_interval = 1;  ///< >= 1
   int inverse_interval = 1;     ///< >= 1

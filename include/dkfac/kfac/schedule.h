@@ -2,12 +2,14 @@
 
 #include <cstdint>
 
+#include "dkfac/core/export.h"
+
 namespace dkfac::kfac {
 
 /// Damping that falls (or rises) from `initial` to `target`: lambda <- (1 - a) lambda + a target
 /// per step, a = 2 |log10(initial/target)|/steps, at most 1; `target` from `steps` on and when
 /// steps is 0. Osawa et al. 2019 as LBANN has it.
-struct DampingWarmup {
+struct DKFAC_API DampingWarmup {
   double initial = 0, target = 0;  ///< > 0
   std::int64_t steps = 0;
   [[nodiscard]] double at(std::int64_t step) const;
@@ -16,7 +18,7 @@ struct DampingWarmup {
 
 /// Straight line from `first` at step 0 to `last` at `steps`, rounded, constant afterwards; `last`
 /// when steps is 0.
-struct IntervalRamp {
+struct DKFAC_API IntervalRamp {
   int first = 1, last = 1;  ///< >= 1
   std::int64_t steps = 0;
   [[nodiscard]] int at(std::int64_t step) const;

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/sample_key.h"
+#include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/core/types.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/sample_key.h"
+#include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
 
 namespace dkfac::nn {

@@ -4,7 +4,6 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/random.h"
-#include "dkfac/core/sample_key.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/tensor_view.h"
 

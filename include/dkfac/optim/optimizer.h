@@ -6,6 +6,7 @@
 
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/context.h"
+#include "dkfac/core/export.h"
 #include "dkfac/core/layer_spec.h"
 #include "dkfac/core/state.h"
 #include "dkfac/core/stream.h"
@@ -16,10 +17,13 @@
 
 namespace dkfac::optim {
 
-/// Parameters and gradients of one layer, borrowed: contiguous, one dtype (f32 or f64), on the
-/// device of the optimizer, in the shapes of LayerGrad (preconditioner.h). A BatchNorm has gamma as
-/// weight and beta as bias. Views of what the spec lacks stay empty.
-struct LayerParams {
+/// Parameters and gradients of one layer, borrowed from add_layer() until the optimizer ends:
+/// contiguous, row-major, one dtype for all layers (f32 or f64), on the device of the optimizer, in
+/// the shapes of LayerGrad (preconditioner.h). prepare() and step() write parameters, which nobody
+/// else may write from prepare() on but between two steps; grads_ready() reads gradients, and
+/// nothing here writes them. A BatchNorm has gamma as weight and beta as bias. Views of what the
+/// spec lacks stay empty.
+struct DKFAC_API LayerParams {
   TensorView weight = {}, bias = {};
   TensorView weight_grad = {}, bias_grad = {};
   double weight_lr = 1, bias_lr = 1;  ///< Multiply the learning rate of the parameter; >= 0.
@@ -39,21 +43,25 @@ struct LayerParams {
 /// call is seen by it, what they are given afterwards follows it, gradients that are overwritten
 /// and parameters that are read included. The host waits for the device once per step, for the
 /// vote; K-FAC may wait more where Preconditioner does.
-class Optimizer {
+class DKFAC_API Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   [[nodiscard]] virtual std::string_view name() const = 0;  ///< "sgd", "lars", "adamw", "kfac"
-  /// Throws InvalidArgument for a name that exists, or views that do not fit the spec.
+  /// The layer that the other calls name, numbered from 0; before prepare(). Throws InvalidArgument
+  /// for a name that is empty or exists, a spec that makes no sense, views that do not fit it or
+  /// the dtype of the layers before, and multipliers out of range; DeviceError for views on another
+  /// device.
   [[nodiscard]] virtual LayerId add_layer(std::string name, LayerSpec spec, LayerParams params) = 0;
   /// Fixes layers, owners and buckets; collective. Broadcasts parameters from rank 0, so that all
   /// ranks start from the same bits; on a device they must be there, and are when it returns.
   /// Throws InvalidArgument when ranks disagree about layers or options.
   virtual void prepare() = 0;
 
-  /// Statistics; ignored by first-order methods. As in Preconditioner.
+  /// Statistics; ignored by first-order methods. Views, scales, lifetimes and errors are those of
+  /// Preconditioner (preconditioner.h), which has the same calls; here prepare() comes first.
   [[nodiscard]] virtual bool wants_statistics() const { return false; }
   [[nodiscard]] virtual bool wants_input(LayerId) const { return wants_statistics(); }
   [[nodiscard]] virtual bool wants_grad_output(LayerId) const { return wants_statistics(); }
@@ -67,10 +75,18 @@ class Optimizer {
                                     ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
                                     Stream, RecordScale) {}
 
-  /// The gradients of `layer` are final. loss_scale and global batch as for the records.
+  /// The gradients of `layer`, in the views of add_layer(), are final: they are read in the order
+  /// of `stream`, on the host before this returns, and may be overwritten afterwards. loss_scale
+  /// and global batch as for the records. Throws InvalidArgument for a layer that does not exist or
+  /// was announced in this step, and for a stream of another device; CommError when what it sends
+  /// fails.
   virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;
-  /// Waits for the reductions, takes the vote, updates. A layer whose gradients were not announced
-  /// is an error. Throws CommError, NumericError.
+  /// Waits for the reductions, takes the vote, updates. On the host parameters are new when this
+  /// returns; on a CUDA device for whatever follows on `stream`. args.vote.loss, f64[1] on the
+  /// device of the optimizer, is read before that. Throws InvalidArgument where gradients of a
+  /// layer were not announced or statistics that are wanted were not recorded (unless this rank's
+  /// vote rejects the step), and for arguments out of range; CommError; NumericError on every rank
+  /// once a factor has failed too often.
   virtual kfac::StepReport step(const StepArgs& args, Stream stream) = 0;
 
   /// The curvature of a layer; nothing of first-order methods. As in Preconditioner.
@@ -79,7 +95,9 @@ class Optimizer {
   /// Everything beside parameters and options that decides the steps to come, after prepare() and
   /// between two steps. With the parameters restored as well, a visitor that writes back what
   /// another one has read makes the optimizer go on with the same bits; with another number of
-  /// ranks as StateVisitor says. What was announced of a step is dropped.
+  /// ranks as StateVisitor says. What was announced of a step is dropped. The visitor is shown
+  /// contiguous host memory, which it may read and write until its call returns; the host waits for
+  /// the device.
   virtual void visit_state(StateVisitor&) {}
 
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -88,7 +106,7 @@ class Optimizer {
   Optimizer() = default;
 };
 
-struct SgdOptions {
+struct DKFAC_API SgdOptions {
   double momentum = 0.9;  ///< In [0, 1).
   bool nesterov = false;
   /// L2 term added to the averaged gradient of weights; never on gamma, and on biases (beta
@@ -109,7 +127,7 @@ struct SgdOptions {
 /// LARS as in the MLPerf reference (docs/math.md, "LARS"): for weights
 /// trust = eta*|w| / (|g| + wd*|w| + eps), 1 when a norm is zero; v <- m v - lr*trust*(g + wd*w);
 /// w <- w + v. BatchNorm and biases: plain momentum, with the decay of LayerParams::bias_decay.
-struct LarsOptions {
+struct DKFAC_API LarsOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 1e-4;
@@ -128,7 +146,7 @@ struct LarsOptions {
 /// w <- (1 - lr weight_decay) w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) for
 /// the t-th update from 1; a step that is skipped is none. StepArgs::momentum takes the place of
 /// beta1; with a beta1 that changes, beta1^t is the product of those of all updates.
-struct AdamwOptions {
+struct DKFAC_API AdamwOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< In [0, 1).
   double epsilon = 1e-8;              ///< > 0
   /// Of weights; never of gamma, and of biases (beta included) only as LayerParams::bias_decay
@@ -156,7 +174,7 @@ enum class Rescale : std::uint8_t {
   shrink   ///< Published code: only when the factor is below 1.
 };
 
-struct KfacOptions {
+struct DKFAC_API KfacOptions {
   kfac::CurvatureOptions curvature = {};
   double momentum = 0.9;
   MomentumRule momentum_rule = MomentumRule::corrected;
@@ -173,24 +191,32 @@ struct KfacOptions {
   void validate() const;
 };
 
-[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm,
-                                                  SgdOptions options, Device device = Device::cpu(),
-                                                  ContextOptions context = {});
-[[nodiscard]] std::unique_ptr<Optimizer> make_lars(std::shared_ptr<comm::Communicator> comm,
-                                                   LarsOptions options,
-                                                   Device device = Device::cpu(),
-                                                   ContextOptions context = {});
-[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,
-                                                    AdamwOptions options,
-                                                    Device device = Device::cpu(),
-                                                    ContextOptions context = {});
+/// Trust ratio of LARS for one weight (You et al. 2017, algorithm 1; docs/math.md, "LARS"):
+/// eta*|w| / (|g| + weight_decay*|w| + epsilon), norms of Frobenius; 1 when a norm is zero.
+[[nodiscard]] DKFAC_API double lars_trust_ratio(const LarsOptions& options, double weight_norm,
+                                                double gradient_norm);
+
+/// What Rescale multiplies a weight w of d_out rows by after its update (Osawa et al. 2020, SP-NGD,
+/// eq. 24): sqrt(2 d_out) / (|w| + 1e-9), norm of Frobenius; 1 with Rescale::off, and with
+/// Rescale::shrink where it would not shrink the weight.
+[[nodiscard]] DKFAC_API double weight_rescaling(Rescale rule, std::int64_t d_out,
+                                                double weight_norm);
+
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_sgd(
+    std::shared_ptr<comm::Communicator> comm, SgdOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_lars(
+    std::shared_ptr<comm::Communicator> comm, LarsOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_adamw(
+    std::shared_ptr<comm::Communicator> comm, AdamwOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
 /// SP-NGD's pipeline (algorithm 3): statistics are reduce-scattered to the owner of each layer,
 /// which damps and inverts; gradients to its workers (the owner alone, unless worker_fraction is
 /// larger), which precondition and apply momentum and rescaling; weights are all-gathered.
 /// docs/distribution.md gives messages and bytes.
-[[nodiscard]] std::unique_ptr<Optimizer> make_kfac(std::shared_ptr<comm::Communicator> comm,
-                                                   KfacOptions options,
-                                                   Device device = Device::cpu(),
-                                                   ContextOptions context = {});
+[[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_kfac(
+    std::shared_ptr<comm::Communicator> comm, KfacOptions options, Device device = Device::cpu(),
+    ContextOptions context = {});
 
 }  // namespace dkfac::optim

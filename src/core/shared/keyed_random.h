@@ -4,7 +4,6 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/random.h"
-#include "dkfac/core/sample_key.h"
 
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/philox.h"

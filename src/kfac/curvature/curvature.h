@@ -186,7 +186,7 @@ class Curvature {
   }
   void merge(StatisticId id, StepReport& report);
   void merge_layer_scales(int layer, StepReport& report);
-  static void report_inverses(std::span<const RefreshTask> tasks, StepReport& report);
+  void report_inverses(std::span<const RefreshTask> tasks, StepReport& report);
   void request_outcomes();
   void collect_outcomes(StepReport& report);
   /// Waits for the inversions under way and books them.
@@ -234,8 +234,9 @@ class Curvature {
   /// f64[statistics + layers], finite where the sum of a statistic, or of a layer's EKFAC scales,
   /// may enter its average; of those that are due and this rank merges.
   comm::Mirror finite_;
-  comm::Mirror stages_;        ///< i32[statistics], of RefreshWorkers.
-  StepReport pending_report_;  ///< Of inversions that were finished between two steps.
+  comm::Mirror stages_;            ///< i32[statistics], of RefreshWorkers.
+  StepReport pending_report_;      ///< Of inversions that were finished between two steps.
+  std::int64_t rebuild_step_ = 0;  ///< In which the last ones began.
   /// f64[layers]: which layers have no inverse yet, while a rank has said that there are any.
   comm::Mirror lack_inverse_;
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.

@@ -75,6 +75,7 @@ void Curvature::collect(const comm::Outcome& agreed, StepReport& report) {
   some_lack_inverse_ = agreed.lacks_inverse;
   for (std::size_t s = 0; s < kInverseStages; ++s)
     report.inverses[s] += std::exchange(pending_report_.inverses[s], 0);
+  report.inverses_step = std::exchange(pending_report_.inverses_step, 0);
   report.failed_factors += std::exchange(pending_report_.failed_factors, 0);
   collect_outcomes(report);
   note_failed();
@@ -99,6 +100,7 @@ void Curvature::finish_inversions(StepReport& report) {
 }
 
 void Curvature::report_inverses(std::span<const RefreshTask> tasks, StepReport& report) {
+  if (!tasks.empty()) report.inverses_step = rebuild_step_;
   for (const RefreshTask& task : tasks) {
     ++report.inverses[static_cast<std::size_t>(task.stage)];
     report.failed_factors += task.stage == InverseStage::kept ? 1 : 0;
@@ -143,6 +145,7 @@ void Curvature::refresh_inverses(StepReport& report) {
       if (owns(i))
         at(i).add_tasks(ctx_, options_, {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)},
                         tasks_);
+    rebuild_step_ = report.step;
     report_inverses(workers_.run(tasks_), report);
     // What failed is made by the ladder before other ranks are given it, before the next gradients
     // are projected on eigenvectors, and before a gradient is taken for preconditioned.

@@ -1,5 +1,7 @@
 #include "kfac/precondition/directions.h"
 
+#include <utility>
+
 #include "dkfac/core/ops.h"
 
 #include "core/shared/phase_timer.h"
@@ -18,6 +20,8 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
                                  std::span<const LayerDirection> layers, double lr,
                                  StepReport& report) {
   const PhaseTimer timer(report.seconds.update);
+  const std::int64_t before = std::exchange(last_update_, report.step);
+  report.update_step = ctx_.device().is_cuda() ? before : report.step;
   if (clip_) clip_->begin();
   for (const LayerDirection& layer : layers) make(curvature, layer);
   if (!clip_) return {};

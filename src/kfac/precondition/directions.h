@@ -28,7 +28,8 @@ class Directions {
 
   /// Of layers that this rank works on. Returns the factor of the KL clip, f64[1] on the device of
   /// the context, for which the sums of all ranks meet; empty without a clip. report.kl_factor is
-  /// that of this step on the host, of the last one on a device, whose host does not wait for it.
+  /// that of report.update_step: this step on the host, the last update on a device, whose host
+  /// does not wait for it.
   [[nodiscard]] ConstTensorView make(Curvature& curvature, const comm::WorkerGrid& grid,
                                      std::span<const LayerDirection> layers, double lr,
                                      StepReport& report);
@@ -40,6 +41,7 @@ class Directions {
   double kl_clip_;
   std::optional<KlClip> clip_;
   comm::Mirror factor_;  ///< f64[1]
+  std::int64_t last_update_ = 0;
 };
 
 }  // namespace dkfac::kfac

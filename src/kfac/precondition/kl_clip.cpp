@@ -2,10 +2,16 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
+#include "dkfac/kfac/inverse.h"
 
 #include "kfac/precondition/backend_clip.h"
+#include "kfac/shared/clip_rule.h"
 
 namespace dkfac::kfac {
+
+double kl_clip_factor(double kappa, double lr, double product) {
+  return kl_factor(kappa, lr, product);
+}
 
 KlClip::KlClip(Context& ctx, std::int64_t products)
     : ctx_(ctx),

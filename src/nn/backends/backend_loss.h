@@ -1,7 +1,7 @@
 #pragma once
 
 #include "dkfac/core/context.h"
-#include "dkfac/core/sample_key.h"
+#include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
 
 /// The functions of losses that each backend defines under the same names: one missing is a link

@@ -109,7 +109,7 @@ void finish_paper_momentum(ConstTensorView out, TensorView buffer) {
 
 void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
   if (rule == Rescale::off) return;
-  const double factor = rescale_factor(rule, d_out, l2_norm(weight));
+  const double factor = weight_rescaling(rule, d_out, l2_norm(weight));
   if (factor == 1) return;
   with_alike("rescale", weight, {}, [&](auto zero, std::int64_t n) {
     using T = decltype(zero);

@@ -47,7 +47,7 @@ void lars_update(Context&, UpdateTable& table, const LarsOptions& options, doubl
                   .weight_decay = options.weight_decay * part.decay,
                   .nesterov = options.nesterov};
     if (part.is_weight)
-      pass.rate *= trust_ratio(options, l2_norm(part.parameter), l2_norm(part.gradient));
+      pass.rate *= lars_trust_ratio(options, l2_norm(part.parameter), l2_norm(part.gradient));
     lars_pass(pass, part.gradient, part.slot(0), part.parameter);
   }
 }

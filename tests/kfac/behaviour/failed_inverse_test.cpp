@@ -151,6 +151,26 @@ TEST(FailedInverse, KeepsTheLastGoodOne) {
   EXPECT_EQ(layer.gradient, good);
 }
 
+TEST(FailedInverse, IsOfTheStepThatTheReportNames) {
+  OneLayer layer(comm::make_self());
+  (void)layer.step(true);
+  const kfac::StepReport report = layer.step(false);
+  EXPECT_EQ(report.inverses.back(), 1);
+  EXPECT_EQ(report.inverses_step, 2);
+  EXPECT_EQ(report.update_step, 2);
+}
+
+TEST(ReportOfAStep, NamesNoStepWhereNothingWasRebuiltOrUpdated) {
+  OneLayer layer(comm::make_self());
+  EXPECT_EQ(layer.step(true).inverses_step, 1);
+  const std::vector<kfac::LayerGrad> grads{{layer.fc, view_of(layer.gradient.data(), {1, 2}), {}}};
+  const StepArgs no_data{.vote = {.data_error = true}};
+  const kfac::StepReport rejected = layer.preconditioner.step(grads, Stream::cpu(), no_data);
+  EXPECT_EQ(rejected.step, 2);
+  EXPECT_EQ(rejected.inverses_step, 0);
+  EXPECT_EQ(rejected.update_step, 0);
+}
+
 TEST(FailedInverse, IsAnErrorAfterTooManyInARow) {
   OneLayer layer(comm::make_self());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(layer.step(false).failed_factors, 1);

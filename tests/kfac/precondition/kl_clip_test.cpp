@@ -5,29 +5,31 @@
 
 #include <gtest/gtest.h>
 
-#include "kfac/shared/clip_rule.h"
+#include "dkfac/kfac/inverse.h"
+
 #include "support/near.h"
 #include "support/plain_training.h"
 
 namespace dkfac::testing {
 namespace {
 
-using kfac::kl_factor;
+using kfac::kl_clip_factor;
 
 TEST(KlFactor, IsTheFormula) {
-  EXPECT_EQ(kl_factor(1e-3, 0.1, 0.05), 1);  // lr^2 sum = 5e-4 < kappa
-  EXPECT_DOUBLE_EQ(kl_factor(1e-3, 0.1, 10), std::sqrt(1e-3 / 0.1));
+  EXPECT_EQ(kl_clip_factor(1e-3, 0.1, 0.05), 1);  // lr^2 sum = 5e-4 < kappa
+  EXPECT_DOUBLE_EQ(kl_clip_factor(1e-3, 0.1, 10), std::sqrt(1e-3 / 0.1));
+  EXPECT_DOUBLE_EQ(kl_clip_factor(1, 2, 4), 0.25);  // sqrt(1 / (4 * 4))
 }
 
 TEST(KlFactor, LeavesADirectionWithoutLengthAlone) {
-  EXPECT_EQ(kl_factor(1e-3, 0.1, 0), 1);
-  EXPECT_EQ(kl_factor(1e-3, 0, 5), 1);
-  EXPECT_EQ(kl_factor(1e-3, 0.1, -5), 1);
+  EXPECT_EQ(kl_clip_factor(1e-3, 0.1, 0), 1);
+  EXPECT_EQ(kl_clip_factor(1e-3, 0, 5), 1);
+  EXPECT_EQ(kl_clip_factor(1e-3, 0.1, -5), 1);
 }
 
 TEST(KlFactor, StopsADirectionThatIsNotFinite) {
-  EXPECT_EQ(kl_factor(1e-3, 0.1, std::numeric_limits<double>::infinity()), 0);
-  EXPECT_EQ(kl_factor(1e-3, 0.1, std::nan("")), 0);
+  EXPECT_EQ(kl_clip_factor(1e-3, 0.1, std::numeric_limits<double>::infinity()), 0);
+  EXPECT_EQ(kl_clip_factor(1e-3, 0.1, std::nan("")), 0);
   std::vector<double> u{1, std::nan(""), std::numeric_limits<double>::infinity()};
   double factor = 0;
   Context ctx;

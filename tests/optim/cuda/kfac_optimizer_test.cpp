@@ -70,7 +70,12 @@ TEST(KfacWholeStepOnDevice, ReportsTheFactorOfTheKlClipOneUpdateLater) {
         [&](const kfac::StepReport& report) { host.push_back(report.kl_factor); });
   });
   DeviceTraining<double> training(comm::make_self(), kfac_of(options));
-  for (int step = 0; step < 6; ++step) device.push_back(training.step(step).kl_factor);
+  for (int step = 0; step < 6; ++step) {
+    const kfac::StepReport report = training.step(step);
+    EXPECT_EQ(report.step, step + 1);
+    EXPECT_EQ(report.update_step, step);
+    device.push_back(report.kl_factor);
+  }
   EXPECT_LT(host.back(), 1);
   EXPECT_EQ(device.front(), 1);
   device.erase(device.begin());

@@ -1,5 +1,7 @@
 #include <numeric>
 
+#include "dkfac/kfac/inverse.h"
+
 #include "core/shared/host.h"
 #include "core/shared/parallel.h"
 #include "kfac/precondition/backend_clip.h"
@@ -13,7 +15,7 @@ void add_up(Context&, ConstTensorView products, TensorView total) {
 }
 
 void find_kl_factor(Context&, double kappa, double lr, ConstTensorView total, TensorView factor) {
-  *factor.data<double>() = kl_factor(kappa, lr, *total.data<double>());
+  *factor.data<double>() = kl_clip_factor(kappa, lr, *total.data<double>());
 }
 
 void scale_direction(Context&, ConstTensorView factor, TensorView u) {

@@ -84,6 +84,16 @@ TEST_P(OnTheDevice, TheStepsAreThoseOfTheHost) {
     const auto none = decltype(host.reports[i].inverses){};
     const auto& known = i == 0 ? host.reports[0].inverses : host.reports[i - 1].inverses;
     EXPECT_EQ(device.reports[i].inverses, i == 1 ? none : known) << i;
+    const auto step = static_cast<std::int64_t>(i + 1);
+    const auto step_of = [&](const auto& inverses, std::int64_t rebuilt) {
+      return inverses == none ? 0 : rebuilt;
+    };
+    EXPECT_EQ(host.reports[i].inverses_step, step_of(host.reports[i].inverses, step)) << i;
+    EXPECT_EQ(device.reports[i].inverses_step,
+              step_of(device.reports[i].inverses, i == 0 ? step : step - 1))
+        << i;
+    EXPECT_EQ(host.reports[i].update_step, step);
+    EXPECT_EQ(device.reports[i].update_step, step - 1);
   }
 }
 
