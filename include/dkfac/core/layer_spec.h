@@ -63,6 +63,12 @@ struct NormSpec {
   NormOver over = NormOver::batch;
 };
 
+/// Rows W[vocabulary,width] of a table by index: a Linear without bias of one-hot inputs, W
+/// transposed. Its A, the second moment of these, is diagonal: how often each index occurs.
+struct EmbeddingSpec {
+  std::int64_t vocabulary = 0, width = 0;
+};
+
 /// Parameters without a curvature block: they get the first-order update. `reason` says why, for
 /// describe().
 struct PlainSpec {
@@ -70,15 +76,17 @@ struct PlainSpec {
   std::string reason = "no curvature block for this layer";
 };
 
-using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, PlainSpec>;
+using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, EmbeddingSpec, PlainSpec>;
 
 enum class LayerId : int {};
 
-[[nodiscard]] bool has_factors(const LayerSpec& spec);   ///< Linear and Conv2d.
+[[nodiscard]] bool has_factors(const LayerSpec& spec);     ///< Linear, Conv2d, Embedding.
+[[nodiscard]] bool has_diagonal_a(const LayerSpec& spec);  ///< Embedding.
 [[nodiscard]] int factor_groups(const LayerSpec& spec);  ///< Factor pairs: 1, or those of a Conv2d.
-/// Width of A of one group: in/groups*kh*kw, + 1 for a bias.
+/// Width of A of one group: in/groups*kh*kw, + 1 for a bias; vocabulary.
 [[nodiscard]] std::int64_t a_dim(const LayerSpec& spec);
-[[nodiscard]] std::int64_t g_dim(const LayerSpec& spec);  ///< Width of G of one group: out/groups.
+[[nodiscard]] std::int64_t g_dim(
+    const LayerSpec& spec);  ///< Width of G of one group: out/groups; width.
 [[nodiscard]] std::int64_t weight_numel(const LayerSpec& spec);
 /// W as the structs above write it; [channels] of a BatchNorm, [weight] of a PlainSpec, [0] where
 /// there is none.
