@@ -29,5 +29,26 @@ TEST(DeviceEmbedding, TakesTheStepsOfTheHost) {
   }
 }
 
+TEST(DeviceEmbedding, AnIndexOutOfRangeCostsTheStepAndNothingElse) {
+  Context host, ctx(Device::cuda());
+  Preconditioner preconditioner(comm::make_self(), table_options(), Device::cuda());
+  const LayerId id = preconditioner.add_layer("table", EmbeddingSpec{.vocabulary = 3, .width = 2});
+  preconditioner.prepare();
+  const std::vector<std::vector<std::int32_t>> steps{{0, 2}, {3, 1}, {1, 2}};
+  for (const std::vector<std::int32_t>& words : steps) {
+    const Tensor indices = to_device(ctx, view_of(words.data(), {2, 1}));
+    const Tensor dy = to_device(ctx, random_tensor(host, {2, 1, 2}, DType::f64, 1));
+    Tensor gradient = to_device(ctx, random_tensor(host, {3, 2}, DType::f64, 2));
+    preconditioner.record_input(id, indices, ctx.stream());
+    preconditioner.record_grad_output(id, dy, ctx.stream());
+    const LayerGrad grad{id, gradient, {}};
+    EXPECT_EQ(preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .vote = {}}).updated,
+              words[0] != 3);
+  }
+  const std::vector<double> average = values(host, preconditioner.read_factors(id).a.average);
+  EXPECT_EQ(preconditioner.read_factors(id).a.statistics, 2);
+  for (const double a : average) EXPECT_TRUE(a >= 0 && a <= 1);
+}
+
 }  // namespace
 }  // namespace dkfac::kfac
