@@ -29,6 +29,7 @@ inline std::vector<std::int32_t> words_of(int step) {
 
 struct TableCourse {
   std::vector<std::vector<double>> directions;  ///< [rows,width] after each step.
+  std::uint64_t bytes = 0;                      ///< Handed to collectives in the last step.
   kfac::LayerFactors factors;
   SavedState state;
 };
@@ -93,7 +94,10 @@ inline TableCourse run_table(const std::shared_ptr<comm::Communicator>& comm, Ta
     preconditioner.record_input(id, input, ctx.stream(), scale);
     preconditioner.record_grad_output(id, grads, ctx.stream(), scale);
     const kfac::LayerGrad grad{id, there, {}};
-    EXPECT_TRUE(preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .vote = {}}).updated);
+    const kfac::StepReport report =
+        preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .vote = {}});
+    EXPECT_TRUE(report.updated);
+    out.bytes = report.bytes;
     std::vector<double> flat = device_values(ctx, there), direction = flat;
     for (std::int64_t r = 0; one_hot && r < kTableRows; ++r)
       for (std::int64_t c = 0; c < kTableWidth; ++c)

@@ -65,10 +65,10 @@ class Preconditioner {
   [[nodiscard]] bool wants_input(LayerId layer) const;
   [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_normalization().
   /// input: [n,in] (rows may have gaps) or [n,...,in] of a LinearSpec, the activation of a
-  /// Conv2dSpec, of any floating dtype. In a step the inputs and the output gradients of a layer
-  /// are of the same samples and positions, in whatever order and parts. n may be 0 where other
-  /// ranks or records have samples and RecordScale::global_batch counts them. Throws
-  /// InvalidArgument, and has recorded nothing then.
+  /// Conv2dSpec, of any floating dtype; indices [n,...] of an EmbeddingSpec, i32, contiguous. In a
+  /// step the inputs and the output gradients of a layer are of the same samples and positions, in
+  /// whatever order and parts. n may be 0 where other ranks or records have samples and
+  /// RecordScale::global_batch counts them. Throws InvalidArgument, and has recorded nothing then.
   void record_input(LayerId layer, ConstTensorView input, Stream stream = Stream::cpu(),
                     RecordScale scale = {});
   /// grad_output: d loss / d output of the layer, in the reduction of CurvatureOptions. Gradients

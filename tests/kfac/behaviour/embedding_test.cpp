@@ -98,6 +98,22 @@ TEST_P(EmbeddingFactors, GoOnFromASavedState) {
   EXPECT_FALSE(near(elsewhere.directions.front(), rest.directions.front(), 1e-3));
 }
 
+TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
+  comm::run_ranks(2, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    CurvatureOptions options = table_options();
+    options.worker_fraction = 1;
+    // docs/distribution.md, "Bytes": the vote of 2 ranks, statistics, and what the other worker
+    // gets.
+    const auto bytes = [](std::int64_t a, std::int64_t g, std::int64_t g_shared) {
+      return static_cast<std::uint64_t>(8 * (2 * 42 + a + g + a + g_shared + 6));
+    };
+    EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 10));
+    EXPECT_EQ(run_table(comm, TableKind::one_hot, options).bytes, bytes(28, 10, 10));
+    options.inverse = InverseMethod::eigen;
+    EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 16 + 4));
+  });
+}
+
 TEST(EmbeddingCurvature, WithEkfacIsThatOfEigen) {
   CurvatureOptions eigen = table_options(), ekfac = eigen;
   eigen.inverse_interval = ekfac.inverse_interval = 2;  // Else EKFAC forgets all that it learns.
