@@ -89,6 +89,11 @@ void check(const NormSpec& s, std::string_view layer) {
               "': layout is nchw; a normalisation over channels needs nhwc, where they are rows");
 }
 
+void check(const EmbeddingSpec& s, std::string_view layer) {
+  check_range(layer, "vocabulary", s.vocabulary, 1, kMaxWidth);
+  check_range(layer, "width", s.width, 1, kMaxWidth);
+}
+
 void check(const PlainSpec& s, std::string_view layer) {
   check_range(layer, "weight", s.weight, 0, kMaxElements);
   check_range(layer, "bias", s.bias, 0, kMaxElements);
@@ -111,8 +116,11 @@ ops::PatchSpec patch_spec(const Conv2dSpec& s, std::int64_t n, std::int64_t h, s
 }
 
 bool has_factors(const LayerSpec& spec) {
-  return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec);
+  return std::holds_alternative<LinearSpec>(spec) || std::holds_alternative<Conv2dSpec>(spec) ||
+         has_diagonal_a(spec);
 }
+
+bool has_diagonal_a(const LayerSpec& spec) { return std::holds_alternative<EmbeddingSpec>(spec); }
 
 int factor_groups(const LayerSpec& spec) {
   const auto* conv = std::get_if<Conv2dSpec>(&spec);
@@ -123,6 +131,7 @@ std::int64_t a_dim(const LayerSpec& spec) {
   return std::visit(
       Overloaded{[](const LinearSpec& s) { return s.in + (s.bias ? 1 : 0); },
                  [](const Conv2dSpec& s) { return patch_width(s) + (s.bias ? 1 : 0); },
+                 [](const EmbeddingSpec& s) { return s.vocabulary; },
                  [](const auto&) { return std::int64_t{0}; }},
       spec);
 }
@@ -130,6 +139,7 @@ std::int64_t a_dim(const LayerSpec& spec) {
 std::int64_t g_dim(const LayerSpec& spec) {
   return std::visit(Overloaded{[](const LinearSpec& s) { return s.out; },
                                [](const Conv2dSpec& s) { return s.out / s.groups; },
+                               [](const EmbeddingSpec& s) { return s.width; },
                                [](const auto&) { return std::int64_t{0}; }},
                     spec);
 }
@@ -139,12 +149,14 @@ std::int64_t weight_numel(const LayerSpec& spec) {
       Overloaded{[](const LinearSpec& s) { return s.out * s.in; },
                  [](const Conv2dSpec& s) { return s.out * patch_width(s); },
                  [](const NormSpec& s) { return s.scale ? s.channels : std::int64_t{0}; },
+                 [](const EmbeddingSpec& s) { return s.vocabulary * s.width; },
                  [](const PlainSpec& s) { return s.weight; }},
       spec);
 }
 
 Shape weight_shape(const LayerSpec& spec) {
   if (const auto* s = std::get_if<LinearSpec>(&spec)) return {s->out, s->in};
+  if (const auto* s = std::get_if<EmbeddingSpec>(&spec)) return {s->vocabulary, s->width};
   const auto* s = std::get_if<Conv2dSpec>(&spec);
   if (s == nullptr) return {weight_numel(spec)};
   const std::int64_t in = s->in / s->groups;
@@ -156,30 +168,32 @@ std::int64_t bias_numel(const LayerSpec& spec) {
   return std::visit(Overloaded{[](const LinearSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
                                [](const Conv2dSpec& s) { return s.bias ? s.out : std::int64_t{0}; },
                                [](const NormSpec& s) { return s.channels; },
+                               [](const EmbeddingSpec&) { return std::int64_t{0}; },
                                [](const PlainSpec& s) { return s.bias; }},
                     spec);
 }
 
 std::string describe(const LayerSpec& spec) {
   std::ostringstream out;
-  std::visit(Overloaded{[&](const LinearSpec& s) {
-                          out << "linear " << s.in << "->" << s.out << (s.bias ? " bias" : "");
-                        },
-                        [&](const Conv2dSpec& s) {
-                          out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x"
-                              << s.kernel_w << "/" << pair_of(s.stride_h, s.stride_w)
-                              << padding_of(s) << dilation_of(s) << groups_of(s) << " "
-                              << name_of(s.layout) << (s.bias ? " bias" : "");
-                        },
-                        [&](const NormSpec& s) {
-                          out << (s.over == NormOver::batch ? "batch norm " : "layer norm ")
-                              << s.channels << " " << name_of(s.layout)
-                              << (s.scale ? "" : " shift only");
-                        },
-                        [&](const PlainSpec& s) {
-                          out << "plain " << s.weight << "+" << s.bias << " (" << s.reason << ")";
-                        }},
-             spec);
+  std::visit(
+      Overloaded{
+          [&](const LinearSpec& s) {
+            out << "linear " << s.in << "->" << s.out << (s.bias ? " bias" : "");
+          },
+          [&](const Conv2dSpec& s) {
+            out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x" << s.kernel_w << "/"
+                << pair_of(s.stride_h, s.stride_w) << padding_of(s) << dilation_of(s)
+                << groups_of(s) << " " << name_of(s.layout) << (s.bias ? " bias" : "");
+          },
+          [&](const NormSpec& s) {
+            out << (s.over == NormOver::batch ? "batch norm " : "layer norm ") << s.channels << " "
+                << name_of(s.layout) << (s.scale ? "" : " shift only");
+          },
+          [&](const EmbeddingSpec& s) { out << "embedding " << s.vocabulary << "->" << s.width; },
+          [&](const PlainSpec& s) {
+            out << "plain " << s.weight << "+" << s.bias << " (" << s.reason << ")";
+          }},
+      spec);
   return std::move(out).str();
 }
 

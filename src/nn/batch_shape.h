@@ -12,7 +12,7 @@ namespace dkfac::nn {
 /// [n, sample...] for a sample [features] or [h, w, c].
 [[nodiscard]] inline Shape batch_shape(std::int64_t n, const Shape& sample) {
   DKFAC_CHECK(sample.ndim() >= 1 && sample.ndim() < kMaxDims, "[model] a sample of shape ", sample,
-              " is not [features] or [h, w, c]");
+              " is not [features], [positions, features] or [h, w, c]");
   std::array<std::int64_t, kMaxDims> dims{n};
   for (int i = 0; i < sample.ndim(); ++i) {
     DKFAC_CHECK(sample[i] > 0, "[model] a sample of shape ", sample, " has no elements");

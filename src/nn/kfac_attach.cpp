@@ -56,6 +56,8 @@ LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_s
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
   }
+  if (const auto* table = dynamic_cast<const Embedding*>(&layer))
+    return EmbeddingSpec{table->vocabulary(), table->width()};
   if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
     const ConvOptions& o = conv->options();
     return Conv2dSpec{.in = conv->in(),

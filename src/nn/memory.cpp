@@ -123,9 +123,11 @@ class Walk {
   }
 
   /// Besides the output, in evaluation too.
-  static std::size_t always_kept(const Layer& layer, const Shape& output) {
+  [[nodiscard]] std::size_t always_kept(const Layer& layer, const Shape& output) const {
     const auto* pool = dynamic_cast<const Pool2d*>(&layer);
     const auto* global = dynamic_cast<const GlobalPool*>(&layer);
+    if (const auto* attention = dynamic_cast<const SelfAttention*>(&layer))
+      return bytes(Shape{output[0], attention->heads(), output[1], output[1]});
     const bool has_places = (pool != nullptr && pool->kind() == PoolKind::max) ||
                             (global != nullptr && global->kind() == PoolKind::max);
     return has_places ? static_cast<std::size_t>(output.numel()) * size_of(DType::i32) : 0;

@@ -92,11 +92,14 @@ void Model::set_input(const Shape& input) {
 }
 
 ConstTensorView Model::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  DKFAC_CHECK(x.dtype() == dtype_ || x.dtype() == compute_, "[model] '", name_, "' takes ", dtype_,
-              " but the input is ", x.dtype(), "; cast it first");
+  // Indices of an Embedding stay what they are, and give activations of the model's own dtype.
+  const bool indices = x.dtype() == DType::i32;
+  DKFAC_CHECK(indices ? compute_ == dtype_ : x.dtype() == dtype_ || x.dtype() == compute_,
+              "[model] '", name_, "' takes ", dtype_, " but the input is ", x.dtype(),
+              indices ? "; a model of indices computes in its own dtype" : "; cast it first");
   check_samples(x.shape());
   workspace_->release_all();
-  if (x.dtype() != compute_) x = cast_into(ctx, x, cast_input_, compute_);
+  if (!indices && x.dtype() != compute_) x = cast_into(ctx, x, cast_input_, compute_);
   const ConstTensorView logits = root_->forward(ctx, x, mode);
   return compute_ == dtype_ ? logits : cast_into(ctx, logits, logits_, dtype_);
 }

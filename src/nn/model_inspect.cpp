@@ -49,6 +49,9 @@ double multiply_adds(const Layer& layer, const Shape& output) {
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return outputs * static_cast<double>(linear->in());
   }
+  // Two products, of queries with keys and of weights with values.
+  if (dynamic_cast<const SelfAttention*>(&layer) != nullptr)
+    return 2 * outputs * static_cast<double>(output[1]);
   return 0;
 }
 

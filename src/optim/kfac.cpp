@@ -207,8 +207,9 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
     if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
     offset += part.numel();
   }
-  // A weight that is frozen is not to be rescaled either.
-  if (layer.weight > 0 && has_factors(layer.spec) && layer.params.weight_lr > 0)
+  // A weight that is frozen is not to be rescaled either, nor a table, of which a row is an output.
+  if (layer.weight > 0 && has_factors(layer.spec) && !has_diagonal_a(layer.spec) &&
+      layer.params.weight_lr > 0)
     parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
 }
 

@@ -47,6 +47,7 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
       {no_bias, true, 240, 32, 32 * 240, 0},
       {NormSpec{.channels = 64}, false, 0, 0, 64, 64},
       {NormSpec{.channels = 64, .scale = false}, false, 0, 0, 0, 64},
+      {EmbeddingSpec{.vocabulary = 50, .width = 8}, true, 50, 8, 400, 0},
       {PlainSpec{.weight = 7, .bias = 3}, false, 0, 0, 7, 3},
   };
   for (const Case& c : cases) {

@@ -64,6 +64,12 @@ struct DKFAC_API NormSpec {
   NormOver over = NormOver::batch;
 };
 
+/// Rows W[vocabulary,width] of a table by index: a Linear without bias of one-hot inputs, W
+/// transposed. Its A, the second moment of these, is diagonal: how often each index occurs.
+struct DKFAC_API EmbeddingSpec {
+  std::int64_t vocabulary = 0, width = 0;
+};
+
 /// Parameters without a curvature block: they get the first-order update. `reason` says why, for
 /// describe().
 struct DKFAC_API PlainSpec {
@@ -71,16 +77,17 @@ struct DKFAC_API PlainSpec {
   std::string reason = "no curvature block for this layer";
 };
 
-using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, PlainSpec>;
+using LayerSpec = std::variant<LinearSpec, Conv2dSpec, NormSpec, EmbeddingSpec, PlainSpec>;
 
 enum class LayerId : int {};
 
-[[nodiscard]] DKFAC_API bool has_factors(const LayerSpec& spec);  ///< Linear and Conv2d.
+[[nodiscard]] DKFAC_API bool has_factors(const LayerSpec& spec);     ///< Linear, Conv2d, Embedding.
+[[nodiscard]] DKFAC_API bool has_diagonal_a(const LayerSpec& spec);  ///< Embedding.
 /// Factor pairs: 1, or those of a Conv2d.
 [[nodiscard]] DKFAC_API int factor_groups(const LayerSpec& spec);
-/// Width of A of one group: in/groups*kh*kw, + 1 for a bias.
+/// Width of A of one group: in/groups*kh*kw, + 1 for a bias; vocabulary.
 [[nodiscard]] DKFAC_API std::int64_t a_dim(const LayerSpec& spec);
-/// Width of G of one group: out/groups.
+/// Width of G of one group: out/groups; width.
 [[nodiscard]] DKFAC_API std::int64_t g_dim(const LayerSpec& spec);
 [[nodiscard]] DKFAC_API std::int64_t weight_numel(const LayerSpec& spec);
 /// W as the structs above write it; [channels] of a BatchNorm, [weight] of a PlainSpec, [0] where

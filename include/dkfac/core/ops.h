@@ -83,6 +83,19 @@ DKFAC_API void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, 
 /// out[0] = trace of the packed matrix of width d, accumulated in f64. out: f64 or f32.
 DKFAC_API void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 
+// --- rows by index -------------------------------------------------------------------------------
+
+/// out[r,w] = row indices[r] of table[v,w]. indices: i32, contiguous, of any shape with r elements;
+/// table and out: contiguous, f64 or f32. An index outside [0, v) throws InvalidArgument on the
+/// host; on a device, where it is not looked at in time, its row becomes NaN.
+DKFAC_API void gather_rows(Context& ctx, ConstTensorView table, ConstTensorView indices,
+                           TensorView out);
+/// Row indices[r] of table[v,w] += rows[r,w], in the order of r: the same bits everywhere, without
+/// atomics. Arguments as above; on a device an index out of range makes row 0 NaN. The work there
+/// grows with the square of r, though only in comparisons of indices.
+DKFAC_API void scatter_add_rows(Context& ctx, ConstTensorView rows, ConstTensorView indices,
+                                TensorView table);
+
 // --- convolution patches -------------------------------------------------------------------------
 //
 // On a CUDA device the x of im2col, patch_gram, patch_sum and gram may also be f16 or bf16: c and

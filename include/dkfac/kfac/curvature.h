@@ -52,6 +52,12 @@ struct DKFAC_API OperandStats {
 DKFAC_API void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input,
                          double global_batch, Operand operand, OperandStats stats, double beta,
                          TensorView a, WeightSharing sharing = WeightSharing::expand);
+/// The diagonal that is the whole A of an Embedding: a[vocabulary] = beta*a + (how often an index
+/// occurs)/(N P), P the product of all dimensions of indices[n,...] but the first. i32, contiguous;
+/// an index outside [0, vocabulary) throws InvalidArgument on the host and makes a[0] NaN on a
+/// device. beta = 0 does not read `a`.
+DKFAC_API void compute_a_diagonal(Context& ctx, const EmbeddingSpec& spec, ConstTensorView indices,
+                                  double global_batch, double beta, TensorView a);
 /// Lower triangle of g[out,out] = beta*g + (s^2/N) sum dy dy' over samples and positions, or
 /// g[groups,out,out], out = g_dim(spec). With WeightSharing::reduce, dy is first summed over the
 /// positions of its sample. grad_output: [n,out], [n,...,out], or the layer's output gradient

@@ -9,8 +9,9 @@
 namespace dkfac::kfac {
 
 /// One factor of a layer, copied to the host, in CurvatureOptions::dtype. Matrices are whole and
-/// symmetric, [d,d]; those of a convolution of several groups [groups,d,d]. What a rank does not
-/// hold, or has not made yet, is not set (Tensor::is_set()).
+/// symmetric, [d,d]; those of a convolution of several groups [groups,d,d]; the A of an Embedding
+/// and its inverse are diagonals, [d]. What a rank does not hold, or has not made yet, is not set
+/// (Tensor::is_set()).
 struct DKFAC_API FactorCopy {
   /// The statistic of docs/math.md, "Scaling", averaged with bias correction ("Average"), without
   /// damping. On the owner of the layer.
@@ -25,14 +26,16 @@ struct DKFAC_API FactorCopy {
   /// is zero, `inverse` is I/damping. Empty without `inverse`.
   std::vector<double> damping;
   /// Of InverseMethod::eigen and ekfac in the place of `inverse`: eigenvectors in columns and
-  /// eigenvalues, [d] or [groups,d], ascending and >= 0. lambda comes in where they are used.
+  /// eigenvalues, [d] or [groups,d], ascending and >= 0; of a diagonal itself, in its order,
+  /// without vectors. lambda comes in where they are used.
   Tensor vectors, values;
 };
 
 /// What a rank holds of the curvature of a layer (read_factors()).
 struct DKFAC_API LayerFactors {
-  int owner = -1;   ///< The rank that holds all of it; -1: nobody, without curvature.
-  FactorCopy a, g;  ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, [gamma | beta].
+  int owner = -1;  ///< The rank that holds all of it; -1: nobody, without curvature.
+  /// Linear, Conv2d, Embedding; BatchNormFisher::full: `g` alone, [gamma | beta].
+  FactorCopy a, g;
   /// BatchNorm otherwise: the average of the blocks, [rows,channels] as compute_norm_fisher()
   /// has them, without damping. On the owner and the other workers.
   Tensor batch_norm;

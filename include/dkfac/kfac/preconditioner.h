@@ -78,7 +78,8 @@ class DKFAC_API Preconditioner {
   [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_normalization().
   /// input: what the layer was applied to, f64, f32, bf16 or f16; it is only read. Of a LinearSpec
   /// [n,in], row-major, where rows may have gaps, or contiguous [n,...,in]; of a Conv2dSpec
-  /// contiguous [n,h,w,in] or [n,in,h,w], as its layout says.
+  /// contiguous [n,h,w,in] or [n,in,h,w], as its layout says; of an EmbeddingSpec i32 indices
+  /// [n,...], contiguous.
   ///
   /// In a step the inputs and the output gradients of a layer are of the same samples and
   /// positions, in whatever order and parts. n may be 0 where other ranks or records have samples

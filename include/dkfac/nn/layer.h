@@ -70,8 +70,9 @@ class LayerObserver {
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are
 /// NHWC [n,h,w,c], [n,positions,features] or [n,features], contiguous, in memory of the device of
-/// the context that every pass is given: f64, f32, bf16 or f16. On a device passes are enqueued on
-/// its stream. Parameters and buffers are f64 for f64 and f32 for all others.
+/// the context that every pass is given: f64, f32, bf16 or f16; indices of an Embedding are i32. On
+/// a device passes are enqueued on its stream. Parameters and buffers are f64 for f64 and f32 for
+/// all others.
 ///
 /// Memory is kept and only grows, so a steady step allocates nothing. Outputs in training are the
 /// layer's own and stay until it runs again. Gradients, and outputs in evaluation, are its own as

@@ -7,6 +7,7 @@
 
 #include "dkfac/nn/layer.h"
 #include "dkfac/nn/norm_layers.h"
+#include "dkfac/nn/token_layers.h"
 
 namespace dkfac::nn {
 
@@ -201,7 +202,8 @@ class Pool2d final : public Layer {
   Tensor output_, input_grad_, argmax_;  ///< argmax_: i32, place within the window.
 };
 
-/// [n,h,w,c] -> [n,c], the mean or the maximum over positions (the first of equals).
+/// [n,h,w,c] or [n,positions,c] -> [n,c], the mean or the maximum over positions (the first of
+/// equals).
 class GlobalPool final : public Layer {
  public:
   explicit GlobalPool(PoolKind kind) : kind_(kind) {}

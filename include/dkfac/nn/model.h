@@ -36,9 +36,9 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// x: [n, input...] of dtype() or compute(); images may have another height and width than
-  /// input() where every layer takes them (convolutions, pooling over all of an image). Returns
-  /// logits [n, classes] of dtype(), valid until the next pass.
+  /// x: [n, input...] of dtype() or compute(), or i32 indices for an Embedding; images may have
+  /// another height and width than input() where every layer takes them (convolutions, pooling over
+  /// all of an image). Returns logits [n, classes] of dtype(), valid until the next pass.
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
   /// grad_logits: of dtype(). Overwrites gradients().
   void backward(Context& ctx, ConstTensorView grad_logits);

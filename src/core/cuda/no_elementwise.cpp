@@ -40,5 +40,11 @@ void unpack_lower(Context&, ConstTensorView, TensorView, ops::Mirror) {
 void packed_trace(Context&, ConstTensorView, std::int64_t, TensorView) {
   refuse_elementwise("packed_trace");
 }
+void gather_rows(Context&, ConstTensorView, ConstTensorView, TensorView) {
+  refuse_elementwise("gather_rows");
+}
+void scatter_add_rows(Context&, ConstTensorView, ConstTensorView, TensorView) {
+  refuse_elementwise("scatter_add_rows");
+}
 
 }  // namespace dkfac::cuda

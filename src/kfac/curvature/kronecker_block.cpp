@@ -38,6 +38,8 @@ FailureCounts KroneckerBlock::failures(StatisticKind kind) const {
 
 std::int64_t KroneckerBlock::recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const {
+  if (const auto* table = std::get_if<EmbeddingSpec>(&spec); table && kind == StatisticKind::a)
+    return check_indices(caller, *table, data);
   const FactorData checked =
       kind == StatisticKind::a ? a_data(caller, spec, data) : g_data(caller, spec, data);
   return checked.patches.rows();
@@ -49,6 +51,11 @@ void KroneckerBlock::compute(Context& ctx, const FactorRecord& r, TensorView tri
   else
     compute_g(ctx, spec, r.data, r.global_batch, r.gradient_scale, r.operand, r.stats, 0, triangles,
               r.sharing);
+}
+
+void KroneckerBlock::compute_diagonal(Context& ctx, const FactorRecord& r, double beta,
+                                      TensorView diagonal) const {
+  compute_a_diagonal(ctx, std::get<EmbeddingSpec>(spec), r.data, r.global_batch, beta, diagonal);
 }
 
 std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,

@@ -18,7 +18,7 @@ struct FactorRecord {
   WeightSharing sharing = WeightSharing::expand;
 };
 
-/// A Linear or Conv2d: the factors A and G, of each of its groups; EKFAC's scales.
+/// A Linear, Conv2d or Embedding: the factors A and G, of each of its groups; EKFAC's scales.
 class KroneckerBlock final : public CurvatureBlock {
  public:
   using CurvatureBlock::CurvatureBlock;
@@ -38,6 +38,10 @@ class KroneckerBlock final : public CurvatureBlock {
   void compute(Context& ctx, const FactorRecord& record, TensorView triangles) const;
   [[nodiscard]] std::int64_t compute_rows(Context& ctx, const FactorRecord& record,
                                           TensorView rows) const;
+
+  /// The same of a diagonal A, added to beta times what is there.
+  void compute_diagonal(Context& ctx, const FactorRecord& record, double beta,
+                        TensorView diagonal) const;
 
   /// EKFAC projects a gradient on eigenvectors of both sides, so that the input waits for the
   /// output gradient of the same batch.

@@ -4,6 +4,7 @@
 #include "dkfac/kfac/factors.h"
 
 #include "core/shared/exact_products.h"
+#include "core/shared/host.h"
 #include "core/shared/read_back.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/inverse/apply_factor.h"
@@ -40,6 +41,7 @@ Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
 
 Tensor whole_average(Context& ctx, const Factor& factor) {
   const ConstTensorView average = factor.average.view();
+  if (factor.form == FactorForm::diagonal) return on_host(ctx, average);
   return matrices(ctx, factor, [&](int group, TensorView out) {
     if (factor.form == FactorForm::low_rank) {
       const ExactProducts exact(ctx);
@@ -51,8 +53,20 @@ Tensor whole_average(Context& ctx, const Factor& factor) {
   });
 }
 
+Tensor inverse_of_diagonal(Context& ctx, const Factor& factor) {
+  Tensor out = on_host(ctx, factor.inverse.view().flat());
+  const double shift = read_back<double>(ctx, factor.shifts)[0];
+  with_real("read factors", out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < out.numel(); ++i)
+      out.data<T>()[i] = 1 / (out.data<T>()[i] + static_cast<T>(shift));
+  });
+  return out;
+}
+
 /// Whatever the form, by its use on the identity.
 Tensor whole_inverse(Context& ctx, const Factor& factor) {
+  if (factor.form == FactorForm::diagonal) return inverse_of_diagonal(ctx, factor);
   return matrices(ctx, factor, [&](int group, TensorView out) {
     const AppliedFactor applied = applied_factor(factor, group);
     if (applied.form == FactorForm::inverse) return ops::copy(ctx, applied.inverse, out);
@@ -63,7 +77,8 @@ Tensor whole_inverse(Context& ctx, const Factor& factor) {
   });
 }
 
-FactorCopy copy_of(Context& ctx, const Factor& factor) {
+/// eigen: lambda is added to products of eigenvalues, as InverseMethod::eigen and ekfac have it.
+FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
   FactorCopy out;
   if (!factor.is_set()) return out;
   if (factor.average.is_set() && factor.statistics > 0) {
@@ -75,6 +90,8 @@ FactorCopy copy_of(Context& ctx, const Factor& factor) {
   if (factor.form == FactorForm::eigen) {
     out.vectors = on_host(ctx, without_one_group(factor.inverse.view()));
     out.values = on_host(ctx, without_one_group(factor.values.view()));
+  } else if (eigen) {
+    out.values = on_host(ctx, factor.inverse.view().flat());
   } else {
     out.inverse = whole_inverse(ctx, factor);
     out.damping = shifts;
@@ -86,8 +103,9 @@ FactorCopy copy_of(Context& ctx, const Factor& factor) {
 
 void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
   const LayerCurvature& held = curvature_;
-  out.a = copy_of(ctx, held.a);
-  out.g = copy_of(ctx, held.g);
+  const bool eigen = held.g.form == FactorForm::eigen;
+  out.a = copy_of(ctx, held.a, eigen);
+  out.g = copy_of(ctx, held.g, eigen);
   if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx, held.fisher.view());
   if (held.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(held.scales.view()));
 }

@@ -157,6 +157,13 @@ void Curvature::add_triangles(const KroneckerBlock& block, const FactorRecord& r
   if (s.records > 0) ops::axpby(records_on(), 1, packed, 1, slot);
 }
 
+void Curvature::add_diagonal(const KroneckerBlock& block, const FactorRecord& record,
+                             StatisticId id) {
+  const TensorView slot = slot_of(id);
+  block.compute_diagonal(records_on(), record, statistic(id).records == 0 ? 0 : 1, slot);
+  ops::count_nonfinite(records_on(), slot, nonfinite_);
+}
+
 bool Curvature::input_due(LayerId id) const {
   const CurvatureBlock& block = layer(checked(id, "wants_input"));
   return statistics_.empty() ? block.needs_input() : due(block.a);
@@ -202,6 +209,9 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   check_device(caller, is_a ? "the input" : "the output gradient", data, ctx_.device());
   const double global = begin_record(caller, recorded, data, count, scale);
   const Sampled x = sample(data, global, options_.statistics_fraction);
+  // Indices are counted, so that there is no operand to round.
+  const bool counted = statistic(recorded).plan.factor.form == FactorForm::diagonal;
+  const WeightSharing sharing = sharing_of(block->spec, options_);
   const FactorRecord record{
       .kind = kind,
       .data = x.data,
@@ -210,13 +220,16 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
                              : sample_gradient_scale(options_.loss_reduction,
                                                      data.dim(0) * options_.micro_batches,
                                                      std::llround(global), scale.loss_scale),
-      .operand = operand(recorded, x.data,
-                         is_a ? 1 : summed_positions(block->spec, options_.sharing, x.data)),
+      .operand = counted ? Operand{options_.dtype, 1}
+                         : operand(recorded, x.data,
+                                   is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
       .stats = operand_stats(recorded),
-      .sharing = options_.sharing};
+      .sharing = sharing};
   if (statistic(recorded).plan.factor.form == FactorForm::low_rank)
     add_rows(caller, *block, record, recorded,
              x.data.dim(0) * recorded_positions(block->spec, options_, kind, x.data));
+  else if (counted)
+    add_diagonal(*block, record, recorded);
   else
     add_triangles(*block, record, recorded);
   if (scales_due(index)) record_scales(*block, record);

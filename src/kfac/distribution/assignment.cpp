@@ -20,6 +20,7 @@ std::int64_t fisher_numel(const LayerSpec& spec) {
 
 /// Elements of one statistic on the wire.
 std::int64_t statistic_numel(const LayerSpec& spec) {
+  if (has_diagonal_a(spec)) return a_dim(spec) + ops::packed_size(g_dim(spec));
   if (has_factors(spec))
     return factor_groups(spec) * (ops::packed_size(a_dim(spec)) + ops::packed_size(g_dim(spec)));
   return fisher_numel(spec);
@@ -43,7 +44,9 @@ LayerLoad layer_load(const LayerSpec& spec, DType dtype) {
                static_cast<std::int64_t>(size_of(dtype));
   if (has_factors(spec)) {
     const auto a = static_cast<double>(a_dim(spec)), g = static_cast<double>(g_dim(spec));
-    load.flops = factor_groups(spec) * (a * a * a + g * g * g + 2 * a * g * (a + g));
+    load.flops = has_diagonal_a(spec)
+                     ? a + g * g * g + a * g * (1 + 2 * g)
+                     : factor_groups(spec) * (a * a * a + g * g * g + 2 * a * g * (a + g));
   }
   return load;
 }

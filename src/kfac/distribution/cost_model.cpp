@@ -157,7 +157,7 @@ CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
   CostModel model;
   if (comm.rank() == 0)
     for (const FactorForm form : forms_of(options, device)) measure_form(form, measure, model);
-  std::array<double, 16> numbers{};
+  std::array<double, 4 * kFactorForms> numbers{};
   const auto visit = [&](auto move) {
     std::size_t i = 0;
     for (auto* costs : {&model.refresh, &model.apply})
@@ -165,7 +165,7 @@ CostModel calibrate(comm::Communicator& comm, const CurvatureOptions& options,
         for (double* number : {&cost.fixed, &cost.per_operation}) move(numbers[i++], *number);
   };
   visit([](double& sent, double& number) { sent = number; });
-  comm.broadcast(view_of(numbers.data(), {16}), 0, Stream::cpu(), "costs");
+  comm.broadcast(view_of(numbers.data(), {std::ssize(numbers)}), 0, Stream::cpu(), "costs");
   visit([](double& sent, double& number) { number = sent; });
   return model;
 }

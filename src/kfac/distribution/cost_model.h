@@ -23,7 +23,7 @@ struct LinearCost {
 
 /// Over refresh_operations() and apply_operations(), which grow as the third power of the width.
 struct CostModel {
-  std::array<LinearCost, 4> refresh{}, apply{};  ///< By FactorForm.
+  std::array<LinearCost, kFactorForms> refresh{}, apply{};  ///< By FactorForm.
 };
 
 [[nodiscard]] double refresh_seconds(const CostModel& model, const FactorPlan& plan);

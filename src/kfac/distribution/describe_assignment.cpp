@@ -72,6 +72,8 @@ const char* name_of(FactorForm form) {
       return "eigen";
     case FactorForm::low_rank:
       return "low rank";
+    case FactorForm::diagonal:
+      return "diagonal";
   }
   return "";
 }
@@ -163,7 +165,7 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
     if (plan.factor.form == FactorForm::eigen)
       bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }
-  if (options.inverse == InverseMethod::ekfac && has_factors(spec))
+  if (options.inverse == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
     bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
   return bytes;
 }

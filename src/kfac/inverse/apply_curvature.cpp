@@ -43,6 +43,33 @@ void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorVie
   ops::copy(ctx, both.slice(0, scales, beta.numel()), beta.flat());
 }
 
+/// v[vocabulary,width] of an Embedding, which is [out,d] of a Linear transposed: rows are divided
+/// by the diagonal of A.
+void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
+                    TensorView v) {
+  const Factor &a = layer.a, &g = layer.g;
+  const auto divide = v.device().is_cuda() ? cuda::divide_by_products : cpu::divide_by_products;
+  const ConstTensorView diagonal = a.inverse.view().flat();
+  Scratch scratch(ctx);
+  if (g.form == FactorForm::eigen) {
+    using ops::Trans;
+    const ConstTensorView vectors = group_of(g.inverse, 0, {g.dim, g.dim});
+    const TensorView projected = scratch.take(v.shape(), v.dtype());
+    ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
+    divide(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}), options.damping);
+    return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
+  }
+  // On a device the host does not know the damping: one number there, seen `dim` times.
+  const TensorView shift = scratch.take({1}, v.dtype()), damped = scratch.take({a.dim}, v.dtype());
+  const TensorView ones = scratch.take({g.dim}, v.dtype());
+  ops::cast(ctx, a.shifts, shift);
+  ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
+  ops::axpby(ctx, 1, diagonal, 1, damped);
+  ops::fill(ctx, ones, 1);
+  divide(ctx, v, damped, ones, 0);
+  apply_right(ctx, applied_factor(g, 0), {v, {}});
+}
+
 /// All views in options.dtype.
 void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
            const LayerCurvature& layer, TensorView weight, TensorView bias) {
@@ -52,6 +79,8 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
     return precondition_batch_norm(ctx, options.batch_norm, layer.fisher,
                                    options.bn_damping * options.damping, weight, bias);
   }
+  if (layer.a.form == FactorForm::diagonal)
+    return apply_diagonal(ctx, options, layer, weight.reshape({layer.a.dim, g.dim}));
   const std::int64_t out = g.dim * g.groups;
   const TensorView matrix = weight.reshape({out, weight.numel() / out});
   const TensorView column = bias.numel() > 0 ? bias.reshape({out, 1}) : TensorView{};

@@ -207,6 +207,15 @@ void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   copy(ctx, spare, v);
 }
 
+void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
+  if (a.form == FactorForm::low_rank) return project_right(ctx, a, v);
+  Scratch scratch(ctx);
+  const TensorView between = scratch.take({v.rows(), v.d()}, v.weight.dtype());
+  if (a.form == FactorForm::cholesky) return solve_right_in_parts(ctx, a.inverse, v, between, v);
+  multiply_right(ctx, a.inverse, v, {between, {}});
+  copy(ctx, {between, {}}, v);
+}
+
 // Solves and multiplications alternate between v and scratch, so that the last writes v.
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v) {
   Scratch scratch(ctx);

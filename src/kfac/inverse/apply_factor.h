@@ -26,7 +26,7 @@ struct Columns {
 
 /// One group of a factor, to be applied.
 struct AppliedFactor {
-  FactorForm form = FactorForm::inverse;  ///< Not eigen.
+  FactorForm form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
   ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
   double shift = 0;                       ///< low_rank only, on the host.
   ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].
@@ -34,6 +34,8 @@ struct AppliedFactor {
 
 /// v <- G^-1 v A^-1, for v[out,d].
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v);
+/// v <- v A^-1.
+void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v);
 /// v <- G^-1 v.
 void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v);
 

@@ -82,15 +82,18 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
 }  // namespace
 
 std::int64_t FactorPlan::statistic_numel() const {
+  if (form == FactorForm::diagonal) return dim;
   return form == FactorForm::low_rank ? rows * dim : groups * ops::packed_size(dim);
 }
 
 Shape FactorPlan::inverse_shape() const {
+  if (form == FactorForm::diagonal) return {1, 1, dim};
   return form == FactorForm::low_rank ? Shape{1, rows, dim} : Shape{groups, dim, dim};
 }
 
 FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   if (!has_factors(spec)) return {};
+  if (has_diagonal_a(spec)) return {.dim = a_dim(spec), .groups = 1, .form = FactorForm::diagonal};
   return plan(spec, options, device, {a_dim(spec), g_dim(spec)});
 }
 
@@ -115,6 +118,8 @@ double refresh_operations(const FactorPlan& plan) {
       return plan.groups * kEigen * kFactorisation * n * n * n;
     case FactorForm::low_rank:  // X X', its factor, L^-1 X
       return rows * rows * n + kFactorisation * rows * rows * rows / 3 + rows * rows * n;
+    case FactorForm::diagonal:
+      return n;
   }
   return 0;
 }
@@ -130,6 +135,8 @@ double apply_operations(const FactorPlan& plan, std::int64_t columns) {
       return plan.groups * 4 * m * n * n;
     case FactorForm::low_rank:
       return 4 * m * n * static_cast<double>(plan.rows);
+    case FactorForm::diagonal:
+      return m * n;
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "dkfac/core/device.h"
@@ -16,8 +17,10 @@ enum class FactorForm : std::uint8_t {
   inverse,   ///< The damped inverse: one product per use.
   cholesky,  ///< Cholesky factor of the damped factor (block_triangular.h): cheaper to make.
   eigen,     ///< Eigenvectors in columns, eigenvalues in `values`.
-  low_rank   ///< `average` holds rows X, this rows Y with (X'X + s I)^-1 = (I - Y'Y) / s.
+  low_rank,  ///< `average` holds rows X, this rows Y with (X'X + s I)^-1 = (I - Y'Y) / s.
+  diagonal   ///< The diagonal of a factor that has nothing else, without damping.
 };
+inline constexpr std::size_t kFactorForms = 5;
 
 struct FactorPlan {
   std::int64_t dim = 0;  ///< 0: there is none.
@@ -27,19 +30,22 @@ struct FactorPlan {
   std::int64_t sample_rows = 1;  ///< low_rank: of one sample; divides `rows`.
 
   [[nodiscard]] bool is_set() const { return dim > 0; }
-  /// Of a statistic and of the average: [groups * packed_size(dim)]; low_rank: [rows * dim].
+  /// Of a statistic and of the average: [groups * packed_size(dim)]; low_rank: [rows * dim];
+  /// diagonal: [dim].
   [[nodiscard]] std::int64_t statistic_numel() const;
-  /// Order of the matrices that a rebuild factorises: dim; low_rank: rows.
+  /// Order of the matrices that a rebuild factorises: dim; low_rank: rows; diagonal: 0.
   [[nodiscard]] std::int64_t factorised() const {
+    if (form == FactorForm::diagonal) return 0;
     return form == FactorForm::low_rank ? rows : dim;
   }
-  [[nodiscard]] Shape inverse_shape() const;  ///< [groups,dim,dim]; low_rank: [1,rows,dim].
+  /// [groups,dim,dim]; low_rank: [1,rows,dim]; diagonal: [1,1,dim].
+  [[nodiscard]] Shape inverse_shape() const;
 };
 
-/// Linear and Conv2d have both; BatchNormFisher::full has `g` alone, of gamma and beta one after
-/// the other (beta alone where gamma is fixed). Never FactorForm::cholesky on a GPU, whose
-/// triangular solves and small blocks lose more than an explicit inverse costs. It is the only
-/// thing that depends on the device: sizes do not, so that a state goes from one to the other.
+/// Linear, Conv2d and Embedding have both; BatchNormFisher::full has `g` alone, of gamma and beta
+/// one after the other (beta alone where gamma is fixed). Never FactorForm::cholesky on a GPU,
+/// whose triangular solves and small blocks lose more than an explicit inverse costs. It is the
+/// only thing that depends on the device: sizes do not, so that a state goes from one to the other.
 [[nodiscard]] FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options,
                                 Device device = Device::cpu());
 [[nodiscard]] FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options,

@@ -64,14 +64,15 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   if (bn != nullptr && !layer.g.is_set())
     layer.fisher =
         Tensor::zeros(ctx, {norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
-  if (options.inverse == InverseMethod::ekfac && has_factors(spec))
+  if (options.inverse == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;
 }
 
 void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
                      TensorView verdict) {
-  if (!plan.is_set()) return ops::max_abs(ctx, statistic, verdict);
+  if (!plan.is_set() || plan.form == FactorForm::diagonal)
+    return ops::max_abs(ctx, statistic, verdict);
   if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, verdict);
   if (ctx.device().is_cuda()) return cuda::packed_diagonals(ctx, statistic, plan.dim, verdict);
   cpu::packed_diagonals(ctx, statistic, plan.dim, verdict);

@@ -18,7 +18,7 @@ namespace dkfac::kfac {
 /// One of the two factors of a layer (of each of its groups, one after the other), or the full
 /// Fisher matrix of a BatchNorm.
 struct Factor : FactorPlan {
-  Tensor average;  ///< [statistic_numel()]: triangles, or rows.
+  Tensor average;  ///< [statistic_numel()]: triangles, rows, or a diagonal.
   Tensor inverse;  ///< [inverse_shape()]
   Tensor values;   ///< eigen: [groups,dim] eigenvalues.
   /// f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first good
@@ -40,7 +40,7 @@ struct Factor : FactorPlan {
 };
 
 struct LayerCurvature {
-  Factor a, g;    ///< Linear and Conv2d; BatchNormFisher::full: `g` alone, 2c wide.
+  Factor a, g;    ///< Linear, Conv2d, Embedding; BatchNormFisher::full: `g` alone, 2c wide.
   Tensor fisher;  ///< BatchNorm otherwise: [rows,channels].
   std::int64_t fisher_statistics = 0;  ///< Merged so far.
   int fisher_refused = 0;              ///< In a row.

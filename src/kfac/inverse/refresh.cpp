@@ -52,6 +52,17 @@ void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
 
 }  // namespace
 
+void take_diagonal(Context& ctx, Factor& factor) {
+  ops::copy(ctx, factor.average, factor.inverse.view().flat());
+  // Representable in the dtype of the factor, as all workers of the layer are given it. Where a
+  // factor of the layer is zero, its sign says so, which changes nothing here.
+  Scratch scratch(ctx);
+  const TensorView rounded = scratch.take({1}, factor.average.dtype());
+  ops::cast(ctx, factor.asked, rounded);
+  ops::max_abs(ctx, rounded, factor.shifts);
+  factor.held.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
+}
+
 FactorBlock block_of(Factor& factor, int group) {
   FactorBlock block{
       .form = factor.form,
@@ -61,7 +72,7 @@ FactorBlock block_of(Factor& factor, int group) {
       .values = {}};
   if (factor.form == FactorForm::low_rank) {
     block.average = block.average.reshape({factor.rows, factor.dim});
-  } else {
+  } else if (factor.form != FactorForm::diagonal) {
     const std::int64_t size = ops::packed_size(factor.dim);
     block.average = block.average.slice(0, group * size, size);
   }

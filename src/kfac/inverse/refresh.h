@@ -33,6 +33,10 @@ struct RefreshParts {
 void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer,
                        RefreshParts parts, std::vector<RefreshTask>& tasks);
 
+/// FactorForm::diagonal: takes the average and the damping asked for as they are. There is nothing
+/// that could fail: an average is finite and not negative, and its damping positive.
+void take_diagonal(Context& ctx, Factor& factor);
+
 /// One group of a factor, as the ladder takes it.
 [[nodiscard]] FactorBlock block_of(Factor& factor, int group);
 

@@ -21,9 +21,11 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
     const auto d = static_cast<double>(factor.dim), rows = static_cast<double>(factor.rows);
     const bool low_rank = factor.form == FactorForm::low_rank;
     plan.shape = {factor.statistic_numel()};
-    plan.form.dim = factor.dim;
-    plan.inverse_flops =
-        low_rank ? 2 * rows * rows * d + rows * rows * rows : factor.groups * d * d * d;
+    const bool diagonal = factor.form == FactorForm::diagonal;
+    plan.form.dim = diagonal ? 1 : factor.dim;  // A diagonal is triangles of width 1.
+    plan.inverse_flops = diagonal   ? d
+                         : low_rank ? 2 * rows * rows * d + rows * rows * rows
+                                    : factor.groups * d * d * d;
   } else if (bn != nullptr) {
     const std::int64_t rows = norm_rows(*bn, options.batch_norm);
     plan.shape = {rows, bn->channels};
@@ -46,12 +48,19 @@ std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) 
   return std::min(samples, blocks * block);
 }
 
+WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options) {
+  return has_diagonal_a(spec) ? WeightSharing::expand : options.sharing;
+}
+
 std::int64_t recorded_positions(const LayerSpec& spec, const CurvatureOptions& options,
                                 StatisticKind kind, ConstTensorView data) {
   const std::int64_t n = data.dim(0);
   const auto* bn = std::get_if<NormSpec>(&spec);
-  if (n == 0 || (bn == nullptr && options.sharing == WeightSharing::reduce)) return 1;
+  const bool reduced = bn == nullptr && sharing_of(spec, options) == WeightSharing::reduce;
+  if (n == 0 || reduced) return 1;
   if (bn != nullptr) return data.numel() / n / bn->channels;
+  if (const auto* table = std::get_if<EmbeddingSpec>(&spec))
+    return data.numel() / n / (kind == StatisticKind::a ? 1 : table->width);
   const auto* conv = std::get_if<Conv2dSpec>(&spec);
   if (conv == nullptr) {
     const auto& linear = std::get<LinearSpec>(spec);
@@ -69,6 +78,7 @@ double build_flops(const LayerSpec& spec, const StatisticPlan& plan, double samp
   const auto per_sample = static_cast<double>(positions);
   const auto width = static_cast<double>(plan.factor.dim);
   const auto* bn = std::get_if<NormSpec>(&spec);
+  if (plan.factor.form == FactorForm::diagonal) return samples * per_sample;
   if (bn == nullptr)
     return plan.factor.form == FactorForm::low_rank
                ? 0

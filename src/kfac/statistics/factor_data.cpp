@@ -79,6 +79,8 @@ FactorData g_data(const Caller& caller, const LayerSpec& spec, ConstTensorView g
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
     return rows_data(caller, kGradOutput, grad_output, linear->out);
   }
+  if (const auto* table = std::get_if<EmbeddingSpec>(&spec))
+    return rows_data(caller, kGradOutput, grad_output, table->width);
   const auto& conv = std::get<Conv2dSpec>(spec);
   check_images(caller, kGradOutput, conv.layout, conv.out, grad_output);
   const bool nhwc = conv.layout == Layout::nhwc;
@@ -90,6 +92,18 @@ FactorData g_data(const Caller& caller, const LayerSpec& spec, ConstTensorView g
                    .layout = conv.layout}};
   data.groups = conv.groups;
   return data;
+}
+
+std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
+                           ConstTensorView indices) {
+  check_memory(caller, kInput, indices);
+  DKFAC_CHECK(indices.dtype() == DType::i32 && indices.ndim() >= 1, caller, kInput, " is ",
+              indices.dtype(), ' ', indices.shape(), "; ", describe(spec),
+              " takes indices, i32 [n, ...]");
+  DKFAC_CHECK(indices.dim(0) == 0 || indices.numel() > 0, caller, kInput, " has shape ",
+              indices.shape(), "; it must have at least one position");
+  check_contiguous(caller, kInput, indices);
+  return indices.numel();
 }
 
 FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data, OverPositions how,

@@ -29,6 +29,10 @@ struct FactorData {
 [[nodiscard]] FactorData g_data(const Caller& caller, const LayerSpec& spec,
                                 ConstTensorView grad_output);
 
+/// Indices of an Embedding, as FactorData has no place for them; returns their number.
+[[nodiscard]] std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
+                                         ConstTensorView indices);
+
 /// One patch per sample, the sum or the mean of its patches, in `compute`. Memory is of `scratch`.
 enum class OverPositions : std::uint8_t { sum, mean };
 [[nodiscard]] FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data,

@@ -12,14 +12,11 @@
 /// Argument checks that the layers share. `op` is the kind of the layer.
 namespace dkfac::nn {
 
-/// Layers compute where the context is, with parameters of the dtype that their input is computed
-/// in.
-inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
+/// Layers compute where the context is, with parameters that lie there.
+inline void check_bound(std::string_view op, const Layer& layer, const Context& ctx,
                         ConstTensorView x) {
   DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] '", layer.name(), "': the input is on ",
               x.device(), ", the context on ", ctx.device(), "; copy it there first");
-  DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
-              "; it must be f64, f32, bf16 or f16");
   DKFAC_CHECK(x.is_contiguous(), "[", op, "] '", layer.name(), "': the input ", x.shape(),
               " has gaps between its elements; copy it first");
   for (const Parameter& p : layer.parameters()) {
@@ -28,10 +25,26 @@ inline void check_ready(std::string_view op, const Layer& layer, const Context& 
     DKFAC_CHECK(p.value.device() == ctx.device(), "[", op, "] '", layer.name(), "': the ", p.name,
                 " is on ", p.value.device(), ", the context on ", ctx.device(),
                 "; a model runs on the device that it was made for");
+  }
+}
+
+/// The same, with parameters of the dtype that the input is computed in.
+inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
+                        ConstTensorView x) {
+  DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
+              "; it must be f64, f32, bf16 or f16");
+  check_bound(op, layer, ctx, x);
+  for (const Parameter& p : layer.parameters()) {
     DKFAC_CHECK(p.value.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
                 "': the input is ", x.dtype(), ", the ", p.name, " ", p.value.dtype(),
                 "; it must be ", compute_dtype(x.dtype()));
   }
+}
+
+/// For layers without loops over 16-bit numbers.
+inline void check_computing(std::string_view op, const Layer& layer, ConstTensorView x) {
+  DKFAC_CHECK(x.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
+              "': the input is ", x.dtype(), "; it must be f64 or f32");
 }
 
 /// A gradient fits the output that the last forward pass in training gave.

@@ -10,6 +10,12 @@ PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int
   return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
 }
 
+/// Of [n,h,w,c] or [n,positions,c].
+GlobalShape global_shape(const Shape& input) {
+  const bool image = input.ndim() == 4;
+  return {input[0], image ? input[1] * input[2] : input[1], input[input.ndim() - 1]};
+}
+
 }  // namespace
 
 Pool2d::Pool2d(PoolKind kind, int kernel, int stride, int pad)
@@ -68,11 +74,12 @@ std::string GlobalPool::describe() const {
 }
 
 Shape GlobalPool::output_shape(const Shape& input) const {
-  DKFAC_CHECK(input.ndim() == 4, "[global_pool] '", name_, "' takes [n, h, w, c] but the input is ",
-              input);
-  DKFAC_CHECK(input[1] > 0 && input[2] > 0, "[global_pool] '", name_, "': the input ", input,
+  const int last = input.ndim() - 1;
+  DKFAC_CHECK(last == 3 || last == 2, "[global_pool] '", name_,
+              "' takes [n, h, w, c] or [n, positions, c] but the input is ", input);
+  DKFAC_CHECK(input[1] > 0 && input[last - 1] > 0, "[global_pool] '", name_, "': the input ", input,
               " has no positions to pool over");
-  return Shape{input[0], input[3]};
+  return Shape{input[0], input[last]};
 }
 
 ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) {
@@ -80,7 +87,7 @@ ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) 
   check_ready("global_pool", *this, ctx, x);
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  const GlobalShape s{x.dim(0), x.dim(1) * x.dim(2), x.dim(3)};
+  const GlobalShape s = global_shape(x.shape());
   if (kind_ == PoolKind::max) {
     kernels::global_max(ctx, s, x, y, ensure(ctx, argmax_, shape, DType::i32));
   } else {
@@ -94,7 +101,7 @@ ConstTensorView GlobalPool::backward(Context& ctx, ConstTensorView grad_output, 
   check_grad("global_pool", *this, !input_.empty(), grad_output, shape, input_.dtype());
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
-  const GlobalShape s{input_.dim(0), input_.dim(1) * input_.dim(2), input_.dim(3)};
+  const GlobalShape s = global_shape(input_.shape());
   if (kind_ == PoolKind::max) {
     kernels::global_max_backward(ctx, s, grad_output, ensure(ctx, argmax_, shape, DType::i32), dx);
   } else {

@@ -75,6 +75,12 @@ std::vector<Case> cases() {
       {"AveragePool", image, layer<Pool2d>(PoolKind::average, 3, 2, 1)},
       {"GlobalMaximum", image, layer<GlobalPool>(PoolKind::max)},
       {"GlobalAverage", image, layer<GlobalPool>(PoolKind::average)},
+      {"GlobalAverageOverPositions", {3, 4, 5}, layer<GlobalPool>(PoolKind::average)},
+      {"GlobalMaximumOverPositions", {3, 4, 5}, layer<GlobalPool>(PoolKind::max)},
+      {"SelfAttention", {3, 4, 12}, layer<SelfAttention>(4, 1)},
+      {"SelfAttentionOfHeads", {2, 5, 18}, layer<SelfAttention>(6, 3)},
+      {"SelfAttentionOfOnePosition", {3, 1, 12}, layer<SelfAttention>(4, 2)},
+      {"SinusoidalPositions", {3, 4, 5}, layer<SinusoidalPositions>()},
       {"Sequence", image, [] { return conv_and_norm(4, 3, kCelu); }},
       {"ResidualOfIdentity", image,
        [] {

@@ -22,6 +22,10 @@ double trace_of(Context& ctx, const Factor& factor, int group) {
     ops::dot(ctx, average, average, view_of(&trace, {1}));
     return trace;
   }
+  if (factor.form == FactorForm::diagonal) {
+    ops::sum(ctx, average, view_of(&trace, {1}));
+    return trace;
+  }
   const std::int64_t size = ops::packed_size(factor.dim);
   ops::packed_trace(ctx, average.slice(0, group * size, size), factor.dim, view_of(&trace, {1}));
   return trace;
@@ -53,6 +57,11 @@ void rebuild(Context& ctx, RefreshTask& task) {
   auto* shifts = factor.shifts.data<double>();
   task.stage = InverseStage::damped;
   factor.failed_group = -1;
+  if (factor.form == FactorForm::diagonal) {
+    take_diagonal(ctx, factor);
+    task.written = true;
+    return;
+  }
   const bool small = has_small_groups(factor);
   for (int group = 0; group < factor.groups; ++group) {
     const FactorBlock block = block_of(factor, group);

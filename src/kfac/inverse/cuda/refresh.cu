@@ -37,6 +37,8 @@ template <class T>
 void trace_groups(Context& ctx, const Factor& factor, double* out) {
   const dkfac::cuda::Sum<double> sum;
   const T* average = factor.average.data<T>();
+  if (factor.form == FactorForm::diagonal)
+    return ops::sum(ctx, factor.average, {out, DType::f64, {1}, ctx.device()});
   if (factor.form == FactorForm::low_rank) {
     reduce_rows<double>(ctx, 1, factor.average.numel(), sum, Square<T>{average},
                         Store<double>{out});
@@ -159,6 +161,10 @@ class Blocks {
     }
     return table;
   }
+  /// Where a task of one group is told how it went.
+  [[nodiscard]] TensorView stage_of(const Part& part) const {
+    return state_.stages.view().slice(0, static_cast<std::int64_t>(part.task), 1);
+  }
   /// Stages of tasks with groups: the worst of these.
   void join_stages(Context& ctx) const {
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
@@ -190,6 +196,10 @@ void run_job(Context& ctx, std::span<RefreshTask> tasks, const Blocks& blocks, c
   const Block<T>* table = blocks.write<T>(ctx, scratch, job);
   const Part& part = job.parts.front();
   Factor& factor = *tasks[part.task].factor;
+  if (factor.form == FactorForm::diagonal) {
+    take_diagonal(ctx, factor);
+    return ops::fill(ctx, blocks.stage_of(part), static_cast<double>(InverseStage::damped));
+  }
   const FactorBlock block = block_of(factor, static_cast<int>(part.first));
   if (factor.form == FactorForm::low_rank) {
     rebuild_rows(ctx, table, block.average);

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dkfac/nn/layer.h"
+
+/// Layers of sequences: x[n,t,width], t positions of n samples.
+namespace dkfac::nn {
+
+/// y[n,...,width] = rows W[i] of a table W[vocabulary,width] for indices i[n,...], i32: the one
+/// layer that takes no floating input. y has the dtype of the table, f64 or f32. An index outside
+/// [0, vocabulary) throws InvalidArgument on the host; on a device its row becomes NaN, and with it
+/// the loss. Indices have no gradient, so it is the first layer of a model: backward() with
+/// InputGrad::needed throws. Rows that no index names get a gradient of 0.
+class Embedding final : public Layer {
+ public:
+  Embedding(std::int64_t vocabulary, std::int64_t width);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  /// Standard normal: an output is one row, not a sum over many inputs.
+  void initialize(Random& random) override;
+  [[nodiscard]] std::int64_t vocabulary() const { return vocabulary_; }
+  [[nodiscard]] std::int64_t width() const { return width_; }
+
+ private:
+  std::int64_t vocabulary_, width_;
+  ConstTensorView input_;
+  Tensor output_;
+};
+
+/// y = x + p for x[n,t,width], with the sinusoids p of Vaswani et al. (2017): p[t,2i] =
+/// sin(t/10000^(2i/width)), p[t,2i+1] the cosine. f64 or f32. Nothing is trained.
+class SinusoidalPositions final : public Layer {
+ public:
+  [[nodiscard]] std::string describe() const override { return "SinusoidalPositions"; }
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+
+ private:
+  ConstTensorView trained_;  ///< Output of the last forward pass in training.
+  Tensor table_, output_, input_grad_;
+};
+
+/// y[n,t,width] = softmax(Q K'/sqrt(d)) V in each of `heads` parts d = width/heads wide, for
+/// x[n,t,3*width] = [Q | K | V]: what stands between the projections of multi-head self-attention,
+/// which are a Linear(width, 3*width) before and a Linear(width, width) behind it, and have their
+/// curvature there. Every position sees all others. f64 or f32, on the host: a context of a device
+/// is refused with DeviceError, as there are no kernels for it yet.
+class SelfAttention final : public Layer {
+ public:
+  SelfAttention(std::int64_t width, std::int64_t heads);
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Shape output_shape(const Shape& input) const override;
+  ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
+  ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] std::int64_t heads() const { return heads_; }
+
+ private:
+  std::int64_t width_, heads_;
+  ConstTensorView input_;
+  Tensor output_, input_grad_;
+  Tensor weights_;  ///< [n,heads,t,t], what the softmax gives.
+};
+
+}  // namespace dkfac::nn

@@ -1,0 +1,54 @@
+#include <cstdint>
+
+#include "dkfac/core/ops.h"
+
+#include "core/backend.h"
+#include "core/checks.h"
+
+namespace dkfac::ops {
+namespace {
+
+/// table[v,w], i32 indices, and one row of w elements for each of them.
+void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorView table,
+                         ConstTensorView indices, ConstTensorView rows, std::string_view name) {
+  const std::pair<ConstTensorView, std::string_view> all[] = {
+      {table, "table"}, {indices, "indices"}, {rows, name}};
+  for (const auto& [view, what] : all) {
+    detail::check_device(op, ctx, view, what);
+    detail::check_contiguous(op, view, what);
+  }
+  detail::check_dtype(op, indices, "indices", DType::i32);
+  detail::check_computing(op, table, "table");
+  detail::check_dtype(op, rows, name, table.dtype());
+  detail::check_matrix(op, table, "table");
+  detail::check_shape(op, rows, name, Shape{indices.numel(), table.dim(1)});
+}
+
+/// On the host, which can say what is wrong before anything is written.
+void check_index_range(std::string_view op, ConstTensorView indices, std::int64_t count) {
+  const auto* const index = indices.data<std::int32_t>();
+  for (std::int64_t r = 0; r < indices.numel(); ++r)
+    DKFAC_CHECK(index[r] >= 0 && index[r] < count, "[", op, "] index ", r, " is ", index[r],
+                "; it must be in [0, ", count, "), the rows of the table");
+}
+
+}  // namespace
+
+void gather_rows(Context& ctx, ConstTensorView table, ConstTensorView indices, TensorView out) {
+  check_rows_by_index("gather_rows", ctx, table, indices, out, "out");
+  if (indices.numel() == 0) return;
+  if (ctx.device().is_cuda()) return cuda::gather_rows(ctx, table, indices, out);
+  check_index_range("gather_rows", indices, table.dim(0));
+  cpu::gather_rows(ctx, table, indices, out);
+}
+
+void scatter_add_rows(Context& ctx, ConstTensorView rows, ConstTensorView indices,
+                      TensorView table) {
+  check_rows_by_index("scatter_add_rows", ctx, table, indices, rows, "rows");
+  if (indices.numel() == 0) return;
+  if (ctx.device().is_cuda()) return cuda::scatter_add_rows(ctx, rows, indices, table);
+  check_index_range("scatter_add_rows", indices, table.dim(0));
+  cpu::scatter_add_rows(ctx, rows, indices, table);
+}
+
+}  // namespace dkfac::ops

@@ -1,0 +1,64 @@
+#include <cmath>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/nn/token_layers.h"
+
+#include "nn/backends/checks.h"
+
+namespace dkfac::nn {
+namespace {
+
+Tensor sinusoids(std::int64_t positions, std::int64_t width) {
+  Context host;
+  Tensor table = Tensor::empty(host, Shape{positions, width}, DType::f64);
+  for (std::int64_t t = 0; t < positions; ++t)
+    for (std::int64_t c = 0; c < width; ++c) {
+      const double exponent = static_cast<double>(c - c % 2) / static_cast<double>(width);
+      const double angle = static_cast<double>(t) / std::pow(10000.0, exponent);
+      table.data<double>()[t * width + c] = c % 2 == 0 ? std::sin(angle) : std::cos(angle);
+    }
+  return table;
+}
+
+}  // namespace
+
+Shape SinusoidalPositions::output_shape(const Shape& input) const {
+  DKFAC_CHECK(input.ndim() == 3, "[positions] '", name_, "' takes [n, t, width] but the input is ",
+              input);
+  return input;
+}
+
+ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mode mode) {
+  const Shape shape = output_shape(x.shape());
+  check_ready("positions", *this, ctx, x);
+  check_computing("positions", *this, x);
+  const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
+  trained_ = mode == Mode::train ? y : ConstTensorView{};
+  const Shape sequence{shape[1], shape[2]};
+  if (!table_.is_set() || table_.shape() != sequence || table_.dtype() != x.dtype()) {
+    Context host;
+    const Tensor wide = sinusoids(sequence[0], sequence[1]);
+    Tensor table = Tensor::empty(host, sequence, x.dtype());
+    ops::cast(host, wide, table);
+    ops::copy(ctx, table, ensure(ctx, table_, sequence, x.dtype()));
+  }
+  // The same table for every sample.
+  const ConstTensorView table(table_.view().raw(), x.dtype(), shape, Strides{0, shape[2], 1},
+                              ctx.device());
+  ops::copy(ctx, x, y);
+  ops::axpby(ctx, 1, table, 1, y);
+  return y;
+}
+
+ConstTensorView SinusoidalPositions::backward(Context& ctx, ConstTensorView grad_output,
+                                              InputGrad need) {
+  check_grad("positions", *this, !trained_.empty(), grad_output, trained_.shape(),
+             trained_.dtype());
+  if (need == InputGrad::skipped) return {};
+  const TensorView dx = lend(ctx, input_grad_, trained_.shape(), trained_.dtype());
+  ops::copy(ctx, grad_output, dx);
+  return dx;
+}
+
+}  // namespace dkfac::nn

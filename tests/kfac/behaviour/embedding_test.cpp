@@ -1,0 +1,176 @@
+// An Embedding against a Linear of one-hot inputs, whose A is a dense matrix that nobody knows to
+// be diagonal; and what is promised of every layer: any number of ranks, any saved state.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "dkfac/comm/in_process.h"
+#include "dkfac/kfac/curvature.h"
+
+#include "kfac/embedding_course.h"
+
+namespace dkfac::kfac {
+namespace {
+
+using namespace dkfac::testing;
+
+struct TableCase {
+  std::string name;
+  std::function<void(CurvatureOptions&)> change;
+};
+
+const std::vector<TableCase>& table_cases() {
+  static const std::vector<TableCase> cases{
+      {"Pi", [](auto&) {}},
+      {"Constant", [](auto& o) { o.damping_split = DampingSplit::constant; }},
+      {"EqualTraces", [](auto& o) { o.damping_split = DampingSplit::equal_traces; }},
+      {"Eigen", [](auto& o) { o.inverse = InverseMethod::eigen; }},
+      {"OldInverses", [](auto& o) { o.inverse_interval = 3; }},
+      {"Adaptive", [](auto& o) { o.staleness = Staleness::adaptive; }},
+      {"HalfOfTheSamples", [](auto& o) { o.statistics_fraction = 0.5; }},
+      {"KlClip", [](auto& o) { o.kl_clip = 1e-4; }},
+      {"AllWorkers", [](auto& o) { o.worker_fraction = 1; }}};
+  return cases;
+}
+
+class EmbeddingFactors : public ::testing::TestWithParam<TableCase> {
+ protected:
+  [[nodiscard]] CurvatureOptions options() const {
+    CurvatureOptions o = table_options();
+    GetParam().change(o);
+    return o;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Options, EmbeddingFactors, ::testing::ValuesIn(table_cases()),
+                         [](const auto& tested) { return tested.param.name; });
+
+/// n = 36 rows of a sum, conditioned like 1/lambda = 1e2, over 4 steps: c = 4.
+constexpr double kTableTolerance = 4 * 36 * 1e2 * eps<double>;
+
+TEST_P(EmbeddingFactors, AreThoseOfALinearOfOneHotInputs) {
+  Context ctx;
+  const auto self = comm::make_self();
+  const TableCourse table = run_table(self, TableKind::embedding, options());
+  const TableCourse dense = run_table(self, TableKind::one_hot, options());
+  for (std::size_t step = 0; step < table.directions.size(); ++step)
+    EXPECT_TRUE(near(table.directions[step], dense.directions[step], kTableTolerance)) << step;
+  const std::vector<double> diagonal = values(ctx, table.factors.a.average);
+  const std::vector<double> square = values(ctx, dense.factors.a.average);
+  ASSERT_EQ(diagonal.size(), kTableRows);
+  for (std::size_t r = 0; r < kTableRows; ++r)
+    for (std::size_t c = 0; c < kTableRows; ++c)
+      EXPECT_NEAR(square[r * kTableRows + c], r == c ? diagonal[r] : 0, 36 * eps<double>);
+  EXPECT_EQ(diagonal.back(), 0) << "a row that no index names";
+  EXPECT_TRUE(near(values(ctx, table.factors.g.average), values(ctx, dense.factors.g.average),
+                   36 * eps<double>));
+}
+
+TEST_P(EmbeddingFactors, AreTheSameOnEveryNumberOfRanks) {
+  if (options().statistics_fraction < 1) return;  // Each rank takes the first of its own.
+  const TableCourse alone = run_table(comm::make_self(), TableKind::embedding, options());
+  for (const int ranks : {2, 3}) {
+    comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
+      const TableCourse course = run_table(comm, TableKind::embedding, options());
+      for (std::size_t step = 0; step < course.directions.size(); ++step)
+        EXPECT_TRUE(near(course.directions[step], alone.directions[step], kTableTolerance))
+            << ranks;
+    });
+  }
+}
+
+TEST_P(EmbeddingFactors, GoOnFromASavedState) {
+  const auto self = comm::make_self();
+  const TableCourse whole = run_table(self, TableKind::embedding, options(), 0, 5);
+  const TableCourse half = run_table(self, TableKind::embedding, options(), 0, 2);
+  const TableCourse rest = run_table(self, TableKind::embedding, options(), 2, 5, &half.state);
+  EXPECT_EQ(rest.directions.back(), whole.directions.back());
+  // Control: another diagonal leads elsewhere, by far more than any tolerance here.
+  SavedState wrong = half.state;
+  for (auto& [name, value] : wrong)
+    if (name == "table.a_average" || name == "table.a_inverse") {
+      auto* const numbers = reinterpret_cast<double*>(value.bytes.data());
+      std::swap(numbers[0], numbers[kTableRows - 1]);
+    }
+  const TableCourse elsewhere = run_table(self, TableKind::embedding, options(), 2, 5, &wrong);
+  EXPECT_FALSE(near(elsewhere.directions.front(), rest.directions.front(), 1e-3));
+}
+
+TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
+  comm::run_ranks(2, [&](const std::shared_ptr<comm::Communicator>& comm) {
+    CurvatureOptions options = table_options();
+    options.worker_fraction = 1;
+    // docs/distribution.md, "Bytes": the vote of 2 ranks, statistics, and what the other worker
+    // gets.
+    const auto bytes = [](std::int64_t a, std::int64_t g, std::int64_t g_shared) {
+      return static_cast<std::uint64_t>(8 * (2 * 42 + a + g + a + g_shared + 6));
+    };
+    EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 10));
+    EXPECT_EQ(run_table(comm, TableKind::one_hot, options).bytes, bytes(28, 10, 10));
+    options.inverse = InverseMethod::eigen;
+    EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 16 + 4));
+  });
+}
+
+TEST(EmbeddingCurvature, WithEkfacIsThatOfEigen) {
+  CurvatureOptions eigen = table_options(), ekfac = eigen;
+  eigen.inverse_interval = ekfac.inverse_interval = 2;  // Else EKFAC forgets all that it learns.
+  eigen.inverse = InverseMethod::eigen;
+  ekfac.inverse = InverseMethod::ekfac;
+  const auto self = comm::make_self();
+  EXPECT_EQ(run_table(self, TableKind::embedding, ekfac).directions,
+            run_table(self, TableKind::embedding, eigen).directions);
+}
+
+TEST(EmbeddingCurvature, KeepsItsPositionsWhereOthersReduceThem) {
+  CurvatureOptions reduce = table_options();
+  reduce.sharing = WeightSharing::reduce;
+  const auto self = comm::make_self();
+  EXPECT_EQ(run_table(self, TableKind::embedding, reduce).directions,
+            run_table(self, TableKind::embedding, table_options()).directions);
+  EXPECT_NE(run_table(self, TableKind::one_hot, reduce).directions,
+            run_table(self, TableKind::one_hot, table_options()).directions);
+}
+
+TEST(EmbeddingCurvature, CountsInWholeNumbersWhateverIsRounded) {
+  CurvatureOptions narrow = table_options();
+  narrow.dtype = DType::f32;
+  const auto self = comm::make_self();
+  const TableCourse wide = run_table(self, TableKind::embedding, table_options());
+  // f32 sums of 36 rows, conditioned like 1e2; bf16 rounds output gradients alone, to 8 bits.
+  const TableCourse f32 = run_table(self, TableKind::embedding, narrow);
+  EXPECT_TRUE(near(f32.directions.back(), wide.directions.back(), 4 * 36 * 1e2 * eps<float>));
+  narrow.operand = DType::bf16;
+  const TableCourse bf16 = run_table(self, TableKind::embedding, narrow);
+  Context ctx;
+  EXPECT_EQ(values(ctx, bf16.factors.a.average), values(ctx, f32.factors.a.average));
+  EXPECT_TRUE(near(bf16.directions.back(), wide.directions.back(), 1e2 * 0x1p-8));
+  narrow.operand = DType::f16;
+  const TableCourse f16 = run_table(self, TableKind::embedding, narrow);
+  EXPECT_TRUE(near(f16.directions.back(), wide.directions.back(), 1e2 * 0x1p-11));
+}
+
+TEST(EmbeddingCurvature, RefusesWhatAreNoIndices) {
+  Preconditioner preconditioner(comm::make_self(), table_options());
+  const LayerId id = preconditioner.add_layer("table", EmbeddingSpec{.vocabulary = 3, .width = 2});
+  preconditioner.prepare();
+  std::vector<std::int32_t> words{0, 3};
+  EXPECT_TRUE(contains(message_of([&] {
+                         preconditioner.record_input(id, view_of(words.data(), {2, 1}));
+                       }),
+                       "index 1 is 3; it must be in [0, 3)"));
+  Preconditioner other(comm::make_self(), table_options());
+  std::vector<double> floats{0, 1};
+  EXPECT_TRUE(contains(message_of([&] {
+                         preconditioner.record_input(id, view_of(floats.data(), {2, 1}));
+                       }),
+                       "takes indices, i32 [n, ...]"));
+  EXPECT_TRUE(
+      contains(message_of([&] { (void)other.add_layer("none", EmbeddingSpec{.width = 2}); }),
+               "vocabulary is 0"));
+}
+
+}  // namespace
+}  // namespace dkfac::kfac
