@@ -71,7 +71,8 @@ struct FieldVisit {
   Call call;
   void operator()(auto& field, const FieldInfo& info) const { call(field, info); }
   template <class T>
-  void operator()(T& field, const FieldInfo& info, NamedValues<std::remove_const_t<T>> choices) const {
+  void operator()(T& field, const FieldInfo& info,
+                  NamedValues<std::remove_const_t<T>> choices) const {
     call(field, info, choices);
   }
 };

@@ -11,25 +11,26 @@ inline constexpr NamedValue<DampingSplit> kDampingSplits[] = {
     {"equal_traces", DampingSplit::equal_traces},
     {"constant", DampingSplit::constant}};
 inline constexpr NamedValue<Staleness> kStalenesses[] = {{"fixed", Staleness::fixed},
-                                                     {"adaptive", Staleness::adaptive}};
-inline constexpr NamedValue<InverseMethod> kInverseMethods[] = {{"cholesky", InverseMethod::cholesky},
-                                                            {"eigen", InverseMethod::eigen},
-                                                            {"ekfac", InverseMethod::ekfac}};
+                                                         {"adaptive", Staleness::adaptive}};
+inline constexpr NamedValue<InverseMethod> kInverseMethods[] = {
+    {"cholesky", InverseMethod::cholesky},
+    {"eigen", InverseMethod::eigen},
+    {"ekfac", InverseMethod::ekfac}};
 inline constexpr NamedValue<BatchNormFisher> kBatchNormFishers[] = {
     {"diagonal", BatchNormFisher::diagonal},
     {"unit_wise", BatchNormFisher::unit_wise},
     {"full", BatchNormFisher::full}};
 inline constexpr NamedValue<WeightSharing> kWeightSharings[] = {{"expand", WeightSharing::expand},
-                                                            {"reduce", WeightSharing::reduce}};
+                                                                {"reduce", WeightSharing::reduce}};
 inline constexpr NamedValue<LossReduction> kLossReductions[] = {
     {"local_mean", LossReduction::local_mean},
     {"global_mean", LossReduction::global_mean},
     {"sum", LossReduction::sum}};
 inline constexpr NamedValue<std::optional<DType>> kOperands[] = {{"data", std::nullopt},
-                                                             {"f64", DType::f64},
-                                                             {"f32", DType::f32},
-                                                             {"bf16", DType::bf16},
-                                                             {"f16", DType::f16}};
+                                                                 {"f64", DType::f64},
+                                                                 {"f32", DType::f32},
+                                                                 {"bf16", DType::bf16},
+                                                                 {"f16", DType::f16}};
 inline constexpr NamedValue<DType> kFactorTypes[] = {{"f32", DType::f32}, {"f64", DType::f64}};
 
 /// The list of CurvatureOptions; a key stands before those that depend on it.

@@ -8,9 +8,10 @@
 /// same key in all of them.
 namespace dkfac::optim {
 
-inline constexpr NamedValue<MomentumRule> kMomentumRules[] = {{"constant", MomentumRule::constant},
-                                                          {"corrected", MomentumRule::corrected},
-                                                          {"paper", MomentumRule::paper}};
+inline constexpr NamedValue<MomentumRule> kMomentumRules[] = {
+    {"constant", MomentumRule::constant},
+    {"corrected", MomentumRule::corrected},
+    {"paper", MomentumRule::paper}};
 inline constexpr NamedValue<Rescale> kRescales[] = {
     {"off", Rescale::off}, {"always", Rescale::always}, {"shrink", Rescale::shrink}};
 

@@ -166,7 +166,8 @@ TEST(RunsOnDevice, CountLaunchesOverARestart) {
   EXPECT_EQ(passes(rest), passes(whole));
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice, ::testing::Values("sgd", "lars", "adamw", "kfac"),
+INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingOnDevice,
+                         ::testing::Values("sgd", "lars", "adamw", "kfac"),
                          [](const auto& param) { return param.param; });
 
 /// Everything that changes what a step does, at once and a few at a time.
