@@ -9,7 +9,7 @@ constexpr const char* kType = "optimizer.type";
 std::string path_of(std::string_view key) { return "optimizer." + std::string(key); }
 std::string_view key_of(const FieldInfo& info) { return info.key.empty() ? info.name : info.key; }
 
-/// Calls visit(field, info[, choices]) for the options with this key, one for each optimizer that
+/// Calls visit(field[, choices]) for the options with this key, one for each optimizer that
 /// has it.
 template <class Config, class Visit>
 void at_key(Config& config, std::string_view key, const Visit& visit) {
