@@ -152,9 +152,9 @@ class Bench {
   void steps(std::ostream& out) {
     const Stream stream = ctx_.stream();
     kfac::CurvatureOptions options;
-    options.damping = 1e-2;
+    options.damping.lambda = 1e-2;
     // Inverses that serve many steps; the first of them is due in full.
-    options.statistics_interval = options.inverse_interval = 1000000;
+    options.refresh.statistics_interval = options.refresh.inverse_interval = 1000000;
     kfac::Preconditioner kfac(comm::make_self(), options, Device::cuda());
     std::vector<kfac::LayerGrad> grads;
     std::vector<Tensor> held;
@@ -190,16 +190,16 @@ class Bench {
     record();
     step(true);
     // Statistics and inverses are due in each of these, of which the records are not timed.
-    kfac.set_curvature({options.damping, 1, 1});
+    kfac.set_curvature({options.damping.lambda, 1, 1});
     const double refresh_ms =
         median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
-    kfac.set_curvature({options.damping, 1000000, 1000000});
+    kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
     check_finite(held);
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
-        ctx_, layer, input(layer), output(layer), options.damping,
+        ctx_, layer, input(layer), output(layer), options.damping.lambda,
         gradient_.view().slice(0, 0, grads[checked].weight.numel()), grads[checked].weight);
     // f32 inverses of factors whose condition is in the thousands.
     if (!(wrong < 1e-3)) throw std::runtime_error("a direction is wrong: " + std::to_string(wrong));

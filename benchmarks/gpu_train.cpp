@@ -250,12 +250,12 @@ void run_fused(const Arguments& arguments, const std::string& name, const nn::Mo
 }
 
 void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
-  optim::KfacOptions options{.curvature = {.damping = 1e-2,
-                                           .statistics_interval = arguments.statistics,
-                                           .inverse_interval = arguments.inverses,
-                                           .spread_inverses = true}};
-  if (arguments.compute != "f32") options.curvature.operand = DType::f16;
-  if (arguments.compute == "bf16") options.curvature.operand = DType::bf16;
+  optim::KfacOptions options{.curvature = {.damping = {.lambda = 1e-2},
+                                           .refresh = {.statistics_interval = arguments.statistics,
+                                                       .inverse_interval = arguments.inverses,
+                                                       .spread_inverses = true}}};
+  if (arguments.compute != "f32") options.curvature.statistics.operand = DType::f16;
+  if (arguments.compute == "bf16") options.curvature.statistics.operand = DType::bf16;
   reset_peak_memory(Device::cuda());
   Training training(arguments, optim::make_kfac(comm::make_self(), options, Device::cuda()),
                     model_options(arguments));

@@ -41,7 +41,7 @@ struct Adamw {
 
 }  // namespace
 
-void AdamwOptions::validate() const { for_each_field(*this, FieldChecks("adamw options")); }
+void AdamwOptions::validate() const { check_first_order("adamw options", *this); }
 
 std::unique_ptr<Optimizer> make_adamw(std::shared_ptr<comm::Communicator> comm,
                                       AdamwOptions options, Device device, ContextOptions context) {

@@ -19,8 +19,18 @@
 
 namespace dkfac::optim {
 
+/// Throws InvalidArgument for a field out of range, and for wires of what only K-FAC sends.
+template <class Options>
+void check_first_order(std::string_view name, const Options& options) {
+  for_each_field(options, FieldChecks(name));
+  DKFAC_CHECK(!options.communication.statistics_wire && !options.communication.weight_wire, '[',
+              name,
+              "] communication.statistics_wire and weight_wire are for K-FAC: statistics and "
+              "updated weights are not sent here; leave them unset");
+}
+
 /// Optimizers without curvature: gradients are summed everywhere, and every rank updates all
-/// parameters. A Rule has `options` with loss_reduction, overlap, bucket_bytes and gradient_wire,
+/// parameters. A Rule has `options` with loss_reduction and communication,
 /// and
 ///   kName, and kSlots: names of the states of a parameter, each as large as the parameter;
 ///   description() for people;
@@ -95,12 +105,12 @@ void FirstOrder<Rule>::prepare() {
   for_each_field(rule_.options, text);
   frame_.agree(name(), text.text(), 0, comm::Repeated::updates);
   const auto& o = rule_.options;
-  pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
+  pipeline_.emplace(frame_.ctx, frame_.grid, o.communication.overlap);
   gradients_.emplace(frame_,
                      GradientOptions{.recipients = comm::Recipients::all,
                                      .loss_reduction = o.loss_reduction,
-                                     .bucket_bytes = o.bucket_bytes,
-                                     .wire = o.gradient_wire},
+                                     .bucket_bytes = o.communication.bucket_bytes,
+                                     .wire = o.communication.gradient_wire},
                      std::vector<int>(frame_.layers.size(), 0));
   std::vector<UpdatedPart> parts;
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {

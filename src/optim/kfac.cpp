@@ -82,7 +82,7 @@ class Kfac final : public Optimizer {
   void gather_parameters(kfac::StepReport& report);
   /// Weights travel in another type than theirs.
   [[nodiscard]] bool has_masters() const {
-    return options_.weight_wire.value_or(frame_.dtype()) != frame_.dtype();
+    return options_.curvature.communication.weight_wire.value_or(frame_.dtype()) != frame_.dtype();
   }
 
   KfacOptions options_;
@@ -152,8 +152,8 @@ void Kfac::prepare() {
   FieldText text;
   for_each_field(o, text);
   for_each_field(options_, text);
-  frame_.agree(name(), text.text(), o.worker_fraction, comm::Repeated::nothing);
-  pipeline_.emplace(frame_.ctx, frame_.grid, o.overlap);
+  frame_.agree(name(), text.text(), o.distribution.worker_fraction, comm::Repeated::nothing);
+  pipeline_.emplace(frame_.ctx, frame_.grid, o.communication.overlap);
   curvature_.prepare(frame_.grid, 0);
   const int count = curvature_.layers();
   std::vector<int> owners;
@@ -165,12 +165,12 @@ void Kfac::prepare() {
   gradients_.emplace(frame_,
                      GradientOptions{.recipients = comm::Recipients::workers,
                                      .loss_reduction = o.loss_reduction,
-                                     .bucket_bytes = o.bucket_bytes,
-                                     .wire = options_.gradient_wire},
+                                     .bucket_bytes = o.communication.bucket_bytes,
+                                     .wire = options_.curvature.communication.gradient_wire},
                      owners);
   directions_.emplace(frame_.ctx, o.kl_clip, count);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
-                   options_.weight_wire.value_or(frame_.dtype()));
+                   options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::Mirror(frame_.ctx, {1}, DType::f64);
   velocity_.resize(frame_.layers.size());
   masters_.resize(frame_.layers.size());
@@ -236,7 +236,7 @@ void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::S
                         .rule = options_.momentum_rule},
                .rescale = options_.rescale,
                .clip = clip,
-               .wire = options_.weight_wire,
+               .wire = options_.curvature.communication.weight_wire,
                .saturated = saturated_.device()});
   // On a device that of report.update_step, the update before: the host does not wait for this
   // one's.

@@ -29,7 +29,7 @@ struct Lars {
 
 }  // namespace
 
-void LarsOptions::validate() const { for_each_field(*this, FieldChecks("lars options")); }
+void LarsOptions::validate() const { check_first_order("lars options", *this); }
 
 std::unique_ptr<Optimizer> make_lars(std::shared_ptr<comm::Communicator> comm, LarsOptions options,
                                      Device device, ContextOptions context) {

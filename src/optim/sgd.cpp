@@ -37,7 +37,7 @@ struct Sgd {
 
 }  // namespace
 
-void SgdOptions::validate() const { for_each_field(*this, FieldChecks("sgd options")); }
+void SgdOptions::validate() const { check_first_order("sgd options", *this); }
 
 std::unique_ptr<Optimizer> make_sgd(std::shared_ptr<comm::Communicator> comm, SgdOptions options,
                                     Device device, ContextOptions context) {

@@ -37,9 +37,9 @@ struct TableCourse {
 inline kfac::CurvatureOptions table_options() {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping = 1e-2;
-  options.new_weight = 0.3;
-  options.low_rank = false;
+  options.damping.lambda = 1e-2;
+  options.statistics.new_weight = 0.3;
+  options.statistics.low_rank = false;
   return options;
 }
 

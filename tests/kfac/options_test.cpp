@@ -14,38 +14,38 @@ namespace dkfac::kfac {
 namespace {
 
 CurvatureOptions& adaptive(CurvatureOptions& o) {
-  o.staleness = Staleness::adaptive;
+  o.refresh.staleness = Staleness::adaptive;
   return o;
 }
 
 TEST(CurvatureOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
   EXPECT_NO_THROW(CurvatureOptions{}.validate());
   CurvatureOptions o;
-  o.damping = 1e-12;
-  o.bn_damping = 1e6;
-  o.new_weight = 1;
-  o.max_failed_refreshes = 0;
-  o.bucket_bytes = 1;
+  o.damping.lambda = 1e-12;
+  o.damping.normalization = 1e6;
+  o.statistics.new_weight = 1;
+  o.inverse.max_failed_refreshes = 0;
+  o.communication.bucket_bytes = 1;
   o.dtype = DType::f64;
   for (const DType operand : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
-    o.operand = operand;
+    o.statistics.operand = operand;
     EXPECT_NO_THROW(o.validate()) << operand;
   }
-  o.staleness_alpha = o.worker_fraction = 0;
+  o.refresh.similarity = o.distribution.worker_fraction = 0;
   for (const DType wire : {DType::f32, DType::bf16, DType::f16}) {
-    o.statistics_wire = wire;
+    o.communication.statistics_wire = wire;
     EXPECT_NO_THROW(adaptive(o).validate()) << wire;
   }
-  o.worker_fraction = o.statistics_fraction = 1;
+  o.distribution.worker_fraction = o.statistics.fraction = 1;
   EXPECT_NO_THROW(o.validate());
 }
 
 TEST(CurvatureOptions, TakesLowRankForAWishThatOtherOptionsMayOverride) {
   CurvatureOptions o;
-  EXPECT_TRUE(o.low_rank);
-  o.inverse = InverseMethod::ekfac;
-  o.spread_inverses = true;
-  o.inverse_interval = 7;
+  EXPECT_TRUE(o.statistics.low_rank);
+  o.inverse.method = InverseMethod::ekfac;
+  o.refresh.spread_inverses = true;
+  o.refresh.inverse_interval = 7;
   EXPECT_NO_THROW(o.validate());
 }
 
@@ -55,54 +55,54 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
     std::function<void(CurvatureOptions&)> change;
   };
   const std::vector<Case> cases = {
-      {"damping is 0", [](auto& o) { o.damping = 0; }},
-      {"damping is nan", [](auto& o) { o.damping = kNan; }},
-      {"damping is inf", [](auto& o) { o.damping = kInf; }},
-      {"bn_damping is -1", [](auto& o) { o.bn_damping = -1; }},
-      {"new_weight is 0", [](auto& o) { o.new_weight = 0; }},
-      {"new_weight is 1.5", [](auto& o) { o.new_weight = 1.5; }},
-      {"new_weight is nan", [](auto& o) { o.new_weight = kNan; }},
-      {"statistics_interval is 0", [](auto& o) { o.statistics_interval = 0; }},
-      {"inverse_interval is -2", [](auto& o) { o.inverse_interval = -2; }},
-      {"micro_batches is 0", [](auto& o) { o.micro_batches = 0; }},
+      {"damping is 0", [](auto& o) { o.damping.lambda = 0; }},
+      {"damping is nan", [](auto& o) { o.damping.lambda = kNan; }},
+      {"damping is inf", [](auto& o) { o.damping.lambda = kInf; }},
+      {"bn_damping is -1", [](auto& o) { o.damping.normalization = -1; }},
+      {"new_weight is 0", [](auto& o) { o.statistics.new_weight = 0; }},
+      {"new_weight is 1.5", [](auto& o) { o.statistics.new_weight = 1.5; }},
+      {"new_weight is nan", [](auto& o) { o.statistics.new_weight = kNan; }},
+      {"statistics_interval is 0", [](auto& o) { o.refresh.statistics_interval = 0; }},
+      {"inverse_interval is -2", [](auto& o) { o.refresh.inverse_interval = -2; }},
+      {"micro_batches is 0", [](auto& o) { o.statistics.micro_batches = 0; }},
       {"dtype is bf16", [](auto& o) { o.dtype = DType::bf16; }},
-      {"operand is i32", [](auto& o) { o.operand = DType::i32; }},
-      {"operand is f64", [](auto& o) { o.operand = DType::f64; }},  // but dtype is f32
-      {"max_failed_refreshes is -1", [](auto& o) { o.max_failed_refreshes = -1; }},
-      {"bucket_bytes is 0", [](auto& o) { o.bucket_bytes = 0; }},
-      {"staleness_alpha is -0.1", [](auto& o) { o.staleness_alpha = -0.1; }},
-      {"staleness_alpha is nan", [](auto& o) { o.staleness_alpha = kNan; }},
-      {"max_interval is -1", [](auto& o) { o.max_interval = -1; }},
-      {"statistics_fraction is 0", [](auto& o) { o.statistics_fraction = 0; }},
-      {"statistics_fraction is 1.25", [](auto& o) { o.statistics_fraction = 1.25; }},
+      {"operand is i32", [](auto& o) { o.statistics.operand = DType::i32; }},
+      {"operand is f64", [](auto& o) { o.statistics.operand = DType::f64; }},  // but dtype is f32
+      {"max_failed_refreshes is -1", [](auto& o) { o.inverse.max_failed_refreshes = -1; }},
+      {"bucket_bytes is 0", [](auto& o) { o.communication.bucket_bytes = 0; }},
+      {"staleness_alpha is -0.1", [](auto& o) { o.refresh.similarity = -0.1; }},
+      {"staleness_alpha is nan", [](auto& o) { o.refresh.similarity = kNan; }},
+      {"max_interval is -1", [](auto& o) { o.refresh.max_interval = -1; }},
+      {"statistics_fraction is 0", [](auto& o) { o.statistics.fraction = 0; }},
+      {"statistics_fraction is 1.25", [](auto& o) { o.statistics.fraction = 1.25; }},
       {"kl_clip is -1", [](auto& o) { o.kl_clip = -1; }},
       {"kl_clip is inf", [](auto& o) { o.kl_clip = kInf; }},
-      {"worker_fraction is 1.5", [](auto& o) { o.worker_fraction = 1.5; }},
-      {"worker_fraction is nan", [](auto& o) { o.worker_fraction = kNan; }},
-      {"statistics_wire is f64", [](auto& o) { o.statistics_wire = DType::f64; }},
-      {"statistics_wire is i32", [](auto& o) { o.statistics_wire = DType::i32; }},
+      {"worker_fraction is 1.5", [](auto& o) { o.distribution.worker_fraction = 1.5; }},
+      {"worker_fraction is nan", [](auto& o) { o.distribution.worker_fraction = kNan; }},
+      {"statistics_wire is f64", [](auto& o) { o.communication.statistics_wire = DType::f64; }},
+      {"statistics_wire is i32", [](auto& o) { o.communication.statistics_wire = DType::i32; }},
       {"damping_split is set with inverse eigen",
        [](auto& o) {
-         o.inverse = InverseMethod::eigen;
-         o.damping_split = DampingSplit::equal_traces;
+         o.inverse.method = InverseMethod::eigen;
+         o.damping.split = DampingSplit::equal_traces;
        }},
       {"damping_split is set with inverse ekfac",
        [](auto& o) {
-         o.inverse = InverseMethod::ekfac;
-         o.inverse_interval = 2;
-         o.damping_split = DampingSplit::constant;
+         o.inverse.method = InverseMethod::ekfac;
+         o.refresh.inverse_interval = 2;
+         o.damping.split = DampingSplit::constant;
        }},
       // What the adaptive rule cannot go with.
-      {"statistics_interval is 2", [](auto& o) { adaptive(o).statistics_interval = 2; }},
-      {"inverse_interval is 3", [](auto& o) { adaptive(o).inverse_interval = 3; }},
-      {"spread_inverses", [](auto& o) { adaptive(o).spread_inverses = true; }},
-      {"inverse is ekfac", [](auto& o) { adaptive(o).inverse = InverseMethod::ekfac; }},
+      {"statistics_interval is 2", [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
+      {"inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},
+      {"spread_inverses", [](auto& o) { adaptive(o).refresh.spread_inverses = true; }},
+      {"inverse is ekfac", [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
       // Scales that every rebuild forgets before they are used again.
-      {"use eigen", [](auto& o) { o.inverse = InverseMethod::ekfac; }},
+      {"use eigen", [](auto& o) { o.inverse.method = InverseMethod::ekfac; }},
       {"inverse_interval is 3",
        [](auto& o) {
-         o.inverse = InverseMethod::ekfac;
-         o.statistics_interval = o.inverse_interval = 3;
+         o.inverse.method = InverseMethod::ekfac;
+         o.refresh.statistics_interval = o.refresh.inverse_interval = 3;
        }},
   };
   for (const Case& c : cases) {

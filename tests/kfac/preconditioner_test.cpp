@@ -12,9 +12,9 @@ namespace {
 
 kfac::CurvatureOptions options64() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.bucket_bytes = 4096;
+  options.communication.bucket_bytes = 4096;
   return options;
 }
 
@@ -37,8 +37,8 @@ TEST(Preconditioner, GivesTheSameWeightsAtEveryNumberOfRanks) {
 
 TEST(Preconditioner, GivesTheSameWeightsWithStatisticsAtIntervals) {
   kfac::CurvatureOptions lazy = options64();
-  lazy.statistics_interval = 3;
-  lazy.inverse_interval = 6;
+  lazy.refresh.statistics_interval = 3;
+  lazy.refresh.inverse_interval = 6;
   const std::vector<double> alone = train_ranks_preconditioned(1, lazy);
   EXPECT_TRUE(near(train_ranks_preconditioned(3, lazy), alone, 1e-10));
   EXPECT_FALSE(near(train_ranks_preconditioned(1, options64()), alone, 1e-6));
@@ -47,8 +47,8 @@ TEST(Preconditioner, GivesTheSameWeightsWithStatisticsAtIntervals) {
 /// One layer of identity-like data whose inputs and output gradients are scaled; dW comes back.
 std::vector<double> precondition_scaled(kfac::InverseMethod method, double input, double output) {
   kfac::CurvatureOptions options = options64();
-  options.damping = 0.25;
-  options.inverse = method;
+  options.damping.lambda = 0.25;
+  options.inverse.method = method;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto layer = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
   const std::vector<double> x{input, 0, 0, input}, dy{output, 0, 0, output};
@@ -73,7 +73,7 @@ TEST(Preconditioner, DividesByTheDampingWhereAFactorIsZero) {
 
 TEST(Preconditioner, OverlapChangesNoBit) {
   kfac::CurvatureOptions blocking = options64();
-  blocking.overlap = false;
+  blocking.communication.overlap = false;
   EXPECT_EQ(train_ranks_preconditioned(3, options64()), train_ranks_preconditioned(3, blocking));
 }
 
@@ -98,7 +98,7 @@ TEST(Preconditioner, GrowsNoTemporaryMemoryInASteadyRun) {
 /// gradients `factor` times as large.
 std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t parts,
                                   double factor = 1) {
-  options.micro_batches = static_cast<int>(parts);
+  options.statistics.micro_batches = static_cast<int>(parts);
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 2});
   const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = 2});

@@ -20,8 +20,8 @@ using kfac::CurvatureOptions;
 
 inline CurvatureOptions factor_options() {
   CurvatureOptions options;
-  options.damping = 1e-2;
-  options.new_weight = 1;
+  options.damping.lambda = 1e-2;
+  options.statistics.new_weight = 1;
   options.dtype = DType::f64;
   return options;
 }

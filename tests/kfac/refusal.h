@@ -36,9 +36,9 @@ inline ::testing::AssertionResult says(const std::string& text,
 
 inline CurvatureOptions options64(int micro_batches = 1) {
   CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.micro_batches = micro_batches;
+  options.statistics.micro_batches = micro_batches;
   return options;
 }
 

@@ -114,10 +114,10 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Opt
 
 inline optim::KfacOptions kfac_options(bool overlap) {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
-  options.curvature.overlap = overlap;
-  options.curvature.bucket_bytes = 512;  // Several buckets in this small net.
+  options.curvature.communication.overlap = overlap;
+  options.curvature.communication.bucket_bytes = 512;  // Several buckets in this small net.
   return options;
 }
 
@@ -125,7 +125,7 @@ inline Trained train_kfac(const std::shared_ptr<comm::Communicator>& comm, bool 
                           const Passes& passes = {}) {
   optim::KfacOptions options = kfac_options(overlap);
   if (passes.micro_batches > 1) {
-    options.curvature.micro_batches = static_cast<int>(passes.micro_batches);
+    options.curvature.statistics.micro_batches = static_cast<int>(passes.micro_batches);
   }
   return train(comm, *optim::make_kfac(comm, options), passes);
 }

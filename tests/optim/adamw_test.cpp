@@ -146,7 +146,7 @@ TEST(Adamw, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.beta2 = std::nan("")}), InvalidArgument);
   EXPECT_THROW(make({.epsilon = 0}), InvalidArgument);
   EXPECT_THROW(make({.weight_decay = -1}), InvalidArgument);
-  EXPECT_THROW(make({.bucket_bytes = 0}), InvalidArgument);
+  EXPECT_THROW(make({.communication = {.bucket_bytes = 0}}), InvalidArgument);
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ std::vector<double> packed_gram(const std::vector<double>& x, std::int64_t width
 optim::KfacOptions options64() {
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping = 0.03;
-  options.curvature.new_weight = 0.3;
+  options.curvature.damping.lambda = 0.03;
+  options.curvature.statistics.new_weight = 0.3;
   return options;
 }
 
@@ -82,7 +82,8 @@ Weights by_optimizer(const optim::KfacOptions& options, int steps, Changing chan
     const std::vector<double> x = samples(step, kIn, 0), dy = samples(step, kOut, 2);
     const int parts = changing.parts_at(step);
     const kfac::CurvatureOptions& c = options.curvature;
-    optimizer->set_curvature({c.damping, c.statistics_interval, c.inverse_interval, parts});
+    optimizer->set_curvature(
+        {c.damping.lambda, c.refresh.statistics_interval, c.refresh.inverse_interval, parts});
     for (int part = 0; part < parts && optimizer->wants_statistics(); ++part) {
       const std::int64_t n = kBatch / parts;
       optimizer->record_input(fc, view_of(x.data() + part * n * kIn, {n, kIn}), Stream::cpu(), {});
@@ -106,8 +107,8 @@ class Hand {
       : o_(options), changing_(changing) {}
 
   void step(int step) {
-    if (step % o_.curvature.statistics_interval == 0) average(step);
-    if (step % o_.curvature.inverse_interval == 0) invert();
+    if (step % o_.curvature.refresh.statistics_interval == 0) average(step);
+    if (step % o_.curvature.refresh.inverse_interval == 0) invert();
     for (std::size_t i = 0; i < u_.w.size(); ++i) u_.w[i] = made_up_gradient(step, i);
     for (std::size_t i = 0; i < u_.b.size(); ++i) u_.b[i] = made_up_gradient(step, 10 + i);
     kfac::precondition(ctx_, a_inverse_, g_inverse_, view_of(u_.w.data(), {kOut, kIn}),
@@ -127,14 +128,15 @@ class Hand {
     // A = sum a a' / N; per-sample gradients are N times those of the mean loss: G = N sum g g'.
     const auto a = packed_gram(samples(step, kIn, 0), kIn, true, 1.0 / kBatch);
     const auto g = packed_gram(samples(step, kOut, 2), kOut, false, kBatch);
-    const double weight = kfac::average_weight(o_.curvature.new_weight, ++count_);
+    const double weight = kfac::average_weight(o_.curvature.statistics.new_weight, ++count_);
     for (std::size_t i = 0; i < a.size(); ++i) a_[i] += weight * (a[i] - a_[i]);
     for (std::size_t i = 0; i < g.size(); ++i) g_[i] += weight * (g[i] - g_[i]);
   }
   void invert() {
     std::array<std::int32_t, 2> info{};
     kfac::invert_factors(ctx_, view_of(a_.data(), {10}), view_of(g_.data(), {3}),
-                         o_.curvature.damping, a_inverse_, g_inverse_, view_of(info.data(), {2}));
+                         o_.curvature.damping.lambda, a_inverse_, g_inverse_,
+                         view_of(info.data(), {2}));
   }
   void update(std::vector<double>& w, const std::vector<double>& u, std::vector<double>& v,
               double lr, double m, double decay, Rescale rescale) {
@@ -228,8 +230,8 @@ TEST(Kfac, RulesDifferFromOneAnother) {
 
 TEST(Kfac, RefreshesAtItsIntervals) {
   optim::KfacOptions options = options64();
-  options.curvature.statistics_interval = 2;
-  options.curvature.inverse_interval = 3;
+  options.curvature.refresh.statistics_interval = 2;
+  options.curvature.refresh.inverse_interval = 3;
   EXPECT_TRUE(near(flat(by_optimizer(options, 20)), by_hand(options, 20), 1e5 * eps<double>));
   EXPECT_FALSE(near(flat(by_optimizer(options, 20)), by_hand(options64(), 20), 1e-4));
 }
@@ -249,7 +251,7 @@ TEST(Kfac, KeepsStateOnlyWhereItIsOwned) {
 
 TEST(Kfac, CountsOperandsThatUnderflow) {
   optim::KfacOptions options = options64();
-  options.curvature.operand = DType::f16;
+  options.curvature.statistics.operand = DType::f16;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   std::vector<double> w(2, 1.0), g(2, 0.5), x{1, 1e-12, 2, 1e-13}, dy{1, 2};
   const auto fc = optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
@@ -265,7 +267,7 @@ TEST(Kfac, CountsOperandsThatUnderflow) {
 
 TEST(Kfac, ScalesOperandsAfterARecordOfZeros) {
   optim::KfacOptions options = options64();
-  options.curvature.operand = DType::f16;
+  options.curvature.statistics.operand = DType::f16;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   std::vector<double> w(2, 1.0), g(2, 0.5), x{1, 2, 3, 4};
   const auto fc = optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
@@ -288,7 +290,7 @@ TEST(Kfac, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.curvature = {}, .weight_decay = -1}), InvalidArgument);
   EXPECT_THROW(make({.curvature = {}, .momentum_rule = MomentumRule::paper}), InvalidArgument);
   optim::KfacOptions bad;
-  bad.curvature.damping = 0;
+  bad.curvature.damping.lambda = 0;
   EXPECT_THROW(make(bad), InvalidArgument);
 }
 

@@ -86,7 +86,7 @@ TEST(Lars, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.eta = 0}), InvalidArgument);
   EXPECT_THROW(make({.eta = std::nan("")}), InvalidArgument);
   EXPECT_THROW(make({.epsilon = -1e-9}), InvalidArgument);
-  EXPECT_THROW(make({.bucket_bytes = -5}), InvalidArgument);
+  EXPECT_THROW(make({.communication = {.bucket_bytes = -5}}), InvalidArgument);
 }
 
 }  // namespace

@@ -214,9 +214,9 @@ TEST(Multipliers, ThatDifferOverRanksAreAnError) {
 double beta_after_a_step(DType parameters, kfac::BatchNormFisher mode, DType curvature) {
   optim::KfacOptions options;
   options.curvature.dtype = curvature;
-  options.curvature.batch_norm = mode;
-  options.curvature.damping = 0.1;
-  options.curvature.bn_damping = 2;
+  options.curvature.statistics.batch_norm = mode;
+  options.curvature.damping.lambda = 0.1;
+  options.curvature.damping.normalization = 2;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   Context ctx;
   Tensor beta = Tensor::zeros(ctx, {1}, parameters), grad = Tensor::zeros(ctx, {1}, parameters);
@@ -250,7 +250,7 @@ TEST(ShiftOnlyBatchNorm, IsPreconditionedByItsOwnFisher) {
 TEST(ShiftOnlyBatchNorm, PassesThroughThePreconditionerToo) {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping = 0.1;
+  options.damping.lambda = 0.1;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto bn = preconditioner.add_layer("bn", NormSpec{.channels = 1, .scale = false});
   const double x[] = {1, 2, 3}, dy[] = {0.5, -1, 2}, mean = 2, inv_std = 1;

@@ -99,7 +99,7 @@ TEST(Sgd, RefusesOptionsOutOfRange) {
   EXPECT_THROW(make({.momentum = -0.1}), InvalidArgument);
   EXPECT_THROW(make({.momentum = std::nan("")}), InvalidArgument);
   EXPECT_THROW(make({.weight_decay = -1}), InvalidArgument);
-  EXPECT_THROW(make({.bucket_bytes = 0}), InvalidArgument);
+  EXPECT_THROW(make({.communication = {.bucket_bytes = 0}}), InvalidArgument);
 }
 
 TEST(Sgd, RefusesAMisuseOfItsCalls) {

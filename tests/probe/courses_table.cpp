@@ -10,39 +10,44 @@ namespace {
 
 kfac::CurvatureSettings settings_of(const C& c) {
   const kfac::CurvatureOptions& o = c.curvature;
-  return {o.damping, o.statistics_interval, o.inverse_interval, o.micro_batches};
+  return {o.damping.lambda, o.refresh.statistics_interval, o.refresh.inverse_interval,
+          o.statistics.micro_batches};
 }
-void lazy(C& c) { c.curvature.statistics_interval = 2, c.curvature.inverse_interval = 4; }
+void lazy(C& c) {
+  c.curvature.refresh.statistics_interval = 2, c.curvature.refresh.inverse_interval = 4;
+}
 void adaptive(C& c) {
-  c.curvature.staleness = kfac::Staleness::adaptive;
-  c.curvature.staleness_alpha = 0.5;
+  c.curvature.refresh.staleness = kfac::Staleness::adaptive;
+  c.curvature.refresh.similarity = 0.5;
 }
-void spread(C& c) { c.curvature.inverse_interval = 4, c.curvature.spread_inverses = true; }
+void spread(C& c) {
+  c.curvature.refresh.inverse_interval = 4, c.curvature.refresh.spread_inverses = true;
+}
 void ekfac(C& c) {
-  c.curvature.inverse = kfac::InverseMethod::ekfac;
-  c.curvature.inverse_interval = 4;
-  c.curvature.worker_fraction = 1;
+  c.curvature.inverse.method = kfac::InverseMethod::ekfac;
+  c.curvature.refresh.inverse_interval = 4;
+  c.curvature.distribution.worker_fraction = 1;
 }
 
 void add_schedules(Table& t) {
   t.both("intervals", lazy);
   t.both("adaptive", adaptive);
   t.both("spread", spread);
-  t.both("micro_batches", [](C& c) { c.curvature.micro_batches = 2; });
-  t.both("drawn", [](C& c) { c.drawn = true, c.curvature.micro_batches = 2; });
+  t.both("micro_batches", [](C& c) { c.curvature.statistics.micro_batches = 2; });
+  t.both("drawn", [](C& c) { c.drawn = true, c.curvature.statistics.micro_batches = 2; });
   t.kfac("adaptive.bounded", [](C& c) {
     adaptive(c);
-    c.curvature.max_interval = 3;
-    c.curvature.new_weight = 1;
-    c.curvature.batch_norm = kfac::BatchNormFisher::full;
+    c.curvature.refresh.max_interval = 3;
+    c.curvature.statistics.new_weight = 1;
+    c.curvature.statistics.batch_norm = kfac::BatchNormFisher::full;
   });
   t.kfac("adaptive.wire", [](C& c) {
     adaptive(c);
-    c.curvature.statistics_wire = c.curvature.operand = DType::f16;
+    c.curvature.communication.statistics_wire = c.curvature.statistics.operand = DType::f16;
   });
   t.both("spread.all_workers", [](C& c) {
     spread(c);
-    c.curvature.worker_fraction = 1;
+    c.curvature.distribution.worker_fraction = 1;
   });
   // A damping that falls in every step, and intervals that grow.
   t.both("settings", [](C& c) {
@@ -99,7 +104,7 @@ void add_faults(Table& t) {
     });
   t.both("rejected.adaptive", [=](C& c) {
     adaptive(c);
-    c.curvature.operand = DType::f16;
+    c.curvature.statistics.operand = DType::f16;
     rejected(c, grad_output);
   });
   t.both("rejected.ekfac", [=](C& c) {
@@ -109,9 +114,10 @@ void add_faults(Table& t) {
 
   // Everything in f16, and data that leave its range in some steps.
   const auto overflow = [](C& c) {
-    c.curvature.statistics_wire = c.curvature.operand = DType::f16;
-    c.kfac.gradient_wire = c.kfac.weight_wire = DType::f16;
-    c.sgd.gradient_wire = c.lars.gradient_wire = DType::f16;
+    c.curvature.communication.statistics_wire = c.curvature.statistics.operand = DType::f16;
+    c.kfac.curvature.communication.gradient_wire = c.kfac.curvature.communication.weight_wire =
+        DType::f16;
+    c.sgd.communication.gradient_wire = c.lars.communication.gradient_wire = DType::f16;
     c.plan = [](StepPlan& p, int step) {
       p.loss_scale = 1024;
       if (step == 6) p.gradient_size = 1e6;
@@ -124,23 +130,25 @@ void add_faults(Table& t) {
     overflow(c);
     c.data = DType::f16;
   });
-  t.kfac("saturated", [](C& c) { c.weight_size = 1e5, c.kfac.weight_wire = DType::f16; });
+  t.kfac("saturated", [](C& c) {
+    c.weight_size = 1e5, c.kfac.curvature.communication.weight_wire = DType::f16;
+  });
 
   // Singular factors beside a damping that is lost in rounding: each stage of the fallback. The
   // clip bounds what comes of inverses that are all but infinite.
   for (const int digits : {8, 14, 20, 34, 60})
     for (const bool ends : {false, true})
       t.both("singular." + std::to_string(digits) + (ends ? ".ends" : ""), [=](C& c) {
-        c.curvature.damping = std::pow(10, -digits);
-        c.curvature.new_weight = 1;
+        c.curvature.damping.lambda = std::pow(10, -digits);
+        c.curvature.statistics.new_weight = 1;
         c.curvature.kl_clip = 1e-3;
-        c.curvature.max_failed_refreshes = ends ? 3 : 100;
+        c.curvature.inverse.max_failed_refreshes = ends ? 3 : 100;
         c.plan = [](StepPlan& p, int step) { p.equal_columns = step % 5 > 2 || step > 20; };
       });
   t.both("singular.eigen", [](C& c) {
-    c.curvature.damping = 1e-30;
+    c.curvature.damping.lambda = 1e-30;
     c.curvature.kl_clip = 1e-3;
-    c.curvature.inverse = kfac::InverseMethod::eigen;
+    c.curvature.inverse.method = kfac::InverseMethod::eigen;
     c.plan = [](StepPlan& p, int step) { p.equal_columns = step % 2 == 1; };
   });
 }
@@ -157,13 +165,13 @@ void add_restarts(Table& t) {
   };
   t.every("saved", elsewhere);
   saved(".wires", [](C& c) {
-    c.kfac.gradient_wire = c.curvature.operand = DType::f16;
-    c.kfac.weight_wire = DType::bf16;
+    c.kfac.curvature.communication.gradient_wire = c.curvature.statistics.operand = DType::f16;
+    c.kfac.curvature.communication.weight_wire = DType::bf16;
   });
   saved(".lazy", lazy);
   saved(".adaptive", adaptive);
   saved(".spread", spread);
-  saved(".low_rank", [](C& c) { c.curvature.new_weight = 1; });
+  saved(".low_rank", [](C& c) { c.curvature.statistics.new_weight = 1; });
   t.both("saved.workers",
          [device = t.device()](C& c) {
            lazy(c);
@@ -206,10 +214,11 @@ void Table::add(const std::string& name, Method method, const Change& change, co
       c.device = device_;
       if (quick_) c.steps = 18;
       c.dtype = c.data = c.curvature.dtype = dtype;
-      c.curvature.damping = 1e-2;
+      c.curvature.damping.lambda = 1e-2;
       c.lars.eta = 0.1;
       // Several buckets.
-      c.curvature.bucket_bytes = c.sgd.bucket_bytes = c.lars.bucket_bytes = 2048;
+      c.curvature.communication.bucket_bytes = c.sgd.communication.bucket_bytes =
+          c.lars.communication.bucket_bytes = 2048;
       change(c);
       row.push_back(std::move(c));
     }

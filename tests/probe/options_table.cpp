@@ -22,37 +22,42 @@ void add_first_order(Table& t) {
 }
 
 void add_curvature(Table& t) {
-  t.kfac("damping", [](C& c) { c.curvature.damping = 0.1, c.curvature.bn_damping = 16; });
-  t.kfac("average", [](C& c) { c.curvature.new_weight = 0.3; });
-  t.both("eigen", [](C& c) { c.curvature.inverse = eigen; });
+  t.kfac("damping",
+         [](C& c) { c.curvature.damping.lambda = 0.1, c.curvature.damping.normalization = 16; });
+  t.kfac("average", [](C& c) { c.curvature.statistics.new_weight = 0.3; });
+  t.both("eigen", [](C& c) { c.curvature.inverse.method = eigen; });
   const auto ekfac_every = [](C& c, int interval) {
-    c.curvature.inverse = ekfac;
-    c.curvature.inverse_interval = interval;
-    c.curvature.worker_fraction = 1;
+    c.curvature.inverse.method = ekfac;
+    c.curvature.refresh.inverse_interval = interval;
+    c.curvature.distribution.worker_fraction = 1;
   };
   t.both("ekfac", [=](C& c) { ekfac_every(c, 5); });
   t.kfac("ekfac.reduce", [=](C& c) {
     ekfac_every(c, 6);
-    c.curvature.statistics_interval = 2;
-    c.curvature.sharing = WeightSharing::reduce;
+    c.curvature.refresh.statistics_interval = 2;
+    c.curvature.statistics.sharing = WeightSharing::reduce;
   });
-  t.both("low_rank", [](C& c) { c.curvature.new_weight = 1; });
+  t.both("low_rank", [](C& c) { c.curvature.statistics.new_weight = 1; });
   t.kfac("low_rank.lazy", [](C& c) {
-    c.curvature.new_weight = 1;
-    c.curvature.inverse_interval = 3;
-    c.curvature.sharing = WeightSharing::reduce;
+    c.curvature.statistics.new_weight = 1;
+    c.curvature.refresh.inverse_interval = 3;
+    c.curvature.statistics.sharing = WeightSharing::reduce;
   });
-  t.kfac("low_rank.off", [](C& c) { c.curvature.new_weight = 1, c.curvature.low_rank = false; });
-  t.both("bn.diagonal", [](C& c) { c.curvature.batch_norm = BatchNormFisher::diagonal; });
-  t.both("bn.full", [](C& c) { c.curvature.batch_norm = BatchNormFisher::full; });
+  t.kfac("low_rank.off", [](C& c) {
+    c.curvature.statistics.new_weight = 1, c.curvature.statistics.low_rank = false;
+  });
+  t.both("bn.diagonal",
+         [](C& c) { c.curvature.statistics.batch_norm = BatchNormFisher::diagonal; });
+  t.both("bn.full", [](C& c) { c.curvature.statistics.batch_norm = BatchNormFisher::full; });
   t.kfac("bn.full.eigen", [](C& c) {
-    c.curvature.batch_norm = BatchNormFisher::full;
-    c.curvature.inverse = eigen;
+    c.curvature.statistics.batch_norm = BatchNormFisher::full;
+    c.curvature.inverse.method = eigen;
   });
-  t.kfac("reduce", [](C& c) { c.curvature.sharing = WeightSharing::reduce; });
-  t.kfac("fraction", [](C& c) { c.curvature.statistics_fraction = 0.5; });
+  t.kfac("reduce", [](C& c) { c.curvature.statistics.sharing = WeightSharing::reduce; });
+  t.kfac("fraction", [](C& c) { c.curvature.statistics.fraction = 0.5; });
   t.both("kl_clip", [](C& c) { c.curvature.kl_clip = 1e-3; });
-  if (t.device().is_cuda()) t.both("records_stay", [](C& c) { c.curvature.records_stay = true; });
+  if (t.device().is_cuda())
+    t.both("records_stay", [](C& c) { c.curvature.statistics.records_stay = true; });
 }
 
 void add_updates(Table& t) {
@@ -70,30 +75,37 @@ void add_updates(Table& t) {
 void add_communication(Table& t) {
   const Axes several{.ranks = {2, 3}}, square{.ranks = {4}}, single{.dtypes = {DType::f32}};
   t.both(
-      "all_workers", [](C& c) { c.curvature.worker_fraction = 1; }, several);
+      "all_workers", [](C& c) { c.curvature.distribution.worker_fraction = 1; }, several);
   t.kfac(
       "all_workers.kl_clip",
-      [](C& c) { c.curvature.worker_fraction = 1, c.curvature.kl_clip = 1e-3; }, several);
-  const auto grid = [](C& c) { c.curvature.worker_fraction = 0.5, c.curvature.kl_clip = 1e-3; };
+      [](C& c) { c.curvature.distribution.worker_fraction = 1, c.curvature.kl_clip = 1e-3; },
+      several);
+  const auto grid = [](C& c) {
+    c.curvature.distribution.worker_fraction = 0.5, c.curvature.kl_clip = 1e-3;
+  };
   t.both("grid", grid, square);
   t.kfac(
       "grid.wires",
       [=](C& c) {
         grid(c);
-        c.curvature.statistics_wire = c.kfac.weight_wire = DType::bf16;
-        c.kfac.gradient_wire = DType::f16;
+        c.curvature.communication.statistics_wire = c.kfac.curvature.communication.weight_wire =
+            DType::bf16;
+        c.kfac.curvature.communication.gradient_wire = DType::f16;
       },
       square);
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     const std::string name(name_of(type));
-    t.both("statistics_" + name, [=](C& c) { c.curvature.statistics_wire = type; });
-    t.kfac("gradients_" + name, [=](C& c) { c.kfac.gradient_wire = type; });
-    t.add("sgd.gradients_" + name, Method::sgd, [=](C& c) { c.sgd.gradient_wire = type; });
-    t.add("lars.gradients_" + name, Method::lars, [=](C& c) { c.lars.gradient_wire = type; });
-    t.kfac("weights_" + name, [=](C& c) { c.kfac.weight_wire = type; });
-    t.both("operand_" + name, [=](C& c) { c.curvature.operand = type; });
+    t.both("statistics_" + name, [=](C& c) { c.curvature.communication.statistics_wire = type; });
+    t.kfac("gradients_" + name, [=](C& c) { c.kfac.curvature.communication.gradient_wire = type; });
+    t.add("sgd.gradients_" + name, Method::sgd,
+          [=](C& c) { c.sgd.communication.gradient_wire = type; });
+    t.add("lars.gradients_" + name, Method::lars,
+          [=](C& c) { c.lars.communication.gradient_wire = type; });
+    t.kfac("weights_" + name, [=](C& c) { c.kfac.curvature.communication.weight_wire = type; });
+    t.both("operand_" + name, [=](C& c) { c.curvature.statistics.operand = type; });
     t.both("data_" + name, [=](C& c) { c.data = type; });
-    t.kfac("data_and_operand_" + name, [=](C& c) { c.data = type, c.curvature.operand = type; });
+    t.kfac("data_and_operand_" + name,
+           [=](C& c) { c.data = type, c.curvature.statistics.operand = type; });
   }
   t.both(
       "f64_factors", [](C& c) { c.curvature.dtype = DType::f64; }, single);
@@ -107,8 +119,10 @@ void add_options(Table& t) {
   t.every("global", [](C& c) { c.reduction = LossReduction::global_mean; });
   t.every("reference", [](C& c) { c.context.backend = Backend::reference; });
   t.every("one_bucket", [](C& c) {
-    c.curvature.overlap = c.sgd.overlap = c.lars.overlap = false;
-    c.curvature.bucket_bytes = c.sgd.bucket_bytes = c.lars.bucket_bytes = 1 << 22;
+    c.curvature.communication.overlap = c.sgd.communication.overlap = c.lars.communication.overlap =
+        false;
+    c.curvature.communication.bucket_bytes = c.sgd.communication.bucket_bytes =
+        c.lars.communication.bucket_bytes = 1 << 22;
   });
   add_first_order(t);
   add_curvature(t);

@@ -57,7 +57,7 @@ void write_parameters(Trainee& trainee, Log& log, int step) {
 StepPlan plan_of(const Configuration& c, int step) {
   StepPlan plan;
   plan.lr = step < 10 ? 0.05 : 0.02;
-  plan.micro_batches = c.curvature.micro_batches;
+  plan.micro_batches = c.curvature.statistics.micro_batches;
   if (c.plan) c.plan(plan, step);
   return plan;
 }
@@ -117,7 +117,7 @@ void run(const Configuration& c, Writer& writer) {
   Configuration rest = c;
   rest.ranks = restart.ranks;
   rest.device = restart.device;
-  rest.curvature.worker_fraction = restart.worker_fraction;
+  rest.curvature.distribution.worker_fraction = restart.worker_fraction;
   run_part(rest, {.from = restart.step, .to = c.steps, .before = &saved}, writer);
 }
 

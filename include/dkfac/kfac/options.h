@@ -1,11 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "dkfac/core/export.h"
-#include "dkfac/core/record_scale.h"
+#include "dkfac/core/gradients.h"
 #include "dkfac/core/types.h"
 
 namespace dkfac::kfac {
@@ -59,68 +58,72 @@ struct DKFAC_API Damping {
       : lambda(value), split(rule) {}
 };
 
-struct DKFAC_API CurvatureOptions {
-  /// Tikhonov damping lambda of (F + lambda I), shared by A and G as damping_split says. > 0.
-  double damping = 1e-3;
-  /// InverseMethod::cholesky only: the others split nothing.
-  DampingSplit damping_split = DampingSplit::pi;
-  /// Blocks of normalisations use F_c + bn_damping * lambda * I. Published code: 16. > 0.
-  double bn_damping = 1;
+/// Tikhonov damping of F + lambda I.
+struct DKFAC_API DampingOptions {
+  double lambda = 1e-3;  ///< > 0
+  /// How A and G share lambda. InverseMethod::cholesky only: the others split nothing.
+  DampingSplit split = DampingSplit::pi;
+  /// Blocks of normalisations use F_c + normalization * lambda * I. Published code: 16. > 0.
+  double normalization = 1;
+};
+
+/// What the factors are made of.
+struct DKFAC_API StatisticsOptions {
   /// Weight of the newest statistic in the bias-corrected running average. In (0, 1]; 1 is the
   /// paper: no average.
   double new_weight = 0.05;
-  /// Steps between two refreshes of the statistics, and of the inverses. >= 1. Staleness::fixed
-  /// only.
-  int statistics_interval = 1;
-  int inverse_interval = 1;
-  Staleness staleness = Staleness::fixed;
-  /// Of the adaptive rule: two values of a statistic X are similar when |X - Y|_F / |Y|_F is less.
-  double staleness_alpha = 0.1;
-  int max_interval = 0;  ///< Bound of the adaptive intervals; 0: none, as the paper.
-  /// Staleness::fixed: each inverse keeps its own step within inverse_interval, so that steps cost
-  /// the same, instead of all being rebuilt in one. The first refresh rebuilds all. Owners choose
-  /// the steps, so that results depend on the number of ranks at the start.
-  bool spread_inverses = false;
-  /// Records of each layer per step, which add up (gradient accumulation). >= 1.
-  int micro_batches = 1;
-  InverseMethod inverse = InverseMethod::cholesky;
-  BatchNormFisher batch_norm = BatchNormFisher::unit_wise;
-  WeightSharing sharing = WeightSharing::expand;
   /// Share of each record's samples that statistics are made of: the first ones, at least one. In
   /// (0, 1].
-  double statistics_fraction = 1;
+  double fraction = 1;
+  /// Records of each layer per step, which add up (gradient accumulation). >= 1.
+  int micro_batches = 1;
+  BatchNormFisher batch_norm = BatchNormFisher::unit_wise;
+  WeightSharing sharing = WeightSharing::expand;
+  /// Operands of the factor products are rounded to this type; sums stay in
+  /// CurvatureOptions::dtype. Unset: the type of the data. f16 operands are first multiplied by a
+  /// power of two (docs/math.md).
+  std::optional<DType> operand = std::nullopt;
   /// Factors whose rows are fewer than their width (LinearSpec::max_rows) are kept as rows and
   /// applied by the Woodbury identity, which is exact; new_weight 1, Cholesky and fixed intervals
   /// only.
   bool low_rank = true;
-  /// kappa of the KL clip: all preconditioned gradients are multiplied by
-  /// min(1, sqrt(kappa / (lr^2 sum <U, V>))). 0: off.
-  double kl_clip = 0;
-  /// Operands of the factor products are rounded to this type; sums stay in `dtype`. Unset: the
-  /// type of the data. f16 operands are first multiplied by a power of two (docs/math.md).
-  std::optional<DType> operand = std::nullopt;
-  /// Type of factors and inverses: f32 or f64.
-  DType dtype = DType::f32;
-  LossReduction loss_reduction = LossReduction::local_mean;
+  /// On a CUDA device: the caller leaves untouched what was recorded until step() has been called,
+  /// so that statistics are made on a stream of low priority beside the pass. Else the caller's
+  /// stream waits for each record. Nothing for nn::Model, which uses the memory of activations and
+  /// their gradients again within a pass.
+  bool records_stay = false;
+};
+
+/// When statistics and inverses are made anew.
+struct DKFAC_API RefreshOptions {
+  Staleness staleness = Staleness::fixed;
+  /// Steps between two refreshes of the statistics, and of the inverses. >= 1. Staleness::fixed
+  /// only.
+  int statistics_interval = 1;
+  int inverse_interval = 1;
+  /// Staleness::fixed: each inverse keeps its own step within inverse_interval, so that steps cost
+  /// the same, instead of all being rebuilt in one. The first refresh rebuilds all. Owners choose
+  /// the steps, so that results depend on the number of ranks at the start.
+  bool spread_inverses = false;
+  /// Of the adaptive rule: two values of a statistic X are similar when |X - Y|_F / |Y|_F is less.
+  /// >= 0.
+  double similarity = 0.1;
+  int max_interval = 0;  ///< Bound of the adaptive intervals; 0: none, as the paper.
+};
+
+struct DKFAC_API InverseOptions {
+  InverseMethod method = InverseMethod::cholesky;
   /// Consecutive failed refreshes of one factor that are survived with the last good inverse, and
   /// consecutive statistics of one factor that are refused because their sum is not finite: each is
   /// counted by itself. >= 0.
   int max_failed_refreshes = 3;
   /// Where the owner saves a factor that could not be inverted too often, as a file of NumPy that
-  /// is named after layer, factor and damping; empty: nowhere.
+  /// is named after layer, factor and damping; empty: nowhere. May differ between ranks.
   std::string failure_folder = {};
-  /// Statistics and gradients leave while forward and backward still run.
-  bool overlap = true;
-  /// A reduction starts once about this many bytes are waiting for it. > 0.
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// On a CUDA device: the caller leaves what she has recorded untouched until step() has been
-  /// called, so that statistics are made on a stream of low priority beside her pass. Else her
-  /// stream waits for each record. Nothing for nn::Model, which uses the memory of activations and
-  /// their gradients again within a pass.
-  bool records_stay = false;
-  /// Type in which statistics travel: f32, bf16 or f16; sums are taken in f32, in rank order, at
-  /// the owner. Unset: `dtype`.
-  std::optional<DType> statistics_wire = std::nullopt;
+};
+
+/// Which ranks work on a layer.
+struct DKFAC_API DistributionOptions {
   /// Share of the ranks that hold the inverses of a layer and precondition it: w/P for a divisor w
   /// of the P ranks. 0: 1/P, the owner alone (least memory and inverses' traffic); 1: every rank,
   /// and nothing is gathered (KAISA, Pauloski et al. 2021). Above 1/P ranks make the same update
@@ -128,9 +131,25 @@ struct DKFAC_API CurvatureOptions {
   double worker_fraction = 0;
   /// Owners are chosen by times that rank 0 measures in prepare(), not by counts of operations.
   bool calibrate = false;
+};
+
+/// The curvature of all layers. Ranks have to agree on all fields but failure_folder and
+/// records_stay; prepare() compares them.
+struct DKFAC_API CurvatureOptions {
+  DampingOptions damping = {};
+  StatisticsOptions statistics = {};
+  RefreshOptions refresh = {};
+  InverseOptions inverse = {};
+  DistributionOptions distribution = {};
+  CommunicationOptions communication = {};
+  /// kappa of the KL clip: all preconditioned gradients are multiplied by
+  /// min(1, sqrt(kappa / (lr^2 sum <U, V>))). 0: off.
+  double kl_clip = 0;
+  DType dtype = DType::f32;  ///< Of factors and inverses: f32 or f64.
+  LossReduction loss_reduction = LossReduction::local_mean;
 
   void validate() const;  ///< Throws InvalidArgument that names the field and its value.
-  [[nodiscard]] Damping factor_damping() const { return {damping, damping_split}; }
+  [[nodiscard]] Damping factor_damping() const { return {damping.lambda, damping.split}; }
 };
 
 /// What a schedule may change between two steps; equal on all ranks.

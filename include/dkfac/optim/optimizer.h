@@ -117,10 +117,7 @@ struct DKFAC_API SgdOptions {
   /// at lr = 0 too. False: v <- m v + lr g.
   bool momentum_correction = true;
   LossReduction loss_reduction = LossReduction::local_mean;
-  bool overlap = true;
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
-  std::optional<DType> gradient_wire = std::nullopt;
+  CommunicationOptions communication = {};
   void validate() const;
 };
 
@@ -134,10 +131,7 @@ struct DKFAC_API LarsOptions {
   double eta = 1e-3;  ///< Trust coefficient, > 0.
   double epsilon = 0;
   LossReduction loss_reduction = LossReduction::local_mean;
-  bool overlap = true;
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
-  std::optional<DType> gradient_wire = std::nullopt;
+  CommunicationOptions communication = {};
   void validate() const;
 };
 
@@ -154,10 +148,7 @@ struct DKFAC_API AdamwOptions {
   /// >= 0.
   double weight_decay = 0.01;
   LossReduction loss_reduction = LossReduction::local_mean;
-  bool overlap = true;
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Type in which gradients travel, as CurvatureOptions::statistics_wire; unset: theirs.
-  std::optional<DType> gradient_wire = std::nullopt;
+  CommunicationOptions communication = {};
   void validate() const;
 };
 
@@ -182,12 +173,6 @@ struct DKFAC_API KfacOptions {
   Rescale rescale = Rescale::off;
   /// Decoupled: added to the preconditioned gradient of weights, before momentum. >= 0.
   double weight_decay = 0;
-  std::optional<DType> gradient_wire = std::nullopt;  ///< As in SgdOptions.
-  /// Type in which updated weights are gathered; the workers of a layer keep masters in the
-  /// parameters' type, and every rank, workers included and whatever their number, goes on with the
-  /// rounded ones. Where a master is past its range they stay at its largest number, which
-  /// StepReport::saturated counts. Unset: the parameters' type.
-  std::optional<DType> weight_wire = std::nullopt;
   void validate() const;
 };
 

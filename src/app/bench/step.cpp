@@ -66,7 +66,7 @@ class Contestant {
     describe_run(state_);
     build_training(state_);
     if (!cycle.empty() && config_.optimizer.has_curvature())
-      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature().damping,
+      state_.optimizer->set_curvature({.damping = config_.optimizer.curvature().damping.lambda,
                                        .statistics_interval = cycle.at(0),
                                        .inverse_interval = cycle.at(1)});
     state_.loader->start_epoch(state_.ctx, 1);
@@ -174,8 +174,8 @@ std::map<std::string, std::int64_t> kinds_of_cycle(std::int64_t statistics, std:
 }
 
 std::optional<double> Contestant::by_intervals() const {
-  const std::int64_t statistics = config_.optimizer.curvature().statistics_interval;
-  const std::int64_t inverses = config_.optimizer.curvature().inverse_interval;
+  const std::int64_t statistics = config_.optimizer.curvature().refresh.statistics_interval;
+  const std::int64_t inverses = config_.optimizer.curvature().refresh.inverse_interval;
   const std::int64_t cycle = std::lcm(statistics, inverses);
   double sum = 0;
   for (const auto& [kind, count] : kinds_of_cycle(statistics, inverses, cycle)) {

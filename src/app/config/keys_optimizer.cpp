@@ -7,7 +7,9 @@ namespace {
 constexpr const char* kType = "optimizer.type";
 
 std::string path_of(std::string_view key) { return "optimizer." + std::string(key); }
-std::string_view key_of(const FieldInfo& info) { return info.key.empty() ? info.name : info.key; }
+std::string_view key_of(const FieldInfo& info) {
+  return info.key.empty() ? info.name.substr(info.name.rfind('.') + 1) : info.key;
+}
 
 /// Calls visit(field[, choices]) for the options with this key, one for each optimizer that
 /// has it.

@@ -68,7 +68,8 @@ double damping(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   switch (o.damping_schedule) {
     case DampingSchedule::warmup:
-      return kfac::DampingWarmup{o.damping_initial, o.curvature().damping, o.damping_warmup_steps}
+      return kfac::DampingWarmup{o.damping_initial, o.curvature().damping.lambda,
+                                 o.damping_warmup_steps}
           .at(at.damping_steps);
     case DampingSchedule::piecewise:
       if (!o.damping_knots.empty()) return optim::PiecewiseLinearLr{o.damping_knots}.at(at.damping);
@@ -76,20 +77,21 @@ double damping(const Config& config, const Clocks& at) {
     case DampingSchedule::constant:
       break;
   }
-  return o.curvature().damping;
+  return o.curvature().damping.lambda;
 }
 
 kfac::CurvatureSettings curvature_settings(const Config& config, const Clocks& at) {
   const OptimizerConfig& o = config.optimizer;
   const kfac::CurvatureOptions& c = o.curvature();
-  kfac::CurvatureSettings settings{damping(config, at), c.statistics_interval, c.inverse_interval};
+  kfac::CurvatureSettings settings{damping(config, at), c.refresh.statistics_interval,
+                                   c.refresh.inverse_interval};
   if (o.interval_schedule == IntervalSchedule::ramp) {
     const std::int64_t length = o.interval_ramp_steps;
     settings.statistics_interval =
-        kfac::IntervalRamp{o.first_statistics_interval, c.statistics_interval, length}.at(
+        kfac::IntervalRamp{o.first_statistics_interval, c.refresh.statistics_interval, length}.at(
             at.interval_steps);
     settings.inverse_interval =
-        kfac::IntervalRamp{o.first_inverse_interval, c.inverse_interval, length}.at(
+        kfac::IntervalRamp{o.first_inverse_interval, c.refresh.inverse_interval, length}.at(
             at.interval_steps);
   }
   return settings;

@@ -93,18 +93,18 @@ void check_pictures(const Config& config) {
 
 void check_curvature(const Config& config) {
   const kfac::CurvatureOptions& c = config.optimizer.curvature();
-  DKFAC_CHECK(c.operand != DType::f64 || master_type(config) == DType::f64,
+  DKFAC_CHECK(c.statistics.operand != DType::f64 || master_type(config) == DType::f64,
               "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
               config.run.precision, "\"; change one of them");
-  if (c.inverse == kfac::InverseMethod::ekfac) {
-    DKFAC_CHECK(c.staleness == kfac::Staleness::fixed,
+  if (c.inverse.method == kfac::InverseMethod::ekfac) {
+    DKFAC_CHECK(c.refresh.staleness == kfac::Staleness::fixed,
                 "[config] optimizer.inverse = \"ekfac\" takes both statistics of a layer in one "
                 "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
-    DKFAC_CHECK(c.inverse_interval > c.statistics_interval,
+    DKFAC_CHECK(c.refresh.inverse_interval > c.refresh.statistics_interval,
                 "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
                 "optimizer.inverse_interval = ",
-                c.inverse_interval,
-                " is not more than optimizer.statistics_interval = ", c.statistics_interval,
+                c.refresh.inverse_interval,
+                " is not more than optimizer.statistics_interval = ", c.refresh.statistics_interval,
                 "; raise it, or use \"eigen\"");
   }
   DKFAC_CHECK(
@@ -292,10 +292,10 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
   options.sgd.loss_reduction = options.lars.loss_reduction = options.adamw.loss_reduction =
       curvature.loss_reduction = LossReduction::global_mean;
   curvature.dtype = master_type(config);
-  curvature.micro_batches = static_cast<int>(config.train.micro_batches);
+  curvature.statistics.micro_batches = static_cast<int>(config.train.micro_batches);
   // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
   // once, for most of the run; the first step sets the first ones before it records anything.
-  curvature.damping = curvature_settings(config, 0, 0).damping;
+  curvature.damping.lambda = curvature_settings(config, 0, 0).damping;
   options.kfac.initial_lr = full_rate(config);
   return options;
 }

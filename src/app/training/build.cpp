@@ -59,7 +59,7 @@ void set_whitening(TrainState& s) {
 
 Config with_failure_folder(const TrainState& s) {
   Config config = s.config;
-  std::string& folder = config.optimizer.options.kfac.curvature.failure_folder;
+  std::string& folder = config.optimizer.options.kfac.curvature.inverse.failure_folder;
   if (folder.empty()) folder = s.checkpoints.failures.string();
   return config;
 }
@@ -123,7 +123,8 @@ void build(TrainState& s) {
   make_loaders(s);
   s.layers = s.attachment->names();
   for (const LayerSpec& spec : s.attachment->specs())
-    s.statistic_sizes.push_back(statistic_sizes(spec, s.config.optimizer.curvature().batch_norm));
+    s.statistic_sizes.push_back(
+        statistic_sizes(spec, s.config.optimizer.curvature().statistics.batch_norm));
   if (s.ctx.device().is_cuda()) s.phases.emplace(s.ctx.device());
   s.timed.emplace(*s.attachment, s.phases ? &*s.phases : nullptr, s.ctx.stream());
   s.model->set_observer(&*s.timed);

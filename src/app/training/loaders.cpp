@@ -110,8 +110,8 @@ nn::GraphedPasses::Options graph_options(const TrainState& s) {
   // Of several ranks the gradients of a bucket leave while the backward pass goes on.
   const optim::SgdOptions& shared =
       s.config.optimizer.options.sgd;  // These are equal in all types.
-  if (s.comm->size() > 1 && shared.overlap)
-    options.part_bytes = static_cast<std::size_t>(shared.bucket_bytes);
+  if (s.comm->size() > 1 && shared.communication.overlap)
+    options.part_bytes = static_cast<std::size_t>(shared.communication.bucket_bytes);
   return options;
 }
 

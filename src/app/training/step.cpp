@@ -51,7 +51,8 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
 }
 
 void count_curvature(TrainState& s) {
-  const bool adaptive = s.config.optimizer.curvature().staleness == kfac::Staleness::adaptive;
+  const bool adaptive =
+      s.config.optimizer.curvature().refresh.staleness == kfac::Staleness::adaptive;
   add_step(s.result.curvature, s.report, s.statistic_sizes,
            adaptive ? KeepIntervals::yes : KeepIntervals::no);
   for (std::size_t i = 0; i < s.report.inverses.size(); ++i)

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "dkfac/core/gradients.h"
 #include "dkfac/core/types.h"
 
 /// What holds of each field of an options struct, told once in a list: for_each_field(options,
@@ -53,15 +54,20 @@ using NamedValues = std::span<const NamedValue<T>>;
 inline constexpr NamedValue<std::optional<DType>> kWires[] = {
     {"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
 
+inline constexpr NamedValue<LossReduction> kLossReductions[] = {
+    {"local_mean", LossReduction::local_mean},
+    {"global_mean", LossReduction::global_mean},
+    {"sum", LossReduction::sum}};
+
 /// What holds of a field beside its type and its default.
 struct FieldInfo {
-  std::string_view name;  ///< Of the member.
+  std::string_view name;  ///< As messages write it: "refresh.staleness"
   /// One line for users of a program; empty: the program chooses the value itself.
   std::string_view help = {};
   Range range = {};  ///< Of a number.
   /// The field counts only where the option `only` has the choice `is`.
   std::string_view only = {}, is = {};
-  std::string_view key = {};  ///< Of configurations, where it is not the name.
+  std::string_view key = {};  ///< Of configurations, where it is not the member.
   bool agreed = true;         ///< All ranks have to have the same value.
 };
 
@@ -82,6 +88,18 @@ FieldVisit(Call) -> FieldVisit<Call>;
 /// Options, const or not.
 template <class T, class Options>
 concept OptionsOf = std::same_as<std::remove_const_t<T>, Options>;
+
+/// What all optimizers have of it; the wires of statistics and weights are K-FAC's.
+template <OptionsOf<CommunicationOptions> Options, class Visit>
+void for_each_field(Options& options, Visit&& visit) {
+  auto& [overlap, bucket_bytes, gradient_wire, statistics_wire, weight_wire] = options;
+  visit(overlap, {"communication.overlap", "communicate while forward and backward run"});
+  visit(bucket_bytes, {"communication.bucket_bytes",
+                       "a reduction starts once about this much is waiting", at_least(1)});
+  visit(gradient_wire,
+        {"communication.gradient_wire", "type in which gradients travel; sums are taken in f32"},
+        NamedValues<std::optional<DType>>(kWires));
+}
 
 /// Throws InvalidArgument that names options, field, value and what is allowed, for a number out of
 /// its range and a choice that has no name.

@@ -13,7 +13,7 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
     : ctx_(ctx),
       comm_(std::move(comm)),
       options_(std::move(options)),
-      records_(ctx, options_.records_stay, context),
+      records_(ctx, options_.statistics.records_stay, context),
       workers_(ctx) {
   options_.validate();
 }
@@ -31,14 +31,14 @@ int Curvature::checked(LayerId id, const char* operation) const {
 
 void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
   grid_ = grid;
-  DKFAC_CHECK(options_.inverse != InverseMethod::ekfac || grid_.workers == comm_->size(),
+  DKFAC_CHECK(options_.inverse.method != InverseMethod::ekfac || grid_.workers == comm_->size(),
               "[curvature options] inverse is ekfac with worker_fraction ",
-              options_.worker_fraction, " on ", comm_->size(),
+              options_.distribution.worker_fraction, " on ", comm_->size(),
               " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
               "worker_fraction to 1");
   std::vector<LayerLoad> loads;
   for (const auto& block : layers_) loads.push_back(layer_load(block->spec, options_.dtype));
-  if (options_.calibrate) {
+  if (options_.distribution.calibrate) {
     // Only proportions count; all layers get theirs in seconds.
     costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
     for (std::size_t i = 0; i < layers_.size(); ++i)
@@ -77,7 +77,7 @@ void Curvature::make_statistics() {
                   .layer = i,
                   .owner = block.owner,
                   .plan = plan_statistic(block.spec, options_, traits.kind, ctx_.device())};
-      if (owns(i) && options_.staleness == Staleness::adaptive)
+      if (owns(i) && options_.refresh.staleness == Staleness::adaptive)
         s.history = StatisticHistory(ctx_, s.plan.shape, options_.dtype);
       reports_.push_back({.layer = i, .kind = traits.kind});
       statistics_.push_back(std::move(s));
@@ -114,8 +114,8 @@ void Curvature::make_exchanges(std::int64_t tail) {
   scales_due_.resize(scale_slots.size());
   comm::ExchangeOptions exchange{.recipients = comm::Recipients::owners,
                                  .dtype = options_.dtype,
-                                 .bucket_bytes = options_.bucket_bytes,
-                                 .wire = options_.statistics_wire,
+                                 .bucket_bytes = options_.communication.bucket_bytes,
+                                 .wire = options_.communication.statistics_wire,
                                  .past_wire = nonfinite_,
                                  .filled_on = &records_on()};
   a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
@@ -141,29 +141,30 @@ void Curvature::plan_timetable() {
 
 void Curvature::set_damping(double damping) {
   CurvatureOptions changed = options_;
-  changed.damping = damping;
+  changed.damping.lambda = damping;
   changed.validate();
-  if (damping == options_.damping) return;
+  if (damping == options_.damping.lambda) return;
   options_ = std::move(changed);
   timetable_.damping_changed();
   for (const auto& block : layers_) block->damping_changed();
 }
 
 bool Curvature::set_curvature(const CurvatureSettings& settings) {
-  const bool same_intervals = settings.statistics_interval == options_.statistics_interval &&
-                              settings.inverse_interval == options_.inverse_interval;
+  const bool same_intervals =
+      settings.statistics_interval == options_.refresh.statistics_interval &&
+      settings.inverse_interval == options_.refresh.inverse_interval;
   const int micro_batches =
-      settings.micro_batches > 0 ? settings.micro_batches : options_.micro_batches;
-  if (same_intervals && settings.damping == options_.damping &&
-      micro_batches == options_.micro_batches)
+      settings.micro_batches > 0 ? settings.micro_batches : options_.statistics.micro_batches;
+  if (same_intervals && settings.damping == options_.damping.lambda &&
+      micro_batches == options_.statistics.micro_batches)
     return false;
   CurvatureOptions changed = options_;
-  changed.statistics_interval = settings.statistics_interval;
-  changed.inverse_interval = settings.inverse_interval;
-  changed.micro_batches = micro_batches;
-  changed.damping = settings.damping;
+  changed.refresh.statistics_interval = settings.statistics_interval;
+  changed.refresh.inverse_interval = settings.inverse_interval;
+  changed.statistics.micro_batches = micro_batches;
+  changed.damping.lambda = settings.damping;
   changed.validate();
-  changed.damping = options_.damping;
+  changed.damping.lambda = options_.damping.lambda;
   options_ = std::move(changed);
   if (!same_intervals) timetable_.configure(options_);
   set_damping(settings.damping);

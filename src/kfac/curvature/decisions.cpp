@@ -9,7 +9,8 @@
 namespace dkfac::kfac {
 
 bool Curvature::needs_notes() const {
-  return options_.staleness == Staleness::adaptive || options_.statistics_wire == DType::f16;
+  return options_.refresh.staleness == Staleness::adaptive ||
+         options_.communication.statistics_wire == DType::f16;
 }
 
 std::span<double> Curvature::note_numbers(StatisticId id) {
@@ -26,10 +27,11 @@ void Curvature::request_notes() {
     const Statistic& s = statistic(id);
     const TensorView numbers = all.slice(0, std::int64_t{kNumbersPerNote} * id, kNumbersPerNote);
     const TensorView sum = slot_of(id);
-    if (options_.staleness == Staleness::adaptive)
-      s.history.compare(ctx_, s.plan.form, sum.reshape(s.plan.shape), options_.staleness_alpha,
+    if (options_.refresh.staleness == Staleness::adaptive)
+      s.history.compare(ctx_, s.plan.form, sum.reshape(s.plan.shape), options_.refresh.similarity,
                         numbers.slice(0, 0, 2));
-    if (options_.statistics_wire == DType::f16) ops::max_abs(ctx_, sum, numbers.slice(0, 2, 1));
+    if (options_.communication.statistics_wire == DType::f16)
+      ops::max_abs(ctx_, sum, numbers.slice(0, 2, 1));
     ops::copy(ctx_, finite_on(id), numbers.slice(0, 3, 1));
   }
   comm_->all_reduce(all, comm::ReduceOp::sum, ctx_.stream(), "notes");
@@ -44,14 +46,14 @@ void Curvature::collect_notes() {
     const std::span<double> numbers = note_numbers(id);
     const bool merged = std::isfinite(numbers[3]);
     StatisticNote note;
-    if (options_.statistics_wire == DType::f16)
+    if (options_.communication.statistics_wire == DType::f16)
       note.exponent = comm::exponent_of(merged ? numbers[2] : 0);
-    if (options_.staleness == Staleness::adaptive) {
+    if (options_.refresh.staleness == Staleness::adaptive) {
       const auto similarity =
-          merged ? StatisticHistory::judge(numbers[0], numbers[1], options_.staleness_alpha)
+          merged ? StatisticHistory::judge(numbers[0], numbers[1], options_.refresh.similarity)
                  : StatisticHistory::Similarity{};
       note.interval = next_intervals(timetable_.entry(id).intervals, similarity.to_last,
-                                     similarity.to_before, options_.max_interval)
+                                     similarity.to_before, options_.refresh.max_interval)
                           .last;
       note.drift = similarity.drift;
     }

@@ -14,8 +14,9 @@ void Curvature::raise_flags(comm::Ballot& ballot) const {
   ballot.no_samples = timetable_.any_due();
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && statistic(id).samples > 0) ballot.no_samples = false;
-  for (const double setting : {options_.damping, static_cast<double>(options_.statistics_interval),
-                               static_cast<double>(options_.inverse_interval)})
+  for (const double setting :
+       {options_.damping.lambda, static_cast<double>(options_.refresh.statistics_interval),
+        static_cast<double>(options_.refresh.inverse_interval)})
     ballot.hash = comm::mix_hash(ballot.hash, setting);
 }
 
@@ -32,8 +33,8 @@ void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
     const CurvatureBlock& block = layer(s.layer);
     mine = detail::concat(s.traits.title, " of layer '", block.name, "', owned by rank ",
                           comm_->rank(), ", ", what_failed(failed_at_), " more than ",
-                          options_.max_failed_refreshes, " times in a row at damping ",
-                          options_.damping, "; ", remedy(options_, failed_at_));
+                          options_.inverse.max_failed_refreshes, " times in a row at damping ",
+                          options_.damping.lambda, "; ", remedy(options_, failed_at_));
     if (!block.saved_as.empty()) mine += detail::concat("; it has been saved as ", block.saved_as);
   }
   for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
@@ -50,7 +51,7 @@ void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
 void Curvature::note_failed() {
   failed_statistic_ = kNoStatistic;
   const auto note = [this](StatisticId id, int count, FailedAt what) {
-    if (count <= options_.max_failed_refreshes) return false;
+    if (count <= options_.inverse.max_failed_refreshes) return false;
     failed_statistic_ = id;
     failed_at_ = what;
     return true;

@@ -39,9 +39,9 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
   const std::int64_t n = data.dim(0);
   Statistic& s = statistic(id);
   const LayerSpec& spec = at(s.layer).spec;
-  DKFAC_CHECK(s.records < options_.micro_batches, caller,
-              "recorded more than CurvatureOptions::micro_batches = ", options_.micro_batches,
-              " times in one step");
+  DKFAC_CHECK(s.records < options_.statistics.micro_batches, caller,
+              "recorded more than CurvatureOptions::micro_batches = ",
+              options_.statistics.micro_batches, " times in one step");
   DKFAC_CHECK(scale.loss_scale > 0 && std::isfinite(scale.loss_scale), caller,
               "RecordScale::loss_scale is ", scale.loss_scale, "; it must be positive and finite");
   DKFAC_CHECK(scale.global_batch >= 0, caller, "RecordScale::global_batch is ", scale.global_batch,
@@ -56,13 +56,13 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
               s.samples / std::max(1, s.records),
               "; make them equally large, or pass RecordScale::global_batch with gradients of "
               "LossReduction::global_mean or sum");
-  if (s.records + 1 == options_.micro_batches) check_samples(caller, s, data, rows);
+  if (s.records + 1 == options_.statistics.micro_batches) check_samples(caller, s, data, rows);
   const std::int64_t global =
-      counted ? scale.global_batch : n * comm_->size() * options_.micro_batches;
-  s.step_flops += build_flops(
-      spec, s.plan,
-      options_.statistics_fraction * static_cast<double>(global) / options_.micro_batches,
-      recorded_positions(spec, options_, s.plan.kind, data));
+      counted ? scale.global_batch : n * comm_->size() * options_.statistics.micro_batches;
+  s.step_flops += build_flops(spec, s.plan,
+                              options_.statistics.fraction * static_cast<double>(global) /
+                                  options_.statistics.micro_batches,
+                              recorded_positions(spec, options_, s.plan.kind, data));
   return static_cast<double>(global);
 }
 
@@ -75,7 +75,7 @@ void Curvature::check_samples(const Caller& caller, const Statistic& s, ConstTen
               " the step has no samples; record the statistics of a batch that has some");
   if (!due(s.partner)) return;
   const Statistic& other = statistic(s.partner);
-  if (other.records < options_.micro_batches) return;
+  if (other.records < options_.statistics.micro_batches) return;
   DKFAC_CHECK(samples == other.samples && all_rows == other.rows, caller, samples, " samples in ",
               all_rows, " rows (samples times positions) in this step, while the ",
               s.plan.kind == StatisticKind::a ? "output gradients" : "inputs",
@@ -88,15 +88,15 @@ void Curvature::end_record(StatisticId id, std::int64_t samples, std::int64_t ro
   s.samples += samples;
   s.rows += rows;
   // By count alone, so that buckets leave at the same call on every rank.
-  if (++s.records == options_.micro_batches) exchange_of(s).mark_filled(s.slot);
+  if (++s.records == options_.statistics.micro_batches) exchange_of(s).mark_filled(s.slot);
 }
 
 Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t terms) {
-  if (!options_.operand) return {options_.dtype, 1};
-  if (*options_.operand != DType::f16) return {*options_.operand, 1};
+  if (!options_.statistics.operand) return {options_.dtype, 1};
+  if (*options_.statistics.operand != DType::f16) return {*options_.statistics.operand, 1};
   // Means and sums over positions are rounded, whatever the data is.
   const Operand exact{DType::f16, 1};
-  if (options_.sharing != WeightSharing::reduce &&
+  if (options_.statistics.sharing != WeightSharing::reduce &&
       !operand_form(ctx_.device(), data.dtype(), options_.dtype, exact).rounds)
     return exact;
   auto largest = static_cast<double>(ranges_.data<float>()[id]);
@@ -109,13 +109,13 @@ Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t te
 }
 
 OperandStats Curvature::operand_stats(StatisticId id) {
-  if (!options_.operand) return {};
+  if (!options_.statistics.operand) return {};
   return {new_ranges_.device().slice(0, id, 1), underflow_.device()};
 }
 
 /// Rounding saturates, so that an Inf would not show in the product.
 void Curvature::check_range(StatisticId id) {
-  if (!options_.operand) return;
+  if (!options_.statistics.operand) return;
   ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, id, 1), nonfinite_);
 }
 
@@ -208,7 +208,7 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   const std::int64_t count = block->recorded_rows(caller, kind, data);
   check_device(caller, is_a ? "the input" : "the output gradient", data, ctx_.device());
   const double global = begin_record(caller, recorded, data, count, scale);
-  const Sampled x = sample(data, global, options_.statistics_fraction);
+  const Sampled x = sample(data, global, options_.statistics.fraction);
   // Indices are counted, so that there is no operand to round.
   const bool counted = statistic(recorded).plan.factor.form == FactorForm::diagonal;
   const WeightSharing sharing = sharing_of(block->spec, options_);
@@ -216,10 +216,11 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
       .kind = kind,
       .data = x.data,
       .global_batch = x.global_batch,
-      .gradient_scale = is_a ? 1
-                             : sample_gradient_scale(options_.loss_reduction,
-                                                     data.dim(0) * options_.micro_batches,
-                                                     std::llround(global), scale.loss_scale),
+      .gradient_scale = is_a
+                            ? 1
+                            : sample_gradient_scale(options_.loss_reduction,
+                                                    data.dim(0) * options_.statistics.micro_batches,
+                                                    std::llround(global), scale.loss_scale),
       .operand = counted ? Operand{options_.dtype, 1}
                          : operand(recorded, x.data,
                                    is_a ? 1 : summed_positions(block->spec, sharing, x.data)),
@@ -250,12 +251,13 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   const std::int64_t groups =
       check_norm(caller, norm, x, mean, inv_std, grad_output, ctx_.device());
   const double global = begin_record(caller, block.g, x, x.dim(0), scale);
-  const double s = sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.micro_batches,
-                                         std::llround(global), scale.loss_scale);
+  const double s =
+      sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.statistics.micro_batches,
+                            std::llround(global), scale.loss_scale);
   // Ghost groups have a mean each; what is taken of the samples are whole groups. So has each row.
   const bool by_rows = norm.over == NormOver::channels, ghosts = mean.ndim() == 2;
   const std::int64_t group = ghosts ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1;
-  const Sampled part = sample(x, global, options_.statistics_fraction, group);
+  const Sampled part = sample(x, global, options_.statistics.fraction, group);
   const std::int64_t n = part.data.dim(0);
   const auto first = [&](ConstTensorView view) {
     if (n == x.dim(0) || !(ghosts || by_rows)) return view;
@@ -263,7 +265,7 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   };
   const ConstTensorView dy = n < x.dim(0) ? grad_output.slice(0, 0, n) : grad_output;
   const TensorView fisher = slot_of(block.g).reshape(statistic(block.g).plan.shape);
-  compute_norm_fisher(records_on(), norm, options_.batch_norm, part.data, first(mean),
+  compute_norm_fisher(records_on(), norm, options_.statistics.batch_norm, part.data, first(mean),
                       first(inv_std), dy, part.global_batch, s,
                       statistic(block.g).records == 0 ? 0 : 1, fisher);
   ops::count_nonfinite(records_on(), fisher, nonfinite_);
@@ -274,7 +276,7 @@ void Curvature::record_scales(KroneckerBlock& block, const FactorRecord& record)
   if (record.kind == StatisticKind::a) return block.keep_input(records_on(), record.data);
   const TensorView slot = scale_exchange_->slot(block.scale_slot);
   block.record_scales(records_on(), record, slot);
-  if (block.scale_records < options_.micro_batches) return;
+  if (block.scale_records < options_.statistics.micro_batches) return;
   ops::count_nonfinite(records_on(), slot, nonfinite_);
   scale_exchange_->mark_filled(block.scale_slot);
 }

@@ -42,9 +42,9 @@ void Curvature::complete(bool forgive) {
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!due(id)) continue;
     const Statistic& s = statistic(id);
-    if (s.records < options_.micro_batches) {
+    if (s.records < options_.statistics.micro_batches) {
       DKFAC_CHECK(forgive, "[step] layer '", at(s.layer).name, "' has ", s.records, " of ",
-                  options_.micro_batches, " ", s.traits.call,
+                  options_.statistics.micro_batches, " ", s.traits.call,
                   "; record every layer where wants_input() and wants_grad_output() say so");
       if (s.records == 0) ops::fill(ctx_, slot_of(id), 0);
     }
@@ -57,7 +57,7 @@ void Curvature::complete(bool forgive) {
 
 void Curvature::request() {
   request_outcomes();
-  if (options_.operand) {
+  if (options_.statistics.operand) {
     new_ranges_.fetch(ctx_);
     underflow_.fetch(ctx_);
   }
@@ -149,7 +149,7 @@ void Curvature::refresh_inverses(StepReport& report) {
     report_inverses(workers_.run(tasks_), report);
     // What failed is made by the ladder before other ranks are given it, before the next gradients
     // are projected on eigenvectors, and before a gradient is taken for preconditioned.
-    if (grid_.workers > 1 || options_.inverse == InverseMethod::ekfac || some_lack_inverse_)
+    if (grid_.workers > 1 || options_.inverse.method == InverseMethod::ekfac || some_lack_inverse_)
       finish_inversions(report);
   }
   if (some_lack_inverse_) name_layers_without_inverse(report);
@@ -175,7 +175,8 @@ void Curvature::precondition(int index, TensorView weight, TensorView bias) {
 
 void Curvature::report_work(bool accepted, StepReport& report) const {
   if (!accepted) return;
-  const std::size_t element = size_of(options_.statistics_wire.value_or(options_.dtype));
+  const std::size_t element =
+      size_of(options_.communication.statistics_wire.value_or(options_.dtype));
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
     if (due(id)) {
@@ -191,7 +192,7 @@ void Curvature::report_work(bool accepted, StepReport& report) const {
 
 void Curvature::finish(StepReport& report) {
   const bool accepted = report.vote.may_update();
-  report.damping = options_.damping;
+  report.damping = options_.damping.lambda;
   report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
   report.scratch_growths += scratch_growths();
   const PhaseSeconds seconds = std::exchange(seconds_, {});

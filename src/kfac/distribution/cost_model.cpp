@@ -81,10 +81,11 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
 }
 
 std::vector<FactorForm> forms_of(const CurvatureOptions& options, Device device) {
-  if (options.inverse != InverseMethod::cholesky) return {FactorForm::eigen};
+  if (options.inverse.method != InverseMethod::cholesky) return {FactorForm::eigen};
   std::vector<FactorForm> forms{FactorForm::inverse};
   if (!device.is_cuda()) forms.push_back(FactorForm::cholesky);
-  if (options.low_rank && options.new_weight == 1) forms.push_back(FactorForm::low_rank);
+  if (options.statistics.low_rank && options.statistics.new_weight == 1)
+    forms.push_back(FactorForm::low_rank);
   return forms;
 }
 
@@ -124,7 +125,7 @@ double layer_seconds(const CostModel& model, const LayerSpec& spec, const Curvat
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
   // Without a new statistic there is nothing to rebuild.
-  const int life = std::max(options.inverse_interval, options.statistics_interval);
+  const int life = std::max(options.refresh.inverse_interval, options.refresh.statistics_interval);
   return refresh / life + apply_seconds(model, a, g.dim) + apply_seconds(model, g, a.dim);
 }
 

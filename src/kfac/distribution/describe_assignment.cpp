@@ -158,14 +158,14 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
        {StatisticKind::a, bn != nullptr ? StatisticKind::batch_norm : StatisticKind::g}) {
     const StatisticPlan plan = plan_statistic(spec, options, kind, device);
     bytes.averages += bytes_of(plan.numel(), element);
-    if (options.staleness == Staleness::adaptive)
+    if (options.refresh.staleness == Staleness::adaptive)
       bytes.earlier += bytes_of(plan.numel(), 2 * element);
     if (!plan.factor.is_set()) continue;
     bytes.inverses += bytes_of(plan.factor.inverse_shape().numel(), element);
     if (plan.factor.form == FactorForm::eigen)
       bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }
-  if (options.inverse == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
+  if (options.inverse.method == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
     bytes.inverses += bytes_of(factor_groups(spec) * g_dim(spec) * a_dim(spec), element);
   return bytes;
 }
@@ -220,7 +220,8 @@ std::string describe_assignment(std::span<const std::string> names,
   out << render(rows) << '\n' << render(per_rank) << '\n';
   if (!details.buffers.empty()) out << buffers_text(details.buffers) << '\n';
   if (!details.seconds.empty())
-    out << "ms: of a step, " << (options.calibrate ? "from measured costs" : "at 100 GFLOP/s")
+    out << "ms: of a step, "
+        << (options.distribution.calibrate ? "from measured costs" : "at 100 GFLOP/s")
         << "; rebuilds count by their interval\n";
   out << names.size() << " layers, " << static_cast<std::int64_t>(parameters) << " parameters, "
       << human_bytes(statistics) << " of statistics in " << options.dtype << " per exchange\n";

@@ -27,8 +27,8 @@ void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurva
   const ConstTensorView scales = layer.scale_statistics > 0
                                      ? group_of(layer.scales, group, {g.dim, a.dim})
                                      : ConstTensorView{};
-  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping, v.weight,
-                     v.bias, scales);
+  precondition_eigen(ctx, vectors(a), values(a), vectors(g), values(g), options.damping.lambda,
+                     v.weight, v.bias, scales);
 }
 
 /// [gamma | beta] <- (F + shift*I)^-1 [gamma | beta].
@@ -56,7 +56,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
     const ConstTensorView vectors = group_of(g.inverse, 0, {g.dim, g.dim});
     const TensorView projected = scratch.take(v.shape(), v.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
-    divide(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}), options.damping);
+    divide(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}), options.damping.lambda);
     return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
   }
   // On a device the host does not know the damping: one number there, seen `dim` times.
@@ -76,8 +76,9 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   const Factor& g = layer.g;
   if (!has_factors(spec)) {
     if (g.is_set()) return apply_batch_norm(ctx, g, weight, bias);
-    return precondition_batch_norm(ctx, options.batch_norm, layer.fisher,
-                                   options.bn_damping * options.damping, weight, bias);
+    return precondition_batch_norm(ctx, options.statistics.batch_norm, layer.fisher,
+                                   options.damping.normalization * options.damping.lambda, weight,
+                                   bias);
   }
   if (layer.a.form == FactorForm::diagonal)
     return apply_diagonal(ctx, options, layer, weight.reshape({layer.a.dim, g.dim}));

@@ -40,8 +40,9 @@ Rows rows_of(const LayerSpec& spec, WeightSharing sharing) {
 
 /// Steps from one rebuild of an inverse to the next: without a new statistic there is none.
 double inverse_life(const CurvatureOptions& options) {
-  if (options.staleness == Staleness::adaptive) return static_cast<double>(kAdaptiveInterval);
-  return std::max(options.inverse_interval, options.statistics_interval);
+  if (options.refresh.staleness == Staleness::adaptive)
+    return static_cast<double>(kAdaptiveInterval);
+  return std::max(options.refresh.inverse_interval, options.refresh.statistics_interval);
 }
 
 double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps) {
@@ -51,7 +52,7 @@ double cost_over_life(const FactorPlan& plan, std::int64_t columns, double steps
 FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device device,
                 Sizes sizes) {
   FactorPlan best{.dim = sizes.dim, .groups = factor_groups(spec), .form = {}};
-  if (options.inverse != InverseMethod::cholesky) {
+  if (options.inverse.method != InverseMethod::cholesky) {
     best.form = FactorForm::eigen;
     return best;
   }
@@ -65,9 +66,10 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
     cholesky.form = FactorForm::cholesky;
     take_cheaper(cholesky);
   }
-  const Rows rows = rows_of(spec, options.sharing);
-  const bool exact = options.new_weight == 1 && options.staleness == Staleness::fixed;
-  if (options.low_rank && exact && best.groups == 1 && rows.all > 0) {
+  const Rows rows = rows_of(spec, options.statistics.sharing);
+  const bool exact =
+      options.statistics.new_weight == 1 && options.refresh.staleness == Staleness::fixed;
+  if (options.statistics.low_rank && exact && best.groups == 1 && rows.all > 0) {
     FactorPlan low_rank = best;
     low_rank.form = FactorForm::low_rank;
     low_rank.rows = rows.all;
@@ -100,7 +102,7 @@ FactorPlan plan_a(const LayerSpec& spec, const CurvatureOptions& options, Device
 FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device device) {
   if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
   const auto* bn = std::get_if<NormSpec>(&spec);
-  if (bn == nullptr || options.batch_norm != BatchNormFisher::full) return {};
+  if (bn == nullptr || options.statistics.batch_norm != BatchNormFisher::full) return {};
   // One right-hand side: solving costs no more than multiplying, whatever the interval.
   return {.dim = (bn->scale ? 2 : 1) * bn->channels,
           .groups = 1,

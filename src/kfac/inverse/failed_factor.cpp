@@ -108,13 +108,13 @@ bool write_npy(const std::string& path, ConstTensorView x) noexcept {
 std::string save_failed_factor(Context& ctx, const CurvatureOptions& options,
                                std::string_view layer_name, std::string_view kind,
                                const Factor& factor) noexcept {
-  if (options.failure_folder.empty()) return {};
+  if (options.inverse.failure_folder.empty()) return {};
   try {
-    std::filesystem::create_directories(options.failure_folder);
+    std::filesystem::create_directories(options.inverse.failure_folder);
     Context host;
     const Tensor dense = dense_average(ctx, host, factor);
     const ConstTensorView all = dense;
-    const std::string path = (std::filesystem::path(options.failure_folder) /
+    const std::string path = (std::filesystem::path(options.inverse.failure_folder) /
                               file_name_of(ctx, layer_name, kind, factor))
                                  .string();
     const bool single = factor.form != FactorForm::low_rank && factor.groups == 1;

@@ -48,7 +48,7 @@ bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan
     return false;
   }
   average.refused = 0;
-  const double weight = average_weight(options.new_weight, ++average.statistics);
+  const double weight = average_weight(options.statistics.new_weight, ++average.statistics);
   ops::axpby(ctx, weight, statistic.flat(), 1 - weight, average.values.flat());
   return true;
 }
@@ -62,9 +62,9 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   layer.g = make_factor(ctx, plan_g(spec, options, ctx.device()), options);
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn != nullptr && !layer.g.is_set())
-    layer.fisher =
-        Tensor::zeros(ctx, {norm_rows(*bn, options.batch_norm), bn->channels}, options.dtype);
-  if (options.inverse == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
+    layer.fisher = Tensor::zeros(ctx, {norm_rows(*bn, options.statistics.batch_norm), bn->channels},
+                                 options.dtype);
+  if (options.inverse.method == InverseMethod::ekfac && has_factors(spec) && !has_diagonal_a(spec))
     layer.scales = Tensor::zeros(ctx, {layer.g.groups, layer.g.dim, layer.a.dim}, options.dtype);
   return layer;
 }

@@ -27,7 +27,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
                          : low_rank ? 2 * rows * rows * d + rows * rows * rows
                                     : factor.groups * d * d * d;
   } else if (bn != nullptr) {
-    const std::int64_t rows = norm_rows(*bn, options.batch_norm);
+    const std::int64_t rows = norm_rows(*bn, options.statistics.batch_norm);
     plan.shape = {rows, bn->channels};
     plan.form.cross = rows == 3;
   }
@@ -49,7 +49,7 @@ std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block) 
 }
 
 WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options) {
-  return has_diagonal_a(spec) ? WeightSharing::expand : options.sharing;
+  return has_diagonal_a(spec) ? WeightSharing::expand : options.statistics.sharing;
 }
 
 std::int64_t recorded_positions(const LayerSpec& spec, const CurvatureOptions& options,

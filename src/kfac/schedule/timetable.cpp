@@ -5,12 +5,12 @@
 
 namespace dkfac::kfac {
 void Timetable::configure(const CurvatureOptions& options) {
-  const bool phases_hold = spread_ == options.spread_inverses && spread_ &&
-                           inverse_interval_ == options.inverse_interval;
-  staleness_ = options.staleness;
-  spread_ = options.spread_inverses;
-  statistics_interval_ = options.statistics_interval;
-  inverse_interval_ = options.inverse_interval;
+  const bool phases_hold = spread_ == options.refresh.spread_inverses && spread_ &&
+                           inverse_interval_ == options.refresh.inverse_interval;
+  staleness_ = options.refresh.staleness;
+  spread_ = options.refresh.spread_inverses;
+  statistics_interval_ = options.refresh.statistics_interval;
+  inverse_interval_ = options.refresh.inverse_interval;
   if (spread_ && !phases_hold) choose_phases();
 }
 

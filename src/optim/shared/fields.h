@@ -21,48 +21,34 @@ inline constexpr FieldInfo kNesterov{"nesterov", "look ahead along the momentum"
 inline constexpr FieldInfo kWeightDecay{
     "weight_decay", "of weights, not of BatchNorm scales; decoupled for adamw and kfac",
     at_least(0)};
-inline constexpr FieldInfo kGradientWire{"gradient_wire",
-                                         "type in which gradients travel; sums are taken in f32"};
-
-/// Of first-order methods: what Curvature's options say for K-FAC.
-template <class Visit>
-void visit_exchange(auto& loss_reduction, auto& overlap, auto& bucket_bytes, auto& gradient_wire,
-                    Visit&& visit) {
-  visit(overlap, {"overlap", "communicate while forward and backward run"});
-  visit(bucket_bytes,
-        {"bucket_bytes", "a reduction starts once about this much is waiting", at_least(1)});
-  visit(gradient_wire, kGradientWire, NamedValues<std::optional<DType>>(kWires));
-  visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kfac::kLossReductions));
-}
-
 template <OptionsOf<SgdOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [momentum, nesterov, weight_decay, momentum_correction, loss_reduction, overlap,
-         bucket_bytes, gradient_wire] = options;
+  auto& [momentum, nesterov, weight_decay, momentum_correction, loss_reduction, communication] =
+      options;
   visit(momentum, kMomentum);
   visit(nesterov, kNesterov);
   visit(weight_decay, kWeightDecay);
   visit(momentum_correction,
         {"momentum_correction", "rescale the momentum when the learning rate changes"});
-  visit_exchange(loss_reduction, overlap, bucket_bytes, gradient_wire, visit);
+  for_each_field(communication, visit);
+  visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
 }
 
 template <OptionsOf<LarsOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [momentum, nesterov, weight_decay, eta, epsilon, loss_reduction, overlap, bucket_bytes,
-         gradient_wire] = options;
+  auto& [momentum, nesterov, weight_decay, eta, epsilon, loss_reduction, communication] = options;
   visit(momentum, kMomentum);
   visit(nesterov, kNesterov);
   visit(weight_decay, kWeightDecay);
   visit(eta, {"eta", "trust coefficient", above(0)});
   visit(epsilon, {"epsilon", "added to the denominator of the trust ratio", at_least(0)});
-  visit_exchange(loss_reduction, overlap, bucket_bytes, gradient_wire, visit);
+  for_each_field(communication, visit);
+  visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
 }
 
 template <OptionsOf<AdamwOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [beta1, beta2, epsilon, weight_decay, loss_reduction, overlap, bucket_bytes,
-         gradient_wire] = options;
+  auto& [beta1, beta2, epsilon, weight_decay, loss_reduction, communication] = options;
   visit(beta1,
         {.name = "beta1", .help = kMomentum.help, .range = kMomentum.range, .key = kMomentum.name});
   visit(beta2, {"beta2", "share of the last second moment that is kept", from_to_below(0, 1)});
@@ -71,24 +57,20 @@ void for_each_field(Options& options, Visit&& visit) {
                   .range = above(0),
                   .key = "adam_epsilon"});
   visit(weight_decay, kWeightDecay);
-  visit_exchange(loss_reduction, overlap, bucket_bytes, gradient_wire, visit);
+  for_each_field(communication, visit);
+  visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
 }
 
 /// Without those of the curvature.
 template <OptionsOf<KfacOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [curvature, momentum, momentum_rule, initial_lr, rescale, weight_decay, gradient_wire,
-         weight_wire] = options;
+  auto& [curvature, momentum, momentum_rule, initial_lr, rescale, weight_decay] = options;
   visit(momentum, kMomentum);
   visit(weight_decay, kWeightDecay);
   visit(momentum_rule, {"momentum_rule", "how the momentum follows the learning rate"},
         NamedValues<MomentumRule>(kMomentumRules));
   visit(rescale, {"rescale", "weights to the norm sqrt(2 * outputs) after each update"},
         NamedValues<Rescale>(kRescales));
-  visit(gradient_wire, kGradientWire, NamedValues<std::optional<DType>>(kWires));
-  visit(weight_wire,
-        {"weight_wire", "type in which new weights travel and are used; masters keep theirs"},
-        NamedValues<std::optional<DType>>(kWires));
   visit(initial_lr, {.name = "initial_lr", .range = at_least(0)});
 }
 

@@ -166,7 +166,7 @@ TEST(KfacRecipes, SayWhatThePaperSays) {
     EXPECT_LT(std::abs(steps - row.steps), row.epochs) << "less than one an epoch";
     EXPECT_EQ(c.regularize.mixup.alpha, row.mixup);
     EXPECT_EQ(c.optimizer.momentum(), row.momentum);
-    EXPECT_EQ(c.optimizer.options.kfac.curvature.damping, row.damping);
+    EXPECT_EQ(c.optimizer.options.kfac.curvature.damping.lambda, row.damping);
     EXPECT_EQ(learning_rate(c, 0), row.lr);
     EXPECT_EQ(learning_rate(c, row.start), row.lr);
     const double half = 0.5 * (row.start + row.end);

@@ -127,7 +127,8 @@ TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
     if (key.path == "model.width") base.model.name = "resnet20";
     if (key.path == "run.tf32") base.run.device = "cuda";
     if (key.path == "augment.erase_min_area") base.regularize.erase.max_area = 1;
-    if (key.path == "optimizer.inverse") base.optimizer.options.kfac.curvature.inverse_interval = 2;
+    if (key.path == "optimizer.inverse")
+      base.optimizer.options.kfac.curvature.refresh.inverse_interval = 2;
     for (const Key& other : config_keys()) {
       if (other.path == key.path) continue;
       EXPECT_EQ(to_toml(other.get(config)), to_toml(other.get(base))) << other.path;
@@ -223,7 +224,7 @@ TEST(Config, RunsAdamWOnItsOwnKeys) {
   EXPECT_EQ(options.beta2, 0.99);
   EXPECT_EQ(options.epsilon, 1e-6);
   EXPECT_EQ(options.weight_decay, 0.1);
-  EXPECT_EQ(options.gradient_wire, DType::f16);
+  EXPECT_EQ(options.communication.gradient_wire, DType::f16);
   EXPECT_EQ(options.loss_reduction, LossReduction::global_mean);
   EXPECT_THROW(parse("", {"optimizer.type=adamw", "optimizer.nesterov=true"}), InvalidArgument);
   EXPECT_THROW(parse("", {"optimizer.type=sgd", "optimizer.beta2=0.9"}), InvalidArgument);
@@ -305,8 +306,8 @@ TEST(ConfigOverrides, TakeTextWithAndWithoutQuotes) {
   EXPECT_EQ(parse("", {"run.name=12"}).run.name, "12");
   EXPECT_EQ(parse("", {"data.path=/a b/c#d"}).data.path, "/a b/c#d");
   EXPECT_EQ(parse("", {"data.path="}).data.path, "");
-  EXPECT_DOUBLE_EQ(parse("", {"optimizer.damping=1e-05"}).optimizer.options.kfac.curvature.damping,
-                   1e-5);
+  EXPECT_DOUBLE_EQ(
+      parse("", {"optimizer.damping=1e-05"}).optimizer.options.kfac.curvature.damping.lambda, 1e-5);
   EXPECT_FALSE(parse("", {"data.shuffle=false"}).data.shuffle);
   EXPECT_EQ(parse("", {"lr.schedule=piecewise", "lr.knots=[[0,1]]"}).lr.knots.size(), 1u);
 }

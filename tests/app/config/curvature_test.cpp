@@ -97,9 +97,9 @@ TEST(CurvatureKeys, ApplyThroughAChainOfChoices) {
   EXPECT_TRUE(applies(ramp, parse_keys({"optimizer.interval_schedule=ramp"})));
   EXPECT_FALSE(applies(ramp, parse_keys({})));
   Config adaptive = parse_keys({"optimizer.interval_schedule=ramp"});
-  adaptive.optimizer.options.kfac.curvature.staleness = kfac::Staleness::adaptive;
+  adaptive.optimizer.options.kfac.curvature.refresh.staleness = kfac::Staleness::adaptive;
   EXPECT_FALSE(applies(ramp, adaptive));
-  adaptive.optimizer.options.kfac.curvature.staleness = kfac::Staleness::fixed;
+  adaptive.optimizer.options.kfac.curvature.refresh.staleness = kfac::Staleness::fixed;
   adaptive.optimizer.type = optim::OptimizerType::sgd;
   EXPECT_FALSE(applies(ramp, adaptive));
 }

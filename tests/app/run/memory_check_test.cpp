@@ -70,11 +70,11 @@ TEST(MemoryCheck, CountsWhatOptimizersKeep) {
   const double statistics = packed(301) + 2 * packed(513) + 2 * packed(512) + packed(10);
   const double inverses = 301 * 301 + 2 * 513 * 513 + 2 * 512 * 512 + 10 * 10;
   const double kept = statistics + inverses + kParameters;
-  config.optimizer.options.kfac.curvature.low_rank = false;
+  config.optimizer.options.kfac.curvature.statistics.low_rank = false;
   EXPECT_EQ(optimizer_bytes(config, kMlp, 1, 1), 4 * (kParameters + statistics + kept));
   EXPECT_EQ(optimizer_bytes(config, kMlp, 4, 2), 2 * 4 * (kParameters + statistics + kept / 4));
-  config.optimizer.options.kfac.curvature.worker_fraction = 1;
-  config.optimizer.options.kfac.weight_wire = DType::bf16;
+  config.optimizer.options.kfac.curvature.distribution.worker_fraction = 1;
+  config.optimizer.options.kfac.curvature.communication.weight_wire = DType::bf16;
   EXPECT_EQ(optimizer_bytes(config, kMlp, 4, 4),
             4 * 4 * (kParameters + statistics + inverses + 2 * kParameters) + 4 * statistics);
   config.run.precision = DType::f64;
@@ -86,7 +86,7 @@ TEST(MemoryCheck, RefusesFactorsThatNoMachineHolds) {
   // Two million inputs: a network of gigabytes, and 8 TB for one triangle of A.
   const nn::ModelOptions wide{.name = "mlp", .input = {1024, 1024, 2}};
   Config config = config_of(optim::OptimizerType::kfac);
-  config.optimizer.options.kfac.curvature.low_rank = false;
+  config.optimizer.options.kfac.curvature.statistics.low_rank = false;
   EXPECT_GT(optimizer_bytes(config, wide, 1, 1), 8e12);
   const std::string text = refusal_of([&] { check_model_memory(config, wide, 1, 1, 1); });
   for (const char* word : {"1024 x 1024 x 2", "optimizer.type", "kfac", "data.image_size"})

@@ -16,11 +16,11 @@ using Steps = std::vector<int>;
 
 kfac::CurvatureOptions adaptive(double alpha) {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.staleness = kfac::Staleness::adaptive;
-  options.staleness_alpha = alpha;
-  options.new_weight = 1;
+  options.refresh.staleness = kfac::Staleness::adaptive;
+  options.refresh.similarity = alpha;
+  options.statistics.new_weight = 1;
   return options;
 }
 
@@ -102,7 +102,7 @@ TEST(Adaptive, ReportsIntervalAgeAndDrift) {
 
 TEST(Adaptive, KeepsToTheBoundOfItsIntervals) {
   kfac::CurvatureOptions options = adaptive(0.25);
-  options.max_interval = 4;
+  options.refresh.max_interval = 4;
   Scripted layer(comm::make_self(), options);
   Steps a;
   for (int step = 0; step < 20; ++step)
@@ -211,8 +211,8 @@ TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
   const TrainSettings settings{.steps = 8};
   for (const auto inverse : {kfac::InverseMethod::eigen, kfac::InverseMethod::cholesky}) {
     optim::KfacOptions stale = network(0), fixed = network(0);
-    stale.curvature.inverse = fixed.curvature.inverse = inverse;
-    fixed.curvature.staleness = kfac::Staleness::fixed;
+    stale.curvature.inverse.method = fixed.curvature.inverse.method = inverse;
+    fixed.curvature.refresh.staleness = kfac::Staleness::fixed;
     const std::vector<double> expected = train_ranks<double>(2, make(fixed), settings);
     const std::vector<double> actual = train_ranks<double>(2, make(stale), settings);
     // Of Cholesky factors and inverses the one is cheaper for an inverse of one step, the other for
@@ -222,7 +222,7 @@ TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
     }
     EXPECT_TRUE(near(actual, expected, 1e-10));
     // The control: with an alpha that finds something similar the weights differ.
-    stale.curvature.staleness_alpha = 0.6;
+    stale.curvature.refresh.similarity = 0.6;
     EXPECT_FALSE(near(train_ranks<double>(2, make(stale), settings), expected, 1e-6));
   }
 }
@@ -230,8 +230,8 @@ TEST(Adaptive, IsTheFixedIntervalOneWhenNothingIsEverSimilar) {
 TEST(Adaptive, FindsIntervalsForFactorsAndBatchNormsThatAllRanksShare) {
   for (const auto form : {kfac::BatchNormFisher::diagonal, kfac::BatchNormFisher::unit_wise}) {
     optim::KfacOptions options = network(0.8);
-    options.curvature.batch_norm = form;
-    options.curvature.new_weight = 0.3;  // the rule looks at single batches all the same
+    options.curvature.statistics.batch_norm = form;
+    options.curvature.statistics.new_weight = 0.3;  // the rule looks at single batches all the same
     std::map<std::pair<int, StatisticKind>, std::int64_t> longest;
     std::set<std::size_t> refreshed_together;
     comm::run_ranks(2, [&](auto comm) {

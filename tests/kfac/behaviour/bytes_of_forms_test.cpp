@@ -34,16 +34,18 @@ struct FormSizes {
 };
 FormSizes form_sizes_of(const kfac::StatisticReport& s, const kfac::CurvatureOptions& options) {
   const bool g = s.kind == kfac::StatisticKind::g;
-  const bool ekfac = options.inverse == kfac::InverseMethod::ekfac;
+  const bool ekfac = options.inverse.method == kfac::InverseMethod::ekfac;
   if (s.kind == kfac::StatisticKind::batch_norm) {
-    if (options.batch_norm == kfac::BatchNormFisher::full) return {triangle(12), triangle(12) + 3};
+    if (options.statistics.batch_norm == kfac::BatchNormFisher::full)
+      return {triangle(12), triangle(12) + 3};
     return {3 * 6, 3 * 6 + 1};
   }
   const std::int64_t groups = s.layer == 0 ? 2 : 1, head = 1 + 2 * groups;
   const std::int64_t a = s.layer == 0 ? 4 / 2 * 9 + 1 : 80, out = s.layer == 0 ? 3 : 70;
   const std::int64_t d = g ? out : a;
   if (ekfac) return {groups * triangle(d), groups * (d * d + d) + head + 1, g ? groups * a * d : 0};
-  if (options.new_weight == 1 && s.layer == 2) return {kSamples * d, kSamples * d + head};
+  if (options.statistics.new_weight == 1 && s.layer == 2)
+    return {kSamples * d, kSamples * d + head};
   return {groups * triangle(d), groups * triangle(d) + head};
 }
 
@@ -54,10 +56,11 @@ struct FormGrid {
 std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOptions& options,
                        const std::vector<int>& owners, FormGrid grid, int rank) {
   const int columns = grid.ranks / grid.workers;
-  const bool first = report.step == 1, half = options.statistics_wire == DType::f16;
-  const std::int64_t wire = options.statistics_wire && !(half && first)
-                                ? static_cast<std::int64_t>(size_of(*options.statistics_wire))
-                                : kFormWide;
+  const bool first = report.step == 1, half = options.communication.statistics_wire == DType::f16;
+  const std::int64_t wire =
+      options.communication.statistics_wire && !(half && first)
+          ? static_cast<std::int64_t>(size_of(*options.communication.statistics_wire))
+          : kFormWide;
   std::int64_t bytes = kFormWide * kFormBallot * (report.statistics_refreshed ? grid.ranks : 1);
   for (const kfac::StatisticReport& s : report.statistics) {
     if (!s.refreshed) continue;
@@ -66,7 +69,7 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
     if (!first) bytes += wire * n.scales;  // Before, there are no eigenvectors.
     const int owner = owners[static_cast<std::size_t>(s.layer)];
     const bool used_at_once = s.kind == kfac::StatisticKind::batch_norm &&
-                              options.batch_norm != kfac::BatchNormFisher::full;
+                              options.statistics.batch_norm != kfac::BatchNormFisher::full;
     if (grid.workers > 1 && owner % columns == rank % columns &&
         (report.inverses_refreshed || used_at_once))
       bytes += kFormWide * n.shared;
@@ -74,7 +77,7 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
   for (const LayerSpec& spec : specs())
     if (columns > 1) bytes += kFormWide * (dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
   if (grid.ranks > 1 && first) bytes += kFormWide * std::ssize(specs());  // Which have an inverse.
-  const bool notes = half || options.staleness == kfac::Staleness::adaptive;
+  const bool notes = half || options.refresh.staleness == kfac::Staleness::adaptive;
   if (notes && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
   return static_cast<std::uint64_t>(bytes);
 }
@@ -89,9 +92,9 @@ std::vector<double> normal(std::int64_t count, std::uint64_t seed) {
 /// Inverses are renewed in steps that refresh their statistics.
 void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& grids) {
   options.dtype = DType::f64;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   for (const FormGrid grid : grids) {
-    options.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+    options.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       std::vector<kfac::LayerLoad> loads;
       for (const auto& spec : specs()) loads.push_back(kfac::layer_load(spec, options.dtype));
@@ -137,36 +140,36 @@ const std::vector<FormGrid> kFormGrids{{1, 1}, {2, 1}, {2, 2}, {4, 2}};
 
 TEST(BytesOfForms, OfGroupsAndFullFishers) {
   kfac::CurvatureOptions options;
-  options.statistics_interval = options.inverse_interval = 2;
+  options.refresh.statistics_interval = options.refresh.inverse_interval = 2;
   expect_bytes(options, kFormGrids);
-  options.batch_norm = kfac::BatchNormFisher::full;
+  options.statistics.batch_norm = kfac::BatchNormFisher::full;
   expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfRows) {
   kfac::CurvatureOptions options;
-  options.new_weight = 1;
+  options.statistics.new_weight = 1;
   expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfEkfac) {
   kfac::CurvatureOptions options;
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 2;
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 2;
   expect_bytes(options, {{1, 1}, {2, 2}, {4, 4}});
 }
 
 TEST(BytesOfForms, OfAdaptiveIntervals) {
   kfac::CurvatureOptions options;
-  options.staleness = kfac::Staleness::adaptive;
-  options.staleness_alpha = 0.9;
+  options.refresh.staleness = kfac::Staleness::adaptive;
+  options.refresh.similarity = 0.9;
   expect_bytes(options, kFormGrids);
 }
 
 TEST(BytesOfForms, OfWires) {
   for (const DType wire : {DType::bf16, DType::f16}) {
     kfac::CurvatureOptions options;
-    options.statistics_wire = wire;
+    options.communication.statistics_wire = wire;
     expect_bytes(options, kFormGrids);
   }
 }

@@ -14,9 +14,9 @@ constexpr std::int64_t kBallot = 42, kWide = 8;  // f64 throughout, but for the 
 
 kfac::CurvatureOptions counted_curvature() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.bucket_bytes = 4096;
+  options.communication.bucket_bytes = 4096;
   return options;
 }
 
@@ -32,7 +32,7 @@ Sizes sizes_of(const kfac::CurvatureOptions& options, int ranks, int workers, in
   for (const auto& layer : layers) loads.push_back(kfac::layer_load(layer.spec, options.dtype));
   const std::vector<int> owners = kfac::assign(loads, ranks);
   const int columns = ranks / workers;
-  const bool eigen = options.inverse == kfac::InverseMethod::eigen;
+  const bool eigen = options.inverse.method == kfac::InverseMethod::eigen;
   Sizes sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& spec = layers[i].spec;
@@ -84,7 +84,7 @@ constexpr Grid kGrids[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 2}, {4, 4}, {6, 3
 void each_step(optim::KfacOptions options,
                const std::function<void(const kfac::StepReport&, const Sizes&, Grid)>& check) {
   for (const Grid grid : kGrids) {
-    options.curvature.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+    options.curvature.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       const Sizes sizes = sizes_of(options.curvature, grid.ranks, grid.workers, comm->rank());
       (void)train<double>(
@@ -97,9 +97,9 @@ void each_step(optim::KfacOptions options,
 TEST(Bytes, OfTheOptimizerAtEveryFraction) {
   for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen}) {
     optim::KfacOptions options{.curvature = counted_curvature()};
-    options.curvature.inverse = method;
-    options.curvature.statistics_interval = 2;
-    options.curvature.inverse_interval = 3;
+    options.curvature.inverse.method = method;
+    options.curvature.refresh.statistics_interval = 2;
+    options.curvature.refresh.inverse_interval = 3;
     each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
       EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {}))
           << grid.workers << " of " << grid.ranks << " in step " << report.step;
@@ -109,7 +109,8 @@ TEST(Bytes, OfTheOptimizerAtEveryFraction) {
 
 TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
   optim::KfacOptions options{.curvature = counted_curvature()};
-  options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::bf16;
+  options.curvature.communication.statistics_wire = options.curvature.communication.gradient_wire =
+      options.curvature.communication.weight_wire = DType::bf16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     EXPECT_EQ(report.bytes, kfac_bytes(sizes, report, grid.ranks, grid.workers, {2, 2, 2}))
         << grid.workers << " of " << grid.ranks << " in step " << report.step;
@@ -118,7 +119,8 @@ TEST(Bytes, OfBrainFloatsAreAQuarterOfF64) {
 
 TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
   optim::KfacOptions options{.curvature = counted_curvature()};
-  options.curvature.statistics_wire = options.gradient_wire = options.weight_wire = DType::f16;
+  options.curvature.communication.statistics_wire = options.curvature.communication.gradient_wire =
+      options.curvature.communication.weight_wire = DType::f16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     const std::int64_t in = report.step == 1 ? kWide : 2;
     // One f32 per layer for magnitudes of gradients, a note of four f64 per statistic.
@@ -144,7 +146,7 @@ TEST(Bytes, OfFirstOrderMethodsAreTheGradients) {
       const std::int64_t p = sizes_of(counted_curvature(), 1, 1, 0).parameters;
       for (const bool narrow : {false, true}) {
         optim::SgdOptions options;
-        if (narrow) options.gradient_wire = DType::bf16;
+        if (narrow) options.communication.gradient_wire = DType::bf16;
         (void)train<double>(
             comm, [&](auto c) { return optim::make_sgd(c, options); }, {.steps = 2},
             [&](const kfac::StepReport& report) {
@@ -159,9 +161,9 @@ TEST(Bytes, OfThePreconditioner) {
   for (const Grid grid : kGrids)
     comm::run_ranks(grid.ranks, [&](auto comm) {
       kfac::CurvatureOptions options = counted_curvature();
-      options.statistics_interval = 2;
-      options.inverse_interval = 3;
-      options.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+      options.refresh.statistics_interval = 2;
+      options.refresh.inverse_interval = 3;
+      options.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
       const Sizes n = sizes_of(options, grid.ranks, grid.workers, comm->rank());
       (void)train_preconditioned<double>(comm, options, {.steps = 4}, [&](const auto& report) {
         const bool due = report.statistics_refreshed;

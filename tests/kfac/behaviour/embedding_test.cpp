@@ -25,14 +25,14 @@ struct TableCase {
 const std::vector<TableCase>& table_cases() {
   static const std::vector<TableCase> cases{
       {"Pi", [](auto&) {}},
-      {"Constant", [](auto& o) { o.damping_split = DampingSplit::constant; }},
-      {"EqualTraces", [](auto& o) { o.damping_split = DampingSplit::equal_traces; }},
-      {"Eigen", [](auto& o) { o.inverse = InverseMethod::eigen; }},
-      {"OldInverses", [](auto& o) { o.inverse_interval = 3; }},
-      {"Adaptive", [](auto& o) { o.staleness = Staleness::adaptive; }},
-      {"HalfOfTheSamples", [](auto& o) { o.statistics_fraction = 0.5; }},
+      {"Constant", [](auto& o) { o.damping.split = DampingSplit::constant; }},
+      {"EqualTraces", [](auto& o) { o.damping.split = DampingSplit::equal_traces; }},
+      {"Eigen", [](auto& o) { o.inverse.method = InverseMethod::eigen; }},
+      {"OldInverses", [](auto& o) { o.refresh.inverse_interval = 3; }},
+      {"Adaptive", [](auto& o) { o.refresh.staleness = Staleness::adaptive; }},
+      {"HalfOfTheSamples", [](auto& o) { o.statistics.fraction = 0.5; }},
       {"KlClip", [](auto& o) { o.kl_clip = 1e-4; }},
-      {"AllWorkers", [](auto& o) { o.worker_fraction = 1; }}};
+      {"AllWorkers", [](auto& o) { o.distribution.worker_fraction = 1; }}};
   return cases;
 }
 
@@ -69,7 +69,7 @@ TEST_P(EmbeddingFactors, AreThoseOfALinearOfOneHotInputs) {
 }
 
 TEST_P(EmbeddingFactors, AreTheSameOnEveryNumberOfRanks) {
-  if (options().statistics_fraction < 1) return;  // Each rank takes the first of its own.
+  if (options().statistics.fraction < 1) return;  // Each rank takes the first of its own.
   const TableCourse alone = run_table(comm::make_self(), TableKind::embedding, options());
   for (const int ranks : {2, 3}) {
     comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
@@ -101,7 +101,7 @@ TEST_P(EmbeddingFactors, GoOnFromASavedState) {
 TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
   comm::run_ranks(2, [&](const std::shared_ptr<comm::Communicator>& comm) {
     CurvatureOptions options = table_options();
-    options.worker_fraction = 1;
+    options.distribution.worker_fraction = 1;
     // docs/distribution.md, "Bytes": the vote of 2 ranks, statistics, and what the other worker
     // gets.
     const auto bytes = [](std::int64_t a, std::int64_t g, std::int64_t g_shared) {
@@ -109,16 +109,17 @@ TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
     };
     EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 10));
     EXPECT_EQ(run_table(comm, TableKind::one_hot, options).bytes, bytes(28, 10, 10));
-    options.inverse = InverseMethod::eigen;
+    options.inverse.method = InverseMethod::eigen;
     EXPECT_EQ(run_table(comm, TableKind::embedding, options).bytes, bytes(7, 10, 16 + 4));
   });
 }
 
 TEST(EmbeddingCurvature, WithEkfacIsThatOfEigen) {
   CurvatureOptions eigen = table_options(), ekfac = eigen;
-  eigen.inverse_interval = ekfac.inverse_interval = 2;  // Else EKFAC forgets all that it learns.
-  eigen.inverse = InverseMethod::eigen;
-  ekfac.inverse = InverseMethod::ekfac;
+  eigen.refresh.inverse_interval = ekfac.refresh.inverse_interval =
+      2;  // Else EKFAC forgets all that it learns.
+  eigen.inverse.method = InverseMethod::eigen;
+  ekfac.inverse.method = InverseMethod::ekfac;
   const auto self = comm::make_self();
   EXPECT_EQ(run_table(self, TableKind::embedding, ekfac).directions,
             run_table(self, TableKind::embedding, eigen).directions);
@@ -126,7 +127,7 @@ TEST(EmbeddingCurvature, WithEkfacIsThatOfEigen) {
 
 TEST(EmbeddingCurvature, KeepsItsPositionsWhereOthersReduceThem) {
   CurvatureOptions reduce = table_options();
-  reduce.sharing = WeightSharing::reduce;
+  reduce.statistics.sharing = WeightSharing::reduce;
   const auto self = comm::make_self();
   EXPECT_EQ(run_table(self, TableKind::embedding, reduce).directions,
             run_table(self, TableKind::embedding, table_options()).directions);
@@ -142,12 +143,12 @@ TEST(EmbeddingCurvature, CountsInWholeNumbersWhateverIsRounded) {
   // f32 sums of 36 rows, conditioned like 1e2; bf16 rounds output gradients alone, to 8 bits.
   const TableCourse f32 = run_table(self, TableKind::embedding, narrow);
   EXPECT_TRUE(near(f32.directions.back(), wide.directions.back(), 4 * 36 * 1e2 * eps<float>));
-  narrow.operand = DType::bf16;
+  narrow.statistics.operand = DType::bf16;
   const TableCourse bf16 = run_table(self, TableKind::embedding, narrow);
   Context ctx;
   EXPECT_EQ(values(ctx, bf16.factors.a.average), values(ctx, f32.factors.a.average));
   EXPECT_TRUE(near(bf16.directions.back(), wide.directions.back(), 1e2 * 0x1p-8));
-  narrow.operand = DType::f16;
+  narrow.statistics.operand = DType::f16;
   const TableCourse f16 = run_table(self, TableKind::embedding, narrow);
   EXPECT_TRUE(near(f16.directions.back(), wide.directions.back(), 1e2 * 0x1p-11));
 }

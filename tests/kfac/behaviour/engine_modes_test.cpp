@@ -17,9 +17,9 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions base() {
   CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.new_weight = 1;
+  options.statistics.new_weight = 1;
   options.loss_reduction = LossReduction::sum;
   return options;
 }
@@ -62,10 +62,10 @@ Outcome run(int ranks, const CurvatureOptions& options, const LayerSpec& spec, c
     const LayerId id = preconditioner.add_layer("layer", spec);
     std::vector<double> w, b;
     for (const Batch& batch : batches) {
-      const int parts = comm->size() * options.micro_batches;
+      const int parts = comm->size() * options.statistics.micro_batches;
       const std::int64_t n = batch.n / parts, in = shapes.x.numel(), out = shapes.dy.numel();
-      for (int record = 0; record < options.micro_batches; ++record) {
-        const std::int64_t first = (comm->rank() * options.micro_batches + record) * n;
+      for (int record = 0; record < options.statistics.micro_batches; ++record) {
+        const std::int64_t first = (comm->rank() * options.statistics.micro_batches + record) * n;
         const RecordScale scale{1, batch.n};
         preconditioner.record_input(id,
                                     view_of(batch.x.data() + first * in, with_samples(n, shapes.x)),
@@ -104,12 +104,12 @@ TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
   const Shapes shapes{{in}, {out}};
   const LinearSpec spec{.in = in, .out = out, .bias = true, .max_rows = rows};
   CurvatureOptions dense = base(), low_rank = base();
-  dense.low_rank = false;
-  dense.inverse_interval = low_rank.inverse_interval = 1;
+  dense.statistics.low_rank = false;
+  dense.refresh.inverse_interval = low_rank.refresh.inverse_interval = 1;
   const Outcome expected = run(1, dense, spec, shapes, batches);
   for (const int ranks : {1, 2, 3})
     for (const int records : {1, 2}) {
-      low_rank.micro_batches = records;
+      low_rank.statistics.micro_batches = records;
       const Outcome actual = run(ranks, low_rank, spec, shapes, batches);
       EXPECT_TRUE(near(actual.gradient, expected.gradient, kTolerance)) << ranks << ' ' << records;
       // Rows of both factors take the place of triangles.
@@ -125,7 +125,7 @@ TEST(LowRank, TakesFewerRowsThanThereIsRoomForAndRefusesMore) {
   const Shapes shapes{{40}, {30}};
   const LinearSpec spec{.in = 40, .out = 30, .bias = false, .max_rows = 12};
   CurvatureOptions dense = base();
-  dense.low_rank = false;
+  dense.statistics.low_rank = false;
   // After a full step, so that rows left over would show.
   const std::vector<Batch> fewer{random_batch(12, 40, 30, 1), random_batch(6, 40, 30, 2)};
   EXPECT_TRUE(near(run(2, base(), spec, shapes, fewer).gradient,
@@ -137,7 +137,7 @@ TEST(StatisticsFraction, IsTheStatisticOfTheFirstSamples) {
   const LinearSpec spec{.in = 3, .out = 2, .bias = true};
   const Shapes shapes{{3}, {2}};
   CurvatureOptions half = base();
-  half.statistics_fraction = 0.5;
+  half.statistics.fraction = 0.5;
   const Batch whole = random_batch(9, 3, 2, 3);
   Batch first = whole;
   first.n = 5;  // ceil(4.5)
@@ -150,7 +150,7 @@ TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
   // 8 samples in groups of 4; a quarter would be 2 samples, so the first group is taken.
   const auto gradient = [](double fraction, std::int64_t n) {
     CurvatureOptions options = base();
-    options.statistics_fraction = fraction;
+    options.statistics.fraction = fraction;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const auto id = preconditioner.add_layer("bn", NormSpec{.channels = 2});
     const Batch batch = random_batch(8, 2, 2, 4);
@@ -182,7 +182,7 @@ TEST(Sharing, ReduceIsTheStatisticOfMeansAndSumsOverPositions) {
         reduced.dy[pos(s * 2 + o)] += batch.dy[pos((s * positions + p) * 2 + o)];
     }
   CurvatureOptions reduce = base();
-  reduce.sharing = kfac::WeightSharing::reduce;
+  reduce.statistics.sharing = kfac::WeightSharing::reduce;
   const Outcome expected = run(1, base(), spec, {{3}, {2}}, {reduced});
   const Shapes shapes{{positions, 3}, {positions, 2}};
   EXPECT_TRUE(near(run(1, reduce, spec, shapes, {batch}).gradient, expected.gradient, kTolerance));
@@ -223,7 +223,7 @@ TEST(MicroBatches, OfGroupsAddUp) {
   const Shapes shapes{{1, 1, 4}, {1, 1, 6}};
   const std::vector<Batch> batches{random_batch(12, 4, 6, 7)};
   CurvatureOptions parts = base();
-  parts.micro_batches = 3;
+  parts.statistics.micro_batches = 3;
   EXPECT_TRUE(near(run(2, parts, grouped, shapes, batches).gradient,
                    run(1, base(), grouped, shapes, batches).gradient, kTolerance));
 }
@@ -233,9 +233,9 @@ TEST(FullFisher, OfOneChannelIsTheUnitWiseBlock) {
     std::vector<double> all;
     comm::run_ranks(ranks, [&](auto comm) {
       CurvatureOptions options = base();
-      options.batch_norm = form;
-      options.new_weight = 0.3;
-      options.bn_damping = 4;
+      options.statistics.batch_norm = form;
+      options.statistics.new_weight = 0.3;
+      options.damping.normalization = 4;
       kfac::Preconditioner preconditioner(comm, options);
       const auto id = preconditioner.add_layer("bn", NormSpec{.channels = channels});
       std::vector<double> gamma, beta;
@@ -271,26 +271,26 @@ TEST(Operand, TakesItsFirstRangeFromWhatIsRounded) {
   // reduce sums the gradients of 1024 positions, far beyond the range of one of them.
   const std::int64_t positions = 1024;
   CurvatureOptions options = base();
-  options.sharing = kfac::WeightSharing::reduce;
+  options.statistics.sharing = kfac::WeightSharing::reduce;
   Batch batch{2, {}, {}};
   batch.x.assign(pos(2 * positions), 1.0);
   batch.dy.assign(pos(2 * positions), 1e-3);
   const LinearSpec spec{.in = 1, .out = 1, .bias = false};
   const Shapes shapes{{positions, 1}, {positions, 1}};
   const Outcome exact = run(1, options, spec, shapes, {batch});
-  options.operand = DType::f16;
+  options.statistics.operand = DType::f16;
   // Both factors are a square of one number, which f16 rounds by 2^-11.
   EXPECT_TRUE(near(run(1, options, spec, shapes, {batch}).gradient, exact.gradient, 4.5 * 0x1p-11));
 }
 
 TEST(Ekfac, DividesByTheSecondMomentsOfGradients) {
   CurvatureOptions options = base();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 100;
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 100;
   const LinearSpec spec{.in = 1, .out = 1, .bias = false};
   const std::vector<Batch> batches{random_batch(6, 1, 1, 11), random_batch(6, 1, 1, 12)};
   for (const int records : {1, 2, 3}) {
-    options.micro_batches = records;
+    options.statistics.micro_batches = records;
     double a = 0, g = 0, moment = 0;
     for (int s = 0; s < 6; ++s) {
       const double x = batches[1].x[pos(s)], dy = batches[1].dy[pos(s)];
@@ -309,30 +309,30 @@ TEST(Ekfac, DividesByTheSecondMomentsOfGradients) {
 
 TEST(Ekfac, GivesTheSameStepAtEveryNumberOfRanks) {
   CurvatureOptions options = base();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.new_weight = 0.3;
-  options.inverse_interval = 3;  // scales along eigenvectors that are then replaced
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.statistics.new_weight = 0.3;
+  options.refresh.inverse_interval = 3;  // scales along eigenvectors that are then replaced
   const LinearSpec spec{.in = 3, .out = 2};
   std::vector<Batch> batches;
   for (std::uint64_t step = 0; step < 6; ++step)
     batches.push_back(random_batch(12, 3, 2, 20 + step));
   const Outcome alone = run(1, options, spec, {{3}, {2}}, batches);
-  options.worker_fraction = 1;
+  options.distribution.worker_fraction = 1;
   for (const int ranks : {2, 3}) {
-    options.micro_batches = ranks - 1;
+    options.statistics.micro_batches = ranks - 1;
     EXPECT_TRUE(
         near(run(ranks, options, spec, {{3}, {2}}, batches).gradient, alone.gradient, kTolerance))
         << ranks;
   }
-  options.inverse = kfac::InverseMethod::eigen;
+  options.inverse.method = kfac::InverseMethod::eigen;
   EXPECT_FALSE(near(run(2, options, spec, {{3}, {2}}, batches).gradient, alone.gradient, 1e-3));
 }
 
 TEST(Ekfac, WantsBothRecordsOfABatchAfterEachOther) {
   CurvatureOptions options = base();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 100;
-  options.micro_batches = 2;
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 100;
+  options.statistics.micro_batches = 2;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto id = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
   const double x = 1;
@@ -352,8 +352,8 @@ TEST(Ekfac, WantsBothRecordsOfABatchAfterEachOther) {
 TEST(Ekfac, NeedsEveryRankToHoldTheEigenvectors) {
   comm::run_ranks(2, [](auto comm) {
     CurvatureOptions options = base();
-    options.inverse = kfac::InverseMethod::ekfac;
-    options.inverse_interval = 2;
+    options.inverse.method = kfac::InverseMethod::ekfac;
+    options.refresh.inverse_interval = 2;
     kfac::Preconditioner preconditioner(comm, options);
     (void)preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1});
     try {

@@ -25,7 +25,7 @@ struct CountedMlp : Mlp {
 
 optim::KfacOptions base_options() {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
   return options;
 }
@@ -46,8 +46,8 @@ TrainSettings batch_settings(std::int64_t global_batch) {
 
 TEST(EqualityOfForms, LowRankIsDense) {
   optim::KfacOptions dense = base_options(), low_rank = base_options();
-  dense.curvature.new_weight = low_rank.curvature.new_weight = 1;
-  dense.curvature.low_rank = false;
+  dense.curvature.statistics.new_weight = low_rank.curvature.statistics.new_weight = 1;
+  dense.curvature.statistics.low_rank = false;
   const TrainSettings small = batch_settings(CountedMlp::kRows);
   for (const Backend backend : {Backend::fast, Backend::reference})
     for (const int ranks : {1, 2, 3})
@@ -73,7 +73,7 @@ TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
   one_step.steps = 1;
   const auto after_one_step = [&](int interval) {
     optim::KfacOptions kfac = base_options();
-    kfac.curvature.inverse_interval = interval;
+    kfac.curvature.refresh.inverse_interval = interval;
     return train_ranks<double, Cnn>(1, maker_of(kfac), one_step);
   };
   const Weights solved = after_one_step(1), multiplied = after_one_step(1000);
@@ -84,7 +84,7 @@ TEST(EqualityOfForms, ASolveIsAProductWithTheInverse) {
 
 TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
   optim::KfacOptions expand = base_options(), reduce = base_options();
-  reduce.curvature.sharing = kfac::WeightSharing::reduce;
+  reduce.curvature.statistics.sharing = kfac::WeightSharing::reduce;
   const TrainSettings run = batch_settings(24);
   for (const int ranks : {1, 2})
     EXPECT_TRUE(near(train_ranks<double, Mlp>(ranks, maker_of(reduce), run),
@@ -98,7 +98,7 @@ TEST(EqualityOfSharing, ReduceIsExpandWhereThereIsOnePosition) {
 template <class Net>
 Weights step_on_doubled_half(int ranks, double fraction) {
   optim::KfacOptions kfac = base_options();
-  kfac.curvature.statistics_fraction = fraction;
+  kfac.curvature.statistics.fraction = fraction;
   Weights parameters;
   comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
     const auto optimizer = optim::make_kfac(comm, kfac);

@@ -30,9 +30,9 @@ TrainSettings settings(int steps) {
 
 optim::KfacOptions options(DType dtype = DType::f64) {
   optim::KfacOptions options;
-  options.curvature.damping = kDamping;
+  options.curvature.damping.lambda = kDamping;
   options.curvature.dtype = dtype;
-  options.curvature.bucket_bytes = 2048;  // Several buckets per exchange.
+  options.curvature.communication.bucket_bytes = 2048;  // Several buckets per exchange.
   return options;
 }
 
@@ -93,7 +93,7 @@ void expect_equal_in_f32(int steps) {
         << ranks << " ranks";
   // Control: a damping that differs by a percent is told apart.
   optim::KfacOptions other = options(DType::f32);
-  other.curvature.damping *= 1.01;
+  other.curvature.damping.lambda *= 1.01;
   EXPECT_FALSE(near(train_f32<Net>(1, steps, other), alone, 1e-5));
 }
 
@@ -165,7 +165,7 @@ TEST(EqualityOfStaleness, F6IntervalsMayChangeInTheMidstOfOne) {
 /// The preconditioned direction of one fixed gradient in every step, while data change.
 std::vector<Weights> directions(kfac::InverseMethod method, int frozen_from) {
   kfac::CurvatureOptions curvature = options().curvature;
-  curvature.inverse = method;
+  curvature.inverse.method = method;
   kfac::Preconditioner preconditioner(comm::make_self(), curvature);
   const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 6, .out = 4, .bias = false});
   std::vector<Weights> all;
@@ -204,7 +204,7 @@ Weights train_in_parts(int ranks, std::int64_t parts, LossReduction reduction,
                        std::int64_t forgotten = -1) {
   optim::KfacOptions kfac = options();
   kfac.curvature.loss_reduction = reduction;
-  kfac.curvature.micro_batches = static_cast<int>(parts);
+  kfac.curvature.statistics.micro_batches = static_cast<int>(parts);
   const bool mean = reduction == LossReduction::local_mean;
   Weights parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
@@ -257,8 +257,8 @@ TEST(EqualityOfDistribution, F8BucketsAndOverlapChangeNoBit) {
   for (const bool overlap : {true, false})
     for (const std::int64_t bytes : {1, 700, 1 << 30}) {
       optim::KfacOptions other = options();
-      other.curvature.overlap = overlap;
-      other.curvature.bucket_bytes = bytes;
+      other.curvature.communication.overlap = overlap;
+      other.curvature.communication.bucket_bytes = bytes;
       EXPECT_EQ((train_ranks<double, Cnn>(3, maker(other))), expected) << overlap << bytes;
     }
 }

@@ -19,9 +19,9 @@ namespace {
 kfac::CurvatureOptions hopeless() {
   kfac::CurvatureOptions options;
   options.dtype = DType::f64;
-  options.damping = 1e-60;
-  options.new_weight = 1;
-  options.max_failed_refreshes = 2;
+  options.damping.lambda = 1e-60;
+  options.statistics.new_weight = 1;
+  options.inverse.max_failed_refreshes = 2;
   return options;
 }
 
@@ -71,7 +71,7 @@ TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
   for (const double fraction : {0.0, 1.0})
     comm::run_ranks(2, [fraction](auto comm) {
       kfac::CurvatureOptions options = hopeless();
-      options.worker_fraction = fraction;
+      options.distribution.worker_fraction = fraction;
       kfac::Preconditioner preconditioner(comm, options);
       const LinearSpec spec{.in = 2, .out = 1, .bias = false};
       const auto good = preconditioner.add_layer("good", spec);
@@ -123,10 +123,10 @@ TEST(FailedInverse, LeavesParametersOfTheOptimizerToo) {
 TEST(NullVectorOfSigns, DoesNotMakeAGoodDecompositionABadOne) {
   for (const auto method : {kfac::InverseMethod::eigen, kfac::InverseMethod::ekfac}) {
     kfac::CurvatureOptions options;
-    options.damping = 1e-2;
+    options.damping.lambda = 1e-2;
     options.dtype = DType::f64;
-    options.inverse = method;
-    options.inverse_interval = 10;
+    options.inverse.method = method;
+    options.refresh.inverse_interval = 10;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 3, .out = 1, .bias = false});
     const std::vector<double> x{3, 1, 2, 5, 4, 1}, dy{1, 1};
@@ -207,7 +207,7 @@ TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
   const TempFolder folder;
   comm::run_ranks(2, [&folder](auto comm) {
     kfac::CurvatureOptions options = hopeless();
-    options.failure_folder = folder.path().string();
+    options.inverse.failure_folder = folder.path().string();
     OneLayer layer(comm, options);
     const auto files = [&folder] {
       return std::distance(std::filesystem::directory_iterator(folder.path()), {});
@@ -236,7 +236,7 @@ TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
 TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
   const TempFolder folder;
   kfac::CurvatureOptions options = hopeless();
-  options.failure_folder = folder.write("file", {}).string();  // no folder can be there
+  options.inverse.failure_folder = folder.write("file", {}).string();  // no folder can be there
   OneLayer layer(comm::make_self(), options);
   for (int i = 0; i < 3; ++i) (void)layer.step(false);
   try {
@@ -249,7 +249,7 @@ TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
 
 TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
   optim::KfacOptions options{.curvature = hopeless()};
-  options.curvature.max_failed_refreshes = 0;
+  options.curvature.inverse.max_failed_refreshes = 0;
   const auto optimizer = optim::make_kfac(comm::make_self(), options);
   std::vector<double> w{1, 1}, g{1, 1}, x{1, 1}, dy{1};
   const auto fc = optimizer->add_layer("fc", LinearSpec{.in = 2, .out = 1, .bias = false},
@@ -270,7 +270,7 @@ TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
   // Each rank's f32 part is finite, their sum is not; the vote cannot see that.
   comm::run_ranks(2, [](auto comm) {
     kfac::CurvatureOptions options;
-    options.new_weight = 0.5;
+    options.statistics.new_weight = 0.5;
     kfac::Preconditioner preconditioner(comm, options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});
     float g = 0;
@@ -298,11 +298,11 @@ std::string refused_again_and_again(bool change, bool ekfac,
   std::string said;
   comm::run_ranks(2, [&](auto comm) {
     kfac::CurvatureOptions options;
-    options.max_failed_refreshes = 2;
+    options.inverse.max_failed_refreshes = 2;
     if (ekfac) {
-      options.inverse = kfac::InverseMethod::ekfac;
-      options.inverse_interval = 100;
-      options.worker_fraction = 1;
+      options.inverse.method = kfac::InverseMethod::ekfac;
+      options.refresh.inverse_interval = 100;
+      options.distribution.worker_fraction = 1;
     }
     kfac::Preconditioner preconditioner(comm, options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});

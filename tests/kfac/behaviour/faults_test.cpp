@@ -119,8 +119,8 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
 TEST_P(FaultInside, LeavesNoBitOfTheStateChanged) {
   const MakeOptimizer kfac = [](auto comm) {
     optim::KfacOptions options;
-    options.curvature.damping = 1e-2;
-    options.curvature.bucket_bytes = 2048;
+    options.curvature.damping.lambda = 1e-2;
+    options.curvature.communication.bucket_bytes = 2048;
     return optim::make_kfac(comm, options);
   };
   for (const auto& [ranks, culprit] : {std::pair{1, 0}, {3, 0}, {3, 2}})

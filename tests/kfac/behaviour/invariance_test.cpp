@@ -14,9 +14,9 @@ constexpr double kTolerance = 1e-10;
 
 kfac::CurvatureOptions curvature() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.bucket_bytes = 4096;  // several buckets per exchange
+  options.communication.bucket_bytes = 4096;  // several buckets per exchange
   return options;
 }
 
@@ -33,13 +33,15 @@ std::vector<Method> methods() {
   using kfac::InverseMethod, optim::MomentumRule, optim::Rescale;
   std::vector<Method> all;
   all.push_back({"Sgd", [](auto comm) {
-                   return optim::make_sgd(comm, {.weight_decay = 1e-3, .bucket_bytes = 512});
+                   return optim::make_sgd(
+                       comm, {.weight_decay = 1e-3, .communication = {.bucket_bytes = 512}});
                  }});
   all.push_back({"SgdNesterovUncorrected", [](auto comm) {
                    return optim::make_sgd(comm, {.nesterov = true, .momentum_correction = false});
                  }});
   all.push_back({"Lars", [](auto comm) {
-                   return optim::make_lars(comm, {.eta = 0.1, .bucket_bytes = 512});
+                   return optim::make_lars(comm,
+                                           {.eta = 0.1, .communication = {.bucket_bytes = 512}});
                  }});
   all.push_back(kfac_method("Kfac", {.curvature = curvature()}));
   all.push_back(kfac_method("KfacConstantMomentum",
@@ -52,13 +54,13 @@ std::vector<Method> methods() {
       kfac_method("KfacShrinkDecay",
                   {.curvature = curvature(), .rescale = Rescale::shrink, .weight_decay = 1e-2}));
   optim::KfacOptions eigen{.curvature = curvature()};
-  eigen.curvature.inverse = InverseMethod::eigen;
-  eigen.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
+  eigen.curvature.inverse.method = InverseMethod::eigen;
+  eigen.curvature.statistics.batch_norm = kfac::BatchNormFisher::diagonal;
   all.push_back(kfac_method("KfacEigen", eigen));
   optim::KfacOptions lazy{.curvature = curvature()};
-  lazy.curvature.statistics_interval = 3;
-  lazy.curvature.inverse_interval = 5;
-  lazy.curvature.new_weight = 1;
+  lazy.curvature.refresh.statistics_interval = 3;
+  lazy.curvature.refresh.inverse_interval = 5;
+  lazy.curvature.statistics.new_weight = 1;
   all.push_back(kfac_method("KfacLazy", lazy));
   return all;
 }
@@ -101,12 +103,12 @@ std::vector<double> train_kfac(int ranks, kfac::CurvatureOptions options,
 
 TEST(Invariance, OverlapChangesNoBit) {
   kfac::CurvatureOptions overlapped = curvature(), blocking = curvature();
-  overlapped.overlap = true;
-  blocking.overlap = false;
+  overlapped.communication.overlap = true;
+  blocking.communication.overlap = false;
   EXPECT_EQ(train_kfac(3, overlapped), train_kfac(3, blocking));
   const auto sgd = [](bool overlap) {
     return train_ranks<double>(3, [overlap](auto comm) {
-      return optim::make_sgd(comm, {.overlap = overlap, .bucket_bytes = 256});
+      return optim::make_sgd(comm, {.communication = {.overlap = overlap, .bucket_bytes = 256}});
     });
   };
   EXPECT_EQ(sgd(true), sgd(false));
@@ -114,8 +116,8 @@ TEST(Invariance, OverlapChangesNoBit) {
 
 TEST(Invariance, BucketSizeChangesNoBit) {
   kfac::CurvatureOptions tiny = curvature(), whole = curvature();
-  tiny.bucket_bytes = 1;
-  whole.bucket_bytes = 1 << 30;
+  tiny.communication.bucket_bytes = 1;
+  whole.communication.bucket_bytes = 1 << 30;
   EXPECT_EQ(train_kfac(3, tiny), train_kfac(3, whole));
 }
 
@@ -161,14 +163,14 @@ TEST(Invariance, DifferentRankCountsAreToldApartByTheTest) {
 
 TEST(Invariance, IntervalsMatterOnceTheyExceedOne) {
   kfac::CurvatureOptions lazy = curvature();
-  lazy.statistics_interval = lazy.inverse_interval = 4;
+  lazy.refresh.statistics_interval = lazy.refresh.inverse_interval = 4;
   EXPECT_FALSE(near(train_kfac(1, lazy), train_kfac(1, curvature()), 1e-6));
 }
 
 TEST(Invariance, RefreshesHappenAtTheFirstStepAndThenAtTheIntervals) {
   kfac::CurvatureOptions lazy = curvature();
-  lazy.statistics_interval = 2;
-  lazy.inverse_interval = 3;
+  lazy.refresh.statistics_interval = 2;
+  lazy.refresh.inverse_interval = 3;
   std::string statistics, inverses;
   (void)train<double>(
       comm::make_self(), [&](auto comm) { return optim::make_kfac(comm, {.curvature = lazy}); },

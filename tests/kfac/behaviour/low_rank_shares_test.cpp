@@ -50,10 +50,10 @@ struct Data {
 
 kfac::CurvatureOptions low_rank_options() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.new_weight = 1;
-  options.statistics_interval = 3;
+  options.statistics.new_weight = 1;
+  options.refresh.statistics_interval = 3;
   options.loss_reduction = LossReduction::sum;
   return options;
 }
@@ -119,7 +119,7 @@ TEST(LowRankShares, GoOnAtAnotherNumberOfRanks) {
 TEST(LowRankShares, AreOfWholeSamples) {
   const Data data{.samples = 7, .positions = 4};
   kfac::CurvatureOptions dense = low_rank_options();
-  dense.low_rank = false;
+  dense.statistics.low_rank = false;
   const Stopped expected = run(1, data, dense, 0, 1);
   for (const int ranks : {1, 2, 3})
     EXPECT_TRUE(near(run(ranks, data, low_rank_options(), 0, 1).direction, expected.direction,
@@ -128,7 +128,7 @@ TEST(LowRankShares, AreOfWholeSamples) {
   EXPECT_EQ(run(1, data, low_rank_options(), 0, 1).ranks[0].at("fc.a_average").shape,
             (Shape{28 * kIn}));
   kfac::CurvatureOptions reduce = low_rank_options(), dense_reduce = dense;
-  reduce.sharing = dense_reduce.sharing = kfac::WeightSharing::reduce;
+  reduce.statistics.sharing = dense_reduce.statistics.sharing = kfac::WeightSharing::reduce;
   EXPECT_TRUE(near(run(2, data, reduce, 0, 1).direction, run(1, data, dense_reduce, 0, 1).direction,
                    kShareTolerance));
 }

@@ -14,10 +14,10 @@ std::shared_ptr<comm::Communicator> world;  // NOLINT: set once by main
 
 kfac::CurvatureOptions curvature(bool overlap) {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.bucket_bytes = 4096;
-  options.overlap = overlap;
+  options.communication.bucket_bytes = 4096;
+  options.communication.overlap = overlap;
   return options;
 }
 
@@ -44,7 +44,9 @@ TEST(OverMpi, KfacGivesTheBitsOfRanksInOneProcess) {
 }
 
 TEST(OverMpi, FirstOrderGivesTheWeightsOfASingleRank) {
-  const MakeOptimizer sgd = [](auto comm) { return optim::make_sgd(comm, {.bucket_bytes = 512}); };
+  const MakeOptimizer sgd = [](auto comm) {
+    return optim::make_sgd(comm, {.communication = {.bucket_bytes = 512}});
+  };
   const MakeOptimizer lars = [](auto comm) { return optim::make_lars(comm, {.eta = 0.1}); };
   for (const MakeOptimizer& make : {sgd, lars})
     EXPECT_TRUE(near(train_over(world, make), train_over(comm::make_self(), make), 1e-10));

@@ -83,9 +83,9 @@ Vector dense_direction(const Conv2dSpec& s, const Vector& gradient, const Vector
 Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x, const Vector& dy,
                          Vector v, double lambda) {
   kfac::CurvatureOptions options;
-  options.damping = lambda;
+  options.damping.lambda = lambda;
   options.dtype = DType::f64;
-  options.inverse = kfac::InverseMethod::eigen;  // Exact damping.
+  options.inverse.method = kfac::InverseMethod::eigen;  // Exact damping.
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto conv = preconditioner.add_layer("conv", s);
   preconditioner.record_input(conv, view_of(x.data(), activation_shape(s.layout, in, s.in)));

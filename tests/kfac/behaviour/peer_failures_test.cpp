@@ -24,10 +24,10 @@ using Net = PlainNet<double>;
 
 kfac::CurvatureOptions curvature(kfac::InverseMethod method = kfac::InverseMethod::cholesky) {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.inverse = method;
-  if (method == kfac::InverseMethod::ekfac) options.inverse_interval = 2;
+  options.inverse.method = method;
+  if (method == kfac::InverseMethod::ekfac) options.refresh.inverse_interval = 2;
   return options;
 }
 
@@ -153,7 +153,7 @@ enum class Resume { not_stopped, as_saved, inverses_recomputed };
 /// Nine steps with new inverses every five, stopped after the seventh.
 Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
   optim::KfacOptions options{.curvature = curvature(method)};
-  options.curvature.inverse_interval = 5;
+  options.curvature.refresh.inverse_interval = 5;
   Weights parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     Net net(3);
@@ -175,7 +175,7 @@ Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
       }
       // As libraries do that save averages alone and invert when they load.
       const bool recompute = step == 7 && resume == Resume::inverses_recomputed;
-      optimizer->set_curvature({options.curvature.damping, 1, recompute ? 1 : 5});
+      optimizer->set_curvature({options.curvature.damping.lambda, 1, recompute ? 1 : 5});
       const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
       net.forward(plain_batch<double>(step, comm->rank() * n, n), hooks);
       net.backward(1 / static_cast<double>(n), hooks);
@@ -199,7 +199,7 @@ TEST(PeerFailures, ResumeBetweenTwoInverseRefreshesIsBitExact) {
 TEST(PeerFailures, TheAverageIsRightFromItsFirstUpdateOn) {
   OneLayer layer(curvature());  // new_weight 0.05
   kfac::CurvatureOptions newest = curvature();
-  newest.new_weight = 1;
+  newest.statistics.new_weight = 1;
   OneLayer unaveraged(newest);
   const Weights expected = statistics_of(layer), direction = unaveraged.step();
   EXPECT_EQ(layer.step(), direction);
@@ -250,7 +250,7 @@ TEST(PeerFailures, DampingNeverEntersTheAverage) {
   for (const kfac::InverseMethod method : kMethods) {
     // Statistics once, inverses a hundred times.
     kfac::CurvatureOptions once = curvature(method);
-    once.statistics_interval = 1000;
+    once.refresh.statistics_interval = 1000;
     OneLayer layer(once);
     (void)layer.step();
     const Weights first = layer.averages();
@@ -261,8 +261,8 @@ TEST(PeerFailures, DampingNeverEntersTheAverage) {
     EXPECT_EQ(layer.averages(), first);
     // Both a hundred times on constant data: damping leaves no trace in the average.
     kfac::CurvatureOptions weak = curvature(method), strong = curvature(method);
-    weak.damping = 1e-8;
-    strong.damping = 0.1;
+    weak.damping.lambda = 1e-8;
+    strong.damping.lambda = 0.1;
     OneLayer damped_little(weak), damped_much(strong);
     Weights little, much;
     for (int refresh = 0; refresh < 100; ++refresh) {

@@ -99,7 +99,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
   }
   for (const auto mode : {kfac::BatchNormFisher::unit_wise, kfac::BatchNormFisher::full}) {
     CurvatureOptions options = factor_options();
-    options.batch_norm = mode;
+    options.statistics.batch_norm = mode;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const LayerId bn = preconditioner.add_layer("bn", NormSpec{.channels = 2});
     preconditioner.record_normalization(bn, batch.x.view(), view_of(mean.data(), {2}),
@@ -112,7 +112,7 @@ TEST(ReadFactors, OfABatchNormAreItsFisher) {
     if (mode == kfac::BatchNormFisher::full) {
       EXPECT_FALSE(read.batch_norm.is_set());
       EXPECT_TRUE(near(matrix_of(read.g.average).v, fisher.v, kSum));
-      EXPECT_LT(residual(matrix_of(read.g.inverse), fisher, options.damping), kInverse);
+      EXPECT_LT(residual(matrix_of(read.g.inverse), fisher, options.damping.lambda), kInverse);
       continue;
     }
     EXPECT_FALSE(read.g.average.is_set());

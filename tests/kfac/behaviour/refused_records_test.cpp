@@ -111,7 +111,7 @@ std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
       static_cast<int>(samples.size()), [&](const std::shared_ptr<comm::Communicator>& comm) {
         const auto rank = static_cast<std::size_t>(comm->rank());
         CurvatureOptions options = options64();
-        options.statistics_interval = 2;
+        options.refresh.statistics_interval = 2;
         OneLayer layer(kLinear, options, comm);
         const RecordScale scale{.loss_scale = 1, .global_batch = 4};
         layer.input({samples[rank], 3}, scale);

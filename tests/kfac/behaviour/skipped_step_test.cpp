@@ -13,13 +13,13 @@ enum class Fault { none, gradient, input, grad_output, batch_norm, loss, no_batc
 
 kfac::CurvatureOptions skipping_curvature() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
-  options.bucket_bytes = 2048;
+  options.communication.bucket_bytes = 2048;
   // Counters that a skipped step must not move.
-  options.statistics_interval = 2;
-  options.inverse_interval = 4;
-  options.new_weight = 0.3;
+  options.refresh.statistics_interval = 2;
+  options.refresh.inverse_interval = 4;
+  options.statistics.new_weight = 0.3;
   return options;
 }
 
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, SkippedStep,
 TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
   const MakeOptimizer make = [](auto comm) {
     optim::KfacOptions options{.curvature = skipping_curvature()};
-    options.curvature.operand = DType::f16;
+    options.curvature.statistics.operand = DType::f16;
     return optim::make_kfac(comm, options);
   };
   for (const Fault fault : {Fault::input, Fault::grad_output})
@@ -174,15 +174,15 @@ TEST(SkippedStepOfHalfPrecision, LeavesTheOperandScalesAlone) {
 std::vector<kfac::CurvatureOptions> schedules() {
   kfac::CurvatureOptions adaptive = skipping_curvature(), spread = skipping_curvature(),
                          eigen = skipping_curvature();
-  adaptive.statistics_interval = adaptive.inverse_interval = 1;
-  adaptive.staleness = kfac::Staleness::adaptive;
-  adaptive.staleness_alpha = 0.6;
-  spread.inverse_interval = 3;
-  spread.spread_inverses = true;
-  eigen.inverse = kfac::InverseMethod::eigen;
+  adaptive.refresh.statistics_interval = adaptive.refresh.inverse_interval = 1;
+  adaptive.refresh.staleness = kfac::Staleness::adaptive;
+  adaptive.refresh.similarity = 0.6;
+  spread.refresh.inverse_interval = 3;
+  spread.refresh.spread_inverses = true;
+  eigen.inverse.method = kfac::InverseMethod::eigen;
   kfac::CurvatureOptions full = skipping_curvature(), low_rank = skipping_curvature();
-  full.batch_norm = kfac::BatchNormFisher::full;
-  low_rank.new_weight = 1;
+  full.statistics.batch_norm = kfac::BatchNormFisher::full;
+  low_rank.statistics.new_weight = 1;
   return {adaptive, spread, eigen, full, low_rank};
 }
 
@@ -194,7 +194,8 @@ TEST(SkippedStepOfSchedules, LeavesWhatIsDueToTheNextStep) {
     const Result clean = run(2, make, kClean);
     std::vector<Fault> faults{Fault::loss, Fault::no_batch};
     // Under the adaptive rule a statistic is only looked at in its own steps (adaptive_test.cpp).
-    if (options.staleness == kfac::Staleness::fixed) faults = {Fault::input, Fault::batch_norm};
+    if (options.refresh.staleness == kfac::Staleness::fixed)
+      faults = {Fault::input, Fault::batch_norm};
     for (const Fault fault : faults)
       EXPECT_EQ(run(2, make, with_fault(fault)).parameters, clean.parameters);
   }
@@ -203,9 +204,9 @@ TEST(SkippedStepOfSchedules, LeavesWhatIsDueToTheNextStep) {
 TEST(SkippedStepOfEkfac, ForgetsTheInputThatItKeptAndTheScales) {
   const auto train = [](bool faulty) {
     kfac::CurvatureOptions options = skipping_curvature();
-    options.statistics_interval = 1;
-    options.inverse_interval = 100;
-    options.inverse = kfac::InverseMethod::ekfac;
+    options.refresh.statistics_interval = 1;
+    options.refresh.inverse_interval = 100;
+    options.inverse.method = kfac::InverseMethod::ekfac;
     kfac::Preconditioner preconditioner(comm::make_self(), options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
     std::vector<double> g;
@@ -235,8 +236,8 @@ TEST(SkippedStepOfMicroBatches, DropsTheGoodPartsWithTheBadOne) {
     std::vector<double> last;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       kfac::CurvatureOptions options = skipping_curvature();
-      options.statistics_interval = options.inverse_interval = 1;
-      options.micro_batches = 3;
+      options.refresh.statistics_interval = options.refresh.inverse_interval = 1;
+      options.statistics.micro_batches = 3;
       kfac::Preconditioner preconditioner(comm, options);
       const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
       for (int step = 0; step < 3; ++step) {
@@ -280,7 +281,7 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
     std::vector<double> last;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       kfac::CurvatureOptions options = skipping_curvature();
-      options.statistics_interval = options.inverse_interval = 1;
+      options.refresh.statistics_interval = options.refresh.inverse_interval = 1;
       kfac::Preconditioner preconditioner(comm, options);
       const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 2, .out = 2, .bias = false});
       std::vector<double> g;

@@ -11,10 +11,10 @@ namespace {
 
 optim::KfacOptions spread_options(int interval, bool spread) {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
-  options.curvature.inverse_interval = interval;
-  options.curvature.spread_inverses = spread;
+  options.curvature.refresh.inverse_interval = interval;
+  options.curvature.refresh.spread_inverses = spread;
   return options;
 }
 

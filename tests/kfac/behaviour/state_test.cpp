@@ -23,13 +23,13 @@ void PrintTo(const StatefulMethod& method, std::ostream* out) { *out << method.n
 
 kfac::CurvatureOptions state_curvature() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
+  options.damping.lambda = 1e-2;
   options.dtype = DType::f64;
   return options;
 }
 
 StatefulMethod stateful_method(std::string name, optim::KfacOptions options) {
-  const int micro_batches = options.curvature.micro_batches;
+  const int micro_batches = options.curvature.statistics.micro_batches;
   return {std::move(name), [options](auto comm) { return optim::make_kfac(comm, options); },
           micro_batches};
 }
@@ -46,36 +46,36 @@ std::vector<StatefulMethod> stateful_methods() {
                                               .initial_lr = 0.05,
                                               .rescale = optim::Rescale::always}));
   optim::KfacOptions eigen{.curvature = state_curvature()};
-  eigen.curvature.inverse = kfac::InverseMethod::eigen;
-  eigen.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
+  eigen.curvature.inverse.method = kfac::InverseMethod::eigen;
+  eigen.curvature.statistics.batch_norm = kfac::BatchNormFisher::diagonal;
   all.push_back(stateful_method("KfacEigen", eigen));
   optim::KfacOptions lazy{.curvature = state_curvature()};
-  lazy.curvature.statistics_interval = 3;
-  lazy.curvature.inverse_interval = 5;
-  lazy.curvature.operand = DType::f16;  // Ranges of the last refresh decide the scale.
+  lazy.curvature.refresh.statistics_interval = 3;
+  lazy.curvature.refresh.inverse_interval = 5;
+  lazy.curvature.statistics.operand = DType::f16;  // Ranges of the last refresh decide the scale.
   all.push_back(stateful_method("KfacLazyHalf", lazy));
   optim::KfacOptions adaptive{.curvature = state_curvature()};
-  adaptive.curvature.staleness = kfac::Staleness::adaptive;
-  adaptive.curvature.staleness_alpha = 0.6;
+  adaptive.curvature.refresh.staleness = kfac::Staleness::adaptive;
+  adaptive.curvature.refresh.similarity = 0.6;
   all.push_back(stateful_method("KfacAdaptive", adaptive));
   optim::KfacOptions spread{.curvature = state_curvature()};
-  spread.curvature.inverse_interval = 4;
-  spread.curvature.spread_inverses = true;
+  spread.curvature.refresh.inverse_interval = 4;
+  spread.curvature.refresh.spread_inverses = true;
   all.push_back(stateful_method("KfacSpread", spread));
   optim::KfacOptions low_rank{.curvature = state_curvature()};
-  low_rank.curvature.new_weight = 1;
-  low_rank.curvature.inverse_interval = 3;
+  low_rank.curvature.statistics.new_weight = 1;
+  low_rank.curvature.refresh.inverse_interval = 3;
   all.push_back(stateful_method("KfacLowRank", low_rank));
   optim::KfacOptions parts{.curvature = state_curvature()};
-  parts.curvature.micro_batches = 2;
-  parts.curvature.batch_norm = kfac::BatchNormFisher::full;
-  parts.curvature.statistics_interval = 2;
-  parts.curvature.inverse_interval = 2;
+  parts.curvature.statistics.micro_batches = 2;
+  parts.curvature.statistics.batch_norm = kfac::BatchNormFisher::full;
+  parts.curvature.refresh.statistics_interval = 2;
+  parts.curvature.refresh.inverse_interval = 2;
   all.push_back(stateful_method("KfacMicroBatchesFull", parts));
   optim::KfacOptions ekfac{.curvature = state_curvature()};
-  ekfac.curvature.inverse = kfac::InverseMethod::ekfac;
-  ekfac.curvature.inverse_interval = 5;
-  ekfac.curvature.worker_fraction = 1;
+  ekfac.curvature.inverse.method = kfac::InverseMethod::ekfac;
+  ekfac.curvature.refresh.inverse_interval = 5;
+  ekfac.curvature.distribution.worker_fraction = 1;
   all.push_back(stateful_method("KfacEkfac", ekfac));
   return all;
 }
@@ -229,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, State, ::testing::ValuesIn(stateful_methods())
 
 TEST(PreconditionerState, GoesOnWithTheSameInverses) {
   kfac::CurvatureOptions options = state_curvature();
-  options.inverse_interval = 4;
+  options.refresh.inverse_interval = 4;
   const auto run = [&](kfac::Preconditioner& preconditioner, LayerId layer, int step) {
     const double at = step;
     const std::vector<double> x{1 + at, 0.5, -1, at}, dy{0.3, at, -0.2, 1};

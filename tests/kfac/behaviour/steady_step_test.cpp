@@ -47,15 +47,15 @@ std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
 
 TEST(SteadyKfacStep, TakesNoMemoryForTensorsUnderAnySchedule) {
   CurvatureOptions fixed;
-  fixed.statistics_interval = 2;
-  fixed.inverse_interval = 3;
+  fixed.refresh.statistics_interval = 2;
+  fixed.refresh.inverse_interval = 3;
   CurvatureOptions spread = fixed, adaptive, low_rank = fixed, ekfac = fixed, full = fixed;
-  spread.spread_inverses = true;
-  adaptive.staleness = kfac::Staleness::adaptive;
-  adaptive.max_interval = 3;
-  low_rank.new_weight = 1;
-  ekfac.inverse = kfac::InverseMethod::ekfac;
-  full.batch_norm = kfac::BatchNormFisher::full;
+  spread.refresh.spread_inverses = true;
+  adaptive.refresh.staleness = kfac::Staleness::adaptive;
+  adaptive.refresh.max_interval = 3;
+  low_rank.statistics.new_weight = 1;
+  ekfac.inverse.method = kfac::InverseMethod::ekfac;
+  full.statistics.batch_norm = kfac::BatchNormFisher::full;
   int number = 0;
   for (const CurvatureOptions& options : {fixed, spread, adaptive, low_rank, ekfac, full})
     EXPECT_EQ(tensors_of_steady_steps(options), 0) << "options " << number++;

@@ -33,10 +33,10 @@ Matrix least_squares(const Matrix& x, const Matrix& targets) {
 Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod method,
                 double lambda, const Matrix& x, const Matrix& targets) {
   optim::KfacOptions options;
-  options.curvature.damping = lambda;
+  options.curvature.damping.lambda = lambda;
   options.curvature.dtype = DType::f64;
-  options.curvature.inverse = method;
-  options.curvature.new_weight = 1;
+  options.curvature.inverse.method = method;
+  options.curvature.statistics.new_weight = 1;
   options.curvature.loss_reduction = LossReduction::sum;
   options.momentum = 0;
   const auto optimizer = optim::make_kfac(comm, options);
@@ -89,10 +89,10 @@ std::vector<Matrix> directions(const std::vector<LayerRecord>& layers, std::int6
                                InverseMethod method, double lambda,
                                const std::vector<Matrix>& gradients) {
   kfac::CurvatureOptions options;
-  options.damping = lambda;
+  options.damping.lambda = lambda;
   options.dtype = DType::f64;
-  options.inverse = method;
-  options.inverse_interval = 10;
+  options.inverse.method = method;
+  options.refresh.inverse_interval = 10;
   options.loss_reduction = LossReduction::sum;
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   std::vector<LayerId> ids;

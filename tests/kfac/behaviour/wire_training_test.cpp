@@ -14,9 +14,9 @@ namespace {
 
 optim::KfacOptions wire_base() {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
-  options.curvature.bucket_bytes = 4096;
+  options.curvature.communication.bucket_bytes = 4096;
   return options;
 }
 
@@ -37,7 +37,7 @@ TEST_P(GradientWire, StaysCloseToTheExactTraining) {
   const std::vector<double> start = PlainNet<double>(3).parameters();
   const MakeOptimizer exact = [](auto comm) { return optim::make_sgd(comm, {}); };
   const MakeOptimizer narrow = [](auto comm) {
-    return optim::make_sgd(comm, {.gradient_wire = GetParam()});
+    return optim::make_sgd(comm, {.communication = {.gradient_wire = GetParam()}});
   };
   const std::vector<double> reference = train_ranks<double>(1, exact, {.steps = 5});
   const double moved = distance(reference, start);
@@ -51,12 +51,13 @@ TEST_P(GradientWire, StaysCloseToTheExactTraining) {
 
 TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
   optim::KfacOptions narrow = wire_base();
-  narrow.gradient_wire = narrow.curvature.statistics_wire = GetParam();
+  narrow.curvature.communication.gradient_wire = narrow.curvature.communication.statistics_wire =
+      GetParam();
   const std::vector<double> start = PlainNet<double>(3).parameters();
   const std::vector<double> reference = trained(1, wire_base(), 5);
   const double moved = distance(reference, start);
   for (const double fraction : {0.0, 0.5, 1.0}) {
-    narrow.curvature.worker_fraction = fraction;
+    narrow.curvature.distribution.worker_fraction = fraction;
     const double error = distance(trained(4, narrow, 5), reference);
     EXPECT_LT(error, 0.1 * moved) << fraction;
     EXPECT_GT(error, 1e-7 * moved) << fraction;
@@ -74,7 +75,7 @@ double rounded(DType type, double x) {
 
 TEST_P(WeightWire, LeavesEveryParameterRounded) {
   optim::KfacOptions options = wire_base();
-  options.weight_wire = GetParam();
+  options.curvature.communication.weight_wire = GetParam();
   for (const int ranks : {1, 2})
     for (const double w : trained(ranks, options, 3)) EXPECT_EQ(w, rounded(GetParam(), w));
 }
@@ -82,7 +83,7 @@ TEST_P(WeightWire, LeavesEveryParameterRounded) {
 TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
   for (const bool paper : {false, true}) {
     optim::KfacOptions options = wire_base();
-    options.weight_wire = GetParam();
+    options.curvature.communication.weight_wire = GetParam();
     if (paper) {
       options.momentum_rule = optim::MomentumRule::paper;
       options.initial_lr = 0.05;
@@ -92,7 +93,7 @@ TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
     }
     const std::vector<double> alone = trained(1, options, 6);
     for (const double fraction : {0.0, 0.5, 1.0}) {
-      options.curvature.worker_fraction = fraction;
+      options.curvature.distribution.worker_fraction = fraction;
       // Masters agree to f64; few weights lie so close to the middle of two 16-bit numbers.
       EXPECT_LE(distance(trained(4, options, 6), alone), 1e-10) << paper << ' ' << fraction;
     }
@@ -104,10 +105,10 @@ TEST_P(WeightWire, KeepsUpdatesThatAreSmallerThanItsUnits) {
   // each step would be rounded away.
   optim::KfacOptions options = wire_base();
   options.momentum = 0;
-  options.curvature.damping = 10;
+  options.curvature.damping.lambda = 10;
   const TrainSettings slow{.steps = 40, .lr = [](int) { return 1e-4; }};
   const auto run = [&](std::optional<DType> wire) {
-    options.weight_wire = wire;
+    options.curvature.communication.weight_wire = wire;
     return train_ranks<double>(
         1, [&](auto comm) { return optim::make_kfac(comm, options); }, slow);
   };
@@ -124,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(Types, WeightWire, ::testing::Values(DType::bf16, DType
 TEST(HalfGradients, SkipsTheStepWhoseGradientsOutgrowItAndRecovers) {
   comm::run_ranks(2, [](auto comm) {
     std::vector<double> w(4, 1.0), g(4);
-    const auto optimizer = optim::make_sgd(comm, {.momentum = 0, .gradient_wire = DType::f16});
+    const auto optimizer =
+        optim::make_sgd(comm, {.momentum = 0, .communication = {.gradient_wire = DType::f16}});
     const auto layer = optimizer->add_layer(
         "w", PlainSpec{.weight = 4}, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
     optimizer->prepare();
@@ -151,7 +153,7 @@ TEST(WeightWires, CountMastersPastTheirRange) {
     std::vector<double> w{65000, -65000, 60000}, g{-1000, 1000, -1000};
     optim::KfacOptions options = wire_base();
     options.momentum = 0;
-    options.weight_wire = wire;
+    options.curvature.communication.weight_wire = wire;
     const auto optimizer = optim::make_kfac(comm::make_self(), options);
     const auto layer = optimizer->add_layer(
         "w", PlainSpec{.weight = 3}, {view_of(w.data(), {3}), {}, view_of(g.data(), {3}), {}});
@@ -172,12 +174,14 @@ TEST(WeightWires, CountMastersPastTheirRange) {
 }
 
 TEST(Wires, AreRefusedInOtherTypes) {
-  EXPECT_THROW((void)optim::make_sgd(comm::make_self(), {.gradient_wire = DType::f64}),
-               InvalidArgument);
-  EXPECT_THROW((void)optim::make_lars(comm::make_self(), {.gradient_wire = DType::i32}),
-               InvalidArgument);
+  EXPECT_THROW(
+      (void)optim::make_sgd(comm::make_self(), {.communication = {.gradient_wire = DType::f64}}),
+      InvalidArgument);
+  EXPECT_THROW(
+      (void)optim::make_lars(comm::make_self(), {.communication = {.gradient_wire = DType::i32}}),
+      InvalidArgument);
   optim::KfacOptions options;
-  options.weight_wire = DType::f64;
+  options.curvature.communication.weight_wire = DType::f64;
   EXPECT_THROW((void)optim::make_kfac(comm::make_self(), options), InvalidArgument);
 }
 

@@ -13,9 +13,9 @@ constexpr double kTolerance = 1e-10;
 
 optim::KfacOptions base() {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
-  options.curvature.bucket_bytes = 4096;
+  options.curvature.communication.bucket_bytes = 4096;
   return options;
 }
 
@@ -32,14 +32,14 @@ std::vector<Method> methods() {
   paper.options.rescale = optim::Rescale::always;
   all.push_back(paper);
   Method lazy{"Lazy", base()};
-  lazy.options.curvature.statistics_interval = 2;
-  lazy.options.curvature.inverse_interval = 3;
+  lazy.options.curvature.refresh.statistics_interval = 2;
+  lazy.options.curvature.refresh.inverse_interval = 3;
   lazy.options.rescale = optim::Rescale::shrink;
   lazy.options.weight_decay = 1e-2;
   all.push_back(lazy);
   Method eigen{"Eigen", base()};
-  eigen.options.curvature.inverse = kfac::InverseMethod::eigen;
-  eigen.options.curvature.batch_norm = kfac::BatchNormFisher::diagonal;
+  eigen.options.curvature.inverse.method = kfac::InverseMethod::eigen;
+  eigen.options.curvature.statistics.batch_norm = kfac::BatchNormFisher::diagonal;
   all.push_back(eigen);
   Method clipped{"Clipped", base()};
   clipped.options.curvature.kl_clip = 1e-4;
@@ -48,7 +48,7 @@ std::vector<Method> methods() {
 }
 
 MakeOptimizer with_fraction(optim::KfacOptions options, double fraction) {
-  options.curvature.worker_fraction = fraction;
+  options.curvature.distribution.worker_fraction = fraction;
   return [options](auto comm) { return optim::make_kfac(comm, options); };
 }
 
@@ -71,7 +71,7 @@ TEST_P(EveryFraction, GivesTheWeightsOfOneRank) {
 TEST_P(EveryFraction, IsToldApartFromAnotherDamping) {
   // Negative control: the trainings above would notice inverses that are a little off.
   optim::KfacOptions other = GetParam().options;
-  other.curvature.damping *= 1.001;
+  other.curvature.damping.lambda *= 1.001;
   EXPECT_FALSE(near(train_ranks<double>(1, with_fraction(other, 0)),
                     train_ranks<double>(1, with_fraction(GetParam().options, 0)), 1e-7));
 }
@@ -81,9 +81,9 @@ INSTANTIATE_TEST_SUITE_P(Methods, EveryFraction, ::testing::ValuesIn(methods()),
 
 TEST(WorkerFraction, ServesThePreconditioner) {
   kfac::CurvatureOptions options = base().curvature;
-  options.inverse_interval = 2;
+  options.refresh.inverse_interval = 2;
   const auto trained = [&](int ranks, double fraction) {
-    options.worker_fraction = fraction;
+    options.distribution.worker_fraction = fraction;
     std::vector<double> parameters;
     comm::run_ranks(ranks, [&, options = options](auto comm) {
       const auto net = train_preconditioned<double>(comm, options);

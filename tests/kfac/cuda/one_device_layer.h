@@ -38,7 +38,7 @@ class OneLayer {
   /// x[n,in] and dy[n,out], each in as many records as there are micro-batches.
   template <class T>
   kfac::StepReport step(const std::vector<T>& x, const std::vector<T>& dy, RecordScale scale = {}) {
-    const int parts = preconditioner_.options().micro_batches;
+    const int parts = preconditioner_.options().statistics.micro_batches;
     for (int part = 0; part < parts; ++part) {
       Tensor in = record(x, in_, part, parts), out = record(dy, out_, part, parts);
       preconditioner_.record_input(fc_, in, caller_.stream(), scale);
@@ -99,8 +99,8 @@ class OneLayer {
 
 inline kfac::CurvatureOptions base() {
   kfac::CurvatureOptions options;
-  options.damping = 1e-2;
-  options.new_weight = 0.3;
+  options.damping.lambda = 1e-2;
+  options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   return options;
 }

@@ -14,9 +14,9 @@ class RebuildingOnDevice : public dkfac::testing::OnDevice {
   [[nodiscard]] CurvatureOptions options_of(InverseMethod method = InverseMethod::cholesky) const {
     CurvatureOptions options;
     options.dtype = dtype();
-    options.inverse = method;
-    options.damping = 0.1;
-    if (method == InverseMethod::ekfac) options.inverse_interval = 10;
+    options.inverse.method = method;
+    options.damping.lambda = 0.1;
+    if (method == InverseMethod::ekfac) options.refresh.inverse_interval = 10;
     return options;
   }
   static std::vector<RefreshTask> tasks_of(Context& where, const CurvatureOptions& options,

@@ -25,7 +25,7 @@ class Blocks : public ::testing::Test {
  protected:
   Blocks() {
     options_.dtype = DType::f64;
-    options_.damping = 0.1;
+    options_.damping.lambda = 0.1;
   }
   std::unique_ptr<CurvatureBlock> make(const LayerSpec& spec, bool owns = true) {
     auto block = make_block("layer", spec);
@@ -125,7 +125,7 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
   EXPECT_TRUE(merge(*block, StatisticKind::g, {1}, 1));
   EXPECT_EQ(block->failures(StatisticKind::g).statistic, 0);
   for (const auto mode : {BatchNormFisher::unit_wise, BatchNormFisher::full}) {
-    options_.batch_norm = mode;
+    options_.statistics.batch_norm = mode;
     const auto norm = make(NormSpec{.channels = 1});
     EXPECT_FALSE(merge(*norm, StatisticKind::batch_norm, {1, 0, 1}, kNan));
     EXPECT_EQ(norm->failures(StatisticKind::batch_norm).statistic, 1);
@@ -149,14 +149,14 @@ TEST_F(Blocks, OfFactorsShareInversesAndTheAgeOfTheirScales) {
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_TRUE(parts[0].factor != nullptr && parts[0].statistics == nullptr);
   EXPECT_EQ(shared_numel(parts[0]), 4);  // good, held; shift, inverse
-  options_.inverse = InverseMethod::ekfac;
+  options_.inverse.method = InverseMethod::ekfac;
   const auto ekfac = make(kNumber);
   EXPECT_EQ(ekfac->scales_numel(), 1);
   for (const SharedPart& part : shared(*ekfac)) EXPECT_NE(part.statistics, nullptr);
 }
 
 TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
-  options_.inverse = InverseMethod::ekfac;
+  options_.inverse.method = InverseMethod::ekfac;
   const auto block = make(kNumber);
   KroneckerBlock& factors = *block->factors({"test"});
   double number = 2, scale = 0;
@@ -179,7 +179,7 @@ TEST_F(Blocks, OfEkfacWantBothRecordsOfABatch) {
 
 TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
   const NormSpec spec{.channels = 1};
-  options_.batch_norm = BatchNormFisher::unit_wise;
+  options_.statistics.batch_norm = BatchNormFisher::unit_wise;
   const auto blocks = make(spec);
   EXPECT_TRUE(merge(*blocks, StatisticKind::batch_norm, {1, 0, 1}, 1));
   EXPECT_TRUE(blocks->has_inverse());
@@ -189,7 +189,7 @@ TEST_F(Blocks, OfNormsInvertBlocksInUseAndTheFullMatrixBefore) {
   EXPECT_NE(shared(*blocks)[0].average, nullptr);
   EXPECT_EQ(shared_numel(shared(*blocks)[0]), 4);  // statistics, and the average
 
-  options_.batch_norm = BatchNormFisher::full;
+  options_.statistics.batch_norm = BatchNormFisher::full;
   const auto full = make(spec);
   EXPECT_TRUE(merge(*full, StatisticKind::batch_norm, {1, 0, 1}, 2));
   EXPECT_FALSE(full->has_inverse());

@@ -73,9 +73,9 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
   // Refreshed in every step as Cholesky factors, rarely as inverses.
   for (const int interval : {1, 2}) {
     CurvatureOptions options = factor_options();
-    options.new_weight = 0.3;
+    options.statistics.new_weight = 0.3;
     options.loss_reduction = LossReduction::global_mean;
-    options.inverse_interval = interval;
+    options.refresh.inverse_interval = interval;
     TwoLayers layers(options);
     layers.step(first1, second1);
     layers.step(first2, second2);
@@ -98,7 +98,8 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
       const Matrix at = interval == 1 ? mix(a[0], a[1], w) : a[0];
       const Matrix gt = interval == 1 ? mix(g[0], g[1], w) : g[0];
       const auto split =
-          kfac::split_damping(options.damping, trace(at), at.rows, trace(gt), gt.rows).value();
+          kfac::split_damping(options.damping.lambda, trace(at), at.rows, trace(gt), gt.rows)
+              .value();
       ASSERT_EQ(read.a.damping.size(), 1U);
       EXPECT_NEAR(read.a.damping[0], split.a, 64 * eps<double> * split.a);
       EXPECT_NEAR(read.g.damping[0], split.g, 64 * eps<double> * split.g);
@@ -127,8 +128,8 @@ TEST(ReadFactors, AreTheAveragesOfTheStatisticsAndTheirDampedInverses) {
 
 TEST(ReadFactors, OfEigenvectorsRebuildTheAverage) {
   CurvatureOptions options = factor_options();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 5;
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 5;
   TwoLayers layers(options);
   const Batch first = random_batch(kFirst, kPositions, 6), second = random_batch(kSecond, 1, 7);
   layers.step(first, second);
@@ -170,7 +171,7 @@ TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
     CurvatureOptions options = factor_options();
     // This rank's mean of its half: its gradients are twice those of the whole batch.
     options.loss_reduction = LossReduction::global_mean;
-    options.worker_fraction = workers;
+    options.distribution.worker_fraction = workers;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       const int rank = comm->rank();
       TwoLayers layers(options, std::move(comm));
@@ -209,7 +210,7 @@ TEST(ReadFactors, OfALayerWithAZeroFactorDivideByTheDamping) {
 TEST(ReadFactors, ChangeNothing) {
   const auto train = [](bool reads) {
     CurvatureOptions options = factor_options();
-    options.new_weight = 0.3;
+    options.statistics.new_weight = 0.3;
     TwoLayers layers(options);
     for (std::uint64_t step = 0; step < 4; ++step) {
       if (reads && step > 0) (void)layers.first();

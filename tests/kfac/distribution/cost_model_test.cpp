@@ -29,13 +29,13 @@ TEST(CostModel, SpreadsARebuildOverItsInterval) {
   CostModel model;
   model.apply.fill({0, 0});
   kfac::CurvatureOptions options;
-  options.inverse = kfac::InverseMethod::eigen;
+  options.inverse.method = kfac::InverseMethod::eigen;
   const double each = kfac::layer_seconds(model, spec, options);
-  options.inverse_interval = 10;
+  options.refresh.inverse_interval = 10;
   EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
   // A new inverse needs a new statistic.
-  options.inverse_interval = 1;
-  options.statistics_interval = 10;
+  options.refresh.inverse_interval = 1;
+  options.refresh.statistics_interval = 10;
   EXPECT_DOUBLE_EQ(kfac::layer_seconds(model, spec, options), each / 10);
   EXPECT_EQ(kfac::layer_seconds(model, NormSpec{.channels = 8}, options), 0);
 }
@@ -45,8 +45,8 @@ TEST(CostModel, IsTheSameOnAllRanksAfterCalibration) {
     Context ctx;
     for (const auto method : {kfac::InverseMethod::cholesky, kfac::InverseMethod::eigen}) {
       kfac::CurvatureOptions options;
-      options.inverse = method;
-      options.new_weight = 1;
+      options.inverse.method = method;
+      options.statistics.new_weight = 1;
       const CostModel model = kfac::calibrate(*comm, options, kfac::measure_on(ctx, options.dtype));
       std::string text;
       for (const auto* costs : {&model.refresh, &model.apply})
@@ -114,11 +114,11 @@ TEST(CostModel, IsPositiveWhateverWasMeasured) {
 
 TEST(CostModel, ChangesNothingButWhoOwnsWhat) {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
   const MakeOptimizer counted = [&](auto comm) { return optim::make_kfac(comm, options); };
   const std::vector<double> alone = train_ranks<double>(1, counted, {.steps = 5});
-  options.curvature.calibrate = true;
+  options.curvature.distribution.calibrate = true;
   // As for any number of ranks, over 20 steps at that.
   for (const int ranks : {1, 3})
     EXPECT_TRUE(near(train_ranks<double>(ranks, counted, {.steps = 5}), alone, 1e-10)) << ranks;

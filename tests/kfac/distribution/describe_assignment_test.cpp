@@ -44,7 +44,7 @@ using Cells = std::vector<std::string>;
 
 TEST(DescribeAssignment, ShowsOwnerGroupsFormsAndTimeOfEachLayer) {
   CurvatureOptions options;
-  options.inverse = InverseMethod::eigen;
+  options.inverse.method = InverseMethod::eigen;
   const std::vector<double> seconds{2e-3, 0, 1.5e-5, 0};
   const std::string text = described({.world_size = 2, .curvature = options, .seconds = seconds});
   const Cells conv = cells(text, "features.conv"), head = cells(text, "head");
@@ -64,7 +64,7 @@ TEST(DescribeAssignment, ShowsOwnerGroupsFormsAndTimeOfEachLayer) {
 }
 
 TEST(DescribeAssignment, NamesTheFormsOfFactors) {
-  CurvatureOptions options{.new_weight = 1};
+  CurvatureOptions options{.statistics = {.new_weight = 1}};
   const std::vector<std::string> names{"wide"};
   const auto forms = [&](std::int64_t rows) {
     const std::vector<LayerSpec> wide{
@@ -75,7 +75,7 @@ TEST(DescribeAssignment, NamesTheFormsOfFactors) {
   };
   EXPECT_EQ(forms(128), (Cells{"4608 low rank of 128", "512 low rank of 128"}));
   EXPECT_EQ(forms(0), (Cells{"4608 Cholesky", "512 inverse"}));
-  options.inverse_interval = 1000;
+  options.refresh.inverse_interval = 1000;
   EXPECT_EQ(forms(0), (Cells{"4608 inverse", "512 inverse"}));
 }
 
@@ -103,7 +103,7 @@ CurvatureBytes allocated(const LayerSpec& spec, const CurvatureOptions& options)
                      .earlier = 0,
                      .inverses = bytes(layer.a.inverse, layer.g.inverse, layer.a.values,
                                        layer.g.values, layer.scales)};
-  if (options.staleness != Staleness::adaptive) return out;
+  if (options.refresh.staleness != Staleness::adaptive) return out;
   const bool norm = std::holds_alternative<NormSpec>(spec);
   for (const StatisticKind kind :
        {StatisticKind::a, norm ? StatisticKind::batch_norm : StatisticKind::g}) {
@@ -124,10 +124,10 @@ TEST(CurvatureBytes, AreThoseOfTheTensorsOfEachMethod) {
       for (const auto staleness : {Staleness::fixed, Staleness::adaptive})
         for (const auto fisher :
              {BatchNormFisher::diagonal, BatchNormFisher::unit_wise, BatchNormFisher::full}) {
-          CurvatureOptions options{.new_weight = 1};
-          options.inverse = method;
-          options.staleness = staleness;
-          options.batch_norm = fisher;
+          CurvatureOptions options{.statistics = {.new_weight = 1}};
+          options.inverse.method = method;
+          options.refresh.staleness = staleness;
+          options.statistics.batch_norm = fisher;
           const CurvatureBytes told = curvature_bytes(spec, options),
                                real = allocated(spec, options);
           SCOPED_TRACE(describe(spec));
@@ -139,7 +139,7 @@ TEST(CurvatureBytes, AreThoseOfTheTensorsOfEachMethod) {
 
 TEST(DescribeAssignment, AddsUpWhatEachRankKeeps) {
   CurvatureOptions options;
-  options.staleness = Staleness::adaptive;
+  options.refresh.staleness = Staleness::adaptive;
   // One 1 KiB layer of parameters on ranks 1 and 3, which work on it.
   const std::vector<std::string> names{"fc"};
   const std::vector<LayerSpec> fc{LinearSpec{.in = 16, .out = 16, .bias = false}};

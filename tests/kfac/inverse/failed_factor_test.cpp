@@ -36,7 +36,7 @@ TEST(FailedFactor, IsSavedAsANumPyArrayNamedAfterLayerAndDamping) {
   const testing::TempFolder folder;
   Context ctx;
   CurvatureOptions options;
-  options.failure_folder = (folder.path() / "new" / "folder").string();
+  options.inverse.failure_folder = (folder.path() / "new" / "folder").string();
   const LayerCurvature layer = failed_layer(ctx, options);
   const std::string path = save_failed_factor(ctx, options, "block1/conv a", "a", layer.a);
   const std::string file_name = std::filesystem::path(path).filename().string();
@@ -66,8 +66,8 @@ TEST(FailedFactor, IsSavedAsANumPyArrayNamedAfterLayerAndDamping) {
 TEST(FailedFactor, IsSavedInItsOwnShapeAndType) {
   const testing::TempFolder folder;
   Context ctx;
-  CurvatureOptions options{.new_weight = 1, .dtype = DType::f64};
-  options.failure_folder = folder.path().string();
+  CurvatureOptions options{.statistics = {.new_weight = 1}, .dtype = DType::f64};
+  options.inverse.failure_folder = folder.path().string();
   LayerCurvature grouped =
       make_layer_curvature(ctx, Conv2dSpec{.in = 6, .out = 6, .bias = false, .groups = 2}, options);
   const std::string group_path = save_failed_factor(ctx, options, "g", "g", grouped.g);
@@ -94,7 +94,7 @@ TEST(FailedFactor, FailingToWriteHidesNothing) {
   const LayerCurvature layer = failed_layer(ctx, options);
   EXPECT_EQ(save_failed_factor(ctx, options, "fc", "a", layer.a), "");  // no folder given
   const unsigned char byte = 0;
-  options.failure_folder = folder.write("a file", {&byte, 1}).string();
+  options.inverse.failure_folder = folder.write("a file", {&byte, 1}).string();
   EXPECT_EQ(save_failed_factor(ctx, options, "fc", "a", layer.a), "");
   EXPECT_FALSE(write_npy((folder.path() / "missing" / "x.npy").string(), layer.a.average));
 }

@@ -29,7 +29,7 @@ class Forms : public BothBackends {
   LayerCurvature make(const LinearSpec& spec, FactorForm a, FactorForm g, const Matrix& xa,
                       const Matrix& xg, std::int64_t max_rows) {
     CurvatureOptions options = options_;
-    options.low_rank = false;
+    options.statistics.low_rank = false;
     LayerCurvature layer;
     set(layer.a, a_dim(spec), a, xa, max_rows);
     set(layer.g, g_dim(spec), g, xg, max_rows);
@@ -52,11 +52,11 @@ class Forms : public BothBackends {
     factor.held = Tensor::zeros(ctx, {1}, DType::i32);
     Vector statistic = form == FactorForm::low_rank ? x.v : packed(second_moment(x, 1));
     statistic.resize(static_cast<std::size_t>(factor.statistic_numel()));  // rows that are zero
-    const CurvatureOptions latest{.new_weight = 1, .dtype = DType::f64};
+    const CurvatureOptions latest{.statistics = {.new_weight = 1}, .dtype = DType::f64};
     EXPECT_TRUE(merge_factor(
         ctx, latest, tensor(ctx, statistic, {factor.statistic_numel()}, DType::f64), factor));
   }
-  CurvatureOptions options_{.damping = 0.02, .dtype = DType::f64};
+  CurvatureOptions options_{.damping = {.lambda = 0.02}, .dtype = DType::f64};
 };
 DKFAC_BOTH_BACKENDS(Forms);
 
@@ -76,7 +76,7 @@ TEST_P(Forms, EveryMixtureSolvesTheDampedSystem) {
     const Matrix xa = random_matrix(rows, d, random), xg = random_matrix(rows, size.out, random);
     const Matrix v = random_matrix(size.out, d, random);
     const Matrix a = second_moment(xa, 1), g = second_moment(xg, 1);
-    const auto split = *split_damping(options_.damping, trace(a), d, trace(g), size.out);
+    const auto split = *split_damping(options_.damping.lambda, trace(a), d, trace(g), size.out);
     const Matrix expected = multiply(multiply(inverse(plus_diagonal(g, split.g)), v),
                                      inverse(plus_diagonal(a, split.a)));
     // Condition of both: at most 1 + trace/shift. 16 n eps each.
@@ -119,7 +119,7 @@ TEST_P(Forms, SolvesInPartsAsInOnePiece) {
   const Matrix one = solve(1), three = solve(3);
   // The same sums in other orders: 8 n eps for the longest, times the condition of both factors.
   const Matrix a = second_moment(xa, 1), g = second_moment(xg, 1);
-  const auto split = *split_damping(options_.damping, trace(a), 261, trace(g), 190);
+  const auto split = *split_damping(options_.damping.lambda, trace(a), 261, trace(g), 190);
   const double condition = 2 + trace(a) / split.a + trace(g) / split.g;
   EXPECT_TRUE(near(three.v, one.v, 8 * 261 * eps<double> * condition));
   EXPECT_FALSE(near(one.v, join_bias(v, bias).v, 0.1));
@@ -151,7 +151,7 @@ TEST_P(Forms, LowRankKeepsItsInverseWhenTheRowsChange) {
                               random_matrix(2, 9, random), random_matrix(2, 3, random), 2);
   Matrix before = random_matrix(3, 9, random), after = before;
   apply_curvature(ctx, spec, options_, layer, before.view().flat(), {});
-  const CurvatureOptions latest{.new_weight = 1, .dtype = DType::f64};
+  const CurvatureOptions latest{.statistics = {.new_weight = 1}, .dtype = DType::f64};
   ASSERT_TRUE(
       merge_factor(ctx, latest, tensor(ctx, random_vector(18, random), {18}, DType::f64), layer.a));
   apply_curvature(ctx, spec, options_, layer, after.view().flat(), {});
@@ -159,7 +159,7 @@ TEST_P(Forms, LowRankKeepsItsInverseWhenTheRowsChange) {
 }
 
 TEST(FactorPlan, ChoosesTheCheapestFormOverALife) {
-  CurvatureOptions options{.new_weight = 1};
+  CurvatureOptions options{.statistics = {.new_weight = 1}};
   const LinearSpec narrow{.in = 4608, .out = 512, .bias = false, .max_rows = 128};
   EXPECT_EQ(plan_a(narrow, options).form, FactorForm::low_rank);
   EXPECT_EQ(plan_a(narrow, options).rows, 128);
@@ -171,31 +171,31 @@ TEST(FactorPlan, ChoosesTheCheapestFormOverALife) {
   many.max_rows = 0;  // not known
   EXPECT_EQ(plan_a(many, options).form, FactorForm::cholesky);
   CurvatureOptions off = options;
-  off.low_rank = false;
+  off.statistics.low_rank = false;
   EXPECT_EQ(plan_a(narrow, off).form, FactorForm::cholesky);
   CurvatureOptions averaged = options;
-  averaged.new_weight = 0.5;
+  averaged.statistics.new_weight = 0.5;
   EXPECT_EQ(plan_a(narrow, averaged).form, FactorForm::cholesky);
   CurvatureOptions adaptive = options;
-  adaptive.staleness = Staleness::adaptive;
+  adaptive.refresh.staleness = Staleness::adaptive;
   EXPECT_NE(plan_a(narrow, adaptive).form, FactorForm::low_rank);
   // A long life pays for the explicit inverse, and sooner where it is applied to more columns.
   const LinearSpec square{.in = 512, .out = 512, .bias = false};
   for (const auto& [interval, form] :
        {std::pair(1, FactorForm::cholesky), {2, FactorForm::cholesky}, {8, FactorForm::inverse}}) {
     CurvatureOptions life;
-    life.inverse_interval = interval;
+    life.refresh.inverse_interval = interval;
     EXPECT_EQ(plan_a(square, life).form, form) << interval;
     // An inverse lives as long when it is the statistic that is rarely new.
-    std::swap(life.inverse_interval, life.statistics_interval);
+    std::swap(life.refresh.inverse_interval, life.refresh.statistics_interval);
     EXPECT_EQ(plan_a(square, life).form, form) << interval;
   }
   // The widest factor of ResNet-50, refreshed every 100 steps: solving would cost more by then.
   CurvatureOptions rare;
-  rare.inverse_interval = 100;
+  rare.refresh.inverse_interval = 100;
   EXPECT_EQ(plan_a(narrow, rare).form, FactorForm::inverse);
   CurvatureOptions eigen = options;
-  eigen.inverse = InverseMethod::eigen;
+  eigen.inverse.method = InverseMethod::eigen;
   EXPECT_EQ(plan_a(narrow, eigen).form, FactorForm::eigen);
   EXPECT_EQ(plan_g(narrow, eigen).form, FactorForm::eigen);
 }
@@ -211,7 +211,7 @@ TEST(FactorPlan, TellsTheWidthOfWhatIsFactorised) {
 TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
   CurvatureOptions options;
   EXPECT_FALSE(plan_g(NormSpec{.channels = 5}, options).is_set());
-  options.batch_norm = BatchNormFisher::full;
+  options.statistics.batch_norm = BatchNormFisher::full;
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).dim, 10);
   EXPECT_EQ(plan_g(NormSpec{.channels = 5, .scale = false}, options).dim, 5);
   EXPECT_FALSE(plan_a(NormSpec{.channels = 5}, options).is_set());
@@ -221,16 +221,16 @@ TEST(FactorPlan, KnowsTheFullFisherOfABatchNorm) {
 TEST(FactorPlan, HasNoCholeskyFactorOnAGpu) {
   const Device gpu = Device::cuda();
   CurvatureOptions options;
-  options.new_weight = 1;
-  options.low_rank = false;
+  options.statistics.new_weight = 1;
+  options.statistics.low_rank = false;
   const LinearSpec wide{.in = 4607, .out = 512, .max_rows = 128};
   EXPECT_EQ(plan_a(wide, options).form, FactorForm::cholesky);
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::inverse);
-  options.low_rank = true;
+  options.statistics.low_rank = true;
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::low_rank);
-  options.inverse = InverseMethod::eigen;
+  options.inverse.method = InverseMethod::eigen;
   EXPECT_EQ(plan_a(wide, options, gpu).form, FactorForm::eigen);
-  options.batch_norm = BatchNormFisher::full;
+  options.statistics.batch_norm = BatchNormFisher::full;
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options).form, FactorForm::cholesky);
   EXPECT_EQ(plan_g(NormSpec{.channels = 5}, options, gpu).form, FactorForm::inverse);
 }
@@ -242,8 +242,8 @@ TEST(FactorPlan, HasTheSameSizesOnADevice) {
     for (std::int64_t rows = 8; rows <= 256; rows += 8)
       for (const std::int64_t out : {10, 100, 400}) {
         CurvatureOptions options;
-        options.new_weight = 1;
-        options.inverse_interval = interval;
+        options.statistics.new_weight = 1;
+        options.refresh.inverse_interval = interval;
         const LinearSpec spec{.in = 200, .out = out, .max_rows = rows};
         for (const auto& plan : {plan_a, plan_g}) {
           const FactorPlan here = plan(spec, options, Device::cpu());
@@ -280,14 +280,14 @@ TEST_P(Forms, GroupsHaveInversesOfTheirOwn) {
       Matrix part(o, d);
       for (std::int64_t r = 0; r < o; ++r)
         for (std::int64_t c = 0; c < d; ++c) part(r, c) = v(group * o + r, c);
-      const auto split = *split_damping(options_.damping, trace(a), d, trace(g), o);
+      const auto split = *split_damping(options_.damping.lambda, trace(a), d, trace(g), o);
       condition = std::max({condition, trace(a) / split.a, trace(g) / split.g});
       const Matrix solved = multiply(multiply(inverse(plus_diagonal(g, split.g)), part),
                                      inverse(plus_diagonal(a, split.a)));
       for (std::int64_t r = 0; r < o; ++r)
         for (std::int64_t c = 0; c < d; ++c) expected(group * o + r, c) = solved(r, c);
     }
-    const CurvatureOptions latest{.new_weight = 1, .dtype = DType::f64};
+    const CurvatureOptions latest{.statistics = {.new_weight = 1}, .dtype = DType::f64};
     const auto merge = [&](Vector& statistic, Factor& factor) {
       const auto n = static_cast<std::int64_t>(statistic.size());
       ASSERT_TRUE(merge_factor(ctx, latest, view_of(statistic.data(), {n}), factor));
@@ -311,9 +311,9 @@ TEST_P(Forms, FullBatchNormSolvesTheWholeSystem) {
   for (const bool scale : {true, false}) {
     const NormSpec spec{.channels = 40, .scale = scale};
     CurvatureOptions options = options_;
-    options.batch_norm = BatchNormFisher::full;
-    options.bn_damping = 3;
-    options.new_weight = 1;
+    options.statistics.batch_norm = BatchNormFisher::full;
+    options.damping.normalization = 3;
+    options.statistics.new_weight = 1;
     LayerCurvature layer = make_layer_curvature(ctx, spec, options);
     const std::int64_t d = layer.g.dim;
     ASSERT_EQ(d, scale ? 80 : 40);
@@ -343,8 +343,8 @@ TEST_P(Forms, ScalesTakeThePlaceOfProductsOfEigenvalues) {
   Random random(10);
   const LinearSpec spec{.in = 6, .out = 4};
   CurvatureOptions options = options_;
-  options.inverse = InverseMethod::ekfac;
-  options.new_weight = 1;
+  options.inverse.method = InverseMethod::ekfac;
+  options.statistics.new_weight = 1;
   LayerCurvature layer = make_layer_curvature(ctx, spec, options);
   const Matrix a = random_spd(7, random), g = random_spd(4, random),
                v = random_matrix(4, 7, random);

@@ -18,8 +18,8 @@ using testing::values;
 CurvatureOptions options_of(InverseMethod method) {
   CurvatureOptions options;
   options.dtype = DType::f64;
-  options.inverse = method;
-  options.damping = 0.1;
+  options.inverse.method = method;
+  options.damping.lambda = 0.1;
   return options;
 }
 

@@ -49,8 +49,8 @@ using Steps = std::vector<int>;
 
 CurvatureOptions intervals(int statistics, int inverses) {
   CurvatureOptions options;
-  options.statistics_interval = statistics;
-  options.inverse_interval = inverses;
+  options.refresh.statistics_interval = statistics;
+  options.refresh.inverse_interval = inverses;
   return options;
 }
 
@@ -93,7 +93,7 @@ TEST(Timetable, RebuildsForAChangedDampingAtTheNextStepOfInverses) {
 
 TEST(Timetable, LetsEveryStatisticFollowItsOwnInterval) {
   CurvatureOptions options;
-  options.staleness = kfac::Staleness::adaptive;
+  options.refresh.staleness = kfac::Staleness::adaptive;
   Timetable timetable = make_timetable(options);
   std::vector<StatisticNote> notes(6);
   notes[0].interval = 3;
@@ -112,7 +112,7 @@ TEST(Timetable, LetsEveryStatisticFollowItsOwnInterval) {
 
 TEST(Timetable, GivesEveryInverseItsOwnStepOfTheIntervalWhenSpread) {
   CurvatureOptions options = intervals(1, 3);
-  options.spread_inverses = true;
+  options.refresh.spread_inverses = true;
   Timetable timetable = make_timetable(options);
   const auto all = run(timetable, 0, 10);
   for (const std::size_t i : {0U, 1U, 2U, 3U}) {
@@ -131,8 +131,8 @@ TEST(Timetable, GivesEveryInverseItsOwnStepOfTheIntervalWhenSpread) {
 
 TEST(Timetable, GoesOnFromItsStateUnderEveryRule) {
   CurvatureOptions adaptive, spread = intervals(2, 3);
-  adaptive.staleness = kfac::Staleness::adaptive;
-  spread.spread_inverses = true;
+  adaptive.refresh.staleness = kfac::Staleness::adaptive;
+  spread.refresh.spread_inverses = true;
   std::vector<StatisticNote> notes(6);
   notes[2] = {.interval = 5, .drift = 0.25, .exponent = 3};
   const std::vector<std::string> names{"a.a", "a.g", "b.a", "b.g", "c.a", "c.fisher"};

@@ -175,11 +175,11 @@ class Coverage : public BothBackends {
   void follow(kfac::InverseMethod method) {
     const auto model = model_of_all_kinds(ctx);
     optim::KfacOptions options;
-    options.curvature.damping = kDamping;
-    options.curvature.new_weight = 1;
-    options.curvature.inverse = method;
+    options.curvature.damping.lambda = kDamping;
+    options.curvature.statistics.new_weight = 1;
+    options.curvature.inverse.method = method;
     options.curvature.dtype = DType::f64;
-    options.curvature.low_rank = false;
+    options.curvature.statistics.low_rank = false;
     options.momentum = 0;
     const auto optimizer =
         optim::make_kfac(comm::make_self(), options, Device::cpu(), {.backend = GetParam()});

@@ -83,7 +83,7 @@ TEST(DistributedTraining, NoticesOtherGhostGroups) {
 TEST(DistributedTraining, SgdGivesTheWeightsOfOneRankToo) {
   const auto train_sgd = [](const std::shared_ptr<comm::Communicator>& comm) {
     optim::SgdOptions options;
-    options.bucket_bytes = 512;
+    options.communication.bucket_bytes = 512;
     return train(comm, *optim::make_sgd(comm, options));
   };
   const Trained expected = train_sgd(comm::make_self());

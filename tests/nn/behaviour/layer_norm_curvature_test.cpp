@@ -47,10 +47,10 @@ Tensor answers(Context& ctx, std::uint64_t step) {
 optim::KfacOptions options_of(kfac::BatchNormFisher fisher, double fraction = 1) {
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
-  options.curvature.damping = 1e-2;
-  options.curvature.batch_norm = fisher;
-  options.curvature.statistics_fraction = fraction;
-  options.curvature.low_rank = false;
+  options.curvature.damping.lambda = 1e-2;
+  options.curvature.statistics.batch_norm = fisher;
+  options.curvature.statistics.fraction = fraction;
+  options.curvature.statistics.low_rank = false;
   return options;
 }
 

@@ -39,8 +39,9 @@ TEST(SgdOnDevice, FollowsTheHost) {
 
 TEST(SgdOnDevice, FollowsTheHostInEveryReductionAndWithoutOverlap) {
   for (const LossReduction reduction : {LossReduction::global_mean, LossReduction::sum})
-    expect_host<double>(sgd({.loss_reduction = reduction, .overlap = false, .bucket_bytes = 64}),
-                        {.loss_scale = 128, .reduction = reduction});
+    expect_host<double>(
+        sgd({.loss_reduction = reduction, .communication = {.overlap = false, .bucket_bytes = 64}}),
+        {.loss_scale = 128, .reduction = reduction});
 }
 
 TEST(LarsOnDevice, FollowsTheHost) {
@@ -60,8 +61,8 @@ TEST(AdamwOnDevice, FollowsTheHost) {
 }
 
 TEST(FirstOrderOnDevice, SeveralRanksEqualOne) {
-  for (const MakeOn& make : {sgd({.weight_decay = 0.01, .bucket_bytes = 64}), lars({.eta = 0.05}),
-                             adamw({.epsilon = 1e-3})}) {
+  for (const MakeOn& make : {sgd({.weight_decay = 0.01, .communication = {.bucket_bytes = 64}}),
+                             lars({.eta = 0.05}), adamw({.epsilon = 1e-3})}) {
     const std::vector<double> one = train_on_device<double>(1, make);
     EXPECT_TRUE(near(train_on_device<double>(2, make), one, 1e-10));
     EXPECT_TRUE(near(train_on_device<double>(4, make), one, 1e-10));
@@ -70,10 +71,11 @@ TEST(FirstOrderOnDevice, SeveralRanksEqualOne) {
 
 TEST(FirstOrderOnDevice, WiresRoundAsOnTheHost) {
   for (const DType wire : {DType::bf16, DType::f16}) {
-    const MakeOn make = sgd({.bucket_bytes = 64, .gradient_wire = wire});
+    const MakeOn make = sgd({.communication = {.bucket_bytes = 64, .gradient_wire = wire}});
     const std::vector<double> host = train_on_host<float>(make);
     EXPECT_TRUE(near(train_on_device<float>(1, make), host, 1e-3));
-    EXPECT_FALSE(near(host, train_on_host<float>(sgd({.bucket_bytes = 64})), 1e-6));
+    EXPECT_FALSE(
+        near(host, train_on_host<float>(sgd({.communication = {.bucket_bytes = 64}})), 1e-6));
   }
 }
 
@@ -83,8 +85,8 @@ TEST(FirstOrderOnDevice, GivesTheSameBitsTwice) {
 }
 
 TEST(FirstOrderOnDevice, WaitsOnceAStepAndAllocatesNothing) {
-  for (const MakeOn& make :
-       {sgd({}), lars({.eta = 0.05}), adamw({}), sgd({.gradient_wire = DType::f16})})
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}),
+                             sgd({.communication = {.gradient_wire = DType::f16}})})
     expect_to_go_on_from_its_state(make);
 }
 
@@ -107,8 +109,8 @@ TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
 }
 
 TEST(FirstOrderOnDevice, GoesOnWithTheSameBitsFromItsState) {
-  for (const MakeOn& make :
-       {sgd({}), lars({.eta = 0.05}), adamw({}), sgd({.gradient_wire = DType::f16})}) {
+  for (const MakeOn& make : {sgd({}), lars({.eta = 0.05}), adamw({}),
+                             sgd({.communication = {.gradient_wire = DType::f16}})}) {
     DeviceTraining<float> whole(comm::make_self(), make), rest(comm::make_self(), make);
     for (int step = 0; step < 5; ++step) (void)whole.step(step);
     Saver saver;

@@ -22,7 +22,7 @@ MakeOn kfac_of(optim::KfacOptions options) {
 template <class T>
 optim::KfacOptions base() {
   optim::KfacOptions options;
-  options.curvature.damping = 1e-2;
+  options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = sizeof(T) == 8 ? DType::f64 : DType::f32;
   options.initial_lr = 0.05;
   options.weight_decay = 0.01;
@@ -86,7 +86,7 @@ TEST(KfacWholeStepOnDevice, ReportsTheFactorOfTheKlClipOneUpdateLater) {
 TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
   for (const DType wire : {DType::f16, DType::bf16}) {
     optim::KfacOptions options = base<float>();
-    options.weight_wire = wire;
+    options.curvature.communication.weight_wire = wire;
     // A weight on the edge between two numbers of the wire may fall to either side.
     const double step = wire == DType::f16 ? 0x1p-10 : 0x1p-7;
     const std::vector<double> host = train_on_host<float>(kfac_of(options), {.steps = 10});
@@ -94,7 +94,7 @@ TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
       EXPECT_TRUE(
           near(train_on_device<float>(ranks, kfac_of(options), {.steps = 10}), host, 2 * step));
     optim::KfacOptions exact = options;
-    exact.weight_wire.reset();
+    exact.curvature.communication.weight_wire.reset();
     EXPECT_FALSE(near(train_on_host<float>(kfac_of(exact), {.steps = 10}), host, 1e-6));
   }
 }
@@ -102,7 +102,7 @@ TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
 TEST(KfacWholeStepOnDevice, SeveralRanksEqualOne) {
   for (const double fraction : {0.0, 1.0}) {
     optim::KfacOptions options = base<double>();
-    options.curvature.worker_fraction = fraction;
+    options.curvature.distribution.worker_fraction = fraction;
     options.curvature.kl_clip = 1e-4;
     options.momentum_rule = MomentumRule::paper;
     options.rescale = Rescale::always;
@@ -126,7 +126,7 @@ TEST(KfacWholeStepOnDevice, WaitsOnceAStep) {
   optim::KfacOptions options = base<float>();
   options.curvature.kl_clip = 1e-4;
   options.rescale = Rescale::always;
-  options.weight_wire = DType::f16;
+  options.curvature.communication.weight_wire = DType::f16;
   DeviceTraining<float> training(comm::make_self(), kfac_of(options));
   for (int step = 0; step < 6; ++step) {
     EXPECT_TRUE(training.step(step).updated);
@@ -138,9 +138,9 @@ TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRec
   optim::KfacOptions options = base<double>();
   const TrainSettings settings{.steps = 8};
   const std::vector<double> host = train_on_host<double>(kfac_of(options), settings);
-  options.curvature.records_stay = true;
+  options.curvature.statistics.records_stay = true;
   for (const bool overlap : {true, false}) {
-    options.curvature.overlap = overlap;
+    options.curvature.communication.overlap = overlap;
     for (const int ranks : {1, 2})
       EXPECT_TRUE(near(train_on_device<double>(ranks, kfac_of(options), settings, true), host,
                        kAgreement<double>))
@@ -160,7 +160,7 @@ TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRec
 TEST(KfacWholeStepOnDevice, ReadsWhatIsRecordedLaterWhereItMayStay) {
   if (host_waits() <= 0) GTEST_SKIP() << "this device does not run late";
   optim::KfacOptions options = base<double>();
-  options.curvature.records_stay = true;
+  options.curvature.statistics.records_stay = true;
   DeviceTraining<double> broken(comm::make_self(), kfac_of(options), {}, false);
   EXPECT_EQ(broken.step(0).vote.nonfinite_statistic, 1);
 }
@@ -182,7 +182,7 @@ TEST(KfacWholeStepOnDevice, ANanLeavesEverythingAlone) {
 
 TEST(KfacWholeStepOnDevice, GoesOnWithTheSameBitsFromItsState) {
   optim::KfacOptions options = base<float>();
-  options.weight_wire = DType::f16;
+  options.curvature.communication.weight_wire = DType::f16;
   expect_to_go_on_from_its_state(kfac_of(options));
 }
 

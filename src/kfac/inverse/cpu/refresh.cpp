@@ -107,7 +107,8 @@ void share(Context& ctx, std::vector<Context>& contexts, std::span<RefreshTask* 
 }  // namespace
 
 void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  if (!layer.a.is_set()) return ask(layer.g, 0, options.bn_damping * options.damping, false);
+  if (!layer.a.is_set())
+    return ask(layer.g, 0, options.damping.normalization * options.damping.lambda, false);
   for (int group = 0; group < layer.a.groups; ++group) {
     const SharedDamping shared =
         share_damping(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,

@@ -226,7 +226,8 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
 }  // namespace
 
 void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
-  if (!layer.a.is_set()) return ops::fill(ctx, layer.g.asked, options.bn_damping * options.damping);
+  if (!layer.a.is_set())
+    return ops::fill(ctx, layer.g.asked, options.damping.normalization * options.damping.lambda);
   Scratch scratch(ctx);
   const std::int64_t groups = layer.a.groups;
   auto* a = scratch.take({groups}, DType::f64).data<double>();

@@ -19,8 +19,8 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions ekfac() {
   CurvatureOptions options = base();
-  options.inverse = kfac::InverseMethod::ekfac;
-  options.inverse_interval = 3;
+  options.inverse.method = kfac::InverseMethod::ekfac;
+  options.refresh.inverse_interval = 3;
   return options;
 }
 
@@ -43,7 +43,7 @@ TEST(EkfacOnTheDevice, TakesTheStepsOfTheHost) {
   OneLayer host(Device::cpu(), comm::make_self(), ekfac(), spec);
   OneLayer device(Device::cuda(), comm::make_self(), ekfac(), spec);
   CurvatureOptions eigen = ekfac();
-  eigen.inverse = kfac::InverseMethod::eigen;
+  eigen.inverse.method = kfac::InverseMethod::eigen;
   OneLayer other(Device::cuda(), comm::make_self(), eigen, spec);
   for (std::uint64_t step = 0; step < 8; ++step) {
     const kfac::StepReport expected = noisy_step<double>(host, spec, step);
@@ -89,7 +89,7 @@ struct Failing {
   static CurvatureOptions options() {
     CurvatureOptions o = ekfac();
     o.dtype = DType::f32;
-    o.new_weight = 1;
+    o.statistics.new_weight = 1;
     return o;
   }
   kfac::StepReport step(OneLayer& layer, int index) const {

@@ -12,9 +12,9 @@ TEST(DeviceEmbedding, TakesTheStepsOfTheHost) {
   for (const auto inverse : {InverseMethod::cholesky, InverseMethod::eigen}) {
     for (const double fraction : {0.0, 1.0}) {
       CurvatureOptions options = table_options();
-      options.inverse = inverse;
-      options.worker_fraction = fraction;
-      options.inverse_interval = 2;
+      options.inverse.method = inverse;
+      options.distribution.worker_fraction = fraction;
+      options.refresh.inverse_interval = 2;
       const auto self = comm::make_self();
       const TableCourse host = run_table(self, TableKind::embedding, options);
       const TableCourse device =

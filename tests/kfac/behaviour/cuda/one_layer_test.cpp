@@ -45,20 +45,20 @@ void expect_as_on_the_host(const CurvatureOptions& options, const LinearSpec& sp
   for (std::size_t step = 0; step < host.size(); ++step)
     EXPECT_TRUE(near(device[step], host[step], tolerance)) << "step " << step;
   CurvatureOptions damped = options;
-  damped.damping = 10;
+  damped.damping.lambda = 10;
   EXPECT_FALSE(near(gradients<T>(Device::cuda(), damped, spec).back(), host.back(), 0.1));
 }
 
 TEST(OneLayerOnTheDevice, OfLowRank) {
   CurvatureOptions options = base();
-  options.new_weight = 1;
+  options.statistics.new_weight = 1;
   expect_as_on_the_host<double>(options, {.in = 60, .out = 50, .bias = false, .max_rows = 12},
                                 1e-10);
 }
 
 TEST(OneLayerOnTheDevice, OfMicroBatches) {
   CurvatureOptions options = base();
-  options.micro_batches = 3;
+  options.statistics.micro_batches = 3;
   expect_as_on_the_host<double>(options, {.in = 4, .out = 3, .bias = false}, 1e-10);
 }
 
@@ -68,7 +68,7 @@ TEST(OneLayerOnTheDevice, OfOperandsOf16Bits) {
   for (const DType operand : {DType::bf16, DType::f16}) {
     CurvatureOptions options = base();
     options.dtype = DType::f32;
-    options.operand = operand;
+    options.statistics.operand = operand;
     expect_as_on_the_host<float>(options, {.in = 4, .out = 3, .bias = false}, 1e-3);
   }
 }
@@ -78,8 +78,8 @@ std::vector<double> with_records_of(Device device, DType type, bool rounded_befo
                                     kfac::WeightSharing sharing) {
   CurvatureOptions options = base();
   options.dtype = DType::f32;
-  options.operand = DType::f16;
-  options.sharing = sharing;
+  options.statistics.operand = DType::f16;
+  options.statistics.sharing = sharing;
   const LinearSpec spec{.in = 4, .out = 3, .bias = false};
   OneLayer layer(device, comm::make_self(), options, spec);
   if (!rounded_before) layer.recorded = type;
@@ -121,9 +121,9 @@ TEST(RecordsOf16Bits, AreThoseOfTheSameWiderNumbersWithAnF16Operand) {
 // Inputs whose two columns are equal, beside a damping at which the second pivot is exactly zero.
 TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
   CurvatureOptions options = base();
-  options.damping = 1e-60;
-  options.new_weight = 1;
-  options.max_failed_refreshes = 2;
+  options.damping.lambda = 1e-60;
+  options.statistics.new_weight = 1;
+  options.inverse.max_failed_refreshes = 2;
   const LinearSpec spec{.in = 2, .out = 1, .bias = false};
   const std::vector<double> bad{1, 1, 1, 1}, good{2, 1, 1, -1}, dy{0.5, 0.5};
   for (const bool fails : {false, true}) {
@@ -146,9 +146,9 @@ TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
 // While the host waits for the vote that stops the run, the device makes a good inverse.
 TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
   CurvatureOptions options = base();
-  options.damping = 1e-60;
-  options.new_weight = 1;
-  options.max_failed_refreshes = 2;
+  options.damping.lambda = 1e-60;
+  options.statistics.new_weight = 1;
+  options.inverse.max_failed_refreshes = 2;
   OneLayer layer(Device::cuda(), comm::make_self(), options, {.in = 2, .out = 1, .bias = false});
   const std::vector<double> bad{1, 1, 1, 1}, good{2, 1, 1, -1}, dy{0.5, 0.5};
   (void)layer.step(good, dy);
@@ -166,8 +166,8 @@ TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
 TEST(StatisticOnTheDevice, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
   comm::run_ranks(2, [](auto comm) {
     CurvatureOptions options;
-    options.new_weight = 0.5;
-    options.max_failed_refreshes = 1;
+    options.statistics.new_weight = 0.5;
+    options.inverse.max_failed_refreshes = 1;
     OneLayer layer(Device::cuda(), comm, options, {.in = 1, .out = 1, .bias = false});
     std::vector<double> good;
     // The first one as well: there is no inverse then, the gradient stays, and the report says so.
@@ -217,7 +217,7 @@ TEST(ScratchOfRebuilds, IsReportedAndDescribed) {
   EXPECT_EQ(layer.describe().find("workspaces of cuBLAS for rebuilds"), std::string::npos);
   const LinearSpec rows{.in = 60, .out = 50, .bias = false, .max_rows = 12};
   CurvatureOptions options = base();
-  options.new_weight = 1;
+  options.statistics.new_weight = 1;
   OneLayer wide(Device::cuda(), comm::make_self(), options, rows);
   (void)noisy_step<double>(wide, rows, 0);
   EXPECT_NE(wide.describe().find("workspaces of cuBLAS for rebuilds"), std::string::npos);

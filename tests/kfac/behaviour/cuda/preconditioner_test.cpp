@@ -20,8 +20,8 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions small_base() {
   CurvatureOptions options;
-  options.damping = 1e-2;
-  options.new_weight = 0.3;
+  options.damping.lambda = 1e-2;
+  options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
   return options;
 }
@@ -38,28 +38,29 @@ std::vector<Named> all_options() {
     change(options);
     all.push_back({std::move(name), options});
   };
-  add("Intervals", [](auto& o) { o.statistics_interval = 2, o.inverse_interval = 3; });
-  add("Spread", [](auto& o) { o.inverse_interval = 3, o.spread_inverses = true; });
-  add("Eigen", [](auto& o) { o.inverse = kfac::InverseMethod::eigen; });
-  add("Latest", [](auto& o) { o.new_weight = 1; });
-  add("FullFisher", [](auto& o) { o.batch_norm = kfac::BatchNormFisher::full; });
-  add("DiagonalFisher", [](auto& o) { o.batch_norm = kfac::BatchNormFisher::diagonal; });
-  add("Reduced", [](auto& o) { o.sharing = kfac::WeightSharing::reduce; });
-  add("Half", [](auto& o) { o.statistics_fraction = 0.5; });
+  add("Intervals",
+      [](auto& o) { o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 3; });
+  add("Spread", [](auto& o) { o.refresh.inverse_interval = 3, o.refresh.spread_inverses = true; });
+  add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
+  add("Latest", [](auto& o) { o.statistics.new_weight = 1; });
+  add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::BatchNormFisher::full; });
+  add("DiagonalFisher", [](auto& o) { o.statistics.batch_norm = kfac::BatchNormFisher::diagonal; });
+  add("Reduced", [](auto& o) { o.statistics.sharing = kfac::WeightSharing::reduce; });
+  add("Half", [](auto& o) { o.statistics.fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
-  add("RecordsStay", [](auto& o) { o.records_stay = true; });
+  add("RecordsStay", [](auto& o) { o.statistics.records_stay = true; });
   add("RecordsStayOnNarrowWires", [](auto& o) {
-    o.records_stay = true;
-    o.statistics_wire = DType::bf16;
-    o.overlap = false;
+    o.statistics.records_stay = true;
+    o.communication.statistics_wire = DType::bf16;
+    o.communication.overlap = false;
   });
-  add("NoOverlap", [](auto& o) { o.overlap = false; });
-  add("SmallBuckets", [](auto& o) { o.bucket_bytes = 64; });
-  add("NarrowWire", [](auto& o) { o.statistics_wire = DType::bf16; });
-  add("F16Wire", [](auto& o) { o.statistics_wire = DType::f16; });
+  add("NoOverlap", [](auto& o) { o.communication.overlap = false; });
+  add("SmallBuckets", [](auto& o) { o.communication.bucket_bytes = 64; });
+  add("NarrowWire", [](auto& o) { o.communication.statistics_wire = DType::bf16; });
+  add("F16Wire", [](auto& o) { o.communication.statistics_wire = DType::f16; });
   add("Adaptive", [](auto& o) {
-    o.staleness = kfac::Staleness::adaptive;
-    o.staleness_alpha = 0.8;
+    o.refresh.staleness = kfac::Staleness::adaptive;
+    o.refresh.similarity = 0.8;
   });
   return all;
 }
@@ -73,7 +74,7 @@ TEST_P(OnTheDevice, TheStepsAreThoseOfTheHost) {
   EXPECT_TRUE(near(device.parameters, host.parameters, 1e-10));
   // Control: the steps are not those of the gradient.
   CurvatureOptions damped = options;
-  damped.damping = 10;
+  damped.damping.lambda = 10;
   EXPECT_FALSE(near(train_on<double>(Device::cuda(), 1, damped).parameters, host.parameters, 1e-4));
   for (std::size_t i = 0; i < host.reports.size(); ++i) {
     EXPECT_EQ(device.reports[i].updated, host.reports[i].updated);
@@ -131,11 +132,11 @@ class DeviceRanks : public ::testing::TestWithParam<std::pair<int, double>> {};
 TEST_P(DeviceRanks, AreEqualToOne) {
   const auto [ranks, fraction] = GetParam();
   CurvatureOptions options = small_base();
-  options.inverse_interval = 2;
+  options.refresh.inverse_interval = 2;
   const DeviceRun one = train_on<double>(Device::cuda(), 1, options);
-  options.worker_fraction = fraction;
+  options.distribution.worker_fraction = fraction;
   for (const bool overlap : {true, false}) {
-    options.overlap = overlap;
+    options.communication.overlap = overlap;
     const DeviceRun many = train_on<double>(Device::cuda(), ranks, options);
     EXPECT_TRUE(near(many.parameters, one.parameters, 1e-10)) << overlap;
     EXPECT_GT(many.reports.back().bytes, 0U);
@@ -180,7 +181,7 @@ TEST(SkippedStepOnTheDevice, LeavesNoTraceOfANanInOneStatistic) {
 
 TEST(StateOnTheDevice, GoesOnAsIfItHadNeverStopped) {
   CurvatureOptions options = small_base();
-  options.inverse_interval = 3;
+  options.refresh.inverse_interval = 3;
   const DeviceTraining settings;
   DeviceRun run;
   DeviceLoop<double> whole(Device::cuda(), comm::make_self(), options);

@@ -46,10 +46,10 @@ TEST(ReadFactorsOnTheDevice, AreThoseOfTheHost) {
   const LinearSpec rows{.in = 40, .out = 30, .bias = false, .max_rows = 12};
   const Conv2dSpec groups{.in = 6, .out = 4, .bias = false, .groups = 2};
   kfac::CurvatureOptions averaged = base(), newest = base(), eigen = base(), scaled = base();
-  newest.new_weight = 1;
-  eigen.inverse = kfac::InverseMethod::eigen;
-  scaled.inverse = kfac::InverseMethod::ekfac;
-  scaled.inverse_interval = 5;
+  newest.statistics.new_weight = 1;
+  eigen.inverse.method = kfac::InverseMethod::eigen;
+  scaled.inverse.method = kfac::InverseMethod::ekfac;
+  scaled.refresh.inverse_interval = 5;
   const auto compare = [](const kfac::CurvatureOptions& options, const auto& spec) {
     const kfac::LayerFactors device = read(Device::cuda(), options, spec);
     const kfac::LayerFactors host = read(Device::cpu(), options, spec);

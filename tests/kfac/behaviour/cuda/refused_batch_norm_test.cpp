@@ -48,7 +48,9 @@ class OneBatchNorm {
   std::vector<double> gradient;
 
  private:
-  static kfac::CurvatureOptions options() { return {.damping = 1e-2, .new_weight = 0.5}; }
+  static kfac::CurvatureOptions options() {
+    return {.damping = {.lambda = 1e-2}, .statistics = {.new_weight = 0.5}};
+  }
   Tensor put(std::vector<float> values) {
     Tensor there = to_device(ctx_, view_of(values.data(), {std::ssize(values)}));
     ctx_.stream().synchronize();

@@ -48,8 +48,8 @@ std::vector<double> train_on_devices(int ranks, const MakeOn& make, const Carrie
 MakeOn kfac_with(double fraction, bool tf32_on_rank_1 = false, DType dtype = DType::f32) {
   return [=](std::shared_ptr<comm::Communicator> comm, Device device) {
     optim::KfacOptions options;
-    options.curvature.damping = 1e-2;
-    options.curvature.worker_fraction = fraction;
+    options.curvature.damping.lambda = 1e-2;
+    options.curvature.distribution.worker_fraction = fraction;
     options.curvature.dtype = dtype;
     const bool tf32 = tf32_on_rank_1 && comm->rank() == 1;
     return optim::make_kfac(std::move(comm), options, device, {.tf32 = tf32});

@@ -18,7 +18,7 @@ using kfac::CurvatureOptions;
 /// The host applies the triangle of a wide A, a device does not: a run of one goes on on the other.
 TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
   CurvatureOptions options = base();
-  options.inverse_interval = 3;
+  options.refresh.inverse_interval = 3;
   const LinearSpec spec{.in = 60, .out = 2, .bias = false};
   std::string held;
   for (const auto& [from, to] :
@@ -51,7 +51,7 @@ TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
 /// would choose rows for itself, whose average has another shape than the host's.
 TEST(StateOfTheOtherDevice, HasTheSameShapesWhereRowsMightBeKept) {
   CurvatureOptions options = base();
-  options.new_weight = 1;
+  options.statistics.new_weight = 1;
   for (std::int64_t rows = 12; rows <= 60; rows += 4) {
     const LinearSpec spec{.in = 60, .out = 2, .bias = false, .max_rows = rows};
     for (const auto& [from, to] :

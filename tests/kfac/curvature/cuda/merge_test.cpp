@@ -43,7 +43,7 @@ class MergeOnDevice : public testing::OnDevice {
     return device_values(ctx, found)[0];
   }
 
-  CurvatureOptions options_{.new_weight = 0.3, .dtype = GetParam()};
+  CurvatureOptions options_{.statistics = {.new_weight = 0.3}, .dtype = GetParam()};
   Random random_{1};
 };
 DKFAC_ON_DEVICE(MergeOnDevice);
@@ -102,7 +102,7 @@ TEST_P(MergeOnDevice, TheFirstStatisticMayBeRefused) {
 }
 
 TEST_P(MergeOnDevice, RowsOfLowRankFactors) {
-  options_.new_weight = 1;
+  options_.statistics.new_weight = 1;
   Both both = make(LinearSpec{.in = 40, .out = 3, .bias = false, .max_rows = 4});
   // A device may keep the factor in another form; the merge goes by the form.
   Factor device;
@@ -122,8 +122,8 @@ TEST_P(MergeOnDevice, RowsOfLowRankFactors) {
 }
 
 TEST_P(MergeOnDevice, FisherAndScales) {
-  options_.inverse = InverseMethod::ekfac;
-  options_.inverse_interval = 2;
+  options_.inverse.method = InverseMethod::ekfac;
+  options_.refresh.inverse_interval = 2;
   Both norm = make(NormSpec{5}), linear = make(LinearSpec{4, 3, true});
   const auto expect = [&](bool good, const BothPlaces& fisher, const BothPlaces& scales) {
     EXPECT_EQ(merge_fisher(cpu, options_, fisher.host, norm.host), good);

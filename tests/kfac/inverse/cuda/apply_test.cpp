@@ -61,8 +61,8 @@ TEST_P(Apply, PreconditionsEveryForm) {
   Random random(1);
   const CurvatureOptions options = options_of();
   CurvatureOptions rows = options_of();
-  rows.new_weight = 1;
-  rows.low_rank = true;
+  rows.statistics.new_weight = 1;
+  rows.statistics.low_rank = true;
   for (const bool bias : {true, false}) {
     expect_alike(LinearSpec{.in = 17, .out = 9, .bias = bias}, options, random, dtype(),
                  tolerance());
@@ -83,7 +83,7 @@ TEST_P(Apply, PreconditionsEveryForm) {
 TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
   Random random(2);
   CurvatureOptions options = options_of();
-  options.batch_norm = BatchNormFisher::full;
+  options.statistics.batch_norm = BatchNormFisher::full;
   for (const bool scale : {true, false})
     expect_alike(NormSpec{.channels = 5, .scale = scale}, options, random, dtype(), tolerance());
 }
@@ -143,12 +143,12 @@ std::vector<double> preconditioned(Context& ctx, const LinearSpec& spec,
 TEST(ApplyTf32, RoundsNoProductOfALowRankFactor) {
   Context exact(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
   CurvatureOptions options;
-  options.new_weight = 1;
-  options.low_rank = true;
+  options.statistics.new_weight = 1;
+  options.statistics.low_rank = true;
   const LinearSpec rows{.in = 300, .out = 200, .bias = false, .max_rows = 5};
   EXPECT_EQ(preconditioned(rounding, rows, options), preconditioned(exact, rows, options));
   // Where nothing cancels they are rounded.
-  options.low_rank = false;
+  options.statistics.low_rank = false;
   const LinearSpec full{.in = 30, .out = 20, .bias = false};
   EXPECT_NE(preconditioned(rounding, full, options), preconditioned(exact, full, options));
 }

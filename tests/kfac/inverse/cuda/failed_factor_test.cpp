@@ -31,9 +31,9 @@ TEST_P(OnADevice, AFailedFactorIsSavedAsThatOfTheHost) {
   for (Factor* factor : {&twins.host.a, &twins.device.a}) factor->failed_group = 0;
   ops::fill(cpu, twins.host.a.asked, 0.25);
   ops::fill(ctx, twins.device.a.asked, 0.25);
-  options.failure_folder = here.path().string();
+  options.inverse.failure_folder = here.path().string();
   const std::string host = save_failed_factor(cpu, options, "fc", "a", twins.host.a);
-  options.failure_folder = there.path().string();
+  options.inverse.failure_folder = there.path().string();
   const std::string device = save_failed_factor(ctx, options, "fc", "a", twins.device.a);
   EXPECT_EQ(std::filesystem::path(device).filename(), "fc.a.damping-0.25.npy");
   EXPECT_GT(bytes_of(host).size(), 36 * size_of(dtype()));

@@ -97,8 +97,8 @@ TEST_P(Refresh, InvertsEveryGroupOfAConvolution) {
 TEST_P(Refresh, InvertsRowsByTheirGramMatrix) {
   Random random(4);
   CurvatureOptions options = options_of();
-  options.new_weight = 1;
-  options.low_rank = true;
+  options.statistics.new_weight = 1;
+  options.statistics.low_rank = true;
   std::vector<Twins> twins;
   twins.push_back(
       make_twins(ctx, LinearSpec{.in = 400, .out = 300, .max_rows = 7}, options, random));
@@ -109,7 +109,7 @@ TEST_P(Refresh, InvertsRowsByTheirGramMatrix) {
 TEST_P(Refresh, InvertsTheFullFisherOfABatchNorm) {
   Random random(5);
   CurvatureOptions options = options_of();
-  options.batch_norm = BatchNormFisher::full;
+  options.statistics.batch_norm = BatchNormFisher::full;
   std::vector<Twins> twins;
   twins.push_back(make_twins(ctx, NormSpec{.channels = 6}, options, random));
   expect_alike(twins, options);
@@ -152,7 +152,7 @@ TEST_P(Refresh, SplitsTheDampingByTheRuleAskedFor) {
        {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant}) {
     Random random(11);
     CurvatureOptions options = options_of();
-    options.damping_split = rule;
+    options.damping.split = rule;
     std::vector<Twins> twins;
     twins.push_back(make_twins(ctx, LinearSpec{.in = 40, .out = 5}, options, random));
     expect_alike(twins, options);

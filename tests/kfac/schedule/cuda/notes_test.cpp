@@ -19,11 +19,11 @@ using kfac::CurvatureOptions;
 
 CurvatureOptions adaptive(double alpha) {
   CurvatureOptions options;
-  options.damping = 1e-2;
-  options.new_weight = 0.3;
+  options.damping.lambda = 1e-2;
+  options.statistics.new_weight = 0.3;
   options.dtype = DType::f64;
-  options.staleness = kfac::Staleness::adaptive;
-  options.staleness_alpha = alpha;
+  options.refresh.staleness = kfac::Staleness::adaptive;
+  options.refresh.similarity = alpha;
   return options;
 }
 
@@ -70,7 +70,7 @@ Course course_on(Device device, int ranks, const CurvatureOptions& options) {
 TEST(AdaptiveOnTheDevice, HasTheScheduleOfTheHost) {
   for (const auto form : {kfac::BatchNormFisher::unit_wise, kfac::BatchNormFisher::full}) {
     CurvatureOptions options = adaptive(0.8);
-    options.batch_norm = form;
+    options.statistics.batch_norm = form;
     const Course host = course_on(Device::cpu(), 1, options);
     for (const int ranks : {1, 2}) {
       const Course device = course_on(Device::cuda(), ranks, options);
@@ -149,11 +149,11 @@ TEST(AdaptiveOnTheDevice, ARefusedStatisticIsSimilarToNothing) {
 TEST(F16WireOnTheDevice, TravelsAsOnTheHost) {
   for (const bool overlap : {true, false}) {
     CurvatureOptions options = adaptive(0.8);
-    options.staleness = kfac::Staleness::fixed;
-    options.statistics_wire = DType::f16;
-    options.overlap = overlap;
+    options.refresh.staleness = kfac::Staleness::fixed;
+    options.communication.statistics_wire = DType::f16;
+    options.communication.overlap = overlap;
     CurvatureOptions exact = options;
-    exact.statistics_wire.reset();
+    exact.communication.statistics_wire.reset();
     for (const int ranks : {1, 2}) {
       const DeviceRun host = train_on<double>(Device::cpu(), ranks, options);
       const DeviceRun device = train_on<double>(Device::cuda(), ranks, options);
@@ -173,8 +173,8 @@ TEST(F16WireOnTheDevice, TravelsAsOnTheHost) {
 /// whole.
 TEST(F16WireOnTheDevice, SkipsAStepThatIsPastItAndGoesOn) {
   CurvatureOptions options = adaptive(0.8);
-  options.staleness = kfac::Staleness::fixed;
-  options.statistics_wire = DType::f16;
+  options.refresh.staleness = kfac::Staleness::fixed;
+  options.communication.statistics_wire = DType::f16;
   std::vector<std::string> updates;
   for (const Device device : {Device::cpu(), Device::cuda()})
     for (const int ranks : {1, 2}) {
