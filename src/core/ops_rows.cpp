@@ -22,6 +22,8 @@ void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorVie
   detail::check_dtype(op, rows, name, table.dtype());
   detail::check_matrix(op, table, "table");
   detail::check_shape(op, rows, name, Shape{indices.numel(), table.dim(1)});
+  DKFAC_CHECK(table.dim(0) > 0 || indices.numel() == 0, "[", op, "] table ", table.shape(),
+              " has no rows for ", indices.numel(), " indices");
 }
 
 /// On the host, which can say what is wrong before anything is written.

@@ -214,6 +214,10 @@ Preconditioner::Preconditioner(std::shared_ptr<comm::Communicator> comm, Curvatu
               "[preconditioner] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm->size() <= comm::kMaxBallots, "[preconditioner] ", comm->size(),
               " ranks; the vote is exact up to ", comm::kMaxBallots);
+  const CommunicationOptions& wires = options.communication;
+  DKFAC_CHECK(!wires.gradient_wire && !wires.weight_wire,
+              "[preconditioner] communication.gradient_wire and weight_wire are for make_kfac(): "
+              "gradients and weights are the caller's to send; leave them unset");
   impl_ = std::make_unique<Impl>(std::move(comm), options, device, context);
 }
 Preconditioner::~Preconditioner() = default;

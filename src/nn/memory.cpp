@@ -128,6 +128,8 @@ class Walk {
     const auto* global = dynamic_cast<const GlobalPool*>(&layer);
     if (const auto* attention = dynamic_cast<const SelfAttention*>(&layer))
       return bytes(Shape{output[0], attention->heads(), output[1], output[1]});
+    if (dynamic_cast<const SinusoidalPositions*>(&layer) != nullptr)
+      return bytes(Shape{output[1], output[2]});
     const bool has_places = (pool != nullptr && pool->kind() == PoolKind::max) ||
                             (global != nullptr && global->kind() == PoolKind::max);
     return has_places ? static_cast<std::size_t>(output.numel()) * size_of(DType::i32) : 0;

@@ -31,10 +31,12 @@ void check_alike(const Context& ctx, DType dtype, const UpdatedPart& part) {
 }  // namespace
 
 double lars_trust_ratio(const LarsOptions& options, double weight_norm, double gradient_norm) {
+  options.validate();
   return trust_ratio(options, weight_norm, gradient_norm);
 }
 
 double weight_rescaling(Rescale rule, std::int64_t d_out, double weight_norm) {
+  DKFAC_CHECK(d_out > 0, "[weight_rescaling] d_out is ", d_out, "; a weight has rows");
   return rescale_factor(rule, d_out, weight_norm);
 }
 

@@ -56,6 +56,8 @@ TEST(RowsByIndex, RefuseWhatDoesNotFit) {
   Tensor table = Tensor::zeros(ctx, {4, 2}), rows = Tensor::zeros(ctx, {5, 2});
   EXPECT_FALSE(message_of([&] { ops::gather_rows(ctx, table, row_indices(), rows); }).empty());
   EXPECT_FALSE(message_of([&] { ops::gather_rows(ctx, table, rows, rows); }).empty());
+  Tensor none = Tensor::zeros(ctx, {0, 2});
+  EXPECT_FALSE(message_of([&] { ops::scatter_add_rows(ctx, rows, row_indices(), none); }).empty());
 }
 
 }  // namespace

@@ -55,51 +55,58 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
     std::function<void(CurvatureOptions&)> change;
   };
   const std::vector<Case> cases = {
-      {"damping is 0", [](auto& o) { o.damping.lambda = 0; }},
-      {"damping is nan", [](auto& o) { o.damping.lambda = kNan; }},
-      {"damping is inf", [](auto& o) { o.damping.lambda = kInf; }},
-      {"bn_damping is -1", [](auto& o) { o.damping.normalization = -1; }},
-      {"new_weight is 0", [](auto& o) { o.statistics.new_weight = 0; }},
-      {"new_weight is 1.5", [](auto& o) { o.statistics.new_weight = 1.5; }},
-      {"new_weight is nan", [](auto& o) { o.statistics.new_weight = kNan; }},
-      {"statistics_interval is 0", [](auto& o) { o.refresh.statistics_interval = 0; }},
-      {"inverse_interval is -2", [](auto& o) { o.refresh.inverse_interval = -2; }},
-      {"micro_batches is 0", [](auto& o) { o.statistics.micro_batches = 0; }},
+      {"damping.lambda is 0", [](auto& o) { o.damping.lambda = 0; }},
+      {"damping.lambda is nan", [](auto& o) { o.damping.lambda = kNan; }},
+      {"damping.lambda is inf", [](auto& o) { o.damping.lambda = kInf; }},
+      {"damping.normalization is -1", [](auto& o) { o.damping.normalization = -1; }},
+      {"statistics.new_weight is 0", [](auto& o) { o.statistics.new_weight = 0; }},
+      {"statistics.new_weight is 1.5", [](auto& o) { o.statistics.new_weight = 1.5; }},
+      {"statistics.new_weight is nan", [](auto& o) { o.statistics.new_weight = kNan; }},
+      {"refresh.statistics_interval is 0", [](auto& o) { o.refresh.statistics_interval = 0; }},
+      {"refresh.inverse_interval is -2", [](auto& o) { o.refresh.inverse_interval = -2; }},
+      {"statistics.micro_batches is 0", [](auto& o) { o.statistics.micro_batches = 0; }},
       {"dtype is bf16", [](auto& o) { o.dtype = DType::bf16; }},
-      {"operand is i32", [](auto& o) { o.statistics.operand = DType::i32; }},
-      {"operand is f64", [](auto& o) { o.statistics.operand = DType::f64; }},  // but dtype is f32
-      {"max_failed_refreshes is -1", [](auto& o) { o.inverse.max_failed_refreshes = -1; }},
-      {"bucket_bytes is 0", [](auto& o) { o.communication.bucket_bytes = 0; }},
-      {"staleness_alpha is -0.1", [](auto& o) { o.refresh.similarity = -0.1; }},
-      {"staleness_alpha is nan", [](auto& o) { o.refresh.similarity = kNan; }},
-      {"max_interval is -1", [](auto& o) { o.refresh.max_interval = -1; }},
-      {"statistics_fraction is 0", [](auto& o) { o.statistics.fraction = 0; }},
-      {"statistics_fraction is 1.25", [](auto& o) { o.statistics.fraction = 1.25; }},
+      {"statistics.operand is i32", [](auto& o) { o.statistics.operand = DType::i32; }},
+      {"statistics.operand is f64",
+       [](auto& o) { o.statistics.operand = DType::f64; }},  // but dtype is f32
+      {"inverse.max_failed_refreshes is -1", [](auto& o) { o.inverse.max_failed_refreshes = -1; }},
+      {"communication.bucket_bytes is 0", [](auto& o) { o.communication.bucket_bytes = 0; }},
+      {"refresh.similarity is -0.1", [](auto& o) { o.refresh.similarity = -0.1; }},
+      {"refresh.similarity is nan", [](auto& o) { o.refresh.similarity = kNan; }},
+      {"refresh.max_interval is -1", [](auto& o) { o.refresh.max_interval = -1; }},
+      {"statistics.fraction is 0", [](auto& o) { o.statistics.fraction = 0; }},
+      {"statistics.fraction is 1.25", [](auto& o) { o.statistics.fraction = 1.25; }},
       {"kl_clip is -1", [](auto& o) { o.kl_clip = -1; }},
       {"kl_clip is inf", [](auto& o) { o.kl_clip = kInf; }},
-      {"worker_fraction is 1.5", [](auto& o) { o.distribution.worker_fraction = 1.5; }},
-      {"worker_fraction is nan", [](auto& o) { o.distribution.worker_fraction = kNan; }},
-      {"statistics_wire is f64", [](auto& o) { o.communication.statistics_wire = DType::f64; }},
-      {"statistics_wire is i32", [](auto& o) { o.communication.statistics_wire = DType::i32; }},
-      {"damping_split is set with inverse eigen",
+      {"distribution.worker_fraction is 1.5",
+       [](auto& o) { o.distribution.worker_fraction = 1.5; }},
+      {"distribution.worker_fraction is nan",
+       [](auto& o) { o.distribution.worker_fraction = kNan; }},
+      {"communication.statistics_wire is f64",
+       [](auto& o) { o.communication.statistics_wire = DType::f64; }},
+      {"communication.statistics_wire is i32",
+       [](auto& o) { o.communication.statistics_wire = DType::i32; }},
+      {"damping.split is set with inverse.method eigen",
        [](auto& o) {
          o.inverse.method = InverseMethod::eigen;
          o.damping.split = DampingSplit::equal_traces;
        }},
-      {"damping_split is set with inverse ekfac",
+      {"damping.split is set with inverse.method ekfac",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;
          o.refresh.inverse_interval = 2;
          o.damping.split = DampingSplit::constant;
        }},
       // What the adaptive rule cannot go with.
-      {"statistics_interval is 2", [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
-      {"inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},
-      {"spread_inverses", [](auto& o) { adaptive(o).refresh.spread_inverses = true; }},
-      {"inverse is ekfac", [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
+      {"refresh.statistics_interval is 2",
+       [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
+      {"refresh.inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},
+      {"refresh.spread_inverses", [](auto& o) { adaptive(o).refresh.spread_inverses = true; }},
+      {"inverse.method is ekfac",
+       [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
       // Scales that every rebuild forgets before they are used again.
       {"use eigen", [](auto& o) { o.inverse.method = InverseMethod::ekfac; }},
-      {"inverse_interval is 3",
+      {"refresh.inverse_interval is 3",
        [](auto& o) {
          o.inverse.method = InverseMethod::ekfac;
          o.refresh.statistics_interval = o.refresh.inverse_interval = 3;

@@ -79,12 +79,14 @@ TEST(WeightRescaling, IsEquation24) {
   EXPECT_EQ(weight_rescaling(Rescale::shrink, 8, 2), 1);
   EXPECT_EQ(weight_rescaling(Rescale::off, 8, 8), 1);
   EXPECT_DOUBLE_EQ(weight_rescaling(Rescale::always, 8, 0), 4e9);
+  EXPECT_THROW((void)weight_rescaling(Rescale::always, 0, 1), InvalidArgument);
 }
 
 TEST(TrustRatio, IsOneWhenANormIsZero) {
   const LarsOptions options{.weight_decay = 0.5, .eta = 0.1};
   EXPECT_EQ(lars_trust_ratio(options, 0, 3), 1);
   EXPECT_EQ(lars_trust_ratio(options, 3, 0), 1);
+  EXPECT_THROW((void)lars_trust_ratio({.eta = -1}, 2, 3), InvalidArgument);
 }
 
 TEST(TrustRatio, IsTheFormula) {

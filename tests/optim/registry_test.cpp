@@ -11,6 +11,7 @@
 #include "dkfac/comm/communicator.h"
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor.h"
+#include "dkfac/kfac/preconditioner.h"
 
 #include "support/saved_state.h"
 
@@ -111,12 +112,27 @@ TEST(Registry, RefusesWhatIsOutOfRangeByName) {
   EXPECT_GT(choices_seen, 15);
 }
 
+TEST(Registry, LeavesTheWiresOfKfacToKfac) {
+  for_each_default([](const auto& entry, auto& options) {
+    if constexpr (requires { options.communication; }) {
+      options.communication.weight_wire = DType::f16;
+      EXPECT_NE(refusal_of(options).find("are for K-FAC"), std::string::npos) << entry.name;
+      options.communication = {.statistics_wire = DType::f32};
+      EXPECT_NE(refusal_of(options).find("are for K-FAC"), std::string::npos) << entry.name;
+    }
+  });
+  kfac::CurvatureOptions curvature;
+  curvature.communication.gradient_wire = DType::f16;
+  EXPECT_NO_THROW(curvature.validate());
+  EXPECT_THROW(kfac::Preconditioner(comm::make_self(), curvature), InvalidArgument);
+}
+
 TEST(Registry, GivesOneKeyOneMeaning) {
   std::map<std::string, std::string> meanings;
   for_each_default([&](const auto& entry, auto& options) {
     for_each_option(options, FieldVisit{[&](auto& field, const FieldInfo& info, auto...) {
                       if (info.help.empty()) return;
-                      const std::string key(info.key.empty() ? info.name : info.key);
+                      const std::string key(key_of(info));
                       const std::string meaning = detail::concat(info.help, to_string(info.range),
                                                                  info.only, info.is, sizeof field);
                       EXPECT_EQ(meanings.try_emplace(key, meaning).first->second, meaning)

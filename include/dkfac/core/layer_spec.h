@@ -18,7 +18,7 @@ struct DKFAC_API LinearSpec {
   std::int64_t in = 0, out = 0;
   bool bias = true;
   /// Most rows (samples times positions) of one step over all ranks; 0: not known. Only for
-  /// CurvatureOptions::low_rank. Each rank has room for its share of the max_rows / sample_rows
+  /// StatisticsOptions::low_rank. Each rank has room for its share of the max_rows / sample_rows
   /// samples, which is as even as can be, the first ranks taking one more: where ranks share
   /// batches otherwise, ranks times the largest share of one.
   std::int64_t max_rows = 0;

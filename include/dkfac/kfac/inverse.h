@@ -50,7 +50,8 @@ DKFAC_API void precondition(Context& ctx, ConstTensorView a_inverse, ConstTensor
 /// Factor of the KL clip (Ba et al. 2017; docs/math.md, "KL clip"):
 /// min(1, sqrt(kappa / (lr^2 product))), with product = <U, V> summed over all preconditioned
 /// gradients U and their gradients V. 1 where lr^2 product <= 0, as nothing moves or the direction
-/// has no length in this metric; 0 where it is not finite: such a direction must not be applied.
+/// has no length in this metric, and with kappa = 0, which is no clip; 0 where it is not finite:
+/// such a direction must not be applied. Throws InvalidArgument for another kappa that is not > 0.
 [[nodiscard]] DKFAC_API double kl_clip_factor(double kappa, double lr, double product);
 
 /// vectors[d,d] (in columns) and values[d] (ascending, negative ones clipped to 0) of the packed

@@ -40,7 +40,7 @@ struct DKFAC_API LayerGrad {
 /// Views and streams are of the object's device. Each call uses the caller's memory in the order of
 /// its stream: on the host it is the caller's again when the call returns; on a CUDA device, where
 /// the object works on a stream of its own that follows the caller's, for whatever the caller puts
-/// on that stream afterwards. With CurvatureOptions::records_stay what was recorded has to stay as
+/// on that stream afterwards. With StatisticsOptions::records_stay what was recorded has to stay as
 /// it is until step() has been called. No view is kept: layers that are recorded may lie elsewhere
 /// in each step.
 ///
@@ -52,7 +52,7 @@ struct DKFAC_API LayerGrad {
 /// with worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; up to
 /// twice where a layer has no inverse yet, as in the first step; where an inverse failed, or an f16
 /// operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
-/// where the communicator does. With CurvatureOptions::micro_batches > 1 that many records of a
+/// where the communicator does. With StatisticsOptions::micro_batches > 1 that many records of a
 /// layer add up.
 class DKFAC_API Preconditioner {
  public:
@@ -79,7 +79,7 @@ class DKFAC_API Preconditioner {
   /// input: what the layer was applied to, f64, f32, bf16 or f16; it is only read. Of a LinearSpec
   /// [n,in], row-major, where rows may have gaps, or contiguous [n,...,in]; of a Conv2dSpec
   /// contiguous [n,h,w,in] or [n,in,h,w], as its layout says; of an EmbeddingSpec i32 indices
-  /// [n,...], contiguous.
+  /// [n,...] in [0, vocabulary), contiguous; on a device one outside makes the step a rejected one.
   ///
   /// In a step the inputs and the output gradients of a layer are of the same samples and
   /// positions, in whatever order and parts. n may be 0 where other ranks or records have samples

@@ -43,6 +43,7 @@ class SinusoidalPositions final : public Layer {
  private:
   ConstTensorView trained_;  ///< Output of the last forward pass in training.
   Tensor table_, output_, input_grad_;
+  Shape table_shape_;  ///< Of what the table holds, which may be smaller than it.
 };
 
 /// y[n,t,width] = softmax(Q K'/sqrt(d)) V in each of `heads` parts d = width/heads wide, for

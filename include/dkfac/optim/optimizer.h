@@ -177,13 +177,14 @@ struct DKFAC_API KfacOptions {
 };
 
 /// Trust ratio of LARS for one weight (You et al. 2017, algorithm 1; docs/math.md, "LARS"):
-/// eta*|w| / (|g| + weight_decay*|w| + epsilon), norms of Frobenius; 1 when a norm is zero.
+/// eta*|w| / (|g| + weight_decay*|w| + epsilon), norms of Frobenius; 1 when a norm is zero
+/// or NaN. Throws InvalidArgument for options out of range.
 [[nodiscard]] DKFAC_API double lars_trust_ratio(const LarsOptions& options, double weight_norm,
                                                 double gradient_norm);
 
 /// What Rescale multiplies a weight w of d_out rows by after its update (Osawa et al. 2020, SP-NGD,
 /// eq. 24): sqrt(2 d_out) / (|w| + 1e-9), norm of Frobenius; 1 with Rescale::off, and with
-/// Rescale::shrink where it would not shrink the weight.
+/// Rescale::shrink where it would not shrink the weight. Throws InvalidArgument for d_out < 1.
 [[nodiscard]] DKFAC_API double weight_rescaling(Rescale rule, std::int64_t d_out,
                                                 double weight_norm);
 

@@ -7,9 +7,6 @@ namespace {
 constexpr const char* kType = "optimizer.type";
 
 std::string path_of(std::string_view key) { return "optimizer." + std::string(key); }
-std::string_view key_of(const FieldInfo& info) {
-  return info.key.empty() ? info.name.substr(info.name.rfind('.') + 1) : info.key;
-}
 
 /// Calls visit(field[, choices]) for the options with this key, one for each optimizer that
 /// has it.
@@ -59,7 +56,7 @@ Key described(const FieldInfo& info, const T&) {
     key.type = KeyType::boolean;
   } else if constexpr (std::is_integral_v<T>) {
     key.type = KeyType::integer;
-    key.range.high = std::min(key.range.high, kMaxInteger);
+    key.range.high = std::min(key.range.high, sizeof(T) < 8 ? kMaxCount : kMaxInteger);
   } else if constexpr (std::is_floating_point_v<T>) {
     key.type = KeyType::real;
   }

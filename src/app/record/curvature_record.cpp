@@ -79,7 +79,9 @@ StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::BatchNormFisher batc
   if (const auto* norm = std::get_if<NormSpec>(&spec)) return {0, 0, norm_size(*norm, batch_norm)};
   if (!dkfac::has_factors(spec)) return {};
   const double groups = dkfac::factor_groups(spec);
-  return {groups * packed(dkfac::a_dim(spec)), groups * packed(dkfac::g_dim(spec)), 0};
+  const std::int64_t a = dkfac::a_dim(spec);
+  return {groups * (has_diagonal_a(spec) ? static_cast<double>(a) : packed(a)),
+          groups * packed(dkfac::g_dim(spec)), 0};
 }
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,

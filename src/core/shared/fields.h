@@ -39,7 +39,7 @@ constexpr Range above_up_to(double low, double high) {
   return {.low = low, .high = high, .open_low = true};
 }
 /// Of an int that counts something.
-constexpr Range count_from(int low) { return between(low, 1 << 30); }
+constexpr Range count_from(int low) { return between(low, std::numeric_limits<int>::max()); }
 
 /// A value that an option may have, and its name.
 template <class T>
@@ -70,6 +70,11 @@ struct FieldInfo {
   std::string_view key = {};  ///< Of configurations, where it is not the member.
   bool agreed = true;         ///< All ranks have to have the same value.
 };
+
+/// The key of a field that programs configure.
+constexpr std::string_view key_of(const FieldInfo& info) {
+  return info.key.empty() ? info.name.substr(info.name.rfind('.') + 1) : info.key;
+}
 
 /// A visitor of lists made of a generic lambda, which cannot take a FieldInfo as a list of braces.
 template <class Call>
@@ -117,12 +122,18 @@ class FieldChecks {
     std::string names;
     for (const NamedValue<T>& choice : choices) {
       if (choice.value == field) return;
-      (names += names.empty() ? "" : ", ") += choice.name;
+      (names += names.empty() ? "" : ", ") += name_in_code(choice);
     }
     refuse_choice(info, shown(field), names);
   }
 
  private:
+  template <class T>
+  static std::string_view name_in_code(const NamedValue<T>& choice) {
+    if constexpr (requires { choice.value.has_value(); })
+      if (!choice.value) return "unset";
+    return choice.name;
+  }
   template <class T>
   static std::string shown(const T& field) {
     if constexpr (std::is_same_v<T, DType>)

@@ -40,7 +40,7 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
   Statistic& s = statistic(id);
   const LayerSpec& spec = at(s.layer).spec;
   DKFAC_CHECK(s.records < options_.statistics.micro_batches, caller,
-              "recorded more than CurvatureOptions::micro_batches = ",
+              "recorded more than StatisticsOptions::micro_batches = ",
               options_.statistics.micro_batches, " times in one step");
   DKFAC_CHECK(scale.loss_scale > 0 && std::isfinite(scale.loss_scale), caller,
               "RecordScale::loss_scale is ", scale.loss_scale, "; it must be positive and finite");
@@ -130,7 +130,7 @@ void Curvature::add_rows(const Caller& caller, const KroneckerBlock& block,
   DKFAC_CHECK(count <= left, caller, count,
               " rows of statistics are too many: this rank's share of max_rows = ", plan.rows,
               " has room for ", left, " of its ", share.count,
-              "; raise LinearSpec::max_rows, or turn CurvatureOptions::low_rank off");
+              "; raise LinearSpec::max_rows, or turn StatisticsOptions::low_rank off");
   const TensorView free =
       slot.reshape({plan.rows, plan.dim}).slice(0, share.first + s.rows_used, left);
   const std::int64_t used = block.compute_rows(records_on(), record, free);

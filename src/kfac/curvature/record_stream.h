@@ -12,7 +12,7 @@ namespace dkfac::kfac {
 
 /// Where statistics are made of what a caller records: in the context of the curvature, in order
 /// with her stream; or, where she leaves what is recorded untouched until step()
-/// (CurvatureOptions::records_stay, CUDA only), in a context with a stream of low priority, which
+/// (StatisticsOptions::records_stay, CUDA only), in a context with a stream of low priority, which
 /// follows hers, while hers does not wait for it.
 class RecordStream {
  public:

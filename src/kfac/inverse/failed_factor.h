@@ -23,7 +23,7 @@ enum class FailedAt : std::uint8_t {
 [[nodiscard]] std::string remedy(const CurvatureOptions& options, FailedAt failed);
 
 /// Saves the average of a factor that has failed too often as a NumPy array in
-/// CurvatureOptions::failure_folder: <layer>.<kind>.damping-<shift>.npy with kind "a" or "g", [d,d]
+/// InverseOptions::failure_folder: <layer>.<kind>.damping-<shift>.npy with kind "a" or "g", [d,d]
 /// (both triangles), [groups,d,d], or rows [rows,d] of the low-rank form. Of several groups the
 /// name tells the first that failed, with its damping:
 /// <layer>.<kind>.group-<i>.damping-<shift>.npy. Of a factor that failed before its state was

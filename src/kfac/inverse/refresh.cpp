@@ -5,7 +5,9 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
+#include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
+#include "kfac/inverse/backend_inverse.h"
 #include "kfac/inverse/backend_refresh.h"
 
 namespace dkfac::kfac {
@@ -53,13 +55,22 @@ void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
 }  // namespace
 
 void take_diagonal(Context& ctx, Factor& factor) {
-  ops::copy(ctx, factor.average, factor.inverse.view().flat());
-  // Representable in the dtype of the factor, as all workers of the layer are given it. Where a
-  // factor of the layer is zero, its sign says so, which changes nothing here.
+  // The damping s as all workers of the layer are given it: representable in the factor's dtype. It
+  // comes as -s where a factor of the layer is zero, so that the inverse is that of sI.
+  const DType dtype = factor.average.dtype();
+  const auto divide = ctx.device().is_cuda() ? cuda::divide_by_products : cpu::divide_by_products;
   Scratch scratch(ctx);
-  const TensorView rounded = scratch.take({1}, factor.average.dtype());
-  ops::cast(ctx, factor.asked, rounded);
-  ops::max_abs(ctx, rounded, factor.shifts);
+  const TensorView keep = scratch.take({1, 1}, dtype), size = scratch.take({1}, dtype);
+  const TensorView two = scratch.take({1}, dtype);
+  ops::cast(ctx, factor.asked, keep.flat());
+  ops::max_abs(ctx, keep.flat(), factor.shifts);
+  ops::cast(ctx, factor.shifts, size);
+  ops::axpby(ctx, 1, size, 1, keep.flat());
+  ops::fill(ctx, two, 2);
+  divide(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
+  const ExactProducts exact(ctx);
+  ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
+            keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
   factor.held.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
 }
 

@@ -41,7 +41,7 @@ struct RowShare {
 /// of `block` samples (ghost groups of a BatchNorm).
 [[nodiscard]] std::int64_t sampled(std::int64_t samples, double fraction, std::int64_t block = 1);
 
-/// CurvatureOptions::sharing, but expand for an Embedding: means of one-hot rows over positions
+/// StatisticsOptions::sharing, but expand for an Embedding: means of one-hot rows over positions
 /// have an A that is not diagonal.
 [[nodiscard]] WeightSharing sharing_of(const LayerSpec& spec, const CurvatureOptions& options);
 /// Output positions per sample of what is recorded for `kind`: the layer's input resp. output

@@ -1,5 +1,7 @@
 #include "kfac/precondition/kl_clip.h"
 
+#include <cmath>
+
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/inverse.h"
@@ -10,7 +12,9 @@
 namespace dkfac::kfac {
 
 double kl_clip_factor(double kappa, double lr, double product) {
-  return kl_factor(kappa, lr, product);
+  DKFAC_CHECK(kappa >= 0 && std::isfinite(kappa), "[kl_clip_factor] kappa is ", kappa,
+              "; it must be finite and >= 0, 0 for no clip");
+  return kappa == 0 ? 1 : kl_factor(kappa, lr, product);
 }
 
 KlClip::KlClip(Context& ctx, std::int64_t products)

@@ -116,11 +116,6 @@ std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorDa
   return count;
 }
 
-void check_dense(std::string_view operation, const LayerSpec& spec) {
-  DKFAC_CHECK(!has_diagonal_a(spec), "[", operation, "] A of ", describe(spec),
-              " is diagonal; call compute_a_diagonal()");
-}
-
 /// One row per position, with A averaged over positions, or one per sample.
 struct BatchStatistic {
   FactorData data;
@@ -172,7 +167,6 @@ void compute_a(Context& ctx, const LayerSpec& spec, ConstTensorView input, doubl
                Operand operand, OperandStats stats, double beta, TensorView a,
                WeightSharing sharing) {
   check_statistic(kComputeA, spec, global_batch, operand);
-  check_dense(kComputeA, spec);
   const FactorData data = a_data(kComputeA, spec, input);
   check_factor(kComputeA, "A", data, a);
   Scratch scratch(ctx);

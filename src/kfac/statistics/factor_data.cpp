@@ -54,6 +54,8 @@ constexpr const char* kGradOutput = "the output gradient";
 }  // namespace
 
 FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input) {
+  DKFAC_CHECK(!has_diagonal_a(spec), caller, "A of ", describe(spec),
+              " is diagonal; call compute_a_diagonal()");
   check_elements(caller, kInput, input);
   if (const auto* linear = std::get_if<LinearSpec>(&spec)) {
     FactorData data = rows_data(caller, kInput, input, linear->in);
@@ -103,6 +105,11 @@ std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
   DKFAC_CHECK(indices.dim(0) == 0 || indices.numel() > 0, caller, kInput, " has shape ",
               indices.shape(), "; it must have at least one position");
   check_contiguous(caller, kInput, indices);
+  if (indices.device().is_cuda()) return indices.numel();  // There they make A[0] NaN.
+  const auto* const index = indices.data<std::int32_t>();
+  for (std::int64_t i = 0; i < indices.numel(); ++i)
+    DKFAC_CHECK(index[i] >= 0 && index[i] < spec.vocabulary, caller, "index ", i, " is ", index[i],
+                "; it must be in [0, ", spec.vocabulary, "), the vocabulary");
   return indices.numel();
 }
 

@@ -36,12 +36,15 @@ ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mo
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
   trained_ = mode == Mode::train ? y : ConstTensorView{};
   const Shape sequence{shape[1], shape[2]};
-  if (!table_.is_set() || table_.shape() != sequence || table_.dtype() != x.dtype()) {
+  const bool made = table_.is_set() && table_.dtype() == x.dtype() && table_shape_.ndim() == 2 &&
+                    table_shape_[0] >= sequence[0] && table_shape_[1] == sequence[1];
+  if (!made) {
     Context host;
     const Tensor wide = sinusoids(sequence[0], sequence[1]);
     Tensor table = Tensor::empty(host, sequence, x.dtype());
     ops::cast(host, wide, table);
     ops::copy(ctx, table, ensure(ctx, table_, sequence, x.dtype()));
+    table_shape_ = sequence;
   }
   // The same table for every sample.
   const ConstTensorView table(table_.view().raw(), x.dtype(), shape, Strides{0, shape[2], 1},

@@ -1,6 +1,7 @@
 // An Embedding against a Linear of one-hot inputs, whose A is a dense matrix that nobody knows to
 // be diagonal; and what is promised of every layer: any number of ranks, any saved state.
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -151,6 +152,33 @@ TEST(EmbeddingCurvature, CountsInWholeNumbersWhateverIsRounded) {
   narrow.statistics.operand = DType::f16;
   const TableCourse f16 = run_table(self, TableKind::embedding, narrow);
   EXPECT_TRUE(near(f16.directions.back(), wide.directions.back(), 1e2 * 0x1p-11));
+}
+
+TEST(EmbeddingCurvature, IsTheDampingAloneWhereNoGradientHasCome) {
+  // G is 0 in the step that makes the inverses, and the gradient of the table is not.
+  CurvatureOptions options = table_options();
+  std::vector<std::int32_t> words{0, 1, 1, 2};
+  std::vector<double> one_hot{1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1}, none(8, 0);
+  std::vector<double> rows{1, 2, 3, 4, 5, 6}, columns{1, 3, 5, 2, 4, 6};
+  Preconditioner preconditioner(comm::make_self(), options);
+  const LayerId table =
+      preconditioner.add_layer("table", EmbeddingSpec{.vocabulary = 3, .width = 2});
+  const LayerId linear =
+      preconditioner.add_layer("linear", LinearSpec{.in = 3, .out = 2, .bias = false});
+  preconditioner.prepare();
+  preconditioner.record_input(table, view_of(words.data(), {4}));
+  preconditioner.record_grad_output(table, view_of(none.data(), {4, 2}));
+  preconditioner.record_input(linear, view_of(one_hot.data(), {4, 3}));
+  preconditioner.record_grad_output(linear, view_of(none.data(), {4, 2}));
+  const std::vector<double> before = rows;
+  const std::array grads{LayerGrad{table, view_of(rows.data(), {3, 2}), {}},
+                         LayerGrad{linear, view_of(columns.data(), {2, 3}), {}}};
+  ASSERT_TRUE(preconditioner.step(grads).updated);
+  for (std::size_t i = 0; i < 6; ++i) {
+    const double expected = before[i] / options.damping.lambda;
+    EXPECT_NEAR(rows[i], expected, 8 * eps<double> * expected) << i;
+    EXPECT_NEAR(columns[(i % 2) * 3 + i / 2], expected, 8 * eps<double> * expected) << i;
+  }
 }
 
 TEST(EmbeddingCurvature, RefusesWhatAreNoIndices) {

@@ -66,7 +66,8 @@ TEST(FailedInverse, LeavesThePlainGradientAndSaysSoWhileThereIsNoGoodOne) {
     });
 }
 
-/// A good layer beside one whose A has no inverse; `fraction` as CurvatureOptions::worker_fraction.
+/// A good layer beside one whose A has no inverse; `fraction` as
+/// DistributionOptions::worker_fraction.
 TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
   for (const double fraction : {0.0, 1.0})
     comm::run_ranks(2, [fraction](auto comm) {

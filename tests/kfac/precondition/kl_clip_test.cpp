@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dkfac/core/error.h"
 #include "dkfac/kfac/inverse.h"
 
 #include "support/near.h"
@@ -25,6 +26,12 @@ TEST(KlFactor, LeavesADirectionWithoutLengthAlone) {
   EXPECT_EQ(kl_clip_factor(1e-3, 0.1, 0), 1);
   EXPECT_EQ(kl_clip_factor(1e-3, 0, 5), 1);
   EXPECT_EQ(kl_clip_factor(1e-3, 0.1, -5), 1);
+}
+
+TEST(KlFactor, IsOffAtZeroAndRefusesWhatIsNoBound) {
+  EXPECT_EQ(kl_clip_factor(0, 0.1, 10), 1);
+  EXPECT_THROW((void)kl_clip_factor(-1, 0.1, 10), InvalidArgument);
+  EXPECT_THROW((void)kl_clip_factor(std::nan(""), 0.1, 10), InvalidArgument);
 }
 
 TEST(KlFactor, StopsADirectionThatIsNotFinite) {

@@ -77,6 +77,23 @@ TEST(Embedding, HasTheGradientOfCentralDifferences) {
   }
 }
 
+TEST(Positions, AreThoseOfTheInputWhateverCameBefore) {
+  Context ctx;
+  SinusoidalPositions layer;
+  const auto of = [&](std::int64_t t, std::int64_t width) {
+    const Tensor x = Tensor::zeros(ctx, {1, t, width}, DType::f64);
+    const ConstTensorView y = layer.forward(ctx, x, Mode::eval);
+    return std::vector<double>(y.data<double>(), y.data<double>() + y.numel());
+  };
+  const std::vector<double> first = of(5, 8);
+  (void)of(10, 4);  // As large.
+  EXPECT_EQ(of(5, 8), first);
+  const std::vector<double> shorter = of(3, 8);
+  EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), first.begin()));
+  EXPECT_EQ(first[0], 0);
+  EXPECT_EQ(first[1], 1);
+}
+
 TEST(Embedding, RefusesWhatIsNoIndex) {
   Context ctx;
   Standalone<Embedding> table(ctx, DType::f64, 5, 2);
