@@ -62,8 +62,8 @@ struct DKFAC_API StepReport : UpdateReport {
   /// The update that `saturated` and `kl_factor` are of: this step's, and on a CUDA device, whose
   /// host does not wait for it, the one before; 0 where there is none, and these are as they begin.
   std::int64_t update_step = 0;
-  /// Weights of layers that this rank works on past the range of KfacOptions::weight_wire, in
-  /// update_step.
+  /// Weights of layers that this rank works on past the range of CommunicationOptions::weight_wire,
+  /// in update_step.
   std::int64_t saturated = 0;
   double kl_factor = 1;  ///< What the KL clip multiplied the directions of update_step by.
   double damping = 0;
