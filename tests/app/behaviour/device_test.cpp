@@ -79,7 +79,9 @@ TEST_P(TrainingOnDevice, IsThatOfTheHost) {
 }
 
 TEST_P(TrainingOnDevice, HoldsInF32) {
-  const Keys keys{"run.epochs=1"};
+  Keys keys{"run.epochs=1"};
+  // With a small epsilon AdamW goes by the sign of a gradient that is nothing but rounding.
+  if (GetParam() == "adamw") keys.emplace_back("optimizer.adam_epsilon=0.01");
   // 6 steps: c*n*eps with c*n = 1e4.
   constexpr double kBar32 = 1e4 * static_cast<double>(std::numeric_limits<float>::epsilon());
   EXPECT_LE(difference(run_on("cuda", GetParam(), keys), run_on("cpu", GetParam(), keys)), kBar32);
