@@ -17,6 +17,7 @@
 #include "app/run/signals.h"
 #include "app/shared/bench.h"
 #include "app/shared/commands.h"
+#include "optim/shared/registry.h"
 
 namespace {
 
@@ -258,7 +259,7 @@ void add_bench(CLI::App& app, BenchCommand& command) {
   bench->add_option("--precision", command.precision, "as run.precision")->capture_default_str();
   bench
       ->add_option("--optimizer", command.optimizers,
-                   "sgd,lars,kfac: in turns; ratios to the first")
+                   dkfac::optim::optimizer_names() + ": in turns; ratios to the first")
       ->delimiter(',')
       ->capture_default_str();
   const auto number = [&](const char* name, int& value, int low, int high, const char* help) {

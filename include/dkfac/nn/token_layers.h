@@ -31,8 +31,8 @@ class Embedding final : public Layer {
   Tensor output_;
 };
 
-/// y = x + p for x[n,t,width], with the sinusoids p of Vaswani et al. (2017): p[t,2i] =
-/// sin(t/10000^(2i/width)), p[t,2i+1] the cosine. f64 or f32. Nothing is trained.
+/// Sinusoidal positions (Vaswani et al. 2017), added: y = x + p for x[n,t,width], with p[t,2i] =
+/// sin(t/10000^(2i/width)) and p[t,2i+1] the cosine. f64 or f32. Nothing is trained.
 class SinusoidalPositions final : public Layer {
  public:
   [[nodiscard]] std::string describe() const override { return "SinusoidalPositions"; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "optim/shared/fields.h"
@@ -48,6 +49,16 @@ void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
   for_each_optimizer(all, [&](const auto& entry, auto& options) {
     if (entry.type == type) visit(entry, options);
   });
+}
+
+/// "sgd,lars,adamw,kfac"
+[[nodiscard]] inline std::string optimizer_names() {
+  std::string names;
+  const OptimizerOptions all;
+  for_each_optimizer(all, [&](const auto& entry, const auto&) {
+    (names += names.empty() ? "" : ",") += entry.name;
+  });
+  return names;
 }
 
 [[nodiscard]] inline std::string_view name_of(OptimizerType type) {
