@@ -69,25 +69,25 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
   const bool clipped = curvature.options().kl_clip > 0;
   DKFAC_CHECK(!clipped || (args.lr > 0 && std::isfinite(args.lr)), "[step] StepArgs::lr is ",
               args.lr, "; the KL clip needs the learning rate of the step, > 0");
-  comm::check_vote(args.vote, ctx.device());
+  comm::check_flags(args.flags, ctx.device());
   StepReport report;
   report.step = ++steps;
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
-    curvature.complete(args.vote.rejects());
+    curvature.complete(args.flags.rejects());
     for (const LayerGrad& grad : grads)
       if (works(grad.layer)) pack(grad);
-    comm::Ballot ballot{.caller = args.vote, .gradient_count = nonfinite};
+    comm::Ballot ballot{.caller = args.flags, .gradient_count = nonfinite};
     if (clipped) ballot.hash = comm::mix_hash(ballot.hash, args.lr);
     curvature.raise_flags(ballot);
     pipeline->submit(ballot);
     curvature.request();
     const comm::Outcome agreed = pipeline->outcome();  // the one wait of the host
     curvature.throw_if_failed(agreed);
-    report.vote = agreed.result;
+    report.agreement = agreed.result;
     curvature.collect(agreed, report);
   }
-  report.updated = report.vote.may_update();
+  report.updated = report.agreement.may_update();
   if (report.updated) {
     curvature.update_averages(report);
     curvature.refresh_inverses(report);
@@ -284,7 +284,7 @@ void Preconditioner::set_curvature(const CurvatureSettings& settings) {
 void Preconditioner::visit_state(StateVisitor& caller) {
   impl_->ensure_prepared();
   HostVisitor visitor(impl_->ctx, caller);
-  visitor.integer("steps", Held::same, impl_->steps);
+  visitor.integer("steps", StateKind::replicated, impl_->steps);
   impl_->curvature.visit_state(visitor);
   impl_->begin_step();  // What is due may have changed.
 }

@@ -25,12 +25,12 @@ void put_statistics(std::ostream& out, std::span<const StatisticReport> statisti
 std::string StepReport::brief() const {
   std::ostringstream out;
   out << "step " << step << (updated ? ": updated" : ": skipped");
-  put(out, vote.nonfinite_loss, "loss not finite");
-  put(out, vote.nonfinite_gradient, "gradient not finite");
-  put(out, vote.nonfinite_statistic, "statistic not finite");
-  put(out, vote.data_error, "data error");
-  put(out, vote.numeric_failure, "inverse failed too often");
-  put(out, vote.stop, "stop");
+  put(out, agreement.nonfinite_loss, "loss not finite");
+  put(out, agreement.nonfinite_gradient, "gradient not finite");
+  put(out, agreement.nonfinite_statistic, "statistic not finite");
+  put(out, agreement.data_error, "data error");
+  put(out, agreement.numeric_failure, "inverse failed too often");
+  put(out, agreement.stop, "stop");
   if (statistics_refreshed) put_statistics(out, statistics);
   if (inverses_refreshed) out << ", inverses";
   constexpr const char* kStages[] = {"", "more damped", "in f64", "clipped"};

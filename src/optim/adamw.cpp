@@ -19,8 +19,8 @@ struct Adamw {
                           ", decoupled weight decay ", o.weight_decay);
   }
   void visit_state(StateVisitor& visitor) {
-    visitor.real("beta1_power", Held::same, beta1_power);
-    visitor.real("beta2_power", Held::same, beta2_power);
+    visitor.real("beta1_power", StateKind::replicated, beta1_power);
+    visitor.real("beta2_power", StateKind::replicated, beta2_power);
   }
 
   double update(Context& ctx, UpdateTable& table, const StepArgs& args) {

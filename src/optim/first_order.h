@@ -79,15 +79,15 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   enter_step(frame_, args, stream, report);
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
-    gradients_->complete(args.vote.rejects());
+    gradients_->complete(args.flags.rejects());
     comm::Ballot flags = flags_of(args);
     gradients_->raise_flags(flags);
     pipeline_->submit(flags);
     gradients_->request();
-    report.vote = pipeline_->outcome().result;  // the one wait of the host
+    report.agreement = pipeline_->outcome().result;  // the one wait of the host
     gradients_->collect(report);
   }
-  report.updated = report.vote.may_update();
+  report.updated = report.agreement.may_update();
   if (report.updated) {
     const PhaseTimer timer(report.seconds.update);
     report.momentum = rule_.update(frame_.ctx, table_, args);
@@ -136,12 +136,13 @@ template <class Rule>
 void FirstOrder<Rule>::visit_state(StateVisitor& caller) {
   frame_.require_prepared("visit_state");
   HostVisitor visitor(frame_.ctx, caller);
-  visitor.integer("steps", Held::same, frame_.steps);
+  visitor.integer("steps", StateKind::replicated, frame_.steps);
   gradients_->visit_state(visitor);
   rule_.visit_state(visitor);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     for (std::size_t s = 0; s < Rule::kSlots.size(); ++s)
-      visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]), Held::same,
+      visitor.tensor(detail::concat(frame_.layers[i].name, '.', Rule::kSlots[s]),
+                     StateKind::replicated,
                      slots_[i].view().slice(0, static_cast<std::int64_t>(s), 1).flat());
   begin_step();
 }

@@ -54,13 +54,13 @@ void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, Upda
   const double momentum = args.momentum.value_or(0);
   DKFAC_CHECK(momentum >= 0 && momentum < 1, "[step] the momentum is ", momentum,
               "; it must be in [0, 1)");
-  comm::check_vote(args.vote, frame.ctx.device());
+  comm::check_flags(args.flags, frame.ctx.device());
   frame.join.enter("step", caller, frame.ctx.stream());
   report.step = ++frame.steps;
 }
 
 comm::Ballot flags_of(const StepArgs& args) {
-  return {.caller = args.vote,
+  return {.caller = args.flags,
           .hash = comm::mix_hash(comm::mix_hash(0, args.lr), args.momentum.value_or(0))};
 }
 

@@ -93,7 +93,8 @@ std::vector<kfac::NamedBytes> Gradients::buffers() const {
 }
 
 void Gradients::visit_state(StateVisitor& visitor) {
-  if (magnitudes_) visitor.tensor("gradient_magnitudes", Held::same, magnitudes_->host());
+  if (magnitudes_)
+    visitor.tensor("gradient_magnitudes", StateKind::replicated, magnitudes_->host());
   set_magnitudes();
   packing_seconds_ = 0;
 }

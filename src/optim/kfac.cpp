@@ -106,8 +106,8 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   enter_step(frame_, args, stream, report);
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
-    curvature_.complete(args.vote.rejects());
-    gradients_->complete(args.vote.rejects());
+    curvature_.complete(args.flags.rejects());
+    gradients_->complete(args.flags.rejects());
     comm::Ballot flags = flags_of(args);
     gradients_->raise_flags(flags);
     curvature_.raise_flags(flags);
@@ -116,11 +116,11 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     curvature_.request();
     const comm::Outcome agreed = pipeline_->outcome();  // the one wait of the host
     curvature_.throw_if_failed(agreed);
-    report.vote = agreed.result;
+    report.agreement = agreed.result;
     curvature_.collect(agreed, report);
     gradients_->collect(report);
   }
-  report.updated = report.vote.may_update();
+  report.updated = report.agreement.may_update();
   if (report.updated) {
     curvature_.update_averages(report);
     curvature_.refresh_inverses(report);
@@ -257,15 +257,16 @@ void Kfac::gather_parameters(kfac::StepReport& report) {
 void Kfac::visit_state(StateVisitor& caller) {
   frame_.require_prepared("visit_state");
   HostVisitor visitor(frame_.ctx, caller);
-  visitor.integer("steps", Held::same, frame_.steps);
+  visitor.integer("steps", StateKind::replicated, frame_.steps);
   gradients_->visit_state(visitor);
-  visitor.real("last_lr", Held::same, last_lr_);
+  visitor.real("last_lr", StateKind::replicated, last_lr_);
   for (std::size_t i = 0; i < frame_.layers.size(); ++i) {
-    const Held held = curvature_.owns(static_cast<int>(i)) ? Held::owner : Held::copy;
+    const StateKind kind =
+        curvature_.owns(static_cast<int>(i)) ? StateKind::owned : StateKind::owner_copy;
     const std::string& layer = frame_.layers[i].name;
     if (velocity_[i].is_set())
-      visitor.tensor(layer + ".velocity", held, velocity_[i].view().flat());
-    if (masters_[i].is_set()) visitor.tensor(layer + ".master", held, masters_[i]);
+      visitor.tensor(layer + ".velocity", kind, velocity_[i].view().flat());
+    if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
   curvature_.visit_state(visitor);
   begin_step();  // What is due may have changed.

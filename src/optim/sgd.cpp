@@ -19,7 +19,9 @@ struct Sgd {
                           ", weight decay ", o.weight_decay,
                           o.momentum_correction ? ", momentum correction" : "");
   }
-  void visit_state(StateVisitor& visitor) { visitor.real("last_lr", Held::same, last_lr); }
+  void visit_state(StateVisitor& visitor) {
+    visitor.real("last_lr", StateKind::replicated, last_lr);
+  }
 
   double update(Context& ctx, UpdateTable& table, const StepArgs& args) {
     const double momentum = args.momentum.value_or(options.momentum);

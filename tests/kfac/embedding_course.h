@@ -95,7 +95,7 @@ inline TableCourse run_table(const std::shared_ptr<comm::Communicator>& comm, Ta
     preconditioner.record_grad_output(id, grads, ctx.stream(), scale);
     const kfac::LayerGrad grad{id, there, {}};
     const kfac::StepReport report =
-        preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .vote = {}});
+        preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .flags = {}});
     EXPECT_TRUE(report.updated);
     out.bytes = report.bytes;
     std::vector<double> flat = device_values(ctx, there), direction = flat;

@@ -45,8 +45,8 @@ TEST(StepReport, CountsLayersWithoutAnInverse) {
 TEST(StepReport, SaysWhoVotedAgainstAStep) {
   StepReport report;
   report.step = 3;
-  report.vote.nonfinite_loss = 1;
-  report.vote.nonfinite_gradient = 2;
+  report.agreement.nonfinite_loss = 1;
+  report.agreement.nonfinite_gradient = 2;
   EXPECT_EQ(report.brief(),
             "step 3: skipped, 1 rank: loss not finite, 2 ranks: gradient not finite, 0 bytes");
 }

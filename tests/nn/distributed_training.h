@@ -101,7 +101,7 @@ inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Opt
       }
       loss += pass_over(ctx, *model, attachment, part, passes.sampled_labels, step, weight);
     }
-    const kfac::StepReport report = optimizer.step({.lr = 0.02, .vote = {}}, Stream::cpu());
+    const kfac::StepReport report = optimizer.step({.lr = 0.02, .flags = {}}, Stream::cpu());
     EXPECT_TRUE(report.updated);
     result.last_loss = rank_mean(*comm, loss / local);
     if (step == 0) result.first_loss = result.last_loss;

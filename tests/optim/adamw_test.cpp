@@ -72,7 +72,7 @@ class OneWeight {
   kfac::StepReport step(double gradient, std::optional<double> momentum = {}) {
     g_ = gradient;
     optimizer_->grads_ready(id_, Stream::cpu(), {});
-    return optimizer_->step({.lr = 0.1, .vote = {}, .momentum = momentum}, Stream::cpu());
+    return optimizer_->step({.lr = 0.1, .flags = {}, .momentum = momentum}, Stream::cpu());
   }
   [[nodiscard]] optim::Optimizer& optimizer() { return *optimizer_; }
   double w = 1;

@@ -93,7 +93,7 @@ Weights by_optimizer(const optim::KfacOptions& options, int steps, Changing chan
     for (std::size_t i = 0; i < g.w.size(); ++i) g.w[i] = made_up_gradient(step, i);
     for (std::size_t i = 0; i < g.b.size(); ++i) g.b[i] = made_up_gradient(step, 10 + i);
     optimizer->grads_ready(fc, Stream::cpu(), {});
-    StepArgs args{.lr = falling_lr(step), .vote = {}};
+    StepArgs args{.lr = falling_lr(step), .flags = {}};
     if (changing.momentum) args.momentum = changing.momentum_at(step, 0);
     (void)optimizer->step(args, Stream::cpu());
   }
@@ -261,7 +261,7 @@ TEST(Kfac, CountsOperandsThatUnderflow) {
     optimizer->record_input(fc, view_of(x.data(), {2, 2}), Stream::cpu(), {});
     optimizer->record_grad_output(fc, view_of(dy.data(), {2, 1}), Stream::cpu(), {});
     optimizer->grads_ready(fc, Stream::cpu(), {});
-    EXPECT_EQ(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).underflow, 2);
+    EXPECT_EQ(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).underflow, 2);
   }
 }
 
@@ -278,7 +278,7 @@ TEST(Kfac, ScalesOperandsAfterARecordOfZeros) {
     optimizer->record_input(fc, view_of(x.data(), {2, 2}), Stream::cpu(), {});
     optimizer->record_grad_output(fc, view_of(dy.data(), {2, 1}), Stream::cpu(), {});
     optimizer->grads_ready(fc, Stream::cpu(), {});
-    EXPECT_EQ(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).underflow, 0) << dy[0];
+    EXPECT_EQ(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).underflow, 0) << dy[0];
   }
 }
 

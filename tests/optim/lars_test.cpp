@@ -71,7 +71,7 @@ TEST(Lars, StaysFiniteWithZeroWeightsOrZeroGradients) {
         optimizer->add_layer("fc", spec, {view_of(w.data(), {4}), {}, view_of(g.data(), {4}), {}});
     optimizer->prepare();
     optimizer->grads_ready(id, Stream::cpu(), {});
-    (void)optimizer->step({.lr = 0.5, .vote = {}}, Stream::cpu());
+    (void)optimizer->step({.lr = 0.5, .flags = {}}, Stream::cpu());
     // Trust 1: w - lr (g + wd w).
     for (const double x : w) EXPECT_DOUBLE_EQ(x, zero_weight ? -0.5 : 1 - 0.5 * 1e-4);
   }

@@ -45,7 +45,7 @@ State run(optim::Optimizer& optimizer, Multipliers m, bool weight = true) {
     for (std::size_t i = 0; i < 3; ++i) g.weight[i] = made_up_gradient(step, i);
     for (std::size_t i = 0; i < 2; ++i) g.bias[i] = made_up_gradient(step, 3 + i);
     optimizer.grads_ready(id, Stream::cpu(), {});
-    (void)optimizer.step({.lr = falling_lr(step), .vote = {}}, Stream::cpu());
+    (void)optimizer.step({.lr = falling_lr(step), .flags = {}}, Stream::cpu());
   }
   return s;
 }
@@ -163,7 +163,7 @@ TEST(Multipliers, OfZeroFreezeAWeightThatWouldBeRescaled) {
     optimizer->record_input(id, view_of(x, {2, 2}), Stream::cpu(), {});
     optimizer->record_grad_output(id, view_of(dy, {2, 1}), Stream::cpu(), {});
     optimizer->grads_ready(id, Stream::cpu(), {});
-    (void)optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu());
+    (void)optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu());
     EXPECT_EQ(weight == (std::vector<double>{3, 4}), lr == 0);
     // Control: rescaling shows. 1e-9 is added to the norm that it divides by.
     EXPECT_NEAR(norm(weight), lr == 0 ? 5 : std::sqrt(2.0), 1e-8);
@@ -189,7 +189,7 @@ TEST(Multipliers, GammaNeverDecaysAndBetaDoesAsItsMultiplierSays) {
                                         .bias_decay = 0.5});
   optimizer->prepare();
   optimizer->grads_ready(id, Stream::cpu(), {});
-  (void)optimizer->step({.lr = 0.2, .vote = {}}, Stream::cpu());
+  (void)optimizer->step({.lr = 0.2, .flags = {}}, Stream::cpu());
   EXPECT_EQ(gamma[0], 2);
   EXPECT_NEAR(beta[0], 2 - 0.2 * (0.5 * 0.1) * 2, 1e-15);
 }
@@ -229,7 +229,7 @@ double beta_after_a_step(DType parameters, kfac::BatchNormFisher mode, DType cur
   optimizer->record_normalization(id, view_of(x, {3, 1}), view_of(&mean, {1}),
                                   view_of(&inv_std, {1}), view_of(dy, {3, 1}), Stream::cpu(), {});
   optimizer->grads_ready(id, Stream::cpu(), {});
-  (void)optimizer->step({.lr = 0.2, .vote = {}}, Stream::cpu());
+  (void)optimizer->step({.lr = 0.2, .flags = {}}, Stream::cpu());
   Tensor wide = Tensor::zeros(ctx, {1}, DType::f64);
   ops::cast(ctx, beta, wide);
   return *wide.data<double>();

@@ -127,8 +127,8 @@ TEST(Sgd, RefusesAMisuseOfItsCalls) {
   optimizer->grads_ready(id, Stream::cpu(), {});
   EXPECT_THROW(optimizer->grads_ready(id, Stream::cpu(), {}), InvalidArgument);
   EXPECT_THROW(optimizer->grads_ready(LayerId{1}, Stream::cpu(), {}), InvalidArgument);
-  EXPECT_THROW((void)optimizer->step({.lr = -1, .vote = {}}, Stream::cpu()), InvalidArgument);
-  EXPECT_TRUE(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).updated);
+  EXPECT_THROW((void)optimizer->step({.lr = -1, .flags = {}}, Stream::cpu()), InvalidArgument);
+  EXPECT_TRUE(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).updated);
 }
 
 TEST(Sgd, NeedsTheGlobalBatchForASummedLoss) {
@@ -139,7 +139,7 @@ TEST(Sgd, NeedsTheGlobalBatchForASummedLoss) {
   optimizer->prepare();
   EXPECT_THROW(optimizer->grads_ready(id, Stream::cpu(), {}), InvalidArgument);
   optimizer->grads_ready(id, Stream::cpu(), {.loss_scale = 2, .global_batch = 4});
-  (void)optimizer->step({.lr = 0.5, .vote = {}}, Stream::cpu());
+  (void)optimizer->step({.lr = 0.5, .flags = {}}, Stream::cpu());
   EXPECT_EQ(w, 1 - 0.5 * 8 / (2 * 4));
 }
 

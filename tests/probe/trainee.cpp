@@ -127,9 +127,9 @@ void Trainee::make_data(const StepPlan& plan, int step) {
   for (Parameter& p : parameters_) make_gradient(plan, step, p);
   if (fault == Fault::gradient) ops::fill(ctx_, parameters_.back().gradient, kNan);
   ops::fill(ctx_, loss_, fault == Fault::loss_value ? kNan : 1.5);
-  vote_.loss_nonfinite = fault == Fault::loss;
-  vote_.data_error = fault == Fault::no_batch;
-  vote_.loss = loss_;
+  flags_.loss_nonfinite = fault == Fault::loss;
+  flags_.data_error = fault == Fault::no_batch;
+  flags_.loss = loss_;
   ctx_.stream().synchronize();
 }
 
@@ -218,7 +218,7 @@ void Trainee::announce(std::size_t i) {
 }
 
 kfac::StepReport Trainee::step(const StepPlan& plan) {
-  const std::size_t parts = vote_.data_error ? 0 : records_.size(), layers = layers_.size();
+  const std::size_t parts = flags_.data_error ? 0 : records_.size(), layers = layers_.size();
   for (std::size_t part = 0; part < parts; ++part) {
     for (std::size_t i = 0; i < layers; ++i) record(i, records_[part][i], true);
     for (std::size_t i = layers; i-- > 0;) {
@@ -227,7 +227,7 @@ kfac::StepReport Trainee::step(const StepPlan& plan) {
     }
   }
   for (std::size_t i = layers; parts > 0 && c_.drawn && i-- > 0;) announce(i);
-  const StepArgs args{.lr = plan.lr, .vote = vote_, .momentum = plan.momentum};
+  const StepArgs args{.lr = plan.lr, .flags = flags_, .momentum = plan.momentum};
   if (optimizer_) return optimizer_->step(args, ctx_.stream());
   // A rank without a batch has no gradient to reduce, either.
   if (plan.fault != Fault::no_batch)

@@ -81,7 +81,7 @@ class Trainee {
   std::vector<std::vector<Record>> records_;  ///< By micro-batch and layer.
   RecordScale scale_;
   Tensor loss_;
-  Vote vote_;
+  StepFlags flags_;
 };
 
 }  // namespace dkfac::probe

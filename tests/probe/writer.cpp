@@ -31,9 +31,9 @@ std::string statistic(kfac::StatisticKind kind) {
   return kind == kfac::StatisticKind::g ? "G" : "norm";
 }
 
-std::string sharing(Held held) {
+std::string sharing(StateKind kind) {
   constexpr const char* kNames[] = {"same", "owner", "copy", "mean", "sum", "any", "rows"};
-  return kNames[static_cast<std::size_t>(held)];
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ void Log::next(const kfac::StepReport& r, const std::vector<std::string>& layers
     next("decisions", name + "age", detail::concat(s.age));
     next("decisions", name + "drift", text_of(s.drift));
   }
-  const VoteResult& v = r.vote;
+  const StepAgreement& v = r.agreement;
   next("reports", "vote",
        detail::concat(v.nonfinite_loss, ',', v.nonfinite_gradient, ',', v.nonfinite_statistic, ',',
                       v.data_error, ',', v.numeric_failure, ',', v.stop));
@@ -139,14 +139,14 @@ void Log::next(const kfac::StepReport& r, const std::vector<std::string>& layers
   for (const auto& [name, value] : fields) next("reports", name, text_of(value));
 }
 
-void StateWriter::tensor(const std::string& name, Held held, TensorView view) {
-  log_.bits(canonical(name), sharing(held) + " " + text_of(view));
+void StateWriter::tensor(const std::string& name, StateKind kind, TensorView view) {
+  log_.bits(canonical(name), sharing(kind) + " " + text_of(view));
 }
-void StateWriter::integer(const std::string& name, Held held, std::int64_t& value) {
-  log_.bits(canonical(name), sharing(held) + " " + detail::concat(value));
+void StateWriter::integer(const std::string& name, StateKind kind, std::int64_t& value) {
+  log_.bits(canonical(name), sharing(kind) + " " + detail::concat(value));
 }
-void StateWriter::real(const std::string& name, Held held, double& value) {
-  log_.bits(canonical(name), sharing(held) + " " + text_of(value));
+void StateWriter::real(const std::string& name, StateKind kind, double& value) {
+  log_.bits(canonical(name), sharing(kind) + " " + text_of(value));
 }
 
 }  // namespace dkfac::probe

@@ -66,9 +66,9 @@ class Log {
 class StateWriter final : public StateVisitor {
  public:
   explicit StateWriter(Log& log) : log_(log) {}
-  void tensor(const std::string& name, Held held, TensorView view) override;
-  void integer(const std::string& name, Held held, std::int64_t& value) override;
-  void real(const std::string& name, Held held, double& value) override;
+  void tensor(const std::string& name, StateKind kind, TensorView view) override;
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override;
+  void real(const std::string& name, StateKind kind, double& value) override;
 
  private:
   Log& log_;

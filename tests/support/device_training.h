@@ -121,8 +121,9 @@ class DeviceTraining {
     net_.forward(plain_batch<T>(static_cast<std::uint64_t>(index), comm_->rank() * n, n), hooks);
     net_.backward(backward_factor(settings_, comm_->size()), hooks);
     kfac::StepReport report;
-    counted(
-        [&] { report = optimizer_->step({.lr = settings_.lr(index), .vote = {}}, ctx_.stream()); });
+    counted([&] {
+      report = optimizer_->step({.lr = settings_.lr(index), .flags = {}}, ctx_.stream());
+    });
     spoil_records();
     there_.get_parameters();
     return report;

@@ -50,7 +50,7 @@ inline HandState run_optimizer(
       for (double& x : *values) x = made_up_gradient(step, i++);
     optimizer.grads_ready(bn, Stream::cpu(), {});
     optimizer.grads_ready(fc, Stream::cpu(), {});
-    StepArgs args{.lr = lr(step), .vote = {}};
+    StepArgs args{.lr = lr(step), .flags = {}};
     if (momentum) args.momentum = momentum(args.lr);
     (void)optimizer.step(args, Stream::cpu());
   }

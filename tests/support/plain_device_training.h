@@ -83,7 +83,7 @@ class DeviceLoop {
     }
     const std::int64_t before = host_waits();
     const kfac::StepReport report =
-        preconditioner_.step(grads_, caller_.stream(), {.lr = settings.lr, .vote = {}});
+        preconditioner_.step(grads_, caller_.stream(), {.lr = settings.lr, .flags = {}});
     kept_.clear();
     run.waits.push_back(host_waits() - before);
     run.reports.push_back(report);

@@ -111,7 +111,7 @@ Net train(const std::shared_ptr<comm::Communicator>& comm, const MakeOptimizer& 
     net.forward(plain_batch<T>(static_cast<std::uint64_t>(step), share * n, n), hooks);
     net.backward(backward_factor(settings, comm->size()), hooks);
     const kfac::StepReport report =
-        optimizer->step({.lr = settings.lr(step), .vote = {}}, Stream::cpu());
+        optimizer->step({.lr = settings.lr(step), .flags = {}}, Stream::cpu());
     if (observe) observe(report);
     comm::require_equal(*comm, parameter_bits(net), "the weights");
   }

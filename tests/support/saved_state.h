@@ -12,7 +12,7 @@
 namespace dkfac::testing {
 
 struct SavedValue {
-  Held held;
+  StateKind kind;
   DType dtype;
   Shape shape;
   std::string bytes;
@@ -23,15 +23,15 @@ class Saver final : public StateVisitor {
  public:
   SavedState state;
 
-  void tensor(const std::string& name, Held held, TensorView view) override {
-    add(name, {held, view.dtype(), view.shape(),
+  void tensor(const std::string& name, StateKind kind, TensorView view) override {
+    add(name, {kind, view.dtype(), view.shape(),
                std::string(static_cast<const char*>(view.raw()), view.bytes())});
   }
-  void integer(const std::string& name, Held held, std::int64_t& value) override {
-    add(name, {held, DType::i32, {}, text(value)});
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override {
+    add(name, {kind, DType::i32, {}, text(value)});
   }
-  void real(const std::string& name, Held held, double& value) override {
-    add(name, {held, DType::f64, {}, text(value)});
+  void real(const std::string& name, StateKind kind, double& value) override {
+    add(name, {kind, DType::f64, {}, text(value)});
   }
 
  private:
@@ -50,16 +50,16 @@ class Loader final : public StateVisitor {
   Loader(const std::vector<SavedState>& ranks, int rank)
       : ranks_(ranks), rank_(static_cast<std::size_t>(rank)) {}
 
-  void tensor(const std::string& name, Held, TensorView view) override {
+  void tensor(const std::string& name, StateKind, TensorView view) override {
     const SavedValue& saved = find(name);
     if (saved.dtype != view.dtype() || saved.shape != view.shape())
       throw std::logic_error("another shape: " + name);
     std::memcpy(view.raw(), saved.bytes.data(), saved.bytes.size());
   }
-  void integer(const std::string& name, Held, std::int64_t& value) override {
+  void integer(const std::string& name, StateKind, std::int64_t& value) override {
     std::memcpy(&value, find(name).bytes.data(), sizeof(value));
   }
-  void real(const std::string& name, Held, double& value) override {
+  void real(const std::string& name, StateKind, double& value) override {
     std::memcpy(&value, find(name).bytes.data(), sizeof(value));
   }
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "dkfac/core/export.h"
-#include "dkfac/core/vote.h"
+#include "dkfac/core/step_flags.h"
 
 namespace dkfac {
 
@@ -13,7 +13,7 @@ struct DKFAC_API StepArgs {
   /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
   /// Preconditioner reads it for the KL clip alone.
   double lr = std::numeric_limits<double>::quiet_NaN();
-  Vote vote = {};
+  StepFlags flags = {};
   /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
   /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.
   std::optional<double> momentum = std::nullopt;
@@ -37,9 +37,9 @@ struct DKFAC_API PhaseSeconds {
 struct DKFAC_API UpdateReport {
   std::int64_t step = 0;  ///< From 1.
   /// False: gradients and parameters are as they were, on every rank, and unless the vote has
-  /// passed (VoteResult::may_update()) nothing else was touched.
+  /// passed (StepAgreement::may_update()) nothing else was touched.
   bool updated = false;
-  VoteResult vote;
+  StepAgreement agreement;
   double momentum = 0;      ///< As applied, after correction.
   std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
   /// How often temporary memory has grown so far; constant once steps are steady.

@@ -112,7 +112,7 @@ class DKFAC_API Preconditioner {
   /// touched, or no layer has an inverse. Where only some have none (report.without_inverse), the
   /// gradients of these stay. Throws NumericError on every rank once a factor has failed more than
   /// max_failed_refreshes times. args.lr is only read by the KL clip, which needs one > 0;
-  /// args.vote.loss, f64[1] on the object's device, is read as the gradients are. Throws
+  /// args.flags.loss, f64[1] on the object's device, is read as the gradients are. Throws
   /// InvalidArgument for gradients that are missing, twice there or not as LayerGrad says, and for
   /// layers that were not recorded where wants_input() and wants_grad_output() said so (unless this
   /// rank's vote rejects the step); DeviceError for gradients on another device.

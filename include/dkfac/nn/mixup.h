@@ -28,7 +28,7 @@ struct MixupOptions {
 [[nodiscard]] double mixup_weight(const MixupOptions& options, SampleKey key, std::int64_t i);
 
 /// The mixed batch of the last step: state. A checkpoint keeps each rank's share of the rows, which
-/// other numbers of ranks share out anew (Held::rows). With global_batch = 0, as where
+/// other numbers of ranks share out anew (StateKind::sharded). With global_batch = 0, as where
 /// nothing could be learnt from its images, the next step starts from its raw batch.
 struct VirtualBatch {
   TensorView images;   ///< [n,h,w,c] of the type of the raw ones; empty before the first step.

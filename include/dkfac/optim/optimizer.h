@@ -82,7 +82,7 @@ class DKFAC_API Optimizer {
   /// fails.
   virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;
   /// Waits for the reductions, takes the vote, updates. On the host parameters are new when this
-  /// returns; on a CUDA device for whatever follows on `stream`. args.vote.loss, f64[1] on the
+  /// returns; on a CUDA device for whatever follows on `stream`. args.flags.loss, f64[1] on the
   /// device of the optimizer, is read before that. Throws InvalidArgument where gradients of a
   /// layer were not announced or statistics that are wanted were not recorded (unless this rank's
   /// vote rejects the step), and for arguments out of range; CommError; NumericError on every rank

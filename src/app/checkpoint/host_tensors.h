@@ -32,12 +32,12 @@ class HostTensors {
 class HostView final : public StateVisitor {
  public:
   HostView(Context& ctx, StateVisitor& inner) : ctx_(ctx), inner_(inner) {}
-  void tensor(const std::string& name, Held held, TensorView view) override;
-  void integer(const std::string& name, Held held, std::int64_t& value) override {
-    inner_.integer(name, held, value);
+  void tensor(const std::string& name, StateKind kind, TensorView view) override;
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override {
+    inner_.integer(name, kind, value);
   }
-  void real(const std::string& name, Held held, double& value) override {
-    inner_.real(name, held, value);
+  void real(const std::string& name, StateKind kind, double& value) override {
+    inner_.real(name, kind, value);
   }
 
  private:

@@ -35,18 +35,18 @@ void combine(const std::vector<std::span<const std::byte>>& parts, double factor
 
 }  // namespace
 
-void StateWriter::tensor(const std::string& name, Held held, TensorView view) {
-  if (!mine(held)) return;
+void StateWriter::tensor(const std::string& name, StateKind kind, TensorView view) {
+  if (!mine(kind)) return;
   safetensors::Item item = safetensors::item(name, view);
   if (tensors_ == Tensors::copied)
     item.data = copies_.emplace_back(item.data.begin(), item.data.end());
   items_.push_back(std::move(item));
 }
-void StateWriter::integer(const std::string& name, Held held, std::int64_t& value) {
-  if (mine(held)) items_.push_back(safetensors::item(name, integers_.emplace_back(value)));
+void StateWriter::integer(const std::string& name, StateKind kind, std::int64_t& value) {
+  if (mine(kind)) items_.push_back(safetensors::item(name, integers_.emplace_back(value)));
 }
-void StateWriter::real(const std::string& name, Held held, double& value) {
-  if (mine(held)) items_.push_back(safetensors::item(name, reals_.emplace_back(value)));
+void StateWriter::real(const std::string& name, StateKind kind, double& value) {
+  if (mine(kind)) items_.push_back(safetensors::item(name, reals_.emplace_back(value)));
 }
 
 std::vector<int> needed_shards(int rank, int ranks, int written) {
@@ -72,32 +72,32 @@ const safetensors::Entry* StateReader::look(int shard, const std::string& name) 
   return file->second.find(name);
 }
 
-std::vector<StateReader::Source> StateReader::owned(const std::string& name, Held held) {
+std::vector<StateReader::Source> StateReader::owned(const std::string& name, StateKind kind) {
   const bool same_ranks = ranks_ == written_;
   for (int i = same_ranks ? -1 : 0; i < written_; ++i) {
     const int shard = i < 0 ? rank_ : i;
     const auto* entry = look(shard, name);
     if (entry == nullptr) continue;
-    if (same_ranks && shard != rank_ && held == Held::owner) moved_.push_back(name);
+    if (same_ranks && shard != rank_ && kind == StateKind::owned) moved_.push_back(name);
     return {{&shards_.at(shard), entry}};
   }
   return {};
 }
 
-std::vector<StateReader::Source> StateReader::sources(const std::string& name, Held held) {
+std::vector<StateReader::Source> StateReader::sources(const std::string& name, StateKind kind) {
   std::vector<int> where;
-  if (held == Held::same) {
+  if (kind == StateKind::replicated) {
     where = {0};
   } else if (ranks_ == written_) {
     where = {rank_};
-  } else if (held == Held::any) {
+  } else if (kind == StateKind::any_rank) {
     where = {rank_ % written_};
   } else {
     where = needed_shards(rank_, ranks_, written_);
   }
   std::vector<Source> found;
-  if (held == Held::owner || held == Held::copy)
-    found = owned(name, held);
+  if (kind == StateKind::owned || kind == StateKind::owner_copy)
+    found = owned(name, kind);
   else
     for (const int shard : where)
       if (const auto* entry = look(shard, name)) found.push_back({&shards_.at(shard), entry});
@@ -135,10 +135,10 @@ void StateReader::rows(const std::string& name, const std::vector<Source>& found
     std::memcpy(view.raw(), all.data() + static_cast<std::size_t>(first) * row, view.bytes());
 }
 
-void StateReader::tensor(const std::string& name, Held held, TensorView view) {
+void StateReader::tensor(const std::string& name, StateKind kind, TensorView view) {
   std::vector<std::span<const std::byte>> parts;
-  const std::vector<Source> found = sources(name, held);
-  if (held == Held::rows && ranks_ != written_ && ranks_ > 0) {
+  const std::vector<Source> found = sources(name, kind);
+  if (kind == StateKind::sharded && ranks_ != written_ && ranks_ > 0) {
     if (!found.empty()) rows(name, found, view);
     return;
   }
@@ -151,7 +151,7 @@ void StateReader::tensor(const std::string& name, Held held, TensorView view) {
     parts.push_back(source.file->data(*source.entry));
   }
   if (parts.empty() || view.numel() == 0) return;
-  const bool sum = held == Held::sum && ranks_ != written_;
+  const bool sum = kind == StateKind::summed && ranks_ != written_;
   const double factor = sum ? (rank_ == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(parts.size());
   if (parts.size() == 1 && !sum)
     std::memcpy(view.raw(), parts[0].data(), parts[0].size());
@@ -163,8 +163,8 @@ void StateReader::tensor(const std::string& name, Held held, TensorView view) {
     problems_.push_back(fmt::format("'{}' cannot be merged", name));
 }
 
-void StateReader::integer(const std::string& name, Held held, std::int64_t& value) {
-  const std::vector<Source> found = sources(name, held);
+void StateReader::integer(const std::string& name, StateKind kind, std::int64_t& value) {
+  const std::vector<Source> found = sources(name, kind);
   if (found.empty()) return;
   if (found[0].entry->dtype != "I64" || !found[0].entry->shape.empty()) {
     problems_.push_back(
@@ -174,8 +174,8 @@ void StateReader::integer(const std::string& name, Held held, std::int64_t& valu
   value = number_at<std::int64_t>(found[0].file->data(*found[0].entry), 0);
 }
 
-void StateReader::real(const std::string& name, Held held, double& value) {
-  tensor(name, held, TensorView(&value, DType::f64, Shape{}));
+void StateReader::real(const std::string& name, StateKind kind, double& value) {
+  tensor(name, kind, TensorView(&value, DType::f64, Shape{}));
 }
 
 void StateReader::finish(const std::set<std::string>& moved) const {

@@ -24,14 +24,14 @@ class StateWriter final : public StateVisitor {
   enum class Tensors : std::uint8_t { borrowed, copied };
   explicit StateWriter(int rank, Tensors tensors = Tensors::borrowed)
       : rank_(rank), tensors_(tensors) {}
-  void tensor(const std::string& name, Held held, TensorView view) override;
-  void integer(const std::string& name, Held held, std::int64_t& value) override;
-  void real(const std::string& name, Held held, double& value) override;
+  void tensor(const std::string& name, StateKind kind, TensorView view) override;
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override;
+  void real(const std::string& name, StateKind kind, double& value) override;
   [[nodiscard]] const std::vector<safetensors::Item>& items() const { return items_; }
 
  private:
-  [[nodiscard]] bool mine(Held held) const {
-    return held != Held::copy && (rank_ == 0 || held != Held::same);
+  [[nodiscard]] bool mine(StateKind kind) const {
+    return kind != StateKind::owner_copy && (rank_ == 0 || kind != StateKind::replicated);
   }
 
   int rank_;
@@ -50,7 +50,7 @@ using OpenShard = std::function<safetensors::File(int)>;
 [[nodiscard]] std::vector<int> needed_shards(int rank, int ranks, int written);
 
 /// Puts values back where StateWriter found them, or where they belong when the number of ranks is
-/// another one (see Held). What owners hold is looked for where this rank wrote, and then
+/// another one (see StateKind). What owners hold is looked for where this rank wrote, and then
 /// everywhere: owners may have changed, and equal copies are written once. One of 0 ranks takes no
 /// rank's place: it gets means over all that wrote, and may leave out what it does not ask for.
 /// Notes what does not fit and goes on; finish() reports it.
@@ -58,9 +58,9 @@ class StateReader final : public StateVisitor {
  public:
   /// open: for shards that turn out to be needed as well; without it `shards` are all there are.
   StateReader(Shards& shards, int rank, int ranks, int written, OpenShard open = {});
-  void tensor(const std::string& name, Held held, TensorView view) override;
-  void integer(const std::string& name, Held held, std::int64_t& value) override;
-  void real(const std::string& name, Held held, double& value) override;
+  void tensor(const std::string& name, StateKind kind, TensorView view) override;
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override;
+  void real(const std::string& name, StateKind kind, double& value) override;
   /// Names of what this rank owns and another one wrote.
   [[nodiscard]] const std::vector<std::string>& moved() const { return moved_; }
   /// Throws DataError listing names that are missing, of another type or shape, or left over.
@@ -75,9 +75,9 @@ class StateReader final : public StateVisitor {
   /// Of a tensor whose rows are shared out over another number of ranks than they were.
   void rows(const std::string& name, const std::vector<Source>& found, TensorView view);
   /// Where its owner wrote it, as one source or none.
-  [[nodiscard]] std::vector<Source> owned(const std::string& name, Held held);
+  [[nodiscard]] std::vector<Source> owned(const std::string& name, StateKind kind);
   /// One, or for means, sums and rows over another number of ranks all of them; none when missing.
-  [[nodiscard]] std::vector<Source> sources(const std::string& name, Held held);
+  [[nodiscard]] std::vector<Source> sources(const std::string& name, StateKind kind);
   [[nodiscard]] const safetensors::Entry* look(int shard, const std::string& name);
 
   Shards& shards_;
@@ -92,14 +92,14 @@ class PrefixVisitor final : public StateVisitor {
  public:
   PrefixVisitor(std::string prefix, StateVisitor& inner)
       : prefix_(std::move(prefix)), inner_(inner) {}
-  void tensor(const std::string& name, Held held, TensorView view) override {
-    inner_.tensor(prefix_ + name, held, view);
+  void tensor(const std::string& name, StateKind kind, TensorView view) override {
+    inner_.tensor(prefix_ + name, kind, view);
   }
-  void integer(const std::string& name, Held held, std::int64_t& value) override {
-    inner_.integer(prefix_ + name, held, value);
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override {
+    inner_.integer(prefix_ + name, kind, value);
   }
-  void real(const std::string& name, Held held, double& value) override {
-    inner_.real(prefix_ + name, held, value);
+  void real(const std::string& name, StateKind kind, double& value) override {
+    inner_.real(prefix_ + name, kind, value);
   }
 
  private:

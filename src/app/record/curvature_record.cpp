@@ -86,7 +86,7 @@ StatisticSizes statistic_sizes(const LayerSpec& spec, kfac::BatchNormFisher batc
 
 void add_step(CurvatureResult& result, const kfac::StepReport& report,
               std::span<const StatisticSizes> layers, KeepIntervals keep) {
-  if (report.statistics.empty() || !report.vote.may_update()) return;
+  if (report.statistics.empty() || !report.agreement.may_update()) return;
   for (const kfac::StatisticReport& statistic : report.statistics) {
     const double size =
         layers[static_cast<std::size_t>(statistic.layer)].at(index_of(statistic.kind));

@@ -17,15 +17,16 @@ LossScale first_loss_scale(const LossScaleOptions& options) {
   return {.value = options.mode == LossScaling::none ? 1 : options.initial};
 }
 
-bool overflowed(const VoteResult& vote) {
-  return vote.nonfinite_loss == 0 && vote.nonfinite_gradient + vote.nonfinite_statistic > 0;
+bool overflowed(const StepAgreement& agreement) {
+  return agreement.nonfinite_loss == 0 &&
+         agreement.nonfinite_gradient + agreement.nonfinite_statistic > 0;
 }
 
 bool advance(LossScale& scale, const LossScaleOptions& options, const kfac::StepReport& report) {
   if (options.mode != LossScaling::dynamic) return false;
-  if (!report.vote.may_update()) {
+  if (!report.agreement.may_update()) {
     scale.good_steps = 0;
-    if (!overflowed(report.vote) || scale.value <= options.floor) return false;
+    if (!overflowed(report.agreement) || scale.value <= options.floor) return false;
     scale.value = std::max(options.floor, scale.value / 2);
     return true;
   }

@@ -29,7 +29,7 @@ struct LossScale {
 
 /// Whether a step failed for gradients too large for their type, which a smaller scale may mend: a
 /// finite loss, but a gradient or statistic that is not.
-[[nodiscard]] bool overflowed(const VoteResult& vote);
+[[nodiscard]] bool overflowed(const StepAgreement& agreement);
 
 /// Goes on to the next step. True when the scale was lowered, so that the lost step is part of the
 /// search for it and no sign of divergence.

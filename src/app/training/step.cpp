@@ -9,10 +9,11 @@ namespace dkfac::app {
 
 namespace {
 
-std::string describe_skipped(const VoteResult& vote) {
-  if (vote.may_update()) return "no layer has an inverse";
+std::string describe_skipped(const StepAgreement& agreement) {
+  if (agreement.may_update()) return "no layer has an inverse";
   return fmt::format("non-finite loss on {} ranks, gradient on {}, statistic on {}",
-                     vote.nonfinite_loss, vote.nonfinite_gradient, vote.nonfinite_statistic);
+                     agreement.nonfinite_loss, agreement.nonfinite_gradient,
+                     agreement.nonfinite_statistic);
 }
 
 // `seconds`: all time in the optimizer's calls; what it does not name is updating. On a device its
@@ -46,7 +47,7 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
     throw NumericError(fmt::format(
         "[train] {} steps in a row without an update ({}); lower the learning rate, lengthen its "
         "warm-up, or raise optimizer.damping",
-        c.skipped_in_a_row, describe_skipped(s.report.vote)));
+        c.skipped_in_a_row, describe_skipped(s.report.agreement)));
   });
 }
 
@@ -81,10 +82,10 @@ bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
 
   enter(s, "update");
   const Stopwatch watch;
-  Vote vote;
-  vote.loss = s.sums->loss();
-  vote.stop = s.hooks.stop_requested && s.hooks.stop_requested();
-  const StepArgs args{.lr = lr, .vote = vote, .momentum = momentum(phase, epoch)};
+  StepFlags flags;
+  flags.loss = s.sums->loss();
+  flags.stop = s.hooks.stop_requested && s.hooks.stop_requested();
+  const StepArgs args{.lr = lr, .flags = flags, .momentum = momentum(phase, epoch)};
   on_all_ranks(s.position, [&] { s.report = s.optimizer->step(args, s.ctx.stream()); });
   s.position.step = ++s.result.steps;
   if (s.ema) s.ema->after_step(s.result.steps);
@@ -97,7 +98,7 @@ bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
   ++s.counters.batch;
   count_curvature(s);
   count(s, sum, batch.labels.numel());
-  return s.report.vote.stop == 0;
+  return s.report.agreement.stop == 0;
 }
 
 void gather_inverses(TrainState& s) {

@@ -19,12 +19,12 @@ int count_of(double sum) { return static_cast<int>(std::lround(sum)); }
 
 }  // namespace
 
-void check_vote(const Vote& vote, Device device) {
-  const ConstTensorView& loss = vote.loss;
+void check_flags(const StepFlags& flags, Device device) {
+  const ConstTensorView& loss = flags.loss;
   if (loss.empty()) return;
   DKFAC_CHECK(loss.raw() != nullptr && loss.numel() == 1 && loss.dtype() == DType::f64 &&
                   loss.device() == device,
-              "[step] Vote::loss is ", loss.dtype(), loss.shape(), " on ", loss.device(),
+              "[step] StepFlags::loss is ", loss.dtype(), loss.shape(), " on ", loss.device(),
               loss.raw() == nullptr ? " (null)" : "", "; it must be f64[1] on ", device);
 }
 

@@ -4,19 +4,19 @@
 #include <span>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/step_flags.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/core/vote.h"
 
 /// The vote of a step: a few numbers per rank that are summed over ranks together with other data.
 /// From the sums alone every rank learns the same outcome.
 namespace dkfac::comm {
 
-/// Throws InvalidArgument, in the name of step(), for a loss that is not what Vote asks for.
-void check_vote(const Vote& vote, Device device);
+/// Throws InvalidArgument, in the name of step(), for a loss that is not what StepFlags asks for.
+void check_flags(const StepFlags& flags, Device device);
 
 /// What one rank says.
 struct Ballot {
-  Vote caller;
+  StepFlags caller;
   bool nonfinite_gradient = false;
   bool nonfinite_statistic = false;
   /// f32[1] where the gradients resp. statistics are: raise these flags too where they are not 0.
@@ -30,7 +30,7 @@ struct Ballot {
 
 /// What the sums say.
 struct Outcome {
-  VoteResult result;
+  StepAgreement result;
   bool ranks_agree = true;  ///< Every rank had the same hash.
   int failed_rank = -1;     ///< Set when exactly one rank reports one.
   int failed_statistic = -1;

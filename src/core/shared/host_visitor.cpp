@@ -5,8 +5,8 @@
 
 namespace dkfac {
 
-void HostVisitor::tensor(const std::string& name, Held held, TensorView view) {
-  if (!view.device().is_cuda()) return visitor_.tensor(name, held, view);
+void HostVisitor::tensor(const std::string& name, StateKind kind, TensorView view) {
+  if (!view.device().is_cuda()) return visitor_.tensor(name, kind, view);
   Context host;
   Tensor copy = Tensor::empty(host, view.shape(), view.dtype());
   // A copy to or from pageable memory waits inside the driver, where nobody looks after peers that
@@ -14,7 +14,7 @@ void HostVisitor::tensor(const std::string& name, Held held, TensorView view) {
   ctx_.stream().synchronize();
   ops::copy(ctx_, view, copy);
   ctx_.stream().synchronize();
-  visitor_.tensor(name, held, copy);
+  visitor_.tensor(name, kind, copy);
   ops::copy(ctx_, copy, view);
   ctx_.stream().synchronize();
 }

@@ -13,12 +13,12 @@ class HostVisitor final : public StateVisitor {
  public:
   HostVisitor(Context& ctx, StateVisitor& visitor) : ctx_(ctx), visitor_(visitor) {}
 
-  void tensor(const std::string& name, Held held, TensorView view) override;
-  void integer(const std::string& name, Held held, std::int64_t& value) override {
-    visitor_.integer(name, held, value);
+  void tensor(const std::string& name, StateKind kind, TensorView view) override;
+  void integer(const std::string& name, StateKind kind, std::int64_t& value) override {
+    visitor_.integer(name, kind, value);
   }
-  void real(const std::string& name, Held held, double& value) override {
-    visitor_.real(name, held, value);
+  void real(const std::string& name, StateKind kind, double& value) override {
+    visitor_.real(name, kind, value);
   }
 
  private:

@@ -89,8 +89,8 @@ class CurvatureBlock {
   /// Of the factor that could not be inverted: fills `saved_as`.
   void save_failed(Context& ctx, const CurvatureOptions& options, StatisticKind kind);
 
-  /// held: Held::owner, or Held::copy of workers that do not own the layer.
-  void visit_state(StateVisitor& visitor, Held held);
+  /// kind: StateKind::owned, or StateKind::owner_copy of workers that do not own the layer.
+  void visit_state(StateVisitor& visitor, StateKind kind);
   /// On a device: of a state of the host whose inverse lies in a form that only the host applies,
   /// the average is taken, and the inverse has to be made anew: true. (The host applies every
   /// form.)

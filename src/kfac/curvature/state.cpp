@@ -8,42 +8,42 @@
 namespace dkfac::kfac {
 namespace {
 
-/// held: Held::owner, or Held::copy of workers that do not own the layer: they have an inverse, and
-/// no average.
-void visit_factor(StateVisitor& visitor, const std::string& name, Held held, Factor& factor) {
+/// kind: StateKind::owned, or StateKind::owner_copy of workers that do not own the layer: they have
+/// an inverse, and no average.
+void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind, Factor& factor) {
   if (factor.average.is_set()) {
-    visitor.number(name + "_statistics", Held::owner, factor.statistics);
-    visitor.number(name + "_stale", Held::owner, factor.stale);
-    visitor.number(name + "_refused", Held::owner, factor.refused);
-    visitor.number(name + "_failures", Held::owner, factor.failures);
-    visitor.tensor(name + "_average", Held::owner, factor.average);
+    visitor.number(name + "_statistics", StateKind::owned, factor.statistics);
+    visitor.number(name + "_stale", StateKind::owned, factor.stale);
+    visitor.number(name + "_refused", StateKind::owned, factor.refused);
+    visitor.number(name + "_failures", StateKind::owned, factor.failures);
+    visitor.tensor(name + "_average", StateKind::owned, factor.average);
   }
-  visitor.number(name + "_good", held, factor.good);
-  visitor.tensor(name + "_inverse", held, factor.inverse);
-  visitor.tensor(name + "_shifts", held, factor.shifts);
-  visitor.tensor(name + "_held", held, factor.held);
-  if (factor.values.is_set()) visitor.tensor(name + "_values", held, factor.values);
+  visitor.number(name + "_good", kind, factor.good);
+  visitor.tensor(name + "_inverse", kind, factor.inverse);
+  visitor.tensor(name + "_shifts", kind, factor.shifts);
+  visitor.tensor(name + "_held", kind, factor.held);
+  if (factor.values.is_set()) visitor.tensor(name + "_values", kind, factor.values);
 }
 
 void visit_history(StateVisitor& visitor, const std::string& name, StatisticHistory& history) {
-  visitor.number(name + "_known", Held::owner, history.known());
-  visitor.tensor(name + "_last", Held::owner, history.last());
-  visitor.tensor(name + "_before_last", Held::owner, history.before());
+  visitor.number(name + "_known", StateKind::owned, history.known());
+  visitor.tensor(name + "_last", StateKind::owned, history.last());
+  visitor.tensor(name + "_before_last", StateKind::owned, history.before());
 }
 
 }  // namespace
 
-void CurvatureBlock::visit_state(StateVisitor& visitor, Held held) {
-  visitor.number(name + ".fisher_statistics", held, curvature_.fisher_statistics);
-  if (held == Held::owner)
-    visitor.number(name + ".fisher_refused", held, curvature_.fisher_refused);
-  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", held, curvature_.a);
-  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", held, curvature_.g);
-  if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", held, curvature_.fisher);
+void CurvatureBlock::visit_state(StateVisitor& visitor, StateKind kind) {
+  visitor.number(name + ".fisher_statistics", kind, curvature_.fisher_statistics);
+  if (kind == StateKind::owned)
+    visitor.number(name + ".fisher_refused", kind, curvature_.fisher_refused);
+  if (curvature_.a.is_set()) visit_factor(visitor, name + ".a", kind, curvature_.a);
+  if (curvature_.g.is_set()) visit_factor(visitor, name + ".g", kind, curvature_.g);
+  if (curvature_.fisher.is_set()) visitor.tensor(name + ".fisher", kind, curvature_.fisher);
   if (curvature_.scales.is_set()) {
-    visitor.number(name + ".scale_statistics", held, curvature_.scale_statistics);
-    visitor.number(name + ".scales_refused", held, curvature_.scales_refused);
-    visitor.tensor(name + ".scales", held, curvature_.scales);
+    visitor.number(name + ".scale_statistics", kind, curvature_.scale_statistics);
+    visitor.number(name + ".scales_refused", kind, curvature_.scales_refused);
+    visitor.tensor(name + ".scales", kind, curvature_.scales);
   }
 }
 
@@ -51,10 +51,10 @@ bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
   Factor& factor = this->factor(kind);
   if (!factor.is_set()) return false;
   const auto form = static_cast<std::int32_t>(factor.form);
-  const std::span<std::int32_t> held(factor.held.data<std::int32_t>(),
-                                     static_cast<std::size_t>(factor.groups));
-  if (std::ranges::all_of(held, [form](std::int32_t h) { return h == form; })) return false;
-  std::ranges::fill(held, form);
+  const std::span<std::int32_t> forms(factor.held.data<std::int32_t>(),
+                                      static_cast<std::size_t>(factor.groups));
+  if (std::ranges::all_of(forms, [form](std::int32_t h) { return h == form; })) return false;
+  std::ranges::fill(forms, form);
   ops::fill(ctx, factor.shifts, 0);
   factor.good = false;
   factor.stale = factor.statistics > 0;
@@ -67,15 +67,15 @@ void Curvature::visit_state(StateVisitor& visitor) {
   std::vector<std::string> names;
   for (const Statistic& s : statistics_) names.push_back(s.name);
   timetable_.visit_state(visitor, names);
-  visitor.tensor("ranges", Held::any, ranges_);
+  visitor.tensor("ranges", StateKind::any_rank, ranges_);
   for (Statistic& s : statistics_) {
-    visitor.number(s.name + "_has_range", Held::same, s.has_range);
-    visitor.real(s.name + "_flops", Held::any, s.flops);
+    visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);
+    visitor.real(s.name + "_flops", StateKind::any_rank, s.flops);
     if (s.history.is_set()) visit_history(visitor, s.name, s.history);
     s.forget_records();
   }
   for (int i = 0; i < layers(); ++i) {
-    if (works(i)) at(i).visit_state(visitor, owns(i) ? Held::owner : Held::copy);
+    if (works(i)) at(i).visit_state(visitor, owns(i) ? StateKind::owned : StateKind::owner_copy);
     at(i).forget_records();
   }
   if (ctx_.device().is_cuda())

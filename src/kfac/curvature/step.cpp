@@ -191,7 +191,7 @@ void Curvature::report_work(bool accepted, StepReport& report) const {
 }
 
 void Curvature::finish(StepReport& report) {
-  const bool accepted = report.vote.may_update();
+  const bool accepted = report.agreement.may_update();
   report.damping = options_.damping.lambda;
   report.underflow = static_cast<std::int64_t>(*underflow_.numbers<float>());
   report.scratch_growths += scratch_growths();
@@ -218,7 +218,7 @@ void Curvature::finish(StepReport& report) {
   for (const auto& block : layers_) block->forget_records();
   if (accepted) timetable_.advance(notes_);
   // A part may have been too large for its wire; no other vote says anything of magnitudes.
-  if (report.vote.nonfinite_statistic > 0) timetable_.forget_exponents();
+  if (report.agreement.nonfinite_statistic > 0) timetable_.forget_exponents();
   for (StatisticId id = 0; id < statistics(); ++id) timetable_.describe(id, reports_[index_of(id)]);
   report.statistics = reports_;
 }

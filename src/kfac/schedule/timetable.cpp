@@ -85,21 +85,21 @@ void Timetable::forget_exponents() {
 }
 
 void Timetable::visit_state(StateVisitor& visitor, const std::vector<std::string>& names) {
-  visitor.integer("accepted", Held::same, accepted_);
-  visitor.integer("last_rebuild", Held::same, last_rebuild_);
+  visitor.integer("accepted", StateKind::replicated, accepted_);
+  visitor.integer("last_rebuild", StateKind::replicated, last_rebuild_);
   int interval = spread_ ? inverse_interval_ : 0;
-  visitor.number("phases_of_interval", Held::same, interval);
+  visitor.number("phases_of_interval", StateKind::replicated, interval);
   for (int i = 0; i < size(); ++i) {
     TimetableEntry& e = entries_[index_of(i)];
     if (!e.exists) continue;
     const std::string& name = names[index_of(i)];
-    visitor.integer(name + "_refreshed_at", Held::same, e.last);
-    visitor.number(name + "_to_rebuild", Held::same, e.stale);
-    visitor.integer(name + "_interval", Held::same, e.intervals.last);
-    visitor.integer(name + "_interval_before", Held::same, e.intervals.before);
-    visitor.real(name + "_drift", Held::same, e.drift);
-    visitor.number(name + "_exponent", Held::same, e.exponent);
-    visitor.number(name + "_phase", Held::same, e.phase);
+    visitor.integer(name + "_refreshed_at", StateKind::replicated, e.last);
+    visitor.number(name + "_to_rebuild", StateKind::replicated, e.stale);
+    visitor.integer(name + "_interval", StateKind::replicated, e.intervals.last);
+    visitor.integer(name + "_interval_before", StateKind::replicated, e.intervals.before);
+    visitor.real(name + "_drift", StateKind::replicated, e.drift);
+    visitor.number(name + "_exponent", StateKind::replicated, e.exponent);
+    visitor.number(name + "_phase", StateKind::replicated, e.phase);
   }
   // Phases of another interval are of no use.
   if (spread_ && interval != inverse_interval_) choose_phases();

@@ -76,7 +76,7 @@ TEST(CurvatureResult, AddsUpWhatWasRenewedAndWhatCouldHaveBeen) {
   report.updated = false;
   add_step(result, report, kSizes, KeepIntervals::no);
   EXPECT_EQ(result.a_all, 30);
-  report.vote.nonfinite_loss = 1;
+  report.agreement.nonfinite_loss = 1;
   add_step(result, report, kSizes, KeepIntervals::yes);
   EXPECT_EQ(result.a_all, 30);
   EXPECT_EQ(result.intervals.size(), 2U);

@@ -24,7 +24,7 @@ kfac::StepReport good() {
 
 kfac::StepReport overflow() {
   kfac::StepReport report;
-  report.vote.nonfinite_gradient = 1;
+  report.agreement.nonfinite_gradient = 1;
   return report;
 }
 
@@ -65,11 +65,11 @@ TEST(LossScale, StaysBetweenItsBounds) {
 TEST(LossScale, IsNotToBlameForALossThatIsNotFinite) {
   LossScale scale = first_loss_scale(kDynamic);
   kfac::StepReport report = overflow();
-  report.vote.nonfinite_loss = 1;
+  report.agreement.nonfinite_loss = 1;
   EXPECT_FALSE(advance(scale, kDynamic, report));
   EXPECT_EQ(scale.value, 65536);
   kfac::StepReport data;
-  data.vote.data_error = 1;
+  data.agreement.data_error = 1;
   EXPECT_FALSE(advance(scale, kDynamic, data));
   EXPECT_EQ(scale.value, 65536);
 }

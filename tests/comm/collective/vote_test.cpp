@@ -25,14 +25,14 @@ Outcome count(const std::vector<Ballot>& ballots) {
   return count_ballots(sum_of(ballots), static_cast<int>(ballots.size()));
 }
 
-TEST(Vote, PassesWhenNobodyObjects) {
+TEST(FlagMessage, PassesWhenNobodyObjects) {
   const Outcome outcome = count(std::vector<Ballot>(5));
   EXPECT_TRUE(outcome.result.may_update());
   EXPECT_TRUE(outcome.ranks_agree);
   EXPECT_EQ(outcome.failed_statistic, -1);
 }
 
-TEST(Vote, TellsOfALayerWithoutAnInverseOnAnyRank) {
+TEST(FlagMessage, TellsOfALayerWithoutAnInverseOnAnyRank) {
   std::vector<Ballot> ballots(3);
   EXPECT_FALSE(count(ballots).lacks_inverse);
   ballots[2].lacks_inverse = true;
@@ -41,7 +41,7 @@ TEST(Vote, TellsOfALayerWithoutAnInverseOnAnyRank) {
   EXPECT_TRUE(count(ballots).ranks_agree);
 }
 
-TEST(Vote, CountsEachFlagByRanks) {
+TEST(FlagMessage, CountsEachFlagByRanks) {
   std::vector<Ballot> ballots(4);
   ballots[0].caller.loss_nonfinite = true;
   ballots[1].caller.data_error = ballots[2].caller.data_error = true;
@@ -49,7 +49,7 @@ TEST(Vote, CountsEachFlagByRanks) {
   ballots[1].nonfinite_gradient = ballots[0].nonfinite_gradient = ballots[3].nonfinite_gradient =
       true;
   ballots[2].nonfinite_statistic = true;
-  const VoteResult result = count(ballots).result;
+  const StepAgreement result = count(ballots).result;
   EXPECT_EQ(result.nonfinite_loss, 1);
   EXPECT_EQ(result.data_error, 2);
   EXPECT_EQ(result.stop, 1);
@@ -59,13 +59,13 @@ TEST(Vote, CountsEachFlagByRanks) {
   EXPECT_FALSE(result.may_update());
 }
 
-TEST(Vote, StopDoesNotHoldAnUpdateBack) {
+TEST(FlagMessage, StopDoesNotHoldAnUpdateBack) {
   std::vector<Ballot> ballots(2);
   ballots[1].caller.stop = true;
   EXPECT_TRUE(count(ballots).result.may_update());
 }
 
-TEST(Vote, TellsWhetherNoRankHasSamples) {
+TEST(FlagMessage, TellsWhetherNoRankHasSamples) {
   std::vector<Ballot> ballots(3);
   EXPECT_FALSE(count(ballots).no_samples);
   ballots[0].no_samples = ballots[2].no_samples = true;
@@ -74,7 +74,7 @@ TEST(Vote, TellsWhetherNoRankHasSamples) {
   EXPECT_TRUE(count(ballots).no_samples);
 }
 
-TEST(Vote, NamesTheRankAndLayerOfASingleFailure) {
+TEST(FlagMessage, NamesTheRankAndLayerOfASingleFailure) {
   std::vector<Ballot> ballots(3);
   ballots[2].failed_statistic = 7;
   Outcome outcome = count(ballots);
@@ -87,7 +87,7 @@ TEST(Vote, NamesTheRankAndLayerOfASingleFailure) {
   EXPECT_EQ(outcome.failed_rank, -1);  // sums of two cannot be told apart
 }
 
-TEST(Vote, SeesAnyDifferenceBetweenHashes) {
+TEST(FlagMessage, SeesAnyDifferenceBetweenHashes) {
   for (const std::vector<std::uint64_t>& hashes :
        std::vector<std::vector<std::uint64_t>>{{1, 2, 3},
                                                {0, 0, 1},
@@ -107,7 +107,7 @@ TEST(Vote, SeesAnyDifferenceBetweenHashes) {
   }
 }
 
-TEST(Vote, TheMeanAloneWouldMissAHashThatIsTheMean) {
+TEST(FlagMessage, TheMeanAloneWouldMissAHashThatIsTheMean) {
   // Negative control for the squares: 1 + 2 + 3 == 3 * 2, so rank 1 sees its own digit as the mean.
   std::vector<Ballot> ballots(3);
   for (std::size_t r = 0; r < 3; ++r) ballots[r].hash = r + 1;
@@ -115,7 +115,7 @@ TEST(Vote, TheMeanAloneWouldMissAHashThatIsTheMean) {
   EXPECT_FALSE(count(ballots).ranks_agree);
 }
 
-TEST(Vote, StaysExactInSinglePrecisionAtTheLargestWorld) {
+TEST(FlagMessage, StaysExactInSinglePrecisionAtTheLargestWorld) {
   std::vector<Ballot> ballots(kMaxBallots);
   for (Ballot& ballot : ballots) ballot.hash = 0xFFFFFFFFFFFFFFFF;
   EXPECT_TRUE(count(ballots).ranks_agree);
@@ -123,7 +123,7 @@ TEST(Vote, StaysExactInSinglePrecisionAtTheLargestWorld) {
   EXPECT_FALSE(count(ballots).ranks_agree);
 }
 
-TEST(Vote, RefusesABallotOfAnotherSize) {
+TEST(FlagMessage, RefusesABallotOfAnotherSize) {
   std::array<double, 3> wrong{};
   EXPECT_THROW(encode_ballot({}, 0, wrong), InvalidArgument);
   EXPECT_THROW((void)count_ballots(wrong, 1), InvalidArgument);

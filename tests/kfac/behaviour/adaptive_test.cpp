@@ -171,7 +171,7 @@ TEST(Adaptive, PostponesWhatAStepThatWasSkippedWouldHaveRefreshed) {
       double gradient = 1;
       const std::vector<kfac::LayerGrad> grads{{layer.fc, view_of(&gradient, {1, 1}), {}}};
       const kfac::StepReport report = layer.preconditioner.step(
-          grads, Stream::cpu(), {.lr = 0, .vote = {.loss_nonfinite = comm->rank() == 0}});
+          grads, Stream::cpu(), {.lr = 0, .flags = {.loss_nonfinite = comm->rank() == 0}});
       EXPECT_FALSE(report.updated);
       EXPECT_FALSE(report.statistics[0].refreshed);
       EXPECT_EQ(report.bytes_skipped, 0U);

@@ -85,7 +85,7 @@ TEST(Agreement, LearningRatesThatDifferAreAnErrorOnAllRanksBeforeAnythingMoves) 
     optimizer->prepare();
     optimizer->grads_ready(id, Stream::cpu(), {});
     try {
-      (void)optimizer->step({.lr = comm->rank() == 1 ? 0.1 : 0.2, .vote = {}}, Stream::cpu());
+      (void)optimizer->step({.lr = comm->rank() == 1 ? 0.1 : 0.2, .flags = {}}, Stream::cpu());
     } catch (...) {
       EXPECT_EQ(w, 1);
       throw;
@@ -189,7 +189,7 @@ TEST(Agreement, ASkippedCollectiveIsNamedOnAllRanks) {
           comm->barrier("end of training");
         } else {
           optimizer->grads_ready(id, Stream::cpu(), {});
-          (void)optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu());
+          (void)optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu());
         }
       },
       options);

@@ -115,7 +115,7 @@ Weights step_on_doubled_half(int ranks, double fraction) {
       const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
       net.forward(batch, hooks);
       net.backward(1 / static_cast<double>(batch.n), hooks);
-      EXPECT_TRUE(optimizer->step({.lr = 0.01, .vote = {}}, Stream::cpu()).updated);
+      EXPECT_TRUE(optimizer->step({.lr = 0.01, .flags = {}}, Stream::cpu()).updated);
     }
     if (comm->rank() == 0) parameters = net.parameters();
   });

@@ -233,7 +233,7 @@ Weights train_in_parts(int ranks, std::int64_t parts, LossReduction reduction,
         std::copy(sums[2 * l + 1].begin(), sums[2 * l + 1].end(), net.layers[l].db.begin());
         optimizer->grads_ready(ids[l], Stream::cpu(), {1, 24});
       }
-      EXPECT_TRUE(optimizer->step({.lr = kRate, .vote = {}}, Stream::cpu()).updated);
+      EXPECT_TRUE(optimizer->step({.lr = kRate, .flags = {}}, Stream::cpu()).updated);
     }
     if (comm->rank() == 0) parameters = net.parameters();
   });

@@ -54,7 +54,7 @@ TEST(FailedInverse, LeavesThePlainGradientAndSaysSoWhileThereIsNoGoodOne) {
       OneLayer layer(comm);
       const kfac::StepReport report = layer.step(false);
       EXPECT_FALSE(report.updated);
-      EXPECT_TRUE(report.vote.may_update());
+      EXPECT_TRUE(report.agreement.may_update());
       EXPECT_TRUE(report.statistics_refreshed);
       EXPECT_EQ(report.without_inverse, (std::vector<std::string>{"fc"}));
       EXPECT_EQ(report.failed_factors, comm->rank() == 0 ? 1 : 0);
@@ -165,7 +165,7 @@ TEST(ReportOfAStep, NamesNoStepWhereNothingWasRebuiltOrUpdated) {
   OneLayer layer(comm::make_self());
   EXPECT_EQ(layer.step(true).inverses_step, 1);
   const std::vector<kfac::LayerGrad> grads{{layer.fc, view_of(layer.gradient.data(), {1, 2}), {}}};
-  const StepArgs no_data{.vote = {.data_error = true}};
+  const StepArgs no_data{.flags = {.data_error = true}};
   const kfac::StepReport rejected = layer.preconditioner.step(grads, Stream::cpu(), no_data);
   EXPECT_EQ(rejected.step, 2);
   EXPECT_EQ(rejected.inverses_step, 0);
@@ -260,7 +260,7 @@ TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
     optimizer->record_input(fc, view_of(x.data(), {1, 2}), Stream::cpu(), {});
     optimizer->record_grad_output(fc, view_of(dy.data(), {1, 1}), Stream::cpu(), {});
     optimizer->grads_ready(fc, Stream::cpu(), {});
-    return optimizer->step({.lr = 0.25, .vote = {}}, Stream::cpu());
+    return optimizer->step({.lr = 0.25, .flags = {}}, Stream::cpu());
   };
   EXPECT_EQ(step().failed_factors, 1);
   EXPECT_THROW((void)step(), NumericError);

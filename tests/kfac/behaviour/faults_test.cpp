@@ -52,7 +52,7 @@ std::vector<Fault> faults() {
                    }});
   }
   all.push_back({"D3NanLossAndFiniteGradients", false,
-                 [](auto&, auto&, auto&, auto& args) { args.vote.loss_nonfinite = true; }});
+                 [](auto&, auto&, auto&, auto& args) { args.flags.loss_nonfinite = true; }});
   // 2^131 times gradients of this size is past the largest f32.
   all.push_back({"D9LossScaleThatOverflows", false,
                  [](auto&, auto&, double& factor, auto&) { factor *= 0x1p131; }});
@@ -95,7 +95,7 @@ void expect_no_trace(const MakeOptimizer& make, int ranks, int culprit, const Fa
       PlainHooks hooks = optimizer_hooks<float>(*optimizer, ids, {1, 24});
       auto batch = plain_batch<float>(data, comm->rank() * n, n);
       double factor = 1 / static_cast<double>(n);
-      StepArgs args{.lr = 0.02, .vote = {}};
+      StepArgs args{.lr = 0.02, .flags = {}};
       if (bad != nullptr && comm->rank() == culprit) bad->inject(hooks, batch, factor, args);
       net.forward(batch, hooks);
       net.backward(factor, hooks);

@@ -147,7 +147,7 @@ TEST(Invariance, DampingMeansTheSameAtEveryBatchSize) {
     const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {});
     net.forward(repeated, hooks);
     net.backward(1 / static_cast<double>(repeated.n), hooks);
-    (void)optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu());
+    (void)optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu());
     return net.parameters();
   };
   // One step of sums over twice as many terms: 100 * 16 * 16 * eps.

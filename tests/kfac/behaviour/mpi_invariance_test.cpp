@@ -66,9 +66,9 @@ TEST(OverMpi, ABadGradientOnOneRankSkipsTheStepOnAll) {
                                        {view_of(&w, {1}), {}, view_of(&g, {1}), {}});
   optimizer->prepare();
   optimizer->grads_ready(id, Stream::cpu(), {});
-  const kfac::StepReport report = optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu());
+  const kfac::StepReport report = optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu());
   EXPECT_FALSE(report.updated);
-  EXPECT_EQ(report.vote.nonfinite_gradient, 1);
+  EXPECT_EQ(report.agreement.nonfinite_gradient, 1);
   EXPECT_EQ(w, 1);
 }
 

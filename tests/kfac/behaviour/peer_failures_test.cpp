@@ -128,7 +128,7 @@ Weights train_with(BadBatch extra, kfac::InverseMethod method) {
     if (!good) batch.x[5] = std::numeric_limits<double>::quiet_NaN();
     net.forward(batch, hooks);
     net.backward(1 / static_cast<double>(batch.n), hooks);
-    EXPECT_EQ(optimizer->step({.lr = 0.02, .vote = {}}, Stream::cpu()).updated, good);
+    EXPECT_EQ(optimizer->step({.lr = 0.02, .flags = {}}, Stream::cpu()).updated, good);
   };
   for (std::uint64_t i = 0; i < 8; ++i) {
     if (i == 4 && extra != BadBatch::left_out)
@@ -179,7 +179,7 @@ Weights train_nine_steps(int ranks, kfac::InverseMethod method, Resume resume) {
       const PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
       net.forward(plain_batch<double>(step, comm->rank() * n, n), hooks);
       net.backward(1 / static_cast<double>(n), hooks);
-      (void)optimizer->step({.lr = 0.02, .vote = {}}, Stream::cpu());
+      (void)optimizer->step({.lr = 0.02, .flags = {}}, Stream::cpu());
     }
     if (comm->rank() == 0) parameters = net.parameters();
   });

@@ -123,13 +123,13 @@ TEST(RefusedSteps, HaveALossThatIsNotOneNumber) {
         ConstTensorView(nullptr, DType::f64, {1}), ConstTensorView(two.data(), DType::f32, {1}),
         ConstTensorView(two.data(), DType::f64, {1}, Device::cuda())}) {
     kfac::Preconditioner preconditioner(comm::make_self(), options64());
-    const StepArgs args{.lr = 0.1, .vote = {.loss = loss}};
+    const StepArgs args{.lr = 0.1, .flags = {.loss = loss}};
     EXPECT_TRUE(says(refusal([&] { (void)preconditioner.step({}, Stream::cpu(), args); }),
-                     {"[step]", "Vote::loss", "f64[1]"}));
+                     {"[step]", "StepFlags::loss", "f64[1]"}));
     const auto sgd = optim::make_sgd(comm::make_self(), {});
     sgd->prepare();
     EXPECT_TRUE(says(refusal([&] { (void)sgd->step(args, Stream::cpu()); }),
-                     {"[step]", "Vote::loss", "f64[1]"}));
+                     {"[step]", "StepFlags::loss", "f64[1]"}));
   }
 }
 
@@ -148,7 +148,7 @@ TEST(RefusedSteps, HaveNoLearningRate) {
                      {"[step]", "StepArgs::lr", "learning rate"}))
         << name;
     EXPECT_TRUE(
-        says(refusal([&] { (void)optimizer->step({.vote = {.stop = true}}, Stream::cpu()); }),
+        says(refusal([&] { (void)optimizer->step({.flags = {.stop = true}}, Stream::cpu()); }),
              {"StepArgs::lr"}));
     // A schedule may end at 0.
     EXPECT_TRUE(optimizer->step({.lr = 0}, Stream::cpu()).updated) << name;

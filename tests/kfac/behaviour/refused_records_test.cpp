@@ -105,23 +105,25 @@ TEST(RefusedRecords, HaveNoSamples) {
 /// What each rank hears of a step in which it records so many samples: "updated" or "skipped", or
 /// the words of an error.
 std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
-                                     const Vote& vote = {}) {
+                                     const StepFlags& flags = {}) {
   std::vector<std::string> out(samples.size());
-  comm::run_ranks(
-      static_cast<int>(samples.size()), [&](const std::shared_ptr<comm::Communicator>& comm) {
-        const auto rank = static_cast<std::size_t>(comm->rank());
-        CurvatureOptions options = options64();
-        options.refresh.statistics_interval = 2;
-        OneLayer layer(kLinear, options, comm);
-        const RecordScale scale{.loss_scale = 1, .global_batch = 4};
-        layer.input({samples[rank], 3}, scale);
-        layer.output({samples[rank], 2}, scale);
-        bool updated = false;
-        out[rank] = refusal([&] { updated = layer.step(layer.view({2, 3}), {}, {.vote = vote}); });
-        if (out[rank] == "accepted") out[rank] = updated ? "updated" : "skipped";
-        // A step that renews no statistics needs no samples.
-        EXPECT_TRUE(!updated || layer.step(layer.view({2, 3})));
-      });
+  comm::run_ranks(static_cast<int>(samples.size()),
+                  [&](const std::shared_ptr<comm::Communicator>& comm) {
+                    const auto rank = static_cast<std::size_t>(comm->rank());
+                    CurvatureOptions options = options64();
+                    options.refresh.statistics_interval = 2;
+                    OneLayer layer(kLinear, options, comm);
+                    const RecordScale scale{.loss_scale = 1, .global_batch = 4};
+                    layer.input({samples[rank], 3}, scale);
+                    layer.output({samples[rank], 2}, scale);
+                    bool updated = false;
+                    out[rank] = refusal([&] {
+                      updated = layer.step(layer.view({2, 3}), {}, {.flags = flags});
+                    });
+                    if (out[rank] == "accepted") out[rank] = updated ? "updated" : "skipped";
+                    // A step that renews no statistics needs no samples.
+                    EXPECT_TRUE(!updated || layer.step(layer.view({2, 3})));
+                  });
   return out;
 }
 

@@ -59,7 +59,7 @@ Result run_rank(const std::shared_ptr<comm::Communicator>& comm, const MakeOptim
   for (const Iteration& it : iterations) {
     const Fault fault = comm->rank() == culprit ? it.fault : Fault::none;
     const std::string before = parameter_bits(net);
-    StepArgs args{.lr = 0.05, .vote = {}};
+    StepArgs args{.lr = 0.05, .flags = {}};
     PlainHooks hooks = optimizer_hooks<double>(*optimizer, ids, {1, 24});
     if (fault == Fault::input && hooks.input)
       hooks.input = spoil(hooks.input, Net::fc1, kInf, copy);
@@ -78,8 +78,8 @@ Result run_rank(const std::shared_ptr<comm::Communicator>& comm, const MakeOptim
         if (layer == Net::fc2) net.layers[Net::fc2].dw[1] = kNan;
         hook(layer);
       };
-    args.vote.loss_nonfinite = fault == Fault::loss;
-    args.vote.data_error = fault == Fault::no_batch;
+    args.flags.loss_nonfinite = fault == Fault::loss;
+    args.flags.data_error = fault == Fault::no_batch;
     if (fault != Fault::no_batch) {
       net.forward(plain_batch<double>(it.data, comm->rank() * n, n), hooks);
       net.backward(1 / static_cast<double>(n), hooks);
@@ -120,16 +120,16 @@ std::unique_ptr<optim::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communica
   return optim::make_kfac(std::move(comm), {.curvature = skipping_curvature()});
 }
 
-int votes(const VoteResult& vote, Fault fault) {
+int votes(const StepAgreement& agreement, Fault fault) {
   switch (fault) {
     case Fault::gradient:
-      return vote.nonfinite_gradient;
+      return agreement.nonfinite_gradient;
     case Fault::loss:
-      return vote.nonfinite_loss;
+      return agreement.nonfinite_loss;
     case Fault::no_batch:
-      return vote.data_error;
+      return agreement.data_error;
     default:
-      return vote.nonfinite_statistic;
+      return agreement.nonfinite_statistic;
   }
 }
 
@@ -142,7 +142,7 @@ TEST_P(SkippedStep, IsAsIfItHadNeverBeen) {
     EXPECT_EQ(faulty.parameters, clean.parameters);
     for (const std::size_t skipped : {std::size_t{0}, std::size_t{5}}) {
       EXPECT_FALSE(faulty.reports[skipped].updated);
-      EXPECT_EQ(votes(faulty.reports[skipped].vote, GetParam()), 1);
+      EXPECT_EQ(votes(faulty.reports[skipped].agreement, GetParam()), 1);
       EXPECT_FALSE(faulty.reports[skipped].statistics_refreshed);
     }
     EXPECT_TRUE(faulty.reports[6].inverses_refreshed);  // postponed, not lost
@@ -222,9 +222,9 @@ TEST(SkippedStepOfEkfac, ForgetsTheInputThatItKeptAndTheScales) {
       g = {1, 2, 3, 4};
       const std::vector<kfac::LayerGrad> grads{{fc, view_of(g.data(), {2, 2}), {}}};
       const kfac::StepReport report =
-          preconditioner.step(grads, Stream::cpu(), {.lr = 0, .vote = {.data_error = step == 3}});
+          preconditioner.step(grads, Stream::cpu(), {.lr = 0, .flags = {.data_error = step == 3}});
       EXPECT_EQ(report.updated, !bad);
-      EXPECT_EQ(report.vote.nonfinite_statistic, step == 2 ? 1 : 0);
+      EXPECT_EQ(report.agreement.nonfinite_statistic, step == 2 ? 1 : 0);
     }
     return g;
   };
@@ -297,7 +297,7 @@ TEST(SkippedStepOfPreconditioner, LeavesGradientsAndStatisticsAlone) {
         const std::vector<kfac::LayerGrad> grads{{fc, view_of(g.data(), {2, 2}), {}}};
         const kfac::StepReport report = preconditioner.step(grads);
         EXPECT_EQ(report.updated, !bad);
-        EXPECT_EQ(report.vote.nonfinite_statistic, bad ? 1 : 0);
+        EXPECT_EQ(report.agreement.nonfinite_statistic, bad ? 1 : 0);
         if (bad) {
           EXPECT_EQ(g, (std::vector<double>{1, 2, 3, 4}));
         }
@@ -320,7 +320,7 @@ TEST(SkippedStepOfPreconditioner, SeesAGradientThatIsNotFinite) {
                                            {plain, view_of(&p, {1}), {}}};
   const kfac::StepReport report = preconditioner.step(grads);
   EXPECT_FALSE(report.updated);
-  EXPECT_EQ(report.vote.nonfinite_gradient, 1);
+  EXPECT_EQ(report.agreement.nonfinite_gradient, 1);
 }
 
 TEST(Stop, IsCountedAndDoesNotSkip) {
@@ -332,9 +332,9 @@ TEST(Stop, IsCountedAndDoesNotSkip) {
     optimizer->prepare();
     optimizer->grads_ready(id, Stream::cpu(), {});
     const auto report =
-        optimizer->step({.lr = 0.5, .vote = {.stop = comm->rank() == 1}}, Stream::cpu());
+        optimizer->step({.lr = 0.5, .flags = {.stop = comm->rank() == 1}}, Stream::cpu());
     EXPECT_TRUE(report.updated);
-    EXPECT_EQ(report.vote.stop, 1);
+    EXPECT_EQ(report.agreement.stop, 1);
     EXPECT_EQ(w, 0.5);
   });
 }

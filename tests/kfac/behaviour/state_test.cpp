@@ -130,7 +130,7 @@ Stopped run_part(const StatefulMethod& method, int ranks, int from, int to, cons
         net.backward(backward_factor(settings, ranks), hooks);
         if (!last) sums = net.layers;
       }
-      (void)optimizer->step({.lr = settings.lr(step), .vote = {}}, Stream::cpu());
+      (void)optimizer->step({.lr = settings.lr(step), .flags = {}}, Stream::cpu());
     }
     Saver saver;
     optimizer->visit_state(saver);
@@ -205,16 +205,16 @@ TEST_P(State, SaysWhatIsEqualOnAllRanksAndWhoOwnsTheRest) {
   std::map<std::string, std::string> owned;
   for (const SavedState& rank : run.ranks)
     for (const auto& [name, value] : rank) {
-      if (value.held == Held::owner) {
+      if (value.kind == StateKind::owned) {
         EXPECT_TRUE(owned.emplace(name, value.bytes).second) << name << " has two owners";
       }
-      if (value.held != Held::same) continue;
+      if (value.kind != StateKind::replicated) continue;
       EXPECT_EQ(value.bytes, run.ranks[0].at(name).bytes) << name;
     }
   std::map<std::string, int> copies;
   for (const SavedState& rank : run.ranks)
     for (const auto& [name, value] : rank) {
-      if (value.held != Held::copy) continue;
+      if (value.kind != StateKind::owner_copy) continue;
       ++copies[name];
       EXPECT_EQ(owned.at(name), value.bytes) << name;
     }

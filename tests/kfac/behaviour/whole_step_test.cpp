@@ -63,7 +63,7 @@ Matrix one_step(const std::shared_ptr<comm::Communicator>& comm, InverseMethod m
   optimizer->record_input(fc, inputs.view(), Stream::cpu(), scale);
   optimizer->record_grad_output(fc, labels.view(), Stream::cpu(), scale);
   optimizer->grads_ready(fc, Stream::cpu(), scale);
-  EXPECT_TRUE(optimizer->step({.lr = 1, .vote = {}}, Stream::cpu()).updated);
+  EXPECT_TRUE(optimizer->step({.lr = 1, .flags = {}}, Stream::cpu()).updated);
   return join_bias(weight, bias);
 }
 

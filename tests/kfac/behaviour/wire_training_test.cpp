@@ -135,9 +135,9 @@ TEST(HalfGradients, SkipsTheStepWhoseGradientsOutgrowItAndRecovers) {
       g.assign(4, comm->rank() == 1 ? size : 0.5);
       const std::vector<double> before = w;
       optimizer->grads_ready(layer, Stream::cpu(), {});
-      const kfac::StepReport report = optimizer->step({.lr = 0.25, .vote = {}}, Stream::cpu());
+      const kfac::StepReport report = optimizer->step({.lr = 0.25, .flags = {}}, Stream::cpu());
       updated += report.updated ? 'x' : '.';
-      EXPECT_EQ(report.vote.nonfinite_gradient, report.updated ? 0 : 1);
+      EXPECT_EQ(report.agreement.nonfinite_gradient, report.updated ? 0 : 1);
       for (std::size_t i = 0; i < 4; ++i) {
         const double step = report.updated ? 0.25 * (0.5 + size) / 2 : 0;
         EXPECT_NEAR(before[i] - w[i], step, 0x1p-10 * step);
@@ -161,7 +161,7 @@ TEST(WeightWires, CountMastersPastTheirRange) {
     std::vector<std::int64_t> counts;
     for (const double lr : {0.1, 1.0, 1.0}) {
       optimizer->grads_ready(layer, Stream::cpu(), {});
-      counts.push_back(optimizer->step({.lr = lr, .vote = {}}, Stream::cpu()).saturated);
+      counts.push_back(optimizer->step({.lr = lr, .flags = {}}, Stream::cpu()).saturated);
     }
     if (wire == DType::f16) {
       EXPECT_EQ(w[0], 65504);

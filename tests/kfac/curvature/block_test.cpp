@@ -135,8 +135,8 @@ TEST_F(Blocks, CountWhatIsRefusedOfEachStatistic) {
 
 TEST_F(Blocks, ShowWorkersNoAverageThatOnlyTheOwnerHas) {
   testing::Saver owner, worker;
-  make(kNumber, true)->visit_state(owner, Held::owner);
-  make(kNumber, false)->visit_state(worker, Held::copy);
+  make(kNumber, true)->visit_state(owner, StateKind::owned);
+  make(kNumber, false)->visit_state(worker, StateKind::owner_copy);
   EXPECT_TRUE(owner.state.contains("layer.a_average"));
   EXPECT_FALSE(worker.state.contains("layer.a_average"));
   EXPECT_TRUE(worker.state.contains("layer.g_inverse"));
@@ -148,7 +148,7 @@ TEST_F(Blocks, OfFactorsShareInversesAndTheAgeOfTheirScales) {
   const std::vector<SharedPart> parts = shared(*block);
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_TRUE(parts[0].factor != nullptr && parts[0].statistics == nullptr);
-  EXPECT_EQ(shared_numel(parts[0]), 4);  // good, held; shift, inverse
+  EXPECT_EQ(shared_numel(parts[0]), 4);  // good, kind; shift, inverse
   options_.inverse.method = InverseMethod::ekfac;
   const auto ekfac = make(kNumber);
   EXPECT_EQ(ekfac->scales_numel(), 1);

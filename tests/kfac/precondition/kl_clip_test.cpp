@@ -104,7 +104,7 @@ OneStep one_step(const std::shared_ptr<comm::Communicator>& comm, double kappa, 
     }
   };
   read(result.gradients);
-  result.factor = preconditioner.step(grads, Stream::cpu(), {.lr = lr, .vote = {}}).kl_factor;
+  result.factor = preconditioner.step(grads, Stream::cpu(), {.lr = lr, .flags = {}}).kl_factor;
   read(result.directions);
   return result;
 }

@@ -196,7 +196,7 @@ class Coverage : public BothBackends {
       const Vector before = values(ctx, model->parameters());
       model->forward(ctx, x, Mode::train);
       model->backward(ctx, dy);
-      ASSERT_TRUE(optimizer->step({.lr = kRate, .vote = {}}, Stream::cpu()).updated);
+      ASSERT_TRUE(optimizer->step({.lr = kRate, .flags = {}}, Stream::cpu()).updated);
       Vector moved = values(ctx, model->parameters());
       for (std::size_t i = 0; i < moved.size(); ++i) moved[i] = (before[i] - moved[i]) / kRate;
       compare(*model, tap, moved, method);

@@ -118,7 +118,7 @@ TEST(MixedPrecision, KfacUpdatesLikeInSinglePrecision) {
     attachment.set_scale({.global_batch = 8});
     const auto before = values(ctx, model->parameters());
     train(ctx, *model, x);
-    EXPECT_TRUE(optimizer->step({.lr = 0.1, .vote = {}}, Stream::cpu()).updated);
+    EXPECT_TRUE(optimizer->step({.lr = 0.1, .flags = {}}, Stream::cpu()).updated);
     auto after = values(ctx, model->parameters());
     for (std::size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
     return after;

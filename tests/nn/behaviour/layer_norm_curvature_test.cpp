@@ -95,7 +95,7 @@ Values fisher_of_step(const optim::KfacOptions& options) {
   OptimizerAttachment attachment(*model, *optimizer);
   optimizer->prepare();
   pass(ctx, *model, 1, 0, kBatch);
-  EXPECT_TRUE(optimizer->step({.lr = 0.01, .vote = {}}, Stream::cpu()).updated);
+  EXPECT_TRUE(optimizer->step({.lr = 0.01, .flags = {}}, Stream::cpu()).updated);
   return values(ctx, optimizer->read_factors(LayerId{kNorm}).batch_norm);
 }
 
@@ -152,7 +152,7 @@ Course train(const std::shared_ptr<comm::Communicator>& comm, int first, int las
   const std::int64_t share = kBatch / comm->size();
   for (int step = first; step < last; ++step) {
     pass(ctx, *model, static_cast<std::uint64_t>(step), comm->rank() * share, share);
-    EXPECT_TRUE(optimizer->step({.lr = 0.05, .vote = {}}, Stream::cpu()).updated);
+    EXPECT_TRUE(optimizer->step({.lr = 0.05, .flags = {}}, Stream::cpu()).updated);
     out.parameters.push_back(values(ctx, model->parameters()));
   }
   Saver saver;

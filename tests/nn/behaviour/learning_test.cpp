@@ -56,7 +56,7 @@ class Learning : public ::testing::TestWithParam<Lesson> {
       const ConstTensorView logits = model.forward(ctx, x, Mode::train);
       losses.push_back(softmax_cross_entropy(ctx, logits, labels, 0, share, grad).loss * share);
       model.backward(ctx, grad);
-      EXPECT_TRUE(optimizer.step({.lr = lr, .vote = {}}, Stream::cpu()).updated);
+      EXPECT_TRUE(optimizer.step({.lr = lr, .flags = {}}, Stream::cpu()).updated);
     }
     for (const double v : values(ctx, model.parameters())) {
       if (!std::isfinite(v)) ADD_FAILURE() << "a weight is " << v;

@@ -80,7 +80,7 @@ PositionStep position_step(kfac::WeightSharing sharing, bool low_rank) {
   model->forward(ctx, random_tensor(ctx, Shape{kSequences, kTokens, kTokenWidth}, DType::f64, 1),
                  Mode::train);
   model->backward(ctx, random_tensor(ctx, Shape{kSequences, kTokenOut}, DType::f64, 2));
-  EXPECT_TRUE(optimizer->step({.lr = kTokenRate, .vote = {}}, Stream::cpu()).updated);
+  EXPECT_TRUE(optimizer->step({.lr = kTokenRate, .flags = {}}, Stream::cpu()).updated);
 
   // Rows by sample and position; a mean loss, whose gradients are those of a sample over N.
   constexpr auto n = static_cast<double>(kSequences), t = static_cast<double>(kTokens);

@@ -60,7 +60,7 @@ TEST_P(StepsUnderSignals, OfKfacKeepTheirBitsAndTheHeap) {
       const ConstTensorView logits = model->forward(ctx, x, Mode::train);
       softmax_cross_entropy(ctx, logits, labels, 0, 1.0 / kBatch, grad);
       model->backward(ctx, grad);
-      EXPECT_TRUE(optimizer->step({.lr = 0.01, .vote = {}}, Stream::cpu()).updated);
+      EXPECT_TRUE(optimizer->step({.lr = 0.01, .flags = {}}, Stream::cpu()).updated);
     }
     return values(ctx, model->parameters());
   });

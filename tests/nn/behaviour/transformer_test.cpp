@@ -99,7 +99,7 @@ Trained train_transformer(const std::shared_ptr<comm::Communicator>& comm,
             .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(share));
     out.losses.push_back(softmax_cross_entropy(ctx, logits, labels, 0, scale, grad).loss * scale);
     model->backward(ctx, grad);
-    EXPECT_TRUE(optimizer.step({.lr = lr, .vote = {}}, Stream::cpu()).updated);
+    EXPECT_TRUE(optimizer.step({.lr = lr, .flags = {}}, Stream::cpu()).updated);
   }
   out.parameters = values(ctx, model->parameters());
   const AskedBatch unseen = asked_batch(1'000'000, 512);

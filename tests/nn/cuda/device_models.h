@@ -111,7 +111,7 @@ class ModelTraining {
                  .sums = sums_},
                 optimizer_->wants_statistics() ? nn::Observed::yes : nn::Observed::no);
     const kfac::StepReport report = optimizer_->step(
-        {.lr = recipe_.lr, .vote = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
+        {.lr = recipe_.lr, .flags = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
     waits_ = host_waits() - before;
     return report;
   }

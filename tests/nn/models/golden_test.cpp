@@ -135,7 +135,7 @@ Trained train(Context& ctx, Model& model, optim::Optimizer& optimizer) {
                                               kSmoothing, share, grad);
     model.backward(ctx, grad);
     const double lr = step < 5 ? 0.1 : 0.025;
-    EXPECT_TRUE(optimizer.step({.lr = lr, .vote = {}}, Stream::cpu()).updated);
+    EXPECT_TRUE(optimizer.step({.lr = lr, .flags = {}}, Stream::cpu()).updated);
     result.losses.push_back(sum.loss * share);
   }
   result.classifier = values(ctx, model.tensor("fc.weight").view);

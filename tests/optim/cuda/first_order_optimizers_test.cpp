@@ -100,7 +100,7 @@ TEST(FirstOrderOnDevice, ANanLeavesParametersAndMomentumAlone) {
     const std::string before = parameter_bits(with.net());
     const kfac::StepReport report = with.step(3, true);
     EXPECT_FALSE(report.updated);
-    EXPECT_EQ(report.vote.nonfinite_gradient, 1);
+    EXPECT_EQ(report.agreement.nonfinite_gradient, 1);
     EXPECT_EQ(parameter_bits(with.net()), before);
     (void)with.step(4);
     (void)without.step(4);

@@ -162,7 +162,7 @@ TEST(KfacWholeStepOnDevice, ReadsWhatIsRecordedLaterWhereItMayStay) {
   optim::KfacOptions options = base<double>();
   options.curvature.statistics.records_stay = true;
   DeviceTraining<double> broken(comm::make_self(), kfac_of(options), {}, false);
-  EXPECT_EQ(broken.step(0).vote.nonfinite_statistic, 1);
+  EXPECT_EQ(broken.step(0).agreement.nonfinite_statistic, 1);
 }
 
 TEST(KfacWholeStepOnDevice, ANanLeavesEverythingAlone) {

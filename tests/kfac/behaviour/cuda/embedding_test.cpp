@@ -42,7 +42,7 @@ TEST(DeviceEmbedding, AnIndexOutOfRangeCostsTheStepAndNothingElse) {
     preconditioner.record_input(id, indices, ctx.stream());
     preconditioner.record_grad_output(id, dy, ctx.stream());
     const LayerGrad grad{id, gradient, {}};
-    EXPECT_EQ(preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .vote = {}}).updated,
+    EXPECT_EQ(preconditioner.step({&grad, 1}, ctx.stream(), {.lr = 0.1, .flags = {}}).updated,
               words[0] != 3);
   }
   const std::vector<double> average = values(host, preconditioner.read_factors(id).a.average);

@@ -166,7 +166,7 @@ std::vector<double> with_bad_step(int layer, bool output, bool left_out) {
     const kfac::StepReport report = loop.step(step, settings, run);
     settings.spoil = {};
     EXPECT_EQ(report.updated, step != 3);
-    EXPECT_EQ(report.vote.nonfinite_statistic, step == 3 ? 1 : 0);
+    EXPECT_EQ(report.agreement.nonfinite_statistic, step == 3 ? 1 : 0);
   }
   return loop.net().parameters();
 }

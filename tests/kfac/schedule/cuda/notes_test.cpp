@@ -186,7 +186,7 @@ TEST(F16WireOnTheDevice, SkipsAStepThatIsPastItAndGoesOn) {
       const DeviceRun run = train_on<double>(device, ranks, options, settings);
       std::string line;
       for (const kfac::StepReport& report : run.reports)
-        line += detail::concat(report.updated, ' ', report.vote.nonfinite_statistic, ", ");
+        line += detail::concat(report.updated, ' ', report.agreement.nonfinite_statistic, ", ");
       updates.push_back(line);
       EXPECT_FALSE(run.reports[3].updated);
       EXPECT_TRUE(run.reports[4].updated);

@@ -95,8 +95,8 @@ TEST(OverflowOnDevice, TouchesNoStatistic) {
         const kfac::StepReport report = with.step(2, scale);
         if (report.updated) break;
         ++skipped;
-        EXPECT_GT(report.vote.nonfinite_gradient + report.vote.nonfinite_statistic, 0);
-        EXPECT_EQ(report.vote.nonfinite_loss, 0);
+        EXPECT_GT(report.agreement.nonfinite_gradient + report.agreement.nonfinite_statistic, 0);
+        EXPECT_EQ(report.agreement.nonfinite_loss, 0);
         EXPECT_EQ(with.waits(), is_emulated() ? 1 : 0);
         EXPECT_EQ(with.weights(), weights);
         expect_same_tensors(tensors_of(with.optimizer()), before);
@@ -121,7 +121,7 @@ TEST(OverflowOnDevice, IsToldFromALossThatIsNotFinite) {
             std::numeric_limits<double>::infinity());
   const kfac::StepReport report = training.update(1);
   EXPECT_FALSE(report.updated);
-  EXPECT_EQ(report.vote.nonfinite_loss, 1);
+  EXPECT_EQ(report.agreement.nonfinite_loss, 1);
   EXPECT_EQ(training.waits(), is_emulated() ? 1 : 0);
 }
 

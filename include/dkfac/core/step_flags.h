@@ -6,7 +6,7 @@
 namespace dkfac {
 
 /// What one rank brings to a step's vote beside what the library finds itself.
-struct DKFAC_API Vote {
+struct DKFAC_API StepFlags {
   bool loss_nonfinite = false;
   bool data_error = false;
   bool stop = false;  ///< A signal asked this rank to stop after the step.
@@ -20,7 +20,7 @@ struct DKFAC_API Vote {
 };
 
 /// Outcome of the vote: how many ranks raised each flag; the same on every rank.
-struct DKFAC_API VoteResult {
+struct DKFAC_API StepAgreement {
   int nonfinite_loss = 0;
   int nonfinite_gradient = 0;
   int nonfinite_statistic = 0;
