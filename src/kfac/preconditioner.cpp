@@ -7,10 +7,10 @@
 
 #include "dkfac/core/ops.h"
 
-#include "comm/collective/gather.h"
-#include "comm/collective/pipeline.h"
+#include "comm/collective/all_gather.h"
+#include "comm/collective/flag_message.h"
+#include "comm/collective/step_pipeline.h"
 #include "comm/collective/stream_join.h"
-#include "comm/collective/vote.h"
 #include "core/shared/host_visitor.h"
 #include "core/shared/phase_timer.h"
 #include "core/shared/registration.h"
@@ -51,14 +51,14 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   Curvature curvature;
   bool prepared = false;
   std::int64_t steps = 0;
-  Tensor nonfinite;                     // f32[1]
-  std::vector<bool> seen;               // Layers among the gradients of this step.
-  std::optional<comm::Exchange> flags;  // Carries the vote where no statistics do.
+  Tensor nonfinite;                           // f32[1]
+  std::vector<bool> seen;                     // Layers among the gradients of this step.
+  std::optional<comm::BucketedReduce> flags;  // Carries the vote where no statistics do.
   std::optional<Directions> directions;
-  std::optional<comm::Gather> gathered;
+  std::optional<comm::AllGather> gathered;
   std::vector<LayerDirection> targets;  // Of this step: layers that this rank works on.
-  std::vector<comm::Exchange*> active;
-  std::optional<comm::Pipeline> pipeline;  // Last, so that it ends before the buffers do.
+  std::vector<comm::BucketedReduce*> active;
+  std::optional<comm::StepPipeline> pipeline;  // Last, so that it ends before the buffers do.
 };
 
 StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream stream,
@@ -77,14 +77,14 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     curvature.complete(args.flags.rejects());
     for (const LayerGrad& grad : grads)
       if (works(grad.layer)) pack(grad);
-    comm::Ballot ballot{.caller = args.flags, .gradient_count = nonfinite};
-    if (clipped) ballot.hash = comm::mix_hash(ballot.hash, args.lr);
-    curvature.raise_flags(ballot);
-    pipeline->submit(ballot);
+    comm::FlagMessage message{.caller = args.flags, .gradient_count = nonfinite};
+    if (clipped) message.hash = comm::mix_hash(message.hash, args.lr);
+    curvature.raise_flags(message);
+    pipeline->submit(message);
     curvature.request();
-    const comm::Outcome agreed = pipeline->outcome();  // the one wait of the host
+    const comm::AgreedFlags agreed = pipeline->wait();  // the one wait of the host
     curvature.throw_if_failed(agreed);
-    report.agreement = agreed.result;
+    report.agreement = agreed.flags;
     curvature.collect(agreed, report);
   }
   report.updated = report.agreement.may_update();
@@ -125,11 +125,11 @@ void Preconditioner::Impl::prepare() {
   grid = comm::make_worker_grid(comm, options.distribution.worker_fraction);
   comm::require_equal_arithmetic(grid, ctx);
   pipeline.emplace(ctx, grid, options.communication.overlap);
-  curvature.prepare(grid, comm::kBallotElements);
-  flags.emplace(ctx, grid, "vote", std::vector<comm::Slot>{},
-                comm::ExchangeOptions{.recipients = comm::Recipients::all,
-                                      .dtype = options.dtype,
-                                      .tail = comm::kBallotElements});
+  curvature.prepare(grid, comm::kFlagElements);
+  flags.emplace(ctx, grid, "flags", std::vector<comm::Slot>{},
+                comm::BucketedReduceOptions{.recipients = comm::Recipients::all,
+                                            .dtype = options.dtype,
+                                            .trailer = comm::kFlagElements});
   std::vector<comm::Slot> slots;
   for (int i = 0; i < curvature.layers(); ++i) {
     const CurvatureBlock& block = curvature.layer(i);
@@ -212,8 +212,8 @@ Preconditioner::Preconditioner(std::shared_ptr<comm::Communicator> comm, Curvatu
                                Device device, ContextOptions context) {
   DKFAC_CHECK(comm != nullptr,
               "[preconditioner] the communicator is null; comm::make_self() is one");
-  DKFAC_CHECK(comm->size() <= comm::kMaxBallots, "[preconditioner] ", comm->size(),
-              " ranks; the vote is exact up to ", comm::kMaxBallots);
+  DKFAC_CHECK(comm->size() <= comm::kMaxFlagRanks, "[preconditioner] ", comm->size(),
+              " ranks; the vote is exact up to ", comm::kMaxFlagRanks);
   const CommunicationOptions& wires = options.communication;
   DKFAC_CHECK(!wires.gradient_wire && !wires.weight_wire,
               "[preconditioner] communication.gradient_wire and weight_wire are for make_kfac(): "

@@ -9,7 +9,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
-#include "comm/collective/pipeline.h"
+#include "comm/collective/step_pipeline.h"
 #include "core/shared/host_visitor.h"
 #include "core/shared/phase_timer.h"
 #include "optim/frame.h"
@@ -69,8 +69,8 @@ class FirstOrder final : public Optimizer {
   std::vector<Tensor> slots_;  ///< [kSlots, numel] of each layer.
   UpdateTable table_;
   std::optional<Gradients> gradients_;
-  std::vector<comm::Exchange*> active_;
-  std::optional<comm::Pipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+  std::vector<comm::BucketedReduce*> active_;
+  std::optional<comm::StepPipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
 };
 
 template <class Rule>
@@ -80,11 +80,11 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
   {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     gradients_->complete(args.flags.rejects());
-    comm::Ballot flags = flags_of(args);
+    comm::FlagMessage flags = flags_of(args);
     gradients_->raise_flags(flags);
     pipeline_->submit(flags);
     gradients_->request();
-    report.agreement = pipeline_->outcome().result;  // the one wait of the host
+    report.agreement = pipeline_->wait().flags;  // the one wait of the host
     gradients_->collect(report);
   }
   report.updated = report.agreement.may_update();

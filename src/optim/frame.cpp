@@ -11,8 +11,8 @@ OptimizerFrame::OptimizerFrame(std::shared_ptr<comm::Communicator> communicator,
                                ContextOptions context)
     : comm(std::move(communicator)), ctx(device, context), join(device) {
   DKFAC_CHECK(comm != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
-  DKFAC_CHECK(comm->size() <= comm::kMaxBallots, "[optimizer] ", comm->size(),
-              " ranks; the vote is exact up to ", comm::kMaxBallots);
+  DKFAC_CHECK(comm->size() <= comm::kMaxFlagRanks, "[optimizer] ", comm->size(),
+              " ranks; the vote is exact up to ", comm::kMaxFlagRanks);
 }
 
 DType OptimizerFrame::dtype() const {
@@ -59,7 +59,7 @@ void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, Upda
   report.step = ++frame.steps;
 }
 
-comm::Ballot flags_of(const StepArgs& args) {
+comm::FlagMessage flags_of(const StepArgs& args) {
   return {.caller = args.flags,
           .hash = comm::mix_hash(comm::mix_hash(0, args.lr), args.momentum.value_or(0))};
 }

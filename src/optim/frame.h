@@ -10,8 +10,8 @@
 #include "dkfac/core/context.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "comm/collective/flag_message.h"
 #include "comm/collective/stream_join.h"
-#include "comm/collective/vote.h"
 #include "comm/collective/worker_grid.h"
 #include "optim/parameters.h"
 
@@ -46,6 +46,6 @@ struct OptimizerFrame {
 /// Checks the arguments, lets our work follow the caller's stream, and counts the step.
 void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, UpdateReport& report);
 /// What a step's arguments have to say to all ranks.
-[[nodiscard]] comm::Ballot flags_of(const StepArgs& args);
+[[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args);
 
 }  // namespace dkfac::optim

@@ -30,14 +30,14 @@ Gradients::Gradients(OptimizerFrame& frame, const GradientOptions& options,
                 {.recipients = options.recipients,
                  .dtype = frame.dtype(),
                  .bucket_bytes = options.bucket_bytes,
-                 .tail = comm::kBallotElements,
+                 .trailer = comm::kFlagElements,
                  .wire = options.wire,
                  .past_wire = nonfinite_}) {
   if (options.wire == DType::f16)
     magnitudes_.emplace(frame.ctx, Shape{std::ssize(frame.layers)}, DType::f32);
 }
 
-void Gradients::begin(std::vector<comm::Exchange*>& active) {
+void Gradients::begin(std::vector<comm::BucketedReduce*>& active) {
   exchange_.begin();
   active.push_back(&exchange_);
   ops::fill(frame_.ctx, nonfinite_, 0);
@@ -56,10 +56,10 @@ void Gradients::announce(LayerId id, Stream caller, RecordScale scale) {
   exchange_.mark_filled(slot_of(layer));
 }
 
-void Gradients::complete(bool forgive) {
+void Gradients::complete(bool allow_missing) {
   for (int layer = exchange_.slots() - 1; layer >= 0; --layer) {
     if (exchange_.filled(slot_of(layer))) continue;
-    DKFAC_CHECK(forgive, "[step] the gradients of layer '",
+    DKFAC_CHECK(allow_missing, "[step] the gradients of layer '",
                 frame_.layers[static_cast<std::size_t>(layer)].name,
                 "' were not announced; call grads_ready() for every layer");
     ops::fill(frame_.ctx, of(layer), 0);

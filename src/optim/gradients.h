@@ -8,8 +8,8 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/assignment.h"
 
-#include "comm/collective/exchange.h"
-#include "comm/collective/mirror.h"
+#include "comm/collective/bucketed_reduce.h"
+#include "comm/collective/host_device_pair.h"
 #include "optim/frame.h"
 
 namespace dkfac::optim {
@@ -30,12 +30,12 @@ class Gradients {
   Gradients(OptimizerFrame& frame, const GradientOptions& options, std::span<const int> owners);
 
   /// Of a step: starts the exchange and appends it.
-  void begin(std::vector<comm::Exchange*>& active);
+  void begin(std::vector<comm::BucketedReduce*>& active);
   void announce(LayerId id, Stream caller, RecordScale scale);
-  /// Throws InvalidArgument naming the first layer that was not announced. forgive: what is missing
-  /// becomes zero.
-  void complete(bool forgive);
-  void raise_flags(comm::Ballot& flags) const { flags.gradient_count = nonfinite_; }
+  /// Throws InvalidArgument naming the first layer that was not announced. allow_missing: what is
+  /// missing becomes zero.
+  void complete(bool allow_missing);
+  void raise_flags(comm::FlagMessage& flags) const { flags.gradient_count = nonfinite_; }
   /// Of magnitudes, for an f16 wire: before the host waits, and afterwards. Of this step also where
   /// it does not pass: after an overflow the next one has to do better.
   void request();
@@ -54,9 +54,9 @@ class Gradients {
   OptimizerFrame& frame_;
   LossReduction reduction_;
   Tensor nonfinite_;  ///< f32[1]
-  comm::Exchange exchange_;
+  comm::BucketedReduce exchange_;
   /// f32[layers], with an f16 wire: largest parts of the gradients of the last step on any rank.
-  std::optional<comm::Mirror> magnitudes_;
+  std::optional<comm::HostDevicePair> magnitudes_;
   double packing_seconds_ = 0;
 };
 

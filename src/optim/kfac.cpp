@@ -4,8 +4,8 @@
 
 #include "dkfac/core/ops.h"
 
-#include "comm/collective/gather.h"
-#include "comm/collective/pipeline.h"
+#include "comm/collective/all_gather.h"
+#include "comm/collective/step_pipeline.h"
 #include "core/shared/host_visitor.h"
 #include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
@@ -90,15 +90,16 @@ class Kfac final : public Optimizer {
   kfac::Curvature curvature_;
   std::optional<Gradients> gradients_;
   std::optional<kfac::Directions> directions_;
-  std::optional<comm::Gather> weights_;
+  std::optional<comm::AllGather> weights_;
   // Of the layers that this rank works on.
   std::vector<Tensor> velocity_, masters_;
   std::vector<kfac::LayerDirection> covered_;
   UpdateTable table_;
-  comm::Mirror saturated_;  ///< f64[1]: weights past the range of their wire in the last update.
+  comm::HostDevicePair
+      saturated_;  ///< f64[1]: weights past the range of their wire in the last update.
   double last_lr_ = 0;
-  std::vector<comm::Exchange*> active_;
-  std::optional<comm::Pipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+  std::vector<comm::BucketedReduce*> active_;
+  std::optional<comm::StepPipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
 };
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
@@ -108,15 +109,15 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     const PhaseTimer timer(report.seconds.exchange, "exchange");
     curvature_.complete(args.flags.rejects());
     gradients_->complete(args.flags.rejects());
-    comm::Ballot flags = flags_of(args);
+    comm::FlagMessage flags = flags_of(args);
     gradients_->raise_flags(flags);
     curvature_.raise_flags(flags);
     pipeline_->submit(flags);
     gradients_->request();
     curvature_.request();
-    const comm::Outcome agreed = pipeline_->outcome();  // the one wait of the host
+    const comm::AgreedFlags agreed = pipeline_->wait();  // the one wait of the host
     curvature_.throw_if_failed(agreed);
-    report.agreement = agreed.result;
+    report.agreement = agreed.flags;
     curvature_.collect(agreed, report);
     gradients_->collect(report);
   }
@@ -171,7 +172,7 @@ void Kfac::prepare() {
   directions_.emplace(frame_.ctx, o.kl_clip, count);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
-  saturated_ = comm::Mirror(frame_.ctx, {1}, DType::f64);
+  saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);
   velocity_.resize(frame_.layers.size());
   masters_.resize(frame_.layers.size());
   std::vector<UpdatedPart> parts;

@@ -238,7 +238,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
                .position = run.position,
                .checkpoints = part,
                .ctx = Context(place.device, context_options(config)),
-               .sharers = place.sharers};
+               .ranks_on_device = place.ranks_on_device};
   state = &s;
   Outcome outcome;
   or_abort(s, [&] {

@@ -178,9 +178,9 @@ int default_threads(comm::Communicator& comm) {
   if (comm.backend() == "in_process") return 1;
   if (comm.size() == 1) return 0;
   const auto all = comm::all_gather_strings(comm, cores_text());
-  const auto sharers =
+  const auto ranks_on_device =
       std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
-  return std::max(1, available_cores() / static_cast<int>(sharers));
+  return std::max(1, available_cores() / static_cast<int>(ranks_on_device));
 }
 
 void keep_standard_files() noexcept {

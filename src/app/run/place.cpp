@@ -37,8 +37,8 @@ void require(const DeviceChoice& choice, const std::string& text) {
 }
 
 /// A GPU that processes take turns on makes each of them slower than one alone.
-void require_own(Device device, int sharers) {
-  DKFAC_CHECK(sharers == 1, "[device] ", sharers, " ranks have one GPU, ", device,
+void require_own(Device device, int ranks_on_device) {
+  DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks have one GPU, ", device,
               " of this one, which sees ", visible_devices(),
               "; start as many ranks as GPUs, show each of them another one, or name the GPU they "
               "are to share, as in run.device = \"cuda:0\"");
@@ -53,10 +53,10 @@ Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
   if (choice.kind == Device::Kind::cpu) return {Device::cpu(), std::move(host)};
   together(*host, position, [&] { require(choice, config.run.device); });
   const Device device = choice.index ? Device::cuda(*choice.index) : comm::device_of_rank(*host);
-  const int sharers = comm::ranks_on_gpu(*host, device);
+  const int ranks_on_device = comm::ranks_on_gpu(*host, device);
   if (!choice.index && comm::detect_launch().size > 1)
-    together(*host, position, [&] { require_own(device, sharers); });
-  return {device, comm::on_device(std::move(host), device), sharers};
+    together(*host, position, [&] { require_own(device, ranks_on_device); });
+  return {device, comm::on_device(std::move(host), device), ranks_on_device};
 }
 
 }  // namespace dkfac::app

@@ -15,7 +15,7 @@ namespace dkfac::app {
 struct Place {
   Device device;
   std::shared_ptr<comm::Communicator> comm;
-  int sharers = 1;  ///< How many ranks have this one's GPU, itself included; 1 on the host.
+  int ranks_on_device = 1;  ///< How many ranks have this one's GPU, itself included; 1 on the host.
 };
 
 /// Collective: the place of this rank under run.device. With "cuda" the ranks of a machine take the

@@ -67,7 +67,7 @@ Config with_failure_folder(const TrainState& s) {
 /// Of all ranks' devices, taken to be alike, and shared by as many ranks as this one's.
 std::optional<double> all_peak_flops(const TrainState& s) {
   const auto one = peak_flops(s.ctx.device(), s.config.run.precision, s.config.run.tf32);
-  return one ? std::optional(*one * s.comm->size() / s.sharers) : std::nullopt;
+  return one ? std::optional(*one * s.comm->size() / s.ranks_on_device) : std::nullopt;
 }
 
 /// "cuda:0, NVIDIA H100 80GB HBM3"

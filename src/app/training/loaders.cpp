@@ -28,7 +28,8 @@ data::DataPlace data_place(const TrainState& s) {
                           data::resident_bytes(s.now->data->test, {}));
   const auto all = static_cast<double>(
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
-  return bytes * s.sharers <= kShare * all ? data::DataPlace::resident : data::DataPlace::streamed;
+  return bytes * s.ranks_on_device <= kShare * all ? data::DataPlace::resident
+                                                   : data::DataPlace::streamed;
 }
 
 /// Of images on their way to the network. In 16 bits it would round them first of all; what mixes

@@ -74,7 +74,7 @@ struct TrainState {
   Position& position;
   CheckpointPlan checkpoints = {};
   Context ctx;
-  int sharers = 1;  ///< Place::sharers.
+  int ranks_on_device = 1;  ///< Place::ranks_on_device.
 
   std::vector<PhasePlan> plan = {};
   const PhasePlan* now = nullptr;  ///< The phase under way.

@@ -94,7 +94,7 @@ void train_at(Place place, const Config& config, const PhaseData& data, const Tr
                    .position = run.position,
                    .checkpoints = checkpoints,
                    .ctx = Context(place.device, context_options(config)),
-                   .sharers = place.sharers};
+                   .ranks_on_device = place.ranks_on_device};
   or_abort(state, [&] { train_through(state); });
   run.part_done = state.part_done;
 }

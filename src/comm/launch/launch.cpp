@@ -64,16 +64,16 @@ std::optional<LaunchInfo> started_by(const Launcher& launcher) {
 }
 
 /// Who has the one and not the other is one of several, and must not take itself for the only one.
-void need_together(const char* variable, const char* other) {
+void require_both(const char* variable, const char* other) {
   DKFAC_CHECK(std::getenv(variable) == nullptr || !text_of(other).empty(), "[launch] ", variable,
               " is '", printable(text_of(variable)), "', but ", other,
               " is not set; set it as well, or unset ", variable, " to run alone");
 }
 
 void need_all(const Launcher& launcher) {
-  need_together(launcher.rank, launcher.size);
-  need_together(launcher.size, launcher.rank);
-  need_together(launcher.local_rank, launcher.rank);
+  require_both(launcher.rank, launcher.size);
+  require_both(launcher.size, launcher.rank);
+  require_both(launcher.local_rank, launcher.rank);
 }
 
 std::uint16_t port_number(int port, const char* variable) {
@@ -153,9 +153,9 @@ std::optional<LaunchInfo> innermost() {
 void refuse_half_a_launcher() {
   need_all(kOpenMpi);
   need_all(kPmi);
-  need_together(kSlurm.size, kSlurm.rank);
+  require_both(kSlurm.size, kSlurm.rank);
   // A batch script is process 0 of no step.
-  if (number_of(kSlurm.rank).value_or(0) > 0) need_together(kSlurm.rank, kSlurm.size);
+  if (number_of(kSlurm.rank).value_or(0) > 0) require_both(kSlurm.rank, kSlurm.size);
   DKFAC_CHECK(text_of("PMIX_RANK").empty(), "[launch] PMIX_RANK is '",
               printable(text_of("PMIX_RANK")), "', but nothing says how many ranks there are; ",
               "start them by mpirun or srun, or unset PMIX_RANK to run alone");
@@ -165,7 +165,7 @@ void refuse_half_a_launcher() {
 void refuse_half_by_hand() {
   need_all(kTorchrun);
   const std::optional<LaunchInfo> launch = started_by(kTorchrun);
-  if (launch && launch->size > 1) need_together(kTorchrun.size, "MASTER_ADDR");
+  if (launch && launch->size > 1) require_both(kTorchrun.size, "MASTER_ADDR");
 }
 
 }  // namespace

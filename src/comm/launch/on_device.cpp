@@ -9,7 +9,7 @@
 
 #include "comm/backends.h"
 #include "comm/call_info.h"
-#include "comm/launch/device_note.h"
+#include "comm/launch/device_report.h"
 
 namespace dkfac::comm {
 namespace {
@@ -32,13 +32,15 @@ std::string text_of(const NcclOptions& nccl) {
 
 /// Threads reach each other's memory on one device only; that of others is of one rank alone, or
 /// has been asked when it was made.
-bool takes_all(const Communicator& host, const std::vector<DeviceNote>& by_rank) {
-  return std::ranges::all_of(by_rank, [](const DeviceNote& note) { return !note.takes.empty(); }) &&
+bool takes_all(const Communicator& host, const std::vector<DeviceReport>& by_rank) {
+  return std::ranges::all_of(by_rank,
+                             [](const DeviceReport& report) { return !report.takes.empty(); }) &&
          (host.backend() != "in_process" || all_on_one_gpu(by_rank));
 }
 
-bool nccl_can(const std::vector<DeviceNote>& by_rank, const NcclOptions& options) {
-  return std::ranges::none_of(by_rank, [](const DeviceNote& note) { return note.nccl.empty(); }) &&
+bool nccl_can(const std::vector<DeviceReport>& by_rank, const NcclOptions& options) {
+  return std::ranges::none_of(by_rank,
+                              [](const DeviceReport& report) { return report.nccl.empty(); }) &&
          (options.shared_devices || ranks_on_one_gpu(by_rank).empty());
 }
 
@@ -49,7 +51,8 @@ std::size_t visible_devices() { return available_devices().size() - 1; }
 std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap, Device device,
                                         NcclOptions options) {
   DKFAC_CHECK(bootstrap != nullptr, "[make_nccl] the bootstrap communicator is null");
-  const auto by_rank = exchange_notes(*bootstrap, note_of(*bootstrap, device, text_of(options)));
+  const auto by_rank =
+      gather_device_reports(*bootstrap, report_of(*bootstrap, device, text_of(options)));
   require_devices(by_rank, bootstrap->rank(), "make_nccl");
   require_nccl(by_rank, "make_nccl");
   if (!options.shared_devices) require_own_gpus(by_rank, "make_nccl");
@@ -59,8 +62,8 @@ std::shared_ptr<Communicator> make_nccl(std::shared_ptr<Communicator> bootstrap,
 std::shared_ptr<Communicator> on_device(std::shared_ptr<Communicator> host, Device device,
                                         DeviceComm choice, NcclOptions nccl) {
   DKFAC_CHECK(host != nullptr, "[on_device] the communicator is null");
-  const auto by_rank = exchange_notes(
-      *host, note_of(*host, device, detail::concat(name_of(choice), ", ", text_of(nccl))));
+  const auto by_rank = gather_device_reports(
+      *host, report_of(*host, device, detail::concat(name_of(choice), ", ", text_of(nccl))));
   require_devices(by_rank, host->rank(), "on_device");
   if (!device.is_cuda()) return host;
   if (choice == DeviceComm::automatic && takes_all(*host, by_rank)) return host;
@@ -96,12 +99,12 @@ Device device_of_rank(Communicator& host) {
 }
 
 int ranks_on_gpu(Communicator& host, Device device) {
-  const auto by_rank = exchange_notes(host, note_of(host, device, "ranks_on_gpu"));
+  const auto by_rank = gather_device_reports(host, report_of(host, device, "ranks_on_gpu"));
   require_devices(by_rank, host.rank(), "ranks_on_gpu");
   if (!device.is_cuda()) return 1;
-  const DeviceNote& mine = by_rank[static_cast<std::size_t>(host.rank())];
+  const DeviceReport& mine = by_rank[static_cast<std::size_t>(host.rank())];
   return static_cast<int>(std::ranges::count_if(
-      by_rank, [&](const DeviceNote& other) { return same_gpu(mine, other); }));
+      by_rank, [&](const DeviceReport& other) { return same_gpu(mine, other); }));
 }
 
 }  // namespace dkfac::comm

@@ -10,7 +10,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/transport/host_communicator.h"
-#include "comm/transport/kept.h"
+#include "comm/transport/leaked.h"
 #include "comm/transport/node_map.h"
 #include "core/shared/host_queue.h"
 
@@ -42,23 +42,23 @@ struct Reordering {
 /// Copies segments between the two orders. Keeps both buffers' owner, if there is one, alive.
 class ReorderTask final : public HostTask {
  public:
-  enum class Way { to_places, to_ranks };
-  ReorderTask(Way way, Reordering order, const void* from, void* to, Memory kept)
+  enum class Direction { to_places, to_ranks };
+  ReorderTask(Direction way, Reordering order, const void* from, void* to, Memory kept)
       : way_(way),
         order_(std::move(order)),
         from_(static_cast<const std::byte*>(from)),
         to_(static_cast<std::byte*>(to)),
         kept_(std::move(kept)) {}
   bool advance() override {
-    const auto& read = way_ == Way::to_places ? order_.in_rank_order : order_.in_place_order;
-    const auto& write = way_ == Way::to_places ? order_.in_place_order : order_.in_rank_order;
+    const auto& read = way_ == Direction::to_places ? order_.in_rank_order : order_.in_place_order;
+    const auto& write = way_ == Direction::to_places ? order_.in_place_order : order_.in_rank_order;
     for (std::size_t i = 0; i < read.size(); ++i)
       if (order_.bytes[i] > 0) std::memcpy(to_ + write[i], from_ + read[i], order_.bytes[i]);
     return true;
   }
 
  private:
-  Way way_;
+  Direction way_;
   Reordering order_;
   const std::byte* from_;
   std::byte* to_;
@@ -90,7 +90,7 @@ class GuardTask final : public HostTask {
         kept_(std::move(kept)) {}
   ~GuardTask() override {
     if (complete_) return;
-    if (kept_ != nullptr) keep_for_ever(kept_);
+    if (kept_ != nullptr) leak_until_exit(kept_);
     const std::shared_ptr<HostQueue> queue = queue_.lock();
     const std::string reason = queue == nullptr ? std::string() : failure_of(*queue);
     world_->abort(reason.empty() ? "dropped " + call_ + " before it was complete" : reason);
@@ -192,7 +192,7 @@ void HierarchicalCommunicator::compose(const Stream& stream, const CallInfo& inf
       stream.queue()->submit(
           std::make_unique<GuardTask>(*stream.queue(), world_, info.describe(), kept));
   } catch (const CommError& error) {
-    if (kept != nullptr) keep_for_ever(std::move(kept));
+    if (kept != nullptr) leak_until_exit(std::move(kept));
     world_->abort(error.what());
     throw;
   }
@@ -227,7 +227,7 @@ void HierarchicalCommunicator::do_reduce_scatter_v(TensorView x,
   const auto l = static_cast<std::size_t>(place_);
   const TensorView mine = whole.slice(0, sum_before(places, place_), places[l]);
   compose(stream, info, memory, [&] {
-    issue(stream, std::make_unique<ReorderTask>(ReorderTask::Way::to_places,
+    issue(stream, std::make_unique<ReorderTask>(ReorderTask::Direction::to_places,
                                                 Reordering(map_, counts, size_of(x.dtype())),
                                                 x.raw(), memory->data(), memory));
     inner_->reduce_scatter_v(whole, places, mine, stream, info.name);
@@ -247,7 +247,7 @@ void HierarchicalCommunicator::do_all_gather_v(ConstTensorView x,
   compose(stream, info, memory, [&] {
     outer_->all_gather_v(x, nodes, mine, stream, info.name);
     inner_->all_gather_v(mine, places, whole, stream, info.name);
-    issue(stream, std::make_unique<ReorderTask>(ReorderTask::Way::to_ranks,
+    issue(stream, std::make_unique<ReorderTask>(ReorderTask::Direction::to_ranks,
                                                 Reordering(map_, counts, size_of(out.dtype())),
                                                 memory->data(), out.raw(), memory));
   });

@@ -9,9 +9,9 @@
 #include "dkfac/core/error.h"
 
 #include "comm/transport/deadline.h"
-#include "comm/transport/kept.h"
+#include "comm/transport/leaked.h"
 #include "comm/transport/mpi_error.h"
-#include "comm/transport/mpi_lanes.h"
+#include "comm/transport/mpi_transfers.h"
 #include "core/shared/backoff.h"
 
 namespace dkfac::comm {
@@ -93,15 +93,16 @@ std::shared_ptr<PeerGroup> MpiGroup::subgroup(std::span<const int> members, int 
   return group;
 }
 
-std::unique_ptr<Lanes> MpiGroup::make_lanes(Channel channel, const CallInfo& info, int phase) {
-  return std::make_unique<MpiLanes>(channel == Channel::data ? data_ : checks_, ranks_,
-                                    tag(info.sequence, phase));
+std::unique_ptr<Transfers> MpiGroup::make_transfers(Channel channel, const CallInfo& info,
+                                                    int phase) {
+  return std::make_unique<MpiTransfers>(channel == Channel::data ? data_ : checks_, ranks_,
+                                        tag(info.sequence, phase));
 }
 
 MpiGroup::~MpiGroup() {
   // After a failure requests may be under way, and the end of MPI has freed everything.
   if (!failure_.empty()) {
-    keep_for_ever(std::make_shared<std::vector<std::byte>>(std::move(scratch_)));
+    leak_until_exit(std::make_shared<std::vector<std::byte>>(std::move(scratch_)));
     busy_ = true;
   }
   if (parent_ != nullptr) {
@@ -172,7 +173,7 @@ void MpiGroup::send_notice() noexcept {
   }
   for (MPI_Request& request : requests)
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-  keep_for_ever(notice);  // a peer that never looks leaves its request open
+  leak_until_exit(notice);  // a peer that never looks leaves its request open
 }
 
 }  // namespace dkfac::comm

@@ -23,8 +23,8 @@ class MpiGroup final : public PeerGroup {
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
-  [[nodiscard]] std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
-                                                  int phase) override;
+  [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
+                                                          int phase) override;
   /// Over the same duplicates, with message tags of its own: nothing is asked of MPI.
   [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
                                                     const Options& options) override;

@@ -9,7 +9,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "comm/transport/kept.h"
+#include "comm/transport/leaked.h"
 #include "comm/transport/peer_task.h"
 
 namespace dkfac::comm {
@@ -80,7 +80,7 @@ std::shared_ptr<Communicator> PeerCommunicator::do_split(int color, int key, Cal
     if (part == nullptr) return nullptr;
     return std::make_shared<PeerCommunicator>(backend_, std::move(part), options());
   } catch (const CommError& error) {
-    keep_for_ever(choices);
+    leak_until_exit(choices);
     group_->fail(error.what());
     throw;
   }

@@ -9,7 +9,7 @@
 
 #include "dkfac/comm/communicator.h"
 
-#include "comm/transport/lanes.h"
+#include "comm/transport/transfers.h"
 
 namespace dkfac::comm {
 
@@ -25,9 +25,10 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
 
   /// Data, or what compares the calls before it.
   enum class Channel : std::uint8_t { data, checks };
-  /// Lanes for phase 0, 1 or 2 of a call; they borrow the group.
-  [[nodiscard]] virtual std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
-                                                          int phase) = 0;
+  /// Transfers for phase 0, 1 or 2 of a call; they borrow the group.
+  [[nodiscard]] virtual std::unique_ptr<Transfers> make_transfers(Channel channel,
+                                                                  const CallInfo& info,
+                                                                  int phase) = 0;
   /// A group of the given ranks of this one, in their order, this rank among them; null when
   /// `members` is empty. `id`: the same on all members, and no other group of two of them has it.
   /// Shares the failure of this group. Throws CommError when the members do not meet within

@@ -32,45 +32,45 @@ PeerTask::~PeerTask() {
                               " before it was complete; wait for a stream before destroying it"));
 }
 
-std::unique_ptr<Flow> PeerTask::make_flow(int phase) {
+std::unique_ptr<CollectivePhase> PeerTask::make_phase(int phase) {
   const std::int64_t piece = options_.piece_bytes;
   if (phase == 0) {
     if (!only_compares(call_.kind) && options_.check != Check::full) return nullptr;
-    return make_header_flow(*group_, call_.info, phase);
+    return make_header_phase(*group_, call_.info, phase);
   }
   switch (call_.kind) {
     case HostCall::Kind::all_reduce: {
       std::byte* own =
           call_.out + static_cast<std::size_t>(call_.offset(group_->rank())) * call_.element();
-      return phase == 1 ? make_reduce_flow(*group_, call_, piece, own, phase)
-                        : make_gather_flow(*group_, call_, piece, own, phase);
+      return phase == 1 ? make_reduce_phase(*group_, call_, piece, own, phase)
+                        : make_gather_phase(*group_, call_, piece, own, phase);
     }
     case HostCall::Kind::reduce_scatter_v:
-      return phase == 1 ? make_reduce_flow(*group_, call_, piece, call_.out, phase) : nullptr;
+      return phase == 1 ? make_reduce_phase(*group_, call_, piece, call_.out, phase) : nullptr;
     case HostCall::Kind::all_gather_v:
-      return phase == 1 ? make_gather_flow(*group_, call_, piece, call_.in, phase) : nullptr;
+      return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::broadcast:
-      return phase == 1 ? make_broadcast_flow(*group_, call_, piece, phase) : nullptr;
+      return phase == 1 ? make_broadcast_phase(*group_, call_, piece, phase) : nullptr;
     case HostCall::Kind::split:  // of every rank's choice
-      return phase == 1 ? make_gather_flow(*group_, call_, piece, call_.in, phase) : nullptr;
+      return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::barrier:
       return nullptr;
   }
   return nullptr;
 }
 
-bool PeerTask::advance_flows() {
+bool PeerTask::advance_phases() {
   while (phase_ < kPhases) {
-    if (flow_ == nullptr) flow_ = make_flow(phase_);
-    if (flow_ != nullptr && !flow_->advance()) return false;
-    flow_.reset();
+    if (running_phase_ == nullptr) running_phase_ = make_phase(phase_);
+    if (running_phase_ != nullptr && !running_phase_->advance()) return false;
+    running_phase_.reset();
     ++phase_;
   }
   return true;
 }
 
 std::string PeerTask::time_limit_text() const {
-  const std::vector<int> late = flow_->missing();
+  const std::vector<int> late = running_phase_->missing();
   // In the second phase of an all_reduce all have come, but a rank may wait for a third one's data.
   const char* verb = phase_ == 0   ? " not arrived"
                      : phase_ == 1 ? " not sent or taken its data"
@@ -85,7 +85,7 @@ bool PeerTask::advance() {
   deadline_.start();
   group_->throw_if_failed();
   try {
-    complete_ = advance_flows();
+    complete_ = advance_phases();
     if (!complete_ && deadline_.passed()) throw CommError(time_limit_text());
   } catch (const CommError& error) {
     const std::string text =

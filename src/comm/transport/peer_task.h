@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "comm/transport/collective_phases.h"
 #include "comm/transport/deadline.h"
-#include "comm/transport/flows.h"
 #include "comm/transport/host_communicator.h"
 
 namespace dkfac::comm {
@@ -21,8 +21,8 @@ class PeerTask final : public HostTask {
   bool advance() override;
 
  private:
-  bool advance_flows();
-  [[nodiscard]] std::unique_ptr<Flow> make_flow(int phase);
+  bool advance_phases();
+  [[nodiscard]] std::unique_ptr<CollectivePhase> make_phase(int phase);
   [[nodiscard]] std::string time_limit_text() const;
 
   std::shared_ptr<PeerGroup> group_;
@@ -31,7 +31,7 @@ class PeerTask final : public HostTask {
   Deadline deadline_;
   int phase_ = 0;  ///< 0: compare; 1, 2: move.
   bool complete_ = false;
-  std::unique_ptr<Flow> flow_;  ///< After call_ and group_, which it borrows.
+  std::unique_ptr<CollectivePhase> running_phase_;  ///< After call_ and group_, which it borrows.
 };
 
 }  // namespace dkfac::comm

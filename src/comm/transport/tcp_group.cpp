@@ -10,7 +10,7 @@
 #include "dkfac/core/error.h"
 
 #include "comm/call_info.h"
-#include "comm/transport/tcp_lanes.h"
+#include "comm/transport/tcp_transfers.h"
 
 namespace dkfac::comm {
 namespace {
@@ -75,11 +75,13 @@ void TcpGroup::connect(int id, const Options& options) {
       node_->connect(members_, static_cast<std::uint32_t>(id), started(options.timeout_s), check);
 }
 
-std::unique_ptr<Lanes> TcpGroup::make_lanes(Channel channel, const CallInfo& info, int phase) {
+std::unique_ptr<Transfers> TcpGroup::make_transfers(Channel channel, const CallInfo& info,
+                                                    int phase) {
   // One connection keeps the order of calls and phases, so both channels may share it. What
   // compares the calls has to be understood by ranks whose calls differ.
   const std::uint64_t call = channel == Channel::checks ? 0 : record_of(info).hash;
-  return std::make_unique<TcpLanes>(*this, hash_number(call, static_cast<std::uint64_t>(phase)));
+  return std::make_unique<TcpTransfers>(*this,
+                                        hash_number(call, static_cast<std::uint64_t>(phase)));
 }
 
 const std::string& TcpGroup::failure() const {
@@ -122,17 +124,17 @@ void TcpGroup::listen(int wait_ms) {
     entries_.push_back({peers_[p].gone ? -1 : links_[p].control.fd(), POLLIN, 0});
   if (poll(entries_.data(), entries_.size(), wait_ms) <= 0) return;
   for (std::size_t p = 0; p < entries_.size(); ++p)
-    if (entries_[p].revents != 0) listen_to(static_cast<int>(p));
+    if (entries_[p].revents != 0) read_handshake(static_cast<int>(p));
 }
 
-void TcpGroup::listen_to(int index) {
+void TcpGroup::read_handshake(int index) {
   Peer& peer = peers_[static_cast<std::size_t>(index)];
   std::array<std::byte, 4096> chunk;
   for (;;) {
-    const Moved moved =
+    const IoResult moved =
         receive_some(links_[static_cast<std::size_t>(index)].control, chunk.data(), chunk.size());
-    peer.heard.insert(peer.heard.end(), chunk.begin(),
-                      chunk.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
+    peer.received.insert(peer.received.end(), chunk.begin(),
+                         chunk.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
     peer.gone = moved.lost;
     if (moved.bytes == 0) break;
   }
@@ -146,10 +148,10 @@ void TcpGroup::listen_to(int index) {
 void TcpGroup::interpret(int index) {
   Peer& peer = peers_[static_cast<std::size_t>(index)];
   NoticeHead head;
-  while (peer.heard.size() >= sizeof head) {
-    std::memcpy(&head, peer.heard.data(), sizeof head);
-    if (peer.heard.size() < sizeof head + head.bytes) return;
-    const std::byte* body = peer.heard.data() + sizeof head;
+  while (peer.received.size() >= sizeof head) {
+    std::memcpy(&head, peer.received.data(), sizeof head);
+    if (peer.received.size() < sizeof head + head.bytes) return;
+    const std::byte* body = peer.received.data() + sizeof head;
     if (head.kind == abort_notice) {
       // The peers of that rank hear it from there.
       if (failure_.empty()) failure_.assign(reinterpret_cast<const char*>(body), head.bytes);
@@ -159,7 +161,7 @@ void TcpGroup::interpret(int index) {
       peer.left = true;
     }
     const auto end = static_cast<std::ptrdiff_t>(sizeof head + head.bytes);
-    peer.heard.erase(peer.heard.begin(), peer.heard.begin() + end);
+    peer.received.erase(peer.received.begin(), peer.received.begin() + end);
   }
 }
 

@@ -19,8 +19,8 @@ class TcpGroup final : public PeerGroup {
   static std::shared_ptr<TcpGroup> world(int rank, int size, const std::string& host,
                                          std::uint16_t port, const Options& options);
 
-  [[nodiscard]] std::unique_ptr<Lanes> make_lanes(Channel channel, const CallInfo& info,
-                                                  int phase) override;
+  [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
+                                                          int phase) override;
   [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
                                                     const Options& options) override;
   [[nodiscard]] bool failed() const override { return !failure().empty(); }
@@ -37,7 +37,7 @@ class TcpGroup final : public PeerGroup {
  private:
   /// What a peer has said on the notice connection.
   struct Peer {
-    std::vector<std::byte> heard;
+    std::vector<std::byte> received;
     bool left = false;  ///< It has said farewell, after `last` calls.
     bool gone = false;  ///< The connection has ended.
     std::uint64_t last = 0;
@@ -46,7 +46,7 @@ class TcpGroup final : public PeerGroup {
   TcpGroup() = default;
   void connect(int id, const Options& options);
   void listen(int wait_ms);
-  void listen_to(int peer);
+  void read_handshake(int peer);
   void interpret(int peer);
   void tell_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept;
   [[nodiscard]] const std::string& failure() const;

@@ -16,11 +16,11 @@ namespace dkfac::comm {
 namespace {
 
 constexpr int kPollMs = 50;
-constexpr rlim_t kMostStrangers = 128;
+constexpr rlim_t kMostPending = 128;
 
-/// What rank 0 answers to a hello, before `size` entries.
+/// What rank 0 answers to a handshake, before `size` entries.
 struct BookHead {
-  static constexpr std::uint64_t kMagic = 0x314b4f4f424b4444ULL;  ///< Not that of a hello.
+  static constexpr std::uint64_t kMagic = 0x314b4f4f424b4444ULL;  ///< Not that of a handshake.
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0;
 };
@@ -35,16 +35,20 @@ std::uint64_t new_job() {
   return hash_number(hash_number(kHashSeed, static_cast<std::uint64_t>(now)), pid) | 1U;
 }
 
-void check_guest(const Reception::Guest& guest, int size, const std::vector<Socket>& joined) {
-  const Hello& hello = guest.hello;
-  const std::string from = to_string({guest.address, static_cast<std::uint16_t>(hello.port)});
-  if (hello.size != static_cast<std::uint32_t>(size) || hello.rank == 0 || hello.rank >= hello.size)
+void check_connection(const Listener::Connection& connection, int size,
+                      const std::vector<Socket>& joined) {
+  const Handshake& handshake = connection.handshake;
+  const std::string from =
+      to_string({connection.address, static_cast<std::uint16_t>(handshake.port)});
+  if (handshake.size != static_cast<std::uint32_t>(size) || handshake.rank == 0 ||
+      handshake.rank >= handshake.size)
     throw CommError(detail::concat("[tcp] a process at ", from, " says that it is rank ",
-                                   hello.rank, " of ", hello.size, "; rank 0 expects ", size,
+                                   handshake.rank, " of ", handshake.size, "; rank 0 expects ",
+                                   size,
                                    " ranks; give all the same WORLD_SIZE and different RANKs"));
-  if (joined[hello.rank].open())
+  if (joined[handshake.rank].open())
     throw CommError(detail::concat("[tcp] two processes, one at ", from,
-                                   ", say that they are rank ", hello.rank,
+                                   ", say that they are rank ", handshake.rank,
                                    "; every one needs a RANK of its own"));
 }
 
@@ -56,19 +60,19 @@ std::vector<int> closed(const std::vector<Socket>& sockets, std::size_t first) {
 }
 
 AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const Deadline& deadline) {
-  Reception door(port);
+  Listener listener(port);
   std::vector<Socket> joined(static_cast<std::size_t>(size));
   std::vector<BookEntry> entries(joined.size());
   entries[0].port = own_port;
   for (std::vector<int> missing = closed(joined, 1); !missing.empty();
        missing = closed(joined, 1)) {
-    for (Reception::Guest& guest : door.receive(kPollMs)) {
-      if (guest.hello.purpose != Hello::Purpose::join) continue;
-      check_guest(guest, size, joined);
+    for (Listener::Connection& connection : listener.receive(kPollMs)) {
+      if (connection.handshake.purpose != Handshake::Purpose::join) continue;
+      check_connection(connection, size, joined);
       // A loopback address means nothing elsewhere: that rank lives where rank 0 does.
-      entries[guest.hello.rank] = {is_loopback(guest.address) ? 0 : guest.address,
-                                   guest.hello.port};
-      joined[guest.hello.rank] = std::move(guest.socket);
+      entries[connection.handshake.rank] = {
+          is_loopback(connection.address) ? 0 : connection.address, connection.handshake.port};
+      joined[connection.handshake.rank] = std::move(connection.socket);
     }
     if (deadline.passed())
       throw CommError(detail::concat("[tcp] rank 0 waited ", deadline.seconds(),
@@ -93,11 +97,11 @@ AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_p
                  const Deadline& deadline) {
   const std::string peer = detail::concat("rank 0 at ", to_string(master));
   const Socket socket = connect_to(master, deadline, [] {});
-  Hello hello;
-  hello.rank = static_cast<std::uint32_t>(rank);
-  hello.size = static_cast<std::uint32_t>(size);
-  hello.port = own_port;
-  send_all(socket, &hello, sizeof hello, deadline, peer);
+  Handshake handshake;
+  handshake.rank = static_cast<std::uint32_t>(rank);
+  handshake.size = static_cast<std::uint32_t>(size);
+  handshake.port = own_port;
+  send_all(socket, &handshake, sizeof handshake, deadline, peer);
   BookHead head;
   receive_all(socket, &head, sizeof head, deadline, peer);
   if (head.magic != BookHead::kMagic)
@@ -114,58 +118,58 @@ AddressBook join(int rank, int size, const Endpoint& master, std::uint16_t own_p
 
 }  // namespace
 
-std::size_t Reception::usual_most() {
+std::size_t Listener::usual_most() {
   rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kMostStrangers;
-  return std::clamp<rlim_t>(files.rlim_cur / 4, 1, kMostStrangers);
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kMostPending;
+  return std::clamp<rlim_t>(files.rlim_cur / 4, 1, kMostPending);
 }
 
-bool Reception::listen_to(Stranger& stranger) {
-  auto* hello = reinterpret_cast<std::byte*>(&stranger.guest.hello);
-  const Moved moved =
-      receive_some(stranger.guest.socket, hello + stranger.heard, sizeof(Hello) - stranger.heard);
-  stranger.heard += moved.bytes;
-  const bool complete = stranger.heard == sizeof(Hello);
-  if (moved.lost || (complete && stranger.guest.hello.magic != Hello::kMagic))
-    stranger.guest.socket.close();
-  return complete && stranger.guest.socket.open();
+bool Listener::read_handshake(PendingConnection& pending) {
+  auto* handshake = reinterpret_cast<std::byte*>(&pending.connection.handshake);
+  const IoResult moved = receive_some(pending.connection.socket, handshake + pending.received,
+                                      sizeof(Handshake) - pending.received);
+  pending.received += moved.bytes;
+  const bool complete = pending.received == sizeof(Handshake);
+  if (moved.lost || (complete && pending.connection.handshake.magic != Handshake::kMagic))
+    pending.connection.socket.close();
+  return complete && pending.connection.socket.open();
 }
 
-void Reception::listen_to_all(std::vector<Guest>& guests) {
-  for (Stranger& stranger : strangers_)
-    if (listen_to(stranger)) guests.push_back(std::move(stranger.guest));
-  std::erase_if(strangers_, [](const Stranger& s) { return !s.guest.socket.open(); });
+void Listener::read_handshakes(std::vector<Connection>& connections) {
+  for (PendingConnection& pending : pending_)
+    if (read_handshake(pending)) connections.push_back(std::move(pending.connection));
+  std::erase_if(pending_, [](const PendingConnection& s) { return !s.connection.socket.open(); });
 }
 
-std::vector<Reception::Guest> Reception::receive(int ms) {
-  std::vector<pollfd> entries{{door_.fd(), POLLIN, 0}};
-  for (const Stranger& stranger : strangers_)
-    entries.push_back({stranger.guest.socket.fd(), POLLIN, 0});
+std::vector<Listener::Connection> Listener::receive(int ms) {
+  std::vector<pollfd> entries{{socket_.fd(), POLLIN, 0}};
+  for (const PendingConnection& pending : pending_)
+    entries.push_back({pending.connection.socket.fd(), POLLIN, 0});
   (void)poll(entries.data(), entries.size(), ms);
-  std::vector<Guest> guests;
+  std::vector<Connection> connections;
   // Not endless, however many knock: the caller has a deadline.
-  for (std::size_t i = 0; i <= most_ && somebody_knocks(door_); ++i) {
+  for (std::size_t i = 0; i <= most_ && has_pending(socket_); ++i) {
     Accepted accepted;
-    const Knock knock = accept_from(door_, accepted);
-    if (knock == Knock::gone) continue;
-    if (knock == Knock::taken)
-      strangers_.push_back({{std::move(accepted.socket), accepted.address, {}}, 0});
-    if (knock == Knock::taken && strangers_.size() <= most_) continue;
-    if (strangers_.empty()) {
-      if (guests.empty())
+    const AcceptResult knock = accept_from(socket_, accepted);
+    if (knock == AcceptResult::aborted) continue;
+    if (knock == AcceptResult::accepted)
+      pending_.push_back({{std::move(accepted.socket), accepted.address, {}}, 0});
+    if (knock == AcceptResult::accepted && pending_.size() <= most_) continue;
+    if (pending_.empty()) {
+      if (connections.empty())
         throw CommError("[tcp] no open file is left for a connection; raise the limit (ulimit -n)");
       break;
     }
-    const std::size_t before = strangers_.size();
-    listen_to_all(guests);  // Who has said hello by now is no stranger.
-    if (strangers_.size() == before) strangers_.erase(strangers_.begin());
+    const std::size_t before = pending_.size();
+    read_handshakes(connections);  // Who has said handshake by now is no pending.
+    if (pending_.size() == before) pending_.erase(pending_.begin());
   }
-  listen_to_all(guests);
-  return guests;
+  read_handshakes(connections);
+  return connections;
 }
 
-AddressBook meet(int rank, int size, const std::string& host, std::uint16_t port,
-                 std::uint16_t own_port, const Deadline& deadline) {
+AddressBook rendezvous(int rank, int size, const std::string& host, std::uint16_t port,
+                       std::uint16_t own_port, const Deadline& deadline) {
   AddressBook book = rank == 0 ? gather(size, port, own_port, deadline)
                                : join(rank, size, {resolve(host), port}, own_port, deadline);
   return book;
@@ -174,31 +178,31 @@ AddressBook meet(int rank, int size, const std::string& host, std::uint16_t port
 Node::Node(int rank, int size, const std::string& host, std::uint16_t port,
            const Deadline& deadline)
     : rank_(rank),
-      reception_(0),
-      book_(meet(rank, size, host, port, reception_.port(), deadline)) {}
+      listener_(0),
+      book_(rendezvous(rank, size, host, port, listener_.port(), deadline)) {}
 
-void Node::call(int rank, std::uint32_t group, Hello::Purpose purpose, const Deadline& deadline,
+void Node::call(int rank, std::uint32_t group, Handshake::Purpose purpose, const Deadline& deadline,
                 const std::function<void()>& check, Socket& socket) {
-  Hello hello;
-  hello.job = book_.job;
-  hello.group = group;
-  hello.rank = static_cast<std::uint32_t>(rank_);
-  hello.purpose = purpose;
+  Handshake handshake;
+  handshake.job = book_.job;
+  handshake.group = group;
+  handshake.rank = static_cast<std::uint32_t>(rank_);
+  handshake.purpose = purpose;
   socket = connect_to(book_.ranks[static_cast<std::size_t>(rank)], deadline, check);
-  send_all(socket, &hello, sizeof hello, deadline, detail::concat("rank ", rank));
+  send_all(socket, &handshake, sizeof handshake, deadline, detail::concat("rank ", rank));
 }
 
-void Node::let_in(int ms) {
-  for (Reception::Guest& guest : reception_.receive(ms)) {
-    const Hello& hello = guest.hello;
-    if (hello.job == book_.job)
-      waiting_[{hello.group, hello.rank, hello.purpose}] = std::move(guest.socket);
+void Node::accept_pending(int ms) {
+  for (Listener::Connection& connection : listener_.receive(ms)) {
+    const Handshake& handshake = connection.handshake;
+    if (handshake.job == book_.job)
+      waiting_[{handshake.group, handshake.rank, handshake.purpose}] = std::move(connection.socket);
   }
 }
 
 std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t group,
                                 const Deadline& deadline, const std::function<void()>& check) {
-  using Purpose = Hello::Purpose;
+  using Purpose = Handshake::Purpose;
   std::vector<Link> links(members.size());
   std::vector<std::size_t> callers;  // the higher of two ranks calls the lower
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -226,7 +230,7 @@ std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t g
                                      " s (timeout_s) for connections; ", rank_list(ranks),
                                      " of the job did not come; look there, or raise the limit"));
     }
-    let_in(kPollMs);
+    accept_pending(kPollMs);
   }
   return links;
 }

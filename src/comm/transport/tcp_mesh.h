@@ -14,7 +14,7 @@
 namespace dkfac::comm {
 
 /// The first bytes on every connection: who calls, and what for.
-struct Hello {
+struct Handshake {
   static constexpr std::uint64_t kMagic = 0x31434b41464b4444ULL;
   enum class Purpose : std::uint32_t { join, data, control };
   std::uint64_t magic = kMagic;
@@ -30,32 +30,32 @@ struct Hello {
 /// A listening socket and the connections that have not said yet who they are. What does not speak
 /// our language is dropped, and of those that say nothing the one that came first whenever there
 /// are more than `most`, or no files left to open.
-class Reception {
+class Listener {
  public:
-  explicit Reception(std::uint16_t port, std::size_t most = usual_most())
-      : door_(listen_at(port)), most_(most) {}
+  explicit Listener(std::uint16_t port, std::size_t most = usual_most())
+      : socket_(listen_at(port)), most_(most) {}
   [[nodiscard]] static std::size_t usual_most();  ///< A quarter of the open files, up to 128.
-  struct Guest {
+  struct Connection {
     Socket socket;
     std::uint32_t address = 0;
-    Hello hello;
+    Handshake handshake;
   };
   /// Those who have introduced themselves by now, after waiting for at most `ms` milliseconds.
-  [[nodiscard]] std::vector<Guest> receive(int ms);
-  [[nodiscard]] std::uint16_t port() const { return port_of(door_); }
+  [[nodiscard]] std::vector<Connection> receive(int ms);
+  [[nodiscard]] std::uint16_t port() const { return port_of(socket_); }
 
  private:
-  struct Stranger {
-    Guest guest;
-    std::size_t heard = 0;  ///< Bytes of the hello.
+  struct PendingConnection {
+    Connection connection;
+    std::size_t received = 0;  ///< Bytes of the handshake.
   };
-  /// True when the hello is complete; closes the socket of one who will not complete it.
-  static bool listen_to(Stranger& stranger);
-  void listen_to_all(std::vector<Guest>& guests);
+  /// True when the handshake is complete; closes the socket of one who will not complete it.
+  static bool read_handshake(PendingConnection& pending);
+  void read_handshakes(std::vector<Connection>& connections);
 
-  Socket door_;
+  Socket socket_;
   std::size_t most_;
-  std::vector<Stranger> strangers_;  ///< In the order in which they came.
+  std::vector<PendingConnection> pending_;  ///< In the order in which they came.
 };
 
 /// Where every rank listens.
@@ -65,15 +65,17 @@ struct AddressBook {
 };
 /// Rank 0 waits at `port` for the others, who find it at host:port, and tells all where all are.
 /// `own_port`: where this rank will listen for the mesh. Throws CommError.
-[[nodiscard]] AddressBook meet(int rank, int size, const std::string& host, std::uint16_t port,
-                               std::uint16_t own_port, const Deadline& deadline);
+[[nodiscard]] AddressBook rendezvous(int rank, int size, const std::string& host,
+                                     std::uint16_t port, std::uint16_t own_port,
+                                     const Deadline& deadline);
 
 /// Two connections to one peer: collectives, and what must not wait behind them.
 struct Link {
   Socket data, control;
 };
 
-/// This process among all of the job: its door, and connections for groups that are not made yet.
+/// This process among all of the job: its listener, and connections for groups that are not made
+/// yet.
 class Node {
  public:
   Node(int rank, int size, const std::string& host, std::uint16_t port, const Deadline& deadline);
@@ -86,13 +88,14 @@ class Node {
                                           const std::function<void()>& check);
 
  private:
-  using Key = std::tuple<std::uint32_t, std::uint32_t, Hello::Purpose>;  ///< Group, rank, purpose.
-  void call(int rank, std::uint32_t group, Hello::Purpose purpose, const Deadline& deadline,
+  using Key =
+      std::tuple<std::uint32_t, std::uint32_t, Handshake::Purpose>;  ///< Group, rank, purpose.
+  void call(int rank, std::uint32_t group, Handshake::Purpose purpose, const Deadline& deadline,
             const std::function<void()>& check, Socket& socket);
-  void let_in(int ms);
+  void accept_pending(int ms);
 
   int rank_;
-  Reception reception_;
+  Listener listener_;
   AddressBook book_;
   std::map<Key, Socket> waiting_;
 };

@@ -83,7 +83,7 @@ int try_connect(const Socket& socket, const Endpoint& to, const Deadline& deadli
   return error;
 }
 
-Moved moved_by(ssize_t result) {
+IoResult moved_by(ssize_t result) {
   if (result > 0) return {static_cast<std::size_t>(result), false};
   if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
   return {0, true};
@@ -93,7 +93,7 @@ template <class Move>
 void move_all(const Socket& socket, std::size_t bytes, short events, const Deadline& deadline,
               std::string_view peer, Move move) {
   for (std::size_t done = 0; done < bytes;) {
-    const Moved moved = move(done);
+    const IoResult moved = move(done);
     if (moved.lost)
       throw CommError(detail::concat(
           "[tcp] ", peer, " closed the connection while the ranks met; see its message"));
@@ -153,21 +153,22 @@ std::uint16_t port_of(const Socket& listener) {
   return ntohs(address.sin_port);
 }
 
-bool somebody_knocks(const Socket& listener) {
+bool has_pending(const Socket& listener) {
   pollfd entry{listener.fd(), POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
 }
 
-Knock accept_from(const Socket& listener, Accepted& accepted) {
+AcceptResult accept_from(const Socket& listener, Accepted& accepted) {
   sockaddr_in address{};
   socklen_t length = sizeof address;
   accepted.socket =
       Socket(accept4(listener.fd(), generic(address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted.socket.open())
-    return errno == EMFILE || errno == ENFILE ? Knock::no_files : Knock::gone;
+    return errno == EMFILE || errno == ENFILE ? AcceptResult::no_descriptors
+                                              : AcceptResult::aborted;
   set_up(accepted.socket);
   accepted.address = ntohl(address.sin_addr.s_addr);
-  return Knock::taken;
+  return AcceptResult::accepted;
 }
 
 bool is_own_peer(const Socket& socket) {
@@ -212,8 +213,8 @@ void receive_all(const Socket& socket, void* data, std::size_t bytes, const Dead
   });
 }
 
-Moved send_some(const Socket& socket, const void* head, std::size_t head_bytes, const void* data,
-                std::size_t data_bytes) {
+IoResult send_some(const Socket& socket, const void* head, std::size_t head_bytes, const void* data,
+                   std::size_t data_bytes) {
   // sendmsg only reads; its structures are shared with recvmsg.
   std::array<iovec, 2> parts{iovec{const_cast<void*>(head), head_bytes},   // NOLINT
                              iovec{const_cast<void*>(data), data_bytes}};  // NOLINT
@@ -223,7 +224,7 @@ Moved send_some(const Socket& socket, const void* head, std::size_t head_bytes, 
   return moved_by(sendmsg(socket.fd(), &message, MSG_NOSIGNAL));
 }
 
-Moved receive_some(const Socket& socket, void* data, std::size_t bytes) {
+IoResult receive_some(const Socket& socket, void* data, std::size_t bytes) {
   return moved_by(recv(socket.fd(), data, bytes, 0));
 }
 

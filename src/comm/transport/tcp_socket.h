@@ -53,10 +53,11 @@ struct Accepted {
   Socket socket;
   std::uint32_t address = 0;  ///< Where it comes from.
 };
-[[nodiscard]] bool somebody_knocks(const Socket& listener);
-enum class Knock : std::uint8_t { taken, gone, no_files };
-/// gone: who knocked has given up; no_files: this process may open no more.
-[[nodiscard]] Knock accept_from(const Socket& listener, Accepted& accepted);
+[[nodiscard]] bool has_pending(const Socket& listener);
+enum class AcceptResult : std::uint8_t { accepted, aborted, no_descriptors };
+/// aborted: the peer has closed the connection already; no_descriptors: this process may open no
+/// more files.
+[[nodiscard]] AcceptResult accept_from(const Socket& listener, Accepted& accepted);
 /// Tries until the deadline, for the other side may not listen yet. check() is called before each
 /// try and may throw. Throws CommError.
 [[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline,
@@ -72,13 +73,13 @@ void receive_all(const Socket& socket, void* data, std::size_t bytes, const Dead
                  std::string_view peer);
 
 /// What one call moved. `lost`: the connection is closed or broken.
-struct Moved {
+struct IoResult {
   std::size_t bytes = 0;
   bool lost = false;
 };
 /// At most one system call. `head` goes before `data`; either may be empty.
-[[nodiscard]] Moved send_some(const Socket& socket, const void* head, std::size_t head_bytes,
-                              const void* data, std::size_t data_bytes);
-[[nodiscard]] Moved receive_some(const Socket& socket, void* data, std::size_t bytes);
+[[nodiscard]] IoResult send_some(const Socket& socket, const void* head, std::size_t head_bytes,
+                                 const void* data, std::size_t data_bytes);
+[[nodiscard]] IoResult receive_some(const Socket& socket, void* data, std::size_t bytes);
 
 }  // namespace dkfac::comm

@@ -29,7 +29,7 @@ int Curvature::checked(LayerId id, const char* operation) const {
   return index;
 }
 
-void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
+void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   grid_ = grid;
   DKFAC_CHECK(options_.inverse.method != InverseMethod::ekfac || grid_.workers == comm_->size(),
               "[curvature options] inverse is ekfac with worker_fraction ",
@@ -51,7 +51,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
   }
   nonfinite_ = Tensor::zeros(ctx_, {1});
   make_statistics();
-  make_exchanges(tail);
+  make_reductions(trailer);
   plan_timetable();
   for (const Statistic& s : statistics_)
     if (works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
@@ -59,12 +59,12 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t tail) {
   const std::int64_t count = statistics();
   Context host;
   ranges_ = Tensor::zeros(host, {count});
-  new_ranges_ = comm::Mirror(ctx_, {count}, DType::f32);
-  underflow_ = comm::Mirror(ctx_, {1}, DType::f32);
-  finite_ = comm::Mirror(ctx_, {count + layers()}, DType::f64);
-  stages_ = comm::Mirror(ctx_, {count}, DType::i32);
-  note_numbers_ = comm::Mirror(ctx_, {count * kNumbersPerNote}, DType::f64);
-  lack_inverse_ = comm::Mirror(ctx_, {layers()}, DType::f64);
+  new_ranges_ = comm::HostDevicePair(ctx_, {count}, DType::f32);
+  underflow_ = comm::HostDevicePair(ctx_, {1}, DType::f32);
+  finite_ = comm::HostDevicePair(ctx_, {count + layers()}, DType::f64);
+  stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);
+  note_numbers_ = comm::HostDevicePair(ctx_, {count * kNumbersPerNote}, DType::f64);
+  lack_inverse_ = comm::HostDevicePair(ctx_, {layers()}, DType::f64);
 }
 
 void Curvature::make_statistics() {
@@ -89,7 +89,7 @@ void Curvature::make_statistics() {
   notes_.resize(statistics_.size());
 }
 
-void Curvature::make_exchanges(std::int64_t tail) {
+void Curvature::make_reductions(std::int64_t trailer) {
   // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
   std::vector<comm::Slot> a_slots, g_slots, scale_slots;
   const int count = layers();
@@ -112,19 +112,19 @@ void Curvature::make_exchanges(std::int64_t tail) {
   a_due_.resize(a_slots.size());
   g_due_.resize(g_slots.size());
   scales_due_.resize(scale_slots.size());
-  comm::ExchangeOptions exchange{.recipients = comm::Recipients::owners,
-                                 .dtype = options_.dtype,
-                                 .bucket_bytes = options_.communication.bucket_bytes,
-                                 .wire = options_.communication.statistics_wire,
-                                 .past_wire = nonfinite_,
-                                 .filled_on = &records_on()};
-  a_exchange_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
-  exchange.tail = tail;
-  g_exchange_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
-  exchange.tail = 0;
+  comm::BucketedReduceOptions exchange{.recipients = comm::Recipients::owners,
+                                       .dtype = options_.dtype,
+                                       .bucket_bytes = options_.communication.bucket_bytes,
+                                       .wire = options_.communication.statistics_wire,
+                                       .past_wire = nonfinite_,
+                                       .filled_on = &records_on()};
+  a_reduce_.emplace(ctx_, grid_, "statistics A", std::move(a_slots), exchange);
+  exchange.trailer = trailer;
+  g_reduce_.emplace(ctx_, grid_, "statistics G", std::move(g_slots), exchange);
+  exchange.trailer = 0;
   exchange.recipients = comm::Recipients::all;
   if (!scale_slots.empty())
-    scale_exchange_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
+    scale_reduce_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
 }
 
 void Curvature::plan_timetable() {
@@ -183,7 +183,7 @@ std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buf
     seconds.push_back(layer_seconds(costs_, block->spec, options_, ctx_.device()));
   }
   NamedBytes staging{"staging of statistics"}, wire{"wire of statistics"};
-  for (const auto* exchange : {&a_exchange_, &g_exchange_, &scale_exchange_})
+  for (const auto* exchange : {&a_reduce_, &g_reduce_, &scale_reduce_})
     if (*exchange) {
       staging.bytes += static_cast<std::int64_t>((*exchange)->staging_bytes());
       wire.bytes += static_cast<std::int64_t>((*exchange)->wire_bytes());

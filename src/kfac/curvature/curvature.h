@@ -17,9 +17,9 @@
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
 
-#include "comm/collective/exchange.h"
-#include "comm/collective/mirror.h"
-#include "comm/collective/vote.h"
+#include "comm/collective/bucketed_reduce.h"
+#include "comm/collective/flag_message.h"
+#include "comm/collective/host_device_pair.h"
 #include "comm/collective/worker_grid.h"
 #include "core/shared/checks.h"
 #include "kfac/curvature/block.h"
@@ -51,9 +51,9 @@ class Curvature {
 
   // Registration.
   void add_layer(std::string name, LayerSpec spec);
-  /// Fixes owners, allocates averages, inverses and staging. tail: elements at the end of the last
-  /// bucket of G.
-  void prepare(const comm::WorkerGrid& grid, std::int64_t tail);
+  /// Fixes owners, allocates averages, inverses and staging. trailer: elements at the end of the
+  /// last bucket of G.
+  void prepare(const comm::WorkerGrid& grid, std::int64_t trailer);
   [[nodiscard]] const CurvatureOptions& options() const { return options_; }
   void set_damping(double damping);
   /// Between two steps. True: what is due may have changed, so begin() again.
@@ -93,22 +93,22 @@ class Curvature {
   // A step, in the order of the algorithm.
 
   /// Begins the exchanges of the statistics that are due, and appends them; the last of them ends
-  /// in the tail.
-  void begin(std::vector<comm::Exchange*>& active);
-  /// Joins the records. Throws InvalidArgument naming the first layer that lacks one. forgive: this
-  /// rank votes against the step anyway, so what is missing becomes zero.
-  void complete(bool forgive);
-  void raise_flags(comm::Ballot& ballot) const;
+  /// in the trailer.
+  void begin(std::vector<comm::BucketedReduce*>& active);
+  /// Joins the records. Throws InvalidArgument naming the first layer that lacks one.
+  /// allow_missing: this rank votes against the step anyway, so what is missing becomes zero.
+  void complete(bool allow_missing);
+  void raise_flags(comm::FlagMessage& message) const;
   /// Once the sums are there for work on the context's stream, and before the host waits: asks for
   /// what it has to know of this step, and of the inverses of the last one. Changes nothing.
   void request();
   /// Throws NumericError where the vote reports a factor that has failed too often, and
   /// InvalidArgument where it would pass although no rank has samples: the same words on every
   /// rank. Collective.
-  void throw_if_failed(const comm::Outcome& agreed) const;
+  void throw_if_failed(const comm::AgreedFlags& agreed) const;
   /// What request() asked for, whatever else the vote says: books the inverses of the last step,
   /// and makes those that have failed by the ladder.
-  void collect(const comm::Outcome& agreed, StepReport& report);
+  void collect(const comm::AgreedFlags& agreed, StepReport& report);
   /// After a passed vote: merges the sums into the averages of this rank's layers.
   void update_averages(StepReport& report);
   /// Rebuilds the inverses that are due, of the layers that this rank owns. Takes back
@@ -138,19 +138,21 @@ class Curvature {
   }
   /// This step's gradients are projected on the eigenvectors of the layer; equal on all ranks.
   [[nodiscard]] bool scales_due(int layer) const;
-  comm::Exchange& exchange_of(const Statistic& s) {
-    return s.plan.kind == StatisticKind::a ? *a_exchange_ : *g_exchange_;
+  comm::BucketedReduce& reduction_of(const Statistic& s) {
+    return s.plan.kind == StatisticKind::a ? *a_reduce_ : *g_reduce_;
   }
   /// Flat: this rank's part until the launch, on the owner the sum afterwards.
-  TensorView slot_of(StatisticId id) { return exchange_of(statistic(id)).slot(statistic(id).slot); }
-  TensorView scale_slot_of(int layer) { return scale_exchange_->slot(at(layer).scale_slot); }
+  TensorView slot_of(StatisticId id) {
+    return reduction_of(statistic(id)).slot(statistic(id).slot);
+  }
+  TensorView scale_slot_of(int layer) { return scale_reduce_->slot(at(layer).scale_slot); }
   [[nodiscard]] bool averaged_here(StatisticId id) const {
     return statistic(id).owner == comm_->rank();
   }
 
   // curvature.cpp
   void make_statistics();
-  void make_exchanges(std::int64_t tail);
+  void make_reductions(std::int64_t trailer);
   void plan_timetable();
   void add_temporary(std::vector<NamedBytes>& buffers) const;
   int checked(LayerId id, const char* operation) const;
@@ -218,28 +220,28 @@ class Curvature {
   RecordStream records_;
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
-  std::optional<comm::Exchange> a_exchange_, g_exchange_;
-  std::optional<comm::Exchange> scale_exchange_;  ///< EKFAC: summed for every rank.
-  std::vector<bool> a_due_, g_due_, scales_due_;  ///< By slot.
+  std::optional<comm::BucketedReduce> a_reduce_, g_reduce_;
+  std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: summed for every rank.
+  std::vector<bool> a_due_, g_due_, scales_due_;      ///< By slot.
   std::vector<SharedPart> parts_;
   std::optional<InverseSharing> sharing_;
   /// f64[statistics * kNumbersPerNote]: what notes are made of: drifts from the last value and the
   /// one before, largest magnitude, and whether the sum is finite.
-  comm::Mirror note_numbers_;
+  comm::HostDevicePair note_numbers_;
   /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed each
   /// (on the host), and of this one.
   Tensor ranges_;
-  comm::Mirror new_ranges_;
-  comm::Mirror underflow_;  ///< f32[1]
-  Tensor nonfinite_;        ///< f32[1]
+  comm::HostDevicePair new_ranges_;
+  comm::HostDevicePair underflow_;  ///< f32[1]
+  Tensor nonfinite_;                ///< f32[1]
   /// f64[statistics + layers], finite where the sum of a statistic, or of a layer's EKFAC scales,
   /// may enter its average; of those that are due and this rank merges.
-  comm::Mirror finite_;
-  comm::Mirror stages_;            ///< i32[statistics], of RefreshWorkers.
+  comm::HostDevicePair finite_;
+  comm::HostDevicePair stages_;    ///< i32[statistics], of RefreshWorkers.
   StepReport pending_report_;      ///< Of inversions that were finished between two steps.
   std::int64_t rebuild_step_ = 0;  ///< In which the last ones began.
   /// f64[layers]: which layers have no inverse yet, while a rank has said that there are any.
-  comm::Mirror lack_inverse_;
+  comm::HostDevicePair lack_inverse_;
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   StatisticId failed_statistic_ = kNoStatistic;
   FailedAt failed_at_ = FailedAt::inversion;  ///< What it did too often.

@@ -6,26 +6,26 @@
 // no inverse yet.
 namespace dkfac::kfac {
 
-void Curvature::raise_flags(comm::Ballot& ballot) const {
-  ballot.statistic_count = nonfinite_;
-  ballot.failed_statistic = failed_statistic_;
+void Curvature::raise_flags(comm::FlagMessage& message) const {
+  message.statistic_count = nonfinite_;
+  message.failed_statistic = failed_statistic_;
   for (const auto& block : layers_)
-    ballot.lacks_inverse = ballot.lacks_inverse || lacks_inverse(*block);
-  ballot.no_samples = timetable_.any_due();
+    message.lacks_inverse = message.lacks_inverse || lacks_inverse(*block);
+  message.no_samples = timetable_.any_due();
   for (StatisticId id = 0; id < statistics(); ++id)
-    if (due(id) && statistic(id).samples > 0) ballot.no_samples = false;
+    if (due(id) && statistic(id).samples > 0) message.no_samples = false;
   for (const double setting :
        {options_.damping.lambda, static_cast<double>(options_.refresh.statistics_interval),
         static_cast<double>(options_.refresh.inverse_interval)})
-    ballot.hash = comm::mix_hash(ballot.hash, setting);
+    message.hash = comm::mix_hash(message.hash, setting);
 }
 
-void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
+void Curvature::throw_if_failed(const comm::AgreedFlags& agreed) const {
   DKFAC_CHECK(
-      !agreed.no_samples || !agreed.result.may_update(), "[step] none of the ", comm_->size(),
+      !agreed.no_samples || !agreed.flags.may_update(), "[step] none of the ", comm_->size(),
       " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
       "batch that has some on at least one of them");
-  if (agreed.result.numeric_failure == 0) return;
+  if (agreed.flags.numeric_failure == 0) return;
   // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
   std::string mine;
   if (failed_statistic_ != kNoStatistic) {
@@ -39,7 +39,7 @@ void Curvature::throw_if_failed(const comm::Outcome& agreed) const {
   }
   for (const std::string& said : comm::all_gather_strings(*comm_, mine)) {
     if (said.empty()) continue;
-    const int others = agreed.result.numeric_failure - 1;
+    const int others = agreed.flags.numeric_failure - 1;
     throw NumericError(detail::concat(
         "[inverse] ", said, others > 0 ? detail::concat(" (as on ", others, " more ranks)") : ""));
   }

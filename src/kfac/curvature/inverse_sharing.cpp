@@ -112,7 +112,7 @@ InverseSharing::InverseSharing(Context& ctx, const comm::WorkerGrid& grid, DType
   buffer_ = Tensor::zeros(ctx, {layout(all)}, dtype);
   std::int64_t numbers = 0;
   for (const SharedPart& part : all) numbers += head_numel(part);
-  heads_ = comm::Mirror(ctx, {numbers}, DType::f64);
+  heads_ = comm::HostDevicePair(ctx, {numbers}, DType::f64);
 }
 
 std::int64_t InverseSharing::layout(std::span<const SharedPart> parts) {

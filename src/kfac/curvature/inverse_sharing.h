@@ -7,7 +7,7 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "comm/collective/mirror.h"
+#include "comm/collective/host_device_pair.h"
 #include "comm/collective/worker_grid.h"
 #include "kfac/inverse/layer_curvature.h"
 
@@ -48,7 +48,7 @@ class InverseSharing {
   Context& ctx_;
   comm::WorkerGrid grid_;
   Tensor buffer_;
-  comm::Mirror heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
+  comm::HostDevicePair heads_;  ///< f64: numbers that the host keeps, of all parts of a step.
   std::vector<std::int64_t> counts_, next_;  ///< Per rank of the column.
 };
 

@@ -88,7 +88,7 @@ void Curvature::end_record(StatisticId id, std::int64_t samples, std::int64_t ro
   s.samples += samples;
   s.rows += rows;
   // By count alone, so that buckets leave at the same call on every rank.
-  if (++s.records == options_.statistics.micro_batches) exchange_of(s).mark_filled(s.slot);
+  if (++s.records == options_.statistics.micro_batches) reduction_of(s).mark_filled(s.slot);
 }
 
 Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t terms) {
@@ -274,11 +274,11 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
 
 void Curvature::record_scales(KroneckerBlock& block, const FactorRecord& record) {
   if (record.kind == StatisticKind::a) return block.keep_input(records_on(), record.data);
-  const TensorView slot = scale_exchange_->slot(block.scale_slot);
+  const TensorView slot = scale_reduce_->slot(block.scale_slot);
   block.record_scales(records_on(), record, slot);
   if (block.scale_records < options_.statistics.micro_batches) return;
   ops::count_nonfinite(records_on(), slot, nonfinite_);
-  scale_exchange_->mark_filled(block.scale_slot);
+  scale_reduce_->mark_filled(block.scale_slot);
 }
 
 }  // namespace dkfac::kfac

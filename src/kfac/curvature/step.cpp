@@ -17,41 +17,41 @@ bool Curvature::scales_due(int index) const {
   return block.scale_slot >= 0 && due(block.g) && block.has_inverse();
 }
 
-void Curvature::begin(std::vector<comm::Exchange*>& active) {
+void Curvature::begin(std::vector<comm::BucketedReduce*>& active) {
   if (!timetable_.any_due()) return;
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
     std::vector<bool>& due_slots = s.plan.kind == StatisticKind::a ? a_due_ : g_due_;
     due_slots[index_of(s.slot)] = due(id);
-    exchange_of(s).set_magnitude(s.slot, timetable_.entry(id).exponent);
+    reduction_of(s).set_magnitude(s.slot, timetable_.entry(id).exponent);
   }
-  a_exchange_->begin(a_due_);
-  active.push_back(&*a_exchange_);
-  if (scale_exchange_) {
+  a_reduce_->begin(a_due_);
+  active.push_back(&*a_reduce_);
+  if (scale_reduce_) {
     for (int i = 0; i < layers(); ++i)
       if (at(i).scale_slot >= 0) scales_due_[index_of(at(i).scale_slot)] = scales_due(i);
-    scale_exchange_->begin(scales_due_);
-    active.push_back(&*scale_exchange_);
+    scale_reduce_->begin(scales_due_);
+    active.push_back(&*scale_reduce_);
   }
-  g_exchange_->begin(g_due_);
-  active.push_back(&*g_exchange_);
+  g_reduce_->begin(g_due_);
+  active.push_back(&*g_reduce_);
 }
 
-void Curvature::complete(bool forgive) {
+void Curvature::complete(bool allow_missing) {
   records_.join();
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!due(id)) continue;
     const Statistic& s = statistic(id);
     if (s.records < options_.statistics.micro_batches) {
-      DKFAC_CHECK(forgive, "[step] layer '", at(s.layer).name, "' has ", s.records, " of ",
+      DKFAC_CHECK(allow_missing, "[step] layer '", at(s.layer).name, "' has ", s.records, " of ",
                   options_.statistics.micro_batches, " ", s.traits.call,
                   "; record every layer where wants_input() and wants_grad_output() say so");
       if (s.records == 0) ops::fill(ctx_, slot_of(id), 0);
     }
-    exchange_of(s).mark_filled(s.slot);
+    reduction_of(s).mark_filled(s.slot);
     if (s.plan.kind != StatisticKind::g || !scales_due(s.layer)) continue;
     if (at(s.layer).scale_records == 0) ops::fill(ctx_, scale_slot_of(s.layer), 0);
-    scale_exchange_->mark_filled(at(s.layer).scale_slot);
+    scale_reduce_->mark_filled(at(s.layer).scale_slot);
   }
 }
 
@@ -71,7 +71,7 @@ void Curvature::request() {
   if (needs_notes()) request_notes();
 }
 
-void Curvature::collect(const comm::Outcome& agreed, StepReport& report) {
+void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {
   some_lack_inverse_ = agreed.lacks_inverse;
   for (std::size_t s = 0; s < kInverseStages; ++s)
     report.inverses[s] += std::exchange(pending_report_.inverses[s], 0);

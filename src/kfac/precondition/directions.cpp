@@ -12,7 +12,7 @@ Directions::Directions(Context& ctx, double kl_clip, std::int64_t products)
     : ctx_(ctx), kl_clip_(kl_clip) {
   if (!(kl_clip > 0)) return;
   clip_.emplace(ctx, products);
-  factor_ = comm::Mirror(ctx, {1}, DType::f64);
+  factor_ = comm::HostDevicePair(ctx, {1}, DType::f64);
   *factor_.numbers<double>() = 1;
 }
 

@@ -6,7 +6,7 @@
 
 #include "dkfac/core/context.h"
 
-#include "comm/collective/mirror.h"
+#include "comm/collective/host_device_pair.h"
 #include "comm/collective/worker_grid.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/kl_clip.h"
@@ -40,7 +40,7 @@ class Directions {
   Context& ctx_;
   double kl_clip_;
   std::optional<KlClip> clip_;
-  comm::Mirror factor_;  ///< f64[1]
+  comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;
 };
 

@@ -42,7 +42,7 @@ TEST(PlaceOnDevice, OfALaunchedRankIsAGpuOfItsOwn) {
   comm::run_ranks(devices(), [&](std::shared_ptr<comm::Communicator> comm) {
     Position position;
     const Place place = find_place(on("cuda"), std::move(comm), position);
-    EXPECT_EQ(place.sharers, 1);
+    EXPECT_EQ(place.ranks_on_device, 1);
     EXPECT_EQ(place.device, Device::cuda(place.comm->rank()));
   });
 }
@@ -66,14 +66,14 @@ TEST(PlaceOnDevice, RefusesLaunchedRanksThatShareAGpuOnAllOfThem) {
 
 TEST(PlaceOnDevice, CountsThoseThatShareIt) {
   const auto sharers_of = [](const std::string& device, int ranks) {
-    int sharers = 0;
+    int ranks_on_device = 0;
     comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
       Position position;
       const bool first = comm->rank() == 0;
       const Place place = find_place(on(device), std::move(comm), position);
-      if (first) sharers = place.sharers;
+      if (first) ranks_on_device = place.ranks_on_device;
     });
-    return sharers;
+    return ranks_on_device;
   };
   EXPECT_EQ(sharers_of("cuda", 1), 1);
   EXPECT_EQ(sharers_of("cuda", devices() + 1), 2) << "threads may share";

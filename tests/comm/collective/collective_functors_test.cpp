@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/collective/vote.h"
+#include "comm/collective/flag_message.h"
 
 namespace dkfac::comm {
 namespace {
@@ -23,25 +23,25 @@ TEST(CollectiveFunctors, CountPartsThatAreTooLargeForTheirWire) {
   }
 }
 
-TEST(CollectiveFunctors, RaiseTheFlagsOfABallotAndLowerNone) {
+TEST(CollectiveFunctors, RaiseTheFlagsOfAMessageAndLowerNone) {
   Context ctx;
   for (const float gradient : {0.0F, 2.0F})
     for (const float statistic : {0.0F, 1.0F}) {
-      Ballot ballot;
-      ballot.gradient_count = view_of(&gradient, {1});
-      ballot.statistic_count = view_of(&statistic, {1});
-      std::vector<double> values(static_cast<std::size_t>(kBallotElements));
-      encode_ballot(ballot, 0, values);
-      add_counts(ctx, ballot, view_of(values.data(), {kBallotElements}));
-      const Outcome outcome = count_ballots(values, 1);
-      EXPECT_EQ(outcome.result.nonfinite_gradient, gradient > 0 ? 1 : 0);
-      EXPECT_EQ(outcome.result.nonfinite_statistic, statistic > 0 ? 1 : 0);
-      EXPECT_EQ(outcome.result.may_update(), gradient + statistic == 0);
-      ballot.nonfinite_gradient = ballot.nonfinite_statistic = true;
-      encode_ballot(ballot, 0, values);
-      add_counts(ctx, ballot, view_of(values.data(), {kBallotElements}));
-      EXPECT_EQ(count_ballots(values, 1).result.nonfinite_gradient, 1);
-      EXPECT_EQ(count_ballots(values, 1).result.nonfinite_statistic, 1);
+      FlagMessage message;
+      message.gradient_count = view_of(&gradient, {1});
+      message.statistic_count = view_of(&statistic, {1});
+      std::vector<double> values(static_cast<std::size_t>(kFlagElements));
+      encode_flags(message, 0, values);
+      add_counts(ctx, message, view_of(values.data(), {kFlagElements}));
+      const AgreedFlags agreed = decode_flags(values, 1);
+      EXPECT_EQ(agreed.flags.nonfinite_gradient, gradient > 0 ? 1 : 0);
+      EXPECT_EQ(agreed.flags.nonfinite_statistic, statistic > 0 ? 1 : 0);
+      EXPECT_EQ(agreed.flags.may_update(), gradient + statistic == 0);
+      message.nonfinite_gradient = message.nonfinite_statistic = true;
+      encode_flags(message, 0, values);
+      add_counts(ctx, message, view_of(values.data(), {kFlagElements}));
+      EXPECT_EQ(decode_flags(values, 1).flags.nonfinite_gradient, 1);
+      EXPECT_EQ(decode_flags(values, 1).flags.nonfinite_statistic, 1);
     }
 }
 

@@ -205,15 +205,16 @@ int knock(std::uint16_t port, std::string_view text) {
 TEST(TcpMeeting, StrangersAtTheDoorAreIgnored) {
   on_threads(2, [](int rank, std::uint16_t port) {
     // Both come while rank 0 waits for rank 1, and hang on.
-    std::array<int, 2> strangers{-1, -1};
+    std::array<int, 2> silent_peers{-1, -1};
     if (rank == 1) {
-      strangers = {knock(port, "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n and more text"),
-                   knock(port, "DDKFA")};  // as a hello begins, but no more
-      EXPECT_TRUE(strangers[0] >= 0 && strangers[1] >= 0);
+      silent_peers = {
+          knock(port, "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n and more text"),
+          knock(port, "DDKFA")};  // as a handshake begins, but no more
+      EXPECT_TRUE(silent_peers[0] >= 0 && silent_peers[1] >= 0);
     }
     const auto comm = make_tcp(rank, 2, "127.0.0.1", port, {.timeout_s = kLimit});
     comm->barrier();
-    for (const int fd : strangers)
+    for (const int fd : silent_peers)
       if (fd >= 0) close(fd);
   });
 }

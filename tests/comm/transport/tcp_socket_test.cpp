@@ -36,8 +36,8 @@ Socket bound(sockaddr_in& address) {
 }
 
 TEST(TcpSocket, TellsAConnectionToItselfFromOneToAListener) {
-  const Socket door = listen_at(0);
-  const Socket ordinary = connect_to({kHere, port_of(door)}, far_away(), [] {});
+  const Socket listener = listen_at(0);
+  const Socket ordinary = connect_to({kHere, port_of(listener)}, far_away(), [] {});
   EXPECT_FALSE(is_own_peer(ordinary));
   sockaddr_in address{};
   const Socket lonely = bound(address);
@@ -58,24 +58,24 @@ TEST(TcpSocket, GivesUpWhenTheCheckThrowsLongBeforeTheDeadline) {
   EXPECT_FALSE(deadline.passed());
 }
 
-Socket caller(const Reception& door) {
-  return connect_to({kHere, door.port()}, far_away(), [] {});
+Socket caller(const Listener& listener) {
+  return connect_to({kHere, listener.port()}, far_away(), [] {});
 }
 
-Socket guest(const Reception& door, std::uint32_t rank) {
-  Socket socket = caller(door);
-  Hello hello;
-  hello.rank = rank;
-  send_all(socket, &hello, sizeof hello, far_away(), "the door");
+Socket connection(const Listener& listener, std::uint32_t rank) {
+  Socket socket = caller(listener);
+  Handshake handshake;
+  handshake.rank = rank;
+  send_all(socket, &handshake, sizeof handshake, far_away(), "the listener");
   return socket;
 }
 
 /// Waits for as many.
-std::vector<Reception::Guest> guests_of(Reception& door, std::size_t count) {
-  std::vector<Reception::Guest> guests;
-  for (const Deadline deadline = far_away(); guests.size() < count && !deadline.passed();)
-    for (Reception::Guest& one : door.receive(10)) guests.push_back(std::move(one));
-  return guests;
+std::vector<Listener::Connection> connections_of(Listener& listener, std::size_t count) {
+  std::vector<Listener::Connection> connections;
+  for (const Deadline deadline = far_away(); connections.size() < count && !deadline.passed();)
+    for (Listener::Connection& one : listener.receive(10)) connections.push_back(std::move(one));
+  return connections;
 }
 
 bool is_closed(const Socket& socket) {
@@ -83,26 +83,26 @@ bool is_closed(const Socket& socket) {
   return receive_some(socket, &byte, 1).lost;
 }
 
-TEST(TcpReception, DropsTheStrangersThatHaveWaitedLongest) {
-  Reception door(0, 3);
-  std::vector<Socket> strangers;
-  for (int i = 0; i < 8; ++i) strangers.push_back(caller(door));
-  const Socket friendly = guest(door, 5);
-  const auto guests = guests_of(door, 1);
-  ASSERT_EQ(guests.size(), 1U);
-  EXPECT_EQ(guests[0].hello.rank, 5U);
-  (void)door.receive(0);
+TEST(TcpListener, DropsTheSilentConnectionsThatHaveWaitedLongest) {
+  Listener listener(0, 3);
+  std::vector<Socket> silent_peers;
+  for (int i = 0; i < 8; ++i) silent_peers.push_back(caller(listener));
+  const Socket friendly = connection(listener, 5);
+  const auto connections = connections_of(listener, 1);
+  ASSERT_EQ(connections.size(), 1U);
+  EXPECT_EQ(connections[0].handshake.rank, 5U);
+  (void)listener.receive(0);
   std::string closed;
-  for (const Socket& stranger : strangers) closed += is_closed(stranger) ? 'x' : '.';
+  for (const Socket& pending : silent_peers) closed += is_closed(pending) ? 'x' : '.';
   EXPECT_EQ(closed, "xxxxx...");
   EXPECT_FALSE(is_closed(friendly));
 }
 
-TEST(TcpReception, HearsWhoHasSpokenBeforeItMakesRoom) {
-  Reception door(0, 1);
+TEST(TcpListener, ReadsHandshakesBeforeItMakesRoom) {
+  Listener listener(0, 1);
   std::vector<Socket> friends;
-  for (std::uint32_t rank = 1; rank <= 8; ++rank) friends.push_back(guest(door, rank));
-  EXPECT_EQ(guests_of(door, 8).size(), 8U);
+  for (std::uint32_t rank = 1; rank <= 8; ++rank) friends.push_back(connection(listener, rank));
+  EXPECT_EQ(connections_of(listener, 8).size(), 8U);
 }
 
 /// The number of open files, for the life of a test.
@@ -124,22 +124,23 @@ class FileLimit {
   rlimit before_{};
 };
 
-TEST(TcpReception, MakesRoomWhereNoFilesAreLeft) {
-  Reception door(0, 100);
+TEST(TcpListener, MakesRoomWhereNoFilesAreLeft) {
+  Listener listener(0, 100);
   std::vector<Socket> callers;
-  for (int i = 0; i < 20; ++i) callers.push_back(caller(door));
-  callers.push_back(guest(door, 7));
+  for (int i = 0; i < 20; ++i) callers.push_back(caller(listener));
+  callers.push_back(connection(listener, 7));
   const FileLimit limit(2);
-  EXPECT_EQ(guests_of(door, 1).size(), 1U);
+  EXPECT_EQ(connections_of(listener, 1).size(), 1U);
 }
 
-TEST(TcpReception, SaysSoWhereThereIsNoRoomToMake) {
-  Reception door(0, 100);
-  const Socket one = guest(door, 1), two = guest(door, 2), three = guest(door, 3);
+TEST(TcpListener, SaysSoWhereThereIsNoRoomToMake) {
+  Listener listener(0, 100);
+  const Socket one = connection(listener, 1), two = connection(listener, 2),
+               three = connection(listener, 3);
   const FileLimit limit(2);
-  const auto guests = guests_of(door, 2);
-  EXPECT_EQ(guests.size(), 2U);
-  EXPECT_THROW((void)guests_of(door, 1), CommError) << "the third is at the door";
+  const auto connections = connections_of(listener, 2);
+  EXPECT_EQ(connections.size(), 2U);
+  EXPECT_THROW((void)connections_of(listener, 1), CommError) << "the third is at the listener";
 }
 
 }  // namespace

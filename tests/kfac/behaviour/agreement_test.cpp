@@ -155,7 +155,7 @@ class Lenient final : public comm::Communicator {
   std::shared_ptr<comm::Communicator> inner_;
 };
 
-TEST(Agreement, ACollectiveTooManyIsFoundByTheVoteOnAllRanks) {
+TEST(Agreement, AnExtraCollectiveIsFoundOnAllRanksByTheHash) {
   for (const bool preconditioner : {false, true})
     expect_on_all_ranks<CommError>(3, "different collectives", [&](auto inner) {
       const auto comm = std::make_shared<Lenient>(inner);

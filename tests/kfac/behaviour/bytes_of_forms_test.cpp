@@ -16,7 +16,7 @@
 namespace dkfac::testing {
 namespace {
 
-constexpr std::int64_t kSamples = 12, kFormBallot = 42, kFormWide = 8;  // f64 but for the wires.
+constexpr std::int64_t kSamples = 12, kFormFlags = 42, kFormWide = 8;  // f64 but for the wires.
 
 const std::vector<LayerSpec>& specs() {
   static const std::vector<LayerSpec> all{
@@ -61,7 +61,7 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
       options.communication.statistics_wire && !(half && first)
           ? static_cast<std::int64_t>(size_of(*options.communication.statistics_wire))
           : kFormWide;
-  std::int64_t bytes = kFormWide * kFormBallot * (report.statistics_refreshed ? grid.ranks : 1);
+  std::int64_t bytes = kFormWide * kFormFlags * (report.statistics_refreshed ? grid.ranks : 1);
   for (const kfac::StatisticReport& s : report.statistics) {
     if (!s.refreshed) continue;
     const FormSizes n = form_sizes_of(s, options);

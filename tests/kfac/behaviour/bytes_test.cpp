@@ -10,7 +10,7 @@ namespace dkfac::testing {
 namespace {
 
 using Net = PlainNet<double>;
-constexpr std::int64_t kBallot = 42, kWide = 8;  // f64 throughout, but for the wires.
+constexpr std::int64_t kFlags = 42, kWide = 8;  // f64 throughout, but for the wires.
 
 kfac::CurvatureOptions counted_curvature() {
   kfac::CurvatureOptions options;
@@ -66,8 +66,8 @@ std::uint64_t kfac_bytes(const Sizes& n, const kfac::StepReport& report, int ran
   std::int64_t bytes = 0;
   if (report.statistics_refreshed) bytes += wires.statistics * n.statistics;
   if (workers < ranks || ranks == 1)
-    bytes += wires.gradients * n.parameters + kWide * kBallot * columns;
-  if (workers > 1) bytes += wires.gradients * n.own_parameters + kWide * kBallot;
+    bytes += wires.gradients * n.parameters + kWide * kFlags * columns;
+  if (workers > 1) bytes += wires.gradients * n.own_parameters + kWide * kFlags;
   if (workers > 1 && report.inverses_refreshed) bytes += kWide * n.own_inverses;
   if (workers > 1 && report.statistics_refreshed) bytes += kWide * n.own_fishers;
   if (columns > 1) bytes += wires.weights * n.parameters;
@@ -151,7 +151,7 @@ TEST(Bytes, OfFirstOrderMethodsAreTheGradients) {
             comm, [&](auto c) { return optim::make_sgd(c, options); }, {.steps = 2},
             [&](const kfac::StepReport& report) {
               EXPECT_EQ(report.bytes,
-                        static_cast<std::uint64_t>((narrow ? 2 : kWide) * p + kWide * kBallot));
+                        static_cast<std::uint64_t>((narrow ? 2 : kWide) * p + kWide * kFlags));
             });
       }
     });
@@ -167,7 +167,7 @@ TEST(Bytes, OfThePreconditioner) {
       const Sizes n = sizes_of(options, grid.ranks, grid.workers, comm->rank());
       (void)train_preconditioned<double>(comm, options, {.steps = 4}, [&](const auto& report) {
         const bool due = report.statistics_refreshed;
-        std::int64_t elements = due ? n.statistics + kBallot * grid.ranks : kBallot;
+        std::int64_t elements = due ? n.statistics + kFlags * grid.ranks : kFlags;
         if (grid.workers > 1 && report.inverses_refreshed) elements += n.own_inverses;
         if (grid.workers > 1 && due) elements += n.own_fishers;
         if (grid.workers < grid.ranks) elements += n.parameters - n.plain;

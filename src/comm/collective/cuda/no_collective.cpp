@@ -12,8 +12,8 @@ namespace {
 
 }  // namespace
 
-void raise_flag(Context&, ConstTensorView, TensorView) { refuse_work("vote"); }
-void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse_work("vote"); }
-void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse_work("exchange"); }
+void raise_flag(Context&, ConstTensorView, TensorView) { refuse_work("flags"); }
+void raise_nonfinite(Context&, ConstTensorView, TensorView) { refuse_work("flags"); }
+void count_past(Context&, double, double, ConstTensorView, TensorView) { refuse_work("reduce"); }
 
 }  // namespace dkfac::comm::cuda

@@ -97,7 +97,7 @@ void mix(Context& ctx, double weight, ConstTensorView value, TensorView average)
 void exchange(Context& ctx, TensorView a, TensorView b) {
   move(a, b, a.numel(), [&]<class W>(W, std::int64_t elements) {
     for_each(ctx.stream(), a.numel() / elements,
-             Exchange<W>{static_cast<W*>(a.raw()), static_cast<W*>(b.raw())});
+             BucketedReduce<W>{static_cast<W*>(a.raw()), static_cast<W*>(b.raw())});
   });
 }
 

@@ -89,7 +89,7 @@ struct Mix {
 
 /// Index i exchanges words i.
 template <class W>
-struct Exchange {
+struct BucketedReduce {
   W *a, *b;
   DKFAC_HD void operator()(std::int64_t i) const {
     const W kept = a[i];

@@ -147,10 +147,10 @@ TEST(RanksThatSeeOneGpuEach, HaveThatOfTheirOwnUnlessItIsTheSame) {
   const auto with = [](int gpus, std::string_view backend) {
     run_tcp(3, {}, [&](const std::shared_ptr<Communicator>& comm) {
       dkfac::testing::show_device(comm->rank() % gpus);
-      const int sharers = gpus == 2 && comm->rank() != 1 ? 2 : 1;
+      const int ranks_on_device = gpus == 2 && comm->rank() != 1 ? 2 : 1;
       EXPECT_EQ(available_devices().size(), 2U);
       EXPECT_EQ(device_of_rank(*comm), Device::cuda());
-      EXPECT_EQ(ranks_on_gpu(*comm, Device::cuda()), sharers);
+      EXPECT_EQ(ranks_on_gpu(*comm, Device::cuda()), ranks_on_device);
       expect_backend(comm, Device::cuda(), DeviceComm::automatic, backend);
     });
   };

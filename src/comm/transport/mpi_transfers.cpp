@@ -1,4 +1,4 @@
-#include "comm/transport/mpi_lanes.h"
+#include "comm/transport/mpi_transfers.h"
 
 #include <algorithm>
 
@@ -16,58 +16,60 @@ std::size_t slot_of(std::int64_t piece) { return static_cast<std::size_t>(piece)
 
 }  // namespace
 
-MpiLanes::~MpiLanes() {
+MpiTransfers::~MpiTransfers() {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (lanes_[i / kSlots].way == Lane::Way::receive) MPI_Cancel(&requests_[i]);
+    if (transfers_[i / kSlots].direction == Transfer::Direction::receive) MPI_Cancel(&requests_[i]);
     MPI_Request_free(&requests_[i]);
   }
 }
 
-void MpiLanes::start() {
-  arrived_.resize(lanes_.size());
-  requests_.resize(lanes_.size() * kSlots, MPI_REQUEST_NULL);
+void MpiTransfers::start() {
+  arrived_.resize(transfers_.size());
+  requests_.resize(transfers_.size() * kSlots, MPI_REQUEST_NULL);
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    Lane& lane = lanes_[i];
-    const std::int64_t last = std::min({lane.allowed, lane.pieces(), lane.done + kPiecesInFlight});
-    for (; lane.started < last; ++lane.started) {
-      const std::int64_t k = lane.started;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    Transfer& transfer = transfers_[i];
+    const std::int64_t last =
+        std::min({transfer.allowed, transfer.pieces(), transfer.done + kPiecesInFlight});
+    for (; transfer.started < last; ++transfer.started) {
+      const std::int64_t k = transfer.started;
       MPI_Request* request = &requests_[i * kSlots + slot_of(k)];
-      const auto bytes = static_cast<int>(lane.bytes_of(k));
-      const bool sends = lane.way == Lane::Way::send;
-      const int peer = ranks_[static_cast<std::size_t>(lane.peer)];
-      check_mpi(sends ? MPI_Isend(lane.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request)
-                      : MPI_Irecv(lane.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request),
+      const auto bytes = static_cast<int>(transfer.bytes_of(k));
+      const bool sends = transfer.direction == Transfer::Direction::send;
+      const int peer = ranks_[static_cast<std::size_t>(transfer.peer)];
+      check_mpi(sends
+                    ? MPI_Isend(transfer.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request)
+                    : MPI_Irecv(transfer.memory_of(k), bytes, MPI_BYTE, peer, tag_, comm_, request),
                 sends ? "MPI_Isend" : "MPI_Irecv");
     }
   }
 }
 
-void MpiLanes::finish(std::size_t request, const MPI_Status& status) {
-  Lane& lane = lanes_[request / kSlots];
+void MpiTransfers::finish(std::size_t request, const MPI_Status& status) {
+  Transfer& transfer = transfers_[request / kSlots];
   Arrived& arrived = arrived_[request / kSlots];
   const std::size_t slot = request % kSlots;
   // The slot's piece is the only one of [done, done + kPiecesInFlight) that lives there.
-  std::int64_t piece = lane.done;
+  std::int64_t piece = transfer.done;
   while (slot_of(piece) != slot) ++piece;
-  if (lane.way == Lane::Way::receive) {
+  if (transfer.direction == Transfer::Direction::receive) {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    if (bytes != lane.bytes_of(piece)) {
-      throw CommError(detail::concat("[receive] rank ", lane.peer, " sent a piece of ", bytes,
-                                     " bytes where ", lane.bytes_of(piece),
+    if (bytes != transfer.bytes_of(piece)) {
+      throw CommError(detail::concat("[receive] rank ", transfer.peer, " sent a piece of ", bytes,
+                                     " bytes where ", transfer.bytes_of(piece),
                                      " were expected: the ranks' collectives differ; "
                                      "Check::full names them"));
     }
   }
   arrived[slot] = true;
-  while (lane.done < lane.started && arrived[slot_of(lane.done)])
-    arrived[slot_of(lane.done++)] = false;
+  while (transfer.done < transfer.started && arrived[slot_of(transfer.done)])
+    arrived[slot_of(transfer.done++)] = false;
 }
 
-bool MpiLanes::collect() {
+bool MpiTransfers::collect() {
   int count = 0;
   const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                                 indices_.data(), statuses_.data());
@@ -84,7 +86,7 @@ bool MpiLanes::collect() {
   return count > 0;
 }
 
-bool MpiLanes::advance() {
+bool MpiTransfers::advance() {
   if (complete()) return true;
   start();
   // One more start after a success keeps pieces flowing without a loop that could run for long.
@@ -92,7 +94,7 @@ bool MpiLanes::advance() {
   return complete();
 }
 
-bool MpiLanes::busy() const {
+bool MpiTransfers::busy() const {
   return std::any_of(requests_.begin(), requests_.end(),
                      [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
 }

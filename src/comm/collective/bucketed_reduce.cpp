@@ -1,4 +1,4 @@
-#include "comm/collective/exchange.h"
+#include "comm/collective/bucketed_reduce.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 /// Groups slots that are due into buckets, in slot order.
 void make_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
-                  std::int64_t bucket_elements, ExchangePlan& plan) {
+                  std::int64_t bucket_elements, BucketPlan& plan) {
   std::int64_t waiting = bucket_elements;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     plan.bucket_of[i] = -1;
@@ -46,8 +46,10 @@ int segment_of(const WorkerGrid& grid, Recipients recipients, int owner) {
   return 0;
 }
 
-DType travelling(const ExchangeOptions& options) { return options.wire.value_or(options.dtype); }
-bool narrower(const ExchangeOptions& options) { return travelling(options) != options.dtype; }
+DType travelling(const BucketedReduceOptions& options) {
+  return options.wire.value_or(options.dtype);
+}
+bool narrower(const BucketedReduceOptions& options) { return travelling(options) != options.dtype; }
 
 int segments_of(const WorkerGrid& grid, Recipients recipients) {
   return segment_of(grid, recipients, grid.world->size() - 1) + 1;
@@ -55,34 +57,34 @@ int segments_of(const WorkerGrid& grid, Recipients recipients) {
 
 }  // namespace
 
-std::span<const int> ExchangePlan::slots_of(int bucket) const {
+std::span<const int> BucketPlan::slots_of(int bucket) const {
   const Bucket& b = buckets[index_of(bucket)];
   return std::span(order).subspan(index_of(b.first_slot), index_of(b.slots));
 }
 
-std::span<const std::int64_t> ExchangePlan::counts_of(int bucket) const {
+std::span<const std::int64_t> BucketPlan::counts_of(int bucket) const {
   return std::span(counts).subspan(index_of(bucket) * index_of(segments), index_of(segments));
 }
 
-void plan_exchange(std::span<const Slot> slots, const std::vector<bool>& due,
-                   const PlanOptions& options, ExchangePlan& plan) {
-  DKFAC_CHECK(due.empty() || due.size() == slots.size(), "[exchange] ", due.size(), " flags for ",
+void plan_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
+                  const PlanOptions& options, BucketPlan& plan) {
+  DKFAC_CHECK(due.empty() || due.size() == slots.size(), "[reduce] ", due.size(), " flags for ",
               slots.size(), " slots; there must be one for each, or none");
-  // One bucket per slot and one for tails are the most there can be.
+  // One bucket per slot and one for trailers are the most there can be.
   plan.buckets.reserve(slots.size() + 1);
   plan.order.reserve(slots.size());
   plan.counts.reserve((slots.size() + 1) * index_of(options.segments));
-  plan.tails.reserve(index_of(options.segments));
+  plan.trailers.reserve(index_of(options.segments));
   plan.buckets.clear();
   plan.order.clear();
   plan.counts.clear();
-  plan.tails.clear();
+  plan.trailers.clear();
   plan.offsets.resize(slots.size());
   plan.bucket_of.resize(slots.size());
   plan.numel = 0;
   plan.segments = options.segments;
   make_buckets(slots, due, std::max<std::int64_t>(options.bucket_elements, 1), plan);
-  if (options.tail > 0 && (plan.buckets.empty() || options.tail_apart)) {
+  if (options.trailer > 0 && (plan.buckets.empty() || options.separate_trailer)) {
     const int time = plan.buckets.empty() ? 0 : plan.buckets.back().time;
     plan.buckets.push_back({.first_slot = static_cast<int>(plan.order.size()), .time = time});
   }
@@ -96,9 +98,9 @@ void plan_exchange(std::span<const Slot> slots, const std::vector<bool>& due,
         plan.offsets[index_of(s)] = plan.numel;
         plan.numel += slots[index_of(s)].count;
       }
-      if (options.tail > 0 && index_of(b) + 1 == plan.buckets.size()) {
-        plan.tails.push_back(plan.numel);
-        plan.numel += options.tail;
+      if (options.trailer > 0 && index_of(b) + 1 == plan.buckets.size()) {
+        plan.trailers.push_back(plan.numel);
+        plan.numel += options.trailer;
       }
       plan.counts.push_back(plan.numel - start);
     }
@@ -106,8 +108,8 @@ void plan_exchange(std::span<const Slot> slots, const std::vector<bool>& due,
   }
 }
 
-Exchange::Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
-                   const ExchangeOptions& options)
+BucketedReduce::BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string name,
+                               std::vector<Slot> slots, const BucketedReduceOptions& options)
     : ctx_(ctx),
       filled_on_(options.filled_on == nullptr ? ctx : *options.filled_on),
       grid_(grid),
@@ -116,8 +118,8 @@ Exchange::Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::
       planning_{.segments = segments_of(grid, options.recipients),
                 .bucket_elements =
                     options.bucket_bytes / static_cast<std::int64_t>(size_of(travelling(options))),
-                .tail = options.tail,
-                .tail_apart = narrower(options)},
+                .trailer = options.trailer,
+                .separate_trailer = narrower(options)},
       segment_(segment_of(grid, options.recipients, grid.world->rank())),
       slots_(std::move(slots)),
       past_wire_(options.past_wire),
@@ -132,30 +134,30 @@ Exchange::Exchange(Context& ctx, const WorkerGrid& grid, std::string name, std::
   scales_.resize(slots_.size());
 }
 
-void Exchange::begin(const std::vector<bool>& due) {
-  plan_exchange(slots_, due, planning_, plan_);
+void BucketedReduce::begin(const std::vector<bool>& due) {
+  plan_buckets(slots_, due, planning_, plan_);
   filled_.assign(slots_.size(), false);
   launched_buckets_ = 0;
   if (wire_type_) ops::fill(ctx_, largest_, 0);
 }
 
-void Exchange::set_magnitude(int index, int exponent) {
+void BucketedReduce::set_magnitude(int index, int exponent) {
   if (!wire_type_) return;
   scales_[index_of(index)] = {exponent, wire_scale(*wire_type_, exponent, grid_.world->size())};
 }
 
-bool Exchange::narrow(int bucket) const {
+bool BucketedReduce::narrow(int bucket) const {
   if (!wire_type_ || plan_.buckets[index_of(bucket)].slots == 0) return false;
   return *wire_type_ != DType::f16 || std::ranges::all_of(plan_.slots_of(bucket), [this](int s) {
     return scales_[index_of(s)].exponent != kNoExponent;
   });
 }
 
-bool Exchange::receives(int index) const {
+bool BucketedReduce::receives(int index) const {
   return recipients_ == Recipients::all || slots_[index_of(index)].owner == segment_;
 }
 
-void Exchange::pack(int bucket) {
+void BucketedReduce::pack(int bucket) {
   const double limit = wire_limit(*wire_type_, grid_.world->size());
   for (const int s : plan_.slots_of(bucket)) {
     const TensorView part = slot(s);
@@ -172,7 +174,7 @@ void Exchange::pack(int bucket) {
   }
 }
 
-void Exchange::finish() {
+void BucketedReduce::finish() {
   if (!wire_type_) return;
   for (int b = 0; b < launched_buckets_; ++b) {
     if (!narrow(b)) continue;
@@ -185,30 +187,30 @@ void Exchange::finish() {
   }
 }
 
-TensorView Exchange::slot(int index) {
-  DKFAC_CHECK(due(index), "[exchange] slot ", index, " of '", name_, "' is not due in this step");
+TensorView BucketedReduce::slot(int index) {
+  DKFAC_CHECK(due(index), "[reduce] slot ", index, " of '", name_, "' is not due in this step");
   return staging_.view().slice(0, plan_.offsets[index_of(index)], slots_[index_of(index)].count);
 }
 
-bool Exchange::launched(int index) const {
+bool BucketedReduce::launched(int index) const {
   return due(index) && plan_.bucket_of[index_of(index)] < launched_buckets_;
 }
 
-bool Exchange::ready(int bucket) const {
+bool BucketedReduce::ready(int bucket) const {
   return std::ranges::all_of(plan_.slots_of(bucket), [this](int s) { return filled(s); });
 }
 
-void Exchange::write_tail(ConstTensorView values) {
-  for (const std::int64_t offset : plan_.tails)
-    ops::cast(ctx_, values, staging_.view().slice(0, offset, planning_.tail));
+void BucketedReduce::write_trailer(ConstTensorView values) {
+  for (const std::int64_t offset : plan_.trailers)
+    ops::cast(ctx_, values, staging_.view().slice(0, offset, planning_.trailer));
 }
 
-void Exchange::read_tail(TensorView values) {
-  const std::int64_t offset = plan_.tails[index_of(segment_)];
-  ops::cast(ctx_, staging_.view().slice(0, offset, planning_.tail), values);
+void BucketedReduce::read_trailer(TensorView values) {
+  const std::int64_t offset = plan_.trailers[index_of(segment_)];
+  ops::cast(ctx_, staging_.view().slice(0, offset, planning_.trailer), values);
 }
 
-void Exchange::launch(int bucket, Stream stream) {
+void BucketedReduce::launch(int bucket, Stream stream) {
   const Bucket& b = plan_.buckets[index_of(bucket)];
   if (wire_type_) pack(bucket);
   join_.leave(stream, ctx_.stream());

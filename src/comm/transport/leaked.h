@@ -5,6 +5,6 @@
 namespace dkfac::comm {
 
 /// Memory that a backend may still read or write after a failure: kept until the process ends.
-void keep_for_ever(std::shared_ptr<void> memory);
+void leak_until_exit(std::shared_ptr<void> memory);
 
 }  // namespace dkfac::comm

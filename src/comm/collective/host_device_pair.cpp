@@ -1,21 +1,21 @@
-#include "comm/collective/mirror.h"
+#include "comm/collective/host_device_pair.h"
 
 #include "dkfac/core/ops.h"
 
 namespace dkfac::comm {
 
-Mirror::Mirror(Context& ctx, Shape shape, DType dtype) {
+HostDevicePair::HostDevicePair(Context& ctx, Shape shape, DType dtype) {
   Context host;
   host_ = Tensor::pinned(ctx, shape, dtype);
   ops::fill(host, host_, 0);
   if (ctx.device().is_cuda()) device_ = Tensor::zeros(ctx, shape, dtype);
 }
 
-void Mirror::fetch(Context& ctx) {
+void HostDevicePair::fetch(Context& ctx) {
   if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, device_, host_);
 }
 
-void Mirror::push(Context& ctx) {
+void HostDevicePair::push(Context& ctx) {
   if (device_.is_set() && device_.numel() > 0) ops::copy(ctx, host_, device_);
 }
 

@@ -1,12 +1,12 @@
-#include "comm/collective/gather.h"
+#include "comm/collective/all_gather.h"
 
 #include <numeric>
 #include <utility>
 
 namespace dkfac::comm {
 
-Gather::Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
-               DType dtype)
+AllGather::AllGather(Context& ctx, const WorkerGrid& grid, std::string name,
+                     std::vector<Slot> slots, DType dtype)
     : ctx_(ctx),
       name_(std::move(name)),
       grid_(grid),
@@ -18,16 +18,16 @@ Gather::Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vect
     counts_[static_cast<std::size_t>(slot.owner)] += slot.count;
   }
   const std::int64_t all = std::accumulate(numel_.begin(), numel_.end(), std::int64_t{1});
-  plan_exchange(slots, {}, {.segments = grid.columns(), .bucket_elements = all}, plan_);
+  plan_buckets(slots, {}, {.segments = grid.columns(), .bucket_elements = all}, plan_);
   buffer_ = Tensor::zeros(ctx, {plan_.numel}, dtype);
 }
 
-TensorView Gather::block(int index) {
+TensorView AllGather::block(int index) {
   const auto i = static_cast<std::size_t>(index);
   return buffer_.view().slice(0, plan_.offsets[i], numel_[i]);
 }
 
-void Gather::run() {
+void AllGather::run() {
   if (!needed()) return;
   const auto own = counts_.begin() + grid_.column_of(grid_.world->rank());
   const std::int64_t start = std::accumulate(counts_.begin(), own, std::int64_t{0});

@@ -15,7 +15,7 @@ namespace dkfac::comm {
 void check_flags(const StepFlags& flags, Device device);
 
 /// What one rank says.
-struct Ballot {
+struct FlagMessage {
   StepFlags caller;
   bool nonfinite_gradient = false;
   bool nonfinite_statistic = false;
@@ -29,8 +29,8 @@ struct Ballot {
 };
 
 /// What the sums say.
-struct Outcome {
-  StepAgreement result;
+struct AgreedFlags {
+  StepAgreement flags;
   bool ranks_agree = true;  ///< Every rank had the same hash.
   int failed_rank = -1;     ///< Set when exactly one rank reports one.
   int failed_statistic = -1;
@@ -38,22 +38,22 @@ struct Outcome {
   bool no_samples = false;     ///< Of all ranks: the statistics would be 0.
 };
 
-/// Elements of a ballot: six flags, the failed rank and statistic, for each of the 16 hexadecimal
+/// Elements of a message: six flags, the failed rank and statistic, for each of the 16 hexadecimal
 /// digits h of the hash h and h*h, and the flags of a layer without an inverse and of no samples.
-inline constexpr std::int64_t kBallotElements = 8 + 2 * 16 + 2;
-/// Sums of ballots are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
-inline constexpr int kMaxBallots = 65536;
+inline constexpr std::int64_t kFlagElements = 8 + 2 * 16 + 2;
+/// Sums of messages are exact in f32 up to this many ranks: 15 * 15 * 65536 < 2^24.
+inline constexpr int kMaxFlagRanks = 65536;
 
-/// out[kBallotElements], without the counts; every element is an integer below 2^24.
-void encode_ballot(const Ballot& ballot, int rank, std::span<double> out);
+/// out[kFlagElements], without the counts; every element is an integer below 2^24.
+void encode_flags(const FlagMessage& message, int rank, std::span<double> out);
 
-/// Raises the flags of the counts and of the loss in values[kBallotElements] (f64), in the memory
+/// Raises the flags of the counts and of the loss in values[kFlagElements] (f64), in the memory
 /// of the context.
-void add_counts(Context& ctx, const Ballot& ballot, TensorView values);
+void add_counts(Context& ctx, const FlagMessage& message, TensorView values);
 
-/// sums[kBallotElements] over world_size ranks. Digits are equal on all ranks exactly when their
+/// sums[kFlagElements] over world_size ranks. Digits are equal on all ranks exactly when their
 /// variance is zero: world_size * sum(h*h) == (sum h)^2.
-[[nodiscard]] Outcome count_ballots(std::span<const double> sums, int world_size);
+[[nodiscard]] AgreedFlags decode_flags(std::span<const double> sums, int world_size);
 
 /// Combines a hash with a value that must be equal on all ranks.
 [[nodiscard]] std::uint64_t mix_hash(std::uint64_t hash, double value);

@@ -9,10 +9,10 @@ namespace dkfac::comm {
 /// a device the host has them in pinned memory, and nothing here waits: what fetch() copies is
 /// there, and what push() copies may be overwritten, once an event has happened that was recorded
 /// afterwards on the context's stream.
-class Mirror {
+class HostDevicePair {
  public:
-  Mirror() = default;
-  Mirror(Context& ctx, Shape shape, DType dtype);  ///< Zero on both sides.
+  HostDevicePair() = default;
+  HostDevicePair(Context& ctx, Shape shape, DType dtype);  ///< Zero on both sides.
 
   [[nodiscard]] TensorView device() { return device_.is_set() ? device_ : host_; }
   [[nodiscard]] TensorView host() { return host_; }

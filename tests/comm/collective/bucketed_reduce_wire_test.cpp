@@ -9,8 +9,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
-#include "comm/collective/exchange.h"
-#include "comm/collective/pipeline.h"
+#include "comm/collective/bucketed_reduce.h"
+#include "comm/collective/step_pipeline.h"
 
 // Sums that travel in fewer bits.
 namespace dkfac::comm {
@@ -36,42 +36,42 @@ Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients,
         make_worker_grid(comm, recipients == Recipients::workers ? 2.0 / ranks : 0.0);
     const int other = ranks > 1 ? 1 : 0;
     Tensor past_wire = Tensor::zeros(ctx, {1});
-    Exchange exchange(ctx, grid, "test", {{0, kCount, 0}, {other, kCount, 1}},
-                      {.recipients = recipients,
-                       .dtype = dtype,
-                       .bucket_bytes = 16,
-                       .tail = kBallotElements,
-                       .wire = wire,
-                       .past_wire = past_wire});
-    Pipeline pipeline(ctx, grid, true);
-    const std::array<Exchange*, 1> active{&exchange};
+    BucketedReduce reduce(ctx, grid, "test", {{0, kCount, 0}, {other, kCount, 1}},
+                          {.recipients = recipients,
+                           .dtype = dtype,
+                           .bucket_bytes = 16,
+                           .trailer = kFlagElements,
+                           .wire = wire,
+                           .past_wire = past_wire});
+    StepPipeline pipeline(ctx, grid, true);
+    const std::array<BucketedReduce*, 1> active{&reduce};
     for (int round = 0; round < 2; ++round) {
-      for (int s = 0; s < 2; ++s) exchange.set_magnitude(s, exponent);
+      for (int s = 0; s < 2; ++s) reduce.set_magnitude(s, exponent);
       ops::fill(ctx, past_wire, 0);
-      exchange.begin();
+      reduce.begin();
       pipeline.begin(active);
       for (int s = 0; s < 2; ++s) {
         for (std::int64_t i = 0; i < kCount; ++i) {
           const double x = value(comm->rank(), s, i);
           if (dtype == DType::f64)
-            exchange.slot(s).template data<double>()[i] = x;
+            reduce.slot(s).template data<double>()[i] = x;
           else
-            exchange.slot(s).template data<float>()[i] = static_cast<float>(x);
+            reduce.slot(s).template data<float>()[i] = static_cast<float>(x);
         }
-        exchange.mark_filled(s);
+        reduce.mark_filled(s);
         pipeline.poll();
       }
-      Ballot ballot;
-      ballot.statistic_count = past_wire;
-      const Outcome outcome = pipeline.finish(ballot);
+      FlagMessage message;
+      message.statistic_count = past_wire;
+      const AgreedFlags agreed = pipeline.finish(message);
       if (comm->rank() != other) continue;
-      run.stop = outcome.result.nonfinite_statistic;
+      run.stop = agreed.flags.nonfinite_statistic;
       run.overflowed = run.stop > 0;
       run.sums.clear();
       for (std::int64_t i = 0; i < kCount; ++i)
         run.sums.push_back(dtype == DType::f64
-                               ? exchange.slot(1).template data<double>()[i]
-                               : static_cast<double>(exchange.slot(1).template data<float>()[i]));
+                               ? reduce.slot(1).template data<double>()[i]
+                               : static_cast<double>(reduce.slot(1).template data<float>()[i]));
     }
   });
   return run;
@@ -160,7 +160,7 @@ TEST(HalfWire, TravelsInTheComputingTypeUntilMagnitudesAreKnown) {
     EXPECT_EQ(run.sums[static_cast<std::size_t>(i)], noise(0, 1, i) + noise(1, 1, i));
 }
 
-TEST(HalfWire, TellsOfAnOverflowBeforeTheVote) {
+TEST(HalfWire, ReportsAnOverflowBeforeTheAgreement) {
   const auto spike = [](int rank, int slot, std::int64_t i) {
     return rank == 1 && slot == 1 && i == 200 ? 1e4 : noise(rank, slot, i);
   };

@@ -1,4 +1,4 @@
-#include "comm/launch/device_note.h"
+#include "comm/launch/device_report.h"
 
 #include <algorithm>
 #include <array>
@@ -19,29 +19,29 @@ namespace dkfac::comm {
 namespace {
 
 constexpr std::array kFields = {
-    &DeviceNote::asked, &DeviceNote::device, &DeviceNote::machine,
-    &DeviceNote::boot,  &DeviceNote::bus,    &DeviceNote::uuid,
-    &DeviceNote::nccl,  &DeviceNote::takes,  &DeviceNote::problem,
+    &DeviceReport::options, &DeviceReport::device, &DeviceReport::machine,
+    &DeviceReport::boot,    &DeviceReport::bus,    &DeviceReport::uuid,
+    &DeviceReport::nccl,    &DeviceReport::takes,  &DeviceReport::problem,
 };
 
-std::string to_text(const DeviceNote& note) {
+std::string to_text(const DeviceReport& report) {
   std::string text;
   for (const auto field : kFields) {
-    std::string line = note.*field;
+    std::string line = report.*field;
     std::ranges::replace(line, '\n', ' ');
     text += line + '\n';
   }
   return text;
 }
 
-DeviceNote note_from(std::string_view text) {
-  DeviceNote note;
+DeviceReport note_from(std::string_view text) {
+  DeviceReport report;
   for (const auto field : kFields) {
     const std::size_t end = text.find('\n');
-    note.*field = text.substr(0, end);
+    report.*field = text.substr(0, end);
     text.remove_prefix(std::min(text.size(), end == std::string_view::npos ? end : end + 1));
   }
-  return note;
+  return report;
 }
 
 std::string id_of_boot() {
@@ -50,35 +50,35 @@ std::string id_of_boot() {
   return boot;
 }
 
-void look_at(Device device, DeviceNote& note) {
+void look_at(Device device, DeviceReport& report) {
   const std::vector<Device> there = available_devices();
   if (std::ranges::find(there, device) == there.end()) {
-    note.problem =
+    report.problem =
         detail::concat("there is no ", device, "; CUDA devices that it can see: ", there.size() - 1,
                        " (CUDA_VISIBLE_DEVICES hides others)");
     return;
   }
   try {
-    note.bus = cuda::bus_id(device);
-    note.uuid = cuda::uuid(device);
+    report.bus = cuda::bus_id(device);
+    report.uuid = cuda::uuid(device);
   } catch (const std::exception& error) {
-    note.problem = error.what();
+    report.problem = error.what();
   }
 }
 
-std::vector<int> ranks_where(const std::vector<DeviceNote>& by_rank,
-                             const std::function<bool(const DeviceNote&)>& is) {
+std::vector<int> ranks_where(const std::vector<DeviceReport>& by_rank,
+                             const std::function<bool(const DeviceReport&)>& is) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < by_rank.size(); ++r)
     if (is(by_rank[r])) ranks.push_back(static_cast<int>(r));
   return ranks;
 }
 
-const DeviceNote& at(const std::vector<DeviceNote>& by_rank, int rank) {
+const DeviceReport& at(const std::vector<DeviceReport>& by_rank, int rank) {
   return by_rank[static_cast<std::size_t>(rank)];
 }
 
-bool is_cpu(const DeviceNote& note) { return note.device == "cpu"; }
+bool is_cpu(const DeviceReport& report) { return report.device == "cpu"; }
 
 }  // namespace
 
@@ -88,27 +88,27 @@ std::string machine_name() {
   return detail::concat(host.data(), " ", id_of_boot());
 }
 
-DeviceNote note_of(const Communicator& comm, Device device, std::string asked) {
-  DeviceNote note;
-  note.asked = std::move(asked);
-  note.device = detail::concat(device);
+DeviceReport report_of(const Communicator& comm, Device device, std::string options) {
+  DeviceReport report;
+  report.options = std::move(options);
+  report.device = detail::concat(device);
   const char* chosen = std::getenv("NCCL_HOSTID");
-  note.machine = chosen != nullptr ? chosen : machine_name();
-  note.boot = id_of_boot();
-  if (has_nccl()) note.nccl = std::to_string(nccl_version());
-  if (comm.supports(device)) note.takes = "yes";
-  if (device.is_cuda()) look_at(device, note);
-  return note;
+  report.machine = chosen != nullptr ? chosen : machine_name();
+  report.boot = id_of_boot();
+  if (has_nccl()) report.nccl = std::to_string(nccl_version());
+  if (comm.supports(device)) report.takes = "yes";
+  if (device.is_cuda()) look_at(device, report);
+  return report;
 }
 
-std::vector<DeviceNote> exchange_notes(Communicator& comm, const DeviceNote& mine) {
-  std::vector<DeviceNote> notes;
+std::vector<DeviceReport> gather_device_reports(Communicator& comm, const DeviceReport& mine) {
+  std::vector<DeviceReport> reports;
   for (const std::string& text : all_gather_strings(comm, to_text(mine)))
-    notes.push_back(note_from(text));
-  return notes;
+    reports.push_back(note_from(text));
+  return reports;
 }
 
-bool same_gpu(const DeviceNote& a, const DeviceNote& b) {
+bool same_gpu(const DeviceReport& a, const DeviceReport& b) {
   if (a.bus.empty() || b.bus.empty()) return false;
   const bool one_for_nccl = a.machine == b.machine && a.bus == b.bus;
   if (one_for_nccl) return true;
@@ -116,26 +116,27 @@ bool same_gpu(const DeviceNote& a, const DeviceNote& b) {
   return !a.boot.empty() && a.boot == b.boot && a.bus == b.bus;
 }
 
-std::vector<int> ranks_on_one_gpu(const std::vector<DeviceNote>& by_rank) {
-  for (const DeviceNote& note : by_rank) {
+std::vector<int> ranks_on_one_gpu(const std::vector<DeviceReport>& by_rank) {
+  for (const DeviceReport& report : by_rank) {
     auto ranks =
-        ranks_where(by_rank, [&](const DeviceNote& other) { return same_gpu(note, other); });
+        ranks_where(by_rank, [&](const DeviceReport& other) { return same_gpu(report, other); });
     if (ranks.size() > 1) return ranks;
   }
   return {};
 }
 
-bool all_on_one_gpu(const std::vector<DeviceNote>& by_rank) {
+bool all_on_one_gpu(const std::vector<DeviceReport>& by_rank) {
   return std::ranges::all_of(
-      by_rank, [&](const DeviceNote& note) { return same_gpu(by_rank.front(), note); });
+      by_rank, [&](const DeviceReport& report) { return same_gpu(by_rank.front(), report); });
 }
 
-void require_devices(const std::vector<DeviceNote>& by_rank, int rank, std::string_view operation) {
-  const DeviceNote& first = by_rank.front();
-  const auto unlike =
-      ranks_where(by_rank, [&](const DeviceNote& note) { return note.asked != first.asked; });
+void require_devices(const std::vector<DeviceReport>& by_rank, int rank,
+                     std::string_view operation) {
+  const DeviceReport& first = by_rank.front();
+  const auto unlike = ranks_where(
+      by_rank, [&](const DeviceReport& report) { return report.options != first.options; });
   DKFAC_CHECK(unlike.empty(), "[", operation, "] ", rank_list(unlike), " asked for '",
-              at(by_rank, unlike.front()).asked, "' and rank 0 for '", first.asked,
+              at(by_rank, unlike.front()).options, "' and rank 0 for '", first.options,
               "'; give every rank the same options");
   const auto on_cpu = ranks_where(by_rank, is_cpu);
   const auto on_gpu = ranks_where(by_rank, std::not_fn(is_cpu));
@@ -143,7 +144,7 @@ void require_devices(const std::vector<DeviceNote>& by_rank, int rank, std::stri
               rank_list(on_cpu), " is the CPU and that of ", rank_list(on_gpu),
               " is a CUDA device; give every rank a CUDA device, or none");
   const auto lacking =
-      ranks_where(by_rank, [](const DeviceNote& note) { return !note.problem.empty(); });
+      ranks_where(by_rank, [](const DeviceReport& report) { return !report.problem.empty(); });
   if (lacking.empty()) return;
   if (!at(by_rank, rank).problem.empty())
     throw DeviceError(
@@ -153,27 +154,28 @@ void require_devices(const std::vector<DeviceNote>& by_rank, int rank, std::stri
                                  at(by_rank, lacking.front()).problem));
 }
 
-void require_nccl(const std::vector<DeviceNote>& by_rank, std::string_view operation) {
+void require_nccl(const std::vector<DeviceReport>& by_rank, std::string_view operation) {
   DKFAC_CHECK(!is_cpu(by_rank.front()), "[", operation,
               "] the device is the CPU on every rank; NCCL needs a CUDA device");
   const auto without =
-      ranks_where(by_rank, [](const DeviceNote& note) { return note.nccl.empty(); });
+      ranks_where(by_rank, [](const DeviceReport& report) { return report.nccl.empty(); });
   if (!without.empty())
     throw CommError(detail::concat("[", operation, "] the build of ", rank_list(without),
                                    " has no NCCL; build with CUDA where nccl.h is found "
                                    "(NCCL_ROOT), or use make_host_staged"));
-  const DeviceNote& first = by_rank.front();
+  const DeviceReport& first = by_rank.front();
   const auto unlike =
-      ranks_where(by_rank, [&](const DeviceNote& note) { return note.nccl != first.nccl; });
+      ranks_where(by_rank, [&](const DeviceReport& report) { return report.nccl != first.nccl; });
   DKFAC_CHECK(unlike.empty(), "[", operation, "] NCCL is ", at(by_rank, unlike.front()).nccl,
               " on ", rank_list(unlike), " and ", first.nccl,
               " on rank 0; load the same library on every rank");
 }
 
-void require_own_gpus(const std::vector<DeviceNote>& by_rank, std::string_view operation) {
-  const std::vector<int> sharers = ranks_on_one_gpu(by_rank);
-  DKFAC_CHECK(sharers.empty(), "[", operation, "] ", rank_list(sharers), " have the same GPU (",
-              at(by_rank, sharers.front()).machine, " ", at(by_rank, sharers.front()).bus,
+void require_own_gpus(const std::vector<DeviceReport>& by_rank, std::string_view operation) {
+  const std::vector<int> ranks_on_device = ranks_on_one_gpu(by_rank);
+  DKFAC_CHECK(ranks_on_device.empty(), "[", operation, "] ", rank_list(ranks_on_device),
+              " have the same GPU (", at(by_rank, ranks_on_device.front()).machine, " ",
+              at(by_rank, ranks_on_device.front()).bus,
               "), which NCCL refuses; give each rank one of its own, as "
               "device_of_rank(local rank), start no more ranks than there are GPUs, or use "
               "make_in_process for threads and make_host_staged for processes");

@@ -1,4 +1,4 @@
-#include "comm/transport/kept.h"
+#include "comm/transport/leaked.h"
 
 #include <mutex>
 #include <utility>
@@ -6,7 +6,7 @@
 
 namespace dkfac::comm {
 
-void keep_for_ever(std::shared_ptr<void> memory) {
+void leak_until_exit(std::shared_ptr<void> memory) {
   static std::mutex mutex;
   static std::vector<std::shared_ptr<void>> kept;
   const std::lock_guard lock(mutex);

@@ -7,18 +7,18 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor.h"
 
-#include "comm/collective/exchange.h"
+#include "comm/collective/bucketed_reduce.h"
 
 namespace dkfac::comm {
 
 /// One buffer on every rank for blocks that the workers of a layer compute and all ranks need:
 /// gathered in rows. Where every rank works on every layer there is nothing to gather, and no
 /// buffer.
-class Gather {
+class AllGather {
  public:
   /// Blocks in the order of `slots`, travelling in `dtype`.
-  Gather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
-         DType dtype);
+  AllGather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
+            DType dtype);
 
   [[nodiscard]] bool needed() const { return grid_.columns() > 1; }
   /// [count] of block `index`: written by the workers of its owner, read by all after run().
@@ -32,7 +32,7 @@ class Gather {
   std::string name_;
   WorkerGrid grid_;
   std::vector<std::int64_t> counts_, numel_;
-  ExchangePlan plan_;
+  BucketPlan plan_;
   Tensor buffer_;
 };
 

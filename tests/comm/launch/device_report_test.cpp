@@ -1,4 +1,4 @@
-#include "comm/launch/device_note.h"
+#include "comm/launch/device_report.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ using testing::contains;
 using testing::message_of;
 
 /// A GPU that nothing is the matter with.
-DeviceNote gpu(const char* machine, const char* boot, const char* bus, const char* uuid) {
-  return {.asked = "nccl",
+DeviceReport gpu(const char* machine, const char* boot, const char* bus, const char* uuid) {
+  return {.options = "nccl",
           .device = "cuda:0",
           .machine = machine,
           .boot = boot,
@@ -27,16 +27,16 @@ DeviceNote gpu(const char* machine, const char* boot, const char* bus, const cha
           .problem = {}};
 }
 
-DeviceNote cpu() {
-  DeviceNote note;
-  note.asked = "nccl";
-  note.device = "cpu";
-  note.nccl = "22705";
-  return note;
+DeviceReport cpu() {
+  DeviceReport report;
+  report.options = "nccl";
+  report.device = "cpu";
+  report.nccl = "22705";
+  return report;
 }
 
-TEST(DeviceNote, TellsGpusApart) {
-  const DeviceNote one = gpu("a 1", "1", "18", "u");
+TEST(DeviceReport, TellsGpusApart) {
+  const DeviceReport one = gpu("a 1", "1", "18", "u");
   EXPECT_TRUE(same_gpu(one, one));
   EXPECT_FALSE(same_gpu(one, gpu("a 1", "1", "19", "v"))) << "two of a machine";
   EXPECT_FALSE(same_gpu(one, gpu("b 2", "2", "18", "v"))) << "two machines";
@@ -46,8 +46,8 @@ TEST(DeviceNote, TellsGpusApart) {
   EXPECT_TRUE(same_gpu(one, gpu("a 1", "1", "18", "v"))) << "two parts of one GPU: NCCL refuses";
 }
 
-TEST(DeviceNote, TellsGpusWithoutAnIdApartByBootAndBus) {
-  const DeviceNote one = gpu("a 1", "1", "18", "");
+TEST(DeviceReport, TellsGpusWithoutAnIdApartByBootAndBus) {
+  const DeviceReport one = gpu("a 1", "1", "18", "");
   EXPECT_TRUE(same_gpu(one, gpu("b 1", "1", "18", "")));
   EXPECT_FALSE(same_gpu(one, gpu("b 1", "1", "19", "")));
   EXPECT_FALSE(same_gpu(one, gpu("b 2", "2", "18", "")));
@@ -55,30 +55,30 @@ TEST(DeviceNote, TellsGpusWithoutAnIdApartByBootAndBus) {
   EXPECT_FALSE(same_gpu(cpu(), cpu()));
 }
 
-TEST(DeviceNote, FindsWhoShares) {
-  const DeviceNote a = gpu("a 1", "1", "18", "u"), b = gpu("a 1", "1", "19", "v");
+TEST(DeviceReport, FindsWhoShares) {
+  const DeviceReport a = gpu("a 1", "1", "18", "u"), b = gpu("a 1", "1", "19", "v");
   EXPECT_EQ(ranks_on_one_gpu({a, b}), std::vector<int>{});
   EXPECT_EQ(ranks_on_one_gpu({a, b, b}), (std::vector<int>{1, 2}));
   EXPECT_FALSE(all_on_one_gpu({a, b, b}));
   EXPECT_TRUE(all_on_one_gpu({b, b}));
 }
 
-TEST(DeviceNote, RefusalsNameTheRanks) {
-  const DeviceNote a = gpu("a 1", "1", "18", "u");
-  const auto refuses = [](const std::vector<DeviceNote>& notes, std::string_view part) {
+TEST(DeviceReport, RefusalsNameTheRanks) {
+  const DeviceReport a = gpu("a 1", "1", "18", "u");
+  const auto refuses = [](const std::vector<DeviceReport>& reports, std::string_view part) {
     for (const int rank : {0, 1}) {
       const auto message =
-          message_of<InvalidArgument>([&] { require_devices(notes, rank, "make_nccl"); });
+          message_of<InvalidArgument>([&] { require_devices(reports, rank, "make_nccl"); });
       EXPECT_TRUE(contains(message, part)) << message;
     }
   };
-  DeviceNote other = a;
-  other.asked = "host_staged";
+  DeviceReport other = a;
+  other.options = "host_staged";
   refuses({a, other}, "rank 1 asked for 'host_staged' and rank 0 for 'nccl'");
   refuses({a, cpu(), cpu()}, "ranks 1, 2 is the CPU and that of rank 0 is a CUDA device");
   EXPECT_NO_THROW(require_devices({cpu(), cpu()}, 0, "on_device"));
 
-  DeviceNote missing = a;
+  DeviceReport missing = a;
   missing.problem = "there is no cuda:9";
   EXPECT_TRUE(contains(message_of<DeviceError>([&] {
                          require_devices({a, missing}, 1, "make_nccl");
@@ -90,10 +90,10 @@ TEST(DeviceNote, RefusalsNameTheRanks) {
                        "rank 1: there is no cuda:9"));
 }
 
-TEST(DeviceNote, NcclHasToBeThereAndTheSame) {
-  const DeviceNote a = gpu("a 1", "1", "18", "u");
+TEST(DeviceReport, NcclHasToBeThereAndTheSame) {
+  const DeviceReport a = gpu("a 1", "1", "18", "u");
   EXPECT_NO_THROW(require_nccl({a, a}, "make_nccl"));
-  DeviceNote other = a;
+  DeviceReport other = a;
   other.nccl = "21903";
   EXPECT_TRUE(contains(message_of<InvalidArgument>([&] {
                          require_nccl({a, other}, "make_nccl");
@@ -107,19 +107,19 @@ TEST(DeviceNote, NcclHasToBeThereAndTheSame) {
   EXPECT_THROW(require_nccl({cpu(), cpu()}, "make_nccl"), InvalidArgument);
 }
 
-TEST(DeviceNote, TravelsWhole) {
+TEST(DeviceReport, TravelsWhole) {
   run_ranks(3, [](const std::shared_ptr<Communicator>& comm) {
-    DeviceNote mine = gpu("a 1", "", "18", "u");
-    mine.asked = "rank " + std::to_string(comm->rank());
+    DeviceReport mine = gpu("a 1", "", "18", "u");
+    mine.options = "rank " + std::to_string(comm->rank());
     mine.problem = "two\nlines";
-    const auto notes = exchange_notes(*comm, mine);
-    ASSERT_EQ(notes.size(), 3U);
-    EXPECT_EQ(notes[2].asked, "rank 2");
-    EXPECT_EQ(notes[1].machine, "a 1");
-    EXPECT_EQ(notes[1].boot, "");
-    EXPECT_EQ(notes[1].uuid, "u");
-    EXPECT_EQ(notes[1].takes, "");
-    EXPECT_EQ(notes[0].problem, "two lines");
+    const auto reports = gather_device_reports(*comm, mine);
+    ASSERT_EQ(reports.size(), 3U);
+    EXPECT_EQ(reports[2].options, "rank 2");
+    EXPECT_EQ(reports[1].machine, "a 1");
+    EXPECT_EQ(reports[1].boot, "");
+    EXPECT_EQ(reports[1].uuid, "u");
+    EXPECT_EQ(reports[1].takes, "");
+    EXPECT_EQ(reports[0].problem, "two lines");
   });
 }
 

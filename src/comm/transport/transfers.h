@@ -7,18 +7,18 @@
 
 namespace dkfac::comm {
 
-/// Pieces of a lane that may be under way at once: two, so that the next one is ready while one is
-/// being finished.
+/// Pieces of a transfer that may be under way at once: two, so that the next one is ready while one
+/// is being finished.
 inline constexpr std::int64_t kPiecesInFlight = 2;
 
 /// A run of bytes to or from one peer, cut into pieces that start and complete in order.
-struct Lane {
-  enum class Way : std::uint8_t { send, receive };
+struct Transfer {
+  enum class Direction : std::uint8_t { send, receive };
   enum class Memory : std::uint8_t {
     whole,  ///< `memory` holds all the bytes.
     ring    ///< `memory` holds kPiecesInFlight pieces; piece k lies at k modulo that.
   };
-  Way way = Way::send;
+  Direction direction = Direction::send;
   Memory kind = Memory::whole;
   bool announced = false;  ///< A message is sent even if there are no bytes. As the other side has.
   int peer = 0;
@@ -40,35 +40,35 @@ struct Lane {
   [[nodiscard]] bool complete() const { return done == pieces(); }
 };
 
-/// The lanes of one phase of a collective, over some network. At most one lane in each direction
-/// between two ranks.
-class Lanes {
+/// The transfers of one phase of a collective, over some network. At most one transfer in each
+/// direction between two ranks.
+class Transfers {
  public:
-  virtual ~Lanes() = default;
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
+  virtual ~Transfers() = default;
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
 
-  /// Index of the lane. All lanes are added before the first advance().
-  std::size_t add(const Lane& lane) {
-    lanes_.push_back(lane);
-    return lanes_.size() - 1;
+  /// Index of the transfer. All transfers are added before the first advance().
+  std::size_t add(const Transfer& transfer) {
+    transfers_.push_back(transfer);
+    return transfers_.size() - 1;
   }
-  [[nodiscard]] Lane& operator[](std::size_t i) { return lanes_[i]; }
-  [[nodiscard]] std::size_t size() const { return lanes_.size(); }
+  [[nodiscard]] Transfer& operator[](std::size_t i) { return transfers_[i]; }
+  [[nodiscard]] std::size_t size() const { return transfers_.size(); }
 
-  /// Starts what may start and collects what is done; true when every lane is complete. Never
+  /// Starts what may start and collects what is done; true when every transfer is complete. Never
   /// blocks. Throws CommError when the network does, or when a message is not what was expected.
   virtual bool advance() = 0;
-  /// Memory of the lanes may still be read or written if they are destroyed now.
+  /// Memory of the transfers may still be read or written if they are destroyed now.
   [[nodiscard]] virtual bool busy() const = 0;
 
   [[nodiscard]] bool complete() const;
-  /// Peers from which nothing came yet, or if there are none, peers of incomplete lanes.
+  /// Peers from which nothing came yet, or if there are none, peers of incomplete transfers.
   [[nodiscard]] std::vector<int> missing() const;
 
  protected:
-  Lanes() = default;
-  std::vector<Lane> lanes_;
+  Transfers() = default;
+  std::vector<Transfer> transfers_;
 };
 
 }  // namespace dkfac::comm

@@ -1,4 +1,4 @@
-#include "comm/collective/vote.h"
+#include "comm/collective/flag_message.h"
 
 #include <bit>
 #include <cmath>
@@ -28,29 +28,29 @@ void check_flags(const StepFlags& flags, Device device) {
               loss.raw() == nullptr ? " (null)" : "", "; it must be f64[1] on ", device);
 }
 
-void encode_ballot(const Ballot& ballot, int rank, std::span<double> out) {
-  DKFAC_CHECK(out.size() == static_cast<std::size_t>(kBallotElements), "[vote] a ballot has ",
-              kBallotElements, " elements, not ", out.size());
-  const bool failed = ballot.failed_statistic >= 0;
-  out[0] = ballot.caller.loss_nonfinite ? 1 : 0;
-  out[kGradientAt] = ballot.nonfinite_gradient ? 1 : 0;
-  out[kStatisticAt] = ballot.nonfinite_statistic ? 1 : 0;
-  out[3] = ballot.caller.data_error ? 1 : 0;
+void encode_flags(const FlagMessage& message, int rank, std::span<double> out) {
+  DKFAC_CHECK(out.size() == static_cast<std::size_t>(kFlagElements),
+              "[step] a message of flags has ", kFlagElements, " elements, not ", out.size());
+  const bool failed = message.failed_statistic >= 0;
+  out[0] = message.caller.loss_nonfinite ? 1 : 0;
+  out[kGradientAt] = message.nonfinite_gradient ? 1 : 0;
+  out[kStatisticAt] = message.nonfinite_statistic ? 1 : 0;
+  out[3] = message.caller.data_error ? 1 : 0;
   out[4] = failed ? 1 : 0;
-  out[5] = ballot.caller.stop ? 1 : 0;
+  out[5] = message.caller.stop ? 1 : 0;
   out[6] = failed ? rank : 0;
-  out[7] = failed ? ballot.failed_statistic : 0;
-  out[kLacksInverseAt] = ballot.lacks_inverse ? 1 : 0;
+  out[7] = failed ? message.failed_statistic : 0;
+  out[kLacksInverseAt] = message.lacks_inverse ? 1 : 0;
   for (int i = 0; i < kDigits; ++i) {
-    const auto digit = static_cast<double>((ballot.hash >> (4 * i)) & 0xF);
+    const auto digit = static_cast<double>((message.hash >> (4 * i)) & 0xF);
     const std::size_t at = kHashAt + 2 * static_cast<std::size_t>(i);
     out[at] = digit;
     out[at + 1] = digit * digit;
   }
-  out[kNoSamplesAt] = ballot.no_samples ? 1 : 0;
+  out[kNoSamplesAt] = message.no_samples ? 1 : 0;
 }
 
-void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
+void add_counts(Context& ctx, const FlagMessage& message, TensorView values) {
   const auto raise = [&](ConstTensorView count, std::int64_t flag) {
     if (count.empty()) return;
     const TensorView to = values.slice(0, flag, 1);
@@ -59,36 +59,36 @@ void add_counts(Context& ctx, const Ballot& ballot, TensorView values) {
     else
       cpu::raise_flag(ctx, count, to);
   };
-  raise(ballot.gradient_count, kGradientAt);
-  if (const ConstTensorView loss = ballot.caller.loss; !loss.empty()) {
+  raise(message.gradient_count, kGradientAt);
+  if (const ConstTensorView loss = message.caller.loss; !loss.empty()) {
     const TensorView flag = values.slice(0, 0, 1);
     ctx.device().is_cuda() ? cuda::raise_nonfinite(ctx, loss, flag)
                            : cpu::raise_nonfinite(ctx, loss, flag);
   }
-  raise(ballot.statistic_count, kStatisticAt);
+  raise(message.statistic_count, kStatisticAt);
 }
 
-Outcome count_ballots(std::span<const double> sums, int world_size) {
-  DKFAC_CHECK(sums.size() == static_cast<std::size_t>(kBallotElements), "[vote] a ballot has ",
-              kBallotElements, " elements, not ", sums.size());
-  Outcome outcome;
-  outcome.result = {.nonfinite_loss = count_of(sums[0]),
-                    .nonfinite_gradient = count_of(sums[1]),
-                    .nonfinite_statistic = count_of(sums[2]),
-                    .data_error = count_of(sums[3]),
-                    .numeric_failure = count_of(sums[4]),
-                    .stop = count_of(sums[5])};
-  if (outcome.result.numeric_failure == 1) {
-    outcome.failed_rank = count_of(sums[6]);
-    outcome.failed_statistic = count_of(sums[7]);
+AgreedFlags decode_flags(std::span<const double> sums, int world_size) {
+  DKFAC_CHECK(sums.size() == static_cast<std::size_t>(kFlagElements),
+              "[step] a message of flags has ", kFlagElements, " elements, not ", sums.size());
+  AgreedFlags agreed;
+  agreed.flags = {.nonfinite_loss = count_of(sums[0]),
+                  .nonfinite_gradient = count_of(sums[1]),
+                  .nonfinite_statistic = count_of(sums[2]),
+                  .data_error = count_of(sums[3]),
+                  .numeric_failure = count_of(sums[4]),
+                  .stop = count_of(sums[5])};
+  if (agreed.flags.numeric_failure == 1) {
+    agreed.failed_rank = count_of(sums[6]);
+    agreed.failed_statistic = count_of(sums[7]);
   }
-  outcome.lacks_inverse = count_of(sums[kLacksInverseAt]) > 0;
+  agreed.lacks_inverse = count_of(sums[kLacksInverseAt]) > 0;
   for (std::size_t i = 0; i < kDigits; ++i) {
     const double sum = sums[kHashAt + 2 * i], squares = sums[kHashAt + 2 * i + 1];
-    if (world_size * squares != sum * sum) outcome.ranks_agree = false;
+    if (world_size * squares != sum * sum) agreed.ranks_agree = false;
   }
-  outcome.no_samples = count_of(sums[kNoSamplesAt]) == world_size;
-  return outcome;
+  agreed.no_samples = count_of(sums[kNoSamplesAt]) == world_size;
+  return agreed;
 }
 
 std::uint64_t mix_hash(std::uint64_t hash, double value) {

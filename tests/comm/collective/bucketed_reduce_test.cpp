@@ -1,4 +1,4 @@
-#include "comm/collective/exchange.h"
+#include "comm/collective/bucketed_reduce.h"
 
 #include <array>
 
@@ -7,17 +7,17 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/ops.h"
 
-#include "comm/collective/pipeline.h"
+#include "comm/collective/step_pipeline.h"
 
 namespace dkfac::comm {
 namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-ExchangePlan plan_of(const std::vector<Slot>& slots, const PlanOptions& options,
-                     const std::vector<bool>& due = {}) {
-  ExchangePlan plan;
-  plan_exchange(slots, due, options, plan);
+BucketPlan plan_of(const std::vector<Slot>& slots, const PlanOptions& options,
+                   const std::vector<bool>& due = {}) {
+  BucketPlan plan;
+  plan_buckets(slots, due, options, plan);
   return plan;
 }
 
@@ -26,20 +26,20 @@ std::vector<T> copy_of(std::span<const T> values) {
   return {values.begin(), values.end()};
 }
 
-TEST(PlanExchange, LaysABucketOutByOwnerAndThenBySlot) {
+TEST(PlanBuckets, LaysABucketOutByOwnerAndThenBySlot) {
   const std::vector<Slot> slots{{1, 4, 0}, {0, 2, 1}, {1, 3, 2}, {2, 1, 3}};
-  const ExchangePlan plan = plan_of(slots, {.segments = 3, .bucket_elements = 100});
+  const BucketPlan plan = plan_of(slots, {.segments = 3, .bucket_elements = 100});
   ASSERT_EQ(plan.buckets.size(), 1U);
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{2, 7, 1}));
   EXPECT_EQ(plan.offsets, (Counts{2, 0, 6, 9}));
   EXPECT_EQ(plan.numel, 10);
   EXPECT_EQ(plan.buckets[0].time, 3);
-  EXPECT_TRUE(plan.tails.empty());
+  EXPECT_TRUE(plan.trailers.empty());
 }
 
-TEST(PlanExchange, ClosesABucketOnceItIsFull) {
+TEST(PlanBuckets, ClosesABucketOnceItIsFull) {
   const std::vector<Slot> slots{{0, 3, 0}, {1, 3, 1}, {0, 1, 2}, {1, 9, 3}, {0, 1, 4}};
-  const ExchangePlan plan = plan_of(slots, {.segments = 2, .bucket_elements = 5});
+  const BucketPlan plan = plan_of(slots, {.segments = 2, .bucket_elements = 5});
   ASSERT_EQ(plan.buckets.size(), 3U);
   EXPECT_EQ(copy_of(plan.slots_of(0)), (std::vector<int>{0, 1}));
   EXPECT_EQ(copy_of(plan.slots_of(1)), (std::vector<int>{2, 3}));
@@ -49,51 +49,53 @@ TEST(PlanExchange, ClosesABucketOnceItIsFull) {
   EXPECT_EQ(plan.bucket_of, (std::vector<int>{0, 0, 1, 1, 2}));
 }
 
-TEST(PlanExchange, LeavesOutWhatIsNotDue) {
+TEST(PlanBuckets, LeavesOutWhatIsNotDue) {
   const std::vector<Slot> slots{{0, 3, 0}, {1, 3, 1}, {0, 1, 2}, {1, 9, 3}, {0, 1, 4}};
-  const PlanOptions options{.segments = 2, .bucket_elements = 5, .tail = 2};
-  const ExchangePlan plan = plan_of(slots, options, {true, false, true, false, true});
+  const PlanOptions options{.segments = 2, .bucket_elements = 5, .trailer = 2};
+  const BucketPlan plan = plan_of(slots, options, {true, false, true, false, true});
   ASSERT_EQ(plan.buckets.size(), 1U);
   EXPECT_EQ(copy_of(plan.slots_of(0)), (std::vector<int>{0, 2, 4}));
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{7, 2}));
   EXPECT_EQ(plan.bucket_of, (std::vector<int>{0, -1, 0, -1, 0}));
   EXPECT_EQ(plan.numel, 9);
-  // Nothing due: the tail still travels.
-  const ExchangePlan none = plan_of(slots, options, std::vector<bool>(5, false));
+  // Nothing due: the trailer still travels.
+  const BucketPlan none = plan_of(slots, options, std::vector<bool>(5, false));
   ASSERT_EQ(none.buckets.size(), 1U);
   EXPECT_EQ(copy_of(none.counts_of(0)), (Counts{2, 2}));
   EXPECT_THROW((void)plan_of(slots, options, {true}), InvalidArgument);
 }
 
-TEST(PlanExchange, KeepsItsMemoryFromStepToStep) {
+TEST(PlanBuckets, KeepsItsMemoryFromStepToStep) {
   const std::vector<Slot> slots{{0, 3, 0}, {1, 3, 1}, {0, 1, 2}, {1, 9, 3}, {0, 1, 4}};
-  const PlanOptions options{.segments = 2, .bucket_elements = 1, .tail = 2, .tail_apart = true};
-  ExchangePlan plan;
-  plan_exchange(slots, {false, true, false, false, false}, options, plan);
+  const PlanOptions options{
+      .segments = 2, .bucket_elements = 1, .trailer = 2, .separate_trailer = true};
+  BucketPlan plan;
+  plan_buckets(slots, {false, true, false, false, false}, options, plan);
   const auto* buckets = plan.buckets.data();
   const auto* counts = plan.counts.data();
   const auto* order = plan.order.data();
-  plan_exchange(slots, {}, options, plan);
+  plan_buckets(slots, {}, options, plan);
   EXPECT_EQ(plan.buckets.size(), 6U);
   EXPECT_EQ(plan.buckets.data(), buckets);
   EXPECT_EQ(plan.counts.data(), counts);
   EXPECT_EQ(plan.order.data(), order);
 }
 
-TEST(PlanExchange, EndsEverySegmentOfTheLastBucketInTheTail) {
+TEST(PlanBuckets, EndsEverySegmentOfTheLastBucketInTheTrailer) {
   const std::vector<Slot> slots{{0, 3, 0}, {2, 2, 1}};
-  const ExchangePlan plan = plan_of(slots, {.segments = 3, .bucket_elements = 3, .tail = 5});
+  const BucketPlan plan = plan_of(slots, {.segments = 3, .bucket_elements = 3, .trailer = 5});
   ASSERT_EQ(plan.buckets.size(), 2U);
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{3, 0, 0}));
   EXPECT_EQ(copy_of(plan.counts_of(1)), (Counts{5, 5, 7}));
-  EXPECT_EQ(plan.tails, (Counts{3, 8, 15}));
+  EXPECT_EQ(plan.trailers, (Counts{3, 8, 15}));
   EXPECT_EQ(plan.numel, 20);
 }
 
-TEST(PlanExchange, GivesTheTailABucketOfItsOwnWhenAsked) {
+TEST(PlanBuckets, GivesTheTrailerABucketOfItsOwnOnRequest) {
   const std::vector<Slot> slots{{0, 3, 0}, {1, 2, 1}};
-  const PlanOptions options{.segments = 2, .bucket_elements = 9, .tail = 4, .tail_apart = true};
-  const ExchangePlan plan = plan_of(slots, options);
+  const PlanOptions options{
+      .segments = 2, .bucket_elements = 9, .trailer = 4, .separate_trailer = true};
+  const BucketPlan plan = plan_of(slots, options);
   ASSERT_EQ(plan.buckets.size(), 2U);
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{3, 2}));
   EXPECT_EQ(copy_of(plan.counts_of(1)), (Counts{4, 4}));
@@ -101,8 +103,8 @@ TEST(PlanExchange, GivesTheTailABucketOfItsOwnWhenAsked) {
   EXPECT_TRUE(plan.slots_of(1).empty());
 }
 
-TEST(PlanExchange, MakesOneBucketForATailWithoutSlots) {
-  const ExchangePlan plan = plan_of({}, {.segments = 2, .bucket_elements = 100, .tail = 4});
+TEST(PlanBuckets, MakesOneBucketForATrailerWithoutSlots) {
+  const BucketPlan plan = plan_of({}, {.segments = 2, .bucket_elements = 100, .trailer = 4});
   ASSERT_EQ(plan.buckets.size(), 1U);
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{4, 4}));
   EXPECT_TRUE(plan_of({}, {.segments = 2}).buckets.empty());
@@ -114,11 +116,11 @@ std::vector<Slot> four_slots(int world) {
   return slots;
 }
 
-void fill_slots(Context& ctx, Exchange& exchange, int rank) {
-  for (int i = 0; i < exchange.slots(); ++i) {
-    if (!exchange.due(i)) continue;
-    ops::fill(ctx, exchange.slot(i), 100 * (rank + 1) + i);
-    exchange.mark_filled(i);
+void fill_slots(Context& ctx, BucketedReduce& reduce, int rank) {
+  for (int i = 0; i < reduce.slots(); ++i) {
+    if (!reduce.due(i)) continue;
+    ops::fill(ctx, reduce.slot(i), 100 * (rank + 1) + i);
+    reduce.mark_filled(i);
   }
 }
 
@@ -135,46 +137,46 @@ struct Case {
   Recipients recipients = Recipients::owners;
 };
 
-class ExchangeTest : public ::testing::TestWithParam<Case> {};
+class BucketedReduceTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ExchangeTest, SumsEverySlotWhereItIsNeededAndTakesTheVote) {
+TEST_P(BucketedReduceTest, SumsEverySlotWhereItIsNeededAndAgreesOnTheStep) {
   const Case c = GetParam();
   run_ranks(c.ranks, [&](auto comm) {
     Context ctx;
     const WorkerGrid grid = make_worker_grid(comm, static_cast<double>(c.workers) / c.ranks);
-    Exchange exchange(ctx, grid, "test", four_slots(comm->size()),
-                      {.recipients = c.recipients,
-                       .dtype = DType::f64,
-                       .bucket_bytes = 24,
-                       .tail = kBallotElements});
-    EXPECT_GT(exchange.buckets(), 1);
-    Pipeline pipeline(ctx, grid, c.overlap);
-    const std::array<Exchange*, 1> active{&exchange};
+    BucketedReduce reduce(ctx, grid, "test", four_slots(comm->size()),
+                          {.recipients = c.recipients,
+                           .dtype = DType::f64,
+                           .bucket_bytes = 24,
+                           .trailer = kFlagElements});
+    EXPECT_GT(reduce.buckets(), 1);
+    StepPipeline pipeline(ctx, grid, c.overlap);
+    const std::array<BucketedReduce*, 1> active{&reduce};
     for (int round = 0; round < 4; ++round) {
       // All slots in even rounds, the first and third in odd ones.
       const bool all = round % 2 == 0;
-      exchange.begin(all ? std::vector<bool>{} : std::vector<bool>{true, false, true, false});
+      reduce.begin(all ? std::vector<bool>{} : std::vector<bool>{true, false, true, false});
       pipeline.begin(active);
-      fill_slots(ctx, exchange, comm->rank());
+      fill_slots(ctx, reduce, comm->rank());
       pipeline.poll();
       // Without overlap nothing leaves early; with it all but the bucket with the vote does.
       if (all) {
-        EXPECT_EQ(exchange.launched(0), c.overlap);
+        EXPECT_EQ(reduce.launched(0), c.overlap);
       }
-      EXPECT_FALSE(exchange.launched(exchange.slots() - 1));
-      Ballot ballot;
-      ballot.caller.stop = comm->rank() == 0;
-      const Outcome outcome = pipeline.finish(ballot);
-      EXPECT_EQ(outcome.result.stop, 1);
+      EXPECT_FALSE(reduce.launched(reduce.slots() - 1));
+      FlagMessage message;
+      message.caller.stop = comm->rank() == 0;
+      const AgreedFlags agreed = pipeline.finish(message);
+      EXPECT_EQ(agreed.flags.stop, 1);
       EXPECT_GT(pipeline.bytes(), 0U);
-      for (int i = 0; i < exchange.slots(); ++i) {
-        if (!exchange.due(i)) {
-          EXPECT_THROW((void)exchange.slot(i), InvalidArgument);
+      for (int i = 0; i < reduce.slots(); ++i) {
+        if (!reduce.due(i)) {
+          EXPECT_THROW((void)reduce.slot(i), InvalidArgument);
           continue;
         }
         if (!receives(grid, c.recipients, i % comm->size())) continue;
-        for (std::int64_t e = 0; e < exchange.slot(i).numel(); ++e)
-          EXPECT_EQ(exchange.slot(i).template data<double>()[e], expected_sum(comm->size(), i));
+        for (std::int64_t e = 0; e < reduce.slot(i).numel(); ++e)
+          EXPECT_EQ(reduce.slot(i).template data<double>()[e], expected_sum(comm->size(), i));
       }
     }
   });
@@ -193,23 +195,24 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ExchangeTest, ::testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Ranks, BucketedReduceTest, ::testing::ValuesIn(cases()));
 
-TEST(Pipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
-  // Rank 1 fills the later exchange first; both must still issue the same collectives.
+TEST(StepPipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
+  // Rank 1 fills the later reduce first; both must still issue the same collectives.
   run_ranks(2, [](auto comm) {
     Context ctx;
     const WorkerGrid grid = make_worker_grid(comm, 0);
-    Exchange first(ctx, grid, "first", {{0, 3, 0}, {1, 3, 1}}, {.bucket_bytes = 4});
-    Exchange second(ctx, grid, "second", {{0, 3, 2}, {0, 3, 3}},
-                    {.recipients = Recipients::all, .bucket_bytes = 4, .tail = kBallotElements});
-    Pipeline pipeline(ctx, grid, true);
-    const std::array<Exchange*, 2> active{&first, &second};
+    BucketedReduce first(ctx, grid, "first", {{0, 3, 0}, {1, 3, 1}}, {.bucket_bytes = 4});
+    BucketedReduce second(
+        ctx, grid, "second", {{0, 3, 2}, {0, 3, 3}},
+        {.recipients = Recipients::all, .bucket_bytes = 4, .trailer = kFlagElements});
+    StepPipeline pipeline(ctx, grid, true);
+    const std::array<BucketedReduce*, 2> active{&first, &second};
     pipeline.begin(active);
-    std::array<Exchange*, 2> order{&first, &second};
+    std::array<BucketedReduce*, 2> order{&first, &second};
     if (comm->rank() == 1) std::swap(order[0], order[1]);
-    for (Exchange* exchange : order) {
-      fill_slots(ctx, *exchange, comm->rank());
+    for (BucketedReduce* reduce : order) {
+      fill_slots(ctx, *reduce, comm->rank());
       pipeline.poll();
     }
     EXPECT_TRUE(pipeline.finish({}).ranks_agree);
@@ -220,24 +223,24 @@ TEST(Pipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
   });
 }
 
-TEST(Pipeline, WaitsForABucketThatIsNotFull) {
+TEST(StepPipeline, WaitsForABucketThatIsNotFull) {
   const auto comm = make_self();
   Context ctx;
   const WorkerGrid grid = make_worker_grid(comm, 0);
-  Exchange exchange(ctx, grid, "test", {{0, 2, 0}, {0, 2, 1}, {0, 2, 2}},
-                    {.bucket_bytes = 16, .tail = kBallotElements});
-  Pipeline pipeline(ctx, grid, true);
-  const std::array<Exchange*, 1> active{&exchange};
+  BucketedReduce reduce(ctx, grid, "test", {{0, 2, 0}, {0, 2, 1}, {0, 2, 2}},
+                        {.bucket_bytes = 16, .trailer = kFlagElements});
+  StepPipeline pipeline(ctx, grid, true);
+  const std::array<BucketedReduce*, 1> active{&reduce};
   pipeline.begin(active);
-  exchange.mark_filled(1);
-  exchange.mark_filled(2);
+  reduce.mark_filled(1);
+  reduce.mark_filled(2);
   pipeline.poll();
-  EXPECT_FALSE(exchange.launched(0));
-  exchange.mark_filled(0);
+  EXPECT_FALSE(reduce.launched(0));
+  reduce.mark_filled(0);
   pipeline.poll();
-  EXPECT_TRUE(exchange.launched(0));
-  EXPECT_TRUE(exchange.launched(1));
-  EXPECT_FALSE(exchange.launched(2));
+  EXPECT_TRUE(reduce.launched(0));
+  EXPECT_TRUE(reduce.launched(1));
+  EXPECT_FALSE(reduce.launched(2));
 }
 
 }  // namespace

@@ -1,0 +1,272 @@
+#include "comm/transport/collective_phases.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "dkfac/core/error.h"
+
+#include "comm/call_info.h"
+#include "comm/transport/leaked.h"
+#include "comm/transport/reduce.h"
+#include "comm/transport/transfers.h"
+
+namespace dkfac::comm {
+
+namespace {
+
+constexpr std::int64_t kAllPieces = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t byte_count(const HostCall& call, std::int64_t elements) {
+  return elements * static_cast<std::int64_t>(call.element());
+}
+
+std::int64_t piece_of(std::int64_t piece_bytes) {
+  // A network may count in 32-bit integers.
+  return std::min<std::int64_t>(whole_elements(piece_bytes), std::int64_t{1} << 30);
+}
+
+Transfer send_transfer(int peer, const std::byte* memory, std::int64_t bytes, std::int64_t piece) {
+  Transfer transfer;
+  transfer.direction = Transfer::Direction::send;
+  transfer.peer = peer;
+  transfer.memory = const_cast<std::byte*>(memory);  // NOLINT: never written through when sending
+  transfer.bytes = bytes;
+  transfer.piece = piece;
+  transfer.allowed = kAllPieces;
+  return transfer;
+}
+
+Transfer receive_transfer(int peer, std::byte* memory, std::int64_t bytes, std::int64_t piece) {
+  Transfer transfer = send_transfer(peer, memory, bytes, piece);
+  transfer.direction = Transfer::Direction::receive;
+  return transfer;
+}
+
+/// The other ranks, each rank starting with its successor so that not all begin with rank 0.
+std::vector<int> peers_of(const PeerGroup& group) {
+  std::vector<int> peers;
+  for (int i = 1; i < group.size(); ++i) peers.push_back((group.rank() + i) % group.size());
+  return peers;
+}
+
+class ReducePhase final : public CollectivePhase {
+ public:
+  ReducePhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, std::byte* out,
+              int phase)
+      : rank_(group.rank()),
+        call_(call),
+        piece_(reduce_piece(piece_bytes, group.size())),
+        out_(out),
+        own_bytes_(byte_count(call, call.segment(rank_))),
+        receive_transfer_(static_cast<std::size_t>(group.size())),
+        transfers_(group.make_transfers(PeerGroup::Channel::data, call.info, phase)) {
+    const std::int64_t ring = std::min(piece_, whole_elements(own_bytes_ + 7)) * kPiecesInFlight;
+    std::byte* scratch =
+        group.scratch(static_cast<std::size_t>(ring) * static_cast<std::size_t>(group.size() - 1));
+    for (const int peer : peers_of(group)) {
+      Transfer transfer = receive_transfer(peer, scratch, own_bytes_, piece_);
+      transfer.kind = Transfer::Memory::ring;
+      transfer.allowed = kPiecesInFlight;
+      transfer.announced = call.kind == HostCall::Kind::all_reduce;
+      receive_transfer_[static_cast<std::size_t>(peer)] = transfers_->add(transfer);
+      scratch += ring;
+    }
+    for (const int peer : peers_of(group)) {
+      Transfer transfer = send_transfer(peer, call.in + byte_count(call, call.offset(peer)),
+                                        byte_count(call, call.segment(peer)), piece_);
+      transfer.announced = call.kind == HostCall::Kind::all_reduce;
+      transfers_->add(transfer);
+    }
+  }
+
+  bool advance() override {
+    transfers_->advance();
+    if (reduced_ < own_pieces() && ready()) reduce_piece_of_all();
+    return reduced_ == own_pieces() && transfers_->complete();
+  }
+  [[nodiscard]] std::vector<int> missing() const override { return transfers_->missing(); }
+
+ private:
+  /// Scratch holds kPiecesInFlight pieces of every peer: in large groups pieces get shorter, down
+  /// to 4 KB, so that scratch stays near 64 pieces. The same on every rank.
+  static std::int64_t reduce_piece(std::int64_t piece_bytes, int size) {
+    const std::int64_t whole = piece_of(piece_bytes);
+    const std::int64_t share = 64 * whole / (kPiecesInFlight * std::max(size - 1, 1));
+    return piece_of(std::min(whole, std::max<std::int64_t>(4096, share)));
+  }
+
+  [[nodiscard]] std::int64_t own_pieces() const { return (own_bytes_ + piece_ - 1) / piece_; }
+
+  bool ready() {
+    for (std::size_t peer = 0; peer < receive_transfer_.size(); ++peer) {
+      if (peer == static_cast<std::size_t>(rank_)) continue;
+      if ((*transfers_)[receive_transfer_[peer]].done <= reduced_) return false;
+    }
+    return true;
+  }
+
+  void reduce_piece_of_all() {
+    const std::int64_t begin = reduced_ * piece_;
+    std::vector<const std::byte*> inputs;
+    for (std::size_t r = 0; r < receive_transfer_.size(); ++r) {
+      inputs.push_back(r == static_cast<std::size_t>(rank_)
+                           ? call_.in + byte_count(call_, call_.offset(rank_)) + begin
+                           : (*transfers_)[receive_transfer_[r]].memory_of(reduced_));
+    }
+    const std::int64_t bytes = std::min(piece_, own_bytes_ - begin);
+    reduce_in_order(call_.op, call_.dtype, inputs,
+                    bytes / static_cast<std::int64_t>(call_.element()), out_ + begin);
+    ++reduced_;
+    for (std::size_t r = 0; r < receive_transfer_.size(); ++r) {
+      if (r != static_cast<std::size_t>(rank_))
+        (*transfers_)[receive_transfer_[r]].allowed = reduced_ + kPiecesInFlight;
+    }
+  }
+
+  int rank_;
+  const HostCall& call_;
+  std::int64_t piece_;
+  std::byte* out_;
+  std::int64_t own_bytes_;
+  std::int64_t reduced_ = 0;  ///< Pieces of the own segment that are done.
+  std::vector<std::size_t> receive_transfer_;
+  std::unique_ptr<Transfers> transfers_;
+};
+
+/// Transfers without any work between their pieces.
+class PlainPhase : public CollectivePhase {
+ public:
+  PlainPhase(PeerGroup& group, PeerGroup::Channel channel, const CallInfo& info, int phase)
+      : transfers_(group.make_transfers(channel, info, phase)) {}
+  bool advance() override { return transfers_->advance(); }
+  [[nodiscard]] std::vector<int> missing() const override { return transfers_->missing(); }
+
+ protected:
+  std::unique_ptr<Transfers> transfers_;
+};
+
+class GatherPhase final : public PlainPhase {
+ public:
+  GatherPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, const std::byte* in,
+              int phase)
+      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+    const std::int64_t piece = piece_of(piece_bytes);
+    const std::int64_t own = byte_count(call, call.segment(group.rank()));
+    std::byte* place = call.out + byte_count(call, call.offset(group.rank()));
+    if (own > 0 && place != in) std::memcpy(place, in, static_cast<std::size_t>(own));
+    for (const int peer : peers_of(group)) {
+      transfers_->add(receive_transfer(peer, call.out + byte_count(call, call.offset(peer)),
+                                       byte_count(call, call.segment(peer)), piece));
+    }
+    for (const int peer : peers_of(group)) transfers_->add(send_transfer(peer, in, own, piece));
+  }
+};
+
+class BroadcastPhase final : public PlainPhase {
+ public:
+  BroadcastPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
+      : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
+    const int size = group.size();
+    const int place = (group.rank() - call.root + size) % size;  // the root stands at 0
+    const auto rank_at = [&](int p) { return (p + call.root) % size; };
+    const std::int64_t bytes = byte_count(call, call.count());
+    const std::int64_t piece = piece_of(piece_bytes);
+    int reach = 1;  // the tree below `place` covers [place, place + reach)
+    while (reach < size && (place & reach) == 0) reach *= 2;
+    passes_on_ = place != 0;
+    if (passes_on_)
+      transfers_->add(receive_transfer(rank_at(place - reach), call.out, bytes, piece));
+    for (int step = reach / 2; step > 0; step /= 2) {  // the deepest subtree first
+      if (place + step >= size) continue;
+      Transfer transfer = send_transfer(rank_at(place + step), call.out, bytes, piece);
+      if (passes_on_) transfer.allowed = 0;
+      transfers_->add(transfer);
+    }
+  }
+
+  bool advance() override {
+    const bool complete = transfers_->advance();
+    if (complete || !passes_on_) return complete;
+    for (std::size_t i = 1; i < transfers_->size(); ++i)
+      (*transfers_)[i].allowed = (*transfers_)[0].done;
+    return false;
+  }
+
+ private:
+  bool passes_on_ = false;
+};
+
+/// What travels of a CallRecord.
+struct Header {
+  std::uint64_t hash = 0;
+  std::array<char, 248> text{};
+};
+
+class HeaderPhase final : public PlainPhase {
+ public:
+  HeaderPhase(PeerGroup& group, const CallInfo& info, int phase)
+      : PlainPhase(group, PeerGroup::Channel::checks, info, phase),
+        headers_(static_cast<std::size_t>(group.size())) {
+    const CallRecord record = record_of(info);
+    Header& mine = headers_[static_cast<std::size_t>(group.rank())];
+    mine.hash = record.hash;
+    record.text.copy(mine.text.data(), mine.text.size() - 1);
+    const auto bytes = static_cast<std::int64_t>(sizeof(Header));
+    for (const int peer : peers_of(group)) {
+      auto* theirs = reinterpret_cast<std::byte*>(&headers_[static_cast<std::size_t>(peer)]);
+      transfers_->add(receive_transfer(peer, theirs, bytes, bytes));
+    }
+    for (const int peer : peers_of(group))
+      transfers_->add(send_transfer(peer, reinterpret_cast<const std::byte*>(&mine), bytes, bytes));
+  }
+  ~HeaderPhase() override {
+    // Given up: what the network may still write to outlives this flow.
+    if (transfers_->busy())
+      leak_until_exit(std::make_shared<std::vector<Header>>(std::move(headers_)));
+  }
+  HeaderPhase(const HeaderPhase&) = delete;
+  HeaderPhase& operator=(const HeaderPhase&) = delete;
+
+  bool advance() override {
+    if (!transfers_->advance()) return false;
+    std::vector<CallRecord> records;
+    for (Header& header : headers_) {
+      header.text.back() = '\0';
+      records.push_back({header.hash, header.text.data()});
+    }
+    if (const std::string text = disagreement(records); !text.empty()) throw CommError(text);
+    return true;
+  }
+
+ private:
+  std::vector<Header> headers_;
+};
+
+}  // namespace
+
+std::unique_ptr<CollectivePhase> make_reduce_phase(PeerGroup& group, const HostCall& call,
+                                                   std::int64_t piece_bytes, std::byte* out,
+                                                   int phase) {
+  return std::make_unique<ReducePhase>(group, call, piece_bytes, out, phase);
+}
+
+std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group, const HostCall& call,
+                                                   std::int64_t piece_bytes, const std::byte* in,
+                                                   int phase) {
+  return std::make_unique<GatherPhase>(group, call, piece_bytes, in, phase);
+}
+
+std::unique_ptr<CollectivePhase> make_broadcast_phase(PeerGroup& group, const HostCall& call,
+                                                      std::int64_t piece_bytes, int phase) {
+  return std::make_unique<BroadcastPhase>(group, call, piece_bytes, phase);
+}
+
+std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group, const CallInfo& info,
+                                                   int phase) {
+  return std::make_unique<HeaderPhase>(group, info, phase);
+}
+
+}  // namespace dkfac::comm

@@ -1,0 +1,105 @@
+#include "comm/transport/tcp_transfers.h"
+
+#include <algorithm>
+
+#include "dkfac/core/error.h"
+
+#include "comm/transport/tcp_group.h"
+
+namespace dkfac::comm {
+namespace {
+
+constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 20;  ///< Keeps advance() short.
+
+/// Bytes that the allowed pieces hold.
+std::int64_t allowed_bytes(const Transfer& transfer) {
+  return transfer.allowed >= transfer.pieces() ? transfer.bytes : transfer.allowed * transfer.piece;
+}
+
+}  // namespace
+
+bool TcpTransfers::advance() {
+  if (complete()) return true;
+  progress_.resize(transfers_.size());
+  entries_.assign(transfers_.size(), pollfd{-1, 0, 0});
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    const Transfer& transfer = transfers_[i];
+    const bool may_move = transfer.allowed > 0 && (progress_[i].head_bytes < sizeof(Head) ||
+                                                   progress_[i].bytes < allowed_bytes(transfer));
+    if (transfer.complete() || !may_move) continue;
+    const bool sends = transfer.direction == Transfer::Direction::send;
+    entries_[i] = {group_.data(transfer.peer).fd(), static_cast<short>(sends ? POLLOUT : POLLIN),
+                   0};
+  }
+  if (poll(entries_.data(), entries_.size(), 0) <= 0) return false;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    if (entries_[i].revents == 0) continue;
+    if (transfers_[i].direction == Transfer::Direction::send)
+      push(transfers_[i], progress_[i]);
+    else
+      pull(transfers_[i], progress_[i]);
+    count_pieces(transfers_[i], progress_[i]);
+  }
+  return complete();
+}
+
+void TcpTransfers::push(Transfer& transfer, Progress& progress) {
+  progress.head = {call_, transfer.bytes};
+  const auto* head = reinterpret_cast<const std::byte*>(&progress.head);
+  const std::int64_t most = std::min(allowed_bytes(transfer) - progress.bytes, kMostAtOnce);
+  const std::size_t head_left = sizeof(Head) - progress.head_bytes;
+  const IoResult moved =
+      send_some(group_.data(transfer.peer), head + progress.head_bytes, head_left,
+                transfer.memory + progress.bytes, static_cast<std::size_t>(most));
+  if (moved.lost) group_.throw_lost(transfer.peer);
+  const std::size_t of_head = std::min(moved.bytes, head_left);
+  progress.head_bytes += of_head;
+  progress.bytes += static_cast<std::int64_t>(moved.bytes - of_head);
+}
+
+void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
+  if (progress.head_bytes < sizeof(Head)) {
+    auto* head = reinterpret_cast<std::byte*>(&progress.head);
+    const IoResult moved = receive_some(group_.data(transfer.peer), head + progress.head_bytes,
+                                        sizeof(Head) - progress.head_bytes);
+    if (moved.lost) group_.throw_lost(transfer.peer);
+    progress.head_bytes += moved.bytes;
+    if (progress.head_bytes < sizeof(Head)) return;
+    check(transfer, progress.head);
+  }
+  const std::int64_t end = std::min(allowed_bytes(transfer), progress.bytes + kMostAtOnce);
+  while (progress.bytes < end) {
+    const std::int64_t piece = progress.bytes / transfer.piece,
+                       inside = progress.bytes % transfer.piece;
+    // Whole memory is contiguous over pieces; of a ring, one piece at a time is.
+    const std::int64_t room = transfer.kind == Transfer::Memory::whole
+                                  ? end - progress.bytes
+                                  : transfer.bytes_of(piece) - inside;
+    const IoResult moved =
+        receive_some(group_.data(transfer.peer), transfer.memory_of(piece) + inside,
+                     static_cast<std::size_t>(room));
+    if (moved.lost) group_.throw_lost(transfer.peer);
+    if (moved.bytes == 0) return;
+    progress.bytes += static_cast<std::int64_t>(moved.bytes);
+  }
+}
+
+void TcpTransfers::check(const Transfer& transfer, const Head& head) {
+  if (head.bytes != transfer.bytes)
+    throw CommError(detail::concat("[tcp] rank ", transfer.peer, " sent a message of ", head.bytes,
+                                   " bytes where ", transfer.bytes,
+                                   " were expected: the ranks' collectives differ; Check::full "
+                                   "names them"));
+  if (head.call != call_)
+    throw CommError(detail::concat("[tcp] rank ", transfer.peer,
+                                   " is at another collective, with other arguments or another "
+                                   "name; Check::full names it"));
+}
+
+void TcpTransfers::count_pieces(Transfer& transfer, const Progress& progress) {
+  if (progress.head_bytes < sizeof(Head)) return;
+  transfer.done =
+      progress.bytes == transfer.bytes ? transfer.pieces() : progress.bytes / transfer.piece;
+}
+
+}  // namespace dkfac::comm
