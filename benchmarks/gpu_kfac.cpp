@@ -18,8 +18,8 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/version.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/preconditioner.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "gpu_ceilings.h"
 #include "gpu_program.h"

@@ -253,7 +253,7 @@ void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   optim::KfacOptions options{.curvature = {.damping = {.lambda = 1e-2},
                                            .refresh = {.statistics_interval = arguments.statistics,
                                                        .inverse_interval = arguments.inverses,
-                                                       .spread_inverses = true}}};
+                                                       .stagger_inverses = true}}};
   if (arguments.compute != "f32") options.curvature.statistics.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.statistics.operand = DType::bf16;
   reset_peak_memory(Device::cuda());

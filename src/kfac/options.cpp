@@ -16,8 +16,8 @@ void check_adaptive(const CurvatureOptions& o) {
   alone("refresh.statistics_interval", o.refresh.statistics_interval);
   alone("refresh.inverse_interval", o.refresh.inverse_interval);
   DKFAC_CHECK(
-      !o.refresh.spread_inverses,
-      "[curvature options] refresh.spread_inverses is set with staleness adaptive, where each "
+      !o.refresh.stagger_inverses,
+      "[curvature options] refresh.stagger_inverses is set with staleness adaptive, where each "
       "inverse follows its own statistic; choose one of them");
   DKFAC_CHECK(
       o.inverse.method != InverseMethod::ekfac,

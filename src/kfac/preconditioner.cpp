@@ -122,7 +122,7 @@ void Preconditioner::Impl::prepare() {
   for (int i = 0; i < curvature.layers(); ++i)
     text += registration_line(curvature.layer(i).name, curvature.layer(i).spec);
   comm::require_equal(*comm, text, "the preconditioner's layers and options");
-  grid = comm::make_worker_grid(comm, options.distribution.worker_fraction);
+  grid = comm::make_worker_grid(comm, options.distribution.grad_worker_fraction);
   comm::require_equal_arithmetic(grid, ctx);
   pipeline.emplace(ctx, grid, options.communication.overlap);
   curvature.prepare(grid, comm::kFlagElements);

@@ -37,12 +37,12 @@ int OptimizerFrame::checked(LayerId id, const char* operation) const {
 }
 
 void OptimizerFrame::agree(std::string_view optimizer, const std::string& options,
-                           double worker_fraction, comm::Repeated repeated) {
+                           double grad_worker_fraction, comm::Repeated repeated) {
   DKFAC_CHECK(!prepared, "[prepare] was called before");
   comm::require_equal(
       *comm, detail::concat("optimizer ", optimizer, '\n', options, registration_text(layers)),
       "the optimizer's layers and options");
-  grid = comm::make_worker_grid(comm, worker_fraction);
+  grid = comm::make_worker_grid(comm, grad_worker_fraction);
   comm::require_equal_arithmetic(grid, ctx, repeated);
   broadcast_parameters(layers, *comm, ctx.stream());
 }

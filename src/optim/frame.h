@@ -39,7 +39,7 @@ struct OptimizerFrame {
   /// How prepare() begins: all ranks have the same layers and options (everything that must be
   /// equal, one per line), the parameters of rank 0, and arithmetic that gives the same bits where
   /// several compute them. Collective.
-  void agree(std::string_view optimizer, const std::string& options, double worker_fraction,
+  void agree(std::string_view optimizer, const std::string& options, double grad_worker_fraction,
              comm::Repeated repeated);
 };
 

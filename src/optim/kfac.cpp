@@ -153,7 +153,7 @@ void Kfac::prepare() {
   FieldText text;
   for_each_field(o, text);
   for_each_field(options_, text);
-  frame_.agree(name(), text.text(), o.distribution.worker_fraction, comm::Repeated::nothing);
+  frame_.agree(name(), text.text(), o.distribution.grad_worker_fraction, comm::Repeated::nothing);
   pipeline_.emplace(frame_.ctx, frame_.grid, o.communication.overlap);
   curvature_.prepare(frame_.grid, 0);
   const int count = curvature_.layers();

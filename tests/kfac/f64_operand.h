@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 namespace dkfac::kfac {
 

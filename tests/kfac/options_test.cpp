@@ -31,12 +31,12 @@ TEST(CurvatureOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
     o.statistics.operand = operand;
     EXPECT_NO_THROW(o.validate()) << operand;
   }
-  o.refresh.similarity = o.distribution.worker_fraction = 0;
+  o.refresh.similarity = o.distribution.grad_worker_fraction = 0;
   for (const DType wire : {DType::f32, DType::bf16, DType::f16}) {
     o.communication.statistics_wire = wire;
     EXPECT_NO_THROW(adaptive(o).validate()) << wire;
   }
-  o.distribution.worker_fraction = o.statistics.fraction = 1;
+  o.distribution.grad_worker_fraction = o.statistics.fraction = 1;
   EXPECT_NO_THROW(o.validate());
 }
 
@@ -44,7 +44,7 @@ TEST(CurvatureOptions, TakesLowRankForAWishThatOtherOptionsMayOverride) {
   CurvatureOptions o;
   EXPECT_TRUE(o.statistics.low_rank);
   o.inverse.method = InverseMethod::ekfac;
-  o.refresh.spread_inverses = true;
+  o.refresh.stagger_inverses = true;
   o.refresh.inverse_interval = 7;
   EXPECT_NO_THROW(o.validate());
 }
@@ -78,10 +78,10 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"statistics.fraction is 1.25", [](auto& o) { o.statistics.fraction = 1.25; }},
       {"kl_clip is -1", [](auto& o) { o.kl_clip = -1; }},
       {"kl_clip is inf", [](auto& o) { o.kl_clip = kInf; }},
-      {"distribution.worker_fraction is 1.5",
-       [](auto& o) { o.distribution.worker_fraction = 1.5; }},
-      {"distribution.worker_fraction is nan",
-       [](auto& o) { o.distribution.worker_fraction = kNan; }},
+      {"distribution.grad_worker_fraction is 1.5",
+       [](auto& o) { o.distribution.grad_worker_fraction = 1.5; }},
+      {"distribution.grad_worker_fraction is nan",
+       [](auto& o) { o.distribution.grad_worker_fraction = kNan; }},
       {"communication.statistics_wire is f64",
        [](auto& o) { o.communication.statistics_wire = DType::f64; }},
       {"communication.statistics_wire is i32",
@@ -101,7 +101,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
       {"refresh.statistics_interval is 2",
        [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
       {"refresh.inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},
-      {"refresh.spread_inverses", [](auto& o) { adaptive(o).refresh.spread_inverses = true; }},
+      {"refresh.stagger_inverses", [](auto& o) { adaptive(o).refresh.stagger_inverses = true; }},
       {"inverse.method is ekfac",
        [](auto& o) { adaptive(o).inverse.method = InverseMethod::ekfac; }},
       // Scales that every rebuild forgets before they are used again.

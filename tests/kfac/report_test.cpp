@@ -19,7 +19,7 @@ TEST(StepReport, TellsAStepInOneLine) {
             "step 12: updated, statistics, inverses, 2 inverses kept, damping 0.25, 640 bytes");
 }
 
-TEST(StepReport, TellsWhatWasSkippedAndHowFarTheLadderWasClimbed) {
+TEST(StepReport, ReportsWhatWasSkippedAndTheStagesOfInversion) {
   const std::vector<StatisticReport> statistics{{.layer = 0, .refreshed = true},
                                                 {.layer = 0, .kind = StatisticKind::g},
                                                 {.layer = 1, .kind = StatisticKind::batch_norm}};
@@ -42,7 +42,7 @@ TEST(StepReport, CountsLayersWithoutAnInverse) {
   EXPECT_EQ(report.brief(), "step 1: skipped, 2 layers without an inverse, 0 bytes");
 }
 
-TEST(StepReport, SaysWhoVotedAgainstAStep) {
+TEST(StepReport, ReportsWhichFlagsRejectedAStep) {
   StepReport report;
   report.step = 3;
   report.agreement.nonfinite_loss = 1;

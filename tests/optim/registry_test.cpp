@@ -75,7 +75,7 @@ TEST(Registry, ComparesEveryFieldThatRanksHaveToAgreeOn) {
                       field = before;
                       apart += info.agreed ? 0 : 1;
                     }});
-    // failure_folder and records_stay: paths and streams of one rank.
+    // failure_folder and records_valid_until_step: paths and streams of one rank.
     EXPECT_EQ(apart, entry.type == OptimizerType::kfac ? 2 : 0);
   });
 }

@@ -40,7 +40,7 @@ struct Restart {
   int step = 13;
   int ranks = 1;
   Device device = {};
-  double worker_fraction = 0;
+  double grad_worker_fraction = 0;
 };
 
 struct Configuration {

@@ -21,12 +21,12 @@ void adaptive(C& c) {
   c.curvature.refresh.similarity = 0.5;
 }
 void spread(C& c) {
-  c.curvature.refresh.inverse_interval = 4, c.curvature.refresh.spread_inverses = true;
+  c.curvature.refresh.inverse_interval = 4, c.curvature.refresh.stagger_inverses = true;
 }
 void ekfac(C& c) {
   c.curvature.inverse.method = kfac::InverseMethod::ekfac;
   c.curvature.refresh.inverse_interval = 4;
-  c.curvature.distribution.worker_fraction = 1;
+  c.curvature.distribution.grad_worker_fraction = 1;
 }
 
 void add_schedules(Table& t) {
@@ -47,7 +47,7 @@ void add_schedules(Table& t) {
   });
   t.both("spread.all_workers", [](C& c) {
     spread(c);
-    c.curvature.distribution.worker_fraction = 1;
+    c.curvature.distribution.grad_worker_fraction = 1;
   });
   // A damping that falls in every step, and intervals that grow.
   t.both("settings", [](C& c) {
@@ -175,12 +175,12 @@ void add_restarts(Table& t) {
   t.both("saved.workers",
          [device = t.device()](C& c) {
            lazy(c);
-           c.restart = Restart{.ranks = c.ranks, .device = device, .worker_fraction = 1};
+           c.restart = Restart{.ranks = c.ranks, .device = device, .grad_worker_fraction = 1};
          },
          {.ranks = {2, 3}});
   t.both("saved.ekfac", [device = t.device()](C& c) {
     ekfac(c);
-    c.restart = Restart{.ranks = 1 + c.ranks % 3, .device = device, .worker_fraction = 1};
+    c.restart = Restart{.ranks = 1 + c.ranks % 3, .device = device, .grad_worker_fraction = 1};
   });
   if (!t.device().is_cuda()) return;
   t.every("saved.from_host", [](C& c) {

@@ -29,7 +29,7 @@ void add_curvature(Table& t) {
   const auto ekfac_every = [](C& c, int interval) {
     c.curvature.inverse.method = ekfac;
     c.curvature.refresh.inverse_interval = interval;
-    c.curvature.distribution.worker_fraction = 1;
+    c.curvature.distribution.grad_worker_fraction = 1;
   };
   t.both("ekfac", [=](C& c) { ekfac_every(c, 5); });
   t.kfac("ekfac.reduce", [=](C& c) {
@@ -57,7 +57,8 @@ void add_curvature(Table& t) {
   t.kfac("fraction", [](C& c) { c.curvature.statistics.fraction = 0.5; });
   t.both("kl_clip", [](C& c) { c.curvature.kl_clip = 1e-3; });
   if (t.device().is_cuda())
-    t.both("records_stay", [](C& c) { c.curvature.statistics.records_stay = true; });
+    t.both("records_valid_until_step",
+           [](C& c) { c.curvature.statistics.records_valid_until_step = true; });
 }
 
 void add_updates(Table& t) {
@@ -75,13 +76,13 @@ void add_updates(Table& t) {
 void add_communication(Table& t) {
   const Axes several{.ranks = {2, 3}}, square{.ranks = {4}}, single{.dtypes = {DType::f32}};
   t.both(
-      "all_workers", [](C& c) { c.curvature.distribution.worker_fraction = 1; }, several);
+      "all_workers", [](C& c) { c.curvature.distribution.grad_worker_fraction = 1; }, several);
   t.kfac(
       "all_workers.kl_clip",
-      [](C& c) { c.curvature.distribution.worker_fraction = 1, c.curvature.kl_clip = 1e-3; },
+      [](C& c) { c.curvature.distribution.grad_worker_fraction = 1, c.curvature.kl_clip = 1e-3; },
       several);
   const auto grid = [](C& c) {
-    c.curvature.distribution.worker_fraction = 0.5, c.curvature.kl_clip = 1e-3;
+    c.curvature.distribution.grad_worker_fraction = 0.5, c.curvature.kl_clip = 1e-3;
   };
   t.both("grid", grid, square);
   t.kfac(

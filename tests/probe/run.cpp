@@ -117,7 +117,7 @@ void run(const Configuration& c, Writer& writer) {
   Configuration rest = c;
   rest.ranks = restart.ranks;
   rest.device = restart.device;
-  rest.curvature.distribution.worker_fraction = restart.worker_fraction;
+  rest.curvature.distribution.grad_worker_fraction = restart.grad_worker_fraction;
   run_part(rest, {.from = restart.step, .to = c.steps, .before = &saved}, writer);
 }
 

@@ -204,7 +204,7 @@ void Trainee::record(std::size_t i, Record& r, bool input) {
     else
       o.record_grad_output(ids_[i], r.grad_output, stream, scale_);
   });
-  if (c_.curvature.statistics.records_stay) return;
+  if (c_.curvature.statistics.records_valid_until_step) return;
   spoil(input || norm ? r.input : r.grad_output);
   if (norm)
     for (Tensor* x : {&r.mean, &r.inv_std, &r.grad_output}) spoil(*x);

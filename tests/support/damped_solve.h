@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/fisher.h"
 

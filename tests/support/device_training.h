@@ -87,16 +87,17 @@ class DeviceNet {
 };
 
 /// One rank's training on the device, as train() on the host. What is recorded is overwritten with
-/// NaN as soon as the caller's stream may: after the call, or with records_stay after step().
+/// NaN as soon as the caller's stream may: after the call, or with records_valid_until_step after
+/// step().
 template <class T>
 class DeviceTraining {
  public:
   DeviceTraining(std::shared_ptr<comm::Communicator> comm, const MakeOn& make,
-                 const TrainSettings& settings = {}, bool records_stay = false,
+                 const TrainSettings& settings = {}, bool records_valid_until_step = false,
                  Device device = Device::cuda())
       : comm_(std::move(comm)),
         settings_(settings),
-        records_stay_(records_stay),
+        records_stay_(records_valid_until_step),
         ctx_(device),
         net_(3 + static_cast<std::uint64_t>(comm_->rank())),
         there_(ctx_, net_),
@@ -195,10 +196,11 @@ class DeviceTraining {
 /// the same bits after each step.
 template <class T>
 std::vector<double> train_on_device(int ranks, const MakeOn& make,
-                                    const TrainSettings& settings = {}, bool records_stay = false) {
+                                    const TrainSettings& settings = {},
+                                    bool records_valid_until_step = false) {
   std::vector<double> parameters;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    DeviceTraining<T> training(comm, make, settings, records_stay);
+    DeviceTraining<T> training(comm, make, settings, records_valid_until_step);
     for (int step = 0; step < settings.steps; ++step) {
       (void)training.step(step);
       comm::require_equal(*comm, parameter_bits(training.net()), "the weights");

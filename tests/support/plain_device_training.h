@@ -114,7 +114,7 @@ class DeviceLoop {
     return there;
   }
   void overwrite(Tensor& x) {
-    if (preconditioner_.options().statistics.records_stay)
+    if (preconditioner_.options().statistics.records_valid_until_step)
       kept_.push_back(std::move(x));  // as promised
     else
       ops::fill(caller_, x, std::numeric_limits<double>::quiet_NaN());

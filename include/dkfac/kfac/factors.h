@@ -19,7 +19,7 @@ struct DKFAC_API FactorCopy {
   std::int64_t statistics = 0;  ///< How many it is the average of.
   /// (average + damping I)^-1 as gradients are multiplied by it: of the last refresh, hence of an
   /// older average where inverses have longer intervals. On the owner and the other workers of the
-  /// layer (DistributionOptions::worker_fraction). Not of InverseMethod::eigen and ekfac.
+  /// layer (DistributionOptions::grad_worker_fraction). Not of InverseMethod::eigen and ekfac.
   Tensor inverse;
   /// Per group: the factor's share of lambda (split_damping()), or ten times as much (docs/math.md,
   /// "Ladder", which may also end in eigenvalues below 0 taken as 0). Where a factor of the layer

@@ -91,7 +91,7 @@ struct DKFAC_API StatisticsOptions {
   /// so that statistics are made on a stream of low priority beside the pass. Else the caller's
   /// stream waits for each record. Nothing for nn::Model, which uses the memory of activations and
   /// their gradients again within a pass.
-  bool records_stay = false;
+  bool records_valid_until_step = false;
 };
 
 /// When statistics and inverses are made anew.
@@ -104,7 +104,7 @@ struct DKFAC_API RefreshOptions {
   /// Staleness::fixed: each inverse keeps its own step within inverse_interval, so that steps cost
   /// the same, instead of all being rebuilt in one. The first refresh rebuilds all. Owners choose
   /// the steps, so that results depend on the number of ranks at the start.
-  bool spread_inverses = false;
+  bool stagger_inverses = false;
   /// Of the adaptive rule: two values of a statistic X are similar when |X - Y|_F / |Y|_F is less.
   /// >= 0.
   double similarity = 0.1;
@@ -128,13 +128,13 @@ struct DKFAC_API DistributionOptions {
   /// of the P ranks. 0: 1/P, the owner alone (least memory and inverses' traffic); 1: every rank,
   /// and nothing is gathered (KAISA, Pauloski et al. 2021). Above 1/P ranks make the same update
   /// each, so that they need the same backend and number of threads: prepare() compares them.
-  double worker_fraction = 0;
+  double grad_worker_fraction = 0;
   /// Owners are chosen by times that rank 0 measures in prepare(), not by counts of operations.
   bool calibrate = false;
 };
 
 /// The curvature of all layers. Ranks have to agree on all fields but failure_folder and
-/// records_stay; prepare() compares them.
+/// records_valid_until_step; prepare() compares them.
 struct DKFAC_API CurvatureOptions {
   DampingOptions damping = {};
   StatisticsOptions statistics = {};

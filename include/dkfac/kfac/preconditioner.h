@@ -40,18 +40,18 @@ struct DKFAC_API LayerGrad {
 /// Views and streams are of the object's device. Each call uses the caller's memory in the order of
 /// its stream: on the host it is the caller's again when the call returns; on a CUDA device, where
 /// the object works on a stream of its own that follows the caller's, for whatever the caller puts
-/// on that stream afterwards. With StatisticsOptions::records_stay what was recorded has to stay as
-/// it is until step() has been called. No view is kept: layers that are recorded may lie elsewhere
-/// in each step.
+/// on that stream afterwards. With StatisticsOptions::records_valid_until_step what was recorded
+/// has to stay as it is until step() has been called. No view is kept: layers that are recorded may
+/// lie elsewhere in each step.
 ///
 /// A call that throws InvalidArgument or DeviceError has found the caller's mistake on this rank
 /// alone, so that the others meet a CommError where they wait for it. A record may send what is
 /// complete, and throws CommError when that fails, as prepare() and step() do.
 ///
 /// The host waits once per step, for the vote;
-/// with worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; up to
-/// twice where a layer has no inverse yet, as in the first step; where an inverse failed, or an f16
-/// operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
+/// with grad_worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; up
+/// to twice where a layer has no inverse yet, as in the first step; where an inverse failed, or an
+/// f16 operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
 /// where the communicator does. With StatisticsOptions::micro_batches > 1 that many records of a
 /// layer add up.
 class DKFAC_API Preconditioner {

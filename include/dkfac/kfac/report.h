@@ -51,9 +51,9 @@ struct DKFAC_API StepReport : UpdateReport {
   /// Inverses of this rank that were rebuilt in inverses_step, by the stage that succeeded.
   std::array<int, kInverseStages> inverses{};
   /// The step that `inverses` are of; 0 where there are none. On a CUDA device the one before this
-  /// step, whose outcome the host learns with this step's vote, unless worker_fraction is above
-  /// 1/P, they are EKFAC's, or a layer had none yet; of several steps, as where a state was loaded
-  /// in between, the last.
+  /// step, whose outcome the host learns with this step's vote, unless grad_worker_fraction is
+  /// above 1/P, they are EKFAC's, or a layer had none yet; of several steps, as where a state was
+  /// loaded in between, the last.
   std::int64_t inverses_step = 0;
   /// Refreshes of this rank's factors that kept the old inverse: inverses[kept], which are of
   /// inverses_step, and statistics of this step that were not finite.

@@ -198,8 +198,8 @@ struct DKFAC_API KfacOptions {
     std::shared_ptr<comm::Communicator> comm, AdamwOptions options, Device device = Device::cpu(),
     ContextOptions context = {});
 /// SP-NGD's pipeline (algorithm 3): statistics are reduce-scattered to the owner of each layer,
-/// which damps and inverts; gradients to its workers (the owner alone, unless worker_fraction is
-/// larger), which precondition and apply momentum and rescaling; weights are all-gathered.
+/// which damps and inverts; gradients to its workers (the owner alone, unless grad_worker_fraction
+/// is larger), which precondition and apply momentum and rescaling; weights are all-gathered.
 /// docs/distribution.md gives messages and bytes.
 [[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_kfac(
     std::shared_ptr<comm::Communicator> comm, KfacOptions options, Device device = Device::cpu(),

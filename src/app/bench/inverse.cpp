@@ -11,7 +11,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "app/bench/bench.h"
 #include "app/bench/check.h"

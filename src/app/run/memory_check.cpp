@@ -110,7 +110,7 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
   }
   const double gradients = parameters * element, momentum = states * gradients;
   if (!second) return here * (gradients + momentum);
-  const double workers = std::max(1.0, kfac.curvature.distribution.worker_fraction * ranks);
+  const double workers = std::max(1.0, kfac.curvature.distribution.grad_worker_fraction * ranks);
   const double masters = kfac.curvature.communication.weight_wire ? parameters * element : 0;
   const double kept = averages + earlier + workers * (inverses + momentum + masters);
   return here * (gradients + averages + kept / ranks);

@@ -57,7 +57,7 @@ int workers_of(double fraction, int world_size) {
   // A fraction such as 1/3 is known to some digits only.
   const bool fits = workers >= 1 && workers <= world_size && world_size % workers == 0 &&
                     std::abs(exact - workers) < 1e-3;
-  DKFAC_CHECK(fits, "[curvature options] worker_fraction is ", fraction, " of ", world_size,
+  DKFAC_CHECK(fits, "[curvature options] grad_worker_fraction is ", fraction, " of ", world_size,
               " ranks; it must be 0 or one of ", possible_fractions(world_size));
   return workers;
 }
@@ -106,11 +106,11 @@ void require_equal_arithmetic(const WorkerGrid& grid, const Context& ctx, Repeat
   if (repeated == Repeated::updates)
     return require_equal(*grid.world, text,
                          "model of device, which has to be one where every rank updates all "
-                         "parameters (K-FAC with worker_fraction 0 does not),");
+                         "parameters (K-FAC with grad_worker_fraction 0 does not),");
   require_equal(*grid.world, text,
                 "arithmetic (ContextOptions::threads and backend, BLAS and oneDNN; on "
                 "devices tf32, model and libraries), which has to be one with "
-                "worker_fraction above 1/P,");
+                "grad_worker_fraction above 1/P,");
 }
 
 }  // namespace dkfac::comm

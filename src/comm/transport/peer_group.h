@@ -13,7 +13,8 @@
 
 namespace dkfac::comm {
 
-/// Ranks that send each other messages: what the collectives of flows.h need of a network.
+/// Ranks that send each other messages: what the collectives of collective_phases.h need of a
+/// network.
 class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
  public:
   virtual ~PeerGroup() = default;

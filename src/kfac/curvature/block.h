@@ -68,7 +68,7 @@ class CurvatureBlock {
   [[nodiscard]] virtual const NormSpec& normalization(const Caller& caller) const;
   virtual void forget_records() { scale_records = 0; }
 
-  /// As merge_factor(); `finite` is the verdict. False: the sum was refused.
+  /// As merge_factor(); `finite` is finite_check. False: the sum was refused.
   [[nodiscard]] virtual bool merge(Context&, const CurvatureOptions&, StatisticKind,
                                    ConstTensorView /*sum*/, double /*finite*/) {
     return true;

@@ -13,7 +13,7 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
     : ctx_(ctx),
       comm_(std::move(comm)),
       options_(std::move(options)),
-      records_(ctx, options_.statistics.records_stay, context),
+      records_(ctx, options_.statistics.records_valid_until_step, context),
       workers_(ctx) {
   options_.validate();
 }
@@ -32,10 +32,10 @@ int Curvature::checked(LayerId id, const char* operation) const {
 void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   grid_ = grid;
   DKFAC_CHECK(options_.inverse.method != InverseMethod::ekfac || grid_.workers == comm_->size(),
-              "[curvature options] inverse is ekfac with worker_fraction ",
-              options_.distribution.worker_fraction, " on ", comm_->size(),
+              "[curvature options] inverse is ekfac with grad_worker_fraction ",
+              options_.distribution.grad_worker_fraction, " on ", comm_->size(),
               " ranks; every rank projects its gradients on the eigenvectors of all layers, so set "
-              "worker_fraction to 1");
+              "grad_worker_fraction to 1");
   std::vector<LayerLoad> loads;
   for (const auto& block : layers_) loads.push_back(layer_load(block->spec, options_.dtype));
   if (options_.distribution.calibrate) {
@@ -52,7 +52,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   nonfinite_ = Tensor::zeros(ctx_, {1});
   make_statistics();
   make_reductions(trailer);
-  plan_timetable();
+  plan_refresh_schedule();
   for (const Statistic& s : statistics_)
     if (works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
   sharing_.emplace(ctx_, grid_, options_.dtype, parts_);
@@ -63,7 +63,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   underflow_ = comm::HostDevicePair(ctx_, {1}, DType::f32);
   finite_ = comm::HostDevicePair(ctx_, {count + layers()}, DType::f64);
   stages_ = comm::HostDevicePair(ctx_, {count}, DType::i32);
-  note_numbers_ = comm::HostDevicePair(ctx_, {count * kNumbersPerNote}, DType::f64);
+  decision_numbers_ = comm::HostDevicePair(ctx_, {count * kNumbersPerDecision}, DType::f64);
   lack_inverse_ = comm::HostDevicePair(ctx_, {layers()}, DType::f64);
 }
 
@@ -86,7 +86,7 @@ void Curvature::make_statistics() {
     statistic(block.a).partner = block.g;
     statistic(block.g).partner = block.a;
   }
-  notes_.resize(statistics_.size());
+  decisions_.resize(statistics_.size());
 }
 
 void Curvature::make_reductions(std::int64_t trailer) {
@@ -127,16 +127,16 @@ void Curvature::make_reductions(std::int64_t trailer) {
     scale_reduce_.emplace(ctx_, grid_, "scales of EKFAC", std::move(scale_slots), exchange);
 }
 
-void Curvature::plan_timetable() {
-  std::vector<TimetableEntry> entries;
+void Curvature::plan_refresh_schedule() {
+  std::vector<RefreshEntry> entries;
   for (const Statistic& s : statistics_)
     entries.push_back({.exists = true,
                        .inverted = s.plan.factor.is_set(),
                        .owner = s.owner,
                        .inverse_flops = s.plan.inverse_flops,
                        .intervals = {}});
-  timetable_ = Timetable(std::move(entries));
-  timetable_.configure(options_);
+  schedule_ = RefreshSchedule(std::move(entries));
+  schedule_.configure(options_);
 }
 
 void Curvature::set_damping(double damping) {
@@ -145,7 +145,7 @@ void Curvature::set_damping(double damping) {
   changed.validate();
   if (damping == options_.damping.lambda) return;
   options_ = std::move(changed);
-  timetable_.damping_changed();
+  schedule_.damping_changed();
   for (const auto& block : layers_) block->damping_changed();
 }
 
@@ -166,7 +166,7 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   changed.validate();
   changed.damping.lambda = options_.damping.lambda;
   options_ = std::move(changed);
-  if (!same_intervals) timetable_.configure(options_);
+  if (!same_intervals) schedule_.configure(options_);
   set_damping(settings.damping);
   return !same_intervals;
 }

@@ -12,10 +12,10 @@
 #include "dkfac/core/state.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/assignment.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/factors.h"
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "comm/collective/bucketed_reduce.h"
 #include "comm/collective/flag_message.h"
@@ -30,8 +30,8 @@
 #include "kfac/distribution/cost_model.h"
 #include "kfac/inverse/failed_factor.h"
 #include "kfac/inverse/refresh.h"
-#include "kfac/schedule/notes.h"
-#include "kfac/schedule/timetable.h"
+#include "kfac/schedule/refresh_decision.h"
+#include "kfac/schedule/refresh_schedule.h"
 
 namespace dkfac::kfac {
 
@@ -132,9 +132,9 @@ class Curvature {
     return static_cast<StatisticId>(statistics_.size());
   }
   /// Of none: false.
-  [[nodiscard]] bool due(StatisticId id) const { return id >= 0 && timetable_.due(id); }
+  [[nodiscard]] bool due(StatisticId id) const { return id >= 0 && schedule_.due(id); }
   [[nodiscard]] bool rebuild_due(StatisticId id) const {
-    return id >= 0 && (statistic(id).foreign || timetable_.rebuild_due(id));
+    return id >= 0 && (statistic(id).foreign || schedule_.rebuild_due(id));
   }
   /// This step's gradients are projected on the eigenvectors of the layer; equal on all ranks.
   [[nodiscard]] bool scales_due(int layer) const;
@@ -153,7 +153,7 @@ class Curvature {
   // curvature.cpp
   void make_statistics();
   void make_reductions(std::int64_t trailer);
-  void plan_timetable();
+  void plan_refresh_schedule();
   void add_temporary(std::vector<NamedBytes>& buffers) const;
   int checked(LayerId id, const char* operation) const;
 
@@ -197,10 +197,10 @@ class Curvature {
   void report_work(bool accepted, StepReport& report) const;
 
   // decisions.cpp
-  [[nodiscard]] bool needs_notes() const;
-  [[nodiscard]] std::span<double> note_numbers(StatisticId id);
-  void request_notes();
-  void collect_notes();
+  [[nodiscard]] bool needs_decisions() const;
+  [[nodiscard]] std::span<double> decision_numbers(StatisticId id);
+  void request_decisions();
+  void collect_decisions();
 
   // failures.cpp
   void note_failed();
@@ -214,8 +214,8 @@ class Curvature {
   CostModel costs_;  ///< Measured, or the default.
   std::vector<std::unique_ptr<CurvatureBlock>> layers_;
   std::vector<Statistic> statistics_;
-  Timetable timetable_;
-  std::vector<StatisticNote> notes_;  ///< Of this step, per statistic.
+  RefreshSchedule schedule_;
+  std::vector<RefreshDecision> decisions_;  ///< Of this step, per statistic.
   std::vector<StatisticReport> reports_;
   RecordStream records_;
   RefreshWorkers workers_;
@@ -225,9 +225,9 @@ class Curvature {
   std::vector<bool> a_due_, g_due_, scales_due_;      ///< By slot.
   std::vector<SharedPart> parts_;
   std::optional<InverseSharing> sharing_;
-  /// f64[statistics * kNumbersPerNote]: what notes are made of: drifts from the last value and the
-  /// one before, largest magnitude, and whether the sum is finite.
-  comm::HostDevicePair note_numbers_;
+  /// f64[statistics * kNumbersPerDecision]: what decisions are made of: drifts from the last value
+  /// and the one before, largest magnitude, and whether the sum is finite.
+  comm::HostDevicePair decision_numbers_;
   /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed each
   /// (on the host), and of this one.
   Tensor ranges_;

@@ -8,24 +8,26 @@
 // from the same numbers of its owner, which are on their way before the host waits for the vote.
 namespace dkfac::kfac {
 
-bool Curvature::needs_notes() const {
+bool Curvature::needs_decisions() const {
   return options_.refresh.staleness == Staleness::adaptive ||
          options_.communication.statistics_wire == DType::f16;
 }
 
-std::span<double> Curvature::note_numbers(StatisticId id) {
-  return {note_numbers_.numbers<double>() + std::int64_t{kNumbersPerNote} * id, kNumbersPerNote};
+std::span<double> Curvature::decision_numbers(StatisticId id) {
+  return {decision_numbers_.numbers<double>() + std::int64_t{kNumbersPerDecision} * id,
+          kNumbersPerDecision};
 }
 
 /// Every number is written by one rank and zero elsewhere: sums are exact, and what is not finite
 /// stays so.
-void Curvature::request_notes() {
-  const TensorView all = note_numbers_.device();
+void Curvature::request_decisions() {
+  const TensorView all = decision_numbers_.device();
   ops::fill(ctx_, all, 0);
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!due(id) || !averaged_here(id)) continue;
     const Statistic& s = statistic(id);
-    const TensorView numbers = all.slice(0, std::int64_t{kNumbersPerNote} * id, kNumbersPerNote);
+    const TensorView numbers =
+        all.slice(0, std::int64_t{kNumbersPerDecision} * id, kNumbersPerDecision);
     const TensorView sum = slot_of(id);
     if (options_.refresh.staleness == Staleness::adaptive)
       s.history.compare(ctx_, s.plan.form, sum.reshape(s.plan.shape), options_.refresh.similarity,
@@ -34,31 +36,31 @@ void Curvature::request_notes() {
       ops::max_abs(ctx_, sum, numbers.slice(0, 2, 1));
     ops::copy(ctx_, finite_on(id), numbers.slice(0, 3, 1));
   }
-  comm_->all_reduce(all, comm::ReduceOp::sum, ctx_.stream(), "notes");
-  note_numbers_.fetch(ctx_);
+  comm_->all_reduce(all, comm::ReduceOp::sum, ctx_.stream(), "decisions");
+  decision_numbers_.fetch(ctx_);
 }
 
-/// Rounded as notes that are sent: a note fits any type of the wire. A sum that is not finite is
-/// similar to nothing.
-void Curvature::collect_notes() {
+/// Rounded as decisions that are sent: a decision fits any type of the wire. A sum that is not
+/// finite is similar to nothing.
+void Curvature::collect_decisions() {
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!due(id)) continue;
-    const std::span<double> numbers = note_numbers(id);
+    const std::span<double> numbers = decision_numbers(id);
     const bool merged = std::isfinite(numbers[3]);
-    StatisticNote note;
+    RefreshDecision decision;
     if (options_.communication.statistics_wire == DType::f16)
-      note.exponent = comm::exponent_of(merged ? numbers[2] : 0);
+      decision.exponent = comm::exponent_of(merged ? numbers[2] : 0);
     if (options_.refresh.staleness == Staleness::adaptive) {
       const auto similarity =
-          merged ? StatisticHistory::judge(numbers[0], numbers[1], options_.refresh.similarity)
+          merged ? StatisticHistory::similarity(numbers[0], numbers[1], options_.refresh.similarity)
                  : StatisticHistory::Similarity{};
-      note.interval = next_intervals(timetable_.entry(id).intervals, similarity.to_last,
-                                     similarity.to_before, options_.refresh.max_interval)
-                          .last;
-      note.drift = similarity.drift;
+      decision.interval = next_intervals(schedule_.entry(id).intervals, similarity.to_last,
+                                         similarity.to_before, options_.refresh.max_interval)
+                              .last;
+      decision.drift = similarity.drift;
     }
-    encode_note(note, numbers);
-    notes_[static_cast<std::size_t>(id)] = decode_note(numbers);
+    encode_decision(decision, numbers);
+    decisions_[static_cast<std::size_t>(id)] = decode_decision(numbers);
   }
 }
 

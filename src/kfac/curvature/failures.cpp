@@ -11,7 +11,7 @@ void Curvature::raise_flags(comm::FlagMessage& message) const {
   message.failed_statistic = failed_statistic_;
   for (const auto& block : layers_)
     message.lacks_inverse = message.lacks_inverse || lacks_inverse(*block);
-  message.no_samples = timetable_.any_due();
+  message.no_samples = schedule_.any_due();
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && statistic(id).samples > 0) message.no_samples = false;
   for (const double setting :

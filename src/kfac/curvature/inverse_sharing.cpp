@@ -28,7 +28,7 @@ void visit_head(const SharedPart& part, Number&& number) {
   if (part.factor != nullptr) {
     number(part.factor->good);
     for (int group = 0; group < part.factor->groups; ++group)
-      number(part.factor->held.data<std::int32_t>()[group]);
+      number(part.factor->stored_form.data<std::int32_t>()[group]);
   }
   if (part.statistics != nullptr) number(*part.statistics);
 }
@@ -80,7 +80,7 @@ class Mover {
       const TensorView square = all.slice(0, group, 1).reshape({f.dim, f.dim});
       const TensorView piece = cursor_.take(ops::packed_size(f.dim));
       const bool inverse =
-          static_cast<FactorForm>(f.held.data<std::int32_t>()[group]) == FactorForm::inverse;
+          static_cast<FactorForm>(f.stored_form.data<std::int32_t>()[group]) == FactorForm::inverse;
       if (!out_) {
         ops::pack_lower(ctx_, square, piece);
         continue;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "dkfac/core/tensor.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/curvature/block.h"
 

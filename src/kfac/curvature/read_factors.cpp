@@ -102,12 +102,12 @@ FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
 }  // namespace
 
 void CurvatureBlock::copy_to(Context& ctx, LayerFactors& out) const {
-  const LayerCurvature& held = curvature_;
-  const bool eigen = held.g.form == FactorForm::eigen;
-  out.a = copy_of(ctx, held.a, eigen);
-  out.g = copy_of(ctx, held.g, eigen);
-  if (held.fisher_statistics > 0) out.batch_norm = on_host(ctx, held.fisher.view());
-  if (held.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(held.scales.view()));
+  const LayerCurvature& own = curvature_;
+  const bool eigen = own.g.form == FactorForm::eigen;
+  out.a = copy_of(ctx, own.a, eigen);
+  out.g = copy_of(ctx, own.g, eigen);
+  if (own.fisher_statistics > 0) out.batch_norm = on_host(ctx, own.fisher.view());
+  if (own.scale_statistics > 0) out.scales = on_host(ctx, without_one_group(own.scales.view()));
 }
 
 LayerFactors Curvature::read_factors(LayerId id) {

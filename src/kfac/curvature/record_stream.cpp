@@ -2,9 +2,9 @@
 
 namespace dkfac::kfac {
 
-RecordStream::RecordStream(Context& ctx, bool records_stay, ContextOptions options)
+RecordStream::RecordStream(Context& ctx, bool records_valid_until_step, ContextOptions options)
     : ctx_(ctx), join_(ctx.device()) {
-  if (!ctx.device().is_cuda() || !records_stay) return;
+  if (!ctx.device().is_cuda() || !records_valid_until_step) return;
   options.priority = Priority::low;
   options.stream.reset();
   apart_.emplace(ctx.device(), options);

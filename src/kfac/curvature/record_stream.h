@@ -12,12 +12,12 @@ namespace dkfac::kfac {
 
 /// Where statistics are made of what a caller records: in the context of the curvature, in order
 /// with her stream; or, where she leaves what is recorded untouched until step()
-/// (StatisticsOptions::records_stay, CUDA only), in a context with a stream of low priority, which
-/// follows hers, while hers does not wait for it.
+/// (StatisticsOptions::records_valid_until_step, CUDA only), in a context with a stream of low
+/// priority, which follows hers, while hers does not wait for it.
 class RecordStream {
  public:
   /// ctx: of the curvature, outlives this. options: as it was made with.
-  RecordStream(Context& ctx, bool records_stay, ContextOptions options);
+  RecordStream(Context& ctx, bool records_valid_until_step, ContextOptions options);
 
   [[nodiscard]] Context& context() { return apart_ ? *apart_ : ctx_; }
   /// The one beside the curvature's, where there is one.

@@ -21,7 +21,7 @@ void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind
   visitor.number(name + "_good", kind, factor.good);
   visitor.tensor(name + "_inverse", kind, factor.inverse);
   visitor.tensor(name + "_shifts", kind, factor.shifts);
-  visitor.tensor(name + "_held", kind, factor.held);
+  visitor.tensor(name + "_stored_form", kind, factor.stored_form);
   if (factor.values.is_set()) visitor.tensor(name + "_values", kind, factor.values);
 }
 
@@ -51,7 +51,7 @@ bool CurvatureBlock::drop_foreign(Context& ctx, StatisticKind kind) {
   Factor& factor = this->factor(kind);
   if (!factor.is_set()) return false;
   const auto form = static_cast<std::int32_t>(factor.form);
-  const std::span<std::int32_t> forms(factor.held.data<std::int32_t>(),
+  const std::span<std::int32_t> forms(factor.stored_form.data<std::int32_t>(),
                                       static_cast<std::size_t>(factor.groups));
   if (std::ranges::all_of(forms, [form](std::int32_t h) { return h == form; })) return false;
   std::ranges::fill(forms, form);
@@ -66,7 +66,7 @@ void Curvature::visit_state(StateVisitor& visitor) {
   finish_inversions(pending_report_);
   std::vector<std::string> names;
   for (const Statistic& s : statistics_) names.push_back(s.name);
-  timetable_.visit_state(visitor, names);
+  schedule_.visit_state(visitor, names);
   visitor.tensor("ranges", StateKind::any_rank, ranges_);
   for (Statistic& s : statistics_) {
     visitor.number(s.name + "_has_range", StateKind::replicated, s.has_range);

@@ -10,7 +10,7 @@
 // A step of the curvature, in the order in which it is called.
 namespace dkfac::kfac {
 
-bool Curvature::statistics_due() const { return statistics_.empty() || timetable_.any_due(); }
+bool Curvature::statistics_due() const { return statistics_.empty() || schedule_.any_due(); }
 
 bool Curvature::scales_due(int index) const {
   const CurvatureBlock& block = layer(index);
@@ -18,12 +18,12 @@ bool Curvature::scales_due(int index) const {
 }
 
 void Curvature::begin(std::vector<comm::BucketedReduce*>& active) {
-  if (!timetable_.any_due()) return;
+  if (!schedule_.any_due()) return;
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
     std::vector<bool>& due_slots = s.plan.kind == StatisticKind::a ? a_due_ : g_due_;
     due_slots[index_of(s.slot)] = due(id);
-    reduction_of(s).set_magnitude(s.slot, timetable_.entry(id).exponent);
+    reduction_of(s).set_magnitude(s.slot, schedule_.entry(id).exponent);
   }
   a_reduce_->begin(a_due_);
   active.push_back(&*a_reduce_);
@@ -61,14 +61,14 @@ void Curvature::request() {
     new_ranges_.fetch(ctx_);
     underflow_.fetch(ctx_);
   }
-  if (!timetable_.any_due()) return;
+  if (!schedule_.any_due()) return;
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && averaged_here(id))
-      judge_statistic(ctx_, statistic(id).plan.factor, slot_of(id), finite_on(id));
+      check_finite(ctx_, statistic(id).plan.factor, slot_of(id), finite_on(id));
   for (int i = 0; i < layers(); ++i)
-    if (scales_due(i)) judge_statistic(ctx_, {}, scale_slot_of(i), scales_finite_on(i));
+    if (scales_due(i)) check_finite(ctx_, {}, scale_slot_of(i), scales_finite_on(i));
   finite_.fetch(ctx_);
-  if (needs_notes()) request_notes();
+  if (needs_decisions()) request_decisions();
 }
 
 void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {
@@ -108,14 +108,14 @@ void Curvature::report_inverses(std::span<const RefreshTask> tasks, StepReport& 
 }
 
 void Curvature::update_averages(StepReport& report) {
-  if (!timetable_.any_due()) return;
+  if (!schedule_.any_due()) return;
   const PhaseTimer timer(report.seconds.update), part(report.seconds.average);
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && averaged_here(id)) merge(id, report);
   // Before the eigenvectors that they belong to are replaced.
   for (int i = 0; i < layers(); ++i)
     if (at(i).scale_records > 0) merge_layer_scales(i, report);
-  if (needs_notes()) collect_notes();
+  if (needs_decisions()) collect_decisions();
   report.statistics_refreshed = true;
 }
 
@@ -162,7 +162,7 @@ void Curvature::share_inverses(StepReport& report) {
   // An average that is inverted where it is used is shared itself.
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
-    const bool renewed = timetable_.entry(id).inverted ? rebuild_due(id) : due(id);
+    const bool renewed = schedule_.entry(id).inverted ? rebuild_due(id) : due(id);
     if (renewed && works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
   }
   sharing_->run(parts_);
@@ -185,8 +185,8 @@ void Curvature::report_work(bool accepted, StepReport& report) const {
       report.bytes_skipped += static_cast<std::uint64_t>(s.plan.numel()) * element;
       report.flops_skipped += s.flops;
     }
-    (timetable_.rebuild_due(id) ? report.flops : report.flops_skipped) +=
-        timetable_.entry(id).inverse_flops;
+    (schedule_.rebuild_due(id) ? report.flops : report.flops_skipped) +=
+        schedule_.entry(id).inverse_flops;
   }
 }
 
@@ -216,10 +216,10 @@ void Curvature::finish(StepReport& report) {
     ranges_.data<float>()[id] = new_ranges_.numbers<float>()[id];
   }
   for (const auto& block : layers_) block->forget_records();
-  if (accepted) timetable_.advance(notes_);
+  if (accepted) schedule_.advance(decisions_);
   // A part may have been too large for its wire; no other vote says anything of magnitudes.
-  if (report.agreement.nonfinite_statistic > 0) timetable_.forget_exponents();
-  for (StatisticId id = 0; id < statistics(); ++id) timetable_.describe(id, reports_[index_of(id)]);
+  if (report.agreement.nonfinite_statistic > 0) schedule_.forget_exponents();
+  for (StatisticId id = 0; id < statistics(); ++id) schedule_.describe(id, reports_[index_of(id)]);
   report.statistics = reports_;
 }
 

@@ -10,7 +10,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "kfac/inverse/apply_factor.h"
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 
 namespace dkfac::kfac {
 namespace {
@@ -60,7 +60,7 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   ops::cast(host, view_of(numbers.data(), rounded.shape()), rounded);
   ops::copy(ctx, rounded, average);
   ops::fill(ctx, x, 1);
-  FactorBlock block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
+  FactorGroup block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
   if (eigen) block.values = values;
   if (low_rank) block.average = average.view().reshape({plan.rows, plan.dim});
   constexpr double kShift = 1;

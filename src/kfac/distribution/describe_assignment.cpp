@@ -6,7 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/kfac/assignment.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/index.h"
 #include "kfac/inverse/factor_plan.h"

@@ -1,6 +1,6 @@
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/inverse/apply_factor.h"
 #include "kfac/inverse/backend_inverse.h"
@@ -100,7 +100,7 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
 
 AppliedFactor applied_factor(const Factor& factor, int group) {
   AppliedFactor out{
-      .form = static_cast<FactorForm>(factor.held.data<std::int32_t>()[group]),
+      .form = static_cast<FactorForm>(factor.stored_form.data<std::int32_t>()[group]),
       .inverse = group_of(factor.inverse, group, {factor.inverse.shape()[1], factor.dim})};
   if (factor.shifts.view().device().is_cuda()) {
     out.shift_there = factor.shifts.view().slice(0, group, 1);

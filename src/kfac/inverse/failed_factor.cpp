@@ -49,7 +49,7 @@ std::string file_name_of(Context& ctx, std::string_view layer_name, std::string_
   if (const int group = factor.failed_group; group >= 0) {
     if (factor.groups > 1) name << ".group-" << group;
     name << ".damping-"
-         << std::abs(read_back<double>(ctx, factor.asked.view().slice(0, group, 1))[0]);
+         << std::abs(read_back<double>(ctx, factor.requested_damping.view().slice(0, group, 1))[0]);
   }
   name << ".npy";
   return name.str();

@@ -13,7 +13,7 @@ namespace dkfac::kfac {
 
 /// What a statistic has done too often.
 enum class FailedAt : std::uint8_t {
-  inversion,  ///< No rung of the ladder gave an inverse.
+  inversion,  ///< No stage of the ladder gave an inverse.
   statistic,  ///< The sum over ranks was not finite.
   scales      ///< That of EKFAC's scales was not.
 };

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/read_back.h"
 #include "kfac/schedule/backend_step.h"
@@ -20,11 +20,11 @@ Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions&
   factor.inverse = Tensor::zeros(ctx, plan.inverse_shape(), options.dtype);
   if (plan.form == FactorForm::eigen)
     factor.values = Tensor::zeros(ctx, {plan.groups, plan.dim}, options.dtype);
-  for (Tensor* per_group : {&factor.shifts, &factor.asked})
+  for (Tensor* per_group : {&factor.shifts, &factor.requested_damping})
     *per_group = Tensor::zeros(ctx, {plan.groups}, DType::f64);
   Context host;
-  factor.held = Tensor::zeros(host, {plan.groups}, DType::i32);
-  if (ctx.device().is_cuda()) ops::fill(host, factor.held, static_cast<double>(plan.form));
+  factor.stored_form = Tensor::zeros(host, {plan.groups}, DType::i32);
+  if (ctx.device().is_cuda()) ops::fill(host, factor.stored_form, static_cast<double>(plan.form));
   return factor;
 }
 
@@ -36,14 +36,14 @@ struct Average {
 };
 
 bool merge(Context& ctx, const CurvatureOptions& options, const FactorPlan& plan,
-           ConstTensorView statistic, Average average, std::optional<double> verdict) {
-  if (!verdict) {
+           ConstTensorView statistic, Average average, std::optional<double> finite_check) {
+  if (!finite_check) {
     Scratch scratch(ctx);
-    const TensorView asked = scratch.take({1}, DType::f64);
-    judge_statistic(ctx, plan, statistic, asked);
-    verdict = read_back<double>(ctx, asked)[0];
+    const TensorView check = scratch.take({1}, DType::f64);
+    check_finite(ctx, plan, statistic, check);
+    finite_check = read_back<double>(ctx, check)[0];
   }
-  if (!std::isfinite(*verdict)) {
+  if (!std::isfinite(*finite_check)) {
     ++average.refused;
     return false;
   }
@@ -69,33 +69,33 @@ LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
   return layer;
 }
 
-void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
-                     TensorView verdict) {
+void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
+                  TensorView finite_check) {
   if (!plan.is_set() || plan.form == FactorForm::diagonal)
-    return ops::max_abs(ctx, statistic, verdict);
-  if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, verdict);
-  if (ctx.device().is_cuda()) return cuda::packed_diagonals(ctx, statistic, plan.dim, verdict);
-  cpu::packed_diagonals(ctx, statistic, plan.dim, verdict);
+    return ops::max_abs(ctx, statistic, finite_check);
+  if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, finite_check);
+  if (ctx.device().is_cuda()) return cuda::packed_diagonals(ctx, statistic, plan.dim, finite_check);
+  cpu::packed_diagonals(ctx, statistic, plan.dim, finite_check);
 }
 
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
-                  Factor& factor, std::optional<double> verdict) {
+                  Factor& factor, std::optional<double> finite_check) {
   const Average average{factor.average, factor.statistics, factor.refused};
-  if (!merge(ctx, options, factor, statistic, average, verdict)) return false;
+  if (!merge(ctx, options, factor, statistic, average, finite_check)) return false;
   factor.stale = true;
   return true;
 }
 
 bool merge_scales(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
-                  LayerCurvature& layer, std::optional<double> verdict) {
+                  LayerCurvature& layer, std::optional<double> finite_check) {
   return merge(ctx, options, {}, statistic,
-               {layer.scales, layer.scale_statistics, layer.scales_refused}, verdict);
+               {layer.scales, layer.scale_statistics, layer.scales_refused}, finite_check);
 }
 
 bool merge_fisher(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,
-                  LayerCurvature& layer, std::optional<double> verdict) {
+                  LayerCurvature& layer, std::optional<double> finite_check) {
   return merge(ctx, options, {}, statistic,
-               {layer.fisher, layer.fisher_statistics, layer.fisher_refused}, verdict);
+               {layer.fisher, layer.fisher_statistics, layer.fisher_refused}, finite_check);
 }
 
 }  // namespace dkfac::kfac

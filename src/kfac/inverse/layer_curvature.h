@@ -25,12 +25,13 @@ struct Factor : FactorPlan {
   /// one. The low-rank form divides by it. On the device, if the inverse is there.
   Tensor shifts;
   /// f64[groups], beside `shifts`: the damping asked of the next refresh, negative where the
-  /// curvature of the layer is zero, so that the inverse is I/|asked|. Set by add_refresh_tasks().
-  Tensor asked;
+  /// curvature of the layer is zero, so that the inverse is I/|requested_damping|. Set by
+  /// add_refresh_tasks().
+  Tensor requested_damping;
   /// Host, i32[groups]: the FactorForm in `inverse`, which is FactorForm::inverse where the ladder
   /// had to leave FactorForm::cholesky. Goes with `inverse` and `shifts`, wherever they go. On CUDA
   /// always `form`.
-  Tensor held;
+  Tensor stored_form;
   std::int64_t statistics = 0;  ///< Merged so far.
   bool stale = false;           ///< Average or damping have changed since the last refresh.
   bool good = false;            ///< `inverse` holds a good one, perhaps of an earlier refresh.
@@ -55,29 +56,29 @@ struct LayerCurvature {
 [[nodiscard]] LayerCurvature make_layer_curvature(Context& ctx, const LayerSpec& spec,
                                                   const CurvatureOptions& options);
 
-/// verdict[1] (f64, where the statistic is): finite where the statistic may enter an average, not
-/// so where an element of it is infinite or NaN because its sum over ranks overflowed. plan: of its
-/// factor; not set for the blocks of a BatchNorm and the scales of EKFAC. Of triangles it is the
-/// sum of the diagonals: no element of a positive semidefinite matrix exceeds its largest diagonal
-/// one. Of rows X, which stand for X'X, the sum of their squares.
-void judge_statistic(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
-                     TensorView verdict);
+/// finite_check[1] (f64, where the statistic is): finite where the statistic may enter an average,
+/// not so where an element of it is infinite or NaN because its sum over ranks overflowed. plan: of
+/// its factor; not set for the blocks of a BatchNorm and the scales of EKFAC. Of triangles it is
+/// the sum of the diagonals: no element of a positive semidefinite matrix exceeds its largest
+/// diagonal one. Of rows X, which stand for X'X, the sum of their squares.
+void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statistic,
+                  TensorView finite_check);
 
 /// average <- average with the next statistic, in packed form (low_rank: rows, which replace those
-/// before). False where the verdict is not finite: nothing is touched but `refused`. verdict: that
-/// of judge_statistic(), as the host has read it; unset: it is asked here, for which the host waits
-/// on a device.
+/// before). False where finite_check is not finite: nothing is touched but `refused`. finite_check:
+/// that of check_finite(), as the host has read it; unset: it is asked here, for which the host
+/// waits on a device.
 [[nodiscard]] bool merge_factor(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, Factor& factor,
-                                std::optional<double> verdict = std::nullopt);
+                                std::optional<double> finite_check = std::nullopt);
 [[nodiscard]] bool merge_fisher(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer,
-                                std::optional<double> verdict = std::nullopt);
+                                std::optional<double> finite_check = std::nullopt);
 
 /// EKFAC: scales <- average with the next statistic, [out * d] elements; false as above.
 [[nodiscard]] bool merge_scales(Context& ctx, const CurvatureOptions& options,
                                 ConstTensorView statistic, LayerCurvature& layer,
-                                std::optional<double> verdict = std::nullopt);
+                                std::optional<double> finite_check = std::nullopt);
 
 /// One group of a factor with a good inverse, not FactorForm::eigen.
 [[nodiscard]] AppliedFactor applied_factor(const Factor& factor, int group);

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/checks.h"
 #include "kfac/inverse/apply_factor.h"

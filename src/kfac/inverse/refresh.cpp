@@ -27,21 +27,21 @@ void book(Context& ctx, const RefreshTask& task) {
   factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
 }
 
-/// The ladder for the groups of a factor on the device that the first rung has not rebuilt.
-void climb(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
+/// The ladder for the groups of a factor on the device that the first stage has not rebuilt.
+void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
   Factor& factor = *task.factor;
   std::vector<std::int32_t> stages{static_cast<std::int32_t>(InverseStage::kept)};
   if (factor.groups > 1) stages = read_back<std::int32_t>(ctx, group_stages);
-  const auto asked = read_back<double>(ctx, factor.asked);
+  const auto requested = read_back<double>(ctx, factor.requested_damping);
   task.stage = InverseStage::damped;
   for (int group = 0; group < factor.groups; ++group) {
     const auto at = static_cast<std::size_t>(group);
-    Climb result{.stage = static_cast<InverseStage>(stages[at])};
+    InverseResult result{.stage = static_cast<InverseStage>(stages[at])};
     if (result.stage == InverseStage::kept) {
-      const FactorBlock block = block_of(factor, group);
-      const bool zero = asked[at] < 0 && factor.form != FactorForm::eigen;
-      result =
-          zero ? invert_identity(ctx, block, -asked[at]) : rebuild_inverse(ctx, block, asked[at]);
+      const FactorGroup block = group_of(factor, group);
+      const bool zero = requested[at] < 0 && factor.form != FactorForm::eigen;
+      result = zero ? invert_identity(ctx, block, -requested[at])
+                    : rebuild_inverse(ctx, block, requested[at]);
       if (result.stage == InverseStage::kept && factor.failed_group < 0)
         factor.failed_group = group;
       if (result.stage != InverseStage::kept)
@@ -62,7 +62,7 @@ void take_diagonal(Context& ctx, Factor& factor) {
   Scratch scratch(ctx);
   const TensorView keep = scratch.take({1, 1}, dtype), size = scratch.take({1}, dtype);
   const TensorView two = scratch.take({1}, dtype);
-  ops::cast(ctx, factor.asked, keep.flat());
+  ops::cast(ctx, factor.requested_damping, keep.flat());
   ops::max_abs(ctx, keep.flat(), factor.shifts);
   ops::cast(ctx, factor.shifts, size);
   ops::axpby(ctx, 1, size, 1, keep.flat());
@@ -71,11 +71,11 @@ void take_diagonal(Context& ctx, Factor& factor) {
   const ExactProducts exact(ctx);
   ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
             keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
-  factor.held.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
+  factor.stored_form.data<std::int32_t>()[0] = static_cast<std::int32_t>(factor.form);
 }
 
-FactorBlock block_of(Factor& factor, int group) {
-  FactorBlock block{
+FactorGroup group_of(Factor& factor, int group) {
+  FactorGroup block{
       .form = factor.form,
       .average = factor.average.view(),
       .inverse =
@@ -98,9 +98,9 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   const bool g = layer.g.is_set() && parts.g && layer.g.stale;
   if (!a && !g) return;
   if (ctx.device().is_cuda()) {
-    cuda::ask_damping(ctx, options, layer);
+    cuda::set_requested_damping(ctx, options, layer);
   } else {
-    cpu::ask_damping(ctx, options, layer);
+    cpu::set_requested_damping(ctx, options, layer);
   }
   if (a) tasks.push_back({&layer, &layer.a});
   if (g) tasks.push_back({&layer, &layer.g});
@@ -160,7 +160,7 @@ std::span<const RefreshTask> RefreshWorkers::collect(std::span<const std::int32_
     task.written = task.stage != InverseStage::kept;
     task.factor->failed_group = -1;
     if (!task.written)
-      climb(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
+      fall_back(ctx_, task, state_.group_stages.view().slice(0, first, task.factor->groups));
     if (task.written) forget_scales(task);
     first += task.factor->groups;
     book(ctx_, task);

@@ -9,13 +9,13 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/report.h"
 
-#include "kfac/inverse/ladder.h"
 #include "kfac/inverse/layer_curvature.h"
+#include "kfac/inverse/robust_inverse.h"
 
 /// Rebuilding inverses from averages.
 namespace dkfac::kfac {
 
-/// The damping asked for stands in Factor::asked.
+/// The damping asked for stands in Factor::requested_damping.
 struct RefreshTask {
   LayerCurvature* layer = nullptr;
   Factor* factor = nullptr;                 ///< Of the layer.
@@ -38,7 +38,7 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
 void take_diagonal(Context& ctx, Factor& factor);
 
 /// One group of a factor, as the ladder takes it.
-[[nodiscard]] FactorBlock block_of(Factor& factor, int group);
+[[nodiscard]] FactorGroup group_of(Factor& factor, int group);
 
 /// What RefreshWorkers keeps from run to run.
 struct RefreshState {
@@ -58,23 +58,23 @@ struct RefreshState {
 /// its rows are many.
 ///
 /// On CUDA: narrow factors of one width in batches, the others one by one, the longest first, over
-/// some streams beside the context's. The host waits for nothing: the first rung of the ladder is
+/// some streams beside the context's. The host waits for nothing: the first stage of the ladder is
 /// tried, its result is checked on the device (residual.h) and takes the place of the old inverse
 /// there, or does not. The host learns of it from stages() and collect().
 class RefreshWorkers {
  public:
   explicit RefreshWorkers(Context& ctx) : ctx_(ctx) {}
-  /// Rebuilds (ladder.h), and books the outcome: good, stale, failures of each factor; EKFAC scales
-  /// of replaced eigenvectors are forgotten. Results do not depend on the number of threads, but
-  /// where what is factorised is wider than `wide`.
-  /// Returns those that are finished: on the host all of them, on CUDA none, which collect() books.
-  /// What ran before must have been collected.
+  /// Rebuilds (robust_inverse.h), and books the outcome: good, stale, failures of each factor;
+  /// EKFAC scales of replaced eigenvectors are forgotten. Results do not depend on the number of
+  /// threads, but where what is factorised is wider than `wide`. Returns those that are finished:
+  /// on the host all of them, on CUDA none, which collect() books. What ran before must have been
+  /// collected.
   std::span<const RefreshTask> run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
 
   /// CUDA: i32, the InverseStage of each task of the last run() that has not been collected, in
   /// device memory, good for work that follows on the context's stream; empty without one.
   [[nodiscard]] ConstTensorView stages() const;
-  /// CUDA: takes those numbers, read by the host, and books the outcome. Factors that failed climb
+  /// CUDA: takes those numbers, read by the host, and books the outcome. Factors that failed result
   /// the ladder here and now, for which the host waits; without one it does not. Returns the tasks
   /// with their results, until the next call.
   std::span<const RefreshTask> collect(std::span<const std::int32_t> stages);

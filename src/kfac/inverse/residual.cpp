@@ -1,6 +1,6 @@
 #include "kfac/inverse/residual.h"
 
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 
 namespace dkfac::kfac {
 

@@ -98,17 +98,17 @@ void apply_group(const T* a, const T* g, std::int64_t out, std::int64_t d, std::
 
 }  // namespace
 
-Climb invert_small(const FactorBlock& block, double shift) {
-  Climb climb;
+InverseResult invert_small(const FactorGroup& block, double shift) {
+  InverseResult result;
   with_real("small groups", block.inverse.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const double rounded = static_cast<T>(shift);
     if (!leaves_room(block.inverse.dtype(), rounded)) return;
     if (!invert(block.average.data<T>(), block.inverse.dim(0), rounded, block.inverse.data<T>()))
       return;
-    climb = {InverseStage::damped, rounded, FactorForm::inverse};
+    result = {InverseStage::damped, rounded, FactorForm::inverse};
   });
-  return climb;
+  return result;
 }
 
 void apply_small(ConstTensorView a, ConstTensorView g, TensorView weight, TensorView bias) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 namespace dkfac::kfac {
 

@@ -104,8 +104,8 @@ double drift(SymmetricForm form, ConstTensorView x, ConstTensorView y) {
 StatisticHistory::StatisticHistory(Context& ctx, const Shape& shape, DType dtype)
     : last_(Tensor::zeros(ctx, shape, dtype)), before_(Tensor::zeros(ctx, shape, dtype)) {}
 
-StatisticHistory::Similarity StatisticHistory::judge(double to_last, double to_before,
-                                                     double alpha) {
+StatisticHistory::Similarity StatisticHistory::similarity(double to_last, double to_before,
+                                                          double alpha) {
   const auto similar = [alpha](double d) { return d >= 0 && d < alpha; };
   return {.to_last = similar(to_last), .to_before = similar(to_before), .drift = to_last};
 }
@@ -119,7 +119,7 @@ void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView
   }
   cpu::measure_drift(ctx, form, x, last_, to_last);
   // The rule asks for the older value only when the last one is similar, which is known here.
-  if (judge(*to_last.data<double>(), -1, alpha).to_last)
+  if (similarity(*to_last.data<double>(), -1, alpha).to_last)
     cpu::measure_drift(ctx, form, x, before_, to_before);
   else
     ops::fill(ctx, to_before, -1);

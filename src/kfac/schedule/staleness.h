@@ -47,13 +47,13 @@ class StatisticHistory {
     double drift = -1;  ///< From the last value; negative while unknown.
   };
   /// drifts[2] (f64, where x is): of x, the value of this refresh, from the last value, and from
-  /// the one before where judge() asks for it, else perhaps -1. A missing value is zero, which is
-  /// similar to nothing.
+  /// the one before where similarity() asks for it, else perhaps -1. A missing value is zero, which
+  /// is similar to nothing.
   void compare(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha,
                TensorView drifts) const;
   /// x takes the place of the oldest value.
   void keep(Context& ctx, ConstTensorView x);
-  [[nodiscard]] static Similarity judge(double to_last, double to_before, double alpha);
+  [[nodiscard]] static Similarity similarity(double to_last, double to_before, double alpha);
 
   [[nodiscard]] bool is_set() const { return last_.is_set(); }
   [[nodiscard]] Tensor& last() { return last_; }

@@ -33,7 +33,7 @@ inline constexpr NamedValue<DType> kFactorTypes[] = {{"f32", DType::f32}, {"f64"
 template <OptionsOf<StatisticsOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [new_weight, fraction, micro_batches, batch_norm, sharing, operand, low_rank,
-         records_stay] = options;
+         records_valid_until_step] = options;
   visit(batch_norm, {"statistics.batch_norm", "curvature of a BatchNorm"},
         NamedValues<BatchNormFisher>(kBatchNormFishers));
   visit(sharing,
@@ -51,7 +51,7 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(low_rank, {"statistics.low_rank",
                    "keep factors with fewer rows than columns as rows; new_weight = 1 only"});
   visit(micro_batches, {.name = "statistics.micro_batches", .range = count_from(1)});
-  visit(records_stay, {.name = "statistics.records_stay", .agreed = false});
+  visit(records_valid_until_step, {.name = "statistics.records_valid_until_step", .agreed = false});
 }
 
 template <OptionsOf<DampingOptions> Options, class Visit>
@@ -77,7 +77,7 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<RefreshOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [staleness, statistics_interval, inverse_interval, spread_inverses, similarity,
+  auto& [staleness, statistics_interval, inverse_interval, stagger_inverses, similarity,
          max_interval] = options;
   visit(
       staleness,
@@ -89,8 +89,8 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(inverse_interval,
         {"refresh.inverse_interval", "steps between two refreshes of the inverses", count_from(1),
          "staleness", "fixed"});
-  visit(spread_inverses,
-        {"refresh.spread_inverses",
+  visit(stagger_inverses,
+        {"refresh.stagger_inverses",
          "each inverse has its own step within inverse_interval, so that steps cost the same",
          {},
          "staleness",
@@ -126,9 +126,9 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<DistributionOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [worker_fraction, calibrate] = options;
-  visit(worker_fraction,
-        {"distribution.worker_fraction",
+  auto& [grad_worker_fraction, calibrate] = options;
+  visit(grad_worker_fraction,
+        {"distribution.grad_worker_fraction",
          "share of the ranks that precondition a layer; 0: its owner alone", between(0, 1)});
   visit(calibrate,
         {"distribution.calibrate", "measure what inversions cost before owners are chosen"});

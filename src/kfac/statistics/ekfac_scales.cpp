@@ -3,7 +3,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/checks.h"
 #include "kfac/statistics/backend_statistics.h"

@@ -4,7 +4,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "core/shared/checks.h"
 

@@ -2,7 +2,7 @@
 
 #include "dkfac/core/device.h"
 #include "dkfac/core/types.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 /// How the operand of a product lies in memory.
 namespace dkfac::kfac {

@@ -10,8 +10,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "app/bench/check.h"
 #include "app/bench/measure.h"

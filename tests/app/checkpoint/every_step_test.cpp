@@ -95,7 +95,7 @@ void expect_same_from_every_step(const Keys& keys, int ranks) {
 TEST(ResumeFromEveryStep, BetweenRefreshesAtFixedIntervals) {
   expect_same_from_every_step(
       {"optimizer.statistics_interval=3", "optimizer.inverse_interval=7",
-       "optimizer.spread_inverses=true", "train.ema_decay=0.9", "train.micro_batches=2",
+       "optimizer.stagger_inverses=true", "train.ema_decay=0.9", "train.micro_batches=2",
        // Factors of low rank.
        "optimizer.new_weight=1"},
       1);
@@ -121,7 +121,7 @@ TEST(ResumeFromEveryStep, WithMastersSchedulesAndAClip) {
 }
 
 TEST(ResumeFromEveryStep, WithEqualCopiesAndNarrowStatistics) {
-  expect_same_from_every_step({"optimizer.worker_fraction=1", "optimizer.statistics_wire=f16",
+  expect_same_from_every_step({"optimizer.grad_worker_fraction=1", "optimizer.statistics_wire=f16",
                                "optimizer.gradient_wire=bf16", "optimizer.batch_norm=full",
                                "optimizer.statistics_interval=2", "optimizer.inverse_interval=5"},
                               2);

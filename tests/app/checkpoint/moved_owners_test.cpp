@@ -122,7 +122,7 @@ TEST_F(MovedOwners, WantNothingBeyondIt) {
 // Every rank works on every layer, and one of them writes.
 TEST(EqualCopies, AreWrittenOnce) {
   const TempFolder folder;
-  (void)tiny::run(tiny::config("kfac", {"optimizer.worker_fraction=1"}), 2,
+  (void)tiny::run(tiny::config("kfac", {"optimizer.grad_worker_fraction=1"}), 2,
                   {.folder = folder.path()}, 2);
   const std::filesystem::path checkpoint = folder.path() / checkpoint_name(2);
   const File first = File::read(checkpoint / shard_file(0)),

@@ -187,7 +187,7 @@ TEST(ResumeState, GoesThroughManyNumbersOfRanks) {
       {"optimizer.statistics_interval=2"},
       {"optimizer.staleness=adaptive", "augment.mixup=0.4", "augment.erase=0.5",
        "optimizer.fisher=monte_carlo"},
-      {"optimizer.worker_fraction=1", "optimizer.statistics_interval=2"}};
+      {"optimizer.grad_worker_fraction=1", "optimizer.statistics_interval=2"}};
   for (std::vector<std::string> keys : cases) {
     SCOPED_TRACE(keys.front());
     keys.insert(keys.end(), common.begin(), common.end());

@@ -73,7 +73,7 @@ TEST(MemoryCheck, CountsWhatOptimizersKeep) {
   config.optimizer.options.kfac.curvature.statistics.low_rank = false;
   EXPECT_EQ(optimizer_bytes(config, kMlp, 1, 1), 4 * (kParameters + statistics + kept));
   EXPECT_EQ(optimizer_bytes(config, kMlp, 4, 2), 2 * 4 * (kParameters + statistics + kept / 4));
-  config.optimizer.options.kfac.curvature.distribution.worker_fraction = 1;
+  config.optimizer.options.kfac.curvature.distribution.grad_worker_fraction = 1;
   config.optimizer.options.kfac.curvature.communication.weight_wire = DType::bf16;
   EXPECT_EQ(optimizer_bytes(config, kMlp, 4, 4),
             4 * 4 * (kParameters + statistics + inverses + 2 * kParameters) + 4 * statistics);

@@ -122,8 +122,8 @@ TEST(Adaptive, CountsBytesAndOperationsThatWereSkipped) {
       EXPECT_EQ(report.bytes_skipped, 8U * static_cast<unsigned>(skipped)) << step;
       EXPECT_EQ(report.flops_skipped, kFactor * skipped) << step;
       EXPECT_EQ(report.flops, kFactor * (2 - skipped)) << step;
-      // 42 elements of the vote, the direction; one number of each statistic and 8 of its notes;
-      // in the first step whether the layer has an inverse.
+      // 42 elements of the vote, the direction; one number of each statistic and 8 of its
+      // decisions; in the first step whether the layer has an inverse.
       const std::uint64_t first = step == 0 ? 8 : 0;
       const std::uint64_t always = 8 * (report.statistics_refreshed ? 2 * 42 + 8 : 42) + 8 + first;
       EXPECT_EQ(report.bytes, always + 8U * static_cast<unsigned>(2 - skipped)) << step;

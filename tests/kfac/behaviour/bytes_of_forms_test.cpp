@@ -77,8 +77,8 @@ std::uint64_t expected(const kfac::StepReport& report, const kfac::CurvatureOpti
   for (const LayerSpec& spec : specs())
     if (columns > 1) bytes += kFormWide * (dkfac::weight_numel(spec) + dkfac::bias_numel(spec));
   if (grid.ranks > 1 && first) bytes += kFormWide * std::ssize(specs());  // Which have an inverse.
-  const bool notes = half || options.refresh.staleness == kfac::Staleness::adaptive;
-  if (notes && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
+  const bool decisions = half || options.refresh.staleness == kfac::Staleness::adaptive;
+  if (decisions && report.statistics_refreshed) bytes += 32 * std::ssize(report.statistics);
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -94,7 +94,7 @@ void expect_bytes(kfac::CurvatureOptions options, const std::vector<FormGrid>& g
   options.dtype = DType::f64;
   options.damping.lambda = 1e-2;
   for (const FormGrid grid : grids) {
-    options.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+    options.distribution.grad_worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       std::vector<kfac::LayerLoad> loads;
       for (const auto& spec : specs()) loads.push_back(kfac::layer_load(spec, options.dtype));

@@ -84,7 +84,8 @@ constexpr Grid kGrids[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 2}, {4, 4}, {6, 3
 void each_step(optim::KfacOptions options,
                const std::function<void(const kfac::StepReport&, const Sizes&, Grid)>& check) {
   for (const Grid grid : kGrids) {
-    options.curvature.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+    options.curvature.distribution.grad_worker_fraction =
+        static_cast<double>(grid.workers) / grid.ranks;
     comm::run_ranks(grid.ranks, [&](auto comm) {
       const Sizes sizes = sizes_of(options.curvature, grid.ranks, grid.workers, comm->rank());
       (void)train<double>(
@@ -123,7 +124,7 @@ TEST(Bytes, OfHalvesFollowTheFirstStepWhoseMagnitudesAreUnknown) {
       options.curvature.communication.weight_wire = DType::f16;
   each_step(options, [](const kfac::StepReport& report, const Sizes& sizes, Grid grid) {
     const std::int64_t in = report.step == 1 ? kWide : 2;
-    // One f32 per layer for magnitudes of gradients, a note of four f64 per statistic.
+    // One f32 per layer for magnitudes of gradients, a decision of four f64 per statistic.
     const auto extra =
         static_cast<std::uint64_t>(4 * sizes.layers + 4 * kWide * std::ssize(report.statistics));
     EXPECT_EQ(report.bytes,
@@ -163,7 +164,7 @@ TEST(Bytes, OfThePreconditioner) {
       kfac::CurvatureOptions options = counted_curvature();
       options.refresh.statistics_interval = 2;
       options.refresh.inverse_interval = 3;
-      options.distribution.worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
+      options.distribution.grad_worker_fraction = static_cast<double>(grid.workers) / grid.ranks;
       const Sizes n = sizes_of(options, grid.ranks, grid.workers, comm->rank());
       (void)train_preconditioned<double>(comm, options, {.steps = 4}, [&](const auto& report) {
         const bool due = report.statistics_refreshed;

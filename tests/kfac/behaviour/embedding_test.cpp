@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/embedding_course.h"
 
@@ -33,7 +33,7 @@ const std::vector<TableCase>& table_cases() {
       {"Adaptive", [](auto& o) { o.refresh.staleness = Staleness::adaptive; }},
       {"HalfOfTheSamples", [](auto& o) { o.statistics.fraction = 0.5; }},
       {"KlClip", [](auto& o) { o.kl_clip = 1e-4; }},
-      {"AllWorkers", [](auto& o) { o.distribution.worker_fraction = 1; }}};
+      {"AllWorkers", [](auto& o) { o.distribution.grad_worker_fraction = 1; }}};
   return cases;
 }
 
@@ -102,7 +102,7 @@ TEST_P(EmbeddingFactors, GoOnFromASavedState) {
 TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
   comm::run_ranks(2, [&](const std::shared_ptr<comm::Communicator>& comm) {
     CurvatureOptions options = table_options();
-    options.distribution.worker_fraction = 1;
+    options.distribution.grad_worker_fraction = 1;
     // docs/distribution.md, "Bytes": the vote of 2 ranks, statistics, and what the other worker
     // gets.
     const auto bytes = [](std::int64_t a, std::int64_t g, std::int64_t g_shared) {

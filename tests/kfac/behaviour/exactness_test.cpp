@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/both_backends.h"
 #include "support/damped_solve.h"

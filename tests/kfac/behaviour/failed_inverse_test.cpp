@@ -67,12 +67,12 @@ TEST(FailedInverse, LeavesThePlainGradientAndSaysSoWhileThereIsNoGoodOne) {
 }
 
 /// A good layer beside one whose A has no inverse; `fraction` as
-/// DistributionOptions::worker_fraction.
+/// DistributionOptions::grad_worker_fraction.
 TEST(FailedInverse, OfSomeLayersIsNamedOnEveryRank) {
   for (const double fraction : {0.0, 1.0})
     comm::run_ranks(2, [fraction](auto comm) {
       kfac::CurvatureOptions options = hopeless();
-      options.distribution.worker_fraction = fraction;
+      options.distribution.grad_worker_fraction = fraction;
       kfac::Preconditioner preconditioner(comm, options);
       const LinearSpec spec{.in = 2, .out = 1, .bias = false};
       const auto good = preconditioner.add_layer("good", spec);
@@ -303,7 +303,7 @@ std::string refused_again_and_again(bool change, bool ekfac,
     if (ekfac) {
       options.inverse.method = kfac::InverseMethod::ekfac;
       options.refresh.inverse_interval = 100;
-      options.distribution.worker_fraction = 1;
+      options.distribution.grad_worker_fraction = 1;
     }
     kfac::Preconditioner preconditioner(comm, options);
     const auto fc = preconditioner.add_layer("fc", LinearSpec{.in = 1, .out = 1, .bias = false});

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     if (dkfac::testing::world->rank() != 0)
       delete listeners.Release(listeners.default_result_printer());
     try {
-      // A failure on any rank fails the run: every process returns its own verdict.
+      // A failure on any rank fails the run: every process returns its own finite_check.
       result = RUN_ALL_TESTS();
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());

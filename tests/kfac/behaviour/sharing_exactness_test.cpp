@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/both_backends.h"
 #include "support/damped_solve.h"

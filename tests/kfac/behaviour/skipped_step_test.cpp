@@ -120,7 +120,7 @@ std::unique_ptr<optim::Optimizer> kfac_optimizer(std::shared_ptr<comm::Communica
   return optim::make_kfac(std::move(comm), {.curvature = skipping_curvature()});
 }
 
-int votes(const StepAgreement& agreement, Fault fault) {
+int ranks_with(const StepAgreement& agreement, Fault fault) {
   switch (fault) {
     case Fault::gradient:
       return agreement.nonfinite_gradient;
@@ -142,7 +142,7 @@ TEST_P(SkippedStep, IsAsIfItHadNeverBeen) {
     EXPECT_EQ(faulty.parameters, clean.parameters);
     for (const std::size_t skipped : {std::size_t{0}, std::size_t{5}}) {
       EXPECT_FALSE(faulty.reports[skipped].updated);
-      EXPECT_EQ(votes(faulty.reports[skipped].agreement, GetParam()), 1);
+      EXPECT_EQ(ranks_with(faulty.reports[skipped].agreement, GetParam()), 1);
       EXPECT_FALSE(faulty.reports[skipped].statistics_refreshed);
     }
     EXPECT_TRUE(faulty.reports[6].inverses_refreshed);  // postponed, not lost
@@ -178,7 +178,7 @@ std::vector<kfac::CurvatureOptions> schedules() {
   adaptive.refresh.staleness = kfac::Staleness::adaptive;
   adaptive.refresh.similarity = 0.6;
   spread.refresh.inverse_interval = 3;
-  spread.refresh.spread_inverses = true;
+  spread.refresh.stagger_inverses = true;
   eigen.inverse.method = kfac::InverseMethod::eigen;
   kfac::CurvatureOptions full = skipping_curvature(), low_rank = skipping_curvature();
   full.statistics.batch_norm = kfac::BatchNormFisher::full;

@@ -60,7 +60,7 @@ std::vector<StatefulMethod> stateful_methods() {
   all.push_back(stateful_method("KfacAdaptive", adaptive));
   optim::KfacOptions spread{.curvature = state_curvature()};
   spread.curvature.refresh.inverse_interval = 4;
-  spread.curvature.refresh.spread_inverses = true;
+  spread.curvature.refresh.stagger_inverses = true;
   all.push_back(stateful_method("KfacSpread", spread));
   optim::KfacOptions low_rank{.curvature = state_curvature()};
   low_rank.curvature.statistics.new_weight = 1;
@@ -75,7 +75,7 @@ std::vector<StatefulMethod> stateful_methods() {
   optim::KfacOptions ekfac{.curvature = state_curvature()};
   ekfac.curvature.inverse.method = kfac::InverseMethod::ekfac;
   ekfac.curvature.refresh.inverse_interval = 5;
-  ekfac.curvature.distribution.worker_fraction = 1;
+  ekfac.curvature.distribution.grad_worker_fraction = 1;
   all.push_back(stateful_method("KfacEkfac", ekfac));
   return all;
 }

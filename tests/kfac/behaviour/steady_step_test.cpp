@@ -50,7 +50,7 @@ TEST(SteadyKfacStep, TakesNoMemoryForTensorsUnderAnySchedule) {
   fixed.refresh.statistics_interval = 2;
   fixed.refresh.inverse_interval = 3;
   CurvatureOptions spread = fixed, adaptive, low_rank = fixed, ekfac = fixed, full = fixed;
-  spread.refresh.spread_inverses = true;
+  spread.refresh.stagger_inverses = true;
   adaptive.refresh.staleness = kfac::Staleness::adaptive;
   adaptive.refresh.max_interval = 3;
   low_rank.statistics.new_weight = 1;

@@ -57,7 +57,7 @@ TEST_P(GradientWire, AndStatisticsWireServeKfacAtEveryFraction) {
   const std::vector<double> reference = trained(1, wire_base(), 5);
   const double moved = distance(reference, start);
   for (const double fraction : {0.0, 0.5, 1.0}) {
-    narrow.curvature.distribution.worker_fraction = fraction;
+    narrow.curvature.distribution.grad_worker_fraction = fraction;
     const double error = distance(trained(4, narrow, 5), reference);
     EXPECT_LT(error, 0.1 * moved) << fraction;
     EXPECT_GT(error, 1e-7 * moved) << fraction;
@@ -93,7 +93,7 @@ TEST_P(WeightWire, GivesTheSameAtEveryNumberOfRanksAndFraction) {
     }
     const std::vector<double> alone = trained(1, options, 6);
     for (const double fraction : {0.0, 0.5, 1.0}) {
-      options.curvature.distribution.worker_fraction = fraction;
+      options.curvature.distribution.grad_worker_fraction = fraction;
       // Masters agree to f64; few weights lie so close to the middle of two 16-bit numbers.
       EXPECT_LE(distance(trained(4, options, 6), alone), 1e-10) << paper << ' ' << fraction;
     }

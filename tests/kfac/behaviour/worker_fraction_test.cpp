@@ -48,7 +48,7 @@ std::vector<Method> methods() {
 }
 
 MakeOptimizer with_fraction(optim::KfacOptions options, double fraction) {
-  options.curvature.distribution.worker_fraction = fraction;
+  options.curvature.distribution.grad_worker_fraction = fraction;
   return [options](auto comm) { return optim::make_kfac(comm, options); };
 }
 
@@ -83,7 +83,7 @@ TEST(WorkerFraction, ServesThePreconditioner) {
   kfac::CurvatureOptions options = base().curvature;
   options.refresh.inverse_interval = 2;
   const auto trained = [&](int ranks, double fraction) {
-    options.distribution.worker_fraction = fraction;
+    options.distribution.grad_worker_fraction = fraction;
     std::vector<double> parameters;
     comm::run_ranks(ranks, [&, options = options](auto comm) {
       const auto net = train_preconditioned<double>(comm, options);

@@ -171,7 +171,7 @@ TEST(ReadFactors, AreOnTheOwnerAndInversesOnItsWorkers) {
     CurvatureOptions options = factor_options();
     // This rank's mean of its half: its gradients are twice those of the whole batch.
     options.loss_reduction = LossReduction::global_mean;
-    options.distribution.worker_fraction = workers;
+    options.distribution.grad_worker_fraction = workers;
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       const int rank = comm->rank();
       TwoLayers layers(options, std::move(comm));

@@ -27,7 +27,7 @@ LayerCurvature failed_layer(Context& ctx, const CurvatureOptions& options) {
       make_layer_curvature(ctx, LinearSpec{.in = 2, .out = 1, .bias = false}, options);
   const std::vector<float> lower{1, 2, 3};
   ops::copy(ctx, view_of(lower.data(), {3}), layer.a.average);
-  layer.a.asked.data<double>()[0] = 0.25;
+  layer.a.requested_damping.data<double>()[0] = 0.25;
   layer.a.failed_group = 0;
   return layer;
 }
@@ -76,8 +76,8 @@ TEST(FailedFactor, IsSavedInItsOwnShapeAndType) {
   // Of a factor that failed in another run; then of one whose second group failed, damped by 0.5.
   EXPECT_EQ(std::filesystem::path(group_path).filename(), "g.g.npy");
   grouped.g.failed_group = 1;
-  grouped.g.asked.data<double>()[0] = 0.25;
-  grouped.g.asked.data<double>()[1] = -0.5;
+  grouped.g.requested_damping.data<double>()[0] = 0.25;
+  grouped.g.requested_damping.data<double>()[1] = -0.5;
   EXPECT_EQ(std::filesystem::path(save_failed_factor(ctx, options, "g", "g", grouped.g)).filename(),
             "g.g.group-1.damping-0.5.npy");
   const LayerCurvature rows = make_layer_curvature(

@@ -48,8 +48,8 @@ class Forms : public BothBackends {
     factor.average = Tensor::zeros(ctx, {factor.statistic_numel()}, DType::f64);
     factor.inverse = Tensor::zeros(ctx, factor.inverse_shape(), DType::f64);
     factor.shifts = Tensor::zeros(ctx, {1}, DType::f64);
-    factor.asked = Tensor::zeros(ctx, {1}, DType::f64);
-    factor.held = Tensor::zeros(ctx, {1}, DType::i32);
+    factor.requested_damping = Tensor::zeros(ctx, {1}, DType::f64);
+    factor.stored_form = Tensor::zeros(ctx, {1}, DType::i32);
     Vector statistic = form == FactorForm::low_rank ? x.v : packed(second_moment(x, 1));
     statistic.resize(static_cast<std::size_t>(factor.statistic_numel()));  // rows that are zero
     const CurvatureOptions latest{.statistics = {.new_weight = 1}, .dtype = DType::f64};

@@ -56,7 +56,7 @@ struct TwoBlocks {
     table.resize(2);
     const WriteBlocks<double> write_blocks{
         table.data(),
-        {average.data(), inverse.data(), nullptr, asked.data(), shifts.data(), stages.data()},
+        {average.data(), inverse.data(), nullptr, requested.data(), shifts.data(), stages.data()},
         size,
         d * d,
         d};
@@ -66,7 +66,7 @@ struct TwoBlocks {
   std::int64_t d, size;
   std::vector<Matrix> m;
   Vector average, inverse;
-  Vector asked{0.5, 0.25}, shifts{0, 0};
+  Vector requested{0.5, 0.25}, shifts{0, 0};
   std::vector<std::int32_t> stages{-1, -1};
   std::vector<Block<double>> table;
 };
@@ -105,7 +105,7 @@ TEST(InverseFunctors, UnpackWithTheDampingAndNothingAbove) {
   Random random(1);
   for (const std::int64_t d : {1, 2, 5}) {
     TwoBlocks blocks(d, random);
-    blocks.asked[1] = -0.25;  // no curvature
+    blocks.requested[1] = -0.25;  // no curvature
     Vector x(at(2 * d * d), kNan);
     over(2 * d, d, UnpackDamped<double>{blocks.table.data(), x.data(), d});
     over(2 * d, d, [&](std::int64_t i, std::int64_t c) {
@@ -128,7 +128,7 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
     const Damping damping(0.1, rule);
     for (std::size_t i = 0; i < traces_a.size(); ++i) {
       double a = kNan, g = kNan;
-      AskDamping{damping, &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
+      RequestDamping{damping, &traces_a[i], &traces_g[i], 6, 4, &a, &g}(0);
       const auto split = split_damping(damping, traces_a[i], 6, traces_g[i], 4);
       EXPECT_EQ(a, split ? split->a : -std::sqrt(0.1)) << i;
       EXPECT_EQ(g, split ? split->g : -std::sqrt(0.1)) << i;
@@ -136,8 +136,8 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
   }
 }
 
-/// Multiplications of the check, and its verdict on what stands in `x`.
-std::vector<std::int32_t> judge_blocks(TwoBlocks& blocks, const Vector& x,
+/// Multiplications of the check, and its finite_check on what stands in `x`.
+std::vector<std::int32_t> check_blocks(TwoBlocks& blocks, const Vector& x,
                                        const std::vector<std::int32_t>& first) {
   const std::int64_t d = blocks.d, n = 2 * d;
   std::vector<Two> part(at(n)), y(at(n)), r(at(n)), c(at(n));
@@ -157,7 +157,7 @@ std::vector<std::int32_t> judge_blocks(TwoBlocks& blocks, const Vector& x,
     double expected = probe_sign(i % d, 0);
     for (std::int64_t k = 0; k < d; ++k) {
       const Matrix& m = blocks.m[at(i / d)];
-      const double shift = i % d == k ? std::abs(blocks.asked[at(i / d)]) : 0;
+      const double shift = i % d == k ? std::abs(blocks.requested[at(i / d)]) : 0;
       expected -= (m(i % d, k) + shift) * y[at(i / d * d + k)].a;
     }
     if (!std::isfinite(expected) || std::isnan(blocks.average[0])) continue;
@@ -166,8 +166,8 @@ std::vector<std::int32_t> judge_blocks(TwoBlocks& blocks, const Vector& x,
   constexpr double kMost = std::numeric_limits<double>::max() * 0x1p-28;
   reduce<Norms>(2, d,
                 NormTerm<double>{blocks.table.data(), nullptr, y.data(), r.data(), c.data(), d},
-                Judge<double>{blocks.table.data(), first.data(), nullptr, d,
-                              std::numeric_limits<double>::epsilon(), kMost, kGood, kBad});
+                CheckResidual<double>{blocks.table.data(), first.data(), nullptr, d,
+                                      std::numeric_limits<double>::epsilon(), kMost, kGood, kBad});
   return blocks.stages;
 }
 
@@ -179,7 +179,7 @@ Vector inverses_of(const TwoBlocks& blocks) {
     Matrix inverse(blocks.d, blocks.d);
     std::int32_t info = 0;
     const Vector triangle = packed(blocks.m[at(b)]);
-    invert_factor(host, view_of(triangle.data(), {blocks.size}), blocks.asked[at(b)],
+    invert_factor(host, view_of(triangle.data(), {blocks.size}), blocks.requested[at(b)],
                   inverse.view(), view_of(&info, {1}));
     over(blocks.d, blocks.d, [&](std::int64_t r, std::int64_t c) {
       if (c <= r) x[at((b * blocks.d + r) * blocks.d + c)] = inverse(r, c);
@@ -194,22 +194,22 @@ TEST(InverseFunctors, JudgeEachOfABatch) {
   for (const std::int64_t d : {1, 2, 9}) {
     TwoBlocks blocks(d, random);
     const Vector x = inverses_of(blocks);
-    EXPECT_EQ(judge_blocks(blocks, x, {0, 0}), (Stages{kGood, kGood})) << d;
-    EXPECT_EQ(blocks.shifts, blocks.asked);
+    EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kGood, kGood})) << d;
+    EXPECT_EQ(blocks.shifts, blocks.requested);
     blocks.shifts = {0, 0};
-    EXPECT_EQ(judge_blocks(blocks, x, {0, 3}), (Stages{kGood, kBad}));
+    EXPECT_EQ(check_blocks(blocks, x, {0, 3}), (Stages{kGood, kBad}));
     EXPECT_EQ(blocks.shifts, (Vector{0.5, 0})) << "the damping of the old inverse stays";
     for (const double wrong : {kNan, kInf, 0.0, 3.0}) {
       Vector bad = x;
       for (std::int64_t i = 0; i < d * d; ++i) bad[at(i)] *= wrong;
-      EXPECT_EQ(judge_blocks(blocks, bad, {0, 0}), (Stages{kBad, kGood})) << wrong;
+      EXPECT_EQ(check_blocks(blocks, bad, {0, 0}), (Stages{kBad, kGood})) << wrong;
     }
     blocks.average[0] = kNan;
-    EXPECT_EQ(judge_blocks(blocks, x, {0, 0}), (Stages{kBad, kGood}));
-    blocks.asked[0] = -0.5;  // Whatever there is has no curvature.
-    EXPECT_EQ(judge_blocks(blocks, x, {0, 0}), (Stages{kGood, kGood}));
-    blocks.asked = {1e-306, kInf};
-    EXPECT_EQ(judge_blocks(blocks, x, {0, 0}), (Stages{kBad, kBad})) << "no room for products";
+    EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kBad, kGood}));
+    blocks.requested[0] = -0.5;  // Whatever there is has no curvature.
+    EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kGood, kGood}));
+    blocks.requested = {1e-306, kInf};
+    EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kBad, kBad})) << "no room for products";
   }
 }
 
@@ -233,7 +233,7 @@ TEST(InverseFunctors, CommitBothTrianglesOfWhatIsGood) {
       EXPECT_EQ(blocks.inverse[at((d + r) * d + c)], low);
     });
     blocks.stages = {kGood, kBad};
-    blocks.asked[0] = -0.25;
+    blocks.requested[0] = -0.25;
     commit();
     over(d, d, [&](std::int64_t r, std::int64_t c) {
       EXPECT_EQ(blocks.inverse[at(r * d + c)], r == c ? 4 : 0);

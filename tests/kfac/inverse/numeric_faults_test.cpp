@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/inverse/layer_curvature.h"
 #include "kfac/inverse/refresh.h"
@@ -171,7 +171,8 @@ TEST_P(NumericFaults, D14ExtremeDampingOfSmallGroupsIsKeptOrFinite) {
       for (double& x : scaled.v) x *= scale;
       merge(scaled, layer.a);
       ops::fill(ctx, layer.a.inverse, 7);
-      for (int group = 0; group < 2; ++group) layer.a.asked.data<double>()[group] = shift;
+      for (int group = 0; group < 2; ++group)
+        layer.a.requested_damping.data<double>()[group] = shift;
       std::vector<RefreshTask> tasks{{&layer, &layer.a}};
       workers_.run(tasks);
       const bool room = shift >= 1e-20 && shift < 1e39;  // else 1/shift overflows, or shift does
@@ -183,7 +184,7 @@ TEST_P(NumericFaults, D14ExtremeDampingOfSmallGroupsIsKeptOrFinite) {
 }
 
 // In f64 the loops of small groups round like any other.
-TEST_P(NumericFaults, SmallGroupsInF64AreInvertedOrLeftToTheLadder) {
+TEST_P(NumericFaults, SmallGroupsInF64AreInvertedOrLeftToTheFallback) {
   options_.dtype = DType::f64;
   Matrix ones(9, 9);
   for (double& x : ones.v) x = 1;
@@ -193,7 +194,7 @@ TEST_P(NumericFaults, SmallGroupsInF64AreInvertedOrLeftToTheLadder) {
     Vector both = packed(ones);
     for (const double x : packed(ones)) both.push_back(x);
     ops::copy(ctx, view_of(both.data(), {std::ssize(both)}), layer.a.average);
-    for (int group = 0; group < 2; ++group) layer.a.asked.data<double>()[group] = shift;
+    for (int group = 0; group < 2; ++group) layer.a.requested_damping.data<double>()[group] = shift;
     std::vector<RefreshTask> tasks{{&layer, &layer.a}};
     workers_.run(tasks);
     const double used = layer.a.shifts.data<double>()[0];

@@ -104,7 +104,7 @@ TEST(Refresh, ForgetsTheScalesOfAnyGroupsNewEigenvectors) {
       make_layer_curvature(ctx, Conv2dSpec{.in = 4, .out = 4, .bias = false, .groups = 2}, options);
   const auto refresh_a = [&] {
     layer.scale_statistics = 5;
-    layer.a.asked.data<double>()[0] = layer.a.asked.data<double>()[1] = 0.1;
+    layer.a.requested_damping.data<double>()[0] = layer.a.requested_damping.data<double>()[1] = 0.1;
     std::vector<RefreshTask> tasks{{&layer, &layer.a}};
     RefreshWorkers(ctx).run(tasks);
     return tasks[0].stage;
@@ -129,7 +129,7 @@ TEST(Refresh, KeepsTheOldInverseOfAFactorThatFails) {
   ops::fill(ctx, layer.a.inverse, 7);
   ops::fill(ctx, layer.a.average, std::numeric_limits<double>::quiet_NaN());
   ops::fill(ctx, layer.g.average, 1);
-  layer.a.asked.data<double>()[0] = layer.g.asked.data<double>()[0] = 0.1;
+  layer.a.requested_damping.data<double>()[0] = layer.g.requested_damping.data<double>()[0] = 0.1;
   std::vector<RefreshTask> tasks{{&layer, &layer.a}, {&layer, &layer.g}};
   RefreshWorkers(ctx).run(tasks);
   EXPECT_EQ(tasks[0].stage, InverseStage::kept);

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 #include "kfac/null_signs.h"
 #include "support/both_backends.h"
 #include "support/fisher.h"
@@ -123,7 +123,7 @@ void decompose_wrongly(Context& ctx, TensorView a, TensorView w, TensorView info
   ops::axpby(ctx, -0.5, Tensor::copy_of(ctx, w), 1, w);
 }
 
-TEST_P(Residual, TheLadderDoesNotBelieveADecompositionsStatus) {
+TEST_P(Residual, TheFallbackDoesNotTrustADecompositionsStatus) {
   const Matrix m = with_spectrum(reflection(6), {0.1, 0.5, 1, 2, 3, 4});
   Random random(1);
   const Matrix rows = random_matrix(3, 6, random);
@@ -144,14 +144,14 @@ TEST_P(Residual, TheLadderDoesNotBelieveADecompositionsStatus) {
 }
 
 // The first of three features is the sum of the others, so that (1, -1, -1) is a null vector.
-TEST_P(Residual, TheLadderTakesEigenvectorsOfAFactorWithANullVectorOfSigns) {
+TEST_P(Residual, TheFallbackAcceptsEigenvectorsOfAFactorWithANullVectorOfSigns) {
   Matrix rows(2, 3);
   rows.v = {3, 1, 2, 5, 4, 1};
   const Matrix m = second_moment(rows, 2);
   const Tensor average = tensor(ctx, packed(m), {ops::packed_size(3)}, DType::f64);
   const Matrix expected = inverse(plus_diagonal(m, 0.25));
   Tensor x = Tensor::zeros(ctx, {3, 3}, DType::f64), w = Tensor::zeros(ctx, {3}, DType::f64);
-  const FactorBlock block{FactorForm::inverse, average, x, w};
+  const FactorGroup block{FactorForm::inverse, average, x, w};
   EXPECT_EQ(rebuild_inverse(ctx, block, 0.25, {.potrf = fail}).stage, InverseStage::clipped);
   EXPECT_TRUE(near(values(ctx, x), expected.v, 1e-12));
 }

@@ -123,7 +123,7 @@ class History : public BothBackends {
     std::array<double, 2> drifts{};
     history.compare(ctx, {.dim = 1}, x, alpha, view_of(drifts.data(), {2}));
     history.keep(ctx, x);
-    return kfac::StatisticHistory::judge(drifts[0], drifts[1], alpha);
+    return kfac::StatisticHistory::similarity(drifts[0], drifts[1], alpha);
   }
 };
 DKFAC_BOTH_BACKENDS(History);

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/curvature.h"
 #include "dkfac/kfac/inverse.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/both_backends.h"
 #include "support/fisher.h"

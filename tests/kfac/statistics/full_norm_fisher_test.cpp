@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/fisher.h"
 #include "support/naive_conv.h"

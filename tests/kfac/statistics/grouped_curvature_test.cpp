@@ -5,7 +5,7 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/each_layout.h"
 #include "kfac/f64_operand.h"

@@ -5,7 +5,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/half.h"
 #include "dkfac/core/threads.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/fisher.h"
 #include "support/naive_conv.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/half.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/both_backends.h"
 #include "support/fisher.h"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/half.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/statistics/cuda/ekfac_functors.h"
 #include "kfac/statistics/cuda/norm_functors.h"

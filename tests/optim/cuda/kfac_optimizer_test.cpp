@@ -102,7 +102,7 @@ TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
 TEST(KfacWholeStepOnDevice, SeveralRanksEqualOne) {
   for (const double fraction : {0.0, 1.0}) {
     optim::KfacOptions options = base<double>();
-    options.curvature.distribution.worker_fraction = fraction;
+    options.curvature.distribution.grad_worker_fraction = fraction;
     options.curvature.kl_clip = 1e-4;
     options.momentum_rule = MomentumRule::paper;
     options.rescale = Rescale::always;
@@ -138,7 +138,7 @@ TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRec
   optim::KfacOptions options = base<double>();
   const TrainSettings settings{.steps = 8};
   const std::vector<double> host = train_on_host<double>(kfac_of(options), settings);
-  options.curvature.statistics.records_stay = true;
+  options.curvature.statistics.records_valid_until_step = true;
   for (const bool overlap : {true, false}) {
     options.curvature.communication.overlap = overlap;
     for (const int ranks : {1, 2})
@@ -160,7 +160,7 @@ TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRec
 TEST(KfacWholeStepOnDevice, ReadsWhatIsRecordedLaterWhereItMayStay) {
   if (host_waits() <= 0) GTEST_SKIP() << "this device does not run late";
   optim::KfacOptions options = base<double>();
-  options.curvature.statistics.records_stay = true;
+  options.curvature.statistics.records_valid_until_step = true;
   DeviceTraining<double> broken(comm::make_self(), kfac_of(options), {}, false);
   EXPECT_EQ(broken.step(0).agreement.nonfinite_statistic, 1);
 }

@@ -31,8 +31,8 @@ double trace_of(Context& ctx, const Factor& factor, int group) {
   return trace;
 }
 
-void ask(Factor& factor, int group, double shift, bool zero) {
-  factor.asked.data<double>()[group] = zero ? -shift : shift;
+void request(Factor& factor, int group, double shift, bool zero) {
+  factor.requested_damping.data<double>()[group] = zero ? -shift : shift;
 }
 
 /// Operations below which waking other threads costs more than it saves.
@@ -53,7 +53,7 @@ class OneThread {
 /// Writes what is good, and nothing else of the factor.
 void rebuild(Context& ctx, RefreshTask& task) {
   Factor& factor = *task.factor;
-  const auto* asked = factor.asked.data<double>();
+  const auto* requested = factor.requested_damping.data<double>();
   auto* shifts = factor.shifts.data<double>();
   task.stage = InverseStage::damped;
   factor.failed_group = -1;
@@ -64,21 +64,21 @@ void rebuild(Context& ctx, RefreshTask& task) {
   }
   const bool small = has_small_groups(factor);
   for (int group = 0; group < factor.groups; ++group) {
-    const FactorBlock block = block_of(factor, group);
-    const bool zero = asked[group] < 0 && factor.form != FactorForm::eigen;
-    Climb climb = zero    ? invert_identity(ctx, block, -asked[group])
-                  : small ? invert_small(block, asked[group])
-                          : Climb{};
-    if (!zero && climb.stage == InverseStage::kept)
-      climb = rebuild_inverse(ctx, block, asked[group]);
-    task.stage = std::max(task.stage, climb.stage);
-    if (climb.stage == InverseStage::kept) {
+    const FactorGroup block = group_of(factor, group);
+    const bool zero = requested[group] < 0 && factor.form != FactorForm::eigen;
+    InverseResult result = zero    ? invert_identity(ctx, block, -requested[group])
+                           : small ? invert_small(block, requested[group])
+                                   : InverseResult{};
+    if (!zero && result.stage == InverseStage::kept)
+      result = rebuild_inverse(ctx, block, requested[group]);
+    task.stage = std::max(task.stage, result.stage);
+    if (result.stage == InverseStage::kept) {
       if (factor.failed_group < 0) factor.failed_group = group;
       continue;
     }
     task.written = true;
-    shifts[group] = climb.shift;
-    factor.held.data<std::int32_t>()[group] = static_cast<std::int32_t>(climb.held);
+    shifts[group] = result.shift;
+    factor.stored_form.data<std::int32_t>()[group] = static_cast<std::int32_t>(result.form);
   }
 }
 
@@ -106,15 +106,15 @@ void share(Context& ctx, std::vector<Context>& contexts, std::span<RefreshTask* 
 
 }  // namespace
 
-void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   if (!layer.a.is_set())
-    return ask(layer.g, 0, options.damping.normalization * options.damping.lambda, false);
+    return request(layer.g, 0, options.damping.normalization * options.damping.lambda, false);
   for (int group = 0; group < layer.a.groups; ++group) {
-    const SharedDamping shared =
-        share_damping(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,
-                      trace_of(ctx, layer.g, group), layer.g.dim);
-    ask(layer.a, group, shared.a, shared.zero);
-    ask(layer.g, group, shared.g, shared.zero);
+    const FactorShifts shared =
+        split_shifts(options.factor_damping(), trace_of(ctx, layer.a, group), layer.a.dim,
+                     trace_of(ctx, layer.g, group), layer.g.dim);
+    request(layer.a, group, shared.a, shared.zero);
+    request(layer.g, group, shared.g, shared.zero);
   }
 }
 

@@ -5,7 +5,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/host.h"
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/probe.h"
 #include DKFAC_SIMD_HEADER

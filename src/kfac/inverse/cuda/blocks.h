@@ -7,20 +7,22 @@
 /// Factors of one shape that are worked on together: a table in device memory.
 namespace dkfac::kfac::cuda {
 
-/// One group of a factor (FactorBlock) and what belongs to it, all in device memory.
+/// One group of a factor (FactorGroup) and what belongs to it, all in device memory.
 template <class T>
 struct Block {
-  const T* average;     ///< Packed triangle; low_rank: rows [rows,d].
-  T* inverse;           ///< [d,d]; low_rank: [rows,d]. Contiguous.
-  T* values;            ///< [d]; eigen only.
-  const double* asked;  ///< Factor::asked
-  double* shift;        ///< Factor::shifts; null: nobody wants to know.
-  std::int32_t* stage;  ///< An InverseStage.
+  const T* average;         ///< Packed triangle; low_rank: rows [rows,d].
+  T* inverse;               ///< [d,d]; low_rank: [rows,d]. Contiguous.
+  T* values;                ///< [d]; eigen only.
+  const double* requested;  ///< Factor::requested_damping
+  double* shift;            ///< Factor::shifts; null: nobody wants to know.
+  std::int32_t* stage;      ///< An InverseStage.
 
   /// The curvature of the layer is zero, so that the inverse is I/damping().
-  [[nodiscard]] DKFAC_HD bool zero() const { return *asked < 0; }
+  [[nodiscard]] DKFAC_HD bool zero() const { return *requested < 0; }
   /// As it can be held in T.
-  [[nodiscard]] DKFAC_HD T damping() const { return static_cast<T>(zero() ? -*asked : *asked); }
+  [[nodiscard]] DKFAC_HD T damping() const {
+    return static_cast<T>(zero() ? -*requested : *requested);
+  }
 };
 
 /// table[i] for the groups [0, n) of a factor, of which `first` is the first.
@@ -33,7 +35,7 @@ struct WriteBlocks {
     table[i] = {first.average + i * average_size,
                 first.inverse + i * inverse_size,
                 first.values == nullptr ? nullptr : first.values + i * values_size,
-                first.asked + i,
+                first.requested + i,
                 first.shift == nullptr ? nullptr : first.shift + i,
                 first.stage + i};
   }

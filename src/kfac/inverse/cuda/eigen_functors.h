@@ -54,7 +54,7 @@ DKFAC_HD bool is_clipped(const T* w, std::int64_t d, T eps) {
 
 /// Writes the stage, and a damping of 1 where the eigenvectors are good.
 template <class T>
-struct JudgeEigen {
+struct CheckDecomposition {
   const Block<T>* block;
   const std::int32_t *nonfinite, *info;
   const T* w;

@@ -11,7 +11,7 @@ namespace {
 
 }  // namespace
 
-void ask_damping(Context&, const CurvatureOptions&, LayerCurvature&) { refuse_refresh(); }
+void set_requested_damping(Context&, const CurvatureOptions&, LayerCurvature&) { refuse_refresh(); }
 void rebuild_all(Context&, RefreshState&, std::span<RefreshTask>, std::int64_t) {
   refuse_refresh();
 }

@@ -147,11 +147,11 @@ struct NormTerm {
 
 /// Writes the stage, `good` or `bad`, and the damping where the inverse is good.
 template <class T>
-struct Judge {
+struct CheckResidual {
   const Block<T>* blocks;
   const std::int32_t *first, *second;  ///< Statuses of solvers; null: none.
   std::int64_t d;
-  double eps, most;  ///< Of T; the largest 1/shift that leaves room (ladder.h).
+  double eps, most;  ///< Of T; the largest 1/shift that leaves room (robust_inverse.h).
   std::int32_t good, bad;
 
   DKFAC_HD bool passes(double y, double r, double c, double weight) const {

@@ -4,11 +4,11 @@
 #include "core/shared/cuda/batched.h"
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/exact_products.h"
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/cuda/inverse_functors.h"
-#include "kfac/inverse/cuda/judge.h"
 #include "kfac/inverse/cuda/rebuild.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
+#include "kfac/inverse/cuda/residual_check.h"
 #include "kfac/inverse/cuda/store.h"
 
 namespace dkfac::kfac::cuda {
@@ -47,7 +47,7 @@ void rebuild_inverses(Context& ctx, const Block<T>* blocks, std::int64_t count, 
   candidates.x = x.data<T>();
   candidates.batch_stride = d * d;
   candidates.stride = d;
-  judge(ctx, candidates);
+  check_residuals(ctx, candidates);
   const NewInverse<T> made{blocks, x.data<T>(), d, kBad};
   for_each_2d(ctx.stream(), count * d, d, CommitLower<T>{made});
   for_each_transposed<T>(ctx.stream(), count * d, d, LoadLower<T>{made}, CommitUpper<T>{made});
@@ -65,14 +65,14 @@ void rebuild_rows(Context& ctx, const Block<T>* block, ConstTensorView average) 
   for_each(ctx.stream(), rows, AddDamping<T>{block, gram.data<T>(), rows});
   ops::potrf(ctx, gram, info);
   solve_rows(ctx, gram, average, x);
-  judge<T>(ctx, {.form = FactorForm::low_rank,
-                 .blocks = block,
-                 .rows = rows,
-                 .d = d,
-                 .x = x.data<T>(),
-                 .stride = d,
-                 .average_rows = average.data<T>(),
-                 .first = info.data<std::int32_t>()});
+  check_residuals<T>(ctx, {.form = FactorForm::low_rank,
+                           .blocks = block,
+                           .rows = rows,
+                           .d = d,
+                           .x = x.data<T>(),
+                           .stride = d,
+                           .average_rows = average.data<T>(),
+                           .first = info.data<std::int32_t>()});
   for_each(ctx.stream(), rows * d, CommitRows<T>{block, x.data<T>(), kBad});
 }
 
@@ -90,13 +90,13 @@ void rebuild_eigen(Context& ctx, const Block<T>* block, ConstTensorView average,
   ops::unpack_lower(ctx, average, vectors, ops::Mirror::no);
   for_each_2d(ctx.stream(), d, d, ClearIf<T>{nonfinite, q, d});
   ops::eigh(ctx, vectors, values, status.slice(0, 1, 1));
-  judge_eigen<T>(ctx, {.block = block,
-                       .d = d,
-                       .vectors = q,
-                       .stride = d,
-                       .values = values.data<T>(),
-                       .nonfinite = nonfinite,
-                       .info = nonfinite + 1});
+  check_decomposition<T>(ctx, {.block = block,
+                               .d = d,
+                               .vectors = q,
+                               .stride = d,
+                               .values = values.data<T>(),
+                               .nonfinite = nonfinite,
+                               .info = nonfinite + 1});
   for_each(ctx.stream(), d * d, CommitVectors<T>{block, q, kBad});
   for_each(ctx.stream(), d, CommitValues<T>{block, values.data<T>(), kBad});
 }

@@ -7,8 +7,8 @@
 
 #include "kfac/inverse/cuda/blocks.h"
 
-/// The first rung of the ladder on the device, for factors whose blocks stand in a table there:
-/// enqueues making, judging (judge.h) and committing of inverses. T: float or double.
+/// The first stage of the ladder on the device, for factors whose blocks stand in a table there:
+/// enqueues making, judging (check_residuals.h) and committing of inverses. T: float or double.
 namespace dkfac::kfac::cuda {
 
 /// `count` matrices of width d, all at once.

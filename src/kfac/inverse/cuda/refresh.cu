@@ -137,11 +137,11 @@ class Blocks {
   template <class T>
   [[nodiscard]] Block<T> first(const Part& part) const {
     Factor& factor = *tasks_[part.task].factor;
-    const FactorBlock block = block_of(factor, static_cast<int>(part.first));
+    const FactorGroup block = group_of(factor, static_cast<int>(part.first));
     return {block.average.data<T>(),
             block.inverse.data<T>(),
             block.values.empty() ? nullptr : block.values.data<T>(),
-            factor.asked.data<double>() + part.first,
+            factor.requested_damping.data<double>() + part.first,
             factor.shifts.data<double>() + part.first,
             stage(part)};
   }
@@ -200,7 +200,7 @@ void run_job(Context& ctx, std::span<RefreshTask> tasks, const Blocks& blocks, c
     take_diagonal(ctx, factor);
     return ops::fill(ctx, blocks.stage_of(part), static_cast<double>(InverseStage::damped));
   }
-  const FactorBlock block = block_of(factor, static_cast<int>(part.first));
+  const FactorGroup block = group_of(factor, static_cast<int>(part.first));
   if (factor.form == FactorForm::low_rank) {
     rebuild_rows(ctx, table, block.average);
   } else if (factor.form == FactorForm::eigen) {
@@ -225,9 +225,10 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
 
 }  // namespace
 
-void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
+void set_requested_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& layer) {
   if (!layer.a.is_set())
-    return ops::fill(ctx, layer.g.asked, options.damping.normalization * options.damping.lambda);
+    return ops::fill(ctx, layer.g.requested_damping,
+                     options.damping.normalization * options.damping.lambda);
   Scratch scratch(ctx);
   const std::int64_t groups = layer.a.groups;
   auto* a = scratch.take({groups}, DType::f64).data<double>();
@@ -238,8 +239,9 @@ void ask_damping(Context& ctx, const CurvatureOptions& options, LayerCurvature& 
     trace_groups<T>(ctx, layer.g, g);
   });
   for_each(ctx.stream(), groups,
-           AskDamping{options.factor_damping(), a, g, layer.a.dim, layer.g.dim,
-                      layer.a.asked.data<double>(), layer.g.asked.data<double>()});
+           RequestDamping{options.factor_damping(), a, g, layer.a.dim, layer.g.dim,
+                          layer.a.requested_damping.data<double>(),
+                          layer.g.requested_damping.data<double>()});
 }
 
 void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks, std::int64_t) {

@@ -35,15 +35,14 @@ struct Element {
   DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t i) const { return x[i]; }
 };
 
-/// split_damping() of each group, to Factor::asked of both factors.
-struct AskDamping {
+/// split_damping() of each group, to Factor::requested_damping of both factors.
+struct RequestDamping {
   Damping damping;
   const double *trace_a, *trace_g;
   std::int64_t dim_a, dim_g;
   double *a, *g;
   DKFAC_HD void operator()(std::int64_t group) const {
-    const SharedDamping shared =
-        share_damping(damping, trace_a[group], dim_a, trace_g[group], dim_g);
+    const FactorShifts shared = split_shifts(damping, trace_a[group], dim_a, trace_g[group], dim_g);
     a[group] = shared.zero ? -shared.a : shared.a;
     g[group] = shared.zero ? -shared.g : shared.g;
   }

@@ -2,7 +2,7 @@
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 /// Operands of 16 bits, which products on a device take as they are.
 namespace dkfac::kfac::cuda {

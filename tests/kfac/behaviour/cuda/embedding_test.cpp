@@ -13,7 +13,7 @@ TEST(DeviceEmbedding, TakesTheStepsOfTheHost) {
     for (const double fraction : {0.0, 1.0}) {
       CurvatureOptions options = table_options();
       options.inverse.method = inverse;
-      options.distribution.worker_fraction = fraction;
+      options.distribution.grad_worker_fraction = fraction;
       options.refresh.inverse_interval = 2;
       const auto self = comm::make_self();
       const TableCourse host = run_table(self, TableKind::embedding, options);

@@ -40,7 +40,7 @@ std::vector<Named> all_options() {
   };
   add("Intervals",
       [](auto& o) { o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 3; });
-  add("Spread", [](auto& o) { o.refresh.inverse_interval = 3, o.refresh.spread_inverses = true; });
+  add("Spread", [](auto& o) { o.refresh.inverse_interval = 3, o.refresh.stagger_inverses = true; });
   add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
   add("Latest", [](auto& o) { o.statistics.new_weight = 1; });
   add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::BatchNormFisher::full; });
@@ -48,9 +48,9 @@ std::vector<Named> all_options() {
   add("Reduced", [](auto& o) { o.statistics.sharing = kfac::WeightSharing::reduce; });
   add("Half", [](auto& o) { o.statistics.fraction = 0.5; });
   add("KlClip", [](auto& o) { o.kl_clip = 1e-4; });
-  add("RecordsStay", [](auto& o) { o.statistics.records_stay = true; });
+  add("RecordsStay", [](auto& o) { o.statistics.records_valid_until_step = true; });
   add("RecordsStayOnNarrowWires", [](auto& o) {
-    o.statistics.records_stay = true;
+    o.statistics.records_valid_until_step = true;
     o.communication.statistics_wire = DType::bf16;
     o.communication.overlap = false;
   });
@@ -134,7 +134,7 @@ TEST_P(DeviceRanks, AreEqualToOne) {
   CurvatureOptions options = small_base();
   options.refresh.inverse_interval = 2;
   const DeviceRun one = train_on<double>(Device::cuda(), 1, options);
-  options.distribution.worker_fraction = fraction;
+  options.distribution.grad_worker_fraction = fraction;
   for (const bool overlap : {true, false}) {
     options.communication.overlap = overlap;
     const DeviceRun many = train_on<double>(Device::cuda(), ranks, options);

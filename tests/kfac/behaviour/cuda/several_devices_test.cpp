@@ -49,7 +49,7 @@ MakeOn kfac_with(double fraction, bool tf32_on_rank_1 = false, DType dtype = DTy
   return [=](std::shared_ptr<comm::Communicator> comm, Device device) {
     optim::KfacOptions options;
     options.curvature.damping.lambda = 1e-2;
-    options.curvature.distribution.worker_fraction = fraction;
+    options.curvature.distribution.grad_worker_fraction = fraction;
     options.curvature.dtype = dtype;
     const bool tf32 = tf32_on_rank_1 && comm->rank() == 1;
     return optim::make_kfac(std::move(comm), options, device, {.tf32 = tf32});
@@ -107,7 +107,7 @@ TEST(SeveralDevices, OfDifferentModelsMayNotRepeatEachOther) {
   if (!is_emulated()) GTEST_SKIP() << "only emulated devices change their model";
   for (const MakeOn& make : {sgd(), kfac_with(0), kfac_with(1)}) EXPECT_EQ(refusal("AA", make), "");
   const std::string products = refusal("AB", kfac_with(1));
-  EXPECT_TRUE(contains(products, "worker_fraction above 1/P")) << products;
+  EXPECT_TRUE(contains(products, "grad_worker_fraction above 1/P")) << products;
   EXPECT_TRUE(contains(products, "emulated B")) << products;
   const std::string updates = refusal("AB", sgd());
   EXPECT_TRUE(contains(updates, "every rank updates all parameters")) << updates;

@@ -27,8 +27,8 @@ TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
     for (std::uint64_t step = 0; step < 2; ++step) (void)noisy_step<double>(one, spec, step);
     Saver saver;
     one.visit_state(saver);
-    EXPECT_NE(saver.state.at("fc.a_held").bytes, held);
-    held = saver.state.at("fc.a_held").bytes;
+    EXPECT_NE(saver.state.at("fc.a_stored_form").bytes, held);
+    held = saver.state.at("fc.a_stored_form").bytes;
     const std::vector<SavedState> saved{saver.state};
     OneLayer other(to, comm::make_self(), options, spec);
     Loader loader(saved, 0);

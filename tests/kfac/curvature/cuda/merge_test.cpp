@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/both_places.h"
 #include "kfac/inverse/layer_curvature.h"
@@ -37,9 +37,9 @@ class MergeOnDevice : public testing::OnDevice {
     return {cpu, ctx, x, {numel}, dtype()};
   }
   /// As a step reads it, with the vote.
-  double verdict(const FactorPlan& plan, ConstTensorView there) {
+  double finite_check(const FactorPlan& plan, ConstTensorView there) {
     Tensor found = Tensor::zeros(ctx, {1}, DType::f64);
-    judge_statistic(ctx, plan, there, found);
+    check_finite(ctx, plan, there, found);
     return device_values(ctx, found)[0];
   }
 
@@ -55,7 +55,7 @@ TEST_P(MergeOnDevice, AveragesAreThoseOfTheHost) {
     for (int step = 0; step < 4; ++step) {
       const BothPlaces x = statistic(host.average.numel());
       ASSERT_TRUE(merge_factor(cpu, options_, x.host, host));
-      const double known = verdict(device, x.device);
+      const double known = finite_check(device, x.device);
       const std::int64_t before = host_waits();
       ASSERT_TRUE(merge_factor(ctx, options_, x.device, device, known));
       EXPECT_EQ(host_waits(), before);
@@ -78,8 +78,8 @@ TEST_P(MergeOnDevice, ARefusedStatisticChangesNothing) {
     const Vector before = device_values(ctx, device.average);
     EXPECT_EQ(merge_factor(cpu, options_, x.host, host), good);
     // Asked before, or here.
-    const auto known =
-        device.statistics == 1 ? std::optional(verdict(device, x.device)) : std::optional<double>();
+    const auto known = device.statistics == 1 ? std::optional(finite_check(device, x.device))
+                                              : std::optional<double>();
     EXPECT_EQ(merge_factor(ctx, options_, x.device, device, known), good);
     EXPECT_EQ(device_values(ctx, device.average) == before, !good);
     EXPECT_EQ(device.refused, host.refused);
@@ -151,12 +151,12 @@ TEST_P(MergeOnDevice, VerdictsAreOnElementsNotOnTheirSum) {
   Both both = make(LinearSpec{4, 3, false});
   Tensor large = Tensor::zeros(ctx, {both.host.a.average.numel()}, dtype());
   ops::fill(ctx, large, 3e38);
-  EXPECT_TRUE(std::isfinite(verdict(both.device.a, large)));
-  EXPECT_TRUE(std::isfinite(verdict({}, large)));
+  EXPECT_TRUE(std::isfinite(finite_check(both.device.a, large)));
+  EXPECT_TRUE(std::isfinite(finite_check({}, large)));
   // Of an infinity beside the diagonals the trace knows nothing; blocks have no diagonal.
   ops::fill(ctx, large.view().slice(0, 1, 1), kInf);
-  EXPECT_TRUE(std::isfinite(verdict(both.device.a, large)));
-  EXPECT_FALSE(std::isfinite(verdict({}, large)));
+  EXPECT_TRUE(std::isfinite(finite_check(both.device.a, large)));
+  EXPECT_FALSE(std::isfinite(finite_check({}, large)));
 }
 
 }  // namespace

@@ -55,9 +55,9 @@ inline Factor twin_of(const Factor& there) {
   factor.inverse = Tensor::zeros(host, there.inverse_shape(), there.average.dtype());
   if (there.values.is_set())
     factor.values = Tensor::zeros(host, there.values.shape(), there.average.dtype());
-  for (Tensor* per_group : {&factor.shifts, &factor.asked})
+  for (Tensor* per_group : {&factor.shifts, &factor.requested_damping})
     *per_group = Tensor::zeros(host, {there.groups}, DType::f64);
-  factor.held = Tensor::zeros(host, {there.groups}, DType::i32);
+  factor.stored_form = Tensor::zeros(host, {there.groups}, DType::i32);
   return factor;
 }
 

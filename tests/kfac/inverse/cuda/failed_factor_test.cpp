@@ -29,8 +29,8 @@ TEST_P(OnADevice, AFailedFactorIsSavedAsThatOfTheHost) {
   options.dtype = dtype();
   testing::Twins twins = testing::make_twins(ctx, LinearSpec{.in = 5, .out = 3}, options, random);
   for (Factor* factor : {&twins.host.a, &twins.device.a}) factor->failed_group = 0;
-  ops::fill(cpu, twins.host.a.asked, 0.25);
-  ops::fill(ctx, twins.device.a.asked, 0.25);
+  ops::fill(cpu, twins.host.a.requested_damping, 0.25);
+  ops::fill(ctx, twins.device.a.requested_damping, 0.25);
   options.inverse.failure_folder = here.path().string();
   const std::string host = save_failed_factor(cpu, options, "fc", "a", twins.host.a);
   options.inverse.failure_folder = there.path().string();

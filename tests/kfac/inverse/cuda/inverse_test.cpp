@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/random.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "support/fisher.h"
 #include "support/not_finite.h"

@@ -177,7 +177,7 @@ TEST_P(Refresh, SplitsTheDampingOfAZeroFactor) {
   EXPECT_EQ(inverse[1], 0);
 }
 
-TEST_P(Refresh, AFailureLeavesTheOldInverseAndClimbsLater) {
+TEST_P(Refresh, AFailureLeavesTheOldInverseAndFallsBackLater) {
   Random random(8);
   const CurvatureOptions options = options_of();
   Twins twins = make_twins(ctx, LinearSpec{.in = 7, .out = 5}, options, random);
@@ -214,7 +214,7 @@ TEST_P(Refresh, AFailureLeavesTheOldInverseAndClimbsLater) {
     ops::fill(ctx, a.average.view().slice(0, i * (i + 3) / 2, 1), i == 2 ? -1.5 * asked : 0.4);
   a.stale = true;
   std::vector<RefreshTask> tasks = tasks_of(ctx, options, {&twins.device});
-  ops::fill(ctx, a.asked, asked);
+  ops::fill(ctx, a.requested_damping, asked);
   workers.run(tasks);
   stages = read(workers);
   EXPECT_EQ(stages[0], static_cast<std::int32_t>(InverseStage::kept));
@@ -235,7 +235,7 @@ TEST_P(Refresh, AFailureLeavesTheOldInverseAndClimbsLater) {
   EXPECT_TRUE(near(device_values(ctx, a.inverse), before, tolerance()));
 }
 
-TEST_P(Refresh, OneBadGroupClimbsAlone) {
+TEST_P(Refresh, OneBadGroupFallsBackAlone) {
   Random random(9);
   const CurvatureOptions options = options_of();
   Twins twins =
@@ -244,7 +244,7 @@ TEST_P(Refresh, OneBadGroupClimbsAlone) {
   ops::fill(ctx, a.average.view().slice(0, 3, 1), std::numeric_limits<double>::quiet_NaN());
   std::vector<RefreshTask> tasks;
   add_refresh_tasks(ctx, options, twins.device, {.a = true, .g = false}, tasks);
-  ops::fill(ctx, a.asked, 0.5);
+  ops::fill(ctx, a.requested_damping, 0.5);
   RefreshWorkers workers(ctx);
   workers.run(tasks);
   const std::vector<std::int32_t> stages = read(workers);

@@ -1,6 +1,4 @@
 // Factors on a device against those of the host.
-#include "dkfac/kfac/curvature.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/both_places.h"
 #include "support/fisher.h"

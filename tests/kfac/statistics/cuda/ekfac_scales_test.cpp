@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/statistic_on_device.h"
 #include "kfac/statistics/ekfac_basis.h"

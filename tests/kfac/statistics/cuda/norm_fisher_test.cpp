@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/error.h"
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include "kfac/cuda/statistic_on_device.h"
 #include "support/fisher.h"

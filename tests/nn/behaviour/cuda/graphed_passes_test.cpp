@@ -47,7 +47,7 @@ class Shift final : public nn::Layer {
   Tensor output_, waste_;
 };
 
-/// Notes for which layers gradients were announced.
+/// RefreshDecisionNumbers for which layers gradients were announced.
 class Listener final : public nn::LayerObserver {
  public:
   explicit Listener(nn::Model& model) { model.set_observer(this); }
@@ -96,7 +96,8 @@ TEST_F(GraphedShifts, TellTheObserverOfGradientsAlone) {
   EXPECT_EQ(listener.order.size(), 8U);
 }
 
-/// Notes how much of the device's work was asked for when gradients were announced.
+/// RefreshDecisionNumbers how much of the device's work was asked for when gradients were
+/// announced.
 TEST_F(GraphedShifts, TellOfGradientsAfterThePartThatMakesThem) {
   class Early final : public nn::LayerObserver {
    public:

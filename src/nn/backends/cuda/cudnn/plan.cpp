@@ -19,13 +19,13 @@ Descriptor engine_of(const Descriptor& config) {
   return std::move(engines.front());
 }
 
-std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& engine) {
+std::vector<cudnnBackendNumericalNote_t> decisions_of(const Descriptor& engine) {
   return engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes);
 }
 
 /// Why its results are not what is asked for; null when they are.
 const char* objection(const Descriptor& engine, const Limits& limits) {
-  const auto notes = notes_of(engine);
+  const auto notes = decisions_of(engine);
   if (has(notes, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return "not deterministic";
   if (has(notes, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return "sums in 16 bits";
   if (has(notes, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)) return "loses digits";
@@ -93,7 +93,7 @@ Plan::Plan(const Target& target, Descriptor config, const CompiledPlans* compile
     : config_(std::move(config)) {
   const Descriptor engine = engine_of(config_);
   choice_ = choice_of(config_, engine);
-  tensor_cores_ = has(notes_of(engine), CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  tensor_cores_ = has(decisions_of(engine), CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   for (const auto note :
        engine.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes))
     run_time_ = run_time_ || note == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;

@@ -317,7 +317,7 @@ TEST(Ekfac, GivesTheSameStepAtEveryNumberOfRanks) {
   for (std::uint64_t step = 0; step < 6; ++step)
     batches.push_back(random_batch(12, 3, 2, 20 + step));
   const Outcome alone = run(1, options, spec, {{3}, {2}}, batches);
-  options.distribution.worker_fraction = 1;
+  options.distribution.grad_worker_fraction = 1;
   for (const int ranks : {2, 3}) {
     options.statistics.micro_batches = ranks - 1;
     EXPECT_TRUE(
@@ -360,7 +360,7 @@ TEST(Ekfac, NeedsEveryRankToHoldTheEigenvectors) {
       preconditioner.prepare();
       ADD_FAILURE() << "accepted";
     } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find("worker_fraction"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("grad_worker_fraction"), std::string::npos);
     }
   });
 }

@@ -18,7 +18,7 @@ struct Solvers {
 };
 
 /// One group of a factor.
-struct FactorBlock {
+struct FactorGroup {
   FactorForm form = FactorForm::inverse;
   ConstTensorView average;  ///< [packed_size(d)]; low_rank: rows [rows,d].
   TensorView inverse;       ///< [d,d]; low_rank: [rows,d].
@@ -26,10 +26,10 @@ struct FactorBlock {
 };
 
 /// How it went. `kept`: the block is untouched, the rest says nothing.
-struct Climb {
+struct InverseResult {
   InverseStage stage = InverseStage::kept;
   double shift = 0;                       ///< The damping in the inverse.
-  FactorForm held = FactorForm::inverse;  ///< What the inverse is, see Factor::held.
+  FactorForm form = FactorForm::inverse;  ///< What the inverse is, see Factor::stored_form.
 };
 
 /// What products of gradients with inverses may grow by below the largest number of a dtype.
@@ -44,11 +44,11 @@ inline constexpr double kRoom = 0x1p-28;
 /// matrix with a NaN or an Inf is shown to no solver, and a damping for which 1/shift is within
 /// 2^28 of the largest number is refused, since products with gradients would overflow. A result is
 /// written only when it is good. average.dtype() == inverse.dtype(), f32 or f64. On a device, where
-/// the form is not cholesky, the host waits for every rung.
-[[nodiscard]] Climb rebuild_inverse(Context& ctx, const FactorBlock& block, double shift,
-                                    const Solvers& solvers = {});
+/// the form is not cholesky, the host waits for every stage.
+[[nodiscard]] InverseResult rebuild_inverse(Context& ctx, const FactorGroup& block, double shift,
+                                            const Solvers& solvers = {});
 /// Writes the inverse of shift*I, for a layer whose curvature is zero; `kept` when that is zero or
 /// too large in the block's dtype.
-[[nodiscard]] Climb invert_identity(Context& ctx, const FactorBlock& block, double shift);
+[[nodiscard]] InverseResult invert_identity(Context& ctx, const FactorGroup& block, double shift);
 
 }  // namespace dkfac::kfac

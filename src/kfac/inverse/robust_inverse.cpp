@@ -1,4 +1,4 @@
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "core/shared/exact_products.h"
 #include "core/shared/read_back.h"
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/block_triangular.h"
 #include "kfac/inverse/residual.h"
 
@@ -78,7 +78,7 @@ void write_damped(Context& ctx, FactorForm form, ConstTensorView average, double
   if (shift != 0) ops::add_diagonal(ctx, square, shift);
 }
 
-/// A rung: tries to write the inverse into `out` of average.dtype().
+/// A stage: tries to write the inverse into `out` of average.dtype().
 bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
                TensorView out) {
   if (!std::isfinite(m.shift)) return false;  // ten times the damping asked for
@@ -97,7 +97,7 @@ bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inve
   return inverts(ctx, form, m, out);
 }
 
-/// Copies what a rung has written to where it stays.
+/// Copies what a stage has written to where it stays.
 void commit(Context& ctx, FactorForm held, TensorView from, TensorView to) {
   if (held == FactorForm::low_rank || held == FactorForm::eigen) return ops::copy(ctx, from, to);
   for_blocks(to.dim(0), [&](std::int64_t k, std::int64_t n) {
@@ -126,7 +126,7 @@ bool factorise_wide(Context& ctx, const Solvers& solvers, FactorForm form, const
   return inverts(ctx, form, m, out);
 }
 
-/// The rung of eigenvectors, in f64. Not an inverse of M + shift*I where M has negative
+/// The stage of eigenvectors, in f64. Not an inverse of M + shift*I where M has negative
 /// eigenvalues, so no residual speaks for it; the vectors have to rebuild M instead.
 bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
           TensorView out) {
@@ -160,7 +160,8 @@ bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted&
   return std::isfinite(largest) && (largest > 0 || rows);
 }
 
-Climb climb(Context& ctx, const FactorBlock& block, double shift, const Solvers& solvers) {
+InverseResult try_stages(Context& ctx, const FactorGroup& block, double shift,
+                         const Solvers& solvers) {
   const DType dtype = block.inverse.dtype();
   const FactorForm explicit_form =
       block.form == FactorForm::cholesky ? FactorForm::inverse : block.form;
@@ -168,18 +169,18 @@ Climb climb(Context& ctx, const FactorBlock& block, double shift, const Solvers&
   const TensorView out = scratch.take(block.inverse.shape(), dtype);
   const auto done = [&](InverseStage stage, double damping, FactorForm held) {
     commit(ctx, held, out, block.inverse);
-    return Climb{stage, damping, held};
+    return InverseResult{stage, damping, held};
   };
-  const double asked = round_to(dtype, shift), more = round_to(dtype, kMoreDamping * shift);
-  if (factorise(ctx, solvers, block.form, {block.average, asked}, out))
-    return done(InverseStage::damped, asked, block.form);
+  const double requested = round_to(dtype, shift), more = round_to(dtype, kMoreDamping * shift);
+  if (factorise(ctx, solvers, block.form, {block.average, requested}, out))
+    return done(InverseStage::damped, requested, block.form);
   if (factorise(ctx, solvers, block.form, {block.average, more}, out))
     return done(InverseStage::more_damped, more, block.form);
   if (dtype != DType::f64 &&
-      factorise_wide(ctx, solvers, explicit_form, {block.average, asked}, out))
-    return done(InverseStage::f64, asked, explicit_form);
-  if (clip(ctx, solvers, explicit_form, {block.average, asked}, out))
-    return done(InverseStage::clipped, asked, explicit_form);
+      factorise_wide(ctx, solvers, explicit_form, {block.average, requested}, out))
+    return done(InverseStage::f64, requested, explicit_form);
+  if (clip(ctx, solvers, explicit_form, {block.average, requested}, out))
+    return done(InverseStage::clipped, requested, explicit_form);
   return {};
 }
 
@@ -202,7 +203,7 @@ bool decompose_wide(Context& ctx, const Solvers& solvers, ConstTensorView averag
   return is_finite(ctx, values);
 }
 
-Climb climb_eigen(Context& ctx, const FactorBlock& block, const Solvers& solvers) {
+InverseResult try_eigen(Context& ctx, const FactorGroup& block, const Solvers& solvers) {
   const DType dtype = block.inverse.dtype();
   Scratch scratch(ctx);
   const TensorView vectors = scratch.take(block.inverse.shape(), dtype);
@@ -229,15 +230,15 @@ bool leaves_room(DType dtype, double shift) {
   return std::isfinite(shift) && 1 / shift <= largest * kRoom;
 }
 
-Climb rebuild_inverse(Context& ctx, const FactorBlock& block, double shift,
-                      const Solvers& solvers) {
+InverseResult rebuild_inverse(Context& ctx, const FactorGroup& block, double shift,
+                              const Solvers& solvers) {
   if (!is_finite(ctx, block.average)) return {};
-  if (block.form == FactorForm::eigen) return climb_eigen(ctx, block, solvers);
+  if (block.form == FactorForm::eigen) return try_eigen(ctx, block, solvers);
   if (!leaves_room(block.inverse.dtype(), round_to(block.inverse.dtype(), shift))) return {};
-  return climb(ctx, block, shift, solvers);
+  return try_stages(ctx, block, shift, solvers);
 }
 
-Climb invert_identity(Context& ctx, const FactorBlock& block, double shift) {
+InverseResult invert_identity(Context& ctx, const FactorGroup& block, double shift) {
   const double damping = round_to(block.inverse.dtype(), shift);
   if (!leaves_room(block.inverse.dtype(), damping)) return {};
   const double root = std::sqrt(1 / damping);

@@ -5,11 +5,11 @@
 
 #include "core/shared/cuda/launch.cuh"
 #include "kfac/inverse/cuda/eigen_functors.h"
-#include "kfac/inverse/cuda/judge.h"
 #include "kfac/inverse/cuda/probe_functors.h"
 #include "kfac/inverse/cuda/refresh_functors.h"
+#include "kfac/inverse/cuda/residual_check.h"
 #include "kfac/inverse/cuda/store.h"
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
@@ -78,7 +78,7 @@ class Probe {
 }  // namespace
 
 template <class T>
-void judge(Context& ctx, const Candidates<T>& c) {
+void check_residuals(Context& ctx, const Candidates<T>& c) {
   Scratch scratch(ctx);
   const Probe<T> probe(ctx, scratch, c);
   const std::int64_t n = c.count * c.d;
@@ -95,13 +95,13 @@ void judge(Context& ctx, const Candidates<T>& c) {
   }
   reduce_rows<Norms>(
       ctx, c.count, c.d, Sum<Norms>{}, NormTerm<T>{c.blocks, trace, y, r, correction, c.d},
-      Judge<T>{c.blocks, c.first, c.second, c.d,
-               static_cast<double>(std::numeric_limits<T>::epsilon()),
-               static_cast<double>(std::numeric_limits<T>::max()) * kRoom, kGood, kBad});
+      CheckResidual<T>{c.blocks, c.first, c.second, c.d,
+                       static_cast<double>(std::numeric_limits<T>::epsilon()),
+                       static_cast<double>(std::numeric_limits<T>::max()) * kRoom, kGood, kBad});
 }
 
 template <class T>
-void judge_eigen(Context& ctx, const EigenCandidate<T>& c) {
+void check_decomposition(Context& ctx, const EigenCandidate<T>& c) {
   Scratch scratch(ctx);
   const std::int64_t d = c.d;
   Two *projected = take(scratch, d), *product = take(scratch, d), *expected = take(scratch, d),
@@ -115,15 +115,15 @@ void judge_eigen(Context& ctx, const EigenCandidate<T>& c) {
   reduce_rows<Two>(ctx, d, d, Sum<Two>{}, RowTerm<T>{c.vectors, c.stride, signs}, Store<Two>{part});
   reduce_cols<Two>(ctx, d, d, Sum<Two>{}, ColumnTerm<T>{c.vectors, c.stride, {part, d}},
                    Store<Two>{returned});
-  reduce_rows<EigenErrors>(ctx, 1, d, Sum<EigenErrors>{},
-                           EigenError<T>{c.block, product, expected, returned, signs},
-                           JudgeEigen<T>{c.block, c.nonfinite, c.info, c.values, d,
-                                         std::numeric_limits<T>::epsilon(), kGood, kClipped, kBad});
+  reduce_rows<EigenErrors>(
+      ctx, 1, d, Sum<EigenErrors>{}, EigenError<T>{c.block, product, expected, returned, signs},
+      CheckDecomposition<T>{c.block, c.nonfinite, c.info, c.values, d,
+                            std::numeric_limits<T>::epsilon(), kGood, kClipped, kBad});
 }
 
-template void judge(Context&, const Candidates<float>&);
-template void judge(Context&, const Candidates<double>&);
-template void judge_eigen(Context&, const EigenCandidate<float>&);
-template void judge_eigen(Context&, const EigenCandidate<double>&);
+template void check_residuals(Context&, const Candidates<float>&);
+template void check_residuals(Context&, const Candidates<double>&);
+template void check_decomposition(Context&, const EigenCandidate<float>&);
+template void check_decomposition(Context&, const EigenCandidate<double>&);
 
 }  // namespace dkfac::kfac::cuda

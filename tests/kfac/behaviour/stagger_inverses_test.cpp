@@ -14,7 +14,7 @@ optim::KfacOptions spread_options(int interval, bool spread) {
   options.curvature.damping.lambda = 1e-2;
   options.curvature.dtype = DType::f64;
   options.curvature.refresh.inverse_interval = interval;
-  options.curvature.refresh.spread_inverses = spread;
+  options.curvature.refresh.stagger_inverses = spread;
   return options;
 }
 
@@ -34,7 +34,7 @@ std::vector<int> rebuilt(const std::shared_ptr<comm::Communicator>& comm,
   return counts;
 }
 
-TEST(SpreadInverses, AreNoOthersThanBeforeInAnIntervalOfOneStep) {
+TEST(StaggerInverses, AreNoOthersThanBeforeInAnIntervalOfOneStep) {
   for (const int ranks : {1, 2})
     EXPECT_EQ(train_ranks<double>(ranks, make_spread(spread_options(1, true)), {.steps = 6}),
               train_ranks<double>(ranks, make_spread(spread_options(1, false)), {.steps = 6}));
@@ -43,7 +43,7 @@ TEST(SpreadInverses, AreNoOthersThanBeforeInAnIntervalOfOneStep) {
             train_ranks<double>(1, make_spread(spread_options(3, false))));
 }
 
-TEST(SpreadInverses, DoNoMoreThanTheirShareInAnyStepButTheFirst) {
+TEST(StaggerInverses, DoNoMoreThanTheirShareInAnyStepButTheFirst) {
   // Six factors; one of them is 49 wide and weighs more than the rest together.
   EXPECT_EQ(rebuilt(comm::make_self(), spread_options(6, false), 13),
             (std::vector<int>{6, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 6}));
@@ -53,14 +53,14 @@ TEST(SpreadInverses, DoNoMoreThanTheirShareInAnyStepButTheFirst) {
   EXPECT_EQ(two, (std::vector<int>{6, 5, 1, 5, 1, 5, 1}));  // the wide one against all others
 }
 
-TEST(SpreadInverses, GiveEqualBitsOnAllRanksEachTime) {
+TEST(StaggerInverses, GiveEqualBitsOnAllRanksEachTime) {
   // Within a run the training loop compares the ranks.
   const TrainSettings settings{.steps = 9};
   EXPECT_EQ(train_ranks<double>(3, make_spread(spread_options(4, true)), settings),
             train_ranks<double>(3, make_spread(spread_options(4, true)), settings));
 }
 
-TEST(SpreadInverses, CountTheOperationsOfThoseThatWaited) {
+TEST(StaggerInverses, CountTheOperationsOfThoseThatWaited) {
   const auto cube = [](double d) { return d * d * d; };
   // conv 18 -> 3, fc1 48 + 1 -> 5, fc2 5 -> 3.
   const double all = cube(18) + cube(3) + cube(49) + cube(5) + cube(5) + cube(3);

@@ -6,10 +6,10 @@
 #include "kfac/inverse/residual.h"
 
 namespace dkfac::kfac::cpu {
-#include "kfac/inverse/backend_ladder.inc"
+#include "kfac/inverse/backend_robust_inverse.inc"
 }  // namespace dkfac::kfac::cpu
 
 /// Device work, or stubs that throw DeviceError.
 namespace dkfac::kfac::cuda {
-#include "kfac/inverse/backend_ladder.inc"
+#include "kfac/inverse/backend_robust_inverse.inc"
 }  // namespace dkfac::kfac::cuda

@@ -5,7 +5,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/shared/host.h"
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/block_triangular.h"
 
 namespace dkfac::kfac::cpu {
@@ -54,7 +54,7 @@ void scale_vectors(Context&, ConstTensorView q, ConstTensorView w, double shift,
 
 bool clip_eigenvalues(Context&, TensorView values) {
   bool clipped = false;
-  with_real("ladder", values.dtype(),
+  with_real("inverse", values.dtype(),
             [&](auto zero) { clipped = clip_values<decltype(zero)>(values); });
   return clipped;
 }

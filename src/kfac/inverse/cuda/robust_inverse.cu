@@ -9,10 +9,10 @@
 #include "core/shared/cuda/launch.cuh"
 #include "core/shared/host.h"
 #include "core/shared/read_back.h"
-#include "kfac/inverse/backend_ladder.h"
+#include "kfac/inverse/backend_robust_inverse.h"
 #include "kfac/inverse/cuda/eigen_functors.h"
 #include "kfac/inverse/cuda/inverse_functors.h"
-#include "kfac/inverse/cuda/judge.h"
+#include "kfac/inverse/cuda/residual_check.h"
 
 namespace dkfac::kfac::cuda {
 namespace {
@@ -21,7 +21,7 @@ using dkfac::cuda::for_each;
 using dkfac::cuda::for_each_2d;
 
 int blas_int(std::int64_t value) {
-  DKFAC_CHECK(value <= std::numeric_limits<int>::max(), "[ladder] ", value,
+  DKFAC_CHECK(value <= std::numeric_limits<int>::max(), "[inverse] ", value,
               " is more than cuBLAS takes in a triangular solve");
   return static_cast<int>(value);
 }
@@ -39,18 +39,18 @@ void solve(Context& ctx, Trsm* trsm, ConstTensorView l, TensorView out, const ch
 
 /// A block of which nothing but the stage is wanted, and that stage.
 template <class T>
-class Verdict {
+class DeviceCheck {
  public:
-  Verdict(Context& ctx, ConstTensorView average, double shift) : ctx_(ctx), scratch_(ctx) {
-    const TensorView asked = scratch_.take({1}, DType::f64);
-    ops::fill(ctx, asked, shift);
+  DeviceCheck(Context& ctx, ConstTensorView average, double shift) : ctx_(ctx), scratch_(ctx) {
+    const TensorView requested = scratch_.take({1}, DType::f64);
+    ops::fill(ctx, requested, shift);
     stage_ = scratch_.take({1}, DType::i32);
     block_ = static_cast<Block<T>*>(
         scratch_.take({static_cast<std::int64_t>(sizeof(Block<T>) / 8)}, DType::f64).raw());
     static_assert(sizeof(Block<T>) % 8 == 0);
     for_each(ctx.stream(), 1,
              WriteBlocks<T>{block_,
-                            {average.data<T>(), nullptr, nullptr, asked.data<double>(), nullptr,
+                            {average.data<T>(), nullptr, nullptr, requested.data<double>(), nullptr,
                              stage_.data<std::int32_t>()},
                             0,
                             0,
@@ -90,7 +90,7 @@ void scale_vectors(Context& ctx, ConstTensorView q, ConstTensorView w, double sh
 bool clip_eigenvalues(Context& ctx, TensorView values) {
   Scratch scratch(ctx);
   const TensorView flag = scratch.take({1}, DType::i32);
-  with_real("ladder", values.dtype(), [&](auto zero) {
+  with_real("inverse", values.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* w = values.data<T>();
     for_each(ctx.stream(), 1,
@@ -105,16 +105,16 @@ bool inverts(Context& ctx, FactorForm form, const Inverted& m, ConstTensorView x
   bool good = false;
   with_real("residual", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const Verdict<T> verdict(ctx, m.average, m.shift);
-    Candidates<T> candidate{.form = form, .blocks = verdict.block(), .d = x.dim(1)};
+    const DeviceCheck<T> check(ctx, m.average, m.shift);
+    Candidates<T> candidate{.form = form, .blocks = check.block(), .d = x.dim(1)};
     candidate.x = x.data<T>();
     candidate.stride = x.stride(0);
     if (form == FactorForm::low_rank) {
       candidate.rows = x.dim(0);
       candidate.average_rows = m.average.data<T>();
     }
-    judge(ctx, candidate);
-    good = verdict.good();
+    check_residuals(ctx, candidate);
+    good = check.good();
   });
   return good;
 }
@@ -128,15 +128,15 @@ bool decomposes(Context& ctx, ConstTensorView average, ConstTensorView vectors,
     const TensorView none = scratch.take({1}, DType::i32);
     ops::fill(ctx, none, 0);
     const auto* fine = none.data<std::int32_t>();
-    const Verdict<T> verdict(ctx, average, 1);
-    judge_eigen<T>(ctx, {.block = verdict.block(),
-                         .d = vectors.dim(0),
-                         .vectors = vectors.data<T>(),
-                         .stride = vectors.stride(0),
-                         .values = values.data<T>(),
-                         .nonfinite = fine,
-                         .info = fine});
-    good = verdict.good();
+    const DeviceCheck<T> check(ctx, average, 1);
+    check_decomposition<T>(ctx, {.block = check.block(),
+                                 .d = vectors.dim(0),
+                                 .vectors = vectors.data<T>(),
+                                 .stride = vectors.stride(0),
+                                 .values = values.data<T>(),
+                                 .nonfinite = fine,
+                                 .info = fine});
+    good = check.good();
   });
   return good;
 }

@@ -1,4 +1,4 @@
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 
 #include <cmath>
 #include <vector>
@@ -33,10 +33,10 @@ void invert_wrongly(Context& ctx, TensorView a, TensorView info) {
   ops::axpby(ctx, 0.3, Tensor::copy_of(ctx, a), 1, a);
 }
 
-class DeviceLadder : public OnDevice {
+class DeviceRobustInverse : public OnDevice {
  protected:
   struct Result {
-    Climb climb;
+    InverseResult result;
     Vector inverse, values;
   };
   Result run(Context& where, FactorForm form, const Matrix& m, double shift,
@@ -50,27 +50,27 @@ class DeviceLadder : public OnDevice {
     Tensor eigenvalues = Tensor::zeros(where, {d}, dtype());
     ops::fill(where, inverse, 7);
     Result out;
-    out.climb = rebuild_inverse(where, {form, average, inverse, eigenvalues}, shift, solvers);
+    out.result = rebuild_inverse(where, {form, average, inverse, eigenvalues}, shift, solvers);
     out.inverse = device_values(where, inverse);
     out.values = device_values(where, eigenvalues);
-    if (out.climb.stage == InverseStage::kept) {
+    if (out.result.stage == InverseStage::kept) {
       for (const double x : out.inverse) EXPECT_EQ(x, 7) << "written to";
     }
     return out;
   }
   /// The result there, after making sure that the host comes to the same.
-  Climb expect_alike(FactorForm form, const Matrix& m, double shift, double bound) {
+  InverseResult expect_alike(FactorForm form, const Matrix& m, double shift, double bound) {
     const Result expected = run(cpu, form, m, shift), actual = run(ctx, form, m, shift);
-    EXPECT_EQ(actual.climb.stage, expected.climb.stage);
-    EXPECT_EQ(actual.climb.shift, expected.climb.shift);
-    EXPECT_EQ(actual.climb.held, expected.climb.held);
+    EXPECT_EQ(actual.result.stage, expected.result.stage);
+    EXPECT_EQ(actual.result.shift, expected.result.shift);
+    EXPECT_EQ(actual.result.form, expected.result.form);
     EXPECT_TRUE(near(actual.inverse, expected.inverse, bound));
-    return actual.climb;
+    return actual.result;
   }
 };
-DKFAC_ON_DEVICE(DeviceLadder);
+DKFAC_ON_DEVICE(DeviceRobustInverse);
 
-TEST_P(DeviceLadder, TakesTheStagesOfTheHost) {
+TEST_P(DeviceRobustInverse, TakesTheStagesOfTheHost) {
   Random random(1);
   const Matrix m = random_spd(9, random);
   EXPECT_EQ(expect_alike(FactorForm::inverse, m, 0.125, tolerance()).stage, InverseStage::damped);
@@ -89,23 +89,23 @@ TEST_P(DeviceLadder, TakesTheStagesOfTheHost) {
             InverseStage::damped);
 }
 
-TEST_P(DeviceLadder, TurnsToDoublePrecisionBeforeEigenvectors) {
+TEST_P(DeviceRobustInverse, TurnsToDoublePrecisionBeforeEigenvectors) {
   // 1024 plus 2^-24 is 1024 in f32, with ten times as well.
   Matrix ones(8, 8);
   for (double& x : ones.v) x = 1024;
-  const Climb climb = run(ctx, FactorForm::inverse, ones, std::ldexp(1.0, -24)).climb;
-  EXPECT_EQ(climb.stage, dtype() == DType::f32 ? InverseStage::f64 : InverseStage::damped);
+  const InverseResult result = run(ctx, FactorForm::inverse, ones, std::ldexp(1.0, -24)).result;
+  EXPECT_EQ(result.stage, dtype() == DType::f32 ? InverseStage::f64 : InverseStage::damped);
 }
 
-TEST_P(DeviceLadder, SurvivesSolversThatFail) {
+TEST_P(DeviceRobustInverse, SurvivesSolversThatFail) {
   Random random(2);
   const Matrix m = random_spd(7, random);
   const Vector expected = run(ctx, FactorForm::inverse, m, 0.5).inverse;
   const auto stage = [&](FactorForm form, const Solvers& solvers) {
-    return run(ctx, form, m, 0.5, solvers).climb.stage;
+    return run(ctx, form, m, 0.5, solvers).result.stage;
   };
   const Result clipped = run(ctx, FactorForm::inverse, m, 0.5, {.potrf = fail});
-  EXPECT_EQ(clipped.climb.stage, InverseStage::clipped);
+  EXPECT_EQ(clipped.result.stage, InverseStage::clipped);
   EXPECT_TRUE(near(clipped.inverse, expected, tolerance()));
   EXPECT_EQ(stage(FactorForm::inverse, {.potri = fail}), InverseStage::clipped);
   EXPECT_EQ(stage(FactorForm::inverse, {.potri = invert_wrongly}), InverseStage::clipped);
@@ -113,21 +113,21 @@ TEST_P(DeviceLadder, SurvivesSolversThatFail) {
   EXPECT_EQ(stage(FactorForm::eigen, {.eigh = fail_eigh}), InverseStage::kept);
   EXPECT_EQ(stage(FactorForm::eigen, {}), InverseStage::damped);
   const Matrix rows = random_matrix(3, 7, random);
-  EXPECT_EQ(run(ctx, FactorForm::low_rank, rows, 0.5, {.potrf = fail}).climb.stage,
+  EXPECT_EQ(run(ctx, FactorForm::low_rank, rows, 0.5, {.potrf = fail}).result.stage,
             InverseStage::clipped);
 }
 
-TEST_P(DeviceLadder, ClipsEigenvaluesAsTheHostDoes) {
+TEST_P(DeviceRobustInverse, ClipsEigenvaluesAsTheHostDoes) {
   Matrix m = identity(5, 3);
   m(1, 1) = -0.5;
   const Result expected = run(cpu, FactorForm::eigen, m, 0.1),
                actual = run(ctx, FactorForm::eigen, m, 0.1);
-  EXPECT_EQ(actual.climb.stage, InverseStage::clipped);
-  EXPECT_EQ(expected.climb.stage, InverseStage::clipped);
+  EXPECT_EQ(actual.result.stage, InverseStage::clipped);
+  EXPECT_EQ(expected.result.stage, InverseStage::clipped);
   EXPECT_TRUE(near(actual.values, expected.values, tolerance()));
 }
 
-TEST_P(DeviceLadder, TheCheckSeesWhatTheHostSees) {
+TEST_P(DeviceRobustInverse, TheCheckSeesWhatTheHostSees) {
   Random random(3);
   const std::int64_t d = 12;
   const Matrix m = random_spd(d, random);
@@ -153,14 +153,14 @@ TEST_P(DeviceLadder, TheCheckSeesWhatTheHostSees) {
   EXPECT_FALSE(good(0.5, wrong));
 }
 
-TEST_P(DeviceLadder, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
+TEST_P(DeviceRobustInverse, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
   Random random(4);
   for (const std::int64_t d : {3, 8, 40}) {
     const Matrix m = without_the_signs(d, random);
     const Tensor average =
         Tensor::copy_of(ctx, tensor(cpu, packed(m), {ops::packed_size(d)}, dtype()));
     Tensor q = Tensor::empty(ctx, {d, d}, dtype()), w = Tensor::empty(ctx, {d}, dtype());
-    const FactorBlock block{FactorForm::eigen, average, q, w};
+    const FactorGroup block{FactorForm::eigen, average, q, w};
     EXPECT_EQ(rebuild_inverse(ctx, block, 1).stage, InverseStage::damped) << d;
     EXPECT_TRUE(decomposes(ctx, average, q, w)) << d;
     // Control: 1 % of the trace, where M z says nothing of the size of M.
@@ -169,11 +169,11 @@ TEST_P(DeviceLadder, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
   }
 }
 
-TEST_P(DeviceLadder, InvertsTheIdentity) {
+TEST_P(DeviceRobustInverse, InvertsTheIdentity) {
   for (const FactorForm form : {FactorForm::inverse, FactorForm::low_rank}) {
     Tensor inverse = Tensor::empty(ctx, {4, 4}, dtype());
-    const Climb climb = invert_identity(ctx, {form, {}, inverse, {}}, 0.25);
-    EXPECT_EQ(climb.stage, InverseStage::damped);
+    const InverseResult result = invert_identity(ctx, {form, {}, inverse, {}}, 0.25);
+    EXPECT_EQ(result.stage, InverseStage::damped);
     const Vector expected = form == FactorForm::inverse ? identity(4, 4).v : Vector(16, 0.0);
     EXPECT_EQ(device_values(ctx, inverse), expected);
   }

@@ -8,14 +8,14 @@
 #include "dkfac/kfac/options.h"
 #include "dkfac/kfac/report.h"
 
-#include "kfac/schedule/notes.h"
+#include "kfac/schedule/refresh_decision.h"
 #include "kfac/schedule/staleness.h"
 
 /// When statistics and inverses are renewed. Plain numbers, the same on every rank.
 namespace dkfac::kfac {
 
 /// What is planned of one statistic and of the inverse made from it.
-struct TimetableEntry {
+struct RefreshEntry {
   bool exists = false;
   bool inverted = false;  ///< An inverse is made from it.
   int owner = 0;
@@ -26,22 +26,22 @@ struct TimetableEntry {
   double drift = -1;
   int exponent = comm::kNoExponent;
   bool stale = false;  ///< Refreshed, or the damping changed, since its inverse was rebuilt.
-  int phase = 0;       ///< Of its inverse, with spread_inverses; at home in the state, since other
+  int offset = 0;      ///< Of its inverse, with stagger_inverses; at home in the state, since other
                        ///< owners would choose others.
 };
 
 /// Steps are counted from 0, and only those whose vote passed.
-class Timetable {
+class RefreshSchedule {
  public:
   /// Statistic 2 i is the A of layer i, 2 i + 1 its G or BatchNorm Fisher.
-  explicit Timetable(std::vector<TimetableEntry> entries = {}) : entries_(std::move(entries)) {}
+  explicit RefreshSchedule(std::vector<RefreshEntry> entries = {}) : entries_(std::move(entries)) {}
 
   /// Takes over intervals and how inverses are spread; what has passed of an interval counts.
   void configure(const CurvatureOptions& options);
   void damping_changed();
 
   [[nodiscard]] int size() const { return static_cast<int>(entries_.size()); }
-  [[nodiscard]] const TimetableEntry& entry(int statistic) const {
+  [[nodiscard]] const RefreshEntry& entry(int statistic) const {
     return entries_[static_cast<std::size_t>(statistic)];
   }
   /// The statistic is refreshed in the coming step.
@@ -54,8 +54,8 @@ class Timetable {
   /// Fills interval, age and drift, as of the last accepted step.
   void describe(int statistic, StatisticReport& report) const;
 
-  /// An accepted step is over. notes: of the statistics that were due, one per statistic.
-  void advance(const std::vector<StatisticNote>& notes);
+  /// An accepted step is over. decisions: of the statistics that were due, one per statistic.
+  void advance(const std::vector<RefreshDecision>& decisions);
   /// After a step that was voted down, perhaps because a statistic outgrew its wire.
   void forget_exponents();
 
@@ -64,11 +64,11 @@ class Timetable {
 
  private:
   [[nodiscard]] bool inverse_step(int statistic) const;
-  void choose_phases();
+  void choose_offsets();
 
-  std::vector<TimetableEntry> entries_;
+  std::vector<RefreshEntry> entries_;
   Staleness staleness_ = Staleness::fixed;
-  bool spread_ = false;
+  bool stagger_ = false;
   int statistics_interval_ = 1, inverse_interval_ = 1;
   std::int64_t accepted_ = 0;      ///< Steps so far.
   std::int64_t last_rebuild_ = 0;  ///< Fixed intervals: last step with inverses due.

@@ -27,7 +27,7 @@ struct Candidates {
 
 /// Writes Block::stage: InverseStage::damped or kept; and Block::shift of those that are good.
 template <class T>
-void judge(Context& ctx, const Candidates<T>& candidates);
+void check_residuals(Context& ctx, const Candidates<T>& candidates);
 
 template <class T>
 struct EigenCandidate {
@@ -41,6 +41,6 @@ struct EigenCandidate {
 };
 /// Block::stage: damped, clipped or kept; Block::shift 1 where they are good.
 template <class T>
-void judge_eigen(Context& ctx, const EigenCandidate<T>& candidate);
+void check_decomposition(Context& ctx, const EigenCandidate<T>& candidate);
 
 }  // namespace dkfac::kfac::cuda

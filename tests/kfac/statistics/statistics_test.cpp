@@ -1,4 +1,4 @@
-#include "dkfac/kfac/curvature.h"
+#include "dkfac/kfac/statistics.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "kfac/inverse/ladder.h"
+#include "kfac/inverse/robust_inverse.h"
 
 #include <cmath>
 #include <limits>
@@ -64,10 +64,10 @@ Vector reciprocal(Vector w) {
   return w;
 }
 
-class Ladder : public BothBackends {
+class RobustInverse : public BothBackends {
  protected:
   struct Result {
-    Climb climb;
+    InverseResult result;
     Matrix inverse;  ///< Dense, whatever the form.
   };
   /// Runs the ladder on M (or on rows) and applies the result to the identity.
@@ -80,9 +80,9 @@ class Ladder : public BothBackends {
     Tensor inverse = Tensor::empty(ctx, {rows ? m.rows : d, d}, dtype);
     ops::fill(ctx, inverse, 7);
     Tensor eigenvalues = Tensor::zeros(ctx, {d}, dtype);
-    const FactorBlock block{form, average, inverse, eigenvalues};
+    const FactorGroup block{form, average, inverse, eigenvalues};
     Result out{rebuild_inverse(ctx, block, shift, solvers), {}};
-    if (out.climb.stage == InverseStage::kept) {
+    if (out.result.stage == InverseStage::kept) {
       for (const double x : values(ctx, inverse)) EXPECT_EQ(x, 7) << "written to";
       return out;
     }
@@ -95,7 +95,7 @@ class Ladder : public BothBackends {
       return out;
     }
     Tensor all = tensor(ctx, identity(d).v, {d, d}, dtype);
-    apply_left(ctx, {out.climb.held, inverse, out.climb.shift}, {all.view(), {}});
+    apply_left(ctx, {out.result.form, inverse, out.result.shift}, {all.view(), {}});
     out.inverse = Matrix(d, d);
     out.inverse.v = values(ctx, all);
     return out;
@@ -106,19 +106,19 @@ class Ladder : public BothBackends {
     return m;
   }
 };
-DKFAC_BOTH_BACKENDS(Ladder);
+DKFAC_BOTH_BACKENDS(RobustInverse);
 
 constexpr FactorForm kSquareForms[] = {FactorForm::inverse, FactorForm::cholesky};
 constexpr DType kTypes[] = {DType::f32, DType::f64};
 
-TEST_P(Ladder, TakesTheDampingAskedForWhereItIsEnough) {
+TEST_P(RobustInverse, KeepsTheRequestedDampingWhereItIsEnough) {
   const Vector w{0.1, 0.5, 1, 2, 3, 4};
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
       const Result result = run(form, of_spectrum(w), 0.125, dtype);
-      EXPECT_EQ(result.climb.stage, InverseStage::damped);
-      EXPECT_EQ(result.climb.held, form);
+      EXPECT_EQ(result.result.stage, InverseStage::damped);
+      EXPECT_EQ(result.result.form, form);
       // 64 d eps: the condition is 18.
       EXPECT_TRUE(
           near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.125))).v, 64 * 6 * unit));
@@ -126,21 +126,21 @@ TEST_P(Ladder, TakesTheDampingAskedForWhereItIsEnough) {
   }
 }
 
-TEST_P(Ladder, DampsTenTimesMoreNext) {
+TEST_P(RobustInverse, DampsTenTimesMoreNext) {
   const Vector w{-0.05, 0.5, 1, 2, 3, 4};  // with 1/64: not positive, with 10/64: positive
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : kSquareForms) {
       const Result result = run(form, of_spectrum(w), 0.015625, dtype);
-      EXPECT_EQ(result.climb.stage, InverseStage::more_damped);
-      EXPECT_EQ(result.climb.shift, 0.15625);
+      EXPECT_EQ(result.result.stage, InverseStage::more_damped);
+      EXPECT_EQ(result.result.shift, 0.15625);
       EXPECT_TRUE(
           near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.15625))).v, 64 * 6 * unit));
     }
   }
 }
 
-TEST_P(Ladder, TurnsToDoublePrecisionBeforeEigenvectors) {
+TEST_P(RobustInverse, TurnsToDoublePrecisionBeforeEigenvectors) {
   // Ones times 1024 plus 2^-24: the sum is 1024 in f32, ten times as well.
   const std::int64_t d = 8;
   Matrix ones(d, d);
@@ -150,32 +150,32 @@ TEST_P(Ladder, TurnsToDoublePrecisionBeforeEigenvectors) {
   for (double& x : expected.v) x -= 1 / shift / (static_cast<double>(d) + shift / 1024);
   for (const FactorForm form : kSquareForms) {
     const Result result = run(form, ones, shift, DType::f32);
-    EXPECT_EQ(result.climb.stage, InverseStage::f64);
-    EXPECT_EQ(result.climb.shift, shift);
+    EXPECT_EQ(result.result.stage, InverseStage::f64);
+    EXPECT_EQ(result.result.shift, shift);
     // A Cholesky factor could not be rounded to f32 without losing the shift.
-    EXPECT_EQ(result.climb.held, FactorForm::inverse);
+    EXPECT_EQ(result.result.form, FactorForm::inverse);
     // Rounding to f32, and d eps times the condition in f64.
     EXPECT_TRUE(
         near(result.inverse.v, expected.v, 4 * eps<float> + 8 * eps<double> * 8 * 1024 / shift));
-    // In f64 there is nothing to climb.
-    EXPECT_EQ(run(form, ones, shift, DType::f64).climb.stage, InverseStage::damped);
+    // In f64 there is nothing to result.
+    EXPECT_EQ(run(form, ones, shift, DType::f64).result.stage, InverseStage::damped);
   }
   // The same matrix as rows: two of them, 64 each.
   Matrix rows(2, d);
   for (double& x : rows.v) x = std::sqrt(512.0);
   const Result result = run(FactorForm::low_rank, rows, shift, DType::f32);
-  EXPECT_EQ(result.climb.stage, InverseStage::f64);
+  EXPECT_EQ(result.result.stage, InverseStage::f64);
   EXPECT_TRUE(
       near(result.inverse.v, expected.v, 8 * eps<float> + 8 * eps<double> * 8 * 1024 / shift));
 }
 
-TEST_P(Ladder, ClipsEigenvaluesInTheEnd) {
+TEST_P(RobustInverse, ClipsEigenvaluesInTheEnd) {
   const Vector w{-1, 0.5, 1, 2, 3, 4};
   for (const DType dtype : kTypes) {
     const double unit = dtype == DType::f64 ? eps<double> : eps<float>;
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
       const Result result = run(form, of_spectrum(w), 0.015625, dtype);
-      EXPECT_EQ(result.climb.stage, InverseStage::clipped) << static_cast<int>(form);
+      EXPECT_EQ(result.result.stage, InverseStage::clipped) << static_cast<int>(form);
       // 64 d eps times the condition of the vectors' part, relative to the largest, 64.
       EXPECT_TRUE(near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.015625, 0))).v,
                        64 * 6 * unit));
@@ -183,7 +183,7 @@ TEST_P(Ladder, ClipsEigenvaluesInTheEnd) {
   }
 }
 
-TEST_P(Ladder, GetsToEigenvectorsWhenCholeskyFails) {
+TEST_P(RobustInverse, GetsToEigenvectorsWhenCholeskyFails) {
   Random random(1);
   const Solvers broken{.potrf = fail_always};
   const Matrix rows = random_matrix(3, 7, random);
@@ -192,67 +192,67 @@ TEST_P(Ladder, GetsToEigenvectorsWhenCholeskyFails) {
   const double tolerance = 64 * 7 * eps<double> * (1 + trace(second_moment(rows, 1)) / 0.25);
   for (const FactorForm form : kSquareForms) {
     const Result result = run(form, second_moment(rows, 1), 0.25, DType::f64, broken);
-    EXPECT_EQ(result.climb.stage, InverseStage::clipped);
+    EXPECT_EQ(result.result.stage, InverseStage::clipped);
     EXPECT_TRUE(near(result.inverse.v, expected.v, tolerance));
   }
   const Result low = run(FactorForm::low_rank, rows, 0.25, DType::f64, broken);
-  EXPECT_EQ(low.climb.stage, InverseStage::clipped);
+  EXPECT_EQ(low.result.stage, InverseStage::clipped);
   EXPECT_TRUE(near(low.inverse.v, expected.v, tolerance));
 }
 
-TEST_P(Ladder, KeepsTheOldInverseWhenAllElseFails) {
+TEST_P(RobustInverse, KeepsTheOldInverseWhenAllElseFails) {
   const Solvers broken{.potrf = fail_always, .eigh = fail_eigh};
   for (const DType dtype : kTypes) {
     for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::eigen}) {
-      EXPECT_EQ(run(form, identity(5), 1, dtype, broken).climb.stage, InverseStage::kept);
+      EXPECT_EQ(run(form, identity(5), 1, dtype, broken).result.stage, InverseStage::kept);
       // Not finite: shown to no solver.
       for (const double bad : {kNan, std::numeric_limits<double>::infinity()}) {
         Matrix m = identity(5);
         m(3, 1) = m(1, 3) = bad;
-        EXPECT_EQ(run(form, m, 1, dtype).climb.stage, InverseStage::kept);
+        EXPECT_EQ(run(form, m, 1, dtype).result.stage, InverseStage::kept);
       }
       if (form == FactorForm::eigen) continue;
       // A damping below the rounding of f64, and one that is not finite in f32.
       Matrix ones(4, 4);
       for (double& x : ones.v) x = 1;
-      EXPECT_EQ(run(form, ones, 1e-30, dtype).climb.stage, InverseStage::kept);
+      EXPECT_EQ(run(form, ones, 1e-30, dtype).result.stage, InverseStage::kept);
     }
   }
-  EXPECT_EQ(run(FactorForm::inverse, identity(5), 1e50, DType::f32).climb.stage,
+  EXPECT_EQ(run(FactorForm::inverse, identity(5), 1e50, DType::f32).result.stage,
             InverseStage::kept);
-  EXPECT_EQ(run(FactorForm::low_rank, identity(5), 1, DType::f64, broken).climb.stage,
+  EXPECT_EQ(run(FactorForm::low_rank, identity(5), 1, DType::f64, broken).result.stage,
             InverseStage::kept);
 }
 
-TEST_P(Ladder, RepeatsAFailedDecompositionInDoublePrecision) {
+TEST_P(RobustInverse, RepeatsAFailedDecompositionInDoublePrecision) {
   const Vector w{0.5, 1, 2, 3};
   const Result result =
       run(FactorForm::eigen, of_spectrum(w), 0.5, DType::f32, {.eigh = fail_in_f32});
-  EXPECT_EQ(result.climb.stage, InverseStage::f64);
+  EXPECT_EQ(result.result.stage, InverseStage::f64);
   EXPECT_TRUE(
       near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 4 * eps<float>));
   EXPECT_EQ(
-      run(FactorForm::eigen, of_spectrum(w), 0.5, DType::f64, {.eigh = fail_eigh}).climb.stage,
+      run(FactorForm::eigen, of_spectrum(w), 0.5, DType::f64, {.eigh = fail_eigh}).result.stage,
       InverseStage::kept);
 }
 
-TEST_P(Ladder, DoesNotBelieveAStatusAlone) {
+TEST_P(RobustInverse, DoesNotTrustAStatusAlone) {
   const Vector w{0.5, 1, 2, 3, 4};
   const Result result =
       run(FactorForm::inverse, of_spectrum(w), 0.5, DType::f32, {.potri = invert_wrongly});
-  EXPECT_EQ(result.climb.stage, InverseStage::clipped);
+  EXPECT_EQ(result.result.stage, InverseStage::clipped);
   EXPECT_TRUE(
       near(result.inverse.v, of_spectrum(reciprocal(shifted(w, 0.5))).v, 64 * 5 * eps<float>));
 }
 
-TEST_P(Ladder, InvertsTheIdentityOfALayerWithoutCurvature) {
+TEST_P(RobustInverse, InvertsTheIdentityOfALayerWithoutCurvature) {
   for (const FactorForm form : {FactorForm::inverse, FactorForm::cholesky, FactorForm::low_rank}) {
     Tensor block = Tensor::empty(ctx, {70, 70}, DType::f64);
     ops::fill(ctx, block, 7);
-    const Climb climb = invert_identity(ctx, {form, {}, block, {}}, 0.25);
-    EXPECT_EQ(climb.stage, InverseStage::damped);
+    const InverseResult result = invert_identity(ctx, {form, {}, block, {}}, 0.25);
+    EXPECT_EQ(result.stage, InverseStage::damped);
     Matrix all = identity(70);
-    apply_left(ctx, {climb.held, block, climb.shift}, {all.view(), {}});
+    apply_left(ctx, {result.form, block, result.shift}, {all.view(), {}});
     EXPECT_EQ(all.v, identity(70, 4).v);
     EXPECT_EQ(invert_identity(ctx, {form, {}, block, {}}, 1e-310).stage, InverseStage::kept);
   }
@@ -263,7 +263,7 @@ TEST_P(Ladder, InvertsTheIdentityOfALayerWithoutCurvature) {
             InverseStage::kept);
 }
 
-TEST_P(Ladder, FactorsAboveZeroBlocksKeepTheirBlocks) {
+TEST_P(RobustInverse, FactorsAboveZeroBlocksKeepTheirBlocks) {
   // What is above the diagonal blocks of a Cholesky form is neither read nor written.
   Random random(3);
   const std::int64_t d = 75;
@@ -283,7 +283,7 @@ TEST_P(Ladder, FactorsAboveZeroBlocksKeepTheirBlocks) {
 // --- the check
 // -------------------------------------------------------------------------------------
 
-TEST_P(Ladder, CheckTellsGoodInversesFromBadOnes) {
+TEST_P(RobustInverse, CheckTellsGoodInversesFromBadOnes) {
   Random random(4);
   const std::int64_t d = 40;
   const Matrix m = random_spd(d, random);
@@ -323,7 +323,7 @@ double error_of(Context& ctx, const AppliedFactor& factor, const Matrix& m, Rand
 }
 
 // D7: damping from 1e-12 to 1e12 beside matrices of rank n/8 in f32, down to width 1.
-TEST_P(Ladder, D7InversesAreRightOrRefusedAtEveryDamping) {
+TEST_P(RobustInverse, D7InversesAreRightOrRefusedAtEveryDamping) {
   Random random(5);
   for (const std::int64_t n : {1, 8, 64, 120}) {
     const Matrix rows = random_matrix(std::max<std::int64_t>(n / 8, 1), n, random, 3);
@@ -338,27 +338,27 @@ TEST_P(Ladder, D7InversesAreRightOrRefusedAtEveryDamping) {
       const double shift = std::pow(10.0, power);
       for (const FactorForm form : kSquareForms) {
         Tensor inverse = Tensor::empty(ctx, {n, n});
-        const Climb climb = rebuild_inverse(ctx, {form, average, inverse, {}}, shift);
+        const InverseResult result = rebuild_inverse(ctx, {form, average, inverse, {}}, shift);
         SCOPED_TRACE(detail::concat("n ", n, ", shift ", shift, ", form ", static_cast<int>(form),
-                                    ", stage ", static_cast<int>(climb.stage)));
-        if (climb.stage == InverseStage::kept) {
+                                    ", stage ", static_cast<int>(result.stage)));
+        if (result.stage == InverseStage::kept) {
           // Only where even f64 has nothing to say: shift below n eps trace.
           EXPECT_LT(shift, static_cast<double>(n) * eps<double> * trace(m));
           continue;
         }
-        if (climb.stage == InverseStage::clipped) {
+        if (result.stage == InverseStage::clipped) {
           // Rounding to f32 has made M indefinite; nothing is larger than 1/shift.
           for (const double x : values(ctx, inverse)) EXPECT_LE(std::abs(x), 1.001 / shift);
           continue;
         }
         // The bar of the check is 0.1 for its own two vectors; twice that for others.
-        EXPECT_LE(error_of(ctx, {climb.held, inverse, climb.shift}, m, random), 0.2);
+        EXPECT_LE(error_of(ctx, {result.form, inverse, result.shift}, m, random), 0.2);
       }
     }
   }
 }
 
-TEST_P(Ladder, D7HasSomethingToRefuse) {
+TEST_P(RobustInverse, D7HasSomethingToRefuse) {
   // Control of the test above: some results with a good status are far off.
   Random random(6);
   const std::int64_t n = 64;
