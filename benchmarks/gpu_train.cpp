@@ -289,8 +289,8 @@ void run(const Arguments& arguments, std::ostream& out) {
   const double sgd_ms = run_sgd(arguments, ceilings, out);
   if (arguments.compute != "f32") {
     nn::ModelOptions statistics = model_options(arguments), backward = statistics;
-    statistics.fused_statistics = backward.fused_backward = true;
-    run_fused(arguments, "fused_statistics", statistics, &nn::Model::fused_statistics, out);
+    statistics.fused_moments = backward.fused_backward = true;
+    run_fused(arguments, "fused_moments", statistics, &nn::Model::fused_moments, out);
     run_fused(arguments, "fused_backward", backward, &nn::Model::fused_backward, out);
   }
   run_kfac(arguments, sgd_ms, out);

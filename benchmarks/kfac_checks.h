@@ -129,8 +129,8 @@ inline double direction(Context& ctx, const BenchLayer& layer, ConstTensorView i
     return sum;
   };
   const auto shift = kfac::split_damping(damping, trace(a, da), da, trace(g, dg), dg).value();
-  ops::mirror_lower(host, a);
-  ops::mirror_lower(host, g);
+  ops::symmetrize(host, a);
+  ops::symmetrize(host, g);
   ops::add_diagonal(host, a, shift.a);
   ops::add_diagonal(host, g, shift.g);
   const Tensor host_u = on_host(ctx, u, DType::f64);

@@ -154,14 +154,14 @@ void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView n
                : cpu::pack_lower(ctx, a, packed, nonfinite);
 }
 
-void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mirror) {
+void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Upper upper) {
   check_device("unpack_lower", ctx, a, "a");
   detail::check_square("unpack_lower", a, "a");
   check_packed("unpack_lower", ctx, packed, a.dim(0));
   check_dtype("unpack_lower", a, "a", packed.dtype());
   if (a.numel() == 0) return;
-  on_cuda(ctx) ? cuda::unpack_lower(ctx, packed, a, mirror)
-               : cpu::unpack_lower(ctx, packed, a, mirror);
+  on_cuda(ctx) ? cuda::unpack_lower(ctx, packed, a, upper)
+               : cpu::unpack_lower(ctx, packed, a, upper);
 }
 
 void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out) {

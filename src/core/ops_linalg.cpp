@@ -80,10 +80,10 @@ void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView
   dispatch(ctx, cuda::syrk, fast::syrk, reference::syrk, alpha, x, beta, c);
 }
 
-void mirror_lower(Context& ctx, TensorView a) {
-  check_square_operand("mirror_lower", ctx, a, "a");
+void symmetrize(Context& ctx, TensorView a) {
+  check_square_operand("symmetrize", ctx, a, "a");
   if (a.dim(0) == 0) return;
-  ctx.device().is_cuda() ? cuda::mirror_lower(ctx, a) : cpu::mirror_lower(ctx, a);
+  ctx.device().is_cuda() ? cuda::symmetrize(ctx, a) : cpu::symmetrize(ctx, a);
 }
 
 void add_diagonal(Context& ctx, TensorView a, double value) {

@@ -124,13 +124,11 @@ void Model::set_observer(LayerObserver* observer) {
   root_->visit([&](Layer& layer) { layer.set_observer(observer); });
 }
 
-void Model::set_fused_statistics(bool on) {
-  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_statistics(on); });
+void Model::set_fused_moments(bool on) {
+  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_moments(on); });
 }
 
-FusedPairs Model::fused_statistics() const {
-  return sum_pairs(*root_, &Sequential::fused_statistics);
-}
+FusedPairs Model::fused_moments() const { return sum_pairs(*root_, &Sequential::fused_moments); }
 
 void Model::set_fused_backward(bool on) {
   for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_backward(on); });

@@ -141,7 +141,7 @@ TEST_P(SquareMatrix, MirrorsItsLowerTriangle) {
   for (const std::int64_t d : {0, 1, 2, 31, 32, 33, 65}) {
     const Dense a = testing::random_integers(d, d, random);
     Padded p = Padded::lower(dtype(), a);
-    ops::mirror_lower(ctx, p.view());
+    ops::symmetrize(ctx, p.view());
     const Dense expected = testing::make_dense(
         d, d, [&](auto i, auto j) { return a(std::max(i, j), std::min(i, j)); });
     EXPECT_EQ(p.values().data, expected.data) << d;
@@ -160,7 +160,7 @@ TEST_P(SquareMatrix, AddsToItsDiagonalOnly) {
   EXPECT_TRUE(p.gaps_untouched());
   Padded flat(dtype(), 2, 3);
   EXPECT_THROW(ops::add_diagonal(ctx, flat.view(), 1), InvalidArgument);
-  EXPECT_THROW(ops::mirror_lower(ctx, flat.view()), InvalidArgument);
+  EXPECT_THROW(ops::symmetrize(ctx, flat.view()), InvalidArgument);
 }
 
 }  // namespace

@@ -47,15 +47,15 @@ TYPED_TEST(Triangle, RoundTripsBitForBitAndSymmetrically) {
     auto a = this->lower(d);
     Tensor packed = Tensor::empty(this->ctx_, {ops::packed_size(d)}, dtype_of<TypeParam>);
     ops::pack_lower(this->ctx_, a.view(), packed);
-    for (const auto mirror : {ops::Mirror::no, ops::Mirror::yes}) {
+    for (const auto upper : {ops::Upper::untouched, ops::Upper::filled}) {
       Framed<TypeParam> b(d, d, this->kPoison);
-      ops::unpack_lower(this->ctx_, packed, b.view(), mirror);
+      ops::unpack_lower(this->ctx_, packed, b.view(), upper);
       ASSERT_TRUE(b.untouched(this->same));
       for (std::int64_t r = 0; r < d; ++r) {
         for (std::int64_t c = 0; c <= r; ++c) {
           ASSERT_EQ(*b.at(r, c), *a.at(r, c)) << d << ": " << r << ", " << c;
           if (c == r) continue;
-          if (mirror == ops::Mirror::yes) {
+          if (upper == ops::Upper::filled) {
             ASSERT_EQ(*b.at(c, r), *a.at(r, c)) << d << ": " << r << ", " << c;
           } else {
             ASSERT_TRUE(std::isnan(*b.at(c, r))) << d << ": " << r << ", " << c;
@@ -77,7 +77,7 @@ TEST(LargeTriangle, RoundTripsTheWidestFactorOfResNet50) {
   }
   ops::fill(ctx, b, -1.0);
   ops::pack_lower(ctx, a, packed);
-  ops::unpack_lower(ctx, packed, b, ops::Mirror::yes);
+  ops::unpack_lower(ctx, packed, b, ops::Upper::filled);
   const float* q = b.data<float>();
   bool equal = true;
   for (std::int64_t r = 0; r < kWidth; ++r) {
@@ -143,8 +143,8 @@ TYPED_TEST(Triangle, RefusesMismatches) {
   EXPECT_THROW(ops::pack_lower(ctx, square, strided), InvalidArgument);
   EXPECT_THROW(ops::pack_lower(ctx, square.view().transposed(), packed), InvalidArgument);
   EXPECT_THROW(ops::pack_lower(ctx, square, packed, packed), InvalidArgument);
-  EXPECT_THROW(ops::unpack_lower(ctx, small, square, ops::Mirror::no), InvalidArgument);
-  EXPECT_THROW(ops::unpack_lower(ctx, foreign, square, ops::Mirror::no), InvalidArgument);
+  EXPECT_THROW(ops::unpack_lower(ctx, small, square, ops::Upper::untouched), InvalidArgument);
+  EXPECT_THROW(ops::unpack_lower(ctx, foreign, square, ops::Upper::untouched), InvalidArgument);
   EXPECT_THROW(ops::packed_trace(ctx, packed, 3, out), InvalidArgument);
   EXPECT_THROW(ops::packed_trace(ctx, packed, -5, out), InvalidArgument);
 }

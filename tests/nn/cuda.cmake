@@ -24,7 +24,7 @@ dkfac_gpu_test(nn.cuda.norm
   SOURCES behaviour/cuda/batch_norm_test.cpp behaviour/cuda/layer_norm_test.cpp behaviour/cuda/embedding_test.cpp backends/cuda/pool_test.cpp
   LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.fused
-  SOURCES behaviour/cuda/fused_statistics_test.cpp behaviour/cuda/fused_backward_test.cpp
+  SOURCES behaviour/cuda/fused_moments_test.cpp behaviour/cuda/fused_backward_test.cpp
   LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.cudnn
   SOURCES backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp

@@ -14,7 +14,7 @@
 namespace dkfac::ops {
 
 enum class Trans : std::uint8_t { no, yes };
-enum class Mirror : std::uint8_t { no, yes };
+enum class Upper : std::uint8_t { untouched, filled };
 
 // --- elementwise -----------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ DKFAC_API void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, Co
 /// Lower triangle of c[d,d] = alpha * x'x + beta*c for x[n,d]; the strict upper one is untouched.
 DKFAC_API void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
 /// Copies the strict lower triangle of a[d,d] onto the upper one.
-DKFAC_API void mirror_lower(Context& ctx, TensorView a);
+DKFAC_API void symmetrize(Context& ctx, TensorView a);
 /// a[i,i] += value.
 DKFAC_API void add_diagonal(Context& ctx, TensorView a, double value);
 /// In: lower triangle of a symmetric a[d,d]. Out: its Cholesky factor L there. info[1] (i32): 0, or
@@ -78,8 +78,8 @@ DKFAC_API void eigh(Context& ctx, TensorView a, TensorView w, TensorView info);
 /// Lower triangle of a[d,d] -> packed[d(d+1)/2]; nonfinite[0] (f32), when given, += NaNs and Infs.
 DKFAC_API void pack_lower(Context& ctx, ConstTensorView a, TensorView packed,
                           TensorView nonfinite = {});
-/// packed[d(d+1)/2] -> lower triangle of a[d,d], and the upper one too with Mirror::yes.
-DKFAC_API void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Mirror mirror);
+/// packed[d(d+1)/2] -> lower triangle of a[d,d], and the upper one too with Upper::filled.
+DKFAC_API void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Upper upper);
 /// out[0] = trace of the packed matrix of width d, accumulated in f64. out: f64 or f32.
 DKFAC_API void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out);
 

@@ -35,7 +35,7 @@ struct Buffer {
 };
 
 /// A convolution and a BatchNorm2d beside it, where one could do what the other would read memory
-/// for (Sequential::set_fused_statistics(), set_fused_backward()).
+/// for (Sequential::set_fused_moments(), set_fused_backward()).
 struct FusedPairs {
   std::int64_t pairs = 0;
   std::int64_t fused = 0;  ///< Those that did so in their last pass.

@@ -243,8 +243,8 @@ class Sequential final : public Layer {
   [[nodiscard]] std::size_t first_trained() const;
   /// Whether convolutions without a bias hand their sums to a BatchNorm2d with one group that comes
   /// next in the same Sequential (Conv2d::hand_sums_to()). Of the children that there are now.
-  void set_fused_statistics(bool on);
-  [[nodiscard]] FusedPairs fused_statistics() const;
+  void set_fused_moments(bool on);
+  [[nodiscard]] FusedPairs fused_moments() const;
   /// Whether convolutions carry their gradient through the ReLU of a BatchNorm2d with one group
   /// that comes directly before (Conv2d::hand_gradient_to()), also as the end and the beginning of
   /// neighbouring Sequentials. Of the children that there are now.

@@ -46,16 +46,16 @@ class Model {
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
   /// Off at first. On: for 16-bit activations on a device the batch statistics of a BatchNorm2d
-  /// come from sums that the convolution before it leaves (Sequential::set_fused_statistics()),
+  /// come from sums that the convolution before it leaves (Sequential::set_fused_moments()),
   /// which saves reading its output once more and costs digits where the mean of a channel is large
   /// beside its deviation (BatchNorm2d::use_sums_next()). Pairs for which cuDNN has no engine stay
   /// as they are, and are counted. Set it before passes are recorded.
-  void set_fused_statistics(bool on);
-  [[nodiscard]] FusedPairs fused_statistics() const;
+  void set_fused_moments(bool on);
+  [[nodiscard]] FusedPairs fused_moments() const;
   /// Off at first. On: for f16 activations on a device a convolution carries its gradient through
   /// the ReLU of the BatchNorm2d before it and sums it for that one
   /// (Sequential::set_fused_backward()), which saves reading the gradient once more and costs the
-  /// digits that f32 sums lose. The rest is as for set_fused_statistics().
+  /// digits that f32 sums lose. The rest is as for set_fused_moments().
   void set_fused_backward(bool on);
   [[nodiscard]] FusedPairs fused_backward() const;
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -155,8 +155,8 @@ struct ModelOptions {
   /// The last BatchNorm scale of each residual block starts at 0 (Goyal et al. 2017, section 5.1);
   /// resnet18, 20, 32, 50.
   bool zero_gamma = false;
-  bool fused_statistics = false;  ///< Model::set_fused_statistics().
-  bool fused_backward = false;    ///< Model::set_fused_backward().
+  bool fused_moments = false;   ///< Model::set_fused_moments().
+  bool fused_backward = false;  ///< Model::set_fused_backward().
   ResNet9Options resnet9{};
 };
 /// Throws InvalidArgument with the list of names for an unknown one, and for an input or an option

@@ -47,7 +47,7 @@ struct BatchNormOptions {
   Activation activation = {};
 };
 
-struct NormStatistics;  // nn/norm_shape.h
+struct NormMoments;  // nn/norm_shape.h
 struct NormChannels;
 struct ReluNorm;
 
@@ -87,7 +87,7 @@ class BatchNorm2d final : public NormalizingLayer {
 
  private:
   [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
-  [[nodiscard]] NormStatistics statistics(Context& ctx, const Shape& per_group, DType dtype);
+  [[nodiscard]] NormMoments statistics(Context& ctx, const Shape& per_group, DType dtype);
   [[nodiscard]] NormChannels channel_values();
   void train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
   void eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);

@@ -50,8 +50,8 @@ struct RegularizedBatch {
                                           ConstTensorView images, ConstTensorView labels,
                                           std::int64_t classes, Regularizer& state);
 
-/// mirrored[n,h,w,c] = every image with left and right exchanged, on the device of ctx; not in
+/// flipped[n,h,w,c] = every image with left and right exchanged, on the device of ctx; not in
 /// place. f64, f32, bf16 or f16.
-void mirror(Context& ctx, ConstTensorView images, TensorView mirrored);
+void flip_horizontal(Context& ctx, ConstTensorView images, TensorView flipped);
 
 }  // namespace dkfac::nn

@@ -34,7 +34,7 @@ void add_model_keys(KeyTable& t) {
   t.boolean("model.zero_gamma", DKFAC_FIELD(model.zero_gamma),
             "the last BatchNorm scale of each residual block starts at 0")
       .where(name, {"resnet18", "resnet20", "resnet32", "resnet50", "resnet50-d"});
-  t.boolean("model.fused_statistics", DKFAC_FIELD(model.fused_statistics),
+  t.boolean("model.fused_moments", DKFAC_FIELD(model.fused_moments),
             "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
   t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
             "convolutions of f16 on a device sum their gradient for the BatchNorm before them");

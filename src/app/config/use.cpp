@@ -236,7 +236,7 @@ nn::ModelOptions model_options(const Config& config, const data::Dataset& data, 
   options.init = model.init;
   if (model.classifier_stddev > 0) options.classifier_stddev = model.classifier_stddev;
   options.zero_gamma = model.zero_gamma;
-  options.fused_statistics = model.fused_statistics;
+  options.fused_moments = model.fused_moments;
   options.fused_backward = model.fused_backward;
   options.resnet9.whitening = model.whitening;
   options.resnet9.pool_before_activation = model.pool_before_activation;

@@ -43,7 +43,7 @@ std::string shared_work_text(const RunResult& result) {
   const auto add = [&](const char* key, const std::optional<SharedWork>& work) {
     if (work) text += fmt::format("\n{}: {} of {} pairs", key, work->fused, work->pairs);
   };
-  add("model.fused_statistics", result.fused_statistics);
+  add("model.fused_moments", result.fused_moments);
   add("model.fused_backward", result.fused_backward);
   return text;
 }

@@ -155,7 +155,7 @@ std::string to_json(const RunResult& r) {
                {"seconds_per_step", number(r.seconds_per_step)},
                {"phase_seconds", std::move(phases)},
                {"launches", object(r.launches)},
-               {"fused_statistics", object(r.fused_statistics)},
+               {"fused_moments", object(r.fused_moments)},
                {"fused_backward", object(r.fused_backward)},
                {"curvature", object(r.curvature)},
                {"bad_photos", r.bad_photos},

@@ -79,7 +79,7 @@ struct ModelConfig {
   std::optional<nn::WeightInit> init;
   double classifier_stddev = 0;
   bool zero_gamma = false;
-  bool fused_statistics = false, fused_backward = false;
+  bool fused_moments = false, fused_backward = false;
   std::optional<bool> whitening, pool_before_activation, frozen_bn_scale;
   double celu_alpha = -1, logit_scale = 0;
 };

@@ -124,8 +124,8 @@ struct RunResult {
   /// update.
   std::map<std::string, double> phase_seconds;
   std::optional<PassLaunches> launches;  ///< Where graphs were asked for.
-  /// Where model.fused_statistics, model.fused_backward ask for it.
-  std::optional<SharedWork> fused_statistics, fused_backward;
+  /// Where model.fused_moments, model.fused_backward ask for it.
+  std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;
   std::vector<std::string> bad_photos;  ///< The first damaged ones by name, with reasons.
   std::vector<EpochRecord> epochs;

@@ -28,7 +28,7 @@ void count_launches(TrainState& s) {
 void count_shared_work(TrainState& s) {
   const auto shared = [](const nn::FusedPairs& p) { return SharedWork{p.pairs, p.fused}; };
   const ModelConfig& asked = s.config.model;
-  if (asked.fused_statistics) s.result.fused_statistics = shared(s.model->fused_statistics());
+  if (asked.fused_moments) s.result.fused_moments = shared(s.model->fused_moments());
   if (asked.fused_backward) s.result.fused_backward = shared(s.model->fused_backward());
 }
 

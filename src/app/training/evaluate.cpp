@@ -73,15 +73,15 @@ Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
 FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
                            comm::Communicator& comm) {
   Score plain(ctx), mean(ctx);
-  Tensor mirrored_memory, sum_memory;
+  Tensor flipped_memory, sum_memory;
   for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
     const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
     plain.add(ctx, logits, batch);
-    const TensorView mirrored = room_for(ctx, mirrored_memory, batch.images);
+    const TensorView flipped = room_for(ctx, flipped_memory, batch.images);
     const TensorView sum = room_for(ctx, sum_memory, logits);
     ops::copy(ctx, logits, sum);  // The model's own memory is about to be used again.
-    nn::mirror(ctx, batch.images, mirrored);
-    ops::axpby(ctx, 0.5, model.forward(ctx, mirrored, nn::Mode::eval), 0.5, sum);
+    nn::flip_horizontal(ctx, batch.images, flipped);
+    ops::axpby(ctx, 0.5, model.forward(ctx, flipped, nn::Mode::eval), 0.5, sum);
     mean.add(ctx, sum, batch);
   });
   plain.fetch(ctx);

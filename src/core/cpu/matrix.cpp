@@ -18,7 +18,7 @@ void scale_row(T* row, std::int64_t n, T beta) {
 
 /// Copies the lower triangle up in tiles, so that neither side strides through memory.
 template <class T>
-void mirror_tiles(Matrix<T> a, std::int64_t d) {
+void copy_tiles_to_upper(Matrix<T> a, std::int64_t d) {
   constexpr std::int64_t kTile = 32;
   for (std::int64_t i0 = 0; i0 < d; i0 += kTile) {
     for (std::int64_t j0 = 0; j0 <= i0; j0 += kTile) {
@@ -33,8 +33,9 @@ void mirror_tiles(Matrix<T> a, std::int64_t d) {
 
 }  // namespace
 
-void mirror_lower(Context&, TensorView a) {
-  with_real(a.dtype(), [&](auto zero) { mirror_tiles(matrix_of<decltype(zero)>(a), a.dim(0)); });
+void symmetrize(Context&, TensorView a) {
+  with_real(a.dtype(),
+            [&](auto zero) { copy_tiles_to_upper(matrix_of<decltype(zero)>(a), a.dim(0)); });
 }
 
 void add_diagonal(Context&, TensorView a, double value) {

@@ -39,7 +39,8 @@ std::int32_t copy_row(const T* src, std::int64_t n, T* dst) {
 /// a[c, r] = packed (r, c) for rows [r0, r1), in tiles whose part of `packed` stays in the
 /// first-level cache. One cache line is written at a time.
 template <class T>
-void mirror_rows(const T* packed, T* a, std::int64_t row_stride, std::int64_t r0, std::int64_t r1) {
+void copy_to_upper(const T* packed, T* a, std::int64_t row_stride, std::int64_t r0,
+                   std::int64_t r1) {
   constexpr std::int64_t kTileRows = 16, kTileColumns = 128;
   for (std::int64_t first = r0; first < r1; first += kTileRows) {
     const std::int64_t last = std::min(first + kTileRows, r1);
@@ -72,7 +73,7 @@ void pack_lower(Context&, ConstTensorView a, TensorView packed, TensorView nonfi
   });
 }
 
-void unpack_lower(Context&, ConstTensorView packed, TensorView a, ops::Mirror mirror) {
+void unpack_lower(Context&, ConstTensorView packed, TensorView a, ops::Upper upper) {
   visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     const T* src = packed.data<T>();
     T* dst = a.data<T>();
@@ -81,7 +82,7 @@ void unpack_lower(Context&, ConstTensorView packed, TensorView a, ops::Mirror mi
       for (std::int64_t r = begin; r < end; ++r) {
         std::copy_n(src + row_start(r), r + 1, dst + r * stride);
       }
-      if (mirror == ops::Mirror::yes) mirror_rows(src, dst, stride, begin, end);
+      if (upper == ops::Upper::filled) copy_to_upper(src, dst, stride, begin, end);
     });
   });
 }

@@ -21,12 +21,12 @@ void scale(Context& ctx, double beta, TensorView c, bool lower) {
 
 }  // namespace
 
-void mirror_lower(Context& ctx, TensorView a) {
+void symmetrize(Context& ctx, TensorView a) {
   visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     T* data = a.data<T>();
     const std::int64_t row = row_stride(a);
     for_each_transposed<T>(ctx.stream(), a.dim(0), a.dim(0), LoadStrictLower<T>{data, row},
-                           StoreMirrored<T>{data, row});
+                           StoreTransposed<T>{data, row});
   });
 }
 

@@ -34,7 +34,7 @@ void count_nonfinite(Context&, ConstTensorView, TensorView) {
 void pack_lower(Context&, ConstTensorView, TensorView, TensorView) {
   refuse_elementwise("pack_lower");
 }
-void unpack_lower(Context&, ConstTensorView, TensorView, ops::Mirror) {
+void unpack_lower(Context&, ConstTensorView, TensorView, ops::Upper) {
   refuse_elementwise("unpack_lower");
 }
 void packed_trace(Context&, ConstTensorView, std::int64_t, TensorView) {

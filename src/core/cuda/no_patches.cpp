@@ -12,7 +12,7 @@ namespace {
 
 }  // namespace
 
-void mirror_lower(Context&, TensorView) { refuse_patches("mirror_lower"); }
+void symmetrize(Context&, TensorView) { refuse_patches("symmetrize"); }
 void add_diagonal(Context&, TensorView, double) { refuse_patches("add_diagonal"); }
 void scale_matrix(Context&, double, TensorView) { refuse_patches("gemm"); }
 void scale_lower(Context&, double, TensorView) { refuse_patches("syrk"); }

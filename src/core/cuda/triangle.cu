@@ -20,7 +20,7 @@ void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView n
   });
 }
 
-void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, ops::Mirror mirror) {
+void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, ops::Upper upper) {
   visit_computing(a.dtype(), [&]<class T>(Type<T>) {
     const std::int64_t d = a.dim(0);
     const T* from = packed.data<T>();
@@ -28,7 +28,7 @@ void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, ops::Mirro
     const Fold fold{d};
     for_each_2d(ctx.stream(), fold.rows(), fold.cols(),
                 UnpackLower<T>{fold, from, to, a.stride(0)});
-    if (mirror == ops::Mirror::yes)
+    if (upper == ops::Upper::filled)
       for_each_transposed<T>(ctx.stream(), d, d, LoadStrictlyLower<T>{from},
                              StoreStrictlyUpper<T>{to, a.stride(0)});
   });

@@ -86,7 +86,7 @@ class Mover {
         continue;
       }
       if (!inverse) ops::fill(ctx_, square, 0);
-      ops::unpack_lower(ctx_, piece, square, inverse ? ops::Mirror::yes : ops::Mirror::no);
+      ops::unpack_lower(ctx_, piece, square, inverse ? ops::Upper::filled : ops::Upper::untouched);
     }
   }
 

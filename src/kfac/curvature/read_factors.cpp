@@ -46,10 +46,10 @@ Tensor whole_average(Context& ctx, const Factor& factor) {
     if (factor.form == FactorForm::low_rank) {
       const ExactProducts exact(ctx);
       ops::syrk(ctx, 1, average.reshape({factor.rows, factor.dim}), 0, out);
-      return ops::mirror_lower(ctx, out);
+      return ops::symmetrize(ctx, out);
     }
     const std::int64_t size = ops::packed_size(factor.dim);
-    ops::unpack_lower(ctx, average.slice(0, group * size, size), out, ops::Mirror::yes);
+    ops::unpack_lower(ctx, average.slice(0, group * size, size), out, ops::Upper::filled);
   });
 }
 
@@ -73,7 +73,7 @@ Tensor whole_inverse(Context& ctx, const Factor& factor) {
     ops::fill(ctx, out, 0);
     ops::add_diagonal(ctx, out, 1);
     apply_left(ctx, applied, {out, {}});
-    ops::mirror_lower(ctx, out);
+    ops::symmetrize(ctx, out);
   });
 }
 

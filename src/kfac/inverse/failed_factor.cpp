@@ -67,7 +67,7 @@ Tensor dense_average(Context& ctx, Context& host, const Factor& factor) {
   for (int group = 0; group < factor.groups; ++group)
     ops::unpack_lower(host, average.view().slice(0, group * size, size),
                       dense.view().slice(0, group, 1).reshape({factor.dim, factor.dim}),
-                      ops::Mirror::yes);
+                      ops::Upper::filled);
   return dense;
 }
 

@@ -13,8 +13,8 @@
 namespace dkfac::kfac {
 namespace {
 
-using ops::Mirror;
 using ops::Trans;
+using ops::Upper;
 
 /// By how much the second stage damps more.
 constexpr double kMoreDamping = 10;
@@ -73,7 +73,7 @@ void write_damped(Context& ctx, FactorForm form, ConstTensorView average, double
   if (form == FactorForm::low_rank) {
     gram_of_rows(ctx, average, square);
   } else {
-    ops::unpack_lower(ctx, average, square, Mirror::no);
+    ops::unpack_lower(ctx, average, square, Upper::untouched);
   }
   if (shift != 0) ops::add_diagonal(ctx, square, shift);
 }
@@ -103,7 +103,7 @@ void commit(Context& ctx, FactorForm held, TensorView from, TensorView to) {
   for_blocks(to.dim(0), [&](std::int64_t k, std::int64_t n) {
     ops::copy(ctx, from.slice(0, k, n).slice(1, 0, k + n), to.slice(0, k, n).slice(1, 0, k + n));
   });
-  if (held == FactorForm::inverse) ops::mirror_lower(ctx, to);
+  if (held == FactorForm::inverse) ops::symmetrize(ctx, to);
 }
 
 /// The average in f64.
@@ -121,7 +121,7 @@ bool factorise_wide(Context& ctx, const Solvers& solvers, FactorForm form, const
   const Inverted wide{widen(ctx, scratch, m.average), m.shift};
   const TensorView result = scratch.take(out.shape(), DType::f64);
   if (!factorise(ctx, solvers, form, wide, result)) return false;
-  if (form == FactorForm::inverse) ops::mirror_lower(ctx, result);
+  if (form == FactorForm::inverse) ops::symmetrize(ctx, result);
   ops::cast(ctx, result, out);
   return inverts(ctx, form, m, out);
 }
@@ -186,7 +186,7 @@ InverseResult try_stages(Context& ctx, const FactorGroup& block, double shift,
 
 bool decompose(Context& ctx, const Solvers& solvers, ConstTensorView average, TensorView vectors,
                TensorView values) {
-  ops::unpack_lower(ctx, average, vectors, Mirror::no);
+  ops::unpack_lower(ctx, average, vectors, Upper::untouched);
   return succeeds(ctx, [&](TensorView info) { solvers.eigh(ctx, vectors, values, info); }) &&
          decomposes(ctx, average, vectors, values);
 }

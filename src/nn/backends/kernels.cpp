@@ -51,8 +51,9 @@ void pad_channels_backward(Context& ctx, const PadShape& shape, ConstTensorView 
                          : cpu::pad_channels_backward(ctx, shape, small, large);
 }
 
-void mirror(Context& ctx, ConstTensorView x, TensorView mirrored) {
-  ctx.device().is_cuda() ? cuda::mirror(ctx, x, mirrored) : cpu::mirror(ctx, x, mirrored);
+void flip_horizontal(Context& ctx, ConstTensorView x, TensorView flipped) {
+  ctx.device().is_cuda() ? cuda::flip_horizontal(ctx, x, flipped)
+                         : cpu::flip_horizontal(ctx, x, flipped);
 }
 
 void max_pool(Context& ctx, const PoolShape& shape, ConstTensorView x, TensorView y,
@@ -116,7 +117,7 @@ void moments_from_sums(Context& ctx, const NormShape& shape, ConstTensorView sum
 }
 
 void finish_moments(Context& ctx, const NormShape& shape, ConstTensorView variance,
-                    const NormChannels& channels, const NormStatistics& out) {
+                    const NormChannels& channels, const NormMoments& out) {
   ctx.device().is_cuda() ? cuda::finish_moments(ctx, shape, variance, channels, out)
                          : cpu::finish_moments(ctx, shape, variance, channels, out);
 }
@@ -151,7 +152,7 @@ void sums_of_gradients(Context& ctx, const NormShape& shape, ConstTensorView sca
 }
 
 void train_moments(Context& ctx, const NormShape& shape, ConstTensorView x,
-                   const NormChannels& channels, const NormStatistics& out) {
+                   const NormChannels& channels, const NormMoments& out) {
   ctx.device().is_cuda() ? cuda::train_moments(ctx, shape, x, channels, out)
                          : cpu::train_moments(ctx, shape, x, channels, out);
 }

@@ -43,7 +43,7 @@ struct ReluNorm {
 };
 
 /// What normalising a batch leaves behind, all [groups,c]: an Affine, and 1/sqrt(variance + eps).
-struct NormStatistics {
+struct NormMoments {
   TensorView mean, rest, inv_std, scale, shift;
   [[nodiscard]] Affine affine() const { return {{mean, rest}, scale, shift}; }
 };

@@ -141,7 +141,7 @@ ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode)
   return y;
 }
 
-NormStatistics BatchNorm2d::statistics(Context& ctx, const Shape& per_group, DType dtype) {
+NormMoments BatchNorm2d::statistics(Context& ctx, const Shape& per_group, DType dtype) {
   const auto statistic = [&](Tensor& t) { return ensure(ctx, t, per_group, dtype); };
   return {statistic(mean_), statistic(mean_rest_), statistic(inv_std_), statistic(scale_),
           statistic(shift_)};
@@ -162,7 +162,7 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
               options_.groups, " groups leaves ", s.rows,
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
-  const NormStatistics of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
+  const NormMoments of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
   const ConstTensorView sum = std::exchange(sum_, ConstTensorView{});
   if (sum.empty()) {
     kernels::train_moments(ctx, s, x, channel_values(), of_batch);
@@ -200,7 +200,7 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   const NormShape s = norm_shape(input_.shape(), options_.groups, channels_);
   const Shape per_group{s.groups, s.channels};
   const DType dtype = compute_dtype(input_.dtype());
-  const NormStatistics of_batch = statistics(ctx, per_group, dtype);
+  const NormMoments of_batch = statistics(ctx, per_group, dtype);
   const Affine affine = of_batch.affine();
   // The gradient before the activation is written down only for those who look at it.
   const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;

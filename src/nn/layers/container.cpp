@@ -133,12 +133,12 @@ ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, 
   return need == InputGrad::needed ? grad : ConstTensorView{};
 }
 
-void Sequential::set_fused_statistics(bool on) {
+void Sequential::set_fused_moments(bool on) {
   for_each_pair(children_,
                 [&](Conv2d& conv, BatchNorm2d& norm) { conv.hand_sums_to(on ? &norm : nullptr); });
 }
 
-FusedPairs Sequential::fused_statistics() const {
+FusedPairs Sequential::fused_moments() const {
   FusedPairs count;
   for_each_pair(children_, [&](const Conv2d& conv, const BatchNorm2d&) {
     ++count.pairs;

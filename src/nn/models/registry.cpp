@@ -79,7 +79,7 @@ std::unique_ptr<Layer> make_layers(const ModelOptions& options) {
 std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options) {
   auto model = std::make_unique<Model>(ctx, options.name, make_layers(options), options.input,
                                        options.dtype, options.seed, options.compute);
-  model->set_fused_statistics(options.fused_statistics);
+  model->set_fused_moments(options.fused_moments);
   model->set_fused_backward(options.fused_backward);
   const WeightInit preset = preset_init(find(options.name).family);
   initialize_weights(ctx, *model, options.init.value_or(preset), options);

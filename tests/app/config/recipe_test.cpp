@@ -73,12 +73,12 @@ TEST(ModelSwitches, ReachTheModel) {
   EXPECT_TRUE(model_options(parse_recipe({"model.name=resnet20", "model.zero_gamma=true"}),
                             images_in_all(1), 1)
                   .zero_gamma);
-  EXPECT_FALSE(preset.fused_statistics);
+  EXPECT_FALSE(preset.fused_moments);
   EXPECT_FALSE(preset.fused_backward);
   EXPECT_TRUE(model_options(parse_recipe({"model.fused_backward=true"}), images_in_all(1), 1)
                   .fused_backward);
-  EXPECT_TRUE(model_options(parse_recipe({"model.fused_statistics=true"}), images_in_all(1), 1)
-                  .fused_statistics);
+  EXPECT_TRUE(
+      model_options(parse_recipe({"model.fused_moments=true"}), images_in_all(1), 1).fused_moments);
   EXPECT_THROW((void)parse_recipe({"model.name=mlp", "model.whitening=on"}), InvalidArgument);
 }
 

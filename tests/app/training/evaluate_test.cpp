@@ -78,10 +78,10 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
     const auto loss_of = [&](ConstTensorView logits) {
       return nn::softmax_cross_entropy(scene.ctx, logits, batch.host_labels, 0, 1, {}).loss;
     };
-    Tensor mirrored = Tensor::empty(scene.ctx, batch.images.shape(), DType::f64);
-    nn::mirror(scene.ctx, batch.images, mirrored);
+    Tensor flipped = Tensor::empty(scene.ctx, batch.images.shape(), DType::f64);
+    nn::flip_horizontal(scene.ctx, batch.images, flipped);
     Tensor a = logits_of(batch.images);
-    Tensor b = logits_of(mirrored);
+    Tensor b = logits_of(flipped);
     mean_of_losses += 0.5 * (loss_of(a) + loss_of(b));
     for (std::int64_t i = 0; i < a.numel(); ++i)
       a.data<double>()[i] = 0.5 * (a.data<double>()[i] + b.data<double>()[i]);

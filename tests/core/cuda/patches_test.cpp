@@ -315,7 +315,7 @@ TEST_P(CudaPatches, NeverMakeTheHostWait) {
   ops::patch_gram(ctx, s, 1, x, 0, c, PatchMethod::offsets);
   ops::patch_gram(ctx, s, 1, x, 0, groups);
   ops::patch_sum(ctx, s, 1, x, sum);
-  ops::mirror_lower(ctx, c);
+  ops::symmetrize(ctx, c);
   ops::add_diagonal(ctx, c, 1);
   EXPECT_EQ(testing::host_waits(), before);
 }
@@ -346,7 +346,7 @@ TEST_P(CudaMatrices, MirrorAndShiftTheirDiagonal) {
   for (const std::int64_t d : {1, 2, 31, 33, 70}) {
     const Dense values = testing::random_integers(d, d, random);
     PaddedOnDevice a = lower(values);
-    ops::mirror_lower(ctx, a.view());
+    ops::symmetrize(ctx, a.view());
     ops::add_diagonal(ctx, a.view(), 0.5);
     const Dense expected = testing::make_dense(d, d, [&](auto i, auto j) {
       return values(std::max(i, j), std::min(i, j)) + (i == j ? 0.5 : 0.0);

@@ -55,13 +55,13 @@ TEST_P(TriangleOnDevice, PacksTheLowerHalfAndCounts) {
 TEST_P(TriangleOnDevice, UnpacksWithAndWithoutTheUpperHalf) {
   for (const std::int64_t d : kWidths) {
     const Tensor packed = random({ops::packed_size(d)});
-    for (const auto mirror : {ops::Mirror::no, ops::Mirror::yes}) {
+    for (const auto upper : {ops::Upper::untouched, ops::Upper::filled}) {
       Tensor host = Tensor::empty(cpu, {d, d}, dtype());
       ops::fill(cpu, host, -7);
-      ops::unpack_lower(cpu, packed, host, mirror);
+      ops::unpack_lower(cpu, packed, host, upper);
       PaddedOnDevice to(ctx, dtype(), d, d);
       ops::fill(ctx, to.view(), -7);
-      ops::unpack_lower(ctx, to_device(ctx, packed), to.view(), mirror);
+      ops::unpack_lower(ctx, to_device(ctx, packed), to.view(), upper);
       EXPECT_EQ(to.values(ctx), values(cpu, host)) << d;
       EXPECT_TRUE(to.gaps_untouched(ctx));
     }

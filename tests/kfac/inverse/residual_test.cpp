@@ -106,7 +106,7 @@ TEST_P(Residual, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
         const Matrix m = without_the_signs(n, random);
         const Tensor average = tensor(ctx, packed(m), {ops::packed_size(n)}, dtype);
         Tensor q = Tensor::zeros(ctx, {n, n}, dtype), w = Tensor::zeros(ctx, {n}, dtype);
-        ops::unpack_lower(ctx, average, q, ops::Mirror::no);
+        ops::unpack_lower(ctx, average, q, ops::Upper::untouched);
         std::int32_t info = 0;
         ops::eigh(ctx, q, w, view_of(&info, {1}));
         EXPECT_TRUE(decomposes(ctx, average, q, w)) << name_of(dtype) << ' ' << n;

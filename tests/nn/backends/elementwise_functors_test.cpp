@@ -122,7 +122,7 @@ TEST(ElementFunctors, ShortcutsReadEveryElementThatIsKeptOnce) {
 TEST(ElementFunctors, LinesAreMirroredPixelByPixel) {
   Guarded x(2 * 3 * 2, 0), y(2 * 3 * 2, 0);
   for (std::int64_t i = 0; i < 12; ++i) x.data()[i] = static_cast<float>(i);
-  for (std::int64_t i = 0; i < 12; ++i) MirrorLines<float>{x.data(), y.data(), 3, 2}(i);
+  for (std::int64_t i = 0; i < 12; ++i) FlipLines<float>{x.data(), y.data(), 3, 2}(i);
   EXPECT_EQ(std::vector<float>(y.data(), y.data() + 12),
             (std::vector<float>{4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7}));
   EXPECT_TRUE(y.intact());

@@ -45,21 +45,21 @@ void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorVie
                    TensorView info) {
   check_finite(ctx, packed, inverse.dim(0), info);
   if (failed(info)) return;
-  ops::unpack_lower(ctx, packed, inverse, ops::Mirror::no);
+  ops::unpack_lower(ctx, packed, inverse, ops::Upper::untouched);
   ops::add_diagonal(ctx, inverse, shift);
   ops::potrf(ctx, inverse, info);
   if (failed(info)) return;
   ops::potri(ctx, inverse, info);
   if (failed(info)) return;
   check_overflow(ctx, inverse, info);
-  ops::mirror_lower(ctx, inverse);
+  ops::symmetrize(ctx, inverse);
 }
 
 void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, TensorView values,
                       TensorView info) {
   check_finite(ctx, packed, vectors.dim(0), info);
   if (failed(info)) return;
-  ops::unpack_lower(ctx, packed, vectors, ops::Mirror::no);
+  ops::unpack_lower(ctx, packed, vectors, ops::Upper::untouched);
   ops::eigh(ctx, vectors, values, info);
   if (failed(info)) return;
   with_real("decompose factor", values.dtype(), [&](auto zero) {

@@ -46,7 +46,7 @@ void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorVie
   with_real("invert factor", inverse.dtype(), [&](auto zero) {
     using T = decltype(zero);
     find_nonfinite<T>(ctx, packed, d, statuses.at(0));
-    ops::unpack_lower(ctx, packed, inverse, ops::Mirror::no);
+    ops::unpack_lower(ctx, packed, inverse, ops::Upper::untouched);
     ops::add_diagonal(ctx, inverse, shift);
     ops::potrf(ctx, inverse, statuses.view(1));
     ops::potri(ctx, inverse, statuses.view(2));
@@ -54,7 +54,7 @@ void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorVie
                               NonfiniteDiagonal<T>{inverse.data<T>(), inverse.stride(0)},
                               StoreStatus{statuses.at(3)});
   });
-  ops::mirror_lower(ctx, inverse);
+  ops::symmetrize(ctx, inverse);
   statuses.join(ctx, d, info);
 }
 
@@ -66,7 +66,7 @@ void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, 
   with_real("decompose factor", vectors.dtype(), [&](auto zero) {
     using T = decltype(zero);
     find_nonfinite<T>(ctx, packed, d, statuses.at(0));
-    ops::unpack_lower(ctx, packed, vectors, ops::Mirror::no);
+    ops::unpack_lower(ctx, packed, vectors, ops::Upper::untouched);
     dkfac::cuda::for_each_2d(ctx.stream(), d, d,
                              ClearIf<T>{statuses.at(0), vectors.data<T>(), vectors.stride(0)});
     ops::eigh(ctx, vectors, values, statuses.view(1));

@@ -87,7 +87,7 @@ void rebuild_eigen(Context& ctx, const Block<T>* block, ConstTensorView average,
   reduce_rows<std::int32_t>(ctx, 1, average.numel(), dkfac::cuda::Max<std::int32_t>{},
                             FirstNonfinite<T>{average.data<T>(), d},
                             Store<std::int32_t>{nonfinite});
-  ops::unpack_lower(ctx, average, vectors, ops::Mirror::no);
+  ops::unpack_lower(ctx, average, vectors, ops::Upper::untouched);
   for_each_2d(ctx.stream(), d, d, ClearIf<T>{nonfinite, q, d});
   ops::eigh(ctx, vectors, values, status.slice(0, 1, 1));
   check_decomposition<T>(ctx, {.block = block,

@@ -38,7 +38,7 @@ struct PixelBytes {
 };
 
 template <class T>
-void mirror_rows(ConstTensorView from, TensorView to) {
+void flip_rows(ConstTensorView from, TensorView to) {
   const std::int64_t rows = from.dim(0) * from.dim(1), width = from.dim(2), c = from.dim(3);
   const T* in = from.data<T>();
   T* out = to.data<T>();
@@ -102,8 +102,8 @@ void pad_channels_backward(Context&, const PadShape& s, ConstTensorView small, T
   });
 }
 
-void mirror(Context&, ConstTensorView x, TensorView mirrored) {
-  for_storage(x.dtype(), [&](auto t) { mirror_rows<decltype(t)>(x, mirrored); });
+void flip_horizontal(Context&, ConstTensorView x, TensorView flipped) {
+  for_storage(x.dtype(), [&](auto t) { flip_rows<decltype(t)>(x, flipped); });
 }
 
 }  // namespace dkfac::nn::cpu

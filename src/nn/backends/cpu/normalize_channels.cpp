@@ -16,7 +16,7 @@ void moments_from_sums(Context&, const NormShape& s, ConstTensorView sum,
 }
 
 void finish_moments(Context&, const NormShape& s, ConstTensorView variance,
-                    const NormChannels& channels, const NormStatistics& out) {
+                    const NormChannels& channels, const NormMoments& out) {
   for_dtype(out.mean.dtype(), [&](auto t) {
     const FinishMoments<decltype(t)> finish(s, variance, channels, out);
     for (std::int64_t c = 0; c < s.channels; ++c) finish(c);
@@ -31,7 +31,7 @@ void running_factors(Context&, const NormChannels& channels, TensorView factor, 
 }
 
 void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
-                   const NormChannels& channels, const NormStatistics& out) {
+                   const NormChannels& channels, const NormMoments& out) {
   Scratch scratch(ctx);
   const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
   batch_moments(ctx, s, x, out.mean, out.rest, variance);

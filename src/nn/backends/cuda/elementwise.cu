@@ -121,11 +121,11 @@ void pad_channels_backward(Context& ctx, const PadShape& shape, ConstTensorView 
        });
 }
 
-void mirror(Context& ctx, ConstTensorView x, TensorView mirrored) {
-  move(x, mirrored, x.dim(3), [&]<class W>(W, std::int64_t elements) {
+void flip_horizontal(Context& ctx, ConstTensorView x, TensorView flipped) {
+  move(x, flipped, x.dim(3), [&]<class W>(W, std::int64_t elements) {
     for_each(ctx.stream(), x.numel() / elements,
-             MirrorLines<W>{static_cast<const W*>(x.raw()), static_cast<W*>(mirrored.raw()),
-                            x.dim(2), x.dim(3) / elements});
+             FlipLines<W>{static_cast<const W*>(x.raw()), static_cast<W*>(flipped.raw()), x.dim(2),
+                          x.dim(3) / elements});
   });
 }
 

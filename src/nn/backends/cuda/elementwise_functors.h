@@ -217,15 +217,15 @@ struct PadChannelsBackward {
 
 /// Index i gives word i of images of `width` pixels of `channels` words in a line.
 template <class W>
-struct MirrorLines {
+struct FlipLines {
   const W* x;
-  W* mirrored;
+  W* flipped;
   std::int64_t width, channels;
   DKFAC_HD void operator()(std::int64_t i) const {
     using dkfac::cuda::quotient;
     const std::int64_t pixel = quotient(i, channels), c = i - pixel * channels;
     const std::int64_t line = quotient(pixel, width), col = pixel - line * width;
-    mirrored[i] = x[(line * width + width - 1 - col) * channels + c];
+    flipped[i] = x[(line * width + width - 1 - col) * channels + c];
   }
 };
 

@@ -25,6 +25,6 @@ void pad_channels(Context&, const PadShape&, ConstTensorView, TensorView) { abse
 void pad_channels_backward(Context&, const PadShape&, ConstTensorView, TensorView) {
   absent_elementwise();
 }
-void mirror(Context&, ConstTensorView, TensorView) { absent_elementwise(); }
+void flip_horizontal(Context&, ConstTensorView, TensorView) { absent_elementwise(); }
 
 }  // namespace dkfac::nn::cuda

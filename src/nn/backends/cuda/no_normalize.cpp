@@ -20,7 +20,7 @@ void moments_from_sums(Context&, const NormShape&, ConstTensorView, ConstTensorV
   absent_normalize();
 }
 void finish_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
-                    const NormStatistics&) {
+                    const NormMoments&) {
   absent_normalize();
 }
 void running_factors(Context&, const NormChannels&, TensorView, TensorView) { absent_normalize(); }
@@ -33,7 +33,7 @@ void gradient_sums(Context&, const NormShape&, ConstTensorView, const Affine&, c
   absent_normalize();
 }
 void train_moments(Context&, const NormShape&, ConstTensorView, const NormChannels&,
-                   const NormStatistics&) {
+                   const NormMoments&) {
   absent_normalize();
 }
 void sums_of_gradients(Context&, const NormShape&, ConstTensorView, ConstTensorView,

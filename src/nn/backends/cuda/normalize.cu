@@ -59,7 +59,7 @@ void batch_moments(Context& ctx, const NormShape& s, ConstTensorView x, TensorVi
 }
 
 void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
-                   const NormChannels& channels, const NormStatistics& out) {
+                   const NormChannels& channels, const NormMoments& out) {
   Scratch scratch(ctx);
   const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
   if (s.groups > 1) {  // Running statistics want those of all groups.
@@ -83,7 +83,7 @@ void moments_from_sums(Context& ctx, const NormShape& s, ConstTensorView sum,
 }
 
 void finish_moments(Context& ctx, const NormShape& s, ConstTensorView variance,
-                    const NormChannels& channels, const NormStatistics& out) {
+                    const NormChannels& channels, const NormMoments& out) {
   for_dtype(out.mean.dtype(), [&](auto zero) {
     for_each(ctx.stream(), s.channels, FinishMoments<decltype(zero)>(s, variance, channels, out));
   });

@@ -40,7 +40,7 @@ struct MomentsFromSums {
 template <class C>
 struct FinishMoments {
   FinishMoments(const NormShape& s, ConstTensorView variance, const NormChannels& channels,
-                const NormStatistics& out)
+                const NormMoments& out)
       : groups(s.groups),
         channels_count(s.channels),
         rows(static_cast<double>(s.rows)),

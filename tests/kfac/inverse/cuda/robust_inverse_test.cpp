@@ -135,7 +135,7 @@ TEST_P(DeviceRobustInverse, TheCheckSeesWhatTheHostSees) {
   const Tensor there = Tensor::copy_of(ctx, average);
   Tensor inverse = Tensor::empty(cpu, {d, d}, dtype());
   std::int32_t info = 0;
-  ops::unpack_lower(cpu, average, inverse, ops::Mirror::no);
+  ops::unpack_lower(cpu, average, inverse, ops::Upper::untouched);
   ops::add_diagonal(cpu, inverse, 0.5);
   ops::potrf(cpu, inverse, view_of(&info, {1}));
   ops::potri(cpu, inverse, view_of(&info, {1}));

@@ -93,10 +93,10 @@ TEST_P(RegularizeOnDevice, MirrorsTwiceToTheSame) {
   Tensor want = Tensor::empty(cpu, images.shape(), GetParam());
   Tensor once = Tensor::empty(ctx, images.shape(), GetParam());
   Tensor twice = Tensor::empty(ctx, images.shape(), GetParam());
-  mirror(cpu, images, want);
+  flip_horizontal(cpu, images, want);
   const std::int64_t waits = host_waits();
-  mirror(ctx, there, once);
-  mirror(ctx, once, twice);
+  flip_horizontal(ctx, there, once);
+  flip_horizontal(ctx, once, twice);
   EXPECT_EQ(host_waits(), waits);
   EXPECT_EQ(device_values(ctx, once), values(cpu, want));
   EXPECT_EQ(device_values(ctx, twice), values(cpu, images));
@@ -156,9 +156,10 @@ TEST(RegularizeOnDeviceSteps, RefuseWhatDoesNotFit) {
   Tensor images = Tensor::empty(cpu, here.shape());
   EXPECT_TRUE(
       contains(message_of([&] { erase_holes(ctx, {.probability = 1}, {}, images); }), "on cpu"));
-  EXPECT_TRUE(contains(message_of([&] { mirror(ctx, here, images); }), "on cpu"));
-  EXPECT_TRUE(contains(message_of([&] { mirror(cpu, here.view().flat(), images.view().flat()); }),
-                       "flat data has no mirror image"));
+  EXPECT_TRUE(contains(message_of([&] { flip_horizontal(ctx, here, images); }), "on cpu"));
+  EXPECT_TRUE(
+      contains(message_of([&] { flip_horizontal(cpu, here.view().flat(), images.view().flat()); }),
+               "flat data has no mirror image"));
 }
 
 }  // namespace

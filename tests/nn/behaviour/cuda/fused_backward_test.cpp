@@ -252,7 +252,7 @@ TEST(FusedBackwardOnDevice, IsReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
         .model = small_model("resnet20", DType::f32, DType::f16), .method = method, .steps = 5};
-    recipe.model.fused_backward = recipe.model.fused_statistics = true;
+    recipe.model.fused_backward = recipe.model.fused_moments = true;
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights;
     for (const bool record : {true, false}) {

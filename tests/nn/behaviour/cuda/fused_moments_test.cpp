@@ -30,7 +30,7 @@ class FusedMoments {
     pair.add<Conv2d>("conv", kIn, kMaps, options.conv);
     pair.add<BatchNorm2d>("norm", kMaps, options.norm);
     pair.set_name("");
-    pair.set_fused_statistics(on);
+    pair.set_fused_moments(on);
     Sequential on_host;
     on_host.add<Conv2d>("conv", kIn, kMaps, options.conv);
     on_host.add<BatchNorm2d>("norm", kMaps, options.norm);
@@ -80,7 +80,7 @@ TEST_P(FusedStatisticsOnDevice, AreThoseOfAPassOfTheirOwn) {
   FusedMoments fused({}, dtype, true), plain({}, dtype, false);
   const Passes actual = fused.run(conv_input_shape(), dtype),
                expected = plain.run(conv_input_shape(), dtype);
-  const FusedPairs on = fused.pair.fused_statistics(), off = plain.pair.fused_statistics();
+  const FusedPairs on = fused.pair.fused_moments(), off = plain.pair.fused_moments();
   EXPECT_EQ(on.pairs, 1);
   EXPECT_EQ(on.fused, 1);
   EXPECT_EQ(off.pairs, 1);
@@ -144,8 +144,8 @@ TEST(FusedPairOnDevice, FallBackAndAreCounted) {
     SCOPED_TRACE(detail::concat(input, " ", dtype));
     FusedMoments fused(options, dtype, true), plain(options, dtype, false);
     EXPECT_EQ(fused.run(input, dtype), plain.run(input, dtype));
-    EXPECT_EQ(fused.pair.fused_statistics().pairs, pairs);
-    EXPECT_EQ(fused.pair.fused_statistics().fused, 0);
+    EXPECT_EQ(fused.pair.fused_moments().pairs, pairs);
+    EXPECT_EQ(fused.pair.fused_moments().fused, 0);
   };
   expect_none({}, conv_input_shape(), DType::f32, 1);
   expect_none({}, conv_input_shape(), DType::f64, 1);
@@ -162,9 +162,9 @@ TEST(FusedPairOnDevice, EndWhenTheyAreSwitchedOff) {
   FusedMoments fused({}, dtype, true), plain({}, dtype, false);
   const Passes with = fused.run(conv_input_shape(), dtype);
   const Passes first = plain.run(conv_input_shape(), dtype);
-  fused.pair.set_fused_statistics(false);
+  fused.pair.set_fused_moments(false);
   EXPECT_EQ(fused.run(conv_input_shape(), dtype).y, plain.run(conv_input_shape(), dtype).y);
-  EXPECT_EQ(fused.pair.fused_statistics().fused, 0);
+  EXPECT_EQ(fused.pair.fused_moments().fused, 0);
   EXPECT_NE(with.buffers, first.buffers) << "control: the sums are not those of rounded values";
 }
 
@@ -188,7 +188,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
         .model = small_model("resnet20", DType::f32, GetParam()), .method = method, .steps = 5};
-    recipe.model.fused_statistics = true;
+    recipe.model.fused_moments = true;
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights, buffers;
     for (const bool record : {true, false}) {
@@ -199,7 +199,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
         const int waits = method == Method::kfac && step == 0 ? 2 : 1;  // The first: for inverses.
         EXPECT_EQ(training.waits(), is_emulated() ? waits : 0);
       }
-      const FusedPairs statistics = training.model().fused_statistics();
+      const FusedPairs statistics = training.model().fused_moments();
       EXPECT_EQ(statistics.pairs, 19);  // One a convolution.
       EXPECT_EQ(statistics.fused, 19);
       EXPECT_EQ(training.passes().counts().refused, 0) << training.passes().counts().reason;
@@ -217,7 +217,7 @@ TEST_P(FusedStatisticsOnDevice, TrainAsWithout) {
   Recipe recipe{
       .model = small_model("resnet20", DType::f32, GetParam()), .method = Method::kfac, .steps = 2};
   const TrainedModel plain = train_model(recipe, Device::cuda());
-  recipe.model.fused_statistics = true;
+  recipe.model.fused_moments = true;
   const TrainedModel fused = train_model(recipe, Device::cuda());
   // c = 4 as for one pair: a loss is a mean over what 19 pairs have moved in all directions.
   EXPECT_TRUE(near(fused.losses, plain.losses, 4 * spacing(GetParam())));
