@@ -64,7 +64,7 @@ DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization norm
                            DeviceDataOptions options) {
   DKFAC_CHECK(options.prefetch > 0, "[loader] prefetch is ", options.prefetch, "; it must be > 0");
   // Photographs are more than a device would keep, and decoded by the host.
-  const bool resident = ctx.device().is_cuda() && options.place == DataPlace::resident;
+  const bool resident = ctx.device().is_cuda() && options.place == DataPlacement::resident;
   if (resident && data.photos == nullptr) {
     source_ = make_resident_source(
         ctx,

@@ -135,7 +135,7 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache
   }
   // Every rank has found the same, so all fail alike.
   const Position position{0, "check"};
-  together(*comm, position, [&] {
+  run_and_agree(*comm, position, [&] {
     if (!outcome.wrong.empty())
       throw NumericError(fmt::format("[bench] wrong results: {}; do not use these numbers",
                                      fmt::join(outcome.wrong, ", ")));

@@ -15,7 +15,7 @@
 #include "app/record/progress.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
-#include "app/run/place.h"
+#include "app/run/placement.h"
 #include "app/run/run_one.h"
 #include "app/shared/phases.h"
 #include "app/training/state.h"
@@ -217,7 +217,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
   const Config config = recipe_config(command, host->size());
   print_remarks(config, host->rank(), terminal);
   RunState run;
-  Place place = find_place(config, std::move(host), run.position);
+  DevicePlacement place = find_placement(config, std::move(host), run.position);
   run.position.phase = "data";
   const PhaseData data = load_phases(config, *place.comm, run.position, cache);
 
@@ -241,7 +241,7 @@ Outcome bench_recipe(const BenchCommand& command, std::shared_ptr<comm::Communic
                .ranks_on_device = place.ranks_on_device};
   state = &s;
   Outcome outcome;
-  or_abort(s, [&] {
+  abort_on_error(s, [&] {
     train_through(s);
     outcome = outcome_of(command, s, meter);
   });

@@ -56,7 +56,7 @@ class Comparer {
   void operator()() {
     for (const Config& config : configs_) print_remarks(config, comm_->rank(), terminal_);
     const Position position{0, "folder"};
-    together(*comm_, position, [this] {
+    run_and_agree(*comm_, position, [this] {
       if (comm_->rank() == 0) make_folder(command_.out, if_exists(), command_.command_line);
     });
     // Seed by seed, so that a slow spell of the machine hits every configuration.

@@ -32,11 +32,11 @@ void eval_rank(const EvalCommand& command, const EvalRequest& request, DataCache
                const Terminal& terminal, std::shared_ptr<comm::Communicator> host) {
   print_remarks(request.config, host->rank(), terminal);
   Position position{request.point.record.result.steps, "device"};
-  const Place place = find_place(request.config, std::move(host), position);
+  const DevicePlacement place = find_placement(request.config, std::move(host), position);
   comm::Communicator& comm = *place.comm;
   position.phase = "data";
   std::shared_ptr<const data::DataSplits> data;
-  together(comm, position, [&] { data = cache.get(request.config); });
+  run_and_agree(comm, position, [&] { data = cache.get(request.config); });
   const Tally tally = evaluate_checkpoint(request, *data, place, position);
   if (comm.rank() == 0) terminal.out << to_text(request, data->test, tally, command.json);
 }

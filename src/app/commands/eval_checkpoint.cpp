@@ -62,11 +62,11 @@ std::string accuracy_text(const Tally& tally, std::int64_t classes) {
 }
 
 Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,
-                          const Place& place, Position& position) {
+                          const DevicePlacement& place, Position& position) {
   comm::Communicator& comm = *place.comm;
   Network network{Context(place.device, context_options(request.config)), {}, {}, {}};
   position.phase = "checkpoint";
-  together(comm, position, [&] { build(request, data, comm, network); });
+  run_and_agree(comm, position, [&] { build(request, data, comm, network); });
   position.phase = "evaluation";
   const nn::WithEma averages(network.ema.get());
   return request.config.run.tta

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/checkpoint/resume.h"
-#include "app/run/place.h"
+#include "app/run/placement.h"
 #include "app/run/run_one.h"
 #include "app/training/evaluate.h"
 
@@ -23,7 +23,7 @@ struct EvalRequest {
 /// Collective: loss and accuracy on the test data, as the run itself takes them. Throws RunError on
 /// every rank when some rank cannot read the checkpoint.
 [[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,
-                                        const Place& place, Position& position);
+                                        const DevicePlacement& place, Position& position);
 
 /// "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".
 [[nodiscard]] std::string accuracy_text(const Tally& tally, std::int64_t classes);

@@ -143,14 +143,14 @@ class Watcher {
     const Clock::time_point start = Clock::now();
     Tally tally;
     try {
-      together(*comm_, position_, [&] { request = eval_request(checkpoint, command_.set); });
+      run_and_agree(*comm_, position_, [&] { request = eval_request(checkpoint, command_.set); });
     } catch (const RunError& error) {
       return leave_out(checkpoint, error);
     }
     position_.step = request.point.record.result.steps;
     prepare(request);
     try {
-      tally = evaluate_checkpoint(request, *data_, *place_, position_);
+      tally = evaluate_checkpoint(request, *data_, *placement_, position_);
     } catch (const RunError& error) {
       return leave_out(checkpoint, error);
     }
@@ -160,13 +160,13 @@ class Watcher {
 
   /// The device and the data, once.
   void prepare(const EvalRequest& request) {
-    if (!place_) {
+    if (!placement_) {
       print_remarks(request.config, comm_->rank(), terminal_);
-      place_.emplace(find_place(request.config, comm_, position_));
-      comm_ = place_->comm;
+      placement_.emplace(find_placement(request.config, comm_, position_));
+      comm_ = placement_->comm;
     }
     position_.phase = "data";
-    if (!data_) together(*comm_, position_, [&] { data_ = cache_.get(request.config); });
+    if (!data_) run_and_agree(*comm_, position_, [&] { data_ = cache_.get(request.config); });
   }
 
   /// A run keeps a few checkpoints and removes the rest, also while they are read.
@@ -222,7 +222,7 @@ class Watcher {
   const Terminal& terminal_;
   std::shared_ptr<comm::Communicator> comm_;
   Position position_;
-  std::optional<Place> place_;
+  std::optional<DevicePlacement> placement_;
   std::shared_ptr<const data::DataSplits> data_;
   // Of rank 0:
   std::optional<Evaluations> done_;

@@ -40,8 +40,8 @@ void agree(comm::Communicator& comm, const std::optional<Failure>& mine) {
       throw RunError(decode(all[rank], static_cast<int>(rank)), RunError::Scope::every_rank);
 }
 
-void together(comm::Communicator& comm, const Position& position,
-              const std::function<void()>& work) {
+void run_and_agree(comm::Communicator& comm, const Position& position,
+                   const std::function<void()>& work) {
   std::optional<Failure> mine;
   try {
     work();

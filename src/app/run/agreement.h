@@ -14,8 +14,8 @@ namespace dkfac::app {
 void agree(comm::Communicator& comm, const std::optional<Failure>& mine);
 
 /// Runs `work`, which must not communicate, and then agrees about its success.
-void together(comm::Communicator& comm, const Position& position,
-              const std::function<void()>& work);
+void run_and_agree(comm::Communicator& comm, const Position& position,
+                   const std::function<void()>& work);
 
 /// Collective: true on every rank when it is on some rank.
 [[nodiscard]] bool any_rank(comm::Communicator& comm, bool mine);

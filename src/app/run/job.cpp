@@ -53,7 +53,7 @@ void sleep_for(double seconds) {
 }
 
 // All ranks are here with the same failure, and may still talk.
-int report_together(comm::Communicator& comm, const Failure& failure, const Terminal& terminal) {
+int report_and_agree(comm::Communicator& comm, const Failure& failure, const Terminal& terminal) {
   if (comm.rank() == failure.rank) print(failure, terminal);
   try {
     comm.barrier("report");  // Nobody leaves before the line is out.
@@ -81,7 +81,7 @@ int run_launched(const Job& job, int rank, const Terminal& terminal, const Body&
     return 0;
   } catch (const RunError& error) {
     if (error.scope == RunError::Scope::every_rank)
-      return report_together(*comm, error.failure, terminal);
+      return report_and_agree(*comm, error.failure, terminal);
     end_job(*comm, error.failure, terminal);
   } catch (...) {
     end_job(*comm, describe_current_exception(comm->rank(), {}), terminal);

@@ -14,7 +14,7 @@
 #include "app/run/agreement.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
-#include "app/run/place.h"
+#include "app/run/placement.h"
 #include "app/run/signals.h"
 #include "app/shared/phases.h"
 #include "app/shared/report.h"
@@ -50,7 +50,7 @@ class Run {
  private:
   void go() {
     const Config& config = plan_.config;
-    const Place place = find_place(config, comm_, state_.position);
+    const DevicePlacement place = find_placement(config, comm_, state_.position);
     comm_ = place.comm;
     if (const int threads = default_threads(*comm_); config.run.threads == 0 && threads > 0)
       set_threads(threads);
@@ -69,7 +69,7 @@ class Run {
   // Rank 0 opens it; the others learn what it is called and where the run goes on.
   void open_folder() {
     std::optional<ResumePoint> point;
-    together(*comm_, state_.position, [&] {
+    run_and_agree(*comm_, state_.position, [&] {
       if (comm_->rank() != 0) return;
       std::unique_ptr<RunLock> lock;
       if (plan_.if_exists == IfExists::go_on) lock = claim_run(plan_.folder);
@@ -223,11 +223,11 @@ PhaseData load_phases(const Config& config, comm::Communicator& comm, const Posi
   };
   const bool in_turn = config.data.name == "image-folder" && comm.size() > 1;
   if (in_turn) {
-    together(comm, position, [&] {
+    run_and_agree(comm, position, [&] {
       if (comm.rank() == 0) load();
     });
   }
-  together(comm, position, [&] {
+  run_and_agree(comm, position, [&] {
     if (!in_turn || comm.rank() != 0) load();
   });
   return data;

@@ -156,7 +156,8 @@ void describe_run(TrainState& s) {
   if (s.config.run.target > 0) result.target_accuracy = s.config.run.target;
   compare_configurations(s);
   enter(s, "data");
-  together(*s.comm, s.position, [&] { s.plan = plan_phases(s.config, s.data, s.comm->size()); });
+  run_and_agree(*s.comm, s.position,
+                [&] { s.plan = plan_phases(s.config, s.data, s.comm->size()); });
   s.now = &s.plan.front();
   compare_data(s);
 }
@@ -164,7 +165,7 @@ void describe_run(TrainState& s) {
 void build_training(TrainState& s) {
   enter(s, "setup");
   if (s.ctx.device().is_cuda()) reset_peak_memory(s.ctx.device());
-  together(*s.comm, s.position, [&] { build(s); });
+  run_and_agree(*s.comm, s.position, [&] { build(s); });
   on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
   // The optimizer gives all ranks the same parameters; whitening filters are buffers.
   if (s.comm->size() == 1 || s.model->buffers().numel() == 0) return;

@@ -102,13 +102,13 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
   RunRecord record;
   Shards shards;
   std::optional<StateReader> reader;
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     manifest = read_manifest(checkpoint);
     record = read_record(checkpoint, manifest);
     check_kind(s, record.result);
   });
   enter_phase(s, record.epoch);  // What comes fits its images.
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
     shards = open_shards(checkpoint, manifest, rank, ranks);
     restore_schedule(s, record);
@@ -117,7 +117,7 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
     visit_state(s, *reader);
   });
   const std::set<std::string> moved = taken_over(*s.comm, reader->moved());
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     reader->finish(moved);
     if (!keeps_loss_scale(s, record.result))
       s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));

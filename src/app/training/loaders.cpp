@@ -12,24 +12,24 @@ namespace {
 
 /// Batches are the same wherever they are made; the set itself may take a share of the memory that
 /// the network would not miss.
-data::DataPlace data_place(const TrainState& s) {
+data::DataPlacement data_placement(const TrainState& s) {
   const Device device = s.ctx.device();
   const Choice choice = s.config.data.resident;
-  if (!device.is_cuda() || choice == Choice::no) return data::DataPlace::streamed;
+  if (!device.is_cuda() || choice == Choice::no) return data::DataPlacement::streamed;
   const bool photos = s.now->data->train.photos != nullptr || s.now->data->test.photos != nullptr;
   DKFAC_CHECK(!photos || choice != Choice::yes,
               "[config] data.resident = \"yes\", and photographs are decoded by the host; use "
               "\"auto\" or \"no\"");
-  if (photos) return data::DataPlace::streamed;
-  if (choice == Choice::yes) return data::DataPlace::resident;
+  if (photos) return data::DataPlacement::streamed;
+  if (choice == Choice::yes) return data::DataPlacement::resident;
   constexpr double kShare = 0.2;
   const double bytes =
       static_cast<double>(data::resident_bytes(s.now->data->train, s.now->phase.config.augment) +
                           data::resident_bytes(s.now->data->test, {}));
   const auto all = static_cast<double>(
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).bytes);
-  return bytes * s.ranks_on_device <= kShare * all ? data::DataPlace::resident
-                                                   : data::DataPlace::streamed;
+  return bytes * s.ranks_on_device <= kShare * all ? data::DataPlacement::resident
+                                                   : data::DataPlacement::streamed;
 }
 
 /// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
@@ -93,7 +93,7 @@ void make_loaders(TrainState& s) {
                                   .rank = rank,
                                   .size = size,
                                   .dtype = image_type(s),
-                                  .place = data_place(s)};
+                                  .place = data_placement(s)};
   s.loader.reset();  // Its memory is free for the next one's.
   s.test_loader.reset();
   s.loader.emplace(s.ctx, data.train, normalization, options);

@@ -9,7 +9,7 @@ struct Part {
   ConstTensorView images;
   ConstTensorView labels;
   ConstTensorView targets;  ///< In place of the labels; empty: they count.
-  std::int64_t first = 0;   ///< Place of images[0] in the global batch.
+  std::int64_t first = 0;   ///< DevicePlacement of images[0] in the global batch.
   bool last = false;
 };
 

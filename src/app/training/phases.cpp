@@ -89,7 +89,7 @@ void enter_phase(TrainState& s, std::int64_t epoch) {
   enter(s, "setup");
   const Shape image = s.model->input();
   s.now = &next;
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     s.model->set_input(image_of(next));
     make_loaders(s);
     // Recorded passes are of the batches that were.

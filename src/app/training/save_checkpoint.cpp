@@ -122,19 +122,19 @@ void write_checkpoint(TrainState& s) {
   const std::filesystem::path& root = s.checkpoints.folder;
   const bool first = s.comm->rank() == 0;
   std::filesystem::path folder = root / (checkpoint_name(s.result.steps) + ".tmp");
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     if (first) folder = begin_checkpoint(root, s.result.steps);
   });
   std::string lines;
-  together(*s.comm, s.position, [&] { lines = write_shard(s, folder); });
+  run_and_agree(*s.comm, s.position, [&] { lines = write_shard(s, folder); });
   {
     const AveragedBuffers averaged(s);
-    together(*s.comm, s.position, [&] {
+    run_and_agree(*s.comm, s.position, [&] {
       if (first) lines += write_common(s, folder);
     });
   }
   const auto all = comm::all_gather_strings(*s.comm, lines);
-  together(*s.comm, s.position, [&] {
+  run_and_agree(*s.comm, s.position, [&] {
     if (!first) return;
     Manifest manifest{s.result.steps, s.comm->size(), version(), {}};
     for (const std::string& part : all) add_lines(part, manifest);

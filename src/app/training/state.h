@@ -74,7 +74,7 @@ struct TrainState {
   Position& position;
   CheckpointPlan checkpoints = {};
   Context ctx;
-  int ranks_on_device = 1;  ///< Place::ranks_on_device.
+  int ranks_on_device = 1;  ///< DevicePlacement::ranks_on_device.
 
   std::vector<PhasePlan> plan = {};
   const PhasePlan* now = nullptr;  ///< The phase under way.
@@ -112,7 +112,7 @@ struct TrainState {
 void train_through(TrainState& state);
 /// Does the work on the state. When it throws, the other ranks are told before the state goes: it
 /// may wait for the device when it does, and the device for ranks that never come.
-void or_abort(TrainState& state, const std::function<void()>& work);
+void abort_on_error(TrainState& state, const std::function<void()>& work);
 /// Whether the steps or epochs of this part are done.
 [[nodiscard]] bool part_is_over(const TrainState& state);
 

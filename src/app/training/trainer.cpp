@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "app/run/place.h"
+#include "app/run/placement.h"
 #include "app/training/phase_table.h"
 #include "app/training/run_state.h"
 #include "app/training/state.h"
@@ -59,7 +59,7 @@ void train_through(TrainState& state) {
   result.total_seconds = total_seconds(state);
 }
 
-void or_abort(TrainState& state, const std::function<void()>& work) {
+void abort_on_error(TrainState& state, const std::function<void()>& work) {
   try {
     work();
   } catch (const RunError& error) {
@@ -74,7 +74,7 @@ void or_abort(TrainState& state, const std::function<void()>& work) {
 
 void train(const Config& config, std::shared_ptr<comm::Communicator> comm, const PhaseData& data,
            const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
-  train_at(find_place(config, std::move(comm), run.position), config, data, hooks, run,
+  train_at(find_placement(config, std::move(comm), run.position), config, data, hooks, run,
            checkpoints);
 }
 
@@ -84,8 +84,8 @@ void train(const Config& config, std::shared_ptr<comm::Communicator> comm,
   train(config, std::move(comm), one_for_all(data), hooks, run, checkpoints);
 }
 
-void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
-              RunState& run, const CheckpointPlan& checkpoints) {
+void train_at(DevicePlacement place, const Config& config, const PhaseData& data,
+              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints) {
   TrainState state{.config = config,
                    .comm = std::move(place.comm),
                    .data = data,
@@ -95,7 +95,7 @@ void train_at(Place place, const Config& config, const PhaseData& data, const Tr
                    .checkpoints = checkpoints,
                    .ctx = Context(place.device, context_options(config)),
                    .ranks_on_device = place.ranks_on_device};
-  or_abort(state, [&] { train_through(state); });
+  abort_on_error(state, [&] { train_through(state); });
   run.part_done = state.part_done;
 }
 

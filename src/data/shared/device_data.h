@@ -20,7 +20,7 @@ struct DeviceBatch {
 };
 
 /// How batches come to a device.
-enum class DataPlace : std::uint8_t {
+enum class DataPlacement : std::uint8_t {
   streamed,  ///< Made on the host and uploaded beside the computation, through pinned memory.
   resident   ///< The 8-bit data set lies in device memory; one kernel makes a batch of it.
 };
@@ -30,8 +30,9 @@ struct DeviceDataOptions {
   AugmentOptions augment = {};
   int rank = 0, size = 1;
   DType dtype = DType::f32;  ///< f64, f32, bf16 or f16; 16 bits are the f32 values rounded.
-  DataPlace place = DataPlace::streamed;  ///< Of a device; the host makes its batches in place.
-  int prefetch = 2;                       ///< Batches made ahead by a thread; not when resident.
+  DataPlacement place =
+      DataPlacement::streamed;  ///< Of a device; the host makes its batches in place.
+  int prefetch = 2;             ///< Batches made ahead by a thread; not when resident.
 };
 
 /// Device memory that a resident data set takes, without the batch itself.

@@ -77,9 +77,9 @@ TEST(Agreement, GivesEveryRankTheSameFailure) {
   std::vector<std::string> lines;
   comm::run_ranks(3, [&](std::shared_ptr<comm::Communicator> comm) {
     const Position position{7, "data"};
-    EXPECT_NO_THROW(together(*comm, position, [] {}));
+    EXPECT_NO_THROW(run_and_agree(*comm, position, [] {}));
     try {
-      together(*comm, position, [&] {
+      run_and_agree(*comm, position, [&] {
         if (comm->rank() >= 1) throw DataError("[idx] bad file");
       });
     } catch (const RunError& error) {

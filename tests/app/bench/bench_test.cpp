@@ -35,7 +35,7 @@ TEST(Quartiles, AreThoseOfTheSortedValues) {
 
 TEST(Quartiles, StandBetweenTheirNeighbours) {
   const bench::Quartiles q = quartiles_of({1, 2, 3, 10});
-  EXPECT_DOUBLE_EQ(q.lower, 1.75);  // Place 0.75 of 0..3.
+  EXPECT_DOUBLE_EQ(q.lower, 1.75);  // DevicePlacement 0.75 of 0..3.
   EXPECT_DOUBLE_EQ(q.median, 2.5);
   EXPECT_DOUBLE_EQ(q.upper, 4.75);
   EXPECT_DOUBLE_EQ(q.mean, 4);

@@ -7,7 +7,7 @@
 
 #include "dkfac/comm/in_process.h"
 
-#include "app/run/place.h"
+#include "app/run/placement.h"
 
 namespace dkfac::app {
 namespace {
@@ -41,7 +41,7 @@ TEST(PlaceOnDevice, OfALaunchedRankIsAGpuOfItsOwn) {
   const Launched launched(devices());
   comm::run_ranks(devices(), [&](std::shared_ptr<comm::Communicator> comm) {
     Position position;
-    const Place place = find_place(on("cuda"), std::move(comm), position);
+    const DevicePlacement place = find_placement(on("cuda"), std::move(comm), position);
     EXPECT_EQ(place.ranks_on_device, 1);
     EXPECT_EQ(place.device, Device::cuda(place.comm->rank()));
   });
@@ -53,7 +53,7 @@ TEST(PlaceOnDevice, RefusesLaunchedRanksThatShareAGpuOnAllOfThem) {
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     Position position;
     try {
-      (void)find_place(on("cuda"), std::move(comm), position);
+      (void)find_placement(on("cuda"), std::move(comm), position);
       FAIL() << "no error";
     } catch (const RunError& error) {
       EXPECT_EQ(error.scope, RunError::Scope::every_rank);
@@ -70,7 +70,7 @@ TEST(PlaceOnDevice, CountsThoseThatShareIt) {
     comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
       Position position;
       const bool first = comm->rank() == 0;
-      const Place place = find_place(on(device), std::move(comm), position);
+      const DevicePlacement place = find_placement(on(device), std::move(comm), position);
       if (first) ranks_on_device = place.ranks_on_device;
     });
     return ranks_on_device;

@@ -1,10 +1,10 @@
-#include "app/run/place.h"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "dkfac/comm/in_process.h"
+
+#include "app/run/placement.h"
 
 namespace dkfac::app {
 namespace {
@@ -15,21 +15,21 @@ Config on(const std::string& device) {
   return config;
 }
 
-TEST(Place, OfARunOnTheHostIsTheCommunicatorItself) {
+TEST(DevicePlacement, OfARunOnTheHostIsTheCommunicatorItself) {
   const auto host = comm::make_self();
   Position position;
-  const Place place = find_place(on("cpu"), host, position);
+  const DevicePlacement place = find_placement(on("cpu"), host, position);
   EXPECT_EQ(place.device, Device::cpu());
   EXPECT_EQ(place.comm, host);
 }
 
-TEST(Place, WithoutADeviceIsRefusedOnEveryRank) {
+TEST(DevicePlacement, WithoutADeviceIsRefusedOnEveryRank) {
   if (available_devices().size() > 1) GTEST_SKIP() << "there is a device";
   for (const char* device : {"cuda", "cuda:0"}) {
     comm::run_ranks(2, [&](std::shared_ptr<comm::Communicator> comm) {
       Position position;
       try {
-        (void)find_place(on(device), std::move(comm), position);
+        (void)find_placement(on(device), std::move(comm), position);
         FAIL() << "no error";
       } catch (const RunError& error) {
         EXPECT_EQ(error.scope, RunError::Scope::every_rank);

@@ -20,7 +20,7 @@ constexpr std::int64_t kCount = 50, kDeviceBatch = 12;
 constexpr AugmentOptions kAll{.pad = 3, .flip = true, .cutout = 2};
 
 struct Kind {
-  DataPlace place;
+  DataPlacement place;
   Device device;
 };
 
@@ -71,13 +71,13 @@ class DeviceData : public ::testing::TestWithParam<Kind> {
       .count = kCount, .global_batch = kDeviceBatch, .seed = 9, .drop_last = false};
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceData,
-                         ::testing::Values(Kind{DataPlace::resident, Device::cuda()},
-                                           Kind{DataPlace::streamed, Device::cuda()},
-                                           Kind{DataPlace::streamed, Device::cpu()}),
+                         ::testing::Values(Kind{DataPlacement::resident, Device::cuda()},
+                                           Kind{DataPlacement::streamed, Device::cuda()},
+                                           Kind{DataPlacement::streamed, Device::cpu()}),
                          [](const auto& param) {
                            if (!param.param.device.is_cuda()) return "host";
-                           return param.param.place == DataPlace::resident ? "resident"
-                                                                           : "streamed";
+                           return param.param.place == DataPlacement::resident ? "resident"
+                                                                               : "streamed";
                          });
 
 TEST_P(DeviceData, HasTheBitsOfTheHostInEveryType) {
@@ -142,7 +142,7 @@ TEST_P(DeviceData, NobodyWaitsAndNothingIsAllocated) {
   epoch(3);
   EXPECT_EQ(host_waits() - waits, 2 * loader.batches()) << "the votes alone";
   EXPECT_EQ(device_allocations(), allocations);
-  EXPECT_EQ(places.size(), GetParam().place == DataPlace::resident ? 1U : 2U);
+  EXPECT_EQ(places.size(), GetParam().place == DataPlacement::resident ? 1U : 2U);
 }
 
 TEST_P(DeviceData, BatchesMayHaveShapesOfTheirOwn) {

@@ -1,4 +1,4 @@
-#include "app/run/place.h"
+#include "app/run/placement.h"
 
 #include <string>
 #include <utility>
@@ -46,16 +46,16 @@ void require_own(Device device, int ranks_on_device) {
 
 }  // namespace
 
-Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
-                 Position& position) {
+DevicePlacement find_placement(const Config& config, std::shared_ptr<comm::Communicator> host,
+                               Position& position) {
   const DeviceChoice choice = device_choice(config);
   position.phase = "device";
   if (choice.kind == Device::Kind::cpu) return {Device::cpu(), std::move(host)};
-  together(*host, position, [&] { require(choice, config.run.device); });
+  run_and_agree(*host, position, [&] { require(choice, config.run.device); });
   const Device device = choice.index ? Device::cuda(*choice.index) : comm::device_of_rank(*host);
   const int ranks_on_device = comm::ranks_on_gpu(*host, device);
   if (!choice.index && comm::detect_launch().size > 1)
-    together(*host, position, [&] { require_own(device, ranks_on_device); });
+    run_and_agree(*host, position, [&] { require_own(device, ranks_on_device); });
   return {device, comm::on_device(std::move(host), device), ranks_on_device};
 }
 

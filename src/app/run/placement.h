@@ -12,7 +12,7 @@
 namespace dkfac::app {
 
 /// Where a rank computes, and what carries memory of there and of the host between ranks.
-struct Place {
+struct DevicePlacement {
   Device device;
   std::shared_ptr<comm::Communicator> comm;
   int ranks_on_device = 1;  ///< How many ranks have this one's GPU, itself included; 1 on the host.
@@ -23,11 +23,12 @@ struct Place {
 /// whatever number their launcher gives it. With "cuda:1" each takes that one, shared or not. Only
 /// `comm` of the result may be used from then on. Throws RunError on every rank when one of them
 /// has no CUDA, no such device, or none for itself.
-[[nodiscard]] Place find_place(const Config& config, std::shared_ptr<comm::Communicator> host,
-                               Position& position);
+[[nodiscard]] DevicePlacement find_placement(const Config& config,
+                                             std::shared_ptr<comm::Communicator> host,
+                                             Position& position);
 
 /// train() (app/shared/trainer.h) for a rank whose place has been found.
-void train_at(Place place, const Config& config, const PhaseData& data, const TrainHooks& hooks,
-              RunState& run, const CheckpointPlan& checkpoints);
+void train_at(DevicePlacement place, const Config& config, const PhaseData& data,
+              const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints);
 
 }  // namespace dkfac::app
