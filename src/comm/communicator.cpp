@@ -38,7 +38,8 @@ void check_counts(std::string_view op, std::span<const std::int64_t> counts, int
               " elements");
 }
 
-/// `part` is one rank's share, `whole` the concatenation; part may be that very segment of whole.
+/// Checks the segment `part` of one rank against the concatenation `whole`; part may be exactly its
+/// segment of whole.
 void check_part(std::string_view op, std::string_view part_name, const ConstTensorView& part,
                 const ConstTensorView& whole, std::span<const std::int64_t> counts, int rank) {
   const auto r = static_cast<std::size_t>(rank);

@@ -13,11 +13,11 @@ namespace dkfac::comm {
 
 namespace {
 
-constexpr std::size_t kContext = 120;  ///< Characters of a line that a message shows.
+constexpr std::size_t kContext = 120;  ///< Characters of a line shown in a message.
 
 std::int64_t length(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-/// Every rank's `mine`, one after the other.
+/// Gathers `mine` of every rank, in rank order.
 std::vector<std::int32_t> gather(Communicator& comm, std::span<const std::int32_t> mine,
                                  std::span<const std::int64_t> counts, std::string_view name) {
   const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
@@ -43,7 +43,7 @@ std::vector<int> ranks_unlike_first(Communicator& comm, std::string_view text,
   return unlike;
 }
 
-/// The line around `at`, from its beginning if that is near.
+/// Returns the line around `at`, from its beginning if that is near.
 std::string excerpt(std::string_view text, std::size_t at) {
   const std::size_t begin = text.substr(0, at).rfind('\n') + 1;
   text.remove_prefix(std::max(begin, at - std::min(at, kContext / 2)));
@@ -79,7 +79,7 @@ void require_equal(Communicator& comm, std::string_view text, std::string_view w
   const std::string name = detail::concat("equal ", what);
   const std::vector<int> unlike = ranks_unlike_first(comm, text, name);
   if (unlike.empty()) return;
-  // All ranks come here together, so the texts may still be exchanged.
+  // All ranks take this branch together, so they can still gather the texts.
   const std::vector<std::string> texts = all_gather_strings(comm, text);
   const std::string& first = texts.front();
   const std::string& other = texts[static_cast<std::size_t>(unlike.front())];

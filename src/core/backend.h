@@ -11,7 +11,7 @@ namespace dkfac::cpu {
 #include "core/backend_elementwise.inc"
 }  // namespace dkfac::cpu
 
-/// Device kernels, or stubs that throw DeviceError.
+/// cuda: device kernels, or stubs that throw DeviceError.
 namespace dkfac::cuda {
 #include "core/backend_elementwise.inc"
 }  // namespace dkfac::cuda

@@ -12,7 +12,7 @@
 namespace dkfac {
 namespace {
 
-/// OpenBLAS kernel sets that use AVX-512; every other one does half the work per instruction.
+/// Whether an OpenBLAS kernel set uses AVX-512; the others do half the work per instruction.
 bool is_avx512_core(std::string_view core) {
   static constexpr std::array<std::string_view, 4> kNames = {"SkylakeX", "Cooperlake",
                                                              "SapphireRapids", "Zen4"};
@@ -23,7 +23,7 @@ bool is_avx512_core(std::string_view core) {
 
 std::string cpu::coretype_warning(const char* preset, const BlasInfo& blas, bool avx512) {
   if (!blas.present || !avx512 || is_avx512_core(blas.core)) return {};
-  // What it takes processors for that are newer than itself.
+  // OpenBLAS detects processors newer than itself as Prescott.
   if (preset == nullptr && blas.core != "Prescott") return {};
   if (preset == nullptr) {
     return "OpenBLAS does not know this processor and takes its Prescott kernels, a fraction of "

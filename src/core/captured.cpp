@@ -9,17 +9,17 @@ namespace dkfac {
 
 namespace {
 
-/// What CapturedWork holds.
+/// State of CapturedWork.
 struct Recorded {
   std::shared_ptr<void> graph;
-  std::uint64_t context;  ///< A stream may be borrowed by several, each with scratch of its own.
+  std::uint64_t context;  ///< Several contexts may borrow one stream, each with its own scratch.
 };
 
 std::uint64_t id_of(const Context& ctx) {
   return const_cast<Context&>(ctx).impl().id;  // impl() is not const; nothing is changed.
 }
 
-/// A recording under way, which is forgotten unless it comes to its end.
+/// Recording in progress, discarded unless it is finished.
 class Recording {
  public:
   Recording(Device device, CUstream_st* stream) : device_(device), stream_(stream) { begin(); }
@@ -53,7 +53,7 @@ std::vector<CapturedWork> CapturedWork::capture_parts(Context& ctx,
                                                       const std::function<void(const Cut&)>& work) {
   DKFAC_CHECK(ctx.device().is_cuda(), "[capture] the context is of ", ctx.device(),
               ", where work runs as it is asked for; record work of a CUDA device");
-  { const Scratch scratch(ctx); }  // Makes one block of several, which would be new memory.
+  { const Scratch scratch(ctx); }  // Merges scratch blocks now: doing so later would allocate.
   CapturedWork part;
   part.device_ = ctx.device();
   part.stream_ = ctx.stream().native();

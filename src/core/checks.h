@@ -6,16 +6,16 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Argument checks that the operations share. `op` is the operation, `name` the argument.
+/// Argument checks of the operations. `op` is the operation, `name` the argument.
 namespace dkfac::detail {
 
-/// Elements lie somewhere.
+/// Requires a non-null pointer unless the view has no elements.
 inline void check_memory(std::string_view op, ConstTensorView x, std::string_view name) {
   DKFAC_CHECK(x.raw() != nullptr || x.numel() == 0, "[", op, "] ", name, " ", x.shape(),
               " is a null pointer; pass the memory that holds it");
 }
 
-/// Elements lie somewhere, on the device of the context.
+/// Requires memory on the device of the context.
 inline void check_device(std::string_view op, const Context& ctx, ConstTensorView x,
                          std::string_view name) {
   check_memory(op, x, name);
@@ -23,7 +23,7 @@ inline void check_device(std::string_view op, const Context& ctx, ConstTensorVie
               ", the context on ", ctx.device(), "; copy it there first");
 }
 
-/// f64 or f32, the dtypes that compute.
+/// Requires f64 or f32, the computing dtypes.
 inline void check_computing(std::string_view op, ConstTensorView x, std::string_view name) {
   DKFAC_CHECK(x.dtype() == DType::f64 || x.dtype() == DType::f32, "[", op, "] ", name, " is ",
               x.dtype(), "; it must be f64 or f32");
@@ -43,7 +43,7 @@ inline void check_shape(std::string_view op, ConstTensorView x, std::string_view
   DKFAC_CHECK(x.shape() == shape, "[", op, "] ", name, " is ", x.shape(), "; it must be ", shape);
 }
 
-/// Two dimensions, and a unit stride along the second one.
+/// Requires two dimensions and a unit stride along the second one.
 inline void check_matrix(std::string_view op, ConstTensorView x, std::string_view name) {
   DKFAC_CHECK(x.ndim() == 2, "[", op, "] ", name, " is ", x.shape(), "; it must be a matrix");
   DKFAC_CHECK(x.dim(1) <= 1 || x.stride(1) == 1, "[", op, "] ", name, " ", x.shape(),
@@ -62,7 +62,7 @@ inline void check_contiguous(std::string_view op, ConstTensorView x, std::string
               " has gaps between its elements; copy it first");
 }
 
-/// A result or counter: one element, whatever the number of dimensions.
+/// Requires a result or counter of one element, with any number of dimensions.
 inline void check_scalar(std::string_view op, ConstTensorView x, std::string_view name) {
   DKFAC_CHECK(x.numel() == 1, "[", op, "] ", name, " is ", x.shape(), "; it must have one element");
 }

@@ -84,7 +84,7 @@ std::int64_t Context::scratch_growths() const {
 Scratch::Scratch(Context& ctx) : ctx_(ctx) {
   Context::Impl& impl = ctx.impl();
   if (impl.scopes == 0 && impl.blocks.size() > 1) {
-    // One block for all that was needed at once: nothing is skipped, and it grows no more.
+    // Merge into one block of the total size: no space is skipped, and it no longer grows.
     const std::size_t bytes = total_bytes(impl.blocks);
     impl.blocks.clear();
     add_block(ctx, bytes);

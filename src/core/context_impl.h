@@ -13,7 +13,7 @@
 
 namespace dkfac {
 
-/// Use of a CUDA stream of somebody else.
+/// Registration of a CUDA stream that the caller owns.
 class BorrowedStream {
  public:
   explicit BorrowedStream(Stream stream);
@@ -28,24 +28,24 @@ class BorrowedStream {
 
 struct DKFAC_LOCAL Context::Impl {
   Device device;
-  const std::uint64_t id = next_id();  ///< No other context of the process has or had it.
+  const std::uint64_t id = next_id();  ///< Unique in the process, never reused.
   ContextOptions options;
-  // One of the two on CUDA; host operations run inline.
+  // Exactly one of the two on CUDA; host operations run inline.
   std::optional<OwnedStream> owned_stream;
   std::optional<BorrowedStream> borrowed_stream;
   std::shared_ptr<void> cuda;     ///< Library handles (cuda/handles.cu); after the stream they use.
-  std::size_t library_bytes = 0;  ///< Of the workspace among them.
+  std::size_t library_bytes = 0;  ///< Size of their workspace.
 
-  // Scratch: a stack over `blocks`; (block, offset) is its top.
+  // Scratch: a stack over `blocks` with top (block, offset).
   std::vector<Tensor> blocks;
   std::size_t block = 0;
   std::size_t offset = 0;
   int scopes = 0;
   std::int64_t growths = 0;
 
-  /// Contexts of the parts of an operation that runs on several threads (cpu/workers.h).
+  /// Contexts of the worker threads of an operation (cpu/workers.h).
   std::vector<std::unique_ptr<Context>> workers;
-  /// Primitives that oneDNN made for the shapes of earlier calls (cpu/self_correlation.h).
+  /// oneDNN primitives cached by the shapes of earlier calls (cpu/self_correlation.h).
   std::shared_ptr<void> self_correlations;
 
  private:

@@ -5,12 +5,12 @@
 namespace dkfac {
 namespace {
 
-/// Of one multiprocessor. 0: no such units.
+/// Operations per clock of one multiprocessor; 0: no such units.
 struct Rates {
   int major, minor;
   double f64, f32, tf32, f16, bf16;
 };
-// f64 by tensor cores from Ampere on. Turing has no bf16, and products of it run on the f32 units.
+// f64 uses tensor cores from Ampere on. Turing has no bf16; its products run on the f32 units.
 constexpr Rates kRates[] = {{7, 0, 64, 128, 0, 1024, 0},
                             {7, 5, 4, 128, 0, 1024, 0},
                             {8, 0, 128, 128, 1024, 2048, 2048},

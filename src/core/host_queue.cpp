@@ -49,10 +49,10 @@ void HostQueue::cancel() noexcept {
   }
 }
 
-// Called while an exception is handled.
+// Called from an exception handler.
 void HostQueue::fail() noexcept {
   error_ = std::current_exception();
-  // Moved out first: a task's destructor may look at this queue.
+  // Moved out first: a task's destructor may access this queue.
   auto dropped = std::exchange(tasks_, {});
   while (!dropped.empty()) dropped.pop_back();
 }

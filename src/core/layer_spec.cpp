@@ -16,7 +16,7 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// Factor widths are handed to LAPACK, whose indices are 32-bit integers.
+// Factor widths are passed to LAPACK, whose indices are 32-bit integers.
 constexpr std::int64_t kMaxWidth = std::numeric_limits<std::int32_t>::max() - 1;
 constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
 
@@ -24,7 +24,7 @@ const char* name_of(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "n
 
 std::int64_t patch_width(const Conv2dSpec& s) { return s.in / s.groups * s.kernel_h * s.kernel_w; }
 
-// "3x5", or "3" for two equal numbers.
+// Returns "3x5", or "3" for two equal numbers.
 std::string pair_of(int h, int w) {
   const std::string first = std::to_string(h);
   return h == w ? first : first + "x" + std::to_string(w);
@@ -66,7 +66,7 @@ void check(const Conv2dSpec& s, std::string_view layer) {
   constexpr std::int64_t kMaxExtent = 1 << 15;  // keeps kernel_h * kernel_w within kMaxWidth
   check_range(layer, "kernel_h", s.kernel_h, 1, kMaxExtent);
   check_range(layer, "kernel_w", s.kernel_w, 1, kMaxExtent);
-  // The padding of `same` is its own, and divides no strides.
+  // `same` computes its own padding and requires stride 1.
   const std::int64_t most_stride = s.same ? 1 : kMaxExtent, most_pad = s.same ? 0 : kMaxExtent;
   const char* where = s.same ? " with padding `same`" : "";
   check_range(layer, "stride_h", s.stride_h, 1, most_stride, where);

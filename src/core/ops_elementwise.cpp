@@ -30,7 +30,7 @@ void check_counter(std::string_view op, const Context& ctx, ConstTensorView coun
   check_scalar(op, counter, name);
 }
 
-/// Two operands of one computing dtype and one shape.
+/// Requires two operands of one computing dtype and one shape.
 void check_pair(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view x_name,
                 ConstTensorView y, std::string_view y_name) {
   check_device(op, ctx, x, x_name);

@@ -5,7 +5,7 @@
 #include "core/backend_linalg.h"
 #include "core/checks.h"
 
-/// Checks once, answers the empty cases, and calls the backend of the context.
+/// Operations that check arguments, handle empty cases, and call the backend of the context.
 namespace dkfac::ops {
 namespace {
 
@@ -17,7 +17,7 @@ using detail::check_scalar;
 using detail::check_shape;
 using detail::check_square;
 
-/// Runs the one of three implementations that the context asks for.
+/// Calls the implementation for the device and backend of the context.
 template <class F, class... Args>
 void dispatch(Context& ctx, F* cuda, F* fast, F* reference, const Args&... args) {
   if (ctx.device().is_cuda()) return cuda(ctx, args...);

@@ -8,7 +8,7 @@
 #include "core/cpu/patch_method.h"
 #include "core/cuda/patch_cost.h"
 
-/// Checks once, answers the empty cases, and calls the backend of the context.
+/// Operations that check arguments, handle empty cases, and call the backend of the context.
 namespace dkfac::ops {
 namespace {
 
@@ -49,17 +49,17 @@ void check_extents(std::string_view op, const PatchSpec& s) {
               s.h, "x", s.w, ", padded ", s.padded_h(), "x", s.padded_w());
 }
 
-/// What sums over x are held in.
+/// Dtype of sums over x.
 DType dtype_of_sums(ConstTensorView x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
 
-/// A computing dtype, or a 16-bit one on a device.
+/// Requires a computing dtype, or a 16-bit one on a device.
 void check_operand(std::string_view op, const Context& ctx, ConstTensorView x) {
   check_device(op, ctx, x, "x");
   if (ctx.device().is_cuda() && (x.dtype() == DType::f16 || x.dtype() == DType::bf16)) return;
   check_computing(op, x, "x");
 }
 
-/// The spec itself, and x against it.
+/// Checks the spec, and x against it.
 void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, ConstTensorView x) {
   check_extents(op, s);
   check_operand(op, ctx, x);
@@ -69,7 +69,7 @@ void check_image(std::string_view op, const Context& ctx, const PatchSpec& s, Co
   detail::check_contiguous(op, x, "x");
 }
 
-/// c[d,d] with d = width, or width + 1 for a bias.
+/// Requires c[d,d] with d = width, or width + 1 for a bias.
 void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std::int64_t width,
                 ConstTensorView c) {
   check_device(op, ctx, c, "c");
@@ -80,7 +80,7 @@ void check_gram(std::string_view op, const Context& ctx, ConstTensorView x, std:
               " with a bias");
 }
 
-/// c[group] of c[groups,d,d].
+/// Returns c[group] of c[groups,d,d].
 TensorView matrix_of_group(TensorView c, std::int64_t group) {
   const TensorView one = c.slice(0, group, 1);
   return {one.raw(), c.dtype(), {c.dim(1), c.dim(2)}, {c.stride(1), c.stride(2)}, c.device()};

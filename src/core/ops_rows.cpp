@@ -8,7 +8,7 @@
 namespace dkfac::ops {
 namespace {
 
-/// table[v,w], i32 indices, and one row of w elements for each of them.
+/// Requires table[v,w], i32 indices, and one row of w elements for each index.
 void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorView table,
                          ConstTensorView indices, ConstTensorView rows, std::string_view name) {
   const std::pair<ConstTensorView, std::string_view> all[] = {
@@ -26,7 +26,7 @@ void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorVie
               " has no rows for ", indices.numel(), " indices");
 }
 
-/// On the host, which can say what is wrong before anything is written.
+/// Checks host indices before anything is written.
 void check_index_range(std::string_view op, ConstTensorView indices, std::int64_t count) {
   const auto* const index = indices.data<std::int32_t>();
   for (std::int64_t r = 0; r < indices.numel(); ++r)

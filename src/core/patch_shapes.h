@@ -2,28 +2,28 @@
 
 #include "dkfac/core/ops.h"
 
-/// Convolutions whose patches have a form that spares work, on any backend.
+/// Special forms of convolutions that save work on every backend.
 namespace dkfac::detail {
 
-/// What methods without patches are for.
+/// Whether the methods without patches (offsets, correlation) apply.
 [[nodiscard]] inline bool is_three_by_three(const ops::PatchSpec& s) {
   return s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 1 &&
          s.pad_w == 1 && s.extra_h + s.extra_w == 0 && s.dilation_h == 1 && s.dilation_w == 1;
 }
 
-/// A 1x1 kernel that visits every pixel once: the patches are the channels as they lie.
+/// Whether it is a 1x1 kernel that visits every pixel once: the patches are the channels in place.
 [[nodiscard]] inline bool is_plain(const ops::PatchSpec& s) {
   return s.layout == ops::Layout::nhwc && s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 &&
          s.stride_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
 }
 
-/// A kernel as large as the image: every image is one patch as it lies.
+/// Whether the kernel is as large as the image: every image is one patch in place.
 [[nodiscard]] inline bool is_whole(const ops::PatchSpec& s) {
   return s.kernel_h == s.h && s.kernel_w == s.w && s.padded_h() == s.h && s.padded_w() == s.w &&
          s.c == s.x_channels();
 }
 
-/// The channels of every pixel as the rows of a matrix.
+/// Returns a matrix whose rows are the channels of each pixel.
 [[nodiscard]] inline ConstTensorView plain_rows(const ops::PatchSpec& s, ConstTensorView x) {
   const ConstTensorView first = x.slice(3, s.first_c, s.c);
   return {first.raw(), x.dtype(), {s.rows(), s.c}, {s.x_channels(), 1}, x.device()};

@@ -13,7 +13,7 @@ std::uint32_t byte_at(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
 }
 
-/// Bytes of the letter that `text` begins with; 0 where it begins with none that can be shown.
+/// Bytes of the first character of `text`; 0 if it is not printable UTF-8.
 std::size_t letter_bytes(std::string_view text) {
   const std::uint32_t first = byte_at(text, 0);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
@@ -24,7 +24,7 @@ std::size_t letter_bytes(std::string_view text) {
     if ((byte_at(text, i) & 0xc0U) != 0x80) return 0;
     letter = letter << 6 | (byte_at(text, i) & 0x3fU);
   }
-  // Not in its shortest form, half of a pair of UTF-16, beyond Unicode, a control character.
+  // Overlong encodings, surrogates, values beyond Unicode, control characters.
   const bool other = (bytes == 3 && letter < 0x800) || (bytes == 4 && letter < 0x10000) ||
                      (letter >= 0xd800 && letter < 0xe000) || letter > 0x10ffff || letter < 0xa0;
   return other ? 0 : bytes;

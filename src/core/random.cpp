@@ -64,7 +64,7 @@ double Random::normal() noexcept {
 
 std::uint64_t Random::below(std::uint64_t n) noexcept {
   assert(n > 0);
-  // The first 2^64 mod n values are refused, which leaves a whole multiple of n.
+  // Rejecting the first 2^64 mod n values leaves a multiple of n.
   const std::uint64_t refused = (0 - n) % n;
   std::uint64_t x = next_u64();
   while (x < refused) x = next_u64();

@@ -6,11 +6,11 @@
 
 #include "dkfac/core/tensor_view.h"
 
-/// How elementwise loops and kernels walk over views of one shape and any strides.
+/// Iteration of elementwise loops and kernels over views of one shape and any strides.
 namespace dkfac::detail {
 
-/// N views of equal shape, with dimensions merged where all of them allow it, so that contiguous
-/// views are one long row. Elements count in row-major order; strides are in elements.
+/// Rows of N views of equal shape. Dimensions are merged where all views allow it, so contiguous
+/// views are one long row. Elements are in row-major order; strides are in elements.
 template <std::size_t N>
 struct RowPlan {
   std::array<std::int64_t, kMaxDims> extent;

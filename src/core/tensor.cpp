@@ -35,7 +35,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 
 namespace {
 
-/// Null when there is none left.
+/// Returns null when the host is out of memory.
 std::byte* allocate_host(std::size_t bytes) {
   if (bytes < cpu::kLargeTensor)
     return static_cast<std::byte*>(std::aligned_alloc(detail::kAlignment, bytes));
@@ -62,7 +62,7 @@ std::byte* allocate_host(std::size_t bytes) {
 Tensor Tensor::make(Context& ctx, Shape shape, DType dtype, bool pinned) {
   const Device device = ctx.device();
   pinned = pinned && device.is_cuda();
-  // A tensor of no elements has storage too, so that it is told from "no tensor".
+  // A tensor of no elements has storage too, which distinguishes it from "no tensor".
   const std::size_t bytes =
       std::max(detail::align_up(detail::checked_bytes("tensor", shape, dtype)), detail::kAlignment);
   std::byte* data = pinned             ? cuda::allocate_pinned(device, bytes)

@@ -12,7 +12,7 @@ std::ptrdiff_t byte_offset(DType dtype, std::int64_t elements) {
 template <class Void>
 Void* advance(Void* data, std::ptrdiff_t bytes) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
-  // A null pointer has no neighbours, not even at distance 0 in some checkers.
+  // Some sanitizers reject arithmetic on a null pointer, even with offset 0.
   return data == nullptr ? nullptr : static_cast<Byte*>(data) + bytes;
 }
 

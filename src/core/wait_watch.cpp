@@ -30,7 +30,7 @@ bool has_wait_watches() noexcept {
 }
 
 void poll_wait_watches() {
-  // Copied: what is polled may end in a wait of its own.
+  // Copied: a poll may itself wait and poll.
   const auto now = watches();
   for (const auto& weak : now)
     if (const auto watch = weak.lock()) watch->poll();

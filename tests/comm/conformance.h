@@ -12,14 +12,14 @@
 #include "dkfac/core/half.h"
 #include "dkfac/core/tensor_view.h"
 
-/// What every communicator has to do. A backend's test defines sizes() and run(); the suite itself
+/// Conformance suite of communicators. A backend's test defines sizes() and run(); the suite itself
 /// is conformance_test.cpp and conformance_queue_test.cpp, compiled into each backend's executable.
 namespace dkfac::comm::testing {
 
 using Body = std::function<void(Communicator&)>;
 
-/// Consecutive ranks whose sum a communicator takes first: 0 (all) but for a hierarchical one,
-/// whose run() sets it.
+/// Number of consecutive ranks that a communicator sums first: 0 (all) except for a hierarchical
+/// one, whose run() sets it.
 inline int ranks_per_node = 0;
 
 /// Numbers of ranks to run with.
@@ -95,8 +95,8 @@ template <class T>
   return x;
 }
 
-/// The contract: added in rank order (and then in the order of nodes), in T or for 16 bits in f32,
-/// rounded once per level.
+/// Sums as the contract defines them: in rank order (and then in the order of nodes), in T or, for
+/// 16 bits, in f32, rounded once per level.
 template <class T>
 [[nodiscard]] std::vector<T> sums_of(int size, std::int64_t count) {
   const int node = ranks_per_node == 0 ? size : ranks_per_node;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-/// MPI around the tests. Every process runs every test; the verdict is the worst of all.
+/// Runs the tests under MPI. Every process runs every test; the exit code is the worst of all.
 int main(int argc, char** argv) {
   int level = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);

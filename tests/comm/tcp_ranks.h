@@ -19,7 +19,7 @@
 
 namespace dkfac::comm::testing {
 
-/// A port that nobody listens at.
+/// Returns a port without a listener.
 inline std::uint16_t free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -33,7 +33,7 @@ inline std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
-/// body(rank, port) on one thread for each rank; what escapes is a test failure.
+/// Runs body(rank, port) on one thread for each rank; an escaping exception is a test failure.
 inline void on_threads(int size, const std::function<void(int, std::uint16_t)>& body) {
   const std::uint16_t port = free_port();
   std::vector<std::thread> threads;
@@ -49,8 +49,8 @@ inline void on_threads(int size, const std::function<void(int, std::uint16_t)>& 
   for (std::thread& thread : threads) thread.join();
 }
 
-/// body(comm) on one thread for each rank, each with sockets of its own. No body starts before all
-/// ranks are connected: what breaks the group early would fail a slow rank's make_tcp() instead.
+/// Runs body(comm) on one thread for each rank, each with its own sockets. No body starts before
+/// all ranks are connected: an early failure would make a slow rank's make_tcp() fail instead.
 inline void run_tcp(int size, const Options& options,
                     const std::function<void(std::shared_ptr<Communicator>)>& body) {
   std::barrier connected(size);

@@ -131,11 +131,11 @@ TEST(BackendInfo, WarnsOfAPresetBelowTheProcessor) {
   const std::string warning = cpu::coretype_warning("Haswell", haswell, true);
   EXPECT_NE(warning.find("OPENBLAS_CORETYPE=Haswell"), std::string::npos);
   EXPECT_EQ(cpu::coretype_warning("Haswell", haswell, false), "");  // The processor's best.
-  EXPECT_EQ(cpu::coretype_warning("Cooperlake", wide, true), "");   // StateKind, but high enough.
+  EXPECT_EQ(cpu::coretype_warning("Cooperlake", wide, true), "");   // Set, but high enough.
   EXPECT_EQ(cpu::coretype_warning(nullptr, haswell, true), "");     // OpenBLAS's own choice.
   EXPECT_EQ(cpu::coretype_warning("Haswell", cpu::BlasInfo{}, true), "");
   cpu::BlasInfo old = haswell;
-  old.core = "Prescott";  // A processor that it does not know.
+  old.core = "Prescott";  // An unknown processor.
   EXPECT_NE(cpu::coretype_warning(nullptr, old, true).find("SkylakeX"), std::string::npos);
   EXPECT_EQ(cpu::coretype_warning(nullptr, old, false), "");
 }

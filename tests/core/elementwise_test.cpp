@@ -52,7 +52,7 @@ TYPED_TEST(Elementwise, CopyIsExact) {
 }
 
 TYPED_TEST(Elementwise, CopyWorksOverAnyStrides) {
-  // A tensor of four dimensions, permuted by strides: x[i][j][k][l] stands where l, j, i, k say.
+  // A tensor of four dimensions, permuted by strides: x[i][j][k][l] is at index (l, j, i, k).
   constexpr std::int64_t kA = 3, kB = 5, kC = 7, kD = 11;
   auto x = this->random(kA * kB * kC * kD);
   const Strides permuted{kC, kA * kC, 1, kA * kB * kC};
@@ -233,7 +233,7 @@ TYPED_TEST(Elementwise, RoundToCountsUnderflow) {
   ops::round_to(this->ctx_, DType::f16, 1.0, this->view(x), this->view(y), view_of(&lost, {1}));
   EXPECT_EQ(lost, 3.0F);
   EXPECT_EQ(y[4], TypeParam(0x1p-24));
-  // The scale saves what it lifts into range, and counts go on from where they were.
+  // The scale keeps values that it lifts into range, and counts accumulate.
   ops::round_to(this->ctx_, DType::f16, 0x1p10, this->view(x), this->view(y), view_of(&lost, {1}));
   EXPECT_EQ(lost, 3.0F);
   ops::round_to(this->ctx_, DType::bf16, 1.0, this->view(x), this->view(y), view_of(&lost, {1}));

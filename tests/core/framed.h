@@ -7,8 +7,8 @@
 
 namespace dkfac::testing {
 
-/// Matrix [rows, columns] inside a larger one: the row stride exceeds the width, and what lies
-/// outside holds `poison`, which must be neither read nor written.
+/// Matrix [rows, columns] inside a larger one: the row stride exceeds the width, and the elements
+/// outside hold `poison`, which must be neither read nor written.
 template <class T>
 class Framed {
  public:

@@ -21,7 +21,7 @@ Conv2dSpec conv() {
           .pad_w = 1};
 }
 
-/// What validate() says of a spec that it refuses.
+/// Error message of validate() for an invalid spec.
 std::string refusal(const LayerSpec& spec) {
   try {
     validate(spec, "stem");

@@ -8,7 +8,7 @@
 
 #include "support/not_finite.h"
 
-// What runs on the device beside the libraries, on the host.
+// Device functors of linear algebra, run on the host.
 namespace dkfac::cuda {
 namespace {
 

@@ -1,4 +1,4 @@
-// What the factors of ResNet-50 cost on a device, by counting.
+// Operation counts of the factors of ResNet-50 on a device.
 #include "core/cuda/patch_cost.h"
 
 #include <vector>

@@ -49,7 +49,7 @@ std::vector<double> channels_of(const PatchSpec& s, const std::vector<double>& x
   return out;
 }
 
-/// What the kernel makes of images whose elements are kNan where they must not be read.
+/// Results of the kernel for images whose elements are kNan where they must not be read.
 std::vector<double> fill(const PatchSpec& s, std::int64_t groups, const std::vector<double>& x,
                          std::int64_t first, std::int64_t rows) {
   const std::int64_t width = s.width(), row = width + 3;

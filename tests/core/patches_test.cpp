@@ -42,7 +42,7 @@ std::vector<PatchSpec> specs() {
     out.push_back({2, 9, 8, 9, 3, 3, 1, 1, 1, 1, layout, 0, 0, 2, 1});
     out.push_back({1, 9, 7, 3, 3, 2, 2, 1, 1, 0, layout, 0, 2, 1, 3});
     out.push_back({2, 2, 2, 3, 3, 3, 1, 2, 4, 3, layout, 1, 1, 4, 3});
-    // But for these the method without patches would be taken.
+    // Without these the method without patches would be chosen.
     out.push_back({1, 16, 16, 8, 3, 3, 1, 1, 1, 1, layout, 0, 1});
     out.push_back({1, 16, 16, 8, 3, 3, 1, 1, 1, 1, layout, 0, 0, 2, 1});
   }

@@ -26,7 +26,7 @@ void append(Bytes& bytes, ConstTensorView x) {
   bytes.insert(bytes.end(), data, data + x.bytes());
 }
 
-/// What every elementwise operation and reduction gives for the same input, bit for bit.
+/// Results of every elementwise operation and reduction for the same input, bit for bit.
 template <class T>
 Bytes results() {
   constexpr std::int64_t kRows = 67, kColumns = 61, kCount = kRows * kColumns;

@@ -5,7 +5,7 @@
 #include "support/padded.h"
 #include "support/reference.h"
 
-/// The oracles and known matrices against each other.
+/// Compares the reference implementations with matrices of known results.
 namespace dkfac::testing {
 namespace {
 

@@ -48,7 +48,7 @@ Dense cancelling(std::int64_t rows) {
   return x;
 }
 
-// Whatever alpha rounds: in one block of rows and in several.
+// Terms cancel before alpha rounds them, in one block of rows and in several.
 TEST(ReferenceSyrk, OfWhatCancelsIsZero) {
   Context ctx(Device::cpu(), {.backend = Backend::reference});
   for (const std::int64_t rows : {3, 7, 100, 300, 1000}) {

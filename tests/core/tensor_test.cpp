@@ -13,7 +13,7 @@
 #include "core/cpu/large_pages.h"
 #include "support/near.h"
 
-// A sanitizer's allocator shall fail like any other one.
+// Makes a sanitizer's allocator fail like any other one.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 

@@ -108,7 +108,7 @@ TYPED_TEST(Triangle, CountsNonfinitesOfTheLowerTriangleOnly) {
     *a.at(d - 1, d - 1) = -std::numeric_limits<TypeParam>::infinity();
     ops::pack_lower(this->ctx_, a.view(), packed, view_of(&bad, {1}));
     EXPECT_EQ(bad, d == 1 ? 1.0F : 2.0F);
-    ops::pack_lower(this->ctx_, a.view(), packed);  // Nobody asked: nothing is counted.
+    ops::pack_lower(this->ctx_, a.view(), packed);  // Without a counter nothing is counted.
     EXPECT_EQ(bad, d == 1 ? 1.0F : 2.0F);
   }
 }

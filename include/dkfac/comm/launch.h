@@ -9,26 +9,30 @@
 
 namespace dkfac::comm {
 
-/// How this process was started, from its environment. size 1 when alone.
+/// Rank, world size and rendezvous address from the launcher's environment; size 1 without one.
 struct DKFAC_API LaunchInfo {
   int rank = 0;
   int size = 1;
-  std::string launcher;   ///< "none", "torchrun", "openmpi", "slurm", "pmi" (MPICH and its kin)
-  int local_rank = 0;     ///< Among the ranks of this machine, where the launcher says so.
-  std::string host = {};  ///< Where rank 0 listens, for make_tcp; empty where MPI is to be used.
+  std::string launcher;   ///< "none", "torchrun", "openmpi", "slurm", "pmi" (MPICH and related)
+  int local_rank = 0;     ///< Index on this machine, where the launcher provides it.
+  std::string host = {};  ///< Address of rank 0 for make_tcp; empty where MPI is to be used.
   std::uint16_t port = 0;
 };
-/// torchrun, or anybody who sets its RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT or DKFAC_PORT
-/// (docs/distribution.md, "Launching"); mpirun; srun, over TCP unless it offers PMI or PMIx,
-/// without which an MPI would see single processes. Throws InvalidArgument naming a variable that
-/// makes no sense, or what is missing where some variables of a launcher are set and others not: a
-/// rank of several must not take itself for the only one.
+
+/// Reads the variables of the launcher:
+/// - torchrun, or the same variables set by hand: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT or
+///   DKFAC_PORT (docs/distribution.md, "Launching");
+/// - mpirun;
+/// - srun, over TCP unless it offers PMI or PMIx, without which MPI would start single processes.
+///
+/// Throws InvalidArgument that names an invalid variable, or the missing ones if a launcher's
+/// variables are only partly set: a rank of several must not run as a single process.
 [[nodiscard]] DKFAC_API LaunchInfo detect_launch();
 
-/// Owner of the process-wide MPI state of a program (a library user with MPI of her own calls
-/// make_mpi instead). Under a launcher it makes the world communicator, over TCP where
-/// LaunchInfo::host says so, else over MPI, which it initialises; alone it is make_self(). Throws
-/// CommError when several ranks need MPI and this build has none.
+/// World communicator of a program, and owner of its MPI state. A program that initialises MPI
+/// itself uses make_mpi() instead. Under a launcher it connects over TCP if LaunchInfo::host is
+/// set, else over MPI, which it initialises. Without a launcher it is make_self(). Throws CommError
+/// if several ranks need MPI and this build has none.
 class DKFAC_API World {
  public:
   explicit World(Options options = {});
@@ -36,8 +40,8 @@ class DKFAC_API World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   [[nodiscard]] std::shared_ptr<Communicator> comm() const { return comm_; }
-  /// Ends every process of the job with `exit_code` (MPI_Abort); plain _exit without MPI, which
-  /// peers over TCP notice at once.
+  /// Ends every process of the job with `exit_code` by MPI_Abort. Without MPI it is _exit, which
+  /// peers over TCP detect immediately.
   [[noreturn]] static void terminate(int exit_code);
 
  private:

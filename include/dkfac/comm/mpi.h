@@ -9,16 +9,15 @@
 
 namespace dkfac::comm {
 
-/// Over private duplicates of `comm`; MPI must be initialised, with at least
-/// MPI_THREAD_FUNNELED, by the caller, and must not be finalised before the result is destroyed.
-/// Host memory. Collective over `comm`: piece_bytes and check have to be the same on every rank,
-/// which is compared here.
+/// Makes a communicator of host memory over private duplicates of `comm`. The caller initialises
+/// MPI with at least MPI_THREAD_FUNNELED and finalises it after the result is destroyed. Collective
+/// over `comm`; it verifies that piece_bytes and check are the same on every rank.
 ///
-/// MPI works only inside its calls, so a collective on a host queue moves only while progress() or
-/// a wait is running. Nothing blocks without a time limit.
+/// MPI makes progress only inside its calls, so a collective on a host queue advances only in
+/// progress() or a wait. Nothing blocks without a time limit.
 ///
-/// After a failure MPI may still write to the buffers of the collectives that were under way, and
-/// finalising may hang: keep the buffers, and end the process (World::terminate).
+/// After a failure MPI may still write to the buffers of pending collectives, and MPI_Finalize may
+/// hang: keep the buffers, and end the process (World::terminate).
 [[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_mpi(MPI_Comm comm, Options options = {});
 
 }  // namespace dkfac::comm

@@ -7,41 +7,41 @@
 
 namespace dkfac::comm {
 
+/// Options of make_nccl().
 struct DKFAC_API NcclOptions {
-  /// Sums of f64, f32 and i32 in the order of the ranks, hence with the same bits on every run and
-  /// as over every other backend: the owner of a segment receives all parts of it and adds them.
-  /// NCCL's own sums may take another order on another machine or network.
+  /// Sums f64, f32 and i32 in rank order, with the same bits on every run and as over every other
+  /// backend: the owner of a segment receives and adds the contributions of all ranks. The order of
+  /// NCCL's own reductions depends on machine and network.
   bool owner_sums = false;
-  /// Lets several ranks try one GPU, which NCCL refuses unless it has been told otherwise.
+  /// Allows several ranks on one GPU. NCCL itself refuses this unless it is configured to allow it.
   bool shared_devices = false;
 };
 
-/// Over NCCL, one rank per GPU: device memory of `device` on any CUDA stream of it. What is on the
-/// host goes over `bootstrap`, a communicator of the same ranks (TCP needs no MPI), which also
-/// carries NCCL's id, comparisons (Check::full), barriers and notices of failure, and gives rank,
-/// size and options; it must not be used directly while this one is.
+/// Makes a communicator over NCCL, one rank per GPU, for memory of `device` on any of its CUDA
+/// streams. `bootstrap` is a communicator of the same ranks (TCP needs no MPI) and carries host
+/// memory, NCCL's id, comparisons (Check::full), barriers and failure notices. Rank, size and
+/// options are those of `bootstrap`. It must not be used directly while the result is in use.
 ///
-/// The device is never waited for but in the destructor and in split(), which let finish what is
-/// under way. Other
-/// ranks are waited for on the host, up to timeout_s, by making it, split(), barrier(), with
-/// Check::full by each call, and, since NCCL connects when it has to, possibly by the first
-/// collective of each kind and the first exchange with each peer.
+/// Only the destructor and split() wait for the device, until pending work is done. The host waits
+/// for other ranks, up to timeout_s, in this function, split(), barrier() and, with Check::full, in
+/// each call. Since NCCL connects lazily, it may also wait in the first collective of each kind and
+/// the first exchange with each peer.
 ///
-/// bf16 and f16 are always summed by owners, in f32 and rounded once, as maxima are taken, so that
-/// a NaN stays; at most 128 ranks can do so.
+/// bf16 and f16 are always summed at owners, in f32 and rounded once. Maxima are also taken at
+/// owners, so that NaN propagates. Both support at most 128 ranks.
 ///
-/// A device that waits for a lost peer waits for ever. So progress(), every call, and every wait of
-/// the thread that called last look for errors of NCCL, for failures over `bootstrap`, and for a
-/// collective that is not done timeout_s after it was first waited for (the work before it on its
-/// stream counts); then NCCL is aborted on every rank, and CommError is thrown. What was under way
-/// leaves its buffers unspecified.
+/// NCCL work that waits for a lost peer would never end. Therefore NCCL errors, failures over
+/// `bootstrap` and time limits are checked in progress(), in every call, and in every wait of the
+/// thread that made the last call. The time limit of a collective is timeout_s from its first wait,
+/// preceding work of its stream included. On a failure NCCL is aborted on every rank, CommError is
+/// thrown, and buffers of pending collectives are unspecified.
 ///
-/// Collective over `bootstrap`. The ranks compare what they have before anything is made, so that
-/// they fail together and at once, and `bootstrap` stays of use. Throws InvalidArgument on every
-/// rank when one of them has no CUDA device to give or other options, when their versions of NCCL
-/// differ, and when two of them have the same GPU (told apart by its id in the world, and as NCCL
-/// does: by host name, boot and bus); CommError when a build has no NCCL, when another rank has no
-/// such device (DeviceError there), and when the ranks do not all come within timeout_s.
+/// Collective over `bootstrap`. The ranks compare their configurations before anything is created,
+/// so they fail together and immediately, and `bootstrap` stays usable. Throws InvalidArgument on
+/// every rank when a rank passes no CUDA device or different options, when NCCL versions differ,
+/// and when two ranks have the same GPU. GPUs are identified by UUID and, as NCCL does, by host
+/// name, boot id and bus id. Throws CommError when a build has no NCCL, when another rank lacks its
+/// device (DeviceError on that rank), and when ranks do not arrive within timeout_s.
 [[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_nccl(
     std::shared_ptr<Communicator> bootstrap, Device device, NcclOptions options = {});
 

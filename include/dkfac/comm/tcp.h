@@ -9,17 +9,17 @@
 
 namespace dkfac::comm {
 
-/// `size` processes (or threads) over TCP, without any library: a full mesh of connections over
-/// IPv4. Rank 0 listens at `port` until all have come; the others find it at `host`, from which
-/// their own addresses must be reachable too. Connections between the others use ports that the
-/// system chooses. Host memory. Collective over the ranks: piece_bytes and check have to be the
-/// same on every rank, which is compared here. Throws CommError, naming who is missing, unless each
-/// part of the meeting (finding rank 0, connecting in pairs, comparing) is done within
-/// options.timeout_s.
+/// Makes a communicator of host memory over TCP, without any library: `size` processes (or threads)
+/// with a full mesh of IPv4 connections. Rank 0 listens at `port` until all ranks have connected;
+/// the others connect to `host`, which must also be able to reach their addresses. Connections
+/// between the others use ports that the system chooses. Collective over the ranks; it verifies
+/// that piece_bytes and check are the same on every rank. Each stage of the rendezvous (reaching
+/// rank 0, connecting pairs, comparing options) has options.timeout_s; past it, CommError names the
+/// missing ranks.
 ///
-/// Sums have the bits of the other host backends. Data moves only while progress() or a wait is
-/// running. A peer that dies is noticed at once where its system closes its connections, else at
-/// the time limit. Nothing is encrypted or authenticated: for networks that are trusted.
+/// Sums have the same bits as over the other host backends. Data moves only in progress() or a
+/// wait. A peer that dies is detected immediately if its system closes its connections, else at the
+/// time limit. Nothing is encrypted or authenticated: use it on trusted networks only.
 [[nodiscard]] DKFAC_API std::shared_ptr<Communicator> make_tcp(int rank, int size,
                                                                const std::string& host,
                                                                std::uint16_t port,

@@ -13,29 +13,29 @@
 
 namespace dkfac {
 
-/// Which implementation of the host operations runs. `fast` uses oneDNN and OpenBLAS where the
-/// build has them and falls back to `reference`, plain C++ without any library, elsewhere.
+/// Implementation of the host operations. `fast` uses oneDNN and OpenBLAS where the build has them
+/// and falls back to `reference`, plain C++ without any library.
 enum class Backend : std::uint8_t { fast, reference };
 
 struct DKFAC_API ContextOptions {
   Backend backend = Backend::fast;
-  /// OpenMP threads of the calling thread's parallel regions; 0 leaves them as they are.
+  /// OpenMP threads of the calling thread's parallel regions; 0 leaves the number unchanged.
   int threads = 0;
-  /// Devices only: products of f32 matrices (gemm) and f32 convolutions by cuDNN take their
-  /// operands rounded to TF32, 10 bits after the leading one, and are several times faster. Sums
-  /// stay f32; everything else is exact f32 either way.
+  /// Devices only: f32 matrix products (gemm) and f32 cuDNN convolutions round their operands to
+  /// TF32 (10 mantissa bits) and are several times faster. Sums stay f32, and all other operations
+  /// are exact f32 either way.
   bool tf32 = false;
-  /// Devices only: of the stream that the context makes, and of those that operations make beside
-  /// it. A stream of somebody else has its own.
+  /// Devices only: priority of the stream that the context creates and of the side streams of
+  /// operations. A stream given as `stream` keeps its own.
   Priority priority = Priority::normal;
-  /// A CUDA stream of somebody else, of the context's device, to be used instead of an own one. It
-  /// must outlive the context. Not null: cudaStreamLegacy names the default stream. Not
-  /// cudaStreamPerThread, which names another stream in another thread.
+  /// Existing CUDA stream of the context's device to use instead of creating one. It must outlive
+  /// the context and must not be null (cudaStreamLegacy names the default stream) nor
+  /// cudaStreamPerThread, which names a different stream in every thread.
   std::optional<Stream> stream = std::nullopt;
 };
 
-/// Where and how work runs: device, stream, backend, threads, and scratch memory that grows and is
-/// kept. First argument of every operation. Not thread-safe: one per thread and device.
+/// Execution context: device, stream, backend, threads, and scratch memory that grows and is kept.
+/// First argument of every operation. Not thread-safe: use one per thread and device.
 class DKFAC_API Context {
  public:
   explicit Context(Device device = Device::cpu(), ContextOptions options = {});
@@ -50,13 +50,14 @@ class DKFAC_API Context {
   [[nodiscard]] Backend backend() const;
   [[nodiscard]] int threads() const;
   [[nodiscard]] bool tf32() const;
-  [[nodiscard]] Priority priority() const;  ///< As asked for, whosever the stream is.
+  [[nodiscard]] Priority priority() const;  ///< That of the options, also with a given stream.
 
-  /// Bytes of scratch held, and how often it had to grow (constant in a steady step).
+  /// Bytes of scratch memory held.
   [[nodiscard]] std::size_t scratch_bytes() const;
+  /// Number of times that scratch memory grew; constant once steps are steady.
   [[nodiscard]] std::int64_t scratch_growths() const;
-  /// Devices only: bytes of the workspace that cuBLAS has been given, from the first operation on
-  /// that uses it. What the libraries take for themselves is not known.
+  /// Devices only: bytes of the cuBLAS workspace, allocated by the first operation that needs it.
+  /// Memory that the libraries allocate internally is not counted.
   [[nodiscard]] std::size_t library_bytes() const;
 
   struct Impl;
@@ -66,8 +67,8 @@ class DKFAC_API Context {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Temporary memory of one operation: take() from a stack of blocks that the context keeps; all of
-/// it is given back when the scope ends. Scopes nest.
+/// Scope of temporary memory for one operation. take() allocates from a stack of blocks that the
+/// context keeps; the end of the scope releases all of it. Scopes nest.
 class DKFAC_API Scratch {
  public:
   explicit Scratch(Context& ctx);
@@ -83,26 +84,26 @@ class DKFAC_API Scratch {
 };
 
 struct DKFAC_API CudaDevice {
-  std::string name, capability;  ///< "9.0"
-  std::int64_t bytes = 0;        ///< Of memory.
+  std::string name, capability;  ///< Capability as "9.0".
+  std::int64_t bytes = 0;        ///< Size of device memory.
   int multiprocessors = 0;
 };
 
-/// Versions as "13.0" or "13.1.0"; empty where there is nothing. `driver` is the newest runtime
-/// that the driver knows.
+/// Versions of the CUDA libraries, as "13.0" or "13.1.0"; empty where absent. `driver` is the
+/// newest runtime version that the driver supports.
 struct DKFAC_API CudaInfo {
   std::string runtime, driver, cublas, cusolver;
   std::vector<CudaDevice> devices;
 };
 
-/// What this build and machine compute with: libraries, versions, BLAS kernel, instruction set,
-/// devices, and a warning when OPENBLAS_CORETYPE holds OpenBLAS below what the processor can do.
+/// Libraries, versions, BLAS kernel, instruction set and devices of this build and machine.
 struct DKFAC_API BackendInfo {
   bool blas = false, onednn = false;
-  bool cuda = false;  ///< There is a device.
+  bool cuda = false;  ///< A CUDA device is present.
   std::string blas_config, blas_core, onednn_version, onednn_isa;
   CudaInfo cuda_info;
-  std::string warning;  ///< Empty when there is nothing to warn of.
+  /// Set when OPENBLAS_CORETYPE limits OpenBLAS to less than the processor supports; else empty.
+  std::string warning;
 };
 [[nodiscard]] DKFAC_API BackendInfo backend_info();
 

@@ -7,7 +7,7 @@
 
 namespace dkfac {
 
-/// Where memory lives and work runs. A plain value; there is no current device.
+/// Device on which memory lives and work runs. A plain value; there is no current device.
 struct DKFAC_API Device {
   enum class Kind : unsigned char { cpu, cuda };
   Kind kind = Kind::cpu;
@@ -21,7 +21,7 @@ struct DKFAC_API Device {
 
 DKFAC_API std::ostream& operator<<(std::ostream& out, Device device);  ///< "cpu", "cuda:0"
 
-/// cpu first, then every visible CUDA device; only cpu in a build without CUDA.
+/// Lists the CPU, then every visible CUDA device; only the CPU in a build without CUDA.
 [[nodiscard]] DKFAC_API std::vector<Device> available_devices();
 
 }  // namespace dkfac

@@ -9,20 +9,20 @@
 
 namespace dkfac {
 
-/// Base of everything the library throws. Every message starts with the operation in brackets and
-/// says what was wrong, where, and what to do. The library never prints and never exits.
+/// Base of all exceptions of the library. Every message starts with the operation in brackets and
+/// states what was wrong, where, and what to do. The library never prints and never exits.
 struct DKFAC_API Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// The caller's mistake: a shape, a dtype, an option out of its range.
+/// Invalid argument of a call: a shape, a dtype, an option out of its range.
 struct DKFAC_API InvalidArgument : Error {
   using Error::Error;
 };
-/// A file or directory that is not there.
+/// A file or directory does not exist.
 struct DKFAC_API MissingInput : Error {
   using Error::Error;
 };
-/// A file whose content is wrong: truncated, bad magic, a label out of range.
+/// A file has invalid content: truncated, bad magic, a label out of range.
 struct DKFAC_API DataError : Error {
   using Error::Error;
 };
@@ -30,15 +30,16 @@ struct DKFAC_API DataError : Error {
 struct DKFAC_API IoError : Error {
   using Error::Error;
 };
-/// CUDA, cuBLAS, cuSOLVER, or an operation that this build has no backend for.
+/// CUDA, cuBLAS or cuSOLVER failed, or this build has no backend for an operation.
 struct DKFAC_API DeviceError : Error {
   using Error::Error;
 };
-/// MPI, a lost peer, a time limit, ranks that disagree about a collective.
+/// Communication failed: an MPI error, a lost peer, a time limit, a collective on which the ranks
+/// disagree.
 struct DKFAC_API CommError : Error {
   using Error::Error;
 };
-/// Only after the tolerated number of numerical failures.
+/// More numerical failures occurred than are tolerated.
 struct DKFAC_API NumericError : Error {
   using Error::Error;
 };

@@ -8,37 +8,37 @@
 
 namespace dkfac {
 
-/// How the loss whose gradients come in was reduced; decides how the per-sample gradient is
-/// recovered, so that damping means the same at every batch size.
+/// Reduction of the loss whose gradients are recorded. It determines how per-sample gradients are
+/// recovered, so that damping has the same meaning at every batch size.
 enum class LossReduction : std::uint8_t {
-  /// Mean over this rank's samples of the step, of all its micro-batches together, which are
-  /// equally large; ranks are averaged.
+  /// Mean over this rank's samples of the step, over all its micro-batches, which have equal sizes;
+  /// ranks are averaged.
   local_mean,
-  global_mean,  ///< This rank's samples divided by the global batch; ranks are summed.
+  global_mean,  ///< Sum over this rank's samples divided by the global batch; ranks are summed.
   sum           ///< Sum over this rank's samples.
 };
 
-/// How a recorded gradient relates to the loss of one sample.
+/// Scale of a recorded gradient relative to the loss of one sample.
 struct DKFAC_API RecordScale {
-  double loss_scale = 1;  ///< Factor of mixed precision that is still in the gradient.
-  /// Samples of the step over all ranks; 0: samples of the record, which has some then, times ranks
-  /// and micro-batches.
+  double loss_scale = 1;  ///< Loss scale of mixed precision that the gradient still contains.
+  /// Samples of the step over all ranks. 0: the samples of the record (at least one then) times
+  /// ranks and micro-batches.
   std::int64_t global_batch = 0;
 };
 
-/// How gradients, statistics and parameters travel between ranks.
+/// Options of the communication of gradients, statistics and parameters.
 struct DKFAC_API CommunicationOptions {
-  bool overlap = true;  ///< They leave while forward and backward still run.
-  /// A reduction starts once about this many bytes are waiting for it. > 0.
+  bool overlap = true;  ///< Overlaps communication with forward and backward.
+  /// Size of a bucket: a reduction starts once about this many bytes are pending. > 0.
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Types in which they travel: f32, bf16 or f16; sums are taken in f32, in rank order, at the
-  /// owner. Unset: the type in which they are computed. First-order methods have gradients alone,
-  /// Preconditioner statistics alone, K-FAC as an optimizer all three.
+  /// Wire formats: f32, bf16 or f16. Sums are taken in f32, in rank order, at the owner. Unset: the
+  /// type of the computation. First-order methods communicate gradients only, Preconditioner
+  /// statistics only, K-FAC as an optimizer gradients, statistics and weights.
   std::optional<DType> gradient_wire = std::nullopt, statistics_wire = std::nullopt;
-  /// Of updated weights as they are gathered: the workers of a layer keep masters in the
-  /// parameters' type, and every rank, workers included and whatever their number, goes on with the
-  /// rounded ones. Where a master is past its range they stay at its largest number, which
-  /// StepReport::saturated counts.
+  /// Wire format of updated weights as they are gathered. The workers of a layer keep master
+  /// weights in the parameters' type. Every rank, workers included and regardless of their number,
+  /// continues with the rounded weights. Values out of its range saturate to its largest number;
+  /// StepReport::saturated counts them.
   std::optional<DType> weight_wire = std::nullopt;
 };
 

@@ -6,11 +6,11 @@
 #include "dkfac/core/export.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Dense operations on views. Shapes, dtypes and devices are checked once, here, before a backend
-/// is called; a mismatch throws InvalidArgument. Computing dtypes are f64 and f32; all views of one
-/// call share dtype and device unless said otherwise. Matrices are row-major with any row stride
-/// and a unit column stride; vectors may be strided; nothing may overlap unless said otherwise.
-/// Work is ordered on ctx.stream(); results that a step needs stay in device memory.
+/// Dense operations on views. Shapes, dtypes and devices are checked before a backend is called; a
+/// mismatch throws InvalidArgument. Computing dtypes are f64 and f32; unless stated otherwise, all
+/// views of one call share dtype and device and do not overlap. Matrices are row-major with any row
+/// stride and a unit column stride; vectors may be strided. Work is ordered on ctx.stream();
+/// results that a step needs stay in device memory.
 namespace dkfac::ops {
 
 enum class Trans : std::uint8_t { no, yes };
@@ -18,10 +18,10 @@ enum class Upper : std::uint8_t { untouched, filled };
 
 // --- elementwise -----------------------------------------------------------------------------
 
-/// dst = src; equal shape and dtype, any strides, each on the host or on the device of ctx. Between
-/// the two it follows ctx.stream() without blocking the host while host memory is pinned
-/// (Tensor::pinned) and both are rows without gaps; of other host memory a source has been read,
-/// and a destination been written, when the call returns, for which the latter blocks.
+/// dst = src for equal shape and dtype, any strides, each on the host or on the device of ctx.
+/// Copies between host and device are asynchronous on ctx.stream() if the host memory is pinned
+/// (Tensor::pinned) and both views are rows without gaps. Other host memory has been read or
+/// written when the call returns; as a destination it blocks the host.
 DKFAC_API void copy(Context& ctx, ConstTensorView src, TensorView dst);
 DKFAC_API void fill(Context& ctx, TensorView x, double value);
 /// dst = round(scale * src), any floating dtypes, round to nearest even; f64 rounds once.
@@ -31,9 +31,9 @@ DKFAC_API void axpby(Context& ctx, double alpha, ConstTensorView x, double beta,
 /// dst = scale*src, and nonfinite[0] (f32) += number of NaN and Inf in src: one pass over both.
 DKFAC_API void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView dst,
                             TensorView nonfinite);
-/// Numerics of a 16-bit operand held in a computing dtype: dst = T(scale*src), T = `type`, for src
-/// and dst f32 or f64. Values past T's largest finite one saturate to it; underflow[0] (f32) +=
-/// number of non-zero src that became 0. type f32/f64 only multiplies and rounds.
+/// Emulates a 16-bit operand in a computing dtype: dst = T(scale*src), T = `type`, for src and dst
+/// f32 or f64. Values beyond T's largest finite one saturate to it; underflow[0] (f32) += number of
+/// non-zero src that became 0. A type of f32 or f64 only multiplies and rounds.
 DKFAC_API void round_to(Context& ctx, DType type, double scale, ConstTensorView src, TensorView dst,
                         TensorView underflow);
 
@@ -73,7 +73,7 @@ DKFAC_API void eigh(Context& ctx, TensorView a, TensorView w, TensorView info);
 
 // --- packed triangles ----------------------------------------------------------------------------
 
-/// Elements of a packed triangle: d(d+1)/2. Row-major lower: (r, c <= r) stands at r(r+1)/2 + c.
+/// Elements of a packed triangle: d(d+1)/2. Row-major lower: (r, c <= r) is at r(r+1)/2 + c.
 [[nodiscard]] constexpr std::int64_t packed_size(std::int64_t d) { return d * (d + 1) / 2; }
 /// Lower triangle of a[d,d] -> packed[d(d+1)/2]; nonfinite[0] (f32), when given, += NaNs and Infs.
 DKFAC_API void pack_lower(Context& ctx, ConstTensorView a, TensorView packed,
@@ -87,36 +87,37 @@ DKFAC_API void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d
 
 /// out[r,w] = row indices[r] of table[v,w]. indices: i32, contiguous, of any shape with r elements;
 /// table and out: contiguous, f64 or f32. An index outside [0, v) throws InvalidArgument on the
-/// host; on a device, where it is not looked at in time, its row becomes NaN.
+/// host; on a device, where the host does not see the indices in time, its row becomes NaN.
 DKFAC_API void gather_rows(Context& ctx, ConstTensorView table, ConstTensorView indices,
                            TensorView out);
-/// Row indices[r] of table[v,w] += rows[r,w], in the order of r: the same bits everywhere, without
-/// atomics. Arguments as above; on a device an index out of range makes row 0 NaN. The work there
-/// grows with the square of r, though only in comparisons of indices.
+/// Row indices[r] of table[v,w] += rows[r,w], in the order of r: deterministic, without atomics.
+/// Arguments as of gather_rows(), but on a device an index out of range sets row 0 to NaN. There
+/// the index comparisons grow with the square of r; the other work does not.
 DKFAC_API void scatter_add_rows(Context& ctx, ConstTensorView rows, ConstTensorView indices,
                                 TensorView table);
 
 // --- convolution patches -------------------------------------------------------------------------
 //
-// On a CUDA device the x of im2col, patch_gram, patch_sum and gram may also be f16 or bf16: c and
-// sums are f32 then, of exact products and f32 sums, and patches keep the dtype of x. alpha and
-// scale are applied to sums, never to 16-bit values.
+// On a CUDA device the x of im2col, patch_gram, patch_sum and gram may also be f16 or bf16. Then c
+// and sums are f32, from exact products accumulated in f32, and patches keep the dtype of x. alpha
+// and scale multiply sums, never 16-bit values.
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
-/// What a convolution reads: x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw), with zeros around it.
+/// Geometry of the patches of a convolution over x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw) with zero
+/// padding.
 struct DKFAC_API PatchSpec {
   std::int64_t n = 0, h = 0, w = 0, c = 0;
   int kernel_h = 1, kernel_w = 1;
   int stride_h = 1, stride_w = 1;
   int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
   Layout layout = Layout::nhwc;
-  int extra_h = 0, extra_w = 0;        ///< Rows below and columns right in addition.
+  int extra_h = 0, extra_w = 0;        ///< Additional rows below and columns right.
   int dilation_h = 1, dilation_w = 1;  ///< Pixels from one kernel element to the next.
-  /// x has this many channels (0: c), of which the c ones from first_c on are read.
+  /// Channels of x (0: c); the convolution reads c of them, from first_c.
   std::int64_t x_c = 0, first_c = 0;
 
-  /// Pixels that the kernel spans.
+  /// Extent of the dilated kernel in pixels.
   [[nodiscard]] std::int64_t span_h() const { return dilation_h * (kernel_h - 1) + 1; }
   [[nodiscard]] std::int64_t span_w() const { return dilation_w * (kernel_w - 1) + 1; }
   [[nodiscard]] std::int64_t padded_h() const { return h + 2 * pad_h + extra_h; }
@@ -131,31 +132,31 @@ struct DKFAC_API PatchSpec {
   bool operator==(const PatchSpec&) const = default;
 };
 
-/// How patch_gram forms its product. All but `panels` are for kernels 3x3 with stride 1 and padding
-/// 1 and one group.
+/// Algorithm of patch_gram. All but `panels` require 3x3 kernels, stride 1, padding 1 and one
+/// group.
 enum class PatchMethod : std::uint8_t {
-  automatic,   ///< Of those that apply: by a measured table on the host, by counted work elsewhere.
+  automatic,   ///< Chosen by a measured table on the host, by operation counts on a device.
   panels,      ///< Products of panels of patches.
-  offsets,     ///< Products of the image with itself at 13 offsets, less what the border misses.
-  correlation  ///< These 13 from oneDNN, as the gradient of 5x5 weights: host, f32, nhwc.
+  offsets,     ///< Products of the image with itself at 13 offsets, corrected at the border.
+  correlation  ///< The 13 offsets by oneDNN, as the gradient of 5x5 weights: host, f32, nhwc.
 };
+/// Whether `method` supports this geometry, dtype and device.
 [[nodiscard]] DKFAC_API bool patch_method_applies(const Context& ctx, const PatchSpec& spec,
                                                   DType dtype, PatchMethod method);
 
 /// patches[rows, width] of x (im2col). patches may have a row stride.
 DKFAC_API void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches);
 /// Lower triangle of c = alpha * sum over patches of p p' + beta*c, p of width spec.width(),
-/// without holding all patches at once. c[d,d] has d = width, or d = width + 1: then p ends in a 1
-/// (the bias), whose row of column sums is computed as such. c[groups,d,d]: one such matrix for
-/// each of as many equal ranges of the c channels, d for one range. The only entry of the conv
-/// factor.
+/// without materializing all patches at once. c[d,d] has d = width, or d = width + 1: then p ends
+/// in a 1 (the bias), whose row is computed as column sums. c[groups,d,d] holds one such matrix for
+/// each of `groups` equal ranges of the c channels, d for one range.
 DKFAC_API void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorView x,
                           double beta, TensorView c, PatchMethod method = PatchMethod::automatic);
-/// sums[n, width] = scale * sum over each sample's patches, from sums of shifted windows.
+/// sums[n, width] = scale * sum over each sample's patches, computed by sums of shifted windows.
 DKFAC_API void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
                          TensorView sums);
-/// The same for plain rows: lower triangle of c = alpha * [x 1]'[x 1] + beta*c for x[n,w], with
-/// c[w,w] (no bias) or c[w+1,w+1].
+/// Lower triangle of c = alpha * x'x + beta*c for x[n,w] and c[w,w]; with c[w+1,w+1], of
+/// alpha * [x 1]'[x 1] + beta*c (bias).
 DKFAC_API void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
 
 }  // namespace dkfac::ops

@@ -10,12 +10,13 @@
 namespace dkfac {
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): four
-/// 32-bit words from a 128-bit counter and a 64-bit key. The same everywhere, no state.
+/// 32-bit words from a 128-bit counter and a 64-bit key. Stateless; the same on every platform.
 [[nodiscard]] DKFAC_API std::array<std::uint32_t, 4> philox4x32(
     std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept;
 
-/// A stream of numbers addressed by (seed, stream): equal for equal arguments at any rank count.
-/// `stream` is by convention a hash or an index of what the numbers are for (epoch, sample, layer).
+/// Counter-based random number generator addressed by (seed, stream): equal arguments give equal
+/// numbers at any rank count. `stream` is by convention a hash or an index of the use of the
+/// numbers (epoch, sample, layer).
 class DKFAC_API Random {
  public:
   explicit Random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
@@ -36,13 +37,12 @@ class DKFAC_API Random {
   int used_ = 4;
 };
 
-/// What keys the randomness of a batch in a step: sample i of this rank has the key (seed, step,
-/// first + i), so its numbers are the same at every rank count and after a restart (counter-based,
-/// Philox).
+/// Key of the random numbers of a batch in a step. Sample i of this rank has the key (seed, step,
+/// first + i), so its numbers (Philox) are the same at every rank count and after a restart.
 struct DKFAC_API SampleKey {
   std::uint64_t seed = 1;
   std::int64_t step = 0;   ///< In [0, 2^32).
-  std::int64_t first = 0;  ///< Place of this rank's first sample in the global batch.
+  std::int64_t first = 0;  ///< Index of this rank's first sample in the global batch.
 };
 
 /// Fills host memory (f64 or f32, contiguous) with lo + (hi - lo) * uniform.

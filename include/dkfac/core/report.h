@@ -9,40 +9,41 @@
 
 namespace dkfac {
 
+/// Arguments of one step().
 struct DKFAC_API StepArgs {
-  /// Learning rate of this step, finite and >= 0: to be set, as an Optimizer refuses the default. A
-  /// Preconditioner reads it for the KL clip alone.
+  /// Learning rate of this step, finite and >= 0. Required: an Optimizer rejects the default NaN. A
+  /// Preconditioner uses it only for the KL clip.
   double lr = std::numeric_limits<double>::quiet_NaN();
   StepFlags flags = {};
-  /// In the place of the option's, in [0, 1), equal on all ranks; for MomentumRule::paper in that
-  /// of m0. Unset: the option's. Nothing for a Preconditioner, which has none.
+  /// Overrides the momentum option in this step (m0 for MomentumRule::paper). In [0, 1), equal on
+  /// all ranks. Unset: the option's value. Unused by a Preconditioner, which has no momentum.
   std::optional<double> momentum = std::nullopt;
 };
 
-/// Seconds of host time of one step, by phase (this rank). Zero where nothing was done.
+/// Host time of one step on this rank, in seconds by phase. Zero for phases that did not run.
 struct DKFAC_API PhaseSeconds {
   double statistics = 0;  ///< A, G, BatchNorm Fisher, inside record_*.
   double exchange = 0;    ///< Waiting for reductions and gathers, packing included.
   double inverse = 0;
   double update = 0;  ///< Averaging, preconditioning, momentum, rescaling.
 
-  double statistics_a = 0;  ///< Of `statistics`: A.
-  double statistics_g = 0;  ///< Of `statistics`: G; the rest is BatchNorm's.
-  double average = 0;       ///< Of `update`: merging statistics into their averages.
-  double precondition = 0;  ///< Of `update`: applying inverses to gradients.
-  double gather = 0;        ///< Of `exchange`: updated weights or directions to all ranks; K-FAC's.
+  double statistics_a = 0;  ///< Part of `statistics`: A.
+  double statistics_g = 0;  ///< Part of `statistics`: G; the remainder is BatchNorm's.
+  double average = 0;       ///< Part of `update`: updating the running averages of statistics.
+  double precondition = 0;  ///< Part of `update`: applying inverses to gradients.
+  double gather = 0;        ///< Part of `exchange`: gathering weights or directions (K-FAC).
 };
 
-/// What one step() of any optimizer did.
+/// Report of one step() of any optimizer.
 struct DKFAC_API UpdateReport {
-  std::int64_t step = 0;  ///< From 1.
-  /// False: gradients and parameters are as they were, on every rank, and unless the vote has
-  /// passed (StepAgreement::may_update()) nothing else was touched.
+  std::int64_t step = 0;  ///< Counted from 1.
+  /// Whether the step was applied. If false, gradients and parameters are unchanged on every rank;
+  /// if the ranks rejected the step (not StepAgreement::may_update()), all other state is too.
   bool updated = false;
   StepAgreement agreement;
   double momentum = 0;      ///< As applied, after correction.
-  std::uint64_t bytes = 0;  ///< Handed to collectives by this rank in this step.
-  /// How often temporary memory has grown so far; constant once steps are steady.
+  std::uint64_t bytes = 0;  ///< Passed to collectives by this rank in this step.
+  /// Number of times that scratch memory grew so far; constant once steps are steady.
   std::int64_t scratch_growths = 0;
   PhaseSeconds seconds;
 };

@@ -8,22 +8,21 @@
 
 namespace dkfac {
 
-/// How a value relates to that of the other ranks, and so what becomes of it when a run goes on
-/// with another number of them.
+/// Distribution of a value over ranks. It determines how a checkpoint restores the value on another
+/// number of ranks.
 enum class StateKind : std::uint8_t {
-  replicated,  ///< Equal on every rank; one copy is enough.
-  owned,       ///< On the one rank that owns its layer; which one that is may change between runs.
+  replicated,  ///< Equal on every rank; one copy is saved.
+  owned,       ///< Only on the rank that owns the layer; the owner may change between runs.
   owner_copy,  ///< Equal to the value that the owner of the layer holds under this name.
-  averaged,    ///< Each rank's own; other ranks start from the mean.
-  summed,      ///< Each rank's own part of a sum over ranks.
-  any_rank,    ///< Each rank's own; that of another rank will do.
-  sharded      ///< Consecutive rows of one tensor over all ranks, shared out as data::batch_share()
-               ///< does.
+  averaged,    ///< Different on each rank; other ranks start from the mean.
+  summed,      ///< A partial sum on each rank; the value is the sum over ranks.
+  any_rank,    ///< Different on each rank; the value of any rank may be used.
+  sharded      ///< Consecutive rows of one tensor on each rank, as in data::batch_share().
 };
 
-/// Goes over everything that an object has to keep to go on as if it had never stopped. Saving
-/// reads the values, loading writes them: one traversal serves both, so that they cannot differ.
-/// Names are unique within an object: "<layer>.<what>", or a word for the whole.
+/// Visitor over the state that an object needs to resume exactly. Saving reads the values and
+/// loading writes them through the same traversal. Names are unique within an object:
+/// "<layer>.<what>", or one word for a value of the whole object.
 class DKFAC_API StateVisitor {
  public:
   virtual ~StateVisitor() = default;
@@ -31,7 +30,7 @@ class DKFAC_API StateVisitor {
   virtual void integer(const std::string& name, StateKind kind, std::int64_t& value) = 0;
   virtual void real(const std::string& name, StateKind kind, double& value) = 0;
 
-  /// Of other integral types, and of a bool.
+  /// Visits a value of another integral type or a bool as an integer.
   template <class T>
   void number(const std::string& name, StateKind kind, T& value) {
     auto wide = static_cast<std::int64_t>(value);

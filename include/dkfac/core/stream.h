@@ -14,14 +14,15 @@ namespace dkfac {
 class Event;
 class HostQueue;
 
-/// Of the work of a CUDA stream on a busy device; hosts know no priorities. `low` is what streams
-/// made elsewhere usually have.
+/// Priority of a CUDA stream on a busy device; ignored on the host. Streams created elsewhere
+/// usually have `low`.
 enum class Priority : std::uint8_t { normal, low };
 
-/// Non-owning handle of an execution queue: a value, cheap to copy. There is no default stream.
+/// Non-owning handle of an execution queue; a value, cheap to copy. There is no default stream.
 ///
-/// Three kinds. `cpu()` runs work inline, so it is complete when the call returns. A host queue
-/// (OwnedStream on the CPU) holds communication that progress() and waits advance. A CUDA stream.
+/// There are three kinds: the inline host stream cpu(), whose work is complete when the call
+/// returns; a host queue (OwnedStream on the CPU), which holds communication that progress() and
+/// waits advance; and a CUDA stream.
 class DKFAC_API Stream {
  public:
   static Stream cpu() { return {Device::cpu(), nullptr, nullptr}; }
@@ -33,13 +34,14 @@ class DKFAC_API Stream {
   [[nodiscard]] HostQueue* queue() const { return queue_; }      ///< Null unless a host queue.
   [[nodiscard]] CUstream_st* native() const { return native_; }  ///< Null unless CUDA.
 
-  /// Blocks the host until all work submitted so far is done. Throws what that work threw, and on a
-  /// CUDA stream what a watch of the thread throws (core/shared/wait_watch.h); so does wait().
+  /// Blocks the host until all work submitted so far is done. Rethrows exceptions of that work. On
+  /// a CUDA stream it also throws what a WaitWatch of the thread throws (core/shared/wait_watch.h).
   void synchronize() const;
-  /// Later work on this stream follows `event`. A host stream blocks until the event has happened
-  /// or the work behind it fails or passes its time limit; a CUDA stream never blocks the host.
+  /// Orders later work on this stream after `event`. A host stream blocks until the event is
+  /// complete, or the work before it fails or exceeds its time limit. A CUDA stream never blocks
+  /// the host. Throws as synchronize() does.
   void wait(const Event& event) const;
-  /// Advances a host queue without blocking; true when nothing is left. No-op elsewhere.
+  /// Advances a host queue without blocking; true when nothing is left. No-op on other streams.
   bool progress() const;
 
  private:
@@ -50,8 +52,8 @@ class DKFAC_API Stream {
   CUstream_st* native_;
 };
 
-/// A point in the work of a stream; may be recorded again. One that was never recorded has
-/// happened. Keeps the host queue that it was recorded on alive.
+/// Marker of a point in the work of a stream; may be recorded again. An event that was never
+/// recorded is complete. Keeps the host queue on which it was recorded alive.
 class DKFAC_API Event {
  public:
   explicit Event(Device device = Device::cpu());
@@ -72,7 +74,7 @@ class DKFAC_API Event {
   CUevent_st* native_ = nullptr;
 };
 
-/// Owns a host queue or a non-blocking CUDA stream. Destroying it drops unfinished host work.
+/// Owner of a host queue or a non-blocking CUDA stream. Its destructor drops unfinished host work.
 class DKFAC_API OwnedStream {
  public:
   explicit OwnedStream(Device device, Priority priority = Priority::normal);

@@ -10,9 +10,10 @@ namespace dkfac {
 
 class Context;
 
-/// Owning, move-only, row-major storage, 64-byte aligned on the host. Copies are explicit. Memory
-/// that a device uses may be let go of at any time: it is used again once all that was put before
-/// on streams of contexts and on OwnedStreams has run. Other streams that use it come first: wait.
+/// Owning, move-only, row-major tensor, 64-byte aligned on the host. Copies are explicit. A tensor
+/// in use by a device may be destroyed at any time: its memory is reused only after all work
+/// enqueued before on streams of contexts and on OwnedStreams has run. Synchronize any other stream
+/// that uses it first.
 class DKFAC_API Tensor {
  public:
   Tensor() = default;
@@ -25,8 +26,8 @@ class DKFAC_API Tensor {
   /// Uninitialised. Throws InvalidArgument when the size overflows.
   [[nodiscard]] static Tensor empty(Context& ctx, Shape shape, DType dtype = DType::f32);
   [[nodiscard]] static Tensor zeros(Context& ctx, Shape shape, DType dtype = DType::f32);
-  /// Uninitialised, on the host: what the device of ctx copies from and to without blocking the
-  /// host. Plain memory for a context of the host.
+  /// Uninitialised pinned host memory, which the device of ctx copies from and to without blocking
+  /// the host. Ordinary memory for a host context.
   [[nodiscard]] static Tensor pinned(Context& ctx, Shape shape, DType dtype = DType::f32);
   [[nodiscard]] static Tensor copy_of(Context& ctx, ConstTensorView source);
 
@@ -52,7 +53,7 @@ class DKFAC_API Tensor {
   static Tensor make(Context& ctx, Shape shape, DType dtype, bool pinned);
   struct Free {
     Device device;
-    bool pinned;  ///< Host memory for the device.
+    bool pinned;  ///< Host memory pinned for `device`.
     void operator()(std::byte* bytes) const noexcept;
   };
   std::unique_ptr<std::byte, Free> storage_;

@@ -42,7 +42,7 @@ using Strides = std::array<std::int64_t, kMaxDims>;  ///< In elements, as in DLP
 /// Strides of a row-major tensor without gaps.
 [[nodiscard]] DKFAC_API Strides contiguous_strides(const Shape& shape) noexcept;
 
-/// Borrowed tensor: pointer, dtype, shape, element strides, device. Owns nothing; a plain value.
+/// Non-owning view of a tensor: pointer, dtype, shape, element strides, device. A plain value.
 /// `Void` is `void` for a mutable view and `const void` for a read-only one.
 template <class Void>
 class DKFAC_API BasicTensorView {
@@ -52,7 +52,7 @@ class DKFAC_API BasicTensorView {
 
  public:
   BasicTensorView() = default;
-  /// Row-major and without gaps.
+  /// View of row-major memory without gaps.
   BasicTensorView(Void* data, DType dtype, Shape shape, Device device = Device::cpu())
       : BasicTensorView(data, dtype, shape, contiguous_strides(shape), device) {}
   BasicTensorView(Void* data, DType dtype, Shape shape, Strides strides, Device device)
@@ -82,17 +82,17 @@ class DKFAC_API BasicTensorView {
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(numel()) * size_of(dtype_);
   }
-  /// Row-major without gaps. Dimensions of extent 1 may have any stride.
+  /// Whether the view is row-major without gaps. Dimensions of extent 1 may have any stride.
   [[nodiscard]] bool is_contiguous() const;
   /// True for a default-constructed view: "no tensor here". A tensor of 0 elements is not empty().
   [[nodiscard]] bool empty() const { return data_ == nullptr && shape_.ndim() == 0; }
 
-  /// Same elements, other shape. Contiguous views only.
+  /// View of the same elements with another shape. Contiguous views only.
   [[nodiscard]] BasicTensorView reshape(Shape shape) const;
   [[nodiscard]] BasicTensorView flat() const { return reshape(Shape{numel()}); }
-  /// `count` indices of dimension `dim`, from `first`.
+  /// View of `count` indices of dimension `dim`, from `first`.
   [[nodiscard]] BasicTensorView slice(int dim, std::int64_t first, std::int64_t count) const;
-  [[nodiscard]] BasicTensorView transposed() const;  ///< Of a matrix: swaps shape and strides.
+  [[nodiscard]] BasicTensorView transposed() const;  ///< Transpose of a matrix; moves no data.
 
  private:
   Void* data_ = nullptr;

@@ -12,7 +12,8 @@
 
 namespace dkfac {
 
-/// Element types. f64 and f32 compute; bf16 and f16 are operands and wire formats; i32 is status.
+/// Element types: f64 and f32 for computation, bf16 and f16 for operands and wire formats, i32 for
+/// indices and status.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
 
 [[nodiscard]] DKFAC_API std::size_t size_of(DType dtype) noexcept;       ///< Bytes of one element.
@@ -21,7 +22,7 @@ DKFAC_API std::ostream& operator<<(std::ostream& out, DType dtype);
 
 inline constexpr int kMaxDims = 4;
 
-/// Extents of a dense tensor, outermost first; 0 to kMaxDims of them, none negative.
+/// Shape of a dense tensor: 0 to kMaxDims extents >= 0, outermost first.
 class DKFAC_API Shape {
  public:
   Shape() = default;
@@ -31,7 +32,8 @@ class DKFAC_API Shape {
   [[nodiscard]] std::int64_t operator[](int i) const noexcept {
     return dims_[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] std::int64_t numel() const noexcept;  ///< Product; 1 for none; saturates.
+  /// Product of the extents, 1 if there are none; saturates.
+  [[nodiscard]] std::int64_t numel() const noexcept;
   bool operator==(const Shape&) const = default;
 
  private:

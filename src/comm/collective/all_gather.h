@@ -11,20 +11,20 @@
 
 namespace dkfac::comm {
 
-/// One buffer on every rank for blocks that the workers of a layer compute and all ranks need:
-/// gathered in rows. Where every rank works on every layer there is nothing to gather, and no
-/// buffer.
+/// All-gather, within grid rows, of blocks that the workers of a layer compute and all ranks need.
+/// Each rank has one buffer for all blocks. If every rank is a worker of every layer, there is
+/// nothing to gather and no buffer.
 class AllGather {
  public:
-  /// Blocks in the order of `slots`, travelling in `dtype`.
+  /// Allocates the blocks of `slots`, in their order; `dtype` is that of blocks and wire.
   AllGather(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
             DType dtype);
 
   [[nodiscard]] bool needed() const { return grid_.columns() > 1; }
-  /// [count] of block `index`: written by the workers of its owner, read by all after run().
+  /// Returns block `index` [count], written by the workers of its owner, read by all after run().
   [[nodiscard]] TensorView block(int index);
   [[nodiscard]] std::size_t bytes() const { return buffer_.bytes(); }
-  /// In the order of the context's stream.
+  /// Enqueues the all-gather on the context's stream.
   void run();
 
  private:

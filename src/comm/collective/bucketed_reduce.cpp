@@ -68,9 +68,9 @@ std::span<const std::int64_t> BucketPlan::counts_of(int bucket) const {
 
 void plan_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
                   const PlanOptions& options, BucketPlan& plan) {
-  DKFAC_CHECK(due.empty() || due.size() == slots.size(), "[reduce] ", due.size(), " flags for ",
-              slots.size(), " slots; there must be one for each, or none");
-  // One bucket per slot and one for trailers are the most there can be.
+  DKFAC_CHECK(due.empty() || due.size() == slots.size(), "[bucketed_reduce] ", due.size(),
+              " flags for ", slots.size(), " slots; there must be one for each, or none");
+  // Upper bound: one bucket per slot and one for trailers.
   plan.buckets.reserve(slots.size() + 1);
   plan.order.reserve(slots.size());
   plan.counts.reserve((slots.size() + 1) * index_of(options.segments));
@@ -188,7 +188,8 @@ void BucketedReduce::finish() {
 }
 
 TensorView BucketedReduce::slot(int index) {
-  DKFAC_CHECK(due(index), "[reduce] slot ", index, " of '", name_, "' is not due in this step");
+  DKFAC_CHECK(due(index), "[bucketed_reduce] slot ", index, " of '", name_,
+              "' is not due in this step");
   return staging_.view().slice(0, plan_.offsets[index_of(index)], slots_[index_of(index)].count);
 }
 

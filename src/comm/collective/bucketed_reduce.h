@@ -13,34 +13,36 @@
 #include "comm/collective/wire.h"
 #include "comm/collective/worker_grid.h"
 
-/// Sums over ranks of many blocks, each needed by some ranks only: blocks are laid out by who needs
-/// them in buckets, and each bucket leaves as one collective as soon as it is full.
+/// Bucketed sums over ranks of many blocks, each needed by some ranks only. Blocks are laid out in
+/// buckets by the rank that needs them, and each bucket is reduced by one collective once it is
+/// full.
 namespace dkfac::comm {
 
-/// One block of data.
+/// Description of one block of data.
 struct Slot {
   int owner = 0;
   std::int64_t count = 0;  ///< Elements.
-  int time = 0;            ///< When it is filled within an iteration; ascending in slot order.
+  int time = 0;            ///< Position in the fill order of an iteration; ascends with the slots.
 };
 
 struct Bucket {
   std::int64_t first = 0;  ///< Offset in the staging buffer.
   std::int64_t numel = 0;
-  int first_slot = 0, slots = 0;  ///< Its part of BucketPlan::order.
-  int time = 0;                   ///< Of its last slot.
+  int first_slot = 0, slots = 0;  ///< Its range of BucketPlan::order.
+  int time = 0;                   ///< Slot::time of its last slot.
 };
 
-/// Where everything lies. Segment s of a bucket holds the slots of s, in slot order. In the last
-/// bucket every segment, also an otherwise empty one, ends in `trailer` elements more.
+/// Layout of slots, segments and buckets in the staging buffer. Segment s of a bucket holds the
+/// slots of s, in slot order. In the last bucket every segment, also an otherwise empty one, ends
+/// with `trailer` additional elements.
 struct BucketPlan {
   std::vector<Bucket> buckets;
-  std::vector<int> order;              ///< Slots that take part, ascending.
+  std::vector<int> order;              ///< Participating slots, ascending.
   std::vector<std::int64_t> counts;    ///< Elements per bucket and segment, trailer included.
   std::vector<std::int64_t> offsets;   ///< Per slot, in the staging buffer.
-  std::vector<int> bucket_of;          ///< Per slot; -1: takes no part.
+  std::vector<int> bucket_of;          ///< Per slot; -1: does not participate.
   std::vector<std::int64_t> trailers;  ///< Per segment: offset of its trailer; empty without one.
-  std::int64_t numel = 0;              ///< Of the staging buffer.
+  std::int64_t numel = 0;              ///< Elements of the staging buffer.
   int segments = 1;
 
   [[nodiscard]] std::span<const int> slots_of(int bucket) const;
@@ -49,50 +51,51 @@ struct BucketPlan {
 
 struct PlanOptions {
   int segments = 1;
-  std::int64_t bucket_elements = 1;  ///< A bucket is closed once it holds as many.
+  std::int64_t bucket_elements = 1;  ///< A bucket is closed once it holds this many elements.
   std::int64_t trailer = 0;
-  bool separate_trailer = false;  ///< The trailers make a bucket of their own.
+  bool separate_trailer = false;  ///< The trailers form their own bucket.
 };
-/// Pure: equal arguments give equal plans on every rank. `due`: slots that take part; empty: all.
-/// Slot::owner is the segment. Without slots there is one bucket for the trailer, or none. Memory
-/// of `plan` is used again: once it has held all slots it never grows.
+/// Plans buckets, a pure function: equal arguments give equal plans on every rank. `due`:
+/// participating slots; empty: all. Slot::owner is the segment. Without slots there is one bucket
+/// for the trailer, or none. Memory of `plan` is reused: once it has held all slots it never grows.
 void plan_buckets(std::span<const Slot> slots, const std::vector<bool>& due,
                   const PlanOptions& options, BucketPlan& plan);
 
-/// Who gets the sums.
+/// Ranks that receive the sums.
 enum class Recipients : std::uint8_t {
-  owners,   ///< reduce_scatter_v: a slot's sum is valid on its owner.
-  workers,  ///< On the ranks of its owner's column: the same within rows, then all_reduce in
-            ///< columns.
-  all       ///< all_reduce: every slot's sum is valid on every rank.
+  owners,   ///< The owner of a slot, by reduce_scatter_v.
+  workers,  ///< The ranks of its owner's column: reduce_scatter_v in rows, all_reduce in columns.
+  all       ///< Every rank, by all_reduce.
 };
 
 struct BucketedReduceOptions {
   Recipients recipients = Recipients::owners;
-  DType dtype = DType::f32;  ///< In which slots are written and read: f32 or f64.
+  DType dtype = DType::f32;  ///< Type in which slots are written and read: f32 or f64.
   std::int64_t bucket_bytes = 0;
-  std::int64_t trailer = 0;  ///< Elements that every rank adds for all; they travel in `dtype`.
-  /// Type in which slots travel: rounded once per part, and once per sum (Recipients::workers: once
-  /// in the row, once in the column), which is taken in f32 in rank order. Unset: `dtype`.
+  std::int64_t trailer = 0;  ///< Elements summed for every rank; they are sent in `dtype`.
+  /// Wire format of slots: rounded once per part and once per sum, which is taken in f32 in rank
+  /// order. With Recipients::workers the sum is rounded once in the row and once in the column.
+  /// Unset: `dtype`.
   std::optional<DType> wire = std::nullopt;
-  /// f32[1], with a wire type: += slots launched whose part was too large for it. Their sums may be
-  /// infinite, so such a step must not pass.
+  /// f32[1], with a wire format: += number of launched slots whose part exceeded its range. Their
+  /// sums may be infinite, so such a step must be rejected.
   TensorView past_wire = {};
-  Context* filled_on = nullptr;  ///< On whose stream slots are filled; null: the reduce's.
+  Context* filled_on = nullptr;  ///< Context whose stream fills slots; null: this object's.
 };
 
-/// Staging buffer and progress of one plan. With a wire type the trailer gets a bucket of its own,
-/// so that it stays exact, and f16 slots are multiplied by a power of two of their own, which
-/// follows from set_magnitude(); buckets with a slot of unknown magnitude travel in `dtype`.
-/// begin() a step with the slots that are due, fill them, mark them, launch buckets in order, wait
-/// for the stream, read the sums where the parts were written. All but the collectives is work of
-/// the context's stream.
+/// Bucketed reduction of slots over ranks. Each step: begin() with the due slots, fill and mark
+/// them, launch buckets in order, wait for the stream, and read the sums in place of the parts. All
+/// work except the collectives runs on the context's stream.
+///
+/// With a wire format the trailer has its own bucket, so that it stays exact. f16 slots are scaled
+/// by a power of two per slot, derived from set_magnitude(); buckets with a slot of unknown
+/// magnitude are sent in `dtype`.
 class BucketedReduce {
  public:
   BucketedReduce(Context& ctx, const WorkerGrid& grid, std::string name, std::vector<Slot> slots,
                  const BucketedReduceOptions& options);
 
-  /// Starts a step; collective in that `due` (empty: all) must be equal on all ranks.
+  /// Starts a step; `due` (empty: all) must be equal on all ranks.
   void begin(const std::vector<bool>& due = {});
 
   [[nodiscard]] const BucketPlan& plan() const { return plan_; }
@@ -101,30 +104,31 @@ class BucketedReduce {
   [[nodiscard]] bool has_trailer() const { return !plan_.trailers.empty(); }
   [[nodiscard]] std::size_t staging_bytes() const { return staging_.bytes(); }
   [[nodiscard]] std::size_t wire_bytes() const { return wire_.bytes(); }
-  /// The parts of a slot are expected below 2^exponent on every rank, or kNoExponent: unknown.
-  /// Until the next call; equal on all ranks. Of use with an f16 wire only.
+  /// Sets the expected magnitude of a slot until the next call: parts are below 2^exponent on every
+  /// rank; kNoExponent: unknown. Equal on all ranks. Used only with an f16 wire.
   void set_magnitude(int index, int exponent);
-  /// f32[slots], with a wire type: largest magnitudes of this rank's parts of the slots launched in
-  /// this step, 0 of others; infinity where a part is not finite.
+  /// Returns f32[slots], with a wire format: the largest magnitude of this rank's part of each slot
+  /// launched in this step, infinity if the part is not finite, 0 for other slots.
   [[nodiscard]] TensorView largest() { return largest_; }
-  /// Takes part in this step.
+  /// Whether a slot participates in this step.
   [[nodiscard]] bool due(int index) const {
     return plan_.bucket_of[static_cast<std::size_t>(index)] >= 0;
   }
-  /// [count]: this rank's part until the launch, the sum afterwards. Of slots that are due only.
+  /// Returns the memory [count] of a due slot: this rank's part until the launch, then the sum.
   [[nodiscard]] TensorView slot(int index);
   [[nodiscard]] bool filled(int index) const { return filled_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] bool launched(int index) const;
   void mark_filled(int index) { filled_[static_cast<std::size_t>(index)] = true; }
-  /// All slots of `bucket` are filled.
+  /// Whether all slots of `bucket` are filled.
   [[nodiscard]] bool ready(int bucket) const;
-  /// Writes this rank's trailer elements, f64[trailer], into every segment, resp. reads their sums
-  /// back.
+  /// Writes this rank's trailer elements, f64[trailer], into every segment.
   void write_trailer(ConstTensorView values);
+  /// Reads the sums of the trailer elements back.
   void read_trailer(TensorView values);
-  /// The collective on `stream`, which follows the context's stream and that of what fills slots.
+  /// Enqueues the collective of a bucket on `stream`, after the context's stream and the stream
+  /// that fills slots.
   void launch(int bucket, Stream stream);
-  /// After the stream: sums that came in the wire type are put where they are read.
+  /// Converts sums received in the wire format in place of the parts; call it after the stream.
   void finish();
 
  private:
@@ -132,7 +136,7 @@ class BucketedReduce {
     int exponent = kNoExponent;
     double scale = 1;
   };
-  /// Whether a bucket travels in the wire type.
+  /// Whether a bucket is sent in the wire format.
   [[nodiscard]] bool narrow(int bucket) const;
   void pack(int bucket);
   [[nodiscard]] bool receives(int index) const;
@@ -142,12 +146,12 @@ class BucketedReduce {
   std::string name_;
   Recipients recipients_;
   PlanOptions planning_;
-  int segment_;  ///< Of this rank.
+  int segment_;  ///< Segment of this rank.
   std::vector<Slot> slots_;
   BucketPlan plan_;
   Tensor staging_;
   std::optional<DType> wire_type_;
-  Tensor wire_;  ///< As staging_, in the wire type.
+  Tensor wire_;  ///< Staging buffer in the wire format.
   Tensor largest_;
   std::vector<SlotScale> scales_;  ///< Per slot.
   TensorView past_wire_;

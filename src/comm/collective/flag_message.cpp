@@ -92,7 +92,7 @@ AgreedFlags decode_flags(std::span<const double> sums, int world_size) {
 }
 
 std::uint64_t mix_hash(std::uint64_t hash, double value) {
-  // The finaliser of splitmix64 spreads a difference in any bit over all digits.
+  // The finalizer of splitmix64 propagates a difference in any bit to all digits.
   std::uint64_t z = hash + 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;

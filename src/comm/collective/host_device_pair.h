@@ -5,14 +5,13 @@
 
 namespace dkfac::comm {
 
-/// A few numbers that the host and the device tell each other. On the host both are one tensor; on
-/// a device the host has them in pinned memory, and nothing here waits: what fetch() copies is
-/// there, and what push() copies may be overwritten, once an event has happened that was recorded
-/// afterwards on the context's stream.
+/// Small tensor on the device with a copy in pinned host memory; a single tensor on the host.
+/// Copies are asynchronous on the context's stream: the result of fetch() is valid, and the source
+/// of push() may be overwritten, once an event recorded afterwards on that stream is complete.
 class HostDevicePair {
  public:
   HostDevicePair() = default;
-  HostDevicePair(Context& ctx, Shape shape, DType dtype);  ///< Zero on both sides.
+  HostDevicePair(Context& ctx, Shape shape, DType dtype);  ///< Both copies are zero.
 
   [[nodiscard]] TensorView device() { return device_.is_set() ? device_ : host_; }
   [[nodiscard]] TensorView host() { return host_; }
@@ -24,8 +23,8 @@ class HostDevicePair {
   [[nodiscard]] const T* numbers() const {
     return host_.data<T>();
   }
-  void fetch(Context& ctx);  ///< Device to host.
-  void push(Context& ctx);   ///< Host to device.
+  void fetch(Context& ctx);  ///< Copies from device to host.
+  void push(Context& ctx);   ///< Copies from host to device.
 
  private:
   Tensor host_, device_;

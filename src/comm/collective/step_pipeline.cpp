@@ -30,7 +30,7 @@ void StepPipeline::begin(std::span<BucketedReduce* const> active) {
         order_.push_back({reduce, b, order_.size()});
     }
   }
-  // A stable sort would take memory from the heap.
+  // A stable sort would allocate.
   std::ranges::sort(order_, {}, [](const Item& item) {
     const int time = item.reduce->plan().buckets[static_cast<std::size_t>(item.bucket)].time;
     return std::pair(time, item.place);
@@ -58,7 +58,7 @@ void StepPipeline::flush() {
 
 void StepPipeline::submit(FlagMessage message) {
   flush();
-  // Taken here on every rank: after all collectives of this step but the one that carries it.
+  // Hashed at the same point on every rank: after all collectives of this step but the last.
   message.hash += grid_.contract_hash();
   encode_flags(message, grid_.world->rank(),
                {message_.numbers<double>(), static_cast<std::size_t>(kFlagElements)});

@@ -14,34 +14,36 @@
 
 namespace dkfac::comm {
 
-/// Launches the buckets of several exchanges in one order that every rank shares, whatever the
-/// order in which they fill up, and takes the vote with the last of them.
+/// Launches the buckets of several BucketedReduces in one order that is the same on every rank,
+/// regardless of the order in which they fill. The last bucket carries the agreement on the step.
 class StepPipeline {
  public:
-  /// overlap: buckets leave from poll(), on a communication stream; else all leave from submit(),
-  /// on the context's.
+  /// overlap: poll() launches buckets on a communication stream; otherwise submit() launches all of
+  /// them on the context's stream.
   StepPipeline(Context& ctx, WorkerGrid grid, bool overlap);
 
-  /// Starts an iteration with these exchanges, which have begun theirs. Exactly one of them has a
-  /// trailer, for the vote; its last bucket waits for submit().
+  /// Starts an iteration of these BucketedReduces, whose begin() was called. Exactly one of them
+  /// has a trailer, for the flags; its last bucket is launched by submit().
   void begin(std::span<BucketedReduce* const> active);
-  /// Launches what is full and advances what is under way. Never blocks.
+  /// Launches full buckets and advances pending ones. Never blocks.
   void poll();
-  /// Launches all but the vote: what this rank has to say of its parts is known afterwards.
+  /// Launches all buckets but that of the flags. Afterwards the flags for this rank's parts are
+  /// known.
   void flush();
-  /// Launches the rest; work that follows on the context's stream finds the sums (on the host they
-  /// are there). message.hash is combined with the hash of all collectives before this point.
+  /// Launches the remaining buckets. Later work on the context's stream can use the sums; on the
+  /// host they are complete on return. message.hash is combined with the hash of all collectives
+  /// before this point.
   void submit(FlagMessage message);
-  /// After submit(): waits for all that is on the context's stream, the only wait of a step for a
-  /// device, and returns the outcome of the vote, equal on every rank. Throws CommError on every
-  /// rank when the hashes differ.
+  /// Synchronizes the context's stream after submit(), the only host synchronization of a step, and
+  /// returns the agreement on the step, equal on every rank. Throws CommError on every rank when
+  /// the hashes differ.
   [[nodiscard]] AgreedFlags wait();
   [[nodiscard]] AgreedFlags finish(const FlagMessage& message) {
     submit(message);
     return wait();
   }
-  /// Bytes handed to collectives of the grid in this step: by the exchanges, and, from submit() on,
-  /// by anybody.
+  /// Bytes passed to collectives of the grid in this step: by the BucketedReduces and, from
+  /// submit() on, by all callers.
   [[nodiscard]] std::uint64_t bytes() const {
     return bytes_ + (submitted_ ? grid_.bytes() - bytes_at_submission_ : 0);
   }
@@ -50,7 +52,7 @@ class StepPipeline {
   struct Item {
     BucketedReduce* reduce;
     int bucket;
-    std::size_t place;  ///< Among buckets of equal time.
+    std::size_t place;  ///< Order among buckets of equal time.
   };
   void launch(const Item& item);
 
@@ -62,8 +64,8 @@ class StepPipeline {
   OwnedStream stream_;
   StreamJoin join_;
   Event flags_ready_;
-  HostDevicePair message_;   ///< f64[kFlagElements]: of this rank, then the sums.
-  std::vector<Item> order_;  ///< The one with the vote is last.
+  HostDevicePair message_;   ///< f64[kFlagElements]: flags of this rank, then the sums.
+  std::vector<Item> order_;  ///< The bucket with the flags is last.
   std::size_t next_ = 0;
   std::uint64_t bytes_ = 0, bytes_at_submission_ = 0;
   bool submitted_ = false;

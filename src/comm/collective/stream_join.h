@@ -4,19 +4,20 @@
 
 #include "dkfac/core/stream.h"
 
-/// The order between a caller's stream and ours, without a wait of the host on a device.
+/// Ordering between a caller's stream and an internal one, without a host synchronization.
 namespace dkfac::comm {
 
-/// Two events that are recorded again and again: one thread joins two streams at a time.
+/// Joins two streams by two events that are recorded repeatedly; used by one thread at a time.
 class StreamJoin {
  public:
   explicit StreamJoin(Device device) : in_(device), out_(device) {}
 
-  /// Our later work follows what is on the caller's stream now. Work of a host queue is done when
-  /// it returns. Throws InvalidArgument, naming `operation`, for a stream of another device.
+  /// Orders later work on `ours` after the present work on `caller`. Work of a host queue is
+  /// complete on return. Throws InvalidArgument, naming `operation`, for a stream of another
+  /// device.
   void enter(std::string_view operation, Stream caller, Stream ours);
-  /// The caller's later work follows ours, so that it may overwrite what we have read and read what
-  /// we have written.
+  /// Orders later work on `caller` after `ours`, so that it may overwrite the inputs and read the
+  /// results.
   void leave(Stream caller, Stream ours);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 // Half of the largest power of two of each type: rounding of parts and sums stays within the other.
 constexpr int kF16Exponent = 15, kF32Exponent = 127;
 
-/// The least e with ranks <= 2^e.
+/// Returns the least e with ranks <= 2^e.
 int doublings(int ranks) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks) - 1U));
 }
@@ -27,7 +27,7 @@ int exponent_of(double x) {
 double wire_scale(DType wire, int exponent, int ranks) {
   if (wire != DType::f16) return 1;
   const int shift = kF16Exponent - doublings(ranks) - kWireHeadroom - exponent;
-  // Such that both the scale and its inverse are normal in f32.
+  // Clamped so that both the scale and its inverse are normal in f32.
   return std::ldexp(1.0, std::clamp(shift, -120, 120));
 }
 

@@ -10,7 +10,7 @@
 namespace dkfac::comm {
 namespace {
 
-/// "1/6, 1/3, 1/2, 1"
+/// Lists the possible fractions, e.g. "1/6, 1/3, 1/2, 1".
 std::string possible_fractions(int world_size) {
   std::string text;
   for (int w = 1; w <= world_size; ++w) {
@@ -22,7 +22,7 @@ std::string possible_fractions(int world_size) {
   return text;
 }
 
-/// "NVIDIA H100 (9.0)"
+/// Model of a device, e.g. "NVIDIA H100 (9.0)".
 std::string model_of(Device device, const BackendInfo& info) {
   const auto index = static_cast<std::size_t>(device.index);
   if (index >= info.cuda_info.devices.size()) return "an unknown device";
@@ -46,7 +46,7 @@ void WorkerGrid::progress() const {
 }
 
 std::uint64_t WorkerGrid::contract_hash() const {
-  // Columns move segments of their own, and some have nothing to move.
+  // Columns are left out: they communicate different segments, and some none.
   return row == world ? world->contract_hash() : world->contract_hash() ^ row->contract_hash() * 3;
 }
 
@@ -54,7 +54,7 @@ int workers_of(double fraction, int world_size) {
   if (fraction == 0) return 1;
   const double exact = fraction * world_size;
   const auto workers = std::isfinite(exact) ? static_cast<int>(std::lround(exact)) : 0;
-  // A fraction such as 1/3 is known to some digits only.
+  // A fraction such as 1/3 is given to some digits only.
   const bool fits = workers >= 1 && workers <= world_size && world_size % workers == 0 &&
                     std::abs(exact - workers) < 1e-3;
   DKFAC_CHECK(fits, "[curvature options] grad_worker_fraction is ", fraction, " of ", world_size,

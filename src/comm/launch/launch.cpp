@@ -30,7 +30,7 @@ constexpr Launcher kSlurm{"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLUR
 constexpr Launcher kPmi{"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
 
 constexpr int kMaxPort = 65535;
-constexpr int kSlurmPorts = 20000, kSlurmPortCount = 10000;  ///< Below those of outgoing calls.
+constexpr int kSlurmPorts = 20000, kSlurmPortCount = 10000;  ///< Below the ephemeral ports.
 
 std::string_view text_of(const char* variable) {
   const char* value = std::getenv(variable);
@@ -63,7 +63,8 @@ std::optional<LaunchInfo> started_by(const Launcher& launcher) {
   return LaunchInfo{*rank, *size, launcher.name, local_rank};
 }
 
-/// Who has the one and not the other is one of several, and must not take itself for the only one.
+/// Requires `other` if `variable` is set: such a process is one of several ranks and must not run
+/// as a single one.
 void require_both(const char* variable, const char* other) {
   DKFAC_CHECK(std::getenv(variable) == nullptr || !text_of(other).empty(), "[launch] ", variable,
               " is '", printable(text_of(variable)), "', but ", other,
@@ -82,11 +83,12 @@ std::uint16_t port_number(int port, const char* variable) {
   return static_cast<std::uint16_t>(port);
 }
 
-/// Where rank 0 listens; our own variable goes before those that other programs share.
+/// Returns the port of rank 0; DKFAC_PORT has precedence over MASTER_PORT, which other programs use
+/// too.
 std::uint16_t port_of_job(int fallback) {
   if (const auto port = number_of("DKFAC_PORT")) return port_number(*port, "DKFAC_PORT");
   if (const auto port = number_of("MASTER_PORT")) {
-    // torchrun keeps a store of its own at the very port that it announces, unless told not to.
+    // By default torchrun's own store listens at the port that it announces.
     const bool taken = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
     return port_number(taken ? (*port == kMaxPort ? *port - 1 : *port + 1) : *port, "MASTER_PORT");
   }
@@ -108,7 +110,8 @@ std::optional<LaunchInfo> by_torchrun() {
   return launch;
 }
 
-/// srun --mpi=pmix or pmi2 tells an MPI who its ranks are; without it each would be alone.
+/// Whether srun runs with --mpi=pmix or pmi2, which gives MPI its ranks; without it every process
+/// would be an MPI job of one rank.
 bool slurm_serves_mpi() {
   for (const char* variable : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
     if (std::getenv(variable) != nullptr) return true;
@@ -119,7 +122,7 @@ std::optional<LaunchInfo> by_slurm() {
   std::optional<LaunchInfo> launch = started_by(kSlurm);
   if (!launch) return launch;
   if (slurm_serves_mpi()) {
-    // mpiexec of MPICH starts its ranks by way of srun, whose variables they inherit.
+    // mpiexec of MPICH may start its ranks by srun, whose variables they inherit.
     const std::optional<LaunchInfo> pmi = started_by(kPmi);
     return pmi ? pmi : launch;
   }
@@ -138,8 +141,8 @@ std::optional<LaunchInfo> by_slurm() {
 }
 
 std::optional<LaunchInfo> innermost() {
-  // torchrun is started inside of others; who sets its variables by hand may do so for another
-  // program, and use mpirun for this one. mpirun in turn runs inside of Slurm jobs.
+  // torchrun runs inside of other launchers. Its variables may also be set by hand for another
+  // program while mpirun starts this one. mpirun in turn runs inside of Slurm jobs.
   const bool torchrun = !text_of("TORCHELASTIC_RUN_ID").empty();
   if (torchrun)
     if (auto launch = by_torchrun()) return launch;
@@ -149,19 +152,19 @@ std::optional<LaunchInfo> innermost() {
   return started_by(kPmi);
 }
 
-/// What only ranks of several have, where no launcher was found with all that it sets.
+/// Throws if variables of a launcher are only partly set, given that no complete set was found.
 void refuse_half_a_launcher() {
   need_all(kOpenMpi);
   need_all(kPmi);
   require_both(kSlurm.size, kSlurm.rank);
-  // A batch script is process 0 of no step.
+  // A batch script has process number 0, but no step.
   if (number_of(kSlurm.rank).value_or(0) > 0) require_both(kSlurm.rank, kSlurm.size);
   DKFAC_CHECK(text_of("PMIX_RANK").empty(), "[launch] PMIX_RANK is '",
               printable(text_of("PMIX_RANK")), "', but nothing says how many ranks there are; ",
               "start them by mpirun or srun, or unset PMIX_RANK to run alone");
 }
 
-/// The same of what is set by hand, which may be in a shell that Slurm has started.
+/// Throws if torchrun's variables are only partly set by hand, possibly in a shell inside of Slurm.
 void refuse_half_by_hand() {
   need_all(kTorchrun);
   const std::optional<LaunchInfo> launch = started_by(kTorchrun);

@@ -9,7 +9,7 @@ std::string first_host(std::string_view node_list) {
       host += node_list[i];
       continue;
     }
-    // Of "[003-007,9]" the first number, with its zeros.
+    // The first number of "[003-007,9]", with its leading zeros.
     const std::size_t close = node_list.find(']', i);
     const std::string_view range = node_list.substr(i + 1, close - i - 1);
     host += range.substr(0, range.find_first_of("-,"));

@@ -5,7 +5,7 @@
 
 namespace dkfac::comm {
 
-/// First name of a Slurm node list: "gpu[003-007,9],login" gives "gpu003".
+/// Returns the first name of a Slurm node list: "gpu[003-007,9],login" gives "gpu003".
 [[nodiscard]] std::string first_host(std::string_view node_list);
 
 }  // namespace dkfac::comm

@@ -28,7 +28,7 @@ void start_mpi(const LaunchInfo&) {
 
 std::shared_ptr<Communicator> make_mpi_world(const LaunchInfo& launch, const Options& options) {
   auto comm = make_mpi(MPI_COMM_WORLD, options);
-  // An MPI that was built for another launcher starts as many jobs of one rank.
+  // An MPI library built for another launcher starts one job of one rank per process.
   if (launch.launcher != "none" && launch.host.empty() && launch.size != comm->size()) {
     throw CommError(detail::concat(
         "[world] ", launch.launcher, " started ", launch.size, " processes but MPI sees ",

@@ -30,8 +30,8 @@ std::string text_of(const NcclOptions& nccl) {
   return detail::concat("owner_sums ", nccl.owner_sums, ", shared_devices ", nccl.shared_devices);
 }
 
-/// Threads reach each other's memory on one device only; that of others is of one rank alone, or
-/// has been asked when it was made.
+/// Whether `host` supports the devices of all ranks itself. in_process additionally requires one
+/// shared device; the other communicators verified this when they were made, or have one rank.
 bool takes_all(const Communicator& host, const std::vector<DeviceReport>& by_rank) {
   return std::ranges::all_of(by_rank,
                              [](const DeviceReport& report) { return !report.takes.empty(); }) &&

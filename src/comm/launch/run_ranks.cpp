@@ -11,9 +11,9 @@ namespace dkfac::comm {
 
 namespace {
 
-/// The exception to rethrow: the first that is no CommError, else the first. A rank that unwinds
-/// drops its pending collectives before its own exception arrives here, and its peers may report
-/// that echo sooner than the cause.
+/// Keeps the exception to rethrow: the first that is not a CommError, else the first. During stack
+/// unwinding a rank drops its pending collectives before its exception arrives here, so a CommError
+/// that follows from it on a peer may arrive earlier.
 class FirstFailure {
  public:
   void keep(std::exception_ptr error, bool may_be_echo) {

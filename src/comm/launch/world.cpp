@@ -29,10 +29,10 @@ World::World(Options options) {
 }
 
 World::~World() {
-  // Peers would wait for the rest of a program that is not coming.
+  // Peers would wait for collectives that this rank no longer makes.
   if (std::uncaught_exceptions() > 0) comm_->abort("the program left by an exception");
   if (!owns_mpi_ || !mpi_is_running()) return;
-  // Finalising would wait for peers that are still inside a collective, or gone.
+  // Finalising would wait for peers that are still inside a collective or have ended.
   if (comm_->failed()) return;
   comm_.reset();
   finish_mpi();

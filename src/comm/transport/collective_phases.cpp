@@ -45,7 +45,7 @@ Transfer receive_transfer(int peer, std::byte* memory, std::int64_t bytes, std::
   return transfer;
 }
 
-/// The other ranks, each rank starting with its successor so that not all begin with rank 0.
+/// Returns the other ranks, starting with the successor so that not all ranks begin with rank 0.
 std::vector<int> peers_of(const PeerGroup& group) {
   std::vector<int> peers;
   for (int i = 1; i < group.size(); ++i) peers.push_back((group.rank() + i) % group.size());
@@ -90,8 +90,9 @@ class ReducePhase final : public CollectivePhase {
   [[nodiscard]] std::vector<int> missing() const override { return transfers_->missing(); }
 
  private:
-  /// Scratch holds kPiecesInFlight pieces of every peer: in large groups pieces get shorter, down
-  /// to 4 KB, so that scratch stays near 64 pieces. The same on every rank.
+  /// Returns the piece size of a reduce, the same on every rank. Scratch holds kPiecesInFlight
+  /// pieces of every peer; in large groups pieces get shorter, down to 4 KB, so that scratch stays
+  /// near 64 pieces.
   static std::int64_t reduce_piece(std::int64_t piece_bytes, int size) {
     const std::int64_t whole = piece_of(piece_bytes);
     const std::int64_t share = 64 * whole / (kPiecesInFlight * std::max(size - 1, 1));
@@ -131,12 +132,12 @@ class ReducePhase final : public CollectivePhase {
   std::int64_t piece_;
   std::byte* out_;
   std::int64_t own_bytes_;
-  std::int64_t reduced_ = 0;  ///< Pieces of the own segment that are done.
+  std::int64_t reduced_ = 0;  ///< Reduced pieces of the own segment.
   std::vector<std::size_t> receive_transfer_;
   std::unique_ptr<Transfers> transfers_;
 };
 
-/// Transfers without any work between their pieces.
+/// Phase of transfers without work between their pieces.
 class PlainPhase : public CollectivePhase {
  public:
   PlainPhase(PeerGroup& group, PeerGroup::Channel channel, const CallInfo& info, int phase)
@@ -170,7 +171,7 @@ class BroadcastPhase final : public PlainPhase {
   BroadcastPhase(PeerGroup& group, const HostCall& call, std::int64_t piece_bytes, int phase)
       : PlainPhase(group, PeerGroup::Channel::data, call.info, phase) {
     const int size = group.size();
-    const int place = (group.rank() - call.root + size) % size;  // the root stands at 0
+    const int place = (group.rank() - call.root + size) % size;  // the root is at 0
     const auto rank_at = [&](int p) { return (p + call.root) % size; };
     const std::int64_t bytes = byte_count(call, call.count());
     const std::int64_t piece = piece_of(piece_bytes);
@@ -199,7 +200,7 @@ class BroadcastPhase final : public PlainPhase {
   bool passes_on_ = false;
 };
 
-/// What travels of a CallRecord.
+/// Wire format of a CallRecord.
 struct Header {
   std::uint64_t hash = 0;
   std::array<char, 248> text{};
@@ -223,7 +224,7 @@ class HeaderPhase final : public PlainPhase {
       transfers_->add(send_transfer(peer, reinterpret_cast<const std::byte*>(&mine), bytes, bytes));
   }
   ~HeaderPhase() override {
-    // Given up: what the network may still write to outlives this flow.
+    // Abandoned: the network may still write to the headers, so they outlive this phase.
     if (transfers_->busy())
       leak_until_exit(std::make_shared<std::vector<Header>>(std::move(headers_)));
   }

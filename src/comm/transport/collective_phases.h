@@ -8,7 +8,7 @@
 
 namespace dkfac::comm {
 
-/// One phase of a collective over peers: advanced until it is complete. Never blocks.
+/// One phase of a collective over peers, advanced by polling until it is complete. Never blocks.
 class CollectivePhase {
  public:
   virtual ~CollectivePhase() = default;
@@ -17,27 +17,29 @@ class CollectivePhase {
   [[nodiscard]] virtual std::vector<int> missing() const = 0;
 };
 
-/// Every rank sends its part of each segment to the segment's owner, who adds the parts in rank
-/// order. Bytes out per rank: count - own segment. Result at `out`. An all_reduce hears from
-/// every rank, even if it needs none of its elements, so that a late one is known by name here and
-/// not as the cause of another's silence in the gathering that follows.
+/// Makes the reduce phase: every rank sends its part of each segment to the segment's owner, which
+/// adds the parts in rank order. Bytes sent per rank: count - own segment. The result is at `out`.
+/// In an all_reduce each rank receives a message from every rank, also from one without elements
+/// for it. A late rank is thus named in this phase, rather than one that waits for it in the
+/// gather.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_reduce_phase(PeerGroup& group,
                                                                  const HostCall& call,
                                                                  std::int64_t piece_bytes,
                                                                  std::byte* out, int phase);
-/// Every rank sends its segment to every other. Bytes out per rank: (size - 1) x own segment.
-/// `in` is this rank's segment; all segments arrive in call.out.
+/// Makes the gather phase: every rank sends its segment to every other. Bytes sent per rank: (size
+/// - 1) x own segment. `in` is this rank's segment; all segments arrive in call.out.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_gather_phase(PeerGroup& group,
                                                                  const HostCall& call,
                                                                  std::int64_t piece_bytes,
                                                                  const std::byte* in, int phase);
-/// Binomial tree, pieces passed on as they come: log2(size) hops.
+/// Makes the broadcast phase: a binomial tree of log2(size) hops that forwards pieces as they
+/// arrive.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_broadcast_phase(PeerGroup& group,
                                                                     const HostCall& call,
                                                                     std::int64_t piece_bytes,
                                                                     int phase);
-/// Every rank tells every other what it is about to do; complete when all have and agree.
-/// Throws CommError naming each rank's call otherwise.
+/// Makes the header phase: every rank sends the record of its call to every other. It completes
+/// when all have arrived and agree, and otherwise throws CommError that names each rank's call.
 [[nodiscard]] std::unique_ptr<CollectivePhase> make_header_phase(PeerGroup& group,
                                                                  const CallInfo& info, int phase);
 

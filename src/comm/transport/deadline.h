@@ -4,7 +4,7 @@
 
 namespace dkfac::comm {
 
-/// A time limit that starts to count with start().
+/// Time limit that starts to count with start().
 class Deadline {
  public:
   explicit Deadline(double seconds) : seconds_(seconds) {}
@@ -16,7 +16,7 @@ class Deadline {
   [[nodiscard]] bool passed() const {
     return running_ && std::chrono::duration<double>(Clock::now() - begin_).count() > seconds_;
   }
-  /// Seconds left; all of them before start().
+  /// Seconds left; the whole limit before start().
   [[nodiscard]] double remaining() const {
     if (!running_) return seconds_;
     return seconds_ - std::chrono::duration<double>(Clock::now() - begin_).count();

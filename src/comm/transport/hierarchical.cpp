@@ -19,8 +19,8 @@ namespace {
 
 using Memory = std::shared_ptr<std::vector<std::byte>>;
 
-/// A whole buffer: segments by rank, as callers see it, against segments by place and then node, in
-/// which what a place has on all nodes is contiguous.
+/// Two orders of the segments of a whole buffer: by rank, as callers see it, and by place, then
+/// node, in which the segments of a place are contiguous.
 struct Reordering {
   std::vector<std::size_t> in_rank_order, in_place_order, bytes;
 
@@ -39,7 +39,7 @@ struct Reordering {
   }
 };
 
-/// Copies segments between the two orders. Keeps both buffers' owner, if there is one, alive.
+/// Copies segments between the two orders. Keeps the owner of scratch memory alive.
 class ReorderTask final : public HostTask {
  public:
   enum class Direction { to_places, to_ranks };
@@ -69,7 +69,7 @@ std::int64_t sum_before(const std::vector<std::int64_t>& counts, int end) {
   return std::accumulate(counts.begin(), counts.begin() + end, std::int64_t{0});
 }
 
-/// Why the queue has failed, or "" if it has not.
+/// Returns the reason of the queue's failure, or "" if it has not failed.
 std::string failure_of(HostQueue& queue) noexcept {
   try {
     (void)queue.progress();
@@ -79,8 +79,8 @@ std::string failure_of(HostQueue& queue) noexcept {
   }
 }
 
-/// Stands behind the parts of a collective in their queue. A part that fails is known to its own
-/// level only; this task is then dropped with the rest of the queue, and tells everybody.
+/// Task after the parts of a collective in their queue. The failure of a part reaches its own level
+/// only. This task is then dropped with the rest of the queue and aborts all ranks.
 class GuardTask final : public HostTask {
  public:
   GuardTask(HostQueue& queue, std::shared_ptr<Communicator> world, std::string call, Memory kept)
@@ -123,7 +123,7 @@ class HierarchicalCommunicator final : public Communicator {
     return world_->failed() || inner_->failed() || outer_->failed();
   }
   bool progress() override {
-    // Each asks for its own failures; the queue itself may well be the same.
+    // Each checks for failures of its own group, even if they share one queue.
     const bool w = world_->progress(), i = inner_->progress(), o = outer_->progress();
     const std::shared_ptr<HostQueue> queue = last_queue_.lock();
     return (queue == nullptr || queue->progress()) && w && i && o;
@@ -144,8 +144,8 @@ class HierarchicalCommunicator final : public Communicator {
   void do_abort(std::string_view reason) noexcept override { world_->abort(reason); }
 
  private:
-  /// Runs body(), which issues the parts of one collective on `stream`, and has their failure
-  /// reach every rank.
+  /// Runs body(), which issues the parts of one collective on `stream`, and propagates their
+  /// failure to every rank.
   template <class Body>
   void compose(const Stream& stream, const CallInfo& info, Memory kept, Body body);
   void settle_before(const Stream& stream);
@@ -155,7 +155,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::shared_ptr<Communicator> world_, inner_, outer_;
   NodeMap map_;
   int place_;
-  std::vector<Memory> pool_;  ///< Scratch memory, free where nobody else holds it.
+  std::vector<Memory> pool_;  ///< Scratch memory; a block with one reference is free.
   std::weak_ptr<HostQueue> last_queue_;
 };
 
@@ -255,14 +255,14 @@ void HierarchicalCommunicator::do_all_gather_v(ConstTensorView x,
 
 void HierarchicalCommunicator::do_broadcast(TensorView x, int root, Stream stream, CallInfo info) {
   compose(stream, info, nullptr, [&] {
-    // First to the root's place in every node, then inside the nodes.
+    // First between nodes at the root's place, then inside the nodes.
     if (place_ == map_.place(root)) outer_->broadcast(x, map_.node(root), stream, info.name);
     inner_->broadcast(x, map_.place(root), stream, info.name);
   });
 }
 
 void HierarchicalCommunicator::do_barrier(CallInfo info) {
-  // Whoever meets all nodes at its place meets ranks that have met all of their node.
+  // A rank passes the outer barrier only after the inner barriers of all nodes.
   compose(Stream::cpu(), info, nullptr, [&] {
     inner_->barrier(info.name);
     outer_->barrier(info.name);
@@ -287,7 +287,7 @@ void require_world(const std::shared_ptr<Communicator>& world) {
 
 Hierarchy make_hierarchical(std::shared_ptr<Communicator> world, int ranks_per_node) {
   require_world(world);
-  // Before this rank may throw alone, while the others wait for it.
+  // Compared first, so that no rank throws alone while the others wait for it.
   require_equal(*world, std::to_string(ranks_per_node), "number of ranks per node");
   DKFAC_CHECK(ranks_per_node > 0 && world->size() % ranks_per_node == 0, "[make_hierarchical] ",
               ranks_per_node, " ranks per node for ", world->size(),

@@ -13,7 +13,8 @@
 
 namespace dkfac::comm {
 
-/// A validated collective, as a backend gets it. Over host memory unless the stream is a CUDA one.
+/// Validated collective call, as passed to a backend. It is over host memory unless the stream is a
+/// CUDA stream.
 struct HostCall {
   enum class Kind : std::uint8_t {
     all_reduce,
@@ -29,7 +30,7 @@ struct HostCall {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  int color = 0, key = 0;         ///< Of a split.
+  int color = 0, key = 0;         ///< Arguments of a split.
   const std::byte* in = nullptr;  ///< Equal to out for all_reduce and broadcast.
   std::byte* out = nullptr;
   std::vector<std::int64_t> offsets;  ///< size + 1: segment r is [offsets[r], offsets[r + 1]).
@@ -42,18 +43,18 @@ struct HostCall {
   [[nodiscard]] std::size_t element() const { return size_of(dtype); }
 };
 
-/// Offsets of `size` segments of `total` elements whose lengths differ by at most one.
+/// Returns offsets of `size` segments of `total` elements whose lengths differ by at most one.
 [[nodiscard]] std::vector<std::int64_t> even_offsets(std::int64_t total, int size);
 
-/// `bytes` cut down to a multiple of the largest element, at least one such element.
+/// Rounds `bytes` down to a multiple of the largest element size, at least one such element.
 [[nodiscard]] constexpr std::int64_t whole_elements(std::int64_t bytes) {
   return bytes < 8 ? 8 : bytes / 8 * 8;
 }
 
-/// What the host backends share: every collective is a task on a host queue. A call on an inline
-/// stream goes through a queue of our own and waits. The queue used last is drained before another
-/// one is used, which keeps the order of the calls over streams. Backends that take device memory
-/// too get those calls apart, once the queues are empty and the stream follows earlier device work.
+/// Base of the host backends: every collective is a task on a host queue. A call on an inline
+/// stream uses an internal queue and waits. The queue used last is drained before another one is
+/// used, which keeps the order of calls over streams. Calls on device memory go to run_on_device()
+/// once the queues are empty and the stream follows earlier device work.
 class HostCommunicator : public Communicator {
  public:
   bool progress() override;
@@ -62,11 +63,12 @@ class HostCommunicator : public Communicator {
   HostCommunicator(int rank, int size, Options options);
 
   [[nodiscard]] virtual std::unique_ptr<HostTask> make_task(HostCall call) = 0;
-  /// Throws the failure of the group, if it has one by now. Never blocks.
+  /// Throws the failure of the group if it has failed. Never blocks.
   virtual void throw_if_failed() = 0;
-  /// Orders the work of a call on its CUDA stream; only backends that support one are asked.
+  /// Enqueues the work of a call on its CUDA stream; called only if the backend supports the
+  /// device.
   virtual void run_on_device(HostCall call);
-  /// Runs the task behind everything submitted so far and waits for it.
+  /// Runs the task after everything submitted so far and waits for it.
   void run(std::unique_ptr<HostTask> task);
 
   void do_all_reduce(TensorView x, ReduceOp op, Stream stream, CallInfo info) final;

@@ -18,9 +18,9 @@ class HostStagedCommunicator final : public Communicator {
       : Communicator(inner->rank(), inner->size(), inner->options()), inner_(std::move(inner)) {}
   ~HostStagedCommunicator() override {
     try {
-      order_.settle();  // Copies still read the memory that is freed next.
+      order_.settle();  // Pending copies may still read the memory that is freed next.
     } catch (const std::exception&) {
-      // Freeing it waits for them, too.
+      // Freeing it synchronizes, too.
     }
   }
   HostStagedCommunicator(const HostStagedCommunicator&) = delete;
@@ -82,13 +82,13 @@ class HostStagedCommunicator final : public Communicator {
     return {memory.at_least(like.device(), like.bytes()), like.dtype(), {like.numel()}};
   }
 
-  /// Down to the host, body(), and up again. What the buffers held for the call before is on its
-  /// way up until the stream that follows that call has passed.
+  /// Copies to the host, runs body(), and copies back. The copy back of the previous call may still
+  /// read the buffers, so the stream first follows it.
   template <class Body>
   void stage(const Stream& stream, const Copy& down, const Copy& up, Body body) {
     order_.enter(stream);
     cuda::copy(stream, down.from.raw(), down.to.raw(), down.from.bytes());
-    order_.leave(stream);  // Should waiting for it throw.
+    order_.leave(stream);  // In case synchronize() throws.
     stream.synchronize();
     body();
     cuda::copy(stream, up.from.raw(), up.to.raw(), up.to.bytes());

@@ -15,7 +15,7 @@ namespace dkfac::comm {
 
 namespace {
 
-/// Marks that this rank uses memory of other ranks.
+/// Scope in which this rank accesses memory of other ranks.
 class Moving {
  public:
   Moving(InProcessGroup& group, MeetingPoint& point) : group_(group), point_(point) {
@@ -30,11 +30,11 @@ class Moving {
   MeetingPoint& point_;
 };
 
-/// A rank's side of one collective: arrive, wait for the others, move a share in pieces, wait until
-/// nobody needs this rank's memory.
+/// Task of one rank in a collective: it arrives, waits for the others, moves its share in pieces,
+/// and waits until no rank needs its memory.
 class InProcessTask final : public HostTask {
  public:
-  /// `share` is filled by a split; `side` belongs to device memory.
+  /// `share` receives the result of a split; `side` is set for device memory.
   InProcessTask(std::shared_ptr<InProcessGroup> group, int rank, const Options& options,
                 HostCall call, SplitShare* share, std::shared_ptr<DeviceSide> side)
       : group_(std::move(group)),
@@ -143,7 +143,7 @@ class InProcessCommunicator final : public HostCommunicator {
                                            nullptr);
   }
   void run_on_device(HostCall call) override {
-    // One for each device, of which there is one as a rule.
+    // One per device; usually there is only one.
     auto& side = sides_[call.stream.device().index];
     if (side == nullptr) side = std::make_shared<DeviceSide>(call.stream.device());
     run(std::make_unique<InProcessTask>(group_, rank(), options(), std::move(call), nullptr, side));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPresent = std::numeric_limits<std::uint64_t>::max();
 
-/// Each rank with the device of its stream.
+/// Lists each rank with the device of its stream.
 std::string devices_of(const std::vector<const HostCall*>& calls) {
   std::string text;
   for (std::size_t r = 0; r < calls.size(); ++r)
@@ -41,7 +41,7 @@ void follow(const Stream& stream, const Event& event) noexcept {
   try {
     stream.wait(event);
   } catch (const std::exception&) {
-    // The device takes nothing any more.
+    // The device has failed and accepts no more work.
   }
 }
 
@@ -96,7 +96,7 @@ void InProcessGroup::fail_and_throw(const Lock& held, std::string text) {
 void InProcessGroup::fail(std::string_view reason) noexcept {
   const Lock lock(mutex_);
   if (!failure_.empty()) return;
-  // A failure above is the cause of whatever ends here.
+  // A failure of the parent is the cause of later failures here.
   failure_ = failure_of_parent();
   if (failure_.empty()) failure_ = reason;
   failed_.store(true, std::memory_order_release);
@@ -170,7 +170,7 @@ void InProcessGroup::finish(int rank, MeetingPoint& point) {
 
 bool InProcessGroup::all_finished(const MeetingPoint& point) {
   const Lock lock(mutex_);
-  // Asked first: what all have finished is complete even if the group failed since.
+  // Checked first: a collective that all have finished is complete even if the group failed since.
   if (point.done == size_) return true;
   throw_if_failed(lock);
   return false;
@@ -188,10 +188,10 @@ void InProcessGroup::withdraw(int rank, const HostCall& call, std::string_view r
   const auto found = points_.find(call.info.sequence);
   if (found == points_.end()) return;
   MeetingPoint& point = found->second;
-  // Nobody begins to move in a failed group, and those who do move are done after one piece.
+  // In a failed group no rank begins to move data, and those that move stop after one piece.
   idle_.wait(lock, [&] { return point.moving == 0; });
   point.calls[static_cast<std::size_t>(rank)] = nullptr;
-  // What they have put on their streams by then still comes.
+  // Work that they have already enqueued on their streams still runs.
   for (const auto& side : point.sides)
     if (side != nullptr) follow(call.stream, side->done);
 }

@@ -18,61 +18,62 @@ namespace dkfac::comm {
 
 class InProcessGroup;
 
-/// What a split gives one rank; the group is null for color < 0.
+/// Result of a split for one rank; the group is null for color < 0.
 struct SplitShare {
   std::shared_ptr<InProcessGroup> group;
   int rank = 0;
 };
 
-/// When a rank's device buffers may be touched by its peers, and when it has touched theirs. Peers
-/// order their streams behind both while they are in the meeting, so each is recorded once in it.
+/// Events of one rank in a collective on device memory. `ready`: peers may access its buffers.
+/// `done`: it no longer accesses theirs. Peers order their streams after both before the collective
+/// is released, so each is recorded once in it.
 struct DeviceSide {
   explicit DeviceSide(Device device) : ready(device), done(device) {}
   Event ready, done;
 };
 
-/// One collective as its ranks meet in it. `calls` borrows the ranks' memory: it may be read only
-/// between begin_move and end_move.
+/// State of one collective that its ranks share. `calls` borrows the ranks' memory: it may be read
+/// only between begin_move and end_move.
 struct MeetingPoint {
   std::vector<const HostCall*> calls;              ///< By rank; null until the rank arrives.
   std::vector<char> finished;                      ///< By rank.
-  std::vector<std::shared_ptr<DeviceSide>> sides;  ///< By rank; of device memory.
+  std::vector<std::shared_ptr<DeviceSide>> sides;  ///< By rank; for device memory only.
   std::vector<SplitShare> shares;                  ///< By rank; of a split, once all have arrived.
   int arrived = 0, done = 0, released = 0;
-  int moving = 0;  ///< Ranks that are reading or writing memory of others right now.
+  int moving = 0;  ///< Ranks that are accessing memory of other ranks.
 };
 
-/// State shared by the ranks of one in-process communicator. A child of a split keeps its parent
-/// alive and shares its failure, so that an abort reaches ranks that wait inside a subgroup. Every
-/// function may be called by any rank at any time and holds the lock briefly; all but those marked
+/// State shared by the ranks of one in-process communicator. A group made by a split keeps its
+/// parent alive and shares its failure, so that an abort reaches ranks that wait inside a subgroup.
+/// Any rank may call any function at any time; it holds the lock briefly. Functions that are not
 /// noexcept throw the group's failure as CommError.
 class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
  public:
   InProcessGroup(int size, std::shared_ptr<InProcessGroup> parent);
 
-  /// The rank arrives at call.info.sequence. `call` stays valid until release or withdraw. `side`:
-  /// null for host memory.
+  /// Registers the call of a rank under call.info.sequence. `call` stays valid until release or
+  /// withdraw. `side` is null for host memory.
   void arrive(int rank, const HostCall& call, std::shared_ptr<DeviceSide> side);
-  /// The meeting once everybody is there and agrees, else null.
+  /// Returns the shared state once the calls of all ranks have arrived and agree, else null.
   [[nodiscard]] MeetingPoint* meet(const HostCall& call);
   void begin_move(MeetingPoint& point);
   void end_move(MeetingPoint& point) noexcept;
-  /// This rank's share of the movement is done.
+  /// Marks this rank's share of the data movement as done.
   void finish(int rank, MeetingPoint& point);
-  /// True once all have finished; nobody needs the rank's memory any more.
+  /// Whether all ranks have finished, so that none needs this rank's memory any more.
   [[nodiscard]] bool all_finished(const MeetingPoint& point);
-  /// The rank leaves the meeting, after all_finished().
+  /// Releases the shared state for this rank, after all_finished().
   void release(const HostCall& call) noexcept;
-  /// Gives up: fails the group unless it has failed, and returns when no rank uses `call` any more,
-  /// but for work of the device, which the stream of `call` then follows.
+  /// Withdraws a call: fails the group unless it has failed, and returns when no host thread uses
+  /// `call` any more. The stream of `call` then follows remaining work of the device.
   void withdraw(int rank, const HostCall& call, std::string_view reason) noexcept;
-  /// Fails the group because `rank` waited `limit_s` seconds; names those who are missing.
+  /// Fails the group because `rank` waited `limit_s` seconds; names the missing ranks.
   [[noreturn]] void time_out(int rank, const HostCall& call, double limit_s);
 
   void throw_if_failed();
   [[nodiscard]] bool failed() const noexcept;
   void fail(std::string_view reason) noexcept;
-  /// The rank issues nothing after call number `last`.
+  /// Records that the rank issues no call after number `last`.
   void leave(int rank, std::uint64_t last) noexcept;
   [[nodiscard]] int size() const { return size_; }
 
@@ -86,12 +87,12 @@ class InProcessGroup : public std::enable_shared_from_this<InProcessGroup> {
 
   const int size_;
   const std::shared_ptr<InProcessGroup> parent_;
-  std::atomic<bool> failed_ = false;  ///< Same as !failure_.empty(), readable without the lock.
+  std::atomic<bool> failed_ = false;  ///< Equal to !failure_.empty(), readable without the lock.
   std::mutex mutex_;
   std::condition_variable idle_;
   std::string failure_;
   std::map<std::uint64_t, MeetingPoint> points_;
-  std::vector<std::uint64_t> last_call_;  ///< By rank: kPresent, or the last call of one that left.
+  std::vector<std::uint64_t> last_call_;  ///< By rank: kPresent, or its last call if it has left.
 };
 
 }  // namespace dkfac::comm

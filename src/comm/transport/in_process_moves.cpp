@@ -23,7 +23,7 @@ void copy_elements(const HostCall& call, const std::byte* from, std::byte* to, s
   if (from != to) std::memcpy(to, from, byte_offset(call, count));
 }
 
-/// Elements [begin, begin + count) of every rank's `in`, reduced to `out`.
+/// Reduces elements [begin, begin + count) of every rank's `in` to `out`.
 void reduce_range(std::span<const HostCall* const> calls, const HostCall& mine, std::int64_t begin,
                   std::int64_t count, std::byte* out) {
   std::vector<const std::byte*> inputs;

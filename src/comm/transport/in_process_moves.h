@@ -7,16 +7,17 @@
 
 namespace dkfac::comm {
 
-/// Elements that `rank` has to produce in `call`: over all ranks every result element once (of an
-/// all_reduce), or those of its own output.
+/// Number of elements that `rank` computes in `call`. In an all_reduce each result element is
+/// computed by one rank; otherwise they are the elements of the rank's own output.
 [[nodiscard]] std::int64_t elements_of_share(const HostCall& call, int rank);
 
-/// Produces elements [first, first + count) of the share of `rank`, out of all ranks' calls. Shares
-/// of different ranks touch different memory, so ranks may move at the same time.
+/// Computes elements [first, first + count) of the share of `rank` from the calls of all ranks.
+/// Shares of different ranks write different memory, so ranks may run concurrently.
 void move_share(std::span<const HostCall* const> calls, int rank, std::int64_t first,
                 std::int64_t count);
 
-/// The whole share of `rank` on its CUDA stream, which has to follow the streams of all ranks.
+/// Enqueues the whole share of `rank` on its CUDA stream, which must follow the streams of all
+/// ranks.
 void move_share_on_device(std::span<const HostCall* const> calls, int rank);
 
 }  // namespace dkfac::comm

@@ -4,7 +4,7 @@
 
 namespace dkfac::comm {
 
-/// Memory that a backend may still read or write after a failure: kept until the process ends.
+/// Keeps memory that a backend may still access after a failure until the process ends.
 void leak_until_exit(std::shared_ptr<void> memory);
 
 }  // namespace dkfac::comm

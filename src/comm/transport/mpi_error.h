@@ -6,7 +6,7 @@
 
 namespace dkfac::comm {
 
-/// Throws CommError with MPI's own text unless `code` is MPI_SUCCESS.
+/// Throws CommError with MPI's error text unless `code` is MPI_SUCCESS.
 void check_mpi(int code, std::string_view what);
 
 }  // namespace dkfac::comm

@@ -19,11 +19,12 @@ namespace dkfac::comm {
 namespace {
 
 constexpr std::uint64_t kMpiPhases = 3;
-constexpr int kMaxId = 4095;  ///< Of a group; the tags are shared out to this many and one.
-constexpr std::size_t kNoticeBytes = 1024;  ///< Small enough to leave without a rendezvous.
+constexpr int kMaxId = 4095;  ///< Largest group id; tags are divided among kMaxId + 1 groups.
+constexpr std::size_t kNoticeBytes = 1024;  ///< Small enough for MPI's eager protocol.
 constexpr int kNoticePolls = 200;
 
-/// Non-blocking, so that a rank that never comes costs a time limit and not the process.
+/// Duplicates `comm` within a time limit. It is non-blocking, so that a missing rank does not block
+/// the process forever.
 MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
   MPI_Comm copy = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -37,7 +38,7 @@ MPI_Comm duplicate_within(MPI_Comm comm, double limit_s) {
     });
     if (done != 0) break;
     if (deadline.passed()) {
-      throw CommError(detail::concat("[communicator] the ranks did not meet within ", limit_s,
+      throw CommError(detail::concat("[communicator] the ranks did not connect within ", limit_s,
                                      " s (timeout_s); every rank has to make the communicator"));
     }
   }
@@ -59,7 +60,7 @@ void MpiGroup::copy(MPI_Comm comm, const Options& options) {
   int found = 0;
   check_mpi(MPI_Comm_get_attr(data_, MPI_TAG_UB, static_cast<void*>(&limit), &found),
             "MPI_Comm_get_attr of MPI_TAG_UB");
-  tag_limit_ = found != 0 ? *limit : 32767;  // the least that MPI allows
+  tag_limit_ = found != 0 ? *limit : 32767;  // the minimum that MPI guarantees
 }
 
 std::shared_ptr<MpiGroup> MpiGroup::duplicate(MPI_Comm comm, const Options& options) {
@@ -100,7 +101,7 @@ std::unique_ptr<Transfers> MpiGroup::make_transfers(Channel channel, const CallI
 }
 
 MpiGroup::~MpiGroup() {
-  // After a failure requests may be under way, and the end of MPI has freed everything.
+  // After a failure requests may be pending, and finalising MPI has freed everything.
   if (!failure_.empty()) {
     leak_until_exit(std::make_shared<std::vector<std::byte>>(std::move(scratch_)));
     busy_ = true;
@@ -139,7 +140,7 @@ void MpiGroup::look_for_notice() {
   check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag(), checks_, &found, &status), "MPI_Iprobe");
   if (found == 0) return;
   std::array<char, kNoticeBytes> text{};
-  // Does not wait: a notice this short has come with its envelope.
+  // Does not wait: a notice this short arrives with its envelope.
   check_mpi(MPI_Recv(text.data(), static_cast<int>(text.size()), MPI_CHAR, status.MPI_SOURCE,
                      notice_tag(), checks_, MPI_STATUS_IGNORE),
             "MPI_Recv of a failure notice");
@@ -149,7 +150,7 @@ void MpiGroup::look_for_notice() {
 
 void MpiGroup::fail(std::string_view text) noexcept {
   if (!failure_.empty()) return;
-  // A failure above is the cause of whatever ends here.
+  // A failure of the parent is the cause of later failures here.
   failure_ = failed() ? failure() : std::string(text);
   if (size_ > 1 && !mpi_is_over()) send_notice();
 }
@@ -173,7 +174,7 @@ void MpiGroup::send_notice() noexcept {
   }
   for (MPI_Request& request : requests)
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-  leak_until_exit(notice);  // a peer that never looks leaves its request open
+  leak_until_exit(notice);  // the request stays open if a peer never receives it
 }
 
 }  // namespace dkfac::comm

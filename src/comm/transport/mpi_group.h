@@ -13,11 +13,11 @@
 
 namespace dkfac::comm {
 
-/// Peers over MPI: two private duplicates (data; checks and failure notices) of a communicator, of
-/// which the group may be a part, and the failure if there is one.
+/// Peers over two private duplicates of an MPI communicator, one for data, one for checks and
+/// failure notices. The group is all or some of its ranks.
 class MpiGroup final : public PeerGroup {
  public:
-  /// All ranks of `comm`. Collective over it; fails after options.timeout_s.
+  /// Makes the group of all ranks of `comm`. Collective over it; fails after options.timeout_s.
   static std::shared_ptr<MpiGroup> duplicate(MPI_Comm comm, const Options& options);
   ~MpiGroup() override;
   MpiGroup(const MpiGroup&) = delete;
@@ -25,7 +25,7 @@ class MpiGroup final : public PeerGroup {
 
   [[nodiscard]] std::unique_ptr<Transfers> make_transfers(Channel channel, const CallInfo& info,
                                                           int phase) override;
-  /// Over the same duplicates, with message tags of its own: nothing is asked of MPI.
+  /// Makes a subgroup over the same duplicates with its own message tags, without a call of MPI.
   [[nodiscard]] std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
                                                     const Options& options) override;
   [[nodiscard]] bool failed() const override { return !failure().empty(); }
@@ -43,10 +43,10 @@ class MpiGroup final : public PeerGroup {
 
   MPI_Comm data_ = MPI_COMM_NULL;
   MPI_Comm checks_ = MPI_COMM_NULL;
-  std::vector<int> ranks_;  ///< Of the members in data_ and checks_.
+  std::vector<int> ranks_;  ///< Ranks of the members in data_ and checks_.
   int tag_limit_ = 0;
-  int id_ = 0;  ///< Of the group among all that share the duplicates; sets their messages apart.
-  bool busy_ = false;  ///< Requests of this group or one below it may never have ended.
+  int id_ = 0;         ///< Id among the groups that share the duplicates; determines message tags.
+  bool busy_ = false;  ///< Requests of this group or a subgroup may still be pending.
   std::string failure_;
   std::shared_ptr<MpiGroup> parent_;
 };

@@ -51,7 +51,7 @@ void MpiTransfers::finish(std::size_t request, const MPI_Status& status) {
   Transfer& transfer = transfers_[request / kSlots];
   Arrived& arrived = arrived_[request / kSlots];
   const std::size_t slot = request % kSlots;
-  // The slot's piece is the only one of [done, done + kPiecesInFlight) that lives there.
+  // The slot holds the only piece of [done, done + kPiecesInFlight) that maps to it.
   std::int64_t piece = transfer.done;
   while (slot_of(piece) != slot) ++piece;
   if (transfer.direction == Transfer::Direction::receive) {
@@ -89,7 +89,7 @@ bool MpiTransfers::collect() {
 bool MpiTransfers::advance() {
   if (complete()) return true;
   start();
-  // One more start after a success keeps pieces flowing without a loop that could run for long.
+  // One more start after a completion keeps pieces in flight without an unbounded loop.
   if (collect()) start();
   return complete();
 }

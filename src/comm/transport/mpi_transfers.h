@@ -11,14 +11,14 @@
 
 namespace dkfac::comm {
 
-/// Transfers that share a communicator and a tag, driven by MPI_Testsome. MPI keeps messages of
-/// equal tag between two ranks in order, so pieces need no numbers.
+/// Transfers over one MPI communicator and tag, driven by MPI_Testsome. MPI keeps messages of equal
+/// tag between two ranks in order, so pieces need no numbers.
 class MpiTransfers final : public Transfers {
  public:
-  /// `ranks`: of the peers in `comm`; outlives the transfers.
+  /// `ranks`: ranks of the peers in `comm`; must outlive the transfers.
   MpiTransfers(MPI_Comm comm, const std::vector<int>& ranks, int tag)
       : comm_(comm), ranks_(ranks), tag_(tag) {}
-  /// Requests that are under way are cancelled or given up; their memory must then outlive MPI.
+  /// Cancels or abandons pending requests; their memory must then outlive MPI.
   ~MpiTransfers() override;
   MpiTransfers(const MpiTransfers&) = delete;
   MpiTransfers& operator=(const MpiTransfers&) = delete;
@@ -27,7 +27,7 @@ class MpiTransfers final : public Transfers {
   [[nodiscard]] bool busy() const override;
 
  private:
-  /// By slot: whether a piece is complete, ahead of Transfer::done.
+  /// Whether a piece is complete, by slot, ahead of Transfer::done.
   using Arrived = std::array<bool, static_cast<std::size_t>(kPiecesInFlight)>;
 
   void start();

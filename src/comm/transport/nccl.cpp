@@ -40,7 +40,7 @@ ncclDataType_t type_of(DType dtype) {
 
 bool went(ncclResult_t code) { return code == ncclSuccess || code == ncclInProgress; }
 
-/// A buffer of all ranks' segments.
+/// Buffer of the segments of all ranks.
 struct Segments {
   std::byte* data;
   DType dtype;
@@ -100,7 +100,7 @@ class NcclCommunicator final : public Communicator {
   void do_abort(std::string_view reason) noexcept override { group_->abort(reason); }
 
  private:
-  /// What is for the bootstrap, body(bootstrap), in the one way that leaves no kernel waiting.
+  /// Runs body(bootstrap) so that its failure leaves no NCCL kernel waiting.
   template <class Body>
   std::invoke_result_t<Body, Communicator&> on_host(Body body) {
     return group_->on_bootstrap(std::move(body));
@@ -118,9 +118,9 @@ class NcclCommunicator final : public Communicator {
   void free_scratch() noexcept;
 
   NcclOptions nccl_;
-  std::optional<Context> ctx_;  ///< Of the scratch memory.
+  std::optional<Context> ctx_;  ///< Context of the scratch memory.
   Tensor scratch_;
-  std::shared_ptr<NcclGroup> group_;  ///< Ends first: what is under way gets done, or is aborted.
+  std::shared_ptr<NcclGroup> group_;  ///< Destroyed first: pending work is completed or aborted.
 };
 
 void NcclCommunicator::compare(const CallInfo& info) {
@@ -160,8 +160,8 @@ void NcclCommunicator::issue(const CallInfo& info, const Stream& stream, Body bo
   group_->end(info, stream);
 }
 
-/// Callers' streams need not be in use by any context, so those that have used the memory are
-/// unknown to it: the context's own follows them.
+/// Frees scratch memory after the streams that have used it. They need not belong to a context, so
+/// the memory pool does not know them; the context's own stream follows them instead.
 void NcclCommunicator::free_scratch() noexcept {
   if (ctx_) group_->let_follow(ctx_->stream());
   scratch_ = Tensor();
@@ -172,7 +172,7 @@ std::byte* NcclCommunicator::scratch(std::size_t bytes, const Stream& stream) {
     free_scratch();
     if (!ctx_) ctx_.emplace(group_->device());
     scratch_ = Tensor::empty(*ctx_, {static_cast<std::int64_t>((bytes + 7) / 8)}, DType::f64);
-    Event made(group_->device());  // The memory is there for the stream of its context first.
+    Event made(group_->device());  // The memory is first available on the context's stream.
     made.record(ctx_->stream());
     stream.wait(made);
   }

@@ -14,7 +14,7 @@
 namespace dkfac::comm {
 namespace {
 
-/// NCCL's id of the group, made by rank 0.
+/// Broadcasts NCCL's id of the group, which rank 0 makes.
 ncclUniqueId share_id(Communicator& bootstrap) {
   ncclUniqueId id{};
   static_assert(sizeof id % sizeof(std::int32_t) == 0);
@@ -43,7 +43,7 @@ NcclGroup::NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device)
   const ncclUniqueId id = share_id(*bootstrap_);
   const dkfac::cuda::DeviceGuard guard(device_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // so that a rank that does not come can be given up
+  config.blocking = 0;  // so that waiting for a missing rank can be abandoned
   try {
     settle(ncclCommInitRankConfig(&comm_, bootstrap_->size(), id, bootstrap_->rank(), &config),
            "ncclCommInitRankConfig");
@@ -64,7 +64,7 @@ NcclGroup::~NcclGroup() {
       settle(ncclCommFinalize(comm_), "ncclCommFinalize");
       (void)ncclCommDestroy(std::exchange(comm_, nullptr));
     } catch (const std::exception&) {
-      // Aborted below, or by then already; a destructor has nobody to tell.
+      // Aborted below or already; a destructor cannot report it.
     }
   }
   drop();
@@ -83,7 +83,7 @@ std::shared_ptr<NcclGroup> NcclGroup::split(int color, int key) {
   current_ = "split";
   Backoff backoff;
   while (!pending_.empty()) backoff.step([&] { look(); });
-  // All ranks come here, so that from now on nothing is under way on any of them.
+  // All ranks reach this collective, so no rank has pending work afterwards.
   auto part = on_bootstrap([&](Communicator& host) { return host.split(color, key); });
   const std::shared_ptr<NcclGroup> made(
       part == nullptr ? nullptr : new NcclGroup(std::move(part), device_, Empty{}));
@@ -107,7 +107,7 @@ std::shared_ptr<NcclGroup> NcclGroup::split(int color, int key) {
   return made;
 }
 
-/// Blocks until NCCL's kernels have ended, so the peers are told first.
+/// Aborts NCCL. It blocks until NCCL's kernels have ended, so peers are notified first.
 void NcclGroup::drop() noexcept {
   if (comm_ == nullptr) return;
   const dkfac::cuda::DeviceGuard guard(device_);
@@ -187,7 +187,7 @@ void NcclGroup::look() {
 }
 
 void NcclGroup::poll() {
-  // Another thread uses it by now, and NCCL takes one at a time.
+  // Another thread may use the communicator now, and NCCL allows one at a time.
   if (user_ == std::this_thread::get_id()) look();
 }
 
@@ -215,7 +215,7 @@ void NcclGroup::give_up(const Stream& stream) noexcept {
   try {
     order_.leave(stream);
   } catch (const std::exception&) {
-    // The runtime takes nothing any more, so nothing comes later either.
+    // The CUDA runtime has failed and accepts no more work, so there is nothing to order.
   }
 }
 
@@ -223,7 +223,7 @@ void NcclGroup::let_follow(const Stream& stream) const noexcept {
   try {
     order_.enter(stream);
   } catch (const std::exception&) {
-    // As above.
+    // The CUDA runtime has failed, as in give_up().
   }
 }
 

@@ -21,25 +21,24 @@
 
 namespace dkfac::comm {
 
-/// One NCCL communicator of non-blocking calls, its bootstrap, and the watch over both. Every
-/// failure aborts NCCL here and, through the bootstrap, on the other ranks.
+/// Non-blocking NCCL communicator with its bootstrap and the WaitWatch that checks both. Every
+/// failure aborts NCCL on this rank and, through the bootstrap, on the other ranks.
 class NcclGroup final : public WaitWatch {
  public:
   NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device);
-  /// Finalises, within the time limit; aborts when work is pending while an exception is on its
-  /// way.
+  /// Finalises NCCL within the time limit; aborts it if work is pending during stack unwinding.
   ~NcclGroup() override;
 
-  /// By all ranks: the group of those with this color, or null where it is < 0. Waits for the
-  /// collectives under way, since NCCL splits what is idle. Where NCCL refuses on every rank, the
-  /// new groups get ids of their own; what is refused on some ranks only fails.
+  /// Splits the group by color, collectively; null for color < 0. Waits for pending collectives,
+  /// since NCCL splits idle communicators only. If ncclCommSplit is refused on every rank, the new
+  /// groups are created with new NCCL ids; if it is refused on some ranks only, the group fails.
   [[nodiscard]] std::shared_ptr<NcclGroup> split(int color, int key);
 
-  /// Before the first NCCL call of a collective: throws if the group has failed, has the calling
-  /// thread's waits watched, and lets the stream follow the collectives before.
+  /// Begins a collective, before its first NCCL call: throws if the group has failed, registers
+  /// this watch for the calling thread's waits, and orders the stream after earlier collectives.
   void begin(const std::shared_ptr<NcclGroup>& self, const CallInfo& info, const Stream& stream);
-  /// Runs body(comm), which makes NCCL calls and returns the first code that is neither success nor
-  /// "in progress", as one group.
+  /// Runs body(comm) as one NCCL group. It makes NCCL calls and returns the first code that is
+  /// neither success nor "in progress".
   template <class Body>
   void group(Body body) {
     check(ncclGroupStart(), "ncclGroupStart");
@@ -48,21 +47,21 @@ class NcclGroup final : public WaitWatch {
     if (inside != ncclSuccess && inside != ncclInProgress) check(inside, "a call of the group");
     settle(end, "ncclGroupEnd");
   }
-  /// After the last one.
+  /// Ends a collective, after its last NCCL call.
   void end(const CallInfo& info, const Stream& stream);
-  /// Instead of end(), when something has been thrown: part of the collective may be on the stream.
+  /// Replaces end() after an exception: part of the collective may be on the stream.
   void give_up(const Stream& stream) noexcept;
-  /// `stream` follows all collectives so far.
+  /// Orders `stream` after all collectives so far.
   void let_follow(const Stream& stream) const noexcept;
 
-  /// Throws what has failed here or elsewhere, also a collective that is over its time limit.
+  /// Throws the failure of this or another rank, or of a collective that exceeded its time limit.
   void look();
   void poll() override;
   void abort(std::string_view reason) noexcept;
-  /// Throws CommError on this rank, and makes the others fail.
+  /// Throws CommError on this rank and fails the group on the others.
   [[noreturn]] void fail(std::string text);
-  /// Returns body(bootstrap()). A CommError of the bootstrap aborts NCCL before it goes on: what
-  /// unwinds from it may wait for the device, as the handles of contexts do.
+  /// Returns body(bootstrap()). A CommError of the bootstrap aborts NCCL before it propagates:
+  /// destructors may wait for the device, as those of context handles do.
   template <class Body>
   auto on_bootstrap(Body body) {
     try {
@@ -76,7 +75,7 @@ class NcclGroup final : public WaitWatch {
   [[nodiscard]] Device device() const { return device_; }
 
  private:
-  /// Without NCCL so far.
+  /// Selects the constructor that creates no NCCL communicator yet.
   struct Empty {};
   NcclGroup(std::shared_ptr<Communicator> bootstrap, Device device, Empty)
       : bootstrap_(std::move(bootstrap)), device_(device), current_("split") {}
@@ -86,10 +85,10 @@ class NcclGroup final : public WaitWatch {
     Deadline deadline;
   };
   void check(ncclResult_t code, const char* call);
-  /// Waits until a non-blocking call has done its part on the host.
+  /// Waits until the host part of a non-blocking call is complete.
   void settle(ncclResult_t code, const char* call) { settle(comm_, code, call); }
   void settle(ncclComm_t comm, ncclResult_t code, const char* call);
-  /// How many ranks say so.
+  /// Number of ranks that pass true.
   [[nodiscard]] int count_over_ranks(bool yes);
   void look_at_peers();
   void look_at_pending();
@@ -100,8 +99,8 @@ class NcclGroup final : public WaitWatch {
   Device device_;
   ncclComm_t comm_ = nullptr;
   std::string failure_;
-  std::string current_;                ///< What is being issued.
-  std::atomic<std::thread::id> user_;  ///< Asked by the waits of every thread that was it.
+  std::string current_;                ///< Call being issued.
+  std::atomic<std::thread::id> user_;  ///< Thread that called last; only its waits check NCCL.
   StreamOrder order_;
   std::deque<Pending> pending_;
   std::vector<Event> free_events_;

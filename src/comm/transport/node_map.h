@@ -7,7 +7,7 @@
 
 namespace dkfac::comm {
 
-/// Where each rank lives: node and place within it. Every node has `places` ranks.
+/// Node of each rank and its place (index) in the node. Every node has `places` ranks.
 struct NodeMap {
   int nodes = 1, places = 1;
   std::vector<int> node_of, place_of;  ///< By rank.
@@ -19,15 +19,16 @@ struct NodeMap {
   [[nodiscard]] int node(int rank) const { return node_of[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int place(int rank) const { return place_of[static_cast<std::size_t>(rank)]; }
 
-  /// Elements that each node has at `place`, by node; elements of each place over all nodes.
+  /// Returns the elements of the rank at `place` in each node, by node.
   [[nodiscard]] std::vector<std::int64_t> counts_at(int place,
                                                     std::span<const std::int64_t> by_rank) const;
+  /// Returns the elements of each place, summed over all nodes.
   [[nodiscard]] std::vector<std::int64_t> counts_of_places(
       std::span<const std::int64_t> by_rank) const;
 };
 
-/// Ranks with equal labels are one node; nodes and places are numbered by their first rank. Throws
-/// InvalidArgument unless every label occurs equally often.
+/// Groups ranks with equal labels into nodes; nodes and places are numbered by their first rank.
+/// Throws InvalidArgument unless every label occurs equally often.
 [[nodiscard]] NodeMap make_node_map(std::span<const std::string> label_by_rank);
 
 }  // namespace dkfac::comm

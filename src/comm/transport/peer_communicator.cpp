@@ -15,16 +15,16 @@
 namespace dkfac::comm {
 namespace {
 
-/// Color, key and the least free id of a group, as they travel.
+/// Wire format of color, key and the least unused group id of a rank.
 using Choice = std::array<std::int32_t, 3>;
 
-/// Memory of the exchange, which the network may still write to after a failure.
+/// Buffers of the exchange, to which the network may still write after a failure.
 struct Choices {
   Choice mine{};
   std::vector<Choice> all;
 };
 
-/// Ranks of one color, by key and rank; none for a negative color.
+/// Returns the ranks of one color, ordered by key and rank; none for a negative color.
 std::vector<int> members_of(const std::vector<Choice>& choices, int color) {
   std::vector<std::tuple<int, int>> sorted;
   for (std::size_t r = 0; r < choices.size(); ++r)

@@ -19,8 +19,7 @@ class PeerCommunicator final : public HostCommunicator {
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] bool failed() const override { return group_->failed(); }
 
-  /// Both sides must cut alike and agree on whether calls are compared at all: throws CommError on
-  /// every rank unless all options do.
+  /// Throws CommError on every rank unless piece_bytes and check are equal on all ranks.
   void compare_options();
 
  protected:

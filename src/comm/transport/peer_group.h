@@ -13,8 +13,7 @@
 
 namespace dkfac::comm {
 
-/// Ranks that send each other messages: what the collectives of collective_phases.h need of a
-/// network.
+/// Group of ranks that exchange messages: the network interface of collective_phases.h.
 class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
  public:
   virtual ~PeerGroup() = default;
@@ -24,30 +23,30 @@ class PeerGroup : public std::enable_shared_from_this<PeerGroup> {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
-  /// Data, or what compares the calls before it.
+  /// Channel of messages: data, or the comparison of calls that precedes them.
   enum class Channel : std::uint8_t { data, checks };
-  /// Transfers for phase 0, 1 or 2 of a call; they borrow the group.
+  /// Makes the transfers of phase 0, 1 or 2 of a call; they borrow the group.
   [[nodiscard]] virtual std::unique_ptr<Transfers> make_transfers(Channel channel,
                                                                   const CallInfo& info,
                                                                   int phase) = 0;
-  /// A group of the given ranks of this one, in their order, this rank among them; null when
-  /// `members` is empty. `id`: the same on all members, and no other group of two of them has it.
-  /// Shares the failure of this group. Throws CommError when the members do not meet within
+  /// Makes a group of the given ranks of this one, in their order, including this rank; null if
+  /// `members` is empty. `id` is the same on all members, and no other group of two of them has it.
+  /// Shares the failure of this group. Throws CommError if the members do not connect within
   /// options.timeout_s.
   [[nodiscard]] virtual std::shared_ptr<PeerGroup> subgroup(std::span<const int> members, int id,
                                                             const Options& options) = 0;
-  /// The least id that this rank has not seen; shared by all groups made of one.
+  /// Least unused id on this rank; shared by all groups that derive from one.
   [[nodiscard]] std::int32_t& next_id() { return *next_id_; }
 
   [[nodiscard]] virtual bool failed() const = 0;
-  /// Looks for a peer's failure notice, then throws the failure of this group or of one above.
+  /// Polls for failure notices of peers, then throws the failure of this group or of a parent.
   virtual void throw_if_failed() = 0;
-  /// Keeps the first failure and tells the peers, without waiting for them.
+  /// Records the first failure and notifies the peers without waiting for them.
   virtual void fail(std::string_view text) noexcept = 0;
-  /// This rank issues nothing after call number `last`.
+  /// Notifies the peers that this rank issues no call after number `last`.
   virtual void leave(std::uint64_t /*last*/) noexcept {}
 
-  /// At least `bytes` of memory for the running collective; there is one at a time.
+  /// Returns at least `bytes` of memory for the running collective; there is one at a time.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_.resize(bytes);
     return scratch_.data();

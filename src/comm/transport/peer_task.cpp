@@ -51,7 +51,7 @@ std::unique_ptr<CollectivePhase> PeerTask::make_phase(int phase) {
       return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::broadcast:
       return phase == 1 ? make_broadcast_phase(*group_, call_, piece, phase) : nullptr;
-    case HostCall::Kind::split:  // of every rank's choice
+    case HostCall::Kind::split:  // gathers every rank's choice
       return phase == 1 ? make_gather_phase(*group_, call_, piece, call_.in, phase) : nullptr;
     case HostCall::Kind::barrier:
       return nullptr;
@@ -71,7 +71,8 @@ bool PeerTask::advance_phases() {
 
 std::string PeerTask::time_limit_text() const {
   const std::vector<int> late = running_phase_->missing();
-  // In the second phase of an all_reduce all have come, but a rank may wait for a third one's data.
+  // In the second phase of an all_reduce all ranks have arrived, but a peer may itself wait for
+  // another rank's data.
   const char* verb = phase_ == 0   ? " not arrived"
                      : phase_ == 1 ? " not sent or taken its data"
                                    : " not sent its sums, or taken ours";

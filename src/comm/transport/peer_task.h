@@ -9,8 +9,8 @@
 
 namespace dkfac::comm {
 
-/// One collective over peers: the comparison of calls where it is asked for, then the movement, as
-/// flows one after the other. Fails the group when it fails or is dropped half-way.
+/// Task of one collective over peers: its phases in sequence, the comparison of calls (with
+/// Check::full), then the data movement. Fails the group if it fails or is dropped before its end.
 class PeerTask final : public HostTask {
  public:
   PeerTask(std::shared_ptr<PeerGroup> group, const Options& options, HostCall call);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 1024;  ///< Elements whose partial sums stay in the L1 cache.
 
-/// Storage type T, type W in which it is added up.
+/// Storage type T with the type in which it is accumulated.
 template <class T>
 struct Plain {
   using Wide = T;

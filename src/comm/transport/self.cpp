@@ -14,7 +14,8 @@ std::size_t bytes_to_copy(const HostCall& call) {
   return call.in == call.out ? 0 : static_cast<std::size_t>(call.count()) * call.element();
 }
 
-/// Queued like any collective, because its input may be the output of a task before it.
+/// Task of a collective of one rank. It is queued because its input may be the output of an earlier
+/// task.
 class SelfTask : public HostTask {
  public:
   explicit SelfTask(HostCall call) : call_(std::move(call)) {}

@@ -15,12 +15,12 @@
 namespace dkfac::comm {
 namespace {
 
-constexpr int kLastWordsMs = 300;  ///< For the reason of a closed connection to arrive.
+constexpr int kLastWordsMs = 300;  ///< Time for the reason of a closed connection to arrive.
 constexpr std::size_t kMaxNotice = 1024;
 
 enum Notice : std::uint32_t {
-  abort_notice = 1,  ///< Then the reason.
-  farewell = 2       ///< Then the number of the last call, 64 bits.
+  abort_notice = 1,  ///< Followed by the reason.
+  farewell = 2       ///< Followed by the number of the last call, 64 bits.
 };
 struct NoticeHead {
   std::uint32_t kind = 0;
@@ -77,8 +77,8 @@ void TcpGroup::connect(int id, const Options& options) {
 
 std::unique_ptr<Transfers> TcpGroup::make_transfers(Channel channel, const CallInfo& info,
                                                     int phase) {
-  // One connection keeps the order of calls and phases, so both channels may share it. What
-  // compares the calls has to be understood by ranks whose calls differ.
+  // One connection keeps the order of calls and phases, so both channels may share it. The check
+  // channel must be readable by ranks whose calls differ, so it has no hash.
   const std::uint64_t call = channel == Channel::checks ? 0 : record_of(info).hash;
   return std::make_unique<TcpTransfers>(*this,
                                         hash_number(call, static_cast<std::uint64_t>(phase)));
@@ -96,13 +96,13 @@ void TcpGroup::throw_if_failed() {
 
 void TcpGroup::fail(std::string_view text) noexcept {
   if (!failure_.empty()) return;
-  // A failure above is the cause of whatever ends here.
+  // A failure of the parent is the cause of later failures here.
   failure_ = failed() ? failure() : std::string(text);
   tell_all(abort_notice, failure_.data(), std::min(failure_.size(), kMaxNotice));
 }
 
 void TcpGroup::leave(std::uint64_t last) noexcept {
-  // Who hears of a failure from this rank first must not take it for the cause.
+  // After a failure forward its reason, so that peers do not report this rank as the cause.
   const std::string& reason = failure();
   if (reason.empty())
     tell_all(farewell, &last, sizeof last);
@@ -110,7 +110,7 @@ void TcpGroup::leave(std::uint64_t last) noexcept {
     tell_all(abort_notice, reason.data(), std::min(reason.size(), kMaxNotice));
 }
 
-/// Without waiting: a connection that carries nothing else has room for this.
+/// Sends a notice to all peers without waiting: the control connection has room for it.
 void TcpGroup::tell_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept {
   const NoticeHead head{kind, static_cast<std::uint32_t>(bytes)};
   for (const Link& link : links_)
@@ -140,9 +140,10 @@ void TcpGroup::read_handshake(int index) {
   }
   interpret(index);
   if (peer.gone && !peer.left && !failed())
-    fail(detail::concat("[tcp] rank ", index,
-                        " closed its connections without a farewell, so its process has ended; "
-                        "look there"));
+    fail(detail::concat(
+        "[tcp] rank ", index,
+        " closed its connections without leaving the group, so its process has ended; "
+        "look there"));
 }
 
 void TcpGroup::interpret(int index) {
@@ -153,7 +154,7 @@ void TcpGroup::interpret(int index) {
     if (peer.received.size() < sizeof head + head.bytes) return;
     const std::byte* body = peer.received.data() + sizeof head;
     if (head.kind == abort_notice) {
-      // The peers of that rank hear it from there.
+      // That rank notifies its other peers itself.
       if (failure_.empty()) failure_.assign(reinterpret_cast<const char*>(body), head.bytes);
       peer.left = true;
     } else if (head.kind == farewell && head.bytes == sizeof peer.last) {

@@ -11,11 +11,11 @@
 
 namespace dkfac::comm {
 
-/// Peers over TCP: two connections to each, one for collectives and one for notices, which must not
-/// wait behind data that nobody reads yet.
+/// Peers over TCP, with two connections to each: one for collectives and one for notices, which
+/// must not be delayed by unread data.
 class TcpGroup final : public PeerGroup {
  public:
-  /// The group of all ranks of the job. Throws CommError when they do not meet in time.
+  /// Makes the group of all ranks of the job. Throws CommError if they do not connect in time.
   static std::shared_ptr<TcpGroup> world(int rank, int size, const std::string& host,
                                          std::uint16_t port, const Options& options);
 
@@ -31,14 +31,14 @@ class TcpGroup final : public PeerGroup {
   [[nodiscard]] const Socket& data(int peer) const {
     return links_[static_cast<std::size_t>(peer)].data;
   }
-  /// Throws CommError that says why the connection to `peer` has ended.
+  /// Throws CommError that states why the connection to `peer` has ended.
   [[noreturn]] void throw_lost(int peer);
 
  private:
-  /// What a peer has said on the notice connection.
+  /// State of a peer from its notice connection.
   struct Peer {
     std::vector<std::byte> received;
-    bool left = false;  ///< It has said farewell, after `last` calls.
+    bool left = false;  ///< It has announced its end, after `last` calls.
     bool gone = false;  ///< The connection has ended.
     std::uint64_t last = 0;
   };
@@ -51,11 +51,11 @@ class TcpGroup final : public PeerGroup {
   void tell_all(std::uint32_t kind, const void* data, std::size_t bytes) noexcept;
   [[nodiscard]] const std::string& failure() const;
 
-  std::shared_ptr<Node> node_;  ///< Null when alone.
-  std::vector<int> members_;    ///< Ranks of the world.
+  std::shared_ptr<Node> node_;  ///< Null for a group of one.
+  std::vector<int> members_;    ///< World ranks of the members.
   std::vector<Link> links_;
   std::vector<Peer> peers_;
-  std::vector<pollfd> entries_;  ///< Of listen(), kept between calls.
+  std::vector<pollfd> entries_;  ///< Used by listen(), kept between calls.
   std::string failure_;
   std::shared_ptr<TcpGroup> parent_;
 };

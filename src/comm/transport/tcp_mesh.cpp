@@ -18,14 +18,14 @@ namespace {
 constexpr int kPollMs = 50;
 constexpr rlim_t kMostPending = 128;
 
-/// What rank 0 answers to a handshake, before `size` entries.
+/// Header of rank 0's reply to a handshake, before `size` entries.
 struct BookHead {
-  static constexpr std::uint64_t kMagic = 0x314b4f4f424b4444ULL;  ///< Not that of a handshake.
+  static constexpr std::uint64_t kMagic = 0x314b4f4f424b4444ULL;  ///< Differs from Handshake's.
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0;
 };
 struct BookEntry {
-  std::uint32_t address = 0;  ///< 0: the host at which the reader found rank 0.
+  std::uint32_t address = 0;  ///< 0: the address at which the receiver reached rank 0.
   std::uint32_t port = 0;
 };
 
@@ -69,7 +69,7 @@ AddressBook gather(int size, std::uint16_t port, std::uint16_t own_port, const D
     for (Listener::Connection& connection : listener.receive(kPollMs)) {
       if (connection.handshake.purpose != Handshake::Purpose::join) continue;
       check_connection(connection, size, joined);
-      // A loopback address means nothing elsewhere: that rank lives where rank 0 does.
+      // A loopback address is useless on other machines: that rank is on the machine of rank 0.
       entries[connection.handshake.rank] = {
           is_loopback(connection.address) ? 0 : connection.address, connection.handshake.port};
       joined[connection.handshake.rank] = std::move(connection.socket);
@@ -147,7 +147,7 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
     entries.push_back({pending.connection.socket.fd(), POLLIN, 0});
   (void)poll(entries.data(), entries.size(), ms);
   std::vector<Connection> connections;
-  // Not endless, however many knock: the caller has a deadline.
+  // Bounded, however many connections arrive: the caller has a deadline.
   for (std::size_t i = 0; i <= most_ && has_pending(socket_); ++i) {
     Accepted accepted;
     const AcceptResult knock = accept_from(socket_, accepted);
@@ -161,7 +161,7 @@ std::vector<Listener::Connection> Listener::receive(int ms) {
       break;
     }
     const std::size_t before = pending_.size();
-    read_handshakes(connections);  // Who has said handshake by now is no pending.
+    read_handshakes(connections);  // Connections whose handshake has arrived are not dropped.
     if (pending_.size() == before) pending_.erase(pending_.begin());
   }
   read_handshakes(connections);
@@ -204,7 +204,7 @@ std::vector<Link> Node::connect(const std::vector<int>& members, std::uint32_t g
                                 const Deadline& deadline, const std::function<void()>& check) {
   using Purpose = Handshake::Purpose;
   std::vector<Link> links(members.size());
-  std::vector<std::size_t> callers;  // the higher of two ranks calls the lower
+  std::vector<std::size_t> callers;  // the higher of two ranks connects to the lower
   for (std::size_t m = 0; m < members.size(); ++m) {
     if (members[m] > rank_) callers.push_back(m);
     if (members[m] >= rank_) continue;

@@ -45,7 +45,8 @@ Socket new_socket() {
   return socket;
 }
 
-/// Small messages leave at once, and a machine that vanished is found out in about a minute.
+/// Sets options: small messages are sent immediately, and a lost machine is detected in about a
+/// minute.
 void set_up(const Socket& socket) {
   const auto set = [&](int level, int option, int value) {
     setsockopt(socket.fd(), level, option, &value, sizeof value);
@@ -69,7 +70,7 @@ bool wait_for(const Socket& socket, short events, const Deadline& deadline) {
   return true;
 }
 
-/// 0, or the error of one attempt to connect.
+/// Attempts one connection; returns 0 or the error.
 int try_connect(const Socket& socket, const Endpoint& to, const Deadline& deadline) {
   sockaddr_in address = address_of(to);
   if (connect(socket.fd(), generic(address), sizeof address) == 0) return 0;
@@ -96,7 +97,7 @@ void move_all(const Socket& socket, std::size_t bytes, short events, const Deadl
     const IoResult moved = move(done);
     if (moved.lost)
       throw CommError(detail::concat(
-          "[tcp] ", peer, " closed the connection while the ranks met; see its message"));
+          "[tcp] ", peer, " closed the connection during the rendezvous; see its message"));
     done += moved.bytes;
     if (moved.bytes == 0 && !wait_for(socket, events, deadline))
       throw CommError(detail::concat("[tcp] ", peer, " did not answer within ", deadline.seconds(),
@@ -194,7 +195,7 @@ Socket connect_to(const Endpoint& to, const Deadline& deadline,
       throw CommError(detail::concat("[tcp] no connection to ", to_string(to), " within ",
                                      deadline.seconds(), " s (timeout_s): ", std::strerror(error),
                                      "; is the process there running, and the port open?"));
-    socket.close();  // at once, or it may keep the port of the process that is awaited
+    socket.close();  // before the pause: it could occupy the port of the awaited process
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
   }
 }

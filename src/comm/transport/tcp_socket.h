@@ -11,7 +11,7 @@
 
 namespace dkfac::comm {
 
-/// Owns a file descriptor. All sockets here are non-blocking; blocking functions take a deadline.
+/// Owner of a socket descriptor. All sockets are non-blocking; blocking functions have a deadline.
 class Socket {
  public:
   Socket() = default;
@@ -35,7 +35,7 @@ class Socket {
   int fd_ = -1;
 };
 
-/// An IPv4 address in host byte order.
+/// IPv4 address and port in host byte order.
 struct Endpoint {
   std::uint32_t address = 0;
   std::uint16_t port = 0;
@@ -43,41 +43,43 @@ struct Endpoint {
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
 [[nodiscard]] bool is_loopback(std::uint32_t address);
 
-/// Throws CommError when the name is unknown.
+/// Resolves a host name to an IPv4 address. Throws CommError when the name is unknown.
 [[nodiscard]] std::uint32_t resolve(const std::string& host);
-/// On all addresses of this machine; port 0: one that is free. Throws CommError, e.g. when taken.
+/// Listens at `port` on all addresses of this machine; 0 chooses a free port. Throws CommError,
+/// e.g. when the port is in use.
 [[nodiscard]] Socket listen_at(std::uint16_t port);
 [[nodiscard]] std::uint16_t port_of(const Socket& listener);
 
 struct Accepted {
   Socket socket;
-  std::uint32_t address = 0;  ///< Where it comes from.
+  std::uint32_t address = 0;  ///< Address of the peer.
 };
 [[nodiscard]] bool has_pending(const Socket& listener);
 enum class AcceptResult : std::uint8_t { accepted, aborted, no_descriptors };
-/// aborted: the peer has closed the connection already; no_descriptors: this process may open no
-/// more files.
+/// Accepts one connection. aborted: the peer has already closed it; no_descriptors: this process
+/// may open no more files.
 [[nodiscard]] AcceptResult accept_from(const Socket& listener, Accepted& accepted);
-/// Tries until the deadline, for the other side may not listen yet. check() is called before each
-/// try and may throw. Throws CommError.
+/// Connects, retrying until the deadline since the other side may not listen yet. check() is called
+/// before each attempt and may throw. Throws CommError.
 [[nodiscard]] Socket connect_to(const Endpoint& to, const Deadline& deadline,
                                 const std::function<void()>& check);
-/// Both ends are one socket: a try at a port where nobody listens may be given that port as its
-/// own.
+/// Whether both ends are the same socket: a connection attempt to a port without a listener may get
+/// that port as its own.
 [[nodiscard]] bool is_own_peer(const Socket& socket);
 
-/// Whole messages; `peer` is for messages. Throw CommError at the deadline or a closed connection.
+/// Transfer a whole message; `peer` names the other side in errors. Throw CommError at the deadline
+/// or if the connection is closed.
 void send_all(const Socket& socket, const void* data, std::size_t bytes, const Deadline& deadline,
               std::string_view peer);
 void receive_all(const Socket& socket, void* data, std::size_t bytes, const Deadline& deadline,
                  std::string_view peer);
 
-/// What one call moved. `lost`: the connection is closed or broken.
+/// Result of one transfer call. `lost`: the connection is closed or broken.
 struct IoResult {
   std::size_t bytes = 0;
   bool lost = false;
 };
-/// At most one system call. `head` goes before `data`; either may be empty.
+/// Sends as much as one system call can, `head` before `data`; either may be empty.
 [[nodiscard]] IoResult send_some(const Socket& socket, const void* head, std::size_t head_bytes,
                                  const void* data, std::size_t data_bytes);
 [[nodiscard]] IoResult receive_some(const Socket& socket, void* data, std::size_t bytes);

@@ -9,9 +9,9 @@
 namespace dkfac::comm {
 namespace {
 
-constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 20;  ///< Keeps advance() short.
+constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 20;  ///< Bounds the time of advance().
 
-/// Bytes that the allowed pieces hold.
+/// Bytes of the allowed pieces.
 std::int64_t allowed_bytes(const Transfer& transfer) {
   return transfer.allowed >= transfer.pieces() ? transfer.bytes : transfer.allowed * transfer.piece;
 }
@@ -71,7 +71,7 @@ void TcpTransfers::pull(Transfer& transfer, Progress& progress) {
   while (progress.bytes < end) {
     const std::int64_t piece = progress.bytes / transfer.piece,
                        inside = progress.bytes % transfer.piece;
-    // Whole memory is contiguous over pieces; of a ring, one piece at a time is.
+    // `whole` memory is contiguous over pieces; in a ring only single pieces are.
     const std::int64_t room = transfer.kind == Transfer::Memory::whole
                                   ? end - progress.bytes
                                   : transfer.bytes_of(piece) - inside;

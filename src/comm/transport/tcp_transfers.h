@@ -11,14 +11,14 @@ namespace dkfac::comm {
 
 class TcpGroup;
 
-/// Transfers over the connections of a group. The bytes of a transfer travel as one message with a
-/// head; pieces only say when they may be sent and where they are kept.
+/// Transfers over the TCP connections of a group. A transfer is sent as one message with a header;
+/// pieces only determine when bytes may be sent and where they are stored.
 class TcpTransfers final : public Transfers {
  public:
-  /// `call`: what the call and phase hash to, the same on ranks that agree.
+  /// `call`: hash of the call and phase, the same on ranks that agree.
   TcpTransfers(TcpGroup& group, std::uint64_t call) : group_(group), call_(call) {}
   bool advance() override;
-  [[nodiscard]] bool busy() const override { return false; }  // the system has its own copy
+  [[nodiscard]] bool busy() const override { return false; }  // the system copies the data
 
  private:
   struct Head {
@@ -27,8 +27,8 @@ class TcpTransfers final : public Transfers {
   };
   struct Progress {
     Head head;
-    std::size_t head_bytes = 0;  ///< Of the head that have moved.
-    std::int64_t bytes = 0;      ///< Of the data that have moved.
+    std::size_t head_bytes = 0;  ///< Transferred bytes of the header.
+    std::int64_t bytes = 0;      ///< Transferred bytes of the data.
   };
 
   void push(Transfer& transfer, Progress& progress);
@@ -39,7 +39,7 @@ class TcpTransfers final : public Transfers {
   TcpGroup& group_;
   std::uint64_t call_;
   std::vector<Progress> progress_;  ///< By transfer.
-  std::vector<pollfd> entries_;     ///< By transfer; fd -1 where nothing may move.
+  std::vector<pollfd> entries_;     ///< By transfer; fd -1 if no bytes may be transferred.
 };
 
 }  // namespace dkfac::comm

@@ -38,7 +38,7 @@ char* openblas_get_corename(void);
 
 namespace dkfac::fast {
 
-/// The routines of one element type.
+/// BLAS and LAPACK routines of one element type.
 template <class T>
 struct Blas;
 template <>
@@ -58,7 +58,7 @@ struct Blas<double> {
   static constexpr auto syevd = dsyevd_;
 };
 
-/// A size as BLAS takes it.
+/// Converts a size to BLAS's int; throws if it does not fit.
 inline int blas_int(std::string_view op, std::int64_t n) {
   DKFAC_CHECK(n <= std::numeric_limits<int>::max(), "[", op, "] a size or stride of ", n,
               " is more than this BLAS can index; split the operation");

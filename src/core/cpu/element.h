@@ -4,7 +4,7 @@
 
 #include "core/shared/element.h"
 
-/// Element types in loops of the host, and results in host memory.
+/// Element types of host loops, and results in host memory.
 namespace dkfac::cpu {
 
 using namespace element;  // NOLINT(google-build-using-namespace)

@@ -9,7 +9,7 @@
 namespace dkfac::cpu {
 namespace {
 
-/// Elements that are counted at once.
+/// Elements of one counting block.
 constexpr std::int64_t kBlock = 4096;
 
 /// d[i] = f(s[i], d[i]). The views may be the same, so no `restrict`: only iterations are

@@ -4,12 +4,13 @@
 #include "core/cpu/matrix.h"
 #include "core/cpu/row_major.h"
 
-/// BLAS is column-major: a row-major matrix is its transpose there, so operands change places and
-/// the lower triangle is the upper one.
+/// Products by BLAS, which is column-major: it sees a row-major matrix as its transpose, so
+/// operands are swapped and the lower triangle is the upper one.
 namespace dkfac {
 
 cpu::BlasInfo cpu::blas_info() {
-  // OpenBLAS writes its text into one buffer at every call, while ranks of one process ask at once.
+  // OpenBLAS writes the text into one buffer at every call, and ranks of one process may call it
+  // concurrently.
   static const BlasInfo info{true, openblas_get_config(), openblas_get_corename()};
   return info;
 }
@@ -27,8 +28,8 @@ void multiply(Context& ctx, const Product<T>& p) {
                 &lda, &p.beta, p.c, &ldc, 1, 1);
 }
 
-/// SYRK as a whole product into a tile whose lower triangle is then added: faster than SYRK where
-/// the matrix is so narrow that half the work saves nothing.
+/// Width up to which SYRK is a full product into a tile whose lower triangle is then added: faster
+/// than SYRK where the matrix is so narrow that half the work saves nothing.
 constexpr std::int64_t kNarrow = 64;
 
 template <class T>
@@ -65,7 +66,7 @@ void gemm(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, Co
 }
 
 void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
-  // Here and not in BLAS, whose versions differ on whether 0 times NaN is 0.
+  // Not left to BLAS, whose versions differ on whether 0 times NaN is 0.
   cpu::scale_lower(ctx, beta, c);
   cpu::with_real(c.dtype(), [&](auto zero) {
     using T = decltype(zero);

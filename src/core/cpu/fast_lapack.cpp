@@ -4,7 +4,8 @@
 #include "core/cpu/blas_symbols.h"
 #include "core/cpu/symmetric.h"
 
-/// LAPACK is column-major: the lower triangle of a row-major matrix is its upper one.
+/// Factorizations by LAPACK, which is column-major: it sees the lower triangle of a row-major
+/// matrix as the upper one.
 namespace dkfac::fast {
 namespace {
 
@@ -15,8 +16,8 @@ void check_arguments(std::string_view op, int info) {
   }
 }
 
-/// First pivot among `count` that is not a positive finite number, from 1; 0 for none. OpenBLAS
-/// lets a NaN pass; it reaches the pivot of its row.
+/// Returns the position (from 1) of the first of `count` pivots that is not positive and finite; 0
+/// for none. OpenBLAS does not report a NaN, which reaches the pivot of its row.
 template <class T>
 int first_bad_pivot(cpu::Matrix<const T> l, int count) {
   for (int i = 0; i < count; ++i) {
@@ -25,8 +26,8 @@ int first_bad_pivot(cpu::Matrix<const T> l, int count) {
   return 0;
 }
 
-/// Workspace sizes of SYEVD with vectors, from its documentation: the query answers in a T, which
-/// for float cannot hold them from an order of about 2900 on.
+/// Workspace sizes of SYEVD with vectors, from its documentation: the query returns them as T, and
+/// float cannot represent them from an order of about 2900 on.
 std::int64_t syevd_work(std::int64_t n) { return n <= 1 ? 1 : 1 + 6 * n + 2 * n * n; }
 std::int64_t syevd_integer_work(std::int64_t n) { return n <= 1 ? 1 : 3 + 5 * n; }
 
@@ -45,7 +46,7 @@ int decompose(Context& ctx, TensorView a, TensorView w) {
   Blas<T>::syevd("V", "U", &d, m.data, &lda, w.data<T>(), work, &lwork, integer_work, &liwork,
                  &info, 1, 1);
   check_arguments("eigh", info);
-  // LAPACK left the eigenvectors in its columns, which are our rows.
+  // LAPACK returns eigenvectors in its columns, which are rows here.
   cpu::transpose_square(m, d);
   return info;
 }

@@ -2,7 +2,7 @@
 
 namespace dkfac::cpu {
 
-/// OpenMP threads for a parallel region begun here: threads(), or 1 inside of another one.
+/// Number of OpenMP threads of a parallel region begun here: threads(), or 1 inside another region.
 [[nodiscard]] int free_threads() noexcept;
 
 }  // namespace dkfac::cpu

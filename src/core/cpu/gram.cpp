@@ -21,10 +21,11 @@ namespace {
 using ops::PatchMethod;
 using ops::PatchSpec;
 
-/// A symmetric product on one thread or on all.
+/// Symmetric product on one thread or on all threads.
 using Syrk = void (*)(Context&, double, ConstTensorView, double, TensorView);
 
-/// c = alpha * [x 1]'[x 1] + beta*c but for the corner; whether there is a bias shows in c.
+/// c = alpha * [x 1]'[x 1] + beta*c except the corner; the width of c determines if there is a
+/// bias.
 void add_rows(Context& ctx, Syrk syrk, double alpha, ConstTensorView x, double beta, TensorView c) {
   const std::int64_t width = x.dim(1);
   if (width == 0) return;
@@ -34,8 +35,8 @@ void add_rows(Context& ctx, Syrk syrk, double alpha, ConstTensorView x, double b
   col_sum(ctx, alpha, x, beta, sums.reshape({width}));
 }
 
-/// Rows of one panel of `rows` in all: what fits half of a common second-level cache, but enough
-/// for the products to outweigh one pass over c, and all panels alike.
+/// Rows of one panel of `rows` in total. A panel fits half of a common L2 cache, but has enough
+/// rows for products to outweigh one pass over c; all panels have similar sizes.
 std::int64_t panel_rows(const PatchSpec& s, DType dtype, std::int64_t rows) {
   constexpr std::int64_t kBytes = 512 * 1024, kLeast = 512;
   const std::int64_t row_bytes = s.width() * static_cast<std::int64_t>(size_of(dtype));
@@ -44,7 +45,7 @@ std::int64_t panel_rows(const PatchSpec& s, DType dtype, std::int64_t rows) {
   return (rows + panels - 1) / panels;
 }
 
-/// The same for the patches [first, last) of x, panel by panel.
+/// Runs add_rows() for the patches [first, last) of x, panel by panel.
 void add_patches(Context& ctx, Syrk syrk, const PatchSpec& s, double alpha, ConstTensorView x,
                  std::int64_t first, std::int64_t last, double beta, TensorView c) {
   Scratch scratch(ctx);
@@ -57,16 +58,16 @@ void add_patches(Context& ctx, Syrk syrk, const PatchSpec& s, double alpha, Cons
   }
 }
 
-/// Parts of a sum over `rows`, each with a matrix of its own to sum into, which costs nothing while
-/// those are small. 1 where they are not: all threads work on one product then.
+/// Number of concurrent parts of a sum over `rows`. Each part has its own accumulator, which is
+/// cheap while these are small; otherwise 1, and all threads work on one product.
 int parts_of(std::int64_t rows, TensorView c) {
   constexpr std::int64_t kRowsPerPart = 512, kWidest = 192;
   if (c.dim(0) > kWidest) return 1;
   return static_cast<int>(std::clamp<std::int64_t>(rows / kRowsPerPart, 1, threads()));
 }
 
-/// f(row, first element after its last one) for the lower triangle of c, in parallel; without its
-/// last element if so asked, which a bias sets by itself.
+/// Calls f(row, end) for the rows of the lower triangle of c, in parallel, where `end` follows
+/// their last element. Without with_corner the last element, which a bias sets itself, is left out.
 template <class F>
 void for_lower(TensorView c, bool with_corner, F&& f) {
   const std::int64_t d = c.dim(0);
@@ -97,14 +98,14 @@ void store_lower(ConstTensorView sum, double beta, bool with_corner, TensorView 
   });
 }
 
-/// Rows that one product in f32 sums at most. A running sum of n equal terms errs by up to n/2 eps;
-/// products of so many rows outweigh the pass over their result that adds them in f64.
+/// Maximal rows of one product in f32. A running sum of n equal terms errs by up to n/2 eps;
+/// products of this many rows outweigh the pass over their result that adds them in f64.
 std::int64_t most_rows(TensorView c) {
   constexpr std::int64_t kNarrow = 192;
   return c.dim(0) <= kNarrow ? 1024 : 4096;
 }
 
-/// add(first, last, beta, c) for pieces of [first, last), whose results are added in f64.
+/// Calls add(first, last, beta, c) for pieces of [first, last) and adds their results in f64.
 template <class Add>
 void add_in_pieces(Context& ctx, std::int64_t first, std::int64_t last, double beta,
                    bool with_corner, TensorView c, Add&& add) {
@@ -122,8 +123,8 @@ void add_in_pieces(Context& ctx, std::int64_t first, std::int64_t last, double b
   store_lower(sum, beta, with_corner, c);
 }
 
-/// add(worker, syrk, first, last, beta, c) over a partition of [0, rows): the first part into c,
-/// the others into matrices that are added to it. Nobody reads or writes the corner of a bias.
+/// Calls add(worker, syrk, first, last, beta, c) over a partition of [0, rows): the first part into
+/// c, the others into matrices that are added to it. The corner of a bias is not accessed.
 template <class Add>
 void add_in_parts(Context& ctx, std::int64_t rows, bool bias, double beta, TensorView c,
                   Add&& add) {
@@ -152,7 +153,7 @@ void add_in_parts(Context& ctx, std::int64_t rows, bool bias, double beta, Tenso
   });
 }
 
-/// The element that counts the rows, once and not panel by panel, so that it is exact.
+/// Sets the element that counts the rows, once and not panel by panel, so that it is exact.
 void set_corner(double alpha, std::int64_t rows, double beta, TensorView c) {
   with_real(c.dtype(), [&](auto zero) {
     using T = decltype(zero);

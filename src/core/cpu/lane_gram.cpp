@@ -12,11 +12,11 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-constexpr std::int64_t kLanes = 16;  ///< Groups that are summed side by side.
+constexpr std::int64_t kLanes = 16;  ///< Groups that are summed in parallel, one per lane.
 
-/// One call in numbers. Groups are taken in blocks of kLanes, the rows of a block in parts.
+/// Parameters of one call. Groups are processed in blocks of kLanes, the rows of a block in parts.
 struct Plan {
-  PatchSpec spec;  ///< Of all groups.
+  PatchSpec spec;  ///< Spec of all groups.
   std::int64_t groups, d;
   bool bias;
   std::int64_t blocks, parts, panel_rows, group_channels;
@@ -38,7 +38,7 @@ Plan make_plan(const PatchSpec& spec, DType dtype, TensorView c) {
   return p;
 }
 
-/// to[channel][lane] of one pixel; `from` is its first channel of the block's first group.
+/// Loads to[channel][lane] of one pixel; `from` is its first channel of the block's first group.
 template <class T>
 void load_pixel(const Plan& p, const T* from, std::int64_t channel_stride, std::int64_t lanes,
                 std::int64_t column_stride, T* to) {
@@ -59,8 +59,8 @@ void clear_pixel(const Plan& p, std::int64_t column_stride, T* to) {
   }
 }
 
-/// panel[row, column, lane] = patches [first, first + rows) of the groups of one block. Columns of
-/// the bias and lanes without a group are set already.
+/// Loads panel[row, column, lane] with patches [first, first + rows) of the groups of one block.
+/// Columns of the bias and lanes without a group are set already.
 template <class T>
 void load_panel(const Plan& p, const T* x, std::int64_t block, std::int64_t first,
                 std::int64_t rows, T* panel) {
@@ -114,7 +114,7 @@ void add_panel(const Plan& p, const T* panel, std::int64_t rows, double* sums) {
   }
 }
 
-/// sums[triangle, lane] of one part of the rows of one block of groups.
+/// Computes sums[triangle, lane] of one part of the rows of one block of groups.
 template <class T>
 void sum_block(const Plan& p, const T* x, std::int64_t block, std::int64_t part, T* panel,
                double* sums) {
@@ -134,8 +134,8 @@ void sum_block(const Plan& p, const T* x, std::int64_t block, std::int64_t part,
   }
 }
 
-/// Lower triangle of one group = alpha * its lane of the parts + beta * itself, but for a bias'
-/// corner.
+/// Lower triangle of one group = alpha * its lane of the parts + beta * itself, except the corner
+/// of a bias.
 template <class T>
 void store_group(const Plan& p, const double* sums, std::int64_t group, double alpha, double beta,
                  Matrix<T> c) {

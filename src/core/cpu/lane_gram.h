@@ -7,10 +7,11 @@
 
 namespace dkfac::cpu {
 
-/// Whether lane_gram() is expected to beat one product per group; d: width of a group with a bias.
+/// Whether lane_gram() is expected to be faster than one product per group; d: width of a group
+/// with a bias.
 [[nodiscard]] bool prefers_lanes(std::int64_t groups, std::int64_t d);
-/// patch_gram of c[groups,d,d] for many small groups, in one pass over x: the same element of
-/// neighbouring groups fills a vector, so that every group is a lane of the same sums.
+/// patch_gram of c[groups,d,d] for many small groups, in one pass over x. The same element of
+/// adjacent groups fills a vector, so every group is a lane of the same sums.
 void lane_gram(Context& ctx, const ops::PatchSpec& spec, double alpha, ConstTensorView x,
                double beta, TensorView c);
 

@@ -5,7 +5,7 @@
 namespace dkfac {
 
 void cpu::prefer_large_pages(void* data, std::size_t bytes) noexcept {
-  // The pages that the memory fills; a refusal (a kernel without them) changes nothing.
+  // Whole pages only; a failure (a kernel without large pages) is harmless.
   (void)::madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 

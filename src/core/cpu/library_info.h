@@ -2,7 +2,7 @@
 
 #include <string>
 
-/// What the optional libraries say of themselves. Their absence is an answer, not an error.
+/// Information on the optional libraries. Their absence is reported, not an error.
 namespace dkfac::cpu {
 
 struct BlasInfo {
@@ -15,15 +15,15 @@ struct BlasInfo {
 struct OnednnInfo {
   bool present = false;
   std::string version;  ///< "2.6.3"
-  std::string isa;      ///< Highest instruction set it dispatches to.
+  std::string isa;      ///< Highest instruction set to which it dispatches.
 };
 [[nodiscard]] OnednnInfo onednn_info();
 
-/// Empty, or why OpenBLAS is slower here than it could be: OPENBLAS_CORETYPE (`preset`, null when
-/// it is not set) holds it below an AVX-512 processor's kernels.
+/// Returns a warning if OPENBLAS_CORETYPE (`preset`, null if it is not set) restricts OpenBLAS to
+/// slower kernels than those of an AVX-512 processor; else empty.
 [[nodiscard]] std::string coretype_warning(const char* preset, const BlasInfo& blas, bool avx512);
 
-/// Whether this processor and its operating system run AVX-512.
+/// Whether this processor and its operating system support AVX-512.
 [[nodiscard]] bool has_avx512() noexcept;
 
 }  // namespace dkfac::cpu

@@ -6,14 +6,14 @@
 #include "core/row_plan.h"
 #include "core/shared/parallel.h"
 
-/// How elementwise loops walk over views of one shape and any strides.
+/// Iteration of elementwise loops over views of one shape and any strides.
 namespace dkfac::cpu {
 
 using detail::plan_rows;
 using detail::RowPlan;
 
-/// f(offsets, count) for each piece of a row within elements [begin, end): offsets of the piece's
-/// first element in every view.
+/// Calls f(offsets, count) for each piece of a row within elements [begin, end); `offsets` are
+/// those of its first element in every view.
 template <std::size_t N, class F>
 void for_segments(const RowPlan<N>& plan, std::int64_t begin, std::int64_t end, F&& f) {
   if (begin >= end) return;
@@ -39,7 +39,7 @@ void for_segments(const RowPlan<N>& plan, std::int64_t begin, std::int64_t end, 
   }
 }
 
-/// for_segments over all elements, on all threads.
+/// Runs for_segments() over all elements, on all threads.
 template <std::size_t N, class F>
 void for_all_segments(const RowPlan<N>& plan, F&& f) {
   parallel_ranges(plan.total, kGrain,

@@ -6,7 +6,7 @@
 namespace dkfac::cpu {
 namespace {
 
-/// row *= beta, where 0 does not read the row.
+/// row *= beta; 0 does not read the row.
 template <class T>
 void scale_row(T* row, std::int64_t n, T beta) {
   if (beta == T{0}) {
@@ -16,7 +16,7 @@ void scale_row(T* row, std::int64_t n, T beta) {
   }
 }
 
-/// Copies the lower triangle up in tiles, so that neither side strides through memory.
+/// Copies the lower triangle to the upper one in tiles, so that neither access is strided.
 template <class T>
 void copy_tiles_to_upper(Matrix<T> a, std::int64_t d) {
   constexpr std::int64_t kTile = 32;

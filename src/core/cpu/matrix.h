@@ -10,7 +10,7 @@
 
 namespace dkfac::cpu {
 
-/// Element (i, j) stands at data[i*row + j*col]: a matrix, its transpose, or a block of either.
+/// Matrix with element (i, j) at data[i*row + j*col]: also a transpose, or a block of either.
 template <class T>
 struct Matrix {
   T* data;
@@ -25,20 +25,20 @@ struct Matrix {
   operator Matrix<const T>() const { return {data, row, col}; }  // NOLINT: as T* to const T*
 };
 
-/// Row stride of a checked matrix view, also where it has at most one row: what BLAS calls ld.
+/// Row stride of a checked matrix view, also if it has at most one row: BLAS's leading dimension.
 template <class Void>
 [[nodiscard]] std::int64_t row_stride(const BasicTensorView<Void>& x) {
   return std::max<std::int64_t>({x.dim(0) > 1 ? x.stride(0) : 0, x.dim(1), 1});
 }
 
-/// The elements of a checked matrix view.
+/// Returns the Matrix of a checked view.
 template <class T, class Void>
 [[nodiscard]] auto matrix_of(const BasicTensorView<Void>& x) {
   auto* data = x.template data<T>();
   return Matrix<std::remove_pointer_t<decltype(data)>>{data, row_stride(x)};
 }
 
-/// f(T{}) with T = float or double for a computing dtype.
+/// Calls f(T{}) with T = float or double for a computing dtype.
 template <class F>
 void with_real(DType dtype, F&& f) {
   dtype == DType::f64 ? f(double{}) : f(float{});

@@ -17,18 +17,18 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// Position of the kernel, -1, 0 or 1 from its centre.
+/// Kernel position, -1, 0 or 1 from its centre.
 struct Tap {
   int y, x;
   explicit Tap(int index) : y(index / 3 - 1), x(index % 3 - 1) {}
 };
 
-/// The border line that a tap at `position` (of both kernel positions) misses, of the two that
-/// begin at `first_line`: the first for 1, the last for -1.
+/// Returns the border line that a tap at `position` (of both kernel positions) misses, of the two
+/// from `first_line` on: the first for 1, the last for -1.
 int missed_line(int first_line, int position) { return first_line + (position < 0 ? 1 : 0); }
 int missed_corner(Tap tap) { return 2 * (tap.y < 0 ? 1 : 0) + (tap.x < 0 ? 1 : 0); }
 
-/// One block of c as image - minus[0] - minus[1] + plus; what does not apply is a matrix of zeros.
+/// One block of c as image - minus[0] - minus[1] + plus; unused terms are matrices of zeros.
 template <class T>
 struct Block {
   Matrix<const T> image, plus;
@@ -46,7 +46,7 @@ Block<T> block_of(const OffsetSums& sums, Tap k, Tap l, Matrix<const T> zeros) {
   return out;
 }
 
-/// Rows of kernel position k: c(k*C + i, j) for j up to the diagonal.
+/// Assembles the rows of kernel position k: c(k*C + i, j) for j up to the diagonal.
 template <class T>
 void assemble_rows(const OffsetSums& sums, int k, std::int64_t channels, Matrix<const T> zeros,
                    T alpha, T beta, Matrix<T> c) {
@@ -67,7 +67,7 @@ void assemble_rows(const OffsetSums& sums, int k, std::int64_t channels, Matrix<
   }
 }
 
-/// The row of column sums, one kernel position after the other.
+/// Assembles the row of column sums, one kernel position after the other.
 template <class T>
 void assemble_bias(const OffsetSums& sums, std::int64_t channels, const T* zeros, T alpha, T beta,
                    T* out) {
@@ -85,7 +85,8 @@ void assemble_bias(const OffsetSums& sums, std::int64_t channels, const T* zeros
   }
 }
 
-/// Lower triangle of c with columns (kernel position, channel), but for the corner of a bias.
+/// Assembles the lower triangle of c with columns (kernel position, channel), except the corner of
+/// a bias.
 template <class T>
 void assemble(Context& ctx, const OffsetSums& sums, std::int64_t channels, bool bias, double alpha,
               double beta, Matrix<T> c) {
@@ -98,8 +99,8 @@ void assemble(Context& ctx, const OffsetSums& sums, std::int64_t channels, bool 
   if (bias) assemble_bias(sums, channels, no_matrix.data, a, b, &c(9 * channels, 0));
 }
 
-/// Lower triangle of c = `ordered` + beta*c with the columns of `ordered`, (kernel position,
-/// channel), put into the order (channel, kernel position). `ordered` holds its lower triangle.
+/// Lower triangle of c = `ordered` + beta*c, with columns permuted from (kernel position, channel)
+/// to (channel, kernel position). `ordered` holds its lower triangle.
 template <class T>
 void permute_into(Matrix<const T> ordered, std::int64_t channels, bool bias, T beta, Matrix<T> c) {
   const std::int64_t width = 9 * channels;

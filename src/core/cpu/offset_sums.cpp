@@ -12,7 +12,7 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// `rows` consecutive groups of pixels as the rows of a matrix of `cols` channels.
+/// Views `rows` consecutive groups of pixels as the rows of a matrix of `cols` channels.
 TensorView pixels(TensorView buffer, std::int64_t offset, std::int64_t rows, std::int64_t cols,
                   std::int64_t stride) {
   auto* bytes = static_cast<std::byte*>(buffer.raw());
@@ -23,8 +23,8 @@ TensorView pixels(TensorView buffer, std::int64_t offset, std::int64_t rows, std
 /// out[count*C, C] = beta*out + correlations of `count` consecutive shifts, from `shift`, over the
 /// first n pixels of `line`, an array of pixels with C channels and zeros after the last one.
 ///
-/// `count` neighbouring pixels are one row of a matrix; rows that begin at every pixel overlap, so
-/// the pixels are taken in `count` classes of equal remainder, in each of which they do not.
+/// `count` adjacent pixels are one row of a matrix. Rows that begin at every pixel overlap, so the
+/// pixels are split into `count` residue classes, in each of which rows do not overlap.
 void correlate(Context& ctx, TensorView line, std::int64_t n, std::int64_t channels,
                std::int64_t shift, std::int64_t count, double beta, TensorView out) {
   const std::int64_t stride = count * channels;
@@ -36,9 +36,9 @@ void correlate(Context& ctx, TensorView line, std::int64_t n, std::int64_t chann
   }
 }
 
-/// Samples of one chunk as pixels with their channels together, two zero pixels after each row and
-/// two zero rows after each image: every shift of up to two pixels that leaves the image meets
-/// zeros. The four border lines are kept likewise.
+/// Samples of one chunk as pixels with contiguous channels, two zero pixels after each row and two
+/// zero rows after each image, so that every shift of up to two pixels out of the image reads
+/// zeros. The four border lines are stored likewise.
 struct Chunk {
   const PatchSpec& spec;
   std::int64_t samples;             ///< Capacity.
@@ -55,9 +55,9 @@ struct Chunk {
   [[nodiscard]] std::int64_t tail() const { return 2 * row() + 3; }
 };
 
-/// Samples whose pixels fill about half a second-level cache, or more where an image is so large
-/// or the products so wide that this does not matter; never so many that one running f32 sum over
-/// them loses digits.
+/// Number of samples of a chunk: their pixels fill about half of an L2 cache, or more if images are
+/// so large or products so wide that this does not matter. It is limited so that one running f32
+/// sum over them loses no digits.
 std::int64_t chunk_samples(const PatchSpec& s, DType dtype) {
   constexpr std::int64_t kBytes = 512 * 1024, kPixels = 2048, kMostPixels = 8192;
   const std::int64_t per_sample = (s.h + 2) * (s.w + 2);
@@ -66,7 +66,7 @@ std::int64_t chunk_samples(const PatchSpec& s, DType dtype) {
                                   std::max<std::int64_t>(1, kMostPixels / per_sample));
 }
 
-/// Zeros; the image only if it is asked for.
+/// Makes a chunk of zeros, with_image including the image.
 Chunk make_chunk(Context& ctx, Scratch& scratch, const PatchSpec& s, std::int64_t samples,
                  DType dtype, bool with_image) {
   Chunk chunk{s, samples, {}, {}};
@@ -80,7 +80,7 @@ Chunk make_chunk(Context& ctx, Scratch& scratch, const PatchSpec& s, std::int64_
   return chunk;
 }
 
-/// One row of pixels, their channels together.
+/// Loads one row of pixels with contiguous channels.
 template <class T>
 void load_row(const PatchSpec& s, const T* image, std::int64_t y, T* out) {
   if (s.layout == Layout::nhwc) {
@@ -100,7 +100,7 @@ void load_row(const PatchSpec& s, const T* image, std::int64_t y, T* out) {
   }
 }
 
-/// Sample n's border lines from its pixels.
+/// Loads the border lines of sample n from its pixels.
 template <class T>
 void load_lines(const Chunk& chunk, std::int64_t n, const T* pixel, std::int64_t row_stride,
                 std::int64_t pixel_stride) {
@@ -115,7 +115,8 @@ void load_lines(const Chunk& chunk, std::int64_t n, const T* pixel, std::int64_t
   copy(3, pixel + (s.w - 1) * pixel_stride, s.h, row_stride);
 }
 
-/// The last chunk may be shorter than the one before.
+/// Zeroes the ends of the lines after `count` samples: the last chunk may be shorter than the one
+/// before.
 template <class T>
 void end_lines(const Chunk& chunk, std::int64_t count) {
   const std::int64_t c = chunk.spec.c;
@@ -124,7 +125,7 @@ void end_lines(const Chunk& chunk, std::int64_t count) {
   }
 }
 
-/// Samples [first, first + count) of x into the chunk; what is zero stays zero.
+/// Loads samples [first, first + count) of x into the chunk; its zeros stay.
 template <class T>
 void load(const Chunk& chunk, const T* x, std::int64_t first, std::int64_t count) {
   const PatchSpec& s = chunk.spec;
@@ -141,7 +142,7 @@ void load(const Chunk& chunk, const T* x, std::int64_t first, std::int64_t count
   end_lines<T>(chunk, count);
 }
 
-/// Corner `which` of all samples, from the two lines that are rows.
+/// Returns corner `which` of all samples, from the two lines that are rows.
 TensorView corners_of(const Chunk& chunk, int which, std::int64_t count) {
   const std::int64_t c = chunk.spec.c, pixel = which % 2 == 1 ? chunk.spec.w - 1 : 0;
   return pixels(chunk.lines[which >= 2 ? 1 : 0], pixel * c, count, c, chunk.line(0) * c);

@@ -6,8 +6,8 @@
 
 namespace dkfac::cpu {
 
-/// All correlations of a 3x3 kernel's factor, for C channels: views into one flat buffer.
-/// correlation(e) stands for the sum over v of x(v+e) x(v)'.
+/// Correlations of the factor of a 3x3 kernel, for C channels, as views into one flat buffer.
+/// correlation(e) is the sum over v of x(v+e) x(v)'.
 class OffsetSums {
  public:
   [[nodiscard]] static std::int64_t size(std::int64_t channels) {
@@ -36,13 +36,13 @@ class OffsetSums {
   [[nodiscard]] TensorView line_sum(int which) const { return vector(1 + which); }
   [[nodiscard]] TensorView corner_sum(int which) const { return vector(5 + which); }
 
-  /// Everything, to add the sums of several threads; and what is not image(dy, dx).
+  /// The whole buffer, for adding the sums of several threads; and its part without image(dy, dx).
   [[nodiscard]] TensorView flat() const { return flat_; }
   [[nodiscard]] TensorView borders() const {
     const std::int64_t first = kImages * channels_ * channels_;
     return flat_.slice(0, first, flat_.numel() - first);
   }
-  /// Of all image(dy, dx), one below the other.
+  /// All image(dy, dx), one below the other.
   [[nodiscard]] TensorView images() const { return blocks(0, kImages); }
 
  private:
@@ -60,12 +60,12 @@ class OffsetSums {
   std::int64_t channels_;
 };
 
-/// Sums of samples [first, last) of x, written (not added) to `sums`; the vectors only with_bias.
+/// Writes (does not add) the sums of samples [first, last) of x to `sums`; vectors only with_bias.
 void correlate_samples(Context& ctx, const ops::PatchSpec& spec, ConstTensorView x,
                        std::int64_t first, std::int64_t last, bool with_bias,
                        const OffsetSums& sums);
 
-/// The same without the correlations of the image itself; nhwc only.
+/// correlate_samples() without the correlations of the image itself; nhwc only.
 void correlate_borders(Context& ctx, const ops::PatchSpec& spec, ConstTensorView x,
                        std::int64_t first, std::int64_t last, bool with_bias,
                        const OffsetSums& sums);

@@ -38,7 +38,8 @@ std::string_view isa_name(dnnl_cpu_isa_t isa) {
   }
 }
 
-/// [0, size) in at most so many parts, cut at multiples of 16: a register of floats.
+/// Partition of [0, size) into at most a given number of parts, at multiples of 16 (one register of
+/// floats).
 class Axis {
  public:
   Axis(std::int64_t size, int most)
@@ -53,16 +54,16 @@ class Axis {
   std::int64_t size_, step_;
 };
 
-/// A product in parts, of which each is computed by one thread.
+/// Partition of a product into parts, each computed by one thread.
 struct Cut {
   Axis m, n, k;
   [[nodiscard]] int parts() const { return m.parts() * n.parts() * k.parts(); }
 };
 
-/// Into tiles that are near squares, which the kernels are best at. A small result of long sums is
-/// cut along the sums.
+/// Partitions a product into nearly square tiles, which suit the kernels best. A small result of
+/// long sums is also split along the sums.
 Cut cut_of(const fast::Product<float>& p) {
-  constexpr double kLeastWork = 1 << 19;  ///< Multiply-adds that are worth a thread.
+  constexpr double kLeastWork = 1 << 19;  ///< Least multiply-adds per thread.
   constexpr std::int64_t kSmall = 64;
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
   const double most = m * n * static_cast<double>(p.k) / kLeastWork;
@@ -75,7 +76,7 @@ Cut cut_of(const fast::Product<float>& p) {
   return {{p.m, rows}, {p.n, parts / rows}, {p.k, 1}};
 }
 
-/// Into c, or into sums[parts of k - 1, m, n] behind the first part of k.
+/// Computes a part into c or, after the first part of k, into sums[parts of k - 1, m, n].
 dnnl_status_t multiply_part(const fast::Product<float>& p, const Cut& cut, int part, float* sums) {
   const int i = part % cut.m.parts(), j = part / cut.m.parts() % cut.n.parts();
   const int depth = part / cut.m.parts() / cut.n.parts();
@@ -86,7 +87,7 @@ dnnl_status_t multiply_part(const fast::Product<float>& p, const Cut& cut, int p
   float* c = first ? p.c + m * p.ldc + n : sums + (depth - 1) * p.m * p.n;
   const cpu::SignalHold hold;
   const int threads = dkfac::threads();
-  set_threads(1);  // Others, of oneDNN's choice, would hold no signals.
+  set_threads(1);  // Threads of oneDNN would not hold signals back.
   const dnnl_status_t status = dnnl_sgemm(
       p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', cut.m.size(i), cut.n.size(j), cut.k.size(depth),
       p.alpha, a, p.lda, b, p.ldb, first ? p.beta : 0, c, first ? p.ldc : p.n);

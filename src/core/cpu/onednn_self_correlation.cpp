@@ -25,8 +25,8 @@ bool is_product(std::string_view implementation) {
   return implementation.find("gemm:") != std::string_view::npos;
 }
 
-/// The primitive of `n` images and the reorder of its result to (kernel row, kernel column, input,
-/// output), where the 13 blocks are the last ones.
+/// oneDNN primitive for `n` images, and the reorder of its result to (kernel row, kernel column,
+/// input, output), in which the 13 blocks are the last ones.
 class Plan {
  public:
   Plan(const dnnl::engine& engine, const PatchSpec& s, std::int64_t n)
@@ -44,7 +44,7 @@ class Plan {
         attributes, engine);
     Backward::primitive_desc backward({direct, x_desc_, any, x_desc_, one, pad, pad}, attributes,
                                       engine, forward);
-    // Products of matrices on its own threads are not safe below signals (signal_hold.h).
+    // oneDNN's matrix products on its own threads are not safe with signals (signal_hold.h).
     while (is_product(backward.impl_info_str()) && backward.next_impl()) {
     }
     const dnnl::reorder::primitive_desc reorder(engine, backward.diff_weights_desc(), engine,
@@ -84,7 +84,7 @@ class Plan {
     x_.set_data_handle(const_cast<float*>(x));
     dy_.set_data_handle(const_cast<float*>(x));
     plain_.set_data_handle(weights.raw());
-    // The C functions take the lists as they are; the C++ ones would build them on the heap.
+    // The C functions accept the lists as arrays; the C++ ones would allocate them.
     execute(backward_, stream, gradient_);
     execute(reorder_, stream, copy_);
     stream.wait();
@@ -108,7 +108,7 @@ class Plan {
   std::array<dnnl_exec_arg_t, 3> copy_{};
 };
 
-/// The plans of one context, the oldest of which makes room.
+/// Cache of the plans of one context; the oldest is evicted.
 struct Plans {
   static constexpr std::size_t kMost = 32;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};

@@ -16,15 +16,15 @@ using ops::Layout;
 using ops::PatchMethod;
 using ops::PatchSpec;
 
-/// Milliseconds of one factor of `batch` images extent x extent.
+/// Measured milliseconds of one factor of `batch` images of extent x extent.
 struct Measured {
   std::int64_t channels, extent, batch;
   std::array<double, 3> ms;  ///< Panels, offsets, correlation.
 };
 
-/// f32, nhwc, on two cores with AVX-512 (Zen 5, 1 MiB of second-level cache each), OpenBLAS 0.3.21
-/// and oneDNN 2.6.3, the fastest of 12 runs. The section "methods" of `dkfac bench factors
-/// --model M --input H W 3 --batch N --threads 2` measures the shapes of a model again.
+/// Measurements for f32, nhwc, on two cores with AVX-512 (Zen 5, 1 MiB of L2 cache each), OpenBLAS
+/// 0.3.21 and oneDNN 2.6.3, the fastest of 12 runs. The section "methods" of `dkfac bench factors
+/// --model M --input H W 3 --batch N --threads 2` repeats them for the shapes of a model.
 constexpr std::array<Measured, 24> kMeasured = {{
     {1, 28, 128, {0.99, 0.32, 0.27}},      {3, 32, 128, {1.59, 0.62, 0.82}},
     {4, 16, 128, {0.50, 0.24, 0.25}},      {4, 32, 128, {1.95, 0.80, 1.02}},
@@ -40,7 +40,7 @@ constexpr std::array<Measured, 24> kMeasured = {{
     {512, 4, 64, {52.58, 51.27, 39.92}},   {512, 7, 32, {87.72, 52.28, 54.09}},
 }};
 
-/// How unlike two shapes are: powers of two between their channels and extents.
+/// Distance of two shapes: powers of two between their channels and extents.
 double distance(const Measured& m, const PatchSpec& s) {
   const auto steps = [](double a, double b) { return std::abs(std::log2(a / b)); };
   const double extent = std::sqrt(static_cast<double>(s.h * s.w));

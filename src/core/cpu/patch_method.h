@@ -3,12 +3,12 @@
 #include "dkfac/core/context.h"
 #include "dkfac/core/ops.h"
 
-/// Which of the methods of ops::PatchMethod a convolution's factor is formed with.
+/// Choice of the ops::PatchMethod of a convolution's factor.
 namespace dkfac::cpu {
 
 [[nodiscard]] bool applies(const ops::PatchSpec& spec, DType dtype, ops::PatchMethod method);
-/// By the measurement of the most similar shape, among the methods that apply. The reference
-/// backend takes panels.
+/// Chooses, among the methods that apply, by the measurement of the most similar shape. The
+/// reference backend uses panels.
 [[nodiscard]] ops::PatchMethod fastest_method(Backend backend, const ops::PatchSpec& spec,
                                               DType dtype);
 

@@ -13,8 +13,8 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// Positions [first, last) of the output at which a kernel element `offset` pixels after the origin
-/// of its patch is inside an image of `extent`.
+/// Output positions [first, last) at which a kernel element, `offset` pixels after the origin of
+/// its patch, is inside an image of `extent`.
 struct Window {
   std::int64_t first, last;
   Window(std::int64_t offset, std::int64_t stride, std::int64_t extent, std::int64_t out)
@@ -27,7 +27,7 @@ struct Window {
   }
 };
 
-/// The window sums of one image row for every column of the kernel: sums[kernel_w, c].
+/// Computes the window sums of one image row for every column of the kernel: sums[kernel_w, c].
 template <class T>
 void sum_row(const PatchSpec& s, const T* row, std::int64_t pixel, std::int64_t channel, T* sums) {
   for (std::int64_t k = 0; k < s.kernel_w; ++k, sums += s.c) {
@@ -51,8 +51,8 @@ void sum_row(const PatchSpec& s, const T* row, std::int64_t pixel, std::int64_t 
   }
 }
 
-/// out[width] = scale * sum over the patches of one image, row by row of the image: each row of
-/// window sums serves all rows of the kernel that reach it.
+/// out[width] = scale * sum over the patches of one image, row by row of the image. All kernel rows
+/// that reach an image row share its window sums.
 template <class T>
 void sum_image(const PatchSpec& s, const T* image, T scale, T* row_sums, T* out) {
   const bool nhwc = s.layout == Layout::nhwc;

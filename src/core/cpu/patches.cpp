@@ -15,8 +15,8 @@ namespace {
 using ops::Layout;
 using ops::PatchSpec;
 
-/// Part of a kernel of `size` elements, `step` pixels apart, that lies inside an image of `extent`
-/// when it starts at `origin`.
+/// Part of a kernel of `size` elements, `step` pixels apart, inside an image of `extent` if the
+/// kernel starts at `origin`.
 struct Overlap {
   std::int64_t first, last;  ///< Kernel positions [first, last).
   Overlap(std::int64_t origin, std::int64_t size, std::int64_t step, std::int64_t extent)
@@ -24,13 +24,13 @@ struct Overlap {
         last(std::clamp(positions_below(extent - origin, step), first, size)) {}
 
  private:
-  /// How many of 0, step, 2 step, ... are below `limit`.
+  /// Number of multiples 0, step, 2 step, ... below `limit`.
   static std::int64_t positions_below(std::int64_t limit, std::int64_t step) {
     return limit <= 0 ? 0 : (limit + step - 1) / step;
   }
 };
 
-/// `count` elements of one kernel row, c channels each, from the pixel of the first on.
+/// Copies `count` elements of one kernel row, of c channels each, from the pixel of the first on.
 template <class T>
 T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
   const std::int64_t channels = s.x_channels();
@@ -41,8 +41,8 @@ T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
   return out;
 }
 
-/// Patch at (y, x), its upper left corner in image[h,w,x_channels]; `image` begins with the first
-/// channel that is read.
+/// Copies the patch whose upper left corner is (y, x) in image[h,w,x_channels]; `image` begins with
+/// the first channel that is read.
 template <class T>
 void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
   const std::int64_t line = s.kernel_w * s.c;
@@ -57,7 +57,7 @@ void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
   std::fill_n(out, (s.kernel_h - rows.last) * line, T{0});
 }
 
-/// The same in image[x_channels,h,w].
+/// Copies the patch whose upper left corner is (y, x) in image[x_channels,h,w].
 template <class T>
 void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
   const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
@@ -73,8 +73,8 @@ void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t
   }
 }
 
-/// `count` 1x1 patches side by side in image[c,h,w], the first at (y, x): a transposition, in tiles
-/// whose lines stay in the first cache.
+/// Copies `count` adjacent 1x1 patches of image[c,h,w], the first at (y, x): a transposition in
+/// tiles whose lines stay in the L1 cache.
 template <class T>
 void points_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x,
                  std::int64_t count, Matrix<T> out) {
@@ -88,7 +88,7 @@ void points_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_
   }
 }
 
-/// Patches [first, last) of the order (sample, row, column) into consecutive rows of `out`.
+/// Copies patches [first, last), in the order (sample, row, column), to consecutive rows of `out`.
 template <class T>
 void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64_t last,
                   Matrix<T> out) {

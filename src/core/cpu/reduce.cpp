@@ -8,8 +8,8 @@
 #include "core/cpu/loops.h"
 #include DKFAC_SIMD_HEADER
 
-// Sums are cut into parts by the size of the data alone and added in a fixed order: the same bits
-// at every number of threads and on every instruction set.
+// Sums are split into parts by the size of the data alone and added in a fixed order, so they have
+// the same bits with every number of threads and instruction set.
 namespace dkfac::cpu {
 namespace {
 
@@ -18,7 +18,7 @@ constexpr std::int64_t kLanes = 16;
 template <class T>
 using Lanes = std::array<T, static_cast<std::size_t>(kLanes)>;
 
-/// Adds the upper half to the lower one until one is left: a fixed tree.
+/// Adds lanes by a fixed tree: the upper half to the lower one until one is left.
 double add_lanes(Lanes<double> lanes) {
   for (std::size_t width = lanes.size() / 2; width > 0; width /= 2) {
     for (std::size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
@@ -26,7 +26,7 @@ double add_lanes(Lanes<double> lanes) {
   return lanes[0];
 }
 
-/// f(part, begin, end) for fixed parts of [0, n), in parallel; returns their number.
+/// Calls f(part, begin, end) for fixed parts of [0, n), in parallel; returns their number.
 template <class F>
 int for_parts(std::int64_t n, F&& f) {
   const int parts = static_cast<int>(std::clamp<std::int64_t>(n / kGrain, 1, kMaxParts));
@@ -66,7 +66,7 @@ double sum_terms(std::int64_t n, Term term) {
   return add_lanes(lanes);
 }
 
-/// Bit patterns of magnitudes, which order like the magnitudes; NaN comes after infinity.
+/// Bit pattern of a magnitude. Patterns order like the magnitudes; NaN follows infinity.
 template <class T>
 using Pattern = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 

@@ -13,17 +13,17 @@ namespace {
 using cpu::Matrix;
 using cpu::matrix_of;
 
-// A tile of kRows x kCols of c is held in registers while the contraction runs over kDepth. The
-// packed block of b, kDepth x kWidth, stays in the second-level cache.
+// A tile of kRows x kCols of c stays in registers while the contraction runs over kDepth. The
+// packed block of b, kDepth x kWidth, stays in the L2 cache.
 constexpr std::int64_t kRows = 4;
 template <class T>
 constexpr std::int64_t kCols = 32 / static_cast<std::int64_t>(sizeof(T));
 constexpr std::int64_t kDepth = 256;
 constexpr std::int64_t kWidth = 256;
-// Multiplications that are worth a thread: some tenths of a millisecond.
+// Least multiplications per thread: some tenths of a millisecond.
 constexpr std::int64_t kProducts = std::int64_t{1} << 22;
 
-/// b[depth, width] as strips of kCols columns, each stored row after row and padded with zeros.
+/// Packs b[depth, width] as strips of kCols columns, each stored row by row and padded with zeros.
 template <class T>
 void pack_b(Matrix<const T> b, std::int64_t depth, std::int64_t width, T* out) {
   for (std::int64_t j0 = 0; j0 < width; j0 += kCols<T>) {
@@ -34,7 +34,7 @@ void pack_b(Matrix<const T> b, std::int64_t depth, std::int64_t width, T* out) {
   }
 }
 
-/// a[rows <= kRows, depth], column after column, padded with zeros.
+/// Packs a[rows <= kRows, depth] column by column, padded with zeros.
 template <class T>
 void pack_a(Matrix<const T> a, std::int64_t rows, std::int64_t depth, T* out) {
   for (std::int64_t p = 0; p < depth; ++p, out += kRows) {
@@ -56,8 +56,8 @@ void multiply_tile(std::int64_t depth, const T* a, const T* b, Tile<T>& tile) {
   tile = sum;
 }
 
-/// The columns of row i that are written, of `width`. `corner` is the column of c minus its row at
-/// (0, 0): what decides which elements are in the lower triangle.
+/// Number of columns of row i that are written, of `width`. `corner` is the column minus the row of
+/// (0, 0) in c; it determines which elements are in the lower triangle.
 std::int64_t columns_of(std::int64_t i, std::int64_t width, Part part, std::int64_t corner) {
   return part == Part::all ? width : std::clamp<std::int64_t>(i - corner + 1, 0, width);
 }
@@ -71,7 +71,7 @@ void multiply_rows(std::int64_t begin, std::int64_t end, std::int64_t width, std
   Tile<T> tile;
   for (std::int64_t i0 = begin; i0 < end; i0 += kRows) {
     const std::int64_t rows = std::min(kRows, end - i0);
-    const std::int64_t last = i0 + rows - 1 - corner;  // last column that is still lower
+    const std::int64_t last = i0 + rows - 1 - corner;  // last column in the lower triangle
     if (part == Part::lower && last < 0) continue;
     pack_a(a.block(i0, 0), rows, depth, packed_a.data());
     for (std::int64_t j0 = 0; j0 < width; j0 += kCols<T>) {
@@ -107,7 +107,7 @@ void multiply_add(Context& ctx, std::int64_t m, std::int64_t n, std::int64_t k, 
                   Matrix<const T> a, Matrix<const T> b, Matrix<T> c, Part part) {
   Scratch scratch(ctx);
   T* packed = scratch.take({kDepth * kWidth}, dtype_of<T>).template data<T>();
-  // What cancels has to do so before it is rounded by alpha.
+  // Terms that cancel must do so before alpha rounds them.
   const bool apart = k > kDepth && std::abs(alpha) != 1;
   Matrix<T> sums{nullptr, std::min(kWidth, n)};
   if (apart) sums.data = scratch.take({m, sums.row}, dtype_of<T>).template data<T>();

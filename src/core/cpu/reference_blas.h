@@ -8,12 +8,12 @@
 
 namespace dkfac::reference {
 
-/// Which elements of a product are computed and written.
+/// Elements of a product that are computed and written.
 enum class Part : std::uint8_t { all, lower };  ///< lower: (i, j <= i)
 
-/// c[m,n] += alpha * a[m,k]*b[k,n], for any strides of a and b; c has a unit column stride.
-/// Sums first and scales then, so that what cancels is 0. Computes in blocks that stay in cache. T:
-/// float, double.
+/// c[m,n] += alpha * a[m,k]*b[k,n], for any strides of a and b; c has a unit column stride. Sums
+/// first and scales then, so that terms that cancel give 0. Computes in cache blocks. T: float,
+/// double.
 template <class T>
 void multiply_add(Context& ctx, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
                   cpu::Matrix<const T> a, cpu::Matrix<const T> b, cpu::Matrix<T> c, Part part);

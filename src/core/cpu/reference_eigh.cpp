@@ -25,7 +25,7 @@ double inner_product(const double* x, const double* y, std::int64_t n) {
   return i < n ? even + odd + x[i] * y[i] : even + odd;
 }
 
-/// Work of one problem of order n. Rows of `vectors` become the eigenvectors.
+/// Workspace of one problem of order n. Rows of `vectors` become the eigenvectors.
 struct Tridiagonal {
   std::int64_t n;
   double* diagonal;      ///< [n]
@@ -35,11 +35,11 @@ struct Tridiagonal {
   Matrix<double> vectors;
 };
 
-/// Turns x[n] into the reflector v with (1 - v v') x = (result, 0, ..., 0); v'v is 2, or 0 where
-/// there is nothing to reflect.
+/// Replaces x[n] by the reflector v with (1 - v v') x = (result, 0, ..., 0); v'v is 2, or 0 if x
+/// needs no reflection.
 double make_reflector(double* x, std::int64_t n) {
-  // The matrix is scaled to 1, so what is dropped is far below rounding; a denormal sum of squares
-  // would spoil the length of v.
+  // The matrix is scaled to 1, so dropped values are far below rounding; a denormal sum of squares
+  // would make the length of v inaccurate.
   constexpr double kNegligible = 1e-280;
   const double tail = inner_product(x + 1, x + 1, n - 1);
   const double first = x[0];
@@ -79,7 +79,7 @@ void reduce(Tridiagonal& t) {
 }
 
 /// vectors = (product of all reflectors)', built from the last one so that only the trailing block
-/// is touched.
+/// changes.
 void accumulate(Tridiagonal& t) {
   for (std::int64_t i = 0; i < t.n; ++i) {
     std::fill_n(&t.vectors(i, 0), t.n, 0.0);
@@ -131,7 +131,7 @@ void qr_step(Tridiagonal& t, std::int64_t first, std::int64_t last) {
   }
 }
 
-/// Zeroes off-diagonal elements that rounding hides.
+/// Zeroes off-diagonal elements below rounding.
 void deflate(Tridiagonal& t, std::int64_t last) {
   for (std::int64_t i = 0; i < last; ++i) {
     const double near = std::abs(t.diagonal[i]) + std::abs(t.diagonal[i + 1]);
@@ -161,8 +161,8 @@ std::int64_t iterate(Tridiagonal& t) {
   return 0;
 }
 
-/// Symmetric matrix from the lower triangle of a, divided by its largest element, which it returns:
-/// the squares of the reduction can then neither overflow nor vanish.
+/// Loads the symmetric matrix from the lower triangle of a, divided by its largest element, and
+/// returns that: squares in the reduction can then neither overflow nor underflow.
 template <class T>
 double load(Matrix<const T> a, std::int64_t n, Matrix<double> full) {
   double largest = 0;
@@ -180,7 +180,7 @@ double load(Matrix<const T> a, std::int64_t n, Matrix<double> full) {
   return scale;
 }
 
-/// Eigenvectors into the columns of a in the order of ascending eigenvalues.
+/// Stores eigenvectors in the columns of a in the order of ascending eigenvalues.
 template <class T>
 void store(const Tridiagonal& t, double scale, std::span<std::int32_t> order, Matrix<T> a, T* w) {
   std::iota(order.begin(), order.end(), 0);

@@ -12,7 +12,7 @@ using cpu::matrix_of;
 
 constexpr std::int64_t kBlock = 64;
 
-/// Sum of x*y in eight interleaved sums, which the compiler may keep in vectors.
+/// Sum of x*y in eight interleaved sums, which the compiler can vectorise.
 template <class T>
 T inner_product(const T* x, const T* y, std::int64_t n) {
   constexpr std::int64_t kLanes = 8;
@@ -29,7 +29,7 @@ T inner_product(const T* x, const T* y, std::int64_t n) {
   return total;
 }
 
-/// One row of L: row[j] = (row[j] - <row, row j of L>_{<j}) / L(j,j) for j < n.
+/// Computes one row of L: row[j] = (row[j] - <row, row j of L>_{<j}) / L(j,j) for j < n.
 template <class T>
 void solve_row(Matrix<const T> l, std::int64_t n, T* row) {
   for (std::int64_t j = 0; j < n; ++j) {
@@ -44,7 +44,7 @@ std::int64_t factor_block(Matrix<T> a, std::int64_t n) {
     T* row = &a(i, 0);
     solve_row<T>(a, i, row);
     const T pivot = row[i] - inner_product<T>(row, row, i);
-    // Written so that a NaN fails, too.
+    // Written so that a NaN fails too.
     if (!(pivot > T{0}) || !std::isfinite(pivot)) return i + 1;
     row[i] = std::sqrt(pivot);
   }
@@ -102,7 +102,7 @@ void lower_of_square(Context& ctx, Matrix<const T> s, std::int64_t d, Matrix<T> 
   }
 }
 
-/// 0, or the position (from 1) of the first zero on the diagonal.
+/// Returns the position (from 1) of the first zero on the diagonal, or 0.
 template <class T>
 std::int64_t first_zero_pivot(Matrix<const T> l, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {

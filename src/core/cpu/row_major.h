@@ -7,7 +7,7 @@
 
 #include "core/cpu/matrix.h"
 
-/// Raw row-major products, below the level of views: the seam between the libraries.
+/// Raw row-major products below the level of views, the common interface of the libraries.
 namespace dkfac::fast {
 
 /// c[m,n] = alpha*op(a)*op(b) + beta*c with row strides lda, ldb, ldc; beta = 0 does not read c.
@@ -25,7 +25,7 @@ struct Product {
   std::int64_t ldc;
 };
 
-/// The product of checked views.
+/// Returns the product of checked views.
 template <class T>
 [[nodiscard]] Product<T> product_of(ops::Trans trans_a, ops::Trans trans_b, double alpha,
                                     ConstTensorView a, ConstTensorView b, double beta,
@@ -46,7 +46,7 @@ template <class T>
           cpu::row_stride(c)};
 }
 
-/// By oneDNN; false, and nothing is done, in a build without it.
+/// Computes a product by oneDNN; returns false and does nothing in a build without it.
 [[nodiscard]] bool try_onednn(Context& ctx, const Product<float>& product);
 /// oneDNN has no product in double precision.
 [[nodiscard]] inline bool try_onednn(Context&, const Product<double>&) { return false; }

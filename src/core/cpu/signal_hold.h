@@ -4,12 +4,12 @@
 
 namespace dkfac::cpu {
 
-/// While alive, signals to the calling thread wait, but for those that its own instructions raise.
+/// Scope that blocks signals to the calling thread, except those that its own instructions raise.
 ///
-/// oneDNN's product of f32 matrices needs it (2.6.3, and later ones): its kernels point the stack
-/// pointer at a buffer on the heap, for AVX-512 where k is above 84, for AVX where a block of k is
-/// above 252. A handler that has no stack of its own then overwrites what lies below the buffer.
-/// Where a foreign handler runs is not ours to choose.
+/// oneDNN's product of f32 matrices requires it (2.6.3 and later). Its kernels point the stack
+/// pointer at a buffer on the heap, for AVX-512 if k is above 84, for AVX if a block of k is above
+/// 252. A handler without its own stack then overwrites memory below the buffer, and the library
+/// cannot choose the stack of a program's handlers.
 class SignalHold {
  public:
   SignalHold() {

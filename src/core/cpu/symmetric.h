@@ -7,8 +7,8 @@
 
 namespace dkfac::cpu {
 
-/// Whether every element of the lower triangle of a[d,d] is finite. Eigensolvers may iterate for
-/// ever on a NaN, so this comes before them.
+/// Whether every element of the lower triangle of a[d,d] is finite; checked before eigensolvers,
+/// which may iterate forever on a NaN.
 template <class T>
 [[nodiscard]] bool lower_is_finite(Matrix<const T> a, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {

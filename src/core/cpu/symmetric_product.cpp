@@ -11,7 +11,7 @@
 namespace dkfac::cpu {
 namespace {
 
-/// c = alpha * x'x + beta*c, of which blocks are computed.
+/// Product c = alpha * x'x + beta*c, computed in blocks.
 struct Product {
   double alpha;
   ConstTensorView x;
@@ -27,7 +27,7 @@ struct Product {
   }
 };
 
-/// Rows [top, bottom) left of column `right` <= top.
+/// Computes rows [top, bottom) of columns [left, right), right <= top.
 void rectangle(Context& ctx, const Product& p, std::int64_t top, std::int64_t bottom,
                std::int64_t left, std::int64_t right) {
   if (left == right || top == bottom) return;
@@ -35,8 +35,8 @@ void rectangle(Context& ctx, const Product& p, std::int64_t top, std::int64_t bo
             p.columns(left, right), p.beta, p.block(top, bottom, left, right));
 }
 
-/// The triangle of rows and columns [first, last), by halves: general products run faster than
-/// ops::syrk, so that only what is too narrow for them is left to it.
+/// Computes the triangle of rows and columns [first, last) by recursive halving: general products
+/// are faster than ops::syrk, which computes only the narrow blocks.
 void triangle(Context& ctx, const Product& p, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kNarrow = 32;
   if (first == last) return;
@@ -44,7 +44,7 @@ void triangle(Context& ctx, const Product& p, std::int64_t first, std::int64_t l
     return ops::syrk(ctx, p.alpha, p.columns(first, last), p.beta,
                      p.block(first, last, first, last));
   }
-  // Whole cache lines to a row of the rectangle.
+  // Rows of the rectangle are whole cache lines.
   const std::int64_t middle = first + (last - first + 31) / 32 * 16;
   triangle(ctx, p, first, middle);
   rectangle(ctx, p, middle, last, first, middle);

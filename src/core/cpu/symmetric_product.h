@@ -5,12 +5,12 @@
 
 namespace dkfac::cpu {
 
-/// ops::syrk on all threads, each with rows of c of its own: one part of the triangle's area per
-/// thread, whose rectangle and small triangles are products on that thread alone. Faster than
-/// threads inside one product, and without a second matrix to sum into.
+/// ops::syrk on all threads, each with its own rows of c and an equal part of the triangle's area,
+/// as single-threaded products of a rectangle and small triangles. This is faster than threads
+/// inside one product and needs no second matrix to sum into.
 void symmetric_product(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c);
 
-/// The same on one thread, for parts of a sum that run at the same time.
+/// symmetric_product() on one thread, for parts of a sum that run concurrently.
 void symmetric_product_alone(Context& ctx, double alpha, ConstTensorView x, double beta,
                              TensorView c);
 

@@ -13,7 +13,7 @@ namespace {
 /// First index of row r in a packed lower triangle.
 constexpr std::int64_t row_start(std::int64_t r) { return r * (r + 1) / 2; }
 
-/// f(begin, end) over ranges of rows that hold about equally many elements of the triangle.
+/// Calls f(begin, end) over ranges of rows with about equally many elements of the triangle.
 template <class F>
 void for_row_ranges(std::int64_t d, F&& f) {
   const std::int64_t parts = std::clamp<std::int64_t>(row_start(d) / kGrain, 1, threads());
@@ -36,8 +36,8 @@ std::int32_t copy_row(const T* src, std::int64_t n, T* dst) {
   return bad;
 }
 
-/// a[c, r] = packed (r, c) for rows [r0, r1), in tiles whose part of `packed` stays in the
-/// first-level cache. One cache line is written at a time.
+/// a[c, r] = packed (r, c) for rows [r0, r1), in tiles whose part of `packed` stays in the L1
+/// cache. One cache line is written at a time.
 template <class T>
 void copy_to_upper(const T* packed, T* a, std::int64_t row_stride, std::int64_t r0,
                    std::int64_t r1) {

@@ -24,7 +24,7 @@ void check_square_batch(std::string_view op, const Context& ctx, ConstTensorView
               "; its matrices must be square");
 }
 
-/// Where matrix i of a batch begins, for every i, in device memory.
+/// Returns the addresses of the matrices of a batch, in device memory.
 template <class T, class View>
 T** addresses(Context& ctx, Scratch& scratch, const View& batch) {
   static_assert(sizeof(T*) == sizeof(double));
@@ -44,8 +44,8 @@ void factor(Context& ctx, Potrf* potrf, TensorView a, TensorView info, const cha
       call);
 }
 
-/// What cuBLAS sees is the upper factor u of u'u. It solves u' y = 1 for y = u'^-1, after which
-/// y'y is the inverse.
+/// Inverts from Cholesky factors. The column-major cuBLAS sees the upper factor u of u'u; it solves
+/// u' y = 1 for y = u'^-1, and y'y is the inverse.
 template <class T, class Trsm>
 void invert(Context& ctx, Trsm* trsm, ConstTensorView factor, TensorView inverse,
             const char* call) {
@@ -61,7 +61,7 @@ void invert(Context& ctx, Trsm* trsm, ConstTensorView factor, TensorView inverse
            solver_int("potri_batched", row_stride(matrix_at(factor, 0))),
            addresses<T>(ctx, scratch, y), order, solver_int("potri_batched", count)),
       call);
-  // Row-major, y is the transpose of that.
+  // In row-major order y is the transpose.
   multiply_batched("potri_batched", ctx, ops::Trans::no, ops::Trans::yes, 1, y, y, 0, inverse,
                    Rounding::none);
   const std::int64_t row = row_stride(matrix_at(inverse, 0));

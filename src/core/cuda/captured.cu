@@ -12,7 +12,7 @@
 namespace dkfac::cuda {
 namespace {
 
-/// What was recorded and what is launched. Launches under way outlive it.
+/// Recorded graph and its executable. Pending launches may outlive it.
 struct Graph {
   Device device;
   cudaGraph_t recorded = nullptr;
@@ -28,7 +28,7 @@ struct Graph {
   }
 };
 
-/// Memory goes its way again whatever becomes of the recording.
+/// Ends hold_memory() in any case, also if the recording failed.
 struct MemoryGoes {
   Device device;
   ~MemoryGoes() { let_memory_go(device); }
@@ -39,7 +39,7 @@ struct MemoryGoes {
 void begin_capture(Device device, CUstream_st* stream) {
   const DeviceGuard guard(device);
   hold_memory(device);
-  // Of this thread alone: other ranks go on with the device meanwhile.
+  // Restricts this thread only: other ranks may use the device meanwhile.
   const cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
   if (code != cudaSuccess) let_memory_go(device);
   check_runtime(code, "cudaStreamBeginCapture");
@@ -65,7 +65,7 @@ void drop_capture(Device device, CUstream_st* stream) noexcept {
   cudaGraph_t recorded = nullptr;
   (void)cudaStreamEndCapture(stream, &recorded);
   if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
-  (void)cudaGetLastError();  // What went wrong is being told already.
+  (void)cudaGetLastError();  // The error is already being reported.
   let_memory_go(device);
 }
 

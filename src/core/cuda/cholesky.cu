@@ -10,7 +10,8 @@
 #include "core/shared/cuda/device_guard.h"
 #include "core/shared/cuda/launch.cuh"
 
-/// The lower triangle of a row-major matrix is the upper one of what cuSOLVER sees.
+/// Cholesky factorizations by cuSOLVER. It is column-major, so the lower triangle of a row-major
+/// matrix is the upper one of the matrix that it sees.
 namespace dkfac::cuda {
 namespace {
 

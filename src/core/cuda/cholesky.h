@@ -5,8 +5,8 @@
 
 namespace dkfac::cuda {
 
-/// After a factorization of a batch [count,d,d] with status info[count]: libraries promise nothing
-/// about a NaN, which may pass for a pivot, so that the factor's diagonal is looked at.
+/// Reports bad pivots in info[count] after the factorization of a batch [count,d,d], by a check of
+/// the factors' diagonals: libraries may accept a NaN as a pivot.
 void report_bad_pivots(Context& ctx, ConstTensorView factor, TensorView info);
 
 }  // namespace dkfac::cuda

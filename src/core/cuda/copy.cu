@@ -19,7 +19,7 @@ using element::Type;
 
 constexpr std::size_t kRows = kMaxDims - 2, kColumns = kMaxDims - 1;
 
-/// Rows without gaps inside, at a distance that the runtime's copies take.
+/// Whether rows have no gaps inside and a pitch that the runtime's 2D copies accept.
 bool is_pitched(const RowPlan<2>& plan, std::size_t element_size) {
   for (std::size_t dim = 0; dim < kRows; ++dim)
     if (plan.extent[dim] != 1) return false;
@@ -51,7 +51,7 @@ void copy_pitched(Context& ctx, ConstTensorView src, TensorView dst, const RowPl
       "cudaMemcpy2DAsync");
 }
 
-/// A matrix whose rows are contiguous on one side and whose columns are on the other.
+/// Copies a matrix whose rows are contiguous on one side and columns on the other; false otherwise.
 template <class T>
 bool try_transposition(Context& ctx, ConstTensorView src, TensorView dst, const RowPlan<2>& plan) {
   const auto [s, d] = plan.stride;
@@ -81,7 +81,7 @@ void copy_on_device(Context& ctx, ConstTensorView src, TensorView dst) {
   });
 }
 
-/// A contiguous stand-in for a view on the host.
+/// Contiguous pageable copy of a view on the host.
 struct Staged {
   std::vector<std::byte> bytes;
   TensorView view;
@@ -94,7 +94,7 @@ void upload(Context& ctx, ConstTensorView src, TensorView dst) {
   if (is_pitched(plan, size_of(src.dtype())))
     return copy_pitched(ctx, src, dst, plan, cudaMemcpyHostToDevice);
   if (!src.is_contiguous()) {
-    Tensor staged = Tensor::pinned(ctx, src.shape(), src.dtype());  // Kept until it is read.
+    Tensor staged = Tensor::pinned(ctx, src.shape(), src.dtype());  // Freed after it is read.
     cpu::copy(ctx, src, staged);
     return upload(ctx, staged, dst);
   }
@@ -114,7 +114,7 @@ void download(Context& ctx, ConstTensorView src, TensorView dst) {
     copy_on_device(ctx, src, plain);
     return download(ctx, plain, dst);
   }
-  Staged staged(dst);  // Pageable, so it has been written when the call below returns.
+  Staged staged(dst);  // Pageable, so it is complete when the call below returns.
   download(ctx, src, staged.view);
   cpu::copy(ctx, staged.view, dst);
 }

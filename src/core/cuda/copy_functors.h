@@ -4,7 +4,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Ends of a transposition (for_each_transposed).
+/// Load and store functors of a transposition (for_each_transposed).
 namespace dkfac::cuda {
 
 template <class T>

@@ -10,9 +10,9 @@
 namespace dkfac::cuda {
 namespace {
 
-/// The solver works on a copy: it leaves eigenvectors in its columns, which are our rows, and a NaN
-/// must not reach it, since it may iterate for ever. It works on the host as well, and may block it
-/// meanwhile.
+/// Decomposes a copy of the matrix: the solver leaves eigenvectors in its columns, which are rows
+/// here, and must not see a NaN, on which it may iterate forever. It also works on the host and may
+/// block it.
 template <class T>
 void decompose(Context& ctx, TensorView a, TensorView w, std::int32_t* info) {
   const std::int64_t d = a.dim(0), row = cpu::row_stride(a);

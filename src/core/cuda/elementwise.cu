@@ -11,7 +11,7 @@ using element::visit_any;
 using element::visit_computing;
 using element::visit_floating;
 
-/// map(), and counter[0] (f32) += what f counts.
+/// Runs map() and adds the counts of f to counter[0] (f32).
 template <class T, class F>
 void map_counting(Context& ctx, ConstTensorView src, TensorView dst, F f, TensorView counter) {
   with_mapping<T, T>(src, dst, f, [&](auto mapping) {

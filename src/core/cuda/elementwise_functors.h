@@ -4,7 +4,7 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/element.h"
 
-/// What map() of map.cuh does with an element.
+/// Elementwise functors for map() of map.cuh.
 namespace dkfac::cuda {
 
 template <class T>
@@ -18,7 +18,7 @@ struct Same {
   DKFAC_HD T operator()(T x) const { return x; }
 };
 
-/// D(factor * x) with the product in Wide: one rounding where that is exact.
+/// Returns D(factor * x) with the product in Wide: one rounding if the product is exact.
 template <class S, class D, class Wide>
 struct ScaleTo {
   Wide factor;
@@ -38,7 +38,7 @@ struct ScaleChecked {
   DKFAC_HD std::int32_t count(T x, T) const { return element::is_bad(x); }
 };
 
-/// factor * x rounded to a value of R; counts what is lost.
+/// Returns factor * x rounded to a value of R; counts underflows.
 template <class R, class T>
 struct RoundTo {
   T factor;

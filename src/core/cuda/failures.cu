@@ -45,7 +45,7 @@ const char* advice_for(cudaError_t error) {
   }
 }
 
-/// Of the calling thread; a call of a library is made where its context is.
+/// Returns the current device of the calling thread, on which library calls are made.
 Device current_device() {
   int index = 0;
   if (cudaGetDevice(&index) != cudaSuccess) (void)cudaGetLastError();
@@ -62,7 +62,7 @@ Device current_device() {
 void check_runtime(int code, const char* call) {
   if (code == cudaSuccess) return;
   const auto error = static_cast<cudaError_t>(code);
-  (void)cudaGetLastError();  // It is told here; who goes on is not to find it at the next launch.
+  (void)cudaGetLastError();  // Reported here: clear it, so that the next launch does not see it.
   throw DeviceError(dkfac::detail::concat("[", call, "] failed on ", current_device(), " with ",
                                           cudaGetErrorName(error), " (", cudaGetErrorString(error),
                                           "); ", advice_for(error)));

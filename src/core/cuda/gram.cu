@@ -46,8 +46,8 @@ void add_product(Context& ctx, double alpha, ConstTensorView a, ConstTensorView 
                           static_cast<float>(alpha), static_cast<float>(beta), lower});
 }
 
-/// The library has no symmetric product of 16-bit values, so the lower triangle is made of squares
-/// on the diagonal and what lies left of them.
+/// Adds a symmetric product of 16-bit values, which cuBLAS lacks: the lower triangle is computed as
+/// squares on the diagonal and the rectangles left of them.
 void add_half(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
   const std::int64_t n = x.dim(1), step = triangle_panel(n);
   for (std::int64_t first = 0; first < n; first += step) {

@@ -11,7 +11,7 @@
 /// Sums of products into lower triangles.
 namespace dkfac::cuda {
 
-/// sum + beta*before, where beta = 0 does not read what was there before.
+/// Returns sum + beta*before; beta = 0 does not read `before`.
 template <class T>
 [[nodiscard]] DKFAC_HD T blended(T sum, T beta, const T& before) {
   return beta == T{} ? sum : sum + beta * before;
@@ -35,7 +35,7 @@ struct BlendInto {
   }
 };
 
-/// The one element at `to` = beta times itself + value.
+/// *to = beta * *to + value.
 template <class T>
 struct BlendOne {
   T* to;
@@ -43,7 +43,7 @@ struct BlendOne {
   DKFAC_HD void operator()(std::int64_t) const { *to = blended(value, beta, *to); }
 };
 
-/// c[rows,cols] = alpha * sum of `count` matrices like it, one after the other, + beta*c.
+/// c[rows,cols] = alpha * (sum of `count` consecutive matrices of this shape) + beta*c.
 template <class T>
 struct SumPartsInto {
   const T* parts;
@@ -51,7 +51,7 @@ struct SumPartsInto {
   T* c;
   std::int64_t row;
   T alpha, beta;
-  bool lower;  ///< The lower triangle alone.
+  bool lower;  ///< Writes the lower triangle only.
   DKFAC_HD void operator()(std::int64_t i, std::int64_t j) const {
     if (lower && j > i) return;
     T sum{};
@@ -60,9 +60,9 @@ struct SumPartsInto {
   }
 };
 
-/// Row i = group*d + r of c[groups,d,d], lower triangles: alpha*[products sums; sums' rows] +
-/// beta*c for products[groups,width,width] and sums[groups,width], d = width, or width + 1 with
-/// sums and the number of rows in the last row.
+/// Stores row i = group*d + r of the lower triangles of c[groups,d,d]: alpha*[products sums; sums'
+/// rows] + beta*c for products[groups,width,width] and sums[groups,width]. d = width, or width + 1
+/// with sums and the number of rows in the last row.
 template <class T>
 struct StoreGroups {
   const T* products;
@@ -85,19 +85,19 @@ struct StoreGroups {
   }
 };
 
-/// How many rows go into one running sum. Tensor cores truncate where they add, so that a sum of
-/// many terms of one sign comes out too small, by up to 2^-24 for each of its (rows / 16)
-/// additions; partial sums of this many rows keep that near 1e-4, and are added with rounding.
+/// Rows of one running sum. Tensor cores truncate when they add, so a sum of many terms of one sign
+/// is too small by up to 2^-24 for each of its (rows / 16) additions. Partial sums of this many
+/// rows keep that near 1e-4, and are added with rounding.
 inline constexpr std::int64_t kRunningSum = 16384;
 
-/// rows = rounds * groups * per + rest: the product of two tall matrices as `rounds` calls of
-/// `groups` products over `per` rows each, then one over what is left.
+/// Partition of the rows of a product of two tall matrices, rows = rounds * groups * per + rest:
+/// `rounds` calls of `groups` products over `per` rows each, then one over the rest.
 struct RowGroups {
   std::int64_t rounds, groups, per, rest;
 };
 
-/// Groups enough for the tiles of a result [m,n] to occupy a device (of any size: the order of sums
-/// depends on shapes alone), unless the groups would be short.
+/// Chooses enough groups for the tiles of a result [m,n] to occupy a device, unless the groups
+/// would be short. It ignores the size of the device: the order of sums depends on shapes alone.
 [[nodiscard]] inline RowGroups row_groups(std::int64_t rows, std::int64_t m, std::int64_t n) {
   constexpr std::int64_t kTile = 128, kTiles = 128, kLeastRows = 512;
   const std::int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);

@@ -18,9 +18,9 @@
 namespace dkfac::cuda {
 namespace {
 
-constexpr std::int64_t kBlasWorkspace = std::int64_t{32} << 20;  // What NVIDIA advises for Hopper.
+constexpr std::int64_t kBlasWorkspace = std::int64_t{32} << 20;  // NVIDIA's advice for Hopper.
 
-/// Owned by a context (Context::Impl::cuda).
+/// Library handles owned by a context (Context::Impl::cuda).
 struct Handles {
   Device device;
   cublasHandle_t blas = nullptr;
@@ -47,7 +47,7 @@ Handles& handles_of(Context& ctx) {
   return *static_cast<Handles*>(held.get());
 }
 
-/// Of handles that are not set up yet.
+/// Deleters of handles during their setup.
 struct Destroy {
   void operator()(cublasContext* handle) const noexcept { (void)cublasDestroy(handle); }
   void operator()(cusolverDnContext* handle) const noexcept { (void)cusolverDnDestroy(handle); }
@@ -67,7 +67,7 @@ Blas make_blas(Context& ctx) {
   Blas made;
   made.handle.reset(handle);
   check_blas(cublasSetStream(handle, ctx.stream().native()), "cublasSetStream");
-  // One of its own: libraries' shared ones are not deterministic over streams.
+  // A workspace per handle: shared default ones are not deterministic over streams.
   made.workspace = Tensor::empty(ctx, {kBlasWorkspace / 8}, DType::f64);
   check_blas(cublasSetWorkspace(handle, made.workspace.view().raw(),
                                 static_cast<std::size_t>(kBlasWorkspace)),

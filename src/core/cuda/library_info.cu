@@ -11,7 +11,7 @@
 namespace dkfac::cuda {
 namespace {
 
-/// 13020 -> "13.2"
+/// Formats a version number, 13020 as "13.2".
 std::string cuda_version(int number) {
   return number == 0 ? std::string()
                      : dkfac::detail::concat(number / 1000, ".", number % 1000 / 10);
@@ -40,7 +40,7 @@ CudaInfo library_info() {
   int runtime = 0, driver = 0;
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) info.runtime = cuda_version(runtime);
   if (cudaDriverGetVersion(&driver) == cudaSuccess) info.driver = cuda_version(driver);
-  (void)cudaGetLastError();  // A version that is not known is no error that should stay.
+  (void)cudaGetLastError();  // An unknown version must not leave an error behind.
   info.cublas = library_version([](libraryPropertyType type, int* value) {
     check_blas(cublasGetProperty(type, value), "cublasGetProperty");
   });

@@ -4,7 +4,7 @@
 
 namespace dkfac::cuda {
 
-/// Devices, driver and libraries; an empty value in a build without CUDA.
+/// Returns devices, driver and libraries; an empty value in a build without CUDA.
 [[nodiscard]] CudaInfo library_info();
 
 }  // namespace dkfac::cuda

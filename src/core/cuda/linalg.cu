@@ -9,8 +9,8 @@
 namespace dkfac::cuda {
 namespace {
 
-/// The lower triangle of a row-major matrix is the upper one of the column-major matrix that cuBLAS
-/// sees, and x the transpose of what it sees: c = x' (x')'.
+/// Symmetric product by cuBLAS, which is column-major: it sees the lower triangle of c as the upper
+/// one, and x transposed, so c = x' (x')'.
 template <class T, class Syrk>
 void symmetric_product(Context& ctx, Syrk* syrk, double alpha, ConstTensorView x, double beta,
                        TensorView c, const char* call) {

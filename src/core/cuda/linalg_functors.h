@@ -4,25 +4,25 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// What dense linear algebra runs beside the calls of libraries. Matrix i of a batch starts at
-/// data + i*batch; element (r, c) stands at [r*row + c].
+/// Functors of dense linear algebra beside the library calls. Matrix i of a batch starts at
+/// data + i*batch; its element (r, c) is at [r*row + c].
 namespace dkfac::cuda {
 
-/// False for a NaN and for infinities of either sign.
+/// Returns false for NaN and infinities of either sign.
 template <class T>
 DKFAC_HD bool is_finite(T x) {
   return x - x == T{0};
 }
 
-/// Of indices: reduce_rows' operation with which a search for the first of something ends.
+/// Reduction operator of reduce_rows() for the first (least) index.
 struct First {
   static constexpr std::int64_t kNone = INT64_MAX;
   DKFAC_HD std::int64_t identity() const { return kNone; }
   DKFAC_HD std::int64_t operator()(std::int64_t a, std::int64_t b) const { return a < b ? a : b; }
 };
 
-/// k where element k of the diagonal of factor i is no pivot of a positive definite matrix, else
-/// kNone. Elements from the one on that info[i] reports do not count: they are not computed.
+/// Returns k if element k of the diagonal of factor i is not a valid pivot of a positive definite
+/// matrix, else kNone. Elements from the one that info[i] reports are not computed and are ignored.
 template <class T>
 struct BadPivot {
   const T* data;
@@ -35,7 +35,7 @@ struct BadPivot {
   }
 };
 
-/// info[i] becomes the order of the minor that ends in a bad pivot, if there is one.
+/// Sets info[i] to the order of the minor that ends in a bad pivot, if there is one.
 struct ReportPivot {
   std::int32_t* info;
   DKFAC_HD void operator()(std::int64_t i, std::int64_t k) const {
@@ -43,7 +43,7 @@ struct ReportPivot {
   }
 };
 
-/// to[i] = the address of matrix i.
+/// to[i] = address of matrix i.
 template <class T>
 struct Addresses {
   T** to;
@@ -52,7 +52,7 @@ struct Addresses {
   DKFAC_HD void operator()(std::int64_t i) const { to[i] = data + i * batch; }
 };
 
-/// Element c of row r of `height` rows per matrix becomes that of an identity.
+/// Sets element c of row r, with `height` rows per matrix, to that of an identity.
 template <class T>
 struct SetIdentity {
   T* data;
@@ -63,7 +63,7 @@ struct SetIdentity {
   }
 };
 
-/// data = beta*data for rows as SetIdentity counts them; beta = 0 does not read.
+/// data = beta*data for rows numbered as in SetIdentity; beta = 0 does not read.
 template <class T>
 struct ScaleRows {
   T* data;
@@ -75,8 +75,8 @@ struct ScaleRows {
   }
 };
 
-/// For for_each_transposed over [count*height, height]: the strict upper triangle of every matrix
-/// becomes the transposed lower one.
+/// Loads for for_each_transposed() over [count*height, height], which copies the transposed lower
+/// triangle of every matrix to the strict upper one.
 template <class T>
 struct LoadLower {
   const T* data;
@@ -96,7 +96,7 @@ struct StoreUpper {
   }
 };
 
-/// 1 where element k, of d*d in row-major order, stands in the lower triangle and is not finite.
+/// Returns 1 if element k, of d*d in row-major order, is in the lower triangle and is not finite.
 template <class T>
 struct LowerNotFinite {
   const T* data;
@@ -132,7 +132,7 @@ struct ReportNotFinite {
   }
 };
 
-/// For for_each_transposed: element (r, c) of from goes to (c, r) of to.
+/// Loads for for_each_transposed(), which copies element (r, c) of from to (c, r) of to.
 template <class T>
 struct LoadElement {
   const T* from;

@@ -5,7 +5,7 @@
 
 namespace dkfac::cuda {
 
-/// visit(functor) with the functor of map_functors.h that suits the views.
+/// Calls visit(functor) with the functor of map_functors.h for the views.
 template <class S, class D, class F, class Visit>
 void with_mapping(ConstTensorView src, TensorView dst, F f, Visit&& visit) {
   const auto plan = detail::plan_rows(src, dst);
@@ -23,7 +23,7 @@ template <class S, class D, class F>
 void map(Context& ctx, ConstTensorView src, TensorView dst, F f) {
   with_mapping<S, D>(src, dst, f, [&]<class M>(M mapping) {
     if constexpr (std::is_same_v<M, MapRows<S, D, F>>) {
-      // Long rows save the division that numbers of elements need.
+      // Long rows avoid the division of an element number.
       constexpr std::int64_t kLong = 128;
       const std::int64_t inner = mapping.plan.extent[kMaxDims - 1];
       if (inner >= kLong)

@@ -8,19 +8,18 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/cuda/index.h"
 
-/// Kernels that take a view element by element to another one: dst[i] = f(), f(src[i]) or
-/// f(src[i], dst[i]), as f is written; dst is read in the last case only. Where f has
-/// count(x, y) of what was read and written, the functors return the sum of it. src and dst may be
-/// the same.
+/// Elementwise kernels from one view to another: dst[i] = f(), f(src[i]) or f(src[i], dst[i]),
+/// depending on the signature of f; dst is read in the last case only. If f has count(x, y) of the
+/// values read and written, the functors return its sum. src and dst may be the same.
 namespace dkfac::cuda {
 
-/// W elements that are moved at once, W a power of two.
+/// W elements that are loaded or stored at once; W is a power of two.
 template <class T, std::size_t W>
 struct alignas(sizeof(T) * W) Pack {
   T at[W];
 };
 
-/// As many elements as 16 bytes of the wider type have.
+/// Number of elements of the wider type in 16 bytes.
 template <class S, class D>
 inline constexpr std::size_t kPack = 16 / (sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D));
 
@@ -47,7 +46,7 @@ DKFAC_HD std::int64_t counted(const F& f, const S& x, const D& y) {
   }
 }
 
-/// One element: reads no more than f needs.
+/// Maps one element; reads no more than f needs.
 template <class S, class D, class F>
 DKFAC_HD std::int64_t map_element(const F& f, const S* src, D* dst) {
   S x{};
@@ -59,8 +58,8 @@ DKFAC_HD std::int64_t map_element(const F& f, const S* src, D* dst) {
   return counted<S, D>(f, x, y);
 }
 
-/// Contiguous views of n elements: index i is kPack elements. `aligned`: both pointers are
-/// multiples of a pack of their type.
+/// Maps contiguous views of n elements; index i is a pack of kPack elements. `aligned`: both
+/// pointers are multiples of a pack of their type.
 template <class S, class D, class F>
 struct MapPacked {
   static constexpr std::int64_t kWidth = kPack<S, D>;
@@ -99,7 +98,7 @@ template <class T, std::size_t W>
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(Pack<T, W>) == 0;
 }
 
-/// Offsets of element (row, column) of a plan, where `row` counts all rows.
+/// Computes the offsets of element (row, column) of a plan, where `row` counts all rows.
 template <std::size_t N>
 DKFAC_HD void find_offsets(const detail::RowPlan<N>& plan, std::int64_t row, std::int64_t column,
                            std::int64_t (&offset)[N]) {
@@ -116,7 +115,7 @@ DKFAC_HD void find_offsets(const detail::RowPlan<N>& plan, std::int64_t row, std
   }
 }
 
-/// Any strides: by (row, column), or by the number of the element.
+/// Maps views of any strides, by (row, column) or by element number.
 template <class S, class D, class F>
 struct MapRows {
   const S* src;
@@ -136,7 +135,7 @@ struct MapRows {
   [[nodiscard]] std::int64_t size() const { return plan.total; }
 };
 
-/// A mapping for reduce_rows: its counts are what is summed.
+/// Map of reduce_rows() that sums the counts of a mapping.
 template <class M>
 struct CountOf {
   M mapping;

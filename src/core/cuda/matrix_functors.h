@@ -4,10 +4,10 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Kernels over square and rectangular matrices: element (r, c) stands at data[r*row + c].
+/// Functors over matrices; element (r, c) is at data[r*row + c].
 namespace dkfac::cuda {
 
-/// The strict lower triangle; 0 elsewhere, without a look at what the mirror image writes.
+/// Loads the strict lower triangle; 0 elsewhere, without reading the elements that are written.
 template <class T>
 struct LoadStrictLower {
   const T* data;
@@ -35,13 +35,13 @@ struct AddToDiagonal {
   DKFAC_HD void operator()(std::int64_t i) const { data[i * (row + 1)] += value; }
 };
 
-/// beta = 0 does not read.
+/// Scales an element by beta; beta = 0 does not read it.
 template <class T>
 struct ScaleElement {
   T* data;
   std::int64_t row;
   T beta;
-  bool lower;  ///< The lower triangle alone.
+  bool lower;  ///< Scales the lower triangle only.
   DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
     if (lower && c > r) return;
     T& element = data[r * row + c];

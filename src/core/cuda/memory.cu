@@ -17,13 +17,13 @@
 namespace dkfac::cuda {
 namespace {
 
-/// Pinned memory that was given back; for others once `event` has happened.
+/// Released pinned memory, reusable once `event` is complete.
 struct IdlePinned {
   std::byte* data;
   cudaEvent_t event;
 };
 
-/// Lets the other devices that can reach `owner` use the blocks of its pool, as peers' copies do.
+/// Gives the devices with peer access to `owner` access to the blocks of its pool.
 void open_to_peers(cudaMemPool_t pool, Device owner) {
   std::vector<cudaMemAccessDesc> peers;
   for (int peer = 0; peer < device_count(); ++peer) {
@@ -41,7 +41,7 @@ void open_to_peers(cudaMemPool_t pool, Device owner) {
     check_runtime(cudaMemPoolSetAccess(pool, peers.data(), peers.size()), "cudaMemPoolSetAccess");
 }
 
-/// A pool that keeps what it has.
+/// Makes a pool that does not return memory to the driver.
 cudaMemPool_t make_pool(Device device) {
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
@@ -61,7 +61,7 @@ cudaMemPool_t make_pool(Device device) {
   return pool;
 }
 
-/// Keeps what somebody lets go of; what cannot be noted is lost, not used twice.
+/// Defers the release of a block; if that fails, the block leaks rather than being reused.
 void hold(std::vector<std::byte*>& held, std::byte* bytes) noexcept {
   try {
     held.push_back(bytes);
@@ -69,8 +69,9 @@ void hold(std::vector<std::byte*>& held, std::byte* bytes) noexcept {
   }
 }
 
-/// Memory of one device. Blocks are made and freed on a stream of its own, which follows, resp. is
-/// followed by, the streams that use them: no order has to be known by who owns a block.
+/// Memory of one device. Blocks are allocated and freed on an internal stream. Streams that use
+/// them follow it after an allocation, and it follows them before a release, so owners of blocks
+/// need not order streams.
 struct DeviceMemory {
   std::mutex mutex;
   cudaMemPool_t pool = nullptr;
@@ -79,12 +80,12 @@ struct DeviceMemory {
   std::vector<cudaStream_t> users;  ///< One entry for each use_stream().
   std::map<std::byte*, std::size_t> pinned;
   std::multimap<std::size_t, IdlePinned> idle_pinned;  ///< By size.
-  /// Recordings of ours under way, and what was let go of meanwhile, or while somebody else
-  /// recorded: a stream that is being recorded cannot be followed, since its work is not there yet.
+  /// Number of recordings by this library. `held`: blocks released meanwhile, or while the owner of
+  /// a borrowed stream recorded it: a stream cannot be followed while it is recorded.
   int captures = 0;
   std::vector<std::byte*> held, held_pinned;
 
-  /// What is there already stays: a call that failed halfway is taken up again by the next.
+  /// Creates what does not exist yet: after a partial failure the next call continues.
   void make(Device device) {
     if (pool == nullptr) pool = make_pool(device);
     if (stream == nullptr)
@@ -95,8 +96,8 @@ struct DeviceMemory {
                     "cudaEventCreateWithFlags");
   }
 
-  /// False, with nothing changed, where that cannot be: a stream that its owner records must not
-  /// draw this one into the recording.
+  /// Orders the internal stream after `user`. Returns false and changes nothing if this fails or if
+  /// `user` is being recorded, which would include the internal stream in the recording.
   bool follow(cudaStream_t user) noexcept {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const bool good = cudaStreamIsCapturing(user, &status) == cudaSuccess &&
@@ -114,15 +115,15 @@ struct DeviceMemory {
     if (!follow_users()) return hold(held, bytes);
     (void)cudaFreeAsync(bytes, stream);
   }
-  /// What could not be let go of before.
+  /// Releases blocks whose release was deferred.
   void release_held() noexcept {
     if (captures > 0 || (held.empty() && held_pinned.empty())) return;
     for (std::byte* bytes : std::exchange(held, {})) release(bytes);
     for (std::byte* bytes : std::exchange(held_pinned, {})) release_pinned(bytes);
   }
 
-  /// What is still to be let go of, and what the pool keeps in pieces, goes back to the driver.
-  /// Others may use the memory meanwhile.
+  /// Waits for pending releases and returns unused memory of the pool to the driver. The lock is
+  /// released while it waits.
   void trim(std::unique_lock<std::mutex>& lock) noexcept {
     lock.unlock();
     (void)cudaStreamSynchronize(stream);
@@ -131,7 +132,7 @@ struct DeviceMemory {
     (void)cudaGetLastError();
   }
 
-  /// Lets work on `user` follow this stream. Throws DeviceError where it cannot.
+  /// Orders `user` after the internal stream. Throws DeviceError on failure.
   void lead(cudaStream_t user) {
     check_runtime(cudaEventRecord(event, stream), "cudaEventRecord");
     check_runtime(cudaStreamWaitEvent(user, event, 0), "cudaStreamWaitEvent");
@@ -140,7 +141,7 @@ struct DeviceMemory {
   void release_pinned(std::byte* bytes) noexcept {
     if (!follow_users()) return hold(held_pinned, bytes);
     cudaEvent_t freed = nullptr;
-    // Without an event to wait for, the block is lost rather than used twice.
+    // Without an event to wait for, the block leaks rather than being reused.
     if (cudaEventCreateWithFlags(&freed, cudaEventDisableTiming) != cudaSuccess) {
       (void)cudaGetLastError();
       return;
@@ -154,7 +155,8 @@ struct DeviceMemory {
   }
 };
 
-/// Never destroyed: tensors of static lifetime are freed after everything else.
+/// Returns the memory of a device. It is never destroyed: tensors of static lifetime are freed
+/// last.
 DeviceMemory& memory_of(Device device) {
   static auto* const all = new std::map<int, DeviceMemory>;
   static auto* const mutex = new std::mutex;
@@ -162,7 +164,7 @@ DeviceMemory& memory_of(Device device) {
   return (*all)[device.index];
 }
 
-/// Recordings under way of this thread.
+/// Number of recordings of this thread.
 thread_local int captures_here = 0;
 
 void check_no_capture(std::size_t bytes) {
@@ -172,12 +174,12 @@ void check_no_capture(std::size_t bytes) {
       "same work once before it is recorded"));
 }
 
-/// The smallest idle block that is not more than twice too large; null if there is none.
+/// Takes the smallest idle block of at most twice the size; null if there is none.
 std::byte* take_idle(DeviceMemory& memory, std::size_t bytes) {
   const auto end = memory.idle_pinned.upper_bound(2 * bytes);
   for (auto it = memory.idle_pinned.lower_bound(bytes); it != end; ++it) {
     if (cudaEventQuery(it->second.event) != cudaSuccess) {
-      (void)cudaGetLastError();  // What is not ready is no error that should stay.
+      (void)cudaGetLastError();  // "Not ready" must not leave an error behind.
       continue;
     }
     std::byte* const data = it->second.data;
@@ -209,8 +211,8 @@ void leave_stream(Device device, CUstream_st* stream) noexcept {
   const auto found = std::find(memory.users.begin(), memory.users.end(), stream);
   if (found == memory.users.end()) return;
   memory.users.erase(found);
-  // Blocks that it uses may be freed once it is no longer among the users. One that its owner
-  // records is not followed: what a graph holds is its owner's to keep.
+  // Blocks that it uses may be freed once it is no longer among the users. A stream being recorded
+  // is not followed: the owner of a graph keeps its memory alive.
   (void)memory.follow(stream);
 }
 
@@ -236,7 +238,7 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   try {
     memory.lead(stream);
   } catch (...) {
-    (void)cudaFreeAsync(data, memory.stream);  // Nobody has used it.
+    (void)cudaFreeAsync(data, memory.stream);  // Not used yet.
     throw;
   }
   return static_cast<std::byte*>(data);
@@ -344,7 +346,7 @@ void reset_pool_peaks(Device device) {
   const std::scoped_lock lock(memory.mutex);
   memory.make(device);
   for (const cudaMemPoolAttr which : {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh}) {
-    unsigned long long zero = 0;  // The only value that is taken.
+    unsigned long long zero = 0;  // The only allowed value.
     check_runtime(cudaMemPoolSetAttribute(memory.pool, which, &zero), "cudaMemPoolSetAttribute");
   }
 }

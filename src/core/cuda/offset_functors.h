@@ -10,23 +10,24 @@
 #include "core/shared/cuda/index.h"
 #include "core/shared/element.h"
 
-/// The factor of a 3x3 kernel with stride 1 and padding 1 from products of the image with itself.
+/// Factor of a 3x3 kernel with stride 1 and padding 1 by products of the image with itself.
 ///
 /// The block of c for kernel positions k, l in {-1,0,1}^2 is the sum over output positions p of
-/// x(p+k) x(p+l)', x = 0 outside the image. But for the border it depends on e = k - l only: it is
-/// R(e) = sum over v of x(v+e) x(v)' without those v that no p reaches. For l = 1 these are the v
-/// in the first row (column), for l = -1 in the last; there x(v+e) is inside the image only if k =
-/// l in that coordinate. R(-e) = R(e)', so 13 R(e) of width C, the like along the four border lines
-/// and in the four corners (which two lines hold) give all 81 blocks.
+/// x(p+k) x(p+l)', with x = 0 outside the image. Except for the border it depends on e = k - l
+/// only: it is R(e) = sum over v of x(v+e) x(v)' without those v that no p reaches. For l = 1 these
+/// are the v in the first row (column), for l = -1 in the last; there x(v+e) is inside the image
+/// only if k = l in that coordinate. R(-e) = R(e)'. So all 81 blocks follow from 13 R(e) of width C
+/// and the corresponding products along the four border lines and in the four corners (in two lines
+/// each).
 ///
-/// With two pixels of zeros after every row and two such rows after every image, a shift by e is
-/// one by e.y*(w+2) + e.x pixels in memory, whatever the row: R(e) is the product of two matrices
-/// [pixels, channels] of which one begins so many pixels after the other.
+/// With two zero pixels after every row and two zero rows after every image, a shift by e is a
+/// shift by e.y*(w+2) + e.x pixels in memory. R(e) is then the product of two matrices
+/// [pixels, channels] that begin that many pixels apart.
 namespace dkfac::cuda {
 
-/// Products in the order in which they are kept: R(e) for e = (0, 0..2), (1, -2..2), (2, -2..2); of
-/// the first and last row for 0..2 pixels, of the first and last column likewise, each line next to
-/// the other; of the corners, 2*(last row) + (last column).
+/// Indices of the stored products: R(e) for e = (0, 0..2), (1, -2..2), (2, -2..2); then those of
+/// the first and last row for shifts of 0..2 pixels, of the first and last column likewise, line by
+/// line; then those of the corners, 2*(last row) + (last column).
 struct OffsetProducts {
   static constexpr int kImages = 13, kRows = kImages, kColumns = kRows + 6, kCorners = kColumns + 6;
   static constexpr int kCount = kCorners + 4;
@@ -36,22 +37,22 @@ struct OffsetProducts {
   DKFAC_HD static int corner(int which) { return kCorners + which; }
 };
 
-/// Sums of pixels: of the image, of the first and last row, of the columns, of the corners.
+/// Indices of the sums of pixels: image, first and last row, first and last column, corners.
 struct OffsetVectors {
   static constexpr int kImage = 0, kRows = 1, kColumns = 3, kCorners = 5, kCount = 9;
 };
 
-/// One round of the method: `images` of the batch from `first` on, fewer at its end, taken as
-/// `groups` of `per` images each.
+/// Rounds of the method: each takes `images` images of the batch, fewer at its end, as `groups`
+/// groups of `per` images.
 struct OffsetRounds {
   std::int64_t groups, per, rounds;
   [[nodiscard]] std::int64_t images() const { return groups * per; }
 };
 
-/// Groups enough for products of so many channels to occupy a device, of any size: the order of
-/// sums depends on shapes alone. Rounds such that a running sum stays as short as kRunningSum asks,
-/// if one image allows it, and a padded copy below 256 MiB, which holds the layers of ResNet-50 at
-/// batch 256 in 16 bits at once. `size`: bytes of an element.
+/// Chooses enough groups for products of this many channels to occupy a device; it ignores the size
+/// of the device, so that the order of sums depends on shapes alone. Rounds keep running sums
+/// within kRunningSum, if one image allows it, and the padded copy below 256 MiB, enough for any
+/// layer of ResNet-50 at batch 256 in 16 bits. `size`: bytes of an element.
 [[nodiscard]] inline OffsetRounds offset_rounds(const ops::PatchSpec& s, std::int64_t size) {
   constexpr std::int64_t kBytes = std::int64_t{256} << 20, kTile = 128, kTiles = 128;
   const std::int64_t pixels = (s.h + 2) * (s.w + 2), across = (s.c + kTile - 1) / kTile;
@@ -65,8 +66,8 @@ struct OffsetRounds {
   return {(in_round + per - 1) / per, per, rounds};
 }
 
-/// Images of one round with their zeros: pixels [images, h+2, w+2], `tail` more pixels of zeros
-/// after the last. W: a channel or a Word of them.
+/// Copies the images of one round with zero padding: pixels [images, h+2, w+2], then `tail` zero
+/// pixels. W: a channel or a Word of them.
 template <class W>
 struct PadImages {
   const W* x;
@@ -88,8 +89,8 @@ struct PadImages {
   }
 };
 
-/// Two border lines of every image, the first and the last: pixels [2, images, length+2] and two
-/// more, zeros after each line. `along` is the step along a line, `across` from line to line.
+/// Copies the first and the last border line of every image, with zeros after each line: pixels
+/// [2, images, length+2] and two more. `along` is the step along a line, `across` between lines.
 template <class W>
 struct CopyLines {
   const W* x;
@@ -111,7 +112,7 @@ struct CopyLines {
   }
 };
 
-/// The corners of every image: pixels [4, images].
+/// Copies the corners of every image: pixels [4, images].
 template <class W>
 struct CopyCorners {
   const W* x;
@@ -129,7 +130,7 @@ struct CopyCorners {
   }
 };
 
-/// Element i of one sum of `count` parts, `size` elements in each: to(m, k) over parts(m, ., k).
+/// Sums element i over `count` parts of `size` elements each: to(m, k) over parts(m, ., k).
 template <class T>
 struct SumParts {
   const T* parts;
@@ -144,7 +145,7 @@ struct SumParts {
   }
 };
 
-/// Pixel k of line i / channels, channel i % channels, of lines of `count` pixels each.
+/// Returns pixel k of line i / channels, channel i % channels, for lines of `count` pixels each.
 template <class S, class T>
 struct LineTerm {
   const S* pixels;
@@ -155,8 +156,9 @@ struct LineTerm {
   }
 };
 
-/// Lower triangle of c[d,d] = alpha * the factor + beta*c, but for the corner of a bias, in one
-/// pass. products[29, channels, channels] as OffsetProducts, vectors[9, channels] as OffsetVectors.
+/// Lower triangle of c[d,d] = alpha * factor + beta*c, except the corner of a bias, in one pass.
+/// products[29, channels, channels] is indexed by OffsetProducts, vectors[9, channels] by
+/// OffsetVectors.
 template <class T>
 struct AssembleOffsets {
   const T* products;
@@ -192,7 +194,7 @@ struct AssembleOffsets {
   [[nodiscard]] DKFAC_HD T block(std::int64_t i, std::int64_t j) const {
     int k = tap(i), l = tap(j);
     std::int64_t a = channel(i), b = channel(j);
-    if (k < l) {  // c is symmetric, and only e >= 0 is at hand.
+    if (k < l) {  // c is symmetric, and only e >= 0 is stored.
       const int tap_of_j = l;
       l = k;
       k = tap_of_j;

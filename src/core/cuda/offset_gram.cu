@@ -55,7 +55,7 @@ void copy_round(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int
     return spec.layout == ops::Layout::nhwc && spec.c % channels == 0 &&
            spec.x_channels() % channels == 0 && spec.first_c % channels == 0;
   };
-  // Blocks of scratch begin at multiples of every word.
+  // Scratch blocks are aligned to every word.
   visit_words(x, to.image, fits, [&]<class W>(std::type_identity<W>, std::int64_t channels) {
     const PatchSpec s = in_words(spec, channels);
     copy_padded<W>(ctx.stream(), s, static_cast<const W*>(x.raw()) + first_element(s), first,
@@ -63,8 +63,8 @@ void copy_round(Context& ctx, const PatchSpec& spec, ConstTensorView x, std::int
   });
 }
 
-/// Products of `lines` stretches of groups*rows pixels with what lies `shift` pixels further on:
-/// one for every stretch and group, beginning with product `which` of parts, added with beta.
+/// Multiplies `lines` runs of groups*rows pixels with the pixels `shift` further on: one product
+/// for every run and group, from product `which` of parts on, with beta.
 struct Multiplier {
   Context& ctx;
   std::int64_t groups, channels;
@@ -81,7 +81,7 @@ struct Multiplier {
   }
 };
 
-/// All products over one round.
+/// Computes all products over one round.
 void multiply_round(const Multiplier& multiply, const PatchSpec& s, std::int64_t per,
                     const Padded& x, double beta) {
   const std::int64_t row = s.w + 2;
@@ -97,7 +97,7 @@ void multiply_round(const Multiplier& multiply, const PatchSpec& s, std::int64_t
   multiply(x.corners, 4, per, 0, Products::corner(0), beta);
 }
 
-/// Adds the sums of the pixels of one round to vectors[9, channels], or begins with them.
+/// Adds the sums of pixels of one round to vectors[9, channels]; `begin` overwrites them.
 template <class S, class T>
 void sum_round(Context& ctx, const PatchSpec& s, std::int64_t images, const Padded& x, bool begin,
                T* vectors) {

@@ -11,17 +11,17 @@
 #include "core/shared/cuda/index.h"
 #include "core/shared/element.h"
 
-/// Kernels that read images through the windows of a convolution.
+/// Functors that read images through the windows of a convolution.
 namespace dkfac::cuda {
 
-/// 2^k neighbouring channels that are moved at once, whatever they hold; zero by default.
+/// Untyped word of 2^k adjacent channels that are copied at once; zero by default.
 template <std::size_t kBytes>
 struct alignas(kBytes) Word {
   std::array<std::uint16_t, kBytes / 2> at{};
   bool operator==(const Word&) const = default;
 };
 
-/// Where the elements of images lie, in elements (or words) from the first channel that is read.
+/// Strides of images in elements (or words), from the first channel that is read.
 struct ImageStrides {
   std::int64_t image, row, col, channel;
 };
@@ -32,12 +32,12 @@ struct ImageStrides {
   return {s.h * s.w * c, s.w, 1, s.h * s.w};
 }
 
-/// Elements from the first one of x to the first one that is read.
+/// Offset of the first element of x that is read.
 [[nodiscard]] inline std::int64_t first_element(const ops::PatchSpec& s) {
   return s.first_c * (s.layout == ops::Layout::nhwc ? 1 : s.h * s.w);
 }
 
-/// A PatchSpec in which a pixel has words for channels, `channels` of them in each.
+/// Returns the spec with words of `channels` channels each in place of channels.
 [[nodiscard]] inline ops::PatchSpec in_words(ops::PatchSpec s, std::int64_t channels) {
   s.x_c = s.x_channels() / channels;
   s.c /= channels;
@@ -45,13 +45,13 @@ struct ImageStrides {
   return s;
 }
 
-/// One element of a patch: kernel position and channel.
+/// Column of a patch: kernel position and channel.
 struct PatchColumn {
   std::int64_t y, x, channel;
 };
 
-/// The windows of a convolution over channels in equal groups. Columns of a patch are ordered
-/// (group, kh, kw, c) in nhwc and (group, c, kh, kw) in nchw, c counting within the group.
+/// Windows of a convolution over channels in equal groups. Columns of a patch are ordered
+/// (group, kh, kw, c) in nhwc and (group, c, kh, kw) in nchw; c counts within the group.
 struct Windows {
   ImageStrides at;
   std::int64_t h, w, out_h, out_w;
@@ -89,7 +89,8 @@ struct Windows {
     return {second, first_index, first + outer};
   }
 
-  /// Element of the images that column c of the patch at output (n, y, x) holds; -1 for a zero.
+  /// Returns the index of the image element in column c of the patch at output (n, y, x); -1 for
+  /// zero padding.
   [[nodiscard]] DKFAC_HD std::int64_t source(std::int64_t n, std::int64_t y, std::int64_t x,
                                              const PatchColumn& c) const {
     const std::int64_t row = y * stride_h - pad_h + c.y * dilation_h;
@@ -99,7 +100,7 @@ struct Windows {
   }
 };
 
-/// Element i of the patches [first, ...) of x, `width` of them in a patch: to row i / width of
+/// Copies element i of the patches [first, ...) of x, `width` per patch, to row i / width of
 /// patches with a row stride. W: an element or a Word of them.
 template <class W>
 struct FillPatches {
@@ -118,7 +119,8 @@ struct FillPatches {
   }
 };
 
-/// Term k of sum i = n*width + column: what the patch at output position k of image n holds.
+/// Returns term k of sum i = n*width + column: that column of the patch at output position k of
+/// image n.
 template <class S, class T>
 struct PatchTerm {
   const S* x;
@@ -132,7 +134,7 @@ struct PatchTerm {
   }
 };
 
-/// Sum i = n*width + column to sums(n, column).
+/// Stores sum i = n*width + column to sums(n, column).
 template <class T>
 struct StorePatchSum {
   T* sums;

@@ -18,9 +18,9 @@ using element::visit_computing;
 using ops::PatchMethod;
 using ops::PatchSpec;
 
-/// Rows of one panel of patches, `row` elements in each, all panels of `rows` alike. 256 MiB are
-/// thousands of rows even of the widest patches, so that products outweigh the pass over c that
-/// each of them costs, and a small part of any device's memory.
+/// Rows of one panel of patches with `row` elements each; all panels of `rows` have similar sizes.
+/// 256 MiB hold thousands of rows even of the widest patches, so products outweigh the pass over c
+/// that each panel costs, and are a small part of any device's memory.
 std::int64_t panel_rows(std::int64_t rows, std::int64_t row, DType dtype) {
   constexpr std::int64_t kBytes = std::int64_t{256} << 20;
   const std::int64_t most =
@@ -29,14 +29,13 @@ std::int64_t panel_rows(std::int64_t rows, std::int64_t row, DType dtype) {
   return (rows + panels - 1) / panels;
 }
 
-/// Elements from one row of a panel to the next: rows begin at multiples of 16 bytes, which matrix
-/// products want.
+/// Row stride of a panel in elements: rows are aligned to 16 bytes, which speeds up products.
 std::int64_t padded_width(std::int64_t width, DType dtype) {
   const std::int64_t in_word = 16 / static_cast<std::int64_t>(size_of(dtype));
   return (width + in_word - 1) / in_word * in_word;
 }
 
-/// f(panel) for one panel of at most `most` patches after the other.
+/// Calls f(panel) for consecutive panels of at most `most` patches.
 template <class F>
 void for_each_panel(Context& ctx, const PatchSpec& s, std::int64_t groups, std::int64_t most,
                     ConstTensorView x, F&& f) {
@@ -72,7 +71,7 @@ void gram_of_one(Context& ctx, const PatchSpec& s, double alpha, ConstTensorView
   if (c.dim(0) > width) set_corner(ctx, alpha, rows, beta, c);
 }
 
-/// One product per group of columns of the same panels.
+/// Computes one product per group of columns of the same panels.
 void gram_of_groups(Context& ctx, const PatchSpec& s, double alpha, ConstTensorView x, double beta,
                     TensorView c) {
   const std::int64_t groups = c.dim(0), d = c.dim(1), width = s.width() / groups;

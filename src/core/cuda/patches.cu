@@ -23,7 +23,7 @@ void sum_patches(Context& ctx, const PatchSpec& s, double scale, ConstTensorView
   const std::int64_t width = s.width(), count = s.out_h() * s.out_w();
   const PatchTerm<S, T> term{x.data<S>() + first_element(s), width, Windows(s)};
   const StorePatchSum<T> store{sums.data<T>(), width, row_stride(sums), static_cast<T>(scale)};
-  // Neighbouring threads are to read neighbours: channels in nhwc, pixels in nchw.
+  // Adjacent threads read adjacent elements: channels in nhwc, pixels in nchw.
   if (s.layout == ops::Layout::nhwc) {
     reduce_cols<T>(ctx, s.n * width, count, Sum<T>{}, term, store);
   } else {

@@ -28,7 +28,7 @@ cublasComputeType_t compute_type(const Context& ctx, DType operands, Rounding ro
   return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// call(&alpha, &beta) with scalars of the type that sums have.
+/// Calls call(&alpha, &beta) with scalars of the type of the sums.
 template <class Call>
 void with_scalars(DType sums, double alpha, double beta, Call call) {
   if (sums == DType::f64) return call(&alpha, &beta);
@@ -46,7 +46,7 @@ void scale(Context& ctx, double beta, TensorView c) {
   });
 }
 
-/// What op(x) has of rows and columns.
+/// Rows and columns of op(x).
 std::int64_t rows_of(ops::Trans trans, ConstTensorView x) {
   return x.dim(trans == ops::Trans::yes ? 2 : 1);
 }

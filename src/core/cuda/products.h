@@ -7,12 +7,12 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Products by cuBLAS, which is column-major: a row-major matrix is the transpose of what it takes
-/// it for, and c' = op(b)' op(a)' needs no copy. Operands and result share f64 or f32, or f16 or
-/// bf16 operands have an f32 result; sums are f64 or f32.
+/// Products by cuBLAS, which is column-major: it sees a row-major matrix as its transpose, so
+/// c' = op(b)' op(a)' needs no copy. Operands and result are f64 or f32, or operands are f16 or
+/// bf16 and the result is f32; sums are f64 or f32.
 namespace dkfac::cuda {
 
-/// Matrix i of a batch.
+/// View of matrix i of a batch.
 template <class Void>
 [[nodiscard]] BasicTensorView<Void> matrix_at(const BasicTensorView<Void>& batch, std::int64_t i) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
@@ -21,26 +21,26 @@ template <class Void>
   return {data, batch.dtype(), Shape{batch.dim(1), batch.dim(2)},
           Strides{batch.stride(1), batch.stride(2)}, batch.device()};
 }
-/// A batch of one matrix.
+/// View of a matrix as a batch of one.
 template <class Void>
 [[nodiscard]] BasicTensorView<Void> batch_of(const BasicTensorView<Void>& x) {
   return {x.raw(), x.dtype(), Shape{1, x.dim(0), x.dim(1)}, Strides{0, x.stride(0), x.stride(1)},
           x.device()};
 }
 
-/// A batch [count, rows, cols] as core/shared/cuda/batched.h defines it, whose matrices do not
-/// overlap where `apart`.
+/// Requires a batch [count, rows, cols] as defined in core/shared/cuda/batched.h; with `apart`, its
+/// matrices must not overlap.
 void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view name,
                  bool apart);
 
-/// Of f32 operands: as they are, or rounded to TF32 where the context says so.
+/// Rounding of f32 operands: none, or to TF32 if the context allows it.
 enum class Rounding : unsigned char { none, as_context };
 
-/// c = alpha*op(a)*op(b) + beta*c; checked, nothing is empty.
+/// c = alpha*op(a)*op(b) + beta*c; arguments are checked already, and nothing is empty.
 void multiply(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
               ConstTensorView b, double beta, TensorView c, Rounding rounding);
-/// The same for batches whose dtypes are checked; checks the rest in the name of `op` and answers
-/// the empty cases.
+/// multiply() for batches whose dtypes are checked; checks the rest in the name of `op` and handles
+/// empty cases.
 void multiply_batched(std::string_view op, Context& ctx, ops::Trans trans_a, ops::Trans trans_b,
                       double alpha, ConstTensorView a, ConstTensorView b, double beta, TensorView c,
                       Rounding rounding);

@@ -8,13 +8,13 @@
 #include "core/cuda/map_functors.h"
 #include "core/shared/element.h"
 
-/// Terms of reductions for reduce_rows and reduce_cols, and where their results go.
+/// Terms and results of reductions by reduce_rows and reduce_cols.
 namespace dkfac::cuda {
 
-/// f(x) or f(x, y) of a pack of elements, combined by Op in their order: term i is elements
-/// [i * kWidth, (i + 1) * kWidth) of views with any strides, so that the order of a whole reduction
-/// depends on the number of elements alone. x and y may be the same pointer; y is read by f(x, y)
-/// only. `aligned`: both views are contiguous and multiples of a pack.
+/// Term of a reduction: f(x) or f(x, y) over a pack of elements, combined by Op in their order.
+/// Term i is elements [i * kWidth, (i + 1) * kWidth) of views with any strides, so the order of a
+/// whole reduction depends on the number of elements alone. x and y may be the same pointer; y is
+/// read by f(x, y) only. `aligned`: both views are contiguous and aligned to a pack.
 template <class T, class Op, class F>
 struct Terms {
   static constexpr std::int64_t kWidth = kPack<T, T>;
@@ -89,7 +89,7 @@ struct StoreResult {
   DKFAC_HD void operator()(std::int64_t, double value) const { *to = static_cast<T>(value); }
 };
 
-/// NaN counts as infinity.
+/// Stores a maximum; NaN becomes infinity.
 template <class T>
 struct StoreLargest {
   T* to;
@@ -98,7 +98,7 @@ struct StoreLargest {
   }
 };
 
-/// Element k of column c.
+/// Returns element k of column c.
 template <class T>
 struct ColumnTerm {
   const T* x;

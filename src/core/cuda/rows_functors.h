@@ -5,13 +5,13 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Rows of a table by index. An index out of range stands for row 0 and brings a NaN there.
+/// Gather and scatter of table rows by index. An index out of range is replaced by row 0 with NaN.
 namespace dkfac::cuda {
 
 struct RowIndices {
   const std::int32_t* index;
-  std::int64_t count;  ///< Of indices.
-  std::int64_t rows;   ///< Of the table.
+  std::int64_t count;  ///< Number of indices.
+  std::int64_t rows;   ///< Number of table rows.
   [[nodiscard]] DKFAC_HD bool valid(std::int64_t r) const {
     return index[r] >= 0 && index[r] < rows;
   }
@@ -30,7 +30,8 @@ struct GatherRow {
   }
 };
 
-/// next[r]: the next position of the same row, or `count`; first[r]: 1 where none comes before.
+/// Links positions with equal indices. next[r]: the next position of the same row, or `count`;
+/// first[r]: 1 if no earlier position has the same row.
 struct LinkRows {
   RowIndices indices;
   std::int32_t *first, *next;
@@ -44,7 +45,8 @@ struct LinkRows {
   }
 };
 
-/// The first position of a row adds them all, so that no two write one element.
+/// Adds all positions of a table row in the thread of the first one, so that no two threads write
+/// one element.
 template <class T>
 struct ScatterAddRow {
   RowIndices indices;

@@ -21,7 +21,7 @@ DeviceGuard::~DeviceGuard() {
 int device_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  (void)cudaGetLastError();  // No driver, or no device: not an error that should stay.
+  (void)cudaGetLastError();  // A missing driver or device must not leave an error behind.
   return 0;
 }
 
@@ -38,7 +38,7 @@ CUstream_st* create_stream(Device device, Priority priority) {
   int least = 0, greatest = 0;
   check_runtime(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                 "cudaDeviceGetStreamPriorityRange");
-  // 0 is the least there is on today's devices, and what foreign streams have.
+  // 0 is the least priority of present devices, and that of streams created elsewhere.
   const int chosen = priority == Priority::low ? least : std::max(greatest, least - 1);
   cudaStream_t stream = nullptr;
   check_runtime(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, chosen),
@@ -86,7 +86,7 @@ bool done(Device device, CUevent_st* event) {
   const DeviceGuard guard(device);
   const cudaError_t code = cudaEventQuery(event);
   if (code == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // Else the next launch on this thread is taken to have failed.
+    (void)cudaGetLastError();  // Otherwise the next launch on this thread would report it.
     return false;
   }
   check_runtime(code, "cudaEventQuery");

@@ -6,38 +6,39 @@
 
 #include "dkfac/core/stream.h"
 
-/// What core needs of a device runtime. Without CUDA every function but device_count() throws
-/// DeviceError. Nothing but the three synchronize() blocks the host.
+/// Interface of core to the CUDA runtime. Without CUDA every function except device_count() throws
+/// DeviceError. Only the synchronize() functions block the host.
 namespace dkfac::cuda {
 
 [[nodiscard]] int device_count() noexcept;  ///< 0 without CUDA or without a device.
 
-/// Throws DeviceError when there is no such device. The functions below that make something for a
-/// device check it before they do; those that take a stream or an event rely on it.
+/// Throws DeviceError if the device does not exist. The functions below that create something for a
+/// device check this first; those that accept a stream or an event rely on it.
 void check_device(Device device);
 
-/// Device memory of a pool that keeps what it has, for work that follows on `stream`. Null when
-/// there is none left.
+/// Allocates device memory, from a pool that keeps freed memory, for later work on `stream`.
+/// Returns null when there is none left.
 [[nodiscard]] std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes);
-/// "1.5 of 79.2 GiB are free", for errors.
+/// Describes free memory for error messages: "1.5 of 79.2 GiB are free".
 [[nodiscard]] std::string describe_memory(Device device);
-/// Once all that has been put so far on streams in use has run, and no recording is under way.
+/// Releases device memory once all work enqueued so far on streams in use has run and no recording
+/// is in progress.
 void release(Device device, std::byte* bytes) noexcept;
-/// Host memory that copies reach without a detour, of a pool that keeps what it has; null when
-/// there is none left.
+/// Allocates pinned host memory from a pool that keeps freed memory; null when there is none left.
 [[nodiscard]] std::byte* allocate_pinned(Device device, std::size_t bytes);
-/// For others once all that has been put so far on streams in use has run; does not wait for that.
+/// Releases pinned memory, without blocking, for reuse once all work enqueued so far on streams in
+/// use has run.
 void release_pinned(Device device, std::byte* bytes) noexcept;
 
-/// A stream that is not ours counts as in use from here to as many leave_stream(): release() and
-/// release_pinned() wait for it. It must not be destroyed before. Throws InvalidArgument for
-/// cudaStreamPerThread, which means another stream in another thread.
+/// Registers a stream of the caller as in use until a matching leave_stream(): release() and
+/// release_pinned() are ordered after its work. It must not be destroyed before. Throws
+/// InvalidArgument for cudaStreamPerThread, which is a different stream in every thread.
 void use_stream(Device device, CUstream_st* stream);
 void leave_stream(Device device, CUstream_st* stream) noexcept;
 
-/// In use until it is destroyed.
+/// Creates a stream, which is in use until it is destroyed.
 [[nodiscard]] CUstream_st* create_stream(Device device, Priority priority = Priority::normal);
-/// Work that is still to be done is done.
+/// Destroys a stream; its pending work still completes.
 void destroy_stream(Device device, CUstream_st* stream) noexcept;
 void synchronize(Device device, CUstream_st* stream);
 
@@ -48,17 +49,19 @@ void record(Device device, CUevent_st* event, CUstream_st* stream);
 void synchronize(Device device, CUevent_st* event);
 void stream_wait(Device device, CUstream_st* stream, CUevent_st* event);
 
-/// Around the recording of what is put on `stream` (core/captured.h), by one thread: until
-/// end_capture() this thread gets no memory of the device, and what anybody lets go of is kept.
+/// Begins to record the work of this thread on `stream` (core/shared/captured.h). Until
+/// end_capture() this thread cannot allocate device memory, and memory released by any thread is
+/// kept.
 void begin_capture(Device device, CUstream_st* stream);
-/// Ends it. What was recorded, ready to be launched; throws DeviceError when there is nothing that
-/// could be.
+/// Ends the recording and returns the executable graph. Throws DeviceError if the recording is
+/// invalid.
 [[nodiscard]] std::shared_ptr<void> end_capture(Device device, CUstream_st* stream);
-/// Ends it and forgets what was recorded.
+/// Ends the recording and discards it.
 void drop_capture(Device device, CUstream_st* stream) noexcept;
 void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream);
 
-/// Parts of begin_capture() that memory has to do with: of this thread, any number of them.
+/// Memory part of begin_capture() and end_capture(): forbids allocations of this thread and defers
+/// releases; nests.
 void hold_memory(Device device);
 void let_memory_go(Device device) noexcept;
 

@@ -13,13 +13,12 @@
 
 struct cusolverDnParams;
 
-/// What calls of cuSOLVER want beside a handle.
+/// Arguments of cuSOLVER calls in addition to a handle.
 namespace dkfac::cuda {
 
-/// Of the 64-bit calls; kept in the context.
+/// Parameters of the 64-bit calls, kept in the context.
 [[nodiscard]] cusolverDnParams* solver_params(Context& ctx);
-/// Host memory of at least this size, kept in the context. cuSOLVER is done with it when its call
-/// returns.
+/// Host memory of at least this size, kept in the context. cuSOLVER uses it only during the call.
 [[nodiscard]] void* host_workspace(Context& ctx, std::size_t bytes);
 
 [[nodiscard]] inline void* device_workspace(Scratch& scratch, std::size_t bytes) {
@@ -30,14 +29,14 @@ namespace dkfac::cuda {
   return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F;
 }
 
-/// For the calls that take an int.
+/// Converts a size for calls that accept an int.
 [[nodiscard]] inline int solver_int(const char* op, std::int64_t value) {
   DKFAC_CHECK(value <= std::numeric_limits<int>::max(), "[", op, "] ", value,
               " is more than cuSOLVER takes in this operation");
   return static_cast<int>(value);
 }
 
-/// info = 0 everywhere.
+/// Sets info to 0.
 inline void clear_status(Context& ctx, TensorView info) {
   check_runtime(cudaMemsetAsync(info.raw(), 0, info.bytes(), ctx.stream().native()),
                 "cudaMemsetAsync");

@@ -5,9 +5,9 @@
 #include "core/shared/cuda/index.h"
 #include "core/shared/element.h"
 
-/// Packed lower triangles of width d. Kernels walk over a rectangle without idle threads: row p of
-/// it, of d + 1 columns, is row d-1-p of the triangle followed by row p, for the (d + 1) / 2 values
-/// of p that give each row once.
+/// Functors for packed lower triangles of width d. Kernels run over a rectangle without idle
+/// threads. Its row p, of d + 1 columns, is row d-1-p of the triangle followed by row p, for the
+/// (d + 1) / 2 values of p that give each row once.
 namespace dkfac::cuda {
 
 struct Fold {
@@ -15,7 +15,7 @@ struct Fold {
   [[nodiscard]] DKFAC_HD std::int64_t rows() const { return (d + 1) / 2; }
   [[nodiscard]] DKFAC_HD std::int64_t cols() const { return d + 1; }
 
-  /// (r, c) of place (p, j); r is negative where there is none: beyond the middle row of an odd d.
+  /// (r, c) of place (p, j); r is negative beyond the middle row of an odd d, where there is none.
   struct Place {
     std::int64_t r, c;
   };
@@ -27,7 +27,7 @@ struct Fold {
   }
 };
 
-/// packed = lower triangle of a; returns 1 where that is NaN or Inf.
+/// packed = lower triangle of a; returns 1 if the element is NaN or Inf.
 template <class T>
 struct PackLower {
   Fold fold;
@@ -43,7 +43,7 @@ struct PackLower {
   }
 };
 
-/// PackLower for reduce_rows over the places of its rectangle one after the other.
+/// PackLower for reduce_rows() over the places of its rectangle in order.
 template <class T>
 struct PackAndCount {
   PackLower<T> pack;
@@ -66,7 +66,7 @@ struct UnpackLower {
   }
 };
 
-/// The strict lower triangle, to be transposed (for_each_transposed); elsewhere nothing is read.
+/// Loads the strict lower triangle for for_each_transposed(); elsewhere nothing is read.
 template <class T>
 struct LoadStrictlyLower {
   const T* packed;
@@ -75,7 +75,7 @@ struct LoadStrictlyLower {
   }
 };
 
-/// a[c, r] = (r, c), for the strict lower triangle alone.
+/// a[c, r] = (r, c), for the strict lower triangle only.
 template <class T>
 struct StoreStrictlyUpper {
   T* a;

@@ -10,8 +10,8 @@
 
 namespace dkfac::cuda {
 
-/// visit(type of word, elements in one) with the longest Word, of at most 16 bytes, that `from` and
-/// `to`, of one dtype, can be moved in: both begin at a multiple of it, and fits(elements) holds.
+/// Calls visit(type of word, elements in one) with the longest Word of at most 16 bytes for copies
+/// between `from` and `to` of one dtype: both are aligned to it, and fits(elements) holds.
 template <class Fits, class Visit>
 void visit_words(ConstTensorView from, TensorView to, Fits&& fits, Visit&& visit) {
   const auto size = static_cast<std::int64_t>(size_of(from.dtype()));

@@ -5,18 +5,18 @@
 
 namespace dkfac {
 
-/// Pause between two polls of a wait: none at first, then offering the core, and after a while
-/// without any work short sleeps. A rank that sleeps is woken promptly where ranks outnumber cores;
-/// one that only yields has used up its share of the core by the time its peer has answered.
+/// Pauses between the polls of a wait: none at first, then it yields, and after a while without
+/// progress it sleeps briefly. Where ranks outnumber cores the scheduler wakes a sleeping rank
+/// promptly, whereas one that only yields has used up its time slice when its peer answers.
 class Backoff {
  public:
-  /// Polls once through `poll()`, then pauses as it seems fit.
+  /// Calls `poll()` once, then pauses.
   template <class Poll>
   void step(const Poll& poll) {
     const auto begin = Clock::now();
     poll();
     const auto end = Clock::now();
-    // A poll that took long has moved data: more of it is probably ready.
+    // A poll that took long has transferred data; more is probably ready.
     if (polls_++ == 0 || end - begin > kWork) idle_since_ = end;
     if (end - idle_since_ > kEager) {
       std::this_thread::sleep_for(kSleep);

@@ -9,36 +9,37 @@
 
 namespace dkfac {
 
-/// What some work enqueues on the stream of a context on a device, recorded once (a CUDA graph) and
-/// put on that stream again by one launch. Streams that the work makes follow the context's, and
-/// that the context's follows in turn, are recorded with it.
+/// CUDA graph of work on the stream of a device context, recorded once and replayed by one launch.
+/// Streams that the work forks from the context's stream and joins again are recorded with it.
 ///
-/// What is recorded is kernels with the addresses and numbers they were given, so the work
-/// - must not depend on anything that the host decides anew each time;
-/// - takes no new memory: everything that it keeps, and the scratch of the context, has its size
-///   already. Run the same work once without recording it, just before;
-/// - does not wait for the device, nor copy from or to plain host memory (pinned memory may be);
-/// - may let go of memory, which others get once the recording is over.
-/// All memory that it uses must stay where it is while it is replayed. The scratch of the context
-/// is looked after: work that was recorded before it moved is not replayed. Convolutions by cuDNN
-/// run code that goes with the thread that recorded them: once it has ended, replay them no more.
+/// The graph holds kernels with their arguments, so the recorded work
+/// - must not depend on decisions of the host that change between replays;
+/// - must not allocate: its persistent memory and the scratch of the context have their final sizes
+///   already. Run the same work once without recording, just before;
+/// - must not wait for the device nor copy from or to pageable host memory (pinned memory is
+///   allowed);
+/// - may free memory, which is reused once the recording has ended.
+///
+/// All memory that it uses must stay at its address while it is replayed. Work recorded before the
+/// scratch of the context moved is not replayed (fits()). cuDNN convolutions run code owned by the
+/// recording thread: do not replay them after that thread has ended.
 class CapturedWork {
  public:
-  CapturedWork() = default;  ///< Holds nothing and fits nothing.
+  CapturedWork() = default;  ///< Holds nothing and fits no context.
 
-  /// Calls `work`, whose commands are recorded and not run; the thread may not use the device in
-  /// other ways meanwhile, other threads may. Throws what `work` throws, InvalidArgument for a
-  /// context of the host, and DeviceError where the work did what recorded work must not do; the
-  /// context is as it was, but what `work` changed on the host stays changed.
+  /// Calls `work` and records its commands without running them. Meanwhile this thread must not use
+  /// the device otherwise; other threads may. Throws what `work` throws, InvalidArgument for a host
+  /// context, and DeviceError if the work did something that cannot be recorded. The context is
+  /// then unchanged, but changes of `work` to host state remain.
   [[nodiscard]] static CapturedWork capture(Context& ctx, const std::function<void()>& work);
 
-  /// The same in several parts, one after the other: `work` is given a function that ends a part
-  /// and begins the next one, between two of which other work can be put on the stream.
+  /// Records work in consecutive parts. `work` receives a function that ends a part and begins the
+  /// next one. Other work can be enqueued between the replays of two parts.
   using Cut = std::function<void()>;
   [[nodiscard]] static std::vector<CapturedWork> capture_parts(
       Context& ctx, const std::function<void(const Cut&)>& work);
 
-  /// Whether it may be replayed: recorded with this context, whose scratch has not moved since.
+  /// Whether it may be replayed: it was recorded with this context, whose scratch has not moved.
   [[nodiscard]] bool fits(const Context& ctx) const;
   /// Enqueues the work once more. Throws InvalidArgument unless it fits.
   void replay(Context& ctx) const;

@@ -10,19 +10,19 @@
 /// Argument checks that the functions of kfac share.
 namespace dkfac {
 
-/// Who refuses: an operation, and the layer that it was called for where it knows one.
+/// Names for error messages: the operation that checks, and its layer if it has one.
 struct Caller {
   std::string_view operation, layer;
   Caller(std::string_view op, std::string_view in = {})  // NOLINT(google-explicit-constructor)
       : operation(op), layer(in) {}
 };
-/// How messages begin: "[compute A] ", "[record_input] layer 'fc': ".
+/// Prints the beginning of a message: "[compute A] ", "[record_input] layer 'fc': ".
 inline std::ostream& operator<<(std::ostream& out, const Caller& caller) {
   out << '[' << caller.operation << "] ";
   return caller.layer.empty() ? out : out << "layer '" << caller.layer << "': ";
 }
 
-/// Elements lie somewhere.
+/// Requires a non-null pointer unless the view has no elements.
 inline void check_memory(const Caller& caller, std::string_view what, ConstTensorView x) {
   DKFAC_CHECK(x.raw() != nullptr || x.numel() == 0, caller, what, ' ', x.shape(),
               " is a null pointer; pass the memory that holds it");

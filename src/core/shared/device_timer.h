@@ -5,8 +5,8 @@
 
 namespace dkfac {
 
-/// A point of a stream that knows when it happened: an Event takes no time. On the host it happens
-/// when it is recorded.
+/// Event with a time stamp, for measuring time on a stream. On the host it is complete when
+/// recorded.
 class TimedEvent {
  public:
   explicit TimedEvent(Device device);
@@ -16,8 +16,8 @@ class TimedEvent {
   TimedEvent(TimedEvent&& other) noexcept;
   TimedEvent& operator=(TimedEvent&& other) noexcept;
 
-  void record(Stream stream);       ///< May be done again.
-  [[nodiscard]] bool done() const;  ///< Whether it has happened since. Never blocks.
+  void record(Stream stream);       ///< May be repeated.
+  [[nodiscard]] bool done() const;  ///< Whether the last record() is complete. Never blocks.
 
   /// Seconds from `from` to `to`, of one device and both done(). Never blocks.
   [[nodiscard]] static double seconds(const TimedEvent& from, const TimedEvent& to);
@@ -25,7 +25,7 @@ class TimedEvent {
  private:
   Device device_;
   CUevent_st* native_ = nullptr;
-  double at_ = 0;  ///< On the host.
+  double at_ = 0;  ///< Time of record() on the host, in seconds.
 };
 
 }  // namespace dkfac

@@ -11,13 +11,13 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/half_bits.h"
 
-/// Element types in loops and kernels: dispatch on a dtype, loads, stores.
+/// Element types of loops and kernels: dispatch on a dtype, loads, stores.
 namespace dkfac::element {
 
 template <class T>
 using Type = std::type_identity<T>;
 
-/// f(Type<T>) for the computing dtypes.
+/// Calls f(Type<T>) for the computing dtype `dtype`.
 template <class F>
 void visit_computing(DType dtype, F&& f) {
   if (dtype == DType::f64) return f(Type<double>{});
@@ -41,7 +41,7 @@ void visit_any(DType dtype, F&& f) {
 template <class T>
 inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
 
-/// Exact where Wide holds all of T.
+/// Converts to Wide, exactly if Wide holds all values of T.
 template <class Wide, class T>
 [[nodiscard]] DKFAC_HD inline Wide load(T x) noexcept {
   if constexpr (is_half<T>) {
@@ -51,7 +51,7 @@ template <class Wide, class T>
   }
 }
 
-/// One rounding, to nearest even.
+/// Converts to T with one rounding, to nearest even.
 template <class T, class Wide>
 [[nodiscard]] DKFAC_HD inline T store(Wide x) noexcept {
   if constexpr (is_half<T>) {
@@ -61,7 +61,7 @@ template <class T, class Wide>
   }
 }
 
-/// x rounded to a value of R, still held in T; what is past a 16-bit R's range saturates.
+/// Rounds x to a value of R held in T; values out of the range of a 16-bit R saturate.
 template <class R, class T>
 [[nodiscard]] DKFAC_HD inline T rounded_to(T x) noexcept {
   if constexpr (is_half<R>) {
@@ -71,8 +71,8 @@ template <class R, class T>
   }
 }
 
-/// Whether D(scale * x) takes one rounding in all with the product in f32, for any x that f32
-/// holds: the product is exact, or what it loses below f32's range is 0 in D anyway.
+/// Whether D(scale * x) is rounded only once with the product in f32, for every x of f32. Then the
+/// product is exact, or what underflows in f32 is 0 in D anyway.
 template <class D>
 [[nodiscard]] inline bool exact_in_f32(double scale) {
   if (scale == 1.0) return true;
@@ -81,7 +81,7 @@ template <class D>
   return std::frexp(scale, &exponent) == 0.5 && std::abs(exponent) < 100;
 }
 
-/// 1 for NaN and Inf. One comparison, which is false for NaN.
+/// Returns 1 for NaN and Inf, else 0, by one comparison, which is false for NaN.
 template <class T>
 [[nodiscard]] DKFAC_HD inline std::int32_t is_bad(T x) noexcept {
   return !(std::abs(x) <= std::numeric_limits<T>::max());

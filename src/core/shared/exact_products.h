@@ -4,8 +4,8 @@
 
 namespace dkfac {
 
-/// Products of f32 matrices take their operands as they are while it lives, whatever
-/// ContextOptions::tf32 says: for results that are small differences. Scopes nest.
+/// Scope in which f32 matrix products use exact f32 operands regardless of ContextOptions::tf32,
+/// for results that are small differences. Scopes nest.
 class ExactProducts {
  public:
   explicit ExactProducts(Context& ctx);

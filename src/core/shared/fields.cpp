@@ -11,7 +11,7 @@ namespace dkfac {
 
 namespace {
 
-/// The shortest text that reads back as the same number.
+/// Returns the shortest text that parses to the same number.
 std::string shortest(double x) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, x).ptr};
@@ -20,7 +20,7 @@ std::string shortest(double x) {
 }  // namespace
 
 std::string to_string(const Range& range) {
-  constexpr double kNoBound = 9007199254740992.0;  // 2^53: where integers of a file end.
+  constexpr double kNoBound = 9007199254740992.0;  // 2^53: the largest integer of a file.
   if (range.high >= kNoBound)
     return detail::concat(range.open_low ? "> " : ">= ", shortest(range.low));
   return detail::concat("in ", range.open_low ? '(' : '[', shortest(range.low), ", ",

@@ -11,14 +11,14 @@
 #include "dkfac/core/gradients.h"
 #include "dkfac/core/types.h"
 
-/// What holds of each field of an options struct, told once in a list: for_each_field(options,
-/// visit) calls visit(field, info), or visit(field, info, choices) for a field whose values have
-/// names. Validation, the comparison over ranks, configuration keys and their documents read it.
-/// Lists bind all members of their struct by name, so that one which misses a field that was added
-/// does not compile.
+/// Descriptions of the fields of options structs. for_each_field(options, visit) calls
+/// visit(field, info), or visit(field, info, choices) for a field with named values. Validation,
+/// the comparison over ranks, configuration keys and their documentation are derived from it. Each
+/// list binds all members of its struct by name, so a list without a newly added field does not
+/// compile.
 namespace dkfac {
 
-/// Allowed numbers, which are finite; an open end is not itself allowed.
+/// Interval of allowed numbers, which are finite. Open ends are excluded.
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -38,10 +38,10 @@ constexpr Range from_to_below(double low, double high) {
 constexpr Range above_up_to(double low, double high) {
   return {.low = low, .high = high, .open_low = true};
 }
-/// Of an int that counts something.
+/// Range of a count of type int.
 constexpr Range count_from(int low) { return between(low, std::numeric_limits<int>::max()); }
 
-/// A value that an option may have, and its name.
+/// Named value of an option.
 template <class T>
 struct NamedValue {
   std::string_view name;
@@ -50,7 +50,7 @@ struct NamedValue {
 template <class T>
 using NamedValues = std::span<const NamedValue<T>>;
 
-/// Types in which values travel between ranks; "same": the one they are computed in.
+/// Wire formats; "same" is the type of the computation.
 inline constexpr NamedValue<std::optional<DType>> kWires[] = {
     {"same", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
 
@@ -59,24 +59,25 @@ inline constexpr NamedValue<LossReduction> kLossReductions[] = {
     {"global_mean", LossReduction::global_mean},
     {"sum", LossReduction::sum}};
 
-/// What holds of a field beside its type and its default.
+/// Description of a field beyond its type and default.
 struct FieldInfo {
-  std::string_view name;  ///< As messages write it: "refresh.staleness"
-  /// One line for users of a program; empty: the program chooses the value itself.
+  std::string_view name;  ///< Name in messages: "refresh.staleness".
+  /// One line of help for users of a program; empty if the program sets the value itself.
   std::string_view help = {};
-  Range range = {};  ///< Of a number.
-  /// The field counts only where the option `only` has the choice `is`.
+  Range range = {};  ///< Allowed values of a number.
+  /// The field is used only if the option `only` has the choice `is`.
   std::string_view only = {}, is = {};
-  std::string_view key = {};  ///< Of configurations, where it is not the member.
-  bool agreed = true;         ///< All ranks have to have the same value.
+  std::string_view key = {};  ///< Configuration key, if it is not the name of the member.
+  bool agreed = true;         ///< Whether all ranks must have the same value.
 };
 
-/// The key of a field that programs configure.
+/// Returns the configuration key of a field.
 constexpr std::string_view key_of(const FieldInfo& info) {
   return info.key.empty() ? info.name.substr(info.name.rfind('.') + 1) : info.key;
 }
 
-/// A visitor of lists made of a generic lambda, which cannot take a FieldInfo as a list of braces.
+/// Visitor for for_each_field() made from a generic lambda, which cannot accept a FieldInfo as a
+/// braced list.
 template <class Call>
 struct FieldVisit {
   Call call;
@@ -90,11 +91,11 @@ struct FieldVisit {
 template <class Call>
 FieldVisit(Call) -> FieldVisit<Call>;
 
-/// Options, const or not.
+/// Whether T is Options or const Options.
 template <class T, class Options>
 concept OptionsOf = std::same_as<std::remove_const_t<T>, Options>;
 
-/// What all optimizers have of it; the wires of statistics and weights are K-FAC's.
+/// Fields that all optimizers share; the wire formats of statistics and weights are K-FAC's.
 template <OptionsOf<CommunicationOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [overlap, bucket_bytes, gradient_wire, statistics_wire, weight_wire] = options;
@@ -106,8 +107,8 @@ void for_each_field(Options& options, Visit&& visit) {
         NamedValues<std::optional<DType>>(kWires));
 }
 
-/// Throws InvalidArgument that names options, field, value and what is allowed, for a number out of
-/// its range and a choice that has no name.
+/// Visitor that throws InvalidArgument for a number out of range or a choice without a name. The
+/// message names options, field, value and the allowed values.
 class FieldChecks {
  public:
   explicit FieldChecks(std::string_view options) : options_(options) {}  ///< "sgd options"
@@ -149,7 +150,7 @@ class FieldChecks {
   std::string_view options_;
 };
 
-/// Collects the exact values of fields on which ranks have to agree, one per line.
+/// Visitor that collects the exact values of the fields on which ranks have to agree, one per line.
 class FieldText {
  public:
   template <class T>

@@ -9,7 +9,8 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// The 16-bit formats by integer arithmetic without branches, inline so that loops vectorise.
+/// Conversions of the 16-bit formats in branch-free integer arithmetic, inline so that loops
+/// vectorise.
 namespace dkfac::detail {
 
 template <class T>
@@ -68,8 +69,8 @@ template <class Half, class Wide>
   return {static_cast<std::uint16_t>(half | ((bits & kSign) >> kSignShift))};
 }
 
-/// narrow() and back in one, but what is past Half's largest finite value, infinity included,
-/// becomes that value. NaN stays NaN.
+/// Rounds to Half and widens again, but magnitudes beyond Half's largest finite value, infinity
+/// included, saturate to it. NaN stays NaN.
 template <class Half, class Wide>
 [[nodiscard]] DKFAC_HD inline Wide quantize(Wide x) noexcept {
   using From = FloatFormat<Wide>;

@@ -6,7 +6,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Loops that kfac has of its own, beside ops, exist for host memory.
+/// Helpers of loops outside ops that exist for host memory only.
 namespace dkfac {
 
 inline void require_host(std::string_view operation, Device device) {

@@ -9,8 +9,8 @@ void HostVisitor::tensor(const std::string& name, StateKind kind, TensorView vie
   if (!view.device().is_cuda()) return visitor_.tensor(name, kind, view);
   Context host;
   Tensor copy = Tensor::empty(host, view.shape(), view.dtype());
-  // A copy to or from pageable memory waits inside the driver, where nobody looks after peers that
-  // the work before may be waiting for.
+  // A copy to or from pageable memory would wait inside the driver, where no watch polls for lost
+  // peers that the preceding work may depend on.
   ctx_.stream().synchronize();
   ops::copy(ctx_, view, copy);
   ctx_.stream().synchronize();

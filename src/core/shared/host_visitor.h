@@ -7,8 +7,9 @@
 
 namespace dkfac {
 
-/// Shows a visitor host memory only: tensors on the device of the context are copied there and back
-/// around the visit, which the host waits for. What is on the host is passed on as it is.
+/// Adapter that passes a visitor host memory only. It copies tensors on the device of the context
+/// to the host before the visit and back after it, and synchronizes. Host tensors are passed
+/// unchanged.
 class HostVisitor final : public StateVisitor {
  public:
   HostVisitor(Context& ctx, StateVisitor& visitor) : ctx_(ctx), visitor_(visitor) {}

@@ -10,7 +10,7 @@
 
 namespace dkfac {
 
-/// Keeps numbers for one purpose apart from those for others with the same seed.
+/// Purpose of random numbers; different purposes get independent numbers from one seed.
 enum class Draw : std::uint32_t {
   augmentation = 0x61756773,
   label = 0x6C61626C,
@@ -19,15 +19,15 @@ enum class Draw : std::uint32_t {
   crop = 0x63726F70
 };
 
-/// Four random words of one sample; `when` is an epoch or a step.
+/// Returns four random words of one sample; `when` is an epoch or a step.
 [[nodiscard]] DKFAC_HD inline PhiloxWords keyed_words(std::uint64_t seed, Draw draw,
                                                       std::uint32_t when, std::int64_t sample) {
   return philox_words(static_cast<std::uint64_t>(sample),
                       when | (static_cast<std::uint64_t>(draw) << 32U), seed);
 }
 
-/// Where the numbers of sample `i` of the batch are, drawn from the key: as many as are wanted, of
-/// Random(seed, stream) or, in kernels, of PhiloxStream(seed, stream), which are the same.
+/// Address of the random numbers of one sample of a batch: Random(seed, stream) or, in kernels,
+/// PhiloxStream(seed, stream) generates them, with equal results.
 struct StreamAddress {
   std::uint64_t seed, stream;
 };

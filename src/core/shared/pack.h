@@ -7,7 +7,7 @@
 #include "core/shared/cuda/convert.h"
 #include "core/shared/cuda/device_code.h"
 
-/// Neighbouring elements that a thread moves at once.
+/// Vectors of adjacent elements that a thread loads or stores at once.
 namespace dkfac::cuda {
 
 /// W elements, W a power of two.
@@ -16,35 +16,35 @@ struct alignas(sizeof(T) * W) Pack {
   T at[W];
 };
 
-/// As many as 16 bytes have.
+/// Number of elements in 16 bytes.
 template <class T>
 inline constexpr std::size_t kPack = 16 / sizeof(T);
 template <class T>
 using FullPack = Pack<T, kPack<T>>;
 
-/// Packs that n elements need, the last one perhaps not full.
+/// Number of packs for n elements; the last one may be partial.
 template <class T>
 [[nodiscard]] constexpr std::int64_t packs_of(std::int64_t n) {
   constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
   return (n + kWidth - 1) / kWidth;
 }
 
-/// Whether all of these begin at a multiple of 16 bytes; null does.
+/// Whether all pointers are multiples of 16 bytes; null is.
 template <class... P>
 [[nodiscard]] bool are_aligned(const P*... at) {
   return ((reinterpret_cast<std::uintptr_t>(at) | ... | 0U) % 16) == 0;
 }
 
-/// Bytes that are moved whatever they hold; zero by default. A power of two of at most 16.
+/// Untyped bytes to copy, zero by default; their number is a power of two of at most 16.
 template <std::size_t kBytes>
 struct alignas(kBytes) Word {
   std::uint16_t at[kBytes / 2]{};
   bool operator==(const Word&) const = default;
 };
 
-/// visit(Word, elements in it) with the longest one in which elements of `size` bytes, 2, 4 or 8,
-/// can be moved when every address and every count of elements that are moved together is a
-/// multiple of it. `addresses` and `counts`: all of them joined by |.
+/// Calls visit(Word, elements in it) with the longest word in which elements of `size` bytes (2, 4
+/// or 8) can be copied: every address and every contiguous count of elements is a multiple of it.
+/// `addresses` and `counts` are the bitwise or of all of them.
 template <class Visit>
 void visit_words(std::size_t size, std::uintptr_t addresses, std::int64_t counts, Visit&& visit) {
   const auto fits = [&](std::size_t bytes) {

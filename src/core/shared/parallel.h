@@ -13,7 +13,7 @@ namespace dkfac::cpu {
 /// (one after the other in a build without OpenMP, or inside a parallel region). Must not throw.
 void run_parts(int parts, void (*body)(void* state, int part), void* state);
 
-/// body(part) for every part in [0, parts), in parallel.
+/// Calls body(part) for every part in [0, parts), in parallel.
 template <class Body>
 void parallel_parts(int parts, Body&& body) {
   if (parts == 1) return body(0);
@@ -23,11 +23,11 @@ void parallel_parts(int parts, Body&& body) {
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
-/// Elements that are worth a thread of their own, for loops that touch each of them once.
+/// Least number of elements per thread, for loops that touch each element once.
 inline constexpr std::int64_t kGrain = 32768;
 
-/// body(begin, end) over a partition of [0, n): one range per thread, of at least `grain`
-/// elements, cut at multiples of 64 elements so that no two threads write one cache line.
+/// Calls body(begin, end) over a partition of [0, n): one range per thread, of at least `grain`
+/// elements, split at multiples of 64 elements so that no two threads write to one cache line.
 template <class Body>
 void parallel_ranges(std::int64_t n, std::int64_t grain, Body&& body) {
   const std::int64_t parts = std::clamp<std::int64_t>(n / grain, 1, threads());

@@ -6,8 +6,8 @@
 
 namespace dkfac {
 
-/// Adds the seconds of its lifetime to a phase, and tells the thread's trace about them when the
-/// phase has a name.
+/// Adds the seconds of its lifetime to a phase and, if the phase has a name, records a span in the
+/// thread's trace.
 class PhaseTimer {
  public:
   explicit PhaseTimer(double& seconds, const char* name = nullptr)

@@ -4,7 +4,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// The numbers of dkfac/core/random.h in a form that kernels can make.
+/// Random numbers of dkfac/core/random.h in a form for kernels.
 namespace dkfac {
 
 struct PhiloxWords {
@@ -33,7 +33,7 @@ struct PhiloxWords {
   return {{c0, c1, c2, c3}};
 }
 
-/// The same numbers in the same order as Random(seed, stream).
+/// Generator of the same numbers in the same order as Random(seed, stream), for kernels.
 class PhiloxStream {
  public:
   DKFAC_HD PhiloxStream(std::uint64_t seed, std::uint64_t stream) noexcept
@@ -53,7 +53,7 @@ class PhiloxStream {
   [[nodiscard]] DKFAC_HD double uniform() noexcept {
     return static_cast<double>(next_u64() >> 11U) * 0x1p-53;
   }
-  /// n > 0.
+  /// In [0, n), without modulo bias. n > 0.
   [[nodiscard]] DKFAC_HD std::uint64_t below(std::uint64_t n) noexcept {
     const std::uint64_t refused = (0 - n) % n;
     std::uint64_t x = next_u64();

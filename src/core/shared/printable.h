@@ -6,9 +6,9 @@
 
 namespace dkfac {
 
-/// What a file, a name or a variable holds, as a message may show it: control characters and bytes
-/// that are no UTF-8 as \x1b, and what has more than `longest` bytes cut there, with its length:
-/// "abc... (70000 bytes)". Other languages' letters stay.
+/// Escapes text from files, names or variables for messages. Control characters and bytes that are
+/// not UTF-8 become \x1b etc.; other UTF-8 letters stay. Text of more than `longest` bytes is
+/// truncated there with its length appended: "abc... (70000 bytes)".
 [[nodiscard]] std::string printable(std::string_view text, std::size_t longest = 80);
 
 }  // namespace dkfac

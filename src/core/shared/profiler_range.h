@@ -2,9 +2,9 @@
 
 namespace dkfac {
 
-/// Names what the calling thread does from begin_range() to the end_range() that goes with it, for
-/// profilers that follow NVTX (Nsight Systems). Ranges nest. Costs a few nanoseconds when nobody
-/// listens, and nothing in a build without CUDA. `name` is copied by who listens.
+/// Marks the work of the calling thread between begin_range() and the matching end_range() as an
+/// NVTX range (Nsight Systems). Ranges nest. Costs a few nanoseconds without a profiler, and
+/// nothing in a build without CUDA. The profiler copies `name`.
 void begin_range(const char* name) noexcept;
 void end_range() noexcept;
 

@@ -9,8 +9,8 @@
 
 namespace dkfac {
 
-/// The elements of a contiguous tensor, wherever it is. Waits for the device, so it is for what is
-/// rare: failures, and tests.
+/// Copies the elements of a contiguous tensor on any device to the host. Synchronizes, so use it
+/// only on rare paths (failures) and in tests.
 template <class T>
 [[nodiscard]] std::vector<T> read_back(Context& ctx, ConstTensorView x) {
   std::vector<T> out(static_cast<std::size_t>(x.numel()));

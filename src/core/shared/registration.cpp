@@ -7,7 +7,7 @@
 namespace dkfac {
 namespace {
 
-/// What a weight and a bias have in common. Nothing is asked of a view without elements.
+/// Checks that a weight and a bias share. A view without elements passes.
 void check_values(const Caller& caller, const char* what, ConstTensorView view, Device device) {
   if (view.numel() == 0) return;
   check_memory(caller, what, view);

@@ -4,7 +4,7 @@
 
 namespace dkfac::cpu {
 
-/// loop(), for the instruction set that the compiler was told.
+/// Calls loop(), compiled for the instruction set of the build.
 template <class Loop>
 auto vectorized(const Loop& loop) {
   return loop();

@@ -15,8 +15,8 @@ template <class Loop>
   return loop();
 }
 
-/// loop(), compiled for each instruction set and called for the one at hand. The body must be
-/// inlinable: `flatten` inlines what it calls, so that it is compiled for that set too.
+/// Compiles loop() for each instruction set and calls the version for simd_level(). The body must
+/// be inlinable: `flatten` inlines what it calls, so that this is compiled for the set too.
 template <class Loop>
 auto vectorized(const Loop& loop) {
   switch (simd_level()) {

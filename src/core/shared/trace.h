@@ -6,8 +6,8 @@ namespace dkfac {
 
 using TraceClock = std::chrono::steady_clock;
 
-/// Receives the named spans of work of one thread, e.g. "inverse". A span is told when it ends, so
-/// inner spans come before the one around them. `name` lives as long as the program.
+/// Receives the named spans of work of one thread, e.g. "inverse". A span is added when it ends, so
+/// inner spans come before the enclosing one. `name` lives as long as the program.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
@@ -20,10 +20,10 @@ class TraceSink {
   TraceSink() = default;
 };
 
-/// The sink of the calling thread; null when nobody listens, as at first.
+/// Returns the sink of the calling thread; null without one, the default.
 [[nodiscard]] TraceSink* trace_sink() noexcept;
 
-/// Makes `sink` that of the calling thread until the scope ends; the former one comes back then.
+/// Scope in which `sink` is the sink of the calling thread; restores the former one at its end.
 class TraceScope {
  public:
   explicit TraceScope(TraceSink* sink) noexcept;

@@ -8,12 +8,12 @@
 namespace dkfac::cpu {
 
 /// Calls body(state, worker, part) for every part in [0, parts), over the calling thread's OpenMP
-/// threads. Each part has a Context of its own, whose scratch `ctx` keeps, so that it may call any
-/// operation; libraries run on one thread there. The first exception is rethrown at the end.
+/// threads. Each part has its own Context, whose scratch `ctx` keeps, so it may call any operation;
+/// libraries run single-threaded in it. The first exception is rethrown at the end.
 void run_workers(Context& ctx, int parts, void (*body)(void* state, Context& worker, int part),
                  void* state);
 
-/// body(worker, part) for every part in [0, parts), in parallel; one part runs on ctx itself.
+/// Calls body(worker, part) for every part in [0, parts), in parallel; a single part runs on `ctx`.
 template <class Body>
 void parallel_workers(Context& ctx, int parts, Body&& body) {
   if (parts == 1) return body(ctx, 0);

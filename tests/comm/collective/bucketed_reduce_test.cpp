@@ -58,7 +58,7 @@ TEST(PlanBuckets, LeavesOutWhatIsNotDue) {
   EXPECT_EQ(copy_of(plan.counts_of(0)), (Counts{7, 2}));
   EXPECT_EQ(plan.bucket_of, (std::vector<int>{0, -1, 0, -1, 0}));
   EXPECT_EQ(plan.numel, 9);
-  // Nothing due: the trailer still travels.
+  // Nothing due: the trailer is still sent.
   const BucketPlan none = plan_of(slots, options, std::vector<bool>(5, false));
   ASSERT_EQ(none.buckets.size(), 1U);
   EXPECT_EQ(copy_of(none.counts_of(0)), (Counts{2, 2}));
@@ -159,7 +159,7 @@ TEST_P(BucketedReduceTest, SumsEverySlotWhereItIsNeededAndAgreesOnTheStep) {
       pipeline.begin(active);
       fill_slots(ctx, reduce, comm->rank());
       pipeline.poll();
-      // Without overlap nothing leaves early; with it all but the bucket with the vote does.
+      // Without overlap nothing is launched early; with it, all buckets but that of the flags are.
       if (all) {
         EXPECT_EQ(reduce.launched(0), c.overlap);
       }
@@ -198,7 +198,7 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(Ranks, BucketedReduceTest, ::testing::ValuesIn(cases()));
 
 TEST(StepPipeline, LaunchesInOneOrderWhateverTheOrderOfFilling) {
-  // Rank 1 fills the later reduce first; both must still issue the same collectives.
+  // Rank 1 fills the later BucketedReduce first; both must still issue the same collectives.
   run_ranks(2, [](auto comm) {
     Context ctx;
     const WorkerGrid grid = make_worker_grid(comm, 0);

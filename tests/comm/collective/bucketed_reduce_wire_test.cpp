@@ -12,7 +12,7 @@
 #include "comm/collective/bucketed_reduce.h"
 #include "comm/collective/step_pipeline.h"
 
-// Sums that travel in fewer bits.
+// Sums that are communicated in fewer bits.
 namespace dkfac::comm {
 namespace {
 
@@ -24,7 +24,7 @@ constexpr int kExponent = 6;
 struct Reduced {
   std::vector<double> sums;  ///< Of slot 1, on its owner.
   bool overflowed = false;   ///< On any rank.
-  int stop = 0;              ///< From the vote: ranks with an overflow.
+  int stop = 0;              ///< From the agreement: ranks with an overflow.
 };
 
 Reduced exchange_once(int ranks, DType dtype, DType wire, Recipients recipients, int exponent,
@@ -124,7 +124,7 @@ TEST_P(Wire, StaysWithinTheBoundOfItsRoundings) {
     worst = std::max(worst, error / magnitudes);
   }
   EXPECT_LE(worst, 3 * unit * (1 + 4 * unit) + 8 * std::numeric_limits<float>::epsilon());
-  EXPECT_GT(worst, unit / 100);  // Negative control: it did travel in fewer bits.
+  EXPECT_GT(worst, unit / 100);  // Negative control: the wire did have fewer bits.
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Wire,

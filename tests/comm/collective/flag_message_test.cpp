@@ -10,7 +10,7 @@
 namespace dkfac::comm {
 namespace {
 
-/// Sums of the ranks' messages, as an f32 reduce would form them.
+/// Sums of the ranks' messages in f32, as a BucketedReduce computes them.
 std::vector<double> sum_of(const std::vector<FlagMessage>& messages) {
   std::vector<float> sums(kFlagElements, 0);
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
@@ -84,7 +84,7 @@ TEST(FlagMessage, NamesTheRankAndLayerOfASingleFailure) {
   messages[1].failed_statistic = 3;
   agreed = count(messages);
   EXPECT_EQ(agreed.flags.numeric_failure, 2);
-  EXPECT_EQ(agreed.failed_rank, -1);  // sums of two cannot be told apart
+  EXPECT_EQ(agreed.failed_rank, -1);  // sums of two ranks cannot be separated
 }
 
 TEST(FlagMessage, SeesAnyDifferenceBetweenHashes) {

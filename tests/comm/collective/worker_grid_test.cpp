@@ -55,7 +55,7 @@ TEST(WorkerGrid, SplitsNothingAtEitherEnd) {
   });
 }
 
-/// What rank 1 of two is told with another backend, or another number of threads.
+/// Error message on rank 1 of two with another backend, or another number of threads.
 std::string refusal(double fraction, bool other_backend) {
   std::string message;
   run_ranks(2, [&](auto comm) {

@@ -10,9 +10,9 @@
 
 #include "comm/conformance.h"
 
-/// The conformance suite over device memory. A backend's test defines sizes() and run_ranks_of();
-/// run() of conformance.h hands the suite communicators of host memory whose collectives go over a
-/// device, and conformance_device_test.cpp uses the device itself.
+/// Conformance suite over device memory. A backend's test defines sizes() and run_ranks_of(); run()
+/// of conformance.h passes the suite communicators of host memory whose collectives use a device,
+/// and conformance_device_test.cpp uses the device itself.
 namespace dkfac::comm::testing {
 
 using OwningBody = std::function<void(const std::shared_ptr<Communicator>&)>;
@@ -20,14 +20,14 @@ using OwningBody = std::function<void(const std::shared_ptr<Communicator>&)>;
 /// Runs body once per rank over a new communicator of `size` ranks that supports Device::cuda().
 void run_ranks_of(int size, const Options& options, const OwningBody& body);
 
-/// The first device that the communicator takes memory of.
+/// Returns the first device that the communicator supports.
 [[nodiscard]] inline Device device_of(const Communicator& comm) {
   for (const Device device : available_devices())
     if (device.is_cuda() && comm.supports(device)) return device;
   return Device::cuda();
 }
 
-/// Puts `values` into x, in the order of the stream of ctx.
+/// Copies `values` to x on the stream of ctx.
 template <class T>
 void put(Context& ctx, TensorView x, const std::vector<T>& values) {
   ASSERT_EQ(cudaMemcpyAsync(x.raw(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault,
@@ -43,7 +43,7 @@ template <class T>
   return x;
 }
 
-/// What is on the device, after waiting for the stream of ctx.
+/// Returns device values after synchronizing the stream of ctx.
 template <class T>
 [[nodiscard]] std::vector<T> on_host(Context& ctx, ConstTensorView x) {
   std::vector<T> values(static_cast<std::size_t>(x.numel()));

@@ -11,7 +11,7 @@ std::int64_t offset_of(std::span<const std::int64_t> counts, int rank) {
   return offset;
 }
 
-/// Collectives of host memory by way of copies on a device.
+/// Communicator of host memory that copies it to a device for each collective.
 class ThroughDevice final : public Communicator {
  public:
   explicit ThroughDevice(std::shared_ptr<Communicator> inner)

@@ -14,7 +14,7 @@ namespace {
 using testing::contains;
 using testing::message_of;
 
-/// A GPU that nothing is the matter with.
+/// Report of a GPU without a problem.
 DeviceReport gpu(const char* machine, const char* boot, const char* bus, const char* uuid) {
   return {.options = "nccl",
           .device = "cuda:0",

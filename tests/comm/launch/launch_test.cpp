@@ -15,7 +15,7 @@ namespace dkfac::comm {
 
 namespace {
 
-/// The variables that launchers set, cleared for a test and put back after it.
+/// Fixture that clears the variables of launchers and restores them after a test.
 class Launch : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -56,7 +56,7 @@ class Launch : public ::testing::Test {
   void clear() const {
     for (const std::string& name : touched_) unsetenv(name.c_str());
   }
-  /// With `variables` and no others, a refusal that has all of `parts`.
+  /// Expects an error that contains all of `parts` with `variables` and no others.
   void expect_refused(const std::vector<std::pair<const char*, const char*>>& variables,
                       const std::vector<std::string>& parts) const {
     clear();
@@ -148,7 +148,7 @@ TEST_F(Launch, RanksSetByHandNeedAPort) {
 }
 
 TEST_F(Launch, HalfOfWhatRanksHaveIsNoRankAlone) {
-  // RANK and its kin, set by hand or by a launcher that is not known here.
+  // RANK and related variables, set by hand or by an unknown launcher.
   expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, {"WORLD_SIZE is '2'", "MASTER_ADDR"});
   expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}, {"MASTER_ADDR"});
   expect_refused({{"RANK", "1"}}, {"RANK is '1'", "WORLD_SIZE is not set", "unset RANK"});

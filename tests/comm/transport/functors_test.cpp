@@ -6,7 +6,7 @@
 #include "comm/transport/cuda/segment_functors.h"
 #include "comm/transport/reduce.h"
 
-// What runs on a device, run here: the same bits as on the host, and nothing else is touched.
+// Device functors, run on the host: the same bits as the host backend, and no stray access.
 namespace dkfac::comm::testing {
 namespace {
 

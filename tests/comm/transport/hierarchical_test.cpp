@@ -10,7 +10,7 @@
 #include "comm/conformance.h"
 #include "support/near.h"
 
-// The conformance suite over threads in two levels, and what is special about them.
+// The conformance suite over threads in two levels, and tests of the hierarchy.
 namespace dkfac::comm::testing {
 
 namespace {
@@ -87,7 +87,7 @@ TEST(Hierarchical, AnAllReduceHandsEachNodesShareToTheOuterLevelOnce) {
                 bytes / places);
       EXPECT_EQ(outer([&] { h.comm->all_gather_v(mine, counts, view(x), Stream::cpu()); }),
                 bytes / places);
-      // The ranks at the root's place pass a broadcast on, the others take it from them.
+      // The ranks at the root's place forward a broadcast; the others receive it from them.
       const bool passes = h.inner->rank() == 1 % per_node;
       EXPECT_EQ(outer([&] { h.comm->broadcast(view(x), 1, Stream::cpu()); }), passes ? bytes : 0);
       EXPECT_EQ(h.comm->bytes(), 5 * bytes);  // as of any communicator

@@ -13,7 +13,7 @@ namespace dkfac::comm::testing {
 
 namespace {
 
-constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
+constexpr double kLimit = 20;  ///< Time limit in seconds for immediate failures.
 
 /// Runs body on every rank and returns what it threw there, by rank; every rank has to throw.
 std::vector<std::string> failures(int size, const Body& body, double limit_s = kLimit) {
@@ -170,7 +170,7 @@ TEST(Abort, OfTheWorldReachesSubgroups) {
                 comm->abort("disk full");
                 return;
               }
-              // Ranks 0 and 1 only meet each other; rank 2 waits for rank 3.
+              // Ranks 0 and 1 wait for each other only; rank 2 waits for rank 3.
               const std::string message = message_of<CommError>([&] {
                 for (;;) part->barrier();
               });
@@ -203,7 +203,7 @@ TEST(Dropping, AStreamWithUnfinishedWorkFailsThePeers) {
   expect_all_contain(messages, "rank 0 dropped #1 all_reduce(sum) f32 x 1000 'x'");
 }
 
-// Under AddressSanitizer: a rank whose buffer dies must not be read by a peer in mid-move.
+// For AddressSanitizer: no peer may still read the buffer of a rank that withdraws.
 TEST(Dropping, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   for (int round = 0; round < 30; ++round) {
     const auto messages = failures(3, [&](Communicator& comm) {

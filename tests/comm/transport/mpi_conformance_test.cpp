@@ -19,7 +19,7 @@ int world_size() {
 }  // namespace
 
 std::vector<int> sizes() {
-  int initialized = 0;  // false while gtest_list_tests is asked without MPI
+  int initialized = 0;  // false while the tests are only listed, without MPI
   MPI_Initialized(&initialized);
   return {initialized != 0 ? world_size() : 1};
 }
@@ -56,7 +56,7 @@ TEST(Mpi, GivesTheBitsOfTheInProcessBackend) {
 
 TEST(Mpi, LeavesTheCallersCommunicatorAlone) {
   const auto comm = make_mpi(MPI_COMM_WORLD);
-  // A message of ours on the same ranks and any tag must not meet one of the library.
+  // A message of the program between these ranks, of any tag, must not match one of the library.
   const int size = comm->size(), next = (comm->rank() + 1) % size;
   int sent = comm->rank(), received = -1;
   MPI_Request request = MPI_REQUEST_NULL;

@@ -7,18 +7,18 @@
 
 #include "comm/conformance.h"
 
-/// Each test breaks a communicator of its own; MPI itself stays whole, so that the ranks can meet
-/// again at the end of a test.
+/// Each test breaks its own communicator; MPI itself stays usable, so the ranks can synchronize at
+/// the end of a test.
 namespace dkfac::comm::testing {
 
 namespace {
 
-constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
+constexpr double kLimit = 20;  ///< Time limit in seconds for immediate failures.
 
 /// Runs body on this rank; it has to fail, and every later call too. Returns the message.
 std::string failure(const Body& body, Options options) {
   const auto comm = make_mpi(MPI_COMM_WORLD, options);
-  MPI_Barrier(MPI_COMM_WORLD);  // or the failure of a fast rank would meet the others above
+  MPI_Barrier(MPI_COMM_WORLD);  // keeps the failure of a fast rank from reaching the calls above
   const std::string message = message_of<CommError>([&] { body(*comm); });
   EXPECT_THROW(comm->barrier(), CommError) << "unusable after a failure";
   EXPECT_TRUE(comm->failed());
@@ -98,13 +98,13 @@ TEST(MpiMismatch, AnotherDtypeIsNamed) {
 }
 
 TEST(MpiMismatch, WithoutComparisonAnotherCountStillIsAnErrorOnEveryRank) {
-  // Check::hash notices messages of another size, or else the time limit does.
+  // Check::hash detects messages of another size, or else the time limit does.
   failure([](Communicator& comm) { reduce(comm, comm.rank() == 1 ? 24 : 8, "x"); },
           {.timeout_s = kLimit});
 }
 
 TEST(MpiMismatch, WithoutComparisonAShorterMessageIsAnError) {
-  // MPI itself takes a message that is shorter than its buffer for a success.
+  // MPI itself accepts a message that is shorter than its buffer.
   const std::string message = failure(
       [](Communicator& comm) {
         std::vector<float> x(comm.rank() == 1 ? 8 : 24);
@@ -119,7 +119,7 @@ TEST(MpiTimeLimit, NamesOperationRankLimitAndWhoIsMissing) {
   for (const Check check : {Check::full, Check::hash}) {
     const std::string message = failure(
         [](Communicator& comm) {
-          while (comm.rank() == 1) {  // never comes, but hears of the failure
+          while (comm.rank() == 1) {  // makes no call, but receives the failure
             comm.progress();
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
           }

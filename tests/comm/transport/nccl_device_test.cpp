@@ -14,8 +14,8 @@
 #include "core/shared/cuda/device_guard.h"
 #include "support/host_waits.h"
 
-// Owner sums keep the whole contract, so the suite runs over them. Several ranks need as many GPUs;
-// of the emulated ones there are four.
+// Owner sums satisfy the whole contract, so the suite runs over them. Several ranks need as many
+// GPUs; there are four emulated ones.
 namespace dkfac::comm::testing {
 namespace {
 
@@ -242,7 +242,7 @@ TEST(Nccl, TellsTheOthersWhenAnExceptionEndsIt) {
     EXPECT_TRUE(contains(messages[r], "rank 1 aborted the group")) << messages[r];
 }
 
-// What unwinds waits for the device: the handle of cuBLAS, and the stream.
+// Destructors wait for the device during stack unwinding: the cuBLAS handle, and the stream.
 TEST(Nccl, AHostCollectiveThatFailsLeavesNoKernelWaiting) {
   if (!has_devices(2)) GTEST_SKIP() << "two ranks need two GPUs";
   const std::vector<std::function<void(Communicator&)>> calls{
@@ -284,7 +284,7 @@ TEST(Nccl, AHostCollectiveThatFailsLeavesNoKernelWaiting) {
   }
 }
 
-/// A stream that no context knows of.
+/// Stream that belongs to no context.
 class ForeignStream {
  public:
   explicit ForeignStream(Device device) : device_(device) {
@@ -301,7 +301,7 @@ class ForeignStream {
   cudaStream_t native_ = nullptr;
 };
 
-/// Memory that a collective on a foreign stream works in is not given to others before it is done.
+/// Memory used by a collective on a foreign stream is not reused before the collective is done.
 void use_what_is_freed(const std::shared_ptr<Communicator>& bootstrap, bool grows) {
   constexpr std::int64_t kCount = 300, kScratch = 200;  // Two parts of a third.
   auto comm = over(bootstrap);
@@ -368,7 +368,7 @@ TEST(Nccl, ARankThatNeverMakesItIsALimitOfTheBootstrap) {
             {.timeout_s = 1});
 }
 
-/// The emulated one cannot reach other processes, and says so instead of waiting for them.
+/// The emulated NCCL cannot reach other processes, and fails instead of waiting for them.
 TEST(EmulatedNcclDeathTest, RefusesARankOfAnotherProcess) {
   if (!dkfac::testing::is_emulated()) GTEST_SKIP() << "NCCL joins processes";
   ncclUniqueId id{};

@@ -10,12 +10,12 @@
 #include "comm/conformance.h"
 #include "comm/tcp_ranks.h"
 
-// Each test breaks a group of its own; every rank has to fail, with a message that helps.
+// Each test breaks its own group; every rank must fail with a helpful message.
 namespace dkfac::comm::testing {
 
 namespace {
 
-constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
+constexpr double kLimit = 20;  ///< Time limit in seconds for immediate failures.
 
 Options full_check(double limit_s = kLimit) {
   return {.timeout_s = limit_s, .check = Check::full, .piece_bytes = 64};
@@ -41,7 +41,7 @@ void reduce(Communicator& comm, std::size_t count, std::string_view name) {
   comm.all_reduce(view(x), ReduceOp::sum, Stream::cpu(), name);
 }
 
-/// Never takes part again, but hears of the failure.
+/// Makes no further calls, but receives the failure.
 void idle(Communicator& comm) {
   for (;;) {
     comm.progress();
@@ -75,7 +75,7 @@ TEST(TcpMismatch, WithoutComparisonAnotherNameOrCountIsStillAnError) {
 
 TEST(TcpTimeLimit, NamesOperationLimitAndWhoIsMissing) {
   for (const Check check : {Check::full, Check::hash})
-    // One element: two of three ranks own nothing of it, and still know whom they wait for.
+    // One element: two of three ranks own nothing of it, and still name the missing rank.
     for (const std::size_t count : {1U, 100U}) {
       const auto messages =
           failures(3, {.timeout_s = 0.5, .check = check}, [&](Communicator& comm) {
@@ -180,8 +180,7 @@ TEST(TcpMeeting, WorldsOfDifferentSizeAreAnError) {
   EXPECT_TRUE(contains(messages[0], "rank 1 of 3")) << messages[0];
 }
 
-/// Connects to who listens at `port` as soon as somebody does, and says `text`; -1 when nobody
-/// came.
+/// Connects to `port` once it has a listener and sends `text`; -1 if there was none.
 int knock(std::uint16_t port, std::string_view text) {
   sockaddr_in address{}, own{};
   address.sin_family = AF_INET;
@@ -193,7 +192,7 @@ int knock(std::uint16_t port, std::string_view text) {
     socklen_t length = sizeof own;
     if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        own.sin_port != address.sin_port &&  // else it talks to itself
+        own.sin_port != address.sin_port &&  // otherwise it is connected to itself
         send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()))
       return fd;
     close(fd);
@@ -204,7 +203,7 @@ int knock(std::uint16_t port, std::string_view text) {
 
 TEST(TcpMeeting, StrangersAtTheDoorAreIgnored) {
   on_threads(2, [](int rank, std::uint16_t port) {
-    // Both come while rank 0 waits for rank 1, and hang on.
+    // Both connect while rank 0 waits for rank 1, and stay connected.
     std::array<int, 2> silent_peers{-1, -1};
     if (rank == 1) {
       silent_peers = {

@@ -22,7 +22,7 @@ Deadline far_away() {
   return deadline;
 }
 
-/// A socket at a port of its own that does not listen.
+/// Returns a bound socket, at its own port, that does not listen.
 Socket bound(sockaddr_in& address) {
   Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
   address = {};
@@ -70,7 +70,7 @@ Socket connection(const Listener& listener, std::uint32_t rank) {
   return socket;
 }
 
-/// Waits for as many.
+/// Waits for `count` connections.
 std::vector<Listener::Connection> connections_of(Listener& listener, std::size_t count) {
   std::vector<Listener::Connection> connections;
   for (const Deadline deadline = far_away(); connections.size() < count && !deadline.passed();)
@@ -105,10 +105,10 @@ TEST(TcpListener, ReadsHandshakesBeforeItMakesRoom) {
   EXPECT_EQ(connections_of(listener, 8).size(), 8U);
 }
 
-/// The number of open files, for the life of a test.
+/// Scope that limits the number of open files.
 class FileLimit {
  public:
-  /// So many more than are open now.
+  /// Allows `more` files in addition to those open now.
   explicit FileLimit(int more) {
     const Socket next(fcntl(0, F_DUPFD, 3));
     getrlimit(RLIMIT_NOFILE, &before_);

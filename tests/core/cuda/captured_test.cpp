@@ -263,7 +263,7 @@ TEST_F(CapturedOnDevice, RefusesWhatOtherStreamsDidOutside) {
   EXPECT_THROW((void)CapturedWork::capture(ctx, [&] { ctx.stream().wait(outside); }), DeviceError);
 }
 
-/// Memory that is let go of meanwhile, by the work or by others, is used by others afterwards only.
+/// Memory released meanwhile, by the work or by other threads, is reused only afterwards.
 TEST_F(CapturedOnDevice, MemoryMayBeLetGoOf) {
   Context other(Device::cuda());
   Tensor mine = Tensor::zeros(ctx, {kCount}), theirs = Tensor::zeros(other, {kCount});
@@ -275,7 +275,7 @@ TEST_F(CapturedOnDevice, MemoryMayBeLetGoOf) {
     mine = Tensor();
     std::thread([&] { theirs = Tensor(); }).join();
     pinned = Tensor();
-    // Others get memory all the while.
+    // Other threads can allocate all the time.
     std::thread([&] { EXPECT_NO_THROW((void)Tensor::zeros(other, {kCount})); }).join();
   });
   work.replay(ctx);
@@ -302,7 +302,7 @@ TEST(CapturedOnDeviceByThreads, EachRecordsItsOwn) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// Negative control of the emulated device: what a graph does to memory that is gone is seen.
+/// Negative control of the emulated device: accesses of a graph to freed memory are detected.
 TEST_F(CapturedOnDevice, MemoryThatIsGoneIsMissed) {
   if (!testing::is_emulated()) GTEST_SKIP() << "a device does not look";
   std::optional<Tensor> gone = Tensor::zeros(ctx, {kCount});

@@ -22,7 +22,7 @@ using testing::device_values;
 
 constexpr std::int64_t kLarge = 1 << 20;
 
-/// A stream that is not ours, as that of a framework.
+/// Stream of the caller, such as that of a framework.
 struct ForeignStream {
   cudaStream_t native = nullptr;
   ForeignStream() {
@@ -67,8 +67,8 @@ TEST(ContextOnDevice, MakesStreamsOfEitherPriority) {
   }
 }
 
-/// Work on a borrowed stream that is still to come reads memory that has been let go of, while
-/// another context asks for as much and writes it.
+/// Pending work on a borrowed stream reads memory that has been released, while another context
+/// allocates as much and writes it.
 TEST(ContextOnDevice, KeepsMemoryForABorrowedStream) {
   ForeignStream foreign;
   Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)}), other(Device::cuda());
@@ -84,8 +84,8 @@ TEST(ContextOnDevice, KeepsMemoryForABorrowedStream) {
   EXPECT_TRUE(all_are(device_values(ctx, result), 5));
 }
 
-/// Memory that is let go of while the owner of a borrowed stream records it stays out of the
-/// recording, and is others' afterwards.
+/// Memory released while the owner of a borrowed stream records it stays out of the recording and
+/// is reused afterwards.
 TEST(ContextOnDevice, KeepsMemoryWhileABorrowedStreamIsRecorded) {
   ForeignStream foreign;
   Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)}), other(Device::cuda());
@@ -99,13 +99,13 @@ TEST(ContextOnDevice, KeepsMemoryWhileABorrowedStreamIsRecorded) {
   ASSERT_EQ(cudaStreamEndCapture(foreign.native, &graph), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_EQ(cuda::pool_use(Device::cuda()).used, used);
-  const Tensor next = Tensor::zeros(other, {10});  // Held memory goes before new memory comes.
+  const Tensor next = Tensor::zeros(other, {10});  // Deferred releases precede new allocations.
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_LT(cuda::pool_use(Device::cuda()).used, used);
   EXPECT_TRUE(all_are(device_values(ctx, kept), 0));
 }
 
-/// The same once the context that borrowed it is gone.
+/// As the test above, once the context that borrowed the stream is destroyed.
 TEST(ContextOnDevice, KeepsMemoryForAStreamThatIsNoLongerBorrowed) {
   ForeignStream foreign;
   Context other(Device::cuda());
@@ -124,7 +124,7 @@ TEST(ContextOnDevice, KeepsMemoryForAStreamThatIsNoLongerBorrowed) {
   EXPECT_TRUE(all_are(device_values(other, result), 5));
 }
 
-/// Where a stream cannot follow the memory that is made for it, that memory is not lost.
+/// If a stream cannot follow the allocation made for it, the memory does not leak.
 TEST(ContextOnDevice, GivesMemoryBackThatAStreamCannotTake) {
   ForeignStream foreign;
   Context ctx(Device::cuda(), {.stream = Stream::cuda(foreign.native)});
@@ -224,7 +224,7 @@ TEST(PinnedTensor, MayBeMadeAndLetGoOfByManyThreads) {
   for (auto& thread : threads) thread.join();
 }
 
-/// What is not ready yet is no failure of what comes next.
+/// An event that is not ready leaves no error for later calls.
 TEST(QueriesOnDevice, LeaveNoErrorBehind) {
   Context ctx(Device::cuda());
   Tensor x = Tensor::zeros(ctx, {kLarge}), y = Tensor::zeros(ctx, {kLarge});
@@ -250,14 +250,14 @@ TEST(QueriesOnDevice, OfPinnedMemoryLeaveNoErrorBehind) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   for (int i = 0; i < 50; ++i) ops::copy(ctx, busy, there);
   busy = Tensor();
-  // The busy one fits better, so it is asked about first.
+  // The busy one fits better, so it is queried first.
   const Tensor next = Tensor::pinned(ctx, {kMine});
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   EXPECT_NO_THROW(ops::fill(ctx, there, 1));
   ctx.stream().synchronize();
 }
 
-/// An error that has been thrown is told once.
+/// An error that has been thrown is reported once.
 TEST(QueriesOnDevice, FailuresAreToldOnce) {
   Context ctx(Device::cuda());
   Tensor x = Tensor::zeros(ctx, {10});
@@ -265,7 +265,7 @@ TEST(QueriesOnDevice, FailuresAreToldOnce) {
   EXPECT_NO_THROW(ops::fill(ctx, x, 1));
 }
 
-/// What nobody has looked at, of ours or of the caller, is not taken for a failure of a launch.
+/// Unchecked earlier errors, of the library or the caller, are not reported as those of a launch.
 TEST(QueriesOnDevice, LaunchesTellOfThemselvesAlone) {
   Context ctx(Device::cuda());
   Tensor x = Tensor::zeros(ctx, {10});

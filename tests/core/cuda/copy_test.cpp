@@ -63,7 +63,7 @@ TEST_P(CopyOnDevice, BetweenRowsWithGaps) {
   ops::copy(ctx, inner(x), frame.view().slice(0, 1, 7).slice(1, 3, 5));
   Tensor same = Tensor::zeros(cpu, {9, 12}, dtype());
   ops::copy(cpu, inner(x), same.view().slice(0, 1, 7).slice(1, 3, 5));
-  expect_same(to_host(ctx, frame), same);  // What is around stays.
+  expect_same(to_host(ctx, frame), same);  // The surrounding elements are unchanged.
 }
 
 TEST_P(CopyOnDevice, BetweenAnyStrides) {

@@ -41,7 +41,7 @@ void expect_same_bits(const Tensor& a, const Tensor& b) {
   EXPECT_EQ(std::memcmp(a.view().raw(), b.view().raw(), a.bytes()), 0);
 }
 
-/// The same but for the bits of a NaN, which a device makes all alike.
+/// Equality except for the bits of a NaN, which a device does not preserve.
 void expect_same_numbers(Context& cpu, const Tensor& a, const Tensor& b) {
   const std::vector<double> x = values(cpu, a), y = values(cpu, b);
   ASSERT_EQ(x.size(), y.size());

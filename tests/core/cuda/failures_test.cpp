@@ -55,13 +55,13 @@ TEST(FailuresOnDevice, WaitForMemoryThatIsBeingLetGoOf) {
   Tensor x = Tensor::empty(ctx, {kMegabyte});
   ops::fill(ctx, x, 3);
   ops::copy(ctx, x.view().slice(0, 0, 10), y);
-  x = Tensor();  // Once the copy has run, for which nobody has waited.
+  x = Tensor();  // Freed once the copy has run, without a synchronization.
   x = Tensor::zeros(ctx, {kMegabyte});
   EXPECT_EQ(device_values(ctx, y), std::vector<double>(10, 3.0));
   EXPECT_NE(failure_of([&] { (void)Tensor::empty(ctx, {kMegabyte}); }), "") << "control";
 }
 
-/// What takes memory beside the pool gets what the pool does not need.
+/// Allocations outside the pool get memory that the pool does not need.
 TEST(FailuresOnDevice, OfLibrariesForWantOfMemoryAreTriedAgainWithWhatThePoolKeeps) {
   if (!testing::is_emulated()) GTEST_SKIP() << "a device does not fail when asked";
   Context used(Device::cuda());

@@ -12,8 +12,8 @@
 #include "support/not_finite.h"
 #include "support/on_device.h"
 
-// cuBLAS and cuSOLVER as we understand them: column-major, called directly. The same expectations
-// hold the emulated libraries and the real ones together.
+// cuBLAS and cuSOLVER called directly, column-major. The same expectations apply to the emulated
+// libraries and the real ones.
 namespace dkfac {
 namespace {
 

@@ -1,4 +1,4 @@
-// What is measured on a device, without a wait of its own.
+// Measurements on a device, which do not synchronize.
 
 #include <utility>
 

@@ -10,8 +10,9 @@
 #include "support/host_waits.h"
 #include "support/on_device.h"
 
-// That the emulated device, under AddressSanitizer, sees what a kernel does beside its memory. Work
-// of the device is a function of the host here, which only an emulated device lets at its memory.
+// The emulated device, under AddressSanitizer, detects accesses of a kernel outside its memory.
+// Here work of the device is a function of the host, which only an emulated device lets access its
+// memory.
 namespace dkfac {
 namespace {
 

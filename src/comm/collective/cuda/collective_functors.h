@@ -4,8 +4,8 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// What becomes of the small numbers of a step, where they are. Pointers into the memory of the
-/// device that runs them; host code calls them as well.
+/// Functors over the flags and scales of a step, in place on their device. Their pointers are to
+/// memory of the device that runs them; host code calls them too.
 namespace dkfac::comm {
 
 struct RaiseFlag {
@@ -29,7 +29,7 @@ struct CountPast {
   const float* largest;
   float* count;
   DKFAC_HD void operator()(std::int64_t) const {
-    // Infinite where a part is not finite, or is beyond f32: neither may pass.
+    // Infinite if a part is not finite or exceeds f32: both must be counted.
     if (!(scale * static_cast<double>(*largest) <= limit)) *count += 1;
   }
 };

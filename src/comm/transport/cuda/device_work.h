@@ -7,43 +7,42 @@
 
 #include "dkfac/comm/communicator.h"
 
-/// What comm puts on CUDA streams. Nothing here blocks the host but what says so. Without CUDA
-/// every function but is_built() throws DeviceError.
+/// Work of comm on CUDA streams. Functions do not block the host unless stated otherwise. Without
+/// CUDA every function except is_built() throws DeviceError.
 namespace dkfac::comm::cuda {
 
 /// Whether this build has CUDA.
 [[nodiscard]] bool is_built() noexcept;
 
-/// Between memory of the device and of the device or PinnedMemory. bytes may be 0.
+/// Copies between memory of the device and memory of the device or PinnedMemory. bytes may be 0.
 void copy(const Stream& stream, const void* from, void* to, std::size_t bytes);
 
-/// out[i] = reduction over r of inputs[r][i] for every out of `outputs`, with the bits of
-/// reduce_in_order() in comm/reduce.h; on the device, in one launch. At most kMaxRanks of each.
+/// out[i] = reduction over r of inputs[r][i] for every out of `outputs`, in one kernel launch, with
+/// the bits of reduce_in_order() (comm/transport/reduce.h). At most kMaxRanks of each.
 void reduce(const Stream& stream, ReduceOp op, DType dtype,
             std::span<const std::byte* const> inputs, std::int64_t count,
             std::span<std::byte* const> outputs);
 
-/// Segment r, elements [offsets[r], offsets[r + 1]) of `out`, from segments[r]; in one launch. A
-/// segment that lies there already is not touched. At most kMaxRanks segments.
+/// Copies segments[r] to elements [offsets[r], offsets[r + 1]) of `out` for every r, in one kernel
+/// launch. A segment that is already in place is not accessed. At most kMaxRanks segments.
 void gather(const Stream& stream, std::span<const std::byte* const> segments,
             std::span<const std::int64_t> offsets, std::size_t element, std::byte* out);
 
-/// Names the device among all of its machine, e.g. "0000:18:00.0".
+/// PCI bus id of the device, unique on its machine, e.g. "0000:18:00.0".
 [[nodiscard]] std::string bus_id(Device device);
-/// Names it, or its part, among all devices of the world: 32 hexadecimal digits; "" where the
-/// driver does not tell.
+/// Globally unique id of the device or its MIG instance as 32 hexadecimal digits; "" if the driver
+/// does not provide it.
 [[nodiscard]] std::string uuid(Device device);
 
-/// Host memory that copies of every device reach without a detour. Grows; growing and freeing may
-/// block the host.
+/// Growing buffer of pinned host memory. Growing and freeing may block the host.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
-  /// At least `bytes`; what it held before is lost where it has to grow. `device`: one that is in
-  /// use, so that no other is woken.
+  /// Returns at least `bytes`; the content is lost if the buffer has to grow. `device` is a device
+  /// in use, so that no other is initialized.
   [[nodiscard]] std::byte* at_least(Device device, std::size_t bytes);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 

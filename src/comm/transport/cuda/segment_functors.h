@@ -8,13 +8,13 @@
 #include "core/shared/cuda/reduce_ops.h"
 #include "core/shared/half_bits.h"
 
-/// What a collective does to elements, over the buffers of all ranks at once.
+/// Functors of collectives over the buffers of all ranks.
 namespace dkfac::comm::cuda {
 
-/// Ranks whose pointers fit into the arguments of one kernel.
+/// Maximal number of ranks, whose pointers are passed as kernel arguments.
 inline constexpr int kMaxRanks = 128;
 
-/// Storage type T and the type in which it is added up, as in comm/reduce.cpp.
+/// Storage type T and its accumulation type, as in comm/transport/reduce.cpp.
 template <class T>
 struct Element {
   using Wide = T;
@@ -55,8 +55,8 @@ struct ReduceInOrder {
   }
 };
 
-/// (r, c): element c of segment r, which may be as short as it likes, to its place in `out`. A
-/// segment that is there already is left alone: peers may be reading it.
+/// (r, c): copies element c of segment r, if it has one, to its place in `out`. A segment already
+/// in place is not written: peers may be reading it.
 template <class Word>
 struct GatherSegments {
   const Word* segments[kMaxRanks];

@@ -4,11 +4,11 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 
-/// Many small matrices in one call: they cost little more than one of them. A batch is a view
-/// [count, rows, cols] on the context's device with a unit column stride, any row stride of at
+/// Batched operations on many small matrices, at little more than the cost of one. A batch is a
+/// view [count, rows, cols] on the context's device with a unit column stride, any row stride of at
 /// least cols, and any batch stride. f64 or f32, one dtype per call; a mismatch throws
-/// InvalidArgument. Nothing blocks the host; statuses are device memory, and one matrix that fails
-/// leaves the others alone. A build without CUDA throws DeviceError.
+/// InvalidArgument. Nothing blocks the host. Statuses are in device memory, and the failure of one
+/// matrix does not affect the others. A build without CUDA throws DeviceError.
 namespace dkfac::cuda {
 
 /// c[i] = alpha*op(a[i])*op(b[i]) + beta*c[i], as ops::gemm. a and b may have a batch stride of 0:
@@ -17,13 +17,13 @@ void gemm_batched(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double a
                   ConstTensorView a, ConstTensorView b, double beta, TensorView c);
 
 /// In: lower triangles of symmetric a[count,d,d]. Out: their Cholesky factors there, and
-/// info[count] (i32, contiguous) as ops::potrf has it. The strict upper triangles are not read,
-/// but destroyed.
+/// info[count] (i32, contiguous) as of ops::potrf. The strict upper triangles are not read, but
+/// overwritten with unspecified values.
 void potrf_batched(Context& ctx, TensorView a, TensorView info);
 
 /// inverse[i] = (L L')^-1, both triangles and exactly symmetric, for the Cholesky factor L in the
-/// lower triangle of factor[i]; both [count,d,d], not overlapping. What follows from a factor that
-/// potrf_batched reported is unspecified. Takes scratch of the size of one batch.
+/// lower triangle of factor[i]; both [count,d,d], not overlapping. The inverse is unspecified where
+/// potrf_batched reported a failure. Uses scratch of the size of one batch.
 void potri_batched(Context& ctx, ConstTensorView factor, TensorView inverse);
 
 }  // namespace dkfac::cuda

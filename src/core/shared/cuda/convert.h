@@ -6,9 +6,9 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/element.h"
 
-/// element::load() and store() between 16 bits and f32 by the instructions of a device. Kernels
-/// that are bound by memory have some twenty operations for an element, which the integer
-/// arithmetic of the host would use up. The bits are the same, but for a NaN's.
+/// element::load() and store() between 16-bit types and f32 by conversion instructions of the
+/// device. Memory-bound kernels can afford some twenty operations per element, which the integer
+/// arithmetic of the host would use up. The bits are the same, except for NaNs.
 namespace dkfac::cuda {
 
 template <class C, class T>
@@ -23,7 +23,7 @@ template <class C, class T>
   return element::load<C>(x);
 }
 
-/// One rounding, to nearest even.
+/// Converts with one rounding, to nearest even.
 template <class T, class C>
 [[nodiscard]] DKFAC_HD inline T rounded(C x) noexcept {
 #ifdef __CUDA_ARCH__

@@ -4,9 +4,9 @@
 
 namespace dkfac::cuda {
 
-/// Makes a device current and puts the caller's back. Launches and library handles work on the
-/// current device only. Never throws, so that it serves destructors: an invalid index shows in the
-/// call that follows.
+/// Scope that makes a device current and restores the caller's. Launches and library handles work
+/// on the current device only. Never throws, so that destructors can use it: an invalid index makes
+/// the call that follows fail.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Device device) noexcept;

@@ -5,8 +5,8 @@
 struct cublasContext;      // cublasHandle_t without the cuBLAS headers
 struct cusolverDnContext;  // cusolverDnHandle_t likewise
 
-/// Library handles of a CUDA context, for .cu files of ours and of users. Made at the first use,
-/// bound to the stream of the context, with a workspace of their own; owned by it.
+/// Library handles of a CUDA context, for .cu files of the library and of users. Created at the
+/// first use, bound to the stream of the context, with their own workspace; the context owns them.
 namespace dkfac::cuda {
 
 [[nodiscard]] cublasContext* blas(Context& ctx);
@@ -16,8 +16,8 @@ namespace dkfac::cuda {
 void check_runtime(int code, const char* call);  ///< cudaError_t
 void check_blas(int code, const char* call);     ///< cublasStatus_t
 void check_solver(int code, const char* call);   ///< cusolverStatus_t
-/// Around a kernel launch, which returns nothing: before_launch() drops the error that earlier
-/// calls of anybody left on this thread, so that check_launch() tells of the launch alone.
+/// Check a kernel launch, which returns no code: before_launch() clears an error that earlier calls
+/// left on this thread, so that check_launch() reports errors of the launch alone.
 void before_launch() noexcept;
 void check_launch(const char* kernel);
 

@@ -10,9 +10,9 @@
 #include "core/shared/cuda/handles.h"
 #include "core/shared/cuda/reduce_ops.h"
 
-/// The few shapes of kernels that everything else is a functor for. Functors are trivially
-/// copyable, take std::int64_t indices and hold device pointers. Results depend on shapes alone,
-/// not on the device: sums have a fixed order and no atomics.
+/// Generic kernels (map, reduction, transposition) with functors as arguments. Functors are
+/// trivially copyable, accept std::int64_t indices and hold device pointers. Results depend on
+/// shapes alone, not on the device: sums have a fixed order and no atomics.
 namespace dkfac::cuda {
 namespace launching {
 
@@ -42,7 +42,7 @@ __global__ void each_2d_kernel(std::int64_t rows, std::int64_t cols, F f) {
       f(r, c);
 }
 
-/// One block per (row, chunk): strided partial results of its threads, then a tree.
+/// Reduces with one block per (row, chunk): strided partial results of its threads, then a tree.
 template <class T, class Op, class Map, class Out>
 __global__ void reduce_rows_kernel(std::int64_t rows, std::int64_t count, std::int64_t chunks,
                                    Op op, Map map, Out out) {
@@ -65,7 +65,7 @@ __global__ void reduce_rows_kernel(std::int64_t rows, std::int64_t count, std::i
   }
 }
 
-/// Blocks of 32 columns by 8 rows, so that neighbours read neighbours; item = chunk * cols + col.
+/// Reduces with blocks of 32 columns by 8 rows, so that loads coalesce; item = chunk * cols + col.
 template <class T, class Op, class Map, class Out>
 __global__ void reduce_cols_kernel(std::int64_t cols, std::int64_t count, std::int64_t chunks,
                                    std::int64_t per_chunk, Op op, Map map, Out out) {
@@ -113,13 +113,14 @@ struct StorePartial {
   T* to;
   DKFAC_HD void operator()(std::int64_t i, T value) const { to[i] = value; }
 };
-/// partials[row * chunks + chunk], resp. partials[chunk * cols + col].
+/// Loads partials[row * chunks + chunk].
 template <class T>
 struct LoadRowPartial {
   const T* from;
   std::int64_t chunks;
   DKFAC_HD T operator()(std::int64_t row, std::int64_t k) const { return from[row * chunks + k]; }
 };
+/// Loads partials[chunk * cols + col].
 template <class T>
 struct LoadColPartial {
   const T* from;
@@ -127,7 +128,8 @@ struct LoadColPartial {
   DKFAC_HD T operator()(std::int64_t col, std::int64_t k) const { return from[k * cols + col]; }
 };
 
-/// Every launch. What it throws is its own: errors that others left on this thread are dropped.
+/// Launches a kernel and checks the launch. Errors that earlier calls left on this thread are
+/// cleared first.
 template <class Kernel, class... Args>
 void start(const char* name, Kernel kernel, dim3 grid, dim3 block, Stream stream, Args... args) {
   const DeviceGuard guard(stream.device());
@@ -144,7 +146,7 @@ T* take_partials(Scratch& scratch, std::int64_t count) {
 
 }  // namespace launching
 
-/// f(i) for every i in [0, n), side by side.
+/// Runs f(i) for every i in [0, n), in parallel.
 template <class F>
 void for_each(Stream stream, std::int64_t n, F f) {
   if (n <= 0) return;
@@ -153,7 +155,8 @@ void for_each(Stream stream, std::int64_t n, F f) {
                    f);
 }
 
-/// f(r, c) for every r in [0, rows) and c in [0, cols); neighbouring threads have neighbouring c.
+/// Runs f(r, c) for every r in [0, rows) and c in [0, cols), in parallel; adjacent threads have
+/// adjacent c.
 template <class F>
 void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
   if (rows <= 0 || cols <= 0) return;
@@ -163,8 +166,8 @@ void for_each_2d(Stream stream, std::int64_t rows, std::int64_t cols, F f) {
                    rows, cols, f);
 }
 
-/// Moves load(r, c) to store(r, c, value) where loading wants neighbours in c and storing wants
-/// neighbours in r, as a transposition does. T: the value's type.
+/// Calls store(r, c, load(r, c)) with loads coalesced in c and stores coalesced in r, as for a
+/// transposition. T is the type of the value.
 template <class T, class Load, class Store>
 void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Load load,
                          Store store) {
@@ -177,10 +180,10 @@ void for_each_transposed(Stream stream, std::int64_t rows, std::int64_t cols, Lo
                    cols, load, store);
 }
 
-/// out(r, v) for every r in [0, rows): v combines map(r, k) over k in [0, count), in an order that
-/// depends on `count` alone; count 0 gives the identity. map is called once for each (r, k). T: the
-/// value's type. For few long rows and for many short ones; neighbouring threads have neighbouring
-/// k.
+/// Calls out(r, v) for every r in [0, rows), where v reduces map(r, k) over k in [0, count) in an
+/// order that depends on `count` alone; count 0 gives the identity. map is called once for each
+/// (r, k). T is the type of the value. Efficient for few long and for many short rows; adjacent
+/// threads have adjacent k.
 template <class T, class Op, class Map, class Out>
 void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map map, Out out) {
   if (rows <= 0) return;
@@ -198,8 +201,8 @@ void reduce_rows(Context& ctx, std::int64_t rows, std::int64_t count, Op op, Map
   reduce_rows<T>(ctx, rows, chunks, op, launching::LoadRowPartial<T>{partials, chunks}, out);
 }
 
-/// out(c, v) for every c in [0, cols): v combines map(c, k) over k in [0, count), as reduce_rows;
-/// neighbouring threads have neighbouring c.
+/// Calls out(c, v) for every c in [0, cols), where v reduces map(c, k) over k in [0, count) as in
+/// reduce_rows(); adjacent threads have adjacent c.
 template <class T, class Op, class Map, class Out>
 void reduce_cols(Context& ctx, std::int64_t cols, std::int64_t count, Op op, Map map, Out out) {
   if (cols <= 0) return;

@@ -12,7 +12,7 @@ namespace dkfac::cuda {
 void gemm16(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
             ConstTensorView b, double beta, TensorView c);
 
-/// The same for every matrix of batches [count, rows, cols] (core/shared/cuda/batched.h).
+/// gemm16() for every matrix of batches [count, rows, cols] (core/shared/cuda/batched.h).
 void gemm16_batched(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha,
                     ConstTensorView a, ConstTensorView b, double beta, TensorView c);
 

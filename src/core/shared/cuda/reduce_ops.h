@@ -2,7 +2,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// What reduce_rows and reduce_cols combine with.
+/// Reduction operators of reduce_rows and reduce_cols.
 namespace dkfac::cuda {
 
 template <class T>
@@ -11,7 +11,7 @@ struct Sum {
   DKFAC_HD T operator()(T a, T b) const { return a + b; }
 };
 
-/// Of magnitudes; a NaN wins.
+/// Maximum of magnitudes; NaN propagates.
 template <class T>
 struct Max {
   DKFAC_HD T identity() const { return T{}; }

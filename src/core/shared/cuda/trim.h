@@ -2,16 +2,14 @@
 
 #include "dkfac/core/device.h"
 
-/// Device memory for libraries, which take theirs beside the pool of tensors.
+/// Device memory for libraries, which allocate outside the pool of tensors.
 namespace dkfac::cuda {
 
-/// Gives the driver back what the pool of tensors keeps for later, once the work that may use it
-/// has run, for which it waits. False, with nothing done, while this thread records work, or where
-/// there is no pool yet.
+/// Waits for pending work and returns the unused memory of the tensor pool to the driver. Returns
+/// false and does nothing while this thread records work, and where there is no pool yet.
 bool trim_memory(Device device) noexcept;
 
-/// The code that call() returns; where it is one of `no_memory`, that of one more call, after
-/// trim_memory().
+/// Returns the code of call(). If it is one of `no_memory`, calls trim_memory() and retries once.
 template <class Call, class... Codes>
 [[nodiscard]] auto with_memory(Device device, Call&& call, Codes... no_memory) {
   const auto code = call();

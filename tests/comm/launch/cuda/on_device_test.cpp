@@ -12,7 +12,7 @@
 #include "support/device_faults.h"
 #include "support/host_waits.h"
 
-// What on_device() chooses. Of the emulated devices there are four.
+// Choices of on_device(). There are four emulated devices.
 namespace dkfac::comm::testing {
 namespace {
 
@@ -22,7 +22,7 @@ bool has_devices(int count) {
   return emulated_devices && available_devices().size() > static_cast<std::size_t>(count);
 }
 
-/// Whether what was chosen takes the memory and adds it up.
+/// Expects that the chosen communicator sums memory of the device.
 void expect_sums(Communicator& comm, Device device) {
   EXPECT_TRUE(comm.supports(device));
   Context ctx(device);

@@ -6,7 +6,7 @@
 #include "comm/cuda/device_ranks.h"
 #include "comm/tcp_ranks.h"
 
-// Over threads and over TCP: a rank's device memory is reached by nobody but itself.
+// Host staging over threads and over TCP: no rank accesses another rank's device memory.
 namespace dkfac::comm::testing {
 
 std::vector<int> sizes() { return {1, 2, 3}; }

@@ -21,7 +21,7 @@ void run_ranks_of(int size, const Options& options, const OwningBody& body) {
 
 namespace {
 
-constexpr double kLimit = 20;  ///< Seconds, for what fails at once.
+constexpr double kLimit = 20;  ///< Time limit in seconds for immediate failures.
 
 std::vector<std::string> failures(int size,
                                   const std::function<void(Communicator&, Context&)>& body,
@@ -130,8 +130,8 @@ TEST(InProcessOnDevice, AbortReachesRanksThatWait) {
   expect_all_contain(messages, "rank 2 aborted the group: loss is not finite");
 }
 
-/// A peer has put its share on its stream when the group fails: what it writes here comes before
-/// whatever this rank's stream gets next.
+/// A peer has enqueued its share when the group fails: its writes to this rank's memory precede
+/// later work on this rank's stream.
 TEST(InProcessOnDevice, AFailureBehindTheMeetingKeepsTheOrderOfPeers) {
   constexpr std::int64_t kCount = 1 << 20;
   Context mine(Device::cuda()), theirs(Device::cuda());
