@@ -1,12 +1,12 @@
-// Somebody's own CUDA training loop, made K-FAC by four added calls: add_layer once per layer,
-// record_input and record_grad_output where the layer runs, and step before the update.
+// K-FAC in an existing CUDA training loop, by four added calls: add_layer() once per layer,
+// record_input() and record_grad_output() where the layer runs, and step() before the update.
 //
-// The network is a small classifier of two interleaved spirals, with memory from cudaMalloc,
-// kernels of its own and a stream of its own; it knows nothing of the library. Lines that K-FAC
-// adds are marked [+]. The host waits once per step, for the vote inside of step(). The program
-// trains from the same weights, on the same batches, with the same update w -= lr * gradient: with
-// the plain gradient at several rates, and with the preconditioned one. It fails unless K-FAC ends
-// with a clearly lower loss. Exit code 77: there is no CUDA device.
+// The network is a small classifier of two interleaved spirals, with memory from cudaMalloc and its
+// own kernels and stream, independent of the library. Lines that K-FAC adds are marked [+]. The
+// host synchronizes once per step, for the agreement on the step inside step(). The program trains
+// from the same weights, on the same batches, with the same update w -= lr * gradient: with the
+// plain gradient at several rates, and with the preconditioned one. It fails unless K-FAC ends with
+// a clearly lower loss. Exit code 77: there is no CUDA device.
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +49,7 @@ class Array {
   }
   [[nodiscard]] float* data() const { return data_; }
   [[nodiscard]] int size() const { return n_; }
-  /// How the library sees it.
+  /// A view for the library.
   [[nodiscard]] dkfac::TensorView view(dkfac::Shape shape) const {
     return {data_, dkfac::DType::f32, shape, dkfac::Device::cuda()};
   }
@@ -84,7 +84,7 @@ __global__ void weight_gradient(int in, int out, const float* x, const float* dy
     db[o] = sum;
 }
 
-/// Gradient before the tanh whose value is x.
+/// The gradient before the tanh whose value is x.
 __global__ void input_gradient(int in, int out, const float* w, const float* dy, const float* x,
                                float* dx) {
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -95,7 +95,7 @@ __global__ void input_gradient(int in, int out, const float* w, const float* dy,
   dx[at] = sum * (1 - x[at] * x[at]);
 }
 
-/// Mean of log(1 + exp(-label * y)) over the batch is added to loss[0]; one thread.
+/// Adds the mean of log(1 + exp(-label * y)) over the batch to loss[0]; one thread.
 __global__ void logistic_loss(const float* y, const float* label, float* dy, float* loss) {
   float sum = 0;
   for (int n = 0; n < kBatch; ++n) {
@@ -156,7 +156,7 @@ struct Spirals {
 
 enum class Method { sgd, kfac };
 
-/// Mean loss of the last 50 steps.
+/// Returns the mean loss of the last 50 steps.
 double train(float lr, Method method) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -229,7 +229,7 @@ int main() {
     return loss;
   };
   std::printf("mean loss of the last 50 steps; log 2 = 0.69 is a coin\n");
-  // The plain gradient may choose the best of its rates; K-FAC has to do with one.
+  // The plain gradient gets the best of several rates, K-FAC a single one.
   double plain = std::numeric_limits<double>::infinity();
   for (const float lr : {1.0F, 5.0F, 10.0F})
     plain = std::min(plain, show("plain gradient", lr, train(lr, Method::sgd)));

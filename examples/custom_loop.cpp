@@ -1,10 +1,10 @@
-// Somebody's own network and training loop, made K-FAC by four added calls: add_layer once per
-// layer, record_input and record_grad_output where the layer runs, and step before the update.
+// K-FAC in an existing network and training loop, by four added calls: add_layer() once per layer,
+// record_input() and record_grad_output() where the layer runs, and step() before the update.
 //
-// The network is a small classifier of two interleaved spirals in plain arrays and knows nothing of
-// the library. Lines that K-FAC adds are marked [+]. The program trains from the same weights, on
-// the same batches, with the same update w -= lr * gradient: with the plain gradient at several
-// rates, and with the preconditioned one. It fails unless K-FAC ends with a clearly lower loss.
+// The network is a small classifier of two interleaved spirals in plain arrays, independent of the
+// library. Lines that K-FAC adds are marked [+]. The program trains from the same weights, on the
+// same batches, with the same update w -= lr * gradient: with the plain gradient at several rates,
+// and with the preconditioned one. It fails unless K-FAC ends with a clearly lower loss.
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ struct Layer {
     return y;
   }
 
-  /// Fills dw and db; returns the gradient of the input.
+  /// Computes dw and db; returns the gradient of the input.
   Values backward(const Values& x, const Values& dy) {
     Values dx(x.size());
     dw.assign(dw.size(), 0);
@@ -89,7 +89,7 @@ struct Spirals {
   }
 };
 
-/// Mean of log(1 + exp(-label * y)); dy becomes its gradient.
+/// Returns the mean of log(1 + exp(-label * y)), and its gradient in dy.
 double logistic_loss(const Values& y, const Values& label, Values& dy) {
   double loss = 0;
   dy.resize(y.size());
@@ -111,7 +111,7 @@ void tanh_backward(const Values& y, Values& dy) {
 
 enum class Method { sgd, kfac };
 
-/// Mean losses of every 50 steps.
+/// Returns the mean loss of every 50 steps.
 std::vector<double> train(float lr, Method method) {
   dkfac::Random random(7);
   Layer first(kIn, kHidden, random), second(kHidden, kHidden, random), last(kHidden, 1, random);
@@ -175,7 +175,7 @@ int main() {
     std::printf("\n");
     return history.back();
   };
-  // The plain gradient may choose the best of its rates; K-FAC has to do with one.
+  // The plain gradient gets the best of several rates, K-FAC a single one.
   double best_sgd = std::numeric_limits<double>::infinity();
   for (const float lr : {1.0F, 5.0F, 10.0F})
     best_sgd = std::min(best_sgd, show("plain gradient", lr, train(lr, Method::sgd)));

@@ -1,6 +1,6 @@
-// K-FAC, LARS, SGD and AdamW as whole distributed updates of one small network in plain loops:
-// local gradients go in while backward runs, equal weights come out on every rank. Ranks are two
-// threads, or the processes that mpirun, srun or torchrun has started. Fails unless every optimizer
+// K-FAC, LARS, SGD and AdamW as distributed optimizers of a small network in plain loops. Each rank
+// passes its local gradients while backward runs, and all ranks get equal weights. Ranks are two
+// threads, or the processes started by mpirun, srun or torchrun. Fails unless every optimizer
 // halves the loss and leaves the same bits on all ranks.
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Layer {
       for (std::size_t k = 0; k < kIn; ++k) y[i] += w[i % kOut * kIn + k] * x[i / kOut * kIn + k];
     return y;
   }
-  Values backward(const Values& x, const Values& dy) {  // Fills dw, returns dx.
+  Values backward(const Values& x, const Values& dy) {  // Computes dw, returns dx.
     Values dx(x.size());
     dw.assign(dw.size(), 0);
     for (std::size_t i = 0; i < dy.size() * kIn; ++i) {
@@ -52,7 +52,8 @@ ConstTensorView rows(const Values& v) {
 
 bool train(optim::Optimizer& optimizer, double lr, comm::Communicator& comm) {
   const Stream cpu = Stream::cpu();
-  Random weights(1), data(2, static_cast<std::uint64_t>(comm.rank()));  // Data of its own.
+  Random weights(1),
+      data(2, static_cast<std::uint64_t>(comm.rank()));  // Each rank has its own data.
   Layer<kInputs, kHidden> first(optimizer, "first", weights);
   Layer<kHidden, 1> last(optimizer, "last", weights);
   optimizer.prepare();
@@ -67,19 +68,19 @@ bool train(optim::Optimizer& optimizer, double lr, comm::Communicator& comm) {
     for (std::size_t n = 0; n < kBatch; ++n) {
       const float error = y[n] - std::sin(2 * x[n * kInputs]);
       loss += 0.5 * static_cast<double>(error * error) / kBatch / comm.size();
-      dy[n] = error / kBatch;  // The mean over the samples of this rank, which is averaged.
+      dy[n] = error / kBatch;  // The mean over this rank's samples; ranks are averaged.
     }
     comm.all_reduce(view_of(&loss, {1}), comm::ReduceOp::sum, cpu, "loss");
     before = step == 0 ? loss : before;
     if (step == kSteps) break;
-    const bool record = optimizer.wants_statistics();  // Only K-FAC does.
+    const bool record = optimizer.wants_statistics();  // Only with K-FAC.
     if (record) {
       optimizer.record_input(first.id, rows(x), cpu, {});
       optimizer.record_input(last.id, rows(hidden), cpu, {});
       optimizer.record_grad_output(last.id, rows(dy), cpu, {});
     }
     Values dh = last.backward(hidden, dy);
-    optimizer.grads_ready(last.id, cpu, {});  // They may leave while backward goes on.
+    optimizer.grads_ready(last.id, cpu, {});  // The reduction may overlap with backward.
     for (std::size_t i = 0; i < dh.size(); ++i) dh[i] *= 1 - hidden[i] * hidden[i];
     if (record) optimizer.record_grad_output(first.id, rows(dh), cpu, {});
     (void)first.backward(x, dh);
@@ -114,7 +115,7 @@ int main() {
   bool good = false;
   comm::run_ranks(2, [&good](const Comm& comm) {
     const bool mine = train_all(comm);
-    if (comm->rank() == 0) good = mine;  // It has compared all of them.
+    if (comm->rank() == 0) good = mine;  // Rank 0 has compared all of them.
   });
   return good ? 0 : 1;
 }

@@ -7,7 +7,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// What the adaptive rule decides itself, or cannot go with.
+/// Checks the options that Staleness::adaptive sets itself or does not support.
 void check_adaptive(const CurvatureOptions& o) {
   const auto alone = [](const char* field, auto value) {
     DKFAC_CHECK(value == 1, "[curvature options] ", field, " is ", value,

@@ -41,24 +41,25 @@ struct DKFAC_LOCAL Preconditioner::Impl {
   [[nodiscard]] bool covered(LayerId layer) const {
     return curvature.layer(static_cast<int>(layer)).covered();
   }
-  /// Where the direction of a layer is made: what is gathered, or the caller's gradient.
+  /// The output of preconditioning a layer: a block of the gather buffer, or the caller's gradient.
   [[nodiscard]] LayerDirection target(const LayerGrad& grad);
 
   std::shared_ptr<comm::Communicator> comm;
-  comm::WorkerGrid grid;  // From prepare() on.
+  comm::WorkerGrid grid;  // Set by prepare().
   Context ctx;
   comm::StreamJoin join;
   Curvature curvature;
   bool prepared = false;
   std::int64_t steps = 0;
-  Tensor nonfinite;                           // f32[1]
-  std::vector<bool> seen;                     // Layers among the gradients of this step.
-  std::optional<comm::BucketedReduce> flags;  // Carries the vote where no statistics do.
+  Tensor nonfinite;        // f32[1]
+  std::vector<bool> seen;  // Layers whose gradients were passed to this step.
+  std::optional<comm::BucketedReduce>
+      flags;  // Carries the step's flags where no statistics are due.
   std::optional<Directions> directions;
   std::optional<comm::AllGather> gathered;
-  std::vector<LayerDirection> targets;  // Of this step: layers that this rank works on.
+  std::vector<LayerDirection> targets;  // This step's directions on this rank.
   std::vector<comm::BucketedReduce*> active;
-  std::optional<comm::StepPipeline> pipeline;  // Last, so that it ends before the buffers do.
+  std::optional<comm::StepPipeline> pipeline;  // Declared last: destroyed before the buffers.
 };
 
 StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream stream,
@@ -82,7 +83,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     curvature.raise_flags(message);
     pipeline->submit(message);
     curvature.request();
-    const comm::AgreedFlags agreed = pipeline->wait();  // the one wait of the host
+    const comm::AgreedFlags agreed = pipeline->wait();  // The only host synchronization.
     curvature.throw_if_failed(agreed);
     report.agreement = agreed.flags;
     curvature.collect(agreed, report);
@@ -93,7 +94,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     curvature.refresh_inverses(report);
     curvature.share_inverses(report);
   }
-  if (report.updated) {  // A layer has an inverse.
+  if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
     if (!clip.empty())
       for (const LayerDirection& d : targets) {
@@ -184,7 +185,8 @@ LayerDirection Preconditioner::Impl::target(const LayerGrad& grad) {
   return {layer, block.slice(0, 0, weight), bias > 0 ? block.slice(0, weight, bias) : TensorView{}};
 }
 
-/// A gradient that this rank works on -> where its direction is made, checked on the way.
+/// Copies a gradient that this rank preconditions to its target(), counting elements that are not
+/// finite.
 void Preconditioner::Impl::pack(const LayerGrad& grad) {
   const LayerDirection to = target(grad);
   const auto pack_part = [this](TensorView part, TensorView out) {
@@ -213,7 +215,7 @@ Preconditioner::Preconditioner(std::shared_ptr<comm::Communicator> comm, Curvatu
   DKFAC_CHECK(comm != nullptr,
               "[preconditioner] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm->size() <= comm::kMaxFlagRanks, "[preconditioner] ", comm->size(),
-              " ranks; the vote is exact up to ", comm::kMaxFlagRanks);
+              " ranks; flags are counted exactly up to ", comm::kMaxFlagRanks);
   const CommunicationOptions& wires = options.communication;
   DKFAC_CHECK(!wires.gradient_wire && !wires.weight_wire,
               "[preconditioner] communication.gradient_wire and weight_wire are for make_kfac(): "
@@ -286,7 +288,7 @@ void Preconditioner::visit_state(StateVisitor& caller) {
   HostVisitor visitor(impl_->ctx, caller);
   visitor.integer("steps", StateKind::replicated, impl_->steps);
   impl_->curvature.visit_state(visitor);
-  impl_->begin_step();  // What is due may have changed.
+  impl_->begin_step();  // The due statistics may have changed.
 }
 
 const CurvatureOptions& Preconditioner::options() const { return impl_->curvature.options(); }

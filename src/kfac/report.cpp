@@ -11,7 +11,7 @@ void put(std::ostream& out, int count, const char* what) {
   if (count > 0) out << ", " << count << (count == 1 ? " rank: " : " ranks: ") << what;
 }
 
-/// "statistics", or how many of them when each has its own steps.
+/// Writes "statistics", preceded by their number where each has its own refresh steps.
 void put_statistics(std::ostream& out, std::span<const StatisticReport> statistics) {
   const auto refreshed = std::ranges::count_if(statistics, &StatisticReport::refreshed);
   out << ", ";

@@ -10,7 +10,7 @@ struct Adamw {
   static constexpr std::string_view kName = "adamw";
   static constexpr std::array<std::string_view, 2> kSlots{"first_moment", "second_moment"};
   AdamwOptions options;
-  /// Products of the betas of all updates: beta^t where they do not change.
+  /// Products of the betas over all updates: beta^t where they are constant.
   double beta1_power = 1, beta2_power = 1;
 
   [[nodiscard]] std::string description() const {

@@ -10,7 +10,8 @@ namespace dkfac::optim {
 template <class T>
 struct AdamwRule;
 
-/// One step of AdamW. The corrections are 1 - beta1^t and 1 - beta2^t for the t-th update, from 1.
+/// Parameters of one step of AdamW. The corrections are 1 - beta1^t and 1 - beta2^t for the t-th
+/// update, from 1.
 struct AdamwPass {
   double lr = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
   double correction1 = 1, correction2 = 1;

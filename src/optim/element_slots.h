@@ -6,7 +6,7 @@
 
 namespace dkfac::optim {
 
-/// The state of one element: slot s of it.
+/// The optimizer state of one element, indexed by slot.
 template <class T>
 struct ElementSlots {
   T* first;

@@ -3,9 +3,9 @@
 #include "optim/adamw_rule.h"
 #include "optim/sgd_rule.h"
 
-/// The rules that update each element from its own gradient and state alone. A pass has the numbers
-/// of one step; scaled(rate, decay) is that of a parameter with these multiples, and Rule<T>, made
-/// from it, is called as rule(gradient, slots, weight).
+/// The update rules that are elementwise: each element is updated from its own gradient and state.
+/// A pass has the parameters of one step. scaled(rate, decay) is the pass of a parameter with these
+/// multipliers. Rule<T>, constructed from it, is called as rule(gradient, slots, weight).
 #define DKFAC_ELEMENTWISE_PASSES(DO) \
   DO(SgdPass)                        \
   DO(AdamwPass)

@@ -19,7 +19,8 @@
 
 namespace dkfac::optim {
 
-/// Throws InvalidArgument for a field out of range, and for wires of what only K-FAC sends.
+/// Checks the options; throws InvalidArgument for a field out of range, and for wire types of data
+/// that only K-FAC sends.
 template <class Options>
 void check_first_order(std::string_view name, const Options& options) {
   for_each_field(options, FieldChecks(name));
@@ -29,15 +30,14 @@ void check_first_order(std::string_view name, const Options& options) {
               "updated weights are not sent here; leave them unset");
 }
 
-/// Optimizers without curvature: gradients are summed everywhere, and every rank updates all
-/// parameters. A Rule has `options` with loss_reduction and communication,
-/// and
-///   kName, and kSlots: names of the states of a parameter, each as large as the parameter;
-///   description() for people;
-///   double update(Context&, UpdateTable&, const StepArgs&)
-/// of all parameters with their averaged gradients, which returns the momentum to report;
-///   void visit_state(StateVisitor&)
-/// of what it keeps beside the slots.
+/// An optimizer without curvature: gradients are all-reduced, and every rank updates all
+/// parameters. A Rule has
+/// - `options`, with loss_reduction and communication;
+/// - kName, and kSlots: names of the state tensors of a parameter, each of the parameter's size;
+/// - description(), a text for users;
+/// - double update(Context&, UpdateTable&, const StepArgs&), which updates all parameters with
+///   their averaged gradients and returns the momentum to report;
+/// - void visit_state(StateVisitor&), for state other than the slots.
 template <class Rule>
 class FirstOrder final : public Optimizer {
  public:
@@ -70,7 +70,7 @@ class FirstOrder final : public Optimizer {
   UpdateTable table_;
   std::optional<Gradients> gradients_;
   std::vector<comm::BucketedReduce*> active_;
-  std::optional<comm::StepPipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+  std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
 };
 
 template <class Rule>
@@ -84,7 +84,7 @@ kfac::StepReport FirstOrder<Rule>::step(const StepArgs& args, Stream stream) {
     gradients_->raise_flags(flags);
     pipeline_->submit(flags);
     gradients_->request();
-    report.agreement = pipeline_->wait().flags;  // the one wait of the host
+    report.agreement = pipeline_->wait().flags;  // The only host synchronization.
     gradients_->collect(report);
   }
   report.updated = report.agreement.may_update();

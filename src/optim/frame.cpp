@@ -12,7 +12,7 @@ OptimizerFrame::OptimizerFrame(std::shared_ptr<comm::Communicator> communicator,
     : comm(std::move(communicator)), ctx(device, context), join(device) {
   DKFAC_CHECK(comm != nullptr, "[optimizer] the communicator is null; comm::make_self() is one");
   DKFAC_CHECK(comm->size() <= comm::kMaxFlagRanks, "[optimizer] ", comm->size(),
-              " ranks; the vote is exact up to ", comm::kMaxFlagRanks);
+              " ranks; flags are counted exactly up to ", comm::kMaxFlagRanks);
 }
 
 DType OptimizerFrame::dtype() const {

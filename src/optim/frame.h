@@ -15,7 +15,7 @@
 #include "comm/collective/worker_grid.h"
 #include "optim/parameters.h"
 
-/// What Sgd, Lars and Kfac stand on, and how each of their steps begins.
+/// State and steps that all optimizers share.
 namespace dkfac::optim {
 
 struct OptimizerFrame {
@@ -24,7 +24,7 @@ struct OptimizerFrame {
                  ContextOptions context);
 
   std::shared_ptr<comm::Communicator> comm;
-  comm::WorkerGrid grid;  ///< From prepare() on.
+  comm::WorkerGrid grid;  ///< Set by prepare().
   Context ctx;
   std::vector<ParameterLayer> layers;
   comm::StreamJoin join;
@@ -34,18 +34,19 @@ struct OptimizerFrame {
   [[nodiscard]] DType dtype() const;  ///< Of parameters and gradients.
   void require_prepared(const char* operation) const;
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec, LayerParams params);
-  /// The index of a layer that exists.
+  /// Returns the index of a layer; throws InvalidArgument if it does not exist.
   [[nodiscard]] int checked(LayerId id, const char* operation) const;
-  /// How prepare() begins: all ranks have the same layers and options (everything that must be
-  /// equal, one per line), the parameters of rank 0, and arithmetic that gives the same bits where
-  /// several compute them. Collective.
+  /// First part of prepare(); collective. Checks that layers and options (`options`: everything
+  /// that must be equal, one per line) agree between ranks, and that ranks which repeat a
+  /// computation get the same bits. Broadcasts the parameters of rank 0.
   void agree(std::string_view optimizer, const std::string& options, double grad_worker_fraction,
              comm::Repeated repeated);
 };
 
-/// Checks the arguments, lets our work follow the caller's stream, and counts the step.
+/// Begins a step: checks the arguments, orders later work after the caller's stream, and counts the
+/// step.
 void enter_step(OptimizerFrame& frame, const StepArgs& args, Stream caller, UpdateReport& report);
-/// What a step's arguments have to say to all ranks.
+/// The step's flags of this rank from its arguments.
 [[nodiscard]] comm::FlagMessage flags_of(const StepArgs& args);
 
 }  // namespace dkfac::optim

@@ -21,33 +21,34 @@ struct GradientOptions {
   std::optional<DType> wire = std::nullopt;
 };
 
-/// Gradients of all layers on their way to the ranks that update with them: packed and checked as
-/// backward announces them, summed over ranks in buckets whose last one carries the flags of the
-/// step.
+/// Reduction of the gradients of all layers to the ranks that update with them. Gradients are
+/// packed and checked as backward announces them, and summed over ranks in buckets; the last bucket
+/// carries the flags of the step.
 class Gradients {
  public:
-  /// owners: of the layers; which segment of a bucket a layer stands in.
+  /// owners: the owner of each layer, which selects its segment of a bucket.
   Gradients(OptimizerFrame& frame, const GradientOptions& options, std::span<const int> owners);
 
-  /// Of a step: starts the exchange and appends it.
+  /// Begins a step: starts the reduction and appends it to `active`.
   void begin(std::vector<comm::BucketedReduce*>& active);
   void announce(LayerId id, Stream caller, RecordScale scale);
-  /// Throws InvalidArgument naming the first layer that was not announced. allow_missing: what is
-  /// missing becomes zero.
+  /// Marks all gradients as announced. Throws InvalidArgument naming the first layer that was not.
+  /// allow_missing: missing gradients are set to zero instead.
   void complete(bool allow_missing);
   void raise_flags(comm::FlagMessage& flags) const { flags.gradient_count = nonfinite_; }
-  /// Of magnitudes, for an f16 wire: before the host waits, and afterwards. Of this step also where
-  /// it does not pass: after an overflow the next one has to do better.
+  /// Measure magnitudes for an f16 wire: request() before the host synchronizes, collect()
+  /// afterwards. Also for rejected steps: after an overflow the next step needs another exponent.
   void request();
   void collect(UpdateReport& report);
 
-  /// [weight + bias elements]: this rank's part, then the sum. The same memory in every step.
+  /// The slot of a layer, [weight + bias elements]: this rank's part, then the sum. The same memory
+  /// in every step.
   [[nodiscard]] TensorView of(int layer) { return exchange_.slot(slot_of(layer)); }
   [[nodiscard]] std::vector<kfac::NamedBytes> buffers() const;  ///< Staging and wire.
   void visit_state(StateVisitor& visitor);
 
  private:
-  /// Gradients come from the last layer to the first.
+  /// Gradients are announced from the last layer to the first.
   [[nodiscard]] int slot_of(int layer) const { return exchange_.slots() - 1 - layer; }
   void set_magnitudes();
 
@@ -55,7 +56,8 @@ class Gradients {
   LossReduction reduction_;
   Tensor nonfinite_;  ///< f32[1]
   comm::BucketedReduce exchange_;
-  /// f32[layers], with an f16 wire: largest parts of the gradients of the last step on any rank.
+  /// f32[layers], with an f16 wire: the largest magnitudes, over all ranks, of the last step's
+  /// gradients.
   std::optional<comm::HostDevicePair> magnitudes_;
   double packing_seconds_ = 0;
 };

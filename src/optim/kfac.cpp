@@ -75,12 +75,12 @@ class Kfac final : public Optimizer {
  private:
   void begin_step();
   [[nodiscard]] double momentum_of(const StepArgs& args) const;
-  /// Appends weight and bias of a layer that this rank works on.
+  /// Appends weight and bias of a layer that this rank preconditions.
   void add_layer_parts(int layer, std::vector<UpdatedPart>& parts);
-  /// Momentum, weight decay and rescaling of the layers that this rank works on.
+  /// Applies momentum, weight decay and rescaling to the layers that this rank preconditions.
   void update_parameters(const StepArgs& args, ConstTensorView clip, kfac::StepReport& report);
   void gather_parameters(kfac::StepReport& report);
-  /// Weights travel in another type than theirs.
+  /// Whether weights are sent in another type than their own.
   [[nodiscard]] bool has_masters() const {
     return options_.curvature.communication.weight_wire.value_or(frame_.dtype()) != frame_.dtype();
   }
@@ -91,15 +91,15 @@ class Kfac final : public Optimizer {
   std::optional<Gradients> gradients_;
   std::optional<kfac::Directions> directions_;
   std::optional<comm::AllGather> weights_;
-  // Of the layers that this rank works on.
+  // For the layers that this rank preconditions.
   std::vector<Tensor> velocity_, masters_;
   std::vector<kfac::LayerDirection> covered_;
   UpdateTable table_;
   comm::HostDevicePair
-      saturated_;  ///< f64[1]: weights past the range of their wire in the last update.
+      saturated_;  ///< f64[1]: weights out of the range of their wire in the last update.
   double last_lr_ = 0;
   std::vector<comm::BucketedReduce*> active_;
-  std::optional<comm::StepPipeline> pipeline_;  ///< Last, so that it ends before the buffers do.
+  std::optional<comm::StepPipeline> pipeline_;  ///< Declared last: destroyed before the buffers.
 };
 
 kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
@@ -115,7 +115,7 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     pipeline_->submit(flags);
     gradients_->request();
     curvature_.request();
-    const comm::AgreedFlags agreed = pipeline_->wait();  // the one wait of the host
+    const comm::AgreedFlags agreed = pipeline_->wait();  // The only host synchronization.
     curvature_.throw_if_failed(agreed);
     report.agreement = agreed.flags;
     curvature_.collect(agreed, report);
@@ -127,7 +127,7 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
     curvature_.refresh_inverses(report);
     curvature_.share_inverses(report);
   }
-  if (report.updated) {  // A layer has an inverse.
+  if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip =
         directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
     update_parameters(args, clip, report);
@@ -208,7 +208,7 @@ void Kfac::add_layer_parts(int index, std::vector<UpdatedPart>& parts) {
     if (weights_->needed()) part.block = weights_->block(index).slice(0, offset, part.numel());
     offset += part.numel();
   }
-  // A weight that is frozen is not to be rescaled either, nor a table, of which a row is an output.
+  // Frozen weights are not rescaled, nor are embedding tables, in which a row is an output.
   if (layer.weight > 0 && has_factors(layer.spec) && !has_diagonal_a(layer.spec) &&
       layer.params.weight_lr > 0)
     parts[first].d_out = g_dim(layer.spec) * factor_groups(layer.spec);
@@ -239,8 +239,8 @@ void Kfac::update_parameters(const StepArgs& args, ConstTensorView clip, kfac::S
                .clip = clip,
                .wire = options_.curvature.communication.weight_wire,
                .saturated = saturated_.device()});
-  // On a device that of report.update_step, the update before: the host does not wait for this
-  // one's.
+  // On a device, that of report.update_step, the previous update: the host does not wait for this
+  // one.
   report.saturated = static_cast<std::int64_t>(*saturated_.numbers<double>());
   saturated_.fetch(frame_.ctx);
   last_lr_ = args.lr;
@@ -250,7 +250,7 @@ void Kfac::gather_parameters(kfac::StepReport& report) {
   if (!weights_->needed()) return;
   const PhaseTimer timer(report.seconds.exchange, "exchange"), part(report.seconds.gather);
   weights_->run();
-  // The workers, too, read what was gathered, so that all ranks hold the same bits.
+  // Workers read the gathered weights as well, so that all ranks hold the same bits.
   for (std::size_t i = 0; i < frame_.layers.size(); ++i)
     unpack_parameters(frame_.ctx, weights_->block(static_cast<int>(i)), frame_.layers[i]);
 }
@@ -270,7 +270,7 @@ void Kfac::visit_state(StateVisitor& caller) {
     if (masters_[i].is_set()) visitor.tensor(layer + ".master", kind, masters_[i]);
   }
   curvature_.visit_state(visitor);
-  begin_step();  // What is due may have changed.
+  begin_step();  // The due statistics may have changed.
 }
 
 std::string Kfac::describe() const {

@@ -12,7 +12,7 @@ namespace {
 
 using Knots = std::vector<std::pair<double, double>>;
 
-/// The first knot after the epoch.
+/// Returns the first knot after the epoch.
 Knots::const_iterator knot_after(const Knots& knots, double epoch) {
   return std::upper_bound(knots.begin(), knots.end(), epoch,
                           [](double e, const auto& knot) { return e < knot.first; });

@@ -23,31 +23,33 @@ struct ParameterLayer {
   [[nodiscard]] std::int64_t numel() const { return weight + bias; }
 };
 
-/// Appends the weight and the bias of a layer, where it has them: gradient is [numel()] for
-/// both, slots [any number, numel()]. Weight decay is for weights; gamma of a BatchNorm is not one.
+/// Appends the weight and the bias of a layer, if present. gradient is [numel()] for both, slots
+/// [any number, numel()]. Weight decay applies to weights; gamma of a BatchNorm does not count as
+/// one.
 void add_parts(const ParameterLayer& layer, TensorView gradient, TensorView slots,
                std::vector<UpdatedPart>& parts);
 
 [[nodiscard]] DType dtype_of_parameters(const ParameterLayer& layer);
 
-/// Throws InvalidArgument unless `name` is new and `params` fit `spec` and the dtype of the layers
-/// before, DeviceError unless all of them are on `device`.
+/// Appends a layer. Throws InvalidArgument unless `name` is new and `params` fit `spec` and the
+/// dtype of earlier layers, DeviceError unless all views are on `device`.
 void add_parameters(std::vector<ParameterLayer>& layers, std::string name, LayerSpec spec,
                     LayerParams params, Device device);
-/// One line per layer, equal on two ranks exactly when they registered the same.
+/// One line per layer; equal on two ranks exactly when they registered the same layers.
 [[nodiscard]] std::string registration_text(const std::vector<ParameterLayer>& layers);
-/// Every rank takes the parameters of rank 0.
+/// Broadcasts the parameters of rank 0.
 void broadcast_parameters(std::vector<ParameterLayer>& layers, comm::Communicator& comm,
                           Stream stream);
 
-/// Factor that makes the sum over ranks of scaled local gradients the gradient of the mean loss.
+/// Factor of local gradients whose sum over ranks is then the gradient of the mean loss.
 [[nodiscard]] double gradient_scale(LossReduction reduction, RecordScale scale, int world_size);
-/// out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += NaNs and Infs.
+/// Writes out[numel] = factor * [weight_grad, bias_grad]; nonfinite[0] (f32) += number of NaNs and
+/// Infs.
 void pack_gradients(Context& ctx, const ParameterLayer& layer, double factor, TensorView out,
                     TensorView nonfinite);
-/// out[numel] = weights and biases of `layer`.
+/// Writes weights and biases of `layer` to out[numel].
 void pack_parameters(Context& ctx, const ParameterLayer& layer, TensorView out);
-/// Weights and biases of `layer` = values[numel], in whatever type they come.
+/// Sets weights and biases of `layer` to values[numel], of any floating type.
 void unpack_parameters(Context& ctx, ConstTensorView values, const ParameterLayer& layer);
 
 }  // namespace dkfac::optim

@@ -8,9 +8,10 @@ namespace dkfac::optim {
 template <class T>
 struct SgdRule;
 
-/// One step of momentum SGD. With `correction` the buffer holds gradients, u <- m u + g and
-/// w <- w - lr u, which is what rescaling a buffer of lr*gradient amounts to, and holds at lr = 0;
-/// without it v <- m v + lr g and w <- w - v. g includes weight_decay * w.
+/// Parameters of one step of momentum SGD; g includes weight_decay * w.
+/// - With `correction` the buffer holds gradients: u <- m u + g, w <- w - lr u. This is equivalent
+///   to rescaling a buffer of lr*gradient, and is defined for lr = 0.
+/// - Without: v <- m v + lr g, w <- w - v.
 struct SgdPass {
   double lr = 0, momentum = 0, weight_decay = 0;
   bool nesterov = false, correction = true;

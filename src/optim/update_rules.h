@@ -7,25 +7,26 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// The arithmetic of the rules that need more than one element: the same functions on every device.
+/// The arithmetic of the rules that are not elementwise, shared by host and devices.
 namespace dkfac::optim {
 
-/// v <- m v - rate (g + wd w); w <- w + v, or with Nesterov w <- w + m v - rate (g + wd w).
+/// One step of LARS: v <- m v - rate (g + wd w); w <- w + v, or with Nesterov w <- w + m v - rate
+/// (g + wd w).
 struct LarsPass {
   double rate = 0;  ///< Learning rate times trust ratio.
   double momentum = 0, weight_decay = 0;
   bool nesterov = false;
 };
 
-/// out = updated weight, may be `weight` itself. Momentum rules constant and corrected:
-/// v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v, and v <- w
-/// for paper_momentum().
+/// One step of K-FAC; out is the updated weight and may be `weight` itself. Momentum rules constant
+/// and corrected: v <- m v - lr (u + wd w), out = w + v. Rule paper: out = w - lr (u + wd w) + m v,
+/// and v <- w for paper_momentum().
 struct KfacPass {
   double lr = 0, momentum = 0, weight_decay = 0;
   MomentumRule rule = MomentumRule::corrected;
 };
 
-/// A pass for one element in the type T of the parameters; v and w, or out, are updated.
+/// The update of one element in the type T of the parameters; v and w, or out, are written.
 template <class T>
 struct LarsRule {
   T momentum, decay, rate;
@@ -46,7 +47,7 @@ struct LarsRule {
 template <class T>
 struct KfacRule {
   T momentum, decay, lr;
-  bool keep;  ///< The buffer holds the step, not the weight before it.
+  bool keep;  ///< The buffer holds the step, not the previous weight.
   DKFAC_HD explicit KfacRule(const KfacPass& pass)
       : momentum(static_cast<T>(pass.momentum)),
         decay(static_cast<T>(pass.weight_decay)),
@@ -59,7 +60,7 @@ struct KfacRule {
   }
 };
 
-/// From the weight that the pass left in the buffer: SP-NGD's v(t) = w(t) - w(t-1).
+/// SP-NGD's v(t) = w(t) - w(t-1), from the previous weight that the pass stored in the buffer.
 template <class T>
 DKFAC_HD T paper_momentum(T out, T buffer) {
   return out - buffer;
@@ -73,7 +74,7 @@ DKFAC_HD T paper_momentum(T out, T buffer) {
          (gradient_norm + options.weight_decay * weight_norm + options.epsilon);
 }
 
-/// sqrt(2 d_out) / (norm + 1e-9), or 1 where the rule leaves the weight alone; SP-NGD eq. 24.
+/// sqrt(2 d_out) / (norm + 1e-9), or 1 where the rule leaves the weight unchanged; SP-NGD eq. 24.
 [[nodiscard]] DKFAC_HD inline double rescale_factor(Rescale rule, std::int64_t d_out, double norm) {
   if (rule == Rescale::off) return 1;
   const double factor = std::sqrt(2 * static_cast<double>(d_out)) / (norm + 1e-9);

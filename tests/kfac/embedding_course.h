@@ -11,15 +11,15 @@
 #include "support/saved_state.h"
 #include "support/tensors.h"
 
-/// Steps of a preconditioner over a table of rows: as an Embedding of indices, or as a Linear of
-/// the same indices as one-hot rows, which no code of the Embedding touches.
+/// Steps of a preconditioner over an embedding table: as an Embedding of indices, or as a Linear of
+/// the same indices as one-hot rows, which uses no code of the Embedding.
 namespace dkfac::testing {
 
 inline constexpr std::int64_t kTableRows = 7, kTableWidth = 4, kSentences = 12, kWords = 3;
 
 enum class TableKind { embedding, one_hot };
 
-/// Index of each word of a step; the last row of the table is never asked for.
+/// Index of each word of a step; the last row of the table is never used.
 inline std::vector<std::int32_t> words_of(int step) {
   std::vector<std::int32_t> words;
   for (std::int64_t i = 0; i < kSentences * kWords; ++i)

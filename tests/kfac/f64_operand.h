@@ -4,7 +4,7 @@
 
 namespace dkfac::kfac {
 
-/// Statistics from operands as they are.
+/// Options whose statistics use operands without rounding.
 inline const Operand kF64{DType::f64, 1};
 
 }  // namespace dkfac::kfac

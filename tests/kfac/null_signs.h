@@ -5,7 +5,7 @@
 
 namespace dkfac::testing {
 
-/// A factor of random rows that sends the first vector of signs to 0, up to rounding.
+/// A factor of random rows that maps the first vector of signs to 0, up to rounding.
 inline fisher::Matrix without_the_signs(std::int64_t n, Random& random) {
   fisher::Matrix rows = fisher::random_matrix(n, n, random);
   for (std::int64_t r = 0; r < n; ++r) {

@@ -97,7 +97,7 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
          o.refresh.inverse_interval = 2;
          o.damping.split = DampingSplit::constant;
        }},
-      // What the adaptive rule cannot go with.
+      // What the adaptive rule does not support.
       {"refresh.statistics_interval is 2",
        [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},
       {"refresh.inverse_interval is 3", [](auto& o) { adaptive(o).refresh.inverse_interval = 3; }},

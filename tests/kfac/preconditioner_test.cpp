@@ -129,7 +129,7 @@ std::vector<double> step_in_parts(kfac::CurvatureOptions options, std::int64_t p
 }
 
 TEST(Preconditioner, AddsMicroBatchesUp) {
-  // In each reduction what is recorded of a sample does not know of the parts.
+  // In each reduction, the record of a sample does not depend on the split into micro-batches.
   for (const auto reduction :
        {LossReduction::local_mean, LossReduction::global_mean, LossReduction::sum}) {
     kfac::CurvatureOptions options = options64();

@@ -12,7 +12,7 @@
 #include "support/fisher.h"
 #include "support/near.h"
 
-/// What read_factors() gives, against sums by their definition.
+/// Compares read_factors() with sums computed by definition.
 namespace dkfac::testing::factors {
 
 using namespace fisher;

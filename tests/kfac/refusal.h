@@ -9,8 +9,8 @@
 
 #include "dkfac/kfac/preconditioner.h"
 
-/// For tests of what is refused, in words that name the call, the layer, what was given and what is
-/// needed.
+/// For tests of rejected arguments, with messages that name the call, the layer, what was given and
+/// what is needed.
 namespace dkfac::testing {
 
 using kfac::CurvatureOptions;

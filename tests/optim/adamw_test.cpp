@@ -15,7 +15,7 @@ namespace {
 // 20 steps in f64 of about 20 roundings each, far below this.
 constexpr double kAdamwTolerance = 1e-12;
 
-/// What tells right from nearly right.
+/// Distinguishes the correct result from a nearly correct one.
 struct Wrong {
   bool uncorrected = false, coupled_decay = false, decays_biases = false;
 };

@@ -29,7 +29,7 @@ TEST(Norm, IsTheRootOfTheSumOfSquares) {
 }
 
 TEST(Norm, CountsEveryElementOnceAtEveryLength) {
-  // Around the ends of lanes, and of the parts that threads share.
+  // Sizes around the ends of lanes, and of the parts of threads.
   for (const std::int64_t n : {1, 7, 8, 9, 17, 65535, 65536, 65537, 4 * 1024 * 1024 + 5}) {
     std::vector<float> x(static_cast<std::size_t>(n));
     double squares = 0;  // Whole numbers, so that every order of additions is exact.

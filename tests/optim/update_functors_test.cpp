@@ -15,7 +15,7 @@ namespace {
 
 using testing::eps;
 
-// Around the ends of lanes and chunks.
+// Sizes around the ends of lanes and chunks.
 constexpr std::int64_t kLengths[] = {1, 3, 1023, 1024, 1025, 4095, 4096, 4097, 9000};
 constexpr std::int64_t kGap = 3;
 
@@ -69,7 +69,7 @@ struct Parts {
     for (std::int64_t lane = kLanes - 1; lane >= 0; --lane)
       for (std::size_t c = chunks.size(); c-- > 0;) f(static_cast<std::int64_t>(c), lane);
   }
-  /// Sums over the elements of each part, as the kernels take them.
+  /// Sums over the elements of each part, as the kernels compute them.
   template <class Value, class Map, class Out>
   void sum(Map map, Out out_of) const {
     std::vector<Value> sums;

@@ -9,7 +9,7 @@
 #include "dkfac/optim/optimizer.h"
 
 /// One run of the probe (main.cpp), as data. Names of configurations are compared between trees of
-/// different age, so that they stay as they are when the library's names change.
+/// different age, so they do not change when the library's names change.
 namespace dkfac::probe {
 
 enum class Method : std::uint8_t {
@@ -35,7 +35,7 @@ struct StepPlan {
   Fault fault = Fault::none;
 };
 
-/// The run is saved after `step` steps and goes on elsewhere.
+/// The run is saved after `step` steps and continued elsewhere.
 struct Restart {
   int step = 13;
   int ranks = 1;

@@ -66,7 +66,7 @@ void add_schedules(Table& t) {
       p.curvature->inverse_interval = step == 11 ? 6 : 3;
     };
   });
-  // As phases of the program: larger batches, more micro-batches, other momentum and rates.
+  // Like the phases of the program: larger batches, more micro-batches, other momentum and rates.
   t.every("phases", [](C& c) {
     c.plan = [settings = settings_of(c)](StepPlan& p, int step) {
       if (step < 10) return;

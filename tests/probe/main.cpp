@@ -8,8 +8,8 @@
 
 #include "probe/run.h"
 
-// Writes what runs of many configurations come to, bit for bit, so that tools/same_bits.sh can
-// compare two trees. On the device where the build has one, else on the host.
+// Writes the results of runs of many configurations, bit for bit, so that tools/same_bits.sh can
+// compare two trees. Runs on the device where the build has one, else on the host.
 int main(int argc, char** argv) {
   bool quick = false;
   std::string part_of_name, name;

@@ -72,7 +72,7 @@ void add_updates(Table& t) {
   t.kfac("decay", [](C& c) { c.kfac.weight_decay = 0.01; });
 }
 
-/// Who works on a layer, and the types of what ranks tell each other.
+/// Which ranks precondition a layer, and the types of what they send.
 void add_communication(Table& t) {
   const Axes several{.ranks = {2, 3}}, square{.ranks = {4}}, single{.dtypes = {DType::f32}};
   t.both(

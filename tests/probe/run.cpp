@@ -12,7 +12,7 @@
 namespace dkfac::probe {
 namespace {
 
-/// What one part of a run leaves to the next.
+/// What one part of a run passes to the next.
 struct Saved {
   std::mutex mutex;
   std::vector<testing::SavedState> ranks;

@@ -5,8 +5,8 @@
 
 namespace dkfac::probe {
 
-/// All steps on all ranks, as threads of this process: decisions and reports of each step,
-/// parameters after some of them, in the end all state.
+/// Runs all steps on all ranks, as threads of this process, and writes decisions and reports of
+/// each step, parameters after some of them, and finally all state.
 void run(const Configuration& configuration, Writer& writer);
 
 }  // namespace dkfac::probe

@@ -16,7 +16,7 @@
 
 namespace dkfac::probe {
 
-/// x, f64 or f32 on any device, for which the host waits; and its way back, for which it does not.
+/// Copies x, f64 or f32 on any device, to the host, which waits for it; and back, without waiting.
 [[nodiscard]] std::vector<double> get(Context& ctx, ConstTensorView x);
 void put(Context& ctx, const std::vector<double>& values, TensorView x);
 

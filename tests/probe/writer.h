@@ -19,9 +19,9 @@ namespace dkfac::probe {
 [[nodiscard]] std::string text_of(ConstTensorView x);
 [[nodiscard]] std::string text_of(double x);
 
-/// Lines "kind, configuration, item, rank, value", separated by tabs; one for all ranks that say
-/// the same. Kinds: `bits`, of parameters and states; `decisions`, `reports` and `waits`, which are
-/// series over the steps of a run.
+/// Lines "kind, configuration, item, rank, value", separated by tabs; one line for all ranks with
+/// equal values. Kinds: `bits`, of parameters and states; `decisions`, `reports` and `waits`, which
+/// are series over the steps of a run.
 class Writer {
  public:
   /// Any rank's thread.
@@ -34,7 +34,7 @@ class Writer {
   std::map<std::string, std::vector<std::pair<int, std::string>>> items_;
 };
 
-/// What one rank says of one run.
+/// The results of one rank in one run.
 class Log {
  public:
   Log(Writer& writer, std::string configuration, int rank)
@@ -43,7 +43,7 @@ class Log {
   void bits(const std::string& item, const std::string& value) {
     writer_.add("bits", configuration_, item, rank_, value);
   }
-  /// Of the step that has just been made.
+  /// Of the last step.
   void next(const std::string& kind, const std::string& item, const std::string& value) {
     series_[{kind, item}].push_back(value);
   }
@@ -58,8 +58,8 @@ class Log {
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> series_;
 };
 
-/// "layer/kind/field" for a name of StateVisitor: the one place that knows how states are called
-/// today. What it returns is compared with other trees, and stays as it is.
+/// Returns "layer/kind/field" for a name of StateVisitor; the only place that depends on the
+/// current names of states. The result is compared with other trees and must not change.
 [[nodiscard]] std::string canonical(const std::string& state);
 
 /// Writes a state under canonical names.

@@ -8,7 +8,7 @@
 
 #include "support/fisher.h"
 
-/// The library's own way from data to a preconditioned gradient, on one rank and in f64.
+/// The library's computation from data to a preconditioned gradient, on one rank and in f64.
 namespace dkfac::testing::fisher {
 
 struct Factors {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// What the emulated device does on request and a real one does not, so that tests of it skip there
-/// (is_emulated() of host_waits.h).
+/// Faults that the emulated device injects on request and a real one cannot, where their tests are
+/// skipped (is_emulated() of host_waits.h).
 namespace dkfac::testing {
 
 /// For a scope, only this many bytes beside those in use.

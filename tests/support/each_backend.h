@@ -10,7 +10,7 @@
 
 namespace dkfac::testing {
 
-/// What an operation test runs over.
+/// The parameters of an operation test.
 struct BackendCase {
   Backend backend;
   DType dtype;

@@ -7,8 +7,8 @@
 
 #include "dkfac/core/random.h"
 
-/// Eigen as an oracle: dense algebra by other hands, which shares no line with ours. Tests of it
-/// are not built where it is missing.
+/// Eigen as an independent oracle for dense algebra. Tests with it are not built where it is
+/// missing.
 namespace dkfac::testing {
 
 using RowMajor = ::Eigen::Matrix<double, ::Eigen::Dynamic, ::Eigen::Dynamic, ::Eigen::RowMajor>;

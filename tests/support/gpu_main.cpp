@@ -6,7 +6,7 @@
 
 #include "dkfac/core/device.h"
 
-// Without a device all tests are skipped, or fail when DKFAC_REQUIRE_GPU says that there is one.
+// Without a device all tests are skipped, or fail when DKFAC_REQUIRE_GPU requires one.
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;  // SKIP_RETURN_CODE of dkfac_gpu_test()
   ::testing::InitGoogleTest(&argc, argv);

@@ -19,8 +19,8 @@ void* allocate_or_throw(std::size_t bytes) {
 
 }  // namespace
 
-// All forms that the standard library pairs with the deletes below: std::stable_sort takes its
-// buffer from the nothrow form, and a sanitizer's own would not match a delete from here.
+// All forms that the standard library pairs with the deletes below: std::stable_sort allocates its
+// buffer by the nothrow form, and a sanitizer's own would not match a delete from here.
 void* operator new(std::size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdint>
 
-/// Counts what a program takes from the heap. Linking heap_count.cpp replaces operator new and
-/// aligned_alloc for all of it, in every thread, the libraries it calls included.
+/// Counts the heap allocations of a program. Linking heap_count.cpp replaces operator new and
+/// aligned_alloc in every thread, including the libraries that the program calls.
 namespace dkfac::testing::heap {
 
 inline std::atomic<bool> counting{false};     ///< Whether the counters below run.

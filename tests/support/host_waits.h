@@ -6,9 +6,9 @@ namespace dkfac::testing {
 
 /// Whether the device is the emulated one.
 [[nodiscard]] bool is_emulated();
-/// How often the host has waited for the device so far; 0 on a real device, which does not tell.
+/// How often the host has waited for the device so far; 0 on a real device, which cannot count it.
 [[nodiscard]] std::int64_t host_waits();
-/// How often device or pinned memory has been made so far; 0 on a real device.
+/// How often device or pinned memory has been allocated so far; 0 on a real device.
 [[nodiscard]] std::int64_t device_allocations();
 /// How many kernels have been launched so far; 0 on a real device.
 [[nodiscard]] std::int64_t kernel_launches();

@@ -1,7 +1,7 @@
 #include "emulated/device.h"
 #include "support/host_waits.h"
 
-/// There is one only under AddressSanitizer.
+/// Defined only under AddressSanitizer.
 extern "C" [[gnu::weak]] int __asan_address_is_poisoned(const volatile void*);
 
 bool dkfac::testing::is_emulated() { return true; }

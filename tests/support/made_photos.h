@@ -10,7 +10,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/data/photo_data.h"
 
-/// Photographs without files.
+/// Generated photographs, without files.
 namespace dkfac::testing {
 
 /// Pictures of given sizes, all different; their labels go round through three classes.

@@ -15,9 +15,9 @@ struct KnownSpd {
   Dense a, factor, inverse;
 };
 
-/// a(i,j) = min(i,j) + 1. The sum over m <= min(i,j) of 1*1, so L is the lower triangle of ones;
-/// L^-1 takes differences of neighbours, hence the inverse is the second difference matrix with a
-/// 1 in its last corner. Condition about 4 n^2 / pi^2 * 4.
+/// a(i,j) = min(i,j) + 1, the sum over m <= min(i,j) of 1*1, so L is the lower triangle of ones.
+/// L^-1 takes differences of neighbours, hence the inverse is the second difference matrix with a 1
+/// in its last corner. Condition about 4 n^2 / pi^2 * 4.
 inline KnownSpd min_matrix(std::int64_t n) {
   return {make_dense(n, n, [](auto i, auto j) { return static_cast<double>(std::min(i, j) + 1); }),
           make_dense(n, n, [](auto i, auto j) { return j <= i ? 1.0 : 0.0; }),

@@ -6,7 +6,7 @@
 
 #include "support/fisher.h"
 
-/// Convolutions by index arithmetic: the order of memory of every layout, spelled out once.
+/// Convolutions by index arithmetic: the memory order of every layout, written explicitly.
 namespace dkfac::testing::fisher {
 
 /// Extents of a batch of images.

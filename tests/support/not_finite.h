@@ -2,7 +2,7 @@
 
 #include <limits>
 
-/// What is no number, for tests of every layer.
+/// Values that are not finite, for tests of every layer.
 namespace dkfac {
 
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

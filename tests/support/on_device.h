@@ -35,7 +35,7 @@ inline std::vector<double> device_values(Context& ctx, ConstTensorView x) {
 
 inline Tensor to_device(Context& ctx, ConstTensorView x) { return Tensor::copy_of(ctx, x); }
 
-/// A matrix on the device whose rows are wider than it, with NaN in the gaps: Padded over there.
+/// A matrix on the device with padded rows, with NaN in the gaps: Padded, on the device.
 class PaddedOnDevice {
  public:
   /// Any floating dtype, full of NaN.

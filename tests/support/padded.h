@@ -11,8 +11,8 @@
 
 namespace dkfac::testing {
 
-/// A matrix of f64 or f32 in host memory whose rows are wider than it, full of `poison`: what an
-/// operation must not read shows in its result, what it must not write shows in untouched().
+/// A matrix of f64 or f32 in host memory with padded rows, filled with `poison`. Reads outside of
+/// the matrix show in results, writes outside of it in untouched().
 class Padded {
  public:
   static constexpr double kPoison = -9.90625;  // exact in every dtype

@@ -13,8 +13,8 @@
 #include "support/on_device.h"
 #include "support/plain_training.h"
 
-/// PlainNet, computed on the host, trained by a Preconditioner that sees its activations and
-/// gradients on some device only, on a stream of the caller.
+/// PlainNet, computed on the host, trained by a Preconditioner whose activations and gradients are
+/// on a device, on a stream of the caller.
 namespace dkfac::testing {
 
 struct DeviceRun {

@@ -10,8 +10,8 @@
 
 namespace dkfac::testing {
 
-/// Three linear layers with tanh between them and squared loss, in plain loops: to the training
-/// loops what PlainNet is, and trained on the same batches.
+/// Three linear layers with tanh between them and squared loss, in plain loops: a replacement of
+/// PlainNet in the training loops, trained on the same batches.
 template <class T>
 class PlainMlp {
  public:

@@ -12,9 +12,8 @@
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/options.h"
 
-/// Somebody's network in plain loops, that knows nothing of the library but the views it hands
-/// over: conv 3x3 - BatchNorm in ghost groups - tanh - linear - tanh - scale - linear, squared
-/// loss.
+/// An external network in plain loops, which uses the library only through views: conv 3x3 -
+/// BatchNorm in ghost groups - tanh - linear - tanh - scale - linear, squared loss.
 namespace dkfac::testing {
 
 inline std::size_t pos(std::int64_t i) { return static_cast<std::size_t>(i); }

@@ -11,7 +11,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
-/// The obvious algorithms in double precision: what every fast one is compared with.
+/// Straightforward reference algorithms in double precision, for comparison with fast ones.
 namespace dkfac::testing {
 
 /// Row-major matrix of doubles.

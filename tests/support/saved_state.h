@@ -8,7 +8,7 @@
 
 #include "dkfac/core/state.h"
 
-/// What a StateVisitor may do, in memory: one rank's values by name, and their way back.
+/// A StateVisitor in memory: saves one rank's values by name, and restores them.
 namespace dkfac::testing {
 
 struct SavedValue {
@@ -44,7 +44,7 @@ class Saver final : public StateVisitor {
   }
 };
 
-/// Takes each value from the state of this rank, else from that of any other.
+/// Reads each value from the state of this rank, else from that of any other.
 class Loader final : public StateVisitor {
  public:
   Loader(const std::vector<SavedState>& ranks, int rank)

@@ -13,9 +13,9 @@
 
 namespace dkfac::testing {
 
-/// While alive, each thread that asked for it takes a signal every millisecond, with a handler like
-/// those of most programs: on the stack of whatever it interrupts. It counts signals, and those
-/// that found the stack pointer outside of the thread's stack. One at a time.
+/// While alive, each registered thread receives a signal every millisecond. The handler is like
+/// those of most programs and runs on the interrupted stack. It counts signals, and those that
+/// found the stack pointer outside of the thread's stack. One object at a time.
 class SignalStorm {
  public:
   SignalStorm() {

@@ -9,7 +9,7 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
-/// Tensors to test with, and what messages of errors say.
+/// Tensors for tests, and the messages of errors.
 namespace dkfac::testing {
 
 /// Uniform in [lo, hi).

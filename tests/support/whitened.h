@@ -5,7 +5,7 @@
 
 namespace dkfac::testing {
 
-/// Views of both, which have to stay.
+/// Views of both arguments, which must outlive the result.
 inline nn::WhiteningImages images_of(const data::Dataset& data,
                                      const data::Normalization& normalization) {
   return {.pixels = data.pixels,

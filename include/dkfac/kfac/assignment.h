@@ -12,34 +12,35 @@
 
 namespace dkfac::kfac {
 
-/// What one layer asks of its owner.
+/// Work and memory that one layer costs its owner.
 struct DKFAC_API LayerLoad {
   double flops = 0;        ///< Inverting and preconditioning; 0 for layers without factors.
   std::int64_t bytes = 0;  ///< Parameters plus statistics.
 };
-/// n^3 per factor (potrf + potri) plus the two products of the preconditioner.
+/// Load of a layer: n^3 flops per factor (potrf + potri) plus the two products of the
+/// preconditioner.
 [[nodiscard]] DKFAC_API LayerLoad layer_load(const LayerSpec& spec, DType dtype);
 
-/// Owner of each layer; a pure function of its arguments, equal on every rank. Layers with factors
-/// go longest first (by flops, ties by index) to the rank with the least flops so far (ties to the
-/// fewest bytes, then the lowest rank); the others follow, largest first, to the rank with the
-/// fewest bytes. world_size >= 1.
+/// Assigns an owner to each layer; a pure function of its arguments, equal on every rank. Layers
+/// with factors are assigned in order of decreasing flops (ties by index), each to the rank with
+/// the least flops so far (ties to the fewest bytes, then the lowest rank). The others follow,
+/// largest first, each to the rank with the fewest bytes. world_size >= 1.
 [[nodiscard]] DKFAC_API std::vector<int> assign(std::span<const LayerLoad> loads, int world_size);
 
-/// Bytes that ranks keep of a layer's curvature between steps.
+/// Bytes of a layer's curvature that persist between steps.
 struct DKFAC_API CurvatureBytes {
   std::int64_t averages = 0;  ///< Of the statistics, on the owner.
-  std::int64_t earlier = 0;   ///< Two earlier statistics under the adaptive rule, on the owner.
+  std::int64_t earlier = 0;   ///< Adaptive rule: the last two statistics, on the owner.
   std::int64_t inverses = 0;  ///< With eigenvalues and EKFAC scales, on all workers of the layer.
 };
 [[nodiscard]] DKFAC_API CurvatureBytes curvature_bytes(const LayerSpec& spec,
                                                        const CurvatureOptions& options,
                                                        Device device = Device::cpu());
 
-/// Bytes that a rank keeps per element of the parameters of the layers it works on.
+/// Bytes per parameter element that a rank keeps for the layers it preconditions.
 struct DKFAC_API KeptParameters {
   std::int64_t momentum = 0;
-  std::int64_t masters = 0;  ///< Of a narrower weight wire.
+  std::int64_t masters = 0;  ///< Master weights for a narrower weight_wire.
 };
 
 struct DKFAC_API NamedBytes {
@@ -47,21 +48,21 @@ struct DKFAC_API NamedBytes {
   std::int64_t bytes = 0;
 };
 
-/// What describe_assignment() is told beside the layers.
+/// Arguments of describe_assignment() beside the layers.
 struct DKFAC_API AssignmentDetails {
   int world_size = 1;
-  int workers = 1;  ///< Ranks that precondition a layer: those a multiple of world_size / workers
-                    ///< from its owner.
+  int workers = 1;  ///< Ranks that precondition a layer: its owner and the ranks that differ from
+                    ///< it by a multiple of world_size / workers.
   const CurvatureOptions& curvature;
-  Device device = {};                    ///< On which the forms of factors depend.
-  std::span<const double> seconds = {};  ///< Predicted per layer and step; empty: not known.
+  Device device = {};                    ///< Decides the forms of the factors.
+  std::span<const double> seconds = {};  ///< Predicted time per layer and step; empty: unknown.
   KeptParameters kept = {};
-  std::span<const NamedBytes> buffers = {};  ///< Of this rank; empty ones are left out.
+  std::span<const NamedBytes> buffers = {};  ///< Of this rank; entries of 0 bytes are omitted.
 };
 
-/// A table: layer, shape, owner and the other workers, groups, widths and forms of A and G, bytes
-/// of the statistics, share of the work, predicted milliseconds of a step, and the reason why a
-/// layer has no curvature; then what each rank keeps, buffers, and totals.
+/// Returns a table: layer, shape, owner and other workers, groups, widths and forms of A and G,
+/// bytes of the statistics, share of the work, predicted milliseconds per step, and the reason why
+/// a layer has no curvature. Below it: what each rank keeps, buffers, and totals.
 [[nodiscard]] DKFAC_API std::string describe_assignment(std::span<const std::string> names,
                                                         std::span<const LayerSpec> specs,
                                                         std::span<const int> owners,

@@ -17,43 +17,45 @@
 
 namespace dkfac::kfac {
 
-/// Gradients of one layer, preconditioned in place: contiguous, row-major, f32 or f64, whatever
-/// CurvatureOptions::dtype is, on the device of the Preconditioner. `weight` has the shape of the
-/// weight (weight_shape(): [out,in], [out,kh,kw,in], ...); a convolution's may also be [out,
-/// kh*kw*in], and any may be a vector, of the same elements in the same order. Another shape of as
-/// many elements, as that of a transposed matrix, is refused. `bias` is [out], or empty for a layer
-/// without one. A BatchNorm has gamma in `weight` and beta in `bias`, [channels] each. A PlainSpec
-/// takes any shape.
+/// Gradients of one layer, preconditioned in place. Contiguous, row-major, f32 or f64 (independent
+/// of CurvatureOptions::dtype), on the device of the Preconditioner.
+/// - `weight` has the shape of the weight (weight_shape(): [out,in], [out,kh,kw,in], ...). A
+///   convolution's may also be [out, kh*kw*in], and any may be a vector of the same elements in the
+///   same order. Any other shape with as many elements, e.g. of a transposed matrix, is an error.
+/// - `bias` is [out], or empty for a layer without one.
+/// - A BatchNorm has gamma in `weight` and beta in `bias`, [channels] each. A PlainSpec accepts any
+///   shape.
 struct DKFAC_API LayerGrad {
   LayerId layer{};
   TensorView weight;
   TensorView bias;
 };
 
-/// K-FAC on somebody else's training loop. It borrows pointers, never owns parameters, never sees a
-/// network type, never prints.
+/// K-FAC preconditioner for an existing training loop. It borrows pointers, owns no parameters,
+/// depends on no network type and prints nothing. The update rule stays the caller's.
 ///
 /// Every iteration, per layer: record_input() in the forward pass and record_grad_output() in the
-/// backward pass (record_normalization() for a normalisation); then, with gradients already
-/// averaged over ranks, step(). The update rule stays the caller's.
+/// backward pass (record_normalization() for a normalisation). Then step(), with gradients already
+/// averaged over ranks. With StatisticsOptions::micro_batches > 1, that many records of a layer are
+/// summed.
 ///
-/// Views and streams are of the object's device. Each call uses the caller's memory in the order of
-/// its stream: on the host it is the caller's again when the call returns; on a CUDA device, where
-/// the object works on a stream of its own that follows the caller's, for whatever the caller puts
-/// on that stream afterwards. With StatisticsOptions::records_valid_until_step what was recorded
-/// has to stay as it is until step() has been called. No view is kept: layers that are recorded may
-/// lie elsewhere in each step.
+/// Views and streams are of the object's device. Each call accesses the caller's memory in the
+/// order of the given stream. On the host, the caller may reuse the memory when the call returns.
+/// On a CUDA device, the object works on its own stream, ordered with the caller's: work that the
+/// caller enqueues on its stream after the call may reuse the memory. With
+/// StatisticsOptions::records_valid_until_step, recorded memory must stay unchanged until step()
+/// has been called. No view is kept: recorded tensors may lie elsewhere in each step.
 ///
-/// A call that throws InvalidArgument or DeviceError has found the caller's mistake on this rank
-/// alone, so that the others meet a CommError where they wait for it. A record may send what is
-/// complete, and throws CommError when that fails, as prepare() and step() do.
+/// InvalidArgument and DeviceError report a mistake of the caller on this rank alone; the other
+/// ranks get a CommError where they wait for it. A record may launch a reduction that is complete,
+/// and throws CommError when that fails, as do prepare() and step().
 ///
-/// The host waits once per step, for the vote;
-/// with grad_worker_fraction above 1/P up to twice more in steps that rebuild, with EKFAC once; up
-/// to twice where a layer has no inverse yet, as in the first step; where an inverse failed, or an
-/// f16 operand has no range yet; in rebuilds of eigenvectors, where cusolverDnXsyevd may block; and
-/// where the communicator does. With StatisticsOptions::micro_batches > 1 that many records of a
-/// layer add up.
+/// The host synchronizes once per step, to read the agreement on the step. It may wait longer:
+/// - with grad_worker_fraction above 1/P, up to twice more in steps that rebuild (once with EKFAC);
+/// - up to twice more where a layer has no inverse yet, as in the first step;
+/// - where an inversion failed, or an f16 operand has no range yet;
+/// - in rebuilds of eigenvectors, where cusolverDnXsyevd may block;
+/// - where the communicator does.
 class DKFAC_API Preconditioner {
  public:
   explicit Preconditioner(std::shared_ptr<comm::Communicator> comm, CurvatureOptions options = {},
@@ -64,76 +66,90 @@ class DKFAC_API Preconditioner {
   Preconditioner(Preconditioner&&) noexcept;
   Preconditioner& operator=(Preconditioner&&) noexcept;
 
-  /// The layer that records and gradients name, numbered from 0; before prepare(). Throws
-  /// InvalidArgument for an empty name or one that exists, and for a spec that makes no sense.
+  /// Adds a layer, before prepare(), and returns its id; ids count from 0. Throws InvalidArgument
+  /// for an empty or duplicate name, and for an invalid spec.
   [[nodiscard]] LayerId add_layer(std::string name, LayerSpec spec);
-  /// Fixes the layers and who owns them; throws InvalidArgument when ranks disagree about them. A
-  /// collective; called by the first record or step when the caller has not.
+  /// Fixes the layers and assigns their owners; collective. Throws InvalidArgument when layers or
+  /// options differ between ranks. Called by the first record or step if the caller has not.
   void prepare();
 
-  /// False on steps whose statistics are not used, so that a caller can skip the records.
+  /// False on steps whose statistics are not used: the caller may skip the records.
   [[nodiscard]] bool wants_statistics() const;
-  /// The same for one layer and record: under the adaptive rule each statistic has its own steps.
+  /// Whether this step uses the input of one layer: under the adaptive rule each statistic has its
+  /// own steps.
   [[nodiscard]] bool wants_input(LayerId layer) const;
-  [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< And for record_normalization().
-  /// input: what the layer was applied to, f64, f32, bf16 or f16; it is only read. Of a LinearSpec
-  /// [n,in], row-major, where rows may have gaps, or contiguous [n,...,in]; of a Conv2dSpec
-  /// contiguous [n,h,w,in] or [n,in,h,w], as its layout says; of an EmbeddingSpec i32 indices
-  /// [n,...] in [0, vocabulary), contiguous; on a device one outside makes the step a rejected one.
+  [[nodiscard]] bool wants_grad_output(LayerId layer) const;  ///< Also for record_normalization().
+  /// Records the input of the layer, which is only read: f64, f32, bf16 or f16.
+  /// - LinearSpec: [n,in], row-major, where rows may have gaps, or contiguous [n,...,in].
+  /// - Conv2dSpec: contiguous [n,h,w,in] or [n,in,h,w], by its layout.
+  /// - EmbeddingSpec: contiguous i32 indices [n,...] in [0, vocabulary). On a device, an index
+  ///   outside causes the step to be rejected.
   ///
-  /// In a step the inputs and the output gradients of a layer are of the same samples and
-  /// positions, in whatever order and parts. n may be 0 where other ranks or records have samples
-  /// and RecordScale::global_batch counts them. Ignored, the view unchecked, where wants_input() is
-  /// false and for a PlainSpec. Throws InvalidArgument for a layer that does not exist or is a
-  /// normalisation, for views and streams that are not as said, a scale out of range, and more
-  /// records than micro_batches; it has recorded nothing then.
+  /// Within a step, the inputs and the output gradients of a layer must be of the same samples and
+  /// positions, in any order and split. An n of 0 is valid where other ranks or records have
+  /// samples and RecordScale::global_batch counts them.
+  ///
+  /// Where wants_input() is false, and for a PlainSpec, the call is ignored and the view is not
+  /// checked. Throws InvalidArgument for a layer that does not exist or is a normalisation, for
+  /// views and streams other than described, for a scale out of range, and for more records than
+  /// micro_batches. Nothing is recorded then.
   void record_input(LayerId layer, ConstTensorView input, Stream stream = Stream::cpu(),
                     RecordScale scale = {});
-  /// grad_output: d loss / d output of the layer, in the reduction of CurvatureOptions, with
-  /// RecordScale::loss_scale still in it. As `input` above, with `out` in the place of `in`:
-  /// [n,out], [n,...,out], [n,h,w,out] or [n,out,h,w] with the output's h and w. Gradients of the
-  /// training loss give the empirical Fisher.
+  /// Records grad_output = d loss / d output of the layer, in the reduction of CurvatureOptions,
+  /// with RecordScale::loss_scale still applied. Dtypes, layouts and errors are those of
+  /// record_input() with `out` for `in`: [n,out], [n,...,out], [n,h,w,out] or [n,out,h,w] with the
+  /// output's h and w. Gradients of the training loss give the empirical Fisher.
   void record_grad_output(LayerId layer, ConstTensorView grad_output, Stream stream = Stream::cpu(),
                           RecordScale scale = {});
-  /// x: input of the normalisation, contiguous: [n,c], [n,h,w,c] (nhwc) or [n,c,h,w] (nchw), with
-  /// NormOver::channels [n,...,c]. grad_output: of the same shape and dtype, contiguous. mean,
-  /// inv_std: what x was normalised by, of one shape and any strides: [c] of the batch, or
-  /// [groups,c] of ghost groups of consecutive samples, whose number divides n; with
-  /// NormOver::channels [rows], one for each sample and position. All are f64, f32, bf16 or f16 and
-  /// only read. Ignored where wants_grad_output() is false. Errors as of record_input(), for a
-  /// layer that is no normalisation too.
+  /// Records a normalisation. All views are f64, f32, bf16 or f16 and only read.
+  /// - x: input, contiguous: [n,c], [n,h,w,c] (nhwc) or [n,c,h,w] (nchw); with NormOver::channels
+  ///   [n,...,c].
+  /// - grad_output: contiguous, of the shape and dtype of x.
+  /// - mean, inv_std: what x was normalised by, of one shape and any strides: [c] of the batch, or
+  ///   [groups,c] for ghost groups of consecutive samples, whose number divides n; with
+  ///   NormOver::channels [rows], one for each sample and position.
+  ///
+  /// Ignored where wants_grad_output() is false. Errors as of record_input(), also for a layer that
+  /// is not a normalisation.
   void record_normalization(LayerId layer, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output,
                             Stream stream = Stream::cpu(), RecordScale scale = {});
 
-  /// Preconditions `grads` in place, equal on all ranks: each layer with curvature once, in any
-  /// order; others may be there and stay as they are. Where report.updated is false they are
-  /// left as they are: skip the update. Either the vote has failed, and no statistic has been
-  /// touched, or no layer has an inverse. Where only some have none (report.without_inverse), the
-  /// gradients of these stay. Throws NumericError on every rank once a factor has failed more than
-  /// max_failed_refreshes times. args.lr is only read by the KL clip, which needs one > 0;
-  /// args.flags.loss, f64[1] on the object's device, is read as the gradients are. Throws
-  /// InvalidArgument for gradients that are missing, twice there or not as LayerGrad says, and for
-  /// layers that were not recorded where wants_input() and wants_grad_output() said so (unless this
-  /// rank's vote rejects the step); DeviceError for gradients on another device.
+  /// Preconditions `grads` in place; they must be equal on all ranks. Every layer with curvature
+  /// appears once, in any order; other layers may be included and are left unchanged.
+  ///
+  /// Where report.updated is false, `grads` are unchanged and the caller skips the update. Either
+  /// the ranks agreed to reject the step, and no statistic was changed, or no layer has an inverse.
+  /// Where only some layers have none (report.without_inverse), only their gradients stay
+  /// unchanged.
+  ///
+  /// args.lr is read by the KL clip alone, which needs it > 0. args.flags.loss, f64[1] on the
+  /// object's device, is read in the order of `stream`, as the gradients are.
+  ///
+  /// Throws NumericError on every rank once a factor has failed more than max_failed_refreshes
+  /// times. Throws InvalidArgument for gradients that are missing, given twice or not as LayerGrad
+  /// describes, and for layers without a record that wants_input() or wants_grad_output() requested
+  /// (unless this rank's flags reject the step). Throws DeviceError for gradients on another
+  /// device.
   StepReport step(std::span<const LayerGrad> grads, Stream stream = Stream::cpu(),
                   const StepArgs& args = {});
 
-  /// Copies of what this rank holds of a layer's curvature, as the last step has left it: all of it
-  /// on the owner, inverses on the other workers, nothing elsewhere. After prepare(), at any time
-  /// but during a call; not a collective; changes nothing. Waits for the device. There an inverse
-  /// that the last step could not rebuild is still the one before it.
+  /// Returns copies of what this rank holds of a layer's curvature after the last step: everything
+  /// on the owner, inverses on the other workers, nothing elsewhere. After prepare() and not during
+  /// another call; not a collective; changes nothing. Waits for the device, where an inverse whose
+  /// rebuild failed in the last step is still the previous one.
   [[nodiscard]] LayerFactors read_factors(LayerId layer);
 
   void set_damping(double damping);
-  /// As in Optimizer.
+  /// As Optimizer::set_curvature().
   void set_curvature(const CurvatureSettings& settings);
-  /// As in Optimizer; prepares when the caller has not. The visitor is shown contiguous host
-  /// memory, which it may read and write until its call returns. Options are no part of the state:
-  /// set a damping that has been changed before loading.
+  /// As Optimizer::visit_state(); calls prepare() if the caller has not. The visitor gets
+  /// contiguous host memory, which it may read and write until its call returns. Options are not
+  /// part of the state: set a damping that was changed before loading.
   void visit_state(StateVisitor& visitor);
   [[nodiscard]] const CurvatureOptions& options() const;
-  /// Layers, owners, bytes, why a layer is not covered; after prepare().
+  /// A table of layers, owners and bytes, with the reason why a layer has no curvature; after
+  /// prepare().
   [[nodiscard]] std::string describe() const;
 
  private:

@@ -11,65 +11,66 @@
 
 namespace dkfac::kfac {
 
-/// How far the ladder of docs/math.md, "Ladder", had to be climbed for an inverse.
+/// The stage of the robust inversion that produced an inverse (docs/math.md, "Robust inversion").
 enum class InverseStage : std::uint8_t {
-  damped,       ///< As asked.
+  damped,       ///< With the requested damping.
   more_damped,  ///< With ten times the damping.
   f64,          ///< In double precision.
-  clipped,      ///< From eigenvectors, with eigenvalues below 0 taken as 0.
-  kept          ///< All failed; the last good inverse stays in use.
+  clipped,      ///< From eigenvectors, with negative eigenvalues set to 0.
+  kept          ///< All stages failed; the last good inverse is kept.
 };
 inline constexpr std::size_t kInverseStages = 5;
 
 enum class StatisticKind : std::uint8_t { a, g, batch_norm };
 
-/// The schedule of one statistic; the same on every rank.
+/// Refresh state of one statistic; equal on every rank.
 struct DKFAC_API StatisticReport {
   int layer = 0;
   StatisticKind kind = StatisticKind::a;
   bool refreshed = false;     ///< In this step.
   std::int64_t interval = 1;  ///< Steps from its last refresh to the next one.
   std::int64_t age = 0;       ///< Steps since its last refresh.
-  /// |X - X'|_F / |X'|_F of the last two refreshes; negative while unknown (and with fixed
-  /// intervals, which do not ask).
+  /// |X - X'|_F / |X'|_F of the last two refreshes; negative while unknown, and with fixed
+  /// intervals, which do not compute it.
   double drift = -1;
 };
 
-/// What one step() did, curvature included: of `step` but for the fields that name another one.
-/// Where K-FAC does not update although the vote has passed, no layer has an inverse.
+/// What one step() did, curvature included. Fields are of `step` unless they name another one.
+/// Where agreement.may_update() is true and `updated` false, no layer has an inverse.
 struct DKFAC_API StepReport : UpdateReport {
-  /// Layers whose curvature has never been inverted, so that their gradients are not
-  /// preconditioned: by name, in the order they were added, the same on every rank. Empty where the
-  /// vote failed.
+  /// Names of the layers whose curvature has never been inverted, so that their gradients are not
+  /// preconditioned. In the order they were added, equal on every rank. Empty for a rejected step.
   std::vector<std::string> without_inverse;
-  bool statistics_refreshed = false;  ///< At least one.
-  /// At least one. The same on all ranks, but in the first step after a device has loaded a state
-  /// of hosts: then of inverses in a form that it cannot take, only ranks that hold them say so.
+  bool statistics_refreshed = false;  ///< At least one was refreshed.
+  /// At least one was rebuilt. Equal on all ranks, except in the first step after a CUDA run has
+  /// loaded a state saved by a CPU run. Inverses in a form that the device cannot apply are then
+  /// rebuilt, and only the ranks that hold them report it.
   bool inverses_refreshed = false;
-  /// Of this step; owned by the optimizer, valid until its next step.
+  /// Statistics of all layers in this step; owned by the optimizer, valid until its next step.
   std::span<const StatisticReport> statistics;
-  /// Inverses of this rank that were rebuilt in inverses_step, by the stage that succeeded.
+  /// Number of inverses that this rank rebuilt in inverses_step, by the stage that succeeded.
   std::array<int, kInverseStages> inverses{};
-  /// The step that `inverses` are of; 0 where there are none. On a CUDA device the one before this
-  /// step, whose outcome the host learns with this step's vote, unless grad_worker_fraction is
-  /// above 1/P, they are EKFAC's, or a layer had none yet; of several steps, as where a state was
-  /// loaded in between, the last.
+  /// The step in which `inverses` were rebuilt; 0: none. On a CUDA device it is the previous step,
+  /// whose outcome the host reads together with this step's agreement. It is this step with
+  /// grad_worker_fraction above 1/P, with EKFAC, or while a layer has no inverse. Where several
+  /// steps are pending, e.g. after loading a state, it is the last of them.
   std::int64_t inverses_step = 0;
-  /// Refreshes of this rank's factors that kept the old inverse: inverses[kept], which are of
-  /// inverses_step, and statistics of this step that were not finite.
+  /// Refreshes of this rank's factors that kept the old inverse: inverses[kept], of inverses_step,
+  /// plus the statistics of this step that were not finite.
   int failed_factors = 0;
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.
-  /// The update that `saturated` and `kl_factor` are of: this step's, and on a CUDA device, whose
-  /// host does not wait for it, the one before; 0 where there is none, and these are as they begin.
+  /// The step that `saturated` and `kl_factor` are of; 0: none yet, and both have their initial
+  /// values. It is this step, but on a CUDA device, where the host does not wait for the update,
+  /// the previous one.
   std::int64_t update_step = 0;
-  /// Weights of layers that this rank works on past the range of CommunicationOptions::weight_wire,
-  /// in update_step.
+  /// Weights out of the range of CommunicationOptions::weight_wire in update_step, among the layers
+  /// that this rank preconditions.
   std::int64_t saturated = 0;
-  double kl_factor = 1;  ///< What the KL clip multiplied the directions of update_step by.
+  double kl_factor = 1;  ///< Factor of the KL clip in update_step.
   double damping = 0;
-  double flops = 0;  ///< Spent on building and inverting statistics, world-wide.
-  /// What this step would have handed to collectives and spent beyond that, had all statistics
-  /// been refreshed: of flops + flops_skipped the share flops_skipped was saved.
+  double flops = 0;  ///< Spent on computing and inverting statistics, over all ranks.
+  /// Bytes for collectives, and flops, that refreshing every statistic would have added to this
+  /// step. The saved fraction of the work is flops_skipped / (flops + flops_skipped).
   std::uint64_t bytes_skipped = 0;
   double flops_skipped = 0;
   [[nodiscard]] std::string brief() const;

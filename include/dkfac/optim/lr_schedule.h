@@ -7,9 +7,9 @@
 
 namespace dkfac::optim {
 
-/// SP-NGD eq. 21, which has `last` = 0: lr0 until `start`, then
-/// last + (lr0 - last) (1 - (e - start)/(end - start))^power, `last` from `end` on. Epochs are
-/// fractional. Requires end > start >= 0, power > 0.
+/// Polynomial decay, SP-NGD eq. 21 (where `last` = 0): lr0 until `start`, then
+///   last + (lr0 - last) (1 - (e - start)/(end - start))^power,
+/// and `last` from `end` on. Epochs e are fractional. Requires end > start >= 0, power > 0.
 struct DKFAC_API PolynomialLr {
   double lr0 = 0;
   double start = 0, end = 1;
@@ -19,16 +19,17 @@ struct DKFAC_API PolynomialLr {
   void validate() const;
 };
 
-/// Straight lines between (epoch, lr) knots, constant outside them; knots ascend in epoch.
+/// Linear interpolation between (epoch, lr) knots, constant outside them; knots ascend in epoch.
 struct DKFAC_API PiecewiseLinearLr {
   std::vector<std::pair<double, double>> knots;
   [[nodiscard]] double at(double epoch) const;
   void validate() const;
 };
 
-/// Half a cosine from lr0 at `start` to `last` at `end`: last + (lr0 - last) (1 + cos(pi t))/2 with
-/// t = (e - start)/(end - start), constant outside (Loshchilov and Hutter 2017, eq. 5, without
-/// restarts). Requires end > start >= 0.
+/// Cosine decay from lr0 at `start` to `last` at `end`, constant outside (Loshchilov and Hutter
+/// 2017, eq. 5, without restarts):
+///   last + (lr0 - last) (1 + cos(pi t))/2 with t = (e - start)/(end - start).
+/// Requires end > start >= 0.
 struct DKFAC_API CosineLr {
   double lr0 = 0, last = 0;
   double start = 0, end = 1;
@@ -36,8 +37,8 @@ struct DKFAC_API CosineLr {
   void validate() const;
 };
 
-/// The value of the last (epoch, lr) knot that is not after the epoch, and of the first one before
-/// it: steps, as Goyal et al. 2017 have it. Knots ascend in epoch.
+/// Step decay (Goyal et al. 2017): the lr of the last (epoch, lr) knot at or before the epoch;
+/// before the first knot, its lr. Knots ascend in epoch.
 struct DKFAC_API StepLr {
   std::vector<std::pair<double, double>> knots;
   [[nodiscard]] double at(double epoch) const;

@@ -53,7 +53,7 @@ using OpenShard = std::function<safetensors::File(int)>;
 /// another one (see StateKind). What owners hold is looked for where this rank wrote, and then
 /// everywhere: owners may have changed, and equal copies are written once. One of 0 ranks takes no
 /// rank's place: it gets means over all that wrote, and may leave out what it does not ask for.
-/// RefreshDecisionNumbers what does not fit and goes on; finish() reports it.
+/// Records what does not fit and continues; finish() reports it.
 class StateReader final : public StateVisitor {
  public:
   /// open: for shards that turn out to be needed as well; without it `shards` are all there are.

@@ -23,16 +23,15 @@ namespace dkfac::kfac {
 
 class KroneckerBlock;
 
-/// How often in a row something of a statistic has failed.
+/// Consecutive failures of one statistic.
 struct FailureCounts {
   int statistic = 0;  ///< Its sum was not finite.
   int inversion = 0;
-  int scales = 0;  ///< EKFAC, counted with G: the sum of its scales was not finite.
+  int scales = 0;  ///< EKFAC, counted with G: the sum of the scales was not finite.
 };
 
-/// A layer as the curvature sees it. What the kinds of layers do differently is virtual, and what
-/// is answered here is the answer of a layer without curvature (PlainSpec); the rest follows from
-/// which averages and inverses are held.
+/// The curvature of one layer: its averages and inverses. Functions that differ between kinds of
+/// layers are virtual, and this base implements a layer without curvature (PlainSpec).
 class CurvatureBlock {
  public:
   CurvatureBlock(std::string layer_name, LayerSpec layer_spec);
@@ -43,32 +42,34 @@ class CurvatureBlock {
   const std::string name;
   const LayerSpec spec;
   int owner = -1;
-  StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: whatever output gradients bring.
-  int scale_slot = -1;                             ///< EKFAC: of its scales.
-  int scale_records = 0;                           ///< In this step.
-  std::string saved_as;  ///< Where the factor that failed too often has been saved.
+  StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: G, or the Fisher of a normalisation.
+  int scale_slot = -1;                             ///< EKFAC: slot of its scales.
+  int scale_records = 0;                           ///< EKFAC: records in this step.
+  std::string saved_as;  ///< File of the factor whose inversion failed too often.
 
-  /// A before G.
+  /// The statistics of the layer, A before G.
   [[nodiscard]] virtual std::span<const StatisticTraits> statistics() const { return {}; }
   [[nodiscard]] bool covered() const { return !statistics().empty(); }
   [[nodiscard]] bool needs_input() const {
     return covered() && statistics().front().kind == StatisticKind::a;
   }
 
-  /// On ranks that precondition the layer. Only its owner averages; the other workers are given its
-  /// inverses.
+  /// Allocates averages and inverses on a rank that preconditions the layer. Only the owner has
+  /// averages; the other workers receive its inverses.
   void allocate(Context& ctx, const CurvatureOptions& options, bool owns);
-  /// EKFAC: elements of the scales, else 0.
+  /// Number of elements of the EKFAC scales, else 0.
   [[nodiscard]] std::int64_t scales_numel() const { return curvature_.scales.numel(); }
 
-  /// The block that record_input() and record_grad_output() are for; null: they are ignored. Throws
-  /// where another call records the layer.
+  /// Returns the block that record_input() and record_grad_output() record to, or null to ignore
+  /// the records. Throws where the layer is recorded by another call.
   [[nodiscard]] virtual KroneckerBlock* factors(const Caller&) { return nullptr; }
-  /// What record_normalization() is for. Throws where other calls record the layer, or none.
+  /// Returns the specification for record_normalization(). Throws where the layer is recorded by
+  /// other calls, or by none.
   [[nodiscard]] virtual const NormSpec& normalization(const Caller& caller) const;
   virtual void forget_records() { scale_records = 0; }
 
-  /// As merge_factor(); `finite` is finite_check. False: the sum was refused.
+  /// Merges a sum over ranks into the average, as merge_factor(); `finite` is the result of
+  /// check_finite(). Returns false where the sum was rejected.
   [[nodiscard]] virtual bool merge(Context&, const CurvatureOptions&, StatisticKind,
                                    ConstTensorView /*sum*/, double /*finite*/) {
     return true;
@@ -78,24 +79,25 @@ class CurvatureBlock {
   void damping_changed();
   void add_tasks(Context& ctx, const CurvatureOptions& options, RefreshParts parts,
                  std::vector<RefreshTask>& tasks);
-  /// What the other workers of the layer are given once the statistic has been renewed.
+  /// Appends what the other workers of the layer receive once the statistic has been refreshed.
   virtual void add_shared(StatisticKind, std::vector<SharedPart>&) {}
   [[nodiscard]] bool has_inverse() const { return kfac::has_inverse(spec, curvature_); }
-  /// As apply_curvature().
+  /// Preconditions the gradient in place, as apply_curvature().
   void precondition(Context& ctx, const CurvatureOptions& options, TensorView weight,
                     TensorView bias) const;
 
   [[nodiscard]] virtual FailureCounts failures(StatisticKind) const { return {}; }
-  /// Of the factor that could not be inverted: fills `saved_as`.
+  /// Saves the factor that could not be inverted, and sets `saved_as`.
   void save_failed(Context& ctx, const CurvatureOptions& options, StatisticKind kind);
 
-  /// kind: StateKind::owned, or StateKind::owner_copy of workers that do not own the layer.
+  /// Visits averages and inverses. kind: StateKind::owned on the owner, StateKind::owner_copy on
+  /// the other workers.
   void visit_state(StateVisitor& visitor, StateKind kind);
-  /// On a device: of a state of the host whose inverse lies in a form that only the host applies,
-  /// the average is taken, and the inverse has to be made anew: true. (The host applies every
-  /// form.)
+  /// CUDA only, after loading a state that was saved on the host, which supports more forms of
+  /// inverses: discards an inverse in a form that the device cannot apply. Returns true where one
+  /// was discarded; it is then rebuilt from the average.
   [[nodiscard]] bool drop_foreign(Context& ctx, StatisticKind kind);
-  /// Waits for the device.
+  /// Copies averages and inverses to the host; waits for the device.
   void copy_to(Context& ctx, LayerFactors& out) const;
 
  protected:
@@ -109,7 +111,7 @@ class CurvatureBlock {
   LayerCurvature curvature_;
 };
 
-/// The kind that the specification asks for.
+/// Makes the block for a layer specification.
 [[nodiscard]] std::unique_ptr<CurvatureBlock> make_block(std::string name, LayerSpec spec);
 
 }  // namespace dkfac::kfac

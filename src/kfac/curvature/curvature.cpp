@@ -39,7 +39,7 @@ void Curvature::prepare(const comm::WorkerGrid& grid, std::int64_t trailer) {
   std::vector<LayerLoad> loads;
   for (const auto& block : layers_) loads.push_back(layer_load(block->spec, options_.dtype));
   if (options_.distribution.calibrate) {
-    // Only proportions count; all layers get theirs in seconds.
+    // Only proportions matter, so seconds may replace flops for all layers.
     costs_ = kfac::calibrate(*comm_, options_, measure_on(ctx_, options_.dtype), ctx_.device());
     for (std::size_t i = 0; i < layers_.size(); ++i)
       loads[i].flops = layer_seconds(costs_, layers_[i]->spec, options_, ctx_.device());
@@ -90,7 +90,7 @@ void Curvature::make_statistics() {
 }
 
 void Curvature::make_reductions(std::int64_t trailer) {
-  // A leaves in forward order; G and the BatchNorm Fisher in backward order, hence later.
+  // A is reduced in forward order; G and the BatchNorm Fisher in backward order, hence later.
   std::vector<comm::Slot> a_slots, g_slots, scale_slots;
   const int count = layers();
   const auto add = [this](std::vector<comm::Slot>& slots, StatisticId id, int time) {
@@ -104,7 +104,7 @@ void Curvature::make_reductions(std::int64_t trailer) {
     const int time = 2 * count - 1 - i;
     CurvatureBlock& block = at(i);
     add(g_slots, block.g, time);
-    // Under EKFAC every rank works on every layer, so that all make the same slots.
+    // With EKFAC every rank preconditions every layer, so all ranks create the same slots.
     if (block.scales_numel() == 0) continue;
     block.scale_slot = static_cast<int>(scale_slots.size());
     scale_slots.push_back({block.owner, block.scales_numel(), time});
@@ -201,7 +201,7 @@ std::string Curvature::describe(KeptParameters kept, std::vector<NamedBytes> buf
                               .buffers = buffers});
 }
 
-/// As much as has been taken by now: all of it is made when it is first needed.
+/// Appends the temporary memory allocated so far: all of it is allocated on first use.
 void Curvature::add_temporary(std::vector<NamedBytes>& buffers) const {
   std::size_t scratch = ctx_.scratch_bytes(), library = ctx_.library_bytes();
   if (const Context* apart = records_.apart()) {

@@ -35,51 +35,55 @@
 
 namespace dkfac::kfac {
 
-/// The curvature of all layers: statistics on their way to their owners, averages, inverses, and
-/// when each is renewed. K-FAC's step and Preconditioner's call the functions of "a step" in their
-/// order; host and device do the same work in it.
+/// The curvature of all layers: reduction of statistics to their owners, averages, inverses and the
+/// refresh schedule. The optimizer and the Preconditioner call the functions of "a step" in the
+/// order of their declaration; the sequence is the same on host and device.
 ///
-/// An inversion finishes at one of three times: at once (host); within the step, for which the host
-/// waits a second time (device, where the outcome decides what other ranks are given, what the next
-/// gradients are projected on, or whether there is an inverse at all); or in collect() of the next
-/// step (device otherwise).
+/// An inversion finishes at one of three times:
+/// - at once, on the host;
+/// - within the step, where the host synchronizes a second time: on a device, where its outcome
+///   decides what other ranks receive, what the next gradients are projected on, or whether there
+///   is an inverse at all;
+/// - in collect() of the next step, otherwise.
 class Curvature {
  public:
-  /// context: as `ctx` was made with.
+  /// context: the options with which `ctx` was constructed.
   Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm, CurvatureOptions options,
             ContextOptions context);
 
   // Registration.
   void add_layer(std::string name, LayerSpec spec);
-  /// Fixes owners, allocates averages, inverses and staging. trailer: elements at the end of the
-  /// last bucket of G.
+  /// Assigns owners; allocates averages, inverses and staging. trailer: number of elements reserved
+  /// at the end of the last bucket of G.
   void prepare(const comm::WorkerGrid& grid, std::int64_t trailer);
   [[nodiscard]] const CurvatureOptions& options() const { return options_; }
   void set_damping(double damping);
-  /// Between two steps. True: what is due may have changed, so begin() again.
+  /// Changes settings between two steps. Returns true where the due statistics may have changed:
+  /// the caller then calls begin() again.
   [[nodiscard]] bool set_curvature(const CurvatureSettings& settings);
   [[nodiscard]] int layers() const { return static_cast<int>(layers_.size()); }
   [[nodiscard]] const CurvatureBlock& layer(int index) const {
     return *layers_[static_cast<std::size_t>(index)];
   }
-  /// This rank preconditions the layer.
+  /// Whether this rank preconditions the layer.
   [[nodiscard]] bool works(int index) const { return grid_.works(layer(index).owner); }
   [[nodiscard]] bool owns(int index) const { return layer(index).owner == comm_->rank(); }
-  /// kept: what the caller keeps beside the curvature; buffers: the caller's.
+  /// The table of describe_assignment(). kept, buffers: memory of the caller to include.
   [[nodiscard]] std::string describe(KeptParameters kept, std::vector<NamedBytes> buffers) const;
-  /// Of all streams but the context's.
+  /// Growths of scratch memory on all streams except the context's.
   [[nodiscard]] std::int64_t scratch_growths() const {
     return workers_.scratch_growths() + records_.scratch_growths();
   }
-  /// As in Preconditioner; after prepare().
+  /// As Preconditioner::read_factors(); after prepare().
   [[nodiscard]] LayerFactors read_factors(LayerId id);
-  /// Between two steps: averages, inverses and what is known about them; not the options.
+  /// Visits averages, inverses and the schedule, without the options; between two steps.
   void visit_state(StateVisitor& visitor);
 
-  // Recording, as in Preconditioner; ignored where the statistic is not due, and for plain layers.
+  // Recording, as in Preconditioner; ignored where the statistic is not due, and for layers without
+  // curvature.
 
-  /// Whether this step refreshes something, and whether it asks for this record of a layer. Before
-  /// prepare(): what the first step does.
+  /// Whether this step refreshes any statistic, and whether it needs a given record of a layer.
+  /// Before prepare(): for the first step.
   [[nodiscard]] bool statistics_due() const;
   [[nodiscard]] bool input_due(LayerId id) const;
   [[nodiscard]] bool output_due(LayerId id) const;
@@ -92,34 +96,36 @@ class Curvature {
 
   // A step, in the order of the algorithm.
 
-  /// Begins the exchanges of the statistics that are due, and appends them; the last of them ends
-  /// in the trailer.
+  /// Begins the reductions of the statistics that are due and appends them to `active`; the last of
+  /// them carries the trailer.
   void begin(std::vector<comm::BucketedReduce*>& active);
-  /// Joins the records. Throws InvalidArgument naming the first layer that lacks one.
-  /// allow_missing: this rank votes against the step anyway, so what is missing becomes zero.
+  /// Joins the stream of the records and marks all slots as filled. Throws InvalidArgument naming
+  /// the first layer that lacks a record. allow_missing: this rank rejects the step anyway, so
+  /// missing statistics are set to zero.
   void complete(bool allow_missing);
   void raise_flags(comm::FlagMessage& message) const;
-  /// Once the sums are there for work on the context's stream, and before the host waits: asks for
-  /// what it has to know of this step, and of the inverses of the last one. Changes nothing.
+  /// Enqueues the checks of the reduced sums and the copies to the host of what it needs to know of
+  /// this step, and of the inverses of the last one. Called once the sums are ready for work on the
+  /// context's stream, before the host synchronizes. Changes no state.
   void request();
-  /// Throws NumericError where the vote reports a factor that has failed too often, and
-  /// InvalidArgument where it would pass although no rank has samples: the same words on every
-  /// rank. Collective.
+  /// Throws NumericError where the agreement reports a factor that has failed too often, and
+  /// InvalidArgument where the step would be accepted although no rank has samples. The message is
+  /// the same on every rank. Collective.
   void throw_if_failed(const comm::AgreedFlags& agreed) const;
-  /// What request() asked for, whatever else the vote says: books the inverses of the last step,
-  /// and makes those that have failed by the ladder.
+  /// Evaluates what request() copied, whether or not the step was rejected: records the outcomes of
+  /// the last step's inversions, and runs the fallback stages for those that failed.
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
-  /// After a passed vote: merges the sums into the averages of this rank's layers.
+  /// Merges the sums into the averages of this rank's layers; for accepted steps only.
   void update_averages(StepReport& report);
-  /// Rebuilds the inverses that are due, of the layers that this rank owns. Takes back
-  /// report.updated where no layer has an inverse.
+  /// Rebuilds the inverses that are due, of the layers that this rank owns. Sets report.updated to
+  /// false where no layer has an inverse.
   void refresh_inverses(StepReport& report);
-  /// Gives the other workers of a layer what has been rebuilt; nothing with one worker per layer.
+  /// Sends rebuilt inverses to the other workers of each layer; no-op with one worker per layer.
   void share_inverses(StepReport& report);
-  /// Preconditions the gradients of a layer that this rank works on in place; shapes as
+  /// Preconditions in place the gradients of a layer on one of its workers; shapes as in
   /// apply_curvature().
   void precondition(int layer, TensorView weight, TensorView bias);
-  /// Ends the step, after its vote has been reported.
+  /// Ends the step; report.agreement must be set.
   void finish(StepReport& report);
 
  private:
@@ -131,20 +137,20 @@ class Curvature {
   [[nodiscard]] StatisticId statistics() const {
     return static_cast<StatisticId>(statistics_.size());
   }
-  /// Of none: false.
+  /// Whether a statistic is due; false for kNoStatistic.
   [[nodiscard]] bool due(StatisticId id) const { return id >= 0 && schedule_.due(id); }
   [[nodiscard]] bool rebuild_due(StatisticId id) const {
     return id >= 0 && (statistic(id).foreign || schedule_.rebuild_due(id));
   }
-  /// This step's gradients are projected on the eigenvectors of the layer; equal on all ranks.
+  /// Whether this step's gradients are projected on the eigenvectors of the layer; equal on all
+  /// ranks.
   [[nodiscard]] bool scales_due(int layer) const;
   comm::BucketedReduce& reduction_of(const Statistic& s) {
     return s.plan.kind == StatisticKind::a ? *a_reduce_ : *g_reduce_;
   }
-  /// Flat: this rank's part until the launch, on the owner the sum afterwards.
-  TensorView slot_of(StatisticId id) {
-    return reduction_of(statistic(id)).slot(statistic(id).slot);
-  }
+  /// The flat slot of a statistic: this rank's part until the reduction is launched, afterwards the
+  /// sum, on the owner.
+  TensorView slot_of(StatisticId id) { return reduction_of(statistic(id)).slot(statistic(id).slot); }
   TensorView scale_slot_of(int layer) { return scale_reduce_->slot(at(layer).scale_slot); }
   [[nodiscard]] bool averaged_here(StatisticId id) const {
     return statistic(id).owner == comm_->rank();
@@ -158,23 +164,24 @@ class Curvature {
   int checked(LayerId id, const char* operation) const;
 
   // record.cpp
-  /// call: of `kind`.
+  /// call: name of the record call, for errors.
   void record_factor(const char* call, StatisticKind kind, LayerId id, ConstTensorView data,
                      RecordScale scale);
   void record_fisher(LayerId id, ConstTensorView x, ConstTensorView mean, ConstTensorView inv_std,
                      ConstTensorView grad_output, RecordScale scale);
   [[nodiscard]] Context& records_on() { return records_.context(); }
-  /// rows: samples times positions.
+  /// Checks and counts a record; returns the samples of the step over all ranks. rows: samples
+  /// times positions.
   double begin_record(const Caller& caller, StatisticId id, ConstTensorView data, std::int64_t rows,
                       RecordScale scale);
   void check_samples(const Caller& caller, const Statistic& s, ConstTensorView data,
                      std::int64_t rows) const;
   void end_record(StatisticId id, std::int64_t samples, std::int64_t rows);
-  /// terms: elements of `data` that one element of the operand is the sum of.
+  /// terms: number of elements of `data` that are summed into one element of the operand.
   Operand operand(StatisticId id, ConstTensorView data, std::int64_t terms = 1);
   OperandStats operand_stats(StatisticId id);
   void check_range(StatisticId id);
-  /// Parts of one step add up. count: rows of the record.
+  /// Add a record to the slot of its statistic. count: rows of the record.
   void add_triangles(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
   void add_diagonal(const KroneckerBlock& block, const FactorRecord& record, StatisticId id);
   void add_rows(const Caller& caller, const KroneckerBlock& block, const FactorRecord& record,
@@ -182,7 +189,7 @@ class Curvature {
   void record_scales(KroneckerBlock& block, const FactorRecord& record);
 
   // step.cpp
-  /// Room for finite_ of a statistic, and of the EKFAC scales of a layer.
+  /// Elements of finite_ of a statistic, and of the EKFAC scales of a layer.
   TensorView finite_on(StatisticId id) { return finite_.device().slice(0, id, 1); }
   TensorView scales_finite_on(int layer) {
     return finite_.device().slice(0, statistics() + layer, 1);
@@ -192,7 +199,7 @@ class Curvature {
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report);
   void request_outcomes();
   void collect_outcomes(StepReport& report);
-  /// Waits for the inversions under way and books them.
+  /// Waits for pending inversions and records their outcomes.
   void finish_inversions(StepReport& report);
   void report_work(bool accepted, StepReport& report) const;
 
@@ -209,7 +216,7 @@ class Curvature {
 
   Context& ctx_;
   std::shared_ptr<comm::Communicator> comm_;
-  comm::WorkerGrid grid_;  ///< From prepare() on.
+  comm::WorkerGrid grid_;  ///< Set by prepare().
   CurvatureOptions options_;
   CostModel costs_;  ///< Measured, or the default.
   std::vector<std::unique_ptr<CurvatureBlock>> layers_;
@@ -221,31 +228,31 @@ class Curvature {
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
   std::optional<comm::BucketedReduce> a_reduce_, g_reduce_;
-  std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: summed for every rank.
-  std::vector<bool> a_due_, g_due_, scales_due_;      ///< By slot.
+  std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: all-reduced.
+  std::vector<bool> a_due_, g_due_, scales_due_;        ///< Indexed by slot.
   std::vector<SharedPart> parts_;
   std::optional<InverseSharing> sharing_;
-  /// f64[statistics * kNumbersPerDecision]: what decisions are made of: drifts from the last value
-  /// and the one before, largest magnitude, and whether the sum is finite.
+  /// f64[statistics * kNumbersPerDecision], the inputs of decisions: drifts from the last value and
+  /// the one before it, largest magnitude, and whether the sum is finite.
   comm::HostDevicePair decision_numbers_;
-  /// f32[statistics]: largest magnitudes of operands; of the last accepted step that refreshed each
-  /// (on the host), and of this one.
+  /// f32[statistics]: largest magnitudes of operands. ranges_ (on the host): of the last accepted
+  /// step that refreshed each statistic; new_ranges_: of this step.
   Tensor ranges_;
   comm::HostDevicePair new_ranges_;
   comm::HostDevicePair underflow_;  ///< f32[1]
   Tensor nonfinite_;                ///< f32[1]
-  /// f64[statistics + layers], finite where the sum of a statistic, or of a layer's EKFAC scales,
-  /// may enter its average; of those that are due and this rank merges.
+  /// f64[statistics + layers]: a finite number where the sum of a statistic, or of a layer's EKFAC
+  /// scales, may enter its average. Only of sums that are due and that this rank merges.
   comm::HostDevicePair finite_;
-  comm::HostDevicePair stages_;    ///< i32[statistics], of RefreshWorkers.
-  StepReport pending_report_;      ///< Of inversions that were finished between two steps.
-  std::int64_t rebuild_step_ = 0;  ///< In which the last ones began.
-  /// f64[layers]: which layers have no inverse yet, while a rank has said that there are any.
+  comm::HostDevicePair stages_;    ///< i32[statistics]: stages of RefreshWorkers.
+  StepReport pending_report_;      ///< Inversions that were finished between two steps.
+  std::int64_t rebuild_step_ = 0;  ///< Step in which the last inversions were started.
+  /// f64[layers]: 1 for layers without an inverse; used while any rank reports one.
   comm::HostDevicePair lack_inverse_;
   bool some_lack_inverse_ = false;  ///< Before this step, on any rank.
   StatisticId failed_statistic_ = kNoStatistic;
-  FailedAt failed_at_ = FailedAt::inversion;  ///< What it did too often.
-  PhaseSeconds seconds_;                      ///< Of this step: records and preconditioning.
+  FailedAt failed_at_ = FailedAt::inversion;  ///< What failed too often.
+  PhaseSeconds seconds_;                      ///< Of this step: recording and preconditioning.
 };
 
 }  // namespace dkfac::kfac

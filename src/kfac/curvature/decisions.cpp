@@ -4,8 +4,9 @@
 
 #include "kfac/curvature/curvature.h"
 
-// When each statistic is refreshed next, and with what exponent it travels: decided by every rank
-// from the same numbers of its owner, which are on their way before the host waits for the vote.
+// Decides when each statistic is refreshed next and with which exponent it is sent. Every rank
+// decides from the same numbers of the statistic's owner, which are reduced before the host waits
+// for the agreement on the step.
 namespace dkfac::kfac {
 
 bool Curvature::needs_decisions() const {
@@ -18,8 +19,8 @@ std::span<double> Curvature::decision_numbers(StatisticId id) {
           kNumbersPerDecision};
 }
 
-/// Every number is written by one rank and zero elsewhere: sums are exact, and what is not finite
-/// stays so.
+/// Every number is written by one rank and zero elsewhere, so that the sums are exact and
+/// non-finite numbers stay non-finite.
 void Curvature::request_decisions() {
   const TensorView all = decision_numbers_.device();
   ops::fill(ctx_, all, 0);
@@ -40,8 +41,8 @@ void Curvature::request_decisions() {
   decision_numbers_.fetch(ctx_);
 }
 
-/// Rounded as decisions that are sent: a decision fits any type of the wire. A sum that is not
-/// finite is similar to nothing.
+/// Rounds each decision by encode_decision(), so that it would be exact in any wire type. A sum
+/// that is not finite counts as not similar to any earlier value.
 void Curvature::collect_decisions() {
   for (StatisticId id = 0; id < statistics(); ++id) {
     if (!due(id)) continue;

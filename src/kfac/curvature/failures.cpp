@@ -2,7 +2,7 @@
 
 #include "kfac/curvature/curvature.h"
 
-// Factors that cannot be inverted: when that becomes an error of all ranks, and which layers have
+// Factors that cannot be inverted: when this becomes an error on all ranks, and which layers have
 // no inverse yet.
 namespace dkfac::kfac {
 
@@ -26,7 +26,7 @@ void Curvature::throw_if_failed(const comm::AgreedFlags& agreed) const {
       " ranks has recorded a sample in this step, so that its statistics would be 0; pass a "
       "batch that has some on at least one of them");
   if (agreed.flags.numeric_failure == 0) return;
-  // Every rank is here, so owners can tell the others what failed; sums of a vote cannot name two.
+  // This is collective, so owners can send messages; the summed flags cannot name a factor.
   std::string mine;
   if (failed_statistic_ != kNoStatistic) {
     const Statistic& s = statistic(failed_statistic_);
@@ -46,8 +46,8 @@ void Curvature::throw_if_failed(const comm::AgreedFlags& agreed) const {
   throw NumericError("[inverse] a rank has reported a factor that failed, and does not name it");
 }
 
-/// Looks for factors that have failed too often; the first time one that could not be inverted is
-/// seen it is saved.
+/// Looks for factors that have failed too often, and saves one that could not be inverted when it
+/// is first found.
 void Curvature::note_failed() {
   failed_statistic_ = kNoStatistic;
   const auto note = [this](StatisticId id, int count, FailedAt what) {
@@ -68,7 +68,7 @@ void Curvature::note_failed() {
   }
 }
 
-/// As its owner knows.
+/// Whether this rank owns the layer and it has no inverse.
 bool Curvature::lacks_inverse(const CurvatureBlock& block) const {
   return block.owner == comm_->rank() && block.covered() && !block.has_inverse();
 }

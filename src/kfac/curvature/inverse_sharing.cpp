@@ -11,13 +11,14 @@
 namespace dkfac::kfac {
 namespace {
 
-/// The ladder may leave Cholesky for an inverse, so that both travel alike.
+/// Whether a triangle per group is sent. A fallback stage may replace a Cholesky factor by an
+/// inverse, so both are sent alike.
 bool is_triangle(const Factor& factor) {
   return factor.form == FactorForm::inverse || factor.form == FactorForm::cholesky;
 }
 
-/// Numbers of a part that the host keeps: of a factor whether it is good, and what each group
-/// holds.
+/// Size of the head of a part, the numbers that the host stores: of a factor whether it is valid
+/// and the stored form of each group, and a count of statistics.
 std::int64_t head_numel(const SharedPart& part) {
   return (part.factor != nullptr ? 1 + part.factor->groups : 0) +
          (part.statistics != nullptr ? 1 : 0);
@@ -33,7 +34,7 @@ void visit_head(const SharedPart& part, Number&& number) {
   if (part.statistics != nullptr) number(*part.statistics);
 }
 
-/// Hands out consecutive pieces of a segment.
+/// Returns consecutive pieces of a segment.
 class Cursor {
  public:
   explicit Cursor(TensorView segment) : segment_(segment) {}
@@ -48,7 +49,7 @@ class Cursor {
   std::int64_t at_ = 0;
 };
 
-/// Moves what follows the head of a part into the piece, or out of it: one order for both.
+/// Copies the body of a part into the piece, or out of it, in the same order.
 class Mover {
  public:
   Mover(Context& ctx, TensorView piece, bool out) : ctx_(ctx), cursor_(piece), out_(out) {}
@@ -65,7 +66,7 @@ class Mover {
   }
 
  private:
-  /// Equal numbers of elements; the types may differ where the values are exact in both.
+  /// Copies between x and the next piece. The types may differ where the values are exact in both.
   void move(TensorView x) {
     const TensorView piece = cursor_.take(x.numel());
     if (out_)
@@ -73,7 +74,8 @@ class Mover {
     else
       ops::cast(ctx_, x.flat(), piece);
   }
-  /// Inverses are symmetric, Cholesky factors zero above the diagonal.
+  /// Copies one triangle per group: inverses are symmetric, Cholesky factors zero above the
+  /// diagonal.
   void triangles(Factor& f) {
     const TensorView all = f.inverse.view().reshape({f.groups, f.dim, f.dim});
     for (int group = 0; group < f.groups; ++group) {

@@ -24,7 +24,8 @@ bool KroneckerBlock::merge(Context& ctx, const CurvatureOptions& options, Statis
 }
 
 void KroneckerBlock::add_shared(StatisticKind kind, std::vector<SharedPart>& parts) {
-  // Every rank merges the same scales, and only forgets them with their eigenvectors.
+  // Every rank merges the same scales, so only their count is shared: it is reset when the
+  // eigenvectors are rebuilt.
   std::int64_t* const scales = curvature_.scales.is_set() ? &curvature_.scale_statistics : nullptr;
   parts.push_back({.owner = owner, .factor = &factor(kind), .statistics = scales});
 }

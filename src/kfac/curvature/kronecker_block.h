@@ -7,18 +7,19 @@
 
 namespace dkfac::kfac {
 
-/// The part of a record that a factor is made of.
+/// Arguments of computing a factor's statistic from one record.
 struct FactorRecord {
   StatisticKind kind = StatisticKind::a;
   ConstTensorView data;
-  double global_batch = 0;    ///< That the data stands for.
+  double global_batch = 0;    ///< Global batch that the data represents.
   double gradient_scale = 1;  ///< G: (gradient of one sample's loss) = this * data.
   Operand operand = {};
   OperandStats stats = {};
   WeightSharing sharing = WeightSharing::expand;
 };
 
-/// A Linear, Conv2d or Embedding: the factors A and G, of each of its groups; EKFAC's scales.
+/// The curvature of a Linear, Conv2d or Embedding: factors A and G of each group, and EKFAC's
+/// scales.
 class KroneckerBlock final : public CurvatureBlock {
  public:
   using CurvatureBlock::CurvatureBlock;
@@ -31,22 +32,25 @@ class KroneckerBlock final : public CurvatureBlock {
   void add_shared(StatisticKind kind, std::vector<SharedPart>& parts) override;
   [[nodiscard]] FailureCounts failures(StatisticKind kind) const override;
 
-  /// Rows (samples times positions) of what is recorded. Throws where it is not of the layer.
+  /// Returns the number of rows (samples times positions) of a record. Throws where its shape does
+  /// not fit the layer.
   [[nodiscard]] std::int64_t recorded_rows(const Caller& caller, StatisticKind kind,
                                            ConstTensorView data) const;
-  /// The record's part of the factor: lower triangles, or rows, of which it returns the number.
+  /// Compute the record's part of the factor, as lower triangles or as rows, whose number is
+  /// returned.
   void compute(Context& ctx, const FactorRecord& record, TensorView triangles) const;
   [[nodiscard]] std::int64_t compute_rows(Context& ctx, const FactorRecord& record,
                                           TensorView rows) const;
 
-  /// The same of a diagonal A, added to beta times what is there.
+  /// Adds the record's part of a diagonal A to beta times its contents.
   void compute_diagonal(Context& ctx, const FactorRecord& record, double beta,
                         TensorView diagonal) const;
 
-  /// EKFAC projects a gradient on eigenvectors of both sides, so that the input waits for the
-  /// output gradient of the same batch.
+  /// EKFAC: copies the input, which is needed together with the output gradient of the same batch
+  /// to project the gradient on the eigenvectors.
   void keep_input(Context& ctx, ConstTensorView input);
-  /// record: of G. slot: flat; parts of one step add up.
+  /// Adds the scales of the kept input and this record of G to the flat slot, which is overwritten
+  /// by the first record of a step.
   void record_scales(Context& ctx, const FactorRecord& record, TensorView slot);
 
  private:

@@ -4,8 +4,8 @@
 
 namespace dkfac::kfac {
 
-/// A normalisation: the average of its Fisher blocks, which are inverted where they are used; or,
-/// of the full matrix (BatchNormFisher::full), one factor.
+/// The curvature of a normalisation: the average of its Fisher blocks, which are inverted where
+/// they are applied. With BatchNormFisher::full it is one factor.
 class NormBlock final : public CurvatureBlock {
  public:
   NormBlock(std::string layer_name, const NormSpec& norm);

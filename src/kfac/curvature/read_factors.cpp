@@ -12,7 +12,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// Waits for the device.
+/// Copies x to the host; waits for the device.
 Tensor on_host(Context& ctx, ConstTensorView x) {
   Context host;
   Tensor out = Tensor::empty(host, x.shape(), x.dtype());
@@ -22,13 +22,13 @@ Tensor on_host(Context& ctx, ConstTensorView x) {
   return out;
 }
 
-/// [1,...] as [...]: what a layer of one group has is shown without the dimension of groups.
+/// Drops the group dimension of a layer of one group: [1,...] becomes [...].
 ConstTensorView without_one_group(ConstTensorView x) {
   if (x.dim(0) != 1) return x;
   return x.ndim() == 2 ? x.reshape({x.dim(1)}) : x.reshape({x.dim(1), x.dim(2)});
 }
 
-/// One matrix per group, written by write(group, matrix).
+/// Copies one matrix per group to the host, each written by write(group, matrix).
 template <class Write>
 Tensor matrices(Context& ctx, const Factor& factor, Write&& write) {
   Scratch scratch(ctx);
@@ -64,7 +64,7 @@ Tensor inverse_of_diagonal(Context& ctx, const Factor& factor) {
   return out;
 }
 
-/// Whatever the form, by its use on the identity.
+/// Forms the inverse explicitly, in any form by applying it to the identity.
 Tensor whole_inverse(Context& ctx, const Factor& factor) {
   if (factor.form == FactorForm::diagonal) return inverse_of_diagonal(ctx, factor);
   return matrices(ctx, factor, [&](int group, TensorView out) {
@@ -77,7 +77,7 @@ Tensor whole_inverse(Context& ctx, const Factor& factor) {
   });
 }
 
-/// eigen: lambda is added to products of eigenvalues, as InverseMethod::eigen and ekfac have it.
+/// eigen: InverseMethod::eigen or ekfac, where lambda is added to products of eigenvalues.
 FactorCopy copy_of(Context& ctx, const Factor& factor, bool eigen) {
   FactorCopy out;
   if (!factor.is_set()) return out;

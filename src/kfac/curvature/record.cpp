@@ -12,7 +12,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// The samples that statistics are made of, and the global batch that they stand for.
+/// The samples that enter the statistics, and the global batch that they represent.
 struct Sampled {
   ConstTensorView data;
   double global_batch = 0;
@@ -25,7 +25,7 @@ Sampled sample(ConstTensorView data, double global_batch, double fraction, std::
           global_batch * static_cast<double>(part) / static_cast<double>(n)};
 }
 
-/// Output gradients that are added up before they are an operand.
+/// Number of output gradients that are summed into one element of the operand.
 std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, ConstTensorView dy) {
   const std::int64_t channels = dy.dim(0) * factor_groups(spec) * g_dim(spec);
   return sharing == WeightSharing::reduce && channels > 0 ? dy.numel() / channels : 1;
@@ -33,7 +33,7 @@ std::int64_t summed_positions(const LayerSpec& spec, WeightSharing sharing, Cons
 
 }  // namespace
 
-/// Samples of the step over all ranks. Throws before anything is changed.
+/// Returns the samples of the step over all ranks. Throws before anything is changed.
 double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensorView data,
                                std::int64_t rows, RecordScale scale) {
   const std::int64_t n = data.dim(0);
@@ -66,8 +66,8 @@ double Curvature::begin_record(const Caller& caller, StatisticId id, ConstTensor
   return static_cast<double>(global);
 }
 
-/// `data` is the last record of a statistic in this step. Both factors of a layer are of the same
-/// samples; in which parts and order they come does not matter.
+/// Checks the last record of a statistic in this step: both factors of a layer must be of the same
+/// samples, in any order and split.
 void Curvature::check_samples(const Caller& caller, const Statistic& s, ConstTensorView data,
                               std::int64_t rows) const {
   const std::int64_t samples = s.samples + data.dim(0), all_rows = s.rows + rows;
@@ -87,22 +87,23 @@ void Curvature::end_record(StatisticId id, std::int64_t samples, std::int64_t ro
   Statistic& s = statistic(id);
   s.samples += samples;
   s.rows += rows;
-  // By count alone, so that buckets leave at the same call on every rank.
+  // Depends on the count alone, so that buckets are launched at the same call on every rank.
   if (++s.records == options_.statistics.micro_batches) reduction_of(s).mark_filled(s.slot);
 }
 
 Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t terms) {
   if (!options_.statistics.operand) return {options_.dtype, 1};
   if (*options_.statistics.operand != DType::f16) return {*options_.statistics.operand, 1};
-  // Means and sums over positions are rounded, whatever the data is.
+  // Means and sums over positions are rounded for data of any type.
   const Operand exact{DType::f16, 1};
   if (options_.statistics.sharing != WeightSharing::reduce &&
       !operand_form(ctx_.device(), data.dtype(), options_.dtype, exact).rounds)
     return exact;
   auto largest = static_cast<double>(ranges_.data<float>()[id]);
-  // A range of 0 says nothing: all was zero, or there was no data.
+  // A range of 0 carries no information: all elements were zero, or there was no data.
   if (!statistic(id).has_range || !(largest > 0)) {
-    // A bound: f16 has room for sums far below it. The host waits, but only while nothing is known.
+    // An upper bound; f16 has room for sums far below it. The host waits, but only while no range
+    // is known.
     largest = largest_magnitude(records_on(), data) * static_cast<double>(terms);
   }
   return {DType::f16, operand_scale(DType::f16, largest)};
@@ -113,7 +114,7 @@ OperandStats Curvature::operand_stats(StatisticId id) {
   return {new_ranges_.device().slice(0, id, 1), underflow_.device()};
 }
 
-/// Rounding saturates, so that an Inf would not show in the product.
+/// Counts a non-finite range. Rounding saturates, so an Inf would not show in the product.
 void Curvature::check_range(StatisticId id) {
   if (!options_.statistics.operand) return;
   ops::count_nonfinite(records_on(), new_ranges_.device().slice(0, id, 1), nonfinite_);
@@ -209,7 +210,7 @@ void Curvature::record_factor(const char* call, StatisticKind kind, LayerId id,
   check_device(caller, is_a ? "the input" : "the output gradient", data, ctx_.device());
   const double global = begin_record(caller, recorded, data, count, scale);
   const Sampled x = sample(data, global, options_.statistics.fraction);
-  // Indices are counted, so that there is no operand to round.
+  // Indices are counted, so there is no operand to round.
   const bool counted = statistic(recorded).plan.factor.form == FactorForm::diagonal;
   const WeightSharing sharing = sharing_of(block->spec, options_);
   const FactorRecord record{
@@ -254,7 +255,8 @@ void Curvature::record_fisher(LayerId id, ConstTensorView x, ConstTensorView mea
   const double s =
       sample_gradient_scale(options_.loss_reduction, x.dim(0) * options_.statistics.micro_batches,
                             std::llround(global), scale.loss_scale);
-  // Ghost groups have a mean each; what is taken of the samples are whole groups. So has each row.
+  // Ghost groups have one mean each, so whole groups are sampled. With NormOver::channels each row
+  // has a mean.
   const bool by_rows = norm.over == NormOver::channels, ghosts = mean.ndim() == 2;
   const std::int64_t group = ghosts ? std::max<std::int64_t>(1, x.dim(0) / groups) : 1;
   const Sampled part = sample(x, global, options_.statistics.fraction, group);

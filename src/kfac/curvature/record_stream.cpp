@@ -12,7 +12,7 @@ RecordStream::RecordStream(Context& ctx, bool records_valid_until_step, ContextO
 
 void RecordStream::enter(std::string_view operation, Stream caller) {
   join_.enter(operation, caller, context().stream());
-  // There room has been made for the statistics, and counts set to zero.
+  // The context's stream has allocated the statistics and zeroed counters.
   if (apart_) join_.leave(apart_->stream(), ctx_.stream());
 }
 

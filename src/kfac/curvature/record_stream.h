@@ -10,24 +10,24 @@
 
 namespace dkfac::kfac {
 
-/// Where statistics are made of what a caller records: in the context of the curvature, in order
-/// with her stream; or, where she leaves what is recorded untouched until step()
-/// (StatisticsOptions::records_valid_until_step, CUDA only), in a context with a stream of low
-/// priority, which follows hers, while hers does not wait for it.
+/// The stream on which statistics of a caller's records are computed. By default it is the stream
+/// of the curvature's context, in order with the caller's stream. With
+/// StatisticsOptions::records_valid_until_step, on CUDA, it is a low-priority stream of a separate
+/// context: it waits for the caller's stream, which does not wait for it.
 class RecordStream {
  public:
-  /// ctx: of the curvature, outlives this. options: as it was made with.
+  /// ctx: the curvature's context, outlives this. options: those with which it was constructed.
   RecordStream(Context& ctx, bool records_valid_until_step, ContextOptions options);
 
   [[nodiscard]] Context& context() { return apart_ ? *apart_ : ctx_; }
-  /// The one beside the curvature's, where there is one.
+  /// The separate context, or null.
   [[nodiscard]] const Context* apart() const { return apart_ ? &*apart_ : nullptr; }
-  /// Around the work of a record.
+  /// Called before and after the work of a record.
   void enter(std::string_view operation, Stream caller);
   void leave(Stream caller);
-  /// The curvature's later work follows that of all records.
+  /// Makes later work on the curvature's stream wait for all records.
   void join();
-  /// Of the context beside the curvature's.
+  /// Growths of scratch memory of the separate context.
   [[nodiscard]] std::int64_t scratch_growths() const {
     return apart_ ? apart_->scratch_growths() : 0;
   }

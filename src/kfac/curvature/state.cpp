@@ -8,8 +8,8 @@
 namespace dkfac::kfac {
 namespace {
 
-/// kind: StateKind::owned, or StateKind::owner_copy of workers that do not own the layer: they have
-/// an inverse, and no average.
+/// kind: StateKind::owned, or StateKind::owner_copy on the other workers, which have an inverse and
+/// no average.
 void visit_factor(StateVisitor& visitor, const std::string& name, StateKind kind, Factor& factor) {
   if (factor.average.is_set()) {
     visitor.number(name + "_statistics", StateKind::owned, factor.statistics);

@@ -7,7 +7,7 @@
 #include "core/shared/phase_timer.h"
 #include "kfac/curvature/curvature.h"
 
-// A step of the curvature, in the order in which it is called.
+// The functions of a step, in the order in which they are called.
 namespace dkfac::kfac {
 
 bool Curvature::statistics_due() const { return statistics_.empty() || schedule_.any_due(); }
@@ -112,7 +112,7 @@ void Curvature::update_averages(StepReport& report) {
   const PhaseTimer timer(report.seconds.update), part(report.seconds.average);
   for (StatisticId id = 0; id < statistics(); ++id)
     if (due(id) && averaged_here(id)) merge(id, report);
-  // Before the eigenvectors that they belong to are replaced.
+  // Before their eigenvectors are replaced.
   for (int i = 0; i < layers(); ++i)
     if (at(i).scale_records > 0) merge_layer_scales(i, report);
   if (needs_decisions()) collect_decisions();
@@ -125,7 +125,7 @@ void Curvature::merge(StatisticId id, StepReport& report) {
   const bool merged =
       at(s.layer).merge(ctx_, options_, s.plan.kind, sum, finite_.numbers<double>()[id]);
   report.failed_factors += merged ? 0 : 1;
-  // One that was refused leaves the history alone.
+  // A rejected statistic does not enter the history.
   if (merged && s.history.is_set()) s.history.keep(ctx_, sum.reshape(s.plan.shape));
 }
 
@@ -147,8 +147,8 @@ void Curvature::refresh_inverses(StepReport& report) {
                         tasks_);
     rebuild_step_ = report.step;
     report_inverses(workers_.run(tasks_), report);
-    // What failed is made by the ladder before other ranks are given it, before the next gradients
-    // are projected on eigenvectors, and before a gradient is taken for preconditioned.
+    // Failed inversions must be repaired before other ranks receive them, before the next gradients
+    // are projected on eigenvectors, and before a layer counts as having an inverse.
     if (grid_.workers > 1 || options_.inverse.method == InverseMethod::ekfac || some_lack_inverse_)
       finish_inversions(report);
   }
@@ -159,7 +159,7 @@ void Curvature::refresh_inverses(StepReport& report) {
 void Curvature::share_inverses(StepReport& report) {
   const PhaseTimer timer(report.seconds.exchange, "exchange");
   parts_.clear();
-  // An average that is inverted where it is used is shared itself.
+  // An average that is inverted where it is applied is shared itself.
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
     const bool renewed = schedule_.entry(id).inverted ? rebuild_due(id) : due(id);
@@ -217,7 +217,7 @@ void Curvature::finish(StepReport& report) {
   }
   for (const auto& block : layers_) block->forget_records();
   if (accepted) schedule_.advance(decisions_);
-  // A part may have been too large for its wire; no other vote says anything of magnitudes.
+  // A part may have been out of the range of its wire type; no other flag reports magnitudes.
   if (report.agreement.nonfinite_statistic > 0) schedule_.forget_exponents();
   for (StatisticId id = 0; id < statistics(); ++id) schedule_.describe(id, reports_[index_of(id)]);
   report.statistics = reports_;

@@ -12,7 +12,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// Of a BatchNorm, at most: diagonal blocks have fewer.
+/// Upper bound for a BatchNorm: diagonal blocks have fewer elements.
 std::int64_t fisher_numel(const LayerSpec& spec) {
   const auto* bn = std::get_if<NormSpec>(&spec);
   return bn == nullptr ? 0 : norm_rows(*bn, BatchNormFisher::unit_wise) * bn->channels;

@@ -16,13 +16,13 @@ namespace dkfac::kfac {
 namespace {
 
 constexpr std::int64_t kWidths[] = {64, 256, 768};
-/// After a width that took as long, the next, some 30 times as much work, is left out.
+/// After a width that took this long, the next, about 30 times as much work, is skipped.
 constexpr double kLongest = 3e-3;
 constexpr int kRepeats = 3;
 
 std::size_t at(FactorForm form) { return static_cast<std::size_t>(form); }
 
-/// Shortest of some runs, fewer of long ones: what is in the way of the others is not the work's.
+/// Shortest of some runs, which excludes interference; fewer runs where they are long.
 template <class Work>
 double seconds_of(Stream stream, Work work) {
   double best = std::numeric_limits<double>::infinity(), total = 0;
@@ -37,7 +37,7 @@ double seconds_of(Stream stream, Work work) {
   return best;
 }
 
-/// x_ij = 0.9^|i-j| in row i: positive definite where it is square, with eigenvalues that differ.
+/// x_ij = 0.9^|i-j|, row by row: positive definite where it is square, with distinct eigenvalues.
 std::vector<double> decaying(std::int64_t rows, std::int64_t columns, bool triangle) {
   std::vector<double> x;
   for (std::int64_t i = 0; i < rows; ++i)
@@ -124,7 +124,7 @@ double layer_seconds(const CostModel& model, const LayerSpec& spec, const Curvat
   if (!has_factors(spec)) return 0;
   const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
   const double refresh = refresh_seconds(model, a) + refresh_seconds(model, g);
-  // Without a new statistic there is nothing to rebuild.
+  // Without a new statistic nothing is rebuilt.
   const int life = std::max(options.refresh.inverse_interval, options.refresh.statistics_interval);
   return refresh / life + apply_seconds(model, a, g.dim) + apply_seconds(model, g, a.dim);
 }
@@ -133,7 +133,7 @@ LinearCost fit_cost(std::span<const CostSample> samples) {
   // Least squares of (a + b x) / s - 1: with u = 1/s and v = x/s, of a u + b v - 1.
   double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
   for (const CostSample& sample : samples) {
-    constexpr double kTick = 1e-9;  // A clock may see nothing pass.
+    constexpr double kTick = 1e-9;  // Lower bound: a measured time may be 0.
     const double u = 1 / std::max(sample.seconds, kTick), v = sample.operations * u;
     uu += u * u;
     uv += u * v;

@@ -35,8 +35,8 @@ std::string percent(double part, double whole) {
 
 using Row = std::vector<std::string>;
 
-/// Columns padded to their widest cell, the first two to the left, the others but the last to the
-/// right.
+/// Renders a table with columns padded to their widest cell. The first two are left-aligned, the
+/// others right-aligned, the last is not padded.
 std::string render(const std::vector<Row>& rows) {
   std::vector<std::size_t> width(rows.front().size(), 0);
   for (const Row& row : rows)
@@ -78,7 +78,7 @@ const char* name_of(FactorForm form) {
   return "";
 }
 
-/// "145 Cholesky"; of low rank the rows as well.
+/// Width and form, e.g. "145 Cholesky"; with the rows of a low-rank factor.
 std::string text_of(const FactorPlan& plan) {
   if (!plan.is_set()) return "-";
   std::string text = std::to_string(plan.dim) + " " + name_of(plan.form);
@@ -86,7 +86,7 @@ std::string text_of(const FactorPlan& plan) {
   return text;
 }
 
-/// Owner, and in brackets the other ranks of its column.
+/// The owner, and in brackets the other ranks of its column.
 std::string workers_of(int owner, const AssignmentDetails& details) {
   std::string text = std::to_string(owner);
   if (details.workers == 1) return text;
@@ -105,7 +105,7 @@ std::string note_of(const LayerSpec& spec) {
   return std::holds_alternative<PlainSpec>(spec) ? "no curvature: first-order update" : "";
 }
 
-/// What a rank keeps between steps.
+/// Bytes that a rank keeps between steps.
 struct RankBytes {
   double averages = 0, earlier = 0, inverses = 0, momentum = 0, masters = 0;
   [[nodiscard]] double sum() const { return averages + earlier + inverses + momentum + masters; }
@@ -141,7 +141,7 @@ std::string buffers_text(std::span<const NamedBytes> buffers) {
 
 namespace {
 
-/// Saturates: factors of a layer may be wider than any memory.
+/// count * element, saturating: factors may exceed any memory.
 std::int64_t bytes_of(std::int64_t count, std::int64_t element) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 16;
   return count > kMost / element ? kMost : count * element;

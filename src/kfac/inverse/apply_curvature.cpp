@@ -14,7 +14,7 @@ ConstTensorView group_of(const Tensor& x, int group, Shape shape) {
   return x.view().slice(0, group, 1).reshape(shape);
 }
 
-/// One group: v[out,d].
+/// Preconditions the gradient v[out,d] of one group.
 void apply_group(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
                  int group, const Columns& v) {
   const Factor &a = layer.a, &g = layer.g;
@@ -43,8 +43,8 @@ void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorVie
   ops::copy(ctx, both.slice(0, scales, beta.numel()), beta.flat());
 }
 
-/// v[vocabulary,width] of an Embedding, which is [out,d] of a Linear transposed: rows are divided
-/// by the diagonal of A.
+/// Preconditions v[vocabulary,width] of an Embedding, the transpose of a Linear's [out,d]: rows are
+/// divided by the diagonal of A.
 void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
                     TensorView v) {
   const Factor &a = layer.a, &g = layer.g;
@@ -59,7 +59,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
     divide(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}), options.damping.lambda);
     return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
   }
-  // On a device the host does not know the damping: one number there, seen `dim` times.
+  // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
   const TensorView shift = scratch.take({1}, v.dtype()), damped = scratch.take({a.dim}, v.dtype());
   const TensorView ones = scratch.take({g.dim}, v.dtype());
   ops::cast(ctx, a.shifts, shift);

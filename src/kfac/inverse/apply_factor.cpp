@@ -15,8 +15,8 @@ namespace {
 
 using ops::Trans;
 
-/// f(first, count) for the parts of columns [first, first + count) on either side of the last
-/// column of d, if that stands apart in x or y.
+/// Calls f(first, count) for the parts of columns [first, first + count) on either side of the last
+/// column of d, if that is stored separately in x or y.
 template <class F>
 void for_parts(const Columns& x, const Columns& y, std::int64_t first, std::int64_t count, F&& f) {
   const bool apart = !x.bias.empty() || !y.bias.empty();
@@ -40,14 +40,14 @@ void copy(Context& ctx, const Columns& from, const Columns& to) {
   });
 }
 
-/// to = m from.
+/// Computes to = m from.
 void multiply_left(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
   for_parts(from, to, [&](std::int64_t c, std::int64_t n) {
     ops::gemm(ctx, Trans::no, Trans::no, 1, m, from.columns(c, n), 0, to.columns(c, n));
   });
 }
 
-/// to = from m.
+/// Computes to = from m.
 void multiply_right(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
   for_parts(to, to, [&](std::int64_t c, std::int64_t n) {
     for_parts(from, from, [&](std::int64_t k, std::int64_t depth) {
@@ -57,8 +57,8 @@ void multiply_right(Context& ctx, ConstTensorView m, const Columns& from, const 
   });
 }
 
-/// to = (L L')^-1 from for a blocked L, through `between`; `from` is used up. Two solves from block
-/// to block of rows.
+/// Computes to = (L L')^-1 from for a blocked L, by two solves over blocks of rows. `between` is
+/// scratch; `from` is overwritten.
 void solve_left(Context& ctx, ConstTensorView l, const Columns& from, const Columns& between,
                 const Columns& to) {
   const std::int64_t d = l.dim(0);
@@ -84,7 +84,7 @@ void solve_left(Context& ctx, ConstTensorView l, const Columns& from, const Colu
   });
 }
 
-/// to = from (L L')^-1, likewise, from block to block of columns; `between` is in one piece.
+/// Computes to = from (L L')^-1, by two solves over blocks of columns; `between` is one matrix.
 void solve_right(Context& ctx, ConstTensorView l, const Columns& from, TensorView between,
                  const Columns& to) {
   const std::int64_t d = l.dim(0);
@@ -116,12 +116,11 @@ void solve_right(Context& ctx, ConstTensorView l, const Columns& from, TensorVie
   });
 }
 
-/// f(worker, first, count) for parts of `n` rows or columns that are solved for independently:
-/// whole solves side by side wait for each other less than threads within each of their small
-/// products.
+/// Calls f(worker, first, count) in parallel for parts of `n` independent right-hand sides. Whole
+/// solves in parallel synchronize less than threads within each of their small products.
 template <class F>
 void for_parts_of_solve(Context& ctx, std::int64_t d, std::int64_t n, F&& f) {
-  // Fewest of a part that still fill a product, and operations that are worth a thread.
+  // Least size of a part that makes an efficient product, and least operations per thread.
   constexpr std::int64_t kLeast = 64, kGrain = 4'000'000;
   const std::int64_t worth = std::min(n / kLeast, 2 * n * d * d / kGrain);
   const std::int64_t parts = std::clamp<std::int64_t>(worth, 1, threads());
@@ -137,7 +136,7 @@ void solve_left_in_parts(Context& ctx, ConstTensorView l, const Columns& from,
     const auto part = [&](const Columns& v) { return Columns{v.columns(first, count), {}}; };
     solve_left(worker, l, part(from), part(between), part(to));
   };
-  // Up to the first bias, which stands apart.
+  // Up to the first bias, which is stored separately.
   const std::int64_t width = std::min(from.width(), to.width());
   for_parts_of_solve(ctx, l.dim(0), width, solve);
   if (width < from.d()) solve(ctx, width, 1);
@@ -155,10 +154,10 @@ void solve_right_in_parts(Context& ctx, ConstTensorView l, const Columns& from, 
                      });
 }
 
-// What is left of v along the rows of Y is a small difference of numbers that the damping divides,
-// so that products here are not rounded to TF32.
+// Along the rows of Y, (I - Y'Y) v is a small difference of large numbers that is then divided by
+// the damping, so products here are not rounded to TF32.
 
-/// v <- (I - Y'Y) v / shift.
+/// Computes v <- (I - Y'Y) v / shift.
 void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   const ExactProducts exact(ctx);
   Scratch scratch(ctx);
@@ -175,7 +174,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   });
 }
 
-/// v <- v (I - Y'Y) / shift.
+/// Computes v <- v (I - Y'Y) / shift.
 void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
   const ExactProducts exact(ctx);
   Scratch scratch(ctx);

@@ -7,10 +7,10 @@
 
 #include "kfac/inverse/factor_plan.h"
 
-/// U = G^-1 V A^-1 for factors in any form, without a copy of V.
+/// U = G^-1 V A^-1 for factors in any form, without copying V.
 namespace dkfac::kfac {
 
-/// A matrix [rows, d] whose last column may stand elsewhere: the gradient [dW | db], or plain
+/// A matrix [rows, d] whose last column may be stored separately: the gradient [dW | db], or plain
 /// scratch memory.
 struct Columns {
   TensorView weight;  ///< [rows, width], any row stride
@@ -24,7 +24,7 @@ struct Columns {
   }
 };
 
-/// One group of a factor, to be applied.
+/// One group of a factor in the form in which it is applied.
 struct AppliedFactor {
   FactorForm form = FactorForm::inverse;  ///< Neither eigen nor diagonal.
   ConstTensorView inverse;                ///< [d,d]; low_rank: [rows,d].
@@ -32,11 +32,11 @@ struct AppliedFactor {
   ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].
 };
 
-/// v <- G^-1 v A^-1, for v[out,d].
+/// Computes v <- G^-1 v A^-1 for v[out,d].
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v);
-/// v <- v A^-1.
+/// Computes v <- v A^-1.
 void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v);
-/// v <- G^-1 v.
+/// Computes v <- G^-1 v.
 void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v);
 
 }  // namespace dkfac::kfac

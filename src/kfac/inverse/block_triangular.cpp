@@ -10,7 +10,8 @@
 namespace dkfac::kfac {
 namespace {
 
-/// data[n,n] with rows `stride` apart: the lower triangle becomes its inverse, the upper one zero.
+/// Inverts the lower triangle of data[n,n], with rows `stride` apart, in place, and sets the upper
+/// one to zero.
 template <class T>
 void invert_lower(T* data, std::int64_t stride, std::int64_t n, T* row) {
   for (std::int64_t i = 0; i < n; ++i) {

@@ -7,16 +7,17 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// How two factors share lambda: told here alone, for the host and the device.
+/// The split of lambda between two factors, shared by host and device code.
 namespace dkfac::kfac {
 
-/// The shifts, or both sqrt(lambda) with `zero` where a factor is.
+/// The shifts; both are sqrt(lambda), with `zero` set, where a factor is zero.
 struct FactorShifts {
   double a, g;
   bool zero;
 };
 
-/// pi: A gets pi*sqrt(lambda), G sqrt(lambda)/pi. Not finite or not positive where it is undefined.
+/// Returns pi: A gets pi*sqrt(lambda), G gets sqrt(lambda)/pi. Where pi is undefined the result is
+/// not finite or not positive.
 DKFAC_HD inline double damping_pi(DampingSplit rule, double trace_a, std::int64_t dim_a,
                                   double trace_g, std::int64_t dim_g) {
   if (rule == DampingSplit::constant) return 1;
@@ -25,9 +26,9 @@ DKFAC_HD inline double damping_pi(DampingSplit rule, double trace_a, std::int64_
          std::sqrt(trace_g / static_cast<double>(dim_g));
 }
 
-/// What split_damping() says.
+/// The shifts of split_damping().
 DKFAC_HD inline FactorShifts split_shifts(const Damping& damping, double trace_a,
-                                          std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
+                                           std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
   const double root = std::sqrt(damping.lambda);
   if (trace_a <= 0 || trace_g <= 0) return {root, root, true};
   const double pi = damping_pi(damping.split, trace_a, dim_a, trace_g, dim_g);

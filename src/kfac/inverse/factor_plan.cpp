@@ -10,19 +10,19 @@
 namespace dkfac::kfac {
 namespace {
 
-/// An operation of a Cholesky factorisation or inversion takes as long as about two of a large
-/// product (OpenBLAS, widths 512 to 4608: 75 to 200 beside 235 GFLOP/s on one core).
+/// Cost of an operation of a Cholesky factorisation or inversion, in operations of a large product
+/// (OpenBLAS, widths 512 to 4608: 75 to 200 against 235 GFLOP/s on one core).
 constexpr double kFactorisation = 2;
-/// What the blocks of a solve cost beside one large product, in widths of a block: they do a little
-/// more, and as smaller products (gradients [256,2304] to [512,4608] and [512,785]: 12 to 50 % of
-/// the product).
+/// Extra cost of a blocked solve over one large product, in widths of a block. It needs slightly
+/// more operations, in smaller products (gradients [256,2304] to [512,4608] and [512,785]: 12 to 50
+/// % of the product).
 constexpr double kBlocks = 2.5;
-/// An eigendecomposition as long as about ten factorisations with inversion (docs/benchmarks.md).
+/// Cost of an eigendecomposition in factorisations with inversion (docs/benchmarks.md).
 constexpr double kEigen = 10;
-/// Refreshes are about this many steps apart under the adaptive rule.
+/// Typical steps between refreshes under the adaptive rule.
 constexpr std::int64_t kAdaptiveInterval = 10;
 
-/// Width, and columns of what it is applied to.
+/// Width of a factor, and columns of the matrix that it is applied to.
 struct Sizes {
   std::int64_t dim = 0, columns = 0;
 };
@@ -38,7 +38,7 @@ Rows rows_of(const LayerSpec& spec, WeightSharing sharing) {
   return sharing == WeightSharing::reduce ? Rows{rows.all / rows.sample, 1} : rows;
 }
 
-/// Steps from one rebuild of an inverse to the next: without a new statistic there is none.
+/// Steps between two rebuilds of an inverse; without a new statistic there is no rebuild.
 double inverse_life(const CurvatureOptions& options) {
   if (options.refresh.staleness == Staleness::adaptive)
     return static_cast<double>(kAdaptiveInterval);
@@ -76,7 +76,8 @@ FactorPlan plan(const LayerSpec& spec, const CurvatureOptions& options, Device d
     low_rank.sample_rows = rows.sample;
     take_cheaper(low_rank);
   }
-  // Last, so that hosts and devices keep rows of the same factors: a state has one shape on both.
+  // Decided last, so that hosts and devices store rows of the same factors: the state has the same
+  // shapes on both.
   if (device.is_cuda() && best.form == FactorForm::cholesky) best.form = FactorForm::inverse;
   return best;
 }
@@ -103,7 +104,7 @@ FactorPlan plan_g(const LayerSpec& spec, const CurvatureOptions& options, Device
   if (has_factors(spec)) return plan(spec, options, device, {g_dim(spec), a_dim(spec)});
   const auto* bn = std::get_if<NormSpec>(&spec);
   if (bn == nullptr || options.statistics.batch_norm != BatchNormFisher::full) return {};
-  // One right-hand side: solving costs no more than multiplying, whatever the interval.
+  // One right-hand side: a solve costs no more than a product, for any interval.
   return {.dim = (bn->scale ? 2 : 1) * bn->channels,
           .groups = 1,
           .form = device.is_cuda() ? FactorForm::inverse : FactorForm::cholesky};

@@ -14,8 +14,8 @@
 namespace dkfac::kfac {
 namespace {
 
-/// Magic, version, length, and a header padded with spaces so that the data start at a multiple of
-/// 64 bytes.
+/// The .npy header: magic, version, length, and a dictionary padded with spaces so that the data
+/// starts at a multiple of 64 bytes.
 std::string npy_header(ConstTensorView x) {
   std::ostringstream dict;
   dict << "{'descr': '<f" << size_of(x.dtype()) << "', 'fortran_order': False, 'shape': (";
@@ -43,7 +43,7 @@ std::string file_name_of(Context& ctx, std::string_view layer_name, std::string_
     replaced = replaced || !plain;
     hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
   }
-  // Other names become the same ones.
+  // Other names may be mapped to the same characters.
   if (replaced) name << "-" << std::hex << hash << std::dec;
   name << "." << kind;
   if (const int group = factor.failed_group; group >= 0) {
@@ -55,7 +55,7 @@ std::string file_name_of(Context& ctx, std::string_view layer_name, std::string_
   return name.str();
 }
 
-/// In the memory of `host`.
+/// Copies the average to `host`, as full matrices or rows.
 Tensor dense_average(Context& ctx, Context& host, const Factor& factor) {
   Tensor average = Tensor::empty(host, factor.average.shape(), factor.average.dtype());
   ops::copy(ctx, factor.average, average);

@@ -8,35 +8,37 @@
 
 #include "kfac/inverse/layer_curvature.h"
 
-/// Evidence of a factor that could not be inverted.
+/// Error messages and files about factors that failed too often.
 namespace dkfac::kfac {
 
-/// What a statistic has done too often.
+/// What failed too often for a statistic.
 enum class FailedAt : std::uint8_t {
-  inversion,  ///< No stage of the ladder gave an inverse.
+  inversion,  ///< No fallback stage gave an inverse.
   statistic,  ///< The sum over ranks was not finite.
-  scales      ///< That of EKFAC's scales was not.
+  scales      ///< The sum of EKFAC's scales was not finite.
 };
-/// "could not be inverted"
+/// Describes the failure, e.g. "could not be inverted".
 [[nodiscard]] const char* what_failed(FailedAt failed);
-/// "raise the damping", and what else has not been done yet.
+/// Advice for the error message: "raise the damping", and other options that are not set yet.
 [[nodiscard]] std::string remedy(const CurvatureOptions& options, FailedAt failed);
 
 /// Saves the average of a factor that has failed too often as a NumPy array in
-/// InverseOptions::failure_folder: <layer>.<kind>.damping-<shift>.npy with kind "a" or "g", [d,d]
-/// (both triangles), [groups,d,d], or rows [rows,d] of the low-rank form. Of several groups the
-/// name tells the first that failed, with its damping:
-/// <layer>.<kind>.group-<i>.damping-<shift>.npy. Of a factor that failed before its state was
-/// loaded neither is known: <layer>.<kind>.npy. Bytes of the layer's name that are not letters,
-/// digits, '.', '-' or '_' become '_', and a name with such bytes is followed by "-" and a hash of
-/// it in hexadecimal, since others may become the same. Returns the path, or an empty string when
-/// there is no folder or it cannot be written: the failure that is reported is another one. Waits
-/// for a device that the factor is on.
+/// InverseOptions::failure_folder.
+///
+/// The file is <layer>.<kind>.damping-<shift>.npy with kind "a" or "g": [d,d] (both triangles),
+/// [groups,d,d], or rows [rows,d] of the low-rank form. With several groups the name contains the
+/// first that failed, with its damping: <layer>.<kind>.group-<i>.damping-<shift>.npy. If the factor
+/// failed before its state was loaded, neither is known: <layer>.<kind>.npy.
+///
+/// Bytes of the layer's name other than letters, digits, '.', '-' or '_' become '_'. Such a name is
+/// followed by "-" and its hash in hexadecimal, to keep names distinct. Returns the path, or an
+/// empty string without a folder or when writing fails; it never throws, so as not to hide the
+/// error being reported. Waits for the device of the factor.
 [[nodiscard]] std::string save_failed_factor(Context& ctx, const CurvatureOptions& options,
                                              std::string_view layer_name, std::string_view kind,
                                              const Factor& factor) noexcept;
 
-/// Writes a contiguous f32 or f64 host tensor as .npy (format 1.0). False when that fails.
+/// Writes a contiguous f32 or f64 host tensor as .npy (format 1.0). Returns false on failure.
 [[nodiscard]] bool write_npy(const std::string& path, ConstTensorView x) noexcept;
 
 }  // namespace dkfac::kfac

@@ -42,7 +42,7 @@ double trace_of(Context& ctx, ConstTensorView packed, std::int64_t d) {
 double average_weight(double new_weight, std::int64_t t) {
   DKFAC_CHECK(new_weight > 0 && new_weight <= 1 && t >= 1, "[average weight] new_weight is ",
               new_weight, " and t is ", t, "; new_weight must be in (0, 1] and t at least 1");
-  if (t == 1) return 1;  // exactly, since the average has no value yet
+  if (t == 1) return 1;  // Exactly, since the average has no value yet.
   return new_weight / -std::expm1(static_cast<double>(t) * std::log1p(-new_weight));
 }
 
@@ -68,7 +68,7 @@ void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g, const Da
   const std::int64_t d = a_inverse.dim(0), out = g_inverse.dim(0);
   const double root = std::sqrt(damping.lambda);
   const auto split = split_damping(damping, trace_of(ctx, a, d), d, trace_of(ctx, g, out), out);
-  // Of a zero factor's partner, too: a NaN in it is to be seen.
+  // Also for the partner of a zero factor, to detect a NaN in it.
   invert_factor(ctx, a, split ? split->a : root, a_inverse, a_info);
   invert_factor(ctx, g, split ? split->g : root, g_inverse, g_info);
   if (split) return;

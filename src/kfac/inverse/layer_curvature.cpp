@@ -28,7 +28,7 @@ Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions&
   return factor;
 }
 
-/// An average, and what is counted of it.
+/// An average and its counters.
 struct Average {
   TensorView values;
   std::int64_t& statistics;

@@ -4,7 +4,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// The fixed vectors of +1 and -1 that inverses are tried on (residual.h).
+/// The fixed vectors of +1 and -1 with which inverses are checked (residual.h).
 namespace dkfac::kfac {
 
 inline constexpr int kProbes = 2;

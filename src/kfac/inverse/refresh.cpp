@@ -27,7 +27,7 @@ void book(Context& ctx, const RefreshTask& task) {
   factor.good = task.stage != InverseStage::kept || all_good(ctx, factor);
 }
 
-/// The ladder for the groups of a factor on the device that the first stage has not rebuilt.
+/// Runs the fallback stages for the groups of a factor on the device whose first stage failed.
 void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
   Factor& factor = *task.factor;
   std::vector<std::int32_t> stages{static_cast<std::int32_t>(InverseStage::kept)};
@@ -55,8 +55,8 @@ void fall_back(Context& ctx, RefreshTask& task, ConstTensorView group_stages) {
 }  // namespace
 
 void take_diagonal(Context& ctx, Factor& factor) {
-  // The damping s as all workers of the layer are given it: representable in the factor's dtype. It
-  // comes as -s where a factor of the layer is zero, so that the inverse is that of sI.
+  // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
+  // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
   const DType dtype = factor.average.dtype();
   const auto divide = ctx.device().is_cuda() ? cuda::divide_by_products : cpu::divide_by_products;
   Scratch scratch(ctx);

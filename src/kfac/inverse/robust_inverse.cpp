@@ -16,7 +16,7 @@ namespace {
 using ops::Trans;
 using ops::Upper;
 
-/// By how much the second stage damps more.
+/// Factor of the damping in the second stage.
 constexpr double kMoreDamping = 10;
 
 double round_to(DType dtype, double x) {
@@ -54,8 +54,9 @@ bool is_finite(Context& ctx, ConstTensorView x) {
   return std::isfinite(number_of(ctx, ops::max_abs, x));
 }
 
-/// Lower triangle of out[n,n] = x x' for rows x[n,d]: blocks of rows, so that little is computed
-/// above the diagonal. Not rounded to TF32, whose error would exceed a small damping.
+/// Computes the lower triangle of out[n,n] = x x' for rows x[n,d], in blocks of rows, so that
+/// little is computed above the diagonal. Not rounded to TF32, whose error would exceed a small
+/// damping.
 void gram_of_rows(Context& ctx, ConstTensorView x, TensorView out) {
   const ExactProducts exact(ctx);
   constexpr std::int64_t kRows = 256;
@@ -67,7 +68,7 @@ void gram_of_rows(Context& ctx, ConstTensorView x, TensorView out) {
   }
 }
 
-/// The matrix that is factorised: M + shift*I, or X X' + shift*I for rows X. Lower triangle.
+/// Writes the lower triangle of the matrix to factorise: M + shift*I, or X X' + shift*I for rows X.
 void write_damped(Context& ctx, FactorForm form, ConstTensorView average, double shift,
                   TensorView square) {
   if (form == FactorForm::low_rank) {
@@ -78,10 +79,10 @@ void write_damped(Context& ctx, FactorForm form, ConstTensorView average, double
   if (shift != 0) ops::add_diagonal(ctx, square, shift);
 }
 
-/// A stage: tries to write the inverse into `out` of average.dtype().
+/// One stage: tries to write the inverse into `out`, of average.dtype().
 bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
                TensorView out) {
-  if (!std::isfinite(m.shift)) return false;  // ten times the damping asked for
+  if (!std::isfinite(m.shift)) return false;  // Ten times the requested damping may overflow.
   Scratch scratch(ctx);
   const bool rows = form == FactorForm::low_rank, on_device = out.device().is_cuda();
   const TensorView square = rows ? scratch.take({out.dim(0), out.dim(0)}, out.dtype()) : out;
@@ -97,7 +98,7 @@ bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inve
   return inverts(ctx, form, m, out);
 }
 
-/// Copies what a stage has written to where it stays.
+/// Copies the result of a stage to its destination.
 void commit(Context& ctx, FactorForm held, TensorView from, TensorView to) {
   if (held == FactorForm::low_rank || held == FactorForm::eigen) return ops::copy(ctx, from, to);
   for_blocks(to.dim(0), [&](std::int64_t k, std::int64_t n) {
@@ -113,8 +114,8 @@ TensorView widen(Context& ctx, Scratch& scratch, ConstTensorView average) {
   return wide;
 }
 
-/// Like factorise, in f64 and rounded in the end. A Cholesky factor cannot be rounded, since that
-/// perturbs M + shift*I by its norm; an inverse can.
+/// Like factorise(), but in f64, with the result rounded to out.dtype(). A Cholesky factor cannot
+/// be rounded, since that perturbs M + shift*I relative to its norm; an inverse can.
 bool factorise_wide(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
                     TensorView out) {
   Scratch scratch(ctx);
@@ -126,8 +127,9 @@ bool factorise_wide(Context& ctx, const Solvers& solvers, FactorForm form, const
   return inverts(ctx, form, m, out);
 }
 
-/// The stage of eigenvectors, in f64. Not an inverse of M + shift*I where M has negative
-/// eigenvalues, so no residual speaks for it; the vectors have to rebuild M instead.
+/// The eigenvector stage, in f64. The result is not an inverse of M + shift*I where M has negative
+/// eigenvalues, so the residual check does not apply; instead the eigendecomposition must reproduce
+/// M.
 bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted& m,
           TensorView out) {
   Scratch scratch(ctx);

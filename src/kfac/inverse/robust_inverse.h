@@ -7,10 +7,10 @@
 
 #include "kfac/inverse/factor_plan.h"
 
-/// Making an inverse whatever the matrix is like (docs/math.md, "Ladder").
+/// Robust inversion: inverts by a sequence of fallback stages (docs/math.md, "Robust inversion").
 namespace dkfac::kfac {
 
-/// The solvers used; a test may put failing ones in their place.
+/// The solvers; tests may substitute failing ones.
 struct Solvers {
   void (*potrf)(Context&, TensorView, TensorView) = ops::potrf;
   void (*potri)(Context&, TensorView, TensorView) = ops::potri;
@@ -25,26 +25,32 @@ struct FactorGroup {
   TensorView values;        ///< [d], eigen only.
 };
 
-/// How it went. `kept`: the block is untouched, the rest says nothing.
+/// Outcome of an inversion. With `kept` the block is unchanged and the other fields are
+/// meaningless.
 struct InverseResult {
   InverseStage stage = InverseStage::kept;
   double shift = 0;                       ///< The damping in the inverse.
-  FactorForm form = FactorForm::inverse;  ///< What the inverse is, see Factor::stored_form.
+  FactorForm form = FactorForm::inverse;  ///< Form of the inverse, see Factor::stored_form.
 };
 
-/// What products of gradients with inverses may grow by below the largest number of a dtype.
+/// Factor below the largest number of a dtype, as headroom for products of gradients with inverses.
 inline constexpr double kRoom = 0x1p-28;
-/// Whether products with inverses of up to 1/shift stay below the largest number, by kRoom.
+/// Whether 1/shift, the bound of an inverse, stays below the largest number of the dtype by the
+/// factor kRoom.
 [[nodiscard]] bool leaves_room(DType dtype, double shift);
 
-/// Rebuilds the inverse with the damping `shift` > 0 (eigen: without), by the first of these that
-/// gives a result which passes its check (residual.h): as asked; with ten times the damping; with
-/// the damping asked for in f64 (in f64 already: no stage of its own); from eigenvectors in f64,
-/// with eigenvalues below 0 taken as 0, unless the damping is below the rounding of the largest. A
-/// matrix with a NaN or an Inf is shown to no solver, and a damping for which 1/shift is within
-/// 2^28 of the largest number is refused, since products with gradients would overflow. A result is
-/// written only when it is good. average.dtype() == inverse.dtype(), f32 or f64. On a device, where
-/// the form is not cholesky, the host waits for every stage.
+/// Rebuilds the inverse with the damping `shift` > 0 (eigen: without damping), by the first of
+/// these stages whose result passes its check (residual.h):
+/// - as requested;
+/// - with ten times the damping;
+/// - with the requested damping in f64 (skipped if the dtype is f64 already);
+/// - from eigenvectors in f64, with negative eigenvalues set to 0, unless the damping is below the
+///   rounding of the largest.
+///
+/// A matrix with a NaN or an Inf is not passed to any solver. A damping for which 1/shift is within
+/// 2^28 of the largest number is rejected, since products with gradients would overflow. A result
+/// is written only when it is valid. average.dtype() == inverse.dtype(), f32 or f64. On a device,
+/// where the form is not cholesky, the host waits for every stage.
 [[nodiscard]] InverseResult rebuild_inverse(Context& ctx, const FactorGroup& block, double shift,
                                             const Solvers& solvers = {});
 /// Writes the inverse of shift*I, for a layer whose curvature is zero; `kept` when that is zero or

@@ -13,7 +13,8 @@ namespace {
 
 using Square = std::array<double, static_cast<std::size_t>(kSmallGroup* kSmallGroup)>;
 
-/// Lower triangle of m[n,n] (rows of kSmallGroup) becomes L of L L' = m. False: not positive.
+/// Replaces the lower triangle of m[n,n] (rows of kSmallGroup) by L with L L' = m. Returns false
+/// where m is not positive definite.
 bool factorise(double* m, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     double* row = m + i * kSmallGroup;
@@ -33,7 +34,7 @@ bool factorise(double* m, std::int64_t n) {
   return true;
 }
 
-/// Column c of (L L')^-1 from row c on, into x[n].
+/// Writes column c of (L L')^-1, from row c on, into x[n].
 void solve_unit(const double* l, std::int64_t n, std::int64_t c, double* x) {
   for (std::int64_t i = c; i < n; ++i) {
     double sum = i == c ? 1 : 0;
@@ -56,7 +57,7 @@ bool invert(const T* packed, std::int64_t n, double shift, T* inverse) {
           static_cast<double>(packed[i++]) + (c == r ? shift : 0);
     trace += static_cast<double>(packed[i - 1]);
   }
-  // Else the rounding of M in these loops could outweigh the damping.
+  // Otherwise the rounding of M in these loops could exceed the damping.
   const double rounding = static_cast<double>(n) * std::numeric_limits<double>::epsilon() * trace;
   if (!(shift > rounding / kResidualBar) || !factorise(l.data(), n)) return false;
   const auto largest = static_cast<double>(std::numeric_limits<T>::max());
@@ -73,7 +74,7 @@ bool invert(const T* packed, std::int64_t n, double shift, T* inverse) {
   return true;
 }
 
-/// One group: v = [w | b] of `out` rows; b is empty (null) where width == d.
+/// Preconditions one group, v = [w | b] of `out` rows; b is empty (null) where width == d.
 template <class T>
 void apply_group(const T* a, const T* g, std::int64_t out, std::int64_t d, std::int64_t width,
                  T* weight, T* bias) {

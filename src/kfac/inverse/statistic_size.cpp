@@ -22,7 +22,7 @@ StatisticPlan plan_statistic(const LayerSpec& spec, const CurvatureOptions& opti
     const bool low_rank = factor.form == FactorForm::low_rank;
     plan.shape = {factor.statistic_numel()};
     const bool diagonal = factor.form == FactorForm::diagonal;
-    plan.form.dim = diagonal ? 1 : factor.dim;  // A diagonal is triangles of width 1.
+    plan.form.dim = diagonal ? 1 : factor.dim;  // A diagonal is stored as triangles of width 1.
     plan.inverse_flops = diagonal   ? d
                          : low_rank ? 2 * rows * rows * d + rows * rows * rows
                                     : factor.groups * d * d * d;

@@ -33,7 +33,7 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
 }
 
 void Directions::make(Curvature& curvature, const LayerDirection& d) {
-  // Each layer is counted by one rank.
+  // The owner alone adds the product of a layer.
   if (!clip_ || !curvature.owns(d.layer)) return curvature.precondition(d.layer, d.weight, d.bias);
   Scratch scratch(ctx_);
   const auto kept = [&](TensorView x) {

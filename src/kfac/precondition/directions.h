@@ -13,23 +13,24 @@
 
 namespace dkfac::kfac {
 
-/// The gradient of a layer, flat, which becomes its direction in place.
+/// The flat gradient of a layer, which is replaced by its direction in place.
 struct LayerDirection {
   int layer = 0;
   TensorView weight = {}, bias = {};
-  TensorView whole = {};  ///< Both, where they lie side by side.
+  TensorView whole = {};  ///< Both, where they are adjacent in memory.
 };
 
-/// Gradients into directions, and the factor of the KL clip.
+/// Preconditions gradients and computes the factor of the KL clip.
 class Directions {
  public:
-  /// products: of one step, at most (LayerDirection: one with `whole`, else two).
+  /// products: upper bound of inner products per step (one for a LayerDirection with `whole`, else
+  /// two).
   Directions(Context& ctx, double kl_clip, std::int64_t products);
 
-  /// Of layers that this rank works on. Returns the factor of the KL clip, f64[1] on the device of
-  /// the context, for which the sums of all ranks meet; empty without a clip. report.kl_factor is
-  /// that of report.update_step: this step on the host, the last update on a device, whose host
-  /// does not wait for it.
+  /// Preconditions the layers that this rank works on. Returns the factor of the KL clip, f64[1] on
+  /// the device of the context, from an all-reduce over all ranks; empty without a clip. Sets
+  /// report.kl_factor and report.update_step: of this step on the host, of the last update on a
+  /// device, where the host does not wait.
   [[nodiscard]] ConstTensorView make(Curvature& curvature, const comm::WorkerGrid& grid,
                                      std::span<const LayerDirection> layers, double lr,
                                      StepReport& report);

@@ -7,21 +7,21 @@
 
 #include "comm/collective/worker_grid.h"
 
-/// The KL clip: one factor that bounds the length of an update in the metric of the curvature. It
-/// stays on the device of the context: who wants to see it copies it from there.
+/// The KL clip: one factor that bounds the length of an update in the metric of the curvature. The
+/// factor stays on the device of the context.
 namespace dkfac::kfac {
 
-/// Collects <U, V> over preconditioned gradients U and their gradients V, and makes the factor of
-/// them; each layer is counted by one rank.
+/// Sums <U, V> over preconditioned gradients U and their gradients V and computes the factor from
+/// it; each layer must be added by one rank only.
 class KlClip {
  public:
-  /// products: add() calls of a step with something in them, at most.
+  /// products: upper bound of non-empty add() calls per step.
   KlClip(Context& ctx, std::int64_t products);
-  void begin() { count_ = 0; }  ///< Of a step.
+  void begin() { count_ = 0; }  ///< Starts a step.
   void add(ConstTensorView gradient, ConstTensorView direction);
-  /// f64[1]: the sum of all ranks; collective.
+  /// Returns the sum over all ranks, f64[1]; collective.
   [[nodiscard]] ConstTensorView total(const comm::WorkerGrid& grid);
-  /// f64[1]: kl_factor() of it; collective. Until the next step.
+  /// Returns kl_factor() of that sum, f64[1]; collective. Valid until the next step.
   [[nodiscard]] ConstTensorView factor(const comm::WorkerGrid& grid, double kappa, double lr);
 
  private:
@@ -30,7 +30,8 @@ class KlClip {
   Tensor products_, total_, factor_;  ///< f64
 };
 
-/// u *= factor[0] (f64) in place; 0 also where u is not finite. f32 or f64, contiguous.
+/// Scales in place: u *= factor[0] (f64). The result is 0 where the factor is 0, even if u is not
+/// finite. u: f32 or f64, contiguous.
 void scale_direction(Context& ctx, ConstTensorView factor, TensorView u);
 
 }  // namespace dkfac::kfac

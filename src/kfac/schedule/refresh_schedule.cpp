@@ -101,7 +101,7 @@ void RefreshSchedule::visit_state(StateVisitor& visitor, const std::vector<std::
     visitor.number(name + "_exponent", StateKind::replicated, e.exponent);
     visitor.number(name + "_offset", StateKind::replicated, e.offset);
   }
-  // Phases of another interval are of no use.
+  // Offsets within another interval are invalid.
   if (stagger_ && interval != inverse_interval_) choose_offsets();
 }
 

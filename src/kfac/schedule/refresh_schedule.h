@@ -11,32 +11,32 @@
 #include "kfac/schedule/refresh_decision.h"
 #include "kfac/schedule/staleness.h"
 
-/// When statistics and inverses are renewed. Plain numbers, the same on every rank.
+/// When statistics and inverses are refreshed. Plain numbers, equal on every rank.
 namespace dkfac::kfac {
 
-/// What is planned of one statistic and of the inverse made from it.
+/// Schedule of one statistic and of the inverse computed from it.
 struct RefreshEntry {
   bool exists = false;
-  bool inverted = false;  ///< An inverse is made from it.
+  bool inverted = false;  ///< An inverse is computed from it.
   int owner = 0;
   double inverse_flops = 0;  ///< Of one rebuild.
 
   std::int64_t last = -1;  ///< Accepted step of its last refresh, from 0; -1: none yet.
-  Intervals intervals;     ///< Staleness::adaptive: found by the rule.
+  Intervals intervals;     ///< Staleness::adaptive: set by the rule.
   double drift = -1;
   int exponent = comm::kNoExponent;
   bool stale = false;  ///< Refreshed, or the damping changed, since its inverse was rebuilt.
-  int offset = 0;      ///< Of its inverse, with stagger_inverses; at home in the state, since other
-                       ///< owners would choose others.
+  int offset = 0;  ///< Step of its rebuild within inverse_interval, with stagger_inverses. Part of
+                   ///< the state, since other owners would choose other offsets.
 };
 
-/// Steps are counted from 0, and only those whose vote passed.
+/// The refresh schedule of all statistics. Only accepted steps are counted, from 0.
 class RefreshSchedule {
  public:
   /// Statistic 2 i is the A of layer i, 2 i + 1 its G or BatchNorm Fisher.
   explicit RefreshSchedule(std::vector<RefreshEntry> entries = {}) : entries_(std::move(entries)) {}
 
-  /// Takes over intervals and how inverses are spread; what has passed of an interval counts.
+  /// Sets intervals and staggering; the elapsed part of an interval still counts.
   void configure(const CurvatureOptions& options);
   void damping_changed();
 
@@ -44,22 +44,23 @@ class RefreshSchedule {
   [[nodiscard]] const RefreshEntry& entry(int statistic) const {
     return entries_[static_cast<std::size_t>(statistic)];
   }
-  /// The statistic is refreshed in the coming step.
+  /// Whether the statistic is refreshed in the coming step.
   [[nodiscard]] bool due(int statistic) const;
   [[nodiscard]] bool any_due() const;
-  /// Its inverse is rebuilt in the coming step, after the refresh of what is due.
+  /// Whether its inverse is rebuilt in the coming step, after the refresh of the due statistics.
   [[nodiscard]] bool rebuild_due(int statistic) const;
-  /// Steps from its last refresh to the next one.
+  /// Steps from the last refresh of the statistic to the next one.
   [[nodiscard]] std::int64_t interval(int statistic) const;
   /// Fills interval, age and drift, as of the last accepted step.
   void describe(int statistic, StatisticReport& report) const;
 
-  /// An accepted step is over. decisions: of the statistics that were due, one per statistic.
+  /// Ends an accepted step. decisions: one per statistic; only those of due statistics are read.
   void advance(const std::vector<RefreshDecision>& decisions);
-  /// After a step that was voted down, perhaps because a statistic outgrew its wire.
+  /// Discards the exponents after a rejected step, in which a statistic may have exceeded the range
+  /// of its wire type.
   void forget_exponents();
 
-  /// names: of the statistics, "<layer>.a".
+  /// names: names of the statistics, "<layer>.a".
   void visit_state(StateVisitor& visitor, const std::vector<std::string>& names);
 
  private:
@@ -70,7 +71,7 @@ class RefreshSchedule {
   Staleness staleness_ = Staleness::fixed;
   bool stagger_ = false;
   int statistics_interval_ = 1, inverse_interval_ = 1;
-  std::int64_t accepted_ = 0;      ///< Steps so far.
+  std::int64_t accepted_ = 0;      ///< Accepted steps so far.
   std::int64_t last_rebuild_ = 0;  ///< Fixed intervals: last step with inverses due.
 };
 

@@ -11,7 +11,7 @@ double DampingWarmup::at(std::int64_t step) const {
   if (step >= steps) return target;
   const double a =
       std::min(1.0, 2 * std::abs(std::log10(initial / target)) / static_cast<double>(steps));
-  // The recursion in closed form: the value depends on the step alone.
+  // The recursion in closed form, so that the value depends on the step alone.
   const double left = std::pow(1 - a, static_cast<double>(std::max<std::int64_t>(step, 0)));
   return std::lerp(target, initial, left);
 }

@@ -14,7 +14,7 @@ std::vector<int> stagger_offsets(std::span<const StaggerItem> items, int interva
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(
       order, [&](std::size_t i, std::size_t j) { return items[i].flops > items[j].flops; });
-  std::map<int, std::vector<double>> work;  // by owner: of each of its offsets
+  std::map<int, std::vector<double>> work;  // By owner: the work at each of its offsets.
   for (const StaggerItem& item : items) {
     std::vector<double>& offsets = work[item.owner];
     if (std::ssize(offsets) < interval) offsets.push_back(0);

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-/// Inverses rebuilt one after the other within an interval, so that its steps cost the same.
+/// Distributes rebuilds of inverses over the steps of an interval, to even out the cost of a step.
 namespace dkfac::kfac {
 
 struct StaggerItem {
@@ -12,11 +12,13 @@ struct StaggerItem {
   double flops = 0;  ///< Of one rebuild.
 };
 
-/// Phase of each item in [0, interval): it is rebuilt where the number of accepted steps modulo the
-/// interval is its offset. A pure function, equal on every rank. The offsets in use are as many as
-/// an owner has items, at most `interval`, evenly apart; an owner's items go longest first (ties by
-/// index) to its offset with the least work (ties to the earliest). So no offset of an owner gets
-/// more than its even share plus one item. interval >= 1.
+/// Returns the offset of each item in [0, interval): the item is rebuilt where the number of
+/// accepted steps modulo the interval equals its offset. A pure function, equal on every rank.
+///
+/// An owner uses as many evenly spaced offsets as it has items, at most `interval`. Its items are
+/// assigned in order of decreasing flops (ties by index), each to the offset with the least work so
+/// far (ties to the earliest). No offset of an owner therefore gets more than an even share plus
+/// one item. interval >= 1.
 [[nodiscard]] std::vector<int> stagger_offsets(std::span<const StaggerItem> items, int interval);
 
 }  // namespace dkfac::kfac

@@ -25,7 +25,7 @@ struct Squares {
 
 template <class T>
 Squares squares(const T* x, const T* y, std::int64_t n) {
-  // Several chains of additions, which do not wait for each other.
+  // Independent partial sums, to hide the latency of additions.
   constexpr std::int64_t kLanes = 8;
   std::array<double, kLanes> difference{}, old{};
   std::int64_t i = 0;
@@ -118,7 +118,7 @@ void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView
     return cuda::measure_drift(ctx, form, x, before_, to_before);
   }
   cpu::measure_drift(ctx, form, x, last_, to_last);
-  // The rule asks for the older value only when the last one is similar, which is known here.
+  // The rule needs the older value only when the last one is similar, which is known here.
   if (similarity(*to_last.data<double>(), -1, alpha).to_last)
     cpu::measure_drift(ctx, form, x, before_, to_before);
   else

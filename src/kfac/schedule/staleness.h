@@ -6,37 +6,43 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/kfac/options.h"
 
-/// The adaptive rule of SP-NGD, algorithms 1-2 (docs/math.md, "Staleness"): when a statistic is
-/// refreshed next, from how far its last three values lie apart.
+/// The adaptive rule of SP-NGD, algorithms 1-2 (docs/math.md, "Staleness"): derives the step of a
+/// statistic's next refresh from the distances between its last three values.
 namespace dkfac::kfac {
 
-/// The last two intervals of a statistic, in steps whose vote passed.
+/// The last two intervals of a statistic, in accepted steps.
 struct Intervals {
-  std::int64_t last = 1;    ///< Delta_-1: since the refresh before, and until the next one.
+  std::int64_t last =
+      1;  ///< Delta_-1: from the previous refresh to the last, and from the last to the next.
   std::int64_t before = 1;  ///< Delta_-2
   bool operator==(const Intervals&) const = default;
 };
 
-/// Intervals are sent as two digits to this base, which f16 holds exactly.
+/// Intervals are sent as two digits in this base, which f16 represents exactly.
 inline constexpr std::int64_t kIntervalBase = 1024;
 inline constexpr std::int64_t kMaxInterval = kIntervalBase * kIntervalBase - 1;
 
-/// After a refresh: half of the last interval (at least 1) when the new value is not similar to the
-/// last one, the same when it is not similar to the one before either, else the sum of the last two
-/// intervals; never more than max_interval (0: kMaxInterval).
+/// Returns the intervals after a refresh. The next one is
+/// - half of the last interval (at least 1) when the new value is not similar to the last one;
+/// - the last interval when it is similar to the last value, but not to the one before;
+/// - else the sum of the last two intervals.
+///
+/// It never exceeds max_interval (0: kMaxInterval).
 [[nodiscard]] Intervals next_intervals(Intervals intervals, bool similar_to_last,
                                        bool similar_to_before, std::int64_t max_interval);
 
-/// How the elements of a statistic stand for those of symmetric matrices.
+/// How the elements of a statistic map to symmetric matrices.
 struct SymmetricForm {
-  std::int64_t dim = 0;  ///< Of packed triangles, one after the other; 0: rows of a BatchNorm.
-  bool cross = false;    ///< BatchNorm: the second of three rows is off the diagonal.
+  std::int64_t dim =
+      0;  ///< Width of packed triangles, stored one after the other; 0: rows of a BatchNorm.
+  bool cross = false;  ///< BatchNorm: the second of three rows is off the diagonal.
 };
-/// |x - y|_F / |y|_F of the full matrices, off-diagonal elements counting twice; -1 when y is zero
-/// or the quotient is not finite. x, y: contiguous, of equal shape and dtype; BatchNorm: [rows,c].
+/// Returns |x - y|_F / |y|_F of the full matrices, off-diagonal elements counting twice; -1 when y
+/// is zero or the quotient is not finite. x, y: contiguous, of equal shape and dtype; BatchNorm:
+/// [rows,c].
 [[nodiscard]] double drift(SymmetricForm form, ConstTensorView x, ConstTensorView y);
 
-/// The last two values of a statistic, as its owner keeps them.
+/// The last two values of a statistic, kept by its owner.
 class StatisticHistory {
  public:
   StatisticHistory() = default;
@@ -46,12 +52,12 @@ class StatisticHistory {
     bool to_last = false, to_before = false;
     double drift = -1;  ///< From the last value; negative while unknown.
   };
-  /// drifts[2] (f64, where x is): of x, the value of this refresh, from the last value, and from
-  /// the one before where similarity() asks for it, else perhaps -1. A missing value is zero, which
-  /// is similar to nothing.
+  /// Computes drifts[2] (f64, on the device of x): the drift of x, the value of this refresh, from
+  /// the last value, and from the one before. The second may be -1 where the rule does not need it.
+  /// A missing value is zero, which is similar to nothing.
   void compare(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha,
                TensorView drifts) const;
-  /// x takes the place of the oldest value.
+  /// Replaces the oldest value by x.
   void keep(Context& ctx, ConstTensorView x);
   [[nodiscard]] static Similarity similarity(double to_last, double to_before, double alpha);
 
@@ -62,7 +68,7 @@ class StatisticHistory {
 
  private:
   Tensor last_, before_;
-  int known_ = 0;  ///< How many of them hold a value.
+  int known_ = 0;  ///< Number of values stored.
 };
 
 }  // namespace dkfac::kfac

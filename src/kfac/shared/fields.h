@@ -29,7 +29,7 @@ inline constexpr NamedValue<std::optional<DType>> kOperands[] = {{"data", std::n
                                                                  {"f16", DType::f16}};
 inline constexpr NamedValue<DType> kFactorTypes[] = {{"f32", DType::f32}, {"f64", DType::f64}};
 
-/// The lists of CurvatureOptions and its parts; a key stands before those that depend on it.
+/// Field lists of CurvatureOptions and its parts; a key precedes those that depend on it.
 template <OptionsOf<StatisticsOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [new_weight, fraction, micro_batches, batch_norm, sharing, operand, low_rank,

@@ -12,7 +12,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// One group: rows of inputs and output gradients, both bases, and where the moments go.
+/// One group: rows of inputs and output gradients, both bases, and the output.
 struct Group {
   FactorData a, g;  ///< Patches of this group's channels.
   EkfacBasis basis;
@@ -44,7 +44,7 @@ FactorData channels_of_group(FactorData data, std::int64_t group) {
   return data;
 }
 
-/// The patches of samples [first, first + count) as rows[count * positions, dim].
+/// Writes the patches of samples [first, first + count) to rows[count * positions, dim].
 void load_rows(Context& ctx, const FactorData& data, std::int64_t first, std::int64_t count,
                TensorView rows) {
   const std::int64_t width = data.patches.width();
@@ -64,7 +64,7 @@ void load_rows(Context& ctx, const FactorData& data, std::int64_t first, std::in
   ops::im2col(ctx, patches, images, columns);
 }
 
-/// All samples, in panels whose rows stay in a cache; on a device, that keep it busy.
+/// Adds all samples, in panels whose rows stay in a cache, or that keep a device busy.
 void add_group(Context& ctx, const Group& group, double alpha) {
   const bool on_device = ctx.device().is_cuda();
   const std::int64_t panel_bytes = std::int64_t{on_device ? 256 : 4} << 20;

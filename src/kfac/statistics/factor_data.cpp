@@ -10,7 +10,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// x[n,w] or x[n,...,w].
+/// Wraps x[n,w] or x[n,...,w].
 FactorData rows_data(const Caller& caller, const char* what, ConstTensorView x,
                      std::int64_t width) {
   DKFAC_CHECK(x.ndim() >= 2 && x.dim(x.ndim() - 1) == width, caller, what, " has shape ", x.shape(),
@@ -105,7 +105,8 @@ std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
   DKFAC_CHECK(indices.dim(0) == 0 || indices.numel() > 0, caller, kInput, " has shape ",
               indices.shape(), "; it must have at least one position");
   check_contiguous(caller, kInput, indices);
-  if (indices.device().is_cuda()) return indices.numel();  // There they make A[0] NaN.
+  if (indices.device().is_cuda())
+    return indices.numel();  // On a device, invalid indices set A[0] to NaN.
   const auto* const index = indices.data<std::int32_t>();
   for (std::int64_t i = 0; i < indices.numel(); ++i)
     DKFAC_CHECK(index[i] >= 0 && index[i] < spec.vocabulary, caller, "index ", i, " is ", index[i],

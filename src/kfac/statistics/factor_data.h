@@ -8,15 +8,16 @@
 
 #include "core/shared/checks.h"
 
-/// What a factor is a sum over, in one form for all layers: the patches of images. A linear layer's
-/// input is an image of P x 1 pixels under a 1x1 kernel, and so is an output gradient.
+/// The data that a factor sums over, in one representation for all layers: patches of images. A
+/// linear layer's input is an image of P x 1 pixels under a 1x1 kernel, and so is an output
+/// gradient.
 namespace dkfac::kfac {
 
 struct FactorData {
   ConstTensorView x;        ///< [n,h,w,c] or [n,c,h,w]; [rows,c] of any row stride if `is_matrix`.
-  ops::PatchSpec patches;   ///< With the channels of all groups.
-  bool is_matrix = false;   ///< Every row is a sample and its only position.
-  std::int64_t groups = 1;  ///< Ranges of channels with a factor each.
+  ops::PatchSpec patches;   ///< Over the channels of all groups.
+  bool is_matrix = false;   ///< Every row is a sample with one position.
+  std::int64_t groups = 1;  ///< Number of channel ranges, each with its own factor.
   bool bias = false;        ///< Patches end in a 1.
 
   [[nodiscard]] std::int64_t positions() const { return patches.out_h() * patches.out_w(); }
@@ -24,16 +25,18 @@ struct FactorData {
   [[nodiscard]] std::int64_t dim() const { return patches.width() / groups + (bias ? 1 : 0); }
 };
 
-/// Throw InvalidArgument for data that is not of the layer: shape, strides, type, a null pointer.
+/// Wrap the recorded data of a layer. Throw InvalidArgument for data that does not fit the layer:
+/// shape, strides, type, a null pointer.
 [[nodiscard]] FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView input);
 [[nodiscard]] FactorData g_data(const Caller& caller, const LayerSpec& spec,
                                 ConstTensorView grad_output);
 
-/// Indices of an Embedding, as FactorData has no place for them; returns their number.
+/// Checks the indices of an Embedding, which FactorData cannot represent; returns their number.
 [[nodiscard]] std::int64_t check_indices(const Caller& caller, const EmbeddingSpec& spec,
                                          ConstTensorView indices);
 
-/// One patch per sample, the sum or the mean of its patches, in `compute`. Memory is of `scratch`.
+/// Reduces the patches of each sample to one, their sum or mean, in type `compute`. The result uses
+/// memory of `scratch`.
 enum class OverPositions : std::uint8_t { sum, mean };
 [[nodiscard]] FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data,
                                         OverPositions how, DType compute);

@@ -11,15 +11,16 @@
 
 namespace dkfac::kfac {
 
-inline constexpr std::string_view kNormFisher = "norm Fisher";  ///< In errors.
+inline constexpr std::string_view kNormFisher = "norm Fisher";  ///< Name in error messages.
 
 /// One batch of a normalisation and its output gradients: x, dy [n,positions,c] (nhwc) or
-/// [n,c,positions] (nchw), of one floating dtype and without gaps. Samples n/groups*i and on have
-/// the statistics mean[i], inv_std[i]; or each row of channels has its own.
+/// [n,c,positions] (nchw), of one floating dtype, contiguous. Group i consists of the samples from
+/// n/groups*i on and has the statistics mean[i], inv_std[i]; with NormOver::channels each row of
+/// channels has its own.
 struct NormData {
   std::int64_t n = 0, channels = 0, positions = 0, groups = 1;
   ops::Layout layout = ops::Layout::nhwc;
-  ConstTensorView x;  ///< dy where gamma is fixed: the sums with x then go nowhere.
+  ConstTensorView x;  ///< dy where gamma is fixed: the sums with x are then unused.
   ConstTensorView dy;
   /// [c], [groups,c], or [n*positions] with NormOver::channels; floating, with any strides.
   ConstTensorView mean, inv_std;
@@ -27,8 +28,8 @@ struct NormData {
   double s = 1;  ///< (gradient of one sample's loss) = s * dy
 };
 
-/// Throws InvalidArgument unless these are one batch of the layer on `device`, as
-/// compute_norm_fisher() takes it. Returns the number of ghost groups; 1 with NormOver::channels.
+/// Checks one batch of the layer on `device`, as compute_norm_fisher() accepts it; throws
+/// InvalidArgument. Returns the number of ghost groups; 1 with NormOver::channels.
 std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorView x,
                         ConstTensorView mean, ConstTensorView inv_std, ConstTensorView grad_output,
                         Device device);

@@ -12,7 +12,7 @@
 namespace dkfac::kfac {
 namespace {
 
-/// packed = beta*packed + scale * lower triangle of rows' rows.
+/// packed = beta*packed + scale * lower triangle of rows' rows (x'x for x = rows).
 void merge_full(Context& ctx, ConstTensorView rows, double scale, double beta, TensorView packed) {
   Scratch scratch(ctx);
   const TensorView square = scratch.take({rows.dim(1), rows.dim(1)}, rows.dtype());
@@ -36,8 +36,7 @@ std::int64_t check_norm(const Caller& caller, const NormSpec& spec, ConstTensorV
       by_rows ? "[n, ..., c]" : (last ? "[n, c] or [n, h, w, c]" : "[n, c] or [n, c, h, w]"),
       " with c = ", spec.channels);
   check_shape(caller, "the output gradient", grad_output, x.shape());
-  // What the numbers stand for is the specification's to say: there may be as many rows as
-  // channels.
+  // The specification decides the meaning of the numbers: there may be as many rows as channels.
   const bool has_groups = !by_rows && mean.ndim() == 2;
   const std::int64_t groups = has_groups ? mean.dim(0) : 1;
   check_shape(caller, "mean", mean,
@@ -97,7 +96,7 @@ void compute_norm_fisher(Context& ctx, const NormSpec& spec, BatchNormFisher mod
       .positions = x.numel() / std::max<std::int64_t>(1, n * spec.channels),
       .groups = groups,
       .layout = spec.layout,
-      // Products with xhat go nowhere without gamma: reading dy twice spares the pass over x.
+      // Products with xhat are unused without gamma: reading dy twice avoids the pass over x.
       .x = spec.scale ? x : grad_output,
       .dy = grad_output,
       .mean = mean,

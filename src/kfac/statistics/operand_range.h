@@ -5,7 +5,7 @@
 
 namespace dkfac::kfac {
 
-/// max |x| of data of any floating dtype, for which the host waits; not finite where x is not.
+/// Returns max |x| of data of any floating dtype, not finite where x is not. The host waits.
 [[nodiscard]] double largest_magnitude(Context& ctx, ConstTensorView x);
 
 }  // namespace dkfac::kfac

@@ -11,15 +11,15 @@
 #include "kfac/statistics/cuda/operand.h"
 #include "kfac/statistics/operand_form.h"
 
-/// Operands of a factor product in the form that the product takes.
+/// Conversion of operands to the form of a factor product.
 namespace dkfac::kfac {
 
-/// Limits of f16 scales. Their squares, which divide alpha, keep it a normal f32 number; data
-/// beyond them has products that f32 could not hold either.
+/// Limits of f16 scales. Their squares, which divide alpha, keep it a normal f32 number; products
+/// of data beyond the limits would exceed f32 anyway.
 inline constexpr int kMinOperandExponent = -56, kMaxOperandExponent = 48;
 
-/// Converts panels of samples of one operand to what a product in `compute` takes, rounded as
-/// asked (operand_form.h).
+/// Converts panels of samples of one operand to the form of a product in `compute`, rounded as the
+/// Operand specifies (operand_form.h).
 class OperandPanels {
  public:
   OperandPanels(Context& ctx, ConstTensorView x, DType compute, Operand operand, OperandStats stats)
@@ -32,11 +32,11 @@ class OperandPanels {
     check_device(Caller("operand"), "the data", x, ctx.device());
   }
 
-  /// What panels are multiplied by.
+  /// Factor of the panels.
   [[nodiscard]] double scale() const { return form_.scale; }
 
-  /// consume(panel, beta) for one panel after the other; beta is `beta` for the first one, then 1.
-  /// There is at least one, if need be of 0 samples.
+  /// Calls consume(panel, beta) for each panel in turn; beta is `beta` for the first one, then 1.
+  /// There is at least one panel, which may have 0 samples.
   template <class Consume>
   void for_each(double beta, Consume&& consume) const {
     const std::int64_t samples = x_.dim(0), step = samples_per_panel();
@@ -58,8 +58,8 @@ class OperandPanels {
  private:
   [[nodiscard]] bool as_it_lies() const { return x_.dtype() == form_.type && !form_.rounds; }
 
-  /// Panels that are converted are small enough to stay in a cache until they are consumed; on a
-  /// device, large enough to keep it busy, and no larger because they are scratch memory.
+  /// Samples per panel. Converted panels stay in a cache until they are consumed; on a device they
+  /// are large enough to keep it busy, and limited because they use scratch memory.
   [[nodiscard]] std::int64_t samples_per_panel() const {
     const std::int64_t samples = std::max<std::int64_t>(1, x_.dim(0));
     if (as_it_lies()) return samples;

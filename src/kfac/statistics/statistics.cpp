@@ -17,10 +17,10 @@ namespace {
 constexpr std::string_view kComputeA = "compute A";
 constexpr std::string_view kComputeG = "compute G";
 
-/// The ones of the bias column are not data, hence neither scaled nor rounded: the product leaves
-/// scale^-1 times the column sums in the last row of each matrix of a[groups,d,d], and scale^-2 in
-/// its corner. This scope takes the row out of the product's beta and puts its true value there at
-/// the end.
+/// Corrects the bias row of a product with a scaled operand. The ones of the bias column are
+/// neither scaled nor rounded. So the product leaves scale^-1 times the column sums in the last row
+/// of each matrix of a[groups,d,d], and scale^-2 times their number in its corner. This scope
+/// excludes the row from the product's beta and writes its true value at the end.
 class UnscaledBiasRow {
  public:
   UnscaledBiasRow(Context& ctx, double scale, double beta, TensorView a)
@@ -31,7 +31,7 @@ class UnscaledBiasRow {
         scratch_(ctx),
         old_(scratch_.take(row_.shape(), row_.dtype())) {
     if (beta_ == 0) {
-      ops::fill(ctx_, old_, 0);  // the row may be uninitialised
+      ops::fill(ctx_, old_, 0);  // The row may be uninitialised.
     } else {
       ops::copy(ctx_, row_, old_);
     }
@@ -65,7 +65,7 @@ TensorView as_groups(TensorView a) {
           a.device()};
 }
 
-/// The lower triangles of out = beta*out + alpha * sum of p p' over the patches of `data`.
+/// Computes the lower triangles of out = beta*out + alpha * sum of p p' over the patches of `data`.
 void add_products(Context& ctx, const FactorData& data, double alpha, Operand operand,
                   OperandStats stats, double beta, TensorView out) {
   const OperandPanels panels(ctx, data.x, out.dtype(), operand, stats);
@@ -90,7 +90,7 @@ void check_factor(std::string_view operation, std::string_view what, const Facto
   check_shape(operation, what, factor, data.groups == 1 ? Shape{d, d} : Shape{data.groups, d, d});
 }
 
-/// `rows` with x'x = alpha * sum of p p', into the first rows of x.
+/// Writes rows with x'x = alpha * sum of p p' to the first rows of x; returns their number.
 std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorData& data,
                         double alpha, Operand operand, OperandStats stats, TensorView x) {
   const std::int64_t count = data.patches.rows(), width = data.patches.width();
@@ -116,7 +116,8 @@ std::int64_t write_rows(Context& ctx, std::string_view operation, const FactorDa
   return count;
 }
 
-/// One row per position, with A averaged over positions, or one per sample.
+/// The data and factor of a statistic: one row per position, with A averaged over positions, or one
+/// row per sample.
 struct BatchStatistic {
   FactorData data;
   double alpha;
@@ -180,7 +181,7 @@ void compute_a_diagonal(Context& ctx, const EmbeddingSpec& spec, ConstTensorView
   const std::int64_t rows = check_indices(kComputeA, spec, indices);
   check_shape(kComputeA, "A", a, {spec.vocabulary});
   Scratch scratch(ctx);
-  // Counted in whole numbers, hence exactly, and scaled once.
+  // Counted in whole numbers, hence exact, and scaled once.
   const TensorView counts = scratch.take({spec.vocabulary, 1}, a.dtype());
   const TensorView ones = scratch.take({rows, 1}, a.dtype());
   ops::fill(ctx, counts, 0);

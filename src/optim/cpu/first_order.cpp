@@ -12,7 +12,7 @@
 namespace dkfac::optim::cpu {
 namespace {
 
-/// body(T{}, n) after checking that all views are alike.
+/// Calls body(T{}, n) after checking that all views have the same size and type.
 template <class Body>
 void with_alike(const char* operation, ConstTensorView first,
                 std::initializer_list<ConstTensorView> others, Body body) {
@@ -25,7 +25,7 @@ void with_alike(const char* operation, ConstTensorView first,
   with_real(operation, first.dtype(), [&](auto zero) { body(zero, first.numel()); });
 }
 
-/// loop(i) for every i in [0, n), shared by the threads.
+/// Calls loop(i) for every i in [0, n), in parallel.
 template <class Loop>
 void for_each_element(std::int64_t n, Loop loop) {
   dkfac::cpu::parallel_ranges(n, dkfac::cpu::kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -46,7 +46,7 @@ void update_elements(const Pass& pass, ConstTensorView gradient, TensorView slot
   });
 }
 
-/// In f64, in lanes whose additions need not wait for each other.
+/// Sum of squares in f64, in independent lanes to hide the latency of additions.
 template <class T>
 double sum_of_squares(const T* begin, const T* end) {
   constexpr std::ptrdiff_t kLanes = 8;
@@ -120,7 +120,8 @@ void rescale(Rescale rule, std::int64_t d_out, TensorView weight) {
 }
 
 double l2_norm(ConstTensorView x) {
-  // Parts follow from the number of elements alone: the same bits at every number of threads.
+  // The parts depend on the number of elements alone, so the result is bitwise the same for every
+  // number of threads.
   constexpr std::int64_t kMaxParts = 64;
   std::array<double, static_cast<std::size_t>(kMaxParts)> sums{};
   with_alike("norm", x, {}, [&](auto zero, std::int64_t n) {

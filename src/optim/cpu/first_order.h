@@ -10,7 +10,7 @@
 /// Update rules as one pass over a parameter: contiguous host memory, equal shapes, f32 or f64.
 namespace dkfac::optim::cpu {
 
-/// slots: [slots, elements], rows may have gaps between them.
+/// slots: [slots, elements], rows may have any stride.
 #define DKFAC_DECLARE(Pass)                                                           \
   void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
                         TensorView weight);
@@ -18,7 +18,7 @@ DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
 #undef DKFAC_DECLARE
 void lars_pass(const LarsPass& pass, ConstTensorView gradient, TensorView buffer,
                TensorView weight);
-/// clip: the factor of the KL clip, which `direction` is multiplied by.
+/// clip: the factor of the KL clip, by which `direction` is multiplied.
 void kfac_pass(const KfacPass& pass, double clip, ConstTensorView direction, ConstTensorView weight,
                TensorView buffer, TensorView out);
 /// buffer = out - buffer, after a pass of the paper's rule.
@@ -26,7 +26,7 @@ void finish_paper_momentum(ConstTensorView out, TensorView buffer);
 /// weight *= rescale_factor(rule, d_out, |weight|).
 void rescale(Rescale rule, std::int64_t d_out, TensorView weight);
 
-/// Accumulated in f64; 0 for an empty view.
+/// L2 norm, accumulated in f64; 0 for an empty view.
 [[nodiscard]] double l2_norm(ConstTensorView x);
 
 }  // namespace dkfac::optim::cpu

@@ -7,11 +7,11 @@
 namespace dkfac::optim::cpu {
 namespace {
 
-/// Elements of x that a wire turns into infinities.
+/// Number of elements of x that become infinite in the wire type.
 std::int64_t past_wire(Context& ctx, DType wire, ConstTensorView x) {
   double largest = 0;
   ops::max_abs(ctx, x, view_of(&largest, {1}));
-  if (largest <= static_cast<double>(kMaxF16)) return 0;  // f16 has the least range
+  if (largest <= static_cast<double>(kMaxF16)) return 0;  // f16 has the smallest range.
   Scratch scratch(ctx);
   const TensorView narrow = scratch.take(x.shape(), wire);
   const TensorView back = scratch.take(x.shape(), x.dtype());
@@ -22,9 +22,9 @@ std::int64_t past_wire(Context& ctx, DType wire, ConstTensorView x) {
   return static_cast<std::int64_t>(count);
 }
 
-/// Rounds a master to where it is computed with and where it is gathered from.
+/// Rounds a master to `parameter`, used in computation, and to `block`, from which it is gathered.
 void publish(Context& ctx, DType wire, const UpdatedPart& part) {
-  float underflow = 0;  // Nobody asks which weights round to 0.
+  float underflow = 0;  // Not used.
   ops::round_to(ctx, wire, 1, part.master, part.parameter, view_of(&underflow, {1}));
   if (!part.block.empty()) ops::cast(ctx, part.parameter, part.block);
 }

@@ -10,9 +10,10 @@
 #include "optim/elementwise_passes.h"
 #include "optim/update_rules.h"
 
-/// The functors of updates.cu. A table of parameters is cut into chunks of kChunkElements
-/// elements of one parameter; kernels run over [chunks] x [kChunkElements] or, where an element has
-/// no result of its own, over [chunks] x [kLanes], each lane taking every kLanes-th element.
+/// The functors of updates.cu. A table of parameters is divided into chunks of kChunkElements
+/// elements of one parameter. Kernels run over [chunks] x [kChunkElements], or over [chunks] x
+/// [kLanes] where an element has no result of its own; each lane then processes every kLanes-th
+/// element.
 namespace dkfac::optim::cuda {
 
 inline constexpr std::int64_t kChunkElements = 4096, kLanes = 1024;
@@ -21,12 +22,12 @@ inline constexpr std::int64_t kChunkElements = 4096, kLanes = 1024;
 template <class T>
 struct PartEntry {
   const T* gradient;
-  T* slots;  ///< The first one.
+  T* slots;  ///< The first slot.
   std::int64_t slot_stride;
   const T* from;
   T* out;
   T* rounded;   ///< The caller's parameter, where there is a master; else null.
-  void* block;  ///< Of the wire's type, where there is a master; may be null.
+  void* block;  ///< In the wire type, where there is a master; may be null.
   std::int64_t numel, first_chunk, d_out;
   double lr, decay;
   bool is_weight, preconditioned;
@@ -46,7 +47,7 @@ struct PartTable {
   const PartEntry<T>* parts;
   const ChunkEntry* chunks;
 
-  /// body(part, i) for the elements of a lane.
+  /// Calls body(part, i) for the elements of a lane.
   template <class Body>
   DKFAC_HD void each(std::int64_t chunk, std::int64_t lane, Body body) const {
     const ChunkEntry& at = chunks[chunk];
@@ -77,7 +78,7 @@ struct Squares {
   }
 };
 
-/// What was found of the k-th chunk of a part; nothing past its last one.
+/// The result of the k-th chunk of a part; Value{} past its last chunk.
 template <class T, class Value>
 struct OfPart {
   const PartEntry<T>* parts;
@@ -106,7 +107,7 @@ struct TrustRate {
 template <class T>
 struct LarsUpdate {
   PartTable<T> table;
-  LarsPass pass;  ///< Of any rate.
+  LarsPass pass;  ///< `rate` is ignored.
   const double* rates;
   DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
     const std::int64_t index = table.chunks[chunk].part;
@@ -140,7 +141,7 @@ struct KfacStep {
   }
 };
 
-/// factors[part] = what the weight is multiplied by.
+/// factors[part] = the rescaling factor of the weight.
 template <class T>
 struct RescaleFactor {
   const PartEntry<T>* parts;
@@ -152,8 +153,8 @@ struct RescaleFactor {
   }
 };
 
-/// Numbers on a wire, held in the type T of the parameters: saturated() as they are published, and
-/// passes() where they would have become infinite.
+/// Conversion of values in the type T of the parameters to a wire type: saturated() rounds as the
+/// values are sent, fits() is whether the wire type holds a finite value.
 template <class Wire>
 struct OnWire {
   template <class T>
@@ -187,11 +188,12 @@ struct OnWire<float> {
   }
 };
 
-/// What follows the norms: rescaling, the paper's momentum, and masters rounded to the wire.
+/// The part of a K-FAC update that follows the norms: rescaling, the paper's momentum, and masters
+/// rounded to the wire.
 template <class T, class Wire>
 struct KfacFinish {
   PartTable<T> table;
-  const double* factors;  ///< Null: nothing is rescaled.
+  const double* factors;  ///< Null: no rescaling.
   bool paper;
   DKFAC_HD void operator()(std::int64_t chunk, std::int64_t lane) const {
     const T factor = factors != nullptr ? static_cast<T>(factors[table.chunks[chunk].part]) : T{1};
@@ -207,7 +209,7 @@ struct KfacFinish {
   }
 };
 
-/// x[i] of a plain array, whatever the row.
+/// Element k of an array; the row is ignored.
 struct LoadSum {
   const double* values;
   DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }

@@ -5,10 +5,10 @@
 #include "core/shared/cuda/device_code.h"
 #include "optim/cuda/update_functors.h"
 
-/// What updates sum over the elements of chunks (update_functors.h), in f64.
+/// Sums of updates over the elements of chunks (update_functors.h), in f64.
 namespace dkfac::optim::cuda {
 
-/// Of element k of a chunk: Of::value(part, i), where Of::asks(part); nothing of other parts, and
+/// Term of element k of a chunk: Of::value(part, i) where Of::asks(part); zero for other parts and
 /// past the end of one.
 template <class T, class Of>
 struct ChunkTerm {
@@ -22,7 +22,7 @@ struct ChunkTerm {
   }
 };
 
-/// Of weights, which have a trust ratio, and of their gradients.
+/// Squares of weights that have a trust ratio, and of their gradients.
 template <class T>
 struct OfTrust {
   using Value = Squares;
@@ -35,7 +35,7 @@ struct OfTrust {
 template <class T>
 using TrustSquares = ChunkTerm<T, OfTrust<T>>;
 
-/// Of weights to be rescaled.
+/// Squares of weights to be rescaled.
 template <class T>
 struct OfRescaled {
   using Value = double;
@@ -48,7 +48,7 @@ struct OfRescaled {
 template <class T>
 using RescaledSquares = ChunkTerm<T, OfRescaled<T>>;
 
-/// 1 for every element of a master past the range of the wire.
+/// 1 for every element of a master out of the range of the wire.
 template <class T, class Wire>
 struct OfPastWire {
   using Value = double;

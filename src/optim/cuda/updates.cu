@@ -34,12 +34,13 @@ PartEntry<T> entry_of(const UpdatedPart& part, std::int64_t first_chunk) {
           .preconditioned = part.preconditioned};
 }
 
-/// Words on the device that hold `entries`.
+/// Copies `entries` to the device as 8-byte words.
 template <class Entry>
 Tensor uploaded(Context& ctx, const std::vector<Entry>& entries) {
   static_assert(sizeof(Entry) % sizeof(double) == 0);
   const auto count = static_cast<std::int64_t>(entries.size() * sizeof(Entry) / sizeof(double));
-  Tensor staged = Tensor::pinned(ctx, {count}, DType::f64);  // Kept until it is read.
+  Tensor staged =
+      Tensor::pinned(ctx, {count}, DType::f64);  // Kept alive until the copy has read it.
   std::copy(entries.begin(), entries.end(), static_cast<Entry*>(staged.view().raw()));
   return Tensor::copy_of(ctx, staged);
 }
@@ -54,13 +55,13 @@ std::int64_t parts_of(const UpdateTable& table) {
   return static_cast<std::int64_t>(table.parts.size());
 }
 
-/// body(table on the device, in its type).
+/// Calls body(table on the device, in its type).
 template <class Body>
 void with_table(const UpdateTable& table, Body body) {
   with_real("update", table.dtype, [&](auto zero) { body(view_of_table<decltype(zero)>(table)); });
 }
 
-/// body(Wire{}); any type without a wire.
+/// Calls body(Wire{}); without a wire, with an arbitrary type.
 template <class Body>
 void with_wire(std::optional<DType> wire, Body body) {
   if (wire == DType::f16) return body(f16{});
@@ -68,8 +69,8 @@ void with_wire(std::optional<DType> wire, Body body) {
   body(float{});
 }
 
-/// out(part, sum over its elements of map(chunk, k)): sums of chunks first, so that neither order
-/// depends on anything but lengths.
+/// Calls out(part, sum over its elements of map(chunk, k)). Chunks are summed first, so that the
+/// order of both sums depends on lengths alone.
 template <class Value, class T, class Map, class Out>
 void sum_parts(Context& ctx, UpdateTable& table, const PartTable<T>& on, Map map, Out out) {
   auto* sums = static_cast<Value*>(table.sums.view().raw());

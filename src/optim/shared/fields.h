@@ -4,8 +4,8 @@
 
 #include "kfac/shared/fields.h"
 
-/// The lists of the optimizers' options (core/shared/fields.h). Options that mean the same have the
-/// same key in all of them.
+/// Field lists of the optimizers' options (core/shared/fields.h). Options with the same meaning
+/// have the same key in all of them.
 namespace dkfac::optim {
 
 inline constexpr NamedValue<MomentumRule> kMomentumRules[] = {
@@ -61,7 +61,7 @@ void for_each_field(Options& options, Visit&& visit) {
   visit(loss_reduction, {"loss_reduction"}, NamedValues<LossReduction>(kLossReductions));
 }
 
-/// Without those of the curvature.
+/// Fields of KfacOptions without those of the curvature.
 template <OptionsOf<KfacOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
   auto& [curvature, momentum, momentum_rule, initial_lr, rescale, weight_decay] = options;

@@ -5,13 +5,13 @@
 
 #include "optim/shared/fields.h"
 
-/// Every optimizer, once: an optimizer that stands here is in configurations, the program, its
+/// The list of all optimizers: an optimizer in it is available in configurations, the program, its
 /// benchmarks and their documents.
 namespace dkfac::optim {
 
 enum class OptimizerType : std::uint8_t { sgd, lars, adamw, kfac };
 
-/// Options of all, of which a run uses those of its type.
+/// Options of all optimizers; a run uses those of its type.
 struct OptimizerOptions {
   SgdOptions sgd = {};
   LarsOptions lars = {};
@@ -23,7 +23,7 @@ template <class Make>
 struct OptimizerEntry {
   OptimizerType type;
   std::string_view name;
-  int states;  ///< Numbers that are kept for each parameter.
+  int states;  ///< Optimizer state per parameter element.
   Make* make;  ///< (communicator, options, device, context)
 };
 
@@ -36,14 +36,14 @@ void for_each_optimizer(All& all, Visit&& visit) {
   visit(OptimizerEntry{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
 }
 
-/// All fields of one optimizer, those of the curvature included.
+/// Visits all fields of one optimizer, including those of the curvature.
 template <class Options, class Visit>
 void for_each_option(Options& options, Visit&& visit) {
   for_each_field(options, visit);
   if constexpr (OptionsOf<Options, KfacOptions>) for_each_field(options.curvature, visit);
 }
 
-/// visit(entry, options) for the one of this type.
+/// Calls visit(entry, options) for the optimizer of this type.
 template <OptionsOf<OptimizerOptions> All, class Visit>
 void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
   for_each_optimizer(all, [&](const auto& entry, auto& options) {
@@ -51,7 +51,7 @@ void visit_optimizer(OptimizerType type, All& all, Visit&& visit) {
   });
 }
 
-/// "sgd,lars,adamw,kfac"
+/// Comma-separated names: "sgd,lars,adamw,kfac".
 [[nodiscard]] inline std::string optimizer_names() {
   std::string names;
   const OptimizerOptions all;

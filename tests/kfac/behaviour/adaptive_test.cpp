@@ -122,8 +122,8 @@ TEST(Adaptive, CountsBytesAndOperationsThatWereSkipped) {
       EXPECT_EQ(report.bytes_skipped, 8U * static_cast<unsigned>(skipped)) << step;
       EXPECT_EQ(report.flops_skipped, kFactor * skipped) << step;
       EXPECT_EQ(report.flops, kFactor * (2 - skipped)) << step;
-      // 42 elements of the vote, the direction; one number of each statistic and 8 of its
-      // decisions; in the first step whether the layer has an inverse.
+      // 42 elements of the step's flags, the direction; one number of each statistic and 8 of its
+      // decisions; in the first step also whether the layer has an inverse.
       const std::uint64_t first = step == 0 ? 8 : 0;
       const std::uint64_t always = 8 * (report.statistics_refreshed ? 2 * 42 + 8 : 42) + 8 + first;
       EXPECT_EQ(report.bytes, always + 8U * static_cast<unsigned>(2 - skipped)) << step;
@@ -231,7 +231,7 @@ TEST(Adaptive, FindsIntervalsForFactorsAndBatchNormsThatAllRanksShare) {
   for (const auto form : {kfac::BatchNormFisher::diagonal, kfac::BatchNormFisher::unit_wise}) {
     optim::KfacOptions options = network(0.8);
     options.curvature.statistics.batch_norm = form;
-    options.curvature.statistics.new_weight = 0.3;  // the rule looks at single batches all the same
+    options.curvature.statistics.new_weight = 0.3;  // the rule compares single batches all the same
     std::map<std::pair<int, StatisticKind>, std::int64_t> longest;
     std::set<std::size_t> refreshed_together;
     comm::run_ranks(2, [&](auto comm) {

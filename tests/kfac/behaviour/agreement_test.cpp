@@ -4,7 +4,8 @@
 
 #include "support/plain_training.h"
 
-// Whatever must be equal on all ranks is checked, and a difference is an error with a name on all.
+// Everything that must be equal on all ranks is checked, and a difference is an error on all ranks
+// that names it.
 namespace dkfac::testing {
 namespace {
 

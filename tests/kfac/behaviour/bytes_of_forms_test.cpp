@@ -28,7 +28,7 @@ const std::vector<LayerSpec>& specs() {
 
 std::int64_t triangle(std::int64_t d) { return d * (d + 1) / 2; }
 
-/// Elements that one statistic, and what is made of it, has on the wire.
+/// Elements on the wire of one statistic and of its inverse.
 struct FormSizes {
   std::int64_t statistic = 0, shared = 0, scales = 0;
 };

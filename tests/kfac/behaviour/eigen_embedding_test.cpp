@@ -1,5 +1,5 @@
-// What becomes of the gradient of a table, beside Eigen's solution of the whole damped system with
-// a dense A.
+// The preconditioned gradient of an embedding table against Eigen's solution of the whole damped
+// system with a dense A.
 
 #include <cmath>
 #include <limits>
@@ -37,7 +37,7 @@ TableProblem table_problem(std::int64_t vocabulary, std::int64_t width, Random& 
   return p;
 }
 
-/// (A + a) (x) (G + g) + all: of gradients in row order, where A stands on the left.
+/// (A + a) (x) (G + g) + all for gradients in row order, where A is on the left.
 RowMajor table_system(const TableProblem& p, double a, double g, double all) {
   const auto plus = [](const RowMajor& m, double shift) -> RowMajor {
     return m + shift * RowMajor::Identity(m.rows(), m.cols());

@@ -1,4 +1,4 @@
-// What becomes of a layer's gradient, beside Eigen's solution of the whole damped system of
+// The preconditioned gradient of a layer against Eigen's solution of the whole damped system of
 // Kronecker products.
 
 #include "support/eigen.h"

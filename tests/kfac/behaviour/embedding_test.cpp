@@ -1,5 +1,5 @@
-// An Embedding against a Linear of one-hot inputs, whose A is a dense matrix that nobody knows to
-// be diagonal; and what is promised of every layer: any number of ranks, any saved state.
+// An Embedding against a Linear of one-hot inputs, whose A is computed as a dense matrix. Also what
+// holds for every layer: any number of ranks, any saved state.
 
 #include <array>
 #include <functional>
@@ -70,7 +70,7 @@ TEST_P(EmbeddingFactors, AreThoseOfALinearOfOneHotInputs) {
 }
 
 TEST_P(EmbeddingFactors, AreTheSameOnEveryNumberOfRanks) {
-  if (options().statistics.fraction < 1) return;  // Each rank takes the first of its own.
+  if (options().statistics.fraction < 1) return;  // Each rank uses the first of its own samples.
   const TableCourse alone = run_table(comm::make_self(), TableKind::embedding, options());
   for (const int ranks : {2, 3}) {
     comm::run_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& comm) {
@@ -103,8 +103,8 @@ TEST(EmbeddingCurvature, SendsItsDiagonalAndNoMatrix) {
   comm::run_ranks(2, [&](const std::shared_ptr<comm::Communicator>& comm) {
     CurvatureOptions options = table_options();
     options.distribution.grad_worker_fraction = 1;
-    // docs/distribution.md, "Bytes": the vote of 2 ranks, statistics, and what the other worker
-    // gets.
+    // docs/distribution.md, "Bytes": the flags of 2 ranks, statistics, and what the other worker
+    // receives.
     const auto bytes = [](std::int64_t a, std::int64_t g, std::int64_t g_shared) {
       return static_cast<std::uint64_t>(8 * (2 * 42 + a + g + a + g_shared + 6));
     };

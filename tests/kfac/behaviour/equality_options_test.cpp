@@ -15,7 +15,7 @@ using Weights = std::vector<double>;
 using Mlp = PlainMlp<double>;
 using Cnn = PlainNet<double>;
 
-/// Knows how many rows its layers see at most, as low-rank factors need.
+/// A net with the maximum rows of its layers set, as low-rank factors need.
 struct CountedMlp : Mlp {
   explicit CountedMlp(std::uint64_t seed) : Mlp(seed) {
     for (auto& layer : layers) std::get<LinearSpec>(layer.spec).max_rows = kRows;
@@ -56,8 +56,7 @@ TEST(EqualityOfForms, LowRankIsDense) {
                        train_ranks<double, CountedMlp>(ranks, maker_of(dense, backend), small),
                        20 * 33 * 1e4 * eps<double>))
           << ranks;
-  // Control: six rows of the first layer, 33 wide, do take less room on the wire, so they were
-  // used.
+  // Control: six rows of the first layer, 33 wide, are smaller on the wire, so they were used.
   const auto bytes = [&](const optim::KfacOptions& kfac) {
     std::uint64_t sum = 0;
     (void)train<double, CountedMlp>(comm::make_self(), maker_of(kfac), small,

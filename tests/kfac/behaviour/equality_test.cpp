@@ -63,7 +63,7 @@ TYPED_TEST(EqualityOverRanks, F1HundredStepsInDoublePrecision) {
           near(train_ranks<double, TypeParam>(ranks, maker(options(), backend), settings(100)),
                alone, kF1))
           << ranks << " ranks";
-    // Control: a batch short of one ghost group is told apart.
+    // Control: a batch without one ghost group differs.
     TrainSettings shorter = settings(100);
     shorter.global_batch = 22;
     EXPECT_FALSE(
@@ -91,7 +91,7 @@ void expect_equal_in_f32(int steps) {
   for (const int ranks : {2, 3, 4})
     EXPECT_TRUE(near(train_f32<Net>(ranks, steps, options(DType::f32)), alone, 1e-5))
         << ranks << " ranks";
-  // Control: a damping that differs by a percent is told apart.
+  // Control: a damping that differs by a percent changes the result.
   optim::KfacOptions other = options(DType::f32);
   other.curvature.damping.lambda *= 1.01;
   EXPECT_FALSE(near(train_f32<Net>(1, steps, other), alone, 1e-5));
@@ -151,8 +151,8 @@ TEST(EqualityOfStaleness, F6IntervalsMayChangeInTheMidstOfOne) {
         if (comm->rank() == 0) bytes.push_back(report.bytes);
       });
     });
-    // Step 5 has statistics where the new interval is over, and nothing of them leaves elsewhere.
-    // In the first step ranks also tell each other which layers have no inverse.
+    // Step 5 has statistics where the new interval has passed, and sends none elsewhere. In the
+    // first step ranks also exchange which layers have no inverse.
     const std::uint64_t all = bytes[0] - 8 * Cnn(1).layers.size();
     EXPECT_EQ(bytes[5], after < 10 ? all : bytes[11]) << before << " to " << after;
     EXPECT_EQ(bytes[11] == all, after < 10) << before << " to " << after;

@@ -160,7 +160,7 @@ TEST_P(Exactness, AConvolutionWithOnePositionIsALinearLayer) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     const Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 2, .layout = layout};
     const Images in{1, 3, 2};
-    // The kernel covers the image, so that a patch is the image as it lies in memory.
+    // The kernel covers the image, so a patch is the image as stored in memory.
     const Vector x = random_vector(12, random), dy = random_vector(3, random);
     const Factors f =
         compute_factors(ctx, conv, view_of(x.data(), activation_shape(layout, in, 2)),
@@ -188,7 +188,7 @@ TEST_P(Exactness, AConvolutionWithNinePositionsIsNotExact) {
   const Matrix gradients = naive_positions(conv, out, dy);
   const Matrix explicit_fisher = explicit_conv_fisher(patches, gradients, 4);
   EXPECT_GT(relative_norm(kronecker(f.g, f.a).v, explicit_fisher.v), 0.1);
-  // But it is what its own definition says: A averages over positions, G sums.
+  // But it equals its own definition: A averages over positions, G sums.
   EXPECT_TRUE(near(f.a.v, second_moment(patches, 4 * 9).v, 1e-12));
   EXPECT_TRUE(near(f.g.v, second_moment(gradients, 4).v, 1e-12));
 }

@@ -215,7 +215,7 @@ TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
     };
     for (int i = 0; i < 2; ++i) (void)layer.step(false);
     comm->barrier("files");
-    EXPECT_EQ(files(), 0);  // not yet: two failures are survived
+    EXPECT_EQ(files(), 0);  // not yet: two failures are tolerated
     comm->barrier("files");
     (void)layer.step(false);
     try {
@@ -237,7 +237,8 @@ TEST(FailedInverse, IsSavedByItsOwnerAndNamedByEveryRank) {
 TEST(FailedInverse, IsAnErrorAllTheSameWhereItCannotBeSaved) {
   const TempFolder folder;
   kfac::CurvatureOptions options = hopeless();
-  options.inverse.failure_folder = folder.write("file", {}).string();  // no folder can be there
+  options.inverse.failure_folder =
+      folder.write("file", {}).string();  // no folder can be created there
   OneLayer layer(comm::make_self(), options);
   for (int i = 0; i < 3; ++i) (void)layer.step(false);
   try {
@@ -268,7 +269,7 @@ TEST(FailedInverse, IsAnErrorOfTheOptimizerToo) {
 }
 
 TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
-  // Each rank's f32 part is finite, their sum is not; the vote cannot see that.
+  // Each rank's f32 part is finite, their sum is not; the step's flags do not cover that.
   comm::run_ranks(2, [](auto comm) {
     kfac::CurvatureOptions options;
     options.statistics.new_weight = 0.5;
@@ -291,9 +292,9 @@ TEST(Statistic, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) {
   });
 }
 
-/// What two ranks say whose f32 parts of one statistic are finite and whose sums are not, unless
-/// `good(step)`; nothing where nothing was refused for long enough. `change`: the damping changes
-/// in every step, so that the inverse is rebuilt from the average that stays.
+/// Returns the error on two ranks whose f32 parts of one statistic are finite and whose sums are
+/// not, unless `good(step)`; "" without an error. `change`: the damping changes in every step, so
+/// that the inverse is rebuilt from the average that is kept.
 std::string refused_again_and_again(bool change, bool ekfac,
                                     const std::function<bool(int step)>& good) {
   std::string said;
@@ -338,7 +339,7 @@ TEST(Statistic, ThatIsRefusedTooOftenIsAnErrorWhateverTheInverseDoes) {
                         "not finite more than 2 times in a row"),
               std::string::npos)
         << said;
-    // Control: two in a row are survived.
+    // Control: two in a row are tolerated.
     EXPECT_EQ(refused_again_and_again(change, false, [](int step) { return step % 3 == 0; }), "");
   }
 }

@@ -8,8 +8,8 @@
 #include "support/near.h"
 #include "support/plain_training.h"
 
-// Options that change what is recorded and in which form it is kept, from records to preconditioned
-// gradients: each against another way to the same numbers.
+// Options that change what is recorded and the form in which it is stored, from records to
+// preconditioned gradients: each against another way to the same numbers.
 namespace dkfac::testing {
 namespace {
 
@@ -112,7 +112,7 @@ TEST(LowRank, GivesWhatDenseFactorsGiveAtEveryNumberOfRanksAndRecords) {
       low_rank.statistics.micro_batches = records;
       const Outcome actual = run(ranks, low_rank, spec, shapes, batches);
       EXPECT_TRUE(near(actual.gradient, expected.gradient, kTolerance)) << ranks << ' ' << records;
-      // Rows of both factors take the place of triangles.
+      // Rows of both factors replace triangles.
       const std::int64_t fewer = 41 * 42 / 2 + 30 * 31 / 2 - rows * (41 + 30);
       if (ranks > 1) {
         EXPECT_EQ(run(ranks, dense, spec, shapes, batches).bytes - actual.bytes,
@@ -147,7 +147,7 @@ TEST(StatisticsFraction, IsTheStatisticOfTheFirstSamples) {
 }
 
 TEST(StatisticsFraction, TakesWholeGhostGroupsOfABatchNorm) {
-  // 8 samples in groups of 4; a quarter would be 2 samples, so the first group is taken.
+  // 8 samples in groups of 4; a quarter would be 2 samples, so the first group is used.
   const auto gradient = [](double fraction, std::int64_t n) {
     CurvatureOptions options = base();
     options.statistics.fraction = fraction;

@@ -10,8 +10,8 @@
 #include "support/naive_conv.h"
 #include "support/near.h"
 
-// Convolutions that other K-FAC libraries refuse with a crash (groups, depthwise, `same`) or take
-// for another layer without a word (dilation), against the explicit Fisher of one sample. With one
+// Convolutions on which other K-FAC libraries crash (groups, depthwise, `same`) or which they
+// silently treat as another layer (dilation), against the explicit Fisher of one sample. With one
 // output position K-FAC is exact there (docs/proof.md).
 namespace dkfac::testing {
 namespace {
@@ -79,7 +79,7 @@ Vector dense_direction(const Conv2dSpec& s, const Vector& gradient, const Vector
   return direction;
 }
 
-/// What the library makes of v, given the sample.
+/// The library's direction for v, given the sample.
 Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x, const Vector& dy,
                          Vector v, double lambda) {
   kfac::CurvatureOptions options;
@@ -142,7 +142,7 @@ TEST_P(PeerConvolutions, OneSampleGivesTheStepOfItsExplicitFisher) {
   const Vector x = random_vector(image.h * image.w * spec.in, random);
   const Vector dy = random_vector(spec.out, random);
   const Vector gradient = sample_gradient(spec, image, x, dy);
-  // A random part, and a part along the one direction that the Fisher knows.
+  // A random part, and a part along the only direction in the Fisher.
   Vector v = random_vector(static_cast<std::int64_t>(gradient.size()), random, 0.1);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] += gradient[i];
   for (const double lambda : {1e-3, 1.0, 10.0})
@@ -150,8 +150,8 @@ TEST_P(PeerConvolutions, OneSampleGivesTheStepOfItsExplicitFisher) {
                             dense_direction(spec, gradient, v, lambda)),
               1e-11)
         << lambda;
-  // Control: the factors of the layer without its dilation, which is what a library uses that does
-  // not know dilation.
+  // Control: the factors of the layer without its dilation, which a library without support for
+  // dilation uses.
   Conv2dSpec undilated = spec;
   undilated.dilation_h = undilated.dilation_w = 1;
   const Vector other = sample_gradient(undilated, image, x, dy);

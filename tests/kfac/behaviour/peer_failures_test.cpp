@@ -13,8 +13,8 @@
 #include "support/plain_training.h"
 #include "support/saved_state.h"
 
-// What K-FAC libraries in use were found to do wrong, as acceptance tests of this one;
-// docs/proof.md says what was seen.
+// Errors observed in other K-FAC libraries, as acceptance tests of this one; docs/proof.md
+// describes the observations.
 namespace dkfac::testing {
 namespace {
 
@@ -240,7 +240,7 @@ TEST(PeerFailures, DampingMeansTheSameAtEveryBatchSizeAndLossReduction) {
     EXPECT_NEAR(cosine_of(global_mean, 1 / (copies * n), count, 1), expected, tolerance);
     EXPECT_NEAR(cosine_of(sum, 1, count, 1), expected, tolerance);
     EXPECT_NEAR(cosine_of(sum, 1024, count, 1024), expected, tolerance);
-    // Control: a mean that is taken for a sum makes G smaller by the square of the batch.
+    // Control: treating a mean as a sum makes G smaller by the square of the batch.
     const double wrong = cosine_of(sum, 1 / (copies * n), count, 1);
     EXPECT_GT(wrong, expected + 0.01);
   }

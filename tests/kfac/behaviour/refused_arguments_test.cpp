@@ -63,7 +63,7 @@ TEST(RefusedGradients, NameTheShapeThatIsNeeded) {
                      (void)conv.step(conv.view({12, 6}));
                    }),
                    {"[6, 3, 2, 2]", "[6, 12]", "[72]"}));
-  // Of a bias, too.
+  // Also of a bias.
   OneLayer biased(LinearSpec{.in = 3, .out = 2});
   EXPECT_TRUE(says(refusal([&] {
                      (void)biased.step(biased.view({2, 3}), biased.view({1, 2}));

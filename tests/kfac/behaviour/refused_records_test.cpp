@@ -14,7 +14,7 @@ TEST(RefusedRecords, HaveAnotherBatchThanTheOtherRecord) {
                      linear.output({4, 2});
                    }),
                    {"[record_grad_output] layer 'fc7'", " 4 ", " 5 "}));
-  // Nothing has been taken of it: the right one may follow.
+  // Nothing was recorded: the correct record may follow.
   linear.output({5, 2});
   EXPECT_TRUE(linear.step(linear.view({2, 3})));
   reversed.output({4, 2});
@@ -66,7 +66,7 @@ TEST(RefusedRecords, OfMicroBatchesAreComparedInTheirSum) {
                      lost.output({4, 2}, scale);
                    }),
                    {"[record_grad_output]", "7", "8"}));
-  // A mean over this rank's samples says nothing of parts of different sizes.
+  // A mean over this rank's samples is not defined for parts of different sizes.
   OneLayer mean(kLinear, options64(2));
   mean.input({5, 3});
   EXPECT_TRUE(says(refusal([&] {
@@ -102,8 +102,8 @@ TEST(RefusedRecords, HaveNoSamples) {
   EXPECT_TRUE(says(refusal([&] { empty.input({0, 3}, scale); }), {"[record_input]"}));
 }
 
-/// What each rank hears of a step in which it records so many samples: "updated" or "skipped", or
-/// the words of an error.
+/// Returns each rank's outcome of a step in which it records so many samples: "updated", "skipped"
+/// or the text of an error.
 std::vector<std::string> outcomes_of(const std::vector<std::int64_t>& samples,
                                      const StepFlags& flags = {}) {
   std::vector<std::string> out(samples.size());
@@ -131,7 +131,7 @@ TEST(RefusedRecords, HaveNoSamplesOnAnyRank) {
   for (const std::string& text : outcomes_of({0, 0, 0}))
     EXPECT_TRUE(says(text, {"[step]", "none of the 3 ranks", "at least one"}));
   for (const std::string& text : outcomes_of({0, 4, 0})) EXPECT_EQ(text, "updated");
-  // Who had no batch votes against the step, which is no error.
+  // A rank without a batch rejects the step, which is not an error.
   for (const std::string& text : outcomes_of({0, 0}, {.data_error = true}))
     EXPECT_EQ(text, "skipped");
 }
@@ -186,7 +186,7 @@ TEST(RefusedRecords, HaveOtherStridesOrTypesOrDevices) {
     return ConstTensorView(whole.raw(), DType::f64, shape, strides, Device::cpu());
   };
   const std::string in = "[record_input] layer 'fc7'";
-  // Rows that overlap, and a transposed matrix; rows with gaps are taken.
+  // Rows that overlap, and a transposed matrix; rows with gaps are accepted.
   EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 3}, {1, 1})); }), {in, "stride"}));
   EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 3}, {1, 5})); }), {in, "stride"}));
   EXPECT_TRUE(says(refusal([&] { linear.input(strided({5, 2, 3}, {12, 6, 1})); }), {in, "gaps"}));

@@ -10,9 +10,8 @@
 #include "support/tiny_net.h"
 
 // Where K-FAC with shared weights is exact (Eschenhagen et al. 2023): a deep linear net applied at
-// every position, with squared loss. `expand` is, when every position has a loss of its own;
-// `reduce`, when the loss sees the mean over positions; and each is wrong in the place of the
-// other.
+// every position, with squared loss. `expand` is exact when every position has its own loss,
+// `reduce` when the loss is of the mean over positions; each is wrong in the other case.
 namespace dkfac::kfac {
 namespace {
 

@@ -5,7 +5,7 @@
 #include "support/near.h"
 #include "support/plain_training.h"
 
-// Inverses rebuilt one after the other within an interval.
+// Inverses that are rebuilt in different steps of an interval.
 namespace dkfac::testing {
 namespace {
 

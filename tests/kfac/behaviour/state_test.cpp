@@ -8,7 +8,7 @@
 #include "support/plain_training.h"
 #include "support/saved_state.h"
 
-// A run that is taken apart and put together again goes on as if nothing had happened.
+// A run that is saved and restored continues as if it had not been interrupted.
 namespace dkfac::testing {
 namespace {
 
@@ -88,7 +88,7 @@ struct Stopped {
 
 enum class Restore { all, parameters_only };
 
-/// Steps [from, to) on `ranks` ranks, going on from `before` when there is one.
+/// Runs steps [from, to) on `ranks` ranks, continuing from `before` if there is one.
 Stopped run_part(const StatefulMethod& method, int ranks, int from, int to, const Stopped* before,
                  Restore restore = Restore::all) {
   Stopped after;
@@ -170,7 +170,7 @@ TEST_P(State, GoesOnWithTheSameBitsWhereverItStopped) {
 TEST_P(State, GoesOnAfterEveryStepOfALongRun) {
   constexpr int kLong = 60;
   const Stopped whole = run_part(GetParam(), 1, 0, kLong, nullptr);
-  // Taken apart after each step: whatever is lost once is lost for good.
+  // Saved after each step: a value that is lost once stays lost.
   Stopped chain = run_part(GetParam(), 1, 0, 1, nullptr);
   for (int step = 1; step < kLong; ++step) chain = run_part(GetParam(), 1, step, step + 1, &chain);
   EXPECT_EQ(parameters_of(chain), parameters_of(whole));
@@ -187,8 +187,8 @@ TEST_P(State, IsWhatMakesTheDifference) {
 
 TEST_P(State, FindsItsNewOwnersOnAnotherNumberOfRanks) {
   for (const auto& [before, after] : {std::pair{1, 3}, {3, 2}, {2, 1}}) {
-    // Not that of one rank: with spread inverses the ranks of the start decide when each is
-    // rebuilt.
+    // Not equal to a run on one rank: with staggered inverses, the ranks at the start decide when
+    // each is rebuilt.
     const Stopped whole = run_part(GetParam(), before, 0, kSteps, nullptr);
     const Stopped part = run_part(GetParam(), before, 0, 7, nullptr);
     const Stopped resumed = run_part(GetParam(), after, 7, kSteps, &part);
@@ -218,7 +218,7 @@ TEST_P(State, SaysWhatIsEqualOnAllRanksAndWhoOwnsTheRest) {
       ++copies[name];
       EXPECT_EQ(owned.at(name), value.bytes) << name;
     }
-  // Where every rank works on every layer, each has an equal copy of what it works with.
+  // Where every rank preconditions every layer, each has an equal copy of the layer's state.
   EXPECT_EQ(copies.empty(), GetParam().name != "KfacEkfac");
   for (const auto& [name, count] : copies) EXPECT_EQ(count, 2) << name;
   EXPECT_EQ(owned.empty(), !GetParam().name.starts_with("Kfac"));

@@ -6,7 +6,8 @@
 
 #include "support/heap_count.h"
 
-// Once every statistic, inverse and buffer has been seen, steps take no more memory for tensors.
+// Once every statistic, inverse and buffer has been used, steps allocate no more memory for
+// tensors.
 namespace dkfac::testing {
 namespace {
 
@@ -14,7 +15,7 @@ using kfac::CurvatureOptions;
 
 constexpr std::int64_t kSamples = 12, kIn = 40, kOut = 30;
 
-/// Memory taken by the last 12 of 24 steps, which hold every kind of step.
+/// Memory allocated by the last 12 of 24 steps, which include every kind of step.
 std::int64_t tensors_of_steady_steps(const CurvatureOptions& options) {
   kfac::Preconditioner preconditioner(comm::make_self(), options);
   const auto fc = preconditioner.add_layer(

@@ -10,9 +10,8 @@
 #include "support/fisher.h"
 #include "support/tiny_net.h"
 
-// The exact cases of exactness_test.cpp once more, from records to updates: registration,
-// statistics, their way over ranks, averages, inverses and the bias column, as a training loop uses
-// them.
+// The exact cases of exactness_test.cpp through whole steps, as a training loop uses them:
+// registration, statistics, their reduction, averages, inverses and the bias column.
 namespace dkfac::testing {
 namespace {
 
@@ -83,8 +82,8 @@ TEST(WholeStep, E1SolvesALinearRegressionOnAnyNumberOfRanks) {
     });
 }
 
-/// What the library makes of one random gradient [dW | db] per layer. EKFAC takes its scales in the
-/// basis of the step before, so the same records come twice.
+/// The library's direction for one random gradient [dW | db] per layer. EKFAC computes its scales
+/// in the basis of the previous step, so the same records are made twice.
 std::vector<Matrix> directions(const std::vector<LayerRecord>& layers, std::int64_t samples,
                                InverseMethod method, double lambda,
                                const std::vector<Matrix>& gradients) {

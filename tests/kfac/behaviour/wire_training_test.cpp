@@ -7,8 +7,8 @@
 #include "support/near.h"
 #include "support/plain_training.h"
 
-// Trainings whose gradients, statistics and weights travel in 16 bits. train() compares the bits of
-// all ranks after every step.
+// Trainings whose gradients, statistics and weights are sent in 16 bits. train() compares the bits
+// of all ranks after every step.
 namespace dkfac::testing {
 namespace {
 

@@ -3,8 +3,8 @@
 #include "support/near.h"
 #include "support/plain_training.h"
 
-// The share of the ranks that precondition a layer decides who computes and what travels, and
-// nothing else. Every training below also compares the bits of all ranks after each step.
+// grad_worker_fraction changes which ranks compute and what is sent, and nothing else. Every
+// training below also compares the bits of all ranks after each step.
 namespace dkfac::testing {
 namespace {
 

@@ -15,7 +15,7 @@
 
 #include "support/on_device.h"
 
-/// One layer on a device or on the host: what a whole network does not bring about.
+/// One layer on a device or on the host, for cases that a whole network does not produce.
 namespace dkfac::testing {
 
 /// A Preconditioner over one layer without a bias, on a stream of its caller.
@@ -27,7 +27,7 @@ class OneLayer {
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,
            const kfac::CurvatureOptions& options, const LinearSpec& spec)
       : OneLayer(device, std::move(comm), options, spec, {spec.in}, {spec.out}) {}
-  /// A convolution 1x1 (nhwc) of images of one row. A template, so that braces stand for a
+  /// A convolution 1x1 (nhwc) of images of one row. A template, so that braces initialize a
   /// LinearSpec.
   template <std::same_as<Conv2dSpec> Spec>
   OneLayer(Device device, std::shared_ptr<comm::Communicator> comm,

@@ -19,7 +19,7 @@ class StatisticOnDevice : public OnDevice {
   BothPlaces random(Shape shape, DType type) {
     return {cpu, ctx, fisher::random_vector(shape.numel(), random_), shape, type};
   }
-  /// What compute(out) makes of a tensor full of `old` in the place of c, without a wait.
+  /// Result of compute(out) on a tensor full of `old` in place of c, without a wait.
   template <class Compute>
   fisher::Vector written(Context& c, Shape shape, double old, Compute compute) {
     Tensor out = Tensor::empty(c, shape, dtype());

@@ -36,7 +36,7 @@ class Blocks : public ::testing::Test {
     return block.merge(ctx_, options_, kind,
                        view_of(sum.data(), {static_cast<std::int64_t>(sum.size())}), finite);
   }
-  /// Rebuilds what is stale, and says of how many factors.
+  /// Rebuilds stale factors and returns their number.
   std::size_t rebuild(CurvatureBlock& block, RefreshParts parts = {}) {
     std::vector<RefreshTask> tasks;
     block.add_tasks(ctx_, options_, parts, tasks);

@@ -83,7 +83,7 @@ TEST(CostModel, FindsTheFixedCostAndTheRateOfAScript) {
     EXPECT_NEAR(model.apply[i].fixed, 1e-7, 1e-7 * bar);
     EXPECT_NEAR(model.apply[i].per_operation, 4e-14, 4e-14 * bar);
   }
-  // What no plan can ask for is not measured.
+  // Forms that no plan uses are not measured.
   EXPECT_EQ(model.refresh[static_cast<std::size_t>(FactorForm::eigen)].per_operation, 1e-11);
   EXPECT_EQ(kfac::refresh_seconds(model, plan_of(300, FactorForm::inverse)),
             kfac::refresh_seconds(kfac::calibrate(*comm, options, scripted(1e-2)),

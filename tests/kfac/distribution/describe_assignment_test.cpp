@@ -24,7 +24,7 @@ std::string described(const AssignmentDetails& details, std::vector<int> owners 
   return describe_assignment(kNames, specs(), owners, details);
 }
 
-/// Cells of the first line that begins with `start`, parted by two blanks or more.
+/// Cells of the first line that begins with `start`, separated by two blanks or more.
 std::vector<std::string> cells(const std::string& text, const std::string& start) {
   std::istringstream lines(text);
   std::vector<std::string> found;

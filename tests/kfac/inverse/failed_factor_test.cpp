@@ -42,7 +42,7 @@ TEST(FailedFactor, IsSavedAsANumPyArrayNamedAfterLayerAndDamping) {
   const std::string file_name = std::filesystem::path(path).filename().string();
   EXPECT_EQ(file_name.rfind("block1_conv_a-", 0), 0U) << file_name;
   EXPECT_NE(file_name.find(".a.damping-0.25.npy"), std::string::npos) << file_name;
-  // Other names that differ from it only in what is replaced, and one that is as it stands.
+  // Names that differ from it only in replaced bytes, and one that needs no replacement.
   EXPECT_NE(save_failed_factor(ctx, options, "block1 conv/a", "a", layer.a), path);
   EXPECT_EQ(std::filesystem::path(save_failed_factor(ctx, options, "block1_conv_a", "a", layer.a))
                 .filename(),

@@ -13,7 +13,7 @@
 #include "support/fisher.h"
 #include "support/near.h"
 
-// Every form of a factor, alone and in every mixture, gives what the dense inverses give.
+// Every form of a factor, alone and in every combination, gives the results of dense inverses.
 namespace dkfac::kfac {
 namespace {
 

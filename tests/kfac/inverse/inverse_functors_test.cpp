@@ -17,7 +17,7 @@
 #include "support/fisher.h"
 #include "support/not_finite.h"
 
-// What runs on the device for inverses, on the host.
+// The device functors of inverses, run on the host.
 namespace dkfac::kfac::cuda {
 namespace {
 
@@ -136,7 +136,7 @@ TEST(InverseFunctors, AskForTheSplitOfTheHost) {
   }
 }
 
-/// Multiplications of the check, and its finite_check on what stands in `x`.
+/// The multiplications of the check, and its outcome for the matrix in `x`.
 std::vector<std::int32_t> check_blocks(TwoBlocks& blocks, const Vector& x,
                                        const std::vector<std::int32_t>& first) {
   const std::int64_t d = blocks.d, n = 2 * d;
@@ -206,7 +206,7 @@ TEST(InverseFunctors, JudgeEachOfABatch) {
     }
     blocks.average[0] = kNan;
     EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kBad, kGood}));
-    blocks.requested[0] = -0.5;  // Whatever there is has no curvature.
+    blocks.requested[0] = -0.5;  // The layer has no curvature.
     EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kGood, kGood}));
     blocks.requested = {1e-306, kInf};
     EXPECT_EQ(check_blocks(blocks, x, {0, 0}), (Stages{kBad, kBad})) << "no room for products";

@@ -96,7 +96,7 @@ TEST(SplitDamping, FollowsTheFormulaOfEachRule) {
   for (int trial = 0; trial < 100; ++trial) {
     const double ta = std::exp(9 * random.normal()), tg = std::exp(9 * random.normal());
     const std::int64_t da = 1 + 5 * trial, dg = 501 + 7 * trial;
-    // To the bit: what was trained before there were other rules goes on as it was.
+    // Bitwise: runs from before the other rules existed continue unchanged.
     const double pi =
         std::sqrt(ta / static_cast<double>(da)) / std::sqrt(tg / static_cast<double>(dg));
     for (const DampingShifts& s : {*split_damping(0.3, ta, da, tg, dg),
@@ -135,7 +135,7 @@ TEST(SplitDamping, IsNothingWhereATraceIsNotPositive) {
          {DampingSplit::pi, DampingSplit::equal_traces, DampingSplit::constant})
       EXPECT_FALSE(split_damping({0.25, rule}, ta, 3, tg, 2)) << ta << " " << tg;
   EXPECT_TRUE(split_damping(0.25, 1, 3, 1e-300, 2));
-  // Whoever inverts with it finds out.
+  // Inverting with it reports the error.
   for (const auto& [ta, tg] : {std::pair(kNan, 1.0), {1.0, kInf}}) {
     const DampingShifts split = split_damping(0.25, ta, 3, tg, 2).value();
     EXPECT_EQ(split.a, 0.5) << ta << " " << tg;
@@ -191,7 +191,7 @@ TEST_P(Inverse, OfAZeroFactorAndItsPartnerDividesByTheDamping) {
   Matrix expected = v;
   for (double& x : expected.v) x /= lambda;
   EXPECT_FALSE(near(u.v, expected.v, 0.1));
-  // A NaN beside a zero factor is told.
+  // A NaN in the partner of a zero factor is reported.
   Matrix bad = some_g;
   bad(2, 1) = kNan;
   EXPECT_EQ(invert_both(ctx, no_a, bad, lambda).info, (std::array<std::int32_t, 2>{0, 3}));
@@ -248,7 +248,7 @@ TEST_P(Inverse, ReportsTheFirstRowThatIsNotFinite) {
       m(4, 1) = bad;
       const Result result = invert(packed(m), 6, 1, dtype);
       EXPECT_EQ(result.info, 5);
-      // No solver has been near it: the result still holds what it held.
+      // No solver was called: the result is unchanged.
       for (const double e : result.matrix) EXPECT_TRUE(std::isnan(e));
       EXPECT_EQ(decompose(packed(m), 6, dtype).info, 5);
     }

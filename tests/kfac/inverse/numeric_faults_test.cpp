@@ -117,7 +117,7 @@ TEST_P(NumericFaults, D4AnIndefiniteFactorStillGivesAStep) {
   }
 }
 
-// D4: an asymmetric factor cannot be expressed: packing takes the lower triangle.
+// D4: an asymmetric factor cannot be represented: packing reads the lower triangle.
 TEST_P(NumericFaults, D4AsymmetryIsLeftBehindByPacking) {
   Random random(2);
   Matrix m = random_spd(5, random);

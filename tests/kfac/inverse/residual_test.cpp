@@ -11,7 +11,7 @@
 #include "support/fisher.h"
 #include "support/near.h"
 
-// Results with a good status that are wrong, and the ladder above solvers that give such.
+// Wrong results with a status of 0, and the fallback stages for solvers that return them.
 namespace dkfac::kfac {
 namespace {
 
@@ -110,7 +110,7 @@ TEST_P(Residual, AGoodDecompositionIsOneWhereTheSignsAreANullVector) {
         std::int32_t info = 0;
         ops::eigh(ctx, q, w, view_of(&info, {1}));
         EXPECT_TRUE(decomposes(ctx, average, q, w)) << name_of(dtype) << ' ' << n;
-        // Control: 1 % of the trace, where M z says nothing of the size of M.
+        // Control: 1 % of the trace, where M z does not show the size of M.
         ops::fill(ctx, w.view().slice(0, 0, 1), 0.01 * trace(m));
         EXPECT_FALSE(decomposes(ctx, average, q, w)) << name_of(dtype) << ' ' << n;
       }

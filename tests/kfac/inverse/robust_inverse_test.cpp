@@ -17,7 +17,8 @@
 #include "support/near.h"
 #include "support/not_finite.h"
 
-// Every stage of the ladder (D10), reached by matrices that need it, or by solvers that fail.
+// Every stage of the robust inversion (D10), reached by matrices that need it, or by failing
+// solvers.
 namespace dkfac::kfac {
 namespace {
 
@@ -70,7 +71,7 @@ class RobustInverse : public BothBackends {
     InverseResult result;
     Matrix inverse;  ///< Dense, whatever the form.
   };
-  /// Runs the ladder on M (or on rows) and applies the result to the identity.
+  /// Runs the robust inversion on M (or on rows) and applies the result to the identity.
   Result run(FactorForm form, const Matrix& m, double shift, DType dtype,
              const Solvers& solvers = {}) {
     const bool rows = form == FactorForm::low_rank;
@@ -157,7 +158,7 @@ TEST_P(RobustInverse, TurnsToDoublePrecisionBeforeEigenvectors) {
     // Rounding to f32, and d eps times the condition in f64.
     EXPECT_TRUE(
         near(result.inverse.v, expected.v, 4 * eps<float> + 8 * eps<double> * 8 * 1024 / shift));
-    // In f64 there is nothing to result.
+    // In f64 the first stage suffices.
     EXPECT_EQ(run(form, ones, shift, DType::f64).result.stage, InverseStage::damped);
   }
   // The same matrix as rows: two of them, 64 each.
@@ -342,7 +343,7 @@ TEST_P(RobustInverse, D7InversesAreRightOrRefusedAtEveryDamping) {
         SCOPED_TRACE(detail::concat("n ", n, ", shift ", shift, ", form ", static_cast<int>(form),
                                     ", stage ", static_cast<int>(result.stage)));
         if (result.stage == InverseStage::kept) {
-          // Only where even f64 has nothing to say: shift below n eps trace.
+          // Only where f64 is not sufficient: shift below n eps trace.
           EXPECT_LT(shift, static_cast<double>(n) * eps<double> * trace(m));
           continue;
         }

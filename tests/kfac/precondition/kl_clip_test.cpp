@@ -66,7 +66,7 @@ kfac::CurvatureOptions curvature(double kappa) {
   return options;
 }
 
-/// Gradients and directions of one step of the Preconditioner, per covered layer in a row.
+/// Gradients and directions of one step of the Preconditioner, concatenated over covered layers.
 struct OneStep {
   std::vector<std::vector<double>> gradients, directions;
   double factor = 0;

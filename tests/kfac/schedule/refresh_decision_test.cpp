@@ -14,7 +14,7 @@ namespace {
 RefreshDecision sent(const RefreshDecision& decision) {
   std::array<double, kNumbersPerDecision> numbers{};
   encode_decision(decision, numbers);
-  // Whatever the type of what they travel with.
+  // For any type of the data that they are sent with.
   for (double& x : numbers) {
     EXPECT_EQ(static_cast<double>(to_float(to_f16(x))), x);
     x = static_cast<double>(to_float(to_f16(x)));

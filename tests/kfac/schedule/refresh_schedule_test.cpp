@@ -6,7 +6,7 @@
 
 #include "support/saved_state.h"
 
-// Which step renews what, without any data.
+// Which step refreshes what, without any data.
 namespace dkfac::testing {
 namespace {
 
@@ -27,7 +27,8 @@ RefreshSchedule make_timetable(const CurvatureOptions& options) {
   return schedule;
 }
 
-/// Steps out of `steps` in which statistic `index` is refreshed, resp. its inverse rebuilt.
+/// Steps out of `steps` in which statistic `index` is refreshed, or in which its inverse is
+/// rebuilt.
 struct Renewals {
   std::vector<int> refreshed, rebuilt;
 };

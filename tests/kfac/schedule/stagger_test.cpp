@@ -48,7 +48,8 @@ TEST(StaggerOffsets, GiveNoStepOfAnOwnerMoreThanItsShareAndOneItem) {
 }
 
 TEST(StaggerOffsets, AreSplitLongestFirst) {
-  // By hand: 9 | 7 | 5, then 4 to the last, 3 to the second, 2 to the first (9, tie broken early).
+  // By hand: 9 | 7 | 5, then 4 to the last, 3 to the second, 2 to the first (9; the tie goes to the
+  // earliest).
   const std::vector<StaggerItem> items{{0, 4}, {0, 9}, {0, 2}, {0, 7}, {0, 5}, {0, 3}};
   EXPECT_EQ(stagger_offsets(items, 3), (std::vector<int>{2, 0, 0, 1, 2, 1}));
 }

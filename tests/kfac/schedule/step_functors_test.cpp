@@ -21,7 +21,7 @@ TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
   for (const std::int64_t dim : {1, 2, 5})
     for (const std::int64_t triangles : {1, 3}) {
       const std::int64_t size = ops::packed_size(dim);
-      // NaN wherever nothing is to be read.
+      // NaN where nothing may be read.
       std::vector<double> packed(static_cast<std::size_t>(size * triangles), kNan);
       double expected = 0;
       for (std::int64_t t = 0; t < triangles; ++t)
@@ -44,7 +44,7 @@ TEST(StepFunctors, TakeTheDiagonalsAndNothingElse) {
     }
 }
 
-/// The sum of the terms, each read once, and what is made of it.
+/// The sum of the terms, each read once, and the stored result.
 template <class T>
 double drift_by_functors(SymmetricForm form, const std::vector<T>& x, const std::vector<T>& y,
                          std::int64_t channels) {

@@ -1,4 +1,4 @@
-// E10: the Fisher matrix of a batch normalisation, all of it, and its blocks.
+// E10: the full Fisher matrix of a batch normalisation, and its blocks.
 #include <vector>
 
 #include <gtest/gtest.h>

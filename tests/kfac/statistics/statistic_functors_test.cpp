@@ -1,4 +1,4 @@
-// What kernels of statistics compute per element, on the host: every index, shape and rounding.
+// The per-element functors of statistics, run on the host: every index, shape and rounding.
 #include <array>
 #include <cmath>
 #include <cstdint>

@@ -32,7 +32,7 @@ TEST(SgdOnDevice, FollowsTheHost) {
       expect_host<double>(make);
       expect_host<float>(make);
     }
-  // What the comparison tells apart.
+  // Control: differences that the comparison detects.
   EXPECT_FALSE(
       near(train_on_host<double>(sgd({})), train_on_host<double>(sgd({.nesterov = true})), 1e-3));
 }

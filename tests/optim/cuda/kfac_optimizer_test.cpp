@@ -87,7 +87,7 @@ TEST(KfacWholeStepOnDevice, PublishesMastersOnAWire) {
   for (const DType wire : {DType::f16, DType::bf16}) {
     optim::KfacOptions options = base<float>();
     options.curvature.communication.weight_wire = wire;
-    // A weight on the edge between two numbers of the wire may fall to either side.
+    // A weight halfway between two numbers of the wire type may round to either.
     const double step = wire == DType::f16 ? 0x1p-10 : 0x1p-7;
     const std::vector<double> host = train_on_host<float>(kfac_of(options), {.steps = 10});
     for (const int ranks : {1, 2})
@@ -155,8 +155,8 @@ TEST(KfacWholeStepOnDevice, MakesStatisticsBesideThePassOfACallerWhoLeavesHerRec
   }
 }
 
-// Control of the one before: who does not keep the promise spoils the statistics, or she is lucky.
-// The emulated device runs late whatever nobody waits for, so that there she is not.
+// Control of the previous test: a caller that breaks the promise corrupts the statistics, unless it
+// is lucky. The emulated device delays work until it is waited for, so there it is not.
 TEST(KfacWholeStepOnDevice, ReadsWhatIsRecordedLaterWhereItMayStay) {
   if (host_waits() <= 0) GTEST_SKIP() << "this device does not run late";
   optim::KfacOptions options = base<double>();

@@ -18,7 +18,7 @@ using optim::MomentumRule;
 using optim::Rescale;
 using optim::UpdatedPart;
 
-// Around the ends of chunks, and more parts than one could launch one by one unnoticed.
+// Sizes around the ends of chunks, and so many parts that separate launches would be noticed.
 constexpr std::int64_t kLengths[] = {1, 5, 4095, 4096, 4097, 10000, 3, 64, 7, 12, 2, 33};
 
 /// Parameters of a table in one place, with NaN between them.

@@ -19,8 +19,8 @@ std::int64_t count_of(Context& ctx, ConstTensorView x) {
   return static_cast<std::int64_t>(*count.data<float>());
 }
 
-/// info = 0, or the order of the first leading minor of the packed triangle with a NaN or an Inf:
-/// no solver defines what it does with one.
+/// Sets info to 0, or to the order of the first leading minor of the packed triangle with a NaN or
+/// an Inf, for which solvers are undefined.
 void check_finite(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView info) {
   std::int32_t& status = *info.data<std::int32_t>();
   status = 0;
@@ -31,7 +31,8 @@ void check_finite(Context& ctx, ConstTensorView packed, std::int64_t d, TensorVi
   }
 }
 
-/// The diagonal bounds every element of a positive definite matrix, so it shows an overflow.
+/// Sets the status where the inverse overflowed. The diagonal bounds every element of a positive
+/// definite matrix, so it suffices.
 void check_overflow(Context& ctx, ConstTensorView inverse, TensorView info) {
   const std::int64_t d = inverse.dim(0);
   const ConstTensorView diagonal(inverse.raw(), inverse.dtype(), {d}, {inverse.stride(0) + 1},

@@ -6,7 +6,7 @@
 namespace dkfac::kfac::cpu {
 namespace {
 
-/// x[r,c] /= rows[r] * columns[c] + lambda: one pass, beside four products.
+/// x[r,c] /= rows[r] * columns[c] + lambda, in one pass (next to four matrix products).
 template <class T>
 void divide_elements_by_products(TensorView x, ConstTensorView rows, ConstTensorView columns,
                                  double lambda) {
@@ -63,8 +63,8 @@ void solve_batch_norm(Context&, BatchNormFisher mode, ConstTensorView fisher, do
       return;
     }
     T* gamma = gamma_grad.data<T>();
-    // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
-    // not negative by Cauchy-Schwarz, slightly so.
+    // In f64, because the determinant cancels. The exact a d - b^2 is not negative
+    // (Cauchy-Schwarz), but may be slightly negative for rounded statistics.
     for (std::int64_t c = 0; c < channels; ++c) {
       const double a = gg[c], d = bb[c];
       const double b = mode == BatchNormFisher::diagonal ? 0.0 : static_cast<double>(gb[c]);

@@ -38,7 +38,8 @@ void request(Factor& factor, int group, double shift, bool zero) {
 /// Operations below which waking other threads costs more than it saves.
 constexpr double kWorthSharing = 4e6;
 
-/// BLAS of this scope runs on the calling thread, as it does where factors are shared out.
+/// Makes BLAS run on the calling thread in this scope, as it does where factors are distributed
+/// over threads.
 class OneThread {
  public:
   OneThread() : before_(dkfac::threads()) { set_threads(1); }
@@ -50,7 +51,7 @@ class OneThread {
   int before_;
 };
 
-/// Writes what is good, and nothing else of the factor.
+/// Rebuilds a factor; writes valid inverses and leaves the others unchanged.
 void rebuild(Context& ctx, RefreshTask& task) {
   Factor& factor = *task.factor;
   const auto* requested = factor.requested_damping.data<double>();

@@ -13,7 +13,7 @@
 namespace dkfac::kfac::cpu {
 namespace {
 
-/// Sum of a*z in interleaved sums, which the compiler may keep in vectors.
+/// Sum of a*z in interleaved partial sums, which the compiler can vectorize.
 template <class T>
 double inner_product(const T* a, const double* z, std::int64_t n) {
   constexpr std::int64_t kLanes = 8;

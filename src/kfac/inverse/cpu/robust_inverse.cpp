@@ -13,7 +13,8 @@ namespace {
 
 using ops::Trans;
 
-/// Eigenvalues below 0 by more than rounding: -16 d eps times the largest.
+/// Sets negative eigenvalues to 0. Returns whether one was below 0 by more than rounding: less than
+/// -16 d eps times the largest.
 template <class T>
 bool clip_values(TensorView values) {
   T* w = values.data<T>();

@@ -4,28 +4,28 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Factors of one shape that are worked on together: a table in device memory.
+/// Tables, in device memory, of factors of one shape that are processed together.
 namespace dkfac::kfac::cuda {
 
-/// One group of a factor (FactorGroup) and what belongs to it, all in device memory.
+/// Pointers to one group of a factor (FactorGroup), all in device memory.
 template <class T>
 struct Block {
   const T* average;         ///< Packed triangle; low_rank: rows [rows,d].
   T* inverse;               ///< [d,d]; low_rank: [rows,d]. Contiguous.
   T* values;                ///< [d]; eigen only.
   const double* requested;  ///< Factor::requested_damping
-  double* shift;            ///< Factor::shifts; null: nobody wants to know.
+  double* shift;            ///< Factor::shifts; null: not written.
   std::int32_t* stage;      ///< An InverseStage.
 
-  /// The curvature of the layer is zero, so that the inverse is I/damping().
+  /// Whether the curvature of the layer is zero: the inverse is then I/damping().
   [[nodiscard]] DKFAC_HD bool zero() const { return *requested < 0; }
-  /// As it can be held in T.
+  /// The requested damping, rounded to T.
   [[nodiscard]] DKFAC_HD T damping() const {
     return static_cast<T>(zero() ? -*requested : *requested);
   }
 };
 
-/// table[i] for the groups [0, n) of a factor, of which `first` is the first.
+/// Writes table[i] for the groups [0, n) of a factor whose first group is `first`.
 template <class T>
 struct WriteBlocks {
   Block<T>* table;

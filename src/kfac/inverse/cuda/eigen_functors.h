@@ -20,8 +20,8 @@ struct Weigh {
   }
 };
 
-/// Squared norms of M z - Q W Q' z and of M z, the trace of M, and how many elements of Q'Q z are
-/// not those of z.
+/// Squared norms of M z - Q W Q' z and of M z, the trace of M, and the number of elements of Q'Q z
+/// that differ from z.
 struct EigenErrors {
   Two difference, expected;
   double trace, misses;
@@ -45,14 +45,15 @@ struct EigenError {
   }
 };
 
-/// Whether an eigenvalue is below 0 by more than rounding: -16 d eps times the largest. w ascends.
+/// Whether an eigenvalue is below 0 by more than rounding: less than -16 d eps times the largest. w
+/// is ascending.
 template <class T>
 DKFAC_HD bool is_clipped(const T* w, std::int64_t d, T eps) {
   const T low = std::fabs(w[0]), high = std::fabs(w[d - 1]);
   return w[0] < -(T{16} * static_cast<T>(d) * eps * (low > high ? low : high));
 }
 
-/// Writes the stage, and a damping of 1 where the eigenvectors are good.
+/// Writes the stage, and a damping of 1 where the eigenvectors pass.
 template <class T>
 struct CheckDecomposition {
   const Block<T>* block;

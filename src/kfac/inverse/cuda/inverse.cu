@@ -14,7 +14,7 @@ using dkfac::cuda::reduce_rows;
 using Largest = dkfac::cuda::Max<std::int32_t>;
 using StoreStatus = Store<std::int32_t>;
 
-/// Four numbers that a status is made of.
+/// The four partial statuses that JoinStatus combines.
 class Statuses {
  public:
   Statuses(Context& ctx, Scratch& scratch) : all_(scratch.take({4}, DType::i32)) {

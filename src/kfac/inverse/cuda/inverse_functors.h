@@ -5,7 +5,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Statuses of inverses and decompositions, and what is done to eigenvalues, on the device.
+/// Statuses of inverses and decompositions, and operations on eigenvalues, on the device.
 namespace dkfac::kfac::cuda {
 
 template <class T>
@@ -21,8 +21,8 @@ DKFAC_HD inline std::int64_t packed_row(std::int64_t i) {
   return r;
 }
 
-/// d - row for a NaN or an Inf of a packed triangle, 0 for numbers: the largest is of the first row
-/// with one.
+/// d - row for a NaN or an Inf of a packed triangle, 0 for finite elements: the maximum belongs to
+/// the first row with one.
 template <class T>
 struct FirstNonfinite {
   const T* packed;
@@ -32,7 +32,7 @@ struct FirstNonfinite {
   }
 };
 
-/// a[r,c] = 0 if the flag is set: no solver defines what it does with a NaN.
+/// Sets a[r,c] = 0 if the flag is set: solvers are undefined for a NaN.
 template <class T>
 struct ClearIf {
   const std::int32_t* flag;
@@ -53,7 +53,7 @@ struct NonfiniteDiagonal {
   }
 };
 
-/// The status of invert_factor(): of the input, then of the solvers, then of the result.
+/// Combines the status of invert_factor() from those of the input, the solvers and the result.
 struct JoinStatus {
   std::int64_t d;
   const std::int32_t* nonfinite;  ///< FirstNonfinite

@@ -4,14 +4,14 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Elements of preconditioned gradients; docs/math.md has the formulas.
+/// Elementwise operations of preconditioning; docs/math.md has the formulas.
 namespace dkfac::kfac::cuda {
 
 /// x[r,c] /= rows[r]*columns[c] + shift.
 template <class T>
 struct DivideByProducts {
   T* x;
-  std::int64_t stride;  ///< From row to row of x.
+  std::int64_t stride;  ///< Row stride of x.
   const T *rows, *columns;
   T shift;
   DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
@@ -39,10 +39,10 @@ struct Divide {
   }
 };
 
-/// Channel c of precondition_batch_norm(); gamma null: beta alone.
+/// Solves channel c of precondition_batch_norm(); gamma null: beta alone.
 template <class T>
 struct SolveBatchNorm {
-  const T *gg, *gb, *bb;  ///< gb null: the two are independent.
+  const T *gg, *gb, *bb;  ///< gb null: no cross term.
   double shift;
   T *gamma, *beta;
   DKFAC_HD void operator()(std::int64_t c) const {
@@ -50,8 +50,8 @@ struct SolveBatchNorm {
       beta[c] /= bb[c] + static_cast<T>(shift);
       return;
     }
-    // In f64, since the determinant cancels. Rounded statistics can make its exact part, which is
-    // not negative by Cauchy-Schwarz, slightly so.
+    // In f64, because the determinant cancels. The exact a d - b^2 is not negative
+    // (Cauchy-Schwarz), but may be slightly negative for rounded statistics.
     const double a = gg[c], d = bb[c], b = gb == nullptr ? 0.0 : static_cast<double>(gb[c]);
     const double x = gamma[c], y = beta[c];
     const double cancelled = a * d - b * b, exact = cancelled > 0.0 ? cancelled : 0.0;

@@ -8,11 +8,11 @@
 #include "kfac/inverse/probe.h"
 #include "kfac/inverse/residual.h"
 
-/// The check of residual.h on the device: both vectors at once, for a batch of inverses of one
-/// width d, of which element i of matrix b has the index b*d + i.
+/// The check of residual.h on the device, with both vectors at once, for a batch of inverses of
+/// width d; element i of matrix b has index b*d + i.
 namespace dkfac::kfac::cuda {
 
-/// An element of each of the two vectors, or a sum of such.
+/// One element of each of the two vectors, or a sum of them.
 struct Two {
   double a, b;
 };
@@ -21,7 +21,7 @@ DKFAC_HD inline Two operator-(Two x, Two y) { return {x.a - y.a, x.b - y.b}; }
 DKFAC_HD inline Two operator*(double s, Two x) { return {s * x.a, s * x.b}; }
 static_assert(kProbes == 2);
 
-/// Null: the vectors of signs that a probe begins with.
+/// A pair of vectors; null: the sign vectors of a probe.
 struct Vectors {
   const Two* at;
   std::int64_t d;
@@ -30,7 +30,7 @@ struct Vectors {
   }
 };
 
-// Elements (r, c <= r) of matrix b.
+// Element (r, c <= r) of matrix b.
 template <class T>
 struct PackedTriangles {
   const Block<T>* blocks;
@@ -47,8 +47,8 @@ struct SquareTriangles {
   }
 };
 
-/// Term k of row `i` of S v, for the lower triangle of a symmetric S: its part on and below the
-/// diagonal, to be summed along rows ...
+/// Term k of row `i` of S v for the lower triangle of a symmetric S: the part on and below the
+/// diagonal, summed along rows.
 template <class Triangles>
 struct LowerTerm {
   Triangles s;
@@ -58,7 +58,7 @@ struct LowerTerm {
     return k <= r ? s(b, r, k) * v(b * v.d + k) : Two{};
   }
 };
-/// ... and the part above, to be summed along columns.
+/// The part of S v above the diagonal, summed along columns.
 template <class Triangles>
 struct UpperTerm {
   Triangles s;
@@ -69,7 +69,7 @@ struct UpperTerm {
   }
 };
 
-/// Term k of row r of x v, resp. of x' v, for x of any shape.
+/// Terms of x v (RowTerm) and of x' v (ColumnTerm) for x of any shape.
 template <class T>
 struct RowTerm {
   const T* x;
@@ -95,7 +95,7 @@ struct AddTo {
   Two* to;
   DKFAC_HD void operator()(std::int64_t i, Two value) const { to[i] = part[i] + value; }
 };
-/// to[i] = (v(i) - value) / shift: the low-rank form.
+/// to[i] = (v(i) - value) / shift, of the low-rank form.
 template <class T>
 struct Project {
   const Block<T>* block;
@@ -110,7 +110,7 @@ template <class T>
 struct Residual {
   const Block<T>* blocks;
   Vectors signs;
-  const Two* part;  ///< Null: nothing.
+  const Two* part;  ///< Null: zero.
   const Two* y;
   Two* r;
   DKFAC_HD void operator()(std::int64_t i, Two value) const {
@@ -133,7 +133,7 @@ DKFAC_HD inline Two square(Two x) { return {x.a * x.a, x.b * x.b}; }
 template <class T>
 struct NormTerm {
   const Block<T>* blocks;
-  const double* trace;  ///< Null: of the packed triangle.
+  const double* trace;  ///< Null: computed from the packed triangle.
   const Two *y, *r, *c;
   std::int64_t d;
   DKFAC_HD Norms operator()(std::int64_t b, std::int64_t k) const {
@@ -145,13 +145,13 @@ struct NormTerm {
   }
 };
 
-/// Writes the stage, `good` or `bad`, and the damping where the inverse is good.
+/// Writes the stage, `good` or `bad`, and the damping where the inverse passes.
 template <class T>
 struct CheckResidual {
   const Block<T>* blocks;
   const std::int32_t *first, *second;  ///< Statuses of solvers; null: none.
   std::int64_t d;
-  double eps, most;  ///< Of T; the largest 1/shift that leaves room (robust_inverse.h).
+  double eps, most;  ///< eps of T; the largest 1/shift that leaves headroom (robust_inverse.h).
   std::int32_t good, bad;
 
   DKFAC_HD bool passes(double y, double r, double c, double weight) const {

@@ -56,7 +56,7 @@ void rebuild_inverses(Context& ctx, const Block<T>* blocks, std::int64_t count, 
 template <class T>
 void rebuild_rows(Context& ctx, const Block<T>* block, ConstTensorView average) {
   const std::int64_t rows = average.dim(0), d = average.dim(1);
-  const ExactProducts exact(ctx);  // X X' rounded to TF32 would be off by more than a small damping
+  const ExactProducts exact(ctx);  // TF32 rounding of X X' could exceed a small damping.
   Scratch scratch(ctx);
   const TensorView gram = scratch.take({rows, rows}, dtype_of<T>);
   const TensorView x = scratch.take({rows, d}, dtype_of<T>);

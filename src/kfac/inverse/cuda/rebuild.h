@@ -7,19 +7,20 @@
 
 #include "kfac/inverse/cuda/blocks.h"
 
-/// The first stage of the ladder on the device, for factors whose blocks stand in a table there:
-/// enqueues making, judging (check_residuals.h) and committing of inverses. T: float or double.
+/// Enqueues the first stage of the robust inversion on the device, for factors in a table there:
+/// computes inverses, checks them (residual_check.h) and commits those that pass. T: float or
+/// double.
 namespace dkfac::kfac::cuda {
 
-/// `count` matrices of width d, all at once.
+/// Inverts `count` matrices of width d in one batch.
 template <class T>
 void rebuild_inverses(Context& ctx, const Block<T>* blocks, std::int64_t count, std::int64_t d);
 
-/// Low-rank form. average: the block's rows X[rows,d].
+/// Inverts a factor in low-rank form. average: the block's rows X[rows,d].
 template <class T>
 void rebuild_rows(Context& ctx, const Block<T>* block, ConstTensorView average);
 
-/// Eigenvectors. average: the block's triangle; width d.
+/// Computes eigenvectors. average: the block's triangle of width d.
 template <class T>
 void rebuild_eigen(Context& ctx, const Block<T>* block, ConstTensorView average, std::int64_t d);
 

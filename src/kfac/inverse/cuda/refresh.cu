@@ -23,16 +23,16 @@ namespace {
 using dkfac::cuda::for_each;
 using dkfac::cuda::reduce_rows;
 
-/// Factorisations wait for one column after the other, so that one of them leaves most of the
-/// device idle: several side by side, and narrow ones in batches.
+/// A factorisation proceeds column by column and leaves most of the device idle, so several run on
+/// concurrent streams, and narrow ones in batches.
 constexpr std::size_t kStreams = 4;
 constexpr std::int64_t kBatchedWidth = 512;
-/// Of one batch, which needs about three times as much.
+/// Bytes of the matrices of one batch, which needs about three times as much.
 constexpr std::int64_t kBatchBytes = std::int64_t{64} << 20;
 
 // --- damping ---------------------------------------------------------------------------------
 
-/// Traces of the groups, to f64[groups].
+/// Writes the traces of the groups to f64[groups].
 template <class T>
 void trace_groups(Context& ctx, const Factor& factor, double* out) {
   const dkfac::cuda::Sum<double> sum;
@@ -48,14 +48,14 @@ void trace_groups(Context& ctx, const Factor& factor, double* out) {
                       Diagonal<T>{average, ops::packed_size(factor.dim)}, Store<double>{out});
 }
 
-// --- what goes where -----------------------------------------------------------------------------
+// --- assignment to streams -------------------------------------------------------------------
 
 /// Consecutive groups of a task.
 struct Part {
   std::size_t task = 0;
   std::int64_t first = 0, count = 0;
 };
-/// What is worked on at once.
+/// Groups that are inverted together.
 struct Job {
   std::vector<Part> parts;
   std::int64_t count = 0;  ///< Groups.
@@ -66,7 +66,7 @@ bool is_narrow(const Factor& factor) {
   return factor.form == FactorForm::inverse && factor.dim <= kBatchedWidth;
 }
 
-/// Narrow factors of one width together, up to what a batch may hold.
+/// Appends jobs of narrow factors of equal width, each of at most kBatchBytes.
 void add_batches(std::span<const RefreshTask> tasks, std::span<const std::size_t> alike,
                  std::vector<Job>& jobs) {
   const Factor& shape = *tasks[alike.front()].factor;
@@ -93,7 +93,7 @@ void add_batches(std::span<const RefreshTask> tasks, std::span<const std::size_t
   finish();
 }
 
-/// The longest first.
+/// Makes the jobs, the longest first.
 std::vector<Job> make_jobs(std::span<const RefreshTask> tasks) {
   std::vector<Job> jobs;
   std::vector<std::size_t> narrow;
@@ -120,7 +120,8 @@ std::vector<Job> make_jobs(std::span<const RefreshTask> tasks) {
 
 // --- work ------------------------------------------------------------------------------------
 
-/// The blocks of all tasks, and where their stages go: of a single group to the stage of its task.
+/// Makes the blocks of all tasks. The stage of a single group is written directly to the stage of
+/// its task.
 class Blocks {
  public:
   Blocks(std::span<RefreshTask> tasks, RefreshState& state) : tasks_(tasks), state_(state) {
@@ -133,7 +134,7 @@ class Blocks {
   }
   [[nodiscard]] std::int64_t groups() const { return groups_; }
 
-  /// The first of a part.
+  /// The block of the first group of a part.
   template <class T>
   [[nodiscard]] Block<T> first(const Part& part) const {
     Factor& factor = *tasks_[part.task].factor;
@@ -145,7 +146,7 @@ class Blocks {
             factor.shifts.data<double>() + part.first,
             stage(part)};
   }
-  /// The table of a job's blocks, in device memory.
+  /// Writes the table of a job's blocks to device memory.
   template <class T>
   [[nodiscard]] const Block<T>* write(Context& ctx, Scratch& scratch, const Job& job) const {
     static_assert(sizeof(Block<T>) % 8 == 0);
@@ -161,11 +162,11 @@ class Blocks {
     }
     return table;
   }
-  /// Where a task of one group is told how it went.
+  /// The stage of a task of one group.
   [[nodiscard]] TensorView stage_of(const Part& part) const {
     return state_.stages.view().slice(0, static_cast<std::int64_t>(part.task), 1);
   }
-  /// Stages of tasks with groups: the worst of these.
+  /// Sets the stages of tasks with several groups to the worst of their groups.
   void join_stages(Context& ctx) const {
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
       const int groups = tasks_[i].factor->groups;

@@ -7,14 +7,14 @@
 #include "kfac/inverse/cuda/blocks.h"
 #include "kfac/inverse/damping_split.h"
 
-/// From averages to what is factorised, and from results to inverses, on the device.
+/// Conversion of averages to the matrices to factorise, and of results to inverses, on the device.
 namespace dkfac::kfac::cuda {
 
 /// Element i of the diagonal of triangle `group`, of a factor of width d.
 template <class T>
 struct Diagonal {
   const T* average;
-  std::int64_t size;  ///< Of a triangle.
+  std::int64_t size;  ///< Elements of a triangle.
   DKFAC_HD double operator()(std::int64_t group, std::int64_t i) const {
     return static_cast<double>(average[group * size + i * (i + 3) / 2]);
   }
@@ -35,7 +35,7 @@ struct Element {
   DKFAC_HD std::int32_t operator()(std::int64_t, std::int64_t i) const { return x[i]; }
 };
 
-/// split_damping() of each group, to Factor::requested_damping of both factors.
+/// Writes split_damping() of each group to Factor::requested_damping of both factors.
 struct RequestDamping {
   Damping damping;
   const double *trace_a, *trace_g;
@@ -71,20 +71,20 @@ struct AddDamping {
   DKFAC_HD void operator()(std::int64_t i) const { x[i * (stride + 1)] += block->damping(); }
 };
 
-/// Element (r, c <= r) of inverse b, for those that are good.
+/// Element (r, c <= r) of inverse b, for inverses that passed.
 template <class T>
 struct NewInverse {
   const Block<T>* blocks;
   const T* x;  ///< Lower triangles of [count,d,d].
   std::int64_t d;
-  std::int32_t bad;  ///< The stage of those that are not.
+  std::int32_t bad;  ///< Stage of a failed inverse.
   [[nodiscard]] DKFAC_HD bool is_good(std::int64_t b) const { return *blocks[b].stage != bad; }
   [[nodiscard]] DKFAC_HD T at(std::int64_t b, std::int64_t r, std::int64_t c) const {
     if (!blocks[b].zero()) return x[(b * d + r) * d + c];
     return r == c ? static_cast<T>(1 / static_cast<double>(blocks[b].damping())) : T{};
   }
 };
-/// Writes the lower triangle ...
+/// Writes the lower triangle of the new inverses.
 template <class T>
 struct CommitLower {
   NewInverse<T> from;
@@ -93,7 +93,7 @@ struct CommitLower {
     if (c <= r && from.is_good(b)) from.blocks[b].inverse[r * from.d + c] = from.at(b, r, c);
   }
 };
-/// ... and the mirrored one (for_each_transposed).
+/// Reads it to write the transposed triangle (for_each_transposed).
 template <class T>
 struct LoadLower {
   NewInverse<T> from;
@@ -111,7 +111,7 @@ struct CommitUpper {
   }
 };
 
-/// The rows of the low-rank form: 0 where the curvature is zero.
+/// Writes the rows of the low-rank form: 0 where the curvature is zero.
 template <class T>
 struct CommitRows {
   const Block<T>* block;
@@ -122,7 +122,7 @@ struct CommitRows {
   }
 };
 
-/// Eigenvectors, and eigenvalues of which those below 0 count as 0.
+/// Writes eigenvectors, and eigenvalues with negative ones set to 0.
 template <class T>
 struct CommitVectors {
   const Block<T>* block;

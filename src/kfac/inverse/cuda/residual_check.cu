@@ -25,7 +25,8 @@ Two* take(Scratch& scratch, std::int64_t count) {
   return static_cast<Two*>(scratch.take({count, 2}, DType::f64).raw());
 }
 
-/// out(i, v) with v = the upper parts of S v, after the lower ones have been left in `part`.
+/// Computes S v: sums the lower parts into `part`, then calls out(i, v) with v = the sums of the
+/// upper parts.
 template <class Triangles, class Out>
 void multiply_symmetric(Context& ctx, std::int64_t count, const Triangles& s, const Vectors& v,
                         Two* part, const Out& out) {
@@ -33,7 +34,7 @@ void multiply_symmetric(Context& ctx, std::int64_t count, const Triangles& s, co
   reduce_cols<Two>(ctx, count * v.d, v.d, Sum<Two>{}, UpperTerm<Triangles>{s, v}, out);
 }
 
-/// out(i, v) with v = X'(X v) for rows X[n,d]; `part` has n elements.
+/// Calls out(i, v) with v = X'(X v) for rows X[n,d]; `part` has n elements.
 template <class T, class Out>
 void multiply_rows(Context& ctx, const T* x, std::int64_t n, std::int64_t stride, const Vectors& v,
                    Two* part, const Out& out) {

@@ -11,12 +11,13 @@
 /// Checks of inverses and eigenvectors on the device (residual.h). T: float or double.
 namespace dkfac::kfac::cuda {
 
-inline constexpr auto kBad = static_cast<std::int32_t>(InverseStage::kept);  ///< As Block::stage.
+inline constexpr auto kBad =
+    static_cast<std::int32_t>(InverseStage::kept);  ///< Block::stage of a failed check.
 
-/// Inverses of one shape that may take the place of Block::inverse.
+/// Inverses of one shape to check before they replace Block::inverse.
 template <class T>
 struct Candidates {
-  FactorForm form = FactorForm::inverse;  ///< Or low_rank, one at a time.
+  FactorForm form = FactorForm::inverse;  ///< Or low_rank with count 1.
   const Block<T>* blocks = nullptr;       ///< [count], on the device.
   std::int64_t count = 1, rows = 0, d = 0;
   const T* x = nullptr;  ///< Lower triangles of [count,d,d], or Y[rows,d].
@@ -25,7 +26,7 @@ struct Candidates {
   const std::int32_t *first = nullptr, *second = nullptr;  ///< [count] statuses, or null.
 };
 
-/// Writes Block::stage: InverseStage::damped or kept; and Block::shift of those that are good.
+/// Writes Block::stage (InverseStage::damped or kept), and Block::shift where the check passes.
 template <class T>
 void check_residuals(Context& ctx, const Candidates<T>& candidates);
 
@@ -36,10 +37,10 @@ struct EigenCandidate {
   const T* vectors = nullptr;  ///< [d,d], rows `stride` apart.
   std::int64_t stride = 0;
   const T* values = nullptr;                ///< [d], not clipped yet.
-  const std::int32_t* nonfinite = nullptr;  ///< Not 0: there is a NaN in the average.
+  const std::int32_t* nonfinite = nullptr;  ///< Not 0: the average contains a NaN or an Inf.
   const std::int32_t* info = nullptr;
 };
-/// Block::stage: damped, clipped or kept; Block::shift 1 where they are good.
+/// Writes Block::stage (damped, clipped or kept), and Block::shift = 1 where the check passes.
 template <class T>
 void check_decomposition(Context& ctx, const EigenCandidate<T>& candidate);
 

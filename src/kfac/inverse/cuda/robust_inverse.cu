@@ -26,7 +26,7 @@ int blas_int(std::int64_t value) {
   return static_cast<int>(value);
 }
 
-/// What cuBLAS sees is out' = out' u^-1 with the upper factor u = L'.
+/// In the column-major view of cuBLAS, out' = out' u^-1 with the upper factor u = L'.
 template <class T, class Trsm>
 void solve(Context& ctx, Trsm* trsm, ConstTensorView l, TensorView out, const char* call) {
   const T one{1};
@@ -37,7 +37,7 @@ void solve(Context& ctx, Trsm* trsm, ConstTensorView l, TensorView out, const ch
       call);
 }
 
-/// A block of which nothing but the stage is wanted, and that stage.
+/// A block of which only the stage is used, and that stage.
 template <class T>
 class DeviceCheck {
  public:

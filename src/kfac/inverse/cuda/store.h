@@ -6,7 +6,7 @@
 
 namespace dkfac::kfac::cuda {
 
-/// Where a reduction writes: to[i].
+/// Output of a reduction: to[i] = value.
 template <class T>
 struct Store {
   T* to;

@@ -7,7 +7,7 @@
 
 namespace dkfac::kfac::cuda {
 
-/// x[i] of a plain array, whatever the row.
+/// Element k of an array; the row is ignored.
 struct LoadProduct {
   const double* values;
   DKFAC_HD double operator()(std::int64_t, std::int64_t k) const { return values[k]; }

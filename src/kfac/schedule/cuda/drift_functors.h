@@ -5,7 +5,7 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// How far two values of a statistic lie apart: drift() of staleness.h, by one reduction.
+/// drift() of staleness.h as one reduction.
 namespace dkfac::kfac {
 
 /// Sums of squares of x - y and of y, over the elements of the full matrices.
@@ -16,13 +16,13 @@ DKFAC_HD inline DriftSums operator+(DriftSums a, DriftSums b) {
   return {a.difference + b.difference, a.old + b.old};
 }
 
-/// The elements one after the other, those of triangles with a weight of 2; then those again that
-/// this counts wrong: diagonals of triangles, with -1, or the second row of unit-wise blocks, which
-/// is off the diagonal, with 1.
+/// Terms of the reduction: first every element, with weight 2 in triangles and 1 elsewhere. Then a
+/// correction of the elements with another weight: diagonals of triangles with -1, or the second
+/// row of unit-wise blocks, which is off the diagonal, with 1.
 template <class T>
 class DriftTerm {
  public:
-  /// dim, cross: as in SymmetricForm; channels: of a BatchNorm.
+  /// dim, cross: as in SymmetricForm. channels: of a BatchNorm.
   DriftTerm(std::int64_t dim, bool cross, const T* x, const T* y, std::int64_t numel,
             std::int64_t channels)
       : x_(x), y_(y), numel_(numel), dim_(dim), channels_(channels) {
@@ -58,7 +58,7 @@ struct StoreDrift {
     *out = -1;
     if (!(sums.old > 0)) return;
     const double squared = sums.difference > 0 ? sums.difference / sums.old : 0;
-    // Of what is not finite nothing is known; x - x is 0 otherwise.
+    // The drift stays unknown (-1) for sums that are not finite; x - x is 0 for finite x.
     if (sums.difference - sums.difference == 0 && squared - squared == 0) *out = std::sqrt(squared);
   }
 };

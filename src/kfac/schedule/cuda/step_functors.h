@@ -4,11 +4,11 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// What becomes of the small numbers of a step, where they are. Pointers into the memory of the
-/// device that runs them; host code calls them as well.
+/// Functors over the scalar results of a step. Pointers refer to the memory of the device that runs
+/// them; host code calls them as well.
 namespace dkfac::kfac {
 
-/// Diagonal element k of all triangles of width dim, one after the other.
+/// Diagonal element k of consecutive packed triangles of width dim.
 template <class T>
 struct PackedDiagonal {
   const T* packed;

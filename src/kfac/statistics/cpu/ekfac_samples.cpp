@@ -52,7 +52,7 @@ void add_ekfac_samples(Context& ctx, const EkfacBasis& basis, double alpha, std:
   const std::int64_t positions = a.dim(0) / std::max<std::int64_t>(1, count);
   Scratch scratch(ctx);
   if (positions == 1) {
-    // One outer product per sample: its square is the outer product of the squares.
+    // The square of one outer product is the outer product of the squares.
     const TensorView projected_a = product(ctx, scratch, Trans::no, a, basis.a);
     const TensorView projected_g = product(ctx, scratch, Trans::no, g, basis.g);
     square(projected_a);

@@ -14,12 +14,13 @@ namespace {
 
 using dkfac::cpu::parallel_parts;
 
-/// Samples are added in this many parts at most, by number of samples alone: the sum has the same
-/// bits at every number of threads.
+/// Maximum of partial sums over samples. Their number depends on the number of samples alone, so
+/// the sum is bitwise the same for every number of threads.
 constexpr std::int64_t kMaxParts = 16;
 std::int64_t parts_of(std::int64_t n) { return std::clamp<std::int64_t>(n, 1, kMaxParts); }
 
-/// Sizes and constants of one call. Statistics are f64 [groups,channels] here, or one for each row.
+/// Sizes and constants of one call. Statistics are converted to f64 [groups,channels], or one per
+/// row.
 struct Problem {
   std::int64_t n, channels, positions, groups;
   ops::Layout layout;
@@ -29,7 +30,7 @@ struct Problem {
   double s;
 };
 
-/// Sum over positions of dy and dy * (x - mean), per channel; rows of contiguous channels.
+/// Sums dy and dy * (x - mean) over positions, per channel, for rows of contiguous channels.
 template <class T>
 void sum_positions_nhwc(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
                         T* sum_product) {
@@ -47,7 +48,7 @@ void sum_positions_nhwc(const Problem& p, const T* x, const T* dy, const T* mean
   }
 }
 
-/// The same where each row has its own statistics: products are those with (x - mean) * inv_std.
+/// Sums dy and dy * (x - mean) * inv_std over positions where each row has its own statistics.
 template <class T>
 void sum_positions_of_rows(const Problem& p, const T* x, const T* dy, const double* mean,
                            const double* inv_std, T* sum_dy, T* sum_product) {
@@ -66,7 +67,8 @@ void sum_positions_of_rows(const Problem& p, const T* x, const T* dy, const doub
   }
 }
 
-/// The same for planes of contiguous positions, in lanes so that the sums vectorise.
+/// Sums dy and dy * (x - mean) over planes of contiguous positions, in lanes so that the sums
+/// vectorise.
 template <class T>
 void sum_positions_nchw(const Problem& p, const T* x, const T* dy, const T* mean, T* sum_dy,
                         T* sum_product) {
@@ -98,8 +100,8 @@ void sum_positions_nchw(const Problem& p, const T* x, const T* dy, const T* mean
   }
 }
 
-/// Takes products of the gradients of one sample: partial[part, 3, channels], with rows
-/// gamma*gamma, gamma*beta, beta*beta, += those of a sample of that part.
+/// Sink that adds the products of one sample's gradients to partial[part, 3, channels], with rows
+/// gamma*gamma, gamma*beta, beta*beta.
 struct Products {
   TensorView partial;
 
@@ -112,7 +114,7 @@ struct Products {
   }
 };
 
-/// Takes the gradients themselves: rows[sample] = [gamma of all channels, beta of all channels], or
+/// Sink that stores the gradients: rows[sample] = [gamma of all channels, beta of all channels], or
 /// beta alone.
 template <class T>
 struct Gradients {
@@ -129,8 +131,8 @@ struct Gradients {
   }
 };
 
-/// Tells `sink` the gradients of all samples, in `parts` parts that run at the same time. `first`
-/// is the number in the batch of the first sample of x.
+/// Passes the gradients of all samples to `sink`, in `parts` parts that run in parallel. `first` is
+/// the index in the batch of the first sample of x.
 template <class T, class Sink>
 void visit_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTensorView x,
                    ConstTensorView dy, std::int64_t parts, const Sink& sink) {
@@ -169,7 +171,8 @@ void visit_samples(Context& ctx, const Problem& p, std::int64_t first, ConstTens
   });
 }
 
-/// 16-bit data is widened in panels of samples that stay in a cache until they are read.
+/// Like visit_samples(), for 16-bit data, which is widened in panels of samples that stay in a
+/// cache until they are read.
 template <class Sink>
 void visit_widened_samples(Context& ctx, const Problem& p, ConstTensorView x, ConstTensorView dy,
                            std::int64_t parts, const Sink& sink) {
@@ -214,7 +217,7 @@ void merge(ConstTensorView partial, double scale, double beta, TensorView fisher
   with_real(kNormFisher, fisher.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t r = 0; r < rows; ++r) {
-      // Parts have all three rows; a single one is that of beta.
+      // Parts have all three rows; a single row of `fisher` is that of beta.
       const std::int64_t source = rows == 1 ? 2 : rows == 2 ? 2 * r : r;
       T* out = fisher.data<T>() + r * fisher.stride(0);
       for (std::int64_t c = 0; c < channels; ++c) {

@@ -13,7 +13,7 @@ struct SquareInPlace {
   DKFAC_HD void operator()(std::int64_t i) const { x[i] *= x[i]; }
 };
 
-/// Squares of x[count, size], one column per element of a matrix.
+/// Squares of x[count, size], to be summed over samples: one column per element of a matrix.
 template <class T>
 struct SquareOfSample {
   const T* x;

@@ -32,14 +32,14 @@ void add_squares(Context& ctx, double alpha, ConstTensorView dw, TensorView sums
   });
 }
 
-/// x[n,d] times vectors[d,d].
+/// Returns x[n,d] times vectors[d,d].
 TensorView project(Context& ctx, Scratch& scratch, ConstTensorView x, ConstTensorView vectors) {
   const TensorView out = scratch.take(x.shape(), x.dtype());
   ops::gemm(ctx, Trans::no, Trans::no, 1, x, vectors, 0, out);
   return out;
 }
 
-/// The same matrix `count` times.
+/// A view of `count` repetitions of a matrix, with stride 0.
 ConstTensorView repeated(ConstTensorView x, std::int64_t count) {
   return {
       x.raw(), x.dtype(), {count, x.dim(0), x.dim(1)}, {0, x.stride(0), x.stride(1)}, x.device()};
@@ -50,7 +50,8 @@ ConstTensorView as_batch(ConstTensorView x, std::int64_t count) {
   return x.reshape({count, x.dim(0) / count, x.dim(1)});
 }
 
-/// One outer product per sample: its square is the outer product of the squares.
+/// Adds samples of one position, whose gradient is an outer product: its square is the outer
+/// product of the squares.
 void add_outer_products(Context& ctx, const EkfacBasis& basis, double alpha, ConstTensorView a,
                         ConstTensorView g, TensorView scales) {
   Scratch scratch(ctx);
@@ -72,7 +73,7 @@ void add_ekfac_samples(Context& ctx, const EkfacBasis& basis, double alpha, std:
   const bool first = projects_first(positions, out, d);
   const ConstTensorView rows_a = as_batch(first ? project(ctx, scratch, a, basis.a) : a, count);
   const ConstTensorView rows_g = as_batch(first ? project(ctx, scratch, g, basis.g) : g, count);
-  // The gradients of so many samples at a time, enough to keep a device busy.
+  // Samples per panel of gradients, enough to keep a device busy.
   constexpr std::int64_t kPanelBytes = std::int64_t{64} << 20;
   const std::int64_t sample_bytes = out * d * static_cast<std::int64_t>(size_of(scales.dtype()));
   const std::int64_t step = std::clamp<std::int64_t>(kPanelBytes / sample_bytes, 1, count);

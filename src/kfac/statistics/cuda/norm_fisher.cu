@@ -14,7 +14,7 @@ NormStatistic statistic(ConstTensorView x, NormOver over) {
   return {x.raw(), x.dtype(), x.stride(0), x.stride(1)};
 }
 
-/// E, T, R: elements of the data, of sums, of `rows`.
+/// E, T, R: types of the data, of the sums and of `rows`.
 template <class E, class T, class R>
 void sum_positions(Context& ctx, const NormData& data, TensorView rows) {
   const NormItems shape{data.n,
@@ -29,7 +29,7 @@ void sum_positions(Context& ctx, const NormData& data, TensorView rows) {
   const StoreGradients<T, R> store{rows.data<R>(), rows.dim(1) > data.channels, shape, inv_std,
                                    data.s};
   const std::int64_t items = data.n * data.channels;
-  // What lies side by side in memory is read by neighbouring threads.
+  // Neighbouring threads read adjacent memory.
   if (shape.nhwc)
     return dkfac::cuda::reduce_cols<PositionSums<T>>(ctx, items, data.positions, AddPositions<T>{},
                                                      term, store);

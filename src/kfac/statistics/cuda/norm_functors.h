@@ -7,10 +7,11 @@
 #include "core/shared/element.h"
 #include "kfac/statistics/norm_data.h"
 
-/// Gradients of each sample of a normalisation, and products of them (norm_data.h).
+/// Functors of the gradients of each sample of a normalisation, and of their products
+/// (norm_data.h).
 namespace dkfac::kfac::cuda {
 
-/// Over positions, of dy and dy * (x - mean).
+/// Sums over positions of dy and dy * (x - mean).
 template <class T>
 struct PositionSums {
   T dy, product;
@@ -24,7 +25,7 @@ struct AddPositions {
 };
 
 /// mean or inv_std, of any floating dtype: of a channel of a group, or with NormOver::channels of a
-/// row, which lies in no group (strides 0).
+/// row, which belongs to no group (strides 0).
 struct NormStatistic {
   const void* data;
   DType dtype;
@@ -48,7 +49,8 @@ struct NormStatistic {
   }
 };
 
-/// Sums of one channel of one sample are item = sample * channels + channel.
+/// Index arithmetic: the sums of one channel of one sample have index item = sample * channels +
+/// channel.
 struct NormItems {
   std::int64_t n, channels, positions, groups;
   bool nhwc;
@@ -60,7 +62,7 @@ struct NormItems {
   DKFAC_HD std::int64_t row(std::int64_t item, std::int64_t position) const {
     return sample(item) * positions + position;
   }
-  /// Of x and dy.
+  /// Index of an element of x and dy.
   DKFAC_HD std::int64_t element(std::int64_t item, std::int64_t position) const {
     if (!nhwc) return item * positions + position;
     return (sample(item) * positions + position) * channels + channel(item);
@@ -73,7 +75,8 @@ struct PositionTerm {
   const E* x;
   const E* dy;
   NormItems shape;
-  NormStatistic mean, inv_std;  ///< inv_std: read with by_rows, as it differs between positions.
+  NormStatistic mean,
+      inv_std;  ///< inv_std: read only with by_rows, where it differs between positions.
 
   DKFAC_HD PositionSums<T> operator()(std::int64_t item, std::int64_t position) const {
     const std::int64_t i = shape.element(item, position);
@@ -86,7 +89,7 @@ struct PositionTerm {
   }
 };
 
-/// rows[n, width] = [gamma of all channels, beta of all channels], or beta alone.
+/// Writes rows[n, width] = [gamma of all channels, beta of all channels], or beta alone.
 template <class T, class R>
 struct StoreGradients {
   R* rows;
@@ -118,7 +121,7 @@ struct AddProducts {
   }
 };
 struct ProductTerm {
-  const double* rows;  ///< As StoreGradients leaves them.
+  const double* rows;  ///< Written by StoreGradients.
   bool has_gamma;
   std::int64_t channels;
 
@@ -130,8 +133,8 @@ struct ProductTerm {
   }
 };
 
-/// fisher[rows,c] = beta*fisher + scale * the products that `rows` asks for; beta = 0 does not read
-/// it.
+/// Writes fisher[rows,c] = beta*fisher + scale * the products that `rows` selects; beta = 0 does
+/// not read fisher.
 template <class T>
 struct StoreFisher {
   T* fisher;

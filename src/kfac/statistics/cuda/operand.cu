@@ -14,7 +14,7 @@ bool is_aligned(const T* data) {
   return reinterpret_cast<std::uintptr_t>(data) % alignof(Pack<T>) == 0;
 }
 
-/// f over x; the results go to `to` unless it is null.
+/// Applies f to x and writes the results to `to` unless it is null.
 template <class S, class D, class F>
 void visit(Context& ctx, ConstTensorView x, D* to, F f, StoreRange store) {
   const S* from = x.data<S>();

@@ -8,11 +8,12 @@
 #include "core/shared/cuda/reduce_ops.h"
 #include "core/shared/element.h"
 
-/// Rounding of operands and their ranges, for reduce_rows: elements are written as they are seen.
+/// Rounding of operands and their ranges, for reduce_rows: elements are written during the
+/// reduction.
 namespace dkfac::kfac::cuda {
 
-/// Of some elements: the largest magnitude before scaling, and how many that are not zero became
-/// it.
+/// Range of some elements: the largest magnitude before scaling, and the number of non-zero ones
+/// that were rounded to zero.
 struct OperandRange {
   float largest;
   double lost;
@@ -27,7 +28,7 @@ struct JoinRanges {
 
 DKFAC_HD inline float magnitude(float x) { return x < 0 ? -x : x; }
 
-/// D(scale * f32(x)), saturating; adds x to `range`.
+/// Returns D(scale * f32(x)), saturating; adds x to `range`.
 template <class S, class D>
 struct RoundElement {
   float scale;
@@ -41,7 +42,7 @@ struct RoundElement {
   }
 };
 
-/// Only looks at elements.
+/// Adds the element to `range` and returns it unchanged.
 template <class S>
 struct KeepElement {
   DKFAC_HD S operator()(S element, OperandRange& range) const {
@@ -50,15 +51,15 @@ struct KeepElement {
   }
 };
 
-/// What a thread reads or writes at once.
+/// Elements that a thread reads or writes at once.
 inline constexpr int kPackSize = 4;
 template <class T>
 struct alignas(sizeof(T) * kPackSize < 16 ? sizeof(T) * kPackSize : 16) Pack {
   T v[kPackSize];
 };
 
-/// to[i] = f(from[i]) for elements without gaps; one call is for a pack of them, which both arrays
-/// are aligned for. `to` may be null.
+/// to[i] = f(from[i]) for contiguous elements; one call handles a pack, for which both arrays are
+/// aligned. `to` may be null.
 template <class S, class D, class F>
 struct EachPack {
   const S* from;
@@ -84,7 +85,7 @@ struct EachPack {
   }
 };
 
-/// The same for from[rows,cols] with a row stride, one element per call.
+/// to[i] = f(from[i]) for from[rows,cols] with a row stride, one element per call.
 template <class S, class D, class F>
 struct EachStrided {
   const S* from;
@@ -100,10 +101,10 @@ struct EachStrided {
   }
 };
 
-/// Where the range of all elements goes; either may be null.
+/// Outputs of the range of all elements; either may be null.
 struct StoreRange {
   float* max_abs;
-  float* underflow;  ///< +=
+  float* underflow;  ///< Incremented.
 
   DKFAC_HD void operator()(std::int64_t, OperandRange range) const {
     const bool nan = range.largest != range.largest;

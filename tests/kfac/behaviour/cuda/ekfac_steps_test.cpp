@@ -10,8 +10,8 @@
 #include "support/near.h"
 #include "support/saved_state.h"
 
-// EKFAC on a device: scales belong to the eigenvectors that are there while they are recorded, also
-// where those of a rebuild have failed, as on the host.
+// EKFAC on a device, as on the host: scales belong to the eigenvectors in use while they are
+// recorded, also where a rebuild of these has failed.
 namespace dkfac::testing {
 namespace {
 
@@ -80,7 +80,7 @@ TEST(EkfacOnTheDevice, GoesOnWhereItWasSaved) {
 }
 
 /// Seven steps of a convolution of images of two pixels, with a rebuild in every third, of which
-/// that of step `bad` fails. That step has one sample, which `spoil` makes; the others have eight.
+/// that of step `bad` fails. That step has one sample, made by `spoil`; the others have eight.
 struct Failing {
   Conv2dSpec spec;
   int bad = 0;

@@ -2,7 +2,7 @@
 
 #include "kfac/embedding_course.h"
 
-/// The diagonal A of an Embedding on a device, beside the host.
+/// The diagonal A of an Embedding on a device, compared with the host.
 namespace dkfac::kfac {
 namespace {
 

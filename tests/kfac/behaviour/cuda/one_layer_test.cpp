@@ -143,7 +143,7 @@ TEST(FailedInverseOnTheDevice, IsHeardOfAStepLaterAndIsAnErrorAfterTooMany) {
   }
 }
 
-// While the host waits for the vote that stops the run, the device makes a good inverse.
+// While the host waits for the agreement that stops the run, the device computes a valid inverse.
 TEST(FailedInverseOnTheDevice, IsNamedEvenIfTheNextOneIsGood) {
   CurvatureOptions options = base();
   options.damping.lambda = 1e-60;
@@ -170,7 +170,8 @@ TEST(StatisticOnTheDevice, ThatOverflowsInTheSumOverRanksNeverEntersTheAverage) 
     options.inverse.max_failed_refreshes = 1;
     OneLayer layer(Device::cuda(), comm, options, {.in = 1, .out = 1, .bias = false});
     std::vector<double> good;
-    // The first one as well: there is no inverse then, the gradient stays, and the report says so.
+    // The first step as well: there is no inverse then, the gradient is unchanged, and the report
+    // contains it.
     for (const float x : {1.7e19F, 1.0F, 1.7e19F, 1.0F, 1.7e19F, 1.7e19F}) {
       const bool bad = x != 1.0F;
       const kfac::StepReport report = layer.step<float>({x}, {0.5F}, {1, 1});

@@ -12,7 +12,7 @@
 #include "support/saved_state.h"
 
 // Whole steps on a device against those on the host: the same calls with the same numbers, on a
-// stream of the caller that is not ours.
+// stream of the caller.
 namespace dkfac::testing {
 namespace {
 
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Grids, DeviceRanks,
                                   "Quarters";
                          });
 
-/// Six steps, of which the fourth is spoiled resp. left out.
+/// Six steps, of which the fourth is rejected or omitted.
 std::vector<double> with_bad_step(int layer, bool output, bool left_out) {
   DeviceTraining settings;
   DeviceRun run;

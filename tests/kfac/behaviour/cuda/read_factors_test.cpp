@@ -12,7 +12,8 @@
 namespace dkfac::testing {
 namespace {
 
-/// Sums of 12 terms in another order, and inverses of condition below 1e4 beside a damping of 1e-2.
+/// Tolerance: sums of 12 terms in another order, and inverses of condition below 1e4 at a damping
+/// of 1e-2.
 constexpr double kTolerance = 1e4 * 64 * eps<double>;
 
 void expect_equal(const Tensor& device, const Tensor& host, const char* what) {

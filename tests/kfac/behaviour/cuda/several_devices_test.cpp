@@ -8,7 +8,7 @@
 
 #include "support/device_training.h"
 
-// One device for each rank. Of the emulated ones there are four.
+// One device for each rank. The emulation has four.
 namespace dkfac::testing {
 namespace {
 
@@ -85,8 +85,8 @@ TEST(SeveralDevices, SumsOfNcclTrainAlike) {
                      kAgreement<double>));
 }
 
-/// What prepare() of two ranks on devices of the models says; "" where it succeeds and they then
-/// train to the same bits.
+/// Returns the error of prepare() of two ranks on devices of the given models; "" where it succeeds
+/// and they then train to the same bits.
 std::string refusal(const char* models, const MakeOn& make) {
   setenv("DKFAC_EMULATED_MODELS", models, 1);
   std::string message;

@@ -9,13 +9,13 @@
 #include "support/near.h"
 #include "support/saved_state.h"
 
-// States of a host on a device, and the other way round.
+// States saved on a host and loaded on a device, and the reverse.
 namespace dkfac::testing {
 namespace {
 
 using kfac::CurvatureOptions;
 
-/// The host applies the triangle of a wide A, a device does not: a run of one goes on on the other.
+/// The host applies the triangle of a wide A, a device does not: a run is continued on the other.
 TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
   CurvatureOptions options = base();
   options.refresh.inverse_interval = 3;
@@ -33,7 +33,7 @@ TEST(StateOfTheOtherDevice, IsGoneOnFrom) {
     OneLayer other(to, comm::make_self(), options, spec);
     Loader loader(saved, 0);
     other.visit_state(loader);
-    // Inverses are due in the fourth step; the one that the device could not take, at once.
+    // Inverses are due in the fourth step; the one in a form that the device cannot apply, at once.
     EXPECT_FALSE(noisy_step<double>(one, spec, 2).inverses_refreshed);
     EXPECT_EQ(noisy_step<double>(other, spec, 2).inverses_refreshed, to.is_cuda());
     EXPECT_EQ(near(other.gradient, one.gradient, 1e-10), !to.is_cuda());

@@ -1,4 +1,4 @@
-// Averages on a device, and what is refused there: as on the host.
+// Averages on a device and the statistics that they reject, as on the host.
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -36,7 +36,7 @@ class MergeOnDevice : public testing::OnDevice {
     if (at >= 0) x[static_cast<std::size_t>(at)] = bad;
     return {cpu, ctx, x, {numel}, dtype()};
   }
-  /// As a step reads it, with the vote.
+  /// The check as a step reads it, together with the agreement.
   double finite_check(const FactorPlan& plan, ConstTensorView there) {
     Tensor found = Tensor::zeros(ctx, {1}, DType::f64);
     check_finite(ctx, plan, there, found);
@@ -77,7 +77,7 @@ TEST_P(MergeOnDevice, ARefusedStatisticChangesNothing) {
         good ? statistic(numel) : statistic(numel, device.refused == 1 ? -kInf : kInf, numel - 1);
     const Vector before = device_values(ctx, device.average);
     EXPECT_EQ(merge_factor(cpu, options_, x.host, host), good);
-    // Asked before, or here.
+    // The check is read before, or here.
     const auto known = device.statistics == 1 ? std::optional(finite_check(device, x.device))
                                               : std::optional<double>();
     EXPECT_EQ(merge_factor(ctx, options_, x.device, device, known), good);
@@ -153,7 +153,7 @@ TEST_P(MergeOnDevice, VerdictsAreOnElementsNotOnTheirSum) {
   ops::fill(ctx, large, 3e38);
   EXPECT_TRUE(std::isfinite(finite_check(both.device.a, large)));
   EXPECT_TRUE(std::isfinite(finite_check({}, large)));
-  // Of an infinity beside the diagonals the trace knows nothing; blocks have no diagonal.
+  // The trace does not show an infinity off the diagonal; blocks have no diagonal.
   ops::fill(ctx, large.view().slice(0, 1, 1), kInf);
   EXPECT_TRUE(std::isfinite(finite_check(both.device.a, large)));
   EXPECT_FALSE(std::isfinite(finite_check({}, large)));

@@ -5,7 +5,7 @@
 
 #include "kfac/cuda/rebuilding_on_device.h"
 
-// Gradients preconditioned by inverses on the device, beside those of the host.
+// Gradients preconditioned by inverses on the device, against those of the host.
 namespace dkfac::kfac {
 namespace {
 
@@ -24,8 +24,8 @@ class Apply : public RebuildingOnDevice {
     std::vector<RefreshTask> tasks = tasks_of(where, options, {&layer});
     workers.run(tasks);
   }
-  /// Preconditions one gradient on both sides, with inverses that the host of the device knows
-  /// nothing of yet, and then again with known ones.
+  /// Preconditions one gradient on both sides, with inverses whose outcome the host of the device
+  /// has not read yet, and then again after it has.
   void expect_alike(const LayerSpec& spec, const CurvatureOptions& options, Random& random,
                     DType gradient, double bound) {
     Twins twins = make_twins(ctx, spec, options, random);

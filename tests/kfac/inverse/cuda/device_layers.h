@@ -10,10 +10,10 @@
 #include "support/fisher.h"
 #include "support/on_device.h"
 
-/// Layers with averages, alike on the host and on the device.
+/// Layers with equal averages on the host and on the device.
 namespace dkfac::kfac::testing {
 
-/// Triangles of x'x, resp. rows x, for random x.
+/// Triangles of x'x or rows x, for random x.
 inline void fill_average(Factor& factor, Random& random) {
   Context host;
   if (factor.form == FactorForm::low_rank) {
@@ -39,7 +39,7 @@ inline void copy_average(Context& ctx, const Factor& from, Factor& to) {
   to.stale = from.stale;
 }
 
-/// The same layer on both sides. The host takes the forms of the device.
+/// The same layer on both sides. The host uses the forms of the device.
 struct Twins {
   LayerSpec spec;
   LayerCurvature host, device;

@@ -14,7 +14,7 @@
 #include "support/not_finite.h"
 #include "support/on_device.h"
 
-// Inverses, eigenvectors and preconditioning on the device, beside the host's.
+// Inverses, eigenvectors and preconditioning on the device, against the host.
 namespace dkfac::kfac {
 namespace {
 

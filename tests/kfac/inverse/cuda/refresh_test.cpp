@@ -8,7 +8,7 @@
 
 #include "kfac/cuda/rebuilding_on_device.h"
 
-// Inverses rebuilt on the device, beside those of the host.
+// Inverses rebuilt on the device, against those of the host.
 namespace dkfac::kfac {
 namespace {
 
@@ -207,7 +207,7 @@ TEST_P(Refresh, AFailureLeavesTheOldInverseAndFallsBackLater) {
   EXPECT_TRUE(a.good) << "of the refresh before";
   EXPECT_EQ(device_values(ctx, a.inverse), before);
 
-  // Not positive definite with the damping asked for, but with ten times as much.
+  // Not positive definite with the requested damping, but with ten times as much.
   ops::fill(ctx, a.average, 0);
   const double asked = std::sqrt(0.1);
   for (std::int64_t i = 0; i < a.dim; ++i)

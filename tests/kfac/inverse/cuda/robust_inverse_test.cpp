@@ -13,8 +13,8 @@
 #include "support/not_finite.h"
 #include "support/on_device.h"
 
-// The stages of the ladder on the device, reached by matrices that need them and by solvers that
-// fail, beside the host's.
+// The fallback stages on the device, reached by matrices that need them and by failing solvers,
+// against the host.
 namespace dkfac::kfac {
 namespace {
 
@@ -58,7 +58,7 @@ class DeviceRobustInverse : public OnDevice {
     }
     return out;
   }
-  /// The result there, after making sure that the host comes to the same.
+  /// The result on the device, after checking that the host gets the same.
   InverseResult expect_alike(FactorForm form, const Matrix& m, double shift, double bound) {
     const Result expected = run(cpu, form, m, shift), actual = run(ctx, form, m, shift);
     EXPECT_EQ(actual.result.stage, expected.result.stage);
@@ -163,7 +163,7 @@ TEST_P(DeviceRobustInverse, AGoodDecompositionIsOneWhereTheSignsAreANullVector) 
     const FactorGroup block{FactorForm::eigen, average, q, w};
     EXPECT_EQ(rebuild_inverse(ctx, block, 1).stage, InverseStage::damped) << d;
     EXPECT_TRUE(decomposes(ctx, average, q, w)) << d;
-    // Control: 1 % of the trace, where M z says nothing of the size of M.
+    // Control: 1 % of the trace, where M z does not show the size of M.
     ops::fill(ctx, w.view().slice(0, 0, 1), 0.01 * trace(m));
     EXPECT_FALSE(decomposes(ctx, average, q, w)) << d;
   }

@@ -10,8 +10,8 @@
 #include "support/plain_device_training.h"
 #include "support/saved_state.h"
 
-// What all ranks have to know of statistics that their owners have, within the step: adaptive
-// intervals, and the magnitudes of an f16 wire. The schedule on a device is that of the host.
+// Decisions about statistics within the step, sent by their owners to all ranks: adaptive
+// intervals, and the magnitudes of an f16 wire. The schedule on a device equals that of the host.
 namespace dkfac::testing {
 namespace {
 
@@ -27,7 +27,7 @@ CurvatureOptions adaptive(double alpha) {
   return options;
 }
 
-/// One line per step: who was refreshed, and when it will be again.
+/// One line per step: the refreshed statistics, and when they will be refreshed next.
 std::string schedule_of(const kfac::StepReport& report) {
   std::string text = report.updated ? "" : "skipped";
   for (const kfac::StatisticReport& s : report.statistics)
@@ -96,7 +96,7 @@ TEST(AdaptiveOnTheDevice, GoesOnWhereItWasSaved) {
   std::vector<std::string> lines;
   for (int step = 7; step < 16; ++step)
     lines.push_back(schedule_of(straight.step(step, settings, steps)));
-  // The host goes on from what the device has seen as well.
+  // The host can also continue from the state of the device.
   for (const Device device : {Device::cuda(), Device::cpu()}) {
     DeviceLoop<double> resumed(device, comm::make_self(), adaptive(0.8));
     DeviceLoop<double> weights(Device::cuda(), comm::make_self(), adaptive(0.8));
@@ -160,7 +160,7 @@ TEST(F16WireOnTheDevice, TravelsAsOnTheHost) {
       EXPECT_TRUE(near(device.parameters, host.parameters, 1e-3));
       for (std::size_t i = 0; i < host.reports.size(); ++i)
         EXPECT_EQ(device.reports[i].bytes, host.reports[i].bytes) << ranks << ' ' << i;
-      // From the second step on magnitudes are known, and half or less of the bytes travel.
+      // From the second step on magnitudes are known, and half of the bytes or less are sent.
       const DeviceRun wide = train_on<double>(Device::cuda(), ranks, exact);
       EXPECT_GT(device.reports[0].bytes, wide.reports[0].bytes);
       EXPECT_LT(device.reports[1].bytes, wide.reports[1].bytes);
@@ -169,7 +169,7 @@ TEST(F16WireOnTheDevice, TravelsAsOnTheHost) {
   }
 }
 
-/// A statistic that grows past its wire: the step is skipped by all, and the next one travels
+/// A statistic that grows past its wire: the step is skipped by all, and the next one is sent
 /// whole.
 TEST(F16WireOnTheDevice, SkipsAStepThatIsPastItAndGoesOn) {
   CurvatureOptions options = adaptive(0.8);
