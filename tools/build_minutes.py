@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where the time of a build went, from ninja's log: tools/build_minutes.py BUILD_FOLDER...
+"""Prints the time of a build by kind of work, from ninja's log: tools/build_minutes.py BUILD_FOLDER...
 
 Prints, per folder, minutes of one core by kind of work and the slowest files. Times are wall-clock times of
 commands that run side by side, so other work on the machine lengthens them.
@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-KINDS = [  # The first that matches.
+KINDS = [  # The first match counts.
     ("link", re.compile(r"(^|/)(test_\w+|dkfac|example_\w+|bench_\w+)$|\.(a|so)(\.\d+)*$")),
     ("device code", re.compile(r"\.cu\.o$|_cu\.cxx\.o$|^tests/emulated/")),
     ("tests", re.compile(r"^tests/")),

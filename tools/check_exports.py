@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares what the public headers mark as exported with what the shared library exports.
 
-tools/check_exports.py: every class, and every function defined elsewhere, of the headers that the library is made of
-has DKFAC_API. tools/check_exports.py LIBRARY: also, every symbol of it belongs to one of these, and each of these
-functions is there. `--self-test` proves that each rule can fail.
+tools/check_exports.py: in the public headers of the library, every class has DKFAC_API, and so has every function that is
+defined elsewhere. tools/check_exports.py LIBRARY: also, every exported symbol belongs to one of these, and each of these
+functions is exported. `--self-test` proves that each rule can fail.
 """
 import pathlib
 import re
@@ -33,7 +33,7 @@ def declared(path, text):
             if found := re.match(r"namespace ([\w:]+) \{", code):
                 namespace = found.group(1)
             elif found := CLASS.match(code):
-                # A specialisation is used by its constants alone.
+                # Only the constants of a specialisation are used.
                 if not of_template or found.group(1):
                     classes.add(f"{namespace}::{found.group(2)}")
                     if not found.group(1):
@@ -48,7 +48,7 @@ def declared(path, text):
 
 
 def owner_of(symbol, classes, functions):
-    """The class or function of the headers that a demangled symbol belongs to; None: no such."""
+    """The class or function of the headers that a demangled symbol belongs to, or None."""
     name = ABOUT_CLASS.sub("", symbol)
     name = re.sub(r"\[abi:\w+\]", "", name)
     arguments = re.search(r"(?<!operator)\(", name.replace("(anonymous namespace)", "<anonymous namespace>"))
@@ -89,7 +89,7 @@ def self_test():
     wrong += [symbol for symbol in good[2:]
               if len(check_symbols([s for s in good if s != symbol], classes, functions)) != 1]
     for case in wrong:
-        print(f"self-test: wrong verdict on {case}")
+        print(f"self-test: wrong result for {case}")
     print(f"self-test: {len(wrong)} wrong")
     return 1 if wrong else 0
 

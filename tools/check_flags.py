@@ -5,11 +5,11 @@ flags of single files (-O3, -ffp-contract=off, --fmad=false) are not lost when a
 check_flags.py BASE_BUILD NEW_BUILD [--renames COMMIT]
 check_flags.py --self-test         proves that lost flags are found
 
-A file of the base is found again under its path, else where git sees that it went since COMMIT,
-else under its name where one new file alone has it. The order of flags counts, as the last one
-wins; paths of includes and outputs do not. A file that is gone, and whose flags were not those of
-its folder, counts as a difference: somebody has to say where they went. What is meant to differ
-stands in tests/probe/intended.txt, as "flags PATH * # reason" with the path in the base.
+A file of the base is matched by its path, else by git's renames since COMMIT, else by its name where
+exactly one new file has it. The order of flags counts, as the last one wins; paths of includes and
+outputs do not. A removed file whose flags differed from those of its folder counts as a difference,
+because its flags may be lost. Intended differences are listed in tests/probe/intended.txt, as
+"flags PATH * # reason" with the path in the base.
 """
 import collections
 import fnmatch
@@ -42,7 +42,7 @@ def flags_of(entry, places):
 
 def read_build(entries, tree, build):
     """{path: the flags of each of its compilations}, paths relative to the tree."""
-    places = [(build, "<build>"), (tree, "<tree>")]  # The build folder lies in the tree.
+    places = [(build, "<build>"), (tree, "<tree>")]  # The build folder is inside the tree.
     files = collections.defaultdict(set)
     for entry in entries:
         path = str(pathlib.Path(entry["directory"], entry["file"]).resolve())
@@ -61,7 +61,7 @@ def load(folder):
 
 
 def renames_since(commit):
-    """{path then: path now}, of files that git knows."""
+    """{path then: path now}, of files that git tracks."""
     lines = subprocess.run(["git", "diff", "-M40%", "--diff-filter=R", "--name-status",
                             commit], check=True, text=True, stdout=subprocess.PIPE).stdout
     return dict(line.split("\t")[1:] for line in lines.splitlines())
@@ -86,7 +86,7 @@ def usual_flags(files):
 
 
 def text_of(flags, others):
-    """Those of the compilations `flags` that `others` lack, without what all of them share."""
+    """The compilations in `flags` that are not in `others`, without the flags that all share."""
     only = flags - others
     shared = set.intersection(*map(set, flags | others))
     return " | ".join(" ".join(f for f in one if f not in shared) or "(none)"
@@ -94,7 +94,7 @@ def text_of(flags, others):
 
 
 def compare(base, new, renames):
-    """{path in the base: what differs}, and what else there is to say."""
+    """{path in the base: what differs}, and a summary."""
     usual, differing, gone, found = usual_flags(base), {}, 0, set()
     for path, flags in sorted(base.items()):
         place = place_of(path, base, new, renames)
@@ -140,7 +140,7 @@ def self_test():
          ["src/a/fast.cpp"]),
         ([("src/a/quick.cpp", "-O2 -O3 -DD=/other/data"), *base[1:]],
          {"src/a/fast.cpp": "src/a/quick.cpp"}, []),
-        (base[1:], {}, ["src/a/fast.cpp"]),  # gone with flags of its own
+        (base[1:], {}, ["src/a/fast.cpp"]),  # removed, with its own flags
         (base[:2], {}, []),
     ]
     failures = 0

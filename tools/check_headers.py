@@ -9,12 +9,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NEEDS_VENDOR = {"dkfac/comm/mpi.h"}  # compiled where its library is, by the library itself
+NEEDS_VENDOR = {"dkfac/comm/mpi.h"}  # compiled with the library itself, where MPI is installed
 
 
 def errors_of(name, compiler, flags):
-    """What the compiler says of the header; empty when it takes it."""
-    # Twice: a header without a guard fails.
+    """The errors of the compiler for the header; empty when it compiles."""
+    # Included twice, so that a header without a guard fails.
     source = f'#include "{name}"\n#include "{name}"\n'
     command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic",
                "-Werror", f"-I{ROOT / 'include'}", *flags, "-xc++", "-"]

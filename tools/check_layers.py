@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the rules of docs/design.md, "The house", on every file.
+"""Checks the rules of docs/design.md, "Layout", on every file.
 
-core <- comm <- kfac <- optim <- nn <- app and core <- data <- app; nn meets kfac and optim in kfac_attach alone; rooms
-(folders of a layer) include each other in no circle; src/LAYER/shared and src/comm/collective are for our other layers
-too, src/kfac/curvature and src/kfac/precondition for optim/kfac.cpp, and none of them for a public header; no vendor header in a public header but comm/mpi.h; vendor headers only in the backend files; no
-conditional compilation in shared code; no file over 400 lines. `--self-test` proves that each rule can fail.
+- core <- comm <- kfac <- optim <- nn <- app and core <- data <- app; nn includes kfac and optim in kfac_attach alone.
+- Folders of a layer ("rooms" in this script) include each other in no cycle.
+- Other layers may include src/LAYER/shared and src/comm/collective, and optim/kfac.cpp also src/kfac/curvature and
+  src/kfac/precondition; a public header may include none of them.
+- No public header but comm/mpi.h includes a vendor header; others include it in backend files only.
+- Shared code has no conditional compilation, and no file has more than 400 lines.
+
+`--self-test` proves that each rule can fail.
 """
 import pathlib
 import re
@@ -17,7 +21,7 @@ BELOW = {"core": [], "comm": ["core"], "kfac": ["core", "comm"], "optim": ["core
 MAX_LINES = 400
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
-SHARED = re.compile(r"^(\w+/shared|comm/collective)/")  # What other layers of ours may include.
+SHARED = re.compile(r"^(\w+/shared|comm/collective)/")  # Internal headers that other layers may include.
 OF_KFAC = re.compile(r"^kfac/(curvature|precondition)/")
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b", re.M)
 
@@ -29,7 +33,7 @@ VENDORS = [
     (re.compile(r"^(oneapi/|dnnl|cblas|lapacke|openblas)"), re.compile(r"^src/(\w+/)+cpu/")),
     (re.compile(r"^omp\.h$"), re.compile(r"^src/(\w+/)+cpu/")),
     (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),
-    (re.compile(r"^(unsupported/)?Eigen/"), re.compile(r"^tests/")),  # An oracle, and nothing else.
+    (re.compile(r"^(unsupported/)?Eigen/"), re.compile(r"^tests/")),  # Only an oracle of tests.
     (re.compile(r"^zlib\.h$"), re.compile(r"^(src|tests)/data/")),
 ]
 
@@ -71,14 +75,14 @@ def check_includes(path, text):
         if target != layer and target not in BELOW[layer]:
             problems.append(f'{path}: {layer} must not include "{name}" of {target}')
         if layer == "nn" and target in ("kfac", "optim") and "/kfac_attach" not in path:
-            problems.append(f'{path}: nn meets {target} in kfac_attach only, not through "{name}"')
+            problems.append(f'{path}: nn includes {target} in kfac_attach only, not through "{name}"')
         if top == "src" and not public and not shared and target != layer:
             problems.append(f'{path}: "{name}" is an internal header of {target}')
     return problems
 
 
 def room_of(path):
-    """The folder of a layer that a file stands in; its top is a room, with its kernels, and core is one as a whole."""
+    """The folder of a layer that holds a file. Its top level with its kernels is one, and all of core is one."""
     parts = path.split("/")
     if parts[1] == "core":
         return "core"
@@ -86,7 +90,7 @@ def room_of(path):
 
 
 def check_rooms(files):
-    """files: path -> text. Names the rooms that reach themselves through the includes of others."""
+    """files: path -> text. Lists the folders that include themselves through other folders."""
     arrows = {}
     for path, text in files.items():
         if not path.startswith("src/"):
@@ -108,7 +112,7 @@ def check_rooms(files):
         return seen
 
     circles = {room: reach(room) for room in sorted(arrows)}
-    return [f"rooms in a circle: {room} -> {' -> '.join(ways[room])}"
+    return [f"folders in a cycle: {room} -> {' -> '.join(ways[room])}"
             for room, ways in circles.items() if room in ways]
 
 
@@ -174,9 +178,9 @@ def self_test():
     wrong += check_rooms(circle)
     circle["src/kfac/c/z.h"] = '#include "kfac/a/x.h"\n'
     if len(check_rooms(circle)) != 3:
-        wrong.append("a circle of three rooms")
+        wrong.append("a cycle of three folders")
     for path in wrong:
-        print(f"self-test: wrong verdict on {path}")
+        print(f"self-test: wrong result for {path}")
     print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
     return 1 if wrong else 0
 

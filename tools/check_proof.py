@@ -2,8 +2,8 @@
 """Checks that docs/proof.md names tests that exist, in the programs that hold them.
 
 In a row of a table, `Suite.Name` is a GoogleTest (without its parameters) and `layer.program` the
-ctest that runs it: the nearest one before the test in its row. Every row of the lists of ids has to
-be there. `--self-test` proves that each rule can fail.
+ctest that runs it: the nearest one before the test in its row. Every id of NEEDED has to have a row.
+`--self-test` proves that each rule can fail.
 """
 import pathlib
 import re
@@ -24,7 +24,7 @@ ID = re.compile(r"^\|\s*([A-Z]\d+n?)\s*\|")
 
 
 def known_tests():
-    """{test: files it stands in} and {ctest: its source files, None for a script}."""
+    """{test: files that define it} and {ctest: its source files, None for a script}."""
     tests, programs = {}, {}
     for path in sorted((ROOT / "tests").rglob("*")):
         if path.suffix == ".cpp":

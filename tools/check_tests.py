@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks that every test source belongs to a program that CMake makes.
 
-From tests/CMakeLists.txt on, what it adds and includes is read; a tests/**/*_test.cpp or .cu that no
-command there names would never be compiled, and nobody would miss it. Nothing may be included as
-OPTIONAL: a file that is not found drops its tests in silence. `--self-test` proves that it can fail.
+The script reads tests/CMakeLists.txt and all that it adds and includes. A tests/**/*_test.cpp or .cu
+that no command there names would silently never be compiled. No file may be included as OPTIONAL: if
+it were not found, its tests would be dropped silently. `--self-test` proves that it can fail.
 """
 import pathlib
 import posixpath
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMMENT = re.compile(r"#.*")
 COMMAND = re.compile(r"(\w+)\s*\(([^()]*)\)")
 SOURCE = re.compile(r"[\w./${}-]+_test\.(?:cpp|cu)\b")
-ABOUT = {"set_source_files_properties"}  # Speaks of sources that others compile.
+ABOUT = {"set_source_files_properties"}  # Names sources that other commands compile.
 
 
 def resolve(folder, name):
@@ -23,9 +23,9 @@ def resolve(folder, name):
 
 
 def read_cmake(files, path, folder, named, problems):
-    """Adds the sources that the CMake file and those it leads to name."""
+    """Adds the sources named by the CMake file and by the files that it includes."""
     if path not in files:
-        return  # CMake says so itself; and what lies outside of tests is not ours.
+        return  # CMake reports it; files outside of tests are not checked.
     for command, text in COMMAND.findall(COMMENT.sub("", files[path])):
         words = text.split()
         if command == "add_subdirectory":
@@ -75,7 +75,7 @@ def self_test():
     ]
     wrong = [c for c in bad if len(check(top | c)) != 1] + [c for c in good if check(top | c)]
     for case in wrong:
-        print(f"self-test: wrong verdict on {case}: {check(top | case)}")
+        print(f"self-test: wrong result for {case}: {check(top | case)}")
     print(f"self-test: {len(bad) + len(good)} cases, {len(wrong)} wrong")
     return 1 if wrong else 0
 

@@ -1,10 +1,10 @@
-# Sourced by the other scripts: the environment in which dkfac runs well.
+# Sets the environment for fast runs of dkfac; sourced by the other scripts.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
 # Some environments preset OpenBLAS to an older processor, at half its speed.
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
-# And it takes processors that are newer than itself for very old ones.
+# OpenBLAS treats processors that are newer than itself as very old ones.
 blas_core=$(python3 -c '
 import ctypes
 blas = ctypes.CDLL("libopenblas.so.0")
@@ -17,7 +17,7 @@ if [ "$blas_core" = Prescott ]; then
     export OPENBLAS_CORETYPE=Haswell
   fi
 fi
-# Open MPI refuses to run as root, and more ranks than cores, unless told that this is meant.
+# Open MPI refuses to run as root, or with more ranks than cores, without these variables.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares what two runs of same_bits_probe have written (tools/same_bits.sh).
+"""Compares the output of two runs of same_bits_probe (tools/same_bits.sh).
 
-compare_bits.py BASE.txt NEW.txt   three verdicts: bits, decisions and reports, host waits
-compare_bits.py --twice PROGRAM... runs a program twice and compares what it says
+compare_bits.py BASE.txt NEW.txt   compares bits, decisions and reports, and host waits
+compare_bits.py --twice PROGRAM... runs a program twice and compares its output
 compare_bits.py --self-test        proves that differences are found
 
-What is meant to differ stands in tests/probe/intended.txt, as "KIND CONFIGURATION ITEM # reason"
-with shell patterns; it is subtracted and shown. Exit 1 when anything else differs.
+Intended differences are listed in tests/probe/intended.txt, as "KIND CONFIGURATION ITEM # reason"
+with shell patterns; they are subtracted and shown. Exit 1 when anything else differs.
 """
 import collections
 import fnmatch
@@ -49,7 +49,7 @@ def steps(series):
 
 
 def first_difference(kind, base, new):
-    """In words; base, new: {ranks: value}, or None."""
+    """Describes it in words; base, new: {ranks: value}, or None."""
     if base is None or new is None:
         return "is only in the " + ("base" if new is None else "new tree")
     if base.keys() != new.keys():
@@ -65,13 +65,13 @@ def first_difference(kind, base, new):
 
 
 def order(item):
-    """Parameters first, by step: the first difference tells most."""
+    """Sorts parameters first, by step, as the first difference is the most useful."""
     name, _, step = item.partition("@")
     return (0, int(step), name) if step else (1, 0, name)
 
 
 def compare(base, new, rules, out=print):
-    """Prints the verdicts; the number of differences that are not intended."""
+    """Prints the results; returns the number of differences that are not intended."""
     differing = sorted(key for key in base.keys() | new.keys() if base.get(key) != new.get(key))
     uses, wrong = collections.Counter(), []
     for key in differing:

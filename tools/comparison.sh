@@ -2,8 +2,8 @@
 # Compares K-FAC, K-FAC with the adaptive rule, LARS and SGD on the full Fashion-MNIST after an equal
 # search for each, and writes docs/comparison.md's table and picture.
 # Usage: tools/comparison.sh [--seeds N] [--out DIR] [--docs DIR]
-#   DKFAC_DATA has to hold fashion-mnist. A search that was interrupted goes on where it was; the
-#   searches lie beside DIR, in DIR-search.
+#   DKFAC_DATA has to hold fashion-mnist. A search that was interrupted continues; the searches are
+#   beside DIR, in DIR-search.
 set -euo pipefail
 seeds=5 out=out/comparison docs=docs/comparison
 usage() { sed -n '2,6s/^# //p' "$0"; }
@@ -25,8 +25,8 @@ mkdir -p "$docs"
 for name in kfac kfac-adaptive lars sgd; do
   "$dkfac" sweep "docs/comparison/search-$name.toml" --out "$out-search/$name"
 done
-# The best of each as a configuration for the test set; the target is fixed before that is seen: a
-# point below what the worst of them ends with on held-out images, down to half a point.
+# Writes the best of each as a configuration for the test set. The target is fixed before any run on
+# the test set: a point below the lowest final held-out accuracy, rounded down to half a point.
 target=$(python3 - "$out-search" "$docs" <<'END'
 import json, math, pathlib, re, sys
 search, docs = map(pathlib.Path, sys.argv[1:])
@@ -39,7 +39,7 @@ for name in ("kfac", "kfac-adaptive", "lars", "sgd"):
     ends.append(trials[name][0]["test_accuracy"])
     text = (search / name / "best.toml").read_text()
     for key, value in (("name", f'"{name}"'), ("seed", "1"), ("hold_out", "0")):
-        # The first of that name: [run] stands before [data] and [model], which have names as well.
+        # Only the first match: [run] comes before [data] and [model], which have names as well.
         text = re.sub(rf"(?m)^{key} = \S+", f"{key} = {value}", text, count=1)
     (docs / f"{name}.toml").write_text(text)
 (docs / "trials.json").write_text(json.dumps(trials, indent=1) + "\n")

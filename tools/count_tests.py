@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Counts the tests of a build folder, so that it can be shown that none was lost.
+"""Counts the tests of a build folder, to show that none was lost.
 
 count_tests.py BUILD               by label: entries of ctest, programs, cases of GoogleTest
 count_tests.py BUILD --base BASE   the same of both, and every entry and case that BUILD lacks
 count_tests.py --self-test         proves that lost tests are found
 
-Cases are those that the programs list, with their parameters, so that programs have to be built;
-those that are not, or that list none, are named. A program that is run several times counts once. Exit 1 where a case
-is lost or cannot be counted. Entries may go, as cases move between them.
+Cases are those that the programs list, with their parameters, so programs have to be built; programs that are not
+built, or list no case, are named. A program that is run several times counts once. Exit 1 where a case is lost or cannot
+be counted. Entries may disappear, as cases move between them.
 """
 import collections
 import json
@@ -68,7 +68,7 @@ def table(entries, programs):
 
 
 def lost(base, new):
-    """Entries and cases of the base that are not there any more."""
+    """Entries and cases of the base that no longer exist."""
     entries = sorted(base[0].keys() - new[0].keys())
     return entries, sorted((all_cases(base[1]) - all_cases(new[1])).elements())
 

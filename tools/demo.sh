@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains LeNet with BatchNorm on real images with K-FAC, LARS and SGD over two MPI ranks, and ends
-# in a table and a report with curves.
+# Trains LeNet with BatchNorm on real images with K-FAC, LARS and SGD over two MPI ranks, and writes
+# a table and a report with curves.
 # Usage: tools/demo.sh [--quick] [--seeds N] [--out DIR]
 set -euo pipefail
 quick=0 seeds=3 out=out/demo
@@ -19,7 +19,7 @@ done
 
 started=$SECONDS
 tools/setup.sh
-preset=${DKFAC_PRESET:-release} # A build that is there already may be used instead.
+preset=${DKFAC_PRESET:-release} # An existing build may be used instead.
 if [ "$preset" = release ]; then
   configure_and_build release -DDKFAC_CUDA=OFF -DDKFAC_BUILD_TESTS=OFF -DDKFAC_BUILD_BENCHMARKS=OFF
 else

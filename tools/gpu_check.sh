@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything that wants a CUDA device, in parts that keep what they find, the most telling first.
+# Builds, tests and measures on a CUDA device, in parts that keep their results, the most important first.
 #
 # Usage: tools/gpu_check.sh [PART...] [--out FOLDER] [--build FOLDER] [--limit SECONDS] [--emulated]
 #
-#   build       for the device at hand; where something does not compile, what does is still checked
+#   build       for the device at hand; files that do not compile leave out only their programs
 #   tests       all tests of a device
 #   benchmarks  training steps, K-FAC of ResNet-50, normalisation, batches and losses
 #   peers       the same by PyTorch, where python3 has it
@@ -11,22 +11,22 @@
 #
 #   --out       where results go (default: out/gpu)
 #   --build     build folder (default: build/gpu, or build/gpu-emulated)
-#   --limit     seconds for this call (default: 540); what is not done by then is stopped, and called so
-#   --emulated  on the emulated device of the tests, to see that this script works without a GPU
+#   --limit     seconds for this call (default: 540); what is not done by then is stopped and reported so
+#   --emulated  on the emulated device of the tests, to check this script without a GPU
 #
-# Without a PART all of them. A later call with the parts that are missing goes on from what is there:
-# gpu_check.json always holds the last of each, with the device and commit that it is of, and is
-# written after each part. FOLDER/PART has the single results, FOLDER/PART.log what was said.
+# Without a PART all of them run. A later call with the missing parts adds to the results:
+# gpu_check.json holds the last result of each part, with its device and commit, and is written after
+# each part. FOLDER/PART has the single results, FOLDER/PART.log the output.
 #
 # Needs CMake, g++, nvcc with cuBLAS and cuSOLVER, and GoogleTest: an installed one, or its source in
 # DKFAC_GTEST_SOURCE. cuDNN and NCCL are used when found; DKFAC_NVIDIA_WHEELS may name a folder with
 # NVIDIA's Python packages. Networks are left out where zlib is missing, and the program where its
 # headers are: DKFAC_DEPS may name a folder that tools/gpu_deps.sh filled, for a machine that reaches
-# no registry. DKFAC_COMMIT says which commit it is where there is no git. Nothing is installed.
-# Training itself: tools/gpu_train.sh, afterwards.
+# no registry. DKFAC_COMMIT names the commit where there is no git. Nothing is installed.
+# Trainings are in tools/gpu_train.sh, which runs afterwards.
 #
 # Exit status: 0 when no test failed, every test program ran, every benchmark's result was right, and
-# compute-sanitizer, where there is one that can watch this device, found nothing. Single tests may
+# compute-sanitizer, where there is one that supports this device, found no error. Single tests may
 # skip themselves (those of several GPUs do so on one): they are printed and listed with their reasons.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -49,7 +49,7 @@ done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
 [ -n "$build" ] || { build=build/gpu; [ $preset = gpu ] || build=build/gpu-emulated; }
 mkdir -p "$out" || exit 2
-# What cuDNN compiles for gradients of 16 bits takes seconds for each shape: once for all programs.
+# cuDNN compiles gradients of 16 bits for seconds per shape: keep the result for all programs.
 export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
 
 started=$SECONDS deadline=$((SECONDS + limit)) failed=0
@@ -67,11 +67,11 @@ limited() {
   [ "$left" -gt 0 ] || return 124
   timeout -k 5 $((left < seconds ? left : seconds)) "$@"
 }
-# What became of a command by its exit status.
+# The outcome of a command by its exit status.
 said() { if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then echo "timed out"; else echo "failed"; fi; }
-# What a JSON string may hold of a line of text.
+# A line of text without the characters that a JSON string may not hold.
 text() { tr -d '\\"\000-\037' <<<"$1"; }
-# The members of a JSON list: strings, resp. the contents of files.
+# The members of a JSON list, from strings or from the contents of files.
 strings() {
   local one separator=''
   for one; do printf '%s"%s"' "$separator" "$(text "$one")"; separator=', '; done
@@ -85,7 +85,7 @@ contents() {
   done
 }
 
-# Each part sets what became of it, and `fine` where that is no failure.
+# Each part sets its outcome, and `fine` where that is no failure.
 outcome='' fine=0 details=''
 run_part() {
   local part=$1 begun=$SECONDS
@@ -120,7 +120,7 @@ part_build() {
   has zlib.h && networks=ON
   has zlib.h && has CLI/CLI.hpp && has toml++/toml.h && has nlohmann/json.hpp &&
     has fmt/core.h && program=ON
-  [ $preset = gpu ] || program=OFF  # Its tests have the same place in the sanitizer builds.
+  [ $preset = gpu ] || program=OFF  # The sanitizer builds run its tests.
   echo "networks: $networks, program: $program"
   details=", \"networks\": \"$networks\", \"program\": \"$program\""
   options=(-B "$build" -DDKFAC_TEST_LABELS=gpu -DDKFAC_BUILD_BENCHMARKS=ON
@@ -162,7 +162,7 @@ part_tests() {
   [ ${#skips[@]} -eq 0 ] || outcome="passed, ${#skips[@]} of them skipped"
 }
 
-# measure SECONDS NAME COMMAND...: one that takes --json and ends with 77 where it cannot run.
+# measure SECONDS NAME COMMAND...: a command with an option --json that exits with 77 where it cannot run.
 measure() {
   local seconds=$1 name=$2 status
   shift 2
@@ -173,7 +173,7 @@ measure() {
   [ $status -eq 0 ] || rm -f "$out/$part/$name.json"
   [ $status -eq 0 ] || [ $status -eq 77 ] || wrong+=("$name $(said $status)")
 }
-# What became of all that was measured.
+# The outcome of all measurements of a part.
 judge() {
   fine=1 outcome="$right right"
   [ $skipped -eq 0 ] || outcome+=", $skipped skipped"
@@ -190,7 +190,7 @@ part_benchmarks() {
     measure 120 norm_f16 "$bin/bench_gpu_norm" --layers tiny --batch 2 --type f16
     measure 120 data_f16 "$bin/bench_gpu_data" --size tiny --type f16
   else
-    [ -x "$bin/bench_gpu_train" ] &&  # The first of a device: cuDNN compiles for minutes.
+    [ -x "$bin/bench_gpu_train" ] &&  # The first on a device: cuDNN compiles for minutes.
       measure 200 train_resnet50_f16 "$bin/bench_gpu_train" --model resnet50 --batch 256 --compute f16
     measure 60 kfac_batch256 "$bin/bench_gpu_kfac" --layers resnet50 --batch 256
     if [ -x "$bin/bench_gpu_train" ]; then
@@ -222,7 +222,7 @@ part_peers() {
   judge
 }
 
-# Every functor that we launch, through the suites whose shapes stay small.
+# Suites of small shapes that together launch every functor.
 suites='ElementwiseOnDevice|CopyOnDevice|CastOnDevice|ReduceOnDevice|TriangleOnDevice|DeviceSyrk'
 suites+='|DeviceGemm16|DeviceCholesky|DeviceBatch|CudaPatches|CurvatureOnDevice|BatchNormFisherOnDevice'
 suites+='|EkfacScalesOnDevice|MergeOnDevice|Inverse|Apply|Updates|OneLayerOnTheDevice'
@@ -230,7 +230,7 @@ suites+='|DeviceNorm|DevicePool|DeviceData|LossOnDevice|LossOnDeviceRows|Regular
 suites+='|DeviceElements|LayerOnDevice|ProductConvolution|DeviceConv2d|DeviceLinear|DeviceResidual'
 suites+='|ModelOnDevice|WhiteningOnDevice|DeviceAverages|GraphedShifts'
 filter=$(sed 's/[^|]*/&.*|*\/&.*/g; s/|/:/g' <<<"$suites")
-# Only the tool's own lines tell that it cannot work here: a test may print anything.
+# Messages of the tool itself that it does not work here; a test may print anything.
 cannot='device (is )?not supported|unsupported (device|gpu)|insufficient permission|ERR_NVGPUCTRPERM'
 part_sanitizer() {
   local test name status said_so log=$out/sanitizer.log clean=0 wrong=()
@@ -242,7 +242,7 @@ part_sanitizer() {
     "$build"/tests/nn/test_nn_cuda_{norm,loss,device_data,elementwise,products,model}; do
     [ -f "$test" ] && [ -x "$test" ] || continue
     name=$(basename "$test")
-    # Calls that return an error are the library's to notice; this is about memory.
+    # The library checks the errors of calls; this part checks memory.
     DKFAC_REQUIRE_GPU=1 limited 120 compute-sanitizer --report-api-errors no --error-exitcode 9 \
       "$test" --gtest_filter="$filter" >"$log.part" 2>&1
     status=$?

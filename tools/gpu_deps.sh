@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Headers that the networks and the program need, and GoogleTest's source, from Debian's packages into
-# a folder, for a machine with a GPU that reaches no registry. Usage: tools/gpu_deps.sh FOLDER; then,
-# over there, DKFAC_DEPS=FOLDER DKFAC_GTEST_SOURCE=FOLDER/usr/src/googletest tools/gpu_check.sh
+# Unpacks the headers that the networks and the program need, and GoogleTest's source, from Debian's
+# packages into a folder, for a machine with a GPU that reaches no registry. Usage: tools/gpu_deps.sh
+# FOLDER; then, on that machine, DKFAC_DEPS=FOLDER DKFAC_GTEST_SOURCE=FOLDER/usr/src/googletest tools/gpu_check.sh
 set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: tools/gpu_deps.sh FOLDER" >&2; exit 2; }
 mkdir -p "$1"
@@ -12,6 +12,6 @@ mkdir -p packages
 (cd packages && apt-get download -qq "${packages[@]}")
 for file in packages/*.deb; do dpkg -x "$file" .; done
 rm -r packages
-# Links into runtime packages, which are not here.
+# Removes links into runtime packages, which are not installed here.
 find . -type l -lname '/*' -delete
 du -sh . | sed 's/\t.*/ in all/'

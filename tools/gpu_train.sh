@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Training on a CUDA device, in parts that keep what they find. Needs the program that the part build
-# of tools/gpu_check.sh made.
+# Trains on a CUDA device, in parts that keep their results. Needs the program that the part build of
+# tools/gpu_check.sh made.
 #
 # Usage: tools/gpu_train.sh [PART...] [--out FOLDER] [--build FOLDER] [--limit SECONDS] [--seeds N]
 #                           [--device DEVICE]
 #
-#   lenet    K-FAC, LARS and SGD on the images that come with dkfac, to set beside the README's table
+#   lenet    K-FAC, LARS and SGD on the images that come with dkfac, for comparison with the README's table
 #   resnet9  SGD and K-FAC to 94 % on CIFAR-10, which $DKFAC_DATA has to hold
 #   torch    PyTorch with the same network, data and epochs as resnet9's SGD
 #
@@ -13,10 +13,10 @@
 #            beside each (default: out/gpu-train)
 #   --limit  seconds for this call (default: 540). A comparison that it stops keeps its finished runs
 #   --seeds  runs of each (default: 3 of lenet, 5 of the others)
-#   --device of our runs (default: cuda); cpu shows that this script works without a GPU
+#   --device of the runs of dkfac (default: cuda); cpu checks this script without a GPU
 #
-# Without a PART all of them. Exit status: 0 when every part that could run ended well; what is not
-# there (CIFAR-10, PyTorch) is SKIPPED.
+# Without a PART all of them run. Exit status: 0 when every part that could run succeeded; a part whose
+# data or program is missing (CIFAR-10, PyTorch) is SKIPPED.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -41,11 +41,11 @@ program=$build/src/app/dkfac
 [ -x "$program" ] || { echo "gpu_train: $program is not there; run tools/gpu_check.sh build, which" \
   "says 'program: ON' when it builds it" >&2; exit 1; }
 mkdir -p "$out" || exit 2
-# Where gpu_check.sh has left what cuDNN compiles at run time.
+# The folder of gpu_check.sh for what cuDNN compiles at run time.
 export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
 
 started=$SECONDS failed=0
-# Runs a command until the time of the call is over, with what it says in a log as well.
+# Runs a command until the time limit of the call, and copies its output to a log.
 run() {
   local name=$1 left=$((limit - SECONDS + started)) status
   shift
@@ -54,7 +54,7 @@ run() {
   timeout -k 20 "$left" "$@" 2>&1 | tee "$out/$name.log"
   status=${PIPESTATUS[0]}
   case $status in
-    0 | 77) ;;  # 77: there is no PyTorch, which it says.
+    0 | 77) ;;  # 77: PyTorch is missing, which the command prints.
     124 | 137) failed=1; echo "gpu_train: $name: out of time; finished runs are in $out" >&2 ;;
     *) failed=1; echo "gpu_train: $name failed with $status" >&2 ;;
   esac

@@ -1,5 +1,5 @@
-"""What the scripts that start many runs share: the environment of common.sh, and a check that the
-program starts at all."""
+"""Helpers of the scripts that start many runs: the environment of common.sh, and a check that the
+program starts."""
 import os
 import shutil
 import subprocess
@@ -7,8 +7,8 @@ import sys
 
 # As in common.sh: some environments preset OpenBLAS to an older processor, at half its speed.
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-# Open MPI refuses to run as root, and more ranks than cores, unless told that this is meant. One
-# thread per rank.
+# Open MPI refuses to run as root, or with more ranks than cores, without these variables. One thread
+# per rank.
 SET = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0",
        "OMP_NUM_THREADS": "1"}
@@ -19,7 +19,7 @@ def environment():
 
 
 def command(dkfac, ranks):
-    """The start of a command line: dkfac, under mpirun where there are several ranks."""
+    """The first words of a command line: dkfac, under mpirun for several ranks."""
     return (["mpirun", "-n", str(ranks), "--bind-to", "none"] if ranks > 1 else []) + [dkfac]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whether this tree computes what a base commit computes, bit for bit (docs/design.md, "Same bits").
+# Checks that this tree computes the same bits as a base commit (docs/design.md, "Same bits").
 # Usage: tools/same_bits.sh BASE [--quick] [--only PART_OF_A_NAME] [--preset dev|emulated]
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -34,7 +34,7 @@ if [ ! -d "$base_tree/tests/probe" ]; then
   exit 2
 fi
 
-# build TREE PRESET: its own folder, whatever options the daily one has.
+# build TREE PRESET: in a separate folder, whose options do not depend on other builds.
 build() {
   local options=()
   [ "$2" = emulated ] || options+=(-DDKFAC_CUDA=OFF)

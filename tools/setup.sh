@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what dkfac builds and tests with, from Debian's packages; does nothing when all is there.
-# Works as root and with sudo. Usage: tools/setup.sh [--quiet]
+# Installs the Debian packages with which dkfac is built and tested; does nothing when all are installed.
+# Runs as root or with sudo. Usage: tools/setup.sh [--quiet]
 set -euo pipefail
 
 packages=(

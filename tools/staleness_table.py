@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""SP-NGD's table of stale statistics in small: K-FAC with statistics at every step and with the
-adaptive rule at several batch sizes; share of the statistics that travel, accuracy, and time of a
-step.
+"""Makes SP-NGD's table of stale statistics at small size: K-FAC with statistics at every step and with
+the adaptive rule, at several batch sizes; share of the statistics that are sent, accuracy, and time of
+a step.
 
 usage: tools/staleness_table.py [--quick] [--full] [--batches N,N,..] [--seeds N] [--epochs N]
                                 [--ranks N] [--set KEY=VALUE].. [--out DIR] [--dkfac PROGRAM]
 
-Writes DIR/{results.json,table.md,picture.svg}. Runs take turns, seed by seed, so that a slow spell
-of the machine hits both. --full takes the whole Fashion-MNIST ($DKFAC_DATA/fashion-mnist) in place
-of the images that come with dkfac; --quick is one seed of two epochs.
+Writes DIR/{results.json,table.md,picture.svg}. Runs alternate, seed by seed, so that a slow period of
+the machine affects both. --full uses the whole Fashion-MNIST ($DKFAC_DATA/fashion-mnist) instead of
+the images that come with dkfac; --quick is one seed of two epochs.
 """
 import argparse
 import json
@@ -25,14 +25,14 @@ RULES = {"every step": ["optimizer.statistics_interval=1", "optimizer.inverse_in
 
 
 def train(args, batch, rule, seed, folder):
-    """One run; a dictionary of what the table needs."""
+    """Trains one run; returns a dictionary of the values in the table."""
     settings = ["data.name=" + ("fashion-mnist" if args.full else "fashion-mnist-small"),
                 "model.name=lenet-bn", "model.batch_norm_groups=2", f"train.global_batch={batch}",
                 "optimizer.type=kfac", f"run.epochs={args.epochs}", f"run.seed={seed}",
                 "lr.schedule=polynomial", "lr.power=2", f"lr.lr={args.lr}",
                 f"optimizer.damping={args.damping}", "optimizer.momentum=0.9",
                 f"optimizer.new_weight={args.new_weight}", "checkpoint.every_epochs=0",
-                # Rows of low rank are of use only where every statistic is inverted at once.
+                # Low rank applies only where every statistic is inverted at once.
                 "optimizer.low_rank=false",
                 *RULES[rule], *args.set]
     command = [*launch.command(args.dkfac, args.ranks), "train", args.config, "--out",
@@ -86,7 +86,7 @@ def percent(s, digits=1):
 
 
 def table(rows):
-    lines = ["| batch | steps | A renewed, % | G and BN renewed, % | statistics that travel, % | "
+    lines = ["| batch | steps | A refreshed, % | G and BN refreshed, % | statistics sent, % | "
              "accuracy at every step, % | adaptive, % | difference, points | ms per step | "
              "adaptive | gain |",
              "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains one configuration under mpirun, and goes on with a run that is there.
+# Trains one configuration under mpirun, or resumes its run.
 # Usage: tools/launch/train_mpi.sh RANKS CONFIG.toml OUT [options of dkfac train]
 #   e.g. DKFAC_HOSTS=node1:8,node2:8 tools/launch/train_mpi.sh 16 configs/lenet-kfac.toml out/a
 #   Environment: DKFAC (the program), DKFAC_HOSTS (mpirun --host), DKFAC_MPIRUN (instead of mpirun),
 #   DKFAC_DRY_RUN=1: print the command and end.
 #
 # kill -USR1 of this script saves a checkpoint and stops all ranks (exit code 75); the same command
-# goes on from there.
+# resumes from there.
 set -uo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2,6s/^# //p' "$0" >&2
