@@ -150,7 +150,9 @@ class Curvature {
   }
   /// The flat slot of a statistic: this rank's part until the reduction is launched, afterwards the
   /// sum, on the owner.
-  TensorView slot_of(StatisticId id) { return reduction_of(statistic(id)).slot(statistic(id).slot); }
+  TensorView slot_of(StatisticId id) {
+    return reduction_of(statistic(id)).slot(statistic(id).slot);
+  }
   TensorView scale_slot_of(int layer) { return scale_reduce_->slot(at(layer).scale_slot); }
   [[nodiscard]] bool averaged_here(StatisticId id) const {
     return statistic(id).owner == comm_->rank();
@@ -229,7 +231,7 @@ class Curvature {
   std::vector<RefreshTask> tasks_;
   std::optional<comm::BucketedReduce> a_reduce_, g_reduce_;
   std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: all-reduced.
-  std::vector<bool> a_due_, g_due_, scales_due_;        ///< Indexed by slot.
+  std::vector<bool> a_due_, g_due_, scales_due_;      ///< Indexed by slot.
   std::vector<SharedPart> parts_;
   std::optional<InverseSharing> sharing_;
   /// f64[statistics * kNumbersPerDecision], the inputs of decisions: drifts from the last value and

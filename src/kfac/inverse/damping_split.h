@@ -28,7 +28,7 @@ DKFAC_HD inline double damping_pi(DampingSplit rule, double trace_a, std::int64_
 
 /// The shifts of split_damping().
 DKFAC_HD inline FactorShifts split_shifts(const Damping& damping, double trace_a,
-                                           std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
+                                          std::int64_t dim_a, double trace_g, std::int64_t dim_g) {
   const double root = std::sqrt(damping.lambda);
   if (trace_a <= 0 || trace_g <= 0) return {root, root, true};
   const double pi = damping_pi(damping.split, trace_a, dim_a, trace_g, dim_g);
