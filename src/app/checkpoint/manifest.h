@@ -23,7 +23,7 @@ struct Manifest {
 };
 
 [[nodiscard]] std::string to_text(const Manifest& manifest);
-/// Throws DataError for whatever is not exactly what to_text() gives, and for a newer format.
+/// Parses the text of to_text(). Throws DataError for any other text and for another format.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& source);
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& checkpoint);
 
