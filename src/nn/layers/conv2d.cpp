@@ -5,12 +5,14 @@
 
 #include "nn/backends/checks.h"
 #include "nn/backends/conv_backend.h"
+#include "nn/fusion/state.h"
 #include "nn/layers/he_normal.h"
 
 namespace dkfac::nn {
 
 struct Conv2d::Plan {
   ConvBackends backends;
+  ConvFusion fusion;
 };
 
 namespace {
@@ -88,6 +90,8 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
 
 Conv2d::~Conv2d() = default;
 
+ConvFusion& fusion_of(Conv2d& conv) { return conv.plan_->fusion; }
+
 std::string Conv2d::describe() const {
   std::string text =
       detail::concat("Conv2d ", in_, "->", out_, " ", options_.kernel_h, "x", options_.kernel_w);
@@ -115,6 +119,17 @@ Shape Conv2d::output_shape(const Shape& input) const {
   return Shape{input[0], h / o.stride_h + 1, w / o.stride_w + 1, out_};
 }
 
+/// Weights are reordered for either direction.
+LayerCost Conv2d::cost(const Shape& input, DType compute) const {
+  const std::int64_t patch = options_.kernel_h * options_.kernel_w * (in_ / options_.groups);
+  const double product =
+      2.0 * static_cast<double>(output_shape(input).numel()) * static_cast<double>(patch);
+  return {.forward_flops = product,
+          .parameter_flops = options_.frozen ? 0 : product,
+          .input_flops = product,
+          .reordered = 2 * static_cast<std::size_t>(out_ * patch) * size_of(compute)};
+}
+
 void Conv2d::initialize(Random& random) {
   Layer::initialize(random);
   if (options_.frozen) fill_he_normal(buffers_[0].value, random);
@@ -135,32 +150,24 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   if (mode == Mode::train && observer() != nullptr) observer()->on_forward(*this, x);
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  has_handed_sums_ = false;
+  ConvFusion::Link& link = plan_->fusion.moments;
+  link.was_used = false;
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
   const ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
   ConvBackend& backend = plan_->backends.choose(ctx, conv);
-  if (norm_ != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
+  if (link.norm != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
       size_of(x.dtype()) == 2) {
-    const TensorView sums = ensure(ctx, sums_, Shape{2, out_}, DType::f32);
+    const TensorView sums = ensure(ctx, link.sums, Shape{2, out_}, DType::f32);
     const TensorView sum = sums.slice(0, 0, 1).flat(), squares = sums.slice(0, 1, 1).flat();
-    has_handed_sums_ = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
-    if (has_handed_sums_) {
-      norm_->use_sums_next(y, sum, squares);
+    link.was_used = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
+    if (link.was_used) {
+      link.norm->moments = {y, sum, squares};
       return y;
     }
   }
   backend.forward(ctx, conv, x, weight(), bias, y);
   return y;
-}
-
-void Conv2d::hand_sums_to(BatchNorm2d* norm) {
-  DKFAC_CHECK(norm == nullptr ||
-                  (!options_.bias && norm->channels() == out_ && norm->options().groups == 1),
-              "[conv2d] '", name_, "' can leave its sums only to a BatchNorm2d of ", out_,
-              " channels and one group, and only without a bias; choose other options or none");
-  norm_ = norm;
-  has_handed_sums_ = false;
 }
 
 void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
@@ -187,15 +194,16 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     if (observer() != nullptr) observer()->on_gradients(*this);
   }
 
-  has_handed_gradient_ = false;
+  bool& carried = plan_->fusion.gradient.was_used;
+  carried = false;
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   if (grad_output.numel() == 0) {
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
-  has_handed_gradient_ = compute_gradient_before(ctx, grad_output, dx);
-  if (has_handed_gradient_) return dx;
+  carried = compute_gradient_before(ctx, grad_output, dx);
+  if (carried) return dx;
   const ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
   plan_->backends.choose(ctx, conv, ConvPass::data)
       .backward_data(ctx, conv, grad_output, weight(), dx);
@@ -203,26 +211,19 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
 }
 
 bool Conv2d::compute_gradient_before(Context& ctx, ConstTensorView grad_output, TensorView dx) {
-  if (norm_before_ == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
-  const ReluNorm norm = norm_before_->relu_norm(input_);
+  ConvFusion::Link& link = plan_->fusion.gradient;
+  if (link.norm == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
+  const ReluNorm norm = relu_norm(*link.norm, input_);
   if (norm.x.empty()) return false;
-  const TensorView sums = ensure(ctx, gradient_sums_, Shape{2, in_}, DType::f32);
+  const TensorView sums = ensure(ctx, link.sums, Shape{2, in_}, DType::f32);
   const TensorView of_scale = sums.slice(0, 0, 1).flat(), of_shift = sums.slice(0, 1, 1).flat();
   const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
   if (!plan_->backends.choose(ctx, conv, ConvPass::data)
            .backward_data_to_norm(ctx, conv, grad_output, weight(), norm, dx, of_scale, of_shift)) {
     return false;
   }
-  norm_before_->use_gradient_next(dx, of_scale, of_shift);
+  link.norm->gradient = {dx, of_scale, of_shift};
   return true;
-}
-
-void Conv2d::hand_gradient_to(BatchNorm2d* norm) {
-  DKFAC_CHECK(norm == nullptr || (norm->channels() == in_ && norm->options().groups == 1),
-              "[conv2d] '", name_, "' can leave its gradient only to a BatchNorm2d of ", in_,
-              " channels and one group; choose another or none");
-  norm_before_ = norm;
-  has_handed_gradient_ = false;
 }
 
 ReorderCount Conv2d::reorders() const { return plan_->backends.reorders(); }
