@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/layer.h"
 #include "dkfac/nn/norm_layers.h"
 #include "dkfac/nn/token_layers.h"
@@ -51,15 +52,11 @@ class Flatten final : public Layer {
   Shape input_shape_;
 };
 
-/// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
+/// Of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
 struct ConvOptions {
-  int kernel_h = 3, kernel_w = 3;
-  int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
-  int dilation_h = 1, dilation_w = 1;
+  ops::Window window = ops::Window::square(3);
   std::int64_t groups = 1;  ///< Divides in and out.
-  /// Pads so that the output is as large as the input, the odd row or column after it (as PyTorch);
-  /// stride 1 and pad 0 only.
+  /// Pads as ops::Window::same() says (as PyTorch); stride 1 and no other padding.
   bool same = false;
   bool bias = true;
   /// The weight is a buffer instead of a parameter: initialised, saved, never trained.
@@ -71,12 +68,7 @@ struct ConvOptions {
     bool bias = true;
   };
   [[nodiscard]] static ConvOptions square(int kernel, Square s) {
-    ConvOptions o;
-    o.kernel_h = o.kernel_w = kernel;
-    o.stride_h = o.stride_w = s.stride;
-    o.pad_h = o.pad_w = s.pad;
-    o.bias = s.bias;
-    return o;
+    return {.window = ops::Window::square(kernel, s.stride, s.pad), .bias = s.bias};
   }
 };
 

@@ -2,9 +2,10 @@
 
 #include <cstdint>
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/data/augment.h"
+
+#include "core/shared/kernel.h"
 
 namespace dkfac::data::cuda {
 
@@ -22,7 +23,7 @@ struct ResidentImages {
 
 /// The samples order[begin...] of the epoch become images[n,h,w,c] and labels[n]: one kernel, the
 /// arithmetic of ImageWriter. n > 0.
-void make_batch(Context& ctx, const ResidentImages& data, std::int64_t begin, TensorView images,
-                TensorView labels);
+DKFAC_DEVICE_KERNEL(void, make_batch, const ResidentImages& data, std::int64_t begin,
+                    TensorView images, TensorView labels);
 
 }  // namespace dkfac::data::cuda

@@ -174,7 +174,7 @@ void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, ConstTensorView 
   const TensorView rest = scratch.take(Shape{1, channels_}, dtype);
   kernels::running_factors(ctx, channel_values(), factor, rest);
   const Affine affine{{buffers_[0].value, rest}, factor, parameters_.back().value};
-  kernels::normalize(ctx, s, x, affine, addend, activation_, y);
+  kernels::normalize(ctx, s, x, affine, addend, activation_, y, {});
 }
 
 ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {

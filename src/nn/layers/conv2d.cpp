@@ -17,20 +17,9 @@ struct Conv2d::Plan {
 
 namespace {
 
-/// Pixels that a kernel spans in one direction.
-int span_of(int kernel, int dilation) { return dilation * (kernel - 1) + 1; }
-
-/// Padding in one direction.
-struct Pad {
-  int before, extra;  ///< After: before + extra.
-};
-Pad pad_of(const ConvOptions& o, int pad, int span) {
-  return o.same ? Pad{(span - 1) / 2, (span - 1) % 2} : Pad{pad, 0};
-}
+ops::Window window_of(const ConvOptions& o) { return o.same ? o.window.same() : o.window; }
 
 ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType dtype) {
-  const Pad rows = pad_of(o, o.pad_h, span_of(o.kernel_h, o.dilation_h));
-  const Pad columns = pad_of(o, o.pad_w, span_of(o.kernel_w, o.dilation_w));
   return {.n = x[0],
           .h = x[1],
           .w = x[2],
@@ -38,16 +27,7 @@ ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType
           .out = y[3],
           .out_h = y[1],
           .out_w = y[2],
-          .kernel_h = o.kernel_h,
-          .kernel_w = o.kernel_w,
-          .stride_h = o.stride_h,
-          .stride_w = o.stride_w,
-          .pad_h = rows.before,
-          .pad_w = columns.before,
-          .extra_h = rows.extra,
-          .extra_w = columns.extra,
-          .dilation_h = o.dilation_h,
-          .dilation_w = o.dilation_w,
+          .window = window_of(o),
           .groups = o.groups,
           .bias = o.bias,
           .dtype = dtype};
@@ -60,26 +40,34 @@ void check_pair(const char* name, int h, int w, int least) {
 
 void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
   DKFAC_CHECK(in > 0 && out > 0, "[conv2d] in is ", in, " and out ", out, "; both must be > 0");
-  check_pair("kernel", o.kernel_h, o.kernel_w, 1);
-  check_pair("stride", o.stride_h, o.stride_w, 1);
-  check_pair("pad", o.pad_h, o.pad_w, 0);
-  check_pair("dilation", o.dilation_h, o.dilation_w, 1);
+  const ops::Window& k = o.window;
+  check_pair("kernel", k.kernel_h, k.kernel_w, 1);
+  check_pair("stride", k.stride_h, k.stride_w, 1);
+  check_pair("pad", k.pad_h, k.pad_w, 0);
+  check_pair("extra", k.extra_h, k.extra_w, 0);
+  check_pair("dilation", k.dilation_h, k.dilation_w, 1);
   DKFAC_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "[conv2d] groups is ",
               o.groups, "; it must divide in = ", in, " and out = ", out);
-  DKFAC_CHECK(!o.same || (o.stride_h == 1 && o.stride_w == 1 && o.pad_h == 0 && o.pad_w == 0),
-              "[conv2d] same padding with stride ", o.stride_h, "x", o.stride_w, " and pad ",
-              o.pad_h, "x", o.pad_w, "; it takes stride 1 and pad 0");
+  const bool bare = k.stride_h * k.stride_w == 1 && k.pad_h + k.pad_w + k.extra_h + k.extra_w == 0;
+  DKFAC_CHECK(!o.same || bare, "[conv2d] same padding with stride ", k.stride_h, "x", k.stride_w,
+              " and pad ", k.pad_h, "x", k.pad_w, "; it takes stride 1 and pad 0");
 }
 
 /// "3", or "3x5" for two numbers.
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
+
+std::string padding_of(const ops::Window& k) {
+  std::string text = k.pad_h + k.pad_w == 0 ? "" : " p" + pair_of(k.pad_h, k.pad_w);
+  if (k.extra_h + k.extra_w != 0) text += " extra " + pair_of(k.extra_h, k.extra_w);
+  return text;
+}
 
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
     : in_(in), out_(out), options_(options), plan_(std::make_unique<Plan>()) {
   check_options(in, out, options);
-  const Shape weight{out, options.kernel_h, options.kernel_w, in / options.groups};
+  const Shape weight{out, options.window.kernel_h, options.window.kernel_w, in / options.groups};
   if (options.frozen) {
     buffers_.push_back({"weight", weight, 0, {}, true});
   } else {
@@ -93,13 +81,13 @@ Conv2d::~Conv2d() = default;
 ConvFusion& fusion_of(Conv2d& conv) { return conv.plan_->fusion; }
 
 std::string Conv2d::describe() const {
-  std::string text =
-      detail::concat("Conv2d ", in_, "->", out_, " ", options_.kernel_h, "x", options_.kernel_w);
   const ConvOptions& o = options_;
-  if (o.stride_h * o.stride_w != 1) text += "/" + pair_of(o.stride_h, o.stride_w);
-  if (o.pad_h + o.pad_w != 0) text += " p" + pair_of(o.pad_h, o.pad_w);
+  const ops::Window& k = o.window;
+  std::string text = detail::concat("Conv2d ", in_, "->", out_, " ", k.kernel_h, "x", k.kernel_w);
+  if (k.stride_h * k.stride_w != 1) text += "/" + pair_of(k.stride_h, k.stride_w);
+  text += padding_of(k);
   if (o.same) text += " same";
-  if (o.dilation_h * o.dilation_w != 1) text += " d" + pair_of(o.dilation_h, o.dilation_w);
+  if (k.dilation_h * k.dilation_w != 1) text += " d" + pair_of(k.dilation_h, k.dilation_w);
   if (o.groups != 1) text += detail::concat(" g", o.groups);
   if (o.frozen) text += " frozen";
   return o.bias ? text : text + " without bias";
@@ -108,15 +96,12 @@ std::string Conv2d::describe() const {
 Shape Conv2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4 && input[3] == in_, "[conv2d] '", name_, "' takes [n, h, w, ", in_,
               "] but the input is ", input, "; make their channels equal");
-  const ConvOptions& o = options_;
-  if (o.same) return Shape{input[0], input[1], input[2], out_};
-  const std::int64_t h = input[1] + 2 * o.pad_h - span_of(o.kernel_h, o.dilation_h);
-  const std::int64_t w = input[2] + 2 * o.pad_w - span_of(o.kernel_w, o.dilation_w);
-  DKFAC_CHECK(h >= 0 && w >= 0, "[conv2d] '", name_, "' has a kernel of ", o.kernel_h, "x",
-              o.kernel_w, " with dilation ", pair_of(o.dilation_h, o.dilation_w), " and pads by ",
-              pair_of(o.pad_h, o.pad_w), ", so the input ", input,
-              " is too small; enlarge it or the padding");
-  return Shape{input[0], h / o.stride_h + 1, w / o.stride_w + 1, out_};
+  const ops::Window k = window_of(options_);
+  DKFAC_CHECK(options_.same || k.fits(input[1], input[2]), "[conv2d] '", name_,
+              "' has a kernel of ", k.kernel_h, "x", k.kernel_w, " with dilation ",
+              pair_of(k.dilation_h, k.dilation_w), " and pads by ", pair_of(k.pad_h, k.pad_w),
+              ", so the input ", input, " is too small; enlarge it or the padding");
+  return Shape{input[0], k.out_h(input[1]), k.out_w(input[2]), out_};
 }
 
 /// Weights are reordered for either direction.

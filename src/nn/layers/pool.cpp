@@ -39,11 +39,11 @@ std::string Pool2d::describe() const {
 Shape Pool2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4, "[pool2d] '", name_, "' takes [n, h, w, c] but the input is ",
               input);
-  const std::int64_t h = input[1] + 2 * pad_ - kernel_, w = input[2] + 2 * pad_ - kernel_;
-  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && h >= 0 && w >= 0, "[pool2d] '", name_,
+  const ops::Window window = ops::Window::square(kernel_, stride_, pad_);
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && window.fits(input[1], input[2]), "[pool2d] '", name_,
               "' has a window of ", kernel_, "x", kernel_, " and pad ", pad_, ", so the input ",
               input, " is too small; enlarge it");
-  return Shape{input[0], h / stride_ + 1, w / stride_ + 1, input[3]};
+  return Shape{input[0], window.out_h(input[1]), window.out_w(input[2]), input[3]};
 }
 
 LayerCost Pool2d::cost(const Shape& input, DType) const {
