@@ -106,7 +106,7 @@ Shape Conv2d::output_shape(const Shape& input) const {
 
 /// Weights are reordered for either direction.
 LayerCost Conv2d::cost(const Shape& input, DType compute) const {
-  const std::int64_t patch = options_.kernel_h * options_.kernel_w * (in_ / options_.groups);
+  const std::int64_t patch = options_.window.taps() * (in_ / options_.groups);
   const double product =
       2.0 * static_cast<double>(output_shape(input).numel()) * static_cast<double>(patch);
   return {.forward_flops = product,
