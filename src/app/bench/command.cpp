@@ -9,9 +9,9 @@
 #include "dkfac/core/threads.h"
 
 #include "app/bench/bench.h"
+#include "app/checkpoint/durable.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
-#include "app/shared/report.h"
 
 namespace dkfac::app {
 

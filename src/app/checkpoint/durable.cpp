@@ -1,6 +1,7 @@
 #include "app/checkpoint/durable.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const char* what, const fs::path& path, int code) {
-  throw IoError(detail::concat("[checkpoint] cannot ", what, " '", path.string(),
+  throw IoError(detail::concat("[files] cannot ", what, " '", path.string(),
                                "': ", std::strerror(code), "; check free space and permissions"));
 }
 
@@ -68,6 +69,21 @@ FileSum write_durable(const fs::path& path, std::string_view text) {
   return file.finish();
 }
 
+void write_file(const fs::path& path, std::string_view text) {
+  static std::atomic<unsigned> counter{0};
+  fs::path temporary = path;
+  temporary += detail::concat(".", ::getpid(), "-", counter++, ".tmp");
+  try {
+    (void)write_durable(temporary, text);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  const fs::path folder = path.parent_path();
+  sync_folder(folder.empty() ? "." : folder);
+}
+
 void sync_folder(const fs::path& folder) {
   const Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (descriptor.value < 0) fail("open", folder, errno);
@@ -87,8 +103,7 @@ void put_in_place(const fs::path& from, const fs::path& to) {
 std::vector<std::byte> read_bytes(const fs::path& path) {
   const Descriptor descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (descriptor.value < 0 && errno == ENOENT)
-    throw MissingInput(
-        detail::concat("[checkpoint] there is no '", path.string(), "'; check the path"));
+    throw MissingInput(detail::concat("[files] there is no '", path.string(), "'; check the path"));
   struct stat status {};
   if (descriptor.value < 0 || ::fstat(descriptor.value, &status) != 0) fail("open", path, errno);
   if (!S_ISREG(status.st_mode)) fail("read", path, EISDIR);

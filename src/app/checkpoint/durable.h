@@ -36,7 +36,11 @@ class DurableFile {
   FileSum sum_;
 };
 
+/// A new file with this content.
 [[nodiscard]] FileSum write_durable(const std::filesystem::path& path, std::string_view text);
+/// The same, of a file that is there or not: whoever looks finds the old content or the new one,
+/// never a part.
+void write_file(const std::filesystem::path& path, std::string_view text);
 /// Makes names in the folder durable.
 void sync_folder(const std::filesystem::path& folder);
 /// `from` takes the place of `to`, in one step for everyone who looks; a folder that was there

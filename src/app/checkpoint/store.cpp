@@ -8,8 +8,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/checkpoint/durable.h"
 #include "app/checkpoint/run_record.h"
-#include "app/shared/report.h"
 
 namespace dkfac::app {
 

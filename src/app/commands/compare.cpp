@@ -7,6 +7,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/checkpoint/durable.h"
 #include "app/run/agreement.h"
 #include "app/run/job.h"
 #include "app/run/run_one.h"

@@ -20,7 +20,6 @@
 #include "app/run/job.h"
 #include "app/run/run_folder.h"
 #include "app/run/signals.h"
-#include "app/shared/report.h"
 
 namespace dkfac::app {
 

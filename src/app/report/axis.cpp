@@ -45,18 +45,6 @@ void add_ticks(Axis& axis, double step, double factor) {
   }
 }
 
-Axis make_linear(double low, double high, int pieces, Ends ends, TickValues values, double factor) {
-  part(low, high);
-  const double step = nice_step(high - low, pieces, values);
-  if (ends == Ends::round) {
-    low = std::floor(low / step + kSlack) * step;
-    high = std::ceil(high / step - kSlack) * step;
-  }
-  Axis axis{.scale = Scale::linear, .low = low, .high = high, .ticks = {}};
-  add_ticks(axis, step, factor);
-  return axis;
-}
-
 }  // namespace
 
 double Axis::fraction(double value) const {
@@ -70,18 +58,21 @@ double nice_step(double span, int pieces, TickValues values) {
   const double rough = span / std::max(1, pieces);
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   double step = 10 * power;
-  for (const double digit : {5.0, 2.0, 1.0}) {
+  for (const double digit : {5.0, 2.0, 1.0})
     if (digit * power >= rough * (1 - kSlack)) step = digit * power;
-  }
   return values == TickValues::whole ? std::max(1.0, std::round(step)) : step;
 }
 
-Axis linear_axis(double low, double high, int pieces, Ends ends, TickValues values) {
-  return make_linear(low, high, pieces, ends, values, 1.0);
-}
-
-Axis linear_axis_scaled(double low, double high, int pieces, Ends ends, double factor) {
-  return make_linear(low, high, pieces, ends, TickValues::any, factor);
+Axis linear_axis(double low, double high, int pieces, Ends ends, TickValues values, double factor) {
+  part(low, high);
+  const double step = nice_step(high - low, pieces, values);
+  if (ends == Ends::round) {
+    low = std::floor(low / step + kSlack) * step;
+    high = std::ceil(high / step - kSlack) * step;
+  }
+  Axis axis{.scale = Scale::linear, .low = low, .high = high, .ticks = {}};
+  add_ticks(axis, step, factor);
+  return axis;
 }
 
 Axis log_axis(double low, double high) {

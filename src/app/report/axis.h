@@ -27,12 +27,10 @@ struct Axis {
 /// The smallest of 1, 2, 5 times a power of ten that cuts `span` > 0 into at most `pieces`.
 [[nodiscard]] double nice_step(double span, int pieces, TickValues values);
 
-/// Ticks at multiples of a nice step, at most `pieces` + 1 of them. Equal ends are drawn apart.
+/// Ticks at multiples of a nice step, at most `pieces` + 1 of them, whose labels show value *
+/// `factor`, e.g. 100 for percent. Equal ends are drawn apart.
 [[nodiscard]] Axis linear_axis(double low, double high, int pieces, Ends ends,
-                               TickValues values = TickValues::any);
-/// Labels show value * `factor`, e.g. 100 for percent.
-[[nodiscard]] Axis linear_axis_scaled(double low, double high, int pieces, Ends ends,
-                                      double factor);
+                               TickValues values = TickValues::any, double factor = 1);
 /// Ticks at 1, 2 and 5 times powers of ten, thinned out to powers when they are many. 0 < low.
 [[nodiscard]] Axis log_axis(double low, double high);
 

@@ -1,7 +1,6 @@
 #include "app/report/findings.h"
 
 #include <algorithm>
-#include <functional>
 
 #include <fmt/core.h>
 
@@ -10,87 +9,77 @@
 namespace dkfac::app {
 namespace {
 
-/// How one respect is read off a group and put into words.
-struct Respect {
-  std::string what, claim, claim_plural;
-  std::vector<Ranked> ranked;
-  std::function<const Spread&(const GroupSummary&)> spread;
-  std::function<std::string(const Spread&)> text;
-  std::function<std::string(double winner, double other)> difference;
+/// How to speak of a respect.
+struct Words {
+  Respect respect;
+  std::string what, verb, verb_of_several, rest;
+  std::string (*text)(const Spread&, Dash);
+  std::string unit, as_much;  ///< Nothing where differences are in points.
 };
+
+std::vector<Words> words_of(const std::optional<double>& target) {
+  const std::string to = target ? percent_target(*target) : "";
+  return {{Respect::epochs, "Fewest epochs to " + to, "reaches", "reach",
+           to + " in the fewest epochs", epochs_text, "epochs", "as many"},
+          {Respect::seconds, "Fewest seconds to " + to, "reaches", "reach",
+           to + " in the fewest seconds", seconds_text, "s", "as long"},
+          {Respect::final_accuracy, "Highest final accuracy", "ends", "end",
+           "with the highest test accuracy", percent_text, "%", ""},
+          {Respect::step, "Cheapest step", "has", "have", "the cheapest step", milliseconds_text,
+           "ms", "as much"}};
+}
 
 bool overlap(const Spread& a, const Spread& b) {
   return a.count > 1 && b.count > 1 && a.min <= b.max && b.min <= a.max;
 }
 
-std::optional<Finding> find(const Comparison& comparison, const Respect& respect) {
-  if (respect.ranked.empty()) return std::nullopt;
-  Finding out{respect.what, respect.claim, respect.claim_plural, {}, {}, {}, {}};
-  const GroupSummary& first = comparison.groups[respect.ranked.front().group];
-  const Spread& best = respect.spread(first);
-  out.value = respect.text(best);
-  for (const Ranked& entry : respect.ranked) {
-    const GroupSummary& group = comparison.groups[entry.group];
-    if (entry.place == 0) {
-      out.winners.push_back(entry.group);
-      continue;
-    }
-    const Spread& other = respect.spread(group);
-    if (overlap(best, other)) out.overlaps = group.name;
-    out.next = fmt::format("{} with {} ({}{})", group.name, respect.text(other),
-                           respect.difference(best.mean, other.mean),
-                           out.overlaps.empty() ? "" : "; the ranges over seeds overlap");
-    break;
-  }
-  return out;
-}
-
-std::function<std::string(double, double)> times(const std::string& as_much) {
-  return [as_much](double winner, double other) {
-    const double ratio = winner > 0 ? other / winner : 0;
-    // A group may be faster and yet stand behind, because fewer of its runs arrived.
-    return ratio < 1 ? "in fewer of its runs" : fmt::format("{:.2f} times {}", ratio, as_much);
-  };
-}
-
-std::string points(double winner, double other) {
-  if (other > winner) return "in fewer of its runs";
-  return fmt::format("{:.2f} points less", 100 * (winner - other));
-}
-
-std::vector<Respect> respects(const Comparison& comparison, Dash dash) {
-  std::vector<Respect> out;
-  const auto& groups = comparison.groups;
-  if (comparison.target) {
-    const std::string target = percent_target(*comparison.target);
-    out.push_back({"Fewest epochs to " + target, "reaches " + target + " in the fewest epochs",
-                   "reach " + target + " in the fewest epochs", rank_epochs(groups),
-                   [](const auto& g) -> const Spread& { return *g.epochs; },
-                   [dash](const Spread& s) { return epochs_text(s, dash) + " epochs"; },
-                   times("as many")});
-    out.push_back({"Fewest seconds to " + target, "reaches " + target + " in the fewest seconds",
-                   "reach " + target + " in the fewest seconds", rank_seconds(groups),
-                   [](const auto& g) -> const Spread& { return *g.seconds; },
-                   [dash](const Spread& s) { return seconds_text(s, dash) + " s"; },
-                   times("as long")});
-  }
-  out.push_back({"Highest final accuracy", "ends with the highest test accuracy",
-                 "end with the highest test accuracy", rank_final(groups),
-                 [](const auto& g) -> const Spread& { return g.final_accuracy; },
-                 [dash](const Spread& s) { return percent_text(s, dash) + " %"; }, points});
-  out.push_back(
-      {"Cheapest step", "has the cheapest step", "have the cheapest step", rank_step(groups),
-       [](const auto& g) -> const Spread& { return g.seconds_per_step; },
-       [dash](const Spread& s) { return milliseconds_text(s, dash) + " ms"; }, times("as much")});
-  return out;
+std::string difference(const Words& words, double winner, double other) {
+  const double ratio = winner > 0 ? other / winner : 0;
+  const bool points = words.as_much.empty();
+  // A group may be better and yet stand behind, because fewer of its runs arrived.
+  if (points ? other > winner : ratio < 1) return "in fewer of its runs";
+  return points ? fmt::format("{:.2f} points less", 100 * (winner - other))
+                : fmt::format("{:.2f} times {}", ratio, words.as_much);
 }
 
 }  // namespace
 
 std::vector<Finding> findings(const Comparison& comparison, Dash dash) {
   std::vector<Finding> out;
-  for (const Respect& respect : respects(comparison, dash)) {
-    if (auto finding = find(comparison, respect)) out.push_back(std::move(*finding));
+  for (const Words& words : words_of(comparison.target)) {
+    const std::vector<Ranked> ranked = rank(comparison.groups, words.respect);
+    if (ranked.empty()) continue;
+    const auto group = [&](const Ranked& entry) -> const auto& {
+      return comparison.groups[entry.group];
+    };
+    const auto spread = [&](const Ranked& entry) -> const Spread& {
+      return *spread_in(words.respect, group(entry));
+    };
+    const auto text = [&](const Ranked& entry) {
+      return words.text(spread(entry), dash) + " " + words.unit;
+    };
+    Finding finding;
+    finding.what = words.what;
+    finding.value = text(ranked.front());
+    // With nobody to win against, only what the run did.
+    if (comparison.groups.size() == 1)
+      finding.what = capitalized(words.what.substr(words.what.find(' ') + 1));
+    const auto next = std::ranges::find_if(ranked, [](const Ranked& r) { return r.place > 0; });
+    std::vector<std::string> names;
+    for (auto winner = ranked.begin(); winner != next; ++winner) {
+      finding.winners.push_back(winner->group);
+      names.push_back(group(*winner).name);
+    }
+    finding.names = join_names(names);
+    finding.claim = (names.size() == 1 ? words.verb : words.verb_of_several) + " " + words.rest;
+    if (next != ranked.end()) {
+      const Spread &best = spread(ranked.front()), &other = spread(*next);
+      if (overlap(best, other)) finding.overlaps = group(*next).name;
+      finding.next = fmt::format("{} with {} ({}{})", group(*next).name, text(*next),
+                                 difference(words, best.mean, other.mean),
+                                 finding.overlaps.empty() ? "" : "; the ranges over seeds overlap");
+    }
+    out.push_back(std::move(finding));
   }
   return out;
 }
@@ -102,47 +91,33 @@ std::vector<std::string> caveats(const Comparison& comparison) {
     most_runs = std::max(most_runs, group.runs);
     reached += group.reached;
   }
-  if (comparison.target && reached == 0) {
+  if (comparison.target && reached == 0)
     out.push_back(
         fmt::format("No run reached the target of {}.", percent_target(*comparison.target)));
-  }
   for (const GroupSummary& group : comparison.groups) {
-    if (comparison.target && reached > 0 && group.reached < group.runs) {
+    if (comparison.target && reached > 0 && group.reached < group.runs)
       out.push_back(group.reached == 0
                         ? fmt::format("{} never reached the target ({} run{}).", group.name,
                                       group.runs, group.runs == 1 ? "" : "s")
                         : fmt::format("{} reached the target in {} of {} runs; its numbers to the "
                                       "target are of those.",
                                       group.name, group.reached, group.runs));
-    }
-    if (group.failed > 0) {
+    if (group.failed > 0)
       out.push_back(
           fmt::format("{} of {} runs of {} failed.", group.failed, group.runs, group.name));
-    }
   }
-  if (comparison.groups.size() > 1 && most_runs == 1) {
+  if (comparison.groups.size() > 1 && most_runs == 1)
     out.emplace_back("One seed each: a small difference may be chance.");
-  }
   return out;
 }
 
 std::string verdict(const Comparison& comparison) {
   std::string out;
-  const bool alone = comparison.groups.size() == 1;
-  for (const Finding& finding : findings(comparison, Dash::plain)) {
-    std::vector<std::string> names;
-    for (const std::size_t winner : finding.winners)
-      names.push_back(comparison.groups[winner].name);
-    if (alone) {
-      // Nobody to win against: only what the run did.
-      out += fmt::format("{}: {}.\n", capitalized(finding.what.substr(finding.what.find(' ') + 1)),
-                         finding.value);
-      continue;
-    }
-    out += fmt::format("{} {}: {}{}.\n", join_names(names),
-                       names.size() == 1 ? finding.claim : finding.claim_plural, finding.value,
-                       finding.next.empty() ? "" : "; next " + finding.next);
-  }
+  for (const Finding& finding : findings(comparison, Dash::plain))
+    out += comparison.groups.size() == 1
+               ? fmt::format("{}: {}.\n", finding.what, finding.value)
+               : fmt::format("{} {}: {}{}.\n", finding.names, finding.claim, finding.value,
+                             finding.next.empty() ? "" : "; next " + finding.next);
   for (const std::string& caveat : caveats(comparison)) out += caveat + "\n";
   return out;
 }

@@ -1,6 +1,7 @@
 #include "app/report/format.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/core.h>
@@ -42,9 +43,8 @@ std::string three_digits(double value) {
 std::string grouped(std::int64_t value) {
   std::string text = fmt::format("{}", value);
   const std::ptrdiff_t first = value < 0 ? 1 : 0;
-  for (std::ptrdiff_t at = std::ssize(text) - 3; at > first; at -= 3) {
+  for (std::ptrdiff_t at = std::ssize(text) - 3; at > first; at -= 3)
     text.insert(static_cast<std::size_t>(at), 1, ',');
-  }
   return text;
 }
 
@@ -69,9 +69,8 @@ std::string percent_text(const Spread& accuracy, Dash dash) {
 }
 
 std::string capitalized(std::string text) {
-  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
     text[0] = static_cast<char>(text[0] - 'a' + 'A');
-  }
   return text;
 }
 
@@ -84,27 +83,26 @@ std::string join_names(const std::vector<std::string>& names) {
   return out;
 }
 
+std::string with_units(std::string text) {
+  for (const std::string_view unit : {" %", " s)", " ms", " s;"})
+    for (auto at = text.find(unit); at != std::string::npos; at = text.find(unit, at + 2))
+      text.replace(at, 1, "\u00A0");
+  return text;
+}
+
 std::string escape(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::array kNames{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
-  out.reserve(text.size());
   for (const char c : text) {
     const auto code = static_cast<unsigned char>(c);
-    const bool control = (code < 0x20 && c != '\n' && c != '\t') || code == 0x7f;
-    if (control) {
+    const auto special = kSpecial.find(c);
+    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f)
       out += "\uFFFD";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else if (c == '\'') {
-      out += "&#39;";
-    } else {
+    else if (special != std::string_view::npos)
+      out += kNames.at(special);
+    else
       out += c;
-    }
   }
   return out;
 }

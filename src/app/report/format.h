@@ -29,6 +29,8 @@ enum class Dash { plain, en };
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string join_names(const std::vector<std::string>& names);
 
+/// Numbers and their units are not parted by a line break.
+[[nodiscard]] std::string with_units(std::string text);
 /// For text and attribute values of HTML and SVG. Characters that XML does not allow become U+FFFD.
 [[nodiscard]] std::string escape(std::string_view text);
 

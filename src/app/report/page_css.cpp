@@ -1,4 +1,4 @@
-#include "app/report/page_css.h"
+#include "app/report/palette.h"
 
 namespace dkfac::app {
 
@@ -34,7 +34,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font
 th,td{text-align:right;padding:7px 10px;border-bottom:1px solid var(--line);vertical-align:top}
 th:first-child{text-align:left}
 thead th{font-weight:600;color:var(--soft);font-size:12.5px;line-height:1.3;vertical-align:bottom}
-tbody th{font-weight:600;min-width:11em;overflow-wrap:anywhere}
+tbody th{font-weight:600;min-width:13em;overflow-wrap:anywhere}
 td{white-space:nowrap}
 .main td{white-space:normal}
 .whole{white-space:nowrap}
@@ -65,15 +65,16 @@ footer{color:var(--soft);font-size:13px;margin-top:32px}
 .cards{grid-template-columns:repeat(2,minmax(0,1fr))}
 .main,.main tbody,.main tr,.main th,.main td{display:block}.main thead{display:none}
 .main tr{border:1px solid var(--line);border-radius:10px;margin-bottom:10px;overflow:hidden}
-.main tbody th{background:var(--card)}
-.main th{min-width:0}
+tbody th{min-width:11em}.wide th:first-child{position:sticky;left:0;background:var(--paper)}
+.main tbody th:first-child{min-width:0;position:static;background:var(--card)}
 .main td{display:flex;justify-content:space-between;gap:16px;padding:5px 10px}
 .main td::before{content:attr(data-head);color:var(--soft);font-weight:400;
 text-align:left}
 .main tr td:last-child{border-bottom:0}
 .bars{grid-template-columns:minmax(0,1fr) max-content;gap:2px 12px}
 .bars .name{grid-column:1/-1;max-width:none;margin-top:6px}}
-@media (max-width:430px){.cards{grid-template-columns:minmax(0,1fr)}}
+@media (max-width:520px){.cards{grid-template-columns:minmax(0,1fr)}
+.plots .pic text{font-size:17px}.plots .pic .title{font-size:20px}}
 @media print{main{max-width:none;padding:0}body{font-size:11pt}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 figure,.card,tr,.bars{break-inside:avoid}h2{break-after:avoid}}

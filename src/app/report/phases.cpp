@@ -1,6 +1,5 @@
 #include <algorithm>
-#include <array>
-#include <string_view>
+#include <map>
 
 #include <fmt/core.h>
 
@@ -11,14 +10,8 @@
 namespace dkfac::app {
 namespace {
 
-constexpr std::array<std::string_view, 8> kOrder{"data",       "forward",  "backward", "passes",
-                                                 "statistics", "exchange", "inverse",  "update"};
-constexpr std::string_view kNotTraining = "evaluation";
+constexpr const char* kNotTraining = "evaluation";
 constexpr double kRoomForText = 9;  ///< Percent of the widest bar.
-
-std::ptrdiff_t order_of(const std::string& phase) {
-  return std::ranges::find(kOrder, std::string_view(phase)) - kOrder.begin();
-}
 
 StepPhases phases_of(const RunGroup& group) {
   std::map<std::string, double> seconds;
@@ -26,14 +19,12 @@ StepPhases phases_of(const RunGroup& group) {
   for (const RunResult& run : group.runs) {
     if (run.steps <= 0 || run.phase_seconds.empty()) continue;
     ++runs;
-    for (const auto& [phase, value] : run.phase_seconds) {
-      if (phase != kNotTraining && value > 0) {
+    for (const auto& [phase, value] : run.phase_seconds)
+      if (phase != kNotTraining && value > 0)
         seconds[phase] += value / static_cast<double>(run.steps);
-      }
-    }
   }
   StepPhases out{.name = group.name, .phases = {seconds.begin(), seconds.end()}, .total = 0};
-  std::ranges::stable_sort(out.phases, {}, [](const auto& p) { return order_of(p.first); });
+  std::ranges::stable_sort(out.phases, {}, [](const auto& p) { return phase_number(p.first); });
   for (auto& [phase, value] : out.phases) {
     value /= runs;
     out.total += value;
@@ -45,12 +36,12 @@ std::string bar(const StepPhases& step, double longest) {
   std::string out = "<div class=\"bar\">";
   for (const auto& [phase, seconds] : step.phases) {
     const double width = 100 * seconds / longest;
+    const std::string text = three_digits(1e3 * seconds);
     out += fmt::format(
-        "<span class=\"{}\" style=\"width:{:.3f}%\" title=\"{}: {} ms, {:.1f} % of the step\">{}"
+        "<span class=\"p{}\" style=\"width:{:.3f}%\" title=\"{}: {} ms, {:.1f} % of the step\">{}"
         "</span>",
-        phase_class(phase), width, escape(phase), three_digits(1e3 * seconds),
-        100 * seconds / step.total,
-        width > kRoomForText ? "<b>" + three_digits(1e3 * seconds) + "</b>" : "");
+        phase_number(phase), width, escape(phase), text, 100 * seconds / step.total,
+        width > kRoomForText ? "<b>" + text + "</b>" : "");
   }
   return out + "</div>";
 }
@@ -69,22 +60,20 @@ std::string phase_bars(std::span<const RunGroup> groups) {
   std::vector<std::string> seen;
   for (const StepPhases& step : steps) {
     longest = std::max(longest, step.total);
-    for (const auto& [phase, seconds] : step.phases) {
+    for (const auto& [phase, seconds] : step.phases)
       if (std::ranges::find(seen, phase) == seen.end()) seen.push_back(phase);
-    }
   }
   if (!(longest > 0)) return {};
-  std::ranges::stable_sort(seen, {}, order_of);
+  std::ranges::stable_sort(seen, {}, phase_number);
   std::string out = "<div class=\"bars\">\n";
-  for (std::size_t i = 0; i < steps.size(); ++i) {
+  for (std::size_t i = 0; i < steps.size(); ++i)
     out += fmt::format("<div class=\"name\">{}{}</div>{}<div class=\"sum\">{}</div>\n", swatch(i),
                        escape(steps[i].name), bar(steps[i], longest),
                        steps[i].total > 0 ? three_digits(1e3 * steps[i].total) + " ms" : "-");
-  }
   out += "</div>\n<p class=\"legend\">";
-  for (const std::string& phase : seen) {
-    out += fmt::format("<span><i class=\"{}\"></i>{}</span>\n", phase_class(phase), escape(phase));
-  }
+  for (const std::string& phase : seen)
+    out +=
+        fmt::format("<span><i class=\"p{}\"></i>{}</span>\n", phase_number(phase), escape(phase));
   return out + "</p>\n";
 }
 

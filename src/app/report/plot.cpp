@@ -30,10 +30,6 @@ double at_y(const Plot& plot, double value) {
   return kBottom - (kBottom - kTop) * std::clamp(plot.y.fraction(value), -2.0, 3.0);
 }
 
-std::string value_text(Measure measure, double value) {
-  return measure == Measure::test_accuracy ? fixed(100 * value, 2) + " %" : three_digits(value);
-}
-
 std::string point_text(const Plot& plot, const Curve& curve, const Point& p) {
   if (plot.measure == Measure::interval)
     return fmt::format("{}, step {}: {} steps", curve.name, p.epoch, three_digits(p.mean));
@@ -46,30 +42,38 @@ std::string point_text(const Plot& plot, const Curve& curve, const Point& p) {
   return out;
 }
 
+constexpr const char* kFromHere = "start";
+constexpr const char* kUpToHere = "end";
+constexpr const char* kAroundHere = "middle";
+
+std::string label_at(const char* look, double x, double y, const char* anchor,
+                     const std::string& text) {
+  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+                     look, x, y, anchor, escape(text));
+}
+
+std::string line_across(const char* look, double y) {
+  return fmt::format("<path class=\"{}\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", look, kLeft, y, kRight);
+}
+
 std::string draw_axes(const Plot& plot) {
   std::string out;
   for (const Tick& tick : plot.y.ticks) {
     const double y = at_y(plot, tick.value);
-    out += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", kLeft, y, kRight);
-    out += fmt::format(
-        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 7,
-        y + 4, escape(tick.label));
+    out += line_across("grid", y) + label_at("soft", kLeft - 7, y + 4, kUpToHere, tick.label);
   }
   for (const Tick& tick : plot.x.ticks) {
     const double x = at_x(plot, tick.value);
-    out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}v4\"/>", x, kBottom);
-    out += fmt::format(
-        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", x,
-        kBottom + 18, escape(tick.label));
+    out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}v4\"/>", x, kBottom) +
+           label_at("soft", x, kBottom + 18, kAroundHere, tick.label);
   }
-  out +=
-      fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", kLeft, kBottom, kRight);
-  out += fmt::format("<text class=\"ink title\" x=\"{:.1f}\" y=\"18\">{}</text>\n", 2.0,
-                     escape(plot.title));
-  out +=
-      fmt::format("<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-                  kRight, kBottom + 36, escape(plot.x_label));
-  return out;
+  return out + line_across("axis", kBottom) + label_at("ink title", 2, 18, kFromHere, plot.title) +
+         label_at("soft", kRight, kBottom + 36, kUpToHere, plot.x_label);
+}
+
+/// "M.. ..L.. ..", one point longer.
+void go_to(std::string& path, const Plot& plot, double x, double y) {
+  path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, x), at_y(plot, y));
 }
 
 std::string draw_band(const Plot& plot, const Segment& segment) {
@@ -81,23 +85,15 @@ std::string draw_band(const Plot& plot, const Segment& segment) {
                        at_x(plot, p.x), at_y(plot, p.low), at_y(plot, p.high));
   }
   std::string path;
-  for (const Point& p : segment) {
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, p.x),
-                        at_y(plot, p.high));
-  }
-  for (auto p = segment.rbegin(); p != segment.rend(); ++p) {
-    path += fmt::format("L{:.1f} {:.1f}", at_x(plot, p->x), at_y(plot, p->low));
-  }
+  for (const Point& p : segment) go_to(path, plot, p.x, p.high);
+  for (auto p = segment.rbegin(); p != segment.rend(); ++p) go_to(path, plot, p->x, p->low);
   return fmt::format("<path class=\"fill band\" d=\"{}Z\"/>\n", path);
 }
 
 std::string draw_line(const Plot& plot, const Segment& segment) {
   if (segment.size() < 2) return {};
   std::string path;
-  for (const Point& p : segment) {
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, p.x),
-                        at_y(plot, p.mean));
-  }
+  for (const Point& p : segment) go_to(path, plot, p.x, p.mean);
   return fmt::format("<path class=\"line dash\" d=\"{}\"/>\n", path);
 }
 
@@ -120,20 +116,15 @@ std::string draw_dots(const Plot& plot, const Curve& curve) {
 std::string draw_target(const Plot& plot) {
   if (!plot.target) return {};
   const double y = at_y(plot, *plot.target);
-  std::string out =
-      fmt::format("<path class=\"goal\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", kLeft, y, kRight);
-  out += fmt::format("<text class=\"ink\" x=\"{:.1f}\" y=\"{:.1f}\">target {}</text>\n", kLeft + 5,
-                     y - 5, percent_target(*plot.target));
-  for (const Mark& mark : plot.marks) {
-    const double x = at_x(plot, mark.x);
-    out += fmt::format("<g class=\"{}\"><path class=\"line drop\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>",
-                       style_class(mark.style), x, y, kBottom);
+  std::string out = line_across("goal", y) + label_at("ink", kLeft + 5, y - 5, kFromHere,
+                                                      "target " + percent_target(*plot.target));
+  for (const Mark& mark : plot.marks)
     out += fmt::format(
-        "<path class=\"fill flag\" d=\"M{:.1f} {:.1f}l6.5 6.5l-6.5 6.5l-6.5 "
-        "-6.5Z\"><title>{}</title>"
+        "<g class=\"{}\"><path class=\"line drop\" d=\"M{:.1f} {:.1f}V{:.1f}\"/><path "
+        "class=\"fill flag\" d=\"M{:.1f} {:.1f}l6.5 6.5l-6.5 6.5l-6.5 -6.5Z\"><title>{}</title>"
         "</path></g>\n",
-        x, y - 6.5, escape(mark.text));
-  }
+        style_class(mark.style), at_x(plot, mark.x), y, kBottom, at_x(plot, mark.x), y - 6.5,
+        escape(mark.text));
   return out;
 }
 
@@ -149,11 +140,9 @@ std::string draw_hidden(const Plot& plot) {
     if (!hidden) continue;
     const double best = std::ranges::max(points, {}, &Point::mean).mean;
     out += fmt::format(
-        "<g class=\"{}\"><text class=\"fill\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">\u25BE "
-        "{}: "
-        "at most {}</text></g>\n",
-        style_class(curve.style), kRight - 4, y, escape(curve.name),
-        value_text(plot.measure, best));
+        "<g class=\"{}\">{}</g>\n", style_class(curve.style),
+        label_at("fill", kRight - 4, y, kUpToHere,
+                 "\u25BE " + curve.name + ": at most " + value_text(plot.measure, best)));
     y -= 16;
   }
   return out;
@@ -161,37 +150,37 @@ std::string draw_hidden(const Plot& plot) {
 
 }  // namespace
 
+std::string value_text(Measure measure, double value) {
+  return measure == Measure::test_accuracy ? fixed(100 * value, 2) + " %" : three_digits(value);
+}
+
 Axis accuracy_axis(std::span<const Curve> curves, std::optional<double> target) {
   double top = 0, high = target.value_or(0);
-  for (const Curve& curve : curves) {
-    for (const Point& p : curve.points()) {
-      top = std::max(top, p.mean);
-      high = std::max(high, p.high);
-    }
+  for (const Point& p : points_of(curves)) {
+    top = std::max(top, p.mean);
+    high = std::max(high, p.high);
   }
-  if (!(high > 0)) return linear_axis_scaled(0, 1, 5, Ends::round, 100);
+  if (!(high > 0)) return linear_axis(0, 1, 5, Ends::round, TickValues::any, 100);
   std::vector<double> means;
   for (const Curve& curve : curves) {
     const std::vector<Point> points = curve.points();
     const bool competes =
         std::ranges::any_of(points, [&](const Point& p) { return p.mean >= kCompetes * top; });
-    for (const Point& p : points) {
+    for (const Point& p : points)
       if (competes) means.push_back(p.mean);
-    }
   }
   std::ranges::sort(means);
   double low = means.empty() ? 0 : means[means.size() / 5];
   if (target) low = std::min(low, *target - 0.25 * (high - low));
   const double room = std::max(high - low, kNarrowest) / 16;
   low = std::min(low - room, high - kNarrowest);
-  return linear_axis_scaled(std::max(0.0, low), std::min(1.0, high + room), 6, Ends::keep, 100);
+  return linear_axis(std::max(0.0, low), std::min(1.0, high + room), 6, Ends::keep, TickValues::any,
+                     100);
 }
 
 Axis loss_axis(std::span<const Curve> curves) {
   std::vector<double> means;
-  for (const Curve& curve : curves) {
-    for (const Point& p : curve.points()) means.push_back(p.mean);
-  }
+  for (const Point& p : points_of(curves)) means.push_back(p.mean);
   if (means.empty()) return linear_axis(0, 1, 6, Ends::round);
   std::ranges::sort(means);
   const double middle = means[means.size() / 2];
@@ -208,16 +197,11 @@ std::string draw(const Plot& plot, const std::string& id) {
   std::string out = fmt::format(
       "<clipPath id=\"{}\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>"
       "</clipPath>\n",
-      id, kLeft, kTop - 1, kRight - kLeft + 4, kBottom - kTop + 2);
+      id, kLeft, kTop - 4, kRight - kLeft + 4, kBottom - kTop + 5);  // Dots at the ends are whole.
   out += draw_axes(plot);
-  const bool empty =
-      std::ranges::all_of(plot.curves, [](const Curve& c) { return c.segments.empty(); });
-  if (empty) {
-    out += fmt::format(
-        "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">no "
-        "finite values</text>\n",
-        (kLeft + kRight) / 2, (kTop + kBottom) / 2);
-  }
+  if (points_of(plot.curves).empty())
+    out += label_at("soft", (kLeft + kRight) / 2, (kTop + kBottom) / 2, kAroundHere,
+                    "no finite values");
   out += fmt::format("<g clip-path=\"url(#{})\">\n", id);
   for (const Curve& curve : plot.curves) {
     out += fmt::format("<g class=\"{}\">\n", style_class(curve.style));

@@ -36,6 +36,9 @@ inline constexpr double kPlotWidth = 560, kPlotHeight = 330;
 /// times the median are left out at the top.
 [[nodiscard]] Axis loss_axis(std::span<const Curve> curves);
 
+/// A value as it is shown: "87.20 %", "0.412".
+[[nodiscard]] std::string value_text(Measure measure, double value);
+
 /// As a <g> of kPlotWidth x kPlotHeight. `id` makes the names inside unique in a page.
 [[nodiscard]] std::string draw(const Plot& plot, const std::string& id);
 

@@ -13,71 +13,49 @@ bool equal(double a, double b) {
   return std::abs(a - b) <= kTie * std::max(std::abs(a), std::abs(b));
 }
 
-double share_of(std::int64_t part, std::int64_t whole) {
-  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+bool is_accuracy(Respect respect) {
+  return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
 }
 
-std::optional<Standing> to_target(const GroupSummary& group, const std::optional<Spread>& spread) {
-  if (!spread || group.reached == 0) return std::nullopt;
-  return Standing{share_of(group.reached, group.runs), spread->mean};
-}
-
-std::optional<Standing> over_good_runs(const GroupSummary& group, const Spread& spread) {
-  if (spread.count == 0) return std::nullopt;
-  return Standing{share_of(group.runs - group.failed, group.runs), spread.mean};
+/// Of the runs, how many qualify.
+double share_of(Respect respect, const GroupSummary& group) {
+  if (respect == Respect::step || group.runs == 0) return 1;
+  const std::int64_t part = is_accuracy(respect) ? group.runs - group.failed : group.reached;
+  return static_cast<double>(part) / static_cast<double>(group.runs);
 }
 
 }  // namespace
 
-std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Better better,
-                         const Judge& judge) {
+const Spread* spread_in(Respect respect, const GroupSummary& group) {
+  const Spread* spread = respect == Respect::final_accuracy             ? &group.final_accuracy
+                         : respect == Respect::best_accuracy            ? &group.best_accuracy
+                         : respect == Respect::step                     ? &group.seconds_per_step
+                         : respect == Respect::epochs && group.epochs   ? &*group.epochs
+                         : respect == Respect::seconds && group.seconds ? &*group.seconds
+                                                                        : nullptr;
+  return spread != nullptr && spread->count > 0 ? spread : nullptr;
+}
+
+std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Respect respect) {
   struct Entry {
     std::size_t group;
-    Standing standing;
+    double share, value;  // Of values the least is best.
   };
   std::vector<Entry> entries;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (const auto standing = judge(groups[i])) entries.push_back({i, *standing});
-  }
-  const auto tied = [](const Standing& a, const Standing& b) {
-    return equal(a.share, b.share) && equal(a.value, b.value);
-  };
-  std::ranges::stable_sort(entries, [&](const Entry& a, const Entry& b) {
-    if (!equal(a.standing.share, b.standing.share)) return a.standing.share > b.standing.share;
-    const double x = a.standing.value, y = b.standing.value;
-    return better == Better::less ? x < y : x > y;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    if (const Spread* spread = spread_in(respect, groups[i]))
+      entries.push_back(
+          {i, share_of(respect, groups[i]), is_accuracy(respect) ? -spread->mean : spread->mean});
+  std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) {
+    return equal(a.share, b.share) ? a.value < b.value : a.share > b.share;
   });
   std::vector<Ranked> out;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const bool same = i > 0 && tied(entries[i].standing, entries[i - 1].standing);
-    out.push_back({entries[i].group, same ? out.back().place : i});
+    const bool tied = i > 0 && equal(entries[i].share, entries[i - 1].share) &&
+                      equal(entries[i].value, entries[i - 1].value);
+    out.push_back({entries[i].group, tied ? out.back().place : i});
   }
   return out;
-}
-
-std::vector<Ranked> rank_epochs(const std::vector<GroupSummary>& groups) {
-  return rank(groups, Better::less, [](const auto& g) { return to_target(g, g.epochs); });
-}
-
-std::vector<Ranked> rank_seconds(const std::vector<GroupSummary>& groups) {
-  return rank(groups, Better::less, [](const auto& g) { return to_target(g, g.seconds); });
-}
-
-std::vector<Ranked> rank_final(const std::vector<GroupSummary>& groups) {
-  return rank(groups, Better::more,
-              [](const auto& g) { return over_good_runs(g, g.final_accuracy); });
-}
-
-std::vector<Ranked> rank_best(const std::vector<GroupSummary>& groups) {
-  return rank(groups, Better::more,
-              [](const auto& g) { return over_good_runs(g, g.best_accuracy); });
-}
-
-std::vector<Ranked> rank_step(const std::vector<GroupSummary>& groups) {
-  return rank(groups, Better::less, [](const auto& g) -> std::optional<Standing> {
-    if (g.seconds_per_step.count == 0) return std::nullopt;
-    return Standing{1.0, g.seconds_per_step.mean};
-  });
 }
 
 }  // namespace dkfac::app

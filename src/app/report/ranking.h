@@ -1,35 +1,23 @@
 #pragma once
 
-#include <functional>
-#include <optional>
-#include <string>
+#include <cstdint>
 #include <vector>
 
 #include "app/shared/report.h"
 
 namespace dkfac::app {
 
-/// Where a group stands in one respect; groups without a value do not take part.
-struct Standing {
-  double share = 0;  ///< Of the runs that qualify; a larger share stands first.
-  double value = 0;
-};
-using Judge = std::function<std::optional<Standing>(const GroupSummary&)>;
+/// In what groups are compared.
+enum class Respect : std::uint8_t { epochs, seconds, final_accuracy, best_accuracy, step };
+/// What a group shows there; null where it has nothing to show.
+[[nodiscard]] const Spread* spread_in(Respect respect, const GroupSummary& group);
 
-/// Groups that take part, best first; places of equal standing follow each other as given.
 struct Ranked {
   std::size_t group = 0;  ///< Index into Comparison::groups.
   std::size_t place = 0;  ///< 0 for the winners.
 };
-enum class Better { less, more };
-[[nodiscard]] std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Better better,
-                                       const Judge& judge);
-
-// The respects in which groups are compared.
-[[nodiscard]] std::vector<Ranked> rank_epochs(const std::vector<GroupSummary>& groups);
-[[nodiscard]] std::vector<Ranked> rank_seconds(const std::vector<GroupSummary>& groups);
-[[nodiscard]] std::vector<Ranked> rank_final(const std::vector<GroupSummary>& groups);
-[[nodiscard]] std::vector<Ranked> rank_best(const std::vector<GroupSummary>& groups);
-[[nodiscard]] std::vector<Ranked> rank_step(const std::vector<GroupSummary>& groups);
+/// Groups that have something to show, best first. Those of which a larger share of the runs
+/// qualifies stand before the others; places of equal standing follow each other as given.
+[[nodiscard]] std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Respect respect);
 
 }  // namespace dkfac::app

@@ -16,7 +16,7 @@ struct Samples {
 /// What the seeds say about each epoch that any of them has.
 std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure) {
   std::map<std::int64_t, Samples> out;
-  for (const RunResult& run : group.runs) {
+  for (const RunResult& run : group.runs)
     for (const EpochRecord& record : run.epochs) {
       Samples& samples = out[record.epoch];
       const double value =
@@ -25,15 +25,29 @@ std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure)
       samples.values.push_back(value);
       samples.seconds.push_back(record.train_seconds);
     }
-  }
   return out;
 }
 
 }  // namespace
 
-std::vector<Point> Curve::points() const {
+std::vector<NamedRun> runs_of(std::span<const RunGroup> groups) {
+  std::vector<NamedRun> out;
+  for (const RunGroup& group : groups)
+    for (const RunResult& run : group.runs) out.push_back({group.name, &run});
+  return out;
+}
+
+Point exact_point(double x, double value, std::int64_t epoch) {
+  return {.x = x, .mean = value, .low = value, .high = value, .runs = 1, .epoch = epoch};
+}
+
+std::vector<Point> Curve::points() const { return points_of({this, 1}); }
+
+std::vector<Point> points_of(std::span<const Curve> curves) {
   std::vector<Point> out;
-  for (const Segment& segment : segments) out.insert(out.end(), segment.begin(), segment.end());
+  for (const Curve& curve : curves)
+    for (const Segment& segment : curve.segments)
+      out.insert(out.end(), segment.begin(), segment.end());
   return out;
 }
 
@@ -58,9 +72,8 @@ Curve curve_of(const RunGroup& group, std::size_t style, Measure measure, Agains
 
 std::vector<Curve> curves_of(std::span<const RunGroup> groups, Measure measure, Against against) {
   std::vector<Curve> out;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
+  for (std::size_t i = 0; i < groups.size(); ++i)
     out.push_back(curve_of(groups[i], i, measure, against));
-  }
   return out;
 }
 

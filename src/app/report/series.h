@@ -9,6 +9,14 @@
 
 namespace dkfac::app {
 
+/// A run of any group.
+struct NamedRun {
+  std::string group;
+  const RunResult* run;
+  const RunResult* operator->() const { return run; }
+};
+[[nodiscard]] std::vector<NamedRun> runs_of(std::span<const RunGroup> groups);
+
 enum class Measure { train_loss, test_accuracy, interval };
 enum class Against { epochs, seconds };
 
@@ -20,6 +28,8 @@ struct Point {
   std::int64_t epoch = 0;
   double seconds = 0;
 };
+/// Of one value that has no range.
+[[nodiscard]] Point exact_point(double x, double value, std::int64_t epoch);
 /// Points without a gap; an epoch where no seed has a finite value ends one.
 using Segment = std::vector<Point>;
 struct Curve {
@@ -28,6 +38,8 @@ struct Curve {
   std::vector<Segment> segments;
   [[nodiscard]] std::vector<Point> points() const;  ///< Of all segments, in order.
 };
+
+[[nodiscard]] std::vector<Point> points_of(std::span<const Curve> curves);  ///< Of all of them.
 
 [[nodiscard]] Curve curve_of(const RunGroup& group, std::size_t style, Measure measure,
                              Against against);

@@ -1,13 +1,18 @@
+#include <algorithm>
+#include <functional>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 #include <fmt/core.h>
 
-#include "app/report/format.h"
 #include "app/report/sections.h"
+#include "app/report/table.h"
 
 namespace dkfac::app {
 namespace {
+
+using SettingTexts = std::map<std::string, std::string>;
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r");
@@ -17,9 +22,8 @@ std::string_view trimmed(std::string_view text) {
 
 /// The runs of a group differ in the seed alone, so one of them stands for all.
 std::string configuration_of(const RunGroup& group) {
-  for (const RunResult& run : group.runs) {
+  for (const RunResult& run : group.runs)
     if (!run.configuration.empty()) return run.configuration;
-  }
   return {};
 }
 
@@ -27,62 +31,46 @@ std::string configuration_of(const RunGroup& group) {
 bool is_label(const std::string& key) { return key == "run.name" || key == "run.seed"; }
 
 std::string differences(std::span<const RunGroup> groups) {
-  std::vector<std::map<std::string, std::string>> all;
+  std::vector<SettingTexts> all;
   std::set<std::string> keys;
   for (const RunGroup& group : groups) {
     all.push_back(settings_of(configuration_of(group)));
     for (const auto& [key, value] : all.back()) keys.insert(key);
   }
-  std::string rows;
-  for (const std::string& key : keys) {
-    std::set<std::string> values;
-    std::string cells;
-    for (const auto& settings : all) {
-      const auto found = settings.find(key);
-      const std::string value = found == settings.end() ? "\u2013" : found->second;
-      values.insert(value);
-      cells += "<td><code>" + escape(value) + "</code></td>";
-    }
-    if (values.size() > 1 && !is_label(key)) {
-      rows +=
-          fmt::format("<tr><th scope=\"row\"><code>{}</code></th>{}</tr>\n", escape(key), cells);
-    }
-  }
-  if (rows.empty()) return {};
-  std::string heads;
-  for (const RunGroup& group : groups) {
-    heads += fmt::format("<th scope=\"col\">{}</th>", escape(group.name));
-  }
-  return fmt::format(
-      "<div class=\"wide\"><table class=\"settings\"><thead><tr><th "
-      "scope=\"col\">setting</th>{}</tr>"
-      "</thead>\n<tbody>\n{}</tbody></table></div>\n",
-      heads, rows);
+  const auto value = [](const SettingTexts& settings, const std::string& key) {
+    const auto found = settings.find(key);
+    return found == settings.end() ? "\u2013" : found->second;
+  };
+  std::erase_if(keys, [&](const std::string& key) {
+    return is_label(key) || std::ranges::all_of(all, [&](const SettingTexts& settings) {
+             return value(settings, key) == value(all.front(), key);
+           });
+  });
+  Table table;
+  add_column(table, {"", "setting"}, keys, std::identity());
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    add_column(table, {"", groups[i].name}, keys,
+               [&](const std::string& key) { return value(all[i], key); });
+  return html_table(table, Look::code);
 }
 
 }  // namespace
 
-std::map<std::string, std::string> settings_of(const std::string& toml) {
-  std::map<std::string, std::string> out;
+SettingTexts settings_of(const std::string& toml) {
+  SettingTexts out;
   std::string section;
   int phases = 0;
-  std::string_view rest = toml;
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = trimmed(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line.empty() || line.front() == '#') continue;
-    if (line == "[[phase]]") {
-      section = fmt::format("phase.{}.", ++phases);
-      continue;
-    }
-    if (line.front() == '[' && line.back() == ']') {
-      section = std::string(trimmed(line.substr(1, line.size() - 2))) + ".";
-      continue;
-    }
+  std::istringstream in(toml);
+  for (std::string text; std::getline(in, text);) {
+    const std::string_view line = trimmed(text);
     const auto equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    out[section + std::string(trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
+    if (line == "[[phase]]")
+      section = fmt::format("phase.{}.", ++phases);
+    else if (line.starts_with('[') && line.ends_with(']'))
+      section = fmt::format("{}.", trimmed(line.substr(1, line.size() - 2)));
+    else if (!line.starts_with('#') && equals != std::string_view::npos)
+      out[fmt::format("{}{}", section, trimmed(line.substr(0, equals)))] =
+          trimmed(line.substr(equals + 1));
   }
   return out;
 }
@@ -90,13 +78,11 @@ std::map<std::string, std::string> settings_of(const std::string& toml) {
 std::string settings_section(std::span<const RunGroup> groups) {
   std::string out;
   if (groups.size() > 1) out += differences(groups);
-  for (const RunGroup& group : groups) {
-    const std::string configuration = configuration_of(group);
-    if (configuration.empty()) continue;
-    out += fmt::format(
-        "<details><summary>Effective configuration of {}</summary><pre>{}</pre></details>\n",
-        escape(group.name), escape(configuration));
-  }
+  for (const RunGroup& group : groups)
+    if (const std::string configuration = configuration_of(group); !configuration.empty())
+      out += fmt::format(
+          "<details><summary>Effective configuration of {}</summary><pre>{}</pre></details>\n",
+          escape(group.name), escape(configuration));
   return out;
 }
 

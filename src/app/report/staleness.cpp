@@ -3,45 +3,35 @@
 
 #include <fmt/core.h>
 
-#include "app/report/format.h"
 #include "app/report/palette.h"
-#include "app/report/plot.h"
 #include "app/report/sections.h"
 #include "app/report/svg.h"
+#include "app/report/table.h"
 
 namespace dkfac::app {
 namespace {
 
 using Intervals = CurvatureResult::Intervals;
 
-bool is_adaptive(const RunResult& run) { return !run.curvature.intervals.empty(); }
-
-const RunResult* first_adaptive(const RunGroup& group) {
-  const auto at = std::ranges::find_if(group.runs, is_adaptive);
-  return at == group.runs.end() ? nullptr : &*at;
-}
-
-struct Kind {
-  const char* name;
-  double Intervals::*value;
+/// The runs of a group under the adaptive rule.
+struct Adaptive {
+  Cell name;
+  std::vector<const RunResult*> runs = {};
 };
-constexpr std::array<Kind, 3> kKinds{
-    {{"A", &Intervals::a}, {"G", &Intervals::g}, {"BatchNorm", &Intervals::batch_norm}}};
 
-Curve curve_of(const RunResult& run, const Kind& kind, std::size_t style) {
-  Curve curve{.name = kind.name, .style = style, .segments = {{}}};
-  for (const Intervals& at : run.curvature.intervals) {
-    const double value = at.*kind.value;
-    if (value > 0)
-      curve.segments[0].push_back({.x = static_cast<double>(at.step),
-                                   .mean = value,
-                                   .low = value,
-                                   .high = value,
-                                   .runs = 1,
-                                   .epoch = at.step});
+std::vector<Adaptive> adaptive_of(std::span<const RunGroup> groups) {
+  std::vector<Adaptive> out;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    Adaptive one{.name = {.text = groups[i].name, .style = i}};
+    for (const RunResult& run : groups[i].runs)
+      if (!run.curvature.intervals.empty()) one.runs.push_back(&run);
+    if (!one.runs.empty()) out.push_back(std::move(one));
   }
-  return curve;
+  return out;
 }
+
+const std::vector<std::string> kIntervalKinds{"A", "G", "BatchNorm"};
+constexpr std::array kIntervals{&Intervals::a, &Intervals::g, &Intervals::batch_norm};
 
 std::string picture(const RunResult& run, const std::string& id) {
   Plot plot;
@@ -49,11 +39,14 @@ std::string picture(const RunResult& run, const std::string& id) {
   plot.x_label = "steps";
   plot.measure = Measure::interval;
   double highest = 1;
-  for (std::size_t i = 0; i < kKinds.size(); ++i) {
-    Curve curve = curve_of(run, kKinds.at(i), i);
-    if (curve.segments[0].empty()) continue;
-    for (const Point& p : curve.segments[0]) highest = std::max(highest, p.mean);
-    plot.curves.push_back(std::move(curve));
+  for (std::size_t i = 0; i < kIntervalKinds.size(); ++i) {
+    Curve curve{.name = kIntervalKinds[i], .style = i, .segments = {{}}};
+    for (const Intervals& at : run.curvature.intervals)
+      if (const double value = at.*kIntervals.at(i); value > 0) {
+        curve.segments[0].push_back(exact_point(static_cast<double>(at.step), value, at.step));
+        highest = std::max(highest, value);
+      }
+    if (!curve.segments[0].empty()) plot.curves.push_back(std::move(curve));
   }
   const auto last = static_cast<double>(run.curvature.intervals.back().step);
   plot.x = linear_axis(0, std::max(1.0, last), 7, Ends::keep, TickValues::whole);
@@ -61,52 +54,38 @@ std::string picture(const RunResult& run, const std::string& id) {
   return inline_svg(plot, id);
 }
 
-std::string row(const RunGroup& group, std::size_t style) {
-  std::vector<double> a, g, bytes, flops;
-  for (const RunResult& run : group.runs) {
-    if (!is_adaptive(run)) continue;
-    const CurvatureResult& c = run.curvature;
-    a.push_back(c.a_kept());
-    g.push_back(c.g_kept());
-    bytes.push_back(c.bytes_saved());
-    flops.push_back(c.flops_saved());
-  }
-  std::string out =
-      fmt::format("<tr><th scope=\"row\">{}{}</th>", swatch(style), escape(group.name));
-  for (const auto& values : {a, g, bytes, flops})
-    out += "<td>" + escape(percent_text(spread_of(values), Dash::en)) + "</td>";
-  return out + "</tr>\n";
+Table table_of(const std::vector<Adaptive>& groups) {
+  Table out;
+  add_column(out, {"", "configuration"}, groups, &Adaptive::name);
+  const auto share = [&](const char* head, double (CurvatureResult::*value)() const) {
+    add_column(out, {"", head}, groups, [&](const Adaptive& group) {
+      std::vector<double> values;
+      for (const RunResult* run : group.runs) values.push_back((run->curvature.*value)());
+      return percent_text(spread_of(values), Dash::en);
+    });
+  };
+  share("A renewed, %", &CurvatureResult::a_kept);
+  share("G and BatchNorm renewed, %", &CurvatureResult::g_kept);
+  share("bytes saved, %", &CurvatureResult::bytes_saved);
+  share("operations saved, %", &CurvatureResult::flops_saved);
+  return out;
 }
 
 }  // namespace
 
 std::string staleness_section(std::span<const RunGroup> groups) {
-  std::string rows, figures;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const RunResult* run = first_adaptive(groups[i]);
-    if (run == nullptr) continue;
-    rows += row(groups[i], i);
+  const std::vector<Adaptive> adaptive = adaptive_of(groups);
+  if (adaptive.empty()) return {};
+  std::string figures;
+  for (const Adaptive& group : adaptive)
     figures += fmt::format("<figure><figcaption>{}, seed {}</figcaption>{}</figure>\n",
-                           escape(groups[i].name), run->seed,
-                           picture(*run, fmt::format("intervals{}", i)));
-  }
-  if (rows.empty()) return {};
-  std::string legend = "<p class=\"legend\">";
-  for (std::size_t k = 0; k < kKinds.size(); ++k)
-    legend += fmt::format("<span>{}{}</span>\n", swatch(k), kKinds.at(k).name);
-  return "<div class=\"wide\"><table><thead><tr><th scope=\"col\">configuration</th><th "
-         "scope=\"col\">A renewed, %</th><th scope=\"col\">G and BatchNorm renewed, %</th><th "
-         "scope=\"col\">bytes saved, %</th><th scope=\"col\">operations saved, "
-         "%</th></tr></thead>\n"
-         "<tbody>\n" +
-         rows +
-         "</tbody></table></div>\n<p class=\"note\">Renewed: share of the statistics' elements, "
-         "all of "
-         "them at every step being 100 %. Bytes saved: of all that is handed to collectives, "
-         "gradients "
-         "and weights included. Operations saved: of those that build and invert "
-         "statistics.</p>\n" +
-         legend + "</p>\n<div class=\"plots\">\n" + figures + "</div>\n";
+                           escape(group.name.text), group.runs[0]->seed,
+                           picture(*group.runs[0], fmt::format("intervals{}", *group.name.style)));
+  return html_table(table_of(adaptive), Look::scrolls) +
+         "<p class=\"note\">Renewed: share of the statistics' elements, all of them at every step "
+         "being 100 %. Bytes saved: of all that is handed to collectives, gradients and weights "
+         "included. Operations saved: of those that build and invert statistics.</p>\n" +
+         legend(kIntervalKinds) + "<div class=\"plots\">\n" + figures + "</div>\n";
 }
 
 }  // namespace dkfac::app

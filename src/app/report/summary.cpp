@@ -4,10 +4,12 @@
 #include <set>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "app/record/run_summary.h"
 #include "app/report/format.h"
 #include "app/report/ranking.h"
+#include "app/report/series.h"
 #include "app/report/statistics.h"
 #include "app/shared/report.h"
 
@@ -19,11 +21,9 @@ struct ToTarget {
 };
 
 std::optional<ToTarget> to_target(const RunResult& run, double target) {
-  for (const EpochRecord& record : run.epochs) {
-    if (record.test_accuracy >= target) {
+  for (const EpochRecord& record : run.epochs)
+    if (record.test_accuracy >= target)
       return ToTarget{static_cast<double>(record.epoch), record.train_seconds};
-    }
-  }
   if (!run.epochs.empty() || !run.epochs_to_target || !run.seconds_to_target) return std::nullopt;
   return ToTarget{*run.epochs_to_target, *run.seconds_to_target};
 }
@@ -31,11 +31,9 @@ std::optional<ToTarget> to_target(const RunResult& run, double target) {
 /// The target that all runs were given, if it is one.
 std::optional<double> common_target(std::span<const RunGroup> groups) {
   std::optional<double> out;
-  for (const RunGroup& group : groups) {
-    for (const RunResult& run : group.runs) {
-      if (!run.target_accuracy || (out && *out != *run.target_accuracy)) return std::nullopt;
-      out = run.target_accuracy;
-    }
+  for (const NamedRun& run : runs_of(groups)) {
+    if (!run->target_accuracy || (out && *out != *run->target_accuracy)) return std::nullopt;
+    out = run->target_accuracy;
   }
   return out;
 }
@@ -44,30 +42,34 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
   GroupSummary out;
   out.name = group.name;
   out.runs = std::ssize(group.runs);
-  std::vector<double> epochs, seconds, final_accuracy, best_accuracy, median_accuracy, step;
+  std::vector<const RunResult*> good;
+  std::vector<double> epochs, seconds;
   for (const RunResult& run : group.runs) {
-    if (run.status == "failed") {
-      ++out.failed;
-      continue;
-    }
-    if (const auto reached = target ? to_target(run, *target) : std::nullopt) {
-      epochs.push_back(reached->epochs);
-      seconds.push_back(reached->seconds);
-    }
-    final_accuracy.push_back(run.final_accuracy);
-    best_accuracy.push_back(run.best_accuracy);
-    median_accuracy.push_back(run.epochs.empty() ? run.final_accuracy : median_of_last(run.epochs));
-    if (run.seconds_per_step > 0) step.push_back(run.seconds_per_step);
+    if (run.status == "failed") continue;
+    good.push_back(&run);
+    const auto reached = target ? to_target(run, *target) : std::nullopt;
+    if (!reached) continue;
+    epochs.push_back(reached->epochs);
+    seconds.push_back(reached->seconds);
   }
+  out.failed = out.runs - std::ssize(good);
   out.reached = std::ssize(epochs);
   if (out.reached > 0) {
     out.epochs = spread_of(epochs);
     out.seconds = spread_of(seconds);
   }
-  out.final_accuracy = spread_of(final_accuracy);
-  out.best_accuracy = spread_of(best_accuracy);
-  out.median_accuracy = spread_of(median_accuracy);
-  out.seconds_per_step = spread_of(step);
+  const auto spread = [&good](const auto& value) {
+    std::vector<double> values;
+    for (const RunResult* run : good) values.push_back(value(*run));
+    return spread_of(values);
+  };
+  out.final_accuracy = spread([](const auto& run) { return run.final_accuracy; });
+  out.best_accuracy = spread([](const auto& run) { return run.best_accuracy; });
+  out.median_accuracy = spread([](const auto& run) {
+    return run.epochs.empty() ? run.final_accuracy : median_of_last(run.epochs);
+  });
+  out.seconds_per_step =  // A NaN does not count.
+      spread([](const auto& run) { return run.seconds_per_step > 0 ? run.seconds_per_step : NAN; });
   return out;
 }
 
@@ -94,45 +96,28 @@ PairedDifference difference_of(const RunGroup& group, const RunGroup& baseline,
   return {spread_of(accuracy), spread_of(epochs), spread_of(seconds)};
 }
 
-std::vector<std::string> winners(const std::vector<GroupSummary>& groups,
-                                 const std::vector<Ranked>& ranked) {
-  std::vector<std::string> out;
-  for (const Ranked& entry : ranked) {
-    if (entry.place == 0) out.push_back(groups[entry.group].name);
-  }
-  return out;
-}
-
 /// Values of all runs without repetition, in the order of their first appearance.
 std::string distinct(std::span<const RunGroup> groups,
                      const std::function<std::string(const RunResult&)>& value) {
   std::vector<std::string> seen;
-  for (const RunGroup& group : groups) {
-    for (const RunResult& run : group.runs) {
-      const std::string text = value(run);
-      if (!text.empty() && std::ranges::find(seen, text) == seen.end()) seen.push_back(text);
-    }
-  }
-  std::string out;
-  for (const std::string& text : seen) out += (out.empty() ? "" : " / ") + text;
-  return out;
+  for (const NamedRun& run : runs_of(groups))
+    if (std::string text = value(*run.run);
+        !text.empty() && std::ranges::find(seen, text) == seen.end())
+      seen.push_back(std::move(text));
+  return fmt::format("{}", fmt::join(seen, " / "));
 }
 
 std::string make_caption(std::span<const RunGroup> groups) {
-  const std::string model = distinct(groups, [](const auto& run) { return run.model; });
+  // 0 in files that do not tell.
+  const auto counted = [](std::int64_t n) { return n > 0 ? grouped(n) : std::string(); };
   const std::string data = distinct(groups, [](const auto& run) { return run.data; });
-  const std::string batch = distinct(groups, [](const auto& run) {
-    return run.global_batch > 0 ? grouped(run.global_batch) : std::string();
-  });
+  const std::string batch =
+      distinct(groups, [&](const auto& r) { return counted(r.global_batch); });
   const std::string ranks = distinct(groups, [](const auto& run) { return grouped(run.ranks); });
-  const std::string size = distinct(groups, [](const auto& run) {
-    return run.parameters > 0 ? grouped(run.parameters) : std::string();
-  });
+  const std::string size = distinct(groups, [&](const auto& r) { return counted(r.parameters); });
   std::set<std::uint64_t> seeds;
-  for (const RunGroup& group : groups) {
-    for (const RunResult& run : group.runs) seeds.insert(run.seed);
-  }
-  std::string out = model;
+  for (const NamedRun& run : runs_of(groups)) seeds.insert(run->seed);
+  std::string out = distinct(groups, [](const auto& run) { return run.model; });
   if (!size.empty()) out += fmt::format(" ({} parameters)", size);
   if (!data.empty()) out += (out.empty() ? "" : " on ") + data;
   const auto add = [&out](const std::string& text) { out += (out.empty() ? "" : ", ") + text; };
@@ -174,17 +159,21 @@ Comparison summarize(std::span<const RunGroup> groups, std::optional<double> tar
   if (!groups.empty()) out.baseline = groups.front().name;
   for (std::size_t i = 1; i < groups.size(); ++i)
     out.groups[i].difference = difference_of(groups[i], groups.front(), target);
-  out.fewest_epochs = winners(out.groups, rank_epochs(out.groups));
-  out.fewest_seconds = winners(out.groups, rank_seconds(out.groups));
-  out.highest_final = winners(out.groups, rank_final(out.groups));
-  out.highest_best = winners(out.groups, rank_best(out.groups));
-  const std::vector<Ranked> by_step = rank_step(out.groups);
-  out.cheapest_step = winners(out.groups, by_step);
-  if (!by_step.empty()) {
+  const auto winners = [&out](Respect respect) {
+    std::vector<std::string> names;
+    for (const Ranked& entry : rank(out.groups, respect))
+      if (entry.place == 0) names.push_back(out.groups[entry.group].name);
+    return names;
+  };
+  out.fewest_epochs = winners(Respect::epochs);
+  out.fewest_seconds = winners(Respect::seconds);
+  out.highest_final = winners(Respect::final_accuracy);
+  out.highest_best = winners(Respect::best_accuracy);
+  out.cheapest_step = winners(Respect::step);
+  if (const auto by_step = rank(out.groups, Respect::step); !by_step.empty()) {
     const double cheapest = out.groups[by_step.front().group].seconds_per_step.mean;
-    for (GroupSummary& group : out.groups) {
+    for (GroupSummary& group : out.groups)
       if (cheapest > 0) group.step_ratio = group.seconds_per_step.mean / cheapest;
-    }
   }
   out.caption = make_caption(groups);
   return out;

@@ -14,9 +14,7 @@ constexpr int kPieces = 7;
 
 Axis x_axis(std::span<const Curve> curves, Against against) {
   double last = 0;
-  for (const Curve& curve : curves) {
-    for (const Point& p : curve.points()) last = std::max(last, p.x);
-  }
+  for (const Point& p : points_of(curves)) last = std::max(last, p.x);
   if (last <= 0) last = 1;
   const bool whole = against == Against::epochs;
   return linear_axis(0, last, kPieces, Ends::keep, whole ? TickValues::whole : TickValues::any);
@@ -36,25 +34,34 @@ std::vector<Mark> marks_of(const Comparison& comparison, Against against) {
   return out;
 }
 
+constexpr double kSample = 34, kBeside = 6;  // The width of a line, and of the gap to its name.
+
+std::string legend_entry(std::size_t style, const std::string& name, double x, double y) {
+  return fmt::format(
+      "<g class=\"{}\" transform=\"translate({:.1f} {:.1f})\"><path class=\"line dash\" d=\"M0 "
+      "-4H{:.1f}\"/><circle class=\"fill dot\" cx=\"{:.1f}\" cy=\"-4\" r=\"3\"/><text "
+      "class=\"ink\" x=\"{:.1f}\" y=\"0\">{}</text></g>\n",
+      style_class(style), x, y, kSample, kSample / 2, kSample + kBeside, escape(name));
+}
+
 /// Names and lines of all groups, in rows as wide as the picture. Returns the height used.
 double draw_legend(std::span<const RunGroup> groups, double width, std::string& out) {
-  constexpr double kRow = 22, kGlyph = 7.2, kSample = 34, kGap = 26;
+  constexpr double kRow = 22, kGlyph = 7.2, kApart = 26;
   double x = 2, y = 14;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const double wide = kSample + 6 + kGlyph * static_cast<double>(groups[i].name.size());
+    const double wide = kSample + kBeside + kGlyph * static_cast<double>(groups[i].name.size());
     if (x > 2 && x + wide > width) {
       x = 2;
       y += kRow;
     }
-    out += fmt::format(
-        "<g class=\"{}\" transform=\"translate({:.1f} {:.1f})\"><path class=\"line dash\" d=\"M0 "
-        "-4H{:.1f}\"/><circle class=\"fill dot\" cx=\"{:.1f}\" cy=\"-4\" r=\"3\"/><text "
-        "class=\"ink\" x=\"{:.1f}\" y=\"0\">{}</text></g>\n",
-        style_class(i), x, y, kSample, kSample / 2, kSample + 6, escape(groups[i].name));
-    x += wide + kGap;
+    out += legend_entry(i, groups[i].name, x, y);
+    x += wide + kApart;
   }
   return y + 14;
 }
+
+constexpr double kMargin = 16, kGap = 28;
+constexpr double kWidth = 2 * kPlotWidth + kGap;  // Of two panels.
 
 }  // namespace
 
@@ -84,26 +91,40 @@ std::string inline_svg(const Plot& plot, const std::string& id) {
       kPlotWidth, kPlotHeight, escape(plot.title), escape(plot.x_label), draw(plot, id));
 }
 
-std::string svg_curves(std::span<const RunGroup> groups, const Comparison& comparison) {
-  constexpr double kMargin = 16, kGap = 28;
-  const double width = 2 * kPlotWidth + kGap;
-  std::string legend;
-  const double top = draw_legend(groups, width, legend);
-  const double full_width = width + 2 * kMargin, full_height = top + kPlotHeight + 2 * kMargin;
+std::string svg_file(const std::string& label, const std::string& heading, double heading_height,
+                     std::span<const Panel> panels) {
+  constexpr double kRow = 20;
+  std::size_t names = 0;
+  for (const Panel& panel : panels) names = std::max(names, panel.names.size());
+  const double cell = kPlotHeight + kRow * static_cast<double>(names) + kGap;
+  const auto rows = static_cast<double>((panels.size() + 1) / 2);
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pic\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"Test accuracy against epochs "
-      "and against seconds\">\n<style>\n{2}</style>\n<rect class=\"paper\" width=\"{0:.0f}\" "
-      "height=\"{1:.0f}\"/>\n<g transform=\"translate({3:.0f} {3:.0f})\">\n{4}",
-      full_width, full_height, picture_css(), kMargin, legend);
-  double left = 0;
-  for (const Against against : {Against::epochs, Against::seconds}) {
-    const Plot plot = make_plot(groups, comparison, Measure::test_accuracy, against);
-    out += fmt::format("<g transform=\"translate({:.0f} {:.0f})\">\n{}</g>\n", left, top,
-                       draw(plot, against == Against::epochs ? "by-epochs" : "by-seconds"));
-    left += kPlotWidth + kGap;
+      "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>\n{3}"
+      "</style>\n<rect class=\"paper\" width=\"{0:.0f}\" height=\"{1:.0f}\"/>\n"
+      "<g transform=\"translate({4:.0f} {4:.0f})\">\n{5}",
+      kWidth + 2 * kMargin, heading_height + rows * cell - kGap + 2 * kMargin, escape(label),
+      picture_css(), kMargin, heading);
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    out += fmt::format("<g transform=\"translate({:.0f} {:.0f})\">\n{}",
+                       i % 2 == 0 ? 0 : kPlotWidth + kGap,
+                       heading_height + cell * static_cast<double>(i / 2),
+                       draw(panels[i].plot, fmt::format("panel-{}", i)));
+    for (std::size_t n = 0; n < panels[i].names.size(); ++n)
+      out +=
+          legend_entry(n, panels[i].names[n], 48, kPlotHeight + kRow * static_cast<double>(n + 1));
+    out += "</g>\n";
   }
   return out + "</g>\n</svg>\n";
+}
+
+std::string svg_curves(std::span<const RunGroup> groups, const Comparison& comparison) {
+  std::string heading;
+  const double height = draw_legend(groups, kWidth, heading);
+  std::vector<Panel> panels;
+  for (const Against against : {Against::epochs, Against::seconds})
+    panels.push_back({make_plot(groups, comparison, Measure::test_accuracy, against)});
+  return svg_file("Test accuracy against epochs and against seconds", heading, height, panels);
 }
 
 }  // namespace dkfac::app

@@ -15,4 +15,14 @@ namespace dkfac::app {
 /// A picture of its own for a page that has picture_css(): scales with its box.
 [[nodiscard]] std::string inline_svg(const Plot& plot, const std::string& id);
 
+/// A plot, and what its styles 0, 1, ... stand for.
+struct Panel {
+  Plot plot = {};
+  std::vector<std::string> names = {};
+};
+/// A picture for a file: panels, two to a row, with their names below, under `heading`, which is so
+/// high.
+[[nodiscard]] std::string svg_file(const std::string& label, const std::string& heading,
+                                   double heading_height, std::span<const Panel> panels);
+
 }  // namespace dkfac::app

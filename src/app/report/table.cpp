@@ -4,12 +4,10 @@
 
 #include <fmt/core.h>
 
+#include "app/report/palette.h"
+
 namespace dkfac::app {
 namespace {
-
-bool among(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 /// Characters, as a terminal counts them: continuation bytes of UTF-8 take no room.
 std::size_t width_of(std::string_view text) {
@@ -17,60 +15,32 @@ std::size_t width_of(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-std::string runs_text(const GroupSummary& group) {
-  if (group.failed == 0) return fmt::format("{}", group.runs);
-  return fmt::format("{}, {} failed", group.runs, group.failed);
-}
-
-/// A star marks what is best; a table of one line has nothing to mark.
 std::string starred(const Cell& cell) { return cell.best ? cell.text + " *" : cell.text; }
-
-std::vector<Head> heads_of(std::optional<double> target) {
-  // "5 of 5" reached tells the number of runs as well.
-  std::vector<Head> out{{"", "configuration", true}, {"", "runs", !target}};
-  if (target) {
-    for (const char* what : {"reached", "epochs to", "seconds to"}) {
-      out.push_back({what, percent_target(*target), true});
-    }
-  }
-  out.push_back({"final", "accuracy, %", true});
-  out.push_back({"median of last 5", "accuracies, %", false});
-  out.push_back({"best", "accuracy, %", false});
-  out.push_back({"ms per", "step", true});
-  out.push_back({"step", "ratio", true});
-  return out;
-}
 
 std::string pad(std::string text, std::size_t width, bool left) {
   const std::string spaces(width - std::min(width, width_of(text)), ' ');
   return left ? text + spaces : spaces + text;
 }
 
-}  // namespace
-
-Table table_of(const Comparison& comparison, Dash dash) {
-  Table out;
-  out.heads = heads_of(comparison.target);
-  const bool contest = comparison.groups.size() > 1;
-  for (const GroupSummary& group : comparison.groups) {
-    std::vector<Cell> row{{group.name}, {runs_text(group)}};
-    const auto add = [&](const std::string& text, const std::vector<std::string>& winners) {
-      row.push_back({text, contest && among(winners, group.name)});
-    };
-    if (comparison.target) {
-      row.push_back({fmt::format("{} of {}", group.reached, group.runs)});
-      add(epochs_text(group.epochs.value_or(Spread{}), dash), comparison.fewest_epochs);
-      add(seconds_text(group.seconds.value_or(Spread{}), dash), comparison.fewest_seconds);
-    }
-    add(percent_text(group.final_accuracy, dash), comparison.highest_final);
-    row.push_back({percent_text(group.median_accuracy, dash)});
-    add(percent_text(group.best_accuracy, dash), comparison.highest_best);
-    add(milliseconds_text(group.seconds_per_step, dash), comparison.cheapest_step);
-    row.push_back({group.step_ratio > 0 ? fixed(group.step_ratio, 2) : "-"});
-    out.rows.push_back(std::move(row));
-  }
-  return out;
+/// A mean and its range may stand on two lines; neither is parted itself.
+std::string in_two_lines(const std::string& text) {
+  const auto unparted = [](std::string_view part) {
+    return "<span class=\"whole\">" + escape(part) + "</span>";
+  };
+  const auto range = text.find(" [");
+  if (range == std::string::npos) return unparted(text);
+  return "<span>" + unparted(text.substr(0, range)) + " " + unparted(text.substr(range + 1)) +
+         "</span>";
 }
+
+std::string html_cell(const Cell& cell, const Head& head, Look look) {
+  if (look == Look::code) return "<td><code>" + escape(cell.text) + "</code></td>";
+  if (look == Look::scrolls) return "<td>" + escape(cell.text) + "</td>";
+  return fmt::format("<td data-head=\"{}\"{}>{}</td>", escape(head.line()),
+                     cell.best ? " class=\"best\"" : "", in_two_lines(cell.text));
+}
+
+}  // namespace
 
 std::string terminal_text(const Table& table) {
   std::vector<std::size_t> columns, widths;
@@ -84,18 +54,15 @@ std::string terminal_text(const Table& table) {
   std::string out;
   const auto line = [&](const auto& text_of) {
     std::string text;
-    for (const std::size_t c : columns) {
+    for (const std::size_t c : columns)
       text += (c > 0 ? "  " : "") + pad(text_of(c), widths[c], c == 0);
-    }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
   };
   line([&](std::size_t c) { return table.heads[c].top; });
   line([&](std::size_t c) { return table.heads[c].bottom; });
   line([&](std::size_t c) { return std::string(widths[c], '-'); });
-  for (const auto& row : table.rows) {
-    line([&](std::size_t c) { return starred(row[c]); });
-  }
+  for (const auto& row : table.rows) line([&](std::size_t c) { return starred(row[c]); });
   return out;
 }
 
@@ -122,21 +89,23 @@ std::string markdown_text(const Table& table) {
   return out + "\n";
 }
 
-std::string text_table(const Comparison& comparison) {
-  std::string out = comparison.caption.empty() ? "" : comparison.caption + "\n\n";
-  out += terminal_text(table_of(comparison, Dash::plain)) + "\n";
-  const Table intervals = interval_table(comparison);
-  if (!intervals.rows.empty())
-    out += terminal_text(intervals) +
-           "(mean \u00b1 95 % interval over seeds, differences by seed)\n\n";
-  return out + verdict(comparison);
-}
-
-std::string markdown_table(const Comparison& comparison) {
-  const Table intervals = interval_table(comparison);
-  std::string out = markdown_text(table_of(comparison, Dash::en));
-  if (!intervals.rows.empty()) out += "\n" + markdown_text(intervals) + "\n" + kIntervalNote + "\n";
-  return out;
+std::string html_table(const Table& table, Look look) {
+  if (table.rows.empty()) return {};
+  constexpr const char* kClasses[] = {"", " class=\"main\"", " class=\"settings\""};
+  std::string out = fmt::format("<div class=\"wide\"><table{}><thead><tr>",
+                                kClasses[static_cast<std::size_t>(look)]);
+  for (const Head& head : table.heads)
+    out += "<th scope=\"col\">" + with_units(escape(head.line())) + "</th>";
+  out += "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows) {
+    const Cell& name = row.front();
+    const std::string text = escape(name.text);
+    out += fmt::format("<tr><th scope=\"row\">{}{}</th>", name.style ? swatch(*name.style) : "",
+                       look == Look::code ? "<code>" + text + "</code>" : text);
+    for (std::size_t c = 1; c < row.size(); ++c) out += html_cell(row[c], table.heads[c], look);
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table></div>\n";
 }
 
 }  // namespace dkfac::app

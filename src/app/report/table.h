@@ -1,6 +1,10 @@
 #pragma once
 
+#include <functional>
+#include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/report/format.h"
@@ -11,6 +15,7 @@ namespace dkfac::app {
 struct Cell {
   std::string text;
   bool best = false;
+  std::optional<std::size_t> style = {};  ///< Of the group that it names: a page shows its line.
 };
 /// A head of one line or two. A terminal has no room for every column.
 struct Head {
@@ -18,14 +23,30 @@ struct Head {
   bool in_terminal = true;
   [[nodiscard]] std::string line() const { return top.empty() ? bottom : top + " " + bottom; }
 };
-/// The comparison as cells; the first column is the name of the group.
+/// The first column names the rows.
 struct Table {
   std::vector<Head> heads;
   std::vector<std::vector<Cell>> rows;
 };
+/// Adds a column: its head, and what `read` gives, text or a Cell, for the item of each row. `read`
+/// may be a member as well.
+template <class Items, class Read>
+void add_column(Table& table, Head head, const Items& items, const Read& read) {
+  table.heads.push_back(std::move(head));
+  table.rows.resize(std::size(items));
+  auto row = table.rows.begin();
+  for (const auto& item : items) (row++)->push_back(Cell{std::invoke(read, item)});
+}
+
 /// For a terminal, and as Markdown.
 [[nodiscard]] std::string terminal_text(const Table& table);
 [[nodiscard]] std::string markdown_text(const Table& table);
+/// How a page shows a table: with one line to a row, which scrolls where the window is narrow; as
+/// one whose rows become cards there; or as one of pieces of a configuration.
+enum class Look { scrolls, folds, code };
+/// As an element of a page; nothing without rows.
+[[nodiscard]] std::string html_table(const Table& table, Look look);
+
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);
 /// Means over seeds with their 95 % intervals, and paired differences to the baseline with theirs.
 /// Without rows when no group has two runs.

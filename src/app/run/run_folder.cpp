@@ -11,6 +11,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/version.h"
 
+#include "app/checkpoint/durable.h"
 #include "app/checkpoint/store.h"
 #include "app/record/curvature_record.h"
 #include "app/record/trace.h"

@@ -8,6 +8,7 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
+#include "app/checkpoint/durable.h"
 #include "app/checkpoint/store.h"
 #include "app/record/progress.h"
 #include "app/record/trace.h"
@@ -17,7 +18,6 @@
 #include "app/run/placement.h"
 #include "app/run/signals.h"
 #include "app/shared/phases.h"
-#include "app/shared/report.h"
 #include "app/shared/trainer.h"
 #include "core/shared/wait_watch.h"
 #include "nn/shared/conv_plans.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,10 +67,6 @@ struct Comparison {
 /// The picture alone (accuracy against epochs and against seconds), e.g. for a README.
 [[nodiscard]] std::string svg_curves(std::span<const RunGroup> groups,
                                      const Comparison& comparison);
-
-/// Writes `text` to a temporary file beside `path`, syncs it and renames it, so that there is the
-/// old content or the new one, never a part. Throws IoError.
-void write_file(const std::filesystem::path& path, const std::string& text);
 
 /// Indented JSON; NaN and infinity are written as null, and so is what is unset.
 [[nodiscard]] std::string to_json(const RunResult& result);

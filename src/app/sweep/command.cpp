@@ -12,7 +12,6 @@
 #include "app/run/run_one.h"
 #include "app/shared/commands.h"
 #include "app/shared/config.h"
-#include "app/shared/report.h"
 #include "app/sweep/runner.h"
 #include "app/sweep/table.h"
 
@@ -116,7 +115,7 @@ void sweep(const SweepCommand& command, SweepState& state, const Terminal& termi
       fs::remove_all(folder / run.point.name / "checkpoints", ignored);
   }
   take_over(command, folder, state);
-  const bool all = SweepRunner(state, folder, terminal, command.quiet)();
+  const bool all = run_sweep(state, folder, terminal, command.quiet);
   write_results(state, folder);
   if (!all) throw_stopped(0, folder, "the same command goes on with the sweep");
   terminal.out << terminal_text(table_of(state)) << "\n"

@@ -7,7 +7,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <utility>
 
 #include <fmt/core.h>
 
@@ -15,33 +14,14 @@
 
 #include "app/run/signals.h"
 
-extern char** environ;  // NOLINT: POSIX declares it nowhere.
-
 namespace dkfac::app {
 
 namespace {
 
 constexpr int kNoProgram = 127;  // As a shell has it.
 
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& over) {
-  std::vector<std::string> out;
-  for (char** at = environ; *at != nullptr; ++at) {
-    const std::string entry(*at);
-    if (!over.contains(entry.substr(0, entry.find('=')))) out.push_back(entry);
-  }
-  for (const auto& [name, value] : over) out.push_back(name + "=" + value);
-  return out;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> out;
-  for (std::string& word : words) out.push_back(word.data());
-  out.push_back(nullptr);
-  return out;
-}
-
 /// Between fork and exec: system calls alone.
-[[noreturn]] void become(char* const* words, char* const* environment, int log, pid_t parent) {
+[[noreturn]] void become(char* const* words, int log, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() != parent) ::_exit(kNoProgram);  // It died before that took effect.
@@ -51,7 +31,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
-  ::execvpe(words[0], words, environment);
+  ::execvp(words[0], words);
   constexpr char kWhat[] = "this program cannot be started\n";
   (void)!::write(STDERR_FILENO, kWhat, sizeof(kWhat) - 1);
   ::_exit(kNoProgram);
@@ -59,27 +39,23 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& words,
-                 const std::map<std::string, std::string>& environment,
-                 const std::filesystem::path& log) {
-  std::vector<std::string> own_words = words, own_environment = environment_with(environment);
-  const std::vector<char*> arguments = pointers_to(own_words),
-                           variables = pointers_to(own_environment);
+Process::Process(std::vector<std::string> words, const std::filesystem::path& log) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0)
     throw IoError(fmt::format("[sweep] cannot write '{}' ({}); check free space and permissions",
                               log.string(), std::strerror(errno)));
   const pid_t parent = ::getpid();
   id_ = ::fork();
-  if (id_ == 0) become(arguments.data(), variables.data(), file, parent);
+  if (id_ == 0) become(arguments.data(), file, parent);
   const int error = errno;
   ::close(file);
   if (id_ < 0)
     throw IoError(fmt::format("[sweep] cannot start a process ({}); run fewer at a time",
                               std::strerror(error)));
 }
-
-Process::Process(Process&& other) noexcept : id_(std::exchange(other.id_, -1)), end_(other.end_) {}
 
 Process::~Process() {
   if (id_ < 0 || end_) return;

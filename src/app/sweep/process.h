@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <sys/types.h>
@@ -13,13 +12,10 @@ namespace dkfac::app {
 /// It is asked to stop when this process dies.
 class Process {
  public:
-  /// `words`: the program and its arguments; `environment`: variables over those of this process.
-  /// Both its outputs are appended to `log`. Throws IoError.
-  Process(const std::vector<std::string>& words,
-          const std::map<std::string, std::string>& environment, const std::filesystem::path& log);
+  /// `words`: the program and its arguments. Both its outputs are appended to `log`. Throws
+  /// IoError.
+  Process(std::vector<std::string> words, const std::filesystem::path& log);
   ~Process();  ///< Ends one that still runs.
-  Process(Process&& other) noexcept;
-  Process& operator=(Process&& other) = delete;
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 

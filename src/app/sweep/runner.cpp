@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -14,12 +14,12 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/threads.h"
 
+#include "app/checkpoint/durable.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/store.h"
-#include "app/report/format.h"
 #include "app/run/signals.h"
 #include "app/shared/errors.h"
-#include "app/shared/report.h"
+#include "app/sweep/process.h"
 #include "app/sweep/table.h"
 
 namespace dkfac::app {
@@ -36,8 +36,16 @@ void fill_in(std::string& text, const std::string& what, const std::string& valu
     text.replace(at, what.size(), value);
 }
 
+/// What comes before the program: variables for every run, and its launcher.
 std::vector<std::string> launcher_words(const Slots& slots, const std::string& name, int slot) {
+  constexpr const char* kThreads = "OMP_NUM_THREADS";
+  // A run alone takes its share by itself; runs beside each other do not know of each other.
+  const bool crowded =
+      slots.parallel > 1 && slots.hosts.empty() && std::getenv(kThreads) == nullptr;
+  const int share = std::max(1, available_cores() / (slots.parallel * slots.ranks));
   std::vector<std::string> words;
+  if (slots.threads > 0 || crowded)
+    words = {"env", fmt::format("{}={}", kThreads, slots.threads > 0 ? slots.threads : share)};
   std::istringstream in(slots.launcher);
   const std::string host = slots.hosts.empty()
                                ? "localhost"
@@ -67,15 +75,12 @@ std::string error_in(const fs::path& log, std::uintmax_t begin, int end) {
   return last.empty() ? how : how + ": " + last;
 }
 
-}  // namespace
-
+/// The words that start or go on with a run, up to the end of epoch `until` (0: to its own end).
 std::vector<std::string> command_of(const SweepSpec& spec, const SweepRun& run,
-                                    const fs::path& folder, int slot, std::int64_t until,
-                                    bool go_on) {
+                                    const fs::path& folder, int slot, std::int64_t until) {
   std::vector<std::string> words = launcher_words(spec.slots, run.point.name, slot);
-  words.push_back(this_program().string());
-  words.emplace_back("train");
-  if (go_on) {
+  words.insert(words.end(), {this_program().string(), "train"});
+  if (!list_checkpoints(folder / kCheckpointFolder).empty()) {
     words.insert(words.end(), {"--resume", folder.string()});
   } else {
     words.push_back(run.point.config.string());
@@ -91,136 +96,144 @@ std::vector<std::string> command_of(const SweepSpec& spec, const SweepRun& run,
   return words;
 }
 
-std::map<std::string, std::string> environment_of(const Slots& slots) {
-  constexpr const char* kThreads = "OMP_NUM_THREADS";
-  if (slots.threads > 0) return {{kThreads, std::to_string(slots.threads)}};
-  // A run alone takes its share by itself; runs beside each other do not know of each other.
-  if (slots.parallel == 1 || !slots.hosts.empty() || std::getenv(kThreads) != nullptr) return {};
-  const int share = available_cores() / (slots.parallel * slots.ranks);
-  return {{kThreads, std::to_string(std::max(1, share))}};
-}
+class SweepRunner {
+ public:
+  SweepRunner(SweepState& state, const fs::path& folder, const Terminal& terminal, bool quiet)
+      : state_(state), folder_(folder), terminal_(terminal), quiet_(quiet) {}
 
-SweepRunner::SweepRunner(SweepState& state, fs::path folder, const Terminal& terminal, bool quiet)
-    : state_(state),
-      folder_(std::move(folder)),
-      terminal_(terminal),
-      quiet_(quiet),
-      environment_(environment_of(state.spec.slots)) {
-  fs::create_directories(folder_ / "logs");
-}
-
-fs::path SweepRunner::folder_of(const SweepRun& run) const { return folder_ / run.point.name; }
-
-fs::path SweepRunner::log_of(const SweepRun& run) const {
-  return folder_ / "logs" / (run.point.name + ".log");
-}
-
-std::int64_t SweepRunner::target(const SweepRun& run, std::int64_t rung) const {
-  return std::min(rung, run.point.epochs);
-}
-
-bool SweepRunner::operator()() {
-  save();
-  for (std::size_t r = static_cast<std::size_t>(state_.rungs_done); r < state_.rungs.size(); ++r) {
-    if (!run_to(state_.rungs[r])) return false;
-    judge(state_.rungs[r]);
+  bool operator()() {
+    fs::create_directories(folder_ / "logs");
     save();
-  }
-  return true;
-}
-
-bool SweepRunner::run_to(std::int64_t rung) {
-  std::deque<std::size_t> todo;
-  for (std::size_t i = 0; i < state_.runs.size(); ++i) {
-    const SweepRun& run = state_.runs[i];
-    const bool done = std::ssize(run.result.epochs) >= target(run, rung);
-    if (run.status == "waiting" && !done) todo.push_back(i);
-    if (run.status == "waiting" && done)
-      state_.runs[i].status = rung >= run.point.epochs ? "ok" : "waiting";
-  }
-  if (!quiet_ && !todo.empty())
-    terminal_.out << fmt::format("{} run{} to epoch {}", todo.size(), todo.size() == 1 ? "" : "s",
-                                 rung)
-                  << std::endl;
-  std::vector<Slot> slots(static_cast<std::size_t>(state_.spec.slots.parallel));
-  const auto busy = [](const Slot& slot) { return slot.process.has_value(); };
-  while ((!todo.empty() && !stopped_) || std::ranges::any_of(slots, busy)) {
-    if (stop_requested() && !stopped_) {
-      stopped_ = true;
-      for (const Slot& slot : slots)
-        if (slot.process) slot.process->ask_to_stop();
+    while (state_.rungs_done < std::ssize(state_.rungs)) {
+      const std::int64_t rung = state_.rungs[static_cast<std::size_t>(state_.rungs_done)];
+      if (!run_to(rung)) return false;
+      judge(rung);
+      save();
     }
-    for (std::size_t s = 0; s < slots.size(); ++s) {
-      Slot& slot = slots[s];
-      if (slot.process && slot.process->ended()) finish(slot, rung);
-      if (slot.process || todo.empty() || stopped_) continue;
-      start(slot, static_cast<int>(s), todo.front(), rung);
-      todo.pop_front();
-    }
-    std::this_thread::sleep_for(kLook);
+    return true;
   }
-  return !stopped_;
-}
 
-void SweepRunner::start(Slot& slot, int number, std::size_t index, std::int64_t rung) {
-  const SweepRun& run = state_.runs[index];
-  const fs::path folder = folder_of(run), log = log_of(run);
-  const bool go_on = !list_checkpoints(folder / kCheckpointFolder).empty();
-  const std::int64_t until = rung < run.point.epochs ? rung : 0;
-  std::error_code none;
-  slot.run = index;
-  slot.log_begin = fs::exists(log, none) ? fs::file_size(log) : 0;
-  slot.process.emplace(command_of(state_.spec, run, folder, number, until, go_on), environment_,
-                       log);
-}
+ private:
+  struct Slot {
+    std::optional<Process> process;
+    std::size_t run = 0;
+    std::uintmax_t log_begin = 0;  ///< Bytes of its log before this process.
+  };
 
-void SweepRunner::finish(Slot& slot, std::int64_t rung) {
-  const int end = *slot.process->ended();
-  slot.process.reset();
-  SweepRun& run = state_.runs[slot.run];
-  try {
-    read_result(folder_of(run), run);
-    const bool enough = std::ssize(run.result.epochs) >= target(run, rung);
-    if (end != 0 && stopped_) return;  // As asked.
-    if (end == 0 && enough) {
-      if (rung >= run.point.epochs) run.status = "ok";
-      run.scores[target(run, rung)] =
-          score_of(run.result.epochs, target(run, rung), state_.spec.metric, state_.spec.over);
-    } else {
+  [[nodiscard]] fs::path folder_of(const SweepRun& run) const { return folder_ / run.point.name; }
+  [[nodiscard]] fs::path log_of(const SweepRun& run) const {
+    return folder_ / "logs" / (run.point.name + ".log");
+  }
+  void save() const { write_file(folder_ / kSweepFile, to_json(state_)); }
+  void say(const std::string& line) const {
+    if (!quiet_) terminal_.out << line << std::endl;
+  }
+
+  /// Scores a run that has the epochs of a rung, or all of its own.
+  void score(SweepRun& run, std::int64_t rung) const {
+    const std::int64_t epochs = std::min(rung, run.point.epochs);
+    run.scores[epochs] = score_of(run.result.epochs, epochs, state_.spec.metric, state_.spec.over);
+    if (rung >= run.point.epochs) run.status = "ok";
+  }
+  [[nodiscard]] static bool has_epochs(const SweepRun& run, std::int64_t rung) {
+    return std::ssize(run.result.epochs) >= std::min(rung, run.point.epochs);
+  }
+
+  /// False when a signal has come meanwhile.
+  bool run_to(std::int64_t rung) {
+    std::deque<std::size_t> todo;
+    for (std::size_t i = 0; i < state_.runs.size(); ++i) {
+      SweepRun& run = state_.runs[i];
+      if (run.status != "waiting") continue;
+      if (has_epochs(run, rung))
+        score(run, rung);
+      else
+        todo.push_back(i);
+    }
+    if (!todo.empty())
+      say(fmt::format("{} run{} to epoch {}", todo.size(), todo.size() == 1 ? "" : "s", rung));
+    std::vector<Slot> slots(static_cast<std::size_t>(state_.spec.slots.parallel));
+    const auto busy = [](const Slot& slot) { return slot.process.has_value(); };
+    while ((!todo.empty() && !stopped_) || std::ranges::any_of(slots, busy)) {
+      if (stop_requested() && !stopped_) {
+        stopped_ = true;
+        for (const Slot& slot : slots)
+          if (slot.process) slot.process->ask_to_stop();
+      }
+      for (std::size_t s = 0; s < slots.size(); ++s) {
+        Slot& slot = slots[s];
+        if (slot.process && slot.process->ended()) finish(slot, rung);
+        if (slot.process || todo.empty() || stopped_) continue;
+        slot.run = todo.front();
+        todo.pop_front();
+        start(slot, static_cast<int>(s), rung);
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+    return !stopped_;
+  }
+
+  void start(Slot& slot, int number, std::int64_t rung) const {
+    const SweepRun& run = state_.runs[slot.run];
+    const fs::path log = log_of(run);
+    const std::int64_t until = rung < run.point.epochs ? rung : 0;
+    std::error_code none;
+    slot.log_begin = fs::exists(log, none) ? fs::file_size(log) : 0;
+    slot.process.emplace(command_of(state_.spec, run, folder_of(run), number, until), log);
+  }
+
+  void finish(Slot& slot, std::int64_t rung) {
+    const int end = *slot.process->ended();
+    slot.process.reset();
+    SweepRun& run = state_.runs[slot.run];
+    try {
+      read_result(folder_of(run), run);
+      if (end != 0 && stopped_) return;  // As asked.
+      if (end == 0 && has_epochs(run, rung)) {
+        score(run, rung);
+      } else {
+        run.status = "failed";
+        run.error = end == 0 ? "ended without the epochs it was to train"
+                             : error_in(log_of(run), slot.log_begin, end);
+      }
+    } catch (const Error& error) {
       run.status = "failed";
-      run.error = end == 0 ? "ended without the epochs it was to train"
-                           : error_in(log_of(run), slot.log_begin, end);
+      run.error = error.what();
     }
-  } catch (const Error& error) {
-    run.status = "failed";
-    run.error = error.what();
+    save();
+    say("  " + line_of(state_, run));
   }
-  save();
-  if (!quiet_) terminal_.out << "  " << line_of(state_, run) << std::endl;
-}
 
-void SweepRunner::judge(std::int64_t rung) {
-  std::vector<std::size_t> here;
-  std::vector<double> scores;
-  for (std::size_t i = 0; i < state_.runs.size(); ++i) {
-    SweepRun& run = state_.runs[i];
-    if (run.status == "dropped" || run.status == "failed") continue;
-    const double score =
-        score_of(run.result.epochs, target(run, rung), state_.spec.metric, state_.spec.over);
-    run.scores[target(run, rung)] = score;
-    here.push_back(i);
-    scores.push_back(score);
+  /// Scores what has come so far, and drops the worse runs where they are halved.
+  void judge(std::int64_t rung) {
+    std::vector<std::size_t> here;
+    std::vector<double> scores;
+    for (std::size_t i = 0; i < state_.runs.size(); ++i) {
+      SweepRun& run = state_.runs[i];
+      if (run.status == "dropped" || run.status == "failed") continue;
+      score(run, rung);
+      here.push_back(i);
+      scores.push_back(last_score(run));
+    }
+    ++state_.rungs_done;
+    if (!state_.spec.halving || rung == state_.rungs.back() || here.empty()) return;
+    const std::vector<std::size_t> order = ranked(scores, state_.spec.metric);
+    const std::size_t kept = survivors(order.size(), state_.spec.halving->eta);
+    for (std::size_t i = kept; i < order.size(); ++i)
+      state_.runs[here[order[i]]].status = "dropped";
+    say(fmt::format("{} of {} go on after epoch {}", kept, order.size(), rung));
   }
-  ++state_.rungs_done;
-  if (!state_.spec.halving || rung == state_.rungs.back() || here.empty()) return;
-  const std::vector<std::size_t> order = ranked(scores, state_.spec.metric);
-  const std::size_t kept = survivors(order.size(), state_.spec.halving->eta);
-  for (std::size_t i = kept; i < order.size(); ++i) state_.runs[here[order[i]]].status = "dropped";
-  if (!quiet_)
-    terminal_.out << fmt::format("{} of {} go on after epoch {}", kept, order.size(), rung)
-                  << std::endl;
-}
 
-void SweepRunner::save() const { write_file(folder_ / kSweepFile, to_json(state_)); }
+  SweepState& state_;
+  const fs::path& folder_;
+  const Terminal& terminal_;
+  bool quiet_, stopped_ = false;
+};
+
+}  // namespace
+
+bool run_sweep(SweepState& state, const fs::path& folder, const Terminal& terminal, bool quiet) {
+  return SweepRunner(state, folder, terminal, quiet)();
+}
 
 }  // namespace dkfac::app

@@ -31,6 +31,22 @@ class Reader {
     throw InvalidArgument(fmt::format("[sweep] {}:{}: {}", source_, at.source().begin.line, what));
   }
 
+  [[noreturn]] void refuse(const std::string& what) const { refuse(table_, what); }
+
+  /// [name], or each [[name]] where there may be several.
+  [[nodiscard]] std::vector<Reader> sections(const char* name, bool several = false) const {
+    const toml::node* node = table_.get(name);
+    if (node == nullptr) return {};
+    if (const toml::table* one = node->as_table()) return {Reader(*one, source_, name)};
+    const toml::array* list = node->as_array();
+    if (!several || list == nullptr || !list->is_array_of_tables())
+      refuse(*node, fmt::format("{0} is no table; write [{0}]{1}", name,
+                                several ? fmt::format(", or [[{}]] for several", name) : ""));
+    std::vector<Reader> out;
+    for (const toml::node& one : *list) out.emplace_back(*one.as_table(), source_, name);
+    return out;
+  }
+
   void only(std::initializer_list<std::string_view> known) const {
     for (const auto& [key, node] : table_)
       if (std::ranges::find(known, key.str()) == known.end())
@@ -156,12 +172,8 @@ Draw draw_of(const Reader& reader, const Key& key, const toml::node& node) {
   if (table == nullptr || table->size() != 1) bad();
   const std::string kind(table->begin()->first.str());
   const toml::node& values = table->begin()->second;
-  Draw draw;
-  if (kind == "choice") {
-    draw.kind = Draw::Kind::choice;
-    draw.choices = list_of(reader, key, values);
-    return draw;
-  }
+  if (kind == "choice")
+    return {.kind = Draw::Kind::choice, .choices = list_of(reader, key, values)};
   const toml::array* ends = values.as_array();
   if ((kind != "uniform" && kind != "log_uniform") || ends == nullptr || ends->size() != 2) bad();
   const bool whole = key.type == KeyType::integer || key.type == KeyType::seed;
@@ -169,24 +181,15 @@ Draw draw_of(const Reader& reader, const Key& key, const toml::node& node) {
     reader.refuse(node, fmt::format("{} is no number; write {{choice = [..]}}", key.path));
   const auto low = ends->get(0)->value<double>(), high = ends->get(1)->value<double>();
   if (!low || !high || !(*low < *high) || !std::isfinite(*high - *low)) bad();
-  draw.low = *low;
-  draw.high = *high;
-  draw.whole = whole;
-  if (kind == "log_uniform") {
-    draw.kind = Draw::Kind::log_uniform;
-    if (!(draw.low > 0)) bad();
-  }
-  return draw;
+  const bool log = kind == "log_uniform";
+  if (log && !(*low > 0)) bad();
+  return {log ? Draw::Kind::log_uniform : Draw::Kind::uniform, *low, *high, whole};
 }
 
-Round round_of(const toml::table& table, const std::string& source) {
-  const Reader reader(table, source, "random");
+Round round_of(const Reader& reader) {
   Round round;
   round.count = reader.integer("count", 0, 1, kMostDraws);
-  if (round.count == 0)
-    throw InvalidArgument(
-        fmt::format("[sweep] {}:{}: [random] needs a count, how many points to draw", source,
-                    table.source().begin.line));
+  if (round.count == 0) reader.refuse("[random] needs a count, how many points to draw");
   round.seed = static_cast<std::uint64_t>(
       reader.integer("seed", 1, 0, std::numeric_limits<std::int64_t>::max()));
   reader.config_keys({"count", "seed"}, [&](const Key& key, const toml::node& node) {
@@ -195,54 +198,32 @@ Round round_of(const toml::table& table, const std::string& source) {
   return round;
 }
 
-const toml::table* table_in(const toml::table& root, const Reader& reader, const char* name) {
-  const toml::node* node = root.get(name);
-  if (node == nullptr) return nullptr;
-  if (!node->is_table()) reader.refuse(*node, fmt::format("{0} is no table; write [{0}]", name));
-  return node->as_table();
-}
-
-void read_rounds(const toml::table& root, const Reader& reader, const std::string& source,
-                 SweepSpec& spec) {
-  const toml::node* node = root.get("random");
-  if (node == nullptr) return;
-  if (const toml::table* one = node->as_table()) {
-    spec.rounds.push_back(round_of(*one, source));
-    return;
-  }
-  const toml::array* several = node->as_array();
-  if (several == nullptr || !several->is_array_of_tables())
-    reader.refuse(*node, "random is no table; write [random], or [[random]] for several rounds");
-  for (const toml::node& one : *several) spec.rounds.push_back(round_of(*one.as_table(), source));
-}
-
-void read_main(const toml::table& table, const std::string& source,
-               const std::filesystem::path& folder, SweepSpec& spec) {
-  const Reader reader(table, source, "sweep");
+void read_main(const Reader& reader, const std::filesystem::path& folder, SweepSpec& spec) {
   reader.only({"name", "config", "metric", "score"});
   spec.name = reader.text("name", spec.name);
   if (spec.name.empty() || spec.name.find('/') != std::string::npos)
-    reader.refuse(table, "sweep.name names a folder; write one word");
+    reader.refuse("sweep.name names a folder; write one word");
   for (const std::string& config : reader.texts("config")) spec.configs.push_back(folder / config);
   spec.metric = reader.name<Metric>("metric", spec.metric,
                                     {Metric::test_accuracy, Metric::test_loss, Metric::train_loss});
   spec.over = reader.name<Over>("score", spec.over, {Over::last, Over::best, Over::mean});
 }
 
-Slots slots_of(const toml::table& table, const std::string& source) {
-  const Reader reader(table, source, "slots");
+Slots slots_of(const Reader& reader) {
   reader.only({"parallel", "ranks", "threads", "hosts", "launcher"});
+  const auto number = [&](const char* key, std::int64_t fallback, int low, int high) {
+    return static_cast<int>(reader.integer(key, fallback, low, high));
+  };
   Slots slots;
   slots.hosts = reader.texts("hosts");
-  slots.parallel = static_cast<int>(
-      reader.integer("parallel", std::max<std::int64_t>(1, std::ssize(slots.hosts)), 1, 1024));
-  slots.ranks = static_cast<int>(reader.integer("ranks", 1, 1, 65536));
-  slots.threads = static_cast<int>(reader.integer("threads", 0, 0, 4096));
+  slots.parallel = number("parallel", std::max<std::int64_t>(1, std::ssize(slots.hosts)), 1, 1024);
+  slots.ranks = number("ranks", 1, 1, 65536);
+  slots.threads = number("threads", 0, 0, 4096);
   slots.launcher = reader.text("launcher", "");
   if (!slots.hosts.empty() && slots.launcher.find("{host}") == std::string::npos)
-    reader.refuse(table,
-                  "slots.hosts needs a slots.launcher with {host} in it, e.g. \"mpirun -n "
-                  "{ranks} --host {host}\"");
+    reader.refuse(
+        "slots.hosts needs a slots.launcher with {host} in it, e.g. \"mpirun -n {ranks} --host "
+        "{host}\"");
   return slots;
 }
 
@@ -260,35 +241,31 @@ std::string_view name_of(Over over) noexcept {
 
 SweepSpec parse_sweep(std::string_view text, const std::string& source,
                       const std::filesystem::path& folder) {
-  const toml::table root = parse_toml(text, source, "sweep");
-  const Reader reader(root, source, "");
-  reader.only({"sweep", "set", "grid", "random", "halving", "slots"});
+  const toml::table table = parse_toml(text, source, "sweep");
+  const Reader root(table, source, "");
+  root.only({"sweep", "set", "grid", "random", "halving", "slots"});
   SweepSpec spec;
   spec.name = std::filesystem::path(source).stem().string();
-  if (const toml::table* table = table_in(root, reader, "sweep"))
-    read_main(*table, source, folder, spec);
+  for (const Reader& main : root.sections("sweep")) read_main(main, folder, spec);
   if (spec.configs.empty())
     throw InvalidArgument(fmt::format(
         "[sweep] {}: no configuration; write [sweep] and config = \"FILE.toml\"", source));
-  if (const toml::table* table = table_in(root, reader, "set"))
-    Reader(*table, source, "set").config_keys({}, [&](const Key& key, const toml::node& node) {
+  for (const Reader& set : root.sections("set"))
+    set.config_keys({}, [&](const Key& key, const toml::node& node) {
       spec.set[key.path] = override_text(node);
     });
-  if (const toml::table* table = table_in(root, reader, "grid")) {
-    const Reader grid(*table, source, "grid");
+  for (const Reader& grid : root.sections("grid"))
     grid.config_keys({}, [&](const Key& key, const toml::node& node) {
       spec.grid[key.path] = list_of(grid, key, node);
     });
-  }
-  read_rounds(root, reader, source, spec);
-  if (const toml::table* table = table_in(root, reader, "halving")) {
-    const Reader halving(*table, source, "halving");
+  for (const Reader& random : root.sections("random", true))
+    spec.rounds.push_back(round_of(random));
+  for (const Reader& halving : root.sections("halving")) {
     halving.only({"first", "eta"});
     spec.halving =
         Halving{halving.integer("first", 1, 1, 1000000), halving.integer("eta", 3, 2, 1000)};
   }
-  if (const toml::table* table = table_in(root, reader, "slots"))
-    spec.slots = slots_of(*table, source);
+  for (const Reader& slots : root.sections("slots")) spec.slots = slots_of(slots);
   return spec;
 }
 

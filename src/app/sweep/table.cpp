@@ -4,18 +4,11 @@
 
 #include <fmt/core.h>
 
-#include "app/report/format.h"
-
 namespace dkfac::app {
 
 namespace {
 
 bool several_configs(const SweepState& state) { return state.spec.configs.size() > 1; }
-
-std::string value_of(const Settings& settings, const std::string& key) {
-  const auto at = settings.find(key);
-  return at == settings.end() ? "-" : at->second;
-}
 
 std::string place_text(const SweepState& state, const SweepRun& run) {
   return several_configs(state)
@@ -32,42 +25,47 @@ std::set<std::string> keys_of(const SweepState& state) {
   return keys;
 }
 
+Measure measure_of(Metric metric) {
+  return metric == Metric::test_accuracy ? Measure::test_accuracy : Measure::train_loss;
+}
+
 std::string score_text(double score, Metric metric) {
-  if (!std::isfinite(score)) return "-";
-  return metric == Metric::test_accuracy ? fixed(100 * score, 2) + " %" : three_digits(score);
+  return std::isfinite(score) ? value_text(measure_of(metric), score) : "-";
 }
 
 Table table_of(const SweepState& state) {
   Table out;
-  out.heads = {{"", "run"}};
-  if (several_configs(state)) out.heads.push_back({"", "configuration"});
-  const std::set<std::string> keys = keys_of(state);
-  for (const std::string& key : keys) {
+  std::vector<const SweepRun*> runs;
+  for (const std::size_t i : ranking(state)) runs.push_back(&state.runs[i]);
+  const auto column = [&](Head head, const auto& read) {
+    add_column(out, std::move(head), runs, [&](const SweepRun* run) { return read(*run); });
+  };
+  using Run = const SweepRun&;
+  column({"", "run"}, [](Run run) { return run.point.name; });
+  if (several_configs(state))
+    column({"", "configuration"}, [](Run run) { return run.point.config.stem().string(); });
+  for (const std::string& key : keys_of(state)) {
     const std::size_t dot = key.find('.');
-    out.heads.push_back({key.substr(0, dot), key.substr(dot + 1)});
+    column({key.substr(0, dot), key.substr(dot + 1)}, [&](Run run) {
+      const auto at = run.point.settings.find(key);
+      return at == run.point.settings.end() ? "-" : at->second;
+    });
   }
-  out.heads.push_back({"", "epochs"});
-  out.heads.push_back(
-      {std::string(name_of(state.spec.metric)), std::string(name_of(state.spec.over))});
-  out.heads.push_back({"best", "accuracy, %"});
-  out.heads.push_back({"train", "seconds"});
-  out.heads.push_back({"", "became"});
-  bool first = true;
-  for (const std::size_t i : ranking(state)) {
-    const SweepRun& run = state.runs[i];
-    std::vector<Cell> row{{run.point.name}};
-    if (several_configs(state)) row.push_back({run.point.config.stem().string()});
-    for (const std::string& key : keys) row.push_back({value_of(run.point.settings, key)});
-    const bool any = !run.result.epochs.empty();
-    row.push_back({fmt::format("{}", run.result.epochs.size())});
-    row.push_back({score_text(last_score(run), state.spec.metric),
-                   first && std::isfinite(last_score(run)) && run.status != "failed"});
-    row.push_back({any ? fixed(100 * run.result.best_accuracy, 2) : "-"});
-    row.push_back({any ? three_digits(run.result.train_seconds) : "-"});
-    row.push_back({run.status});
-    out.rows.push_back(std::move(row));
-    first = false;
-  }
+  column({"", "epochs"}, [](Run run) { return fmt::format("{}", run.result.epochs.size()); });
+  column({std::string(name_of(state.spec.metric)), std::string(name_of(state.spec.over))},
+         [&](Run run) {
+           const bool best = &run == runs.front() && run.status != "failed";
+           return Cell{score_text(last_score(run), state.spec.metric),
+                       best && std::isfinite(last_score(run))};
+         });
+  const auto known = [&](Head head, const auto& read) {
+    column(std::move(head), [&](Run run) {
+      return run.result.epochs.empty() ? std::string("-") : read(run.result);
+    });
+  };
+  known({"best", "accuracy, %"}, [](const auto& r) { return fixed(100 * r.best_accuracy, 2); });
+  known({"train", "seconds"}, [](const auto& r) { return three_digits(r.train_seconds); });
+  column({"", "became"}, [](Run run) { return run.status; });
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "app/report/plot.h"
 #include "app/report/table.h"
 #include "app/sweep/state.h"
 
@@ -13,6 +14,8 @@ namespace dkfac::app {
 [[nodiscard]] Table table_of(const SweepState& state);
 /// The settings that runs were tried with.
 [[nodiscard]] std::set<std::string> keys_of(const SweepState& state);
+/// How a picture shows it: as an accuracy or as a loss.
+[[nodiscard]] Measure measure_of(Metric metric);
 /// A score as it is shown: "87.20 %", "0.412", "-".
 [[nodiscard]] std::string score_text(double score, Metric metric);
 /// A run in one line.

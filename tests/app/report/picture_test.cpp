@@ -79,7 +79,7 @@ TEST(LinearAxis, MakesRoomForOneValueAndForNone) {
 }
 
 TEST(LinearAxis, ShowsScaledLabelsOfUnscaledValues) {
-  const Axis axis = linear_axis_scaled(0.6, 0.9, 3, Ends::keep, 100);
+  const Axis axis = linear_axis(0.6, 0.9, 3, Ends::keep, TickValues::any, 100);
   EXPECT_EQ(labels_of(axis), (Labels{"60", "70", "80", "90"}));
   EXPECT_NEAR(axis.ticks[1].value, 0.7, 1e-12);
   EXPECT_NEAR(axis.fraction(0.75), 0.5, 1e-12);

@@ -109,7 +109,7 @@ TEST(SignalGuardDeathTest, TheSecondOfAKindEndsTheProcess) {
 /// "SigBlk:..." and the like of a program that is started.
 std::string signals_of_a_child(const std::filesystem::path& log) {
   std::filesystem::remove(log);
-  Process child({"grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"}, {}, log);
+  Process child({"grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"}, log);
   while (!child.ended()) nap();
   std::ifstream in(log);
   return {std::istreambuf_iterator<char>(in), {}};

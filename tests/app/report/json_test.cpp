@@ -1,39 +1,22 @@
-// Results on disk: JSON and atomic files.
+// Results and comparisons as JSON.
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dkfac/core/error.h"
-
 #include "app/fake_runs.h"
 #include "app/shared/report.h"
-#include "support/temp_folder.h"
 
 namespace dkfac::app {
 namespace {
 
-using dkfac::testing::TempFolder;
 using nlohmann::json;
 using testing::failed_run;
 using testing::fake_group;
 using testing::fake_run;
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::ptrdiff_t entries(const std::filesystem::path& folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), {});
-}
 
 TEST(ToJson, HoldsTheWholeResult) {
   RunResult run = fake_run({0.5, 0.875}, std::numeric_limits<std::uint64_t>::max());
@@ -101,59 +84,6 @@ TEST(ToJson, HoldsTheComparison) {
   EXPECT_TRUE(j["groups"][1]["epochs_to_target"].is_null());
   EXPECT_EQ(j["winners"]["fewest_epochs"], json::array({"a"}));
   EXPECT_TRUE(json::parse(to_json(summarize({}, {})))["target"].is_null());
-}
-
-TEST(WriteFile, WritesAndReplaces) {
-  const TempFolder folder;
-  const auto file = folder.path() / "result.json";
-  write_file(file, "first, and longer");
-  EXPECT_EQ(read(file), "first, and longer");
-  const std::string second("se\0cond", 7);
-  write_file(file, second);
-  EXPECT_EQ(read(file), second);
-  write_file(file, "");
-  EXPECT_EQ(read(file), "");
-  EXPECT_EQ(entries(folder.path()), 1) << "no temporary file is left";
-}
-
-TEST(WriteFile, ReplacesALinkAndLeavesItsTargetAlone) {
-  const TempFolder folder;
-  write_file(folder.path() / "other", "untouched");
-  std::filesystem::create_symlink(folder.path() / "other", folder.path() / "link");
-  write_file(folder.path() / "link", "new");
-  EXPECT_EQ(read(folder.path() / "other"), "untouched");
-  EXPECT_EQ(read(folder.path() / "link"), "new");
-}
-
-TEST(WriteFile, NamesWhatItCannotWrite) {
-  const TempFolder folder;
-  try {
-    write_file(folder.path() / "nowhere" / "result.json", "x");
-    FAIL() << "no exception";
-  } catch (const IoError& error) {
-    EXPECT_NE(std::string(error.what()).find("nowhere/result.json"), std::string::npos)
-        << error.what();
-  }
-  std::filesystem::create_directory(folder.path() / "taken");
-  EXPECT_THROW(write_file(folder.path() / "taken", "x"), IoError) << "a folder is in the way";
-  EXPECT_EQ(entries(folder.path()), 1) << "no temporary file is left";
-}
-
-TEST(WriteFile, NeverShowsAPartToAReader) {
-  const TempFolder folder;
-  const auto file = folder.path() / "result.json";
-  const std::string a(200000, 'a'), b(300000, 'b');
-  write_file(file, a);
-  std::thread writer([&] {
-    for (int i = 0; i < 20; ++i) write_file(file, i % 2 == 0 ? b : a);
-  });
-  int torn = 0;
-  for (int i = 0; i < 200; ++i) {
-    const std::string seen = read(file);
-    torn += seen == a || seen == b ? 0 : 1;
-  }
-  writer.join();
-  EXPECT_EQ(torn, 0);
 }
 
 }  // namespace
