@@ -226,7 +226,7 @@ TEST(FusedBackwardOnDevice, WhatDoesNotFitIsRefused) {
   const Tensor long_sum = Tensor::zeros(ctx, Shape{9}, DType::f32);
   BatchNorm2d one(8, relu), groups(8, {.groups = 2});
   const auto refusal = [&](BatchNorm2d& norm, ConstTensorView shift_grad) {
-    const LayerMemory memory = bind_layer(ctx, norm, DType::f16);
+    LayerMemory memory = bind_layer(ctx, norm, DType::f16);
     ops::fill(ctx, memory.values, 1);
     ops::fill(ctx, memory.buffers, 1);
     (void)norm.forward(ctx, x, Mode::train);
