@@ -27,7 +27,7 @@ constexpr const char* kAbout =
     "Trains image classifiers with K-FAC, LARS or SGD: alone, as ranks under mpirun, on CPUs or "
     "GPUs.";
 
-/// Of each command, which its own help ends with, and `dkfac --help` in this order.
+/// Examples of each command, shown at the end of its help, and by `dkfac --help` in this order.
 constexpr std::pair<const char*, const char*> kExamples[] = {
     {"train", R"(
   dkfac train configs/lenet-kfac.toml
@@ -71,7 +71,7 @@ Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a fi
 70 internal error, 74 reading or writing failed, standard output too, 75 stopped or lost a rank,
 80 training diverged.)";
 
-// Without a throw: what is wrong with it, the command itself reports.
+// Detects the launcher without throwing; the command itself reports errors.
 dkfac::comm::LaunchInfo launch_or_none() {
   try {
     return dkfac::comm::detect_launch();
@@ -80,7 +80,7 @@ dkfac::comm::LaunchInfo launch_or_none() {
   }
 }
 
-// A launcher gives its ranks a terminal of its own, wherever their output ends up.
+// Under a launcher stdout may be a terminal of the launcher, so it does not count.
 bool is_interactive() {
   const char* term = std::getenv("TERM");
   return launch_or_none().size == 1 && isatty(STDOUT_FILENO) == 1 && term != nullptr &&
@@ -109,7 +109,7 @@ void add_common(CLI::App& app, Command& command) {
       ->capture_default_str();
 }
 
-/// Short for what a configuration says; both last ones count.
+/// Adds --device, a shorthand for --set run.device; the last one given counts.
 void add_device(CLI::App& app, std::vector<std::string>& set) {
   app.add_option_function<std::string>(
          "--device", [&set](const std::string& device) { set.push_back("run.device=" + device); },

@@ -48,7 +48,7 @@ Item scalar_item(std::string name, const char* dtype, const T& value) {
   return {std::move(name), dtype, {}, std::as_bytes(std::span(&value, 1))};
 }
 
-/// Wide elements first, so that every tensor starts at a multiple of its element size.
+/// Sorts by descending element size, so that every tensor starts at a multiple of its element size.
 void sort_by_width(std::vector<Item>& items) {
   std::ranges::stable_sort(items, std::ranges::greater{},
                            [](const Item& i) { return element_size(i.dtype); });

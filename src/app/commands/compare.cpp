@@ -59,7 +59,7 @@ class Comparer {
     run_and_agree(*comm_, position, [this] {
       if (comm_->rank() == 0) make_folder(command_.out, if_exists(), command_.command_line);
     });
-    // Seed by seed, so that a slow spell of the machine hits every configuration.
+    // Seed by seed, so that a slow period of the machine affects every configuration.
     for (int k = 0; k < command_.seeds; ++k)
       for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
     if (comm_->rank() == 0) {
@@ -94,7 +94,7 @@ class Comparer {
     if (result.status == "stopped") throw_stopped(result.steps, command_.out, kAgain);
   }
 
-  // A run that diverges is a result as well: it is kept and the others go on.
+  // Divergence is a result too: it is recorded and the other runs continue.
   RunResult run_or_divergence(const RunPlan& plan) {
     RunResult result;
     try {

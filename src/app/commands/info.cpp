@@ -39,7 +39,7 @@ std::string launch_text() {
   return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
 }
 
-// Where compiled plans of convolutions stay.
+// Describes where compiled plans of convolutions are cached.
 std::string plans_text() {
   const std::string folder = nn::conv_plan_options().compiled;
   if (!folder.empty()) return fmt::format("kept in {}", folder);
@@ -96,7 +96,7 @@ void print_model(std::ostream& out, const InfoCommand& command) {
   out << describe_model(options, command.batch);
 }
 
-// What the optimizer says of itself on rank 0 of `ranks`.
+// Returns the optimizer's description of itself on rank 0 of `ranks`.
 std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
   std::string text;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
@@ -112,7 +112,7 @@ std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
   return text;
 }
 
-/// The shape of ImageNet stands for photographs that are not here.
+/// Returns the data, or a stand-in with the shape of ImageNet for missing photographs.
 std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
                                                          std::string& missing) {
   try {
@@ -189,7 +189,7 @@ void print_info(const Terminal& terminal, const InfoCommand& command) {
 }  // namespace
 
 int run(const InfoCommand& command, const Terminal& terminal) {
-  // Every process of a job would say the same; none needs the others.
+  // Every process of a job would print the same, without communication; only rank 0 prints.
   const auto failure = attempt("info", [&] {
     if (comm::detect_launch().rank == 0) print_info(terminal, command);
   });

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.toml";
 
-// The folder of the run that a checkpoint, or a folder of checkpoints, lies in; empty for a
-// checkpoint that was copied out of it.
+// Returns the run folder that contains a checkpoint or a folder of checkpoints; empty for a
+// checkpoint that was copied elsewhere.
 fs::path run_folder_of(const fs::path& where) {
   fs::path at = fs::weakly_canonical(where);
   if (!at.has_filename()) at = at.parent_path();
@@ -29,7 +29,7 @@ fs::path run_folder_of(const fs::path& where) {
   return checkpoint ? fs::path() : at;
 }
 
-// Whatever is missing for a run to go on, before its configuration is looked for.
+// Checks that a run can be resumed, before its configuration is read.
 void check_run(const TrainCommand& command, const fs::path& where, const fs::path& run) {
   const std::string name = where.string();
   check_resumable(where);

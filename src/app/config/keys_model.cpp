@@ -4,7 +4,7 @@ namespace dkfac::app {
 
 namespace {
 
-// A switch whose default depends on the model.
+// Adds a switch whose default depends on the model.
 template <class Field>
 void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
   t.choice<std::optional<bool>>(std::move(path), field,

@@ -47,7 +47,7 @@ void set_value(const Value& value, T& field, NamedValues<T> choices) {
     if (choice.name == std::get<std::string>(value)) field = choice.value;
 }
 
-/// A key's type, range and choices.
+/// Returns a key with the type, range and choices of a field.
 template <class T>
 Key described(const FieldInfo& info, const T&) {
   Key key;
@@ -85,7 +85,7 @@ Key key_for(const FieldInfo& info, Key made) {
   return made;
 }
 
-/// The options of all optimizers, each key once.
+/// Adds the options of all optimizers, each key once.
 void add_options(KeyTable& t) {
   optim::OptimizerOptions all;
   std::size_t optimizers = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kPhase = "phase";
 
-/// All that was written, the command line included.
+/// All settings of the file and the command line.
 struct Written {
   Settings sections;
   std::vector<PhaseSettings> phases;
@@ -51,7 +51,7 @@ void refuse_unknown(const Settings& settings) {
       refuse(setting, fmt::format("unknown key '{}'; {}", shortened(path), unknown_key_hint(path)));
 }
 
-/// The set that --set chooses takes the place of the file's, whose keys it may not have.
+/// Drops the file's keys that do not apply to the data set chosen by --set, and returns remarks.
 std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_view source) {
   const auto name = written.sections.find("data.name");
   if (name == written.sections.end() || !name->second.raw) return {};
@@ -75,7 +75,7 @@ std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_v
                       name->second.where, chosen, fmt::join(dropped, ", "), source)};
 }
 
-// In the order of the table, so that a selector is set before the keys that depend on it.
+// Applies settings in table order, so that a selector is set before the keys that depend on it.
 Config apply(const Settings& settings) {
   refuse_unknown(settings);
   Config config;

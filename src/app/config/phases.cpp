@@ -13,8 +13,8 @@ namespace dkfac::app {
 
 namespace {
 
-// A star stands for any end. What is not here decides the network, the optimizer's memory and
-// owners, or the samples themselves.
+// A star matches any suffix. Keys that are not listed determine the network, the optimizer's state
+// and its owners, or the samples themselves.
 constexpr std::array<std::string_view, 24> kChangeable = {"run.eval_batch",
                                                           "data.synthetic_size",
                                                           "data.image_size",

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kEpochs = "epochs";
 
-/// Written as a key, so that messages about it are those about keys.
+/// Describes "epochs" as a key, so that its messages have the form of those about keys.
 const Key& epochs_key() {
   static const Key key{.path = kEpochs,
                        .type = KeyType::integer,

@@ -20,7 +20,7 @@ constexpr const char* kOrCpu = "or use run.device = \"cpu\"";
 
 int visible_devices() { return static_cast<int>(available_devices().size()) - 1; }
 
-/// Throws for a device that cannot be had here.
+/// Throws for a device that is not available here.
 void require(const DeviceChoice& choice, const std::string& text) {
   const int visible = visible_devices();
   DKFAC_CHECK(visible > 0 || !backend_info().cuda_info.runtime.empty(), "[device] run.device = \"",
@@ -36,7 +36,7 @@ void require(const DeviceChoice& choice, const std::string& text) {
       "; name one of them, or look at CUDA_VISIBLE_DEVICES");
 }
 
-/// A GPU that processes take turns on makes each of them slower than one alone.
+/// Throws if several processes share a GPU, because time-slicing makes each of them slower.
 void require_own(Device device, int ranks_on_device) {
   DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks have one GPU, ", device,
               " of this one, which sees ", visible_devices(),

@@ -30,9 +30,9 @@ class SignalGuard {
 /// of a run, e.g. during MPI_Finalize, must not change the exit code.
 void take_signals_until_exit();
 
-[[nodiscard]] bool stop_requested() noexcept;  ///< Since the guard was made.
+[[nodiscard]] bool stop_requested() noexcept;  ///< Signalled since the guard was created.
 
-/// Between fork and exec: a program that is started finds signals as the guard has found them.
+/// Restores the signal state from before the guard; call it between fork and exec.
 void restore_signals_for_exec() noexcept;
 
 }  // namespace dkfac::app

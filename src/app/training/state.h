@@ -93,10 +93,10 @@ struct TrainState {
   Tensor grad = {};                                  ///< Gradient with respect to the logits.
   Tensor drawn = {};                                 ///< Sampled labels of the Monte-Carlo Fisher.
   std::optional<LossSums> sums = {}, drawn_sums = {};
-  std::optional<double> peak_flops = {};  ///< Of all ranks' devices; unset: not known.
+  std::optional<double> peak_flops = {};  ///< Peak of all ranks' devices; unset: unknown.
 
-  data::LoaderStatistics loading_before = {};  ///< When this epoch, or this part of it, began,
-  double seconds_before = 0;                   ///< and Counters::epoch_seconds.
+  data::LoaderStatistics loading_before = {};  ///< At the start of this epoch or part of it.
+  double seconds_before = 0;                   ///< Counters::epoch_seconds at that time.
   Counters counters = {};
   SavedAt saved = {};
   PartEnd part_end = {};
