@@ -43,7 +43,7 @@ void check_averages(const Config& before, const Config& now) {
               "[resume] train.ema_decay was ", before.train.ema_decay, " and is ",
               now.train.ema_decay, ", which turns averaged weights ",
               now.train.ema_decay > 0 ? "on" : "off",
-              "; go on with the configuration of the run, or start a new one");
+              "; resume with the configuration of the run, or start a new one");
 }
 
 bool is_fixed(const std::string& path, bool inside_epoch) {
@@ -99,14 +99,14 @@ std::vector<std::string> compare_configurations(const Config& whole, const RunRe
   check_averages(before, now);
   std::vector<std::string> warnings;
   if (phases_to_toml(whole_before, Comments::none) != phases_to_toml(whole, Comments::none))
-    warnings.push_back("the phases are not those that the run had");
+    warnings.push_back("the phases differ from those of the run");
   for (const Key& key : config_keys()) {
     if (!applies(key, now) && !applies(key, before)) continue;
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(now));
     if (was == is || is_free(key.path, now)) continue;
     const std::string difference = fmt::format("{} was {} and is {}", key.path, was, is);
     DKFAC_CHECK(!is_fixed(key.path, record.batch > 0), "[resume] ", difference,
-                "; go on with the configuration of the run",
+                "; resume with the configuration of the run",
                 record.batch > 0 ? ", or from a checkpoint at the end of an epoch" : "");
     warnings.push_back(difference);
   }

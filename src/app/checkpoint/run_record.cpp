@@ -221,7 +221,7 @@ void check_step(const RunRecord& record, const Manifest& manifest,
 void check_shards(const RunRecord& record, const Manifest& manifest, const std::string& source) {
   if (record.ranks != manifest.ranks)
     throw DataError(
-        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest of {}; use another "
+        fmt::format("[checkpoint] '{}' has {} ranks, and the manifest {}; use another "
                     "checkpoint of the run",
                     source, record.ranks, manifest.ranks));
   std::int64_t listed = 0;
@@ -231,7 +231,7 @@ void check_shards(const RunRecord& record, const Manifest& manifest, const std::
     all = manifest.files.contains(shard_file(rank));
   if (!all)
     throw DataError(
-        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest lists files of {}; use "
+        fmt::format("[checkpoint] '{}' has {} ranks, and the manifest lists files of {}; use "
                     "another checkpoint of the run",
                     source, record.ranks, listed));
 }

@@ -186,7 +186,7 @@ void StateReader::finish(const std::set<std::string>& moved) const {
         problems.push_back(fmt::format("'{}' is not expected", printable(name)));
   if (problems.empty()) return;
   throw DataError(
-      fmt::format("[checkpoint] the state of the run does not fit: {}; go on with the "
+      fmt::format("[checkpoint] the state of the run does not fit: {}; resume with the "
                   "model and the optimizer that wrote it",
                   first_of(problems)));
 }

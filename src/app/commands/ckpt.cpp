@@ -152,7 +152,7 @@ std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
   char x = 0;
   if (!(shape >> data.height >> x >> data.width >> x >> data.channels >> data.classes))
     throw DataError(
-        fmt::format("[ckpt] '{}' does not say what its model takes; export it with the "
+        fmt::format("[ckpt] '{}' does not contain the input shape of its model; export it with the "
                     "program that wrote it",
                     file.source()));
   auto model = nn::make_model(ctx, model_options(config, data, 1));

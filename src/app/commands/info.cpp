@@ -43,7 +43,7 @@ std::string launch_text() {
 std::string plans_text() {
   const std::string folder = nn::conv_plan_options().compiled;
   if (!folder.empty()) return fmt::format("kept in {}", folder);
-  return "not kept; DKFAC_CUDNN_COMPILED names a folder for what takes seconds to compile";
+  return "not cached; set DKFAC_CUDNN_COMPILED to a folder to cache compiled plans";
 }
 
 std::string cuda_text(const BackendInfo& backend) {
@@ -182,7 +182,7 @@ void print_info(const Terminal& terminal, const InfoCommand& command) {
     print_config(terminal, command);
   else
     throw InvalidArgument(fmt::format(
-        "[info] '{}' is no topic; ask for 'config', a model ({}), or a file ending in .toml",
+        "[info] '{}' is no topic; use 'config', a model ({}), or a file ending in .toml",
         command.topic, fmt::join(models, ", ")));
 }
 

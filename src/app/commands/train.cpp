@@ -52,8 +52,9 @@ void plan_resume(const TrainCommand& command, RunPlan& plan) {
   check_run(command, *plan.resume, run);
   plan.folder = command.out.empty() ? run : command.out;
   const bool same = !run.empty() && fs::weakly_canonical(plan.folder / "x") == run / "x";
-  DKFAC_CHECK(!same || !command.force,
-              "[train] --force would overwrite the run that --resume goes on with; leave one out");
+  DKFAC_CHECK(
+      !same || !command.force,
+      "[train] --force would overwrite the run that --resume continues; remove one of them");
   if (same) plan.if_exists = IfExists::go_on;
 }
 
@@ -89,7 +90,7 @@ void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cac
                  << std::endl;
   if (!end.as_planned)
     throw_stopped(result.steps, end.folder,
-                  "go on with 'dkfac train --resume " + end.folder.string() + "'");
+                  "resume with 'dkfac train --resume " + end.folder.string() + "'");
 }
 
 }  // namespace

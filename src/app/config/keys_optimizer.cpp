@@ -130,7 +130,7 @@ void add_parameter_groups(KeyTable& t) {
       {{"constant", MomentumSchedule::constant}, {"piecewise", MomentumSchedule::piecewise}},
       "how optimizer.momentum changes over the run");
   t.knots("optimizer.momentum_knots", DKFAC_FIELD(optimizer.momentum_knots),
-          "[[epoch, momentum], ...], straight lines between; each below 1")
+          "[[epoch, momentum], ...], linear in between; each below 1")
       .where(momentum, {"piecewise"});
   t.real("optimizer.bias_lr_scale", DKFAC_FIELD(optimizer.bias_lr_scale), at_least(0),
          "learning rate of biases and BatchNorm shifts in multiples of the weights'");

@@ -30,7 +30,7 @@ void collect(const toml::table& root, std::string_view source, Written& written)
     const toml::table* table = node.as_table();
     const Setting here{place(source, node.source()), nullptr, {}};
     if (table == nullptr)
-      refuse(here, fmt::format("'{}' stands outside of a section; {}", shortened(section),
+      refuse(here, fmt::format("'{}' is outside of a section; {}", shortened(section),
                                unknown_key_hint(section)));
     collect_section(section, *table, source, written.sections);
   }
@@ -71,8 +71,8 @@ std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_v
   for (std::size_t i = 0; i < written.phases.size(); ++i)
     drop(fmt::format("phase.{}.", i + 1), written.phases[i].settings);
   if (dropped.empty()) return {};
-  return {fmt::format("[config] {}: {} has no {}; what {} says about that is left out",
-                      name->second.where, chosen, fmt::join(dropped, ", "), source)};
+  return {fmt::format("[config] {}: {} has no {}; its value in {} is ignored", name->second.where,
+                      chosen, fmt::join(dropped, ", "), source)};
 }
 
 // Applies settings in table order, so that a selector is set before the keys that depend on it.

@@ -30,7 +30,7 @@ void refuse_key(const Setting& setting, const std::string& path) {
   const std::string section = path.substr(0, path.find('.'));
   refuse(setting,
          fmt::format("{} cannot change from phase to phase; set it in [{}], for the whole run "
-                     "('dkfac info config' says which keys can)",
+                     "('dkfac info config' lists the keys that can)",
                      path, section));
 }
 

@@ -34,7 +34,7 @@ void check_ghost_batch(const Config& config) {
   if (ghost == 0) return;
   DKFAC_CHECK(config.model.batch_norm_groups == 0, "[config] model.ghost_batch = ", ghost,
               " and model.batch_norm_groups = ", config.model.batch_norm_groups,
-              " both say how BatchNorm groups a batch; set one of them");
+              " both set the BatchNorm groups of a batch; set one of them");
   DKFAC_CHECK(batch % ghost == 0, "[config] model.ghost_batch = ", ghost,
               " does not divide train.global_batch = ", batch, "; use a divisor of the batch");
 }
@@ -97,9 +97,10 @@ void check_curvature(const Config& config) {
               "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
               config.run.precision, "\"; change one of them");
   if (c.inverse.method == kfac::InverseMethod::ekfac) {
-    DKFAC_CHECK(c.refresh.staleness == kfac::Staleness::fixed,
-                "[config] optimizer.inverse = \"ekfac\" takes both statistics of a layer in one "
-                "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
+    DKFAC_CHECK(
+        c.refresh.staleness == kfac::Staleness::fixed,
+        "[config] optimizer.inverse = \"ekfac\" refreshes both statistics of a layer in one "
+        "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
     DKFAC_CHECK(c.refresh.inverse_interval > c.refresh.statistics_interval,
                 "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
                 "optimizer.inverse_interval = ",

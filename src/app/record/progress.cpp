@@ -104,7 +104,7 @@ std::string run_text(const RunResult& result) {
     text +=
         fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
-    text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
+    text += fmt::format("\nwithout averaged weights and flipped images: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
   text += loading_text(result) + shared_work_text(result);
   if (!result.target_accuracy) return text;

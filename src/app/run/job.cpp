@@ -196,7 +196,7 @@ void check_output(const Terminal& terminal) {
   terminal.out.flush();
   if (!terminal.out)
     throw IoError(
-        "[output] standard output did not take all that was printed; check that there is space "
+        "[output] standard output could not be written completely; check that there is space "
         "and a reader where it goes");
 }
 

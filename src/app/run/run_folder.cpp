@@ -94,12 +94,12 @@ void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
     throw_not_made(folder, error ? error.message() : "it is a file");
   if (!std::filesystem::is_empty(folder)) {
     DKFAC_CHECK(is_ours(folder) || if_exists != IfExists::go_on, "[run folder] '", folder.string(),
-                "' has no command.txt of dkfac, by which a run is known; put it back, or go on in "
+                "' has no command.txt of dkfac, which identifies a run; put it back, or resume in "
                 "another --out");
     DKFAC_CHECK(is_ours(folder), "[run folder] '", folder.string(),
                 "' is not empty and holds no run; choose another --out");
     DKFAC_CHECK(if_exists != IfExists::refuse, "[run folder] '", folder.string(),
-                "' holds an earlier run; go on with it by --resume, choose another --out, or "
+                "' holds an earlier run; resume it with --resume, choose another --out, or "
                 "overwrite it with --force");
   }
 }

@@ -97,7 +97,7 @@ class Run {
     for (const std::string& change : compare_configurations(plan_.config, point.record))
       terminal_.err << warning_line("[resume] " + change) << std::endl;
     if (!plan_.quiet)
-      terminal_.out << "going on after step " << point.record.result.steps << ", from "
+      terminal_.out << "resuming after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
     return point;
   }

@@ -37,13 +37,13 @@ Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& mani
 void check_kind(const TrainState& s, const RunResult& saved) {
   const auto check = [](const char* what, const std::string& before, const std::string& now) {
     DKFAC_CHECK(before == now, "[checkpoint] it is of the ", what, " '", before,
-                "', and the configuration says '", now, "'; go on with the configuration it has");
+                "', and the configuration has '", now, "'; resume with the configuration it has");
   };
   check("model", saved.model, s.result.model);
   check("optimizer", saved.optimizer, s.result.optimizer);
   DKFAC_CHECK(saved.parameters == s.result.parameters, "[checkpoint] its model has ",
               saved.parameters, " parameters, that of the configuration ", s.result.parameters,
-              "; go on with the configuration it has");
+              "; resume with the configuration it has");
 }
 
 /// Restores the results so far and keeps the description of the current run.

@@ -40,7 +40,7 @@ void require_finite(const std::vector<Item>& items) {
                                             : true;
     if (!good)
       throw NumericError(
-          fmt::format("[checkpoint] not saved: '{}' is not finite; go on from an "
+          fmt::format("[checkpoint] not saved: '{}' is not finite; resume from an "
                       "earlier one with a lower learning rate or more damping",
                       item.name));
   }

@@ -40,7 +40,7 @@ class Checkpoints(CheckpointFolder):
                 self.good(self.train(part, "--quiet", "--set", "run.epochs=1", config=config))
                 self.assertEqual(self.steps(part), [8])
                 done = self.good(self.resume(part, "--set", "run.epochs=3"))
-                self.assertIn("going on after step 8", done.stdout)
+                self.assertIn("resuming after step 8", done.stdout)
                 self.assertEqual(done.stderr, "")
                 self.assertEqual(self.metrics(part), self.metrics(whole))
                 self.assertEqual(self.without_clock(part), self.without_clock(whole))

@@ -31,7 +31,7 @@ class Faults(CheckpointFolder):
                     self.good(done)
                     self.assertIn("WARNING", done.stderr)
                     self.assertIn(name, done.stderr)
-                    self.assertIn("going on after step 8", done.stdout)
+                    self.assertIn("resuming after step 8", done.stdout)
                     shutil.rmtree(where)
             file.write_bytes(good)
         (newest / "model.safetensors").unlink()
@@ -91,7 +91,7 @@ class Faults(CheckpointFolder):
         for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"]):
             self.expect_error(self.dkfac(*command, newest), 65, "step 15", "step 16")
         done = self.good(self.dkfac("train", "--resume", "a", "--out", "b"))
-        self.assertIn("going on after step 8", done.stdout)
+        self.assertIn("resuming after step 8", done.stdout)
         self.assertIn("step 15", done.stderr)
         # All of another step, under the name of this one.
         for file in older.iterdir():
