@@ -129,7 +129,7 @@ class Training {
   double update() {
     const kfac::StepReport report = optimizer_->step(
         {.lr = 1e-3, .flags = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
-    if (!report.updated) throw std::runtime_error("a step was voted down: " + report.brief());
+    if (!report.updated) throw std::runtime_error("a step was rejected: " + report.brief());
     return said_.data<double>()[0] / arguments_.batch;
   }
 

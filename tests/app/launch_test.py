@@ -151,7 +151,7 @@ class Processes(Folder):
                 self.expect_error(done, 64, *parts)
                 self.assertEqual(done.stderr.count("\n"), 1)
         self.assertFalse((self.dir / "half").exists())
-        # Control: what a batch script of Slurm sets is nobody's rank.
+        # Control: the variables of a Slurm batch script are not those of a rank.
         done = started({"SLURM_PROCID": 0, "SLURM_LOCALID": 0, "MASTER_ADDR": "n1"})
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -189,14 +189,14 @@ class Processes(Folder):
             self.assertRegex(folder.name, r"^tiny-\d{8}-\d{6}(-[2-4])?$")
 
     def call(self, port):
-        """A connection to who listens there, as soon as somebody does."""
+        """A connection to the listener at that port, as soon as there is one."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
                 return socket.create_connection(("127.0.0.1", port))
             except ConnectionRefusedError:
                 time.sleep(0.02)
-        self.fail(f"nobody listens at port {port}")
+        self.fail(f"no process listens at port {port}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stop signals at random moments: the run saves, ends with 75, and goes on to the same bits.
+"""Stop signals at random moments: the run saves, ends with 75, and is resumed bit-identically.
 
 Environment as for cli_support.py; DKFAC_STOPS: how many for each backend; DKFAC_SEED: which.
 DKFAC_HAVE_MPI=1: mpirun too.

@@ -11,7 +11,7 @@ namespace dkfac::data {
 
 /// Padding around an image.
 enum class PadMode : std::uint8_t {
-  reflect,  ///< The image mirrored at its border pixel, which is not repeated.
+  reflect,  ///< Reflection at the border pixel, which is not repeated.
   zero      ///< 0 after normalisation: the mean colour.
 };
 

@@ -132,7 +132,7 @@ void File::check_layout() const {
       refuse(source_, "'", printable(name), "' has the unknown type '", printable(entry.dtype),
              "'");
     if (entry.begin > entry.end || entry.end - entry.begin != expected_bytes(entry))
-      refuse(source_, "'", printable(name), "' of ", describe(entry), " lies at ", entry.begin,
+      refuse(source_, "'", printable(name), "' of ", describe(entry), " is at ", entry.begin,
              " to ", entry.end);
     order.emplace_back(&name, &entry);
   }

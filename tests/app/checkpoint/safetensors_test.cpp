@@ -143,7 +143,7 @@ TEST(Safetensors, SaysWhatIsWrongWithADamagedFile) {
   expect("{} {}", 0, "not JSON");
 }
 
-// Deep enough to overflow the stack of whoever goes down into it.
+// Deep enough to overflow the stack of a recursive parser.
 TEST(Safetensors, RefusesDeepNesting) {
   constexpr int kDepth = 1'000'000;
   const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
