@@ -182,7 +182,7 @@ class OneProcess(Folder):
             time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
             self.expect_error(self.end(process), 75, "step=0", "phase=stop", "data were read",
-                              "the same command starts again")
+                              "run the same command again")
             self.assertFalse((self.dir / "a").exists())
 
     def test_sizes_that_cannot_be_are_refused(self):

@@ -55,7 +55,7 @@ void check(const BenchCommand& command) {
     (void)bench::bench_config(command, optimizer, 1);
   DKFAC_CHECK(command.cycle.empty() ||
                   (command.cycle.size() == 2 && *std::ranges::min_element(command.cycle) > 0),
-              "[bench] --cycle takes the intervals of statistics and inverses, both > 0; e.g. "
+              "[bench] --cycle needs the intervals of statistics and inverses, both > 0; e.g. "
               "--cycle 2,8");
   DKFAC_CHECK(command.kind == BenchKind::step || command.ranks == 1, "[bench] --ranks ",
               command.ranks, " with ", name_of(command.kind),

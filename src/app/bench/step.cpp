@@ -107,7 +107,7 @@ class Contestant {
     for (const double loss : losses_)
       if (!std::isfinite(loss)) return config_.run.name + ": a loss is not finite";
     if (losses_.back() > kLossRoom * losses_.front())
-      return fmt::format("{}: the loss of the one batch rose from {:.4g} to {:.4g}",
+      return fmt::format("{}: the loss of the constant batch rose from {:.4g} to {:.4g}",
                          config_.run.name, losses_.front(), losses_.back());
     return wrong_parameters(state_);
   }

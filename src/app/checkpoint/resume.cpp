@@ -60,7 +60,7 @@ void check_resumable(const fs::path& where) {
                                       "; name the folder of a run that has saved one, or one of "
                                       "its checkpoints"));
   };
-  if (!fs::exists(where)) refuse("is not there");
+  if (!fs::exists(where)) refuse("does not exist");
   if (!fs::is_directory(where)) refuse("is a file");
   const bool any = fs::exists(where / kManifestFile) || !list_checkpoints(where).empty() ||
                    !list_checkpoints(where / kCheckpointFolder).empty();

@@ -60,7 +60,7 @@ std::string header_text(const std::vector<Item>& items, const Metadata& metadata
   std::uint64_t at = 0;
   for (const Item& item : items) {
     DKFAC_CHECK(item.name != kMetadata && !header.contains(item.name), "[safetensors] the name '",
-                item.name, "' comes twice or is reserved; rename it");
+                item.name, "' is a duplicate or reserved; rename it");
     const std::uint64_t end = at + item.data.size();
     header[item.name] = {{"dtype", item.dtype}, {"shape", item.shape}, {"data_offsets", {at, end}}};
     at = end;

@@ -136,7 +136,7 @@ fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
   fs::create_directories(folder, error);
   if (error)
     throw IoError(
-        fmt::format("[checkpoint] cannot make '{}' ({}); check free space and permissions",
+        fmt::format("[checkpoint] cannot create '{}' ({}); check free space and permissions",
                     folder.string(), error.message()));
   return folder;
 }

@@ -180,7 +180,7 @@ void export_model(const CkptCommand& command, std::ostream& out) {
       items.items.push_back(safetensors::item(t.name, t.view));
   const std::size_t count = items.items.size();
   DKFAC_CHECK(!fs::exists(command.out), "[ckpt] '", command.out.string(),
-              "' is there already; choose another name");
+              "' already exists; choose another name");
   const FileSum sum =
       safetensors::write(command.out, std::move(items.items),
                          {{"format", "pt"},

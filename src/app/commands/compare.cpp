@@ -32,14 +32,14 @@ std::vector<Config> load_configs(const CompareCommand& command) {
     const auto last = static_cast<std::uint64_t>(command.seeds - 1);
     DKFAC_CHECK(config.run.seed <= std::numeric_limits<std::uint64_t>::max() - last, "[compare] ",
                 command.seeds, " seeds from run.seed = ", config.run.seed,
-                " on leave the 64 bits of a seed; lower run.seed or --seeds");
+                " on exceed the 64 bits of a seed; lower run.seed or --seeds");
     if (command.target) config.run.target = *command.target;
     configs.push_back(std::move(config));
   }
   return configs;
 }
 
-constexpr const char* kAgain = "start again for a whole comparison";
+constexpr const char* kAgain = "start it again for the whole comparison";
 
 class Comparer {
  public:

@@ -100,14 +100,14 @@ void print_model(std::ostream& out, const InfoCommand& command) {
 std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
   std::string text;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    const bool speaks = comm->rank() == 0;
+    const bool is_root = comm->rank() == 0;
     Context ctx;
     const auto model =
         nn::make_model(ctx, model_options(first.phase.config, first.data->train, ranks));
     const auto optimizer = make_optimizer(config, std::move(comm));
     const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
     optimizer->prepare();
-    if (speaks) text = optimizer->describe();
+    if (is_root) text = optimizer->describe();
   });
   return text;
 }
@@ -150,7 +150,8 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
     sets.push_back(data_or_stand_in(phase.config, cache, missing));
-  if (!missing.empty()) out << missing << "\nwhat follows is for as many images as ImageNet has\n";
+  if (!missing.empty())
+    out << missing << "\nthe following assumes as many images as ImageNet has\n";
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const Config& config = plan.front().phase.config;
   const auto& data = sets.front();

@@ -81,11 +81,11 @@ void make_plan(const TrainCommand& command, RunPlan& plan) {
 
 void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cache,
                 const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
-  const bool speaks = comm->rank() == 0 && !command.quiet;
+  const bool prints = comm->rank() == 0 && !command.quiet;
   print_remarks(plan.config, comm->rank(), terminal);
   RunResult result;
   const RunEnd end = run_one(plan, std::move(comm), cache, terminal, result);
-  if (speaks)
+  if (prints)
     terminal.out << run_text(result) << "\nreport: " << (end.folder / "report.html").string()
                  << std::endl;
   if (!end.as_planned)

@@ -103,8 +103,8 @@ Config parse_config(std::string_view text, std::span<const std::string> override
 }
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
-  const std::string text = read_toml_text(
-      file, "config", "configurations that come with dkfac are in its folder configs");
+  const std::string text =
+      read_toml_text(file, "config", "the configurations of dkfac are in its folder configs");
   Config config = parse_config(text, overrides, file.string());
   if (config.run.name.empty())
     (void)apply(*find_key("run.name"), {file.string(), nullptr, file.stem().string()}, config);

@@ -72,7 +72,7 @@ Phase phase_of(const Config& sections, const PhaseChanges& changes, std::int64_t
   for (const auto& [path, value] : changes.changes) {
     const Key* key = find_key(path);
     DKFAC_CHECK(may_change(path), "[config] a phase has the key '", path,
-                "', which cannot change; take one of phase_keys()");
+                "', which cannot change; 'dkfac info config' lists the keys that can");
     key->set(phase.config, read_value(*key, value));
     phase.changed.push_back(path);
   }

@@ -86,7 +86,7 @@ void collect_phase(const std::string& path, Setting setting, std::vector<PhaseSe
     refuse(setting, "phases have numbers from 1 on; write e.g. phase.2.data.image_size=96");
   if (number < 1 || number > phases.size())
     refuse(setting, fmt::format("there is no phase {}: the file has {}; add [[phase]] to it, or "
-                                "take another number",
+                                "use another number",
                                 number, phases.size()));
   phases[number - 1].settings[path.substr(dot + 1)] = std::move(setting);
 }

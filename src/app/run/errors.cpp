@@ -21,7 +21,7 @@ const char* advice(ExitCode code) {
     case ExitCode::io:
       return "check free space and permissions";
     case ExitCode::try_again:
-      return "look at the other ranks and start again";
+      return "check the other ranks and start again";
     case ExitCode::numeric:
       return "lower the learning rate or raise optimizer.damping";
     default:

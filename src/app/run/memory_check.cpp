@@ -136,14 +136,14 @@ std::string optimizer_text(const Config& config, int here) {
 }
 
 constexpr const char* kSmallerNetwork =
-    "lower model.width, or take smaller images (data.image_size, data.synthetic_size), fewer "
+    "lower model.width, or use smaller images (data.image_size, data.synthetic_size), fewer "
     "--ranks or, where factors are too wide, another optimizer.type";
 
 }  // namespace
 
 void check_network_memory(const nn::ModelOptions& options) {
   check_memory(network_bytes(options), "[model] " + network_text(options),
-               "take a narrower network or smaller images");
+               "use a narrower network or smaller images");
 }
 
 void check_network_memory(const Config& config, const nn::ModelOptions& options, int ranks) {

@@ -27,20 +27,21 @@ void require(const DeviceChoice& choice, const std::string& text) {
               text, "\", and this program was built without CUDA; build with -DDKFAC_CUDA=ON, ",
               kOrCpu);
   DKFAC_CHECK(visible > 0, "[device] run.device = \"", text,
-              "\", and there is no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, ", kOrCpu);
+              "\", and there is no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, ", kOrCpu);
   DKFAC_CHECK(
       !choice.index || *choice.index<visible, "[device] run.device = \"", text,
                                      "\", and the GPUs that are visible are cuda:0", visible> 1
           ? fmt::format(" to cuda:{}", visible - 1)
           : "",
-      "; name one of them, or look at CUDA_VISIBLE_DEVICES");
+      "; name one of them, or check CUDA_VISIBLE_DEVICES");
 }
 
 /// Throws if several processes share a GPU, because time-slicing makes each of them slower.
 void require_own(Device device, int ranks_on_device) {
-  DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks have one GPU, ", device,
-              " of this one, which sees ", visible_devices(),
-              "; start as many ranks as GPUs, show each of them another one, or name the GPU they "
+  DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks share one GPU, ", device,
+              " of this one, where ", visible_devices(),
+              " are visible; start as many ranks as GPUs, make another one visible to each, or "
+              "name the GPU they "
               "are to share, as in run.device = \"cuda:0\"");
 }
 

@@ -30,7 +30,7 @@ bool is_ours(const std::filesystem::path& folder) {
 }
 
 [[noreturn]] void throw_not_made(const std::filesystem::path& folder, const std::string& why) {
-  throw IoError(fmt::format("[run folder] cannot make '{}' ({}); choose another --out",
+  throw IoError(fmt::format("[run folder] cannot create '{}' ({}); choose another --out",
                             folder.string(), why));
 }
 

@@ -183,7 +183,7 @@ class StopWatch final : public WaitWatch {
                     {0, "stop"},
                     ExitCode::try_again,
                     "[run] stopped by a signal while data were read, before anything was trained; "
-                    "the same command starts again"},
+                    "run the same command again"},
                    RunError::Scope::this_rank);
   }
 };

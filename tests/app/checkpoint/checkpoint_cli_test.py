@@ -114,14 +114,14 @@ class Checkpoints(CheckpointFolder):
         self.assertIn("b", new.stdout)
         self.assertEqual(len(self.result("b")["epochs"]), 4)
 
-    def test_what_cannot_go_on_is_told_by_what_it_lacks(self):
+    def test_what_cannot_be_resumed_is_refused_with_the_reason(self):
         self.good(self.train("a", "--quiet"))
         more = ["--quiet", "--set", "run.epochs=3"]
         (self.dir / "other").mkdir()
         self.write("other/letter.txt", "dear")
         for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"], ["ckpt", "export"]):
             rest = ["net"] if command[-1] == "export" else []
-            for name, *parts in (("other", "holds no checkpoint"), ("none", "is not there"),
+            for name, *parts in (("other", "holds no checkpoint"), ("none", "does not exist"),
                                  ("a/config.toml", "is a file")):
                 if name == "a/config.toml" and command[-1] == "inspect":
                     continue  # It takes files.

@@ -139,10 +139,10 @@ RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
   RunResult result;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     set_threads(1);
-    const bool speaks = comm->rank() == 0;
+    const bool is_root = comm->rank() == 0;
     RunState state;
     train(config, std::move(comm), data, {}, state);
-    if (speaks) result = state.result;
+    if (is_root) result = state.result;
   });
   return result;
 }
