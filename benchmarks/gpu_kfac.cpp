@@ -157,14 +157,14 @@ class Bench {
     options.refresh.statistics_interval = options.refresh.inverse_interval = 1000000;
     kfac::Preconditioner kfac(comm::make_self(), options, Device::cuda());
     std::vector<kfac::LayerGrad> grads;
-    std::vector<Tensor> held;
+    std::vector<Tensor> tensors;
     std::size_t checked = 0;
     for (const BenchLayer& layer : layers_) {
       const LayerId id = kfac.add_layer(layer.name, layer.spec);
       const auto tensor = [&](std::int64_t count) {
         if (count == 0) return TensorView{};
-        held.push_back(Tensor::empty(ctx_, {count}));
-        return held.back().view();
+        tensors.push_back(Tensor::empty(ctx_, {count}));
+        return tensors.back().view();
       };
       if (layer.name == kChecked) checked = grads.size();
       const TensorView weight = tensor(dkfac::weight_numel(layer.spec));
@@ -172,7 +172,7 @@ class Bench {
     }
     kfac.prepare();
     const auto renew_gradients = [&] {
-      for (Tensor& tensor : held)
+      for (Tensor& tensor : tensors)
         ops::cast(ctx_, gradient_.view().slice(0, 0, tensor.numel()), tensor);
     };
     const auto step = [&](bool inverses) {
@@ -196,7 +196,7 @@ class Bench {
     kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
-    check_finite(held);
+    check_finite(tensors);
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
         ctx_, layer, input(layer), output(layer), options.damping.lambda,

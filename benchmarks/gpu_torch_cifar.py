@@ -165,7 +165,7 @@ def main():
                                      {"params": shifts, "weight_decay": DECAY / BIAS_LR}],
                                     lr=0.0, momentum=0.9, nesterov=True)
         scaler = torch.cuda.amp.GradScaler(enabled=fast)
-        held = [t for t in list(net.parameters()) + list(net.buffers()) if t.is_floating_point()]
+        state = [t for t in list(net.parameters()) + list(net.buffers()) if t.is_floating_point()]
         average, step, seconds = None, 0, 0.0
         for epoch in range(epochs):
             if fast:
@@ -190,15 +190,15 @@ def main():
                 if step % EMA_INTERVAL == 0:
                     with torch.no_grad():
                         if average is None:
-                            average = [t.detach().clone() for t in held]
+                            average = [t.detach().clone() for t in state]
                         else:
-                            for a, t in zip(average, held):
+                            for a, t in zip(average, state):
                                 a.lerp_(t, 1 - EMA_DECAY ** EMA_INTERVAL)
             if fast:
                 torch.cuda.synchronize()
             seconds += time.perf_counter() - start
         with torch.no_grad():
-            for a, t in zip(average or [], held):
+            for a, t in zip(average or [], state):
                 t.copy_(a)
             net.eval()
             correct = 0

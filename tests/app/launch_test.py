@@ -178,13 +178,13 @@ class Processes(Folder):
         # Four, so that some begin in the same second.
         processes = self.start(lambda rank, size, port: {"OMP_NUM_THREADS": 1}, 4, "train",
                                self.config, "--set", "model.name=mlp")
-        told = set()
+        reports = set()
         for done in self.finish(processes):
             self.assertEqual(done.returncode, 0, done.stderr)
-            told.add(re.search("report: (.*)/report.html", done.stdout)[1])
+            reports.add(re.search("report: (.*)/report.html", done.stdout)[1])
         folders = sorted((self.dir / "out").iterdir())
-        self.assertEqual(told, {str(f.relative_to(self.dir)) for f in folders})
-        self.assertEqual(len(told), 4)
+        self.assertEqual(reports, {str(f.relative_to(self.dir)) for f in folders})
+        self.assertEqual(len(reports), 4)
         for folder in folders:
             self.assertRegex(folder.name, r"^tiny-\d{8}-\d{6}(-[2-4])?$")
 
