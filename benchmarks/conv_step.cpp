@@ -152,8 +152,7 @@ bool run(const Case& c, DType dtype) {
   // Two roundings of 16-bit results differ by two halves.
   const double tolerance = 8 * std::sqrt(static_cast<double>(out[0] * out[1] * out[2])) * 1.2e-7 +
                            2 * rounding_of(dtype);
-  const auto flops =
-      2.0 * static_cast<double>(out.numel() * c.in) * c.options.kernel_h * c.options.kernel_w;
+  const auto flops = 2.0 * static_cast<double>(out.numel() * c.in * c.options.window.taps());
   const double total = median(forward) + median(backward);
   const double best = *std::min_element(forward.begin(), forward.end()) +
                       *std::min_element(backward.begin(), backward.end());

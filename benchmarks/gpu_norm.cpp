@@ -26,6 +26,7 @@
 #include "dkfac/nn/layers.h"
 
 #include "gpu_program.h"
+#include "nn/shared/fusion.h"
 #include "resnet50_layers.h"
 
 namespace {
@@ -155,7 +156,7 @@ class Bench {
     const double backward = time(5, [&] { plain.backward(ctx_, dy, nn::InputGrad::needed); });
     check(plain, x, dy);
     const double with_addend = time(4, [&] {
-      sum.add_next(addend, relu);
+      nn::add_next(sum, addend, relu);
       sum.forward(ctx_, x, nn::Mode::train);
     });
     const double masked = time(7, [&] { sum.backward(ctx_, dy, nn::InputGrad::needed); });

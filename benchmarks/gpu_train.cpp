@@ -208,7 +208,7 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostrea
   add(report, "forward_ms", median(forward));
   add(report, "backward_ms", median(backward));
   add(report, "update_ms", median(update));
-  const double flops = 3 * nn::forward_flops(training.model()) * arguments.batch;
+  const double flops = nn::training_flops(training.model()) * arguments.batch;
   add(report, "flops_floor_ms", flops / ceilings.gemm_tflops * 1e-9);
   add(report, "bytes_floor_ms",
       activation_bytes(training.model(), arguments.batch) / ceilings.copy_gb_per_s * 1e-6);

@@ -21,11 +21,9 @@ inline std::vector<BenchLayer> resnet50_layers(std::int64_t pixels) {
     dkfac::Conv2dSpec spec;
     spec.in = in;
     spec.out = out;
-    spec.kernel_h = spec.kernel_w = kernel;
-    spec.stride_h = spec.stride_w = stride;
-    spec.pad_h = spec.pad_w = kernel / 2;
+    spec.window = dkfac::Window::square(kernel, stride, kernel / 2);
     spec.bias = false;
-    const std::int64_t out_hw = (hw + 2 * (kernel / 2) - kernel) / stride + 1;
+    const std::int64_t out_hw = spec.window.out_h(hw);
     layers.push_back({std::move(name), spec, in, hw, out, out_hw});
     return out_hw;
   };

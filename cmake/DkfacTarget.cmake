@@ -17,6 +17,13 @@ if(DKFAC_SANITIZE)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
 endif()
 
+# Device kernels, or their replacement in a build without CUDA (core/shared/kernel.h).
+set(kernels without_cuda)
+if(DKFAC_HAVE_CUDA)
+  set(kernels with_cuda)
+endif()
+target_include_directories(dkfac_private_flags INTERFACE ${PROJECT_SOURCE_DIR}/src/core/shared/${kernels})
+
 # Instruction sets that host loops can dispatch to (core/shared/simd.h).
 set(DKFAC_SIMD generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -1,28 +1,47 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 
-/// The functions that each backend defines under the same names: one missing is a link error.
+#include "core/shared/kernel.h"
 
-/// Plain C++ without any library.
-namespace dkfac::reference {
-#include "core/backend_linalg.inc"
-}  // namespace dkfac::reference
+/// Dense linear algebra. Arguments as in dkfac/core/ops.h, already checked.
+namespace dkfac {
 
-/// OpenBLAS and oneDNN; what the build lacks forwards to the reference.
-namespace dkfac::fast {
-#include "core/backend_linalg.inc"
-}  // namespace dkfac::fast
+/// On the host twice: `reference` is plain C++ without any library, `fast` is OpenBLAS and oneDNN
+/// and forwards to it what the build lacks.
+#define DKFAC_LINALG(name, ...)                 \
+  namespace reference {                         \
+  void name(Context& ctx, __VA_ARGS__);         \
+  }                                             \
+  namespace fast {                              \
+  void name(Context& ctx, __VA_ARGS__);         \
+  }                                             \
+  namespace cuda {                              \
+  DKFAC_DEVICE_KERNEL(void, name, __VA_ARGS__); \
+  }
 
-/// Host code shared by both host backends.
-namespace dkfac::cpu {
-#include "core/backend_patches.inc"
-}  // namespace dkfac::cpu
+// gemm and syrk get no empty matrix; potrf, potri and eigh may get d = 0.
+DKFAC_LINALG(gemm, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
+             ConstTensorView b, double beta, TensorView c);
+DKFAC_LINALG(syrk, double alpha, ConstTensorView x, double beta, TensorView c);
+DKFAC_LINALG(potrf, TensorView a, TensorView info);
+DKFAC_LINALG(potri, TensorView a, TensorView info);
+DKFAC_LINALG(eigh, TensorView a, TensorView w, TensorView info);
+#undef DKFAC_LINALG
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::cuda {
-#include "core/backend_linalg.inc"
-#include "core/backend_patches.inc"
-}  // namespace dkfac::cuda
+// Convolution patches, Gram matrices and small matrix operations, which need no library of their
+// own; no matrix is empty.
+DKFAC_KERNEL(void, symmetrize, TensorView a);
+DKFAC_KERNEL(void, add_diagonal, TensorView a, double value);
+/// c = beta*c, all of it or its lower triangle; beta = 0 does not read c.
+DKFAC_KERNEL(void, scale_matrix, double beta, TensorView c);
+DKFAC_KERNEL(void, scale_lower, double beta, TensorView c);
+DKFAC_KERNEL(void, im2col, const ops::PatchSpec& spec, ConstTensorView x, TensorView patches);
+DKFAC_KERNEL(void, patch_gram, const ops::PatchSpec& spec, double alpha, ConstTensorView x,
+             double beta, TensorView c, ops::PatchMethod method);
+DKFAC_KERNEL(void, patch_sum, const ops::PatchSpec& spec, double scale, ConstTensorView x,
+             TensorView sums);
+DKFAC_KERNEL(void, gram, double alpha, ConstTensorView x, double beta, TensorView c);
+
+}  // namespace dkfac

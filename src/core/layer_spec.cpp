@@ -22,7 +22,7 @@ constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() /
 
 const char* name_of(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw"; }
 
-std::int64_t patch_width(const Conv2dSpec& s) { return s.in / s.groups * s.kernel_h * s.kernel_w; }
+std::int64_t patch_width(const Conv2dSpec& s) { return s.in / s.groups * s.window.taps(); }
 
 // Returns "3x5", or "3" for two equal numbers.
 std::string pair_of(int h, int w) {
@@ -31,11 +31,14 @@ std::string pair_of(int h, int w) {
 }
 
 std::string padding_of(const Conv2dSpec& s) {
-  return s.same ? " same" : " p" + pair_of(s.pad_h, s.pad_w);
+  if (s.same) return " same";
+  const Window& w = s.window;
+  const bool even = w.extra_h + w.extra_w == 0;
+  return " p" + pair_of(w.pad_h, w.pad_w) + (even ? "" : "+" + pair_of(w.extra_h, w.extra_w));
 }
 
-std::string dilation_of(const Conv2dSpec& s) {
-  return s.dilation_h == 1 && s.dilation_w == 1 ? "" : " d" + pair_of(s.dilation_h, s.dilation_w);
+std::string dilation_of(const Window& w) {
+  return w.dilation_h == 1 && w.dilation_w == 1 ? "" : " d" + pair_of(w.dilation_h, w.dilation_w);
 }
 
 std::string groups_of(const Conv2dSpec& s) {
@@ -64,18 +67,21 @@ void check(const LinearSpec& s, std::string_view layer) {
 
 void check(const Conv2dSpec& s, std::string_view layer) {
   constexpr std::int64_t kMaxExtent = 1 << 15;  // keeps kernel_h * kernel_w within kMaxWidth
-  check_range(layer, "kernel_h", s.kernel_h, 1, kMaxExtent);
-  check_range(layer, "kernel_w", s.kernel_w, 1, kMaxExtent);
+  const Window& k = s.window;
+  check_range(layer, "kernel_h", k.kernel_h, 1, kMaxExtent);
+  check_range(layer, "kernel_w", k.kernel_w, 1, kMaxExtent);
   // `same` computes its own padding and requires stride 1.
   const std::int64_t most_stride = s.same ? 1 : kMaxExtent, most_pad = s.same ? 0 : kMaxExtent;
   const char* where = s.same ? " with padding `same`" : "";
-  check_range(layer, "stride_h", s.stride_h, 1, most_stride, where);
-  check_range(layer, "stride_w", s.stride_w, 1, most_stride, where);
-  check_range(layer, "pad_h", s.pad_h, 0, most_pad, where);
-  check_range(layer, "pad_w", s.pad_w, 0, most_pad, where);
-  check_range(layer, "dilation_h", s.dilation_h, 1, kMaxExtent);
-  check_range(layer, "dilation_w", s.dilation_w, 1, kMaxExtent);
-  check_range(layer, "in", s.in, 1, kMaxWidth / (std::int64_t{s.kernel_h} * s.kernel_w));
+  check_range(layer, "stride_h", k.stride_h, 1, most_stride, where);
+  check_range(layer, "stride_w", k.stride_w, 1, most_stride, where);
+  check_range(layer, "pad_h", k.pad_h, 0, most_pad, where);
+  check_range(layer, "pad_w", k.pad_w, 0, most_pad, where);
+  check_range(layer, "extra_h", k.extra_h, 0, most_pad, where);
+  check_range(layer, "extra_w", k.extra_w, 0, most_pad, where);
+  check_range(layer, "dilation_h", k.dilation_h, 1, kMaxExtent);
+  check_range(layer, "dilation_w", k.dilation_w, 1, kMaxExtent);
+  check_range(layer, "in", s.in, 1, kMaxWidth / k.taps());
   check_range(layer, "out", s.out, 1, kMaxWidth);
   check_range(layer, "groups", s.groups, 1, std::min(s.in, s.out));
   DKFAC_CHECK(s.in % s.groups == 0 && s.out % s.groups == 0, "[add_layer] layer '", layer,
@@ -102,17 +108,7 @@ void check(const PlainSpec& s, std::string_view layer) {
 }  // namespace
 
 ops::PatchSpec patch_spec(const Conv2dSpec& s, std::int64_t n, std::int64_t h, std::int64_t w) {
-  ops::PatchSpec p{n,          h,          w,       s.in,    s.kernel_h, s.kernel_w,
-                   s.stride_h, s.stride_w, s.pad_h, s.pad_w, s.layout};
-  p.dilation_h = s.dilation_h;
-  p.dilation_w = s.dilation_w;
-  if (!s.same) return p;
-  const int rows = s.dilation_h * (s.kernel_h - 1), columns = s.dilation_w * (s.kernel_w - 1);
-  p.pad_h = rows / 2;
-  p.pad_w = columns / 2;
-  p.extra_h = rows % 2;
-  p.extra_w = columns % 2;
-  return p;
+  return {n, h, w, s.in, s.same ? s.window.same() : s.window, s.layout};
 }
 
 bool has_factors(const LayerSpec& spec) {
@@ -160,8 +156,8 @@ Shape weight_shape(const LayerSpec& spec) {
   const auto* s = std::get_if<Conv2dSpec>(&spec);
   if (s == nullptr) return {weight_numel(spec)};
   const std::int64_t in = s->in / s->groups;
-  return s->layout == Layout::nhwc ? Shape{s->out, s->kernel_h, s->kernel_w, in}
-                                   : Shape{s->out, in, s->kernel_h, s->kernel_w};
+  return s->layout == Layout::nhwc ? Shape{s->out, s->window.kernel_h, s->window.kernel_w, in}
+                                   : Shape{s->out, in, s->window.kernel_h, s->window.kernel_w};
 }
 
 std::int64_t bias_numel(const LayerSpec& spec) {
@@ -181,9 +177,10 @@ std::string describe(const LayerSpec& spec) {
             out << "linear " << s.in << "->" << s.out << (s.bias ? " bias" : "");
           },
           [&](const Conv2dSpec& s) {
-            out << "conv " << s.in << "->" << s.out << " " << s.kernel_h << "x" << s.kernel_w << "/"
-                << pair_of(s.stride_h, s.stride_w) << padding_of(s) << dilation_of(s)
-                << groups_of(s) << " " << name_of(s.layout) << (s.bias ? " bias" : "");
+            out << "conv " << s.in << "->" << s.out << " " << s.window.kernel_h << "x"
+                << s.window.kernel_w << "/" << pair_of(s.window.stride_h, s.window.stride_w)
+                << padding_of(s) << dilation_of(s.window) << groups_of(s) << " "
+                << name_of(s.layout) << (s.bias ? " bias" : "");
           },
           [&](const NormSpec& s) {
             out << (s.over == NormOver::batch ? "batch norm " : "layer norm ") << s.channels << " "

@@ -15,8 +15,6 @@ using detail::check_floating;
 using detail::check_scalar;
 using detail::check_shape;
 
-bool on_cuda(const Context& ctx) { return ctx.device().is_cuda(); }
-
 void check_result(std::string_view op, const Context& ctx, ConstTensorView out) {
   check_device(op, ctx, out, "out");
   check_computing(op, out, "out");
@@ -66,7 +64,7 @@ void fill(Context& ctx, TensorView x, double value) {
   DKFAC_CHECK(x.dtype() != DType::i32 || (std::abs(value) < 0x1p31 && std::trunc(value) == value),
               "[fill] ", value, " is not a value of i32");
   if (x.numel() == 0) return;
-  on_cuda(ctx) ? cuda::fill(ctx, x, value) : cpu::fill(ctx, x, value);
+  kernels::fill(ctx, x, value);
 }
 
 void cast(Context& ctx, ConstTensorView src, TensorView dst, double scale) {
@@ -76,13 +74,13 @@ void cast(Context& ctx, ConstTensorView src, TensorView dst, double scale) {
   check_floating("cast", dst, "dst");
   check_shape("cast", dst, "dst", src.shape());
   if (src.numel() == 0) return;
-  on_cuda(ctx) ? cuda::cast(ctx, src, dst, scale) : cpu::cast(ctx, src, dst, scale);
+  kernels::cast(ctx, src, dst, scale);
 }
 
 void axpby(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView y) {
   check_pair("axpby", ctx, x, "x", y, "y");
   if (x.numel() == 0) return;
-  on_cuda(ctx) ? cuda::axpby(ctx, alpha, x, beta, y) : cpu::axpby(ctx, alpha, x, beta, y);
+  kernels::axpby(ctx, alpha, x, beta, y);
 }
 
 void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView dst,
@@ -90,8 +88,7 @@ void copy_checked(Context& ctx, double scale, ConstTensorView src, TensorView ds
   check_pair("copy_checked", ctx, src, "src", dst, "dst");
   check_counter("copy_checked", ctx, nonfinite, "nonfinite");
   if (src.numel() == 0) return;
-  on_cuda(ctx) ? cuda::copy_checked(ctx, scale, src, dst, nonfinite)
-               : cpu::copy_checked(ctx, scale, src, dst, nonfinite);
+  kernels::copy_checked(ctx, scale, src, dst, nonfinite);
 }
 
 void round_to(Context& ctx, DType type, double scale, ConstTensorView src, TensorView dst,
@@ -100,28 +97,27 @@ void round_to(Context& ctx, DType type, double scale, ConstTensorView src, Tenso
   DKFAC_CHECK(type != DType::i32, "[round_to] type is i32; it must be floating");
   check_counter("round_to", ctx, underflow, "underflow");
   if (src.numel() == 0) return;
-  on_cuda(ctx) ? cuda::round_to(ctx, type, scale, src, dst, underflow)
-               : cpu::round_to(ctx, type, scale, src, dst, underflow);
+  kernels::round_to(ctx, type, scale, src, dst, underflow);
 }
 
 void dot(Context& ctx, ConstTensorView x, ConstTensorView y, TensorView out) {
   check_pair("dot", ctx, x, "x", y, "y");
   check_result("dot", ctx, out);
-  on_cuda(ctx) ? cuda::dot(ctx, x, y, out) : cpu::dot(ctx, x, y, out);
+  kernels::dot(ctx, x, y, out);
 }
 
 void sum(Context& ctx, ConstTensorView x, TensorView out) {
   check_device("sum", ctx, x, "x");
   check_computing("sum", x, "x");
   check_result("sum", ctx, out);
-  on_cuda(ctx) ? cuda::sum(ctx, x, out) : cpu::sum(ctx, x, out);
+  kernels::sum(ctx, x, out);
 }
 
 void max_abs(Context& ctx, ConstTensorView x, TensorView out) {
   check_device("max_abs", ctx, x, "x");
   check_computing("max_abs", x, "x");
   check_result("max_abs", ctx, out);
-  on_cuda(ctx) ? cuda::max_abs(ctx, x, out) : cpu::max_abs(ctx, x, out);
+  kernels::max_abs(ctx, x, out);
 }
 
 void col_sum(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView out) {
@@ -132,7 +128,7 @@ void col_sum(Context& ctx, double alpha, ConstTensorView x, double beta, TensorV
   check_dtype("col_sum", out, "out", x.dtype());
   check_shape("col_sum", out, "out", Shape{x.dim(1)});
   if (x.dim(1) == 0) return;
-  on_cuda(ctx) ? cuda::col_sum(ctx, alpha, x, beta, out) : cpu::col_sum(ctx, alpha, x, beta, out);
+  kernels::col_sum(ctx, alpha, x, beta, out);
 }
 
 void count_nonfinite(Context& ctx, ConstTensorView x, TensorView count) {
@@ -140,7 +136,7 @@ void count_nonfinite(Context& ctx, ConstTensorView x, TensorView count) {
   check_computing("count_nonfinite", x, "x");
   check_counter("count_nonfinite", ctx, count, "count");
   if (x.numel() == 0) return;
-  on_cuda(ctx) ? cuda::count_nonfinite(ctx, x, count) : cpu::count_nonfinite(ctx, x, count);
+  kernels::count_nonfinite(ctx, x, count);
 }
 
 void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView nonfinite) {
@@ -150,8 +146,7 @@ void pack_lower(Context& ctx, ConstTensorView a, TensorView packed, TensorView n
   check_dtype("pack_lower", a, "a", packed.dtype());
   if (!nonfinite.empty()) check_counter("pack_lower", ctx, nonfinite, "nonfinite");
   if (a.numel() == 0) return;
-  on_cuda(ctx) ? cuda::pack_lower(ctx, a, packed, nonfinite)
-               : cpu::pack_lower(ctx, a, packed, nonfinite);
+  kernels::pack_lower(ctx, a, packed, nonfinite);
 }
 
 void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Upper upper) {
@@ -160,15 +155,14 @@ void unpack_lower(Context& ctx, ConstTensorView packed, TensorView a, Upper uppe
   check_packed("unpack_lower", ctx, packed, a.dim(0));
   check_dtype("unpack_lower", a, "a", packed.dtype());
   if (a.numel() == 0) return;
-  on_cuda(ctx) ? cuda::unpack_lower(ctx, packed, a, upper)
-               : cpu::unpack_lower(ctx, packed, a, upper);
+  kernels::unpack_lower(ctx, packed, a, upper);
 }
 
 void packed_trace(Context& ctx, ConstTensorView packed, std::int64_t d, TensorView out) {
   DKFAC_CHECK(d >= 0, "[packed_trace] d is ", d, "; it must be >= 0");
   check_packed("packed_trace", ctx, packed, d);
   check_result("packed_trace", ctx, out);
-  on_cuda(ctx) ? cuda::packed_trace(ctx, packed, d, out) : cpu::packed_trace(ctx, packed, d, out);
+  kernels::packed_trace(ctx, packed, d, out);
 }
 
 }  // namespace dkfac::ops

@@ -18,8 +18,8 @@ using detail::check_shape;
 using detail::check_square;
 
 /// Calls the implementation for the device and backend of the context.
-template <class F, class... Args>
-void dispatch(Context& ctx, F* cuda, F* fast, F* reference, const Args&... args) {
+template <class Device, class F, class... Args>
+void dispatch(Context& ctx, const Device& cuda, F* fast, F* reference, const Args&... args) {
   if (ctx.device().is_cuda()) return cuda(ctx, args...);
   if (ctx.backend() == Backend::reference) return reference(ctx, args...);
   fast(ctx, args...);
@@ -60,10 +60,7 @@ void gemm(Context& ctx, Trans trans_a, Trans trans_b, double alpha, ConstTensorV
               "]; the inner sizes must agree");
   check_shape("gemm", c, "c", Shape{m, n});
   if (m == 0 || n == 0) return;
-  if (k == 0 || alpha == 0) {
-    return ctx.device().is_cuda() ? cuda::scale_matrix(ctx, beta, c)
-                                  : cpu::scale_matrix(ctx, beta, c);
-  }
+  if (k == 0 || alpha == 0) return kernels::scale_matrix(ctx, beta, c);
   dispatch(ctx, cuda::gemm, fast::gemm, reference::gemm, trans_a, trans_b, alpha, a, b, beta, c);
 }
 
@@ -73,23 +70,20 @@ void syrk(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView
   check_dtype("syrk", x, "x", c.dtype());
   check_shape("syrk", c, "c", Shape{x.dim(1), x.dim(1)});
   if (c.dim(0) == 0) return;
-  if (x.dim(0) == 0 || alpha == 0) {
-    return ctx.device().is_cuda() ? cuda::scale_lower(ctx, beta, c)
-                                  : cpu::scale_lower(ctx, beta, c);
-  }
+  if (x.dim(0) == 0 || alpha == 0) return kernels::scale_lower(ctx, beta, c);
   dispatch(ctx, cuda::syrk, fast::syrk, reference::syrk, alpha, x, beta, c);
 }
 
 void symmetrize(Context& ctx, TensorView a) {
   check_square_operand("symmetrize", ctx, a, "a");
   if (a.dim(0) == 0) return;
-  ctx.device().is_cuda() ? cuda::symmetrize(ctx, a) : cpu::symmetrize(ctx, a);
+  kernels::symmetrize(ctx, a);
 }
 
 void add_diagonal(Context& ctx, TensorView a, double value) {
   check_square_operand("add_diagonal", ctx, a, "a");
   if (a.dim(0) == 0) return;
-  ctx.device().is_cuda() ? cuda::add_diagonal(ctx, a, value) : cpu::add_diagonal(ctx, a, value);
+  kernels::add_diagonal(ctx, a, value);
 }
 
 void potrf(Context& ctx, TensorView a, TensorView info) {

@@ -22,20 +22,21 @@ void check_extents(std::string_view op, const PatchSpec& s) {
     const char* name;
     std::int64_t value, least;
   };
+  const Window& k = s.window;
   const std::array<Field, 16> fields = {{{"n", s.n, 0},
                                          {"h", s.h, 0},
                                          {"w", s.w, 0},
                                          {"c", s.c, 0},
-                                         {"kernel_h", s.kernel_h, 1},
-                                         {"kernel_w", s.kernel_w, 1},
-                                         {"stride_h", s.stride_h, 1},
-                                         {"stride_w", s.stride_w, 1},
-                                         {"pad_h", s.pad_h, 0},
-                                         {"pad_w", s.pad_w, 0},
-                                         {"extra_h", s.extra_h, 0},
-                                         {"extra_w", s.extra_w, 0},
-                                         {"dilation_h", s.dilation_h, 1},
-                                         {"dilation_w", s.dilation_w, 1},
+                                         {"kernel_h", k.kernel_h, 1},
+                                         {"kernel_w", k.kernel_w, 1},
+                                         {"stride_h", k.stride_h, 1},
+                                         {"stride_w", k.stride_w, 1},
+                                         {"pad_h", k.pad_h, 0},
+                                         {"pad_w", k.pad_w, 0},
+                                         {"extra_h", k.extra_h, 0},
+                                         {"extra_w", k.extra_w, 0},
+                                         {"dilation_h", k.dilation_h, 1},
+                                         {"dilation_w", k.dilation_w, 1},
                                          {"x_c", s.x_c, 0},
                                          {"first_c", s.first_c, 0}}};
   for (const Field& field : fields) {
@@ -44,9 +45,9 @@ void check_extents(std::string_view op, const PatchSpec& s) {
   }
   DKFAC_CHECK(s.first_c + s.c <= s.x_channels(), "[", op, "] channels ", s.first_c, " to ",
               s.first_c + s.c, " are asked for; x has ", s.x_channels());
-  DKFAC_CHECK(s.padded_h() >= s.span_h() && s.padded_w() >= s.span_w(), "[", op,
-              "] the kernel spans ", s.span_h(), "x", s.span_w(), " and does not fit the image ",
-              s.h, "x", s.w, ", padded ", s.padded_h(), "x", s.padded_w());
+  DKFAC_CHECK(k.fits(s.h, s.w), "[", op, "] the kernel spans ", k.span_h(), "x", k.span_w(),
+              " and does not fit the image ", s.h, "x", s.w, ", padded ", s.padded_h(), "x",
+              s.padded_w());
 }
 
 /// Dtype of sums over x.
@@ -86,10 +87,6 @@ TensorView matrix_of_group(TensorView c, std::int64_t group) {
   return {one.raw(), c.dtype(), {c.dim(1), c.dim(2)}, {c.stride(1), c.stride(2)}, c.device()};
 }
 
-void scale_lower(Context& ctx, double beta, TensorView c) {
-  ctx.device().is_cuda() ? cuda::scale_lower(ctx, beta, c) : cpu::scale_lower(ctx, beta, c);
-}
-
 }  // namespace
 
 void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView patches) {
@@ -99,7 +96,7 @@ void im2col(Context& ctx, const PatchSpec& spec, ConstTensorView x, TensorView p
   detail::check_matrix("im2col", patches, "patches");
   check_shape("im2col", patches, "patches", Shape{spec.rows(), spec.width()});
   if (patches.numel() == 0) return;
-  ctx.device().is_cuda() ? cuda::im2col(ctx, spec, x, patches) : cpu::im2col(ctx, spec, x, patches);
+  kernels::im2col(ctx, spec, x, patches);
 }
 
 bool patch_method_applies(const Context& ctx, const PatchSpec& spec, DType dtype,
@@ -120,15 +117,14 @@ void patch_gram(Context& ctx, const PatchSpec& spec, double alpha, ConstTensorVi
   DKFAC_CHECK(method == PatchMethod::automatic ||
                   (c.ndim() == 2 && patch_method_applies(ctx, spec, x.dtype(), method)),
               "[patch_gram] method ", static_cast<int>(method), " does not apply to ", x.dtype(),
-              " images ", x.shape(), " under a ", spec.kernel_h, "x", spec.kernel_w,
+              " images ", x.shape(), " under a ", spec.window.kernel_h, "x", spec.window.kernel_w,
               " kernel; ask patch_method_applies() first");
   if (c.numel() == 0) return;
   if (spec.rows() == 0 || alpha == 0) {
-    for (std::int64_t i = 0; i < groups; ++i) scale_lower(ctx, beta, matrix(i));
+    for (std::int64_t i = 0; i < groups; ++i) kernels::scale_lower(ctx, beta, matrix(i));
     return;
   }
-  ctx.device().is_cuda() ? cuda::patch_gram(ctx, spec, alpha, x, beta, c, method)
-                         : cpu::patch_gram(ctx, spec, alpha, x, beta, c, method);
+  kernels::patch_gram(ctx, spec, alpha, x, beta, c, method);
 }
 
 void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorView x,
@@ -139,8 +135,7 @@ void patch_sum(Context& ctx, const PatchSpec& spec, double scale, ConstTensorVie
   detail::check_matrix("patch_sum", sums, "sums");
   check_shape("patch_sum", sums, "sums", Shape{spec.n, spec.width()});
   if (sums.numel() == 0) return;
-  ctx.device().is_cuda() ? cuda::patch_sum(ctx, spec, scale, x, sums)
-                         : cpu::patch_sum(ctx, spec, scale, x, sums);
+  kernels::patch_sum(ctx, spec, scale, x, sums);
 }
 
 void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView c) {
@@ -148,8 +143,8 @@ void gram(Context& ctx, double alpha, ConstTensorView x, double beta, TensorView
   detail::check_matrix("gram", x, "x");
   check_gram("gram", ctx, x, x.dim(1), c);
   if (c.dim(0) == 0) return;
-  if (x.dim(0) == 0 || alpha == 0) return scale_lower(ctx, beta, c);
-  ctx.device().is_cuda() ? cuda::gram(ctx, alpha, x, beta, c) : cpu::gram(ctx, alpha, x, beta, c);
+  if (x.dim(0) == 0 || alpha == 0) return kernels::scale_lower(ctx, beta, c);
+  kernels::gram(ctx, alpha, x, beta, c);
 }
 
 }  // namespace dkfac::ops

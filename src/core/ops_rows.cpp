@@ -28,6 +28,7 @@ void check_rows_by_index(std::string_view op, const Context& ctx, ConstTensorVie
 
 /// Checks host indices before anything is written.
 void check_index_range(std::string_view op, ConstTensorView indices, std::int64_t count) {
+  if (indices.device().is_cuda()) return;
   const auto* const index = indices.data<std::int32_t>();
   for (std::int64_t r = 0; r < indices.numel(); ++r)
     DKFAC_CHECK(index[r] >= 0 && index[r] < count, "[", op, "] index ", r, " is ", index[r],
@@ -39,18 +40,16 @@ void check_index_range(std::string_view op, ConstTensorView indices, std::int64_
 void gather_rows(Context& ctx, ConstTensorView table, ConstTensorView indices, TensorView out) {
   check_rows_by_index("gather_rows", ctx, table, indices, out, "out");
   if (indices.numel() == 0) return;
-  if (ctx.device().is_cuda()) return cuda::gather_rows(ctx, table, indices, out);
   check_index_range("gather_rows", indices, table.dim(0));
-  cpu::gather_rows(ctx, table, indices, out);
+  kernels::gather_rows(ctx, table, indices, out);
 }
 
 void scatter_add_rows(Context& ctx, ConstTensorView rows, ConstTensorView indices,
                       TensorView table) {
   check_rows_by_index("scatter_add_rows", ctx, table, indices, rows, "rows");
   if (indices.numel() == 0) return;
-  if (ctx.device().is_cuda()) return cuda::scatter_add_rows(ctx, rows, indices, table);
   check_index_range("scatter_add_rows", indices, table.dim(0));
-  cpu::scatter_add_rows(ctx, rows, indices, table);
+  kernels::scatter_add_rows(ctx, rows, indices, table);
 }
 
 }  // namespace dkfac::ops

@@ -7,20 +7,19 @@ namespace dkfac::detail {
 
 /// Whether the methods without patches (offsets, correlation) apply.
 [[nodiscard]] inline bool is_three_by_three(const ops::PatchSpec& s) {
-  return s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 1 &&
-         s.pad_w == 1 && s.extra_h + s.extra_w == 0 && s.dilation_h == 1 && s.dilation_w == 1;
+  return s.window == ops::Window::square(3, 1, 1);
 }
 
 /// Whether it is a 1x1 kernel that visits every pixel once: the patches are the channels in place.
 [[nodiscard]] inline bool is_plain(const ops::PatchSpec& s) {
-  return s.layout == ops::Layout::nhwc && s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 &&
-         s.stride_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
+  return s.layout == ops::Layout::nhwc && s.window.taps() == 1 && s.window.stride_h == 1 &&
+         s.window.stride_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
 }
 
 /// Whether the kernel is as large as the image: every image is one patch in place.
 [[nodiscard]] inline bool is_whole(const ops::PatchSpec& s) {
-  return s.kernel_h == s.h && s.kernel_w == s.w && s.padded_h() == s.h && s.padded_w() == s.w &&
-         s.c == s.x_channels();
+  return s.window.kernel_h == s.h && s.window.kernel_w == s.w && s.padded_h() == s.h &&
+         s.padded_w() == s.w && s.c == s.x_channels();
 }
 
 /// Returns a matrix whose rows are the channels of each pixel.

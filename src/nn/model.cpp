@@ -4,13 +4,13 @@
 
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
-#include "dkfac/nn/layers.h"
 
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/workspace.h"
 #include "nn/batch_shape.h"
 #include "nn/binding.h"
+#include "nn/fusion/plan.h"
 
 namespace dkfac::nn {
 namespace {
@@ -19,23 +19,6 @@ ConstTensorView cast_into(Context& ctx, ConstTensorView x, Tensor& memory, DType
   const TensorView y = view_in(ctx, memory, x.shape(), dtype);
   ops::cast(ctx, x, y);
   return y;
-}
-
-template <class F>
-void for_each_sequence(Layer& root, const F& f) {
-  root.visit([&](Layer& layer) {
-    if (auto* sequence = dynamic_cast<Sequential*>(&layer)) f(*sequence);
-  });
-}
-
-FusedPairs sum_pairs(Layer& root, FusedPairs (Sequential::*of)() const) {
-  FusedPairs all;
-  for_each_sequence(root, [&](const Sequential& sequence) {
-    const FusedPairs some = (sequence.*of)();
-    all.pairs += some.pairs;
-    all.fused += some.fused;
-  });
-  return all;
 }
 
 }  // namespace
@@ -124,17 +107,13 @@ void Model::set_observer(LayerObserver* observer) {
   root_->visit([&](Layer& layer) { layer.set_observer(observer); });
 }
 
-void Model::set_fused_moments(bool on) {
-  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_moments(on); });
-}
+void Model::set_fused_moments(bool on) { fuse(*root_, Fusion::moments, on); }
 
-FusedPairs Model::fused_moments() const { return sum_pairs(*root_, &Sequential::fused_moments); }
+FusedPairs Model::fused_moments() const { return fused_pairs(*root_, Fusion::moments); }
 
-void Model::set_fused_backward(bool on) {
-  for_each_sequence(*root_, [&](Sequential& part) { part.set_fused_backward(on); });
-}
+void Model::set_fused_backward(bool on) { fuse(*root_, Fusion::gradient, on); }
 
-FusedPairs Model::fused_backward() const { return sum_pairs(*root_, &Sequential::fused_backward); }
+FusedPairs Model::fused_backward() const { return fused_pairs(*root_, Fusion::gradient); }
 
 void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {
   root_->trace(batch_shape(1, input_), f);

@@ -4,8 +4,9 @@
 #include <sstream>
 
 #include "dkfac/core/error.h"
-#include "dkfac/nn/layers.h"
 #include "dkfac/nn/model.h"
+
+#include "nn/batch_shape.h"
 
 namespace dkfac::nn {
 namespace {
@@ -39,20 +40,8 @@ std::string candidates(const std::vector<NamedTensor>& tensors, std::string_view
 /// Name, description, output shape, parameters of a leaf.
 using Line = std::array<std::string, 4>;
 
-/// Multiply-adds of one sample in a leaf with this output.
-double multiply_adds(const Layer& layer, const Shape& output) {
-  const auto outputs = static_cast<double>(output.numel());
-  if (const auto* conv = dynamic_cast<const Conv2d*>(&layer)) {
-    const ConvOptions& o = conv->options();
-    return outputs * o.kernel_h * o.kernel_w * static_cast<double>(conv->in() / o.groups);
-  }
-  if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
-    return outputs * static_cast<double>(linear->in());
-  }
-  // Two products, of queries with keys and of weights with values.
-  if (dynamic_cast<const SelfAttention*>(&layer) != nullptr)
-    return 2 * outputs * static_cast<double>(output[1]);
-  return 0;
+PassPlan plan_sample(const Model& model, Mode mode) {
+  return plan_passes(model.root(), batch_shape(1, model.input()), mode, model.compute());
 }
 
 }  // namespace
@@ -103,11 +92,8 @@ NamedTensor Model::tensor(std::string_view name) {
                                        "'; there are ", candidates(tensors, name)));
 }
 
-double forward_flops(const Model& model) {
-  double total = 0;
-  model.trace(
-      [&](const Layer& layer, const Shape& output) { total += 2 * multiply_adds(layer, output); });
-  return total;
-}
+double forward_flops(const Model& model) { return plan_sample(model, Mode::eval).flops; }
+
+double training_flops(const Model& model) { return plan_sample(model, Mode::train).flops; }
 
 }  // namespace dkfac::nn

@@ -1,16 +1,23 @@
 #pragma once
 
-#include "dkfac/core/context.h"
-
+#include "core/shared/kernel.h"
 #include "optim/updates.h"
 
-/// What each backend defines under the same names; without CUDA stubs that throw DeviceError.
-namespace dkfac::optim::cpu {
-#include "optim/backend_updates.inc"
-}  // namespace dkfac::optim::cpu
+/// Updates over the parts of a table, which has been checked and is not empty. Arguments as in
+/// updates.h.
+namespace dkfac::optim {
 
-namespace dkfac::optim::cuda {
-#include "optim/backend_updates.inc"
+#define DKFAC_DECLARE(kernel, Pass) \
+  DKFAC_KERNEL(void, kernel, UpdateTable& table, const Pass& pass);
+DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
+#undef DKFAC_DECLARE
+DKFAC_KERNEL(void, lars_update, UpdateTable& table, const LarsOptions& options, double lr);
+DKFAC_KERNEL(void, kfac_update, UpdateTable& table, const KfacUpdate& update);
+
+namespace cuda {
+
 /// Puts what kernels read of a table on the device.
-void upload(Context& ctx, UpdateTable& table);
-}  // namespace dkfac::optim::cuda
+DKFAC_DEVICE_KERNEL(void, upload, UpdateTable& table);
+
+}  // namespace cuda
+}  // namespace dkfac::optim

@@ -54,25 +54,19 @@ UpdateTable make_update_table(Context& ctx, DType dtype, std::vector<UpdatedPart
   return table;
 }
 
-#define DKFAC_DEFINE(Pass)                                             \
-  void update(Context& ctx, UpdateTable& table, const Pass& pass) {    \
-    if (table.parts.empty()) return;                                   \
-    if (ctx.device().is_cuda()) return cuda::update(ctx, table, pass); \
-    cpu::update(ctx, table, pass);                                     \
+#define DKFAC_DEFINE(kernel, Pass)                                  \
+  void update(Context& ctx, UpdateTable& table, const Pass& pass) { \
+    if (!table.parts.empty()) kernels::kernel(ctx, table, pass);    \
   }
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DEFINE)
 #undef DKFAC_DEFINE
 
 void lars_update(Context& ctx, UpdateTable& table, const LarsOptions& options, double lr) {
-  if (table.parts.empty()) return;
-  if (ctx.device().is_cuda()) return cuda::lars_update(ctx, table, options, lr);
-  cpu::lars_update(ctx, table, options, lr);
+  if (!table.parts.empty()) kernels::lars_update(ctx, table, options, lr);
 }
 
 void kfac_update(Context& ctx, UpdateTable& table, const KfacUpdate& update) {
-  if (table.parts.empty()) return;
-  if (ctx.device().is_cuda()) return cuda::kfac_update(ctx, table, update);
-  cpu::kfac_update(ctx, table, update);
+  if (!table.parts.empty()) kernels::kfac_update(ctx, table, update);
 }
 
 }  // namespace dkfac::optim

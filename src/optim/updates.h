@@ -54,7 +54,7 @@ struct UpdateTable {
                                             std::vector<UpdatedPart> parts);
 
 /// Apply an elementwise pass. pass: that of a part whose multipliers are 1.
-#define DKFAC_DECLARE(Pass) void update(Context& ctx, UpdateTable& table, const Pass& pass);
+#define DKFAC_DECLARE(kernel, Pass) void update(Context& ctx, UpdateTable& table, const Pass& pass);
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)
 #undef DKFAC_DECLARE
 /// Applies LARS, with momentum and weight decay from the options.

@@ -11,6 +11,7 @@
 #include "dkfac/core/threads.h"
 
 #include "core/cpu/library_info.h"
+#include "core/shared/cuda/batched.h"
 
 namespace dkfac {
 namespace {
@@ -122,6 +123,17 @@ TEST(BackendInfo, NamesWhatIsThere) {
   EXPECT_EQ(info.cuda, available_devices().size() > 1);
   if (std::getenv("OPENBLAS_CORETYPE") == nullptr && backend_info().blas_core != "Prescott") {
     EXPECT_EQ(info.warning, "");
+  }
+}
+
+TEST(BackendInfo, AKernelThatIsNotInTheBuildNamesItself) {
+  if (!backend_info().cuda_info.runtime.empty()) GTEST_SKIP() << "this build has CUDA";
+  Context ctx;
+  try {
+    cuda::potrf_batched(ctx, {}, {});
+    FAIL() << "a kernel without code";
+  } catch (const DeviceError& error) {
+    EXPECT_EQ(std::string(error.what()).find("[potrf_batched] this build has no CUDA"), 0U);
   }
 }
 

@@ -61,7 +61,7 @@ TEST_P(ManyRows, OfAMatrixErrLikeThoseOfOneProduct) {
 
 TEST_P(ManyRows, OfPatchesAndOfGroupsErrLikeThoseOfOneProduct) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    const PatchSpec s{10, 66, 66, 16, 3, 3, 1, 1, 0, 0, layout};
+    const PatchSpec s{10, 66, 66, 16, {3, 3, 1, 1, 0, 0}, layout};
     const Tensor x =
         equal_rows(layout == Layout::nhwc ? Shape{10, 66, 66, 16} : Shape{10, 16, 66, 66});
     const double alpha = 1 / static_cast<double>(s.rows());

@@ -10,16 +10,7 @@
 namespace dkfac {
 namespace {
 
-Conv2dSpec conv() {
-  return {.in = 16,
-          .out = 32,
-          .kernel_h = 3,
-          .kernel_w = 3,
-          .stride_h = 2,
-          .stride_w = 2,
-          .pad_h = 1,
-          .pad_w = 1};
-}
+Conv2dSpec conv() { return {.in = 16, .out = 32, .window = Window::square(3, 2, 1)}; }
 
 /// Error message of validate() for an invalid spec.
 std::string refusal(const LayerSpec& spec) {
@@ -39,7 +30,7 @@ TEST(LayerSpec, CountsFactorsAndParameters) {
   };
   Conv2dSpec no_bias = conv();
   no_bias.bias = false;
-  no_bias.kernel_w = 5;
+  no_bias.window.kernel_w = 5;
   const std::vector<Case> cases = {
       {LinearSpec{784, 512, true}, true, 785, 512, 784 * 512, 512},
       {LinearSpec{784, 512, false}, true, 784, 512, 784 * 512, 0},
@@ -67,17 +58,15 @@ TEST(LayerSpec, DescribesItselfInOneLine) {
   EXPECT_EQ(describe(conv()), "conv 16->32 3x3/2 p1 nhwc bias");
   const Conv2dSpec odd{.in = 1,
                        .out = 2,
-                       .kernel_h = 1,
-                       .kernel_w = 7,
-                       .stride_h = 1,
-                       .stride_w = 2,
-                       .pad_h = 0,
-                       .pad_w = 3,
+                       .window = {.kernel_w = 7, .stride_w = 2, .pad_w = 3},
                        .bias = false,
                        .layout = Layout::nchw};
   EXPECT_EQ(describe(odd), "conv 1->2 1x7/1x2 p0x3 nchw");
-  EXPECT_EQ(describe(Conv2dSpec{.in = 1, .out = 2, .kernel_h = 2, .dilation_h = 3, .same = true}),
+  EXPECT_EQ(describe(Conv2dSpec{
+                .in = 1, .out = 2, .window = {.kernel_h = 2, .dilation_h = 3}, .same = true}),
             "conv 1->2 2x1/1 same d3x1 nhwc bias");
+  EXPECT_EQ(describe(Conv2dSpec{.in = 1, .out = 2, .window = {.pad_h = 1, .extra_w = 2}}),
+            "conv 1->2 1x1/1 p1x0+0x2 nhwc bias");
   EXPECT_EQ(describe(NormSpec{.channels = 64}), "batch norm 64 nhwc");
   EXPECT_EQ(describe(NormSpec{.channels = 64, .over = NormOver::channels}), "layer norm 64 nhwc");
   EXPECT_EQ(describe(NormSpec{.channels = 64, .scale = false}), "batch norm 64 nhwc shift only");
@@ -98,18 +87,20 @@ TEST(LayerSpec, RefusesEveryFieldOutOfItsRange) {
       {"in", bad_conv([](auto& s) { s.in = 0; })},
       {"in", bad_conv([](auto& s) { s.in = std::int64_t{1} << 29; })},  // times 9 overflows
       {"out", bad_conv([](auto& s) { s.out = 0; })},
-      {"kernel_h", bad_conv([](auto& s) { s.kernel_h = 0; })},
-      {"kernel_w", bad_conv([](auto& s) { s.kernel_w = -3; })},
-      {"stride_h", bad_conv([](auto& s) { s.stride_h = 0; })},
-      {"stride_w", bad_conv([](auto& s) { s.stride_w = 0; })},
-      {"pad_h", bad_conv([](auto& s) { s.pad_h = -1; })},
-      {"pad_w", bad_conv([](auto& s) { s.pad_w = -1; })},
-      {"dilation_h", bad_conv([](auto& s) { s.dilation_h = 0; })},
-      {"dilation_w", bad_conv([](auto& s) { s.dilation_w = -1; })},
+      {"kernel_h", bad_conv([](auto& s) { s.window.kernel_h = 0; })},
+      {"kernel_w", bad_conv([](auto& s) { s.window.kernel_w = -3; })},
+      {"stride_h", bad_conv([](auto& s) { s.window.stride_h = 0; })},
+      {"stride_w", bad_conv([](auto& s) { s.window.stride_w = 0; })},
+      {"pad_h", bad_conv([](auto& s) { s.window.pad_h = -1; })},
+      {"pad_w", bad_conv([](auto& s) { s.window.pad_w = -1; })},
+      {"extra_h", bad_conv([](auto& s) { s.window.extra_h = -1; })},
+      {"extra_w", bad_conv([](auto& s) { s.window.extra_w = -1; })},
+      {"dilation_h", bad_conv([](auto& s) { s.window.dilation_h = 0; })},
+      {"dilation_w", bad_conv([](auto& s) { s.window.dilation_w = -1; })},
       {"stride_h", bad_conv([](auto& s) { s.same = true; })},  // its stride is 2
       {"pad_h", bad_conv([](auto& s) {
          s.same = true;
-         s.stride_h = s.stride_w = 1;
+         s.window.stride_h = s.window.stride_w = 1;
        })},
       {"channels", NormSpec{.channels = 0}},
       {"layout", NormSpec{.channels = 2, .layout = Layout::nchw, .over = NormOver::channels}},

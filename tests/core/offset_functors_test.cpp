@@ -132,7 +132,7 @@ TEST(OffsetKernels, AreExactOnIntegersForImagesOfAnySizeGroupsAndRounds) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const auto& [h, w] : {std::pair{1, 1}, {1, 4}, {2, 2}, {3, 1}, {2, 5}, {6, 4}}) {
       for (const auto& [n, groups, per] : {std::tuple{1, 1, 1}, {3, 1, 3}, {5, 3, 2}, {7, 2, 2}}) {
-        const PatchSpec s{n, h, w, 3, 3, 3, 1, 1, 1, 1, layout};
+        const PatchSpec s{n, h, w, 3, {3, 3, 1, 1, 1, 1}, layout};
         const auto x = testing::random_integers(1, n * h * w * 3, random).data;
         Method method(s, groups, per);
         method.run(x);
@@ -153,7 +153,7 @@ TEST(OffsetKernels, AreExactOnIntegersForImagesOfAnySizeGroupsAndRounds) {
 
 TEST(OffsetKernels, BlendWithWhatWasThere) {
   Random random(2);
-  const PatchSpec s{2, 4, 3, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{2, 4, 3, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const auto x = testing::random_integers(1, 48, random).data;
   Method method(s, 2, 1);
   method.run(x);
@@ -165,7 +165,7 @@ TEST(OffsetKernels, BlendWithWhatWasThere) {
 
 TEST(OffsetKernels, ReadTheirRangeOfChannelsAlone) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    PatchSpec s{2, 3, 4, 2, 3, 3, 1, 1, 1, 1, layout};
+    PatchSpec s{2, 3, 4, 2, {3, 3, 1, 1, 1, 1}, layout};
     s.x_c = 5;
     s.first_c = 2;
     Numbers x(2 * 3 * 4 * 5), alone;
@@ -186,7 +186,7 @@ TEST(OffsetKernels, ReadTheirRangeOfChannelsAlone) {
 TEST(OffsetKernels, NeedEveryOneOfTheirProducts) {
   // Negative control: one product off by one is seen, whichever it is.
   Random random(3);
-  const PatchSpec s{2, 4, 5, 1, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{2, 4, 5, 1, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const auto x = testing::random_integers(1, 40, random).data;
   Method method(s, 1, 2);
   method.run(x);
@@ -202,7 +202,7 @@ TEST(OffsetKernels, NeedEveryOneOfTheirProducts) {
 TEST(OffsetKernels, RoundsAndGroupsCoverTheBatchWithinTheirBounds) {
   for (const std::int64_t n : {1, 2, 31, 256, 1000}) {
     for (const auto& [h, c] : {std::pair{1, 3}, {7, 512}, {56, 64}, {14, 2000}, {400, 64}}) {
-      const PatchSpec s{n, h, h, c, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+      const PatchSpec s{n, h, h, c, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
       const cuda::OffsetRounds plan = cuda::offset_rounds(s, 2);
       const std::int64_t pixels = (s.h + 2) * (s.w + 2);
       EXPECT_GE(plan.rounds * plan.images(), n);
@@ -213,7 +213,7 @@ TEST(OffsetKernels, RoundsAndGroupsCoverTheBatchWithinTheirBounds) {
                   (plan.images() - plan.per) * pixels * c * 2 <= std::int64_t{256} << 20);
     }
   }
-  EXPECT_EQ(cuda::offset_rounds({256, 56, 56, 64, 3, 3, 1, 1, 1, 1}, 2).rounds, 1);
+  EXPECT_EQ(cuda::offset_rounds({256, 56, 56, 64, {3, 3, 1, 1, 1, 1}}, 2).rounds, 1);
 }
 
 }  // namespace

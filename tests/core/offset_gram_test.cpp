@@ -28,7 +28,7 @@ using testing::Padded;
 
 PatchSpec three_by_three(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
                          Layout layout) {
-  return {n, h, w, c, 3, 3, 1, 1, 1, 1, layout};
+  return {n, h, w, c, {3, 3, 1, 1, 1, 1}, layout};
 }
 
 class OffsetGram : public testing::EachBackend {
@@ -192,10 +192,11 @@ TEST(PatchMethodChoice, TakesPatchesWhereTheOthersDoNotApplyOrDoNotPay) {
   EXPECT_EQ(fastest(good, DType::f64), PatchMethod::offsets);
   EXPECT_EQ(cpu::fastest_method(Backend::reference, good, DType::f32), PatchMethod::panels);
   for (const auto& spoil : std::vector<void (*)(PatchSpec&)>{
-           [](PatchSpec& s) { s.kernel_h = 5; }, [](PatchSpec& s) { s.kernel_w = 1; },
-           [](PatchSpec& s) { s.stride_h = 2; }, [](PatchSpec& s) { s.stride_w = 2; },
-           [](PatchSpec& s) { s.pad_h = 0; }, [](PatchSpec& s) { s.pad_w = 2; },
-           [](PatchSpec& s) { s.extra_h = 1; }, [](PatchSpec& s) { s.dilation_w = 2; }}) {
+           [](PatchSpec& s) { s.window.kernel_h = 5; }, [](PatchSpec& s) { s.window.kernel_w = 1; },
+           [](PatchSpec& s) { s.window.stride_h = 2; }, [](PatchSpec& s) { s.window.stride_w = 2; },
+           [](PatchSpec& s) { s.window.pad_h = 0; }, [](PatchSpec& s) { s.window.pad_w = 2; },
+           [](PatchSpec& s) { s.window.extra_h = 1; },
+           [](PatchSpec& s) { s.window.dilation_w = 2; }}) {
     PatchSpec s = good;
     spoil(s);
     EXPECT_EQ(fastest(s, DType::f32), PatchMethod::panels);

@@ -22,9 +22,8 @@ struct Convolution {
 std::vector<Convolution> resnet50(std::int64_t n) {
   std::vector<Convolution> out;
   const auto add = [&](int times, std::int64_t extent, std::int64_t c, int kernel, int stride) {
-    const int pad = kernel / 2;
-    out.push_back(
-        {{n, extent, extent, c, kernel, kernel, stride, stride, pad, pad, Layout::nhwc}, times});
+    const ops::Window window = ops::Window::square(kernel, stride, kernel / 2);
+    out.push_back({{n, extent, extent, c, window}, times});
   };
   add(1, 224, 3, 7, 2);
   std::int64_t extent = 56, in = 64;
@@ -81,8 +80,8 @@ TEST(PatchCost, OfAllFactorsOfResNet50IsAThirdOfTheWholeProducts) {
 
 TEST(PatchCost, TakesOffsetsWhereTheySaveAndApply) {
   const auto method = [](std::int64_t extent, std::int64_t c, int stride) {
-    return cuda::cheapest_method({32, extent, extent, c, 3, 3, stride, stride, 1, 1, Layout::nhwc},
-                                 DType::f16);
+    return cuda::cheapest_method(
+        {32, extent, extent, c, ops::Window::square(3, stride, 1), Layout::nhwc}, DType::f16);
   };
   for (const auto& [extent, c] : {std::pair{56, 64}, {28, 128}, {14, 256}, {7, 512}}) {
     EXPECT_EQ(method(extent, c, 1), PatchMethod::offsets);
@@ -93,7 +92,7 @@ TEST(PatchCost, TakesOffsetsWhereTheySaveAndApply) {
 }
 
 TEST(PatchCost, OfOffsetsForOneLayerIsAFifthOfTheWholeProduct) {
-  const PatchSpec s{256, 14, 14, 256, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{256, 14, 14, 256, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const double whole = 2.0 * static_cast<double>(s.rows()) * 2304 * 2304;
   // 13/81 of it, times 16^2/14^2 for the zeros, and the borders.
   const double padded = 13.0 / 81 * 256 / 196;
@@ -103,10 +102,10 @@ TEST(PatchCost, OfOffsetsForOneLayerIsAFifthOfTheWholeProduct) {
 }
 
 TEST(PatchCost, CountsNoPatchesWhereThereAreNone) {
-  const PatchSpec points{32, 14, 14, 256, 1, 1, 1, 1, 0, 0, Layout::nhwc};
+  const PatchSpec points{32, 14, 14, 256, {1, 1, 1, 1, 0, 0}, Layout::nhwc};
   EXPECT_EQ(cuda::cost_of_panels(points, DType::f32).bytes, 32 * 14 * 14 * 256 * 4);
   PatchSpec sampled = points;
-  sampled.stride_h = sampled.stride_w = 2;
+  sampled.window.stride_h = sampled.window.stride_w = 2;
   EXPECT_GT(cuda::cost_of_panels(sampled, DType::f32).bytes,
             cuda::cost_of_panels(points, DType::f32).bytes);
 }

@@ -22,14 +22,14 @@ using testing::Dense;
 
 /// Strides, paddings, holes, kernels wider than high and images smaller than the kernel.
 std::vector<PatchSpec> functor_specs(Layout layout, std::int64_t c) {
-  return {{2, 5, 6, c, 3, 3, 1, 1, 1, 1, layout},
-          {3, 7, 4, c, 3, 2, 2, 1, 1, 0, layout},
-          {1, 6, 9, c, 1, 5, 1, 3, 0, 2, layout},
-          {2, 5, 5, c, 1, 1, 2, 2, 0, 0, layout},
-          {2, 2, 3, c, 7, 5, 2, 2, 3, 3, layout},
-          {2, 5, 6, c, 2, 4, 1, 1, 0, 1, layout, 1, 1},
-          {2, 8, 9, c, 3, 3, 1, 1, 2, 2, layout, 0, 0, 2, 2},
-          {1, 9, 7, c, 3, 2, 2, 1, 1, 0, layout, 0, 2, 1, 3}};
+  return {{2, 5, 6, c, {3, 3, 1, 1, 1, 1}, layout},
+          {3, 7, 4, c, {3, 2, 2, 1, 1, 0}, layout},
+          {1, 6, 9, c, {1, 5, 1, 3, 0, 2}, layout},
+          {2, 5, 5, c, {1, 1, 2, 2, 0, 0}, layout},
+          {2, 2, 3, c, {7, 5, 2, 2, 3, 3}, layout},
+          {2, 5, 6, c, {2, 4, 1, 1, 0, 1, 1, 1}, layout},
+          {2, 8, 9, c, {3, 3, 1, 1, 2, 2, 0, 0, 2, 2}, layout},
+          {1, 9, 7, c, {3, 2, 2, 1, 1, 0, 0, 2, 1, 3}, layout}};
 }
 
 std::vector<double> numbers(std::int64_t count) {
@@ -191,7 +191,7 @@ TEST(PatchKernels, TermsAddUpToTheColumnsOfPatches) {
 
 TEST(PatchKernels, WidenSixteenBitTerms) {
   const std::vector<f16> x{to_f16(1.5F), to_f16(-2.0F)};
-  const PatchSpec s{1, 1, 2, 1, 1, 1, 1, 1, 0, 0, Layout::nhwc};
+  const PatchSpec s{1, 1, 2, 1, {1, 1, 1, 1, 0, 0}, Layout::nhwc};
   const cuda::PatchTerm<f16, float> term{x.data(), 1, cuda::Windows(s)};
   EXPECT_EQ(term(0, 0), 1.5F);
   EXPECT_EQ(term(0, 1), -2.0F);

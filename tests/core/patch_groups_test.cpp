@@ -25,14 +25,14 @@ using testing::Padded;
 std::vector<PatchSpec> grouped_specs() {
   std::vector<PatchSpec> out;
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    out.push_back({2, 5, 6, 6, 3, 3, 1, 1, 1, 1, layout});
-    out.push_back({3, 7, 4, 6, 3, 2, 2, 1, 1, 0, layout});
-    out.push_back({2, 4, 4, 6, 1, 1, 1, 1, 0, 0, layout});
-    out.push_back({2, 5, 5, 6, 1, 1, 2, 2, 0, 0, layout});
-    out.push_back({3, 3, 2, 6, 3, 2, 1, 1, 0, 0, layout});  // one patch per image
-    out.push_back({2, 2, 3, 6, 7, 5, 2, 2, 3, 3, layout});
-    out.push_back({2, 8, 9, 6, 3, 3, 1, 2, 2, 2, layout, 1, 0, 2, 2});
-    out.push_back({2, 16, 16, 24, 3, 3, 1, 1, 1, 1, layout});
+    out.push_back({2, 5, 6, 6, {3, 3, 1, 1, 1, 1}, layout});
+    out.push_back({3, 7, 4, 6, {3, 2, 2, 1, 1, 0}, layout});
+    out.push_back({2, 4, 4, 6, {1, 1, 1, 1, 0, 0}, layout});
+    out.push_back({2, 5, 5, 6, {1, 1, 2, 2, 0, 0}, layout});
+    out.push_back({3, 3, 2, 6, {3, 2, 1, 1, 0, 0}, layout});  // one patch per image
+    out.push_back({2, 2, 3, 6, {7, 5, 2, 2, 3, 3}, layout});
+    out.push_back({2, 8, 9, 6, {3, 3, 1, 2, 2, 2, 1, 0, 2, 2}, layout});
+    out.push_back({2, 16, 16, 24, {3, 3, 1, 1, 1, 1}, layout});
   }
   return out;
 }
@@ -149,7 +149,7 @@ TEST_P(PatchGroups, SumsOfPatchesAreTheSumsOfTheirRows) {
 
 TEST_P(PatchGroups, SumsAreTheSameForAnyNumberOfThreads) {
   Random random(4);
-  const PatchSpec s{7, 32, 30, 20, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{7, 32, 30, 20, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const Tensor x = image(s, testing::random_dense(1, s.n * s.h * s.w * s.c, random).data);
   const int before = threads();
   std::vector<std::vector<double>> results;
@@ -165,7 +165,7 @@ TEST_P(PatchGroups, SumsAreTheSameForAnyNumberOfThreads) {
 }
 
 TEST_P(PatchGroups, RefuseWhatDoesNotFit) {
-  const PatchSpec s{1, 4, 4, 6, 1, 1, 1, 1, 0, 0, Layout::nhwc};
+  const PatchSpec s{1, 4, 4, 6, {1, 1, 1, 1, 0, 0}, Layout::nhwc};
   const Tensor x = Tensor::zeros(ctx, {1, 4, 4, 6}, dtype());
   Tensor four = Tensor::zeros(ctx, {4, 1, 1}, dtype()),
          three = Tensor::zeros(ctx, {3, 2, 2}, dtype());

@@ -25,35 +25,36 @@ using testing::Padded;
 std::vector<PatchSpec> specs() {
   std::vector<PatchSpec> out;
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    out.push_back({2, 5, 6, 3, 3, 3, 1, 1, 1, 1, layout});
-    out.push_back({3, 7, 4, 2, 3, 2, 2, 1, 1, 0, layout});
-    out.push_back({1, 6, 9, 4, 1, 5, 1, 3, 0, 2, layout});
-    out.push_back({2, 4, 4, 5, 1, 1, 1, 1, 0, 0, layout});
-    out.push_back({2, 5, 5, 5, 1, 1, 2, 2, 0, 0, layout});
-    out.push_back({2, 3, 3, 2, 1, 1, 1, 1, 1, 1, layout});
-    out.push_back({2, 2, 3, 1, 7, 5, 2, 2, 3, 3, layout});
-    out.push_back({4, 1, 1, 6, 3, 3, 1, 1, 1, 1, layout});
-    out.push_back({1, 8, 8, 3, 4, 4, 4, 4, 0, 0, layout});
+    out.push_back({2, 5, 6, 3, {3, 3, 1, 1, 1, 1}, layout});
+    out.push_back({3, 7, 4, 2, {3, 2, 2, 1, 1, 0}, layout});
+    out.push_back({1, 6, 9, 4, {1, 5, 1, 3, 0, 2}, layout});
+    out.push_back({2, 4, 4, 5, {1, 1, 1, 1, 0, 0}, layout});
+    out.push_back({2, 5, 5, 5, {1, 1, 2, 2, 0, 0}, layout});
+    out.push_back({2, 3, 3, 2, {1, 1, 1, 1, 1, 1}, layout});
+    out.push_back({2, 2, 3, 1, {7, 5, 2, 2, 3, 3}, layout});
+    out.push_back({4, 1, 1, 6, {3, 3, 1, 1, 1, 1}, layout});
+    out.push_back({1, 8, 8, 3, {4, 4, 4, 4, 0, 0}, layout});
     // Zeros after the image alone, kernels with holes, and both.
-    out.push_back({2, 5, 6, 3, 2, 4, 1, 1, 0, 1, layout, 1, 1});
-    out.push_back({2, 3, 4, 5, 1, 1, 1, 1, 0, 0, layout, 2, 1});
-    out.push_back({2, 5, 4, 9, 3, 3, 1, 1, 1, 1, layout, 1, 0});
-    out.push_back({2, 8, 9, 2, 3, 3, 1, 1, 2, 2, layout, 0, 0, 2, 2});
-    out.push_back({2, 9, 8, 9, 3, 3, 1, 1, 1, 1, layout, 0, 0, 2, 1});
-    out.push_back({1, 9, 7, 3, 3, 2, 2, 1, 1, 0, layout, 0, 2, 1, 3});
-    out.push_back({2, 2, 2, 3, 3, 3, 1, 2, 4, 3, layout, 1, 1, 4, 3});
+    out.push_back({2, 5, 6, 3, {2, 4, 1, 1, 0, 1, 1, 1}, layout});
+    out.push_back({2, 3, 4, 5, {1, 1, 1, 1, 0, 0, 2, 1}, layout});
+    out.push_back({2, 5, 4, 9, {3, 3, 1, 1, 1, 1, 1, 0}, layout});
+    out.push_back({2, 8, 9, 2, {3, 3, 1, 1, 2, 2, 0, 0, 2, 2}, layout});
+    out.push_back({2, 9, 8, 9, {3, 3, 1, 1, 1, 1, 0, 0, 2, 1}, layout});
+    out.push_back({1, 9, 7, 3, {3, 2, 2, 1, 1, 0, 0, 2, 1, 3}, layout});
+    out.push_back({2, 2, 2, 3, {3, 3, 1, 2, 4, 3, 1, 1, 4, 3}, layout});
     // Without these the method without patches would be chosen.
-    out.push_back({1, 16, 16, 8, 3, 3, 1, 1, 1, 1, layout, 0, 1});
-    out.push_back({1, 16, 16, 8, 3, 3, 1, 1, 1, 1, layout, 0, 0, 2, 1});
+    out.push_back({1, 16, 16, 8, {3, 3, 1, 1, 1, 1, 0, 1}, layout});
+    out.push_back({1, 16, 16, 8, {3, 3, 1, 1, 1, 1, 0, 0, 2, 1}, layout});
   }
   return out;
 }
 
 std::string describe(const PatchSpec& s) {
-  return detail::concat(s.n, "x", s.h, "x", s.w, "x", s.c, " kernel ", s.kernel_h, "x", s.kernel_w,
-                        " stride ", s.stride_h, ",", s.stride_w, " pad ", s.pad_h, ",", s.pad_w,
-                        " extra ", s.extra_h, ",", s.extra_w, " dilation ", s.dilation_h, ",",
-                        s.dilation_w, s.layout == Layout::nhwc ? " nhwc" : " nchw");
+  return detail::concat(s.n, "x", s.h, "x", s.w, "x", s.c, " kernel ", s.window.kernel_h, "x",
+                        s.window.kernel_w, " stride ", s.window.stride_h, ",", s.window.stride_w,
+                        " pad ", s.window.pad_h, ",", s.window.pad_w, " extra ", s.window.extra_h,
+                        ",", s.window.extra_w, " dilation ", s.window.dilation_h, ",",
+                        s.window.dilation_w, s.layout == Layout::nhwc ? " nhwc" : " nchw");
 }
 
 class Patches : public testing::EachBackend {
@@ -87,7 +88,7 @@ TEST_P(Patches, FollowTheDefinitionOfConvolution) {
 TEST_P(Patches, OrderTheirColumnsByLayout) {
   // One patch that is the whole image 2x2 with 3 channels: element (h, w, c) is 100 h + 10 w + c.
   const auto row = [&](Layout layout) {
-    const PatchSpec s{1, 2, 2, 3, 2, 2, 1, 1, 0, 0, layout};
+    const PatchSpec s{1, 2, 2, 3, {2, 2, 1, 1, 0, 0}, layout};
     std::vector<double> x;
     for (int i = 0; i < 12; ++i) {
       const int h = layout == Layout::nhwc ? i / 6 : i / 2 % 2;
@@ -125,9 +126,9 @@ TEST_P(Patches, GramIsTheSumOverPatchesWithAndWithoutBias) {
 
 TEST_P(Patches, GramOverManyPanelsStaysWithinRounding) {
   Random random(3);
-  for (const PatchSpec& s : {PatchSpec{3, 30, 30, 8, 5, 5, 1, 1, 2, 2, Layout::nhwc},
-                             PatchSpec{3, 30, 30, 8, 5, 5, 1, 1, 2, 2, Layout::nchw},
-                             PatchSpec{9, 33, 31, 3, 3, 3, 1, 1, 1, 1, Layout::nhwc}}) {
+  for (const PatchSpec& s : {PatchSpec{3, 30, 30, 8, {5, 5, 1, 1, 2, 2}, Layout::nhwc},
+                             PatchSpec{3, 30, 30, 8, {5, 5, 1, 1, 2, 2}, Layout::nchw},
+                             PatchSpec{9, 33, 31, 3, {3, 3, 1, 1, 1, 1}, Layout::nhwc}}) {
     Tensor x = Tensor::empty(ctx, shape(s), dtype());
     fill_uniform(x, -1, 1, random);
     const Dense p = testing::with_ones(testing::naive_im2col(s, testing::values(ctx, x)));
@@ -147,7 +148,7 @@ TEST_P(Patches, GramOverManyPanelsStaysWithinRounding) {
 TEST_P(Patches, GramDependsOnTheLayout) {
   // Negative control: the same patches in the other column order are another matrix.
   Random random(4);
-  const PatchSpec nhwc{2, 5, 5, 3, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec nhwc{2, 5, 5, 3, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   PatchSpec nchw = nhwc;
   nchw.layout = Layout::nchw;
   const std::vector<double> x = integers(nhwc, random);
@@ -171,7 +172,7 @@ TEST_P(Patches, GramDependsOnTheLayout) {
 
 TEST_P(Patches, GramWithBetaZeroDoesNotReadTheResult) {
   Random random(5);
-  const PatchSpec s{1, 4, 4, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{1, 4, 4, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const std::vector<double> x = integers(s, random);
   Padded c(dtype(), 19, 19, Padded::kNan);
   ops::patch_gram(ctx, s, 1, image(s, x), 0, c.view());
@@ -182,7 +183,7 @@ TEST_P(Patches, GramWithBetaZeroDoesNotReadTheResult) {
 }
 
 TEST_P(Patches, GramOfNoSamplesOnlyScales) {
-  const PatchSpec s{0, 4, 4, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{0, 4, 4, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const Dense ones = testing::make_dense(19, 19, [](auto, auto) { return 1.0; });
   Padded c = Padded::lower(dtype(), ones);
   ops::patch_gram(ctx, s, 1, Tensor::empty(ctx, shape(s), dtype()), 0.5, c.view());
@@ -214,7 +215,7 @@ TEST_P(Patches, GramOfPlainRowsMatchesTheNaiveProduct) {
 
 TEST_P(Patches, GramIsExactOnIntegersForAnyNumberOfThreads) {
   Random random(7);
-  const PatchSpec s{5, 23, 20, 4, 3, 3, 1, 2, 1, 1, Layout::nhwc};  // 1150 rows
+  const PatchSpec s{5, 23, 20, 4, {3, 3, 1, 2, 1, 1}, Layout::nhwc};  // 1150 rows
   const std::vector<double> x = integers(s, random);
   const Dense plain = testing::random_integers(1700, 9, random);
   const Dense p = testing::with_ones(testing::naive_im2col(s, x));
@@ -239,7 +240,7 @@ TEST_P(Patches, GramIsExactOnIntegersForAnyNumberOfThreads) {
 }
 
 TEST_P(Patches, GramGrowsScratchOnlyOnce) {
-  const PatchSpec s{4, 16, 16, 8, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{4, 16, 16, 8, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   Tensor x = Tensor::zeros(ctx, shape(s), dtype()), c = Tensor::zeros(ctx, {73, 73}, dtype());
   ops::patch_gram(ctx, s, 1, x, 0, c);
   ops::patch_gram(ctx, s, 1, x, 0, c);  // may merge the blocks of the first call into one
@@ -249,21 +250,22 @@ TEST_P(Patches, GramGrowsScratchOnlyOnce) {
 }
 
 TEST_P(Patches, RefuseWhatDoesNotFit) {
-  const PatchSpec s{1, 4, 4, 2, 3, 3, 1, 1, 0, 0, Layout::nhwc};
+  const PatchSpec s{1, 4, 4, 2, {3, 3, 1, 1, 0, 0}, Layout::nhwc};
   Tensor x = Tensor::zeros(ctx, {1, 4, 4, 2}, dtype());
   Padded wrong(dtype(), 20, 20), right(dtype(), 18, 18), patches(dtype(), 4, 18);
   EXPECT_THROW(ops::patch_gram(ctx, s, 1, x, 0, wrong.view()), InvalidArgument);
   EXPECT_THROW(ops::im2col(ctx, s, x, right.view()), InvalidArgument);
   EXPECT_NO_THROW(ops::im2col(ctx, s, x, patches.view()));
   PatchSpec large = s;
-  large.kernel_h = 5;
+  large.window.kernel_h = 5;
   Padded big(dtype(), 30, 30);
   EXPECT_THROW(ops::patch_gram(ctx, large, 1, x, 0, big.view()), InvalidArgument);
   for (const auto& spoil : std::vector<void (*)(PatchSpec&)>{
-           [](PatchSpec& p) { p.stride_w = 0; }, [](PatchSpec& p) { p.pad_h = -1; },
-           [](PatchSpec& p) { p.kernel_w = 0; }, [](PatchSpec& p) { p.n = -1; },
-           [](PatchSpec& p) { p.extra_h = -1; }, [](PatchSpec& p) { p.dilation_w = 0; },
-           [](PatchSpec& p) { p.dilation_h = 2; },  // now spans 5 of 4 rows
+           [](PatchSpec& p) { p.window.stride_w = 0; }, [](PatchSpec& p) { p.window.pad_h = -1; },
+           [](PatchSpec& p) { p.window.kernel_w = 0; }, [](PatchSpec& p) { p.n = -1; },
+           [](PatchSpec& p) { p.window.extra_h = -1; },
+           [](PatchSpec& p) { p.window.dilation_w = 0; },
+           [](PatchSpec& p) { p.window.dilation_h = 2; },  // now spans 5 of 4 rows
            [](PatchSpec& p) { p.layout = Layout::nchw; }}) {
     PatchSpec spoiled = s;
     spoil(spoiled);

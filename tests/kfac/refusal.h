@@ -78,12 +78,11 @@ class OneLayer {
 };
 
 inline const LayerSpec kLinear = LinearSpec{.in = 3, .out = 2, .bias = false};
-inline const LayerSpec kNhwc =
-    Conv2dSpec{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 2, .bias = false, .groups = 2};
+inline const LayerSpec kNhwc = Conv2dSpec{
+    .in = 4, .out = 6, .window = {.kernel_h = 3, .kernel_w = 2}, .bias = false, .groups = 2};
 inline const LayerSpec kNchw = Conv2dSpec{.in = 4,
                                           .out = 6,
-                                          .kernel_h = 3,
-                                          .kernel_w = 2,
+                                          .window = {.kernel_h = 3, .kernel_w = 2},
                                           .bias = false,
                                           .layout = Layout::nchw,
                                           .groups = 2};

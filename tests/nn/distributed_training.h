@@ -20,11 +20,10 @@ inline constexpr int kSteps = 20;
 /// A convolution with BatchNorm, a convolution and a Linear with bias: every kind of layer.
 inline std::unique_ptr<nn::Model> distributed_model(Context& ctx, std::int64_t groups) {
   auto net = std::make_unique<nn::Sequential>();
-  net->add<nn::Conv2d>("conv1", 2, 4, nn::ConvOptions{.pad_h = 1, .pad_w = 1, .bias = false})
+  net->add<nn::Conv2d>("conv1", 2, 4, nn::ConvOptions::square(3, {.pad = 1, .bias = false}))
       .add<nn::BatchNorm2d>("bn", 4, nn::BatchNormOptions{.groups = groups})
       .add<nn::Relu>("relu1")
-      .add<nn::Conv2d>("conv2", 4, 6,
-                       nn::ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1})
+      .add<nn::Conv2d>("conv2", 4, 6, nn::ConvOptions::square(3, {.stride = 2, .pad = 1}))
       .add<nn::Relu>("relu2")
       .add<nn::Flatten>("flatten")
       .add<nn::Linear>("fc", 6 * 3 * 3, kClasses);

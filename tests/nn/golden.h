@@ -65,9 +65,11 @@ inline std::unique_ptr<nn::Layer> golden_block(std::int64_t in, std::int64_t out
 inline std::unique_ptr<nn::Model> golden_model(Context& ctx, const GoldenFile& golden,
                                                DType dtype) {
   const nn::ConvOptions dilated{
-      .pad_h = 2, .pad_w = 2, .dilation_h = 2, .dilation_w = 2, .groups = 3};
+      .window =
+          {.kernel_h = 3, .kernel_w = 3, .pad_h = 2, .pad_w = 2, .dilation_h = 2, .dilation_w = 2},
+      .groups = 3};
   auto net = std::make_unique<nn::Sequential>();
-  net->add<nn::Conv2d>("conv1", 3, 8, nn::ConvOptions{.pad_h = 1, .pad_w = 1})
+  net->add<nn::Conv2d>("conv1", 3, 8, nn::ConvOptions::square(3, {.pad = 1}))
       .add<nn::BatchNorm2d>("bn1", 8)
       .add<nn::Relu>("relu")
       .add<nn::Pool2d>("pool", nn::PoolKind::max, 2, 2)

@@ -13,12 +13,12 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<ProbeLayer> layers_of_probe(std::int64_t n) {
-  Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 3};
-  conv.pad_h = conv.pad_w = 1;
+  Conv2dSpec conv{.in = 2, .out = 3, .window = Window::square(3)};
+  conv.window.pad_h = conv.window.pad_w = 1;
   conv.bias = false;
-  Conv2dSpec grouped{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3};
-  grouped.stride_h = grouped.stride_w = 2;
-  grouped.pad_h = grouped.pad_w = 1;
+  Conv2dSpec grouped{.in = 4, .out = 6, .window = Window::square(3)};
+  grouped.window.stride_h = grouped.window.stride_w = 2;
+  grouped.window.pad_h = grouped.window.pad_w = 1;
   grouped.layout = Layout::nchw;
   grouped.groups = 2;
   const NormSpec norm{.channels = 3};

@@ -39,7 +39,7 @@ std::string sharing(StateKind kind) {
 }  // namespace
 
 std::string canonical(const std::string& state) {
-  // Beginnings of what follows the name of the layer; the first one counts.
+  // Beginnings of the part after the layer's name; the first match counts.
   static constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
       {"a_", "A/"},
       {"g_", "G/"},
@@ -50,11 +50,20 @@ std::string canonical(const std::string& state) {
       {"scales", "scales/average"},
       {"velocity", "parameters/velocity"},
       {"master", "parameters/master"}};
+  // Fields that the first probe knew under other names.
+  static constexpr std::pair<std::string_view, std::string_view> kFields[] = {
+      {"stored_form", "held"}, {"offset", "phase"}, {"offsets_of_interval", "phases_of_interval"}};
+  const auto named = [](const std::string& field) {
+    for (const auto& [today, first] : kFields)
+      if (field == today) return std::string(first);
+    return field;
+  };
   const std::size_t dot = state.rfind('.');
-  if (dot == std::string::npos) return "all/all/" + state;
+  if (dot == std::string::npos) return "all/all/" + named(state);
   const std::string layer = state.substr(0, dot), what = state.substr(dot + 1);
   for (const auto& [today, kind] : kKinds)
-    if (what.starts_with(today)) return layer + "/" + std::string(kind) + what.substr(today.size());
+    if (what.starts_with(today))
+      return layer + "/" + std::string(kind) + named(what.substr(today.size()));
   return layer + "/all/" + what;
 }
 

@@ -25,14 +25,19 @@ inline std::int64_t activation_index(ops::Layout layout, const Images& s, std::i
 /// Element of one output's weights, hence a column of A; c counts within the group.
 inline std::int64_t weight_index(const Conv2dSpec& s, ops::Layout layout, std::int64_t c,
                                  std::int64_t kh, std::int64_t kw) {
-  return layout == ops::Layout::nhwc ? (kh * s.kernel_w + kw) * (s.in / s.groups) + c
-                                     : (c * s.kernel_h + kh) * s.kernel_w + kw;
+  return layout == ops::Layout::nhwc ? (kh * s.window.kernel_w + kw) * (s.in / s.groups) + c
+                                     : (c * s.window.kernel_h + kh) * s.window.kernel_w + kw;
 }
 
 inline Images output_of(const Conv2dSpec& s, const Images& in) {
   if (s.same) return in;
-  return {in.n, (in.h + 2 * s.pad_h - s.dilation_h * (s.kernel_h - 1) - 1) / s.stride_h + 1,
-          (in.w + 2 * s.pad_w - s.dilation_w * (s.kernel_w - 1) - 1) / s.stride_w + 1};
+  return {in.n,
+          (in.h + 2 * s.window.pad_h - s.window.dilation_h * (s.window.kernel_h - 1) - 1) /
+                  s.window.stride_h +
+              1,
+          (in.w + 2 * s.window.pad_w - s.window.dilation_w * (s.window.kernel_w - 1) - 1) /
+                  s.window.stride_w +
+              1};
 }
 
 /// Zeros before the image in one direction; of those of `same` half, rounded down.
@@ -45,17 +50,18 @@ inline std::int64_t zeros_before(const Conv2dSpec& s, int kernel, int dilation, 
 inline Matrix naive_patches(const Conv2dSpec& s, const Images& in, const Vector& x,
                             ops::Layout columns, std::int64_t group = 0) {
   const Images out = output_of(s, in);
-  const std::int64_t top = zeros_before(s, s.kernel_h, s.dilation_h, s.pad_h);
-  const std::int64_t left = zeros_before(s, s.kernel_w, s.dilation_w, s.pad_w);
+  const std::int64_t top = zeros_before(s, s.window.kernel_h, s.window.dilation_h, s.window.pad_h);
+  const std::int64_t left = zeros_before(s, s.window.kernel_w, s.window.dilation_w, s.window.pad_w);
   const std::int64_t channels = s.in / s.groups;
-  Matrix m(out.n * out.h * out.w, channels * s.kernel_h * s.kernel_w + (s.bias ? 1 : 0));
+  Matrix m(out.n * out.h * out.w,
+           channels * s.window.kernel_h * s.window.kernel_w + (s.bias ? 1 : 0));
   for (std::int64_t row = 0; row < m.rows; ++row) {
     const std::int64_t n = row / (out.h * out.w), y = row / out.w % out.h, z = row % out.w;
     for (std::int64_t c = 0; c < channels; ++c) {
-      for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
-        for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-          const std::int64_t iy = y * s.stride_h + kh * s.dilation_h - top;
-          const std::int64_t ix = z * s.stride_w + kw * s.dilation_w - left;
+      for (std::int64_t kh = 0; kh < s.window.kernel_h; ++kh) {
+        for (std::int64_t kw = 0; kw < s.window.kernel_w; ++kw) {
+          const std::int64_t iy = y * s.window.stride_h + kh * s.window.dilation_h - top;
+          const std::int64_t ix = z * s.window.stride_w + kw * s.window.dilation_w - left;
           if (iy < 0 || iy >= in.h || ix < 0 || ix >= in.w) continue;
           m(row, weight_index(s, columns, c, kh, kw)) = x[static_cast<std::size_t>(
               activation_index(s.layout, in, s.in, n, group * channels + c, iy, ix))];

@@ -50,13 +50,7 @@ class PlainNet {
   explicit PlainNet(std::uint64_t seed) {
     Random random(seed);
     add("conv",
-        Conv2dSpec{.in = kIn,
-                   .out = kChannels,
-                   .kernel_h = 3,
-                   .kernel_w = 3,
-                   .pad_h = 1,
-                   .pad_w = 1,
-                   .bias = false},
+        Conv2dSpec{.in = kIn, .out = kChannels, .window = Window::square(3, 1, 1), .bias = false},
         random, 0.3);
     add("bn", NormSpec{.channels = kChannels}, random, 0.2);
     for (T& g : layers[bn].w) g += 1;

@@ -129,14 +129,17 @@ inline Dense naive_im2col(const ops::PatchSpec& s, std::span<const double> x) {
   for (std::int64_t n = 0; n < s.n; ++n) {
     for (std::int64_t oh = 0; oh < s.out_h(); ++oh) {
       for (std::int64_t ow = 0; ow < s.out_w(); ++ow, ++row) {
-        for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
-          for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
+        for (std::int64_t kh = 0; kh < s.window.kernel_h; ++kh) {
+          for (std::int64_t kw = 0; kw < s.window.kernel_w; ++kw) {
             for (std::int64_t c = 0; c < s.c; ++c) {
-              const std::int64_t h = oh * s.stride_h - s.pad_h + kh * s.dilation_h;
-              const std::int64_t w = ow * s.stride_w - s.pad_w + kw * s.dilation_w;
+              const std::int64_t h =
+                  oh * s.window.stride_h - s.window.pad_h + kh * s.window.dilation_h;
+              const std::int64_t w =
+                  ow * s.window.stride_w - s.window.pad_w + kw * s.window.dilation_w;
               if (h < 0 || h >= s.h || w < 0 || w >= s.w) continue;
               const std::int64_t column =
-                  nhwc ? (kh * s.kernel_w + kw) * s.c + c : (c * s.kernel_h + kh) * s.kernel_w + kw;
+                  nhwc ? (kh * s.window.kernel_w + kw) * s.c + c
+                       : (c * s.window.kernel_h + kh) * s.window.kernel_w + kw;
               const std::int64_t from =
                   nhwc ? ((n * s.h + h) * s.w + w) * s.c + c : ((n * s.c + c) * s.h + h) * s.w + w;
               out(row, column) = x[static_cast<std::size_t>(from)];

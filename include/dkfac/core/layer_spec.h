@@ -12,6 +12,7 @@
 namespace dkfac {
 
 using Layout = ops::Layout;
+using Window = ops::Window;
 
 /// Linear layer y = x W' + b for x[n,in], or x[n,...,in] with several positions per sample;
 /// W[out,in], b[out].
@@ -32,15 +33,10 @@ struct DKFAC_API LinearSpec {
 /// every group has its own factor pair.
 struct DKFAC_API Conv2dSpec {
   std::int64_t in = 0, out = 0;
-  int kernel_h = 1, kernel_w = 1;
-  int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;
+  Window window = {};
   bool bias = true;
   Layout layout = Layout::nhwc;
-  int dilation_h = 1, dilation_w = 1;
-  /// Pads so that the output is as large as the input, an odd row or column at the end. Requires
-  /// stride 1 and pad 0.
-  bool same = false;
+  bool same = false;          ///< Pad as Window::same(); requires stride 1 and no other padding.
   int groups = 1;             ///< Divides in and out.
   std::int64_t max_rows = 0;  ///< As in LinearSpec, with output positions.
   std::int64_t sample_rows = 1;

@@ -104,29 +104,62 @@ DKFAC_API void scatter_add_rows(Context& ctx, ConstTensorView rows, ConstTensorV
 
 enum class Layout : std::uint8_t { nhwc, nchw };
 
-/// Geometry of the patches of a convolution over x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw) with zero
-/// padding.
-struct DKFAC_API PatchSpec {
-  std::int64_t n = 0, h = 0, w = 0, c = 0;
+/// Geometry of a kernel that slides over an image of h x w pixels with zero padding.
+struct DKFAC_API Window {
   int kernel_h = 1, kernel_w = 1;
   int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
-  Layout layout = Layout::nhwc;
+  int pad_h = 0, pad_w = 0;            ///< Rows above and below, columns left and right.
   int extra_h = 0, extra_w = 0;        ///< Additional rows below and columns right.
   int dilation_h = 1, dilation_w = 1;  ///< Pixels from one kernel element to the next.
+
+  [[nodiscard]] static Window square(int kernel, int stride = 1, int pad = 0) {
+    return {kernel, kernel, stride, stride, pad, pad};
+  }
+  /// This window with the padding for which, at stride 1, the output is as large as the image; an
+  /// odd row or column is added at the end.
+  [[nodiscard]] Window same() const {
+    Window w = *this;
+    w.pad_h = (span_h() - 1) / 2;
+    w.pad_w = (span_w() - 1) / 2;
+    w.extra_h = (span_h() - 1) % 2;
+    w.extra_w = (span_w() - 1) % 2;
+    return w;
+  }
+
+  /// Extent of the dilated kernel in pixels.
+  [[nodiscard]] int span_h() const { return dilation_h * (kernel_h - 1) + 1; }
+  [[nodiscard]] int span_w() const { return dilation_w * (kernel_w - 1) + 1; }
+  [[nodiscard]] std::int64_t padded_h(std::int64_t h) const { return h + 2 * pad_h + extra_h; }
+  [[nodiscard]] std::int64_t padded_w(std::int64_t w) const { return w + 2 * pad_w + extra_w; }
+  [[nodiscard]] bool fits(std::int64_t h, std::int64_t w) const {
+    return padded_h(h) >= span_h() && padded_w(w) >= span_w();
+  }
+  /// Number of positions of the kernel; requires fits().
+  [[nodiscard]] std::int64_t out_h(std::int64_t h) const {
+    return (padded_h(h) - span_h()) / stride_h + 1;
+  }
+  [[nodiscard]] std::int64_t out_w(std::int64_t w) const {
+    return (padded_w(w) - span_w()) / stride_w + 1;
+  }
+  [[nodiscard]] std::int64_t taps() const { return std::int64_t{kernel_h} * kernel_w; }
+  bool operator==(const Window&) const = default;
+};
+
+/// Patches of a convolution over x[n,h,w,c] (nhwc) or x[n,c,h,w] (nchw).
+struct DKFAC_API PatchSpec {
+  std::int64_t n = 0, h = 0, w = 0, c = 0;
+  Window window = {};
+  Layout layout = Layout::nhwc;
   /// Channels of x (0: c); the convolution reads c of them, from first_c.
   std::int64_t x_c = 0, first_c = 0;
 
-  /// Extent of the dilated kernel in pixels.
-  [[nodiscard]] std::int64_t span_h() const { return dilation_h * (kernel_h - 1) + 1; }
-  [[nodiscard]] std::int64_t span_w() const { return dilation_w * (kernel_w - 1) + 1; }
-  [[nodiscard]] std::int64_t padded_h() const { return h + 2 * pad_h + extra_h; }
-  [[nodiscard]] std::int64_t padded_w() const { return w + 2 * pad_w + extra_w; }
-  [[nodiscard]] std::int64_t out_h() const { return (padded_h() - span_h()) / stride_h + 1; }
-  [[nodiscard]] std::int64_t out_w() const { return (padded_w() - span_w()) / stride_w + 1; }
+  [[nodiscard]] std::int64_t padded_h() const { return window.padded_h(h); }
+  [[nodiscard]] std::int64_t padded_w() const { return window.padded_w(w); }
+  [[nodiscard]] std::int64_t out_h() const { return window.out_h(h); }
+  [[nodiscard]] std::int64_t out_w() const { return window.out_w(w); }
   /// Width of a patch. Columns follow the weight's memory order: (kh,kw,c) in nhwc, (c,kh,kw) in
   /// nchw.
-  [[nodiscard]] std::int64_t width() const { return kernel_h * kernel_w * c; }
+  [[nodiscard]] std::int64_t width() const { return window.taps() * c; }
   [[nodiscard]] std::int64_t rows() const { return n * out_h() * out_w(); }
   [[nodiscard]] std::int64_t x_channels() const { return x_c > 0 ? x_c : c; }
   bool operator==(const PatchSpec&) const = default;

@@ -18,6 +18,7 @@ struct ImageView {
 struct Image {
   std::int64_t height = 0, width = 0;
   std::vector<std::uint8_t> pixels{};
+  // NOLINTNEXTLINE(google-explicit-constructor): an image is viewed wherever a view is read.
   operator ImageView() const { return {height, width, pixels.data()}; }
 };
 

@@ -55,6 +55,7 @@ enum class Staleness : std::uint8_t {
 struct DKFAC_API Damping {
   double lambda;  ///< > 0
   DampingSplit split;
+  // NOLINTNEXTLINE(google-explicit-constructor): a number is a damping with the default split.
   constexpr Damping(double value, DampingSplit rule = DampingSplit::pi)
       : lambda(value), split(rule) {}
 };

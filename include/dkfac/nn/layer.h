@@ -34,11 +34,43 @@ struct Buffer {
   bool constant = false;  ///< Never written in training, so equal on every rank.
 };
 
-/// A convolution and a BatchNorm2d beside it, where one could do what the other would read memory
-/// for (Sequential::set_fused_moments(), set_fused_backward()).
-struct FusedPairs {
-  std::int64_t pairs = 0;
-  std::int64_t fused = 0;  ///< Those that did so in their last pass.
+/// What passes over an input of one shape, batch included, cost a leaf beside the memory of its
+/// output and of the gradient of its input.
+struct LayerCost {
+  /// Floating-point operations of matrix products, two per multiply-add: for the output, for the
+  /// gradients of the parameters, for that of the input. What is linear in the activations
+  /// (normalisation, pooling, ...) is not counted.
+  double forward_flops = 0, parameter_flops = 0, input_flops = 0;
+  std::size_t kept = 0;        ///< Bytes that stay after a pass, in evaluation too.
+  std::size_t statistics = 0;  ///< Bytes that stay after a pass in training alone.
+  std::size_t scratch = 0;     ///< Bytes that are given back within the pass; an estimate.
+  std::size_t reordered = 0;   ///< Bytes of weights as a library wants them; an estimate.
+  bool is_view = false;        ///< Output and input gradient are the memory that it was given.
+};
+
+/// Memory and operations of passes over shapes alone, which layers tell in the order in which
+/// forward() and backward() take memory and give it back.
+struct PassPlan {
+  Mode mode = Mode::train;
+  DType compute = DType::f32;   ///< Of the activations.
+  double flops = 0;             ///< As LayerCost counts them.
+  std::size_t activations = 0;  ///< Bytes that stay: outputs in training, and LayerCost::kept.
+  std::size_t lent = 0;         ///< Bytes taken from the workspace and not given back yet.
+  std::size_t workspace = 0;    ///< The most that was lent at once.
+  std::size_t statistics = 0;   ///< Sum over the layers, in training.
+  std::size_t scratch = 0;      ///< Of the layer that takes most.
+  std::size_t reordered = 0;    ///< Sum over the layers.
+
+  /// Adds the forward pass of a leaf, but for its output.
+  void add(const LayerCost& cost);
+  /// Takes memory of a gradient from the workspace.
+  void lend(const Shape& shape);
+  /// Gives it back.
+  void release(const Shape& shape);
+  /// Takes memory of an output: in training the layer's own, which stays.
+  void take_output(const Shape& shape);
+  /// Gives it back, where it does not stay.
+  void release_output(const Shape& shape);
 };
 
 class Layer;
@@ -111,6 +143,14 @@ class Layer {
   /// Calls f(layer, output shape) on the leaves in forward order; returns the last shape.
   virtual Shape trace(const Shape& input,
                       const std::function<void(const Layer&, const Shape&)>& f) const;
+  /// Of a leaf, with activations of dtype `compute`; by default nothing.
+  [[nodiscard]] virtual LayerCost cost(const Shape& input, DType compute) const;
+  /// Tells what forward() does: by cost(); a container by its children, in their order. True: the
+  /// output is left taken; false: it is the memory of the input.
+  virtual bool plan_forward(PassPlan& plan, const Shape& input) const;
+  /// Tells what backward() does. True: the gradient of the input is left taken, if it is needed;
+  /// false: it is the memory of the output's gradient.
+  virtual bool plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const;
   /// Names this layer `path` and its children below it.
   virtual void set_name(const std::string& path) { name_ = path; }
 
@@ -150,5 +190,9 @@ class Layer {
   Workspace* workspace_ = nullptr;
   std::size_t held_bytes_ = 0;
 };
+
+/// The passes of a network over a batch of this shape; backward in training alone, and not to the
+/// gradient of the input.
+[[nodiscard]] PassPlan plan_passes(const Layer& root, const Shape& input, Mode mode, DType compute);
 
 }  // namespace dkfac::nn

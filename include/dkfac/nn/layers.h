@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dkfac/core/ops.h"
 #include "dkfac/nn/layer.h"
 #include "dkfac/nn/norm_layers.h"
 #include "dkfac/nn/token_layers.h"
@@ -23,6 +24,7 @@ class Linear final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] bool has_bias() const { return bias_; }
@@ -43,21 +45,18 @@ class Flatten final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
 
  private:
   ConstTensorView trained_;  ///< Output of the last forward pass in training.
   Shape input_shape_;
 };
 
-/// Geometry of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
+/// Of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
 struct ConvOptions {
-  int kernel_h = 3, kernel_w = 3;
-  int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;  ///< Rows above and below, columns left and right.
-  int dilation_h = 1, dilation_w = 1;
+  ops::Window window = ops::Window::square(3);
   std::int64_t groups = 1;  ///< Divides in and out.
-  /// Pads so that the output is as large as the input, the odd row or column after it (as PyTorch);
-  /// stride 1 and pad 0 only.
+  /// Pads as ops::Window::same() says (as PyTorch); stride 1 and no other padding.
   bool same = false;
   bool bias = true;
   /// The weight is a buffer instead of a parameter: initialised, saved, never trained.
@@ -69,12 +68,7 @@ struct ConvOptions {
     bool bias = true;
   };
   [[nodiscard]] static ConvOptions square(int kernel, Square s) {
-    ConvOptions o;
-    o.kernel_h = o.kernel_w = kernel;
-    o.stride_h = o.stride_w = s.stride;
-    o.pad_h = o.pad_w = s.pad;
-    o.bias = s.bias;
-    return o;
+    return {.window = ops::Window::square(kernel, s.stride, s.pad), .bias = s.bias};
   }
 };
 
@@ -85,6 +79,8 @@ struct ReorderCount {
   std::int64_t reorders = 0;
   std::int64_t bytes = 0;  ///< Written.
 };
+
+struct ConvFusion;  // nn/fusion/state.h: what a Conv2d does for neighbouring layers.
 
 class Conv2d final : public Layer {
  public:
@@ -99,42 +95,27 @@ class Conv2d final : public Layer {
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] const ConvOptions& options() const { return options_; }
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] ReorderCount reorders() const;  ///< Since construction.
   [[nodiscard]] std::size_t held_bytes() const override;
-  /// From now on training passes of 16-bit activations on a device give the sums of what they
-  /// compute to `norm`, where cuDNN has an engine for that; elsewhere they are as they were. `norm`
-  /// has one group, runs directly behind this layer, which has no bias, and stays as long as it.
-  /// Null, at first: no sums.
-  void hand_sums_to(BatchNorm2d* norm);
-  /// The last forward pass gave its sums away.
-  [[nodiscard]] bool has_handed_sums() const { return has_handed_sums_; }
-  /// From now on backward passes of 16-bit activations on a device carry their gradient through the
-  /// ReLU of `norm`, and sum it for that one (BatchNorm2d::use_gradient_next()), where cuDNN has an
-  /// engine for that; elsewhere they are as they were. `norm` runs directly before this layer,
-  /// which alone reads its output, and stays as long as it. Null, at first: not so.
-  void hand_gradient_to(BatchNorm2d* norm);
-  /// The last backward pass did so.
-  [[nodiscard]] bool has_handed_gradient() const { return has_handed_gradient_; }
 
  private:
-  struct Plan;  ///< Backend state for the current shapes: oneDNN primitives and reordered weights.
+  friend ConvFusion& fusion_of(Conv2d& conv);
+  /// Backend state for the current shapes, oneDNN primitives and reordered weights; and a
+  /// ConvFusion.
+  struct Plan;
   [[nodiscard]] ConstTensorView weight() const;
   /// The observer, unless there is nothing to train.
   [[nodiscard]] LayerObserver* observer() const;
   void compute_gradients(Context& ctx, ConstTensorView grad_output);
-  /// The gradient of the input before the ReLU of norm_before_, and its sums to that one; false,
-  /// with nothing done, where that is not possible.
+  /// The gradient of the input before the ReLU of the normalisation that made it, and its sums to
+  /// that one; false, with nothing done, where that is not possible.
   [[nodiscard]] bool compute_gradient_before(Context& ctx, ConstTensorView grad_output,
                                              TensorView dx);
   std::int64_t in_, out_;
   ConvOptions options_;
   ConstTensorView input_;
-  BatchNorm2d* norm_ = nullptr;         ///< Takes the sums.
-  BatchNorm2d* norm_before_ = nullptr;  ///< Takes the gradient.
-  bool has_handed_sums_ = false, has_handed_gradient_ = false;
   Tensor output_, input_grad_;
-  Tensor sums_;           ///< f32 [2,out], of outputs and of their squares.
-  Tensor gradient_sums_;  ///< f32 [2,in], of what norm_before_ takes.
   std::unique_ptr<Plan> plan_;
 };
 
@@ -193,6 +174,7 @@ class Pool2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
@@ -211,6 +193,7 @@ class GlobalPool final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] PoolKind kind() const { return kind_; }
 
  private:
@@ -235,21 +218,14 @@ class Sequential final : public Layer {
   void visit(const std::function<void(Layer&)>& f) override;
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
+  bool plan_forward(PassPlan& plan, const Shape& input) const override;
+  bool plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const override;
   void set_name(const std::string& path) override;
   /// Names and layers, in forward order.
   [[nodiscard]] const auto& children() const { return children_; }
   /// Index of the first child with parameters, or the number of children. Where the gradient of the
   /// input is skipped, those before it have no backward pass.
   [[nodiscard]] std::size_t first_trained() const;
-  /// Whether convolutions without a bias hand their sums to a BatchNorm2d with one group that comes
-  /// next in the same Sequential (Conv2d::hand_sums_to()). Of the children that there are now.
-  void set_fused_moments(bool on);
-  [[nodiscard]] FusedPairs fused_moments() const;
-  /// Whether convolutions carry their gradient through the ReLU of a BatchNorm2d with one group
-  /// that comes directly before (Conv2d::hand_gradient_to()), also as the end and the beginning of
-  /// neighbouring Sequentials. Of the children that there are now.
-  void set_fused_backward(bool on);
-  [[nodiscard]] FusedPairs fused_backward() const;
 
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Layer>>> children_;
@@ -274,14 +250,15 @@ class Residual final : public Layer {
   void visit(const std::function<void(Layer&)>& f) override;
   Shape trace(const Shape& input,
               const std::function<void(const Layer&, const Shape&)>& f) const override;
+  bool plan_forward(PassPlan& plan, const Shape& input) const override;
+  bool plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const override;
   void set_name(const std::string& path) override;
   [[nodiscard]] const Layer& body() const { return *body_; }
   [[nodiscard]] const Layer* shortcut() const { return shortcut_.get(); }  ///< Null: identity.
   [[nodiscard]] const ResidualOptions& options() const { return options_; }
-  /// Sum and activation happen in the body's last BatchNorm2d.
-  [[nodiscard]] bool sums_in_body() const { return norm_ != nullptr; }
 
  private:
+  friend const BatchNorm2d* fusion_of(const Residual& block);
   std::unique_ptr<Layer> body_, shortcut_;
   ResidualOptions options_;
   BatchNorm2d* norm_ = nullptr;  ///< The last layer of the body when it can do the sum.

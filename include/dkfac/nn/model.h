@@ -20,6 +20,13 @@ struct NamedTensor {
   TensorView view;       ///< Into the model's arenas; valid as long as the model.
 };
 
+/// Convolutions and BatchNorm2ds beside each other, where one could do what the other would read
+/// memory for (Model::set_fused_moments(), set_fused_backward()).
+struct FusedPairs {
+  std::int64_t pairs = 0;
+  std::int64_t fused = 0;  ///< Those that did so in their last pass.
+};
+
 /// A network: a tree of layers whose parameters live in one arena, whose gradients live in a second
 /// and whose buffers live in a third, each contiguous and in forward order. Its layers share the
 /// memory of activation gradients, and in evaluation of activations. All of it is on the device of
@@ -45,17 +52,18 @@ class Model {
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
-  /// Off at first. On: for 16-bit activations on a device the batch statistics of a BatchNorm2d
-  /// come from sums that the convolution before it leaves (Sequential::set_fused_moments()),
-  /// which saves reading its output once more and costs digits where the mean of a channel is large
-  /// beside its deviation (BatchNorm2d::use_sums_next()). Pairs for which cuDNN has no engine stay
-  /// as they are, and are counted. Set it before passes are recorded.
+  /// Off at first. On: for 16-bit activations on a device the batch statistics of a BatchNorm2d of
+  /// one group come from sums that a convolution without a bias directly before it in the same
+  /// Sequential leaves, which saves reading its output once more and costs digits: the variance is
+  /// off by about mean^2 times the relative error of f32 sums, and 0 where it would be negative.
+  /// Pairs for which cuDNN has no engine stay as they are, and are counted. Set it before passes
+  /// are recorded.
   void set_fused_moments(bool on);
   [[nodiscard]] FusedPairs fused_moments() const;
   /// Off at first. On: for f16 activations on a device a convolution carries its gradient through
-  /// the ReLU of the BatchNorm2d before it and sums it for that one
-  /// (Sequential::set_fused_backward()), which saves reading the gradient once more and costs the
-  /// digits that f32 sums lose. The rest is as for set_fused_moments().
+  /// the ReLU of a BatchNorm2d of one group directly before it, also as the beginning and the end
+  /// of neighbouring Sequentials, and sums it for that one, which saves reading the gradient once
+  /// more and costs the digits that f32 sums lose. The rest is as for set_fused_moments().
   void set_fused_backward(bool on);
   [[nodiscard]] FusedPairs fused_backward() const;
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -100,9 +108,10 @@ class Model {
   Tensor cast_input_, cast_grad_, logits_;  ///< When compute() is not dtype().
 };
 
-/// Floating-point operations of the convolutions and linear layers for one sample, two per
-/// multiply-add; what is linear in the activations (normalisation, pooling, ...) is not counted.
+/// Floating-point operations of a forward pass over one sample, two per multiply-add (LayerCost).
 [[nodiscard]] double forward_flops(const Model& model);
+/// The same of forward and backward together; the gradient of the sample itself is left out.
+[[nodiscard]] double training_flops(const Model& model);
 
 /// Averages the buffers (running statistics) over ranks, so that all evaluate the same network;
 /// constant ones keep their bits.

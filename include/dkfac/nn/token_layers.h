@@ -39,6 +39,7 @@ class SinusoidalPositions final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
 
  private:
   ConstTensorView trained_;  ///< Output of the last forward pass in training.
@@ -58,6 +59,7 @@ class SelfAttention final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
+  [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
   [[nodiscard]] std::int64_t heads() const { return heads_; }
 
  private:

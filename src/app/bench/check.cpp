@@ -65,10 +65,11 @@ double sum_of_squares(ConstTensorView rows, const Vector& v, double rest) {
 double patch_dot(const ops::PatchSpec& spec, const float* image, std::int64_t top,
                  std::int64_t left, const double* v) {
   double dot = 0;
-  for (int i = 0; i < spec.kernel_h; ++i) {
-    const std::int64_t y = top + i * spec.dilation_h;
-    for (int j = 0; j < spec.kernel_w; ++j, v += spec.c) {
-      const std::int64_t x = left + j * spec.dilation_w;
+  const ops::Window& k = spec.window;
+  for (int i = 0; i < k.kernel_h; ++i) {
+    const std::int64_t y = top + i * k.dilation_h;
+    for (int j = 0; j < k.kernel_w; ++j, v += spec.c) {
+      const std::int64_t x = left + j * k.dilation_w;
       if (y < 0 || y >= spec.h || x < 0 || x >= spec.w) continue;
       const float* pixel = image + (y * spec.w + x) * spec.c;
       for (std::int64_t c = 0; c < spec.c; ++c) dot += static_cast<double>(pixel[c]) * v[c];
@@ -83,8 +84,9 @@ double sum_of_squares(const ops::PatchSpec& spec, ConstTensorView x, const Vecto
     const float* image = x.data<float>() + n * spec.h * spec.w * spec.c;
     for (std::int64_t oy = 0; oy < spec.out_h(); ++oy) {
       for (std::int64_t ox = 0; ox < spec.out_w(); ++ox) {
-        const double dot = rest + patch_dot(spec, image, oy * spec.stride_h - spec.pad_h,
-                                            ox * spec.stride_w - spec.pad_w, v.data());
+        const double dot =
+            rest + patch_dot(spec, image, oy * spec.window.stride_h - spec.window.pad_h,
+                             ox * spec.window.stride_w - spec.window.pad_w, v.data());
         sum += dot * dot;
       }
     }

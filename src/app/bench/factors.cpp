@@ -82,9 +82,10 @@ class FactorBench {
                                        {"offsets", ops::PatchMethod::offsets},
                                        {"correlation", ops::PatchMethod::correlation}}) {
       if (!applies(method)) continue;
-      const Quartiles q = quartiles_of(time_calls(command_.warm_up, command_.steps, [&] {
-        ops::patch_gram(ctx_, spec, 1, r.data, 0, a, method);
-      }));
+      const Quartiles q =
+          quartiles_of(time_calls(command_.warm_up, command_.steps, [&, method = method] {
+            ops::patch_gram(ctx_, spec, 1, r.data, 0, a, method);
+          }));
       entry[name] = to_json(q, 1e3);
       methods_text_ += fmt::format("  {} {:8.3f}", name, 1e3 * q.median);
     }

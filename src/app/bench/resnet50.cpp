@@ -165,12 +165,11 @@ Outcome outcome_of(const BenchCommand& command, TrainState& s, const Meter& mete
           {"micro_batches", now.train.micro_batches},
           {"image_size", now.data.image_size},
           {"parameters", result.parameters},
-          {"flops_per_image", 3 * nn::forward_flops(*s.model)}};
+          {"flops_per_image", nn::training_flops(*s.model)}};
   json.update(meter.json(result));
   json["train_seconds"] = result.train_seconds;
   if (s.peak_flops)
-    json["utilisation"] =
-        3 * nn::forward_flops(*s.model) * meter.images_per_second() / *s.peak_flops;
+    json["utilisation"] = nn::training_flops(*s.model) * meter.images_per_second() / *s.peak_flops;
   if (s.ctx.device().is_cuda())
     json["peak_device_bytes"] = static_cast<double>(device_memory(s.ctx.device()).peak_used);
   if (!command.data.empty()) {

@@ -192,9 +192,8 @@ double Contestant::seconds_per_step() const {
 }
 
 ordered_json Contestant::json(const Roof& roof) const {
-  // One forward pass, and a backward pass of twice its cost: gradients of inputs and of weights.
   const double flops =
-      3 * nn::forward_flops(*state_.model) * static_cast<double>(batch_.images.dim(0));
+      nn::training_flops(*state_.model) * static_cast<double>(batch_.images.dim(0));
   ordered_json kinds = ordered_json::object();
   for (const auto& [name, kind] : by_kind_) kinds[name] = to_json(quartiles_of(kind.seconds), 1e3);
   const double network_ms =

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kManifestFormat = 1;
+constexpr int kManifestFormat = 2;
 
 std::string hex(std::uint32_t sum) { return fmt::format("{:08x}", sum); }
 
@@ -30,10 +30,14 @@ ordered_json content(const Manifest& manifest) {
 
 Manifest from_json(const ordered_json& json, const std::string& source) {
   const int format = json.at("format").get<int>();
-  if (format > kManifestFormat)
+  if (format != kManifestFormat)
     throw DataError(fmt::format(
-        "[checkpoint] '{}' has format {}, and this program reads up to {}; use a newer dkfac",
-        source, format, kManifestFormat));
+        "[checkpoint] '{}' has format {}, and this program reads format {}; {}", source, format,
+        kManifestFormat,
+        format > kManifestFormat
+            ? "use a newer dkfac"
+            : "states and keys have other names since then, so finish the run with the dkfac that "
+              "wrote it, or start it anew"));
   Manifest manifest;
   manifest.library = json.at("library").get<std::string>();
   manifest.step = json.at("step").get<std::int64_t>();

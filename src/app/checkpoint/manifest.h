@@ -23,8 +23,7 @@ struct Manifest {
 };
 
 [[nodiscard]] std::string to_text(const Manifest& manifest);
-/// Parses a manifest. Throws DataError for anything but the exact output of to_text(), and for a
-/// newer format.
+/// Parses the output of to_text(). Throws DataError for any other text and for another format.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& source);
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& checkpoint);
 

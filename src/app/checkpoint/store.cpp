@@ -106,7 +106,7 @@ Found find_good_checkpoint(const fs::path& root) {
     throw MissingInput(
         fmt::format("[checkpoint] '{}' holds no checkpoint; check the path, or start a new run",
                     root.string()));
-  throw DataError(fmt::format("[checkpoint] all {} checkpoints in '{}' are damaged: {}",
+  throw DataError(fmt::format("[checkpoint] none of the {} checkpoints in '{}' can be used: {}",
                               found.damaged.size(), root.string(), found.damaged.front()));
 }
 

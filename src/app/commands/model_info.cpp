@@ -63,14 +63,14 @@ std::string describe_model(const nn::ModelOptions& options, std::int64_t batch) 
   check_network_memory(options);
   Context ctx;
   const auto model = nn::make_model(ctx, options);
-  const double forward = nn::forward_flops(*model);
+  const double forward = nn::forward_flops(*model), training = nn::training_flops(*model);
   const Factors factors = factors_of(*model);
   std::string out = model->summary();
   out += fmt::format("{} parameters, images {}x{}x{}, {} classes\n\n", model->parameter_count(),
                      options.input[0], options.input[1], options.input[2], model->outputs());
   out += fmt::format(
       "operations: {:.4g} GMAC forward per image; a training step of {} images {:.4g} GFLOP\n",
-      0.5e-9 * forward, batch, 3e-9 * forward * static_cast<double>(batch));
+      0.5e-9 * forward, batch, 1e-9 * training * static_cast<double>(batch));
   out += fmt::format("\nmemory of a training step of {} images, without the optimizer:\n{}\n",
                      batch, nn::describe(nn::plan_memory(*model, batch, nn::Mode::train)));
   out += fmt::format(

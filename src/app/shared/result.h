@@ -43,7 +43,7 @@ struct EpochRecord {
   double train_seconds = 0;        ///< Training time since the start of the run.
   double images_per_second = 0;    ///< Of this epoch's training, over all ranks.
   std::int64_t skipped_steps = 0;  ///< So far.
-  /// Model FLOPs utilisation: three forward passes per image over the peak of the devices for the
+  /// Model FLOPs utilisation: nn::training_flops() per image over the peak of the devices for the
   /// compute type (peak_flops() of dkfac/core/device_info.h); unset where that is unknown.
   std::optional<double> utilisation;
   /// Peak device memory in bytes of tensors and scratch of rank 0's process; unset on the CPU.

@@ -24,7 +24,7 @@ struct StepRecord {
   std::int64_t epochs = 0;
   std::int64_t step = 0;  ///< From 1.
   std::int64_t total_steps = 0;
-  /// Operations of the network (three forward passes per image): before this step, including it,
+  /// Operations of the network (nn::training_flops() per image): before this step, including it,
   /// and in the whole run.
   double work_before = 0, work = 0, total_work = 0;
   double lr = 0;

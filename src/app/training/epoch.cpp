@@ -103,7 +103,7 @@ void finish_epoch(TrainState& s) {
   record.images_per_second = static_cast<double>(c.epoch_samples) / c.epoch_seconds;
   record.skipped_steps = result.skipped_steps;
   if (s.peak_flops)
-    record.utilisation = 3 * nn::forward_flops(*s.model) * record.images_per_second / *s.peak_flops;
+    record.utilisation = nn::training_flops(*s.model) * record.images_per_second / *s.peak_flops;
   if (s.ctx.device().is_cuda())
     record.peak_memory = static_cast<double>(device_memory(s.ctx.device()).peak_used);
   record.loading = loading;

@@ -39,7 +39,7 @@ double images_of(const PhasePlan& plan) {
   return static_cast<double>(plan.steps() * plan.phase.config.train.global_batch);
 }
 
-double operations_of(const PhasePlan& plan) { return 3 * plan.image_flops * images_of(plan); }
+double operations_of(const PhasePlan& plan) { return plan.image_flops * images_of(plan); }
 
 Row row_of(const PhasePlan& plan, std::size_t number, int ranks) {
   const Phase& phase = plan.phase;

@@ -69,7 +69,7 @@ void count_operations(nn::Model& model, std::vector<PhasePlan>& plan) {
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(detail::concat(error.what(), " (phase ", &p - plan.data() + 1, ")"));
     }
-    p.image_flops = nn::forward_flops(model);
+    p.image_flops = nn::training_flops(model);
   }
   model.set_input(input);
 }
@@ -78,7 +78,7 @@ double work_of(const std::vector<PhasePlan>& plan, std::int64_t steps) {
   double work = 0;
   for (const PhasePlan& p : plan) {
     const std::int64_t done = std::clamp<std::int64_t>(steps - p.first_step, 0, p.steps());
-    work += 3 * p.image_flops * static_cast<double>(p.phase.config.train.global_batch * done);
+    work += p.image_flops * static_cast<double>(p.phase.config.train.global_batch * done);
   }
   return work;
 }

@@ -17,7 +17,7 @@ struct PhasePlan {
   const data::DataSplits* data = nullptr;
   std::int64_t steps_per_epoch = 0;
   std::int64_t first_step = 0;  ///< Steps of the run before this phase.
-  double image_flops = 0;       ///< Of a forward pass, set by count_operations().
+  double image_flops = 0;       ///< Of forward and backward, set by count_operations().
   [[nodiscard]] std::int64_t steps() const { return phase.epochs * steps_per_epoch; }
 };
 
@@ -33,8 +33,7 @@ struct PhasePlan {
 [[nodiscard]] inline std::int64_t total_steps(const std::vector<PhasePlan>& plan) {
   return plan.back().first_step + plan.back().steps();
 }
-/// Returns the operations of the network in the first `steps` steps of the run, three forward
-/// passes per image.
+/// Returns the operations of the network in the first `steps` steps of the run.
 [[nodiscard]] double work_of(const std::vector<PhasePlan>& plan, std::int64_t steps);
 /// Fills in image_flops. Throws InvalidArgument when the network does not accept the images of a
 /// phase.

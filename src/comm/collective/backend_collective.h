@@ -1,13 +1,18 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
-namespace dkfac::comm::cpu {
-#include "comm/collective/backend_collective.inc"
-}  // namespace dkfac::comm::cpu
+#include "core/shared/kernel.h"
 
-/// Device work, or stubs that throw DeviceError.
-namespace dkfac::comm::cuda {
-#include "comm/collective/backend_collective.inc"
-}  // namespace dkfac::comm::cuda
+/// Small numbers of a step that stay where the data is. Views are contiguous and not empty.
+namespace dkfac::comm {
+
+/// flag[0] (f64) = 1 where count[0] (f32) is not 0; else it stays.
+DKFAC_KERNEL(void, raise_flag, ConstTensorView count, TensorView flag);
+/// flag[0] (f64) = 1 where value[0] (f64) is not finite; else it stays.
+DKFAC_KERNEL(void, raise_nonfinite, ConstTensorView value, TensorView flag);
+/// count[0] (f32) += 1 unless scale * largest[0] (f32) <= limit.
+DKFAC_KERNEL(void, count_past, double scale, double limit, ConstTensorView largest,
+             TensorView count);
+
+}  // namespace dkfac::comm

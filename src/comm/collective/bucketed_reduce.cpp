@@ -166,11 +166,7 @@ void BucketedReduce::pack(int bucket) {
     const double scale = scales_[index_of(s)].scale;
     ops::cast(filled_on_, part, wire_.view().slice(0, plan_.offsets[index_of(s)], part.numel()),
               scale);
-    const TensorView largest = largest_.view().slice(0, s, 1);
-    if (ctx_.device().is_cuda())
-      cuda::count_past(filled_on_, scale, limit, largest, past_wire_);
-    else
-      cpu::count_past(filled_on_, scale, limit, largest, past_wire_);
+    kernels::count_past(filled_on_, scale, limit, largest_.view().slice(0, s, 1), past_wire_);
   }
 }
 

@@ -52,19 +52,11 @@ void encode_flags(const FlagMessage& message, int rank, std::span<double> out) {
 
 void add_counts(Context& ctx, const FlagMessage& message, TensorView values) {
   const auto raise = [&](ConstTensorView count, std::int64_t flag) {
-    if (count.empty()) return;
-    const TensorView to = values.slice(0, flag, 1);
-    if (ctx.device().is_cuda())
-      cuda::raise_flag(ctx, count, to);
-    else
-      cpu::raise_flag(ctx, count, to);
+    if (!count.empty()) kernels::raise_flag(ctx, count, values.slice(0, flag, 1));
   };
   raise(message.gradient_count, kGradientAt);
-  if (const ConstTensorView loss = message.caller.loss; !loss.empty()) {
-    const TensorView flag = values.slice(0, 0, 1);
-    ctx.device().is_cuda() ? cuda::raise_nonfinite(ctx, loss, flag)
-                           : cpu::raise_nonfinite(ctx, loss, flag);
-  }
+  if (const ConstTensorView loss = message.caller.loss; !loss.empty())
+    kernels::raise_nonfinite(ctx, loss, values.slice(0, 0, 1));
   raise(message.statistic_count, kStatisticAt);
 }
 

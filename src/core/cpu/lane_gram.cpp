@@ -66,7 +66,8 @@ void load_panel(const Plan& p, const T* x, std::int64_t block, std::int64_t firs
                 std::int64_t rows, T* panel) {
   const PatchSpec& s = p.spec;
   const bool nhwc = s.layout == Layout::nhwc;
-  const std::int64_t taps = std::int64_t{s.kernel_h} * s.kernel_w, group = block * kLanes;
+  const ops::Window& k = s.window;
+  const std::int64_t taps = k.taps(), group = block * kLanes;
   const std::int64_t lanes = std::min(kLanes, p.groups - group);
   const std::int64_t channel_stride = nhwc ? 1 : s.h * s.w, pixel = nhwc ? s.x_channels() : 1;
   // Distance of a column to that of the next channel, and of a tap's first to the next tap's.
@@ -75,13 +76,13 @@ void load_panel(const Plan& p, const T* x, std::int64_t block, std::int64_t firs
   x += (s.first_c + group * p.channels()) * channel_stride;
   for (std::int64_t r = first; r < first + rows; ++r, panel += p.d * kLanes) {
     const T* image = x + r / positions * (s.h * s.w * s.x_channels());
-    const std::int64_t top = r % positions / width * s.stride_h - s.pad_h;
-    const std::int64_t left = r % width * s.stride_w - s.pad_w;
+    const std::int64_t top = r % positions / width * k.stride_h - k.pad_h;
+    const std::int64_t left = r % width * k.stride_w - k.pad_w;
     T* to = panel;
-    for (std::int64_t kh = 0; kh < s.kernel_h; ++kh) {
-      const std::int64_t y = top + kh * s.dilation_h;
-      for (std::int64_t kw = 0; kw < s.kernel_w; ++kw, to += next_tap * kLanes) {
-        const std::int64_t z = left + kw * s.dilation_w;
+    for (std::int64_t kh = 0; kh < k.kernel_h; ++kh) {
+      const std::int64_t y = top + kh * k.dilation_h;
+      for (std::int64_t kw = 0; kw < k.kernel_w; ++kw, to += next_tap * kLanes) {
+        const std::int64_t z = left + kw * k.dilation_w;
         if (y >= 0 && y < s.h && z >= 0 && z < s.w) {
           load_pixel(p, image + (y * s.w + z) * pixel, channel_stride, lanes, next_channel, to);
         } else {

@@ -30,13 +30,14 @@ struct Window {
 /// Computes the window sums of one image row for every column of the kernel: sums[kernel_w, c].
 template <class T>
 void sum_row(const PatchSpec& s, const T* row, std::int64_t pixel, std::int64_t channel, T* sums) {
-  for (std::int64_t k = 0; k < s.kernel_w; ++k, sums += s.c) {
-    const std::int64_t offset = k * s.dilation_w - s.pad_w;
-    const Window window(offset, s.stride_w, s.w, s.out_w());
+  const ops::Window& w = s.window;
+  for (std::int64_t k = 0; k < w.kernel_w; ++k, sums += s.c) {
+    const std::int64_t offset = k * w.dilation_w - w.pad_w;
+    const Window window(offset, w.stride_w, s.w, s.out_w());
     std::fill_n(sums, s.c, T{0});
     if (channel == 1) {
       for (std::int64_t o = window.first; o < window.last; ++o) {
-        const T* from = row + (o * s.stride_w + offset) * pixel;
+        const T* from = row + (o * w.stride_w + offset) * pixel;
 #pragma GCC ivdep
         for (std::int64_t c = 0; c < s.c; ++c) sums[c] += from[c];
       }
@@ -45,7 +46,7 @@ void sum_row(const PatchSpec& s, const T* row, std::int64_t pixel, std::int64_t 
     for (std::int64_t c = 0; c < s.c; ++c) {
       const T* from = row + c * channel + offset * pixel;
       T sum{0};
-      for (std::int64_t o = window.first; o < window.last; ++o) sum += from[o * s.stride_w * pixel];
+      for (std::int64_t o = window.first; o < window.last; ++o) sum += from[o * w.stride_w * pixel];
       sums[c] = sum;
     }
   }
@@ -55,26 +56,27 @@ void sum_row(const PatchSpec& s, const T* row, std::int64_t pixel, std::int64_t 
 /// that reach an image row share its window sums.
 template <class T>
 void sum_image(const PatchSpec& s, const T* image, T scale, T* row_sums, T* out) {
+  const ops::Window& w = s.window;
   const bool nhwc = s.layout == Layout::nhwc;
   const std::int64_t pixel = nhwc ? s.x_channels() : 1, channel = nhwc ? 1 : s.h * s.w;
-  const std::int64_t taps = std::int64_t{s.kernel_h} * s.kernel_w;
+  const std::int64_t taps = w.taps();
   image += s.first_c * channel;
   std::fill_n(out, s.width(), T{0});
   for (std::int64_t y = 0; y < s.h; ++y) {
     bool known = false;
-    for (std::int64_t k = 0; k < s.kernel_h; ++k) {
-      const std::int64_t top = y + s.pad_h - k * s.dilation_h;
-      if (top < 0 || top % s.stride_h != 0 || top / s.stride_h >= s.out_h()) continue;
+    for (std::int64_t k = 0; k < w.kernel_h; ++k) {
+      const std::int64_t top = y + w.pad_h - k * w.dilation_h;
+      if (top < 0 || top % w.stride_h != 0 || top / w.stride_h >= s.out_h()) continue;
       if (!known) sum_row(s, image + y * s.w * pixel, pixel, channel, row_sums);
       known = true;
       if (nhwc) {
-        T* to = out + k * s.kernel_w * s.c;
+        T* to = out + k * w.kernel_w * s.c;
 #pragma GCC ivdep
-        for (std::int64_t i = 0; i < s.kernel_w * s.c; ++i) to[i] += row_sums[i];
+        for (std::int64_t i = 0; i < w.kernel_w * s.c; ++i) to[i] += row_sums[i];
         continue;
       }
-      for (std::int64_t i = 0; i < s.kernel_w * s.c; ++i) {
-        out[i % s.c * taps + k * s.kernel_w + i / s.c] += row_sums[i];
+      for (std::int64_t i = 0; i < w.kernel_w * s.c; ++i) {
+        out[i % s.c * taps + k * w.kernel_w + i / s.c] += row_sums[i];
       }
     }
   }
@@ -90,7 +92,7 @@ void patch_sum(Context& ctx, const PatchSpec& s, double scale, ConstTensorView x
   with_real(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     Scratch scratch(ctx);
-    const std::int64_t row = s.kernel_w * s.c;
+    const std::int64_t row = s.window.kernel_w * s.c;
     T* row_sums = scratch.take({parts, row}, dtype_of<T>).template data<T>();
     const T* images = x.data<T>();
     const auto out = matrix_of<T>(sums);

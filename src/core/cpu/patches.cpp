@@ -34,8 +34,8 @@ struct Overlap {
 template <class T>
 T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
   const std::int64_t channels = s.x_channels();
-  if (s.dilation_w == 1 && s.c == channels) return std::copy_n(source, count * s.c, out);
-  for (std::int64_t i = 0; i < count; ++i, source += s.dilation_w * channels) {
+  if (s.window.dilation_w == 1 && s.c == channels) return std::copy_n(source, count * s.c, out);
+  for (std::int64_t i = 0; i < count; ++i, source += s.window.dilation_w * channels) {
     out = std::copy_n(source, s.c, out);
   }
   return out;
@@ -45,31 +45,33 @@ T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
 /// the first channel that is read.
 template <class T>
 void patch_nhwc(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
-  const std::int64_t line = s.kernel_w * s.c;
-  const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
+  const ops::Window& k = s.window;
+  const std::int64_t line = k.kernel_w * s.c;
+  const Overlap rows(y, k.kernel_h, k.dilation_h, s.h), cols(x, k.kernel_w, k.dilation_w, s.w);
   out = std::fill_n(out, rows.first * line, T{0});
   for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
-    const std::int64_t pixel = (y + kh * s.dilation_h) * s.w + x + cols.first * s.dilation_w;
+    const std::int64_t pixel = (y + kh * k.dilation_h) * s.w + x + cols.first * k.dilation_w;
     out = std::fill_n(out, cols.first * s.c, T{0});
     out = kernel_row(s, image + pixel * s.x_channels(), cols.last - cols.first, out);
-    out = std::fill_n(out, (s.kernel_w - cols.last) * s.c, T{0});
+    out = std::fill_n(out, (k.kernel_w - cols.last) * s.c, T{0});
   }
-  std::fill_n(out, (s.kernel_h - rows.last) * line, T{0});
+  std::fill_n(out, (k.kernel_h - rows.last) * line, T{0});
 }
 
 /// Copies the patch whose upper left corner is (y, x) in image[x_channels,h,w].
 template <class T>
 void patch_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_t x, T* out) {
-  const Overlap rows(y, s.kernel_h, s.dilation_h, s.h), cols(x, s.kernel_w, s.dilation_w, s.w);
+  const ops::Window& k = s.window;
+  const Overlap rows(y, k.kernel_h, k.dilation_h, s.h), cols(x, k.kernel_w, k.dilation_w, s.w);
   for (std::int64_t c = 0; c < s.c; ++c, image += s.h * s.w) {
-    out = std::fill_n(out, rows.first * s.kernel_w, T{0});
+    out = std::fill_n(out, rows.first * k.kernel_w, T{0});
     for (std::int64_t kh = rows.first; kh < rows.last; ++kh) {
-      const T* line = image + (y + kh * s.dilation_h) * s.w;
-      for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-        *out++ = kw >= cols.first && kw < cols.last ? line[x + kw * s.dilation_w] : T{0};
+      const T* line = image + (y + kh * k.dilation_h) * s.w;
+      for (std::int64_t kw = 0; kw < k.kernel_w; ++kw) {
+        *out++ = kw >= cols.first && kw < cols.last ? line[x + kw * k.dilation_w] : T{0};
       }
     }
-    out = std::fill_n(out, (s.kernel_h - rows.last) * s.kernel_w, T{0});
+    out = std::fill_n(out, (k.kernel_h - rows.last) * k.kernel_w, T{0});
   }
 }
 
@@ -83,7 +85,8 @@ void points_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_
   for (std::int64_t c0 = 0; c0 < s.c; c0 += kTile) {
     const std::int64_t c1 = std::min(c0 + kTile, s.c);
     for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t c = c0; c < c1; ++c) out(i, c) = line[c * s.h * s.w + i * s.stride_w];
+      for (std::int64_t c = c0; c < c1; ++c)
+        out(i, c) = line[c * s.h * s.w + i * s.window.stride_w];
     }
   }
 }
@@ -92,17 +95,17 @@ void points_nchw(const PatchSpec& s, const T* image, std::int64_t y, std::int64_
 template <class T>
 void fill_patches(const PatchSpec& s, const T* x, std::int64_t first, std::int64_t last,
                   Matrix<T> out) {
+  const ops::Window& k = s.window;
   constexpr std::int64_t kSideBySide = 32;
   const bool nhwc = s.layout == Layout::nhwc;
-  const bool points =
-      !nhwc && s.kernel_h * s.kernel_w == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
+  const bool points = !nhwc && k.taps() == 1 && s.padded_h() == s.h && s.padded_w() == s.w;
   const T* first_image = x + s.first_c * (nhwc ? 1 : s.h * s.w);
   const std::int64_t width = s.out_w(), positions = s.out_h() * width;
   for (std::int64_t i = first, count = 1; i < last; i += count) {
     const std::int64_t position = i % positions, column = position % width;
     const T* image = first_image + i / positions * (s.h * s.w * s.x_channels());
-    const std::int64_t top = position / width * s.stride_h - s.pad_h;
-    const std::int64_t left = column * s.stride_w - s.pad_w;
+    const std::int64_t top = position / width * k.stride_h - k.pad_h;
+    const std::int64_t left = column * k.stride_w - k.pad_w;
     const Matrix<T> rows = out.block(i - first, 0);
     if (nhwc) {
       patch_nhwc(s, image, top, left, rows.data);

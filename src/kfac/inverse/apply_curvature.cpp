@@ -48,7 +48,6 @@ void apply_batch_norm(Context& ctx, const Factor& g, TensorView gamma, TensorVie
 void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCurvature& layer,
                     TensorView v) {
   const Factor &a = layer.a, &g = layer.g;
-  const auto divide = v.device().is_cuda() ? cuda::divide_by_products : cpu::divide_by_products;
   const ConstTensorView diagonal = a.inverse.view().flat();
   Scratch scratch(ctx);
   if (g.form == FactorForm::eigen) {
@@ -56,7 +55,8 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
     const ConstTensorView vectors = group_of(g.inverse, 0, {g.dim, g.dim});
     const TensorView projected = scratch.take(v.shape(), v.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
-    divide(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}), options.damping.lambda);
+    kernels::divide_by_products(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}),
+                                options.damping.lambda);
     return ops::gemm(ctx, Trans::no, Trans::yes, 1, projected, vectors, 0, v);
   }
   // On a device the damping is not known to the host: a view of one element, repeated `dim` times.
@@ -66,7 +66,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   ops::copy(ctx, TensorView{shift.raw(), v.dtype(), {a.dim}, {0}, v.device()}, damped);
   ops::axpby(ctx, 1, diagonal, 1, damped);
   ops::fill(ctx, ones, 1);
-  divide(ctx, v, damped, ones, 0);
+  kernels::divide_by_products(ctx, v, damped, ones, 0);
   apply_right(ctx, applied_factor(g, 0), {v, {}});
 }
 

@@ -1,20 +1,33 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/kfac/options.h"
 
-namespace dkfac::kfac::cpu {
-#include "kfac/inverse/backend_inverse.inc"
-}  // namespace dkfac::kfac::cpu
+#include "core/shared/kernel.h"
 
-/// Device work, or stubs that throw DeviceError.
-namespace dkfac::kfac::cuda {
-#include "kfac/inverse/backend_inverse.inc"
+/// Arithmetic of inverses. Arguments as in dkfac/kfac/inverse.h and robust_inverse.h, already
+/// checked.
+namespace dkfac::kfac {
+
+DKFAC_KERNEL(void, invert_factor, ConstTensorView packed, double shift, TensorView inverse,
+             TensorView info);
+DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors, TensorView values,
+             TensorView info);
+/// x[r,c] /= rows[r]*columns[c] + lambda, resp. x /= scales + lambda.
+DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
+             double lambda);
+DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);
+/// precondition_batch_norm().
+DKFAC_KERNEL(void, solve_batch_norm, BatchNormFisher mode, ConstTensorView fisher, double shift,
+             TensorView gamma_grad, TensorView beta_grad);
+
+namespace cuda {
 
 /// x[r,c] /= by[0] (f64), which only the device knows.
-void divide(Context& ctx, TensorView x, ConstTensorView by);
+DKFAC_DEVICE_KERNEL(void, divide, TensorView x, ConstTensorView by);
 /// V <- G^-1 V A^-1 of all groups, as apply_small(), for groups of any width.
-void apply_groups(Context& ctx, ConstTensorView a, ConstTensorView g, TensorView weight,
-                  TensorView bias);
-}  // namespace dkfac::kfac::cuda
+DKFAC_DEVICE_KERNEL(void, apply_groups, ConstTensorView a, ConstTensorView g, TensorView weight,
+                    TensorView bias);
+
+}  // namespace cuda
+}  // namespace dkfac::kfac

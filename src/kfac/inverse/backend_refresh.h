@@ -1,12 +1,19 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
+#include "core/shared/kernel.h"
 #include "kfac/inverse/refresh.h"
 
-namespace dkfac::kfac::cpu {
-#include "kfac/inverse/backend_refresh.inc"
-}  // namespace dkfac::kfac::cpu
+/// Rebuilding inverses.
+namespace dkfac::kfac {
 
-/// Device work, or stubs that throw DeviceError.
-namespace dkfac::kfac::cuda {
-#include "kfac/inverse/backend_refresh.inc"
-}  // namespace dkfac::kfac::cuda
+/// Factor::requested_damping of all groups of both factors (BatchNorm: of G).
+DKFAC_KERNEL(void, set_requested_damping, const CurvatureOptions& options, LayerCurvature& layer);
+/// cpu: the whole ladder, with the results in `tasks`. cuda: enqueues the first stage of all tasks
+/// and leaves its stages in `state`.
+DKFAC_KERNEL(void, rebuild_all, RefreshState& state, std::span<RefreshTask> tasks,
+             std::int64_t wide);
+
+}  // namespace dkfac::kfac

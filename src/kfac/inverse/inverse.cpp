@@ -83,8 +83,7 @@ void invert_factor(Context& ctx, ConstTensorView packed, double shift, TensorVie
   check_factor("invert factor", packed, inverse, info);
   DKFAC_CHECK(shift >= 0 && std::isfinite(shift), "[invert factor] shift is ", shift,
               "; it must be finite and not negative");
-  if (inverse.device().is_cuda()) return cuda::invert_factor(ctx, packed, shift, inverse, info);
-  cpu::invert_factor(ctx, packed, shift, inverse, info);
+  kernels::invert_factor(ctx, packed, shift, inverse, info);
 }
 
 void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, TensorView values,
@@ -92,8 +91,7 @@ void decompose_factor(Context& ctx, ConstTensorView packed, TensorView vectors, 
   constexpr std::string_view kName = "decompose factor";
   check_factor(kName, packed, vectors, info);
   check_shape(kName, "values", values, {vectors.dim(0)});
-  if (vectors.device().is_cuda()) return cuda::decompose_factor(ctx, packed, vectors, values, info);
-  cpu::decompose_factor(ctx, packed, vectors, values, info);
+  kernels::decompose_factor(ctx, packed, vectors, values, info);
 }
 
 }  // namespace dkfac::kfac

@@ -74,8 +74,7 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
   if (!plan.is_set() || plan.form == FactorForm::diagonal)
     return ops::max_abs(ctx, statistic, finite_check);
   if (plan.form == FactorForm::low_rank) return ops::dot(ctx, statistic, statistic, finite_check);
-  if (ctx.device().is_cuda()) return cuda::packed_diagonals(ctx, statistic, plan.dim, finite_check);
-  cpu::packed_diagonals(ctx, statistic, plan.dim, finite_check);
+  kernels::packed_diagonals(ctx, statistic, plan.dim, finite_check);
 }
 
 bool merge_factor(Context& ctx, const CurvatureOptions& options, ConstTensorView statistic,

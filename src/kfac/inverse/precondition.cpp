@@ -82,12 +82,10 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
   const TensorView inner = scratch.take({v.out, v.d}, weight_grad.dtype());
   multiply_left_transposed(ctx, g_vectors, v, left);
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
-  const bool on_device = inner.device().is_cuda();
   if (scales.empty()) {
-    (on_device ? cuda::divide_by_products : cpu::divide_by_products)(ctx, inner, g_values, a_values,
-                                                                     lambda);
+    kernels::divide_by_products(ctx, inner, g_values, a_values, lambda);
   } else {
-    (on_device ? cuda::divide_by_scales : cpu::divide_by_scales)(ctx, inner, scales, lambda);
+    kernels::divide_by_scales(ctx, inner, scales, lambda);
   }
   ops::gemm(ctx, Trans::no, Trans::no, 1, g_vectors, inner, 0, left);
   multiply_right_transposed(ctx, left, a_vectors, v);
@@ -111,8 +109,7 @@ void precondition_batch_norm(Context& ctx, BatchNormFisher mode, ConstTensorView
               "[precondition batch norm] a view has gaps; all must be contiguous");
   DKFAC_CHECK(shift > 0 && std::isfinite(shift), "[precondition batch norm] shift is ", shift,
               "; it must be positive and finite");
-  (fisher.device().is_cuda() ? cuda::solve_batch_norm : cpu::solve_batch_norm)(
-      ctx, mode, fisher, shift, gamma_grad, beta_grad);
+  kernels::solve_batch_norm(ctx, mode, fisher, shift, gamma_grad, beta_grad);
 }
 
 }  // namespace dkfac::kfac

@@ -58,7 +58,6 @@ void take_diagonal(Context& ctx, Factor& factor) {
   // The damping s, representable in the factor's dtype, as all workers of the layer receive it. It
   // is given as -s where a factor of the layer is zero, so that the inverse is that of sI.
   const DType dtype = factor.average.dtype();
-  const auto divide = ctx.device().is_cuda() ? cuda::divide_by_products : cpu::divide_by_products;
   Scratch scratch(ctx);
   const TensorView keep = scratch.take({1, 1}, dtype), size = scratch.take({1}, dtype);
   const TensorView two = scratch.take({1}, dtype);
@@ -67,7 +66,7 @@ void take_diagonal(Context& ctx, Factor& factor) {
   ops::cast(ctx, factor.shifts, size);
   ops::axpby(ctx, 1, size, 1, keep.flat());
   ops::fill(ctx, two, 2);
-  divide(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
+  kernels::divide_by_products(ctx, keep, size, two, 0);  // (s + s) / 2s or (s - s) / 2s.
   const ExactProducts exact(ctx);
   ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1, factor.average.view().reshape({factor.dim, 1}),
             keep, 0, factor.inverse.view().reshape({factor.dim, 1}));
@@ -97,11 +96,7 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
   const bool a = layer.a.is_set() && parts.a && layer.a.stale;
   const bool g = layer.g.is_set() && parts.g && layer.g.stale;
   if (!a && !g) return;
-  if (ctx.device().is_cuda()) {
-    cuda::set_requested_damping(ctx, options, layer);
-  } else {
-    cpu::set_requested_damping(ctx, options, layer);
-  }
+  kernels::set_requested_damping(ctx, options, layer);
   if (a) tasks.push_back({&layer, &layer.a});
   if (g) tasks.push_back({&layer, &layer.g});
 }

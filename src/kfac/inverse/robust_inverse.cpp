@@ -84,14 +84,14 @@ bool factorise(Context& ctx, const Solvers& solvers, FactorForm form, const Inve
                TensorView out) {
   if (!std::isfinite(m.shift)) return false;  // Ten times the requested damping may overflow.
   Scratch scratch(ctx);
-  const bool rows = form == FactorForm::low_rank, on_device = out.device().is_cuda();
+  const bool rows = form == FactorForm::low_rank;
   const TensorView square = rows ? scratch.take({out.dim(0), out.dim(0)}, out.dtype()) : out;
   write_damped(ctx, form, m.average, m.shift, square);
   if (!succeeds(ctx, [&](TensorView info) { solvers.potrf(ctx, square, info); })) return false;
   if (form == FactorForm::inverse) {
     if (!succeeds(ctx, [&](TensorView info) { solvers.potri(ctx, out, info); })) return false;
   } else if (rows) {
-    (on_device ? cuda::solve_rows : cpu::solve_rows)(ctx, square, m.average, out);
+    kernels::solve_rows(ctx, square, m.average, out);
   } else {
     invert_diagonal_blocks(ctx, square);
   }
@@ -151,7 +151,7 @@ bool clip(Context& ctx, const Solvers& solvers, FactorForm form, const Inverted&
   if (!(m.shift > noise * read_back<double>(ctx, w.slice(0, n - 1, 1))[0])) return false;
   const TensorView scaled = scratch.take({n, n}, DType::f64);
   const TensorView result = scratch.take(out.shape(), DType::f64);
-  (out.device().is_cuda() ? cuda::scale_vectors : cpu::scale_vectors)(ctx, q, w, m.shift, scaled);
+  kernels::scale_vectors(ctx, q, w, m.shift, scaled);
   if (rows) {
     ops::gemm(ctx, Trans::yes, Trans::no, 1, scaled, average, 0, result);
   } else {
@@ -216,8 +216,7 @@ InverseResult try_eigen(Context& ctx, const FactorGroup& block, const Solvers& s
     if (dtype == DType::f64 || !decompose_wide(ctx, solvers, block.average, vectors, values))
       return {};
   }
-  const bool on_device = values.device().is_cuda();
-  const bool clipped = (on_device ? cuda::clip_eigenvalues : cpu::clip_eigenvalues)(ctx, values);
+  const bool clipped = kernels::clip_eigenvalues(ctx, values);
   ops::copy(ctx, vectors, block.inverse);
   ops::copy(ctx, values, block.values);
   return {clipped ? InverseStage::clipped : stage, 1, FactorForm::eigen};

@@ -1,13 +1,17 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
-/// What each backend defines under the same names; without CUDA stubs that throw DeviceError.
-namespace dkfac::kfac::cpu {
-#include "kfac/precondition/backend_clip.inc"
-}  // namespace dkfac::kfac::cpu
+#include "core/shared/kernel.h"
 
-namespace dkfac::kfac::cuda {
-#include "kfac/precondition/backend_clip.inc"
-}  // namespace dkfac::kfac::cuda
+/// The numbers of the KL clip.
+namespace dkfac::kfac {
+
+/// total[0] = sum of products[n], n >= 0; factor[0] = kl_factor(kappa, lr, total[0]). All f64.
+DKFAC_KERNEL(void, add_up, ConstTensorView products, TensorView total);
+DKFAC_KERNEL(void, find_kl_factor, double kappa, double lr, ConstTensorView total,
+             TensorView factor);
+/// u *= factor[0] (f64) in place, 0 also where u is not finite. f32 or f64, contiguous, not empty.
+DKFAC_KERNEL(void, scale_direction, ConstTensorView factor, TensorView u);
+
+}  // namespace dkfac::kfac

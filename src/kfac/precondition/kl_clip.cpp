@@ -30,20 +30,14 @@ void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
 
 ConstTensorView KlClip::total(const comm::WorkerGrid& grid) {
   const ConstTensorView products = products_.view().slice(0, 0, count_);
-  if (ctx_.device().is_cuda())
-    cuda::add_up(ctx_, products, total_);
-  else
-    cpu::add_up(ctx_, products, total_);
+  kernels::add_up(ctx_, products, total_);
   grid.world->all_reduce(total_, comm::ReduceOp::sum, ctx_.stream(), "kl clip");
   return total_;
 }
 
 ConstTensorView KlClip::factor(const comm::WorkerGrid& grid, double kappa, double lr) {
   const ConstTensorView sum = total(grid);
-  if (ctx_.device().is_cuda())
-    cuda::find_kl_factor(ctx_, kappa, lr, sum, factor_);
-  else
-    cpu::find_kl_factor(ctx_, kappa, lr, sum, factor_);
+  kernels::find_kl_factor(ctx_, kappa, lr, sum, factor_);
   return factor_;
 }
 
@@ -51,8 +45,7 @@ void scale_direction(Context& ctx, ConstTensorView factor, TensorView u) {
   if (u.numel() == 0) return;
   DKFAC_CHECK(u.device() == ctx.device(), "[kl clip] the direction is on ", u.device(),
               ", the context on ", ctx.device());
-  if (ctx.device().is_cuda()) return cuda::scale_direction(ctx, factor, u);
-  cpu::scale_direction(ctx, factor, u);
+  kernels::scale_direction(ctx, factor, u);
 }
 
 }  // namespace dkfac::kfac

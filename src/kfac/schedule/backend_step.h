@@ -2,16 +2,19 @@
 
 #include <cstdint>
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/kernel.h"
 #include "kfac/schedule/staleness.h"
 
-namespace dkfac::kfac::cpu {
-#include "kfac/schedule/backend_step.inc"
-}  // namespace dkfac::kfac::cpu
+/// Small numbers of a step that stay where the data is. Views are contiguous and not empty.
+namespace dkfac::kfac {
 
-/// Device work, or stubs that throw DeviceError.
-namespace dkfac::kfac::cuda {
-#include "kfac/schedule/backend_step.inc"
-}  // namespace dkfac::kfac::cuda
+/// out[0] (f64) = drift() of x from y (staleness.h), of equal shape and dtype.
+DKFAC_KERNEL(void, measure_drift, SymmetricForm form, ConstTensorView x, ConstTensorView y,
+             TensorView out);
+/// out[0] (f64) = sum over the diagonals of packed triangles of width dim, one after the other; in
+/// f64.
+DKFAC_KERNEL(void, packed_diagonals, ConstTensorView packed, std::int64_t dim, TensorView out);
+
+}  // namespace dkfac::kfac

@@ -113,14 +113,10 @@ StatisticHistory::Similarity StatisticHistory::similarity(double to_last, double
 void StatisticHistory::compare(Context& ctx, SymmetricForm form, ConstTensorView x, double alpha,
                                TensorView drifts) const {
   const TensorView to_last = drifts.slice(0, 0, 1), to_before = drifts.slice(0, 1, 1);
-  if (ctx.device().is_cuda()) {
-    cuda::measure_drift(ctx, form, x, last_, to_last);
-    return cuda::measure_drift(ctx, form, x, before_, to_before);
-  }
-  cpu::measure_drift(ctx, form, x, last_, to_last);
-  // The rule needs the older value only when the last one is similar, which is known here.
-  if (similarity(*to_last.data<double>(), -1, alpha).to_last)
-    cpu::measure_drift(ctx, form, x, before_, to_before);
+  kernels::measure_drift(ctx, form, x, last_, to_last);
+  // The rule needs the older value only when the last one is similar, which the host knows here.
+  if (ctx.device().is_cuda() || similarity(*to_last.data<double>(), -1, alpha).to_last)
+    kernels::measure_drift(ctx, form, x, before_, to_before);
   else
     ops::fill(ctx, to_before, -1);
 }

@@ -2,18 +2,27 @@
 
 #include <cstdint>
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/kernel.h"
 #include "kfac/statistics/ekfac_basis.h"
 #include "kfac/statistics/norm_data.h"
 
-/// The loops of statistics that are not operations of core: once for the host, once for a device,
-/// under the same names. A build without CUDA has stubs that throw DeviceError.
-namespace dkfac::kfac::cpu {
-#include "kfac/statistics/backend_statistics.inc"
-}  // namespace dkfac::kfac::cpu
+/// Loops of the statistics that are not operations of core. Arguments are checked already; any
+/// number of samples may be 0.
+namespace dkfac::kfac {
 
-namespace dkfac::kfac::cuda {
-#include "kfac/statistics/backend_statistics.inc"
-}  // namespace dkfac::kfac::cuda
+/// rows[n, width], f32 or f64: the gradients of each sample, [gamma of all channels, beta of all
+/// channels], or of beta alone where width is the number of channels.
+DKFAC_KERNEL(void, norm_gradients, const NormData& data, TensorView rows);
+/// fisher[rows,c] = beta*fisher + scale * sum over samples of products of these gradients: gamma
+/// gamma, gamma beta, beta beta; the first and the last; or the last one.
+DKFAC_KERNEL(void, norm_products, const NormData& data, double scale, double beta,
+             TensorView fisher);
+
+/// scales += alpha * sum over `count` samples of (Q_g' dW Q_a)^2, elementwise, dW = g'a over the
+/// rows of each sample: a[count*positions,d], g[count*positions,out], without gaps.
+DKFAC_KERNEL(void, add_ekfac_samples, const EkfacBasis& basis, double alpha, std::int64_t count,
+             TensorView a, TensorView g, TensorView scales);
+
+}  // namespace dkfac::kfac

@@ -66,8 +66,7 @@ void load_rows(Context& ctx, const FactorData& data, std::int64_t first, std::in
 
 /// Adds all samples, in panels whose rows stay in a cache, or that keep a device busy.
 void add_group(Context& ctx, const Group& group, double alpha) {
-  const bool on_device = ctx.device().is_cuda();
-  const std::int64_t panel_bytes = std::int64_t{on_device ? 256 : 4} << 20;
+  const std::int64_t panel_bytes = std::int64_t{ctx.device().is_cuda() ? 256 : 4} << 20;
   const std::int64_t samples = group.a.patches.n, positions = group.a.positions();
   const std::int64_t sample_bytes = positions * (group.a.dim() + group.g.dim()) *
                                     static_cast<std::int64_t>(size_of(group.scales.dtype()));
@@ -82,8 +81,7 @@ void add_group(Context& ctx, const Group& group, double alpha) {
     const TensorView g_rows = g.slice(0, 0, count * positions);
     load_rows(ctx, group.a, first, count, a_rows);
     load_rows(ctx, group.g, first, count, g_rows);
-    const auto add = on_device ? cuda::add_ekfac_samples : cpu::add_ekfac_samples;
-    add(ctx, group.basis, alpha, count, a_rows, g_rows, group.scales);
+    kernels::add_ekfac_samples(ctx, group.basis, alpha, count, a_rows, g_rows, group.scales);
   }
 }
 

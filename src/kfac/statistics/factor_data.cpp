@@ -68,9 +68,9 @@ FactorData a_data(const Caller& caller, const LayerSpec& spec, ConstTensorView i
   FactorData data{input,
                   patch_spec(conv, input.dim(0), input.dim(nhwc ? 1 : 2), input.dim(nhwc ? 2 : 3))};
   const ops::PatchSpec& p = data.patches;
-  DKFAC_CHECK(p.padded_h() >= p.span_h() && p.padded_w() >= p.span_w(), caller, kInput,
-              " has shape ", input.shape(), ", padded ", p.padded_h(), "x", p.padded_w(),
-              "; the kernel spans ", p.span_h(), "x", p.span_w(), ", so images must be larger");
+  DKFAC_CHECK(p.window.fits(p.h, p.w), caller, kInput, " has shape ", input.shape(), ", padded ",
+              p.padded_h(), "x", p.padded_w(), "; the kernel spans ", p.window.span_h(), "x",
+              p.window.span_w(), ", so images must be larger");
   data.groups = conv.groups;
   data.bias = conv.bias;
   return data;
@@ -130,14 +130,14 @@ FactorData one_per_sample(Context& ctx, Scratch& scratch, const FactorData& data
   });
   FactorData out = data;
   out.patches = {.n = p.n,
-                 .h = p.kernel_h,
-                 .w = p.kernel_w,
+                 .h = p.window.kernel_h,
+                 .w = p.window.kernel_w,
                  .c = p.c,
-                 .kernel_h = p.kernel_h,
-                 .kernel_w = p.kernel_w,
+                 .window = {.kernel_h = p.window.kernel_h, .kernel_w = p.window.kernel_w},
                  .layout = p.layout};
-  out.x = sums.reshape(p.layout == Layout::nhwc ? Shape{p.n, p.kernel_h, p.kernel_w, p.c}
-                                                : Shape{p.n, p.c, p.kernel_h, p.kernel_w});
+  out.x = sums.reshape(p.layout == Layout::nhwc
+                           ? Shape{p.n, p.window.kernel_h, p.window.kernel_w, p.c}
+                           : Shape{p.n, p.c, p.window.kernel_h, p.window.kernel_w});
   return out;
 }
 

@@ -103,14 +103,10 @@ void compute_norm_fisher(Context& ctx, const NormSpec& spec, BatchNormFisher mod
       .inv_std = inv_std,
       .over = spec.over,
       .s = s};
-  const bool on_device = ctx.device().is_cuda();
-  if (!full)
-    return on_device ? cuda::norm_products(ctx, data, 1 / global_batch, beta, fisher)
-                     : cpu::norm_products(ctx, data, 1 / global_batch, beta, fisher);
+  if (!full) return kernels::norm_products(ctx, data, 1 / global_batch, beta, fisher);
   Scratch scratch(ctx);
   const TensorView gradients = scratch.take({n, rows}, fisher.dtype());
-  on_device ? cuda::norm_gradients(ctx, data, gradients)
-            : cpu::norm_gradients(ctx, data, gradients);
+  kernels::norm_gradients(ctx, data, gradients);
   merge_full(ctx, gradients, 1 / global_batch, beta, fisher);
 }
 

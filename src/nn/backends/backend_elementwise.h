@@ -1,25 +1,39 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/layers.h"
 
+#include "core/shared/kernel.h"
 #include "nn/backends/pool_shape.h"
 
-/// The functions of what is done to every element that each backend defines under the same names:
-/// one missing is a link error.
+/// What is done to every element, that core has no operation for. Views are contiguous, of one
+/// dtype (f64, f32, bf16 or f16) unless said otherwise, and not empty.
+namespace dkfac::nn {
 
-/// Loops on the host.
-namespace dkfac::nn::cpu {
-#include "nn/backends/backend_elementwise.inc"
-}  // namespace dkfac::nn::cpu
+/// y[r,:] = row for every r; y: [rows,c], or any shape whose last dimension is c. row: of the dtype
+/// that y is computed in.
+DKFAC_KERNEL(void, repeat_row, ConstTensorView row, TensorView y);
+/// sums[j] = the sum of x[r,j] over all rows, added in f64. x: [rows,c], or any shape whose last
+/// dimension is c. sums: of the dtype that x is computed in.
+DKFAC_KERNEL(void, sum_rows, ConstTensorView x, TensorView sums);
+/// y = x + z, equal shapes; y may be one of them.
+DKFAC_KERNEL(void, add, ConstTensorView x, ConstTensorView z, TensorView y);
+/// y = factor * x; x and y may be the same.
+DKFAC_KERNEL(void, scale, ConstTensorView x, double factor, TensorView y);
+/// y = activation(x); x and y may be the same. NaN stays NaN.
+DKFAC_KERNEL(void, activate, const Activation& activation, ConstTensorView x, TensorView y);
+/// dx = dy * the derivative of the activation whose output is y; dy and dx may be the same.
+DKFAC_KERNEL(void, activate_backward, const Activation& activation, ConstTensorView y,
+             ConstTensorView dy, TensorView dx);
+/// average += weight * (value - average), f64 or f32. In this form a constant keeps its bits.
+DKFAC_KERNEL(void, mix, double weight, ConstTensorView value, TensorView average);
+/// The values of a become those of b and the other way round, f64 or f32.
+DKFAC_KERNEL(void, exchange, TensorView a, TensorView b);
+/// Shortcut without parameters (PadShortcut) and the gradient of its input.
+DKFAC_KERNEL(void, pad_channels, const PadShape& shape, ConstTensorView large, TensorView small);
+DKFAC_KERNEL(void, pad_channels_backward, const PadShape& shape, ConstTensorView small,
+             TensorView large);
+/// flipped[n,h,w,c]: every image of x with left and right exchanged; not in place.
+DKFAC_KERNEL(void, flip_horizontal, ConstTensorView x, TensorView flipped);
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::nn::cuda {
-#include "nn/backends/backend_elementwise.inc"
-}  // namespace dkfac::nn::cuda
-
-/// Either, by the device of the context.
-namespace dkfac::nn::kernels {
-#include "nn/backends/backend_elementwise.inc"
-}  // namespace dkfac::nn::kernels
+}  // namespace dkfac::nn

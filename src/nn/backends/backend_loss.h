@@ -1,23 +1,34 @@
 #pragma once
 
-#include "dkfac/core/context.h"
+#include <cstdint>
+
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor_view.h"
 
-/// The functions of losses that each backend defines under the same names: one missing is a link
-/// error.
+#include "core/shared/kernel.h"
 
-/// Loops on the host.
-namespace dkfac::nn::cpu {
-#include "nn/backends/backend_loss.inc"
+/// Losses and labels. logits: [n,classes], contiguous, f64, f32, bf16 or f16, n may be 0; labels:
+/// i32 [n]; targets: [n,classes], contiguous, f64 or f32. Shapes are checked already,
+/// values are not.
+namespace dkfac::nn {
+
+/// sums[2] (f64) += loss and correct samples, grad (unless it is empty) = the gradient; a label out
+/// of range or a row of targets that is no distribution makes its sample's loss and gradient NaN.
+DKFAC_KERNEL(void, label_loss, ConstTensorView logits, ConstTensorView labels, double smoothing,
+             double scale, TensorView grad, TensorView sums);
+DKFAC_KERNEL(void, target_loss, ConstTensorView logits, ConstTensorView targets, double scale,
+             TensorView grad, TensorView sums);
+/// count[1] (f64) += rows whose label's logit is among the k largest.
+DKFAC_KERNEL(void, count_in_top, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
+             TensorView count);
 /// A label out of range makes its row NaN.
-void soften_labels(ConstTensorView labels, double smoothing, TensorView targets);
-void draw_labels(ConstTensorView logits, const SampleKey& key, TensorView labels);
-}  // namespace dkfac::nn::cpu
+DKFAC_KERNEL(void, soften_labels, ConstTensorView labels, double smoothing, TensorView targets);
+DKFAC_KERNEL(void, draw_labels, ConstTensorView logits, const SampleKey& key, TensorView labels);
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::nn::cuda {
-#include "nn/backends/backend_loss.inc"
-void soften_labels(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets);
-void draw_labels(Context& ctx, ConstTensorView logits, const SampleKey& key, TensorView labels);
-}  // namespace dkfac::nn::cuda
+/// For callers on the host without a context: to make one would take memory in every step.
+namespace cpu {
+void soften(ConstTensorView labels, double smoothing, TensorView targets);
+void draw(ConstTensorView logits, const SampleKey& key, TensorView labels);
+}  // namespace cpu
+
+}  // namespace dkfac::nn

@@ -1,24 +1,74 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/kernel.h"
 #include "nn/backends/norm_shape.h"
 
-/// The functions of batch normalisation that each backend defines under the same names: one missing
-/// is a link error.
+/// Batch normalisation. Sums are formed in an order that depends on the shape alone; variance and
+/// sums over rows are f64.
+namespace dkfac::nn {
 
-/// Loops on the host.
-namespace dkfac::nn::cpu {
-#include "nn/backends/backend_normalize.inc"
-}  // namespace dkfac::nn::cpu
+/// Mean and variance (divided by rows; f64 [groups,c]) over the rows of each group, so that a mean
+/// that is large beside the deviation does not cancel.
+DKFAC_KERNEL(void, batch_moments, const NormShape& shape, ConstTensorView x, TensorView mean,
+             TensorView rest, TensorView variance);
+/// The same from sums of x and of x*x over the rows of each group, f32 [groups,c], as what makes x
+/// may leave them. Not for a mean that is large beside the deviation: the variance is then off by
+/// what the sums lost, about mean^2 times their relative error, and 0 where it would be negative.
+DKFAC_KERNEL(void, moments_from_sums, const NormShape& shape, ConstTensorView sum,
+             ConstTensorView sum_of_squares, TensorView mean, TensorView rest, TensorView variance);
+/// From mean, rest and variance: inv_std, scale and shift of `out`, and the running statistics,
+/// which move by momentum towards the mean over the groups (unbiased variance). A running value
+/// that would not be finite stays.
+DKFAC_KERNEL(void, finish_moments, const NormShape& shape, ConstTensorView variance,
+             const NormChannels& channels, const NormMoments& out);
+/// batch_moments() and finish_moments().
+DKFAC_KERNEL(void, train_moments, const NormShape& shape, ConstTensorView x,
+             const NormChannels& channels, const NormMoments& out);
+/// factor[1,c] = scale / sqrt(running_var + epsilon), rest[1,c] = 0: the Affine of evaluation.
+DKFAC_KERNEL(void, running_factors, const NormChannels& channels, TensorView factor,
+             TensorView rest);
+/// y = activation((x - mean) * scale + shift + addend); the addend, shaped like x, may be empty.
+/// signs: signs_shape(), where has_signs(); or empty.
+DKFAC_KERNEL(void, normalize, const NormShape& shape, ConstTensorView x, const Affine& affine,
+             ConstTensorView addend, const Activation& activation, TensorView y, TensorView signs);
+/// sum_g = sum over rows of g, sum_g_centered = sum of g * (x - mean), both f64 [groups,c]; g
+/// itself goes to `masked` unless that is empty. Reads x, dy and y, or their signs, once.
+DKFAC_KERNEL(void, gradient_sums, const NormShape& shape, ConstTensorView x, const Affine& affine,
+             const OutputGrad& grad, TensorView masked, TensorView sum_g,
+             TensorView sum_g_centered);
+/// The sums of gradient_sums() from what may have been summed already, of one group, f32 [c]:
+/// scale_grad = sum of g * (x - mean) * inv_std, shift_grad = sum of g.
+DKFAC_KERNEL(void, sums_of_gradients, const NormShape& shape, ConstTensorView scale_grad,
+             ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
+             TensorView sum_g_centered);
+/// From the sums of gradient_sums(), any of these three, unless it is empty:
+/// scale_grad[c] = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g;
+/// `to`: the coefficients [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)),
+/// with means over the group and xhat = (x - mean)/std, as a*g + b*(x - mean) + c. gamma: [c].
+DKFAC_KERNEL(void, norm_gradients, const NormShape& shape, ConstTensorView gamma,
+             ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
+             TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to);
+/// dx = a*g + b*(x - mean) + c. Reads x, dy and y once.
+DKFAC_KERNEL(void, normalize_backward, const NormShape& shape, ConstTensorView x,
+             const Affine& affine, const OutputGrad& grad, const GradCoefficients& k,
+             TensorView dx);
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::nn::cuda {
-#include "nn/backends/backend_normalize.inc"
-}  // namespace dkfac::nn::cuda
+// Layer normalisation of x[rows,c]; gamma, beta: [c], mean, inv_std: [rows], of the dtype that x is
+// computed in. Sums are f64.
 
-/// Either, by the device of the context.
-namespace dkfac::nn::kernels {
-#include "nn/backends/backend_normalize.inc"
-}  // namespace dkfac::nn::kernels
+/// mean and inv_std = 1/sqrt(variance + epsilon) over each row, the variance divided by c;
+/// y = (x - mean) * inv_std * gamma + beta.
+DKFAC_KERNEL(void, normalize_rows, double epsilon, ConstTensorView x, ConstTensorView gamma,
+             ConstTensorView beta, TensorView mean, TensorView inv_std, TensorView y);
+/// With xhat = (x - mean) * inv_std, scale_grad[c] = sum over rows of dy * xhat, shift_grad[c] of
+/// dy.
+DKFAC_KERNEL(void, row_norm_gradients, ConstTensorView x, ConstTensorView mean,
+             ConstTensorView inv_std, ConstTensorView dy, TensorView scale_grad,
+             TensorView shift_grad);
+/// dx = inv_std * (g - mean(g) - xhat * mean(g * xhat)), g = dy * gamma, with means over the row.
+DKFAC_KERNEL(void, normalize_rows_backward, ConstTensorView x, ConstTensorView gamma,
+             ConstTensorView mean, ConstTensorView inv_std, ConstTensorView dy, TensorView dx);
+
+}  // namespace dkfac::nn

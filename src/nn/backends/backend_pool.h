@@ -1,24 +1,31 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/kernel.h"
 #include "nn/backends/pool_shape.h"
 
-/// The functions of pooling that each backend defines under the same names: one missing is a link
-/// error.
+/// Pooling. Views are contiguous and not empty, f64, f32, bf16 or f16; overlapping windows add
+/// their gradients in the dtype that dx is computed in, in an order that the shape alone decides.
+namespace dkfac::nn {
 
-/// Loops on the host.
-namespace dkfac::nn::cpu {
-#include "nn/backends/backend_pool.inc"
-}  // namespace dkfac::nn::cpu
+/// place[n,out_h,out_w,c] (i32) becomes kh*kernel + kw of the maximum: the first of equals, a NaN
+/// before all others.
+DKFAC_KERNEL(void, max_pool, const PoolShape& shape, ConstTensorView x, TensorView y,
+             TensorView place);
+DKFAC_KERNEL(void, max_pool_backward, const PoolShape& shape, ConstTensorView dy,
+             ConstTensorView place, TensorView dx);
+DKFAC_KERNEL(void, average_pool, const PoolShape& shape, ConstTensorView x, TensorView y);
+DKFAC_KERNEL(void, average_pool_backward, const PoolShape& shape, ConstTensorView dy,
+             TensorView dx);
+/// y = mean over the positions, summed in more digits than x has.
+DKFAC_KERNEL(void, global_average, const GlobalShape& shape, ConstTensorView x, TensorView y);
+DKFAC_KERNEL(void, global_average_backward, const GlobalShape& shape, ConstTensorView dy,
+             TensorView dx);
+/// place[n,c] (i32) becomes the position of the maximum.
+DKFAC_KERNEL(void, global_max, const GlobalShape& shape, ConstTensorView x, TensorView y,
+             TensorView place);
+DKFAC_KERNEL(void, global_max_backward, const GlobalShape& shape, ConstTensorView dy,
+             ConstTensorView place, TensorView dx);
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::nn::cuda {
-#include "nn/backends/backend_pool.inc"
-}  // namespace dkfac::nn::cuda
-
-/// Either, by the device of the context.
-namespace dkfac::nn::kernels {
-#include "nn/backends/backend_pool.inc"
-}  // namespace dkfac::nn::kernels
+}  // namespace dkfac::nn

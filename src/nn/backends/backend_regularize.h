@@ -1,19 +1,20 @@
 #pragma once
 
-#include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/erase.h"
 #include "dkfac/nn/mixup.h"
 
-/// The functions of regularisation that each backend defines under the same names: one missing is a
-/// link error.
+#include "core/shared/kernel.h"
 
-/// Loops on the host.
-namespace dkfac::nn::cpu {
-#include "nn/backends/backend_regularize.inc"
-}  // namespace dkfac::nn::cpu
+/// What is done to whole samples. Views are contiguous and not empty.
+namespace dkfac::nn {
 
-/// Device kernels, or stubs that throw DeviceError.
-namespace dkfac::nn::cuda {
-#include "nn/backends/backend_regularize.inc"
-}  // namespace dkfac::nn::cuda
+/// weights[n] (f64): mixup_weight() of every sample.
+DKFAC_KERNEL(void, mixup_weights, const MixupOptions& options, const SampleKey& key,
+             TensorView weights);
+/// mixed[i,...] = weights[i] * fresh[i,...] + (1 - weights[i]) * mixed[i,...]; f64, f32, bf16, f16.
+DKFAC_KERNEL(void, mix_samples, ConstTensorView weights, ConstTensorView fresh, TensorView mixed);
+/// Zeros in the holes of images [n,h,w,c]; f64, f32, bf16, f16.
+DKFAC_KERNEL(void, cut_holes, const EraseOptions& options, const SampleKey& key, TensorView images);
+
+}  // namespace dkfac::nn

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/core/types.h"
 #include "dkfac/nn/layers.h"
@@ -17,18 +18,14 @@ namespace dkfac::nn {
 struct ConvShape {
   std::int64_t n = 0, h = 0, w = 0, in = 0;
   std::int64_t out = 0, out_h = 0, out_w = 0;
-  int kernel_h = 1, kernel_w = 1;
-  int stride_h = 1, stride_w = 1;
-  int pad_h = 0, pad_w = 0;      ///< Above, left.
-  int extra_h = 0, extra_w = 0;  ///< Below and right that much more.
-  int dilation_h = 1, dilation_w = 1;
+  ops::Window window = {};
   std::int64_t groups = 1;
   bool bias = true;
   DType dtype = DType::f32;  ///< Of x and y. Weights and bias: f64 for f64, f32 for all others.
   [[nodiscard]] std::int64_t group_in() const { return in / groups; }
   [[nodiscard]] std::int64_t group_out() const { return out / groups; }
   /// What one output of a group reads.
-  [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * group_in(); }
+  [[nodiscard]] std::int64_t patch() const { return window.taps() * group_in(); }
   bool operator==(const ConvShape&) const = default;
 };
 
@@ -60,7 +57,7 @@ class ConvBackend {
   virtual void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x,
                                 ConstTensorView dy, TensorView dweight, TensorView dbias) = 0;
   /// forward() without a bias, which also gives the sums over pixels of y and of its squares, each
-  /// [out] f32, for a normalisation behind it (moments_from_sums() of backend_normalize.inc). y may
+  /// [out] f32, for a normalisation behind it (moments_from_sums() of backend_normalize.h). y may
   /// be summed before or after it is rounded. False, with y to be computed yet, where there is no
   /// such way, or it has failed outside a recording, for want of memory say. A false stays for a
   /// shape, device and thread.

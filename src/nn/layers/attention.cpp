@@ -65,6 +65,16 @@ Shape SelfAttention::output_shape(const Shape& input) const {
   return Shape{input[0], input[1], width_};
 }
 
+/// What the softmax gives is kept. Products: of queries with keys and of weights with values, and
+/// in the backward pass two for each.
+LayerCost SelfAttention::cost(const Shape& input, DType compute) const {
+  const std::int64_t weights = Shape{input[0], heads_, input[1], input[1]}.numel();
+  const double product = 2.0 * static_cast<double>(weights) * static_cast<double>(width_ / heads_);
+  return {.forward_flops = 2 * product,
+          .input_flops = 4 * product,
+          .kept = static_cast<std::size_t>(weights) * size_of(compute)};
+}
+
 ConstTensorView SelfAttention::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("self_attention", *this, ctx, x);

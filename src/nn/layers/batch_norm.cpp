@@ -8,6 +8,7 @@
 #include "nn/backends/checks.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/norm_shape.h"
+#include "nn/fusion/state.h"
 #include "nn/layers/activation.h"
 
 namespace dkfac::nn {
@@ -17,16 +18,24 @@ NormShape norm_shape(const Shape& x, std::int64_t groups, std::int64_t channels)
   return {groups, channels == 0 ? 0 : x.numel() / channels / groups, channels};
 }
 
-void check_sum(const BatchNorm2d& norm, ConstTensorView sum, std::int64_t channels) {
-  DKFAC_CHECK(sum.shape() == Shape{channels} && sum.dtype() == DType::f32 && sum.is_contiguous(),
-              "[batch_norm] '", norm.name(), "': a sum is ", sum.dtype(), " ", sum.shape(),
-              "; it must be f32 ", Shape{channels}, " without gaps");
+/// What was left for a pass over `of`, if anything; what was left for another one is dropped.
+RowSums take_sums(const BatchNorm2d& norm, RowSums& left, ConstTensorView of) {
+  const RowSums sums = std::exchange(left, RowSums{});
+  if (sums.of.empty() || sums.of.raw() != of.raw() || sums.of.shape() != of.shape()) return {};
+  DKFAC_CHECK(norm.options().groups == 1, "[batch_norm] '", norm.name(), "' has ",
+              norm.options().groups, " groups; sums over the whole batch are for one group");
+  const Shape each{norm.channels()};
+  for (const ConstTensorView& sum : {sums.first, sums.second})
+    DKFAC_CHECK(sum.shape() == each && sum.dtype() == DType::f32 && sum.is_contiguous(),
+                "[batch_norm] '", norm.name(), "': a sum is ", sum.dtype(), " ", sum.shape(),
+                "; it must be f32 ", each, " without gaps");
+  return sums;
 }
 
 }  // namespace
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
-    : NormalizingLayer(channels), options_(options) {
+    : NormalizingLayer(channels), options_(options), fusion_(std::make_unique<NormFusion>()) {
   DKFAC_CHECK(channels > 0, "[batch_norm] channels is ", channels, "; it must be > 0");
   DKFAC_CHECK(options.groups > 0, "[batch_norm] groups is ", options.groups, "; it must be > 0");
   DKFAC_CHECK(options.epsilon > 0, "[batch_norm] epsilon is ", options.epsilon, "; it must be > 0");
@@ -46,11 +55,15 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options)
   }
 }
 
+BatchNorm2d::~BatchNorm2d() = default;
+
+NormFusion& fusion_of(BatchNorm2d& norm) { return *norm.fusion_; }
+
 /// Per group and channel the mean in two parts, the inverse deviation, scale and shift, and in f64
 /// two sums of the gradient; scratch: partial sums.
-NormBytes BatchNorm2d::training_bytes(const Shape& input, DType dtype) const {
+LayerCost BatchNorm2d::cost(const Shape& input, DType compute) const {
   constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
-  const std::size_t each = 5 * size_of(compute_dtype(dtype)) + 2 * sizeof(double);
+  const std::size_t each = 5 * size_of(compute_dtype(compute)) + 2 * sizeof(double);
   const std::int64_t chunks = input.numel() / kElementsPerSum + options_.groups;
   const std::int64_t width = std::max<std::int64_t>(channels_, 64);
   return {.statistics = static_cast<std::size_t>(options_.groups * channels_) * each,
@@ -87,49 +100,14 @@ Shape BatchNorm2d::output_shape(const Shape& input) const {
   return input;
 }
 
-void BatchNorm2d::add_next(ConstTensorView addend, const Activation& activation) {
-  DKFAC_CHECK(options_.activation.kind == ActivationKind::none, "[batch_norm] '", name_,
-              "' has an activation of its own; nothing can be added before it");
-  addend_ = addend;
-  activation_ = activation;
-}
-
-void BatchNorm2d::use_sums_next(ConstTensorView x, ConstTensorView sum,
-                                ConstTensorView sum_of_squares) {
-  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
-              " groups; sums of the whole batch are for one group");
-  for (const ConstTensorView& s : {sum, sum_of_squares}) check_sum(*this, s, channels_);
-  summed_ = x;
-  sum_ = sum;
-  sum_of_squares_ = sum_of_squares;
-}
-
-ReluNorm BatchNorm2d::relu_norm(ConstTensorView y) const {
-  const bool is_mine =
-      !input_.empty() && y.raw() == trained_.raw() && y.shape() == trained_.shape();
-  const bool is_plain = activation_.kind == ActivationKind::relu && !has_addend_;
-  if (!is_mine || !is_plain || options_.groups != 1) return {};
-  const auto of_batch = [](const Tensor& t) { return ConstTensorView(t.view()).flat(); };
-  return {input_, of_batch(mean_), of_batch(inv_std_), scale(), parameters_.back().value};
-}
-
-void BatchNorm2d::use_gradient_next(ConstTensorView grad, ConstTensorView scale_grad,
-                                    ConstTensorView shift_grad) {
-  DKFAC_CHECK(options_.groups == 1, "[batch_norm] '", name_, "' has ", options_.groups,
-              " groups; sums of the gradient of the whole batch are for one group");
-  for (const ConstTensorView& sum : {scale_grad, shift_grad}) check_sum(*this, sum, channels_);
-  masked_ = grad;
-  handed_scale_grad_ = scale_grad;
-  handed_shift_grad_ = shift_grad;
-}
-
 ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
-  const ConstTensorView addend = std::exchange(addend_, ConstTensorView{});
-  const ConstTensorView summed = std::exchange(summed_, ConstTensorView{});
-  if (summed.raw() != x.raw() || summed.shape() != shape) sum_ = {};
-  masked_ = {};
-  if (addend.empty()) activation_ = options_.activation;
+  const ConstTensorView addend = std::exchange(fusion_->addend, ConstTensorView{});
+  const RowSums sums = take_sums(*this, fusion_->moments, x);
+  fusion_->gradient = {};
+  fusion_->output = {};
+  fusion_->made = {};
+  activation_ = addend.empty() ? options_.activation : fusion_->activation;
   check_ready("batch_norm", *this, ctx, x);
   DKFAC_CHECK(addend.empty() || (addend.shape() == shape && addend.dtype() == x.dtype() &&
                                  addend.is_contiguous()),
@@ -137,7 +115,7 @@ ConstTensorView BatchNorm2d::forward(Context& ctx, ConstTensorView x, Mode mode)
               "; it must be ", x.dtype(), " ", shape, " without gaps");
   input_ = mode == Mode::train ? x : ConstTensorView{};
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  mode == Mode::train ? train_forward(ctx, x, addend, y) : eval_forward(ctx, x, addend, y);
+  mode == Mode::train ? train_forward(ctx, x, sums, addend, y) : eval_forward(ctx, x, addend, y);
   return y;
 }
 
@@ -152,8 +130,8 @@ NormChannels BatchNorm2d::channel_values() {
           buffers_[1].value, options_.epsilon,         options_.momentum};
 }
 
-void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
-                                TensorView y) {
+void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, const RowSums& sums,
+                                ConstTensorView addend, TensorView y) {
   DKFAC_CHECK(x.dim(0) % options_.groups == 0, "[batch_norm] '", name_, "': the batch of ",
               x.dim(0), " samples cannot be cut into ", options_.groups,
               " equal groups; choose a batch size that they divide");
@@ -163,13 +141,12 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
               " values per channel; training needs at least 2, so enlarge the batch");
   const Shape per_group{s.groups, s.channels};
   const NormMoments of_batch = statistics(ctx, per_group, compute_dtype(x.dtype()));
-  const ConstTensorView sum = std::exchange(sum_, ConstTensorView{});
-  if (sum.empty()) {
+  if (sums.of.empty()) {
     kernels::train_moments(ctx, s, x, channel_values(), of_batch);
   } else {
     Scratch scratch(ctx);
     const TensorView variance = scratch.take(per_group, DType::f64);
-    kernels::moments_from_sums(ctx, s, sum, sum_of_squares_, of_batch.mean, of_batch.rest,
+    kernels::moments_from_sums(ctx, s, sums.first, sums.second, of_batch.mean, of_batch.rest,
                                variance);
     kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
   }
@@ -181,6 +158,11 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, ConstTensorView
   if (has_signs_) signs = ensure(ctx, signs_, signs_shape(s, x.dtype()), DType::i32);
   kernels::normalize(ctx, s, x, of_batch.affine(), addend, activation_, y, signs);
   trained_ = y;
+  if (activation_.kind == ActivationKind::relu && !has_addend_ && options_.groups == 1) {
+    fusion_->output = y;
+    fusion_->made = {x, of_batch.mean.flat(), of_batch.inv_std.flat(), scale(),
+                     parameters_.back().value};
+  }
 }
 
 void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend,
@@ -192,7 +174,7 @@ void BatchNorm2d::eval_forward(Context& ctx, ConstTensorView x, ConstTensorView 
   const TensorView rest = scratch.take(Shape{1, channels_}, dtype);
   kernels::running_factors(ctx, channel_values(), factor, rest);
   const Affine affine{{buffers_[0].value, rest}, factor, parameters_.back().value};
-  kernels::normalize(ctx, s, x, affine, addend, activation_, y);
+  kernels::normalize(ctx, s, x, affine, addend, activation_, y, {});
 }
 
 ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
@@ -207,7 +189,8 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   OutputGrad grad{grad_output, from_input || has_signs_ ? ConstTensorView{} : trained_,
                   activation_};
   if (has_signs_) grad.signs = signs_;
-  const bool is_masked = std::exchange(masked_, ConstTensorView{}).raw() == grad_output.raw();
+  const RowSums sums = take_sums(*this, fusion_->gradient, grad_output);
+  const bool is_masked = !sums.of.empty();
   if (is_masked) grad = {grad_output, {}, {}};
   const bool watched = observer_ != nullptr && observer_->wants_normalization(*this);
   const bool written = grad.activation.kind != ActivationKind::none && (has_addend_ || watched);
@@ -216,13 +199,13 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   const TensorView sum_g = ensure(ctx, sum_dy_, per_group, DType::f64);
   const TensorView sum_g_centered = ensure(ctx, sum_dy_centered_, per_group, DType::f64);
   if (is_masked) {
-    kernels::sums_of_gradients(ctx, s, handed_scale_grad_, handed_shift_grad_, of_batch.inv_std,
-                               sum_g, sum_g_centered);
+    kernels::sums_of_gradients(ctx, s, sums.first, sums.second, of_batch.inv_std, sum_g,
+                               sum_g_centered);
   } else {
     kernels::gradient_sums(ctx, s, input_, affine, grad, masked, sum_g, sum_g_centered);
   }
   if (written) grad = {masked, {}, {}};
-  addend_grad_ = has_addend_ ? grad.dy : ConstTensorView{};
+  fusion_->addend_grad = has_addend_ ? grad.dy : ConstTensorView{};
   if (watched) {
     observer_->on_normalization(*this, input_, of_batch.mean, of_batch.inv_std, grad.dy);
   }

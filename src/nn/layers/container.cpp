@@ -1,10 +1,15 @@
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/checks.h"
+#include "nn/fusion/plan.h"
+#include "nn/fusion/state.h"
 #include "nn/layers/activation.h"
+#include "nn/shared/fusion.h"
 
 namespace dkfac::nn {
 namespace {
@@ -29,50 +34,6 @@ ConstTensorView located(const Layer& child, const char* direction, const Pass& p
   } catch (const DeviceError& failure) {
     throw LocatedFailure(detail::concat(failure.what(), " (", direction, " pass of '", child.name(),
                                         "', ", child.describe(), ")"));
-  }
-}
-
-/// The first or last layer, within Sequentials.
-Layer* first_layer(Layer* layer) {
-  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
-    layer = sequence->children().empty() ? nullptr : sequence->children().front().second.get();
-  return layer;
-}
-Layer* last_layer(Layer* layer) {
-  while (const auto* sequence = dynamic_cast<Sequential*>(layer))
-    layer = sequence->children().empty() ? nullptr : sequence->children().back().second.get();
-  return layer;
-}
-
-/// The BatchNorm2d in which the layer ends, when that applies no activation itself.
-BatchNorm2d* free_last_norm(Layer* layer) {
-  auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(layer));
-  const bool free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
-  return free ? norm : nullptr;
-}
-
-/// Calls f(convolution, norm) on the neighbours that may share sums.
-template <class Children, class F>
-void for_each_pair(const Children& children, const F& f) {
-  for (std::size_t i = 1; i < children.size(); ++i) {
-    auto* conv = dynamic_cast<Conv2d*>(children[i - 1].second.get());
-    auto* norm = dynamic_cast<BatchNorm2d*>(children[i].second.get());
-    if (conv == nullptr || norm == nullptr) continue;
-    const bool fits = conv->out() == norm->channels();
-    if (fits && !conv->options().bias && norm->options().groups == 1) f(*conv, *norm);
-  }
-}
-
-/// Calls f(norm, convolution) on the neighbours of which the second may carry the gradient of the
-/// first through its ReLU.
-template <class Children, class F>
-void for_each_gradient_pair(const Children& children, const F& f) {
-  for (std::size_t i = 1; i < children.size(); ++i) {
-    auto* norm = dynamic_cast<BatchNorm2d*>(last_layer(children[i - 1].second.get()));
-    auto* conv = dynamic_cast<Conv2d*>(first_layer(children[i].second.get()));
-    if (norm == nullptr || conv == nullptr || norm->channels() != conv->in()) continue;
-    const BatchNormOptions& options = norm->options();
-    if (options.groups == 1 && options.activation.kind == ActivationKind::relu) f(*norm, *conv);
   }
 }
 
@@ -133,38 +94,33 @@ ConstTensorView Sequential::backward(Context& ctx, ConstTensorView grad_output, 
   return need == InputGrad::needed ? grad : ConstTensorView{};
 }
 
-void Sequential::set_fused_moments(bool on) {
-  for_each_pair(children_,
-                [&](Conv2d& conv, BatchNorm2d& norm) { conv.hand_sums_to(on ? &norm : nullptr); });
-}
-
-FusedPairs Sequential::fused_moments() const {
-  FusedPairs count;
-  for_each_pair(children_, [&](const Conv2d& conv, const BatchNorm2d&) {
-    ++count.pairs;
-    count.fused += conv.has_handed_sums() ? 1 : 0;
-  });
-  return count;
-}
-
-void Sequential::set_fused_backward(bool on) {
-  for_each_gradient_pair(children_, [&](BatchNorm2d& norm, Conv2d& conv) {
-    conv.hand_gradient_to(on ? &norm : nullptr);
-  });
-}
-
-FusedPairs Sequential::fused_backward() const {
-  FusedPairs count;
-  for_each_gradient_pair(children_, [&](const BatchNorm2d&, const Conv2d& conv) {
-    ++count.pairs;
-    count.fused += conv.has_handed_gradient() ? 1 : 0;
-  });
-  return count;
-}
-
 void Sequential::visit(const std::function<void(Layer&)>& f) {
   f(*this);
   for (const auto& [child, layer] : children_) layer->visit(f);
+}
+
+bool Sequential::plan_forward(PassPlan& plan, const Shape& input) const {
+  Shape shape = input;
+  bool taken = false;
+  for (const auto& [child, layer] : children_) {
+    if (layer->plan_forward(plan, shape) && std::exchange(taken, true)) plan.release_output(shape);
+    shape = layer->output_shape(shape);
+  }
+  return taken;
+}
+
+bool Sequential::plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const {
+  std::vector<Shape> shapes{input};  // Before, between and behind the children.
+  for (const auto& [child, layer] : children_) shapes.push_back(layer->output_shape(shapes.back()));
+  const std::size_t last = need == InputGrad::needed ? 0 : first_trained();
+  bool taken = false;
+  for (std::size_t i = children_.size(); i-- > last;) {
+    const InputGrad child_need = i == last ? need : InputGrad::needed;
+    if (children_[i].second->plan_backward(plan, shapes[i], child_need) &&
+        std::exchange(taken, true))
+      plan.release(shapes[i + 1]);
+  }
+  return taken;
 }
 
 void Sequential::set_name(const std::string& path) {
@@ -184,8 +140,10 @@ Residual::Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut,
     : body_(std::move(body)), shortcut_(std::move(shortcut)), options_(std::move(options)) {
   DKFAC_CHECK(body_ != nullptr, "[residual] the body is null; pass a layer");
   check_activation("residual", options_.activation);
-  norm_ = free_last_norm(body_.get());
+  norm_ = summing_norm(*body_);
 }
+
+const BatchNorm2d* fusion_of(const Residual& block) { return block.norm_; }
 
 std::string Residual::describe() const {
   const std::string activation = nn::describe(options_.activation);
@@ -207,7 +165,7 @@ ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
   if (norm_ != nullptr) {
     // The shortcut first: the body's last layer adds it.
     const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
-    norm_->add_next(shortcut, options_.activation);
+    add_next(*norm_, shortcut, options_.activation);
     const ConstTensorView y = body_->forward(ctx, x, mode);
     if (shortcut.raw() != x.raw()) release(shortcut);
     trained_ = mode == Mode::train ? y : ConstTensorView{};
@@ -231,7 +189,7 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
   if (norm_ != nullptr) {
     // The body first: its last layer finds the gradient of the sum.
     body = body_->backward(ctx, grad_output, need);
-    grad = norm_->addend_grad();
+    grad = fusion_of(*norm_).addend_grad;
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
   } else {
     if (options_.activation.kind != ActivationKind::none) {
@@ -264,6 +222,31 @@ void Residual::visit(const std::function<void(Layer&)>& f) {
   f(*this);
   body_->visit(f);
   if (shortcut_) shortcut_->visit(f);
+}
+
+bool Residual::plan_forward(PassPlan& plan, const Shape& input) const {
+  const Shape output = output_shape(input);
+  if (shortcut_) shortcut_->plan_forward(plan, input);
+  body_->plan_forward(plan, input);
+  // Body, shortcut and, where the body does not add, the sum live side by side.
+  if (norm_ == nullptr) {
+    plan.take_output(output);
+    plan.release_output(output);
+  }
+  if (shortcut_) plan.release_output(output);
+  return true;
+}
+
+bool Residual::plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const {
+  const bool masks = options_.activation.kind != ActivationKind::none;
+  const Shape output = output_shape(input);
+  if (masks) plan.lend(output);
+  body_->plan_backward(plan, input, need);
+  if (shortcut_) shortcut_->plan_backward(plan, input, need);
+  // The shortcut's gradient is added to the body's in place.
+  if (shortcut_ && need == InputGrad::needed) plan.release(input);
+  if (masks) plan.release(output);
+  return true;
 }
 
 void Residual::set_name(const std::string& path) {

@@ -5,30 +5,21 @@
 
 #include "nn/backends/checks.h"
 #include "nn/backends/conv_backend.h"
+#include "nn/fusion/state.h"
 #include "nn/layers/he_normal.h"
 
 namespace dkfac::nn {
 
 struct Conv2d::Plan {
   ConvBackends backends;
+  ConvFusion fusion;
 };
 
 namespace {
 
-/// Pixels that a kernel spans in one direction.
-int span_of(int kernel, int dilation) { return dilation * (kernel - 1) + 1; }
-
-/// Padding in one direction.
-struct Pad {
-  int before, extra;  ///< After: before + extra.
-};
-Pad pad_of(const ConvOptions& o, int pad, int span) {
-  return o.same ? Pad{(span - 1) / 2, (span - 1) % 2} : Pad{pad, 0};
-}
+ops::Window window_of(const ConvOptions& o) { return o.same ? o.window.same() : o.window; }
 
 ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType dtype) {
-  const Pad rows = pad_of(o, o.pad_h, span_of(o.kernel_h, o.dilation_h));
-  const Pad columns = pad_of(o, o.pad_w, span_of(o.kernel_w, o.dilation_w));
   return {.n = x[0],
           .h = x[1],
           .w = x[2],
@@ -36,16 +27,7 @@ ConvShape conv_shape(const Shape& x, const Shape& y, const ConvOptions& o, DType
           .out = y[3],
           .out_h = y[1],
           .out_w = y[2],
-          .kernel_h = o.kernel_h,
-          .kernel_w = o.kernel_w,
-          .stride_h = o.stride_h,
-          .stride_w = o.stride_w,
-          .pad_h = rows.before,
-          .pad_w = columns.before,
-          .extra_h = rows.extra,
-          .extra_w = columns.extra,
-          .dilation_h = o.dilation_h,
-          .dilation_w = o.dilation_w,
+          .window = window_of(o),
           .groups = o.groups,
           .bias = o.bias,
           .dtype = dtype};
@@ -58,26 +40,34 @@ void check_pair(const char* name, int h, int w, int least) {
 
 void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
   DKFAC_CHECK(in > 0 && out > 0, "[conv2d] in is ", in, " and out ", out, "; both must be > 0");
-  check_pair("kernel", o.kernel_h, o.kernel_w, 1);
-  check_pair("stride", o.stride_h, o.stride_w, 1);
-  check_pair("pad", o.pad_h, o.pad_w, 0);
-  check_pair("dilation", o.dilation_h, o.dilation_w, 1);
+  const ops::Window& k = o.window;
+  check_pair("kernel", k.kernel_h, k.kernel_w, 1);
+  check_pair("stride", k.stride_h, k.stride_w, 1);
+  check_pair("pad", k.pad_h, k.pad_w, 0);
+  check_pair("extra", k.extra_h, k.extra_w, 0);
+  check_pair("dilation", k.dilation_h, k.dilation_w, 1);
   DKFAC_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "[conv2d] groups is ",
               o.groups, "; it must divide in = ", in, " and out = ", out);
-  DKFAC_CHECK(!o.same || (o.stride_h == 1 && o.stride_w == 1 && o.pad_h == 0 && o.pad_w == 0),
-              "[conv2d] same padding with stride ", o.stride_h, "x", o.stride_w, " and pad ",
-              o.pad_h, "x", o.pad_w, "; it takes stride 1 and pad 0");
+  const bool bare = k.stride_h * k.stride_w == 1 && k.pad_h + k.pad_w + k.extra_h + k.extra_w == 0;
+  DKFAC_CHECK(!o.same || bare, "[conv2d] same padding with stride ", k.stride_h, "x", k.stride_w,
+              " and pad ", k.pad_h, "x", k.pad_w, "; it takes stride 1 and pad 0");
 }
 
 /// "3", or "3x5" for two numbers.
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
+
+std::string padding_of(const ops::Window& k) {
+  std::string text = k.pad_h + k.pad_w == 0 ? "" : " p" + pair_of(k.pad_h, k.pad_w);
+  if (k.extra_h + k.extra_w != 0) text += " extra " + pair_of(k.extra_h, k.extra_w);
+  return text;
+}
 
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
     : in_(in), out_(out), options_(options), plan_(std::make_unique<Plan>()) {
   check_options(in, out, options);
-  const Shape weight{out, options.kernel_h, options.kernel_w, in / options.groups};
+  const Shape weight{out, options.window.kernel_h, options.window.kernel_w, in / options.groups};
   if (options.frozen) {
     buffers_.push_back({"weight", weight, 0, {}, true});
   } else {
@@ -88,14 +78,16 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, ConvOptions options)
 
 Conv2d::~Conv2d() = default;
 
+ConvFusion& fusion_of(Conv2d& conv) { return conv.plan_->fusion; }
+
 std::string Conv2d::describe() const {
-  std::string text =
-      detail::concat("Conv2d ", in_, "->", out_, " ", options_.kernel_h, "x", options_.kernel_w);
   const ConvOptions& o = options_;
-  if (o.stride_h * o.stride_w != 1) text += "/" + pair_of(o.stride_h, o.stride_w);
-  if (o.pad_h + o.pad_w != 0) text += " p" + pair_of(o.pad_h, o.pad_w);
+  const ops::Window& k = o.window;
+  std::string text = detail::concat("Conv2d ", in_, "->", out_, " ", k.kernel_h, "x", k.kernel_w);
+  if (k.stride_h * k.stride_w != 1) text += "/" + pair_of(k.stride_h, k.stride_w);
+  text += padding_of(k);
   if (o.same) text += " same";
-  if (o.dilation_h * o.dilation_w != 1) text += " d" + pair_of(o.dilation_h, o.dilation_w);
+  if (k.dilation_h * k.dilation_w != 1) text += " d" + pair_of(k.dilation_h, k.dilation_w);
   if (o.groups != 1) text += detail::concat(" g", o.groups);
   if (o.frozen) text += " frozen";
   return o.bias ? text : text + " without bias";
@@ -104,15 +96,23 @@ std::string Conv2d::describe() const {
 Shape Conv2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4 && input[3] == in_, "[conv2d] '", name_, "' takes [n, h, w, ", in_,
               "] but the input is ", input, "; make their channels equal");
-  const ConvOptions& o = options_;
-  if (o.same) return Shape{input[0], input[1], input[2], out_};
-  const std::int64_t h = input[1] + 2 * o.pad_h - span_of(o.kernel_h, o.dilation_h);
-  const std::int64_t w = input[2] + 2 * o.pad_w - span_of(o.kernel_w, o.dilation_w);
-  DKFAC_CHECK(h >= 0 && w >= 0, "[conv2d] '", name_, "' has a kernel of ", o.kernel_h, "x",
-              o.kernel_w, " with dilation ", pair_of(o.dilation_h, o.dilation_w), " and pads by ",
-              pair_of(o.pad_h, o.pad_w), ", so the input ", input,
-              " is too small; enlarge it or the padding");
-  return Shape{input[0], h / o.stride_h + 1, w / o.stride_w + 1, out_};
+  const ops::Window k = window_of(options_);
+  DKFAC_CHECK(options_.same || k.fits(input[1], input[2]), "[conv2d] '", name_,
+              "' has a kernel of ", k.kernel_h, "x", k.kernel_w, " with dilation ",
+              pair_of(k.dilation_h, k.dilation_w), " and pads by ", pair_of(k.pad_h, k.pad_w),
+              ", so the input ", input, " is too small; enlarge it or the padding");
+  return Shape{input[0], k.out_h(input[1]), k.out_w(input[2]), out_};
+}
+
+/// Weights are reordered for either direction.
+LayerCost Conv2d::cost(const Shape& input, DType compute) const {
+  const std::int64_t patch = options_.kernel_h * options_.kernel_w * (in_ / options_.groups);
+  const double product =
+      2.0 * static_cast<double>(output_shape(input).numel()) * static_cast<double>(patch);
+  return {.forward_flops = product,
+          .parameter_flops = options_.frozen ? 0 : product,
+          .input_flops = product,
+          .reordered = 2 * static_cast<std::size_t>(out_ * patch) * size_of(compute)};
 }
 
 void Conv2d::initialize(Random& random) {
@@ -135,32 +135,24 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   if (mode == Mode::train && observer() != nullptr) observer()->on_forward(*this, x);
 
   const TensorView y = output_memory(ctx, mode, output_, shape, x.dtype());
-  has_handed_sums_ = false;
+  ConvFusion::Link& link = plan_->fusion.moments;
+  link.was_used = false;
   if (y.numel() == 0) return y;
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
   const ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
   ConvBackend& backend = plan_->backends.choose(ctx, conv);
-  if (norm_ != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
+  if (link.norm != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
       size_of(x.dtype()) == 2) {
-    const TensorView sums = ensure(ctx, sums_, Shape{2, out_}, DType::f32);
+    const TensorView sums = ensure(ctx, link.sums, Shape{2, out_}, DType::f32);
     const TensorView sum = sums.slice(0, 0, 1).flat(), squares = sums.slice(0, 1, 1).flat();
-    has_handed_sums_ = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
-    if (has_handed_sums_) {
-      norm_->use_sums_next(y, sum, squares);
+    link.was_used = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
+    if (link.was_used) {
+      link.norm->moments = {y, sum, squares};
       return y;
     }
   }
   backend.forward(ctx, conv, x, weight(), bias, y);
   return y;
-}
-
-void Conv2d::hand_sums_to(BatchNorm2d* norm) {
-  DKFAC_CHECK(norm == nullptr ||
-                  (!options_.bias && norm->channels() == out_ && norm->options().groups == 1),
-              "[conv2d] '", name_, "' can leave its sums only to a BatchNorm2d of ", out_,
-              " channels and one group, and only without a bias; choose other options or none");
-  norm_ = norm;
-  has_handed_sums_ = false;
 }
 
 void Conv2d::compute_gradients(Context& ctx, ConstTensorView grad_output) {
@@ -187,15 +179,16 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
     if (observer() != nullptr) observer()->on_gradients(*this);
   }
 
-  has_handed_gradient_ = false;
+  bool& carried = plan_->fusion.gradient.was_used;
+  carried = false;
   if (need == InputGrad::skipped) return {};
   const TensorView dx = lend(ctx, input_grad_, input_.shape(), input_.dtype());
   if (grad_output.numel() == 0) {
     ops::fill(ctx, dx, 0.0);
     return dx;
   }
-  has_handed_gradient_ = compute_gradient_before(ctx, grad_output, dx);
-  if (has_handed_gradient_) return dx;
+  carried = compute_gradient_before(ctx, grad_output, dx);
+  if (carried) return dx;
   const ConvShape conv = conv_shape(input_.shape(), shape, options_, input_.dtype());
   plan_->backends.choose(ctx, conv, ConvPass::data)
       .backward_data(ctx, conv, grad_output, weight(), dx);
@@ -203,26 +196,19 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
 }
 
 bool Conv2d::compute_gradient_before(Context& ctx, ConstTensorView grad_output, TensorView dx) {
-  if (norm_before_ == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
-  const ReluNorm norm = norm_before_->relu_norm(input_);
+  ConvFusion::Link& link = plan_->fusion.gradient;
+  if (link.norm == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
+  const ReluNorm norm = relu_norm(*link.norm, input_);
   if (norm.x.empty()) return false;
-  const TensorView sums = ensure(ctx, gradient_sums_, Shape{2, in_}, DType::f32);
+  const TensorView sums = ensure(ctx, link.sums, Shape{2, in_}, DType::f32);
   const TensorView of_scale = sums.slice(0, 0, 1).flat(), of_shift = sums.slice(0, 1, 1).flat();
   const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
   if (!plan_->backends.choose(ctx, conv, ConvPass::data)
            .backward_data_to_norm(ctx, conv, grad_output, weight(), norm, dx, of_scale, of_shift)) {
     return false;
   }
-  norm_before_->use_gradient_next(dx, of_scale, of_shift);
+  link.norm->gradient = {dx, of_scale, of_shift};
   return true;
-}
-
-void Conv2d::hand_gradient_to(BatchNorm2d* norm) {
-  DKFAC_CHECK(norm == nullptr || (norm->channels() == in_ && norm->options().groups == 1),
-              "[conv2d] '", name_, "' can leave its gradient only to a BatchNorm2d of ", in_,
-              " channels and one group; choose another or none");
-  norm_before_ = norm;
-  has_handed_gradient_ = false;
 }
 
 ReorderCount Conv2d::reorders() const { return plan_->backends.reorders(); }

@@ -15,6 +15,8 @@ Shape Flatten::output_shape(const Shape& input) const {
   return Shape{input[0], features};
 }
 
+LayerCost Flatten::cost(const Shape&, DType) const { return {.is_view = true}; }
+
 ConstTensorView Flatten::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("flatten", *this, ctx, x);

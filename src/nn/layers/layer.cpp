@@ -24,7 +24,34 @@ void set_initial(Parameter& p, Random& random) {
   }
 }
 
+std::size_t bytes_of(const PassPlan& plan, const Shape& shape) {
+  return static_cast<std::size_t>(shape.numel()) * size_of(plan.compute);
+}
+
 }  // namespace
+
+void PassPlan::add(const LayerCost& cost) {
+  flops += cost.forward_flops;
+  activations += cost.kept;
+  if (mode == Mode::train) statistics += cost.statistics;
+  scratch = std::max(scratch, cost.scratch);
+  reordered += cost.reordered;
+}
+
+void PassPlan::lend(const Shape& shape) {
+  workspace = std::max(workspace, lent += bytes_of(*this, shape));
+}
+
+void PassPlan::release(const Shape& shape) { lent -= bytes_of(*this, shape); }
+
+void PassPlan::take_output(const Shape& shape) {
+  if (mode == Mode::eval) return lend(shape);
+  activations += bytes_of(*this, shape);
+}
+
+void PassPlan::release_output(const Shape& shape) {
+  if (mode == Mode::eval) release(shape);
+}
 
 void Layer::initialize(Random& random) {
   for (Parameter& p : parameters_) set_initial(p, random);
@@ -36,6 +63,31 @@ Shape Layer::trace(const Shape& input,
   const Shape output = output_shape(input);
   f(*this, output);
   return output;
+}
+
+LayerCost Layer::cost(const Shape&, DType) const { return {}; }
+
+bool Layer::plan_forward(PassPlan& plan, const Shape& input) const {
+  const LayerCost own = cost(input, plan.compute);
+  plan.add(own);
+  if (!own.is_view) plan.take_output(output_shape(input));
+  return !own.is_view;
+}
+
+bool Layer::plan_backward(PassPlan& plan, const Shape& input, InputGrad need) const {
+  const LayerCost own = cost(input, plan.compute);
+  plan.flops += own.parameter_flops;
+  if (need == InputGrad::skipped) return true;
+  plan.flops += own.input_flops;
+  if (!own.is_view) plan.lend(input);
+  return !own.is_view;
+}
+
+PassPlan plan_passes(const Layer& root, const Shape& input, Mode mode, DType compute) {
+  PassPlan plan{.mode = mode, .compute = compute};
+  root.plan_forward(plan, input);
+  if (mode == Mode::train) root.plan_backward(plan, input, InputGrad::skipped);
+  return plan;
 }
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {

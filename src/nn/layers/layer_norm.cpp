@@ -29,11 +29,11 @@ Shape LayerNorm::output_shape(const Shape& input) const {
 }
 
 /// Mean and inverse deviation of each row; scratch: sums of the gradient, of parts or of rows.
-NormBytes LayerNorm::training_bytes(const Shape& input, DType dtype) const {
+LayerCost LayerNorm::cost(const Shape& input, DType compute) const {
   constexpr std::int64_t kParts = 16;  // Of cpu/layer_norm.cpp.
   const std::int64_t rows = input.numel() / channels_;
   const std::int64_t sums = 2 * std::max(kParts * channels_, rows);
-  return {.statistics = static_cast<std::size_t>(2 * rows) * size_of(compute_dtype(dtype)),
+  return {.statistics = static_cast<std::size_t>(2 * rows) * size_of(compute_dtype(compute)),
           .scratch = static_cast<std::size_t>(sums) * sizeof(double)};
 }
 

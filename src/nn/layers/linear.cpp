@@ -68,6 +68,11 @@ Shape Linear::output_shape(const Shape& input) const {
   return Shape(std::span(dims).first(static_cast<std::size_t>(input.ndim())));
 }
 
+LayerCost Linear::cost(const Shape& input, DType) const {
+  const double product = 2.0 * static_cast<double>(input.numel()) * static_cast<double>(out_);
+  return {.forward_flops = product, .parameter_flops = product, .input_flops = product};
+}
+
 ConstTensorView Linear::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("linear", *this, ctx, x);

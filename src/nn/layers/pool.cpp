@@ -16,6 +16,11 @@ GlobalShape global_shape(const Shape& input) {
   return {input[0], image ? input[1] * input[2] : input[1], input[input.ndim() - 1]};
 }
 
+/// Where the maxima were.
+std::size_t bytes_of_places(PoolKind kind, const Shape& output) {
+  return kind == PoolKind::max ? static_cast<std::size_t>(output.numel()) * size_of(DType::i32) : 0;
+}
+
 }  // namespace
 
 Pool2d::Pool2d(PoolKind kind, int kernel, int stride, int pad)
@@ -34,11 +39,15 @@ std::string Pool2d::describe() const {
 Shape Pool2d::output_shape(const Shape& input) const {
   DKFAC_CHECK(input.ndim() == 4, "[pool2d] '", name_, "' takes [n, h, w, c] but the input is ",
               input);
-  const std::int64_t h = input[1] + 2 * pad_ - kernel_, w = input[2] + 2 * pad_ - kernel_;
-  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && h >= 0 && w >= 0, "[pool2d] '", name_,
+  const ops::Window window = ops::Window::square(kernel_, stride_, pad_);
+  DKFAC_CHECK(input[1] > 0 && input[2] > 0 && window.fits(input[1], input[2]), "[pool2d] '", name_,
               "' has a window of ", kernel_, "x", kernel_, " and pad ", pad_, ", so the input ",
               input, " is too small; enlarge it");
-  return Shape{input[0], h / stride_ + 1, w / stride_ + 1, input[3]};
+  return Shape{input[0], window.out_h(input[1]), window.out_w(input[2]), input[3]};
+}
+
+LayerCost Pool2d::cost(const Shape& input, DType) const {
+  return {.kept = bytes_of_places(kind_, output_shape(input))};
 }
 
 ConstTensorView Pool2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
@@ -80,6 +89,10 @@ Shape GlobalPool::output_shape(const Shape& input) const {
   DKFAC_CHECK(input[1] > 0 && input[last - 1] > 0, "[global_pool] '", name_, "': the input ", input,
               " has no positions to pool over");
   return Shape{input[0], input[last]};
+}
+
+LayerCost GlobalPool::cost(const Shape& input, DType) const {
+  return {.kept = bytes_of_places(kind_, output_shape(input))};
 }
 
 ConstTensorView GlobalPool::forward(Context& ctx, ConstTensorView x, Mode mode) {

@@ -29,6 +29,11 @@ Shape SinusoidalPositions::output_shape(const Shape& input) const {
   return input;
 }
 
+/// The table.
+LayerCost SinusoidalPositions::cost(const Shape& input, DType compute) const {
+  return {.kept = static_cast<std::size_t>(input[1] * input[2]) * size_of(compute)};
+}
+
 ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("positions", *this, ctx, x);

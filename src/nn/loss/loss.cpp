@@ -155,8 +155,7 @@ void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView
   check_label_view("softmax_cross_entropy", ctx.device(), logits.shape(), labels);
   check_smoothing("softmax_cross_entropy", smoothing);
   check_sums(ctx.device(), sums);
-  ctx.device().is_cuda() ? cuda::label_loss(ctx, logits, labels, smoothing, scale, grad, sums)
-                         : cpu::label_loss(ctx, logits, labels, smoothing, scale, grad, sums);
+  kernels::label_loss(ctx, logits, labels, smoothing, scale, grad, sums);
 }
 
 void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
@@ -164,8 +163,7 @@ void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView ta
   check_tensors(ctx.device(), logits, scale, grad);
   check_target_shape(logits, targets);
   check_sums(ctx.device(), sums);
-  ctx.device().is_cuda() ? cuda::target_loss(ctx, logits, targets, scale, grad, sums)
-                         : cpu::target_loss(ctx, logits, targets, scale, grad, sums);
+  kernels::target_loss(ctx, logits, targets, scale, grad, sums);
 }
 
 void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
@@ -177,36 +175,33 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
       count.shape() == Shape{1} && count.dtype() == DType::f64 && count.device() == ctx.device(),
       "[count_in_top] count is ", count.dtype(), " ", count.shape(), " on ", count.device(),
       "; it must be f64 [1] on ", ctx.device());
-  ctx.device().is_cuda() ? cuda::count_in_top(ctx, logits, labels, k, count)
-                         : cpu::count_in_top(ctx, logits, labels, k, count);
+  kernels::count_in_top(ctx, logits, labels, k, count);
 }
 
 void soft_targets(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets) {
   check_soft_targets(ctx.device(), targets);
   check_label_view("soft_targets", ctx.device(), targets.shape(), labels);
   check_smoothing("soft_targets", smoothing);
-  ctx.device().is_cuda() ? cuda::soften_labels(ctx, labels, smoothing, targets)
-                         : cpu::soften_labels(labels, smoothing, targets);
+  kernels::soften_labels(ctx, labels, smoothing, targets);
 }
 
 void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets) {
   check_soft_targets(Device::cpu(), targets);
   check_labels("soft_targets", targets.shape(), labels, smoothing);
-  cpu::soften_labels(view_of_labels(labels), smoothing, targets);
+  cpu::soften(view_of_labels(labels), smoothing, targets);
 }
 
 void sample_labels(Context& ctx, ConstTensorView logits, SampleKey key, TensorView labels) {
   check_draw(ctx.device(), logits, key);
   check_label_view("sample_labels", ctx.device(), logits.shape(), labels);
-  ctx.device().is_cuda() ? cuda::draw_labels(ctx, logits, key, labels)
-                         : cpu::draw_labels(logits, key, labels);
+  kernels::draw_labels(ctx, logits, key, labels);
 }
 
 void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t> labels) {
   check_draw(Device::cpu(), logits, key);
   DKFAC_CHECK(std::ssize(labels) == logits.dim(0), "[sample_labels] there is room for ",
               labels.size(), " labels of logits ", logits.shape(), "; one per row is needed");
-  cpu::draw_labels(logits, key, view_of(labels.data(), Shape{std::ssize(labels)}));
+  cpu::draw(logits, key, view_of(labels.data(), Shape{std::ssize(labels)}));
 }
 
 }  // namespace dkfac::nn

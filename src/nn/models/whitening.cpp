@@ -49,8 +49,7 @@ Tensor patch_covariance(Context& ctx, const WhiteningImages& images,
                       .h = images.height,
                       .w = images.width,
                       .c = images.channels,
-                      .kernel_h = options.kernel,
-                      .kernel_w = options.kernel};
+                      .window = ops::Window::square(options.kernel)};
   const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, spec.rows() - 1));
   Tensor covariance = Tensor::zeros(ctx, Shape{spec.width(), spec.width()}, DType::f64);
   Tensor x =

@@ -30,8 +30,7 @@ void erase_holes(Context& ctx, const EraseOptions& options, SampleKey key, Tenso
               "[erase] the images are ", images.shape(), " on ", images.device(),
               "; they must be [n, h, w, c] without gaps, on ", ctx.device());
   if (images.numel() == 0) return;
-  ctx.device().is_cuda() ? cuda::cut_holes(ctx, options, key, images)
-                         : cpu::cut_holes(ctx, options, key, images);
+  kernels::cut_holes(ctx, options, key, images);
 }
 
 }  // namespace dkfac::nn

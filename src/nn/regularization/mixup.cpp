@@ -24,8 +24,7 @@ bool alike(ConstTensorView a, ConstTensorView b) {
 
 void mix(Context& ctx, ConstTensorView weights, ConstTensorView fresh, TensorView mixed) {
   if (fresh.numel() == 0) return;
-  ctx.device().is_cuda() ? cuda::mix_samples(ctx, weights, fresh, mixed)
-                         : cpu::mix_samples(ctx, weights, fresh, mixed);
+  kernels::mix_samples(ctx, weights, fresh, mixed);
 }
 
 }  // namespace
@@ -77,8 +76,7 @@ void running_mixup(Context& ctx, const MixupOptions& options, SampleKey key,
   if (n == 0) return;
   Scratch scratch(ctx);
   const TensorView weights = scratch.take(Shape{n}, DType::f64);
-  ctx.device().is_cuda() ? cuda::mixup_weights(ctx, options, key, weights)
-                         : cpu::mixup_weights(ctx, options, key, weights);
+  kernels::mixup_weights(ctx, options, key, weights);
   mix(ctx, weights, images, batch.images);
   mix(ctx, weights, targets, batch.targets);
 }

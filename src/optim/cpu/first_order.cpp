@@ -66,7 +66,7 @@ double sum_of_squares(const T* begin, const T* end) {
 
 }  // namespace
 
-#define DKFAC_DEFINE(Pass)                                                            \
+#define DKFAC_DEFINE(kernel, Pass)                                                    \
   void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
                         TensorView weight) {                                          \
     update_elements(pass, gradient, slots, weight);                                   \

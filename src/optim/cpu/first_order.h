@@ -11,7 +11,7 @@
 namespace dkfac::optim::cpu {
 
 /// slots: [slots, elements], rows may have any stride.
-#define DKFAC_DECLARE(Pass)                                                           \
+#define DKFAC_DECLARE(kernel, Pass)                                                   \
   void elementwise_pass(const Pass& pass, ConstTensorView gradient, TensorView slots, \
                         TensorView weight);
 DKFAC_ELEMENTWISE_PASSES(DKFAC_DECLARE)

@@ -31,8 +31,8 @@ void publish(Context& ctx, DType wire, const UpdatedPart& part) {
 
 }  // namespace
 
-#define DKFAC_DEFINE(Pass)                                                          \
-  void update(Context&, UpdateTable& table, const Pass& pass) {                     \
+#define DKFAC_DEFINE(kernel, Pass)                                                  \
+  void kernel(Context&, UpdateTable& table, const Pass& pass) {                     \
     for (const UpdatedPart& part : table.parts)                                     \
       elementwise_pass(pass.scaled(part.lr, part.decay), part.gradient, part.slots, \
                        part.parameter);                                             \

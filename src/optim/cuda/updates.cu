@@ -117,8 +117,8 @@ void upload(Context& ctx, UpdateTable& table) {
   table.factors = Tensor::empty(ctx, {parts_of(table)}, DType::f64);
 }
 
-#define DKFAC_DEFINE(Pass)                                                                        \
-  void update(Context& ctx, UpdateTable& table, const Pass& pass) {                               \
+#define DKFAC_DEFINE(kernel, Pass)                                                                \
+  void kernel(Context& ctx, UpdateTable& table, const Pass& pass) {                               \
     with_table(table, [&]<class T>(PartTable<T> on) {                                             \
       for_each_2d(ctx.stream(), table.chunk_count, kLanes, ElementwiseUpdate<T, Pass>{on, pass}); \
     });                                                                                           \

@@ -30,10 +30,11 @@ struct OptimizerEntry {
 /// Calls visit(entry, options) for each of `all`, const or not.
 template <OptionsOf<OptimizerOptions> All, class Visit>
 void for_each_optimizer(All& all, Visit&& visit) {
-  visit(OptimizerEntry{OptimizerType::sgd, "sgd", 1, make_sgd}, all.sgd);
-  visit(OptimizerEntry{OptimizerType::lars, "lars", 1, make_lars}, all.lars);
-  visit(OptimizerEntry{OptimizerType::adamw, "adamw", 2, make_adamw}, all.adamw);
-  visit(OptimizerEntry{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
+  visit(OptimizerEntry<decltype(make_sgd)>{OptimizerType::sgd, "sgd", 1, make_sgd}, all.sgd);
+  visit(OptimizerEntry<decltype(make_lars)>{OptimizerType::lars, "lars", 1, make_lars}, all.lars);
+  visit(OptimizerEntry<decltype(make_adamw)>{OptimizerType::adamw, "adamw", 2, make_adamw},
+        all.adamw);
+  visit(OptimizerEntry<decltype(make_kfac)>{OptimizerType::kfac, "kfac", 1, make_kfac}, all.kfac);
 }
 
 /// Visits all fields of one optimizer, including those of the curvature.

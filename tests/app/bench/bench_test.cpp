@@ -68,11 +68,15 @@ struct ConvFactor {
 
 TEST(FactorCheck, AcceptsARightFactor) {
   for (const Conv2dSpec& spec :
-       {Conv2dSpec{.in = 3, .out = 5, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1},
-        Conv2dSpec{.in = 3, .out = 5, .kernel_h = 2, .kernel_w = 3, .stride_h = 2, .bias = false},
-        Conv2dSpec{
-            .in = 3, .out = 5, .kernel_h = 2, .kernel_w = 2, .dilation_h = 2, .dilation_w = 3},
-        Conv2dSpec{.in = 3, .out = 5, .kernel_h = 2, .kernel_w = 4, .same = true}}) {
+       {Conv2dSpec{.in = 3, .out = 5, .window = Window::square(3, 1, 1)},
+        Conv2dSpec{.in = 3,
+        .out = 5,
+        .window = {.kernel_h = 2, .kernel_w = 3, .stride_h = 2},
+        .bias = false},
+        Conv2dSpec{.in = 3,
+        .out = 5,
+        .window = {.kernel_h = 2, .kernel_w = 2, .dilation_h = 2, .dilation_w = 3}},
+        Conv2dSpec{.in = 3, .out = 5, .window = {.kernel_h = 2, .kernel_w = 4}, .same = true}}) {
     ConvFactor f(spec);
     // c = 100, n = 1: rounding of sums of mixed signs, seen through one vector.
     EXPECT_LE(bench::error_of_a(f.ctx, f.spec, f.x, 4, f.a), 100 * 6e-8) << describe(f.spec);
@@ -80,7 +84,7 @@ TEST(FactorCheck, AcceptsARightFactor) {
 }
 
 TEST(FactorCheck, SeesAWrongElementAndAWrongScale) {
-  ConvFactor f({.in = 3, .out = 5, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1});
+  ConvFactor f({.in = 3, .out = 5, .window = Window::square(3, 1, 1)});
   EXPECT_GT(bench::error_of_a(f.ctx, f.spec, f.x, 5, f.a), 0.1);
   const std::int64_t d = dkfac::a_dim(f.spec);
   f.a.data<float>()[10 * d + 4] += 1;

@@ -121,14 +121,20 @@ TEST(Store, SeesEveryFlippedBitOfEveryFile) {
   EXPECT_NO_THROW((void)verify_checkpoint(checkpoint));
 }
 
-TEST(Store, SaysThatAManifestIsTooNew) {
-  std::string text = to_text({1, 1, "9", {}});
-  text.replace(text.find("\"format\": 1"), 11, "\"format\": 2");
-  try {
-    (void)parse_manifest(text, "x");
-    FAIL() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("format 2"), std::string::npos);
+TEST(Store, RefusesManifestsOfOtherFormatsWithAdvice) {
+  const std::pair<const char*, const char*> others[] = {{"1", "with the dkfac that wrote it"},
+                                                        {"3", "use a newer dkfac"}};
+  for (const auto& [format, advice] : others) {
+    std::string text = to_text({1, 1, "9", {}});
+    text.replace(text.find("\"format\": 2"), 11, std::string("\"format\": ") + format);
+    try {
+      (void)parse_manifest(text, "x");
+      FAIL() << "accepted";
+    } catch (const DataError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(std::string("has format ") + format), std::string::npos) << message;
+      EXPECT_NE(message.find(advice), std::string::npos) << message;
+    }
   }
 }
 

@@ -23,7 +23,7 @@ TEST(StatisticSizes, AreThoseOfPackedTriangles) {
   EXPECT_EQ(sizes(LinearSpec{.in = 3, .out = 2}), (StatisticSizes{10, 3, 0}));
   EXPECT_EQ(sizes(LinearSpec{.in = 3, .out = 2, .bias = false}), (StatisticSizes{6, 3, 0}));
   // 2 groups of 2 * 9 + 1 inputs and 3 outputs.
-  const Conv2dSpec conv{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .groups = 2};
+  const Conv2dSpec conv{.in = 4, .out = 6, .window = Window::square(3), .groups = 2};
   EXPECT_EQ(sizes(conv), (StatisticSizes{2 * 190, 2 * 6, 0}));
   const NormSpec norm{.channels = 4};
   EXPECT_EQ(sizes(norm, BatchNormFisher::diagonal)[2], 8);

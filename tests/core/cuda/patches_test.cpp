@@ -27,26 +27,27 @@ std::vector<PatchSpec> specs(std::int64_t c) {
   std::vector<PatchSpec> out;
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const auto& [h, w] : {std::pair{1, 1}, {2, 2}, {1, 4}, {5, 6}, {9, 3}})
-      out.push_back({3, h, w, c, 3, 3, 1, 1, 1, 1, layout});
-    out.push_back({3, 7, 4, c, 3, 2, 2, 1, 1, 0, layout});
-    out.push_back({1, 6, 9, c, 1, 5, 1, 3, 0, 2, layout});
-    out.push_back({2, 4, 4, c, 1, 1, 1, 1, 0, 0, layout});
-    out.push_back({2, 5, 5, c, 1, 1, 2, 2, 0, 0, layout});
-    out.push_back({2, 2, 3, c, 7, 5, 2, 2, 3, 3, layout});
-    out.push_back({4, 3, 2, c, 3, 2, 1, 1, 0, 0, layout});
-    out.push_back({2, 5, 6, c, 2, 4, 1, 1, 0, 1, layout, 1, 1});
-    out.push_back({2, 8, 9, c, 3, 3, 1, 1, 2, 2, layout, 0, 0, 2, 2});
-    out.push_back({2, 9, 7, c, 3, 2, 2, 1, 1, 0, layout, 0, 2, 1, 3});
-    out.push_back({2, 5, 4, c, 3, 3, 1, 1, 1, 1, layout, 1, 0});
+      out.push_back({3, h, w, c, {3, 3, 1, 1, 1, 1}, layout});
+    out.push_back({3, 7, 4, c, {3, 2, 2, 1, 1, 0}, layout});
+    out.push_back({1, 6, 9, c, {1, 5, 1, 3, 0, 2}, layout});
+    out.push_back({2, 4, 4, c, {1, 1, 1, 1, 0, 0}, layout});
+    out.push_back({2, 5, 5, c, {1, 1, 2, 2, 0, 0}, layout});
+    out.push_back({2, 2, 3, c, {7, 5, 2, 2, 3, 3}, layout});
+    out.push_back({4, 3, 2, c, {3, 2, 1, 1, 0, 0}, layout});
+    out.push_back({2, 5, 6, c, {2, 4, 1, 1, 0, 1, 1, 1}, layout});
+    out.push_back({2, 8, 9, c, {3, 3, 1, 1, 2, 2, 0, 0, 2, 2}, layout});
+    out.push_back({2, 9, 7, c, {3, 2, 2, 1, 1, 0, 0, 2, 1, 3}, layout});
+    out.push_back({2, 5, 4, c, {3, 3, 1, 1, 1, 1, 1, 0}, layout});
   }
   return out;
 }
 
 std::string describe(const PatchSpec& s) {
-  return detail::concat(s.n, "x", s.h, "x", s.w, "x", s.c, " kernel ", s.kernel_h, "x", s.kernel_w,
-                        " stride ", s.stride_h, ",", s.stride_w, " pad ", s.pad_h, ",", s.pad_w,
-                        " extra ", s.extra_h, ",", s.extra_w, " dilation ", s.dilation_h, ",",
-                        s.dilation_w, s.layout == Layout::nhwc ? " nhwc" : " nchw");
+  return detail::concat(s.n, "x", s.h, "x", s.w, "x", s.c, " kernel ", s.window.kernel_h, "x",
+                        s.window.kernel_w, " stride ", s.window.stride_h, ",", s.window.stride_w,
+                        " pad ", s.window.pad_h, ",", s.window.pad_w, " extra ", s.window.extra_h,
+                        ",", s.window.extra_w, " dilation ", s.window.dilation_h, ",",
+                        s.window.dilation_w, s.layout == Layout::nhwc ? " nhwc" : " nchw");
 }
 
 Shape shape(const PatchSpec& s) {
@@ -230,8 +231,8 @@ TEST_P(CudaPatches, GramOfRowsOfAnyShapeAndStride) {
 
 TEST_P(CudaPatches, StayWithinRoundingOverRealNumbers) {
   Random random(7);
-  for (const PatchSpec& s : {PatchSpec{9, 13, 11, 8, 3, 3, 1, 1, 1, 1, Layout::nhwc},
-                             PatchSpec{5, 10, 12, 6, 5, 5, 1, 1, 2, 2, Layout::nchw}}) {
+  for (const PatchSpec& s : {PatchSpec{9, 13, 11, 8, {3, 3, 1, 1, 1, 1}, Layout::nhwc},
+                             PatchSpec{5, 10, 12, 6, {5, 5, 1, 1, 2, 2}, Layout::nchw}}) {
     Tensor x = Tensor::empty(cpu, shape(s), dtype());
     {
       const Dense values = testing::random_dense(1, shape(s).numel(), random);
@@ -258,7 +259,7 @@ TEST_P(CudaPatches, StayWithinRoundingOverRealNumbers) {
 
 TEST(CudaGram, IsNeverRoundedToTf32) {
   Context exact(Device::cuda()), rounding(Device::cuda(), {.tf32 = true});
-  const PatchSpec s{2, 4, 4, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{2, 4, 4, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const auto same = [&](const Shape& from, const Shape& shape, auto&& f) {
     std::vector<std::vector<double>> found;
     for (Context* ctx : {&exact, &rounding}) {
@@ -287,7 +288,7 @@ TEST(CudaGram, IsNeverRoundedToTf32) {
 }
 
 TEST_P(CudaPatches, NothingComesOfNothing) {
-  const PatchSpec none{0, 5, 5, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec none{0, 5, 5, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const Tensor empty = image(none, {});
   const Dense before =
       testing::make_dense(19, 19, [](auto i, auto j) { return static_cast<double>(1 + i + j); });
@@ -297,7 +298,7 @@ TEST_P(CudaPatches, NothingComesOfNothing) {
   PaddedOnDevice zero = poison(19);
   ops::patch_gram(ctx, none, 1, empty, 0, zero.view());
   EXPECT_EQ(triangle(zero).data, Dense(19, 19).data);
-  const PatchSpec thin{2, 5, 5, 0, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec thin{2, 5, 5, 0, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   PaddedOnDevice corner = poison(1);
   ops::patch_gram(ctx, thin, 1, image(thin, {}), 0, corner.view());
   EXPECT_EQ(triangle(corner)(0, 0), 50);
@@ -305,7 +306,7 @@ TEST_P(CudaPatches, NothingComesOfNothing) {
 
 TEST_P(CudaPatches, NeverMakeTheHostWait) {
   Random random(8);
-  const PatchSpec s{4, 6, 5, 8, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{4, 6, 5, 8, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const Tensor x = image(s, integers(s, random));
   Tensor c = Tensor::empty(ctx, {73, 73}, sums()), sum = Tensor::empty(ctx, {4, 72}, sums());
   Tensor groups = Tensor::empty(ctx, {2, 36, 36}, sums());
@@ -321,7 +322,7 @@ TEST_P(CudaPatches, NeverMakeTheHostWait) {
 }
 
 TEST_P(CudaPatches, RefuseTheSumsOfAnotherDtypeAndMethodsThatDoNotApply) {
-  const PatchSpec s{1, 4, 4, 2, 3, 3, 1, 1, 1, 1, Layout::nhwc};
+  const PatchSpec s{1, 4, 4, 2, {3, 3, 1, 1, 1, 1}, Layout::nhwc};
   const Tensor x = Tensor::zeros(ctx, shape(s), dtype());
   const DType wrong = dtype() == DType::f64 ? DType::f32 : DType::f64;
   EXPECT_THROW(ops::patch_gram(ctx, s, 1, x, 0, Tensor::empty(ctx, {18, 18}, wrong)),
@@ -330,7 +331,7 @@ TEST_P(CudaPatches, RefuseTheSumsOfAnotherDtypeAndMethodsThatDoNotApply) {
                                PatchMethod::correlation),
                InvalidArgument);
   PatchSpec strided = s;
-  strided.stride_h = 2;
+  strided.window.stride_h = 2;
   EXPECT_FALSE(ops::patch_method_applies(ctx, strided, dtype(), PatchMethod::offsets));
   if (dtype() == DType::f64 || dtype() == DType::f32) return;
   Tensor host = Tensor::zeros(cpu, shape(s), dtype());

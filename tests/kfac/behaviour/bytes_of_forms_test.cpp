@@ -20,8 +20,7 @@ constexpr std::int64_t kSamples = 12, kFormFlags = 42, kFormWide = 8;  // f64 bu
 
 const std::vector<LayerSpec>& specs() {
   static const std::vector<LayerSpec> all{
-      Conv2dSpec{
-          .in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1, .groups = 2},
+      Conv2dSpec{.in = 4, .out = 6, .window = Window::square(3, 1, 1), .groups = 2},
       NormSpec{.channels = 6}, LinearSpec{.in = 79, .out = 70, .max_rows = kSamples}};
   return all;
 }

@@ -158,7 +158,8 @@ Matrix explicit_conv_fisher(const Matrix& patches, const Matrix& gradients, std:
 TEST_P(Exactness, AConvolutionWithOnePositionIsALinearLayer) {
   Random random(8);
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-    const Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 2, .layout = layout};
+    const Conv2dSpec conv{
+        .in = 2, .out = 3, .window = {.kernel_h = 3, .kernel_w = 2}, .layout = layout};
     const Images in{1, 3, 2};
     // The kernel covers the image, so a patch is the image as stored in memory.
     const Vector x = random_vector(12, random), dy = random_vector(3, random);
@@ -179,7 +180,7 @@ TEST_P(Exactness, AConvolutionWithOnePositionIsALinearLayer) {
 
 TEST_P(Exactness, AConvolutionWithNinePositionsIsNotExact) {
   Random random(9);
-  const Conv2dSpec conv{.in = 2, .out = 3, .kernel_h = 3, .kernel_w = 3};
+  const Conv2dSpec conv{.in = 2, .out = 3, .window = Window::square(3)};
   const Images in{4, 5, 5}, out = output_of(conv, in);
   const Vector x = random_vector(4 * 25 * 2, random), dy = random_vector(4 * 9 * 3, random);
   const Factors f = compute_factors(ctx, conv, view_of(x.data(), {4, 5, 5, 2}),

@@ -30,19 +30,20 @@ void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 /// definition, tap by tap.
 Vector sample_gradient(const Conv2dSpec& s, const Images& in, const Vector& x, const Vector& dy) {
   const std::int64_t width = s.in / s.groups, per_group = s.out / s.groups;
-  const std::int64_t taps = width * s.kernel_h * s.kernel_w;
-  const std::int64_t top = zeros_before(s, s.kernel_h, s.dilation_h, s.pad_h);
-  const std::int64_t left = zeros_before(s, s.kernel_w, s.dilation_w, s.pad_w);
+  const std::int64_t taps = width * s.window.kernel_h * s.window.kernel_w;
+  const std::int64_t top = zeros_before(s, s.window.kernel_h, s.window.dilation_h, s.window.pad_h);
+  const std::int64_t left = zeros_before(s, s.window.kernel_w, s.window.dilation_w, s.window.pad_w);
   Vector gradient(static_cast<std::size_t>(s.out * taps));
   for (std::int64_t o = 0; o < s.out; ++o)
     for (std::int64_t c = 0; c < width; ++c)
-      for (std::int64_t kh = 0; kh < s.kernel_h; ++kh)
-        for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-          const std::int64_t y = kh * s.dilation_h - top, z = kw * s.dilation_w - left;
+      for (std::int64_t kh = 0; kh < s.window.kernel_h; ++kh)
+        for (std::int64_t kw = 0; kw < s.window.kernel_w; ++kw) {
+          const std::int64_t y = kh * s.window.dilation_h - top,
+                             z = kw * s.window.dilation_w - left;
           if (y < 0 || y >= in.h || z < 0 || z >= in.w) continue;
           const std::int64_t tap = s.layout == ops::Layout::nhwc
-                                       ? (kh * s.kernel_w + kw) * width + c
-                                       : (c * s.kernel_h + kh) * s.kernel_w + kw;
+                                       ? (kh * s.window.kernel_w + kw) * width + c
+                                       : (c * s.window.kernel_h + kh) * s.window.kernel_w + kw;
           const std::int64_t channel = o / per_group * width + c;
           gradient[static_cast<std::size_t>(o * taps + tap)] =
               dy[static_cast<std::size_t>(o)] *
@@ -56,7 +57,7 @@ Vector sample_gradient(const Conv2dSpec& s, const Images& in, const Vector& x, c
 Vector dense_direction(const Conv2dSpec& s, const Vector& gradient, const Vector& v,
                        double lambda) {
   const std::int64_t per_group = s.out / s.groups;
-  const std::int64_t taps = s.in / s.groups * s.kernel_h * s.kernel_w;
+  const std::int64_t taps = s.in / s.groups * s.window.kernel_h * s.window.kernel_w;
   Vector direction(v.size());
   for (std::int64_t group = 0; group < s.groups; ++group) {
     std::vector<std::size_t> members;
@@ -101,22 +102,26 @@ Vector library_direction(const Conv2dSpec& s, const Images& in, const Vector& x,
 
 std::vector<Case> cases() {
   std::vector<Case> all{
-      {"Plain", {.in = 2, .out = 4, .kernel_h = 3, .kernel_w = 2}, {1, 3, 2}},
+      {"Plain", {.in = 2, .out = 4, .window = {.kernel_h = 3, .kernel_w = 2}}, {1, 3, 2}},
       {"Strided",
-       {.in = 2, .out = 4, .kernel_h = 2, .kernel_w = 2, .stride_h = 3, .stride_w = 2},
+       {.in = 2, .out = 4, .window = {.kernel_h = 2, .kernel_w = 2, .stride_h = 3, .stride_w = 2}},
        {1, 4, 3}},
       {"Dilated",
-       {.in = 2, .out = 4, .kernel_h = 3, .kernel_w = 2, .dilation_h = 2, .dilation_w = 3},
+       {.in = 2,
+        .out = 4,
+        .window = {.kernel_h = 3, .kernel_w = 2, .dilation_h = 2, .dilation_w = 3}},
        {1, 5, 4}},
       {"Padded",
-       {.in = 2, .out = 4, .kernel_h = 3, .kernel_w = 5, .pad_h = 1, .pad_w = 2},
+       {.in = 2, .out = 4, .window = {.kernel_h = 3, .kernel_w = 5, .pad_h = 1, .pad_w = 2}},
        {1, 1, 1}},
-      {"Same", {.in = 2, .out = 4, .kernel_h = 4, .kernel_w = 3, .same = true}, {1, 1, 1}},
+      {"Same",
+       {.in = 2, .out = 4, .window = {.kernel_h = 4, .kernel_w = 3}, .same = true},
+       {1, 1, 1}},
   };
   for (const auto& [name, groups] : {std::pair{"Groups", 2}, {"Depthwise", 4}}) {
-    Conv2dSpec s{.in = 4, .out = 8, .kernel_h = 3, .kernel_w = 2, .groups = groups};
+    Conv2dSpec s{.in = 4, .out = 8, .window = {.kernel_h = 3, .kernel_w = 2}, .groups = groups};
     all.push_back({name, s, {1, 3, 2}});
-    s.dilation_h = 2;
+    s.window.dilation_h = 2;
     all.push_back({std::string(name) + "Dilated", s, {1, 5, 2}});
   }
   std::vector<Case> expanded;
@@ -153,11 +158,11 @@ TEST_P(PeerConvolutions, OneSampleGivesTheStepOfItsExplicitFisher) {
   // Control: the factors of the layer without its dilation, which a library without support for
   // dilation uses.
   Conv2dSpec undilated = spec;
-  undilated.dilation_h = undilated.dilation_w = 1;
+  undilated.window.dilation_h = undilated.window.dilation_w = 1;
   const Vector other = sample_gradient(undilated, image, x, dy);
   const double distance =
       relative_norm(dense_direction(spec, other, v, 1), dense_direction(spec, gradient, v, 1));
-  EXPECT_EQ(distance > 0.1, spec.dilation_h > 1) << distance;
+  EXPECT_EQ(distance > 0.1, spec.window.dilation_h > 1) << distance;
   // Control: plain damping.
   Vector plain = v;
   for (double& e : plain) e /= 2;
@@ -184,10 +189,10 @@ TEST(PeerConvolutionsRefused, AreNamedWithTheReason) {
     EXPECT_NE(message.find("stage3.conv"), std::string::npos) << message;
     EXPECT_NE(message.find(field), std::string::npos) << message;
   };
-  expect_refused({.in = 4, .out = 6, .stride_h = 2, .same = true}, "same");
-  expect_refused({.in = 2, .out = 4, .kernel_h = 0}, "kernel");
+  expect_refused({.in = 4, .out = 6, .window = {.stride_h = 2}, .same = true}, "same");
+  expect_refused({.in = 2, .out = 4, .window = {.kernel_h = 0}}, "kernel");
   expect_refused({.in = 4, .out = 6, .groups = 4}, "groups");
-  expect_refused({.in = 4, .out = 6, .dilation_w = 0}, "dilation");
+  expect_refused({.in = 4, .out = 6, .window = {.dilation_w = 0}}, "dilation");
   EXPECT_EQ(refusal(Conv2dSpec{.in = 4, .out = 6}), "");  // control
 }
 

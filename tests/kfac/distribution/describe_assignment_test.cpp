@@ -15,7 +15,7 @@ namespace {
 const std::vector<std::string> kNames{"features.conv", "features.bn", "head", "tokens"};
 
 std::vector<LayerSpec> specs() {
-  return {Conv2dSpec{.in = 16, .out = 32, .kernel_h = 3, .kernel_w = 3, .bias = false, .groups = 2},
+  return {Conv2dSpec{.in = 16, .out = 32, .window = Window::square(3), .bias = false, .groups = 2},
           NormSpec{.channels = 32}, LinearSpec{.in = 32, .out = 10},
           PlainSpec{.weight = 500, .reason = "an embedding"}};
 }

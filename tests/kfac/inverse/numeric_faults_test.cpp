@@ -153,15 +153,14 @@ TEST_P(NumericFaults, D8SumsAndSquaresDoNotOverflowF16) {
 TEST_P(NumericFaults, D14ExtremeDataGiveFiniteSteps) {
   expect_finite_steps(LinearSpec{.in = 5, .out = 4, .bias = false});
   expect_finite_steps(Conv2dSpec{
-      .in = 3, .out = 3, .kernel_h = 3, .kernel_w = 3, .bias = false, .groups = 3});  // depthwise
+      .in = 3, .out = 3, .window = Window::square(3), .bias = false, .groups = 3});  // depthwise
 }
 
 // D14: damping at the ends of f32 beside groups of any magnitude: an inverse is finite, or the old
 // one is kept, as for a factor of one group.
 TEST_P(NumericFaults, D14ExtremeDampingOfSmallGroupsIsKeptOrFinite) {
   Random random(8);
-  const Conv2dSpec spec{
-      .in = 2, .out = 2, .kernel_h = 3, .kernel_w = 3, .bias = false, .groups = 2};
+  const Conv2dSpec spec{.in = 2, .out = 2, .window = Window::square(3), .bias = false, .groups = 2};
   const Matrix m = second_moment(random_matrix(4, 9, random), 4);
   for (const double scale : {0.0, 1e-38, 1.0, 1e30}) {
     for (const double shift : {1e-45, 1e-40, 1e-38, 1e-20, 1.0, 1e30, 1e39}) {
@@ -190,7 +189,7 @@ TEST_P(NumericFaults, SmallGroupsInF64AreInvertedOrLeftToTheFallback) {
   for (double& x : ones.v) x = 1;
   for (const double shift : {1e-17, 1e-15, 1e-12}) {
     LayerCurvature layer = make(
-        Conv2dSpec{.in = 2, .out = 2, .kernel_h = 3, .kernel_w = 3, .bias = false, .groups = 2});
+        Conv2dSpec{.in = 2, .out = 2, .window = Window::square(3), .bias = false, .groups = 2});
     Vector both = packed(ones);
     for (const double x : packed(ones)) both.push_back(x);
     ops::copy(ctx, view_of(both.data(), {std::ssize(both)}), layer.a.average);

@@ -30,22 +30,20 @@ std::vector<Conv2dSpec> cases() {
   std::vector<Conv2dSpec> shapes;
   for (const auto& [in, out, groups] :
        {std::array{4, 6, 2}, {9, 3, 3}, {16, 16, 16}, {21, 21, 21}, {8, 24, 8}, {36, 18, 18}}) {
-    Conv2dSpec s{.in = in, .out = out, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+    Conv2dSpec s{.in = in, .out = out, .window = Window::square(3, 1, 1)};
     s.groups = groups;
     shapes.push_back(s);
-    s.stride_h = 2;
-    s.stride_w = 3;
-    s.kernel_w = 2;
+    s.window.stride_h = 2;
+    s.window.stride_w = 3;
+    s.window.kernel_w = 2;
     shapes.push_back(s);
-    s.dilation_h = 2;
-    s.stride_h = 1;
+    s.window.dilation_h = 2;
+    s.window.stride_h = 1;
     shapes.push_back(s);
     shapes.push_back({.in = in, .out = out, .groups = groups});
     shapes.push_back({.in = in,
                       .out = out,
-                      .kernel_h = 2,
-                      .kernel_w = 4,
-                      .dilation_w = 2,
+                      .window = {.kernel_h = 2, .kernel_w = 4, .dilation_w = 2},
                       .same = true,
                       .groups = groups});
   }
@@ -132,7 +130,7 @@ TEST_P(GroupedCurvature, TheOtherOrdersWouldBeOtherFactors) {
           second_moment(naive_patches(spec, in, x, spec.layout, spec.groups - 1 - i), divisor).v);
     }
     // The orders of the columns coincide for one channel or one kernel element.
-    if (spec.in > spec.groups && spec.kernel_h * spec.kernel_w > 1) {
+    if (spec.in > spec.groups && spec.window.kernel_h * spec.window.kernel_w > 1) {
       EXPECT_FALSE(near(found, columns, 0.1)) << describe(spec);
     }
     EXPECT_FALSE(near(found, groups, 0.01)) << describe(spec);
@@ -142,7 +140,7 @@ TEST_P(GroupedCurvature, TheOtherOrdersWouldBeOtherFactors) {
 TEST_P(GroupedCurvature, BetaScaleAndPanelsActOnEveryGroup) {
   Random random(3);
   for (const std::int64_t groups : {2, 20}) {
-    Conv2dSpec spec{.in = 20, .out = 20, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+    Conv2dSpec spec{.in = 20, .out = 20, .window = Window::square(3, 1, 1)};
     spec.groups = static_cast<int>(groups);
     const Images in{2, 5, 5};
     const Vector x = random_vector(2 * 25 * 20, random);
@@ -166,7 +164,7 @@ TEST_P(GroupedCurvature, BetaScaleAndPanelsActOnEveryGroup) {
 TEST_P(GroupedCurvature, IsTheSameForAnyNumberOfThreads) {
   Random random(4);
   const int before = threads();
-  Conv2dSpec spec{.in = 18, .out = 18, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+  Conv2dSpec spec{.in = 18, .out = 18, .window = Window::square(3, 1, 1)};
   spec.groups = 18;
   const Images in{4, 16, 16};
   Vector x = random_vector(4 * 256 * 18, random);

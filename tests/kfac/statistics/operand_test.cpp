@@ -36,14 +36,7 @@ double max_abs(const Vector& x) {
 }
 
 Conv2dSpec conv_spec(Layout layout, bool bias) {
-  return {.in = 3,
-          .out = 2,
-          .kernel_h = 3,
-          .kernel_w = 3,
-          .pad_h = 1,
-          .pad_w = 1,
-          .bias = bias,
-          .layout = layout};
+  return {.in = 3, .out = 2, .window = Window::square(3, 1, 1), .bias = bias, .layout = layout};
 }
 
 const Images kImages{4, 5, 6};

@@ -69,46 +69,35 @@ std::vector<Example> examples(bool with_groups) {
     for (const std::int64_t positions : {1, 6})
       out.push_back(linear_example(positions, bias, random));
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      Conv2dSpec s{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+      Conv2dSpec s{.in = 4, .out = 6, .window = Window::square(3, 1, 1)};
       s.layout = layout;
       s.bias = bias;
       out.push_back(conv_example(s, random));
-      s.stride_h = 2;
-      s.stride_w = 3;
+      s.window.stride_h = 2;
+      s.window.stride_w = 3;
       out.push_back(conv_example(s, random));
-      s.dilation_h = 2;
-      s.dilation_w = 2;
-      s.kernel_w = 2;
+      s.window.dilation_h = 2;
+      s.window.dilation_w = 2;
+      s.window.kernel_w = 2;
       out.push_back(conv_example(s, random));
       Conv2dSpec same{.in = 4,
                       .out = 2,
-                      .kernel_h = 2,
-                      .kernel_w = 4,
+                      .window = {.kernel_h = 2, .kernel_w = 4, .dilation_h = 3},
                       .bias = bias,
                       .layout = layout,
-                      .dilation_h = 3,
                       .same = true};
       out.push_back(conv_example(same, random));
       out.push_back(conv_example({.in = 3, .out = 2, .bias = bias, .layout = layout}, random));
       // A kernel far larger than the image: most windows are empty.
-      out.push_back(conv_example({.in = 2,
-                                  .out = 2,
-                                  .kernel_h = 9,
-                                  .kernel_w = 9,
-                                  .pad_h = 4,
-                                  .pad_w = 4,
-                                  .bias = bias,
-                                  .layout = layout},
-                                 random));
+      out.push_back(conv_example(
+          {.in = 2, .out = 2, .window = Window::square(9, 1, 4), .bias = bias, .layout = layout},
+          random));
       if (!with_groups) continue;
       s.groups = 2;
       out.push_back(conv_example(s, random));
       Conv2dSpec depthwise{.in = 18,
                            .out = 18,
-                           .kernel_h = 3,
-                           .kernel_w = 3,
-                           .pad_h = 1,
-                           .pad_w = 1,
+                           .window = Window::square(3, 1, 1),
                            .bias = bias,
                            .layout = layout,
                            .groups = 18};

@@ -25,43 +25,28 @@ using testing::values;
 
 std::vector<Conv2dSpec> conv_cases() {
   const std::vector<Conv2dSpec> shapes = {
-      {.in = 3, .out = 4, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1},
-      {.in = 2,
-       .out = 3,
-       .kernel_h = 3,
-       .kernel_w = 3,
-       .stride_h = 2,
-       .stride_w = 2,
-       .pad_h = 1,
-       .pad_w = 1},
+      {.in = 3, .out = 4, .window = Window::square(3, 1, 1)},
+      {.in = 2, .out = 3, .window = Window::square(3, 2, 1)},
       {.in = 5, .out = 2},
-      {.in = 4, .out = 3, .stride_h = 2, .stride_w = 2},
-      {.in = 2, .out = 5, .kernel_h = 5, .kernel_w = 2, .stride_h = 1, .stride_w = 3, .pad_h = 2},
-      {.in = 1,
-       .out = 1,
-       .kernel_h = 7,
-       .kernel_w = 7,
-       .stride_h = 2,
-       .stride_w = 2,
-       .pad_h = 3,
-       .pad_w = 3},
-      {.in = 3, .out = 2, .kernel_h = 3, .kernel_w = 2, .pad_h = 1, .dilation_h = 2},
-      {.in = 2, .out = 2, .kernel_h = 2, .kernel_w = 4, .same = true},
-      {.in = 8, .out = 2, .kernel_h = 3, .kernel_w = 3, .same = true},
+      {.in = 4, .out = 3, .window = {.stride_h = 2, .stride_w = 2}},
+      {.in = 2,
+       .out = 5,
+       .window = {.kernel_h = 5, .kernel_w = 2, .stride_h = 1, .stride_w = 3, .pad_h = 2}},
+      {.in = 1, .out = 1, .window = Window::square(7, 2, 3)},
+      {.in = 3, .out = 2, .window = {.kernel_h = 3, .kernel_w = 2, .pad_h = 1, .dilation_h = 2}},
+      {.in = 2, .out = 2, .window = {.kernel_h = 2, .kernel_w = 4}, .same = true},
+      {.in = 8, .out = 2, .window = Window::square(3), .same = true},
       {.in = 8,
        .out = 2,
-       .kernel_h = 3,
-       .kernel_w = 3,
-       .pad_h = 1,
-       .pad_w = 1,
-       .dilation_h = 2,
-       .dilation_w = 2},
+       .window = {.kernel_h = 3,
+                  .kernel_w = 3,
+                  .pad_h = 1,
+                  .pad_w = 1,
+                  .dilation_h = 2,
+                  .dilation_w = 2}},
       {.in = 2,
        .out = 2,
-       .kernel_h = 2,
-       .kernel_w = 3,
-       .dilation_h = 3,
-       .dilation_w = 2,
+       .window = {.kernel_h = 2, .kernel_w = 3, .dilation_h = 3, .dilation_w = 2},
        .same = true},
   };
   return testing::in_each_layout(shapes);
@@ -150,7 +135,7 @@ TEST_P(Curvature, TheOtherLayoutsColumnsWouldBeAnotherFactor) {
   Random random(4);
   const Images in{3, 7, 6};
   for (const Conv2dSpec& spec : conv_cases()) {
-    if (spec.in == 1 || spec.kernel_h == 1) continue;  // the orders coincide
+    if (spec.in == 1 || spec.window.kernel_h == 1) continue;  // the orders coincide
     const Vector x = random_vector(in.n * in.h * in.w * spec.in, random);
     const Layout other = spec.layout == Layout::nhwc ? Layout::nchw : Layout::nhwc;
     const Images out = output_of(spec, in);
@@ -163,7 +148,7 @@ TEST_P(Curvature, TheOtherLayoutsColumnsWouldBeAnotherFactor) {
 
 TEST_P(Curvature, PartsOfRanksAddUpToTheWhole) {
   Random random(5);
-  const Conv2dSpec spec{.in = 3, .out = 4, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+  const Conv2dSpec spec{.in = 3, .out = 4, .window = Window::square(3, 1, 1)};
   const Vector x = random_vector(5 * 36 * 3, random), dy = random_vector(5 * 36 * 4, random);
   const auto x_view = view_of(x.data(), {5, 6, 6, 3});
   const auto dy_view = view_of(dy.data(), {5, 6, 6, 4});

@@ -13,56 +13,44 @@ namespace dkfac::nn::cuda {
 namespace {
 
 ConvShape with_outputs(ConvShape s) {
-  s.out_h = (s.h + 2 * s.pad_h + s.extra_h - s.dilation_h * (s.kernel_h - 1) - 1) / s.stride_h + 1;
-  s.out_w = (s.w + 2 * s.pad_w + s.extra_w - s.dilation_w * (s.kernel_w - 1) - 1) / s.stride_w + 1;
+  s.out_h = s.window.out_h(s.h);
+  s.out_w = s.window.out_w(s.w);
   return s;
 }
 
 const ConvShape kShapes[] = {
-    with_outputs({.n = 2,
-                  .h = 4,
-                  .w = 5,
-                  .in = 3,
-                  .out = 2,
-                  .kernel_h = 3,
-                  .kernel_w = 3,
-                  .pad_h = 1,
-                  .pad_w = 1}),
-    with_outputs({.n = 3,
-                  .h = 7,
-                  .w = 6,
-                  .in = 4,
-                  .out = 2,
-                  .kernel_h = 3,
-                  .kernel_w = 2,
-                  .stride_h = 2,
-                  .stride_w = 3,
-                  .pad_h = 2,
-                  .groups = 2}),
+    with_outputs(
+        {.n = 2, .h = 4, .w = 5, .in = 3, .out = 2, .window = ops::Window::square(3, 1, 1)}),
+    with_outputs(
+        {.n = 3,
+         .h = 7,
+         .w = 6,
+         .in = 4,
+         .out = 2,
+         .window = {.kernel_h = 3, .kernel_w = 2, .stride_h = 2, .stride_w = 3, .pad_h = 2},
+         .groups = 2}),
     with_outputs({.n = 1,
                   .h = 6,
                   .w = 7,
                   .in = 2,
                   .out = 4,
-                  .kernel_h = 2,
-                  .kernel_w = 3,
-                  .pad_w = 1,
-                  .extra_h = 1,
-                  .extra_w = 2,
-                  .dilation_h = 3,
-                  .dilation_w = 2,
+                  .window = {.kernel_h = 2,
+                             .kernel_w = 3,
+                             .pad_w = 1,
+                             .extra_h = 1,
+                             .extra_w = 2,
+                             .dilation_h = 3,
+                             .dilation_w = 2},
                   .groups = 2}),
+    with_outputs({.n = 2,
+                  .h = 3,
+                  .w = 3,
+                  .in = 3,
+                  .out = 3,
+                  .window = {.stride_h = 2, .stride_w = 2},
+                  .groups = 3}),
     with_outputs(
-        {.n = 2, .h = 3, .w = 3, .in = 3, .out = 3, .stride_h = 2, .stride_w = 2, .groups = 3}),
-    with_outputs({.n = 1,
-                  .h = 1,
-                  .w = 2,
-                  .in = 1,
-                  .out = 1,
-                  .kernel_h = 5,
-                  .kernel_w = 5,
-                  .pad_h = 2,
-                  .pad_w = 2}),
+        {.n = 1, .h = 1, .w = 2, .in = 1, .out = 1, .window = ops::Window::square(5, 1, 2)}),
 };
 
 /// f(element of the patches, element of x or -1) for all elements of the patches.
@@ -73,11 +61,13 @@ void each_element(const ConvShape& s, F f) {
     for (std::int64_t n = 0; n < s.n; ++n)
       for (std::int64_t i = 0; i < s.out_h; ++i)
         for (std::int64_t j = 0; j < s.out_w; ++j)
-          for (std::int64_t kh = 0; kh < s.kernel_h; ++kh)
-            for (std::int64_t kw = 0; kw < s.kernel_w; ++kw)
+          for (std::int64_t kh = 0; kh < s.window.kernel_h; ++kh)
+            for (std::int64_t kw = 0; kw < s.window.kernel_w; ++kw)
               for (std::int64_t c = 0; c < s.group_in(); ++c, ++at) {
-                const std::int64_t h = i * s.stride_h - s.pad_h + kh * s.dilation_h;
-                const std::int64_t w = j * s.stride_w - s.pad_w + kw * s.dilation_w;
+                const std::int64_t h =
+                    i * s.window.stride_h - s.window.pad_h + kh * s.window.dilation_h;
+                const std::int64_t w =
+                    j * s.window.stride_w - s.window.pad_w + kw * s.window.dilation_w;
                 const bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
                 f(at, inside ? ((n * s.h + h) * s.w + w) * s.in + g * s.group_in() + c : -1);
               }
@@ -118,7 +108,7 @@ TEST(ConvFunctors, PatchesAndTheirSumsFollowTheDefinition) {
 
 TEST(ConvFunctors, WordsOfChannelsMakeTheSamePatches) {
   ConvShape s = with_outputs(
-      {.n = 2, .h = 3, .w = 4, .in = 8, .out = 2, .kernel_h = 2, .kernel_w = 2, .groups = 2});
+      {.n = 2, .h = 3, .w = 4, .in = 8, .out = 2, .window = ops::Window::square(2), .groups = 2});
   const std::int64_t images = s.n * s.h * s.w * s.in;
   const std::int64_t count = s.groups * s.n * s.out_h * s.out_w * s.patch();
   std::vector<Word<16>> x(static_cast<std::size_t>(images / 2));
@@ -138,16 +128,14 @@ TEST(ConvFunctors, WordsOfChannelsMakeTheSamePatches) {
 }
 
 TEST(ConvFunctors, PacksOfChannelsMakeTheSameSums) {
-  const ConvShape s = with_outputs({.n = 2,
-                                    .h = 5,
-                                    .w = 4,
-                                    .in = 8,
-                                    .out = 4,
-                                    .kernel_h = 3,
-                                    .kernel_w = 2,
-                                    .stride_h = 2,
-                                    .pad_h = 1,
-                                    .groups = 2});
+  const ConvShape s =
+      with_outputs({.n = 2,
+                    .h = 5,
+                    .w = 4,
+                    .in = 8,
+                    .out = 4,
+                    .window = {.kernel_h = 3, .kernel_w = 2, .stride_h = 2, .pad_h = 1},
+                    .groups = 2});
   const std::int64_t images = s.n * s.h * s.w * s.in;
   const std::int64_t count = s.groups * s.n * s.out_h * s.out_w * s.patch();
   std::vector<Pack<double, 4>> patches(static_cast<std::size_t>(count / 4));

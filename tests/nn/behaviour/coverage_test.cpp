@@ -27,15 +27,24 @@ constexpr double kTolerance = 219 * 1e2 * eps<double>;
 
 std::unique_ptr<Model> model_of_all_kinds(Context& ctx) {
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("grouped", 4, 6, ConvOptions{.stride_h = 2, .pad_h = 1, .pad_w = 1, .groups = 2})
+  net->add<Conv2d>(
+         "grouped", 4, 6,
+         ConvOptions{
+             .window = {.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .pad_h = 1, .pad_w = 1},
+             .groups = 2})
       .add<Relu>("relu1")
       .add<Conv2d>(
           "depthwise", 6, 6,
-          ConvOptions{.kernel_h = 3, .kernel_w = 2, .groups = 6, .same = true, .bias = false})
-      .add<Conv2d>("dilated", 6, 4,
-                   ConvOptions{.pad_h = 2, .pad_w = 1, .dilation_h = 2, .bias = false})
+          ConvOptions{
+              .window = {.kernel_h = 3, .kernel_w = 2}, .groups = 6, .same = true, .bias = false})
+      .add<Conv2d>(
+          "dilated", 6, 4,
+          ConvOptions{
+              .window = {.kernel_h = 3, .kernel_w = 3, .pad_h = 2, .pad_w = 1, .dilation_h = 2},
+              .bias = false})
       .add<Relu>("relu2")
-      .add<Conv2d>("same", 4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 4, .same = true})
+      .add<Conv2d>("same", 4, 3,
+                   ConvOptions{.window = {.kernel_h = 1, .kernel_w = 4}, .same = true})
       .add<Flatten>("flatten")
       .add<Linear>("fc", 3 * 4 * 6, kCoveredClasses);
   return std::make_unique<Model>(ctx, "kinds", std::move(net), Shape{7, 6, 4}, DType::f64, 3);
@@ -90,18 +99,7 @@ struct Rows {
 Rows rows_of(const Conv2d& conv, const Seen& s, std::int64_t group) {
   const ConvOptions& o = conv.options();
   const std::int64_t in = conv.in() / o.groups, out = conv.out() / o.groups;
-  const Conv2dSpec spec{.in = in,
-                        .out = out,
-                        .kernel_h = o.kernel_h,
-                        .kernel_w = o.kernel_w,
-                        .stride_h = o.stride_h,
-                        .stride_w = o.stride_w,
-                        .pad_h = o.pad_h,
-                        .pad_w = o.pad_w,
-                        .bias = o.bias,
-                        .dilation_h = o.dilation_h,
-                        .dilation_w = o.dilation_w,
-                        .same = o.same};
+  const Conv2dSpec spec{.in = in, .out = out, .window = o.window, .bias = o.bias, .same = o.same};
   const Images before{s.input[0], s.input[1], s.input[2]};
   const Images after{s.output[0], s.output[1], s.output[2]};
   return {fisher::naive_patches(spec, before, channels_of(s.x, conv.in(), group * in, in),

@@ -34,7 +34,7 @@ MakeLayer layer(Args... args) {
 
 std::unique_ptr<Layer> conv_and_norm(std::int64_t in, std::int64_t out, Activation activation) {
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", in, out, ConvOptions{.pad_h = 1, .pad_w = 1, .bias = false})
+  net->add<Conv2d>("conv", in, out, ConvOptions::square(3, {.pad = 1, .bias = false}))
       .add<BatchNorm2d>("bn", out, BatchNormOptions{.groups = 2, .activation = activation});
   return net;
 }
@@ -49,15 +49,26 @@ std::vector<Case> cases() {
       {"LinearOverPositions", {3, 2, 3, 7}, layer<Linear>(7, 3)},
       {"Flatten", {3, 2, 3, 2}, layer<Flatten>()},
       {"Conv", image, layer<Conv2d>(4, 3, ConvOptions{})},
-      {"ConvOfOnePixel", image, layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 1, .kernel_w = 1})},
+      {"ConvOfOnePixel", image, layer<Conv2d>(4, 3, ConvOptions::square(1, {}))},
       {"ConvWithStridesAndPadding", image,
-       layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 2, .stride_h = 2, .stride_w = 3, .pad_w = 1})},
-      {"ConvDilated", image, layer<Conv2d>(4, 3, ConvOptions{.pad_h = 2, .dilation_h = 2})},
-      {"ConvOfGroups", image, layer<Conv2d>(4, 6, ConvOptions{.pad_h = 1, .groups = 2})},
+       layer<Conv2d>(4, 3,
+                     ConvOptions{.window = {.kernel_h = 2,
+                                            .kernel_w = 3,
+                                            .stride_h = 2,
+                                            .stride_w = 3,
+                                            .pad_w = 1}})},
+      {"ConvDilated", image,
+       layer<Conv2d>(
+           4, 3,
+           ConvOptions{.window = {.kernel_h = 3, .kernel_w = 3, .pad_h = 2, .dilation_h = 2}})},
+      {"ConvOfGroups", image,
+       layer<Conv2d>(
+           4, 6, ConvOptions{.window = {.kernel_h = 3, .kernel_w = 3, .pad_h = 1}, .groups = 2})},
       {"ConvDepthwise", image,
-       layer<Conv2d>(4, 4, ConvOptions{.pad_h = 1, .pad_w = 1, .groups = 4, .bias = false})},
+       layer<Conv2d>(
+           4, 4, ConvOptions{.window = ops::Window::square(3, 1, 1), .groups = 4, .bias = false})},
       {"ConvSame", image,
-       layer<Conv2d>(4, 3, ConvOptions{.kernel_h = 4, .kernel_w = 2, .same = true})},
+       layer<Conv2d>(4, 3, ConvOptions{.window = {.kernel_h = 4, .kernel_w = 2}, .same = true})},
       {"ConvFrozen", image, layer<Conv2d>(4, 3, ConvOptions{.frozen = true})},
       {"BatchNorm", image, layer<BatchNorm2d>(4)},
       {"BatchNormOfGhostGroups", image, layer<BatchNorm2d>(4, BatchNormOptions{.groups = 2})},

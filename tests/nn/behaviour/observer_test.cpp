@@ -44,7 +44,7 @@ class Recorder final : public LayerObserver {
 
 std::unique_ptr<Model> small_model(Context& ctx, DType dtype = DType::f64) {
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
+  net->add<Conv2d>("conv", 1, 2, ConvOptions::square(3, {.pad = 1}))
       .add<BatchNorm2d>("bn", 2, BatchNormOptions{.groups = 2})
       .add<Relu>("relu")
       .add<Flatten>("flatten")
@@ -112,8 +112,7 @@ void run_step(Context& ctx, Model& model) {
 TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   Context ctx;
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2,
-                   ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1, .bias = false})
+  net->add<Conv2d>("conv", 1, 2, ConvOptions::square(3, {.stride = 2, .pad = 1, .bias = false}))
       .add<BatchNorm2d>("bn", 2)
       .add<Flatten>("flatten")
       .add<Linear>("fc", 8, 3)
@@ -124,15 +123,7 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
   const auto expected = [](const char* name, const LayerSpec& spec) {
     return std::string(name) + ": " + dkfac::describe(spec);
   };
-  const Conv2dSpec conv{.in = 1,
-                        .out = 2,
-                        .kernel_h = 3,
-                        .kernel_w = 3,
-                        .stride_h = 2,
-                        .stride_w = 2,
-                        .pad_h = 1,
-                        .pad_w = 1,
-                        .bias = false};
+  const Conv2dSpec conv{.in = 1, .out = 2, .window = ops::Window::square(3, 2, 1), .bias = false};
   EXPECT_EQ(optimizer.names,
             (std::vector<std::string>{
                 expected("conv", conv), expected("bn", NormSpec{2}),
@@ -148,7 +139,10 @@ TEST(OptimizerAttachment, RegistersEveryLayerWithParametersInForwardOrder) {
 TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
   Context ctx;
   auto net = std::make_unique<Sequential>();
-  const ConvOptions dilated{.dilation_h = 2, .dilation_w = 3, .same = true, .bias = false};
+  const ConvOptions dilated{
+      .window = {.kernel_h = 3, .kernel_w = 3, .dilation_h = 2, .dilation_w = 3},
+      .same = true,
+      .bias = false};
   ConvOptions grouped = ConvOptions::square(3, {.pad = 1});
   grouped.groups = 2;
   ConvOptions frozen = ConvOptions::square(1, {});
@@ -207,7 +201,7 @@ TEST(OptimizerAttachment, RegistersWhatLayerSpecsSaysWithoutAModel) {
 TEST(OptimizerAttachment, RegistersABiasThatIsAllThatIsTrained) {
   Context ctx;
   ConvOptions fixed;
-  fixed.pad_h = fixed.pad_w = 1;
+  fixed.window.pad_h = fixed.window.pad_w = 1;
   fixed.frozen = true;
   auto net = std::make_unique<Sequential>();
   net->add<Conv2d>("conv", 1, 2, fixed)
@@ -261,7 +255,7 @@ TEST(OptimizerAttachment, AsksPerLayerWhatIsWanted) {
 TEST(OptimizerAttachment, HandsOverActivationsOf16BitsAsTheyAre) {
   Context ctx;
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
+  net->add<Conv2d>("conv", 1, 2, ConvOptions::square(3, {.pad = 1}))
       .add<BatchNorm2d>("bn", 2)
       .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);

@@ -139,7 +139,7 @@ TEST_P(TwoPasses, LeaveGradientsAloneWhereNobodyWantsThem) {
 
 std::unique_ptr<Model> two_pass_model(Context& ctx) {
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv", 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1})
+  net->add<Conv2d>("conv", 1, 2, ConvOptions::square(3, {.pad = 1}))
       .add<BatchNorm2d>("bn", 2)
       .add<Flatten>("flatten")
       .add<Linear>("fc", 32, 3);

@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Models, StepsUnderSignals,
 TEST_F(UnderSignals, DilatedConvolutionsKeepTheirBitsAndTheHeap) {
   Context ctx;
   ConvOptions options = ConvOptions::square(5, {.pad = 4});
-  options.dilation_h = options.dilation_w = 2;
+  options.window.dilation_h = options.window.dilation_w = 2;
   Standalone<Conv2d> conv(ctx, DType::f32, 12, 20, options);
   const Tensor x = random_tensor(ctx, {4, 24, 24, 12}, DType::f32, 1);
   const Tensor dy = random_tensor(ctx, {4, 24, 24, 20}, DType::f32, 2);

@@ -32,7 +32,8 @@ class ConvPasses : public ::testing::TestWithParam<std::tuple<ConvCase, DType>> 
     const DType wide = compute_dtype(s.dtype);
     return {random_on_host(cpu, Shape{s.n, s.h, s.w, s.in}, s.dtype, 1),
             random_on_host(cpu, Shape{s.n, s.out_h, s.out_w, s.out}, s.dtype, 2),
-            random_on_host(cpu, Shape{s.out, s.kernel_h, s.kernel_w, s.group_in()}, wide, 3),
+            random_on_host(cpu, Shape{s.out, s.window.kernel_h, s.window.kernel_w, s.group_in()},
+                           wide, 3),
             random_on_host(cpu, Shape{s.out}, wide, 4)};
   }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/nn_support.h"
+#include "nn/shared/fusion.h"
 
 namespace dkfac::nn {
 namespace {
@@ -164,7 +165,7 @@ TEST(FusedBatchNorm, ShowsTheGradientBeforeItsActivationToTheObserver) {
 TEST(FusedBatchNorm, DescribesItsActivationAndAddsNothingBeforeItsOwn) {
   BatchNorm2d norm(5, {.activation = kCelu});
   EXPECT_EQ(norm.describe(), "BatchNorm2d 5 + CELU 0.3");
-  EXPECT_THROW(norm.add_next({}, kRelu), InvalidArgument);
+  EXPECT_THROW(add_next(norm, {}, kRelu), InvalidArgument);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ std::unique_ptr<Sequential> small_body(std::int64_t in, std::int64_t out, int st
 TEST(Sequential, GradientsMatchDifferences) {
   Context ctx;
   Sequential net;
-  net.add<Conv2d>("conv", 2, 3, ConvOptions{.pad_h = 1, .pad_w = 1})
+  net.add<Conv2d>("conv", 2, 3, ConvOptions::square(3, {.pad = 1}))
       .add<BatchNorm2d>("bn", 3, BatchNormOptions{.groups = 2})
       .add<Pool2d>("pool", PoolKind::average, 2, 2)
       .add<Flatten>("flatten")

@@ -12,7 +12,7 @@ using namespace dkfac::testing;
 TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
   // 200 images of 400 patches of 9 are cut into panels; one image alone is not.
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f64, 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> conv(ctx, DType::f64, 1, 2, ConvOptions::square(3, {.pad = 1}));
   const Tensor x = random_tensor(ctx, Shape{200, 20, 20, 1}, DType::f64, 1);
   const auto all = values(ctx, conv->forward(ctx, x, Mode::train));
   const auto last = values(ctx, conv->forward(ctx, x.view().slice(0, 199, 1), Mode::train));
@@ -35,7 +35,7 @@ TEST(Conv2d, GivesTheSameForImagesInSeveralPanels) {
 
 TEST(Conv2d, CountsReordersAndTheyAreTheSameEveryStep) {
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions::square(3, {.pad = 1}));
   const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
   const Tensor dy = random_tensor(ctx, Shape{4, 8, 8, 32}, DType::f32, 2);
   std::vector<ReorderCount> counts{conv->reorders()};
@@ -70,7 +70,7 @@ TEST(Conv2d, PointsReorderOnlyTheWeightsOfAForwardPassOverManyPixels) {
 
 TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
   Context ctx(Device::cpu(), {.backend = Backend::reference});
-  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions{.pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 16, 32, ConvOptions::square(3, {.pad = 1}));
   const Tensor x = random_tensor(ctx, Shape{4, 8, 8, 16}, DType::f32, 1);
   conv->forward(ctx, x, Mode::train);
   EXPECT_EQ(conv->reorders().reorders, 0);
@@ -79,7 +79,7 @@ TEST(Conv2d, ReordersNothingOnTheReferenceBackend) {
 TEST(Conv2d, SeesWeightsThatChangedBetweenForwardPasses) {
   Context ctx;
   Standalone<Conv2d> conv(ctx, DType::f32, 16, 16,
-                          ConvOptions{.pad_h = 1, .pad_w = 1, .bias = false});
+                          ConvOptions::square(3, {.pad = 1, .bias = false}));
   const Tensor x = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 1);
   const Tensor dy = random_tensor(ctx, Shape{2, 8, 8, 16}, DType::f32, 2);
   const auto y1 = values(ctx, conv->forward(ctx, x, Mode::train));
@@ -97,10 +97,9 @@ TEST(Conv2d, SeesWeightsThatChangedBetweenForwardPasses) {
 TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
   Context ctx;
   Context oracle(Device::cpu(), {.backend = Backend::reference});
-  Standalone<Conv2d> conv(ctx, DType::f32, 4, 8,
-                          ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 4, 8, ConvOptions::square(3, {.stride = 2, .pad = 1}));
   Standalone<Conv2d> expected(oracle, DType::f32, 4, 8,
-                              ConvOptions{.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1});
+                              ConvOptions::square(3, {.stride = 2, .pad = 1}));
   const int before = threads();
   for (int round = 0; round < 2; ++round) {
     for (const std::int64_t n : {1, 2, 3, 4, 5, 6}) {
@@ -120,7 +119,7 @@ TEST(Conv2d, ServesManyShapesAndThreadCountsInTurn) {
 
 TEST(Conv2d, GivesZeroGradientsForAnEmptyBatch) {
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f32, 2, 3, ConvOptions{.pad_h = 1, .pad_w = 1});
+  Standalone<Conv2d> conv(ctx, DType::f32, 2, 3, ConvOptions::square(3, {.pad = 1}));
   ops::fill(ctx, conv.grad(0), 9.0);
   ops::fill(ctx, conv.grad(1), 9.0);
   const Tensor x = Tensor::empty(ctx, Shape{0, 5, 5, 2}),
@@ -134,7 +133,7 @@ TEST(Conv2d, GivesZeroGradientsForAnEmptyBatch) {
 TEST(Conv2d, PassesNanOn) {
   for (const Backend backend : {Backend::fast, Backend::reference}) {
     Context ctx(Device::cpu(), {.backend = backend});
-    Standalone<Conv2d> conv(ctx, DType::f32, 1, 2, ConvOptions{.pad_h = 1, .pad_w = 1});
+    Standalone<Conv2d> conv(ctx, DType::f32, 1, 2, ConvOptions::square(3, {.pad = 1}));
     Tensor x = random_tensor(ctx, Shape{1, 5, 5, 1}, DType::f32, 1);
     x.data<float>()[12] = std::numeric_limits<float>::quiet_NaN();
     const auto y = values(ctx, conv->forward(ctx, x, Mode::train));
@@ -159,26 +158,35 @@ TEST(Conv2d, NamesTheLayerAndBothShapesWhenTheInputDoesNotFit) {
 
 TEST(Conv2d, RefusesImpossibleGeometry) {
   EXPECT_THROW(Conv2d(0, 1, {}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.kernel_h = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.stride_w = 0}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.pad_h = -1}), InvalidArgument);
-  EXPECT_THROW(Conv2d(1, 1, {.dilation_h = 0}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.window = {.kernel_h = 0, .kernel_w = 3}}), InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.window = {.kernel_h = 3, .kernel_w = 3, .stride_w = 0}}),
+               InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.window = {.kernel_h = 3, .kernel_w = 3, .pad_h = -1}}),
+               InvalidArgument);
+  EXPECT_THROW(Conv2d(1, 1, {.window = {.kernel_h = 3, .kernel_w = 3, .dilation_h = 0}}),
+               InvalidArgument);
   EXPECT_THROW(Conv2d(4, 4, {.groups = 0}), InvalidArgument);
   EXPECT_TRUE(contains(message_of([] { Conv2d(4, 6, {.groups = 4}); }), "groups is 4"));
   EXPECT_TRUE(contains(message_of([] { Conv2d(6, 4, {.groups = 3}); }), "groups is 3"));
-  EXPECT_TRUE(contains(message_of([] { Conv2d(1, 1, {.stride_h = 2, .same = true}); }), "same"));
-  EXPECT_THROW(Conv2d(1, 1, {.pad_w = 1, .same = true}), InvalidArgument);
+  EXPECT_TRUE(contains(
+      message_of([] {
+        Conv2d(1, 1, {.window = {.kernel_h = 3, .kernel_w = 3, .stride_h = 2}, .same = true});
+      }),
+      "same"));
+  EXPECT_THROW(Conv2d(1, 1, {.window = {.kernel_h = 3, .kernel_w = 3, .pad_w = 1}, .same = true}),
+               InvalidArgument);
 }
 
 TEST(Conv2d, DescribesItsGeometry) {
-  EXPECT_EQ(Conv2d(1, 6, {.kernel_h = 5, .kernel_w = 5, .pad_h = 2, .pad_w = 2}).describe(),
+  EXPECT_EQ(Conv2d(1, 6, {.window = ops::Window::square(5, 1, 2)}).describe(),
             "Conv2d 1->6 5x5 p2");
   EXPECT_EQ(Conv2d(8, 8,
-                   {.kernel_h = 1,
-                    .stride_w = 2,
-                    .pad_w = 1,
-                    .dilation_h = 3,
-                    .dilation_w = 2,
+                   {.window = {.kernel_h = 1,
+                               .kernel_w = 3,
+                               .stride_w = 2,
+                               .pad_w = 1,
+                               .dilation_h = 3,
+                               .dilation_w = 2},
                     .groups = 4,
                     .bias = false})
                 .describe(),

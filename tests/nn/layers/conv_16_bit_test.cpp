@@ -93,7 +93,10 @@ TEST_P(SixteenBit, ConvolutionsRoundOnceAndKeepTheWeightGradientInF32) {
   const auto [backend, dtype] = GetParam();
   ConvOptions grouped = ConvOptions::square(3, {.stride = 2, .pad = 1});
   grouped.groups = 4;
-  const ConvOptions dilated{.dilation_h = 2, .dilation_w = 2, .same = true, .bias = false};
+  const ConvOptions dilated{
+      .window = {.kernel_h = 3, .kernel_w = 3, .dilation_h = 2, .dilation_w = 2},
+      .same = true,
+      .bias = false};
   for (const ConvOptions& o :
        {ConvOptions::square(3, {.pad = 1}), ConvOptions::square(1, {}),
         ConvOptions::square(5, {.stride = 2, .bias = false}), grouped, dilated}) {

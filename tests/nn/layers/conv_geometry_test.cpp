@@ -22,12 +22,12 @@ ConvOptions grouped(std::int64_t groups, ConvOptions o) {
   return o;
 }
 ConvOptions dilated(int h, int w, ConvOptions o) {
-  o.dilation_h = h;
-  o.dilation_w = w;
+  o.window.dilation_h = h;
+  o.window.dilation_w = w;
   return o;
 }
 ConvOptions same(int kernel_h, int kernel_w) {
-  return {.kernel_h = kernel_h, .kernel_w = kernel_w, .same = true};
+  return {.window = {.kernel_h = kernel_h, .kernel_w = kernel_w}, .same = true};
 }
 constexpr auto square = ConvOptions::square;
 
@@ -35,19 +35,15 @@ const Geometry kGeometries[] = {
     {"square", 2, 6, 6, 3, 4, {}},
     {"padded", 2, 5, 7, 2, 3, square(3, {.pad = 1})},
     {"strided", 3, 8, 7, 2, 5, square(3, {.stride = 2, .pad = 1})},
-    {"tall", 1, 9, 5, 3, 2, {.kernel_h = 5, .kernel_w = 1, .pad_h = 2, .pad_w = 2}},
+    {"tall", 1, 9, 5, 3, 2, {.window = {.kernel_h = 5, .kernel_w = 1, .pad_h = 2, .pad_w = 2}}},
     {"wide",
      2,
      4,
      9,
      1,
      6,
-     {.kernel_h = 2,
-      .kernel_w = 5,
-      .stride_h = 3,
-      .stride_w = 3,
-      .pad_h = 1,
-      .pad_w = 1,
+     {.window =
+          {.kernel_h = 2, .kernel_w = 5, .stride_h = 3, .stride_w = 3, .pad_h = 1, .pad_w = 1},
       .bias = false}},
     {"point", 4, 3, 3, 5, 7, square(1, {.bias = false})},
     {"point_strided", 2, 6, 5, 8, 16, square(1, {.stride = 2, .bias = false})},
@@ -57,21 +53,29 @@ const Geometry kGeometries[] = {
      8,
      8,
      16,
-     {.kernel_h = 1, .kernel_w = 1, .stride_h = 3, .stride_w = 2}},
+     {.window = {.kernel_h = 1, .kernel_w = 1, .stride_h = 3, .stride_w = 2}}},
     {"points_many", 3, 24, 20, 16, 32, square(1, {})},
     {"points_many_strided", 5, 31, 33, 8, 16, square(1, {.stride = 2})},
     {"large_weights", 3, 2, 3, 256, 128, square(3, {.pad = 1})},
     {"points_padded", 2, 4, 4, 8, 8, square(1, {.pad = 1})},
     {"lenet", 2, 12, 12, 1, 6, square(5, {.pad = 2})},
     {"channels16", 2, 8, 8, 16, 32, square(3, {.pad = 1})},
-    {"row_kernel", 2, 5, 9, 4, 6, {.kernel_h = 1, .kernel_w = 7, .pad_w = 3}},
+    {"row_kernel", 2, 5, 9, 4, 6, {.window = {.kernel_h = 1, .kernel_w = 7, .pad_w = 3}}},
     {"uneven",
      2,
      7,
      8,
      3,
      4,
-     {.kernel_h = 2, .kernel_w = 3, .stride_h = 1, .stride_w = 2, .pad_h = 2, .pad_w = 0}},
+     {.window =
+          {.kernel_h = 2, .kernel_w = 3, .stride_h = 1, .stride_w = 2, .pad_h = 2, .pad_w = 0}}},
+    {"more_zeros_after",
+     2,
+     5,
+     6,
+     8,
+     8,
+     {.window = {.kernel_h = 2, .kernel_w = 4, .pad_w = 1, .extra_h = 2, .extra_w = 1}}},
     {"grouped", 2, 6, 5, 6, 4, grouped(2, square(3, {.pad = 1}))},
     {"grouped_strided", 2, 7, 7, 32, 16,
      grouped(2, square(3, {.stride = 2, .pad = 1, .bias = false}))},
@@ -82,7 +86,7 @@ const Geometry kGeometries[] = {
     {"depth_multiplier", 2, 6, 6, 3, 9, grouped(3, square(3, {.pad = 1}))},
     {"dilated", 2, 8, 9, 4, 6, dilated(2, 2, square(3, {.pad = 2}))},
     {"dilated_rows", 2, 9, 6, 3, 4,
-     dilated(3, 1, {.kernel_h = 3, .kernel_w = 2, .stride_w = 2, .pad_h = 1})},
+     dilated(3, 1, {.window = {.kernel_h = 3, .kernel_w = 2, .stride_w = 2, .pad_h = 1}})},
     {"dilated_beyond", 1, 4, 3, 2, 2, dilated(2, 3, square(3, {.pad = 3}))},
     {"dilated_groups", 2, 9, 9, 32, 32,
      dilated(2, 2, grouped(2, square(3, {.stride = 2, .pad = 2})))},
@@ -102,9 +106,10 @@ struct Corner {
   std::int64_t h, w;
 };
 Corner corner_of(const ConvOptions& o) {
-  if (!o.same) return {o.pad_h, o.pad_w};
+  if (!o.same) return {o.window.pad_h, o.window.pad_w};
   // Of all zeros half, rounded down, are before the image.
-  return {o.dilation_h * (o.kernel_h - 1) / 2, o.dilation_w * (o.kernel_w - 1) / 2};
+  return {o.window.dilation_h * (o.window.kernel_h - 1) / 2,
+          o.window.dilation_w * (o.window.kernel_w - 1) / 2};
 }
 
 /// Calls f(element of y, of x, of W) for each product y += x W of the definition.
@@ -115,14 +120,15 @@ void each_product(const Geometry& c, const ConvOptions& o, Corner corner, const 
   for (std::int64_t at_y = 0; at_y < y.numel(); ++at_y) {
     const std::int64_t n = at_y / (y[1] * y[2] * y[3]), i = at_y / (y[2] * y[3]) % y[1];
     const std::int64_t j = at_y / y[3] % y[2], channel = at_y % y[3];
-    for (std::int64_t kh = 0; kh < o.kernel_h; ++kh) {
-      for (std::int64_t kw = 0; kw < o.kernel_w; ++kw) {
-        const std::int64_t h = i * o.stride_h + kh * o.dilation_h - corner.h;
-        const std::int64_t w = j * o.stride_w + kw * o.dilation_w - corner.w;
+    for (std::int64_t kh = 0; kh < o.window.kernel_h; ++kh) {
+      for (std::int64_t kw = 0; kw < o.window.kernel_w; ++kw) {
+        const std::int64_t h = i * o.window.stride_h + kh * o.window.dilation_h - corner.h;
+        const std::int64_t w = j * o.window.stride_w + kw * o.window.dilation_w - corner.w;
         if (h < 0 || h >= c.h || w < 0 || w >= c.w) continue;
         for (std::int64_t k = 0; k < in; ++k) {
           const std::int64_t at_x = ((n * c.h + h) * c.w + w) * c.in + channel / out * in + k;
-          const std::int64_t at_w = ((channel * o.kernel_h + kh) * o.kernel_w + kw) * in + k;
+          const std::int64_t at_w =
+              ((channel * o.window.kernel_h + kh) * o.window.kernel_w + kw) * in + k;
           f(static_cast<std::size_t>(at_y), static_cast<std::size_t>(at_x),
             static_cast<std::size_t>(at_w));
         }
@@ -177,7 +183,7 @@ void fill_bias(Context& ctx, Standalone<Conv2d>& conv) {
 void expect_near(const ConvResults& actual, const ConvResults& expected, const Geometry& c,
                  double epsilon) {
   // c = 2, n = the longest sum: a patch, the outputs that read a pixel, the positions of the batch.
-  const auto kernel = static_cast<double>(c.options.kernel_h * c.options.kernel_w);
+  const auto kernel = static_cast<double>(c.options.window.kernel_h * c.options.window.kernel_w);
   const double patch = kernel * static_cast<double>(c.in / c.options.groups) + 1;
   const double taps = kernel * static_cast<double>(c.out / c.options.groups);
   const auto positions = static_cast<double>(static_cast<std::int64_t>(actual.y.size()) / c.out);
@@ -221,14 +227,16 @@ TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
     const ConvOptions& o = c.options;
     Geometry wrong = c;
     Corner corner = corner_of(o);
-    if (o.same && (o.kernel_h % 2 == 0 || o.kernel_w % 2 == 0)) {
-      corner = {o.dilation_h * (o.kernel_h - 1) - corner.h,  // the odd row before the image
-                o.dilation_w * (o.kernel_w - 1) - corner.w};
-    } else if (o.dilation_h * o.dilation_w > 1) {
-      std::swap(wrong.options.dilation_h, wrong.options.dilation_w);
-      if (o.dilation_h == o.dilation_w) wrong.options.dilation_h = wrong.options.dilation_w = 1;
-    } else if (o.stride_h != o.stride_w) {
-      wrong.options.stride_w = o.stride_h;
+    if (o.same && (o.window.kernel_h % 2 == 0 || o.window.kernel_w % 2 == 0)) {
+      const ops::Window& k = o.window;
+      corner = {k.dilation_h * (k.kernel_h - 1) - corner.h,  // the odd row before the image
+                k.dilation_w * (k.kernel_w - 1) - corner.w};
+    } else if (o.window.dilation_h * o.window.dilation_w > 1) {
+      std::swap(wrong.options.window.dilation_h, wrong.options.window.dilation_w);
+      if (o.window.dilation_h == o.window.dilation_w)
+        wrong.options.window.dilation_h = wrong.options.window.dilation_w = 1;
+    } else if (o.window.stride_h != o.window.stride_w) {
+      wrong.options.window.stride_w = o.window.stride_h;
     } else {
       continue;
     }
@@ -257,8 +265,9 @@ TEST(ConvGeometry, OneGroupPerChannelDiffersFromOneGroup) {
 TEST(ConvGeometry, SameKeepsTheSizeAndPutsTheOddRowAfterTheImage) {
   // A kernel 2x1 of (1, 10): y[i] = x[i] + 10 x[i+1], with a zero after the last row.
   Context ctx;
-  Standalone<Conv2d> conv(ctx, DType::f64, 1, 1,
-                          ConvOptions{.kernel_h = 2, .kernel_w = 1, .same = true, .bias = false});
+  Standalone<Conv2d> conv(
+      ctx, DType::f64, 1, 1,
+      ConvOptions{.window = {.kernel_h = 2, .kernel_w = 1}, .same = true, .bias = false});
   conv.value(0).data<double>()[0] = 1;
   conv.value(0).data<double>()[1] = 10;
   Tensor x = Tensor::empty(ctx, Shape{1, 3, 1, 1}, DType::f64);

@@ -28,8 +28,7 @@ Dense covariance(const Dataset& data, std::int64_t images, int kernel) {
                             .h = data.height,
                             .w = data.width,
                             .c = data.channels,
-                            .kernel_h = kernel,
-                            .kernel_w = kernel};
+                            .window = ops::Window::square(kernel)};
   const Dense patches = naive_im2col(spec, x);
   return naive_gemm(1.0 / static_cast<double>(patches.rows - 1), transpose(patches), patches);
 }

@@ -25,12 +25,12 @@ constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
 /// f32 [out,kh,kw,in/groups] in the order that oneDNN names dimensions: (groups,) out, in, kh, kw.
 Desc plain_weight_of(const ConvShape& s) {
-  const std::int64_t row = s.kernel_w * s.group_in(), one = s.patch();
+  const std::int64_t row = s.window.kernel_w * s.group_in(), one = s.patch();
   if (s.groups == 1) {
-    return Desc({s.out, s.in, s.kernel_h, s.kernel_w}, memory::data_type::f32,
+    return Desc({s.out, s.in, s.window.kernel_h, s.window.kernel_w}, memory::data_type::f32,
                 memory::format_tag::ohwi);
   }
-  return Desc({s.groups, s.group_out(), s.group_in(), s.kernel_h, s.kernel_w},
+  return Desc({s.groups, s.group_out(), s.group_in(), s.window.kernel_h, s.window.kernel_w},
               memory::data_type::f32, memory::dims{s.group_out() * one, one, 1, row, s.group_in()});
 }
 
@@ -44,10 +44,10 @@ struct Descs {
         any_weight(plain_weight.dims(), type_of(s.dtype), memory::format_tag::any),
         any_weight_grad(plain_weight.dims(), memory::data_type::f32, memory::format_tag::any),
         bias(s.bias ? Desc({s.out}, memory::data_type::f32, memory::format_tag::x) : Desc()),
-        stride{s.stride_h, s.stride_w},
-        dilation{s.dilation_h - 1, s.dilation_w - 1},
-        pad{s.pad_h, s.pad_w},
-        end_pad{s.pad_h + s.extra_h, s.pad_w + s.extra_w} {}
+        stride{s.window.stride_h, s.window.stride_w},
+        dilation{s.window.dilation_h - 1, s.window.dilation_w - 1},
+        pad{s.window.pad_h, s.window.pad_w},
+        end_pad{s.window.pad_h + s.window.extra_h, s.window.pad_w + s.window.extra_w} {}
   [[nodiscard]] Forward::primitive_desc forward(const dnnl::engine& engine) const {
     const Forward::desc desc(dnnl::prop_kind::forward_training, kDirect, x, any_weight, bias, y,
                              stride, dilation, pad, end_pad);

@@ -13,7 +13,7 @@ namespace {
 
 using ops::Trans;
 
-bool is_dense(const ConvShape& s) { return s.stride_h == 1 && s.stride_w == 1; }
+bool is_dense(const ConvShape& s) { return s.window.stride_h == 1 && s.window.stride_w == 1; }
 
 template <class View>
 View matrix_of(View pixels) {
@@ -31,9 +31,7 @@ Shape rows_read(const ConvShape& s) { return {s.n * s.out_h * s.out_w, s.in}; }
 ConstTensorView gather(Context& ctx, Scratch& scratch, const ConvShape& s, ConstTensorView x) {
   if (is_dense(s)) return matrix_of(x);
   const TensorView rows = scratch.take(rows_read(s), x.dtype());
-  const ops::PatchSpec spec{
-      .n = s.n, .h = s.h, .w = s.w, .c = s.in, .stride_h = s.stride_h, .stride_w = s.stride_w};
-  ops::im2col(ctx, spec, x, rows);
+  ops::im2col(ctx, {s.n, s.h, s.w, s.in, s.window}, x, rows);
   return rows;
 }
 
@@ -41,8 +39,8 @@ ConstTensorView gather(Context& ctx, Scratch& scratch, const ConvShape& s, Const
 template <class T>
 void spread_line(const ConvShape& s, const T* rows, T* line) {
   for (std::int64_t w = 0; w < s.w; ++w, line += s.in) {
-    if (w % s.stride_w == 0 && w / s.stride_w < s.out_w) {
-      std::copy_n(rows + w / s.stride_w * s.in, s.in, line);
+    if (w % s.window.stride_w == 0 && w / s.window.stride_w < s.out_w) {
+      std::copy_n(rows + w / s.window.stride_w * s.in, s.in, line);
     } else {
       std::fill_n(line, s.in, T{0});
     }
@@ -57,8 +55,8 @@ void spread(const ConvShape& s, ConstTensorView rows, TensorView dx) {
     const std::int64_t line = s.w * s.in;
     parallel_for(s.n * s.h, grain_of(line), [=, &s](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / s.h, h = i % s.h, oh = h / s.stride_h;
-        if (h % s.stride_h == 0 && oh < s.out_h) {
+        const std::int64_t n = i / s.h, h = i % s.h, oh = h / s.window.stride_h;
+        if (h % s.window.stride_h == 0 && oh < s.out_h) {
           spread_line(s, from + (n * s.out_h + oh) * s.out_w * s.in, to + i * line);
         } else {
           std::fill_n(to + i * line, line, T{0});
@@ -71,8 +69,8 @@ void spread(const ConvShape& s, ConstTensorView rows, TensorView dx) {
 }  // namespace
 
 bool is_pointwise(const ConvShape& s) {
-  return s.kernel_h == 1 && s.kernel_w == 1 && s.groups == 1 && s.pad_h == 0 && s.pad_w == 0 &&
-         s.extra_h == 0 && s.extra_w == 0;
+  const ops::Window& k = s.window;
+  return k.taps() == 1 && s.groups == 1 && k.pad_h + k.pad_w + k.extra_h + k.extra_w == 0;
 }
 
 bool has_few_pixels(const ConvShape& s) {

@@ -18,20 +18,7 @@ constexpr std::int64_t kPanelElements = std::int64_t{1} << 18, kPanelRows = 256;
 
 /// Of one group.
 ops::PatchSpec patches_of(const ConvShape& s, std::int64_t images) {
-  return {.n = images,
-          .h = s.h,
-          .w = s.w,
-          .c = s.group_in(),
-          .kernel_h = s.kernel_h,
-          .kernel_w = s.kernel_w,
-          .stride_h = s.stride_h,
-          .stride_w = s.stride_w,
-          .pad_h = s.pad_h,
-          .pad_w = s.pad_w,
-          .extra_h = s.extra_h,
-          .extra_w = s.extra_w,
-          .dilation_h = s.dilation_h,
-          .dilation_w = s.dilation_w};
+  return {images, s.h, s.w, s.group_in(), s.window};
 }
 
 /// body(first image, images, group, patches[rows,patch]) for one panel of images after the other
@@ -84,16 +71,17 @@ void gather_patches(Context& ctx, const ConvShape& s, ConstTensorView x, std::in
 template <class T>
 void scatter_patches(const ConvShape& s, const T* patches, T* dx) {
   const std::int64_t channels = s.group_in();
+  const ops::Window& k = s.window;
   for (std::int64_t oh = 0; oh < s.out_h; ++oh) {
     for (std::int64_t ow = 0; ow < s.out_w; ++ow) {
       const T* patch = patches + (oh * s.out_w + ow) * s.patch();
-      for (int kh = 0; kh < s.kernel_h; ++kh) {
-        const std::int64_t h = oh * s.stride_h - s.pad_h + kh * s.dilation_h;
+      for (int kh = 0; kh < k.kernel_h; ++kh) {
+        const std::int64_t h = oh * k.stride_h - k.pad_h + kh * k.dilation_h;
         if (h < 0 || h >= s.h) continue;
-        for (int kw = 0; kw < s.kernel_w; ++kw) {
-          const std::int64_t w = ow * s.stride_w - s.pad_w + kw * s.dilation_w;
+        for (int kw = 0; kw < k.kernel_w; ++kw) {
+          const std::int64_t w = ow * k.stride_w - k.pad_w + kw * k.dilation_w;
           if (w < 0 || w >= s.w) continue;
-          const T* from = patch + (kh * s.kernel_w + kw) * channels;
+          const T* from = patch + (kh * k.kernel_w + kw) * channels;
           T* to = dx + (h * s.w + w) * s.in;
           for (std::int64_t c = 0; c < channels; ++c) to[c] += from[c];
         }

@@ -157,7 +157,7 @@ void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, 
   *count.data<double>() += std::accumulate(hits, hits + n, 0.0);
 }
 
-void soften_labels(ConstTensorView labels, double smoothing, TensorView targets) {
+void soften(ConstTensorView labels, double smoothing, TensorView targets) {
   const std::int64_t classes = targets.dim(1);
   const auto target = label_targets(labels, smoothing, classes);
   for_dtype(targets.dtype(), [&](auto t) {
@@ -173,7 +173,7 @@ void soften_labels(ConstTensorView labels, double smoothing, TensorView targets)
   });
 }
 
-void draw_labels(ConstTensorView logits, const SampleKey& key, TensorView labels) {
+void draw(ConstTensorView logits, const SampleKey& key, TensorView labels) {
   const std::int64_t classes = logits.dim(1);
   for_storage(logits.dtype(), [&](auto t) {
     using T = decltype(t);
@@ -182,6 +182,14 @@ void draw_labels(ConstTensorView logits, const SampleKey& key, TensorView labels
       for (std::int64_t i = begin; i < end; ++i) draw(i);
     });
   });
+}
+
+void soften_labels(Context&, ConstTensorView labels, double smoothing, TensorView targets) {
+  soften(labels, smoothing, targets);
+}
+
+void draw_labels(Context&, ConstTensorView logits, const SampleKey& key, TensorView labels) {
+  draw(logits, key, labels);
 }
 
 }  // namespace dkfac::nn::cpu

@@ -86,7 +86,7 @@ class CudnnConv final : public ConvBackend {
   [[nodiscard]] bool takes(const ConvShape& s) const override {
     if (s.dtype != DType::f32 && !is_16_bit(s.dtype)) return false;
     // Rows of a matrix are for cuBLAS.
-    const bool is_linear = s.n == 1 && s.w == 1 && s.kernel_h * s.kernel_w == 1 && s.out_w == 1;
+    const bool is_linear = s.n == 1 && s.w == 1 && s.window.taps() == 1 && s.out_w == 1;
     return !is_linear;
   }
 
@@ -141,7 +141,7 @@ class CudnnConv final : public ConvBackend {
     const bool widened = channels != s.group_in();
     TensorView dw = dweight;
     if (widened || way.is_rounded()) {
-      dw = places.take(Shape{s.out, s.kernel_h, s.kernel_w, channels},
+      dw = places.take(Shape{s.out, s.window.kernel_h, s.window.kernel_w, channels},
                        way.is_rounded() ? s.dtype : DType::f32);
     }
     void* const from = widened ? widened_image(ctx, places, x, channels) : places.in(x);
@@ -269,7 +269,7 @@ class CudnnConv final : public ConvBackend {
     const ConstTensorView narrow = rounded(ctx, s, weight);
     if (work.shape.in == s.in) return places.in(narrow);
     const TensorView wide =
-        places.take(Shape{s.out, s.kernel_h, s.kernel_w, work.shape.in}, s.dtype);
+        places.take(Shape{s.out, s.window.kernel_h, s.window.kernel_w, work.shape.in}, s.dtype);
     widen(ctx, narrow, wide);
     return wide.raw();
   }

@@ -25,14 +25,14 @@ struct ConvPlaces {
         in(s.in),
         out_h(s.out_h),
         out_w(s.out_w),
-        kernel_h(s.kernel_h),
-        kernel_w(s.kernel_w),
-        stride_h(s.stride_h),
-        stride_w(s.stride_w),
-        pad_h(s.pad_h),
-        pad_w(s.pad_w),
-        dilation_h(s.dilation_h),
-        dilation_w(s.dilation_w),
+        kernel_h(s.window.kernel_h),
+        kernel_w(s.window.kernel_w),
+        stride_h(s.window.stride_h),
+        stride_w(s.window.stride_w),
+        pad_h(s.window.pad_h),
+        pad_w(s.window.pad_w),
+        dilation_h(s.window.dilation_h),
+        dilation_w(s.window.dilation_w),
         group_in(s.group_in()) {}
 
   [[nodiscard]] DKFAC_HD std::int64_t patch() const { return kernel_h * kernel_w * group_in; }

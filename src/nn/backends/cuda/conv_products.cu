@@ -22,8 +22,9 @@ bool has_16_bits(const ConvShape& s) { return s.dtype == DType::f16 || s.dtype =
 
 /// Whether every output reads one pixel, and they read them in order.
 bool is_dense(const ConvShape& s) {
-  return s.kernel_h == 1 && s.kernel_w == 1 && s.h == s.out_h && s.w == s.out_w && s.pad_h == 0 &&
-         s.pad_w == 0 && s.stride_h == 1 && s.stride_w == 1;
+  const ops::Window& k = s.window;
+  return k.taps() == 1 && s.h == s.out_h && s.w == s.out_w && k.pad_h + k.pad_w == 0 &&
+         k.stride_h * k.stride_w == 1;
 }
 
 /// A dense convolution as one of images of one pixel, so that it is cut anywhere.

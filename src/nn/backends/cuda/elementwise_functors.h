@@ -12,7 +12,7 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/pool_shape.h"
 
-/// What is done to every element (backend_elementwise.inc), as kernels over packs or words.
+/// What is done to every element (backend_elementwise.h), as kernels over packs or words.
 namespace dkfac::nn::cuda {
 
 /// to[j] = f(first[j]), or f(first[j], second[j]) for an f of two, in the type that is computed in:

@@ -1,13 +1,11 @@
 #include "nn/backends/conv_backend.h"
 #include "nn/shared/conv_plans.h"
+#include "nn/shared/device_libraries.h"
 
 namespace dkfac::nn {
 
 std::vector<ConvPlan> conv_plans() { return {}; }
+std::string cudnn_version() { return {}; }
+std::unique_ptr<ConvBackend> cuda::make_cudnn_conv() { return nullptr; }
 
-namespace cuda {
-
-std::unique_ptr<ConvBackend> make_cudnn_conv() { return nullptr; }
-
-}  // namespace cuda
 }  // namespace dkfac::nn

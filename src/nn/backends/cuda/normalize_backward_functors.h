@@ -13,7 +13,7 @@
 #include "nn/backends/norm_shape.h"
 
 /// Gradients of batch normalisation over x[groups,rows,channels], W channels at a time
-/// (backend_normalize.inc). W is kPack<T>, or 1 where that does not divide the channels.
+/// (backend_normalize.h). W is kPack<T>, or 1 where that does not divide the channels.
 namespace dkfac::nn::cuda {
 
 /// Where the gradient before the activation comes from (OutputGrad).

@@ -36,7 +36,7 @@ struct MomentsFromSums {
   double* variance;
 };
 
-/// backend_normalize.inc, finish_moments(); (c) does channel c of all groups.
+/// backend_normalize.h, finish_moments(); (c) does channel c of all groups.
 template <class C>
 struct FinishMoments {
   FinishMoments(const NormShape& s, ConstTensorView variance, const NormChannels& channels,

@@ -12,7 +12,7 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/norm_shape.h"
 
-/// Batch normalisation over x[groups,rows,channels], W channels at a time (backend_normalize.inc).
+/// Batch normalisation over x[groups,rows,channels], W channels at a time (backend_normalize.h).
 /// W is kPack<T>, or 1 where that does not divide the channels.
 namespace dkfac::nn::cuda {
 

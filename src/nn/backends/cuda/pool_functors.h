@@ -11,7 +11,7 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/pool_shape.h"
 
-/// Pooling, W neighbouring channels at a time (backend_pool.inc). A gradient is gathered: each
+/// Pooling, W neighbouring channels at a time (backend_pool.h). A gradient is gathered: each
 /// element of dx looks at the windows that it lies in, in the order of the outputs.
 namespace dkfac::nn::cuda {
 

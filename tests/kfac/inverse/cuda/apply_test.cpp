@@ -69,7 +69,7 @@ TEST_P(Apply, PreconditionsEveryForm) {
     expect_alike(LinearSpec{.in = 1, .out = 1, .bias = bias}, options, random, dtype(),
                  tolerance());
     expect_alike(
-        Conv2dSpec{.in = 6, .out = 8, .kernel_h = 3, .kernel_w = 3, .bias = bias, .groups = 2},
+        Conv2dSpec{.in = 6, .out = 8, .window = Window::square(3), .bias = bias, .groups = 2},
         options, random, dtype(), tolerance());
     expect_alike(LinearSpec{.in = 300, .out = 200, .bias = bias, .max_rows = 5}, rows, random,
                  dtype(), tolerance());

@@ -88,7 +88,7 @@ TEST_P(Refresh, InvertsEveryGroupOfAConvolution) {
   const CurvatureOptions options = options_of();
   std::vector<Twins> twins;
   twins.push_back(
-      make_twins(ctx, Conv2dSpec{.in = 12, .out = 12, .kernel_h = 3, .kernel_w = 3, .groups = 12},
+      make_twins(ctx, Conv2dSpec{.in = 12, .out = 12, .window = Window::square(3), .groups = 12},
                  options, random));
   twins.push_back(make_twins(ctx, Conv2dSpec{.in = 80, .out = 4, .groups = 2}, options, random));
   expect_alike(twins, options);

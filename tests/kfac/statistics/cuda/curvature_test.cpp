@@ -55,13 +55,13 @@ std::vector<Case> cases() {
       out.push_back({LinearSpec{4, 2, bias}, {n, 3, 2, 4}, {n, 3, 2, 2}});
     }
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      Conv2dSpec s{.in = 4, .out = 6, .kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1};
+      Conv2dSpec s{.in = 4, .out = 6, .window = Window::square(3, 1, 1)};
       s.bias = bias;
       s.layout = layout;
       out.push_back(conv_case(s, {3, 5, 4}));
       s.groups = 2;
       out.push_back(conv_case(s, {2, 4, 5}));
-      s.stride_h = s.stride_w = 2;
+      s.window.stride_h = s.window.stride_w = 2;
       s.groups = 1;
       out.push_back(conv_case(s, {3, 6, 7}));
       out.push_back(conv_case({.in = 3, .out = 2, .bias = bias, .layout = layout}, {4, 3, 3}));

@@ -81,8 +81,9 @@ TEST_P(EkfacScalesOnDevice, OfLinearLayers) {
 TEST_P(EkfacScalesOnDevice, OfConvolutions) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
     for (const int groups : {1, 2, 4}) {
-      Conv2dSpec spec{.in = 4, .out = 8, .kernel_h = 3, .kernel_w = 2, .pad_h = 1, .pad_w = 1};
-      spec.stride_w = 2;
+      Conv2dSpec spec{
+          .in = 4, .out = 8, .window = {.kernel_h = 3, .kernel_w = 2, .pad_h = 1, .pad_w = 1}};
+      spec.window.stride_w = 2;
       spec.layout = layout;
       spec.groups = groups;
       expect_equal(make_conv(spec, {3, 6, 5}, dtype()));

@@ -55,10 +55,7 @@ ConvShape plain_shape(DType dtype, std::int64_t in = 8) {
                        .w = 5,
                        .in = in,
                        .out = 16,
-                       .kernel_h = 3,
-                       .kernel_w = 3,
-                       .pad_h = 1,
-                       .pad_w = 1,
+                       .window = ops::Window::square(3, 1, 1),
                        .bias = false},
                       dtype);
 }
@@ -92,7 +89,7 @@ TEST_P(CudnnConvolution, IsThatOfTheHostInAllPasses) {
   const double sums = 4 * spacing(DType::f32);
   const double stored = dtype == DType::f32 ? 0 : 2 * spacing(dtype);
   const auto patch = static_cast<double>(s.patch() + 1);
-  const auto taps = static_cast<double>(s.kernel_h * s.kernel_w * s.group_out());
+  const auto taps = static_cast<double>(s.window.kernel_h * s.window.kernel_w * s.group_out());
   const auto pixels = static_cast<double>(s.n * s.out_h * s.out_w);
   EXPECT_TRUE(near(actual.y, expected.y, sums * patch + stored));
   EXPECT_TRUE(near(actual.dx, expected.dx, sums * taps + stored));

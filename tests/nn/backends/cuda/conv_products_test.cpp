@@ -36,7 +36,7 @@ TEST_P(ProductConvolution, IsThatOfTheHostInAllPasses) {
   const double sums = (dtype == DType::f64 ? 2 : 4) * spacing(compute_dtype(dtype));
   const double stored = compute_dtype(dtype) == dtype ? 0 : spacing(dtype);
   const auto patch = static_cast<double>(s.patch() + 1);
-  const auto taps = static_cast<double>(s.kernel_h * s.kernel_w * s.group_out());
+  const auto taps = static_cast<double>(s.window.kernel_h * s.window.kernel_w * s.group_out());
   const auto pixels = static_cast<double>(s.n * s.out_h * s.out_w);
   EXPECT_TRUE(near(actual.y, expected.y, sums * patch + stored));
   EXPECT_TRUE(near(actual.dx, expected.dx, sums * taps + stored));
@@ -51,15 +51,15 @@ TEST_P(ProductConvolution, IsThatOfTheHostInAllPasses) {
 
 TEST_P(ProductConvolution, TellsAnotherGeometryApart) {
   const auto& [c, dtype] = GetParam();
-  if (dtype != DType::f32 || (c.shape.pad_h == 0 && c.shape.pad_w == 0)) return;
+  if (dtype != DType::f32 || (c.shape.window.pad_h == 0 && c.shape.window.pad_w == 0)) return;
   const ConvShape s = with_outputs(c.shape, dtype);
   ConvShape moved = s;  // by one pixel
-  if (s.pad_h > 0) {
-    moved.pad_h -= 1;
-    moved.extra_h += 2;
+  if (s.window.pad_h > 0) {
+    moved.window.pad_h -= 1;
+    moved.window.extra_h += 2;
   } else {
-    moved.pad_w -= 1;
-    moved.extra_w += 2;
+    moved.window.pad_w -= 1;
+    moved.window.extra_w += 2;
   }
   const std::unique_ptr<ConvBackend> products = cuda::make_product_conv();
   const Operands o = operands(s);
@@ -73,19 +73,15 @@ TEST_P(ProductConvolution, TellsAnotherGeometryApart) {
 TEST(ProductConvolutionParts, AddUpToTheWhole) {
   Context ctx{Device::cuda()}, cpu{Device::cpu()};
   // 64 KiB of patches in an image of f32, 50 of them: 4 parts of 13, 13, 13 and 11.
-  const ConvShape s = with_outputs({.n = 50,
-                                    .h = 16,
-                                    .w = 16,
-                                    .in = 1,
-                                    .out = 1,
-                                    .kernel_h = 8,
-                                    .kernel_w = 8,
-                                    .pad_h = 3,
-                                    .pad_w = 3,
-                                    .extra_h = 1,
-                                    .extra_w = 1,
-                                    .bias = false},
-                                   DType::f32);
+  const ConvShape s = with_outputs(
+      {.n = 50,
+       .h = 16,
+       .w = 16,
+       .in = 1,
+       .out = 1,
+       .window = {.kernel_h = 8, .kernel_w = 8, .pad_h = 3, .pad_w = 3, .extra_h = 1, .extra_w = 1},
+       .bias = false},
+      DType::f32);
   const std::unique_ptr<ConvBackend> products = cuda::make_product_conv(1 << 20);
   Tensor x = random_on_host(cpu, Shape{s.n, s.h, s.w, s.in}, s.dtype, 1);
   // Equal images give equal outputs wherever parts begin, and each as much of the gradient.
@@ -128,7 +124,7 @@ TEST_P(DeviceConv2d, LayersAreThoseOfTheHost) {
   ConvOptions frozen = ConvOptions::square(2, {});
   frozen.frozen = true;
   const ConvOptions same{
-      .kernel_h = 4, .kernel_w = 3, .dilation_h = 2, .same = true, .bias = false};
+      .window = {.kernel_h = 4, .kernel_w = 3, .dilation_h = 2}, .same = true, .bias = false};
   for (const ConvOptions& o :
        {ConvOptions::square(3, {.pad = 1}), ConvOptions::square(1, {}), grouped, same, frozen}) {
     SCOPED_TRACE(Conv2d(8, 16, o).describe());

@@ -7,6 +7,7 @@
 
 #include "nn/backends/backend_normalize.h"
 #include "nn/cuda/beside_host.h"
+#include "nn/fusion/state.h"
 
 /// Batch normalisation on a device beside the host.
 namespace dkfac::nn {
@@ -81,7 +82,7 @@ TEST_P(DeviceNorm, ASumWithAnAddendIsThatOfTheHost) {
                                               ResidualOptions{.activation = activation});
           },
           dtype());
-      ASSERT_TRUE(dynamic_cast<Residual&>(both.on_device()).sums_in_body());
+      ASSERT_NE(fusion_of(dynamic_cast<Residual&>(both.on_device())), nullptr);
       both.expect_alike(Shape{4, 5, 6, c}, tolerance(), of_parameters());
     }
   }

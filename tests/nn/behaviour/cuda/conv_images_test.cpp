@@ -31,10 +31,7 @@ class ImagesOnDevice : public ::testing::TestWithParam<DType> {
                                          .w = 6,
                                          .in = 3,
                                          .out = 8,
-                                         .kernel_h = 3,
-                                         .kernel_w = 3,
-                                         .pad_h = 1,
-                                         .pad_w = 1,
+                                         .window = ops::Window::square(3, 1, 1),
                                          .bias = false},
                                         GetParam());
   Tensor x_, weight_, dy_, dw_, y_;

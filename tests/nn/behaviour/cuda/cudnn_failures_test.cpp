@@ -144,8 +144,8 @@ TEST_F(CudnnFailures, OfFusedWorkLeaveItToTheOtherWay) {
   const auto fused = [&](std::int64_t n, bool backward) {
     ConvShape s = shape_of(n);
     s.out = 16;
-    s.kernel_h = s.kernel_w = 3;
-    s.pad_h = s.pad_w = 1;
+    s.window.kernel_h = s.window.kernel_w = 3;
+    s.window.pad_h = s.window.pad_w = 1;
     const Tensor x = Tensor::zeros(ctx, Shape{n, 3, 3, 8}, DType::f16);
     Tensor y = Tensor::zeros(ctx, Shape{n, 3, 3, 16}, DType::f16);
     Tensor g = Tensor::zeros(ctx, x.shape(), DType::f16);

@@ -54,14 +54,16 @@ ConvShape shape_of(const Conv2d& layer, std::int64_t batch, std::int64_t out_h,
   s.out = layer.out();
   s.out_h = out_h;
   s.out_w = out_w;
-  s.h = out_h * o.stride_h + (o.pad_h == 0 && o.stride_h == 1 ? o.kernel_h - 1 : 0);
-  s.w = out_w * o.stride_w + (o.pad_w == 0 && o.stride_w == 1 ? o.kernel_w - 1 : 0);
-  s.kernel_h = o.kernel_h;
-  s.kernel_w = o.kernel_w;
-  s.stride_h = o.stride_h;
-  s.stride_w = o.stride_w;
-  s.pad_h = o.pad_h;
-  s.pad_w = o.pad_w;
+  s.h = out_h * o.window.stride_h +
+        (o.window.pad_h == 0 && o.window.stride_h == 1 ? o.window.kernel_h - 1 : 0);
+  s.w = out_w * o.window.stride_w +
+        (o.window.pad_w == 0 && o.window.stride_w == 1 ? o.window.kernel_w - 1 : 0);
+  s.window.kernel_h = o.window.kernel_h;
+  s.window.kernel_w = o.window.kernel_w;
+  s.window.stride_h = o.window.stride_h;
+  s.window.stride_w = o.window.stride_w;
+  s.window.pad_h = o.window.pad_h;
+  s.window.pad_w = o.window.pad_w;
   s.bias = false;
   return s;
 }

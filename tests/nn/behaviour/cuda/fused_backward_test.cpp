@@ -11,6 +11,9 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/device_models.h"
 #include "nn/cuda/layer_log.h"
+#include "nn/fusion/plan.h"
+#include "nn/fusion/state.h"
+#include "nn/shared/fusion.h"
 
 /// Convolutions that carry their gradient through the ReLU of the normalisation before them.
 namespace dkfac::nn {
@@ -47,7 +50,7 @@ class Fused {
  public:
   Fused(const Pair& options, DType dtype, bool on)
       : log(ctx), pair(make_pair_of(options)), dtype_(dtype) {
-    pair->set_fused_backward(on);
+    fuse(*pair, Fusion::gradient, on);
     const auto on_host = make_pair_of(options);
     const LayerMemory from = bind_layer(host, *on_host, dtype);
     initialize_all(*on_host, 5);
@@ -95,7 +98,8 @@ TEST(FusedBackwardOnDevice, IsThatOfPassesOfTheirOwn) {
     const Pair options{.nested = nested};
     Fused fused(options, DType::f16, true), plain(options, DType::f16, false);
     const Passes actual = fused.run(input_shape()), expected = plain.run(input_shape());
-    const FusedPairs on = fused.pair->fused_backward(), off = plain.pair->fused_backward();
+    const FusedPairs on = fused_pairs(*fused.pair, Fusion::gradient),
+                     off = fused_pairs(*plain.pair, Fusion::gradient);
     EXPECT_EQ(on.pairs, 1);
     EXPECT_EQ(on.fused, 1);
     EXPECT_EQ(off.pairs, 1);
@@ -128,8 +132,8 @@ TEST(FusedBackwardOnDevice, FallsBackAndIsCounted) {
     SCOPED_TRACE(detail::concat(dtype, " ", options.channels, " channels"));
     Fused fused(options, dtype, true), plain(options, dtype, false);
     EXPECT_EQ(fused.run(input_shape(options.channels)), plain.run(input_shape(options.channels)));
-    EXPECT_EQ(fused.pair->fused_backward().pairs, pairs);
-    EXPECT_EQ(fused.pair->fused_backward().fused, 0);
+    EXPECT_EQ(fused_pairs(*fused.pair, Fusion::gradient).pairs, pairs);
+    EXPECT_EQ(fused_pairs(*fused.pair, Fusion::gradient).fused, 0);
   };
   expect_none({}, DType::bf16, 1);
   expect_none({}, DType::f32, 1);
@@ -146,9 +150,9 @@ TEST(FusedBackwardOnDevice, EndsWhenItIsSwitchedOff) {
   Fused fused({}, DType::f16, true), plain({}, DType::f16, false);
   (void)fused.run(input_shape());
   (void)plain.run(input_shape());
-  fused.pair->set_fused_backward(false);
+  fuse(*fused.pair, Fusion::gradient, false);
   EXPECT_EQ(fused.run(input_shape()), plain.run(input_shape()));
-  EXPECT_EQ(fused.pair->fused_backward().fused, 0);
+  EXPECT_EQ(fused_pairs(*fused.pair, Fusion::gradient).fused, 0);
 }
 
 /// Control: what is handed over is what is used, once, for its tensor alone, and not past a forward
@@ -175,15 +179,15 @@ TEST(FusedBackwardOnDevice, SumsAreUsedForTheirTensorOnly) {
   };
   (void)norm.forward(ctx, x, Mode::train);
   const std::vector<double> plain = gradients(dy);
-  norm.use_gradient_next(dy, of_scale, of_shift);
+  fusion_of(norm).gradient = {dy, of_scale, of_shift};
   std::vector<double> expected(kChannels, 3);
   expected.resize(2 * kChannels, 5);
   EXPECT_TRUE(near(gradients(dy), expected, 4 * spacing(DType::f32)));
   EXPECT_EQ(gradients(dy), plain) << "the sums are of one pass";
-  norm.use_gradient_next(dy, of_scale, of_shift);
+  fusion_of(norm).gradient = {dy, of_scale, of_shift};
   EXPECT_EQ(gradients(other), plain) << "the sums are of another tensor";
   EXPECT_EQ(gradients(dy), plain) << "a pass over another tensor ends them";
-  norm.use_gradient_next(dy, of_scale, of_shift);
+  fusion_of(norm).gradient = {dy, of_scale, of_shift};
   (void)norm.forward(ctx, x, Mode::train);
   EXPECT_EQ(gradients(dy), plain) << "a forward pass ends them";
 }
@@ -199,21 +203,38 @@ TEST(FusedBackwardOnDevice, ANormalisationTellsOnlyWhatItDid) {
     ops::fill(ctx, memory->buffers, 1);
   }
   const ConstTensorView y = relu.forward(ctx, x, Mode::train);
-  EXPECT_EQ(relu.relu_norm(y).x.raw(), x.view().raw());
-  EXPECT_TRUE(relu.relu_norm(x).x.empty()) << "not its output";
+  EXPECT_EQ(relu_norm(fusion_of(relu), y).x.raw(), x.view().raw());
+  EXPECT_TRUE(relu_norm(fusion_of(relu), x).x.empty()) << "not its output";
   (void)relu.forward(ctx, x, Mode::eval);
-  EXPECT_TRUE(relu.relu_norm(y).x.empty()) << "evaluation";
-  free.add_next(x, {ActivationKind::relu});
-  EXPECT_TRUE(free.relu_norm(free.forward(ctx, x, Mode::train)).x.empty()) << "an addend";
+  EXPECT_TRUE(relu_norm(fusion_of(relu), y).x.empty()) << "evaluation";
+  add_next(free, x, {ActivationKind::relu});
+  const ConstTensorView sum = free.forward(ctx, x, Mode::train);
+  EXPECT_TRUE(relu_norm(fusion_of(free), sum).x.empty()) << "an addend";
+}
 
-  Conv2d conv(8, kOut, ConvOptions::square(3, {}));
-  BatchNorm2d wide(16), groups(8, {.groups = 2});
-  EXPECT_THROW(conv.hand_gradient_to(&wide), InvalidArgument);
-  EXPECT_THROW(conv.hand_gradient_to(&groups), InvalidArgument);
+TEST(FusedBackwardOnDevice, WhatDoesNotFitIsRefused) {
+  const BatchNormOptions relu{.activation = {ActivationKind::relu}};
+  for (const std::int64_t channels : {8, 16}) {
+    Sequential pair;
+    pair.add<BatchNorm2d>("norm", channels, relu);
+    pair.add<Conv2d>("conv", 8, kOut, ConvOptions::square(3, {}));
+    EXPECT_EQ(fused_pairs(pair, Fusion::gradient).pairs, channels == 8 ? 1 : 0);
+  }
+  Context ctx(Device::cuda()), host;
+  const Tensor x = to_device(ctx, random_on_host(host, Shape{4, 3, 2, 8}, DType::f16, 1));
   const Tensor sum = Tensor::zeros(ctx, Shape{8}, DType::f32);
   const Tensor long_sum = Tensor::zeros(ctx, Shape{9}, DType::f32);
-  EXPECT_THROW(relu.use_gradient_next(x, sum, long_sum), InvalidArgument);
-  EXPECT_THROW(groups.use_gradient_next(x, sum, sum), InvalidArgument);
+  BatchNorm2d one(8, relu), groups(8, {.groups = 2});
+  const auto refusal = [&](BatchNorm2d& norm, ConstTensorView shift_grad) {
+    const LayerMemory memory = bind_layer(ctx, norm, DType::f16);
+    ops::fill(ctx, memory.values, 1);
+    ops::fill(ctx, memory.buffers, 1);
+    (void)norm.forward(ctx, x, Mode::train);
+    fusion_of(norm).gradient = {x, sum, shift_grad};
+    return message_of([&] { norm.backward(ctx, x, InputGrad::needed); });
+  };
+  EXPECT_TRUE(contains(refusal(one, long_sum), "a sum is"));
+  EXPECT_TRUE(contains(refusal(groups, sum), "one group"));
 }
 
 TEST(SumsOfGradients, AreThoseBeforeTheDeviationWasDivided) {

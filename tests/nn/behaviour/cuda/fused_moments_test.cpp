@@ -10,6 +10,8 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/device_models.h"
 #include "nn/cuda/layer_log.h"
+#include "nn/fusion/plan.h"
+#include "nn/fusion/state.h"
 
 /// Normalisations whose moments come from sums that the convolution before them leaves.
 namespace dkfac::nn {
@@ -30,7 +32,7 @@ class FusedMoments {
     pair.add<Conv2d>("conv", kIn, kMaps, options.conv);
     pair.add<BatchNorm2d>("norm", kMaps, options.norm);
     pair.set_name("");
-    pair.set_fused_moments(on);
+    fuse(pair, Fusion::moments, on);
     Sequential on_host;
     on_host.add<Conv2d>("conv", kIn, kMaps, options.conv);
     on_host.add<BatchNorm2d>("norm", kMaps, options.norm);
@@ -80,7 +82,8 @@ TEST_P(FusedStatisticsOnDevice, AreThoseOfAPassOfTheirOwn) {
   FusedMoments fused({}, dtype, true), plain({}, dtype, false);
   const Passes actual = fused.run(conv_input_shape(), dtype),
                expected = plain.run(conv_input_shape(), dtype);
-  const FusedPairs on = fused.pair.fused_moments(), off = plain.pair.fused_moments();
+  const FusedPairs on = fused_pairs(fused.pair, Fusion::moments),
+                   off = fused_pairs(plain.pair, Fusion::moments);
   EXPECT_EQ(on.pairs, 1);
   EXPECT_EQ(on.fused, 1);
   EXPECT_EQ(off.pairs, 1);
@@ -122,17 +125,17 @@ TEST_P(FusedStatisticsOnDevice, AreUsedForTheirTensorOnly) {
     return device_values(ctx, norm.forward(ctx, of, Mode::train));
   };
   const std::vector<double> plain = run(x);
-  norm.use_sums_next(x, sum, squares);
+  fusion_of(norm).moments = {x, sum, squares};
   const std::vector<double> with_sums = run(x);
   std::vector<double> expected = device_values(ctx, x);
   for (double& v : expected) v = v / std::sqrt(4 + 1e-5) + 1;
   EXPECT_TRUE(near(with_sums, expected, spacing(dtype)));
   EXPECT_FALSE(near(with_sums, plain, 4 * spacing(dtype)));
   EXPECT_EQ(run(x), plain) << "the sums are of one pass";
-  norm.use_sums_next(x, sum, squares);
+  fusion_of(norm).moments = {x, sum, squares};
   EXPECT_EQ(run(other), plain) << "the sums are of another tensor";
   EXPECT_EQ(run(x), plain) << "a pass over another tensor ends them";
-  norm.use_sums_next(x, sum, squares);
+  fusion_of(norm).moments = {x, sum, squares};
   (void)norm.forward(ctx, x, Mode::eval);
   EXPECT_EQ(run(x), plain) << "evaluation ends them";
 }
@@ -144,8 +147,8 @@ TEST(FusedPairOnDevice, FallBackAndAreCounted) {
     SCOPED_TRACE(detail::concat(input, " ", dtype));
     FusedMoments fused(options, dtype, true), plain(options, dtype, false);
     EXPECT_EQ(fused.run(input, dtype), plain.run(input, dtype));
-    EXPECT_EQ(fused.pair.fused_moments().pairs, pairs);
-    EXPECT_EQ(fused.pair.fused_moments().fused, 0);
+    EXPECT_EQ(fused_pairs(fused.pair, Fusion::moments).pairs, pairs);
+    EXPECT_EQ(fused_pairs(fused.pair, Fusion::moments).fused, 0);
   };
   expect_none({}, conv_input_shape(), DType::f32, 1);
   expect_none({}, conv_input_shape(), DType::f64, 1);
@@ -162,25 +165,32 @@ TEST(FusedPairOnDevice, EndWhenTheyAreSwitchedOff) {
   FusedMoments fused({}, dtype, true), plain({}, dtype, false);
   const Passes with = fused.run(conv_input_shape(), dtype);
   const Passes first = plain.run(conv_input_shape(), dtype);
-  fused.pair.set_fused_moments(false);
+  fuse(fused.pair, Fusion::moments, false);
   EXPECT_EQ(fused.run(conv_input_shape(), dtype).y, plain.run(conv_input_shape(), dtype).y);
-  EXPECT_EQ(fused.pair.fused_moments().fused, 0);
+  EXPECT_EQ(fused_pairs(fused.pair, Fusion::moments).fused, 0);
   EXPECT_NE(with.buffers, first.buffers) << "control: the sums are not those of rounded values";
 }
 
 TEST(FusedPairOnDevice, WhatDoesNotFitIsRefused) {
-  Conv2d conv(kIn, kMaps, ConvOptions::square(3, {.bias = false}));
-  Conv2d with_bias(kIn, kMaps, ConvOptions::square(3, {.bias = true}));
-  BatchNorm2d norm(kMaps), wide(kMaps + 1), groups(kMaps, {.groups = 2});
-  EXPECT_THROW(conv.hand_sums_to(&wide), InvalidArgument);
-  EXPECT_THROW(conv.hand_sums_to(&groups), InvalidArgument);
-  EXPECT_THROW(with_bias.hand_sums_to(&norm), InvalidArgument);
+  const auto pairs = [](std::int64_t channels, std::int64_t groups, bool bias) {
+    Sequential pair;
+    pair.add<Conv2d>("conv", kIn, kMaps, ConvOptions::square(3, {.bias = bias}));
+    pair.add<BatchNorm2d>("norm", channels, BatchNormOptions{.groups = groups});
+    return fused_pairs(pair, Fusion::moments).pairs;
+  };
+  EXPECT_EQ(pairs(kMaps, 1, false), 1);
+  EXPECT_EQ(pairs(kMaps + 1, 1, false), 0);
+  EXPECT_EQ(pairs(kMaps, 2, false), 0);
+  EXPECT_EQ(pairs(kMaps, 1, true), 0);
   Context host;
+  BatchNorm2d norm(kMaps), groups(kMaps, {.groups = 2});
   const Tensor x = Tensor::zeros(host, Shape{2, kMaps}, DType::f32);
   const Tensor sum = Tensor::zeros(host, Shape{kMaps}, DType::f32);
   const Tensor long_sum = Tensor::zeros(host, Shape{kMaps + 1}, DType::f32);
-  EXPECT_THROW(groups.use_sums_next(x, sum, sum), InvalidArgument);
-  EXPECT_THROW(norm.use_sums_next(x, sum, long_sum), InvalidArgument);
+  fusion_of(groups).moments = {x, sum, sum};
+  fusion_of(norm).moments = {x, sum, long_sum};
+  EXPECT_TRUE(contains(message_of([&] { groups.forward(host, x, Mode::train); }), "one group"));
+  EXPECT_TRUE(contains(message_of([&] { norm.forward(host, x, Mode::train); }), "a sum is"));
 }
 
 /// Recorded passes replay the sums and give the bits of passes as they are.

@@ -10,6 +10,7 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/cuda/device_models.h"
+#include "nn/fusion/state.h"
 #include "nn/shared/memory.h"
 
 namespace dkfac::testing {
@@ -30,23 +31,14 @@ struct Passed {
 };
 class PassesOnDevice : public ::testing::TestWithParam<Passed> {};
 
-/// The last layer of a residual block's body, which adds the shortcut to it.
-const nn::Layer* adding_layer(const nn::Residual& block) {
-  const nn::Layer* last = &block.body();
-  while (const auto* sequence = dynamic_cast<const nn::Sequential*>(last))
-    last = sequence->children().back().second.get();
-  return last;
-}
-
 /// What a device alone keeps, of ReLUs behind an addend: a byte for each 16 of the output, in whole
 /// words of 4.
 std::size_t bytes_of_signs(nn::Model& model, std::int64_t batch) {
   std::set<const nn::Layer*> adding;
   model.visit([&](nn::Layer& layer) {
     const auto* block = dynamic_cast<const nn::Residual*>(&layer);
-    if (block != nullptr && block->sums_in_body() &&
-        block->options().activation.kind == nn::ActivationKind::relu)
-      adding.insert(adding_layer(*block));
+    if (block != nullptr && block->options().activation.kind == nn::ActivationKind::relu)
+      adding.insert(fusion_of(*block));
   });
   std::size_t bytes = 0;
   model.trace([&](const nn::Layer& layer, const Shape& output) {

@@ -19,13 +19,6 @@ cudnnDataType_t type_of(DType dtype) {
   }
 }
 
-Geometry geometry_of(const ConvShape& s) {
-  return {.before = {s.pad_h, s.pad_w},
-          .after = {s.pad_h + s.extra_h, s.pad_w + s.extra_w},
-          .stride = {s.stride_h, s.stride_w},
-          .dilation = {s.dilation_h, s.dilation_w}};
-}
-
 /// "3", or "3x5".
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
@@ -78,14 +71,15 @@ const char* name_of(Work work) {
 
 std::string ConvWork::text() const {
   const ConvShape& s = shape;
+  const ops::Window& k = s.window;
   std::string line = detail::concat(name_of(work), " ", s.dtype, tf32 ? " (tf32)" : "", " [", s.n,
                                     ",", s.h, ",", s.w, ",", s.in, "] -> [", s.n, ",", s.out_h, ",",
-                                    s.out_w, ",", s.out, "] kernel ", s.kernel_h, "x", s.kernel_w);
-  if (s.stride_h * s.stride_w != 1) line += " stride " + pair_of(s.stride_h, s.stride_w);
-  if (s.pad_h + s.pad_w != 0) line += " pad " + pair_of(s.pad_h, s.pad_w);
-  if (s.extra_h + s.extra_w != 0)
-    line += detail::concat(" and ", s.extra_h, "x", s.extra_w, " more");
-  if (s.dilation_h * s.dilation_w != 1) line += " dilation " + pair_of(s.dilation_h, s.dilation_w);
+                                    s.out_w, ",", s.out, "] kernel ", k.kernel_h, "x", k.kernel_w);
+  if (k.stride_h * k.stride_w != 1) line += " stride " + pair_of(k.stride_h, k.stride_w);
+  if (k.pad_h + k.pad_w != 0) line += " pad " + pair_of(k.pad_h, k.pad_w);
+  if (k.extra_h + k.extra_w != 0)
+    line += detail::concat(" and ", k.extra_h, "x", k.extra_w, " more");
+  if (k.dilation_h * k.dilation_w != 1) line += " dilation " + pair_of(k.dilation_h, k.dilation_w);
   if (s.groups != 1) line += detail::concat(" groups ", s.groups);
   return line;
 }
@@ -102,41 +96,41 @@ Graph conv_graph(const ConvWork& work) {
   const ConvShape& s = work.shape;
   const cudnnDataType_t type = type_of(s.dtype);
   const Dims x_dims{s.n, s.in, s.h, s.w}, y_dims{s.n, s.out, s.out_h, s.out_w};
-  const Dims w_dims{s.out, s.group_in(), s.kernel_h, s.kernel_w}, channel{1, s.out, 1, 1};
-  const Geometry geometry = geometry_of(s);
+  const Dims w_dims{s.out, s.group_in(), s.window.kernel_h, s.window.kernel_w},
+      channel{1, s.out, 1, 1};
   Graph graph;
   const auto x = graph.tensor(kX, type, x_dims);
   const auto y = graph.tensor(kY, type, y_dims);
   switch (work.work) {
     case Work::forward:
     case Work::forward_sums:
-      graph.forward(x, graph.tensor(kW, type, w_dims), y, geometry);
+      graph.forward(x, graph.tensor(kW, type, w_dims), y, s.window);
       if (work.work == Work::forward_sums) {
         graph.sums(y, graph.tensor(kSum, CUDNN_DATA_FLOAT, channel),
                    graph.tensor(kSumOfSquares, CUDNN_DATA_FLOAT, channel));
       }
       break;
     case Work::data:
-      graph.backward_data(y, graph.tensor(kW, type, w_dims), x, geometry);
+      graph.backward_data(y, graph.tensor(kW, type, w_dims), x, s.window);
       break;
     case Work::data_to_norm: {
       const auto dx = graph.between(kBetween, CUDNN_DATA_FLOAT, x_dims);
-      graph.backward_data(y, graph.tensor(kW, type, w_dims), dx, geometry);
+      graph.backward_data(y, graph.tensor(kW, type, w_dims), dx, s.window);
       add_relu_norm(graph, dx, x, type, x_dims);
       break;
     }
     case Work::weights:
       if (s.dtype == DType::f32) {
-        graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), geometry);
+        graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), s.window);
       } else {
         // There is no engine for an f32 result of 16-bit operands, but for one that passes through.
         const auto product = graph.between(kBetween, CUDNN_DATA_FLOAT, w_dims);
-        graph.backward_weights(y, x, product, geometry);
+        graph.backward_weights(y, x, product, s.window);
         graph.identity(product, graph.tensor(kW, CUDNN_DATA_FLOAT, w_dims));
       }
       break;
     case Work::weights_rounded:
-      graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), geometry);
+      graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), s.window);
       break;
   }
   return graph;

@@ -44,20 +44,22 @@ Graph::TensorOf Graph::between(std::int64_t id, cudnnDataType_t type, const Dims
   return make_tensor(id, type, dims, true);
 }
 
-const Descriptor& Graph::convolution(const Geometry& g) {
+const Descriptor& Graph::convolution(const ops::Window& w) {
+  using Pair = std::array<std::int64_t, 2>;
   return keep(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)
       .set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT)
       .set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION)
       .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{2})
-      .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers(g.before))
-      .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Numbers(g.after))
-      .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers(g.stride))
-      .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers(g.dilation))
+      .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers(Pair{w.pad_h, w.pad_w}))
+      .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
+           Numbers(Pair{w.pad_h + w.extra_h, w.pad_w + w.extra_w}))
+      .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers(Pair{w.stride_h, w.stride_w}))
+      .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers(Pair{w.dilation_h, w.dilation_w}))
       .finalize("convolution");
 }
 
-void Graph::forward(TensorOf x, TensorOf w, TensorOf y, const Geometry& geometry) {
-  const Descriptor& how = convolution(geometry);
+void Graph::forward(TensorOf x, TensorOf w, TensorOf y, const ops::Window& window) {
+  const Descriptor& how = convolution(window);
   operation(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, how)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, *x.descriptor)
@@ -68,8 +70,8 @@ void Graph::forward(TensorOf x, TensorOf w, TensorOf y, const Geometry& geometry
       .finalize("convolution forward");
 }
 
-void Graph::backward_data(TensorOf dy, TensorOf w, TensorOf dx, const Geometry& geometry) {
-  const Descriptor& how = convolution(geometry);
+void Graph::backward_data(TensorOf dy, TensorOf w, TensorOf dx, const ops::Window& window) {
+  const Descriptor& how = convolution(window);
   operation(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, how)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, *dy.descriptor)
@@ -80,8 +82,8 @@ void Graph::backward_data(TensorOf dy, TensorOf w, TensorOf dx, const Geometry& 
       .finalize("convolution backward data");
 }
 
-void Graph::backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const Geometry& geometry) {
-  const Descriptor& how = convolution(geometry);
+void Graph::backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const ops::Window& window) {
+  const Descriptor& how = convolution(window);
   operation(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, how)
       .link(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, *dy.descriptor)

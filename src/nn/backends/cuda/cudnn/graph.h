@@ -5,6 +5,8 @@
 #include <deque>
 #include <vector>
 
+#include "dkfac/core/ops.h"
+
 #include "nn/backends/cuda/cudnn/descriptor.h"
 
 namespace dkfac::nn::cudnn {
@@ -22,11 +24,6 @@ struct Target {
 /// The properties of a device from the JSON text in which cuDNN tells them.
 [[nodiscard]] Descriptor device_properties(const std::string& json);
 
-struct Geometry {
-  std::array<std::int64_t, 2> before{0, 0}, after{0, 0};  ///< Padding: above and left, and beyond.
-  std::array<std::int64_t, 2> stride{1, 1}, dilation{1, 1};
-};
-
 /// Operations over tensors, which are memory with an id, or virtual: a value between two
 /// operations. Products and sums are f32.
 class Graph {
@@ -39,9 +36,9 @@ class Graph {
 
   [[nodiscard]] TensorOf tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims);
   [[nodiscard]] TensorOf between(std::int64_t id, cudnnDataType_t type, const Dims& dims);
-  void forward(TensorOf x, TensorOf w, TensorOf y, const Geometry& geometry);
-  void backward_data(TensorOf dy, TensorOf w, TensorOf dx, const Geometry& geometry);
-  void backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const Geometry& geometry);
+  void forward(TensorOf x, TensorOf w, TensorOf y, const ops::Window& window);
+  void backward_data(TensorOf dy, TensorOf w, TensorOf dx, const ops::Window& window);
+  void backward_weights(TensorOf dy, TensorOf x, TensorOf dw, const ops::Window& window);
   void identity(TensorOf x, TensorOf y);
   /// Per channel of x, each [1,c,1,1] f32.
   void sums(TensorOf x, TensorOf sum, TensorOf sum_of_squares);
@@ -64,7 +61,7 @@ class Graph {
  private:
   Descriptor& keep(cudnnBackendDescriptorType_t type);
   Descriptor& operation(cudnnBackendDescriptorType_t type);
-  [[nodiscard]] const Descriptor& convolution(const Geometry& geometry);
+  [[nodiscard]] const Descriptor& convolution(const ops::Window& window);
   [[nodiscard]] const Descriptor& pointwise_of(cudnnPointwiseMode_t mode);
   TensorOf make_tensor(std::int64_t id, cudnnDataType_t type, const Dims& dims, bool is_virtual);
   std::deque<Descriptor> kept_;  ///< Their addresses stay.

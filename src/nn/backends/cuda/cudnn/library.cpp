@@ -83,8 +83,9 @@ class SharedFile {
 
 std::size_t HashOfWork::operator()(const ConvWork& work) const noexcept {
   const ConvShape& s = work.shape;
-  return mixed(s.n, s.h, s.w, s.in, s.out, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h,
-               s.pad_w, s.extra_h, s.extra_w, s.dilation_h, s.dilation_w, s.groups,
+  const ops::Window& k = s.window;
+  return mixed(s.n, s.h, s.w, s.in, s.out, k.kernel_h, k.kernel_w, k.stride_h, k.stride_w, k.pad_h,
+               k.pad_w, k.extra_h, k.extra_w, k.dilation_h, k.dilation_w, s.groups,
                static_cast<int>(s.dtype), static_cast<int>(work.work), work.tf32 ? 1 : 0);
 }
 

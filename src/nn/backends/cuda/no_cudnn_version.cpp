@@ -1,7 +1,0 @@
-#include "nn/shared/device_libraries.h"
-
-namespace dkfac::nn {
-
-std::string cudnn_version() { return {}; }
-
-}  // namespace dkfac::nn

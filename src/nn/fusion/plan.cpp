@@ -1,0 +1,97 @@
+#include "nn/fusion/plan.h"
+
+#include "dkfac/core/error.h"
+
+#include "nn/fusion/state.h"
+#include "nn/shared/fusion.h"
+
+namespace dkfac::nn {
+namespace {
+
+enum class End { first, last };
+
+/// The layer at this end of nested Sequentials; null where one is empty.
+Layer* layer_at(End end, Layer* layer) {
+  while (const auto* sequence = dynamic_cast<const Sequential*>(layer)) {
+    const auto& children = sequence->children();
+    if (children.empty()) return nullptr;
+    layer = (end == End::first ? children.front() : children.back()).second.get();
+  }
+  return layer;
+}
+
+Conv2d* as_convolution(Layer* layer) { return dynamic_cast<Conv2d*>(layer); }
+BatchNorm2d* as_norm(Layer* layer) { return dynamic_cast<BatchNorm2d*>(layer); }
+
+bool share_moments(const Conv2d& conv, const BatchNorm2d& norm) {
+  return conv.out() == norm.channels() && !conv.options().bias && norm.options().groups == 1;
+}
+
+bool share_gradient(const BatchNorm2d& norm, const Conv2d& conv) {
+  return norm.channels() == conv.in() && norm.options().groups == 1 &&
+         norm.options().activation.kind == ActivationKind::relu;
+}
+
+/// Calls f(layer, next layer) on the children of all Sequentials below `root`.
+template <class F>
+void for_each_neighbours(Layer& root, const F& f) {
+  root.visit([&](Layer& layer) {
+    const auto* sequence = dynamic_cast<const Sequential*>(&layer);
+    if (sequence == nullptr) return;
+    const auto& children = sequence->children();
+    for (std::size_t i = 1; i < children.size(); ++i)
+      f(children[i - 1].second.get(), children[i].second.get());
+  });
+}
+
+/// Calls f(link of the convolution, normalisation) on the pairs that may share this.
+template <class F>
+void for_each_pair(Layer& root, Fusion what, const F& f) {
+  for_each_neighbours(root, [&](Layer* layer, Layer* next) {
+    if (what == Fusion::moments) {
+      Conv2d* conv = as_convolution(layer);
+      BatchNorm2d* norm = as_norm(next);
+      if (conv != nullptr && norm != nullptr && share_moments(*conv, *norm))
+        f(fusion_of(*conv).moments, *norm);
+    } else {
+      BatchNorm2d* norm = as_norm(layer_at(End::last, layer));
+      Conv2d* conv = as_convolution(layer_at(End::first, next));
+      if (norm != nullptr && conv != nullptr && share_gradient(*norm, *conv))
+        f(fusion_of(*conv).gradient, *norm);
+    }
+  });
+}
+
+}  // namespace
+
+void fuse(Layer& root, Fusion what, bool on) {
+  for_each_pair(root, what, [&](ConvFusion::Link& link, BatchNorm2d& norm) {
+    link.norm = on ? &fusion_of(norm) : nullptr;
+    link.was_used = false;
+  });
+}
+
+FusedPairs fused_pairs(Layer& root, Fusion what) {
+  FusedPairs count;
+  for_each_pair(root, what, [&](const ConvFusion::Link& link, BatchNorm2d&) {
+    ++count.pairs;
+    count.fused += link.was_used ? 1 : 0;
+  });
+  return count;
+}
+
+BatchNorm2d* summing_norm(Layer& body) {
+  BatchNorm2d* norm = as_norm(layer_at(End::last, &body));
+  const bool is_free = norm != nullptr && norm->options().activation.kind == ActivationKind::none;
+  return is_free ? norm : nullptr;
+}
+
+void add_next(BatchNorm2d& norm, ConstTensorView addend, const Activation& activation) {
+  DKFAC_CHECK(norm.options().activation.kind == ActivationKind::none, "[batch_norm] '", norm.name(),
+              "' has an activation of its own; nothing can be added before it");
+  NormFusion& fusion = fusion_of(norm);
+  fusion.addend = addend;
+  fusion.activation = activation;
+}
+
+}  // namespace dkfac::nn

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Checks that private words which were replaced by the terms of the field do not return.
+
+Each entry is a regular expression and what is written instead. Identifiers are checked in code and documents,
+phrases in comments and documents. `--self-test` proves that the check can fail.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".inc", ".md", ".py", ".sh", ".cmake", ".toml", ".txt"}
+FOLDERS = ["include", "src", "tests", "examples", "benchmarks", "tools", "cmake", "configs", "docs"]
+RECORDED = ("docs/comparison/", "docs/cifar/", "docs/staleness/", "docs/sweep/", "docs/tuning/", "benchmarks/results/")
+EXEMPT = {"tools/check_words.py"}
+
+WORDS = [  # (expression, replacement, expression of the paths it holds for)
+    (r"\bVote\b|\bVoteResult\b|\b[Tt]he vote\b|\bvoted down\b", "StepFlags, StepAgreement; agreement on a step", ""),
+    (r"\bBallots?\b|\bballots?\b", "FlagMessage", ""),
+    (r"\bHeld::|enum class Held\b", "StateKind", ""),
+    (r"\bcomm::Exchange\b|\bExchangePlan\b", "BucketedReduce, BucketPlan", ""),
+    (r"\bMirror::(?:yes|no)\b|\bcomm::Mirror\b", "Upper, HostDevicePair", ""),
+    (r"\b(?:Mpi|Tcp)?Lanes\b", "Transfers", r"^(src|tests|include)/\w*/?comm/"),
+    (r"\b(?:Reduce|Gather|Broadcast|Header|Plain)Flow\b", "CollectivePhase", ""),
+    (r"\bReception\b|\bStranger\b", "Listener, PendingConnection", ""),
+    (r"\bDeviceNote\b", "DeviceReport", ""),
+    (r"\bTimetable\w*|\btimetable\b", "RefreshSchedule", ""),
+    (r"\bStatisticNote\b|\bexchange_notes\b", "RefreshDecision", ""),
+    (r"\bspread_inverses\b", "stagger_inverses", ""),
+    (r"\b[Ll]adder\b|\bclimb\w*", "robust inversion, its stages, fallback", ""),
+    (r"\brungs?\b", "stage", r"^(?!src/app/sweep/|tests/app/sweep|docs/training\.md|src/app/)"),
+    (r"\bjudge_statistic\b|\bask_damping\b", "check_finite, set_requested_damping", ""),
+    (r"\bworker_fraction\b", "grad_worker_fraction", ""),
+    (r"\brecords_stay\b", "records_valid_until_step", ""),
+    (r"\bfused_statistics\b|\bNormStatistics\b", "fused_moments, NormMoments", ""),
+    (r"\bfind_place\b|\bor_abort\b|\bsharers\b", "find_placement, abort_on_error, ranks_on_device", ""),
+    (r"\bresp\.", "a sentence", ""),
+    (r"\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
+    (r"\b(?:she|her|hers|herself)\b", "the caller", ""),
+]
+
+
+def check(files):
+    """files: path -> text. A line for each word that has returned."""
+    problems = []
+    rules = [(re.compile(word), instead, re.compile(where)) for word, instead, where in WORDS]
+    for path, text in sorted(files.items()):
+        if path in EXEMPT or path.startswith(RECORDED):
+            continue
+        active = [rule for rule in rules if rule[2].search(path)]
+        for number, line in enumerate(text.splitlines(), 1):
+            for word, instead, _ in active:
+                found = word.search(line)
+                if found:
+                    problems.append(f"{path}:{number}: '{found.group()}'; write: {instead}")
+    return problems
+
+
+def self_test():
+    bad = {"src/kfac/a.h": "struct Vote {};", "docs/a.md": "what she has recorded", "src/comm/b.cpp": "TcpLanes lanes;",
+           "src/kfac/inverse/c.h": "/// the first rung", "configs/a.toml": "spread_inverses = true"}
+    good = {"src/app/sweep/a.cpp": "for (auto rung : rungs)", "src/core/simd.h": "constexpr int Lanes = 8;",
+            "docs/tuning/README.md": "the vote", "docs/a.md": "flags of a step", "src/a.h": "voter_share"}
+    for path, text in bad.items():
+        if not check({path: text}):
+            print(f"self-test: nothing found in {path}: {text}")
+            return 1
+    found = check(good)
+    if found:
+        print("self-test: " + "; ".join(found))
+        return 1
+    print(f"self-test: {len(bad)} planted words found, {len(good)} texts passed")
+    return 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    paths = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.is_file()]
+    paths += list(ROOT.glob("*.md"))
+    files = {p.relative_to(ROOT).as_posix(): p.read_text(errors="replace") for p in paths if p.suffix in SUFFIXES}
+    problems = check(files)
+    print("\n".join(problems) or f"{len(files)} files have no word that went")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
