@@ -230,7 +230,8 @@ TEST(Bench, ALossThatRoseIsAFailure) {
   command.set = {"lr.lr=3"};
   const Output output = run_it(command);
   EXPECT_EQ(output.code, 80);
-  EXPECT_NE(output.errors.find("loss of the constant batch rose"), std::string::npos) << output.errors;
+  EXPECT_NE(output.errors.find("loss of the constant batch rose"), std::string::npos)
+      << output.errors;
 }
 
 TEST(Bench, FactorsAndInversesOfEveryLayer) {
