@@ -1,9 +1,10 @@
-// The K-FAC work of a network from bare BLAS and LAPACK calls on its shapes, with kept buffers:
-// what a straightforward implementation costs at least. compare_kfac.py runs it beside dkfac.
+// The K-FAC work of a network as bare BLAS and LAPACK calls on its shapes, with preallocated
+// buffers: a lower bound on the cost of a straightforward implementation. compare_kfac.py runs it
+// alternately with dkfac.
 //
 //   bench_bare_kfac < shapes       one layer per line: width of A, width of G, rows
 //
-// Patches are given, so that im2col costs nothing; one factor per thread. One JSON object on
+// Patches are given, so im2col costs nothing; one factor per thread. Prints one JSON object on
 // stdout.
 #include <algorithm>
 #include <chrono>
@@ -45,7 +46,7 @@ constexpr std::size_t kMostOperands = std::size_t{128} << 20;  // Elements of on
 
 std::size_t square(int n) { return static_cast<std::size_t>(n) * static_cast<std::size_t>(n); }
 
-/// average = kDecay average + (1 - kDecay)/rows X'X, in pieces of what X holds.
+/// Computes average = kDecay average + (1 - kDecay)/rows X'X, in pieces of the size of X.
 void add_statistic(const Floats& x, Factor& factor) {
   const int n = factor.width;
   const float alpha = (1 - kDecay) / static_cast<float>(factor.rows);
@@ -58,7 +59,7 @@ void add_statistic(const Floats& x, Factor& factor) {
   }
 }
 
-/// inverse = (average + kDamping I)^-1, both triangles; false when it failed.
+/// Computes inverse = (average + kDamping I)^-1, both triangles; false when it failed.
 bool invert(Factor& factor) {
   const int n = factor.width;
   const auto stride = static_cast<std::size_t>(n);
@@ -78,7 +79,7 @@ bool invert(Factor& factor) {
   return info == 0;
 }
 
-/// Median milliseconds of repetitions that take about a second, at least three.
+/// Returns the median milliseconds of repetitions over about a second, at least three.
 double median_ms(const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   work();
@@ -93,7 +94,7 @@ double median_ms(const std::function<void()>& work) {
   return ms[ms.size() / 2];
 }
 
-/// u = g_inverse v a_inverse, row-major [g, a], in two products.
+/// Computes u = g_inverse v a_inverse, row-major [g, a], in two products.
 void precondition(const Factor& a, const Factor& g, const Floats& v, Floats& t, Floats& u) {
   const float one = 1, zero = 0;
   const int n = a.width, m = g.width;
@@ -101,7 +102,7 @@ void precondition(const Factor& a, const Factor& g, const Floats& v, Floats& t, 
   sgemm_("N", "N", &n, &m, &m, &one, t.data(), &n, g.inverse.data(), &m, &zero, u.data(), &n);
 }
 
-/// Largest entry of (average + kDamping I) inverse x - x for x = (1, -1/2, 1/3, ...).
+/// Returns the largest entry of (average + kDamping I) inverse x - x for x = (1, -1/2, 1/3, ...).
 double residual(const Factor& f) {
   const std::size_t n = static_cast<std::size_t>(f.width);
   std::vector<double> x(n), y(n, 0.0);
@@ -120,7 +121,7 @@ double residual(const Factor& f) {
   return worst;
 }
 
-/// Error of one entry of precondition()'s u, in the middle, relative to the sum of its terms.
+/// Returns the error of one central entry of precondition()'s u, relative to the sum of its terms.
 double product_error(const Factor& a, const Factor& g, const Floats& v, const Floats& u) {
   const std::size_t n = static_cast<std::size_t>(a.width), m = static_cast<std::size_t>(g.width);
   const std::size_t row = m / 2, column = n / 2;
@@ -136,8 +137,9 @@ double product_error(const Factor& a, const Factor& g, const Floats& v, const Fl
   return std::abs(static_cast<double>(u[row * n + column]) - sum) / size;
 }
 
-/// The smallest factor's inverse and the last layer's product. c = 8 roundings for each of n terms;
-/// the residual grows with the condition, which the damping bounds by 1 + trace / kDamping.
+/// Checks the smallest factor's inverse and the last layer's product. The tolerance is c = 8
+/// roundings for each of n terms; the residual grows with the condition number, which the damping
+/// bounds by 1 + trace / kDamping.
 bool is_correct(const Factor& inverted, const Factor& a, const Factor& g, const Floats& v,
                 const Floats& u) {
   constexpr double kEps = 6e-8;
@@ -167,7 +169,7 @@ int main() {
     return 64;
   }
   Floats x(std::min(operands, kMostOperands));
-  std::uint32_t state = 1;  // Any numbers of both signs do.
+  std::uint32_t state = 1;  // Arbitrary numbers of both signs.
   for (float& value : x) {
     state = state * 1664525U + 1013904223U;
     value = static_cast<float>(state >> 8U) / static_cast<float>(1U << 23U) - 1;

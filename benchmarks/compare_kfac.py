@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The price of K-FAC beside kfac-pytorch's and that of bare BLAS, in units of PyTorch's SGD step.
+"""The cost of K-FAC in dkfac, kfac-pytorch and bare BLAS, in units of PyTorch's SGD step.
 
 "Extra" is (K-FAC step - SGD step) of one side, over PyTorch's best SGD step, all from one run in
-which the sides take turns. docs/benchmarks.md says how to read the tables.
+which the sides take turns. docs/benchmarks.md explains the tables.
 
   python3 benchmarks/compare_kfac.py --dkfac build/release/src/app/dkfac \
           --bare build/release/benchmarks/bench_bare_kfac --peer ../kfac-pytorch --json kfac.json
   python3 benchmarks/compare_kfac.py --dkfac ... --case mlp --rounds 1       # a first look
 
-A side that is not there is SKIPPED: PyTorch (then nothing has a price), kfac-pytorch, bare BLAS.
+A missing side is SKIPPED: PyTorch (then there are no relative costs), kfac-pytorch, bare BLAS.
 """
 import argparse
 import json
@@ -27,15 +27,15 @@ SHAPES = {"mlp": ("mlp", 256, 28, 1, 10),
           "resnet20": ("resnet20", 128, 32, 3, 10),
           "resnet50-64px": ("resnet50", 32, 64, 3, 1000),
           "resnet50-224px": ("resnet50", 32, 224, 3, 1000)}
-# Two cycles show every kind of step. 10/100 is put together from the kinds of the second, measured
-# with what is chosen for 10/100 (`dkfac bench step --cycle`).
+# Two cycles contain every kind of step. 10/100 is composed of the kinds of the second, measured
+# with the choices for 10/100 (`dkfac bench step --cycle`).
 FRESH, STALE = (1, 1), (2, 8)
 SHOWN = {FRESH: (1, 1), STALE: (10, 100)}
 DAMPING = 0.003
 DENSE, LOW_RANK = 0.05, 1  # optimizer.new_weight
 
 # case -> [(what, schedule shown, new_weight, bar of docs/design.md)]; steps of a round when every
-# step is fresh, and when they are not (a multiple of 8).
+# step refreshes, and when not (a multiple of 8).
 ROWS = {"mlp": [("dense", "1/1", DENSE, 4)],
         "resnet20": [("dense", "1/1", DENSE, 0.8), ("dense", "10/100", DENSE, 0.1)],
         "resnet50-64px": [("dense", "1/1", DENSE, 7), ("dense", "10/100", DENSE, 1.5),
@@ -43,7 +43,7 @@ ROWS = {"mlp": [("dense", "1/1", DENSE, 4)],
         "resnet50-224px": [("dense", "1/1", DENSE, None), ("dense", "10/100", DENSE, None)]}
 STEPS = {"mlp": (100, 160), "resnet20": (15, 32), "resnet50-64px": (5, 16),
          "resnet50-224px": (3, 16)}
-FACTOR_BAR = 5  # Times kfac-pytorch's speed, all factors of ResNet-50 at 64 pixels.
+FACTOR_BAR = 5  # Multiple of kfac-pytorch's speed, for all factors of ResNet-50 at 64 pixels.
 
 
 def load():
@@ -85,7 +85,7 @@ class Case:
                    *self.common(steps), "--size", str(self.size), "--channels", str(self.channels),
                    *more]
         env = environment(self.args.threads, tuned_malloc=True)
-        if not tuned:  # As an ordinary user starts it, but for the threads.
+        if not tuned:  # Default settings except for the threads.
             env = dict(os.environ, OMP_NUM_THREADS=str(self.args.threads))
         return run_json(command, env)
 
@@ -111,7 +111,7 @@ class Case:
 
 
 def layers_of(factors):
-    """Width of A, width of G and rows of each layer, from what `dkfac bench factors` found."""
+    """Width of A, width of G and rows of each layer, from the output of `dkfac bench factors`."""
     found = {}
     for factor in factors["factors"]:
         layer = found.setdefault(factor["layer"], {})
@@ -120,7 +120,7 @@ def layers_of(factors):
 
 
 def flops_of(layers):
-    """Of one step with fresh statistics and inverses, by part; docs/benchmarks.md."""
+    """Milliseconds of one step with fresh statistics and inverses, by part; docs/benchmarks.md."""
     return {"A": sum(a * (a + 1.0) * r for a, _, r in layers),
             "G": sum(g * (g + 1.0) * r for _, g, r in layers),
             "inverse": sum(float(a) ** 3 + float(g) ** 3 for a, g, _ in layers),
@@ -133,7 +133,7 @@ def mean_step(kinds, schedule):
 
 
 def medians(kinds):
-    """Of a kfac-pytorch run, in the form of `dkfac bench step`."""
+    """Result of a kfac-pytorch run, in the form of `dkfac bench step`."""
     return {kind: {"median": statistics.median(ms)} for kind, ms in kinds.items()}
 
 
@@ -174,8 +174,7 @@ def one_round(case, channels_last, layers):
 
 
 def extras(case, found):
-    """{row: {"ours", "peer", "bare"}}, each in SGD steps of PyTorch; parts that are missing are
-    not there."""
+    """{row: {"ours", "peer", "bare"}}, each in SGD steps of PyTorch, without missing parts."""
     rows = {}
     if "torch_ms" not in found:
         return rows
@@ -269,7 +268,7 @@ def main():
     results = []
     for name in args.case or [name for name in SHAPES if name != "resnet50-224px"]:
         results.append(measure(Case(name, args)))
-        if args.json:  # What there is, should a later case fail.
+        if args.json:  # Intermediate results, in case a later case fails.
             args.json.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "cases": results},
                                             indent=1) + "\n")
     text = kfac_tables.tables(results, FACTOR_BAR)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Training steps of dkfac beside PyTorch's best, in turns, and the price of K-FAC in its units.
+"""Training steps of dkfac against PyTorch's best, in turns, and the cost of K-FAC in its units.
 
-Each round runs `dkfac bench step` and torch_train.py one after the other, so that a slow spell of
-the machine hits both; the ratio is taken round by round. PyTorch gets what makes it fastest: memory
-that malloc keeps, the layout that was faster in a first trial, all cores, OpenBLAS' own choice of
-kernels. docs/benchmarks.md says how to read the table.
+Each round runs `dkfac bench step` and torch_train.py one after the other, so that a slow period of
+the machine affects both; the ratio is computed for each round. PyTorch gets its fastest settings:
+memory retained by malloc, the faster layout of a first trial, all cores, OpenBLAS' own choice of
+kernels. docs/benchmarks.md explains the table.
 
   python3 benchmarks/compare_torch.py --dkfac build/release/src/app/dkfac --json results.json
   python3 benchmarks/compare_torch.py --dkfac ... --case resnet20-f32 --rounds 1 --steps 2
@@ -23,7 +23,7 @@ SHAPES = {"resnet20": ("resnet20", 128, 32, 10, 16),
           "resnet50-64px": ("resnet50", 32, 64, 1000, 8),
           "resnet50-224px": ("resnet50", 32, 224, 1000, 4)}
 CASES = [f"{shape}-{precision}" for shape in SHAPES for precision in ("f32", "bf16")]
-# Every kind of step comes often enough to be measured; other schedules follow by arithmetic.
+# Every kind of step occurs often enough to be measured; other schedules are computed from these.
 KFAC = ["--set", "optimizer.statistics_interval=2", "--set", "optimizer.inverse_interval=4"]
 
 
@@ -70,7 +70,7 @@ def amortized(kinds, statistics_interval, inverse_interval):
     """Mean of a step from the medians of its kinds; inverses come with statistics."""
     ms = {kind: q["median"] for kind, q in kinds.items()}
     if not {"plain", "statistics", "statistics+inverse"} <= ms.keys():
-        return None  # Too few steps to see every kind.
+        return None  # Too few steps for every kind.
     inverse = 1 / inverse_interval
     statistic = 1 / statistics_interval - inverse
     return (ms["statistics+inverse"] * inverse + ms["statistics"] * statistic
@@ -143,7 +143,7 @@ def main():
     results = []
     for name in args.case or CASES:
         results.append(measure(Case(name, args)))
-        if args.json:  # What there is, should a later case fail.
+        if args.json:  # Intermediate results, in case a later case fails.
             args.json.write_text(json.dumps(results, indent=2) + "\n")
     print(table(results))
 

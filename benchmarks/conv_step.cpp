@@ -1,5 +1,5 @@
-// Forward, backward-data and backward-weights of convolutions: milliseconds, GFLOP/s and what was
-// reordered, checked against the reference backend after timing. One JSON object per line.
+// Benchmark of forward, backward-data and backward-weights of convolutions: milliseconds, GFLOP/s
+// and reorders, checked against the reference backend after timing. One JSON object per line.
 //
 // usage: bench_conv_step [threads] [f32|bf16|f16]
 
@@ -77,12 +77,12 @@ DType parse_dtype(const std::string& name) {
   throw InvalidArgument("[bench_conv_step] '" + name + "' is no dtype; use f32, bf16 or f16");
 }
 
-/// Half of the distance from 1 to the next number, of results that are rounded to `dtype`.
+/// Returns the unit roundoff of results that are rounded to `dtype`; 0 for f32.
 double rounding_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0;
 }
 
-/// One layer with memory, and what its three passes gave.
+/// One layer with its memory and the results of its three passes.
 struct Step {
   Step(Context& context, const Case& c)
       : ctx(context),
@@ -96,7 +96,7 @@ struct Step {
   ConstTensorView y, dx;
 };
 
-/// max |a - b| / max |b|.
+/// Returns max |a - b| / max |b|.
 double relative_difference(Context& ctx, ConstTensorView a, ConstTensorView b) {
   Tensor wide_a = Tensor::empty(ctx, a.shape()), wide_b = Tensor::empty(ctx, b.shape());
   ops::cast(ctx, a, wide_a);
@@ -112,7 +112,8 @@ double relative_difference(Context& ctx, ConstTensorView a, ConstTensorView b) {
   return difference / scale;
 }
 
-/// Largest error of the three results, and of the bias gradient, against the reference backend.
+/// Returns the largest error of the three results and the bias gradient against the reference
+/// backend.
 double check(Step& fast, const Case& c, const Tensor& x, const Tensor& dy) {
   Context reference(Device::cpu(), {.backend = Backend::reference});
   Step expected(reference, c);
@@ -147,7 +148,7 @@ bool run(const Case& c, DType dtype) {
   }
   const nn::ReorderCount after = step.conv.reorders();
   const double error = check(step, c, x, dy);
-  // Sums of up to n*oh*ow products in the weight gradient: their square root, with room.
+  // Sums of up to n*oh*ow products in the weight gradient: 8 times their square root.
   // Two roundings of 16-bit results differ by two halves.
   const double tolerance = 8 * std::sqrt(static_cast<double>(out[0] * out[1] * out[2])) * 1.2e-7 +
                            2 * rounding_of(dtype);

@@ -11,13 +11,14 @@
 #include "core/shared/cuda/linalg16.h"
 #include "gpu_program.h"
 
-/// What the device at hand reaches on one large f16 product with f32 sums, and on one large copy.
+/// Measured ceilings of the device: one large f16 product with f32 accumulation, one large copy.
 struct Ceilings {
   double gemm_tflops = 0;
   double copy_gb_per_s = 0;  ///< Bytes read and written.
 };
 
-/// Medians of `repeats`, on squares of width n with random elements (zeros are faster).
+/// Measures the medians of `repeats` on square matrices of width n with random elements (zeros are
+/// faster).
 inline Ceilings measure_ceilings(std::int64_t n, int repeats) {
   using namespace dkfac;
   Context ctx(Device::cuda()), host;

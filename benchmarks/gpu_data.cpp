@@ -1,6 +1,7 @@
-// What a CUDA device does with a batch before and after the network: batches of a resident data set
-// beside a copy of as many bytes, streamed batches, mixing and erasing, losses. Checks the last
-// batch, bit by bit, and the losses against the host. Prints one JSON object.
+// Benchmark of the work on a batch before and after the network on a CUDA device: batches of a
+// resident data set compared with a copy of as many bytes, streamed batches, mixing and erasing,
+// losses. Checks the last batch bit by bit, and the losses, against the host. Prints one JSON
+// object.
 //
 // Usage: bench_gpu_data [--size cifar10|tiny] [--type f16|bf16|f32] [--repeats N] [--json FILE]
 // Exit code 77: there is no CUDA device.
@@ -67,7 +68,7 @@ class Bench {
             {.sampler = sampler_, .augment = kAugment, .dtype = dtype_, .place = place}};
   }
 
-  /// What the host makes of the last batch of epoch 0 has the same bits.
+  /// Checks that the last batch of epoch 0 is bit-identical to the host's.
   void check(const data::DeviceBatch& got) {
     data::Loader host(data_, data::normalization_of(data_), sampler_, 0, 1, dtype_, 2, kAugment);
     host.start_epoch(0, data::batches_per_epoch(sampler_) - 1);
@@ -90,7 +91,7 @@ class Bench {
     });
     check(batch);
     const double ms = all / static_cast<double>(batches.batches());
-    // 8 bits in, a batch out; a copy of as many.
+    // Reads 8-bit pixels and writes a batch; the copy moves as many bytes.
     const std::int64_t bytes =
         batch.images.numel() + static_cast<std::int64_t>(batch.images.bytes());
     Tensor from = Tensor::zeros(ctx_, Shape{bytes / 8}, DType::f32),
@@ -149,7 +150,7 @@ class Bench {
     ops::copy(ctx_, sums, once);
     ctx_.stream().synchronize();
     const nn::LossSum want = nn::softmax_cross_entropy(host_, logits, labels, 0.1, 1, {});
-    // Both in f64, which differ in the order of sums.
+    // Both are in f64 and differ in the order of sums.
     if (!(std::abs(once.data<double>()[0] - want.loss) <= 1e-10 * want.loss) ||
         once.data<double>()[1] != static_cast<double>(want.correct))
       throw std::runtime_error("a loss is not that of the host");

@@ -1,5 +1,5 @@
 // K-FAC of all ResNet-50 layers on a CUDA device, through the public interface: statistics (A, G),
-// inverses and preconditioning, beside what the device can do (products, copies). Checks its
+// inverses and preconditioning, compared with the device's ceilings (products, copies). Checks its
 // results (kfac_checks.h) and prints one JSON object. Usage: bench_gpu_kfac
 // [--layers resnet50|tiny] [--batch N] [--repeats N] [--json FILE]. Exit code 77: there is no
 // CUDA device.
@@ -30,7 +30,7 @@ namespace {
 
 using namespace dkfac;
 
-/// The layer, of both sets, whose whole factors and direction are checked.
+/// Layer in both sets whose whole factors and direction are checked.
 constexpr const char* kChecked = "stage1.0.conv2";
 
 struct Arguments {
@@ -38,7 +38,7 @@ struct Arguments {
   int batch = 32, repeats = 5;
 };
 
-/// Values as behind a ReLU (half of them zero), resp. symmetric ones.
+/// Draws values as after a ReLU (half of them zero) if `positive`, else symmetric ones.
 Tensor random_values(Context& ctx, std::int64_t count, bool positive) {
   Random random(positive ? 1 : 2);
   return repeated_values(ctx, count, DType::f16, [&] {
@@ -93,7 +93,7 @@ class Bench {
     return dy_.view().slice(0, 0, shape.numel()).reshape(shape);
   }
 
-  /// The first samples of a batch.
+  /// Returns the first samples of a batch.
   [[nodiscard]] static ConstTensorView first(ConstTensorView batch, std::int64_t samples) {
     return batch.slice(0, 0, std::min(samples, batch.dim(0)));
   }
@@ -122,7 +122,7 @@ class Bench {
         kfac::compute_g(ctx_, layer.spec, output(layer), n, 1, checks::kOperand, {}, 0, g);
       });
       wrong = std::max(wrong, checks::diagonal_of_a(ctx_, layer, first(input(layer), 8), a));
-      // Few positions or a small kernel each: what the host can do in full.
+      // Few positions or a small kernel, so the host can compute the factors in full.
       if (layer.name == "stem" || layer.name == kChecked)
         whole = std::max(whole, checks::whole_factors(ctx_, layer, first(input(layer), 2),
                                                       first(output(layer), 2)));
@@ -148,23 +148,23 @@ class Bench {
     return d;
   }
 
-  /// Whole steps of the preconditioner: with all inverses, and with none.
+  /// Times whole steps of the preconditioner, with all inverses and with none.
   void steps(std::ostream& out) {
     const Stream stream = ctx_.stream();
     kfac::CurvatureOptions options;
     options.damping.lambda = 1e-2;
-    // Inverses that serve many steps; the first of them is due in full.
+    // Long intervals; the first step computes all inverses.
     options.refresh.statistics_interval = options.refresh.inverse_interval = 1000000;
     kfac::Preconditioner kfac(comm::make_self(), options, Device::cuda());
     std::vector<kfac::LayerGrad> grads;
-    std::vector<Tensor> held;
+    std::vector<Tensor> tensors;
     std::size_t checked = 0;
     for (const BenchLayer& layer : layers_) {
       const LayerId id = kfac.add_layer(layer.name, layer.spec);
       const auto tensor = [&](std::int64_t count) {
         if (count == 0) return TensorView{};
-        held.push_back(Tensor::empty(ctx_, {count}));
-        return held.back().view();
+        tensors.push_back(Tensor::empty(ctx_, {count}));
+        return tensors.back().view();
       };
       if (layer.name == kChecked) checked = grads.size();
       const TensorView weight = tensor(dkfac::weight_numel(layer.spec));
@@ -172,7 +172,7 @@ class Bench {
     }
     kfac.prepare();
     const auto renew_gradients = [&] {
-      for (Tensor& tensor : held)
+      for (Tensor& tensor : tensors)
         ops::cast(ctx_, gradient_.view().slice(0, 0, tensor.numel()), tensor);
     };
     const auto step = [&](bool inverses) {
@@ -189,19 +189,19 @@ class Bench {
     };
     record();
     step(true);
-    // Statistics and inverses are due in each of these, of which the records are not timed.
+    // Statistics and inverses are refreshed in each of these steps; recording is not timed.
     kfac.set_curvature({options.damping.lambda, 1, 1});
     const double refresh_ms =
         median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
     kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
-    check_finite(held);
+    check_finite(tensors);
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
         ctx_, layer, input(layer), output(layer), options.damping.lambda,
         gradient_.view().slice(0, 0, grads[checked].weight.numel()), grads[checked].weight);
-    // f32 inverses of factors whose condition is in the thousands.
+    // f32 inverses of factors with condition numbers in the thousands.
     if (!(wrong < 1e-3)) throw std::runtime_error("a direction is wrong: " + std::to_string(wrong));
     out << ", \"step_with_inverses_ms\": " << refresh_ms << ", \"plain_step_ms\": " << plain_ms
         << ", \"inverse_ms\": " << refresh_ms - plain_ms << ", \"error_of_direction\": " << wrong;

@@ -1,6 +1,7 @@
-// Batch normalisation and pooling on a CUDA device: how fast each pass over an activation of
-// ResNet-50 is beside a copy of as many bytes on the same shape. Checks one channel of each result
-// against the definition in double, and the pools against the host. Prints one JSON object.
+// Benchmark of batch normalisation and pooling on a CUDA device: the speed of each pass over the
+// activations of ResNet-50, compared with a copy of as many bytes of the same shape. Checks one
+// channel of each result against the definition in double, and pooling against the host. Prints one
+// JSON object.
 //
 // Usage: bench_gpu_norm [--layers resnet50|tiny] [--batch N] [--type f16|bf16|f32] [--repeats N]
 //        [--json FILE]. Exit code 77: there is no CUDA device.
@@ -37,10 +38,10 @@ struct Arguments {
   int batch = 256, repeats = 7;
 };
 
-/// Outputs of convolutions that are alike.
+/// Convolution outputs of the same shape.
 struct Activations {
   std::int64_t hw, c;
-  int count;  ///< In the network.
+  int count;  ///< Number in the network.
 };
 
 std::vector<Activations> activations(const std::vector<BenchLayer>& layers) {
@@ -59,14 +60,14 @@ std::vector<Activations> activations(const std::vector<BenchLayer>& layers) {
   return out;
 }
 
-/// One pass: milliseconds, and bytes of activations that it has to read and write.
+/// One pass: milliseconds, and the bytes of activations that it must read and write.
 struct Pass {
   std::string name;
   double ms, bytes;
   [[nodiscard]] double gb_per_s() const { return bytes / ms * 1e-6; }
 };
 
-/// `passes` as members of a JSON object; the first one is the copy.
+/// Formats `passes` as members of a JSON object; the first one is the copy.
 std::string members(const std::vector<Pass>& passes) {
   std::ostringstream out;
   for (const Pass& pass : passes) {
@@ -99,7 +100,7 @@ class Bench {
       out << (&a == &all_.front() ? "" : ", ") << "{\"hw\": " << a.hw << ", \"c\": " << a.c
           << ", \"count\": " << a.count << members(norm(a)) << "}";
     }
-    // A quarter of the input's elements come out, each with a place of 32 bits.
+    // The output has a quarter of the input's elements, each with a 32-bit index.
     const double places = 0.25 * 4 / static_cast<double>(size_of(dtype_));
     out << "], \"training_ms\": " << training_ms_ << ", \"copy_of_as_many_bytes_ms\": " << copy_ms_
         << ", \"error_of_a_channel\": " << error_ << ", \"pools\": [{\"kind\": \"max 3/2 p1\""
@@ -115,13 +116,14 @@ class Bench {
     return of.view().slice(0, 0, shape.numel()).reshape(shape);
   }
 
-  /// Normal around `center`.
+  /// Draws normally distributed values around `center`.
   Tensor random_values(std::int64_t count, std::uint64_t seed, double center) {
     Random random(seed);
     return repeated_values(ctx_, count, dtype_, [&] { return center + random.normal(); });
   }
 
-  /// Median milliseconds of one `work`, of so many behind each other that a launch does not count.
+  /// Returns the median milliseconds of one `work`, with enough consecutive calls to hide the
+  /// launch.
   double median_ms(double bytes, const std::function<void()>& work) {
     const int each = static_cast<int>(std::clamp(4e9 / bytes, 1.0, 100.0));
     return ::median_ms(ctx_, {arguments_.repeats, arguments_.layers == "tiny" ? 1 : each}, work);
@@ -133,7 +135,7 @@ class Bench {
     return {"copy", median_ms(bytes, [&] { ops::copy(ctx_, from, to); }), bytes};
   }
 
-  /// What the layer gives no time of by itself is a difference of two.
+  /// Times the passes of the layer; one that cannot be timed alone is a difference of two.
   std::vector<Pass> norm(const Activations& a) {
     const Shape s = shape(a);
     const ConstTensorView x = part(x_, s), dy = part(dy_, s), addend = part(addend_, s);
@@ -181,7 +183,7 @@ class Bench {
     return out;
   }
 
-  /// One channel of both passes in training, by the definition in double.
+  /// Checks one channel of both passes in training against the definition in double.
   void check(nn::BatchNorm2d& norm, ConstTensorView x_view, ConstTensorView dy_view) {
     const std::int64_t c = norm.channels() / 2;
     const auto y = column(norm.forward(ctx_, x_view, nn::Mode::train), c);
@@ -193,7 +195,7 @@ class Bench {
     for (const double v : x) var += (v - mean) * (v - mean) / n;
     const double inverse = 1 / std::sqrt(var + norm.options().epsilon);
     const auto xhat = [&](std::size_t i) { return (x[i] - mean) * inverse; };
-    // What is this near to the edge of the ReLU may fall on either side.
+    // Values this close to the kink of the ReLU may fall on either side.
     const auto near_edge = [&](std::size_t i) { return std::abs(xhat(i)) < 1e-4; };
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double g = xhat(i) > 0 ? dy[i] : 0;
@@ -216,7 +218,8 @@ class Bench {
       throw std::runtime_error("a normalisation is wrong: " + std::to_string(wrong));
   }
 
-  /// Max pooling of the first, the mean of the last. `units`: tensors of x's size, each way.
+  /// Times max pooling of the first activations, or average pooling of the last. `units`: tensors
+  /// of x's size that each direction moves.
   std::vector<Pass> pool(const Activations& a, double units) {
     const bool windows = &a == &all_.front();
     const auto make = [&]() -> std::unique_ptr<nn::Layer> {

@@ -21,17 +21,17 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
-/// What the benchmarks of a CUDA device have in common: options, clock, data, and main().
+/// Common parts of the benchmarks for a CUDA device: options, clock, data, and main().
 
 /// One option "--key value".
 struct Option {
   std::string key;
   std::variant<std::string*, int*> into;
-  std::vector<std::string> choices = {};  ///< Of a text; none: any text.
-  int least = 1;                          ///< Of a number.
+  std::vector<std::string> choices = {};  ///< Allowed texts; empty: any.
+  int least = 1;                          ///< Smallest allowed number.
 };
 
-/// As an error shows them.
+/// Lists the options for an error message.
 inline std::string list_of(const std::vector<Option>& options) {
   std::string out;
   for (const Option& option : options) {
@@ -47,7 +47,7 @@ inline std::string list_of(const std::vector<Option>& options) {
   return out;
 }
 
-/// Whether `option` may have that value, which it then has.
+/// Sets `option` and returns true if the value is allowed.
 inline bool set_option(const Option& option, const std::string& value) {
   if (auto* const* text = std::get_if<std::string*>(&option.into)) {
     const auto& known = option.choices;
@@ -70,7 +70,7 @@ inline void parse_options(int argc, char** argv, const std::vector<Option>& opti
   }
 }
 
-/// The types of `--type` and `--compute`.
+/// Parses the types of `--type` and `--compute`.
 inline dkfac::DType type_of(const std::string& name) {
   return std::map<std::string, dkfac::DType>{
       {"f16", dkfac::DType::f16}, {"bf16", dkfac::DType::bf16}, {"f32", dkfac::DType::f32}}
@@ -85,12 +85,12 @@ inline double median(std::vector<double> all) {
 
 struct Timing {
   int repeats = 5;
-  int times = 1;                      ///< `work` behind each other in each repeat.
-  std::function<void()> before = {};  ///< Each repeat; not timed.
+  int times = 1;                      ///< Calls of `work` in each repeat.
+  std::function<void()> before = {};  ///< Called before each repeat; not timed.
 };
 
-/// Median milliseconds of one `work` on the host's clock, with an idle device at both ends. One
-/// repeat more warms up.
+/// Returns the median milliseconds of one `work` by the host's clock, with an idle device at both
+/// ends. One additional repeat warms up.
 inline double median_ms(dkfac::Context& ctx, const Timing& timing,
                         const std::function<void()>& work) {
   std::vector<double> all;
@@ -106,8 +106,8 @@ inline double median_ms(dkfac::Context& ctx, const Timing& timing,
   return median(all);
 }
 
-/// `count` elements of `type` on the device: up to 2^20 of `draw()`, over and over. Where only
-/// sizes matter, that is drawn fast.
+/// Returns `count` elements of `type` on the device, which repeat up to 2^20 values of `draw()`. It
+/// is fast, for cases where only sizes matter.
 inline dkfac::Tensor repeated_values(dkfac::Context& ctx, std::int64_t count, dkfac::DType type,
                                      const std::function<double()>& draw) {
   using namespace dkfac;
@@ -126,8 +126,8 @@ inline dkfac::Tensor repeated_values(dkfac::Context& ctx, std::int64_t count, dk
   return out;
 }
 
-/// What main() returns. `run` writes the program's JSON object, which is printed and goes to the
-/// file of `--json` too. 0; 1 for an error, 77 where there is no CUDA device.
+/// Implements main(). `run` writes the program's JSON object, which is printed and also written to
+/// the file of `--json`. Returns 0; 1 for an error, 77 without a CUDA device.
 inline int gpu_program(const std::string& name, int argc, char** argv, std::vector<Option> options,
                        const std::function<void(std::ostream&)>& run) {
   try {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The work of bench_gpu_kfac done with PyTorch on a CUDA device: what a K-FAC written in Python costs.
+"""The work of bench_gpu_kfac in PyTorch on a CUDA device: the cost of a K-FAC written in Python.
 
-Statistics by patches that are copied once and f16 products, with f32 results from PyTorch 2.8 on;
-inverses by cholesky and cholesky_inverse in f32, one factor after the other; directions by two f32
+Statistics use patches that are copied once and f16 products, with f32 results from PyTorch 2.8 on;
+inverses use cholesky and cholesky_inverse in f32, one factor after the other; directions are two f32
 products. Checks the diagonals of its statistics, and its inverses. Prints one JSON object with the
 keys of bench_gpu_kfac. Usage: gpu_torch.py [--batch N] [--repeats N] [--layers resnet50|tiny] [--json FILE]
 Exit code 77: no PyTorch, or no CUDA device.
@@ -74,7 +74,7 @@ def main():
         if f32_results:
             return torch.mm(rows.t(), rows, out_dtype=torch.float32).div_(count)
         scale = 2.0 ** (14 - math.ceil(math.log2(count * largest)))
-        # beta = 0: the first argument is not read. alpha is applied to sums that are still f32.
+        # beta = 0: the first argument is not read. alpha is applied to the f32 sums.
         unread = torch.empty(1, 1, device="cuda", dtype=torch.float16)
         product = torch.addmm(unread, rows.t(), rows, beta=0, alpha=scale)
         return product.float().div_(scale * count)
@@ -122,12 +122,12 @@ def main():
             def make_g():
                 return gram(dy.reshape(-1, outputs), args.batch, out * out)
 
-            # Sums of squares over patches, of the sum over images alone: patches are linear.
+            # Sums of squares over patches, computed from the sum over images: patches are linear.
             squares_a = patches_of(x.double().square().sum(0, keepdim=True), kernel, stride)
             squares_a = squares_a.sum(0) / (args.batch * out * out)
         squares_g = dy.double().square().reshape(-1, outputs).sum(0) / args.batch
         a, g = make_a(), make_g()
-        # Of millions of positive terms an f32 sum may lose a percent.
+        # An f32 sum of millions of positive terms may lose a percent.
         for what, made, expected in (("A", a, squares_a), ("G", g, squares_g)):
             wrong = float((made.diagonal() - expected).abs().max() / expected.max())
             if not wrong < 2e-2:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""ResNet-9 on CIFAR-10 with PyTorch on a CUDA device: the network, data changes and schedule of
-configs/cifar-resnet9-sgd.toml, for the seconds that the same epochs take there.
+"""ResNet-9 on CIFAR-10 with PyTorch on a CUDA device: the network, augmentation and schedule of
+configs/cifar-resnet9-sgd.toml, to compare the seconds of the same epochs.
 
 The data set stays on the device; autocast to f16 with a loss scale, cuDNN's autotuner, PyTorch's SGD
-with a rate per group of parameters. Seconds count training alone, after one epoch on noise that warms
-up what is compiled and tuned. Prints one JSON object.
+with a rate per group of parameters. Seconds count only training, after one epoch on noise that warms
+up compilation and tuning. Prints one JSON object.
 
 Usage: gpu_torch_cifar.py DATA [--seeds N] [--epochs N] [--device cuda|cpu] [--samples N] [--json FILE]
 DATA holds cifar-10-batches-bin. Exit code 77: no PyTorch, or no CUDA device.
@@ -23,7 +23,7 @@ KNOTS = ((0, 0.0), (2, 1.0), (8, 0.1), (10, 0.1))
 
 
 def rate(epoch, epochs):
-    """Straight lines between the knots, which are of ten epochs."""
+    """Piecewise linear between the knots, which are given for ten epochs."""
     at = epoch * EPOCHS / epochs
     for (e0, r0), (e1, r1) in zip(KNOTS, KNOTS[1:]):
         if at <= e1:
@@ -45,7 +45,7 @@ def make_network(torch, nn, filters):
     functional = nn.functional
 
     class GhostNorm(nn.Module):
-        """BatchNorm over groups of GHOST samples, with a scale that stays 1, then CELU."""
+        """BatchNorm over groups of GHOST samples with a constant scale of 1, then CELU."""
 
         def __init__(self, channels):
             super().__init__()
@@ -60,7 +60,7 @@ def make_network(torch, nn, filters):
             n, c, h, w = x.shape
             groups = n // GHOST
             mean, var = self.mean.repeat(groups), self.var.repeat(groups)
-            # Each group its own channels: sample k of group g lies in row k.
+            # Each group has its own channels: sample k of group g is in row k.
             grouped = x.reshape(groups, GHOST, c, h, w).transpose(0, 1).reshape(GHOST, -1, h, w)
             y = functional.batch_norm(grouped, mean, var, None, self.bias.repeat(groups), True, 0.1)
             self.mean.copy_(mean.view(groups, c).mean(0))
@@ -101,7 +101,7 @@ def whitening(torch, images):
     """Eigenvectors of the covariance of 3x3 patches, scaled to variance 1."""
     patches = images[:10000].unfold(2, 3, 1).unfold(3, 3, 1)
     patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, 27).double()
-    patches = patches - 0  # The data is normalised.
+    patches = patches - 0  # The mean is 0: the data is normalised.
     values, vectors = torch.linalg.eigh(patches.t() @ patches / (patches.shape[0] - 1))
     return (vectors / torch.sqrt(values + 1e-2)).t().flip(0).reshape(27, 3, 3, 3).float()
 
@@ -140,14 +140,14 @@ def main():
     batches = count // BATCH
 
     def epoch_images(generator):
-        """Every image cut out of its padded self at a place of its own, half of them mirrored."""
+        """Random crops of the padded images, half of them flipped."""
         offsets = torch.randint(0, 9, (2, count), device=device, generator=generator)
         rows = offsets[0][:, None] + torch.arange(32, device=device)
         columns = offsets[1][:, None] + torch.arange(32, device=device)
         flip = torch.rand(count, device=device, generator=generator) < 0.5
         columns = torch.where(flip[:, None], columns.flip(1), columns)
         samples = torch.arange(count, device=device)[:, None, None]
-        # Advanced indices around a slice come first: [n, h, w, c], as channels last keeps it.
+        # Advanced indices around a slice come first: [n, h, w, c], the channels-last layout.
         cut = padded[samples, :, rows[:, :, None], columns[:, None, :]]
         order = torch.randperm(count, device=device, generator=generator)
         return cut[order].permute(0, 3, 1, 2), y[order]
@@ -159,12 +159,13 @@ def main():
         trained = [p for p in net.parameters() if p.requires_grad]
         weights = [p for p in trained if p.ndim > 1]
         shifts = [p for p in trained if p.ndim == 1]
-        # torch's buffer holds gradients and ours rate times gradient; equal up to changes of rate.
+        # torch's momentum buffer sums gradients, dkfac's rate times gradient; they are equivalent up
+        # to changes of the rate.
         optimizer = torch.optim.SGD([{"params": weights, "weight_decay": DECAY},
                                      {"params": shifts, "weight_decay": DECAY / BIAS_LR}],
                                     lr=0.0, momentum=0.9, nesterov=True)
         scaler = torch.cuda.amp.GradScaler(enabled=fast)
-        held = [t for t in list(net.parameters()) + list(net.buffers()) if t.is_floating_point()]
+        state = [t for t in list(net.parameters()) + list(net.buffers()) if t.is_floating_point()]
         average, step, seconds = None, 0, 0.0
         for epoch in range(epochs):
             if fast:
@@ -189,15 +190,15 @@ def main():
                 if step % EMA_INTERVAL == 0:
                     with torch.no_grad():
                         if average is None:
-                            average = [t.detach().clone() for t in held]
+                            average = [t.detach().clone() for t in state]
                         else:
-                            for a, t in zip(average, held):
+                            for a, t in zip(average, state):
                                 a.lerp_(t, 1 - EMA_DECAY ** EMA_INTERVAL)
             if fast:
                 torch.cuda.synchronize()
             seconds += time.perf_counter() - start
         with torch.no_grad():
-            for a, t in zip(average or [], held):
+            for a, t in zip(average or [], state):
                 t.copy_(a)
             net.eval()
             correct = 0

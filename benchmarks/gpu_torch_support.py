@@ -1,9 +1,9 @@
-"""What the PyTorch programs for a CUDA device share."""
+"""Common functions of the PyTorch programs for a CUDA device."""
 import json
 
 
 def torch_on(device):
-    """The module torch, or None where it or the device is missing, which it says: exit code 77."""
+    """The module torch, or None with a message if it or the device is missing: exit code 77."""
     try:
         import torch
     except ImportError:

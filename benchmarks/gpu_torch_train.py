@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""SGD training steps of PyTorch on a CUDA device, as bench_gpu_train times ours.
+"""SGD training steps of PyTorch on a CUDA device, for comparison with bench_gpu_train.
 
-Channels last, automatic mixed precision (a loss scale for f16), PyTorch's fused SGD; once as it is
-and once with torch.compile. One batch that stays on the device. Checks that the loss falls. Prints
+Channels last, automatic mixed precision (a loss scale for f16), PyTorch's fused SGD; once in eager
+mode and once with torch.compile. One constant batch on the device. Checks that the loss falls. Prints
 one JSON object. Usage: gpu_torch_train.py [--model resnet50|resnet9] [--batch N]
 [--compute f16|bf16|f32] [--steps N] [--no-compile] [--json FILE]
 Exit code 77: no PyTorch, or no CUDA device.
@@ -102,7 +102,7 @@ def main():
     if not args.no_compile:
         try:
             result["compiled"] = measure(True)
-        except Exception as error:  # What torch.compile needs (Triton, a compiler) may be absent.
+        except Exception as error:  # Requirements of torch.compile (Triton, a compiler) may be absent.
             result["compiled"] = {"failed": str(error).splitlines()[0] if str(error) else repr(error)}
     report(result, args.json)
     return 0

@@ -1,12 +1,12 @@
-// Training steps of a network on a CUDA device: SGD, and K-FAC beside it, on one batch that stays.
-// Milliseconds per step and phase, images/s, and the two floors of the step (operations and bytes)
-// from what the device reaches on a product and a copy. Checks that the loss falls. Prints one JSON
-// object.
+// Benchmark of training steps of a network on a CUDA device with SGD and K-FAC on one constant
+// batch: milliseconds per step and phase, images/s, and two lower bounds of the step (operations
+// and bytes) from the measured rates of a product and a copy. Checks that the loss falls. Prints
+// one JSON object.
 //
 // Usage: bench_gpu_train [--model resnet50|resnet9|tiny] [--batch N] [--compute f16|bf16|f32]
 //        [--steps N] [--statistics N] [--inverses N] [--json FILE]
-// K-FAC runs one period of its inverses, --steps is for SGD, which with 16 bits also runs with each
-// fusion of a convolution and a BatchNorm that is off by default (ModelOptions). Exit code 77:
+// K-FAC runs one interval of its inverses. --steps applies to SGD, which in 16 bits also runs with
+// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions). Exit code 77:
 // there is no CUDA device.
 
 #include <algorithm>
@@ -55,7 +55,7 @@ nn::ModelOptions model_options(const Arguments& arguments) {
   return options;
 }
 
-/// Milliseconds of host time, with the device idle at both ends.
+/// Measures milliseconds of host time, with the device idle at both ends.
 class Clock {
  public:
   explicit Clock(Context& ctx) : ctx_(ctx) { restart(); }
@@ -76,7 +76,7 @@ class Clock {
   std::chrono::steady_clock::time_point start_;
 };
 
-/// A model with an optimizer, and one batch of noise with labels to learn by heart.
+/// A model with an optimizer, and one batch of noise with labels to memorize.
 class Training {
  public:
   Training(const Arguments& arguments, std::unique_ptr<optim::Optimizer> optimizer,
@@ -107,8 +107,8 @@ class Training {
     ctx_.stream().synchronize();
   }
 
-  /// As one trains: what statistics do not look at is replayed as one launch. The mean loss before
-  /// the update.
+  /// Runs one training step, in which passes without statistics are replayed as one CUDA graph, and
+  /// returns the mean loss before the update.
   double step() {
     set_scale();
     ops::fill(ctx_, sums_, 0);
@@ -117,7 +117,7 @@ class Training {
     ops::copy(ctx_, sums_, said_);
     return update();
   }
-  /// The same in parts, each launch by itself.
+  /// The parts of a step, with individual launches.
   void forward() { logits_ = model_->forward(ctx_, images_, nn::Mode::train); }
   void backward() {
     set_scale();
@@ -129,7 +129,7 @@ class Training {
   double update() {
     const kfac::StepReport report = optimizer_->step(
         {.lr = 1e-3, .flags = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
-    if (!report.updated) throw std::runtime_error("a step was voted down: " + report.brief());
+    if (!report.updated) throw std::runtime_error("a step was rejected: " + report.brief());
     return said_.data<double>()[0] / arguments_.batch;
   }
 
@@ -154,8 +154,9 @@ class Training {
   ConstTensorView logits_;
 };
 
-/// Bytes of activations that a pass over a batch has to move when every layer reads its input and
-/// writes its output once, and backward reads both and the gradient and writes a gradient.
+/// Returns the bytes of activations that a pass over a batch must move, if every layer reads its
+/// input and writes its output once, and backward reads both and the gradient and writes a
+/// gradient.
 double activation_bytes(const nn::Model& model, std::int64_t batch) {
   double elements = 0;
   model.trace([&](const nn::Layer&, const Shape& output) {
@@ -219,8 +220,8 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostrea
   return step_ms;
 }
 
-/// SGD with a fusion: milliseconds of a step and of a backward pass to be held against those
-/// without, and for how many pairs of layers cuDNN had an engine.
+/// Runs SGD with a fusion: milliseconds of a step and of a backward pass, to compare with those
+/// without it, and the number of layer pairs for which cuDNN has an engine.
 void run_fused(const Arguments& arguments, const std::string& name, const nn::ModelOptions& options,
                nn::FusedPairs (nn::Model::*count)() const, std::ostream& report) {
   Training training(arguments,

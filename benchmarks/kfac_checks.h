@@ -15,15 +15,15 @@
 
 #include "resnet50_layers.h"
 
-/// What bench_gpu_kfac's results are held against: the host, in f64. All views are of the device of
-/// ctx; inputs and gradients are f16, and nothing here is fast.
+/// Reference checks of bench_gpu_kfac on the host in f64. All views are on the device of ctx;
+/// inputs and gradients are f16. Not optimized for speed.
 namespace checks {
 
 using namespace dkfac;
 
 inline constexpr kfac::Operand kOperand{DType::f16, 1};
 
-/// A copy on the host in another dtype, once all work of ctx has run.
+/// Returns a copy on the host in another dtype, after synchronizing with ctx.
 inline Tensor on_host(Context& ctx, ConstTensorView x, DType dtype) {
   Context host;
   Tensor same = Tensor::empty(host, x.shape(), x.dtype());
@@ -34,7 +34,7 @@ inline Tensor on_host(Context& ctx, ConstTensorView x, DType dtype) {
   return out;
 }
 
-/// Largest difference, relative to the largest expected value; infinity when something is NaN.
+/// Largest difference relative to the largest expected value; infinity if any value is NaN.
 class Difference {
  public:
   void add(double expected, double actual) {
@@ -50,7 +50,8 @@ class Difference {
   double error_ = 0, scale_ = 0;
 };
 
-/// A of `input` on its diagonal, against sums of squares over patches. `a` is overwritten.
+/// Returns the error of the diagonal of A of `input`, against sums of squares over patches. `a` is
+/// overwritten.
 inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorView input,
                             TensorView a) {
   Context host;
@@ -62,7 +63,7 @@ inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorVi
   Tensor squares = on_host(ctx, input, DType::f64);
   for (std::int64_t i = 0; i < squares.numel(); ++i)
     squares.data<double>()[i] *= squares.data<double>()[i];
-  // Sums over each sample's positions; a bias squares to one, and so does its mean.
+  // Sums over each sample's positions; the bias entry is 1, and so is its mean square.
   Tensor sums = Tensor::zeros(host, {n, d}, DType::f64);
   double positions = 1;
   if (const auto* conv = std::get_if<Conv2dSpec>(&layer.spec)) {
@@ -81,7 +82,7 @@ inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorVi
   return difference.relative();
 }
 
-/// Lower triangles of two matrices.
+/// Returns the difference of the lower triangles of two matrices.
 inline double lower_triangle(const Tensor& expected, const Tensor& actual) {
   const std::int64_t d = expected.shape()[0];
   Difference difference;
@@ -91,7 +92,7 @@ inline double lower_triangle(const Tensor& expected, const Tensor& actual) {
   return difference.relative();
 }
 
-/// A and G of a few samples in full, against the host's own.
+/// Returns the error of the full A and G of a few samples, against those of the host.
 inline double whole_factors(Context& ctx, const BenchLayer& layer, ConstTensorView input,
                             ConstTensorView grad_output) {
   Context host;
@@ -109,8 +110,9 @@ inline double whole_factors(Context& ctx, const BenchLayer& layer, ConstTensorVi
                   lower_triangle(host_g, on_host(ctx, g, DType::f64)));
 }
 
-/// (G + g I) U (A + a I) against the gradient that became U, for a layer without bias, local means
-/// over the batch, and shifts a and g as the pi-split of `damping` has them.
+/// Returns the error of (G + g I) U (A + a I) against the gradient that was preconditioned to U. It
+/// is for a layer without bias, with local means over the batch and shifts a and g by the pi-split
+/// of `damping`.
 inline double direction(Context& ctx, const BenchLayer& layer, ConstTensorView input,
                         ConstTensorView grad_output, double damping, ConstTensorView gradient,
                         ConstTensorView u) {

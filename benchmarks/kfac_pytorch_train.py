@@ -3,8 +3,8 @@
 
 The networks, the batch and the measured loop are those of torch_train.py; `--peer` is a folder with
 the public source of kfac-pytorch (Pauloski et al. 2020, 2021), of which nothing is part of this
-repository. Timers around its methods tell the parts of a step apart. No KL clip, as in
-`dkfac bench step`. compare_kfac.py runs this side by side with dkfac.
+repository. Timers around its methods separate the parts of a step. No KL clip, as in
+`dkfac bench step`. compare_kfac.py runs this alternately with dkfac.
 
   python3 kfac_pytorch_train.py --peer ../kfac-pytorch --model mlp --size 28 --channels 1 \
           --batch 256 --statistics-interval 1 --inverse-interval 1
@@ -24,12 +24,12 @@ import torch_train
 
 
 def load(peer):
-    """Its preconditioner and the modules whose methods are timed."""
+    """kfac-pytorch's preconditioner and the modules whose methods are timed."""
     sys.path.insert(0, peer)
     try:
         importlib.metadata.version("kfac-pytorch")
     except importlib.metadata.PackageNotFoundError:
-        # It asks for its own version, which a source tree that is not installed does not tell.
+        # It queries its own package version, which a source tree that is not installed lacks.
         importlib.metadata.version = lambda _: "source tree"
     import kfac.layers.base
     import kfac.layers.eigen
@@ -39,7 +39,7 @@ def load(peer):
 
 
 class Parts:
-    """Seconds by part of the step under way."""
+    """Seconds by part of the current step."""
 
     def __init__(self):
         self.seconds = collections.defaultdict(float)
@@ -115,7 +115,7 @@ def main():
         "parts_ms_by_kind": {kind: {part: statistics.median(ms) for part, ms in found.items()}
                              for kind, found in by_part.items()},
         "loss_first": losses[0], "loss_last": losses[-1],
-        # As `dkfac bench step` judges: momentum and rounding leave some percent of room.
+        # The criterion of `dkfac bench step`: momentum and rounding may change it by some percent.
         "correct": all(math.isfinite(loss) for loss in losses) and losses[-1] <= 1.1 * losses[0]}))
 
 

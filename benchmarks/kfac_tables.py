@@ -1,11 +1,11 @@
-"""The tables of compare_kfac.py: prices beside their bars, and parts beside their lower bounds."""
+"""The tables of compare_kfac.py: costs with their targets, and parts with their lower bounds."""
 import statistics
 
 PARTS = ["A", "G", "batch norm", "average", "inverse", "precondition", "exchange", "update"]
 NAMES = {"mlp": "MLP 784-512-512-10, batch 256", "resnet20": "ResNet-20, 32 px, batch 128",
          "resnet50-64px": "ResNet-50, 64 px, batch 32",
          "resnet50-224px": "ResNet-50, 224 px, batch 32"}
-# Of compare_kfac.py: averaged dense factors, and rows of low rank, fresh in every step.
+# Rows of compare_kfac.py: averaged dense factors, and low-rank factors, refreshed in every step.
 DENSE_FRESH, LOW_RANK_FRESH = "0.05 1/1", "1 1/1"
 
 
@@ -15,7 +15,7 @@ def markdown(heads, rows):
 
 
 def middle(values, digits):
-    """Median [quartiles], or the one value there is, or "-"."""
+    """Median [quartiles], or a single value, or "-"."""
     values = [v for v in values if v is not None]
     if not values:
         return "-"
@@ -64,7 +64,7 @@ def parts(result):
 
 
 def factors(result, bar):
-    """A and G of all layers: within a step on both sides, and ours alone."""
+    """A and G of all layers: within a step on both sides, and those of dkfac alone."""
     fresh = "statistics+inverse"
     found = [(r["ours"][DENSE_FRESH]["parts_ms_by_kind"][fresh],
               r["peer"]["1/1"]["parts_ms_by_kind"][fresh], r["factors_ms"])

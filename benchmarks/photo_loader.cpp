@@ -1,11 +1,10 @@
-// Images per second of one core that reads, decodes, cuts, resizes and normalises photographs as
-// training does. photo_loader.py runs it beside Pillow.
+// Images per second of one core that reads, decodes, crops, resizes and normalises photographs as
+// in training. photo_loader.py compares it with Pillow.
 //
 //   bench_photo_loader SPLIT SIZE EPOCHS full|scaled [VIEWS]
 //
-// SPLIT: a folder of class folders. VIEWS: a file to write "NAME y x height width" to, for every
-// image in turn. Prints one JSON object; seconds are of the processor, so that other programs on
-// the machine count less.
+// SPLIT: a folder of class folders. VIEWS: a file for "NAME y x height width" of every image in
+// turn. Prints one JSON object; seconds are CPU time, which is less affected by other programs.
 
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +23,7 @@ using namespace dkfac;
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// (p / 255 - mean) / deviation by a table.
+/// Computes (p / 255 - mean) / deviation by a table.
 struct Normalizer {
   std::vector<float> table;
   Normalizer() {
@@ -71,7 +70,7 @@ void measure(const data::PhotoSet& set, const data::PhotoOptions& options, std::
       sum += image[static_cast<std::size_t>(i) % image.size()];
     }
   };
-  all(0);  // Files come into memory.
+  all(0);  // Warms the page cache.
   scratch.read_s = scratch.decode_s = scratch.resize_s = 0;
   const double begin = processor_seconds();
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) all(epoch);

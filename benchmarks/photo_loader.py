@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Images per second of one core: bench_photo_loader beside Pillow and torchvision doing the same.
+"""Images per second of one core: bench_photo_loader compared with Pillow and torchvision.
 
     photo_loader.py PROGRAM SPLIT [--size N ...] [--epochs N] [--rounds N] [--out FILE]
 
-Both cut the same boxes out of the same files (torchvision's RandomResizedCrop), resize them
-bilinearly with antialiasing, and normalise to f32: Pillow with NumPy, and torchvision's transforms
-(over Pillow too) where it is installed. Rounds alternate, on one core; of each the best is taken.
-Seconds are of the processor. Needs Pillow and NumPy.
+All crop the same boxes of the same files (torchvision's RandomResizedCrop), resize them bilinearly
+with antialiasing, and normalise to f32: Pillow with NumPy, and torchvision's transforms (also based
+on Pillow) if it is installed. Rounds alternate on one core; the best of each is reported. Seconds
+are CPU time. Needs Pillow and NumPy.
 """
 import argparse
 import json
@@ -48,7 +48,7 @@ def transforms(image, y, x, height, width, size):
 
 
 def seconds_of(show, split, views, size):
-    """Of all views, one after the other."""
+    """Processes all views in order."""
     begin = time.process_time()
     for name, *box in views:
         image = Image.open(split / name)
@@ -115,7 +115,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Children as well.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Inherited by child processes.
     result = {"processor": processor(), "cores": 1, "load": os.getloadavg()[0],
               "pillow": PIL.__version__, "pillow_libjpeg": features.version("jpg"),
               "pillow_libjpeg_turbo": features.check("libjpeg_turbo"), "numpy": np.__version__,

@@ -6,8 +6,8 @@
 
 #include "dkfac/core/layer_spec.h"
 
-/// The convolutions and the classifier of ResNet-50 v1.5 (stride in the 3x3) for square images:
-/// their specifications, and how large a picture each sees.
+/// A convolution, or the classifier, of ResNet-50 v1.5 (stride in the 3x3) for square images: its
+/// specification and the size of its input.
 struct BenchLayer {
   std::string name;
   dkfac::LayerSpec spec;
@@ -48,7 +48,7 @@ inline std::vector<BenchLayer> resnet50_layers(std::int64_t pixels) {
   return layers;
 }
 
-/// A few small ones of the same kinds, to see that the program works.
+/// Returns a few small layers of the same kinds, for smoke tests.
 inline std::vector<BenchLayer> tiny_layers() {
   std::vector<BenchLayer> all = resnet50_layers(32), few;
   for (const BenchLayer& layer : all)

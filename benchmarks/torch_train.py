@@ -3,7 +3,7 @@
 
 The networks are those of `dkfac bench step`: ResNet-20 for CIFAR with shortcuts without parameters,
 ResNet-50 with the stride in the 3x3 convolutions, and two hidden layers of 512. One random batch,
-the same at every step, as there. compare_torch.py runs this side by side with dkfac.
+the same at every step, as there. compare_torch.py runs this alternately with dkfac.
 
   python3 torch_train.py --model resnet20 --batch 128 --size 32 --threads 2 --channels-last
 """
@@ -89,7 +89,7 @@ MODELS = {"resnet20": resnet20, "resnet50": resnet50, "mlp": mlp}
 
 
 def make_parser(description):
-    """What every measurement of a PyTorch step is told."""
+    """Adds the options of every measurement of a PyTorch step."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="resnet20")
     parser.add_argument("--batch", type=int, default=128)
@@ -105,7 +105,7 @@ def make_parser(description):
 
 
 def make(args):
-    """The network and its one batch."""
+    """The network and its batch."""
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     if args.model == "mlp":

@@ -1,7 +1,7 @@
 # dkfac_test(NAME SOURCES ... LINK libs... [LABELS ...] [RANKS n...] [TIMEOUT s])
 #
-# Makes the executable test_NAME and the ctest NAME. With RANKS it is run under mpiexec once per
-# number in the list (as NAME.mpiN, label mpi), and not alone. Tests include src/ too.
+# Adds the executable test_NAME and the ctest NAME. With RANKS it runs under mpiexec once per number
+# in the list (as NAME.mpiN, label mpi) instead of alone. Tests may include src/ too.
 set(DKFAC_GTEST_SOURCE "" CACHE PATH "Source folder of GoogleTest, where none is installed")
 if(DKFAC_GTEST_SOURCE)
   set(INSTALL_GTEST OFF)
@@ -14,25 +14,25 @@ endif()
 
 include(TestEnvironment)
 
-# Most of the time of a test is that of its compilation. Linked last: the last option counts.
+# Most of the time of a test is spent on its compilation. Linked last, because the last option counts.
 add_library(dkfac_test_flags INTERFACE)
-if(DKFAC_SANITIZE)  # To optimise what sanitizers add takes longer than to run it.
+if(DKFAC_SANITIZE)  # Optimising instrumented code takes longer than running it.
   target_compile_options(dkfac_test_flags INTERFACE -O0)
-  if(DKFAC_SANITIZE MATCHES "undefined")  # It watches what is tested.
+  if(DKFAC_SANITIZE MATCHES "undefined")  # Only the tested code is instrumented.
     target_compile_options(dkfac_test_flags INTERFACE -fno-sanitize=undefined)
   endif()
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(dkfac_test_flags INTERFACE -O1)
 endif()
 
-# A compiler cache takes no precompiled headers.
+# A compiler cache does not support precompiled headers.
 set(test_pch ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(test_pch OFF)
 endif()
 option(DKFAC_TEST_PCH "Tests share a precompiled header" ${test_pch})
 if(DKFAC_TEST_PCH)
-  set(CMAKE_PCH_WARN_INVALID OFF)  # Where options differ the headers are read again.
+  set(CMAKE_PCH_WARN_INVALID OFF)  # Headers are compiled again where options differ.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp "")
   add_library(dkfac_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp)
   target_link_libraries(dkfac_test_headers
@@ -84,8 +84,8 @@ endfunction()
 
 # dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s])
 #
-# As dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, one at a time,
-# skipped without a device. Nothing in a build without CUDA.
+# Like dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, one at a time,
+# skipped without a device. Adds nothing in a build without CUDA.
 function(dkfac_gpu_test name)
   if(NOT DKFAC_HAVE_CUDA)
     return()
@@ -107,7 +107,7 @@ function(dkfac_gpu_test name)
 endfunction()
 
 # dkfac_longest_first(): the tests of this folder that may take longest start first, so that no core
-# waits for one of them at the end. CTest knows how long tests take only where it has run them.
+# waits for one of them at the end. CTest has measured times only of tests that it has run before.
 function(dkfac_longest_first)
   get_property(tests DIRECTORY PROPERTY TESTS)
   foreach(test ${tests})

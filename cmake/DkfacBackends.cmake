@@ -1,4 +1,4 @@
-# Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CUDA} and makes the targets
+# Finds the optional libraries. Sets DKFAC_HAVE_{BLAS,ONEDNN,MPI,CUDA} and creates the targets
 # dkfac_blas, dkfac_onednn, MPI::MPI_CXX; CUDA: DkfacCuda.cmake. OpenMP is used when the compiler has it.
 
 function(dkfac_require part what)
@@ -19,7 +19,7 @@ endif()
 dkfac_require(BLAS "OpenBLAS")
 
 set(DKFAC_HAVE_ONEDNN OFF)
-if(NOT DKFAC_ONEDNN STREQUAL "OFF" AND OpenMP_CXX_FOUND)  # Its products are shared out by us.
+if(NOT DKFAC_ONEDNN STREQUAL "OFF" AND OpenMP_CXX_FOUND)  # dkfac distributes its products over OpenMP threads.
   find_package(DkfacOneDNN QUIET)
   set(DKFAC_HAVE_ONEDNN ${DkfacOneDNN_FOUND})
 endif()

@@ -1,5 +1,5 @@
-# Sets DKFAC_HAVE_{CUDA,NCCL,CUDNN} and DKFAC_CUDA_EMULATED, and makes dkfac_cuda: what sources
-# under a cuda/ folder compile with and link.
+# Sets DKFAC_HAVE_{CUDA,NCCL,CUDNN} and DKFAC_CUDA_EMULATED, and creates dkfac_cuda: compile options
+# and libraries of the sources under a cuda/ folder.
 #
 # EMULATED compiles these very sources with the C++ compiler and links them against tests/emulated,
 # which stands in for the CUDA libraries: the device code of a machine without a device, under
@@ -47,7 +47,7 @@ endif()
 dkfac_require(CUDA "CUDA (nvcc, cuBLAS and cuSOLVER)")
 
 if(DKFAC_HAVE_CUDA AND NOT DKFAC_CUDA_EMULATED)
-  # CMake 3.25.1 does not know how to ask nvcc for C++20.
+  # CMake 3.25.1 does not know nvcc's option for C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
@@ -98,12 +98,12 @@ function(dkfac_cuda_sources target)
     set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                           CUDA_EXTENSIONS OFF)
   endif()
-  # Who links an installed library of ours finds these by dkfacConfig.cmake.
+  # Users of an installed library find these through dkfacConfig.cmake.
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:dkfac_cuda>
                                           "$<INSTALL_INTERFACE:${DKFAC_CUDA_LIBRARIES}>")
 endfunction()
 
-# dkfac_cudnn_sources(TARGET files...): the same, for what calls cuDNN as well.
+# dkfac_cudnn_sources(TARGET files...): likewise for sources that also call cuDNN.
 function(dkfac_cudnn_sources target)
   dkfac_cuda_sources(${target} ${ARGN})
   if(NOT DKFAC_CUDA_EMULATED)

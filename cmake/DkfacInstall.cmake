@@ -1,6 +1,6 @@
-# Installs headers, libraries and the package file. Export sets of their own for data and nn, so that somebody who
-# links dkfac::kfac needs no zlib, and for the shared library, which needs none of what the others link; the library of
-# the program stays here.
+# Installs headers, libraries and the package file. data and nn have separate export sets, so that linking dkfac::kfac
+# does not require zlib; so has the shared library, which needs none of the dependencies of the others. The program's
+# own library is not installed.
 include(CMakePackageConfigHelpers)
 set(DKFAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dkfac)
 

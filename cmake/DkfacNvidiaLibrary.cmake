@@ -1,9 +1,9 @@
 # dkfac_find_nvidia_library(PART PACKAGE HEADER LIBRARIES VERSION_HEADER PREFIX NUMBERS...)
 #
-# For find modules of libraries that NVIDIA ships apart from CUDA: DkfacPART_{FOUND,VERSION} and the
-# target dkfac_<part>. Looks into PART_ROOT and PART_HOME, the CUDA toolkit, the system, and folders
-# of NVIDIA's Python packages in DKFAC_NVIDIA_WHEELS (PACKAGE/{include,lib}), where there may be only
-# the library with its number. VERSION_HEADER defines PREFIX_NUMBER for each of NUMBERS.
+# For find modules of libraries that NVIDIA ships separately from CUDA: sets DkfacPART_{FOUND,VERSION}
+# and creates the target dkfac_<part>. Searches PART_ROOT and PART_HOME, the CUDA toolkit, the system,
+# and folders of NVIDIA's Python packages in DKFAC_NVIDIA_WHEELS (PACKAGE/{include,lib}), which may
+# contain only the versioned library. VERSION_HEADER defines PREFIX_NUMBER for each of NUMBERS.
 include(FindPackageHandleStandardArgs)
 macro(dkfac_find_nvidia_library part package header libraries version_header prefix)
   string(TOUPPER ${part} upper)

@@ -1,9 +1,9 @@
-# dkfac::dkfac: with DKFAC_BUILD_SHARED one libdkfac.so of core, comm, kfac and optim, which costs a link, as it takes
-# their objects; else their archives. Networks and data are only static, so nobody needs zlib for it. A program
-# links either it or the archives: both would be the library twice.
+# dkfac::dkfac: with DKFAC_BUILD_SHARED one libdkfac.so of core, comm, kfac and optim, linked from their objects; else
+# their archives. Networks and data are only static, so it does not need zlib. A program must link either it or the
+# archives: both would contain the library twice.
 #
-# Classes and functions marked DKFAC_API (core/export.h) are exported, and what the standard library makes of them is
-# not (dkfac.map).
+# Classes and functions marked DKFAC_API (core/export.h) are exported; instantiations of standard templates are not
+# (dkfac.map).
 option(DKFAC_BUILD_SHARED "Build libdkfac.so beside the static libraries" ${BUILD_SHARED_LIBS})
 if(NOT DKFAC_BUILD_SHARED)
   add_library(dkfac_all INTERFACE)
@@ -23,9 +23,9 @@ set_target_properties(dkfac_shared PROPERTIES
 target_compile_features(dkfac_shared INTERFACE cxx_std_20)
 target_include_directories(dkfac_shared INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# The archives bring the libraries that they need, and nothing more: all that they define is there.
+# The archives provide only their dependencies: all their definitions are in the shared library.
 target_link_libraries(dkfac_shared PRIVATE ${archives} dkfac_private_flags)
-if(DKFAC_HAVE_MPI)  # Of comm/mpi.h.
+if(DKFAC_HAVE_MPI)  # For comm/mpi.h.
   target_link_libraries(dkfac_shared PUBLIC MPI::MPI_CXX)
 endif()
 set(map ${PROJECT_SOURCE_DIR}/cmake/dkfac.map)

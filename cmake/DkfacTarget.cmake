@@ -1,4 +1,4 @@
-# Common settings of our targets. Nothing here is forced on somebody who links us.
+# Common settings of dkfac's targets. None of them propagates to targets that link dkfac.
 
 add_library(dkfac_private_flags INTERFACE)
 set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
@@ -17,14 +17,14 @@ if(DKFAC_SANITIZE)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
 endif()
 
-# Kernels of a device, or what takes their place (core/shared/kernel.h).
+# Device kernels, or their replacement in a build without CUDA (core/shared/kernel.h).
 set(kernels without_cuda)
 if(DKFAC_HAVE_CUDA)
   set(kernels with_cuda)
 endif()
 target_include_directories(dkfac_private_flags INTERFACE ${PROJECT_SOURCE_DIR}/src/core/shared/${kernels})
 
-# Whose vector instructions the host loops can choose from (core/shared/simd.h).
+# Instruction sets that host loops can dispatch to (core/shared/simd.h).
 set(DKFAC_SIMD generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(DKFAC_SIMD x86)
@@ -32,21 +32,21 @@ endif()
 
 option(DKFAC_UNITY "Compile sources a dozen at a time: faster from nothing, slower after a change" OFF)
 
-# Sources with flags or definitions of their own stay alone: CMake sees to that.
+# CMake excludes sources with their own flags or definitions from unity builds.
 function(dkfac_unite target)
   if(DKFAC_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-    # An anonymous namespace of a source is taken for that of a header.
+    # The anonymous namespace of a source is mistaken for that of a header.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# What the shared library is made of (DkfacShared.cmake). Compiled once, for it and for the archives:
-# hidden symbols are in nobody's way in a static link.
+# Layers of the shared library (DkfacShared.cmake). They are compiled once for it and for the archives:
+# hidden symbols do not matter in a static link.
 set(DKFAC_SHARED_LAYERS core comm kfac optim)
 
-# dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) makes dkfac_LAYER and
-# dkfac::LAYER out of src/LAYER, with include/dkfac/LAYER as its public headers.
+# dkfac_library(LAYER SOURCES ... [PUBLIC libs...] [PRIVATE libs...]) creates dkfac_LAYER and
+# dkfac::LAYER from src/LAYER, with include/dkfac/LAYER as its public headers.
 function(dkfac_library layer)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(dkfac_${layer} STATIC ${ARG_SOURCES})
@@ -70,10 +70,10 @@ function(dkfac_library layer)
   set_property(GLOBAL APPEND PROPERTY DKFAC_LAYERS ${layer})
 endfunction()
 
-# dkfac_vectorised_sources(files...): loops over elements, which must vectorise. Without the assumption that
-# somebody looks at floating-point exception flags, which keeps selections scalar; NaN keeps its meaning. No
-# contraction: the same bits on every instruction set. Sanitizers are for errors, not for speed: what they add to
-# loops takes minutes to optimise.
+# dkfac_vectorised_sources(files...): loops over elements, which must vectorise. -fno-trapping-math ignores the
+# floating-point exception flags, which would keep selections scalar; NaN keeps its meaning. No contraction, so that
+# results are bit-identical on every instruction set. With sanitizers only -O1, because optimising instrumented loops
+# takes minutes.
 set(DKFAC_LOOP_OPTIMISATION "$<$<NOT:$<CONFIG:Debug>>:-O3>")
 if(DKFAC_SANITIZE)
   set(DKFAC_LOOP_OPTIMISATION -O1)
@@ -83,7 +83,7 @@ function(dkfac_vectorised_sources)
     "${DKFAC_LOOP_OPTIMISATION};-fno-trapping-math;-fno-math-errno;-ffp-contract=off")
 endfunction()
 
-# dkfac_program(NAME SOURCES ... LINK libs...) makes an executable with our warnings.
+# dkfac_program(NAME SOURCES ... LINK libs...) adds an executable with the warnings of dkfac.
 function(dkfac_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -1,5 +1,5 @@
-# OpenBLAS as the imported target dkfac_blas. The OpenMP flavour first: the pthread one fights our
-# own OpenMP threads for the cores.
+# OpenBLAS as the imported target dkfac_blas. The OpenMP variant is preferred: the threads of the
+# pthread variant compete with OpenMP threads for the cores.
 find_library(DKFAC_OPENBLAS_LIBRARY NAMES openblas PATH_SUFFIXES openblas-openmp)
 mark_as_advanced(DKFAC_OPENBLAS_LIBRARY)
 include(FindPackageHandleStandardArgs)

@@ -1,5 +1,5 @@
-# oneDNN as the imported target dkfac_onednn. By path: Debian's dnnl package file insists on OpenCL
-# headers that nothing here needs.
+# oneDNN as the imported target dkfac_onednn. It is found by path, because Debian's dnnl package file
+# requires OpenCL headers that dkfac does not need.
 find_path(DKFAC_ONEDNN_INCLUDE_DIR NAMES oneapi/dnnl/dnnl.h)
 find_library(DKFAC_ONEDNN_LIBRARY NAMES dnnl)
 mark_as_advanced(DKFAC_ONEDNN_INCLUDE_DIR DKFAC_ONEDNN_LIBRARY)

@@ -27,7 +27,7 @@ constexpr const char* kAbout =
     "Trains image classifiers with K-FAC, LARS or SGD: alone, as ranks under mpirun, on CPUs or "
     "GPUs.";
 
-/// Of each command, which its own help ends with, and `dkfac --help` in this order.
+/// Examples of each command, shown at the end of its help, and by `dkfac --help` in this order.
 constexpr std::pair<const char*, const char*> kExamples[] = {
     {"train", R"(
   dkfac train configs/lenet-kfac.toml
@@ -35,22 +35,22 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
   mpirun -n 2 dkfac train configs/lenet-kfac.toml --out out/b
   dkfac train configs/cifar-resnet9-sgd.toml --device cuda   on a GPU; with mpirun, one GPU for each rank
   dkfac train configs/imagenet/kfac-16k.toml --steps 20    then stop, with a checkpoint
-  dkfac train --resume out/a            go on from the newest good checkpoint)"},
+  dkfac train --resume out/a            resume from the newest valid checkpoint)"},
     {"compare", R"(
   dkfac compare configs/lenet-kfac.toml configs/lenet-sgd.toml --seeds 3 --target 0.86 --out out/c)"},
     {"sweep", R"(
   dkfac sweep configs/sweeps/lenet-kfac.toml   a search over settings; --dry-run only prints it)"},
     {"eval", R"(
   dkfac eval out/a                      loss and accuracy of that checkpoint
-  dkfac eval --watch out/a              the same of each checkpoint as it appears, beside the training)"},
+  dkfac eval --watch out/a              the same for each new checkpoint, during the training)"},
     {"ckpt", R"(
-  dkfac ckpt inspect out/a              whether its files are sound, and what is in them
+  dkfac ckpt inspect out/a              verify its files and list their contents
   dkfac ckpt export out/a net.safetensors   the network, for PyTorch)"},
     {"bench", R"(
   dkfac bench step --model resnet20 --batch 128 --optimizer sgd,kfac
   dkfac bench resnet50 --global-batch 64 --image-size 64   the ImageNet recipe on synthetic images)"},
     {"data", R"(
-  dkfac data verify cifar-10            what the files of a data set hold, and whether they are sound
+  dkfac data verify cifar-10            verify and describe the files of a data set
   dkfac data pack photos packed --shorter 256   decoded once, for faster training)"},
     {"info", R"(
   dkfac info config                     all configuration keys with defaults and ranges
@@ -60,18 +60,18 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
 
 constexpr const char* kFooter = R"(
 
-Data is looked for in the folder data.path of the configuration, then in $DKFAC_DATA/<name>, then in
+Data is searched in the folder data.path of the configuration, then in $DKFAC_DATA/<name>, then in
 the copy that comes with dkfac (fashion-mnist-small). Data "synthetic" needs no files.
 
 A run folder holds config.toml (every key, usable again), command.txt, metrics.jsonl, events for
 TensorBoard, result.json, report.html, curves.svg and checkpoints. Ctrl-C finishes the step, saves a
-checkpoint and writes the results; 'dkfac train --resume FOLDER' goes on from there.
+checkpoint and writes the results; 'dkfac train --resume FOLDER' continues from there.
 
 Exit codes: 0 done, 64 wrong command line or configuration, 65 bad data, 66 a file is missing,
 70 internal error, 74 reading or writing failed, standard output too, 75 stopped or lost a rank,
 80 training diverged.)";
 
-// Without a throw: what is wrong with it, the command itself reports.
+// Detects the launcher without throwing; the command itself reports errors.
 dkfac::comm::LaunchInfo launch_or_none() {
   try {
     return dkfac::comm::detect_launch();
@@ -80,7 +80,7 @@ dkfac::comm::LaunchInfo launch_or_none() {
   }
 }
 
-// A launcher gives its ranks a terminal of its own, wherever their output ends up.
+// Under a launcher stdout may be a terminal of the launcher, so it does not count.
 bool is_interactive() {
   const char* term = std::getenv("TERM");
   return launch_or_none().size == 1 && isatty(STDOUT_FILENO) == 1 && term != nullptr &&
@@ -101,15 +101,15 @@ void add_examples(CLI::App& app) {
 
 template <class Command>
 void add_common(CLI::App& app, Command& command) {
-  app.add_option("--set", command.set, "section.key=value, over the file; may be repeated")
+  app.add_option("--set", command.set, "section.key=value, overrides the file; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--ranks", command.ranks, "ranks inside of this process (not under mpirun)")
+  app.add_option("--ranks", command.ranks, "ranks in this process (not under mpirun)")
       ->check(whole(1, 1024))
       ->capture_default_str();
 }
 
-/// Short for what a configuration says; both last ones count.
+/// Adds --device, a shorthand for --set run.device; the last one given counts.
 void add_device(CLI::App& app, std::vector<std::string>& set) {
   app.add_option_function<std::string>(
          "--device", [&set](const std::string& device) { set.push_back("run.device=" + device); },
@@ -139,18 +139,17 @@ struct Parsed {
 void add_train(CLI::App& app, TrainCommand& command) {
   CLI::App* train = app.add_subcommand("train", "Train one configuration");
   train->add_option("config", command.config, "configuration, a TOML file");
-  CLI::Option* resume = train->add_option(
-      "--resume", command.resume_from, "go on with a run: its folder, or one of its checkpoints");
+  CLI::Option* resume = train->add_option("--resume", command.resume_from,
+                                          "resume a run: its folder, or one of its checkpoints");
   resume->expected(0, 1)->type_name("[PATH]");
   train->parse_complete_callback([&command, resume] { command.resume = resume->count() > 0; });
-  train->add_option("--out", command.out,
-                    "run folder; a new out/<name>-<date>-<time> when not given");
+  train->add_option("--out", command.out, "run folder; default: a new out/<name>-<date>-<time>");
   train
       ->add_option("--until-epoch", command.until_epoch,
-                   "stop after this epoch, with a checkpoint to go on from")
+                   "stop after this epoch, with a checkpoint to resume from")
       ->check(whole(1, kMost));
   CLI::Option* steps = train->add_option(
-      "--steps", command.steps, "stop after so many more steps, with a checkpoint to go on from");
+      "--steps", command.steps, "stop after so many more steps, with a checkpoint to resume from");
   steps->check(whole(1, kMost));
   train
       ->add_option("--epochs-fraction", command.epochs,
@@ -190,14 +189,14 @@ void add_sweep(CLI::App& app, SweepCommand& command) {
   sweep->footer(dkfac::app::kSweepHelp);
   sweep->add_option("spec", command.spec, "what to try, a TOML file")->required();
   sweep->add_option("--out", command.out,
-                    "folder of the sweep, out/<name> when not given; a sweep there goes on");
+                    "folder of the sweep, default out/<name>; an existing sweep is resumed");
   sweep->add_option("--set", command.set, "section.key=value, for all runs; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  sweep->add_option("--parallel", command.parallel, "runs at a time, over slots.parallel")
+  sweep->add_option("--parallel", command.parallel, "concurrent runs, overrides slots.parallel")
       ->check(whole(1, 1024));
-  sweep->add_flag("--dry-run", command.dry_run, "print the runs and start none");
-  sweep->add_flag("--retry", command.retry, "start runs that failed before once more");
+  sweep->add_flag("--dry-run", command.dry_run, "print the runs without starting them");
+  sweep->add_flag("--retry", command.retry, "restart runs that failed before");
   sweep->add_flag("--force", command.force, "overwrite an earlier sweep in that folder");
   sweep->add_flag("--quiet", command.quiet, "no progress");
 }
@@ -220,7 +219,7 @@ void add_info(CLI::App& app, InfoCommand& command) {
       app.add_subcommand("info", "About this build, the keys, a model, a configuration");
   info->add_option("topic", command.topic, "'config', a model's name, or a TOML file");
   info->add_option("--tflops", command.tflops,
-                   "of a TOML file: TFLOP/s that all ranks together keep up, to predict times")
+                   "for a TOML file: TFLOP/s that all ranks together sustain, to predict times")
       ->check(above(0, 1e12));
   add_network(*info, command);
   add_common(*info, command);
@@ -228,16 +227,17 @@ void add_info(CLI::App& app, InfoCommand& command) {
 
 void add_recipe_bench(CLI::App& bench, BenchCommand& command) {
   bench.add_option("config", command.config, "resnet50: the recipe")->capture_default_str();
-  bench.add_option("--data", command.data, "resnet50: folder of images; synthetic without it");
+  bench.add_option("--data", command.data, "resnet50: folder of images; default: synthetic images");
   const auto count = [&](const char* name, std::int64_t& value, const char* help) {
     bench.add_option(name, value, help)->check(whole(1, kMost));
   };
-  count("--image-size", command.image_size, "resnet50: in place of the recipe's");
-  count("--global-batch", command.global_batch, "likewise, samples of a step over all ranks");
-  count("--micro-batches", command.micro_batches, "likewise, parts of a rank's share");
+  count("--image-size", command.image_size, "resnet50: instead of the recipe's");
+  count("--global-batch", command.global_batch,
+        "resnet50: likewise, samples of a step over all ranks");
+  count("--micro-batches", command.micro_batches, "resnet50: likewise, parts of a rank's share");
   bench
       .add_option("--epochs-fraction", command.epochs,
-                  "resnet50: train this part of an epoch in place of --steps")
+                  "resnet50: train this part of an epoch instead of --steps")
       ->check(above(0, kMost));
   add_device(bench, command.set);
 }
@@ -291,7 +291,7 @@ void add_eval(CLI::App& app, EvalCommand& command) {
       "--watch", command.watch,
       "evaluate each new checkpoint of the run in this folder into its evaluations.jsonl, until "
       "the run has ended; training does not wait for it");
-  eval->add_option("--poll", command.poll, "seconds between two looks at the folder")
+  eval->add_option("--poll", command.poll, "seconds between polls of the folder")
       ->check(above(0, 86400))
       ->needs(watch)
       ->capture_default_str();
@@ -304,7 +304,7 @@ void add_eval(CLI::App& app, EvalCommand& command) {
 }
 
 void add_ckpt(CLI::App& app, CkptCommand& command) {
-  CLI::App* ckpt = app.add_subcommand("ckpt", "Look into a checkpoint, or export its network");
+  CLI::App* ckpt = app.add_subcommand("ckpt", "Inspect a checkpoint, or export its network");
   ckpt->require_subcommand(1);
   CLI::App* inspect = ckpt->add_subcommand(
       "inspect", "Check every file and list tensors with type, shape and norm");
@@ -319,25 +319,27 @@ void add_ckpt(CLI::App& app, CkptCommand& command) {
   to_file->add_option("--layout", command.layout, "of convolution weights")
       ->check(CLI::IsMember({"torch", "native"}))
       ->capture_default_str();
-  to_file->add_flag("--raw", command.raw, "the weights themselves instead of their averages");
+  to_file->add_flag("--raw", command.raw, "the raw weights instead of their averages");
 }
 
 void add_data(CLI::App& app, DataCommand& command) {
   CLI::App* data = app.add_subcommand("data", "About data sets");
   data->require_subcommand(1);
   CLI::App* verify =
-      data->add_subcommand("verify", "Read every file of a data set and say what is in it");
+      data->add_subcommand("verify", "Read every file of a data set and describe it");
   verify->add_option("data", command.what, "name of a data set, or its folder")->required();
   CLI::App* pack = data->add_subcommand(
       "pack",
       "Decode photographs once: train/ and val/ with folders of classes into files of pixels");
   pack->add_option("from", command.what, "folder of the photographs")->required();
-  pack->add_option("to", command.to, "folder to make")->required();
-  pack->add_option("--shorter", command.shorter, "reduce the shorter side to this; 0: do not")
+  pack->add_option("to", command.to, "folder to create")->required();
+  pack->add_option("--shorter", command.shorter,
+                   "reduce the shorter side to this; 0: keep the size")
       ->check(whole(0, 8192))
       ->capture_default_str();
-  pack->add_flag("--square", command.square, "resize to squares of that side, whatever the aspect");
-  pack->add_option("--workers", command.workers, "threads; 0: the cores, up to 16")
+  pack->add_flag("--square", command.square,
+                 "resize to squares of that side, regardless of the aspect ratio");
+  pack->add_option("--workers", command.workers, "threads; 0: number of cores, at most 16")
       ->check(whole(0, 1024));
 }
 

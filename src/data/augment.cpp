@@ -11,7 +11,7 @@
 namespace dkfac::data {
 namespace {
 
-/// Keeps these numbers apart from other uses of the same seed: upper half of the Philox stream.
+/// Separates these numbers from other uses of the same seed: upper half of the Philox stream.
 constexpr std::uint32_t kGroupStream = 0x61756767;
 
 void check_epoch(std::int64_t epoch) {
@@ -19,8 +19,8 @@ void check_epoch(std::int64_t epoch) {
               "; it must be from 0 to 2^32 - 2");
 }
 
-/// Deals `choices` options to groups of samples and calls set(sample, choice). `order`: scratch of
-/// the size of the data set.
+/// Assigns `choices` options to groups of samples and calls set(sample, choice). `order` is scratch
+/// of the size of the data set.
 template <class Set>
 void deal(Random& random, std::int64_t choices, std::vector<std::int64_t>& order, Set set) {
   std::vector<std::int64_t> options(static_cast<std::size_t>(choices));

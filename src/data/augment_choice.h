@@ -7,18 +7,18 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/keyed_random.h"
 
-/// Which change an image gets, on the host and in kernels.
+/// Random choice of the augmentation of an image, for host and device code.
 namespace dkfac::data {
 
-/// Stands for the epoch where a choice holds for all epochs.
+/// Epoch number in the key of a choice that applies to all epochs.
 inline constexpr std::uint32_t kEveryEpoch = 0xFFFFFFFF;
 
-/// A number in [0, n) from 32 random bits.
+/// Maps 32 random bits to [0, n).
 [[nodiscard]] DKFAC_HD inline std::int64_t scaled_word(std::uint32_t word, std::int64_t n) {
   return static_cast<std::int64_t>((std::uint64_t{word} * static_cast<std::uint64_t>(n)) >> 32U);
 }
 
-/// How many choices each kind of augmentation has; 1 when it is off.
+/// Number of choices of each kind of augmentation; 1 when it is off.
 struct Choices {
   std::int64_t crops, flips, cuts_y, cuts_x;
 };
@@ -57,7 +57,7 @@ DKFAC_HD inline void set_crop(Augmentation& out, const AugmentOptions& options,
   return out;
 }
 
-/// Where padding by reflection looks; |i| and |i - n| < n.
+/// Returns the index that padding by reflection reads for i; |i| and |i - n| < n.
 [[nodiscard]] DKFAC_HD inline std::int64_t reflected(std::int64_t i, std::int64_t n) {
   if (i < 0) return -i;
   return i < n ? i : 2 * (n - 1) - i;

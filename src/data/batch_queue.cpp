@@ -49,7 +49,7 @@ void BatchQueue::work() {
   }
 }
 
-/// Makes the batches of one epoch, until its end or until it is no longer wanted.
+/// Produces the batches of one epoch until its end or until another request.
 void BatchQueue::produce(std::int64_t this_epoch, std::int64_t first, std::uint64_t mine) {
   maker_->start_epoch(this_epoch);
   std::unique_lock lock(mutex_);

@@ -14,25 +14,25 @@
 
 namespace dkfac::data {
 
-/// Batches made by a thread ahead of time into a bounded set of slots. A slot that was taken is the
-/// caller's until it is given back. Used by one thread beside its own; may be destroyed at any
+/// Queue of batches that a thread prefetches into a bounded set of slots. The caller owns a slot
+/// between take() and give_back(). Used by one thread besides its own; may be destroyed at any
 /// time.
 class BatchQueue {
  public:
-  /// slots: of which the caller holds some. ctx: to whose device they will be copied.
+  /// `slots` includes those owned by the caller. Batches will be copied to the device of `ctx`.
   BatchQueue(std::unique_ptr<BatchMaker> maker, std::size_t slots, Context& ctx);
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
   [[nodiscard]] std::int64_t batches() const { return maker_->batches(); }
-  /// What was left of the epoch before is dropped; what was taken stays taken. Arguments as
-  /// Loader::start_epoch().
+  /// Starts an epoch and drops the remaining batches of the previous one. Slots owned by the caller
+  /// are not affected. Arguments as for Loader::start_epoch().
   void start_epoch(std::int64_t epoch, std::int64_t first_batch);
-  /// The slot of the next batch; nothing at the end of the epoch. Throws what the thread threw,
-  /// after the batches before it, at each call until start_epoch().
+  /// Returns the slot of the next batch; nothing at the end of the epoch. Rethrows an exception of
+  /// the thread, after the batches before it, at each call until start_epoch().
   std::optional<std::size_t> take();
-  /// Only one that has been made already.
+  /// Returns the slot of the next batch if it is ready; never blocks.
   std::optional<std::size_t> try_take();
   [[nodiscard]] MadeBatch& at(std::size_t slot) { return slots_[slot]; }
   void give_back(std::size_t slot);
@@ -43,16 +43,16 @@ class BatchQueue {
   void produce(std::int64_t this_epoch, std::int64_t first, std::uint64_t mine);
   std::size_t pop_ready();
 
-  std::unique_ptr<BatchMaker> maker_;  ///< Used by the thread alone, but for what is constant.
+  std::unique_ptr<BatchMaker> maker_;  ///< Used by the thread only, except constant properties.
 
-  // The thread owns the slot that it fills, the caller those that it has taken; everything below is
-  // guarded by the mutex. The lists have room for every slot, so that they never allocate.
+  // The thread owns the slot that it fills, and the caller those that it has taken; everything
+  // below is guarded by the mutex. The lists have capacity for every slot, so they never allocate.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<MadeBatch> slots_;
   std::vector<std::size_t> idle_;
   std::vector<std::size_t> ready_;  ///< Oldest first.
-  std::uint64_t request_ = 0;       ///< Counts start_epoch(); work for an older one is thrown away.
+  std::uint64_t request_ = 0;       ///< Counts start_epoch(); work for an older one is discarded.
   std::int64_t epoch_ = 0, first_batch_ = 0;
   bool finished_ = true;
   bool stop_ = false;

@@ -31,7 +31,7 @@ std::uint64_t records_of(const ByteReader& reader) {
   return bytes / kRecord;
 }
 
-/// Planes R, G, B to pixels.
+/// Interleaves the planes R, G, B.
 void append_pixels(std::span<const std::uint8_t> planes, std::vector<std::uint8_t>& out) {
   const std::size_t first = out.size();
   out.resize(first + kImage);

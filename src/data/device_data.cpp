@@ -21,14 +21,14 @@ class HostSource : public DeviceLoader::Source {
 
   void start_epoch(Context&, std::int64_t epoch, std::int64_t first_batch) override {
     queue_.start_epoch(epoch, first_batch);
-    give_back_held();
+    give_back_current();
   }
 
   bool next(Context&, DeviceBatch& batch) override {
-    give_back_held();
-    held_ = queue_.take();
-    if (!held_) return false;
-    const MadeBatch& slot = queue_.at(*held_);
+    give_back_current();
+    current_ = queue_.take();
+    if (!current_) return false;
+    const MadeBatch& slot = queue_.at(*current_);
     batch = {.images = slot.images(),
              .labels = slot.labels.view().slice(0, 0, slot.count),
              .host_labels = slot.label_span(),
@@ -38,12 +38,12 @@ class HostSource : public DeviceLoader::Source {
   }
 
  private:
-  void give_back_held() {
-    if (held_) queue_.give_back(*std::exchange(held_, std::nullopt));
+  void give_back_current() {
+    if (current_) queue_.give_back(*std::exchange(current_, std::nullopt));
   }
 
   BatchQueue queue_;
-  std::optional<std::size_t> held_;
+  std::optional<std::size_t> current_;
 };
 
 }  // namespace
@@ -63,7 +63,7 @@ std::int64_t resident_bytes(const Dataset& data, const AugmentOptions& augment) 
 DeviceLoader::DeviceLoader(Context& ctx, const Dataset& data, Normalization normalization,
                            DeviceDataOptions options) {
   DKFAC_CHECK(options.prefetch > 0, "[loader] prefetch is ", options.prefetch, "; it must be > 0");
-  // Photographs are more than a device would keep, and decoded by the host.
+  // Photographs do not fit into device memory, and are decoded on the host.
   const bool resident = ctx.device().is_cuda() && options.place == DataPlacement::resident;
   if (resident && data.photos == nullptr) {
     source_ = make_resident_source(

@@ -7,7 +7,7 @@
 
 namespace dkfac::data {
 
-/// The three kinds of DeviceLoader.
+/// Interface of the three implementations of DeviceLoader.
 class DeviceLoader::Source {
  public:
   Source() = default;
@@ -20,7 +20,7 @@ class DeviceLoader::Source {
   [[nodiscard]] virtual LoaderStatistics statistics() const { return {}; }
 };
 
-/// Batches of the host stay there.
+/// Creates a source for a host context, whose batches stay in host memory.
 [[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_host_source(
     Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch);
 [[nodiscard]] std::unique_ptr<DeviceLoader::Source> make_streamed_source(

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 constexpr int kGzipWindow = 15 + 16;        // Largest window; gzip wrapper only.
 constexpr std::uint64_t kMaxRatio = 1032;   // Deflate cannot pack 258 bytes into less than 2 bits.
-constexpr std::uint64_t kRatioSlack = 258;  // One match that has begun.
+constexpr std::uint64_t kRatioSlack = 258;  // One unfinished match.
 
 std::uint64_t checked_size(const std::filesystem::path& path) {
   std::error_code error;
@@ -29,7 +29,7 @@ std::uint64_t checked_size(const std::filesystem::path& path) {
                                       " does not exist; check the path or set DKFAC_DATA"));
   }
   if (error) {
-    throw IoError(detail::concat("[read_data] cannot look at ", path.string(), ": ",
+    throw IoError(detail::concat("[read_data] cannot examine ", path.string(), ": ",
                                  error.message(), "; check the permissions of its folders"));
   }
   if (status.type() != std::filesystem::file_type::regular) {
@@ -38,7 +38,7 @@ std::uint64_t checked_size(const std::filesystem::path& path) {
   }
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) {
-    throw IoError(detail::concat("[read_data] cannot look at ", path.string(), ": ",
+    throw IoError(detail::concat("[read_data] cannot examine ", path.string(), ": ",
                                  error.message(), "; check the storage"));
   }
   return size;
@@ -54,7 +54,7 @@ struct ByteReader::Inflater {
 
   Inflater() {
     if (inflateInit2(&stream, kGzipWindow) != Z_OK) {
-      throw Error("[read_data] zlib could not start; is there memory left?");
+      throw Error("[read_data] zlib could not be initialised; is there free memory?");
     }
   }
   ~Inflater() { inflateEnd(&stream); }
@@ -87,7 +87,7 @@ std::uint64_t ByteReader::max_content_bytes() const {
 }
 
 std::size_t ByteReader::read(std::span<std::uint8_t> out) {
-  constexpr std::size_t kPart = std::size_t{1} << 20;  // Between two looks at the watches.
+  constexpr std::size_t kPart = std::size_t{1} << 20;  // Between two polls of the watches.
   std::size_t done = 0, n = kPart;
   for (; n == kPart && done < out.size(); done += n) {
     poll_wait_watches();

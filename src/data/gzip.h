@@ -10,12 +10,12 @@
 
 namespace dkfac::data {
 
-/// Bytes of a file, front to back, decompressed when the file starts with gzip's magic 1f 8b. Holds
-/// one fixed block of input whatever the file promises. Errors name the file: MissingInput,
-/// IoError, and DataError for a damaged or truncated gzip stream.
+/// Sequential reader of a file, which decompresses it when it starts with gzip's magic 1f 8b. Its
+/// input buffer has a fixed size. Errors name the file: MissingInput, IoError, and DataError for a
+/// damaged or truncated gzip stream.
 ///
-/// Not by zlib's gzread(), which would be shorter: it passes over whatever follows the last member
-/// without a word, and a file with something behind its end is refused here.
+/// It does not use zlib's gzread(), which silently ignores trailing bytes after the last member;
+/// such a file is refused here.
 class ByteReader {
  public:
   explicit ByteReader(std::filesystem::path path);
@@ -23,13 +23,14 @@ class ByteReader {
   ByteReader(const ByteReader&) = delete;
   ByteReader& operator=(const ByteReader&) = delete;
 
-  /// Fills `out` as far as there are bytes; less than out.size() only at the end of the content.
+  /// Fills `out` and returns the number of bytes, less than out.size() only at the end of the
+  /// content.
   std::size_t read(std::span<std::uint8_t> out);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool is_gzip() const { return inflater_ != nullptr; }
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
-  /// The most content that a file of this size can hold, known before anything is read.
+  /// Returns an upper bound on the content of a file of this size, available before reading.
   [[nodiscard]] std::uint64_t max_content_bytes() const;
 
  private:

@@ -32,7 +32,7 @@ template <class... Args>
                                  args...));
 }
 
-/// Big-endian words of the header. Checks the length and the first word.
+/// Reads the big-endian words of the header. Checks the length and the first word.
 template <std::size_t N>
 std::array<std::uint32_t, N> read_header(ByteReader& reader, std::uint32_t magic,
                                          std::string_view kind) {
@@ -52,8 +52,8 @@ std::array<std::uint32_t, N> read_header(ByteReader& reader, std::uint32_t magic
   return words;
 }
 
-/// The `promised` bytes after the header, and not one more. Compared with what the file can hold
-/// before memory is taken, so that a lying header costs nothing.
+/// Reads exactly the `promised` bytes after the header. They are compared with the capacity of the
+/// file before memory is allocated, so a forged header costs nothing.
 std::vector<std::uint8_t> read_payload(ByteReader& reader, std::uint64_t header,
                                        std::uint64_t promised) {
   if (header + promised > reader.max_content_bytes()) {

@@ -12,7 +12,7 @@ ImageMaker::ImageMaker(const Dataset& data, const Normalization& normalization,
       writer_(normalization, image(), augment, dtype) {}
 
 void ImageMaker::make(std::int64_t batch, MadeBatch& out) {
-  // Reading past the end of a data set that was changed meanwhile would be worse than an error.
+  // Do not read past the end of a data set that was changed meanwhile.
   if (data_.count != sampler().count || std::ssize(data_.labels) != sampler().count ||
       std::ssize(data_.pixels) != sampler().count * data_.image_size()) {
     throw DataError(detail::concat("[loader] data set '", data_.name, "' has ", data_.pixels.size(),

@@ -8,17 +8,17 @@
 
 namespace dkfac::data {
 
-/// Batches of images in memory: order, augmentation, normalisation. Borrows `data`.
+/// Maker of batches from images in memory: order, augmentation, normalisation. Borrows `data`.
 class ImageMaker final : public BatchMaker {
  public:
   /// Throws InvalidArgument for options that do not fit the data.
   ImageMaker(const Dataset& data, const Normalization& normalization, const SamplerOptions& sampler,
              const AugmentOptions& augment, int rank, int size, DType dtype);
 
-  /// Allocates nothing. Throws DataError when the data set has another size than at first.
+  /// Allocates nothing. Throws DataError when the size of the data set has changed.
   void make(std::int64_t batch, MadeBatch& out) override;
 
-  // For who makes its batches elsewhere.
+  // For sources that produce batches elsewhere.
   [[nodiscard]] const std::vector<Augmentation>& changes() const { return writer_.changes(); }
   [[nodiscard]] const AugmentOptions& augment() const { return writer_.augment(); }
   [[nodiscard]] const Dataset& data() const { return data_; }

@@ -57,7 +57,7 @@ void ImageWriter<T>::write(const std::uint8_t* pixels, const Augmentation& chang
 
 template <class T>
 void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& change, T* out) const {
-  // Output x in [first, last) comes from inside of the row, the rest from beyond one of its ends.
+  // Output x in [first, last) reads inside the row, the rest reads the padding.
   const std::int64_t shift = change.flip ? -change.dx : change.dx;
   const std::int64_t first = std::max<std::int64_t>(0, -shift);
   const std::int64_t last = std::min(width_, width_ - shift);
@@ -76,7 +76,7 @@ void ImageWriter<T>::write_row(const std::uint8_t* row, const Augmentation& chan
 
 template <class T>
 void ImageWriter<T>::write_pixel(const std::uint8_t* pixel, T* out) const {
-  if (channels_ == 3) {  // The compiler unrolls what it knows.
+  if (channels_ == 3) {  // The compiler unrolls a constant trip count.
     for (std::size_t c = 0; c < 3; ++c) out[c] = table_[pixel[c] * std::size_t{3} + c];
     return;
   }

@@ -9,18 +9,18 @@
 
 namespace dkfac::data {
 
-/// [256,c]: the normalised value of a pixel value; 16 bits are those of f32, rounded.
+/// Returns the table [256,c] of normalised pixel values; 16-bit types hold rounded f32 values.
 template <class T>
 [[nodiscard]] std::vector<T> value_table(const Normalization& normalization);
 
-/// Normalises 8-bit images of one shape into T, augmented on the way: one pass, no copy.
+/// Normalises and augments 8-bit images of one shape into T in one pass, without a copy.
 template <class T>
 class ImageWriter {
  public:
   ImageWriter(const Normalization& normalization, const Shape& image,
               const AugmentOptions& options);
 
-  /// out[n,c] = (pixel / 255 - mean) / stddev, of any number of pixels.
+  /// Computes out[n,c] = (pixel / 255 - mean) / stddev for any number of pixels.
   void write(const std::uint8_t* pixels, std::int64_t n, T* out) const;
   void write(const std::uint8_t* pixels, const Augmentation& change, T* out) const;
 

@@ -13,8 +13,8 @@
 namespace dkfac::data {
 namespace {
 
-/// libjpeg's state, with handlers that come back here instead of ending the process. Nothing with a
-/// destructor may live between setjmp() and what jumps.
+/// State of libjpeg, with error handlers that longjmp() back here instead of ending the process. No
+/// object with a destructor may live between setjmp() and the jump.
 struct Decoder {
   jpeg_decompress_struct info;
   jpeg_error_mgr errors;
@@ -39,7 +39,8 @@ static void on_error(j_common_ptr info) {
   std::longjmp(decoder.back, 1);
 }
 
-// Below 0: a warning, which decoders that go on turn into grey areas. Others are traces.
+// A level below 0 is a warning, at which other decoders continue with grey areas. Others are
+// traces.
 static void on_message(j_common_ptr info, int level) {
   if (level < 0) on_error(info);
 }
@@ -50,8 +51,9 @@ static void on_progress(j_common_ptr info) {
 }
 }
 
-/// Calls work(decoder) between creation and destruction of libjpeg's state. work may be left by a
-/// jump, so it may own nothing. Returns false when it was; decoder.message says why.
+/// Calls work(decoder) between creation and destruction of libjpeg's state. A longjmp() may leave
+/// `work`, so it must not own anything. Returns false in that case, with the reason in
+/// decoder.message.
 template <class Work>
 bool with_decoder(Decoder& decoder, std::span<const std::uint8_t> file, int max_scans, Work work) {
   decoder.info.err = jpeg_std_error(&decoder.errors);
@@ -76,7 +78,7 @@ bool with_decoder(Decoder& decoder, std::span<const std::uint8_t> file, int max_
   return true;
 }
 
-/// What a file that is no JPEG may be instead.
+/// Names the format of a file that is not a JPEG.
 std::string_view format_of(std::span<const std::uint8_t> file) {
   const auto begins = [&](std::string_view magic) {
     return file.size() >= magic.size() && std::memcmp(file.data(), magic.data(), magic.size()) == 0;
@@ -99,7 +101,7 @@ void check_magic(std::span<const std::uint8_t> file) {
   throw DataError(detail::concat("[decode_jpeg] ", decoder.message.data()));
 }
 
-/// The largest reduction of the inverse DCT that leaves enough of a picture.
+/// Returns the largest reduction of the inverse DCT that still gives the sufficient size.
 unsigned reduction(const jpeg_decompress_struct& info, const DecodeOptions& options) {
   if (options.enough_height <= 0 || options.enough_width <= 0) return 1;
   for (unsigned by = 8; by > 1; by /= 2) {
@@ -114,8 +116,8 @@ bool has_four_channels(const jpeg_decompress_struct& info) {
   return info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
 }
 
-/// A row of CMYK to RGB. Adobe's programs write inverted inks, so 255 is none of one; Pillow takes
-/// every file for theirs. Its rounding as well.
+/// Converts a row of CMYK to RGB with Pillow's rounding. Adobe's programs write inverted inks, so
+/// 255 means no ink; like Pillow, it assumes this of every file.
 void ink_to_light(const std::uint8_t* cmyk, std::int64_t width, std::uint8_t* rgb) {
   for (std::int64_t x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
     const unsigned light = cmyk[3];
@@ -126,8 +128,8 @@ void ink_to_light(const std::uint8_t* cmyk, std::int64_t width, std::uint8_t* rg
   }
 }
 
-/// Rows and columns of the output to decode: those that are wanted and some around them, whose
-/// upsampling looks at their neighbours.
+/// Returns the rows and columns of the output to decode: the required ones and a margin, because
+/// upsampling reads neighbouring pixels.
 Box rows_and_columns(const jpeg_decompress_struct& info, const Box& region) {
   const std::int64_t height = info.output_height, width = info.output_width;
   if (region.height <= 0) return {0, 0, height, width};
@@ -143,8 +145,8 @@ Box rows_and_columns(const jpeg_decompress_struct& info, const Box& region) {
   return {top, left, bottom - top, right - left};
 }
 
-/// Decodes the box of a picture that has been started to its place at `pixels`. Rows of four
-/// channels go through `row`.
+/// Decodes the box of a started picture to its position in `pixels`. Rows of four channels are
+/// decoded into `row` first.
 void read_box(jpeg_decompress_struct& info, const Box& box, std::int64_t stride, bool inks,
               std::uint8_t* row, std::uint8_t* pixels) {
   const JDIMENSION height = info.output_height;
@@ -160,7 +162,7 @@ void read_box(jpeg_decompress_struct& info, const Box& box, std::int64_t stride,
     jpeg_read_scanlines(&info, &to, 1);
     if (inks) ink_to_light(row, width, pixels);
   }
-  // The rest is read all the same, which finds damage in it. Skipping to the very end would not.
+  // Read the remaining rows to detect damage in them, which skipping to the very end would not.
   if (info.output_scanline == height) return;
   if (info.output_scanline + 1 < height)
     jpeg_skip_scanlines(&info, height - 1 - info.output_scanline);
@@ -188,7 +190,7 @@ void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& option
                                    whole.width, " pixels, and ", options.max_pixels,
                                    " are the limit"));
   Decoder decoder;
-  // All memory is taken before libjpeg runs, and so outlives a jump.
+  // All memory is allocated before libjpeg runs, so a longjmp() does not leak it.
   std::vector<std::uint8_t> row(4 * static_cast<std::size_t>(whole.width));
   out.pixels.resize(3 * static_cast<std::size_t>(whole.height * whole.width));
   const bool good = with_decoder(decoder, file, options.max_scans, [&](Decoder& d) {

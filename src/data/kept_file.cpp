@@ -34,9 +34,9 @@ std::vector<std::uint8_t> read_kept(const std::filesystem::path& path, std::stri
   const std::span<const std::uint8_t> all(bytes);
   RecordReader head(all);
   for (const char c : mark)
-    if (head.get<char>() != c) throw DataError("[kept_file] it is none of its kind");
+    if (head.get<char>() != c) throw DataError("[kept_file] wrong type or version");
   const auto sum = head.get<std::uint32_t>();
-  if (sum != sum_of(head.rest())) throw DataError("[kept_file] its checksum is wrong");
+  if (sum != sum_of(head.rest())) throw DataError("[kept_file] wrong checksum");
   return {head.rest().begin(), head.rest().end()};
 }
 
@@ -47,7 +47,7 @@ bool write_kept(const std::filesystem::path& path, std::string_view mark,
   whole.put(sum_of(content));
   for (const std::uint8_t byte : content) whole.put(byte);
   std::filesystem::path part = path;
-  // Processes of other hosts may have the same number.
+  // Processes on other hosts may have the same id.
   std::random_device random;
   part += detail::concat(".", ::getpid(), "-", random(), ".part");
   std::error_code failed;

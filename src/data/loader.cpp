@@ -13,13 +13,13 @@ namespace dkfac::data {
 struct Loader::Impl {
   Context host;
   BatchQueue queue;
-  std::optional<std::size_t> held;  ///< Slot in the caller's hands.
+  std::optional<std::size_t> current;  ///< Slot that the caller uses.
 
   Impl(std::unique_ptr<BatchMaker> maker, int prefetch)
       : queue(std::move(maker), static_cast<std::size_t>(prefetch) + 1, host) {}
 
-  void give_back_held() {
-    if (held) queue.give_back(*std::exchange(held, std::nullopt));
+  void give_back_current() {
+    if (current) queue.give_back(*std::exchange(current, std::nullopt));
   }
 };
 
@@ -34,17 +34,17 @@ Loader::~Loader() = default;
 
 void Loader::start_epoch(std::int64_t epoch, std::int64_t first_batch) {
   impl_->queue.start_epoch(epoch, first_batch);
-  impl_->give_back_held();
+  impl_->give_back_current();
 }
 
 LoaderStatistics Loader::statistics() const { return impl_->queue.statistics(); }
 
 bool Loader::next(Batch& batch) {
   Impl& impl = *impl_;
-  impl.give_back_held();
-  impl.held = impl.queue.take();
-  if (!impl.held) return false;
-  const MadeBatch& slot = impl.queue.at(*impl.held);
+  impl.give_back_current();
+  impl.current = impl.queue.take();
+  if (!impl.current) return false;
+  const MadeBatch& slot = impl.queue.at(*impl.current);
   batch.images = slot.images();
   batch.labels = slot.label_span();
   batch.global_batch = slot.global_batch;

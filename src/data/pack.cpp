@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kTogether = 64;  ///< Decoded at once, so that memory stays bounded.
+constexpr std::int64_t kTogether = 64;  ///< Photographs decoded at once, which bounds memory.
 
-/// One file of raw pixels, whose header comes when all are known.
+/// A file of raw pixels; its header is written when all photographs are known.
 class PixelFile {
  public:
   explicit PixelFile(fs::path path) : path_(std::move(path)) {
@@ -52,7 +52,7 @@ class PixelFile {
 struct Picture {
   ImageSize size;
   std::vector<std::uint8_t> pixels;
-  std::string bad;  ///< Why, if it is.
+  std::string bad;  ///< Reason, if damaged.
 };
 
 ImageSize packed_size(const ImageSize& picture, const PackOptions& options) {
@@ -82,7 +82,7 @@ fs::path part_of(const fs::path& folder, std::size_t number) {
   return folder / (shard_name(static_cast<std::uint32_t>(number)) + ".part");
 }
 
-/// Pixels go to part files at once; what headers say is gathered.
+/// Writes pixels to part files immediately and collects the contents of the headers.
 class Packer {
  public:
   Packer(const PhotoSource& source, const fs::path& folder, const PackOptions& options)
@@ -91,7 +91,7 @@ class Packer {
   void add(std::int64_t i, const Picture& picture) {
     if (!picture.bad.empty()) return refuse(picture.bad);
     if (shards_.empty() || bytes_ >= options_.shard_bytes) begin_shard();
-    // The name in the set, not where the set lies.
+    // The name within the set, without the location of the set.
     const fs::path name = source_.name(i);
     shards_.back().push_back({.name = (name.parent_path().filename() / name.filename()).string(),
                               .label = source_.labels()[static_cast<std::size_t>(i)],
@@ -112,7 +112,7 @@ class Packer {
     const std::uint64_t set = hash();
     for (std::size_t number = 0; number < shards_.size(); ++number) complete(number, set);
     for (std::size_t number = shards_.size(); number-- > 0;) {
-      // The first one, by which a set is known, comes last.
+      // The first file, which identifies a set, is renamed last.
       fs::rename(folder_ / (shard_name(static_cast<std::uint32_t>(number)) + ".whole"),
                  folder_ / shard_name(static_cast<std::uint32_t>(number)));
     }
@@ -154,7 +154,7 @@ class Packer {
     return hash;
   }
 
-  /// Header and pixels in one file.
+  /// Joins header and pixels into one file.
   void complete(std::size_t number, std::uint64_t set) {
     const auto n = static_cast<std::uint32_t>(number);
     const std::vector<std::uint8_t> header =
@@ -178,7 +178,7 @@ class Packer {
   const PackOptions& options_;
   PackResult result_;
   std::optional<PixelFile> file_;
-  std::int64_t bytes_ = 0;  ///< In the file that is being written.
+  std::int64_t bytes_ = 0;  ///< Of the file being written.
   std::vector<std::vector<ShardPhoto>> shards_;
 };
 
@@ -201,7 +201,7 @@ PackResult pack_photos(const PhotoSource& source, const fs::path& folder,
               folder.string(), " is there and not empty; give a new folder");
   fs::create_directories(folder, failed);
   if (failed)
-    throw IoError(detail::concat("[pack] cannot make ", folder.string(), ": ", failed.message()));
+    throw IoError(detail::concat("[pack] cannot create ", folder.string(), ": ", failed.message()));
   WorkerPool pool(photo_workers(options.workers));
   std::vector<PhotoScratch> scratch(static_cast<std::size_t>(pool.workers()));
   std::vector<Picture> pictures(kTogether);

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Adds the time until its end.
+/// Adds its lifetime to `seconds`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -57,22 +57,22 @@ class FolderSource final : public PhotoSource {
   const PhotoSet set_;
 };
 
-/// The box in a picture decoded at a part of its size. libjpeg rounds sizes up, so the last pixels
-/// may stand for less than others.
+/// Scales a box to a picture decoded at reduced size. libjpeg rounds sizes up, so the last pixels
+/// may cover less than others.
 Area scaled_box(const Box& box, const ImageSize& whole, const ImageView& picture) {
   const auto part = [](std::int64_t from, std::int64_t to) {
     for (const std::int64_t by : {1, 2, 4, 8})
       if ((from + by - 1) / by == to) return 1 / static_cast<double>(by);
     return static_cast<double>(to) / static_cast<double>(from);
   };
-  // A short side may round to the same at two sizes; the long one tells.
+  // A short side may round to the same length at two scales; the long one determines the scale.
   const double scale = whole.height >= whole.width ? part(whole.height, picture.height)
                                                    : part(whole.width, picture.width);
   return {static_cast<double>(box.y) * scale, static_cast<double>(box.x) * scale,
           static_cast<double>(box.height) * scale, static_cast<double>(box.width) * scale};
 }
 
-/// Pixels of a picture of which `box` becomes `wanted`.
+/// Returns the length at which the whole picture must be decoded so that `box` has `wanted` pixels.
 std::int64_t enough(std::int64_t picture, std::int64_t box, std::int64_t wanted) {
   return (picture * wanted + box - 1) / box;
 }

@@ -19,16 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The marks say the version: another layout, or other rules, get another one.
+// The marks include the version, which changes with the layout or the rules.
 constexpr std::string_view kSizesMark = "dkfacsz1", kColoursMark = "dkfacno1";
-constexpr std::int64_t kMostColours = 4096;  ///< Photographs that colours are taken from.
+constexpr std::int64_t kMostColours = 4096;  ///< Photographs in the colour statistics.
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15U;  // Odd, so that no word is lost.
   return hash ^ (hash >> 29U);
 }
 
-/// The numbers that were kept for a key, when there are `count`.
+/// Returns the cached numbers for a key if there are exactly `count`.
 std::optional<std::vector<std::uint64_t>> recall(const fs::path& kept, std::string_view mark,
                                                  std::uint64_t key, std::size_t count) {
   if (kept.empty()) return {};
@@ -51,10 +51,10 @@ void keep(const fs::path& kept, std::string_view mark, std::uint64_t key,
   RecordWriter content;
   content.put(key);
   for (const std::uint64_t word : words) content.put(word);
-  (void)write_kept(kept, mark, content.bytes());  // Nothing depends on it.
+  (void)write_kept(kept, mark, content.bytes());  // Only a cache.
 }
 
-/// Nothing for one that is damaged.
+/// Returns the size of a photograph; nothing if it is damaged.
 std::optional<ImageSize> size_of_photo(const PhotoSource& source, std::int64_t number,
                                        PhotoScratch& scratch) {
   try {
@@ -64,7 +64,7 @@ std::optional<ImageSize> size_of_photo(const PhotoSource& source, std::int64_t n
   }
 }
 
-/// Sums over pixels by channel.
+/// Sums over pixels for each channel.
 struct Colours {
   std::uint64_t pixels = 0;
   std::array<std::uint64_t, 3> sum{}, squares{};
@@ -148,7 +148,7 @@ std::vector<ImageSize> find_photo_sizes(const PhotoSource& source,
     if (!size) all_good = false;
     sizes[at] = size.value_or(ImageSize{1, 1});
   });
-  if (!all_good) return sizes;  // A file may be mended without another fingerprint.
+  if (!all_good) return sizes;  // A file may be repaired without changing the fingerprint.
   std::vector<std::uint64_t> words;
   for (const ImageSize& size : sizes) {
     words.push_back(static_cast<std::uint64_t>(size.height));

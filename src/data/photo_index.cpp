@@ -10,7 +10,7 @@
 namespace dkfac::data {
 namespace {
 
-// The mark says the version: another layout gets another one.
+// The mark includes the version, which changes with the layout.
 constexpr std::string_view kMark = "dkfacix1";
 
 }  // namespace
@@ -29,7 +29,7 @@ std::vector<PhotoFolder> read_photo_index(const std::filesystem::path& path) {
       file.bytes = in.get<std::int64_t>();
     }
   }
-  if (!in.rest().empty()) throw DataError("[photo_index] it goes on after its end");
+  if (!in.rest().empty()) throw DataError("[photo_index] trailing bytes");
   return folders;
 }
 

@@ -7,7 +7,7 @@
 
 namespace dkfac::data {
 
-/// A class folder as it was listed.
+/// Listing of a class folder.
 struct PhotoFolder {
   struct File {
     std::string name;
@@ -15,14 +15,14 @@ struct PhotoFolder {
     bool operator==(const File&) const = default;
   };
   std::string name;
-  std::int64_t modified = 0;  ///< Nanoseconds.
+  std::int64_t modified = 0;  ///< Modification time in nanoseconds.
   std::vector<File> files{};
   bool operator==(const PhotoFolder&) const = default;
 };
 
-/// Throws DataError when the content is wrong, MissingInput and IoError as read_file().
+/// Reads an index. Throws DataError for invalid content, MissingInput and IoError as read_file().
 [[nodiscard]] std::vector<PhotoFolder> read_photo_index(const std::filesystem::path& path);
-/// Beside the old file, then in its place. Returns whether it could be written.
+/// Replaces the index atomically. Returns whether it could be written.
 [[nodiscard]] bool write_photo_index(const std::filesystem::path& path,
                                      const std::vector<PhotoFolder>& folders);
 

@@ -86,7 +86,7 @@ void PhotoMaker::make(std::int64_t batch, MadeBatch& out) {
   check_limit();
 }
 
-/// Sample i of the batch: what stands at `place` in the order of the epoch, or what follows.
+/// Produces sample i of the batch from position `place` in the order of the epoch, or a later one.
 void PhotoMaker::make_sample(Worker& worker, std::int64_t place, std::int64_t i, MadeBatch& out) {
   const std::int64_t count = std::ssize(order());
   for (std::int64_t tried = 0; tried < count; ++tried) {
@@ -110,7 +110,7 @@ bool PhotoMaker::try_sample(Worker& worker, std::int64_t sample, std::int64_t i,
     const std::string why = photos_.source->name(number) + ": " + error.what();
     if (photos_.options.bad == BadPhoto::stop)
       throw DataError(
-          detail::concat("[loader] ", why, "; replace the file, or let bad ones be skipped"));
+          detail::concat("[loader] ", why, "; replace the file, or skip damaged files"));
     note_bad(sample, why);
     return false;
   }
@@ -139,7 +139,8 @@ void PhotoMaker::note_bad(std::int64_t sample, const std::string& why) {
   met_.insert(sample);
 }
 
-/// Between batches, where what has been met does not depend on the order of threads.
+/// Checks the limit of damaged photographs between batches, where the result does not depend on the
+/// order of threads.
 void PhotoMaker::check_limit() {
   const double samples =
       static_cast<double>(std::min(batches() * sampler().global_batch, sampler().count)) / ranks();

@@ -16,16 +16,15 @@
 
 namespace dkfac::data {
 
-/// Batches of photographs, decoded by several threads. What comes out depends on the seed, the
-/// epoch and the files alone: not on the number of threads or ranks, nor on which of them was
-/// first. Borrows `data`.
+/// Maker of batches of photographs, decoded by several threads. The result depends only on the
+/// seed, the epoch and the files, not on the number or timing of threads and ranks. Borrows `data`.
 class PhotoMaker final : public BatchMaker {
  public:
   /// Throws InvalidArgument for options that do not fit the data.
   PhotoMaker(const Dataset& data, const Normalization& normalization, const SamplerOptions& sampler,
              const AugmentOptions& augment, int rank, int size, DType dtype);
 
-  /// Throws as PhotoOptions say about bad photographs.
+  /// Handles damaged photographs as PhotoOptions::bad and bad_limit define.
   void make(std::int64_t batch, MadeBatch& out) override;
   void add_to(LoaderStatistics& statistics) const override;
   [[nodiscard]] std::int64_t most_elements() const override;
@@ -53,11 +52,11 @@ class PhotoMaker final : public BatchMaker {
   const std::optional<RectangularOrder> rectangular_;  ///< Unset: all batches have one shape.
   SampleWriter writer_;
   WorkerPool pool_;
-  std::vector<Worker> workers_;  ///< Each used by its thread alone while the pool runs.
+  std::vector<Worker> workers_;  ///< Each used only by its thread while the pool runs.
 
-  mutable std::mutex mutex_;                 ///< Of what follows.
-  std::map<std::int64_t, std::string> bad_;  ///< Samples, and why.
-  std::set<std::int64_t> met_;               ///< Bad ones that this epoch has come to.
+  mutable std::mutex mutex_;                 ///< Guards the members below.
+  std::map<std::int64_t, std::string> bad_;  ///< Damaged samples with reasons.
+  std::set<std::int64_t> met_;               ///< Damaged samples encountered in this epoch.
   LoaderStatistics times_;
 };
 

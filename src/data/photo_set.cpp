@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
   throw IoError(detail::concat("[photo_set] cannot list ", folder.string(), ": ", why.message()));
 }
 
-/// Calls f(entry) for all names that do not begin with a dot, in any order.
+/// Calls f(entry) for all names that do not begin with a dot, in unspecified order.
 template <class F>
 void for_each_entry(const fs::path& folder, F f) {
   std::error_code failed;
@@ -46,7 +46,7 @@ std::int64_t modified(const fs::path& folder) {
   return about.st_mtim.tv_sec * kNanoseconds + about.st_mtim.tv_nsec;
 }
 
-/// Class folders by name, not looked into.
+/// Lists the class folders by name, without their contents.
 std::vector<PhotoFolder> class_folders(const fs::path& root) {
   std::vector<PhotoFolder> out;
   for_each_entry(root, [&](const fs::directory_entry& entry) {
@@ -70,7 +70,7 @@ void list_files(const fs::path& root, PhotoFolder& folder) {
   for_each_entry(root / folder.name, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (!is_photo(entry.path().filename()) || entry.is_directory(ignored)) return;
-    const std::uintmax_t size = entry.file_size(ignored);  // A link to nowhere: read_file() tells.
+    const std::uintmax_t size = entry.file_size(ignored);  // read_file() reports a dangling link.
     folder.files.push_back(
         {entry.path().filename().string(), ignored ? 0 : static_cast<std::int64_t>(size)});
   });
@@ -83,7 +83,7 @@ bool same_folders(const std::vector<PhotoFolder>& a, const std::vector<PhotoFold
   });
 }
 
-/// Fills in the files of `folders`: from the index where it fits, else from the folders.
+/// Fills in the files of `folders`, from the index if it matches, else from the folders.
 PhotoIndex find_files(const fs::path& root, const fs::path& index,
                       std::vector<PhotoFolder>& folders) {
   PhotoIndex state = index.empty() ? PhotoIndex::none : PhotoIndex::built;
@@ -106,7 +106,7 @@ PhotoIndex find_files(const fs::path& root, const fs::path& index,
   return state;
 }
 
-/// Number of a class.
+/// Label of each class.
 using Labels = std::map<std::string_view, std::int32_t>;
 
 Labels labels_of(const std::vector<std::string>& classes) {
@@ -119,7 +119,7 @@ void add_folder(const PhotoFolder& folder, const Labels& labels, PhotoSet& set) 
   const auto label = labels.find(folder.name);
   if (label == labels.end()) {
     throw DataError(detail::concat("[photo_set] ", (set.folder / folder.name).string(),
-                                   " is no class of the training photographs; remove it, or add "
+                                   " is not a class of the training photographs; remove it, or add "
                                    "photographs of it to both"));
   }
   if (folder.files.empty()) {
@@ -200,7 +200,7 @@ void read_file(const fs::path& path, std::vector<std::uint8_t>& out, std::int64_
   const std::size_t got = std::fread(out.data(), 1, out.size(), file.get());
   if (got != out.size()) {
     if (std::ferror(file.get()) != 0) fail(errno);
-    out.resize(got);  // It became shorter meanwhile.
+    out.resize(got);  // The file became shorter meanwhile.
   }
 }
 

@@ -25,8 +25,8 @@ std::shared_ptr<const PhotoSource> open_split(const fs::path& folder, const fs::
   return packed;
 }
 
-/// Begins the names of what is kept of a split; hidden, so that listing the classes does not meet
-/// it.
+/// Returns the prefix of the cache files of a split. It is hidden, so that listing the classes
+/// ignores them.
 fs::path kept_of(const fs::path& folder, const std::string& split, const DataSource& source) {
   return source.photo_index ? folder / ("." + split) : fs::path();
 }
@@ -34,7 +34,7 @@ fs::path with_ending(const fs::path& kept, const char* ending) {
   return kept.empty() ? kept : fs::path(kept.string() + ending);
 }
 
-/// Sample `from` of one set becomes the next of another.
+/// Appends sample `from` of `all` to `to`.
 void move_photo(const Dataset& all, std::int64_t from, Dataset& to, PhotoData& photos) {
   const auto at = static_cast<std::size_t>(from);
   to.labels.push_back(all.labels[at]);

@@ -20,14 +20,14 @@ Random random_of(const PhotoKey& key, Draw draw) {
   return keyed_random({key.seed, key.epoch, 0}, draw, key.sample);
 }
 
-/// Uniform among 0 ... last.
+/// Draws a uniform integer in [0, last].
 std::int64_t place(Random& random, std::int64_t last) {
   return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(last) + 1));
 }
 
-std::int64_t rounded(double x) { return std::llrint(x); }  // Halves to even, as Python does.
+std::int64_t rounded(double x) { return std::llrint(x); }  // Halves to even, as in Python.
 
-/// The largest box in the middle whose ratio of width to height is in range.
+/// Returns the largest centred box whose ratio of width to height is in range.
 Box middle_box(const ImageSize& picture, const RandomCropOptions& options) {
   const double ratio = static_cast<double>(picture.width) / static_cast<double>(picture.height);
   std::int64_t height = picture.height, width = picture.width;

@@ -15,7 +15,7 @@ namespace dkfac::data {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
-/// Numbers and texts one after the other, without gaps.
+/// Serializes numbers and texts without padding.
 class RecordWriter {
  public:
   template <class T>
@@ -34,7 +34,8 @@ class RecordWriter {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// Reads them back. Throws DataError, without having taken memory, where they end early.
+/// Reads the records of RecordWriter. Throws DataError for truncated bytes, before it allocates
+/// memory for them.
 class RecordReader {
  public:
   explicit RecordReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {}
@@ -50,7 +51,7 @@ class RecordReader {
     const std::span<const std::uint8_t> text = take(get<std::uint32_t>());
     return {text.begin(), text.end()};
   }
-  /// How many items follow, of at least `size` bytes each.
+  /// Reads the number of items that follow, of at least `size` bytes each.
   std::size_t get_count(std::size_t size) {
     const auto count = get<std::uint64_t>();
     if (count > rest_.size() / size) throw DataError("[record] a count is too large");

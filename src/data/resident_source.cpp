@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kChangeWords = 5;
 
-/// Bytes of host memory in device memory, which is counted in words.
+/// Uploads host bytes to device memory, which is allocated in words.
 Tensor upload_bytes(Context& ctx, const std::vector<std::uint8_t>& bytes) {
   constexpr std::int64_t kWord = sizeof(std::int32_t);
   const std::int64_t whole = std::ssize(bytes) / kWord, rest = std::ssize(bytes) % kWord;
@@ -42,7 +42,7 @@ Tensor upload_table(Context& ctx, const Normalization& normalization, DType dtyp
   return upload(value_table<f16>(normalization));
 }
 
-/// The data set on the device; one batch, made anew at each call.
+/// Source with the data set on the device; each call of next() overwrites its single batch.
 class ResidentSource : public DeviceLoader::Source {
  public:
   ResidentSource(Context& ctx, std::unique_ptr<ImageMaker> maker,
@@ -118,7 +118,8 @@ class ResidentSource : public DeviceLoader::Source {
   }
 
  private:
-  /// Pinned memory of the pool serves one epoch, and a later one once it has been read.
+  /// Uploads the order of the epoch through pinned memory of the pool, which is reused in a later
+  /// epoch once it has been read.
   void upload_order(Context& ctx) {
     Tensor pinned = Tensor::pinned(ctx, order_.shape(), DType::i32);
     std::transform(maker_->order().begin(), maker_->order().end(), pinned.data<std::int32_t>(),

@@ -13,24 +13,24 @@
 namespace dkfac::data {
 namespace {
 
-/// Digits after the point of weights: Pillow's, for 8-bit pixels.
+/// Fractional bits of weights, as in Pillow for 8-bit pixels.
 constexpr int kDigits = 32 - 8 - 2;
 constexpr std::int32_t kHalf = 1 << (kDigits - 1);
 
-/// What every output along one direction is made of: `taps` weights each, from `first` on.
+/// Filter weights along one direction: `taps` per output, applied to the inputs from `first` on.
 struct Taps {
   int taps = 0;
   std::vector<std::int32_t> weights;
   std::vector<std::int64_t> first, count;
 };
 
-/// What is resized of a row of `pixels`: [begin, begin + length).
+/// Range [begin, begin + length) to resize of a row of `pixels`.
 struct Span {
   std::int64_t pixels = 0;
   double begin = 0, length = 0;
 };
 
-/// A direction whose size stays is not filtered, as in Pillow: this copies.
+/// Returns weights that copy, for a direction whose size does not change, as in Pillow.
 Taps copying_taps(std::int64_t from, std::int64_t count) {
   Taps taps;
   taps.taps = 1;
@@ -41,9 +41,9 @@ Taps copying_taps(std::int64_t from, std::int64_t count) {
   return taps;
 }
 
-/// Of outputs [from, from + count) of `out`, as Pillow chooses them: a triangle filter around the
-/// centre of each output pixel, stretched when the picture shrinks, cut off at the borders and made
-/// to sum to 1.
+/// Computes Pillow's weights for outputs [from, from + count) of `out`: a triangle filter around
+/// the centre of each output pixel, stretched for a reduction, truncated at the borders and
+/// normalised to sum to 1.
 Taps make_taps(const Span& of, std::int64_t out, std::int64_t from, std::int64_t count) {
   const std::int64_t in = of.pixels;
   if (of.begin == 0 && of.length == static_cast<double>(in) && in == out)
@@ -81,7 +81,7 @@ std::uint8_t rounded(std::int32_t sum) {
   return static_cast<std::uint8_t>(std::clamp(sum >> kDigits, 0, 255));
 }
 
-/// Output pixels of one row from pixels at `row`.
+/// Computes the output pixels of one row from the pixels at `row`.
 void resize_row(const Taps& taps, const std::uint8_t* row, std::int64_t width, std::uint8_t* out) {
   for (std::int64_t x = 0; x < width; ++x, out += 3) {
     const std::int32_t* weights = taps.weights.data() + x * taps.taps;
@@ -98,13 +98,13 @@ void resize_row(const Taps& taps, const std::uint8_t* row, std::int64_t width, s
   }
 }
 
-// Compilers find no vector in three channels by themselves; the fourth is nobody's.
+// Compilers do not vectorise three channels by themselves; the fourth lane is unused.
 static_assert(std::endian::native == std::endian::little);
 using Fours [[gnu::vector_size(16)]] = std::int32_t;
-constexpr Fours kShifts = {0, 8, 16, 24};  ///< Of the bytes of a word.
-constexpr std::int64_t kRows = 4;          ///< That go through the taps together.
+constexpr Fours kShifts = {0, 8, 16, 24};  ///< Shifts of the bytes of a word.
+constexpr std::int64_t kRows = 4;          ///< Rows filtered together.
 
-/// The same of kRows rows, of which one byte after the last pixel is read too.
+/// Computes the output pixels of kRows rows. It also reads one byte after the last pixel of each.
 void resize_rows(const Taps& taps, const std::uint8_t* rows, std::int64_t row_stride,
                  std::int64_t width, std::uint8_t* out, std::int64_t out_stride) {
   for (std::int64_t x = 0; x < width; ++x, out += 3) {
@@ -129,7 +129,8 @@ void resize_rows(const Taps& taps, const std::uint8_t* rows, std::int64_t row_st
   }
 }
 
-/// One output row from `count` rows of `stride` values. Row by row, so that the loops vectorise.
+/// Computes one output row from `count` rows of `stride` values, row by row, so that the loops
+/// vectorise.
 void combine_rows(const std::int32_t* weights, std::int64_t count, const std::uint8_t* rows,
                   std::int64_t stride, std::uint8_t* out) {
   constexpr std::int64_t kBlock = 512;
@@ -156,7 +157,7 @@ void check_window(std::int64_t height, std::int64_t width, const Box& window) {
               window.x, ") is not inside of a result of ", height, "x", width);
 }
 
-/// Pixels that an area lies on.
+/// Returns the pixels that an area covers at least partly.
 Box hull(const Area& area) {
   const auto span = [](double begin, double length) {
     const double first = std::floor(begin);
@@ -186,7 +187,7 @@ void resize_bilinear(const ImageView& image, const Area& area, std::int64_t heig
                                 window.x, window.width);
   const Taps down = make_taps({box.height, area.y - static_cast<double>(box.y), area.height},
                               height, window.y, window.height);
-  // Only rows that go into the window are filtered.
+  // Only rows that contribute to the window are filtered.
   const std::int64_t first = down.first.front(), end = down.first.back() + down.count.back();
   if (across.taps == 1 && down.taps == 1) {
     from += first * row_stride + 3 * across.first.front();

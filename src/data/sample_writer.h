@@ -9,22 +9,22 @@
 
 namespace dkfac::data {
 
-/// Writes 8-bit images as samples of a batch: normalised, in its type, with the changes of the
-/// epoch and the sample.
+/// Writes 8-bit images as samples of a batch: normalised, converted to its dtype and augmented by
+/// epoch and sample.
 class SampleWriter {
  public:
-  /// Throws InvalidArgument for changes that do not fit the images.
+  /// Throws InvalidArgument for augmentation that does not fit the images.
   SampleWriter(const Normalization& normalization, const Shape& image,
                const AugmentOptions& augment, DType dtype);
 
   void start_epoch(const SamplerOptions& sampler, std::int64_t epoch);
-  /// Image i of a batch, of the batch's shape, which may be another than `image` where nothing is
-  /// changed. Allocates nothing. From any thread.
+  /// Writes image i of a batch. It has the batch's shape, which may differ from `image` when there
+  /// is no augmentation. Allocates nothing; thread-safe.
   void write(const std::uint8_t* pixels, std::int64_t sample, MadeBatch& batch,
              std::int64_t i) const;
 
   [[nodiscard]] const AugmentOptions& augment() const { return augment_; }
-  /// Of all samples, when groups share them; else empty.
+  /// Returns the augmentation of all samples under Randomness::per_group; else empty.
   [[nodiscard]] const std::vector<Augmentation>& changes() const { return changes_; }
 
  private:

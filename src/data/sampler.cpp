@@ -8,7 +8,7 @@
 namespace dkfac::data {
 namespace {
 
-/// Keeps the numbers of the shuffle apart from other uses of the same seed.
+/// Separates the numbers of the shuffle from other uses of the same seed.
 constexpr std::uint64_t kShuffleStream = std::uint64_t{0x7368756666} << 24;
 
 void check(const SamplerOptions& options) {
@@ -46,7 +46,7 @@ BatchShare batch_share(const SamplerOptions& options, std::int64_t batch, int ra
               "; this epoch has batches 0 to ", batches - 1);
   const std::int64_t first = batch * options.global_batch;
   const std::int64_t n = std::min(options.global_batch, options.count - first);
-  // The first n % size ranks take one sample more.
+  // The first n % size ranks get one sample more.
   const std::int64_t base = n / size, longer = n % size;
   return {.begin = first + rank * base + std::min<std::int64_t>(rank, longer),
           .count = base + (rank < longer ? 1 : 0),

@@ -20,7 +20,7 @@
 namespace dkfac::data {
 namespace {
 
-constexpr std::string_view kMagic = "dkfacph1";  // Another layout gets another name.
+constexpr std::string_view kMagic = "dkfacph1";  // Changes with the layout.
 constexpr std::size_t kPrefix = kMagic.size() + sizeof(std::uint32_t) + sizeof(std::uint64_t);
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
 
@@ -40,7 +40,8 @@ void put_photo(RecordWriter& out, const ShardPhoto& photo, std::uint64_t first) 
   out.put(photo.sum);
 }
 
-/// Without what depends on its own length: places count from `first`.
+/// Serializes the header without the fields that depend on its own length; offsets count from
+/// `first`.
 RecordWriter body_of(const ShardHeader& header, std::uint64_t first) {
   RecordWriter out;
   out.put(static_cast<std::uint64_t>(header.classes.size()));
@@ -143,7 +144,7 @@ ShardHeader parse_shard(std::span<const std::uint8_t> file) {
     photo = get_photo(in);
     check_photo(photo, header.classes.size(), kPrefix + length, file.size());
   }
-  if (!in.rest().empty()) throw DataError("its header goes on after its end");
+  if (!in.rest().empty()) throw DataError("its header has trailing bytes");
   return header;
 }
 

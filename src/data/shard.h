@@ -27,14 +27,14 @@ struct ShardPhoto {
   std::string name;
   std::int32_t label = 0;
   std::int64_t height = 0, width = 0;
-  std::uint64_t place = 0;  ///< In the file; when written, among the pixels.
+  std::uint64_t place = 0;  ///< Offset in the file; while writing, among the pixels.
   std::uint32_t sum = 0;    ///< CRC-32 of the pixels.
   [[nodiscard]] std::uint64_t bytes() const {
     return 3 * static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width);
   }
 };
 
-/// What stands before the pixels; see photo_shards.h.
+/// Header of a packed file, before the pixels; see photo_shards.h.
 struct ShardHeader {
   std::vector<std::string> classes;
   std::uint64_t set = 0;  ///< Hash of the whole set.
@@ -43,9 +43,10 @@ struct ShardHeader {
 };
 
 [[nodiscard]] std::uint32_t sum_of(std::span<const std::uint8_t> bytes);
-/// Places in `header` count from the first pixel.
+/// Serializes a header, whose offsets count from the first pixel.
 [[nodiscard]] std::vector<std::uint8_t> shard_bytes(const ShardHeader& header);
-/// Of a whole file. Every place, size and label is inside of what there is. Throws DataError.
+/// Parses the header of a whole file. Every offset, size and label is checked against the file and
+/// the classes. Throws DataError.
 [[nodiscard]] ShardHeader parse_shard(std::span<const std::uint8_t> file);
 
 /// "shard-00012.photos"

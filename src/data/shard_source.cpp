@@ -28,7 +28,7 @@ Shard open_shard(const fs::path& path) {
   }
 }
 
-/// Files that do not belong together would be a data set that nobody has made.
+/// Throws DataError for a file of another set, whose mixture would be no valid data set.
 void check_belongs(const Shard& shard, const ShardHeader& first, std::uint32_t number) {
   const ShardHeader& header = shard.header;
   if (header.number == number && header.shards == first.shards && header.set == first.set &&

@@ -31,12 +31,12 @@ constexpr std::array<KnownSet, 5> kFileSets{{{"fashion-mnist-small", Format::idx
                                              {"image-folder", Format::photos}}};
 constexpr std::int64_t kIdxClasses = 10;
 constexpr int kCifarBatches = 5;
-/// The folder inside of the published archive.
+/// Name of the folder inside the published archive.
 constexpr std::string_view kCifarFolder = "cifar-10-batches-bin";
 
 constexpr std::array<std::string_view, 2> kFolders{DKFAC_SOURCE_DATA_DIR, DKFAC_INSTALL_DATA_DIR};
 
-/// Folders to look in, in order.
+/// Returns the folders to search, in order.
 std::vector<fs::path> places(const DataSource& source, Format format) {
   std::vector<fs::path> out;
   const auto below = [&](const fs::path& root) {
@@ -51,14 +51,14 @@ std::vector<fs::path> places(const DataSource& source, Format format) {
   const char* root = std::getenv("DKFAC_DATA");
   if (root != nullptr && *root != '\0') below(root);
   for (const std::string_view folder : kFolders) below(folder);
-  // An installation that was moved as a whole: the data lies beside the program.
+  // A relocated installation: the data is beside the program.
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   if (!program.empty()) below(program.parent_path().parent_path() / "share/dkfac/data");
   return out;
 }
 
-/// The file under the names it is published with, or the first of them when none exists.
+/// Finds the file under its published names; returns the first of them when none exists.
 fs::path find_file(const fs::path& folder, std::string_view part, std::string_view kind) {
   const std::string stem = detail::concat(part, "-", kind.substr(0, kind.find('-')));
   const std::string ending(kind.substr(kind.find('-') + 1));
@@ -99,7 +99,7 @@ DataSplits read_cifar_folder(const fs::path& folder, std::string_view name) {
           read_cifar10(test, detail::concat(name, " test"))};
 }
 
-/// Whether the set's first file is there.
+/// Returns whether the set's first file exists.
 bool is_in(const fs::path& folder, Format format) {
   std::error_code ignored;
   if (format == Format::photos) return fs::is_directory(folder / "train", ignored);
@@ -118,7 +118,7 @@ const KnownSet& find_set(const std::string& name) {
       detail::concat("[load_data] unknown data set '", name, "'; known are ", known));
 }
 
-/// Both splits come from one set, so that they share the patterns of the classes.
+/// Generates both splits as one set, so that they share the patterns of the classes.
 DataSplits make_synthetic(const DataSource& source) {
   DKFAC_CHECK(source.synthetic_train > 0 && source.synthetic_test > 0,
               "[load_data] synthetic_train is ", source.synthetic_train, " and synthetic_test ",
@@ -155,7 +155,7 @@ double synthetic_bytes(const DataSource& source) {
   if (source.name == "synthetic-photos") return synthetic_photo_bytes(source);
   if (source.name != "synthetic") return 0;
   const Shape& image = source.synthetic_image;
-  // Test images are made with the others, and then moved.
+  // Test images are generated with the others, and then moved.
   return synthetic_image_bytes(
       static_cast<double>(source.synthetic_train) + 2 * static_cast<double>(source.synthetic_test),
       static_cast<double>(image[0]) * static_cast<double>(image[1]) * static_cast<double>(image[2]),
@@ -182,7 +182,7 @@ std::string data_name_at(const fs::path& path) {
   for (const KnownSet& set : kFileSets) {
     if (!holds(set)) continue;
     if (set.name == own) return own;
-    // Files of the idx form look alike; "mnist", the last such set, stands for any.
+    // Files of the idx format look alike; "mnist", the last such set, represents any of them.
     found = set.name;
   }
   if (!found.empty()) return found;
@@ -242,7 +242,7 @@ std::uint64_t fingerprint(const Dataset& data) {
     const PhotoData& photos = *data.photos;
     mix(photos.source->fingerprint());
     for (const std::int64_t sample : photos.samples) mix(static_cast<std::uint64_t>(sample));
-    // Each rank may have found these out by itself.
+    // Each rank may have determined the sizes independently.
     for (const ImageSize& size : photos.sizes) {
       mix(static_cast<std::uint64_t>(size.height));
       mix(static_cast<std::uint64_t>(size.width));

@@ -11,8 +11,8 @@
 namespace dkfac::data {
 namespace {
 
-/// Two batches on the device in turn, uploaded on a stream of their own: while the caller computes
-/// on one, the other is filled.
+/// Source with two alternating device buffers, uploaded on a separate stream: while the caller
+/// computes on one, the other is filled.
 class StreamedSource : public DeviceLoader::Source {
  public:
   StreamedSource(Context& ctx, std::unique_ptr<BatchMaker> maker, int prefetch)
@@ -58,18 +58,18 @@ class StreamedSource : public DeviceLoader::Source {
  private:
   struct Buffer {
     Tensor images, labels;            ///< [elements of the largest batch], [largest share]
-    std::optional<std::size_t> slot;  ///< That it was last uploaded from.
+    std::optional<std::size_t> slot;  ///< Slot that it was last uploaded from.
     Event uploaded, read;
   };
 
-  /// All that reads the caller's batch is on her stream by now.
+  /// Records that all readers of the caller's batch have been enqueued on its stream.
   void leave_current(Context& ctx) {
     if (!current_) return;
     buffers_[*current_].read.record(ctx.stream());
     current_.reset();
   }
 
-  /// Into the buffer that the caller has not in her hands; its number.
+  /// Uploads a slot to the buffer that the caller does not use, and returns the buffer's number.
   std::size_t upload(std::size_t slot) {
     const std::size_t b = turn_;
     turn_ = (turn_ + 1) % buffers_.size();
@@ -92,10 +92,10 @@ class StreamedSource : public DeviceLoader::Source {
 
   Context copies_;
   std::array<Buffer, 2> buffers_;
-  std::optional<BatchQueue> queue_;  ///< Goes first: its memory is released behind the copies.
+  std::optional<BatchQueue> queue_;  ///< Destroyed first: its memory is freed after the copies.
   std::size_t turn_ = 0;
   std::optional<std::size_t> ahead_;    ///< Buffer of the batch after the caller's.
-  std::optional<std::size_t> current_;  ///< Buffer in the caller's hands.
+  std::optional<std::size_t> current_;  ///< Buffer that the caller uses.
 };
 
 }  // namespace

@@ -17,11 +17,11 @@ namespace {
 constexpr std::uint64_t kPatternStream = std::uint64_t{1} << 62;
 constexpr std::uint64_t kSampleStream = std::uint64_t{1} << 61;
 
-constexpr double kShared = 0.035;  ///< Strength of the pattern that always has the same sign.
-constexpr double kSigned = 0.16;   ///< Of the one whose sign is random: no linear model sees it.
+constexpr double kShared = 0.035;  ///< Amplitude of the pattern of constant sign.
+constexpr double kSigned = 0.16;   ///< Amplitude of the pattern of random sign.
 constexpr double kNoise = 0.25;
 
-/// A smooth random pattern of mean square about 1: a few waves of low frequency.
+/// Returns a smooth random pattern of mean square about 1: a few waves of low frequency.
 std::vector<double> smooth_pattern(const Shape& image, Random& random) {
   constexpr int kWaves = 4;
   constexpr double kMaxPeriods = 3.0;

@@ -13,7 +13,7 @@ namespace dkfac::data {
 namespace {
 
 constexpr std::int64_t kTrainPictures = 256, kTestPictures = 64;
-constexpr std::int64_t kShownClasses = 10;  // Patterns of every class would take long to make.
+constexpr std::int64_t kShownClasses = 10;  // Generating patterns of every class would be slow.
 
 class SyntheticPhotos final : public PhotoSource {
  public:

@@ -37,7 +37,7 @@ void WorkerPool::serve(int worker) {
   }
 }
 
-/// Takes items until none is left.
+/// Processes items until none is left.
 void WorkerPool::work(int worker, std::unique_lock<std::mutex>& lock) {
   while (next_ < items_) {
     const std::int64_t item = next_++;
@@ -56,7 +56,7 @@ void WorkerPool::work(int worker, std::unique_lock<std::mutex>& lock) {
       failed_item_ = item;
       failure_ = failure;
     }
-    if (failure) next_ = items_;  // All before it have been begun.
+    if (failure) next_ = items_;  // All items before it have been begun.
     if (busy_ == 0 && next_ >= items_) done_.notify_all();
   }
 }

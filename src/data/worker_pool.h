@@ -10,11 +10,11 @@
 
 namespace dkfac::data {
 
-/// 0 stands for the cores that there are, up to 16.
+/// Returns the number of workers; 0 means the number of cores, at most 16.
 [[nodiscard]] int photo_workers(int wanted);
 
-/// Threads that share out the items of a batch, the caller's among them. They hold no OpenMP
-/// threads and sleep in between.
+/// Thread pool that processes the items of a batch; the caller's thread is one of the workers. The
+/// threads hold no OpenMP threads and sleep between calls.
 class WorkerPool {
  public:
   explicit WorkerPool(int workers);
@@ -23,9 +23,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   [[nodiscard]] int workers() const { return static_cast<int>(threads_.size()) + 1; }
-  /// body(worker, item) for every item in [0, items), each by whichever worker is free. Once one
-  /// throws no further ones are begun; of the exceptions that of the lowest item is rethrown, which
-  /// is the same one every time. Polls the caller's WaitWatches.
+  /// Calls body(worker, item) for every item in [0, items), each on the next free worker. After an
+  /// exception no further items are begun. The exception of the lowest item is rethrown, which is
+  /// deterministic. Polls the caller's WaitWatches.
   void run(std::int64_t items, const std::function<void(int worker, std::int64_t item)>& body);
 
  private:

@@ -210,7 +210,7 @@ type = "sgd"
             while True:
                 try:
                     chunk = os.read(main, 4096)
-                except OSError:  # Linux says so when the other side is closed.
+                except OSError:  # Linux reports that the other side is closed.
                     break
                 if not chunk:
                     break
@@ -359,7 +359,7 @@ class Launched(Folder):
         self.expect_error(done, 74, "cannot write")
 
     def start(self, out):
-        """Two ranks that train until told otherwise; gives the launcher and the ranks' ids."""
+        """Two ranks that train until they are stopped; returns the launcher and the ranks' ids."""
         script = self.write("rank.sh", 'echo $$ > "pid-$OMPI_COMM_WORLD_RANK"\nexec "$@"\n')
         command = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2", "sh", script, DKFAC,
                    *map(str, self.train_args(out, "--set", "run.epochs=100000", "--set",
@@ -384,7 +384,7 @@ class Launched(Folder):
         process, ranks = self.start("a")
         os.kill(ranks[1], signal.SIGKILL)
         self.assertNotEqual(self.finish(process).returncode, 0)
-        for pid in ranks:  # Nobody is left behind.
+        for pid in ranks:  # No process is left.
             for _ in range(50):
                 try:
                     os.kill(pid, 0)

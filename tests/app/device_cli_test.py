@@ -88,7 +88,7 @@ class Device(Folder):
         crowded = self.run_command(start + [str(self.dir / "crowded"), "--device", "cuda"])
         self.assertEqual(crowded.returncode, 64, crowded.stderr)
         self.assertEqual(len(self.errors(crowded)), 1, crowded.stderr)
-        self.assertIn("2 ranks have one GPU", self.errors(crowded)[0])
+        self.assertIn("2 ranks share one GPU", self.errors(crowded)[0])
         self.assertFalse((self.dir / "crowded").exists())
         shared = self.run_command(start + [str(self.dir / "shared"), "--device", "cuda:0"])
         self.assertEqual(shared.returncode, 0, shared.stderr)

@@ -84,7 +84,7 @@ class Input(Folder):
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(said, done.stderr)
         self.assertEqual(self.result("a")["data"], "synthetic")
-        # What has been left out is not in the folder, so nothing is said again.
+        # The dropped keys are not in the folder, so there is no further warning.
         done = self.train("b", "--quiet", config=self.dir / "a" / "config.toml")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 

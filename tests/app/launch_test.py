@@ -151,7 +151,7 @@ class Processes(Folder):
                 self.expect_error(done, 64, *parts)
                 self.assertEqual(done.stderr.count("\n"), 1)
         self.assertFalse((self.dir / "half").exists())
-        # Control: what a batch script of Slurm sets is nobody's rank.
+        # Control: the variables of a Slurm batch script are not those of a rank.
         done = started({"SLURM_PROCID": 0, "SLURM_LOCALID": 0, "MASTER_ADDR": "n1"})
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -178,25 +178,25 @@ class Processes(Folder):
         # Four, so that some begin in the same second.
         processes = self.start(lambda rank, size, port: {"OMP_NUM_THREADS": 1}, 4, "train",
                                self.config, "--set", "model.name=mlp")
-        told = set()
+        reports = set()
         for done in self.finish(processes):
             self.assertEqual(done.returncode, 0, done.stderr)
-            told.add(re.search("report: (.*)/report.html", done.stdout)[1])
+            reports.add(re.search("report: (.*)/report.html", done.stdout)[1])
         folders = sorted((self.dir / "out").iterdir())
-        self.assertEqual(told, {str(f.relative_to(self.dir)) for f in folders})
-        self.assertEqual(len(told), 4)
+        self.assertEqual(reports, {str(f.relative_to(self.dir)) for f in folders})
+        self.assertEqual(len(reports), 4)
         for folder in folders:
             self.assertRegex(folder.name, r"^tiny-\d{8}-\d{6}(-[2-4])?$")
 
     def call(self, port):
-        """A connection to who listens there, as soon as somebody does."""
+        """A connection to the listener at that port, as soon as there is one."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
                 return socket.create_connection(("127.0.0.1", port))
             except ConnectionRefusedError:
                 time.sleep(0.02)
-        self.fail(f"nobody listens at port {port}")
+        self.fail(f"no process listens at port {port}")
 
 
 if __name__ == "__main__":

@@ -81,9 +81,9 @@ class Output(Folder):
         self.expect_lost(self.without_output("info", "config"))
         done = self.without_output("train", self.config, "--out", "quiet", "--quiet")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.expect_lost(self.without_output("train", self.config, "--out", "told"))
-        self.assertEqual(self.metrics("told"), self.metrics("quiet"))
-        self.assertRegex((self.dir / "told" / "run.lock").read_text(), r"^process \d+ on \S+\n$")
+        self.expect_lost(self.without_output("train", self.config, "--out", "lost"))
+        self.assertEqual(self.metrics("lost"), self.metrics("quiet"))
+        self.assertRegex((self.dir / "lost" / "run.lock").read_text(), r"^process \d+ on \S+\n$")
 
 
 if __name__ == "__main__":

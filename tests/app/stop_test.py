@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stop signals at random moments: the run saves, ends with 75, and goes on to the same bits.
+"""Stop signals at random moments: the run saves, ends with 75, and is resumed bit-identically.
 
 Environment as for cli_support.py; DKFAC_STOPS: how many for each backend; DKFAC_SEED: which.
 DKFAC_HAVE_MPI=1: mpirun too.
@@ -182,7 +182,7 @@ class OneProcess(Folder):
             time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
             self.expect_error(self.end(process), 75, "step=0", "phase=stop", "data were read",
-                              "the same command starts again")
+                              "run the same command again")
             self.assertFalse((self.dir / "a").exists())
 
     def test_sizes_that_cannot_be_are_refused(self):

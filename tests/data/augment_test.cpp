@@ -124,7 +124,7 @@ TEST(GroupAugmentations, ArePureAndDealAnewInEachEpoch) {
   EXPECT_EQ(a, group_augmentations(kAll, kImage, 1000, 3, 1));
   EXPECT_NE(a, group_augmentations(kAll, kImage, 1000, 3, 2));
   EXPECT_NE(a, group_augmentations(kAll, kImage, 1000, 4, 1));
-  // Kinds are dealt apart: a crop does not tell the flip.
+  // Kinds are drawn independently: a crop does not determine the flip.
   std::set<std::pair<int, bool>> pairs;
   for (const Augmentation& one : a) pairs.emplace(one.dy * 9 + one.dx, one.flip);
   EXPECT_GT(pairs.size(), 140U) << "of 162";

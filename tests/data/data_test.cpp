@@ -33,7 +33,7 @@ class WithDataFolder {
   std::optional<std::string> old_;
 };
 
-/// One training and one test image of 1 x 1 pixel, told apart by their value.
+/// One training and one test image of 1 x 1 pixel with different values.
 void write_tiny_set(const std::filesystem::path& folder, unsigned char pixel,
                     const std::string& ending) {
   std::filesystem::create_directories(folder);

@@ -1,5 +1,5 @@
 // The loader with augmentation: one image per (seed, epoch, sample) whatever the ranks, restarts in
-// the middle of an epoch, and nothing changed where nothing is asked for.
+// the middle of an epoch, and no change without augmentation.
 
 #include <map>
 #include <vector>

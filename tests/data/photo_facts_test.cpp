@@ -1,4 +1,4 @@
-// Sizes and colours of photographs, found out once.
+// Sizes and colours of photographs, computed once.
 
 #include "data/shared/photo_facts.h"
 
@@ -128,7 +128,7 @@ TEST_F(PhotoFacts, AFileThatCannotBeWrittenLeavesNothing) {
 }
 
 TEST(PhotoFingerprint, KnowsWhatWasFoundOut) {
-  // Sources that their own fingerprint, here the number of pictures, does not tell apart.
+  // Sources that their fingerprint, here the number of pictures, does not distinguish.
   std::vector<data::ImageSize> sizes = mixed_sizes(20);
   const auto photos = std::make_shared<MadePhotos>(sizes);
   sizes[7].width += 1;

@@ -8,13 +8,13 @@
 
 namespace dkfac::data {
 
-/// A picture in memory of somebody else: 8-bit RGB, [height,width,3].
+/// Non-owning view of a picture: 8-bit RGB, [height,width,3].
 struct ImageView {
   std::int64_t height = 0, width = 0;
   const std::uint8_t* pixels = nullptr;
 };
 
-/// The same in memory of its own.
+/// Owning picture: 8-bit RGB, [height,width,3].
 struct Image {
   std::int64_t height = 0, width = 0;
   std::vector<std::uint8_t> pixels{};
@@ -22,60 +22,61 @@ struct Image {
   operator ImageView() const { return {height, width, pixels.data()}; }
 };
 
-/// A part of a picture.
+/// Rectangle of whole pixels in a picture.
 struct Box {
   std::int64_t y = 0, x = 0, height = 0, width = 0;
 };
 
-/// What a file may cost, and how small a picture will do.
+/// Limits on the cost of a file, and the size and region that the decoder must produce.
 struct DecodeOptions {
-  /// Pictures of more pixels are refused before memory is taken for them.
+  /// Pictures with more pixels are refused before memory is allocated for them.
   std::int64_t max_pixels = std::int64_t{64} << 20;
-  /// Progressive files of more scans are refused: each costs a pass over the whole picture.
+  /// Progressive files with more scans are refused: each costs a pass over the whole picture.
   int max_scans = 500;
-  /// What is to be resized to this much anyway may be decoded at 1/2, 1/4 or 1/8 of its size (the
-  /// inverse DCT is scaled), as long as no side becomes shorter than this. 0: in full.
+  /// Size that is sufficient for a later resize: the picture may be decoded at 1/2, 1/4 or 1/8 of
+  /// its size (by a scaled inverse DCT) as long as no side becomes shorter than this. 0: full size.
   std::int64_t enough_height = 0, enough_width = 0;
-  /// Only these pixels are wanted (of the picture in full): others may be anything, and the inverse
-  /// DCT is not computed for most of them. A file is refused for damage anywhere all the same.
-  /// height 0: all.
+  /// Required region, in pixels of the full picture. Other pixels are unspecified, and the inverse
+  /// DCT is not computed for most of them. A file damaged anywhere is still refused. height 0: all.
   Box region{};
 };
 
-/// Size of a picture by its header.
+/// Size of a picture in pixels.
 struct ImageSize {
   std::int64_t height = 0, width = 0;
 };
 
-/// The size that a JPEG file promises, without decoding it. Throws DataError as decode_jpeg().
+/// Reads the size in the header of a JPEG file without decoding it. Throws DataError as
+/// decode_jpeg().
 [[nodiscard]] ImageSize jpeg_size(std::span<const std::uint8_t> file);
 
-/// Decodes a JPEG file to RGB: grey ones get three equal channels, CMYK and YCCK ones are converted
-/// as Pillow does. Integer DCT and smooth upsampling, libjpeg's defaults, so that the pixels are
-/// those of Pillow and torchvision. Writes to `out`, whose memory is used again. Throws DataError
-/// that says what is wrong: an empty file, another format (by its magic), a header without a
-/// picture, too many pixels or scans, and whatever libjpeg warns of, e.g. a file that ends early.
+/// Decodes a JPEG file to RGB. Grey pictures get three equal channels; CMYK and YCCK are converted
+/// as Pillow does. It uses libjpeg's defaults, integer DCT and smooth upsampling, so the pixels
+/// equal those of Pillow and torchvision. Writes to `out`, whose memory is reused.
+///
+/// Throws DataError with the cause: an empty file, another format (by its magic), a header without
+/// a picture, too many pixels or scans, and any warning of libjpeg, e.g. a file that ends early.
 void decode_jpeg(std::span<const std::uint8_t> file, const DecodeOptions& options, Image& out);
 
-/// A part of a picture in parts of pixels.
+/// Rectangle in a picture in fractional pixels.
 struct Area {
   double y = 0, x = 0, height = 0, width = 0;
 };
 
-/// Resizes pixels of `box` to [height,width,3] by Pillow's bilinear filter: a triangle whose
-/// support grows with the reduction (antialiasing), rows first, in the fixed-point arithmetic of
-/// Pillow, so that results are equal to the last bit. Pixels outside of the box are not looked at,
-/// as after a crop. `scratch` is memory that is used again. Throws InvalidArgument for a box that
-/// is not inside, or sizes below 1.
+/// Resizes the pixels of `box` to [height,width,3] by Pillow's bilinear filter: a triangle whose
+/// support grows with the reduction (antialiasing), rows first. It uses Pillow's fixed-point
+/// arithmetic, so results are bit-identical. Pixels outside the box are not read, as after a crop.
+/// `scratch` is reusable memory. Throws InvalidArgument for a box outside the image, or sizes
+/// below 1.
 void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
                      std::int64_t width, std::uint8_t* out, std::vector<std::uint8_t>& scratch);
-/// Only `window` of that result, at the price of what goes into it: out[window.height,
-/// window.width,3], the same bits.
+/// Computes only `window` of that result, bit-identically and at the cost of its own inputs:
+/// out[window.height,window.width,3].
 void resize_bilinear(const ImageView& image, const Box& box, std::int64_t height,
                      std::int64_t width, const Box& window, std::uint8_t* out,
                      std::vector<std::uint8_t>& scratch);
-/// Of an area that begins or ends within pixels, as of a picture that was decoded at a part of its
-/// size. Pixels that no part of it lies on are not looked at.
+/// Resizes an area with fractional borders, e.g. of a picture decoded at reduced size. Pixels
+/// entirely outside the area are not read.
 void resize_bilinear(const ImageView& image, const Area& area, std::int64_t height,
                      std::int64_t width, const Box& window, std::uint8_t* out,
                      std::vector<std::uint8_t>& scratch);

@@ -9,22 +9,22 @@
 
 namespace dkfac::data {
 
-/// What became of the index file beside a set.
+/// Outcome for the index file of a set.
 enum class PhotoIndex : std::uint8_t {
-  none,        ///< None was asked for.
-  used,        ///< The folders are as it says.
-  built,       ///< There was none.
+  none,        ///< No index was requested.
+  used,        ///< The folders match the index.
+  built,       ///< There was no index; it was written.
   stale,       ///< Folders have changed; it was replaced.
-  damaged,     ///< Its content is wrong; it was replaced.
-  not_written  ///< Folders were read, and writing failed; nothing depends on it.
+  damaged,     ///< Its content is invalid; it was replaced.
+  not_written  ///< The folders were listed, and writing the index failed; this is no error.
 };
 
-/// The photographs of one split of an ImageFolder: `folder`/CLASS/NAME, with names that end in
-/// .jpg or .jpeg in any case. Other files, deeper folders and names that begin with a dot are not
-/// looked at.
+/// List of the photographs of one split of an ImageFolder: `folder`/CLASS/NAME, with names that end
+/// in .jpg or .jpeg in any case. Other files, deeper folders and names that begin with a dot are
+/// ignored.
 struct PhotoSet {
   std::filesystem::path folder;
-  std::vector<std::string> classes;  ///< Of the labels.
+  std::vector<std::string> classes;  ///< Class names by label.
   std::vector<std::string> files;    ///< "CLASS/NAME", sorted bytewise.
   std::vector<std::int64_t> bytes;   ///< Sizes of the files.
   std::vector<std::int32_t> labels;  ///< Into `classes`.
@@ -36,26 +36,28 @@ struct PhotoSet {
   }
 };
 
-/// Lists a split. Labels count the class folders in bytewise order, or where `classes` are given
-/// (those of the training split) the places in that list.
+/// Lists a split. Labels number the class folders in bytewise order, or, if `classes` is given
+/// (those of the training split), index that list.
 ///
-/// `index`: a file that keeps the list, empty for none. It is used while the class folders and
-/// their times of modification are what they were, so a file that was rewritten in place with
-/// another size is not noticed here. It is replaced as a whole (by renaming), so any number of
-/// processes may do so. What is wrong with it is never an error.
+/// `index` is a file that caches the list; empty for none. It is used while the class folders and
+/// their modification times are unchanged, so a file rewritten in place with another size is not
+/// detected here. It is replaced atomically (by renaming), so any number of processes may do so. An
+/// invalid index is never an error.
 ///
-/// Throws MissingInput when there is no such folder, DataError for a split without class folders, a
-/// class folder without photographs and one that is not in `classes`; IoError when listing fails.
+/// Throws MissingInput when the folder does not exist; DataError for a split without class folders,
+/// a class folder without photographs, and one that is not in `classes`; IoError when listing
+/// fails.
 [[nodiscard]] PhotoSet read_photo_set(const std::filesystem::path& folder,
                                       const std::filesystem::path& index = {},
                                       const std::vector<std::string>& classes = {});
 
-/// 64-bit hash of classes, names, sizes and labels, but not of where the folder is, to compare what
-/// ranks have read.
+/// Returns a 64-bit hash of classes, names, sizes and labels, but not of the location of the
+/// folder, to compare the data of ranks.
 [[nodiscard]] std::uint64_t fingerprint(const PhotoSet& set);
 
-/// The whole file, whose memory is used again. Throws MissingInput when it is not there, IoError
-/// with the system's reason when it cannot be read, DataError above `limit` bytes.
+/// Reads a whole file into `out`, whose memory is reused. Throws MissingInput when the file does
+/// not exist, IoError with the system's reason when it cannot be read, DataError above `limit`
+/// bytes.
 void read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& out,
                std::int64_t limit = std::int64_t{256} << 20);
 

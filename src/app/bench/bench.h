@@ -20,16 +20,16 @@ struct TrainState;
 
 namespace dkfac::app::bench {
 
-inline constexpr std::int64_t kSmallestMessage = 1024;  ///< Bytes, of bench comm.
+inline constexpr std::int64_t kSmallestMessage = 1024;  ///< Bytes; bench comm.
 
-/// What a benchmark gives on rank 0; on the others it may be empty.
+/// Result of a benchmark on rank 0; on other ranks it may be empty.
 struct Outcome {
   nlohmann::ordered_json json;
-  std::string text;                ///< A table for people.
-  std::vector<std::string> wrong;  ///< Checks that failed; empty: all is right.
+  std::string text;                ///< Table for the terminal.
+  std::vector<std::string> wrong;  ///< Failed checks; empty: all passed.
 };
 
-/// The same on every rank: collective where there is more than one.
+/// Runs a benchmark; collective. The command must be equal on every rank.
 [[nodiscard]] Outcome bench_step(const BenchCommand& command,
                                  std::shared_ptr<comm::Communicator> comm, const Roof& roof);
 [[nodiscard]] Outcome bench_factors(const BenchCommand& command, const Roof& roof);
@@ -37,30 +37,31 @@ struct Outcome {
                                     std::shared_ptr<comm::Communicator> comm, const Roof& roof);
 [[nodiscard]] Outcome bench_comm(const BenchCommand& command, comm::Communicator& comm);
 
-/// Seconds that measured K-FAC steps, each with new statistics and inverses, spend on inverses.
+/// Returns the seconds spent on inverses by measured K-FAC steps, each of which refreshes
+/// statistics and inverses.
 [[nodiscard]] std::vector<double> inverse_seconds(BenchCommand command,
                                                   std::shared_ptr<comm::Communicator> comm);
 
-/// What a step renewed: "plain", "statistics", "inverse", "statistics+inverse".
+/// Names what a step refreshed: "plain", "statistics", "inverse", "statistics+inverse".
 [[nodiscard]] const char* kind_of(bool statistics, bool inverses);
-/// Collective: the words for what is wrong with the weights after training (not finite, or others
-/// on other ranks), empty when nothing is.
+/// Collective: describes an error in the weights after training (not finite, or different between
+/// ranks); empty if there is none.
 [[nodiscard]] std::string wrong_parameters(TrainState& state);
 
-/// The configuration that is measured: the recipe with what the command says over it. It evaluates
-/// at most 256 images of a rank at once.
+/// Returns the measured configuration: the recipe with the overrides of the command. It evaluates
+/// at most 256 images per rank at once.
 [[nodiscard]] Config recipe_config(const BenchCommand& command, int ranks);
-/// Trains it for some steps; collective.
+/// Trains the recipe for some steps; collective.
 [[nodiscard]] Outcome bench_recipe(const BenchCommand& command,
                                    std::shared_ptr<comm::Communicator> host, DataCache& cache,
                                    const Terminal& terminal);
 
-/// The configuration of a step of one optimizer: the command's model on synthetic data.
+/// Returns the configuration for steps of one optimizer: the command's model on synthetic data.
 [[nodiscard]] Config bench_config(const BenchCommand& command, const std::string& optimizer,
                                   int ranks);
-/// `count` images of the command's shape, of its first ten classes at most.
+/// Generates `count` images of the command's shape, from at most its first ten classes.
 [[nodiscard]] data::DataSplits bench_data(const BenchCommand& command, std::int64_t count);
-/// Height, width and channels.
+/// Returns height, width and channels.
 [[nodiscard]] Shape input_of(const BenchCommand& command);
 
 }  // namespace dkfac::app::bench

@@ -32,7 +32,7 @@ double relative(double value, double expected) {
   return std::abs(value - expected) / std::abs(expected);
 }
 
-/// v'Mv of the lower triangle of M.
+/// Returns v'Mv, M given by its lower triangle.
 double quadratic_form(ConstTensorView m, const Vector& v) {
   double sum = 0;
   const std::int64_t d = m.dim(0);
@@ -47,7 +47,7 @@ double quadratic_form(ConstTensorView m, const Vector& v) {
   return sum;
 }
 
-/// Sum over rows of (x'v + rest)^2, with `rest` what the bias adds.
+/// Returns the sum over rows of (x'v + rest)^2, where `rest` is the contribution of the bias.
 double sum_of_squares(ConstTensorView rows, const Vector& v, double rest) {
   const std::int64_t n = rows.dim(0), width = rows.dim(1);
   double sum = 0;
@@ -61,7 +61,7 @@ double sum_of_squares(ConstTensorView rows, const Vector& v, double rest) {
   return sum;
 }
 
-/// p'v of the patch whose upper left corner, padding included, stands at (top, left).
+/// Returns p'v of the patch whose upper left corner, including padding, is at (top, left).
 double patch_dot(const ops::PatchSpec& spec, const float* image, std::int64_t top,
                  std::int64_t left, const double* v) {
   double dot = 0;
@@ -94,7 +94,7 @@ double sum_of_squares(const ops::PatchSpec& spec, ConstTensorView x, const Vecto
   return sum;
 }
 
-/// y = (M + shift I) x of a packed lower triangle.
+/// Returns y = (M + shift I) x for a packed lower triangle M.
 Vector packed_times(ConstTensorView packed, double shift, const Vector& x) {
   Vector y(x.size());
   const float* m = packed.data<float>();

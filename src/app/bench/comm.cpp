@@ -1,4 +1,4 @@
-// The collectives of a step over message sizes, with uneven segments as a step has them.
+// Benchmark of the collectives of a step over message sizes, with uneven segments as in a step.
 #include <functional>
 #include <numeric>
 
@@ -16,10 +16,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kGrowth = 8;  // From one message size to the next.
+constexpr std::int64_t kGrowth = 8;  // Factor between consecutive message sizes.
 constexpr std::int64_t kPeriod = 31;
 
-/// Small whole numbers, so that every sum is exact.
+/// Returns small integers, so that every sum is exact.
 float value_of(std::int64_t i, int rank) { return static_cast<float>((i + 7 * rank) % kPeriod); }
 
 class CommBench {
@@ -38,7 +38,7 @@ class CommBench {
   }
 
  private:
-  /// Segments that differ by up to a factor of three.
+  /// Returns segments that differ by up to a factor of three.
   [[nodiscard]] std::vector<std::int64_t> cut(std::int64_t count) const {
     std::vector<std::int64_t> counts;
     const int size = comm_.size();
@@ -71,7 +71,7 @@ class CommBench {
     });
   }
 
-  /// What a sum over ranks gives.
+  /// Returns the expected sum over ranks.
   [[nodiscard]] std::function<float(std::int64_t)> summed() const {
     return [size = comm_.size()](std::int64_t i) {
       float sum = 0;
@@ -80,8 +80,8 @@ class CommBench {
     };
   }
 
-  /// Times `call` on zeros, whose sums stay zeros, and then calls it once on numbers. `traffic`:
-  /// what a rank sends at least, in messages.
+  /// Times `call` on zeros, whose sums stay zero, and then checks one call on known numbers.
+  /// `traffic`: minimum data that a rank sends, in units of the message.
   void time(const char* name, Tensor& x, double traffic, const std::function<void()>& call) {
     ops::fill(ctx_, x, 0);
     std::vector<double> seconds;

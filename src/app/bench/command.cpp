@@ -55,7 +55,7 @@ void check(const BenchCommand& command) {
     (void)bench::bench_config(command, optimizer, 1);
   DKFAC_CHECK(command.cycle.empty() ||
                   (command.cycle.size() == 2 && *std::ranges::min_element(command.cycle) > 0),
-              "[bench] --cycle takes the intervals of statistics and inverses, both > 0; e.g. "
+              "[bench] --cycle needs the intervals of statistics and inverses, both > 0; e.g. "
               "--cycle 2,8");
   DKFAC_CHECK(command.kind == BenchKind::step || command.ranks == 1, "[bench] --ranks ",
               command.ranks, " with ", name_of(command.kind),
@@ -116,7 +116,7 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache
   const int wanted = command.threads > 0 ? command.threads : default_threads(*comm);
   if (wanted > 0) set_threads(wanted);
   bench::Roof roof;
-  // Of one rank alone: what its threads could do if nobody else were there.
+  // Measured on one rank only: the peak of its threads without other load.
   if (comm->rank() == 0) {
     Context ctx;
     roof = bench::measure_roof(ctx);
@@ -133,7 +133,7 @@ void bench_rank(const BenchCommand& command, const Terminal& terminal, DataCache
     json["wrong"] = outcome.wrong;
     show(command, terminal, json, outcome, roof);
   }
-  // Every rank has found the same, so all fail alike.
+  // Every rank has the same result, so all fail alike.
   const Position position{0, "check"};
   run_and_agree(*comm, position, [&] {
     if (!outcome.wrong.empty())

@@ -1,4 +1,4 @@
-// The factors of every layer of a model, from one real batch, timed while its pass stands still.
+// Benchmark of the factors of every layer of a model for one real batch, timed inside its pass.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The identity behind 3x3 factors cancels: about 1e-5 of the largest entry, and a random vector
-/// sees sums of many entries.
+/// The identity behind 3x3 factors suffers cancellation of about 1e-5 of the largest entry, and a
+/// product with a random vector sums many entries.
 constexpr double kTolerance = 1e-3;
 
 class FactorBench {
@@ -63,7 +63,7 @@ class FactorBench {
     time_methods(r, a);
   }
 
-  /// The methods of ops::patch_gram for this shape, once for all layers that have it.
+  /// Times the methods of ops::patch_gram for this shape, once for all layers with it.
   void time_methods(const Recorded& r, TensorView a) {
     const auto* conv = std::get_if<Conv2dSpec>(&r.spec);
     if (conv == nullptr || r.data.dtype() != a.dtype()) return;
@@ -107,7 +107,7 @@ class FactorBench {
   void add(const Recorded& r, const char* which, std::int64_t d, std::int64_t rows,
            const std::vector<double>& seconds, double error) {
     const Quartiles q = quartiles_of(seconds);
-    // The multiply-adds of one triangle, however they are found.
+    // The multiply-adds of one triangle, regardless of the method.
     const double flops = static_cast<double>(rows) * static_cast<double>(d * (d + 1));
     const double bytes = static_cast<double>(r.data.bytes()) + 2.0 * static_cast<double>(d * d);
     total_ += q.median;

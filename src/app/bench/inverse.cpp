@@ -1,4 +1,4 @@
-// The damped inverses of a model's factors: all together as a step does it, and one by one.
+// Benchmark of the damped inverses of a model's factors: all together as in a step, and one by one.
 #include "dkfac/kfac/inverse.h"
 
 #include <algorithm>
@@ -24,12 +24,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Widths above this get fewer repetitions one by one; the largest take seconds.
+/// Above this width, individual inverses get fewer repetitions, because the largest take seconds.
 constexpr std::int64_t kWide = 2000;
 constexpr int kRepetitionsOfWide = 3;
 constexpr double kLargestResidual = 0.05;
 
-/// A factor of one batch and what is added to its diagonal.
+/// A factor of one batch and the damping of its diagonal.
 struct Factor {
   std::string layer;
   const char* which = "A";
@@ -46,7 +46,7 @@ Factor make_factor(Context& ctx, std::string layer, const char* which, const Ten
   return out;
 }
 
-/// A and then G of each layer, in forward order.
+/// Computes A and then G of each layer, in forward order.
 std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, double damping) {
   std::map<std::string, std::size_t> index;
   std::vector<Factor> factors;
@@ -77,8 +77,8 @@ std::vector<Factor> make_factors(const BenchCommand& command, Context& ctx, doub
   return factors;
 }
 
-/// c = 8 times sqrt(n) eps (errors of mixed signs) times the largest condition number that trace
-/// and shift allow; more than kLargestResidual is wrong however badly conditioned.
+/// Returns 8 sqrt(n) eps (errors of mixed signs) times the largest condition number that trace and
+/// shift allow. A residual above kLargestResidual is wrong at any conditioning.
 double tolerance_of(const Factor& factor) {
   const double condition = (factor.trace + factor.shift) / factor.shift;
   const double bound = 8 * std::sqrt(static_cast<double>(factor.dim)) * 6e-8 * condition;

@@ -82,7 +82,7 @@ double peak_rss_bytes() {
 Roof measure_roof(Context& ctx) {
   constexpr std::int64_t kCopied = 16 << 20;
   Roof roof;
-  // The plain loops of a build without BLAS would take minutes for the wide one.
+  // The plain loops of a build without BLAS would take minutes for the large size.
   roof.gflops = product_gflops(ctx, backend_info().blas ? 1536 : 384);
   Tensor from = Tensor::zeros(ctx, {kCopied}), to = Tensor::zeros(ctx, {kCopied});
   const auto seconds = time_calls(kWarmUps, kRepetitions, [&] { ops::copy(ctx, from, to); });

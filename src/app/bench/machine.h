@@ -6,12 +6,13 @@
 
 namespace dkfac::app::bench {
 
-/// Processor, cores, threads, libraries, version, launch variables: what a number depends on.
+/// Describes the environment of a measurement: processor, cores, threads, libraries, version,
+/// launch variables.
 [[nodiscard]] nlohmann::ordered_json machine_json();
-/// The most memory that this process has held so far.
+/// Returns the peak resident set size of this process.
 [[nodiscard]] double peak_rss_bytes();
 
-/// What this machine can do at most, measured here and now with the context's threads.
+/// Measured peak rates of this machine with the context's threads.
 struct Roof {
   double gflops = 0;         ///< Best of several f32 products of square matrices.
   double copy_gb_per_s = 0;  ///< Best of several copies of 64 MB, read and written bytes.

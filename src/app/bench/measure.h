@@ -15,12 +15,12 @@ struct Quartiles {
   double min = 0, lower = 0, median = 0, upper = 0, mean = 0;
   std::int64_t count = 0;
 };
-/// Between the two neighbours of a quantile's place (n-1)q linearly. All 0 without values.
+/// Computes quantiles by linear interpolation at position (n-1)q. All 0 without values.
 [[nodiscard]] Quartiles quartiles_of(std::vector<double> values);
-/// Each value times `factor`, e.g. 1e3 for milliseconds.
+/// Writes each value times `factor`, e.g. 1e3 for milliseconds.
 [[nodiscard]] nlohmann::ordered_json to_json(const Quartiles& q, double factor);
 
-/// Seconds of each of `repetitions` calls, after `warm_up` that are not counted.
+/// Returns the seconds of each of `repetitions` calls, after `warm_up` calls that are not counted.
 template <class Work>
 [[nodiscard]] std::vector<double> time_calls(int warm_up, int repetitions, Work&& work) {
   std::vector<double> seconds;

@@ -15,20 +15,20 @@ LayerId Probe::add_layer(std::string name, LayerSpec spec, optim::LayerParams) {
 }
 
 void Probe::record_input(LayerId layer, ConstTensorView input, Stream, RecordScale) {
-  tell(input_, layer, input);
+  notify(input_, layer, input);
 }
 
 void Probe::record_grad_output(LayerId layer, ConstTensorView grad_output, Stream, RecordScale) {
-  tell(grad_output_, layer, grad_output);
+  notify(grad_output_, layer, grad_output);
 }
 
-void Probe::tell(const Hear& hear, LayerId layer, ConstTensorView data) const {
+void Probe::notify(const Callback& callback, LayerId layer, ConstTensorView data) const {
   const Entry& entry = layers_.at(static_cast<std::size_t>(layer));
-  if (hear && dkfac::has_factors(entry.spec)) hear({entry.name, entry.spec, data});
+  if (callback && dkfac::has_factors(entry.spec)) callback({entry.name, entry.spec, data});
 }
 
-void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
-               Probe::Hear grad_output) {
+void run_probe(const BenchCommand& command, Context& ctx, Probe::Callback input,
+               Probe::Callback grad_output) {
   const data::DataSplits data = bench_data(command, command.batch);
   const Config config = bench_config(command, "kfac", 1);
   check_network_memory(model_options(config, data.train, 1));

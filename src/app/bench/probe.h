@@ -10,23 +10,22 @@
 
 namespace dkfac::app::bench {
 
-/// What a layer with a factor pair gives to an optimizer in one pass: views that are valid during
-/// the call.
+/// Data that a layer with a factor pair records in one pass; the views are valid during the call.
 struct Recorded {
   const std::string& name;
   const LayerSpec& spec;
-  ConstTensorView data;  ///< Its input, or the gradient at its output.
+  ConstTensorView data;  ///< Input of the layer, or gradient of its output.
 };
 
-/// An optimizer that updates nothing and passes on what the layers record.
+/// An optimizer that updates nothing and forwards the recorded data of layers to callbacks.
 class Probe final : public optim::Optimizer {
  public:
-  using Hear = std::function<void(const Recorded&)>;
+  using Callback = std::function<void(const Recorded&)>;
   struct Entry {
     std::string name;
     LayerSpec spec;
   };
-  Probe(Hear input, Hear grad_output)
+  Probe(Callback input, Callback grad_output)
       : input_(std::move(input)), grad_output_(std::move(grad_output)) {}
 
   [[nodiscard]] std::string_view name() const override { return "probe"; }
@@ -44,15 +43,15 @@ class Probe final : public optim::Optimizer {
   [[nodiscard]] const std::vector<Entry>& layers() const { return layers_; }
 
  private:
-  void tell(const Hear& hear, LayerId layer, ConstTensorView data) const;
+  void notify(const Callback& callback, LayerId layer, ConstTensorView data) const;
 
   std::vector<Entry> layers_;
-  Hear input_, grad_output_;
+  Callback input_, grad_output_;
 };
 
-/// One forward and one backward pass of the command's model over one batch, told to the hearers.
-/// Gradients are those of the mean loss of the batch.
-void run_probe(const BenchCommand& command, Context& ctx, Probe::Hear input,
-               Probe::Hear grad_output);
+/// Runs one forward and one backward pass of the command's model over one batch and calls the
+/// callbacks. Gradients are those of the mean loss of the batch.
+void run_probe(const BenchCommand& command, Context& ctx, Probe::Callback input,
+               Probe::Callback grad_output);
 
 }  // namespace dkfac::app::bench

@@ -1,4 +1,4 @@
-// A recipe as it is trained, with real or synthetic photographs, for some steps.
+// Benchmark of the training steps of a recipe, with real or synthetic photographs.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -27,20 +27,20 @@ namespace {
 using nlohmann::ordered_json;
 using PhaseMap = std::map<std::string, double>;
 
-/// Between two lines about how far it is.
-constexpr double kTellSeconds = 10;
+/// Seconds between two progress lines.
+constexpr double kReportSeconds = 10;
 
-/// What was measured of the steps behind the warm-up.
+/// Collects the measurements of the steps after the warm-up.
 class Meter {
  public:
-  Meter(int warm_up, bool speaks, const Terminal& terminal)
-      : warm_up_(warm_up), speaks_(speaks), terminal_(terminal) {}
+  Meter(int warm_up, bool prints, const Terminal& terminal)
+      : warm_up_(warm_up), prints_(prints), terminal_(terminal) {}
 
-  /// At the end of each step.
+  /// Call at the end of each step.
   void step(const TrainState& s, const StepRecord& record) {
-    // Set-up, evaluation and checkpoints are no training.
+    // Excludes set-up, evaluation and checkpoints.
     const double now = s.result.train_seconds, passed = now - std::exchange(trained_, now);
-    // A step that did not count has no loss of its own.
+    // A rejected step has no loss.
     if (s.report.updated) losses_.push_back(record.loss);
     ++done_;
     if (done_ > warm_up_) add(s, passed);
@@ -48,8 +48,8 @@ class Meter {
       before_ = s.result.phase_seconds;
       skipped_before_ = s.result.skipped_steps;
     }
-    if (!speaks_ || told_.seconds() < kTellSeconds) return;
-    told_.lap();
+    if (!prints_ || last_report_.seconds() < kReportSeconds) return;
+    last_report_.lap();
     terminal_.err << fmt::format("step {}  loss {:.4f}  {:.1f} images/s\n", done_, record.loss,
                                  images_per_second())
                   << std::flush;
@@ -103,10 +103,10 @@ class Meter {
   }
 
   const int warm_up_;
-  const bool speaks_;
+  const bool prints_;
   const Terminal& terminal_;
   double trained_ = 0;
-  Stopwatch told_;
+  Stopwatch last_report_;
   int done_ = 0;
   std::vector<double> seconds_, losses_;
   std::map<std::string, std::vector<double>> by_kind_;
@@ -137,7 +137,7 @@ std::string table(const ordered_json& json, const PhaseMap& phases) {
   return out;
 }
 
-/// In the sections, and in each phase that has a value of its own.
+/// Sets a key in the sections and in each phase that has its own value.
 void set_everywhere(std::vector<std::string>& set, const std::vector<Phase>& phases,
                     const std::string& key, std::int64_t value) {
   if (value == 0) return;
@@ -147,7 +147,7 @@ void set_everywhere(std::vector<std::string>& set, const std::vector<Phase>& pha
       set.push_back(fmt::format("phase.{}.{}={}", i + 1, key, value));
 }
 
-/// Of a training that is done; collective.
+/// Assembles the result of a finished training; collective.
 Outcome outcome_of(const BenchCommand& command, TrainState& s, const Meter& meter) {
   Outcome outcome;
   const RunResult& result = s.result;
@@ -192,7 +192,7 @@ Outcome outcome_of(const BenchCommand& command, TrainState& s, const Meter& mete
 
 Config recipe_config(const BenchCommand& command, int ranks) {
   const Config recipe = load_config(command.config);
-  // Recipes say it for many ranks.
+  // Recipes set it for many ranks.
   const std::int64_t eval_batch = std::min<std::int64_t>(recipe.run.eval_batch, 256 * ranks);
   std::vector<std::string> set{"run.log_interval=0", "checkpoint.every_epochs=0",
                                fmt::format("run.eval_batch={}", eval_batch),

@@ -12,11 +12,11 @@ namespace dkfac::app::bench {
 
 namespace {
 
-constexpr std::int64_t kLabelledClasses = 10;  // Patterns of every class would take long to make.
+constexpr std::int64_t kLabelledClasses = 10;  // Generating patterns of every class would be slow.
 constexpr std::uint64_t kImageSeed = 1;
 
-/// Whether the key of "key=value" is not one of other optimizers only, be it through the choices
-/// that it depends on.
+/// Returns whether the key of "key=value" applies to `optimizer`, also through the choices that it
+/// depends on.
 bool has_setting(const std::string& optimizer, const std::string& text) {
   const Key* key = find_key(text.substr(0, text.find('=')));
   while (key != nullptr && key->only.selector != "optimizer.type")
@@ -64,7 +64,7 @@ Config bench_config(const BenchCommand& command, const std::string& optimizer, i
                                "lr.lr=0.001"};
   for (const std::string& text : command.set) {
     const auto has_it = [&](const std::string& name) { return has_setting(name, text); };
-    // A setting that none of them has is passed on, to be refused with its reason.
+    // A setting that no optimizer has is passed on, so that it is refused with a reason.
     if (has_it(optimizer) || std::ranges::none_of(command.optimizers, has_it)) set.push_back(text);
   }
   Config config = parse_config("", set, "bench");

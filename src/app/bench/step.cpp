@@ -1,4 +1,4 @@
-// Whole training steps: what a run does between two batches, on one batch that stays the same.
+// Benchmark of whole training steps on one constant batch: all work of a run between two batches.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -19,16 +19,16 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Steps of one optimizer before the next one has its turn.
+/// Steps of one optimizer per turn.
 constexpr int kTurn = 5;
-/// How far the loss of the one batch may have risen. It falls at bench_config's learning rate; a
-/// few steps of momentum, decay or reduced precision leave it where it was, give or take some
-/// percent.
+/// Allowed ratio of the final loss to the first one on the single batch. The loss falls at
+/// bench_config's learning rate; a few steps of momentum, decay or reduced precision change it by
+/// only a few percent.
 constexpr double kLossRoom = 1.1;
 
-/// The intervals of --cycle hold for the whole run, whatever a schedule would make of them.
+/// Replaces the schedules, so that the intervals of --cycle hold for the whole run.
 Config without_schedules(Config config, const std::vector<int>& cycle) {
-  config = Config(phases_of(config).front().config);  // What a step is like.
+  config = Config(phases_of(config).front().config);  // Steps of the first phase.
   if (cycle.empty()) return config;
   config.optimizer.damping_schedule = DampingSchedule::constant;
   config.optimizer.interval_schedule = IntervalSchedule::constant;
@@ -37,7 +37,7 @@ Config without_schedules(Config config, const std::vector<int>& cycle) {
 
 using PhaseMap = std::map<std::string, double>;
 
-/// Where K-FAC's part of a step went, in disjoint parts.
+/// Splits K-FAC's share of a step into disjoint parts.
 PhaseMap parts_of(const PhaseSeconds& s) {
   return {{"A", s.statistics_a},
           {"G", s.statistics_g},
@@ -48,7 +48,7 @@ PhaseMap parts_of(const PhaseSeconds& s) {
           {"exchange", s.exchange}};
 }
 
-/// One optimizer with a network of its own, and what was measured of it.
+/// One optimizer with its own network and its measurements.
 class Contestant {
  public:
   /// cycle: as in BenchCommand.
@@ -82,7 +82,7 @@ class Contestant {
     const Stopwatch watch;
     (void)train_step(state_, batch_, 0);
     const double passed = watch.seconds();
-    // A step that did not count has no loss of its own.
+    // A rejected step has no loss.
     losses_.push_back(state_.report.updated ? state_.step_tally.mean_loss() : std::nan(""));
     if (!measured) return;
     seconds_.push_back(passed);
@@ -96,25 +96,25 @@ class Contestant {
       const double now = seconds - (old == before.end() ? 0 : old->second);
       phases_[phase] += now;
       if (phase == "forward" || phase == "backward") parts[phase] = now;
-      // The program's update is all that has no other name: momentum, decay, rescaling.
+      // "update" is the remainder without another name: momentum, decay, rescaling.
       if (phase == "update") parts["update"] = now - parts["average"] - parts["precondition"];
     }
     for (const auto& [part, seconds] : parts) kind.parts[part].push_back(seconds);
   }
 
-  /// Collective. The words for what is wrong, empty when nothing is.
+  /// Collective: describes what is wrong; empty if nothing is.
   [[nodiscard]] std::string check() {
     for (const double loss : losses_)
       if (!std::isfinite(loss)) return config_.run.name + ": a loss is not finite";
     if (losses_.back() > kLossRoom * losses_.front())
-      return fmt::format("{}: the loss of the one batch rose from {:.4g} to {:.4g}",
+      return fmt::format("{}: the loss of the constant batch rose from {:.4g} to {:.4g}",
                          config_.run.name, losses_.front(), losses_.back());
     return wrong_parameters(state_);
   }
 
   [[nodiscard]] const kfac::StepReport& report() const { return state_.report; }
-  /// Mean of a step over a whole cycle of intervals, by the medians of its kinds; without them the
-  /// mean as measured.
+  /// Returns the mean time of a step over a whole cycle of intervals, from the medians of the kinds
+  /// of steps; if these are missing, the measured mean.
   [[nodiscard]] double seconds_per_step() const;
   [[nodiscard]] ordered_json json(const Roof& roof) const;
   [[nodiscard]] std::string line(double base) const;
@@ -157,8 +157,8 @@ class Contestant {
   double bytes_ = 0;
 };
 
-/// How many steps of each kind a whole cycle of the intervals has. An inverse is rebuilt only when
-/// there are new statistics. The first cycle is for the state at its end.
+/// Counts the steps of each kind in a whole cycle of the intervals. An inverse is recomputed only
+/// when there are new statistics. The first cycle only serves to reach the state at its end.
 std::map<std::string, std::int64_t> kinds_of_cycle(std::int64_t statistics, std::int64_t inverses,
                                                    std::int64_t cycle) {
   std::map<std::string, std::int64_t> counts;

@@ -9,7 +9,7 @@ namespace dkfac::app {
 
 namespace {
 
-/// [rows, h, w, c] -> [rows, c, h, w]
+/// Permutes [rows, h, w, c] to [rows, c, h, w].
 std::vector<std::byte> channels_first(ConstTensorView x, std::int64_t rows, std::int64_t pixels,
                                       std::int64_t channels) {
   std::vector<std::byte> out(x.bytes());
@@ -24,12 +24,12 @@ std::vector<std::byte> channels_first(ConstTensorView x, std::int64_t rows, std:
   return out;
 }
 
-/// Images that a Linear sees flattened, by the name of its layer.
+/// Returns the shapes of images that are flattened before a Linear, by the name of its layer.
 std::map<std::string, Shape> flattened_images(const nn::Model& model) {
   std::map<std::string, Shape> images;
   const Shape& input = model.input();
   Shape last = input.ndim() == 3 ? Shape{1, input[0], input[1], input[2]} : Shape{};
-  Shape image;  // That the vectors at hand were.
+  Shape image;  // Shape before flattening.
   model.trace([&](const nn::Layer& layer, const Shape& output) {
     if (dynamic_cast<const nn::Flatten*>(&layer) != nullptr) {
       image = last.ndim() == 4 ? last : image;

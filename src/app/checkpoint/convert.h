@@ -9,20 +9,20 @@
 
 namespace dkfac::app {
 
-/// How weights are laid out in an exported file.
+/// Memory layout of weights in an exported file.
 enum class WeightLayout : std::uint8_t {
-  native,  ///< As here: convolutions [out, kernel_h, kernel_w, in], activations [n, h, w, c].
-  torch    ///< As in PyTorch: [out, in, kernel_h, kernel_w], activations [n, c, h, w].
+  native,  ///< dkfac: convolutions [out, kernel_h, kernel_w, in], activations [n, h, w, c].
+  torch    ///< PyTorch: convolutions [out, in, kernel_h, kernel_w], activations [n, c, h, w].
 };
 
-/// Tensors in PyTorch's layout, and the memory of those that had to be permuted.
+/// Tensors in PyTorch's layout, with the storage of the permuted ones.
 struct TorchItems {
   std::vector<safetensors::Item> items;
   std::deque<std::vector<std::byte>> storage;
 };
-/// What `load_state_dict` of the same network in PyTorch takes: weights of convolutions permuted,
-/// columns of a Linear that sees a flattened image permuted with it, and the counter of batches
-/// that each BatchNorm has there (`steps`).
+/// Returns the tensors that `load_state_dict` of the same network in PyTorch accepts: convolution
+/// weights permuted, columns of a Linear on a flattened image permuted accordingly, and PyTorch's
+/// counter of batches for each BatchNorm (`steps`).
 [[nodiscard]] TorchItems to_torch(nn::Model& model, const std::int64_t& steps);
 
 }  // namespace dkfac::app

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
                                "': ", std::strerror(code), "; check free space and permissions"));
 }
 
-/// Closes with the scope.
+/// File descriptor that is closed at the end of its scope.
 struct Descriptor {
   int value;
   ~Descriptor() {
@@ -87,13 +87,13 @@ void write_file(const fs::path& path, std::string_view text) {
 void sync_folder(const fs::path& folder) {
   const Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (descriptor.value < 0) fail("open", folder, errno);
-  // Some file systems cannot sync a folder and say so with EINVAL.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (::fsync(descriptor.value) != 0 && errno != EINVAL) fail("sync", folder, errno);
 }
 
 void put_in_place(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != ENOENT) {  // There is one to replace, but not in one step.
+  if (errno != ENOENT) {  // `to` exists but cannot be replaced in one step.
     std::error_code ignored;
     fs::remove_all(to, ignored);
   }

@@ -7,18 +7,19 @@
 #include <string_view>
 #include <vector>
 
-/// Files that are on the disk when a call returns. Everything throws IoError with the path, what
-/// the system said and what to do; MissingInput for a file to read that is not there.
+/// Durable file operations: the data is on disk when a call returns. All functions throw IoError
+/// with the path, the system's message and a remedy; MissingInput when a file to read does not
+/// exist.
 namespace dkfac::app {
 
-/// What a manifest keeps of a file.
+/// Size and checksum of a file in a manifest.
 struct FileSum {
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
   bool operator==(const FileSum&) const = default;
 };
 
-/// A new file, written front to back and summed on the way.
+/// Sequential writer of a new file that computes its checksum.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);
@@ -27,7 +28,7 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   void write(std::span<const std::byte> bytes);
-  /// Syncs and closes; without it the file is no good.
+  /// Syncs and closes the file, which is incomplete before.
   [[nodiscard]] FileSum finish();
 
  private:
@@ -36,17 +37,15 @@ class DurableFile {
   FileSum sum_;
 };
 
-/// A new file with this content.
+/// Writes a new file with this content.
 [[nodiscard]] FileSum write_durable(const std::filesystem::path& path, std::string_view text);
-/// The same, of a file that is there or not: whoever looks finds the old content or the new one,
-/// never a part.
+/// Atomically creates or replaces the file `path`: a reader finds the old content or the new one.
 void write_file(const std::filesystem::path& path, std::string_view text);
-/// Makes names in the folder durable.
+/// Syncs the directory entries of a folder.
 void sync_folder(const std::filesystem::path& folder);
-/// `from` takes the place of `to`, in one step for everyone who looks; a folder that was there
-/// before is then called `from` or is gone.
+/// Atomically replaces `to` by `from`. An earlier folder `to` is then called `from` or is removed.
 void put_in_place(const std::filesystem::path& from, const std::filesystem::path& to);
-/// The whole file.
+/// Reads a whole file.
 [[nodiscard]] std::vector<std::byte> read_bytes(const std::filesystem::path& path);
 [[nodiscard]] inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

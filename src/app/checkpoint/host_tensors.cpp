@@ -14,7 +14,7 @@ void copy(Context& ctx, ConstTensorView from, TensorView to) {
   if (from.numel() > 0) ops::copy(ctx, from, to);
 }
 
-/// The place of `view`, which lies in `arena`, in a copy of the arena.
+/// Returns the view in a copy of `arena` that corresponds to `view` in the arena.
 TensorView inside(TensorView view, ConstTensorView arena, TensorView copy) {
   const auto* at = static_cast<const std::byte*>(view.raw());
   const auto* begin = static_cast<const std::byte*>(arena.raw());
@@ -40,7 +40,7 @@ void HostTensors::put_back() {
   if (!parameters_.is_set()) return;
   copy(ctx_, parameters_, model_.parameters());
   copy(ctx_, buffers_, model_.buffers());
-  // The copies may not go on living.
+  // The host copies may be destroyed after this.
   ctx_.stream().synchronize();
 }
 

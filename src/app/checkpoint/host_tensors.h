@@ -7,28 +7,28 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/nn/model.h"
 
-/// State that lies on a device, as files want it.
+/// Host copies of device state for reading and writing files.
 namespace dkfac::app {
 
-/// The parameters and buffers of a model in host memory: the model's own, or on a device a copy in
-/// pinned memory. Valid as long as the model.
+/// Parameters and buffers of a model in host memory: the model's own tensors, or a copy in pinned
+/// memory if the model is on a device. Valid as long as the model.
 class HostTensors {
  public:
-  /// The host waits for a copy.
+  /// Synchronizes the host with the copy, if there is one.
   HostTensors(Context& ctx, nn::Model& model);
   [[nodiscard]] const std::vector<nn::NamedTensor>& all() const { return all_; }
-  /// Puts the values back where they came from, for work of ctx that follows.
+  /// Copies the values back to the model, ordered before later work of ctx.
   void put_back();
 
  private:
   Context& ctx_;
   nn::Model& model_;
-  Tensor parameters_, buffers_;  ///< Not set on the host.
+  Tensor parameters_, buffers_;  ///< Empty on the host.
   std::vector<nn::NamedTensor> all_;
 };
 
-/// Shows a visitor host memory only: tensors on a device are copied there and, after the visit,
-/// back, which the host waits for. A copy lives as long as the visit of its tensor.
+/// Adapter that passes only host memory to a visitor. Device tensors are copied to the host before
+/// the visit and back after it, with a host synchronization. A copy lives as long as the visit.
 class HostView final : public StateVisitor {
  public:
   HostView(Context& ctx, StateVisitor& inner) : ctx_(ctx), inner_(inner) {}

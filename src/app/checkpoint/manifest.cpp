@@ -61,12 +61,12 @@ std::string to_text(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, const std::string& source) {
   try {
     Manifest manifest = from_json(ordered_json::parse(text), source);
-    // Byte by byte what we would write: so no flipped bit goes unseen, not even in a space.
+    // Compares byte by byte with the canonical text, which detects every flipped bit.
     if (to_text(manifest) == text) return manifest;
   } catch (const DataError&) {
     throw;
   } catch (const std::exception&) {
-    // No JSON, a missing field, a number that is none: all the same to the reader.
+    // Invalid JSON, a missing field or an invalid number are reported alike.
   }
   throw DataError(
       fmt::format("[checkpoint] '{}' is damaged; use another checkpoint of the run", source));

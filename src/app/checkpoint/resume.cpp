@@ -23,10 +23,10 @@ bool starts_with_any(const std::string& path, std::initializer_list<std::string_
   return std::ranges::any_of(prefixes, [&](std::string_view p) { return path.starts_with(p); });
 }
 
-/// Where a run looks, how long it runs, what it writes: nothing that its steps depend on. Another
-/// device rounds in another way.
+/// Returns whether a key does not affect the steps: locations, length and output of a run. The
+/// device does, because its rounding differs.
 bool is_free(const std::string& path, const Config& now) {
-  // A decay without an end of its own goes down to the last epoch.
+  // A decay without an explicit end extends to the last epoch.
   const LrConfig& lr = now.lr;
   const bool decays =
       (lr.schedule == LrSchedule::polynomial || lr.schedule == LrSchedule::cosine) && lr.end == 0;
@@ -36,13 +36,14 @@ bool is_free(const std::string& path, const Config& now) {
                                 "optimizer.failure_folder"});
 }
 
-/// Averages are state: what a run has not kept it cannot go on with, nor the other way around.
+/// Checks that weight averaging is not switched on or off, because the averages are part of the
+/// saved state.
 void check_averages(const Config& before, const Config& now) {
   DKFAC_CHECK((before.train.ema_decay > 0) == (now.train.ema_decay > 0),
               "[resume] train.ema_decay was ", before.train.ema_decay, " and is ",
               now.train.ema_decay, ", which turns averaged weights ",
               now.train.ema_decay > 0 ? "on" : "off",
-              "; go on with the configuration of the run, or start a new one");
+              "; resume with the configuration of the run, or start a new one");
 }
 
 bool is_fixed(const std::string& path, bool inside_epoch) {
@@ -59,7 +60,7 @@ void check_resumable(const fs::path& where) {
                                       "; name the folder of a run that has saved one, or one of "
                                       "its checkpoints"));
   };
-  if (!fs::exists(where)) refuse("is not there");
+  if (!fs::exists(where)) refuse("does not exist");
   if (!fs::is_directory(where)) refuse("is a file");
   const bool any = fs::exists(where / kManifestFile) || !list_checkpoints(where).empty() ||
                    !list_checkpoints(where / kCheckpointFolder).empty();
@@ -92,20 +93,20 @@ std::vector<std::string> compare_configurations(const Config& whole, const RunRe
     return {
         fmt::format("the configuration of the checkpoint cannot be compared: {}", error.what())};
   }
-  // As they are in the epoch under way.
+  // Effective configurations in the current epoch.
   const Config before = phase_at(phases_of(whole_before), record.epoch).config;
   const Config now = phase_at(phases_of(whole), record.epoch).config;
   check_averages(before, now);
   std::vector<std::string> warnings;
   if (phases_to_toml(whole_before, Comments::none) != phases_to_toml(whole, Comments::none))
-    warnings.push_back("the phases are not those that the run had");
+    warnings.push_back("the phases differ from those of the run");
   for (const Key& key : config_keys()) {
     if (!applies(key, now) && !applies(key, before)) continue;
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(now));
     if (was == is || is_free(key.path, now)) continue;
     const std::string difference = fmt::format("{} was {} and is {}", key.path, was, is);
     DKFAC_CHECK(!is_fixed(key.path, record.batch > 0), "[resume] ", difference,
-                "; go on with the configuration of the run",
+                "; resume with the configuration of the run",
                 record.batch > 0 ? ", or from a checkpoint at the end of an epoch" : "");
     warnings.push_back(difference);
   }
@@ -115,7 +116,7 @@ std::vector<std::string> compare_configurations(const Config& whole, const RunRe
 std::string metrics_until(std::istream& lines, const RunRecord& record) {
   std::string kept, line;
   while (std::getline(lines, line)) {
-    if (lines.eof()) break;  // Without a line feed: the run died in it.
+    if (lines.eof()) break;  // No line feed: the run was terminated within this line.
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
     const bool before = json["step"].get<std::int64_t>() <= record.result.steps;

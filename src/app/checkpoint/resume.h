@@ -10,29 +10,32 @@
 
 namespace dkfac::app {
 
-inline constexpr const char* kCheckpointFolder = "checkpoints";  ///< In the folder of a run.
+inline constexpr const char* kCheckpointFolder = "checkpoints";  ///< Subfolder of a run folder.
 
-/// Where a run goes on.
+/// Checkpoint from which a run is resumed.
 struct ResumePoint {
   std::filesystem::path checkpoint;
   RunRecord record;
   std::vector<std::string> warnings;  ///< Newer checkpoints that are damaged.
 };
 
-/// Throws MissingInput unless there is a folder `where` and a checkpoint is, or lies, in it.
+/// Throws MissingInput unless `where` is a checkpoint or a folder that contains one.
 void check_resumable(const std::filesystem::path& where);
 
-/// `where`: a checkpoint, which has to be good, or the folder of a run or of its checkpoints, of
-/// which the newest good one is taken. Throws MissingInput, DataError, IoError.
+/// Finds the checkpoint to resume from. `where` is a checkpoint, which must be valid, or the folder
+/// of a run or of its checkpoints, of which the newest valid one is used. Throws MissingInput,
+/// DataError, IoError.
 [[nodiscard]] ResumePoint find_resume_point(const std::filesystem::path& where);
 
-/// Compares the configuration a run was started with and the one it goes on with. Throws
-/// InvalidArgument for keys that must not change: those of the model, and inside an epoch what
-/// decides its batches. Returns a warning for each other key that changes what comes.
+/// Compares the original configuration of a run with the one it is resumed with. Throws
+/// InvalidArgument for keys that must not change: those of the model, and within an epoch those
+/// that determine its batches. Returns a warning for each other key that affects the rest of the
+/// run.
 [[nodiscard]] std::vector<std::string> compare_configurations(const Config& now,
                                                               const RunRecord& record);
 
-/// The lines of a metrics.jsonl up to where `record` was saved; half a line at the end is left out.
+/// Returns the lines of a metrics.jsonl up to the position of `record`, without a partial last
+/// line.
 [[nodiscard]] std::string metrics_until(std::istream& lines, const RunRecord& record);
 
 }  // namespace dkfac::app

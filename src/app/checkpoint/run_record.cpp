@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// More than any run counts to, few enough to be added up.
+/// Limit of counts: more than any run reaches, and small enough to be added.
 constexpr std::uint64_t kMost = std::uint64_t{1} << 53;
 
 struct BadNumber : std::runtime_error {
@@ -44,7 +44,7 @@ int ranks_of(const ordered_json& json) {
   return static_cast<int>(whole(json.at("ranks"), "ranks", 1, kMostRanks));
 }
 
-// Where a NaN was written as null.
+// Reads a number; null stands for NaN.
 double real(const ordered_json& json, const char* key) {
   const ordered_json& value = json.at(key);
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
@@ -159,10 +159,10 @@ std::string to_text(const RunRecord& record) {
 
 namespace {
 
-/// read(json), where it fails as a DataError that says so.
+/// Calls read(json) and turns its failures into a DataError.
 template <class Read>
 auto parse(std::string_view text, const std::string& who, const char* advice, const Read& read) {
-  constexpr std::size_t kReason = 300;  // A parser quotes what it has read last, all of it.
+  constexpr std::size_t kReason = 300;  // The parser quotes its last token in full.
   try {
     return read(ordered_json::parse(text));
   } catch (const nlohmann::json::exception& error) {
@@ -196,7 +196,7 @@ RunResult parse_result(std::string_view text, const std::string& source) {
     result.target_accuracy = maybe(json, "target_accuracy");
     const std::vector<EpochRecord> epochs = std::move(result.epochs);
     result.epochs.clear();
-    for (const EpochRecord& epoch : epochs) add_epoch(result, epoch);  // What follows from them.
+    for (const EpochRecord& epoch : epochs) add_epoch(result, epoch);  // Updates derived values.
     return result;
   };
   return parse(text, fmt::format("[result] '{}'", source), "run it again", read);
@@ -204,7 +204,7 @@ RunResult parse_result(std::string_view text, const std::string& source) {
 
 namespace {
 
-/// A checkpoint that took the place of another, or a part of it.
+/// Refuses a checkpoint whose files or folder name belong to another step.
 void check_step(const RunRecord& record, const Manifest& manifest,
                 const std::filesystem::path& checkpoint) {
   const std::string name = (checkpoint / "").parent_path().filename().string();
@@ -217,11 +217,11 @@ void check_step(const RunRecord& record, const Manifest& manifest,
         step != manifest.step ? step : named));
 }
 
-/// No number is believed, and nothing allocated for it, that files do not stand for.
+/// Checks the number of ranks against the listed files before anything is allocated for it.
 void check_shards(const RunRecord& record, const Manifest& manifest, const std::string& source) {
   if (record.ranks != manifest.ranks)
     throw DataError(
-        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest of {}; use another "
+        fmt::format("[checkpoint] '{}' has {} ranks, and the manifest {}; use another "
                     "checkpoint of the run",
                     source, record.ranks, manifest.ranks));
   std::int64_t listed = 0;
@@ -231,7 +231,7 @@ void check_shards(const RunRecord& record, const Manifest& manifest, const std::
     all = manifest.files.contains(shard_file(rank));
   if (!all)
     throw DataError(
-        fmt::format("[checkpoint] '{}' tells of {} ranks, and the manifest lists files of {}; use "
+        fmt::format("[checkpoint] '{}' has {} ranks, and the manifest lists files of {}; use "
                     "another checkpoint of the run",
                     source, record.ranks, listed));
 }

@@ -13,21 +13,21 @@ inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kRecordFile = "state.json";
 [[nodiscard]] std::string shard_file(int rank);  ///< "rank-0.safetensors"
 
-/// state.json: what a checkpoint says in words and numbers.
+/// Contents of state.json: position, result and configuration of a checkpoint.
 struct RunRecord {
   int ranks = 1;
-  std::int64_t epoch = 1;  ///< Under way.
-  std::int64_t batch = 0;  ///< Of it, done.
-  RunResult result;        ///< So far; its configuration is that of the run.
+  std::int64_t epoch = 1;  ///< Current epoch.
+  std::int64_t batch = 0;  ///< Finished batches of the current epoch.
+  RunResult result;        ///< Result so far, with the configuration of the run.
 };
 
 [[nodiscard]] std::string to_text(const RunRecord& record);
-/// Throws DataError, also for counts that no run could have.
+/// Parses state.json. Throws DataError, also for impossible counts.
 [[nodiscard]] RunRecord parse_record(std::string_view text, const std::string& source);
-/// A result.json. Throws DataError.
+/// Parses a result.json. Throws DataError.
 [[nodiscard]] RunResult parse_result(std::string_view text, const std::string& source);
-/// That of a checkpoint, which must agree with its manifest about step and ranks, and the manifest
-/// with the name of the folder, unless that was changed.
+/// Reads the record of a checkpoint. Its step and number of ranks must match the manifest, whose
+/// step must match the name of the folder unless the folder was renamed.
 [[nodiscard]] RunRecord read_record(const std::filesystem::path& checkpoint,
                                     const Manifest& manifest);
 

@@ -48,7 +48,7 @@ Item scalar_item(std::string name, const char* dtype, const T& value) {
   return {std::move(name), dtype, {}, std::as_bytes(std::span(&value, 1))};
 }
 
-/// Wide elements first, so that every tensor starts at a multiple of its element size.
+/// Sorts by descending element size, so that every tensor starts at a multiple of its element size.
 void sort_by_width(std::vector<Item>& items) {
   std::ranges::stable_sort(items, std::ranges::greater{},
                            [](const Item& i) { return element_size(i.dtype); });
@@ -60,7 +60,7 @@ std::string header_text(const std::vector<Item>& items, const Metadata& metadata
   std::uint64_t at = 0;
   for (const Item& item : items) {
     DKFAC_CHECK(item.name != kMetadata && !header.contains(item.name), "[safetensors] the name '",
-                item.name, "' comes twice or is reserved; rename it");
+                item.name, "' is a duplicate or reserved; rename it");
     const std::uint64_t end = at + item.data.size();
     header[item.name] = {{"dtype", item.dtype}, {"shape", item.shape}, {"data_offsets", {at, end}}};
     at = end;

@@ -12,7 +12,8 @@
 #include "app/checkpoint/durable.h"
 
 /// The safetensors format: 8 bytes with the length of a JSON header, the header, then the data of
-/// all tensors without gaps. Written so that other readers take it; read with every rule checked.
+/// all tensors without gaps. Files are written for other readers too; reading checks every rule of
+/// the format.
 namespace dkfac::app::safetensors {
 
 using Metadata = std::map<std::string, std::string>;
@@ -20,7 +21,7 @@ using Metadata = std::map<std::string, std::string>;
 /// A tensor to write; data is borrowed, row-major and in host memory.
 struct Item {
   std::string name;
-  std::string dtype;  ///< "F32", "I64", ... as the format calls it.
+  std::string dtype;  ///< The format's name: "F32", "I64", ...
   std::vector<std::int64_t> shape;
   std::span<const std::byte> data;
 };
@@ -28,11 +29,11 @@ struct Item {
 [[nodiscard]] Item item(std::string name, const std::int64_t& scalar);
 [[nodiscard]] Item item(std::string name, const double& scalar);
 
-/// The format's name of a type, and bytes of one of its elements; 0 for an unknown one.
+/// Return the format's name of a type, and the bytes per element of a named type, 0 if unknown.
 [[nodiscard]] std::string_view code_of(DType dtype) noexcept;
 [[nodiscard]] std::uint64_t element_size(std::string_view code) noexcept;
 
-/// Writes and syncs a new file. Throws InvalidArgument for names that come twice or are
+/// Writes and syncs a new file. Throws InvalidArgument for duplicate names or the name
 /// "__metadata__", IoError.
 [[nodiscard]] FileSum write(const std::filesystem::path& path, std::vector<Item> items,
                             const Metadata& metadata);
@@ -40,18 +41,18 @@ struct Item {
 struct Entry {
   std::string dtype;
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0, end = 0;  ///< In the data.
+  std::uint64_t begin = 0, end = 0;  ///< Byte range in the data section.
 };
 [[nodiscard]] std::string describe(const Entry& entry);  ///< "F32 [2, 3]"
 
-/// A file in memory.
+/// A safetensors file in memory.
 class File {
  public:
-  /// Throws MissingInput, IoError, and DataError saying what is wrong where: header length, JSON,
-  /// names that come twice, unknown types, sizes that do not match the shape, overlap, gaps, data
-  /// missing or left over.
+  /// Reads a file. Throws MissingInput, IoError, and DataError with cause and location: header
+  /// length, JSON, duplicate names, unknown types, sizes that do not match the shape, overlap,
+  /// gaps, missing or trailing data.
   static File read(const std::filesystem::path& path);
-  /// The same from bytes; `source` is what messages call them.
+  /// Parses bytes; `source` names them in messages.
   File(std::vector<std::byte> bytes, std::string source);
 
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
@@ -59,7 +60,7 @@ class File {
   [[nodiscard]] const Entry* find(const std::string& name) const;
   [[nodiscard]] std::span<const std::byte> data(const Entry& entry) const;
   [[nodiscard]] const std::string& source() const { return source_; }
-  [[nodiscard]] FileSum sum() const;  ///< Of the whole file.
+  [[nodiscard]] FileSum sum() const;  ///< Size and checksum of the whole file.
 
  private:
   void parse();
@@ -72,7 +73,7 @@ class File {
   std::map<std::string, Entry> entries_;
 };
 
-/// Empty when `entry` fits a tensor of this type and shape; else both, for a message.
+/// Returns a description of expected and actual type and shape if `entry` does not fit; else empty.
 [[nodiscard]] std::string mismatch(const Entry& entry, DType dtype, const Shape& shape);
 
 }  // namespace dkfac::app::safetensors

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // as other readers
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kReason = 300;  // A parser quotes what it has read last, all of it.
+constexpr std::size_t kReason = 300;  // The parser quotes its last token in full.
 
 template <class... Args>
 [[noreturn]] void refuse(const std::string& source, const Args&... what) {
@@ -27,7 +27,7 @@ template <class... Args>
                                  "; the file is damaged or no safetensors file"));
 }
 
-/// Parses the header and sees keys that come twice, which a plain parser would merge.
+/// Parses the header and refuses duplicate keys, which a plain parser would merge.
 json parse_json(std::string_view text, const std::string& source) {
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int, json::parse_event_t event, json& value) {
@@ -48,12 +48,12 @@ json parse_json(std::string_view text, const std::string& source) {
   return parsed;
 }
 
-/// A count that fits in 63 bits.
+/// Reads a count that fits into 63 bits.
 std::int64_t whole(const json& value, const std::string& source, const std::string& name) {
   const bool good = value.is_number_unsigned() &&
                     value.get<std::uint64_t>() <=
                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  // Only a number is short for sure, and not nested deeper than the stack.
+  // Print only numbers: other values may be long, or nested too deeply for the stack.
   if (!good)
     refuse(source, "'", printable(name), "' has ",
            value.is_number() ? value.dump() : value.type_name(),
@@ -76,7 +76,7 @@ Entry parse_entry(const json& value, const std::string& source, const std::strin
   return entry;
 }
 
-/// dtype times shape; what overflows is larger than any file.
+/// Returns the bytes of dtype and shape; an overflow gives a value larger than any file.
 std::uint64_t expected_bytes(const Entry& entry) {
   std::uint64_t bytes = element_size(entry.dtype);
   for (const std::int64_t extent : entry.shape)
@@ -132,7 +132,7 @@ void File::check_layout() const {
       refuse(source_, "'", printable(name), "' has the unknown type '", printable(entry.dtype),
              "'");
     if (entry.begin > entry.end || entry.end - entry.begin != expected_bytes(entry))
-      refuse(source_, "'", printable(name), "' of ", describe(entry), " lies at ", entry.begin,
+      refuse(source_, "'", printable(name), "' of ", describe(entry), " is at ", entry.begin,
              " to ", entry.end);
     order.emplace_back(&name, &entry);
   }

@@ -21,7 +21,7 @@ T number_at(std::span<const std::byte> data, std::size_t i) {
   return value;
 }
 
-/// out = factor * sum of the parts, in f64.
+/// Computes out = factor * sum of the parts, in f64.
 template <class T>
 void combine(const std::vector<std::span<const std::byte>>& parts, double factor, TensorView out) {
   T* values = out.data<T>();
@@ -52,7 +52,7 @@ void StateWriter::real(const std::string& name, StateKind kind, double& value) {
 std::vector<int> needed_shards(int rank, int ranks, int written) {
   std::vector<int> shards;
   if (ranks == written) {
-    shards = {0};  // What is equal on all ranks.
+    shards = {0};  // Replicated values.
     if (rank != 0) shards.push_back(rank);
     return shards;
   }
@@ -186,7 +186,7 @@ void StateReader::finish(const std::set<std::string>& moved) const {
         problems.push_back(fmt::format("'{}' is not expected", printable(name)));
   if (problems.empty()) return;
   throw DataError(
-      fmt::format("[checkpoint] the state of the run does not fit: {}; go on with the "
+      fmt::format("[checkpoint] the state of the run does not fit: {}; resume with the "
                   "model and the optimizer that wrote it",
                   first_of(problems)));
 }

@@ -12,15 +12,15 @@
 
 #include "app/checkpoint/safetensors.h"
 
-/// State of the ranks of a run as tensors in one file per rank.
+/// Serialization of the state of all ranks as tensors in one file per rank.
 namespace dkfac::app {
 
-/// Collects what this rank has to write: its own values, and on rank 0 those that are equal on all;
-/// no copies of what an owner writes.
+/// Visitor that collects the values this rank writes: its own ones, and on rank 0 the replicated
+/// ones. Copies of values that an owner writes are left out.
 class StateWriter final : public StateVisitor {
  public:
-  /// Numbers are copied, tensors too where they do not outlive their visit, as copies of what lies
-  /// on a device.
+  /// Whether tensors are borrowed or copied; numbers are always copied. Copying is needed for
+  /// tensors that do not outlive their visit, e.g. host copies of device memory.
   enum class Tensors : std::uint8_t { borrowed, copied };
   explicit StateWriter(int rank, Tensors tensors = Tensors::borrowed)
       : rank_(rank), tensors_(tensors) {}
@@ -38,33 +38,34 @@ class StateWriter final : public StateVisitor {
   Tensors tensors_;
   std::vector<safetensors::Item> items_;
   std::deque<std::vector<std::byte>> copies_;
-  std::deque<std::int64_t> integers_;  ///< Addresses stay.
+  std::deque<std::int64_t> integers_;  ///< A deque keeps addresses valid.
   std::deque<double> reals_;
 };
 
-/// The files of the ranks that wrote, by rank; those that this rank does not need may be left out.
+/// Files of the writing ranks, by rank; files that this rank does not need may be absent.
 using Shards = std::map<int, safetensors::File>;
 /// Reads the file of a rank.
 using OpenShard = std::function<safetensors::File(int)>;
-/// Which ones rank `rank` of `ranks` needs of `written`, whoever owns what.
+/// Returns which of `written` files rank `rank` of `ranks` needs, regardless of ownership.
 [[nodiscard]] std::vector<int> needed_shards(int rank, int ranks, int written);
 
-/// Puts values back where StateWriter found them, or where they belong when the number of ranks is
-/// another one (see StateKind). What owners hold is looked for where this rank wrote, and then
-/// everywhere: owners may have changed, and equal copies are written once. One of 0 ranks takes no
-/// rank's place: it gets means over all that wrote, and may leave out what it does not ask for.
-/// Records what does not fit and continues; finish() reports it.
+/// Visitor that restores the values of StateWriter, redistributing them by StateKind if the number
+/// of ranks differs. Owned values are searched in this rank's file first and then in all files,
+/// because owners may have changed, and equal copies are written once.
+///
+/// With ranks = 0 the reader represents no rank: it gets means over all writing ranks, and may
+/// leave entries unread. Mismatches are recorded, and finish() reports them.
 class StateReader final : public StateVisitor {
  public:
-  /// open: for shards that turn out to be needed as well; without it `shards` are all there are.
+  /// `open` reads further shards on demand; without it only `shards` are available.
   StateReader(Shards& shards, int rank, int ranks, int written, OpenShard open = {});
   void tensor(const std::string& name, StateKind kind, TensorView view) override;
   void integer(const std::string& name, StateKind kind, std::int64_t& value) override;
   void real(const std::string& name, StateKind kind, double& value) override;
-  /// Names of what this rank owns and another one wrote.
+  /// Names of the entries that this rank owns and another one wrote.
   [[nodiscard]] const std::vector<std::string>& moved() const { return moved_; }
-  /// Throws DataError listing names that are missing, of another type or shape, or left over.
-  /// moved: what this rank wrote and others own now.
+  /// Throws DataError listing names that are missing, have another type or shape, or were not read.
+  /// `moved` lists entries that this rank wrote and others own now.
   void finish(const std::set<std::string>& moved = {}) const;
 
  private:
@@ -72,22 +73,23 @@ class StateReader final : public StateVisitor {
     const safetensors::File* file;
     const safetensors::Entry* entry;
   };
-  /// Of a tensor whose rows are shared out over another number of ranks than they were.
+  /// Restores a tensor whose rows are distributed over another number of ranks than when written.
   void rows(const std::string& name, const std::vector<Source>& found, TensorView view);
-  /// Where its owner wrote it, as one source or none.
+  /// Finds the entry that the owner wrote: one source or none.
   [[nodiscard]] std::vector<Source> owned(const std::string& name, StateKind kind);
-  /// One, or for means, sums and rows over another number of ranks all of them; none when missing.
+  /// Returns one source; all of them for averaged, summed and sharded values over another number of
+  /// ranks; none if missing.
   [[nodiscard]] std::vector<Source> sources(const std::string& name, StateKind kind);
   [[nodiscard]] const safetensors::Entry* look(int shard, const std::string& name);
 
   Shards& shards_;
   OpenShard open_;
   int rank_, ranks_, written_;
-  std::set<std::string> taken_;  ///< From the shard of this rank.
+  std::set<std::string> taken_;  ///< Names read from the shard of this rank.
   std::vector<std::string> moved_, problems_;
 };
 
-/// Puts a prefix before every name.
+/// Visitor adapter that prepends a prefix to every name.
 class PrefixVisitor final : public StateVisitor {
  public:
   PrefixVisitor(std::string prefix, StateVisitor& inner)
@@ -107,7 +109,7 @@ class PrefixVisitor final : public StateVisitor {
   StateVisitor& inner_;
 };
 
-/// "a, b, c and 4 more"
+/// Joins a list, e.g. "a, b, c and 4 more".
 [[nodiscard]] std::string first_of(const std::vector<std::string>& problems);
 
 }  // namespace dkfac::app

@@ -32,7 +32,7 @@ std::vector<std::string> names_in(const fs::path& root) {
   return names;
 }
 
-/// Newest first.
+/// Lists the steps of all checkpoints, newest first.
 std::vector<std::int64_t> steps_in(const fs::path& root) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : names_in(root))
@@ -48,11 +48,12 @@ std::optional<std::int64_t> latest_step(const fs::path& root) {
     if (text.ends_with('\n')) text.remove_suffix(1);
     return step_of(std::string(text));
   } catch (const Error&) {
-    return std::nullopt;  // Only a hint: the checkpoints speak for themselves.
+    return std::nullopt;  // `latest` is only a hint.
   }
 }
 
-/// Under a name that nobody takes for a checkpoint, so that a part of it is never seen.
+/// Removes a checkpoint after renaming it to a name that is not a checkpoint's, so that a partly
+/// removed one is never visible.
 void remove_checkpoint(const fs::path& root, std::int64_t step) {
   std::error_code error;
   const fs::path aside = unfinished_path(root, step);
@@ -135,7 +136,7 @@ fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
   fs::create_directories(folder, error);
   if (error)
     throw IoError(
-        fmt::format("[checkpoint] cannot make '{}' ({}); check free space and permissions",
+        fmt::format("[checkpoint] cannot create '{}' ({}); check free space and permissions",
                     folder.string(), error.message()));
   return folder;
 }
@@ -157,7 +158,7 @@ fs::path commit_checkpoint(const fs::path& root, const Manifest& manifest, std::
   put_in_place(folder, root / name);
   sync_folder(root);
   point_to(root / name);
-  drop_checkpoint(root, manifest.step);  // One of the same step that was replaced.
+  drop_checkpoint(root, manifest.step);  // A replaced checkpoint of the same step.
   keep_newest(root, manifest.step, keep);
   return root / name;
 }
@@ -167,7 +168,7 @@ void drop_checkpoint(const fs::path& root, std::int64_t step) noexcept {
     std::error_code ignored;
     fs::remove_all(unfinished_path(root, step), ignored);
   } catch (...) {
-    // Memory for a path; the next start cleans up.
+    // Out of memory for a path; the next start cleans up.
   }
 }
 

@@ -35,7 +35,7 @@ double sum_of_squares(std::span<const std::byte> data) {
   return sum;
 }
 
-/// Of types that we compute with; a NaN for others.
+/// Returns the norm of a tensor of a type of dkfac; NaN for other types.
 double norm(const safetensors::File& file, const safetensors::Entry& entry) {
   const auto data = file.data(entry);
   if (entry.dtype == "F64") return std::sqrt(sum_of_squares<double>(data));
@@ -57,7 +57,7 @@ ordered_json tensors_of(const safetensors::File& file) {
   return tensors;
 }
 
-/// One file of a checkpoint: whether it is as the manifest says, and what is in it.
+/// Describes one file of a checkpoint: whether it matches the manifest, and its contents.
 ordered_json inspect_file(const fs::path& checkpoint, const Manifest& manifest,
                           const std::string& name) {
   ordered_json file = {{"file", name}, {"bytes", manifest.files.at(name).bytes}};
@@ -111,7 +111,7 @@ void print(std::ostream& out, const ordered_json& json) {
   }
 }
 
-/// The newest of a run, good or not; what is given otherwise.
+/// Returns the newest checkpoint of a run, valid or not; `where` itself if it is not a run.
 fs::path newest(const fs::path& where) {
   check_resumable(where);
   if (fs::exists(where / kManifestFile)) return where;
@@ -119,7 +119,7 @@ fs::path newest(const fs::path& where) {
   return list_checkpoints(fs::is_directory(inner) ? inner : where).front();
 }
 
-/// A safetensors file by itself, e.g. an exported one.
+/// Describes a single safetensors file, e.g. an exported one.
 ordered_json inspect_alone(const fs::path& path) {
   const safetensors::File file = safetensors::File::read(path);
   ordered_json json = file.metadata();
@@ -144,7 +144,7 @@ void inspect(const CkptCommand& command, std::ostream& out) {
   if (json.contains("problem")) throw DataError(json["problem"].get<std::string>());
 }
 
-/// The network of the checkpoint, for data of the shape that it was made for.
+/// Builds the network of the checkpoint for its original data shape.
 std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
                                    const safetensors::File& file) {
   data::Dataset data;
@@ -152,7 +152,7 @@ std::unique_ptr<nn::Model> rebuild(Context& ctx, const Config& config,
   char x = 0;
   if (!(shape >> data.height >> x >> data.width >> x >> data.channels >> data.classes))
     throw DataError(
-        fmt::format("[ckpt] '{}' does not say what its model takes; export it with the "
+        fmt::format("[ckpt] '{}' does not contain the input shape of its model; export it with the "
                     "program that wrote it",
                     file.source()));
   auto model = nn::make_model(ctx, model_options(config, data, 1));
@@ -180,7 +180,7 @@ void export_model(const CkptCommand& command, std::ostream& out) {
       items.items.push_back(safetensors::item(t.name, t.view));
   const std::size_t count = items.items.size();
   DKFAC_CHECK(!fs::exists(command.out), "[ckpt] '", command.out.string(),
-              "' is there already; choose another name");
+              "' already exists; choose another name");
   const FileSum sum =
       safetensors::write(command.out, std::move(items.items),
                          {{"format", "pt"},

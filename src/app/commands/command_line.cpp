@@ -11,7 +11,7 @@ namespace dkfac::app {
 
 namespace {
 
-/// `allowed`: "in [1, 10]".
+/// Returns a validator; `allowed` describes the range, e.g. "in [1, 10]".
 template <class Number, class Contains>
 CLI::Validator number(std::string allowed, Contains contains) {
   const auto check = [allowed, contains](const std::string& text) -> std::string {

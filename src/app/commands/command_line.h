@@ -5,21 +5,22 @@
 
 #include <CLI/CLI.hpp>
 
-/// What the command line is checked for before anything runs.
+/// Validation of the command line before anything runs.
 namespace dkfac::app {
 
-inline constexpr std::int64_t kMost = 1 << 30;  ///< Of what is counted: images, steps, epochs.
+inline constexpr std::int64_t kMost = 1 << 30;  ///< Limit of counts: images, steps, epochs.
 
-/// Whole decimal numbers in [low, high]. CLI11 alone takes what does not fit into 64 bits, and
-/// cuts it off.
+/// Validator of decimal integers in [low, high]. CLI11 alone accepts numbers that do not fit into
+/// 64 bits, and truncates them.
 [[nodiscard]] CLI::Validator whole(std::int64_t low, std::int64_t high);
-/// Numbers in (low, high]; a NaN is none.
+/// Validator of numbers in (low, high]; refuses NaN.
 [[nodiscard]] CLI::Validator above(double low, double high);
 
-/// "unknown command 'trian'; did you mean 'train'? ", or "" where the first words are commands.
+/// Returns "unknown command 'trian'; did you mean 'train'? ", or "" if the first words are
+/// commands.
 [[nodiscard]] std::string unknown_command(const CLI::App& app, int argc, const char* const* argv);
 
-/// The words as a shell takes them.
+/// Quotes and joins the arguments for a shell.
 [[nodiscard]] std::string quoted_line(int argc, const char* const* argv);
 
 }  // namespace dkfac::app

@@ -33,14 +33,14 @@ std::vector<Config> load_configs(const CompareCommand& command) {
     const auto last = static_cast<std::uint64_t>(command.seeds - 1);
     DKFAC_CHECK(config.run.seed <= std::numeric_limits<std::uint64_t>::max() - last, "[compare] ",
                 command.seeds, " seeds from run.seed = ", config.run.seed,
-                " on leave the 64 bits of a seed; lower run.seed or --seeds");
+                " on exceed the 64 bits of a seed; lower run.seed or --seeds");
     if (command.target) config.run.target = *command.target;
     configs.push_back(std::move(config));
   }
   return configs;
 }
 
-constexpr const char* kAgain = "start again for a whole comparison";
+constexpr const char* kAgain = "start it again for the whole comparison";
 
 class Comparer {
  public:
@@ -60,7 +60,7 @@ class Comparer {
     run_and_agree(*comm_, position, [this] {
       if (comm_->rank() == 0) make_folder(command_.out, if_exists(), command_.command_line);
     });
-    // Seed by seed, so that a slow spell of the machine hits every configuration.
+    // Seed by seed, so that a slow period of the machine affects every configuration.
     for (int k = 0; k < command_.seeds; ++k)
       for (std::size_t c = 0; c < configs_.size(); ++c) one(c, k);
     if (comm_->rank() == 0) {
@@ -95,7 +95,7 @@ class Comparer {
     if (result.status == "stopped") throw_stopped(result.steps, command_.out, kAgain);
   }
 
-  // A run that diverges is a result as well: it is kept and the others go on.
+  // Divergence is a result too: it is recorded and the other runs continue.
   RunResult run_or_divergence(const RunPlan& plan) {
     RunResult result;
     try {

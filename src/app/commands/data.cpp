@@ -17,7 +17,7 @@ namespace dkfac::app {
 
 namespace {
 
-constexpr std::size_t kName = 1000;  ///< Of a photograph, with what is wrong.
+constexpr std::size_t kName = 1000;  ///< Longest name of a photograph with its error.
 
 std::vector<std::int64_t> histogram(const data::Dataset& data) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(data.classes), 0);
@@ -35,7 +35,7 @@ std::string size_text(const data::ImageSize& size) {
   return fmt::format("{}x{}", size.height, size.width);
 }
 
-/// Of photographs, which all are decoded.
+/// Prints a report of photographs, all of which are decoded.
 void print_photos(std::ostream& out, const data::Dataset& data) {
   const data::PhotoReport report = data::check_photos(*data.photos->source);
   const std::vector<std::int64_t> classes = histogram(data);
@@ -74,7 +74,7 @@ data::DataSource source_of(const std::string& what) {
   DKFAC_CHECK(is_path, "[data] '", what, "' is neither a folder nor a data set; known are ",
               fmt::format("{}", fmt::join(names, ", ")));
   data::DataSource source{.name = data::data_name_at(what), .path = what};
-  source.photo_index = false;  // What is verified is not written to.
+  source.photo_index = false;  // Verification does not write to the folder.
   return source;
 }
 

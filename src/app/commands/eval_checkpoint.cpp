@@ -18,7 +18,7 @@ safetensors::File open_file(const std::filesystem::path& checkpoint, const std::
   return {read_listed(checkpoint, read_manifest(checkpoint), file), (checkpoint / file).string()};
 }
 
-/// One network with the values of the checkpoint, on every rank.
+/// Network with the values of the checkpoint, on every rank.
 struct Network {
   Context ctx;
   std::unique_ptr<nn::Model> model;
@@ -48,7 +48,7 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
   EvalRequest request{.point = find_resume_point(where), .config = {}};
   const RunRecord& record = request.point.record;
   const Config config = parse_config(record.result.configuration, set, "the checkpoint");
-  // As the run evaluates the epoch that it has trained last.
+  // The configuration with which the run evaluates the epoch it trained last.
   const std::int64_t last = record.batch > 0 ? record.epoch : record.epoch - 1;
   request.config = phase_at(phases_of(config), last).config;
   return request;

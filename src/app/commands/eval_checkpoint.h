@@ -11,21 +11,21 @@
 
 namespace dkfac::app {
 
-/// A checkpoint and how it is to be evaluated.
+/// A checkpoint and the configuration of its evaluation.
 struct EvalRequest {
   ResumePoint point;
-  Config config;  ///< That of its run, with what the command line says over it.
+  Config config;  ///< Configuration of its run, with the overrides of the command line.
 };
-/// Throws as find_resume_point() and parse_config().
+/// Finds the checkpoint and its configuration. Throws as find_resume_point() and parse_config().
 [[nodiscard]] EvalRequest eval_request(const std::filesystem::path& where,
                                        const std::vector<std::string>& set);
 
-/// Collective: loss and accuracy on the test data, as the run itself takes them. Throws RunError on
-/// every rank when some rank cannot read the checkpoint.
+/// Collective: computes loss and accuracy on the test data as the run itself does. Throws RunError
+/// on every rank when any rank cannot read the checkpoint.
 [[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,
                                         const DevicePlacement& place, Position& position);
 
-/// "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".
+/// Formats "accuracy 75.00 %, top-5 92.00 %, loss 1.00000".
 [[nodiscard]] std::string accuracy_text(const Tally& tally, std::int64_t classes);
 
 /// Evaluates the checkpoints of a run as they appear; see "dkfac eval --watch".

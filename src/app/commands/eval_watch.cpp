@@ -30,10 +30,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kNap = std::chrono::milliseconds(50);
 
-/// What rank 0 tells the others to do next: a word, or the path of a checkpoint.
+/// Messages of rank 0 for the next action: one of these words, or the path of a checkpoint.
 constexpr const char *kWait = "wait", *kEnd = "end", *kStop = "stop";
 
-/// Lines of evaluations.jsonl: one for each step.
+/// Writer of evaluations.jsonl, one line per evaluated step.
 class Evaluations {
  public:
   explicit Evaluations(fs::path path) : path_(std::move(path)) {
@@ -50,7 +50,7 @@ class Evaluations {
 
   void add(std::int64_t step, const std::string& line) {
     std::ofstream out(path_, std::ios::app);
-    // Half a line of one that died stays a line of its own, which no reader takes for a record.
+    // A partial line of a terminated process stays a separate line, which no reader parses.
     out << (whole_ ? "" : "\n") << line << std::endl;
     if (!out)
       throw IoError(fmt::format("[eval] cannot write '{}'; check free space and permissions",
@@ -71,8 +71,8 @@ std::string status_of(const fs::path& result) {
   return json.is_object() ? json.value("status", "") : "";
 }
 
-/// Whether the process that run.lock names is of this machine and gone. The lock itself is not
-/// tried: a training that starts in that moment would find it taken.
+/// Returns whether the process named in run.lock belongs to this machine and no longer exists. The
+/// lock itself is not acquired, because a training that starts at that moment would fail.
 bool writer_is_gone(const fs::path& lock) {
   std::ifstream in(lock);
   std::string process, on, host;
@@ -83,7 +83,8 @@ bool writer_is_gone(const fs::path& lock) {
   return ::kill(static_cast<pid_t>(id), 0) != 0 && errno == ESRCH;
 }
 
-/// A result of before a run went on is older than its lock.
+/// Returns whether a run has ended. A result from before the run was resumed is older than its
+/// lock.
 bool has_ended(const fs::path& run) {
   std::error_code no_result, no_lock;
   const auto result = fs::last_write_time(run / "result.json", no_result);
@@ -104,14 +105,15 @@ class Watcher {
     for (;;) {
       const std::string next = comm::all_gather_strings(*comm_, choose()).front();
       if (next == kEnd) break;
-      if (next == kStop) throw_stopped(position_.step, command_.where, "start again to go on");
+      if (next == kStop)
+        throw_stopped(position_.step, command_.where, "start it again to continue");
       if (next != kWait) evaluate_one(next);
     }
     if (comm_->rank() == 0) terminal_.out << count_text() << std::flush;
   }
 
  private:
-  /// Of rank 0; the others bring nothing.
+  /// Chooses the next action on rank 0; returns an empty text on other ranks.
   std::string choose() {
     if (comm_->rank() != 0) return {};
     if (stop_requested()) return kStop;
@@ -120,7 +122,8 @@ class Watcher {
       std::this_thread::sleep_for(kNap);
       return kWait;
     }
-    const bool ended = has_ended(command_.where);  // Asked first: what it left is listed after it.
+    const bool ended =
+        has_ended(command_.where);  // Before listing, so that no checkpoint is missed.
     std::vector<std::pair<std::int64_t, fs::path>> left;
     for (const fs::path& checkpoint : list_checkpoints(command_.where / kCheckpointFolder)) {
       const std::int64_t step = step_of(checkpoint.filename().string()).value_or(0);
@@ -157,7 +160,7 @@ class Watcher {
       write(request, tally, std::chrono::duration<double>(Clock::now() - start).count());
   }
 
-  /// The device and the data, once.
+  /// Prepares the device and the data once.
   void prepare(const EvalRequest& request) {
     if (!placement_) {
       print_remarks(request.config, comm_->rank(), terminal_);
@@ -168,7 +171,7 @@ class Watcher {
     if (!data_) run_and_agree(*comm_, position_, [&] { data_ = cache_.get(request.config); });
   }
 
-  /// A run keeps a few checkpoints and removes the rest, also while they are read.
+  /// Skips a checkpoint that cannot be read. A run may remove old checkpoints while they are read.
   void leave_out(const fs::path& checkpoint, const RunError& error) {
     const ExitCode code = error.failure.code;
     if (error.scope != RunError::Scope::every_rank ||
@@ -204,7 +207,7 @@ class Watcher {
       terminal_.out << fmt::format("step {}: {}\n", run.steps,
                                    accuracy_text(tally, data_->test.classes))
                     << std::flush;
-    check_output(terminal_);  // Without a reader it would go on for as long as the run.
+    check_output(terminal_);  // Otherwise it would continue until the run ends without a reader.
   }
 
   [[nodiscard]] std::string count_text() const {
@@ -223,7 +226,7 @@ class Watcher {
   Position position_;
   std::optional<DevicePlacement> placement_;
   std::shared_ptr<const data::DataSplits> data_;
-  // Of rank 0:
+  // On rank 0 only:
   std::optional<Evaluations> done_;
   std::set<std::int64_t> left_out_;
   Clock::time_point next_look_ = {};

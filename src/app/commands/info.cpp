@@ -39,11 +39,11 @@ std::string launch_text() {
   return launch.size == 1 ? "none" : fmt::format("{}, {} processes", launch.launcher, launch.size);
 }
 
-// Where compiled plans of convolutions stay.
+// Describes where compiled plans of convolutions are cached.
 std::string plans_text() {
   const std::string folder = nn::conv_plan_options().compiled;
   if (!folder.empty()) return fmt::format("kept in {}", folder);
-  return "not kept; DKFAC_CUDNN_COMPILED names a folder for what takes seconds to compile";
+  return "not cached; set DKFAC_CUDNN_COMPILED to a folder to cache compiled plans";
 }
 
 std::string cuda_text(const BackendInfo& backend) {
@@ -96,23 +96,23 @@ void print_model(std::ostream& out, const InfoCommand& command) {
   out << describe_model(options, command.batch);
 }
 
-// What the optimizer says of itself on rank 0 of `ranks`.
+// Returns the optimizer's description of itself on rank 0 of `ranks`.
 std::string plan_text(const Config& config, const PhasePlan& first, int ranks) {
   std::string text;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
-    const bool speaks = comm->rank() == 0;
+    const bool is_root = comm->rank() == 0;
     Context ctx;
     const auto model =
         nn::make_model(ctx, model_options(first.phase.config, first.data->train, ranks));
     const auto optimizer = make_optimizer(config, std::move(comm));
     const nn::OptimizerAttachment attachment(*model, *optimizer, attach_options(config));
     optimizer->prepare();
-    if (speaks) text = optimizer->describe();
+    if (is_root) text = optimizer->describe();
   });
   return text;
 }
 
-/// The shape of ImageNet stands for photographs that are not here.
+/// Returns the data, or a stand-in with the shape of ImageNet for missing photographs.
 std::shared_ptr<const data::DataSplits> data_or_stand_in(const Config& config, DataCache& cache,
                                                          std::string& missing) {
   try {
@@ -150,7 +150,8 @@ void print_config(const Terminal& terminal, const InfoCommand& command) {
   PhaseData sets;
   for (const Phase& phase : phases_of(whole))
     sets.push_back(data_or_stand_in(phase.config, cache, missing));
-  if (!missing.empty()) out << missing << "\nwhat follows is for as many images as ImageNet has\n";
+  if (!missing.empty())
+    out << missing << "\nthe following assumes as many images as ImageNet has\n";
   std::vector<PhasePlan> plan = plan_phases(whole, sets, command.ranks);
   const Config& config = plan.front().phase.config;
   const auto& data = sets.front();
@@ -182,14 +183,14 @@ void print_info(const Terminal& terminal, const InfoCommand& command) {
     print_config(terminal, command);
   else
     throw InvalidArgument(fmt::format(
-        "[info] '{}' is no topic; ask for 'config', a model ({}), or a file ending in .toml",
+        "[info] '{}' is no topic; use 'config', a model ({}), or a file ending in .toml",
         command.topic, fmt::join(models, ", ")));
 }
 
 }  // namespace
 
 int run(const InfoCommand& command, const Terminal& terminal) {
-  // Every process of a job would say the same; none needs the others.
+  // Every process of a job would print the same, without communication; only rank 0 prints.
   const auto failure = attempt("info", [&] {
     if (comm::detect_launch().rank == 0) print_info(terminal, command);
   });

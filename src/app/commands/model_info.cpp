@@ -21,7 +21,7 @@ constexpr double kMega = 1 << 20;
 struct Factors {
   std::int64_t layers = 0, largest_a = 0, largest_g = 0;
   double packed = 0, squares = 0;  ///< Elements.
-  double flops = 0;                ///< Of inverting all once.
+  double flops = 0;                ///< For inverting all factors once.
 };
 
 void add(Factors& all, std::int64_t d) {

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.toml";
 
-// The folder of the run that a checkpoint, or a folder of checkpoints, lies in; empty for a
-// checkpoint that was copied out of it.
+// Returns the run folder that contains a checkpoint or a folder of checkpoints; empty for a
+// checkpoint that was copied elsewhere.
 fs::path run_folder_of(const fs::path& where) {
   fs::path at = fs::weakly_canonical(where);
   if (!at.has_filename()) at = at.parent_path();
@@ -29,7 +29,7 @@ fs::path run_folder_of(const fs::path& where) {
   return checkpoint ? fs::path() : at;
 }
 
-// Whatever is missing for a run to go on, before its configuration is looked for.
+// Checks that a run can be resumed, before its configuration is read.
 void check_run(const TrainCommand& command, const fs::path& where, const fs::path& run) {
   const std::string name = where.string();
   check_resumable(where);
@@ -52,8 +52,9 @@ void plan_resume(const TrainCommand& command, RunPlan& plan) {
   check_run(command, *plan.resume, run);
   plan.folder = command.out.empty() ? run : command.out;
   const bool same = !run.empty() && fs::weakly_canonical(plan.folder / "x") == run / "x";
-  DKFAC_CHECK(!same || !command.force,
-              "[train] --force would overwrite the run that --resume goes on with; leave one out");
+  DKFAC_CHECK(
+      !same || !command.force,
+      "[train] --force would overwrite the run that --resume continues; remove one of them");
   if (same) plan.if_exists = IfExists::go_on;
 }
 
@@ -80,16 +81,16 @@ void make_plan(const TrainCommand& command, RunPlan& plan) {
 
 void train_rank(const TrainCommand& command, const RunPlan& plan, DataCache& cache,
                 const Terminal& terminal, std::shared_ptr<comm::Communicator> comm) {
-  const bool speaks = comm->rank() == 0 && !command.quiet;
+  const bool prints = comm->rank() == 0 && !command.quiet;
   print_remarks(plan.config, comm->rank(), terminal);
   RunResult result;
   const RunEnd end = run_one(plan, std::move(comm), cache, terminal, result);
-  if (speaks)
+  if (prints)
     terminal.out << run_text(result) << "\nreport: " << (end.folder / "report.html").string()
                  << std::endl;
   if (!end.as_planned)
     throw_stopped(result.steps, end.folder,
-                  "go on with 'dkfac train --resume " + end.folder.string() + "'");
+                  "resume with 'dkfac train --resume " + end.folder.string() + "'");
 }
 
 }  // namespace

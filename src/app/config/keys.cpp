@@ -24,7 +24,7 @@ void add_run(KeyTable& t) {
   t.real("run.target", DKFAC_FIELD(run.target), between(0, 1),
          "test accuracy whose first epoch is recorded; 0: none");
   t.boolean("run.tta", DKFAC_FIELD(run.tta),
-            "evaluate the mean of the logits of each image and its mirror image");
+            "evaluate the mean of the logits of each image and its horizontal flip");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
             "steps between two step records in metrics.jsonl; 0: none");
   t.boolean("run.trace", DKFAC_FIELD(run.trace),
@@ -52,7 +52,7 @@ void add_lr(KeyTable& t) {
   t.real("lr.power", DKFAC_FIELD(lr.power), above(0), "exponent of the decay")
       .where(schedule, {"polynomial"});
   t.knots("lr.knots", DKFAC_FIELD(lr.knots),
-          "[[epoch, lr], ...], straight lines between; step: each until the next")
+          "[[epoch, lr], ...], linear in between; step: each until the next")
       .where(schedule, {"piecewise", "step"});
   t.real("lr.warmup_epochs", DKFAC_FIELD(lr.warmup_epochs), at_least(0),
          "epochs over which the rate rises to its schedule");

@@ -20,14 +20,14 @@ using Value = std::variant<bool, std::int64_t, std::uint64_t, double, std::strin
 enum class KeyType : std::uint8_t { boolean, integer, seed, real, text, choice, knots };
 [[nodiscard]] std::string_view name_of(KeyType type) noexcept;
 
-/// A key counts only while the choice `selector` counts and is one of `values`; always when it is
-/// empty.
+/// Condition for a key to apply: the key `selector` applies and has one of `values`. An empty
+/// selector always holds.
 struct Condition {
   std::string selector;
   std::vector<std::string> values;
 };
 
-/// Everything there is to know about one key; the accessors tie it to its field.
+/// Description of one key, with accessors to its field.
 struct Key {
   std::string path;  ///< "section.key"
   KeyType type = KeyType::text;
@@ -44,37 +44,39 @@ struct Key {
   }
 };
 
-/// The table, in the order of the file: each section's keys together, a selector before the keys
-/// that depend on it.
+/// Returns the key table in the order of the file: the keys of each section together, a selector
+/// before the keys that depend on it.
 [[nodiscard]] const std::vector<Key>& config_keys();
 [[nodiscard]] const Key* find_key(std::string_view path);  ///< Null for an unknown one.
 [[nodiscard]] bool applies(const Key& key, const Config& config);
-/// The known path nearest to a misspelt one, "" when none is near.
+/// Returns the known path nearest to a misspelt one, "" when none is near.
 [[nodiscard]] std::string nearest_key(std::string_view path);
-/// For the end of a message about a path that is not known.
+/// Returns the end of an error message about an unknown path.
 [[nodiscard]] std::string unknown_key_hint(const std::string& path);
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// Groups of keys: each adds its own to the table, in a file of its own (config_keys_<group>.cpp
-/// with the help of config_table.h). config_keys() calls them in the order of the sections.
+/// Adders of groups of keys, one per file (keys_<group>.cpp, using table.h). config_keys() calls
+/// them in the order of the sections.
 class KeyTable;
 void add_checkpoint_keys(KeyTable& table);
-void add_comm_keys(KeyTable& table);    ///< Of the section run.
-void add_device_keys(KeyTable& table);  ///< Of the section run.
+void add_comm_keys(KeyTable& table);    ///< In section run.
+void add_device_keys(KeyTable& table);  ///< In section run.
 void add_data_keys(KeyTable& table);
 void add_augment_keys(KeyTable& table);
 void add_model_keys(KeyTable& table);
 void add_train_keys(KeyTable& table);
 void add_optimizer_keys(KeyTable& table);
-void add_curvature_keys(KeyTable& table);  ///< Of the section optimizer.
+void add_curvature_keys(KeyTable& table);  ///< In section optimizer.
 
-/// Key and value of "section.key=value", without the blanks around the key. Throws InvalidArgument.
+/// Splits "section.key=value" into key and value, without blanks around the key. Throws
+/// InvalidArgument.
 [[nodiscard]] std::pair<std::string, std::string> split_override(const std::string& text);
-/// For a message: a text of no more than some 100 characters.
+/// Shortens a text to about 100 characters for a message.
 [[nodiscard]] std::string shortened(std::string text);
-/// As TOML: 1e-3 stays a float, text is quoted, and so is a seed that is no integer of TOML.
+/// Formats a value as TOML: 1e-3 stays a float; text is quoted, and so is a seed that does not fit
+/// into a TOML integer.
 [[nodiscard]] std::string to_toml(const Value& value);
-/// "a number in (0, 1]", "one of \"f32\", \"f64\""
+/// Describes the allowed values: "a number in (0, 1]", "one of \"f32\", \"f64\"".
 [[nodiscard]] std::string expectation(const Key& key);
 
 }  // namespace dkfac::app

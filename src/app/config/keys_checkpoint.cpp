@@ -8,7 +8,7 @@ void add_checkpoint_keys(KeyTable& t) {
   t.integer("checkpoint.every_steps", DKFAC_FIELD(checkpoint.every_steps), at_least(0),
             "steps between two checkpoints; 0: none of these");
   t.integer("checkpoint.keep", DKFAC_FIELD(checkpoint.keep), at_least(1),
-            "newest checkpoints that are kept");
+            "number of newest checkpoints to keep");
 }
 
 }  // namespace dkfac::app

@@ -9,7 +9,7 @@ void add_photo_keys(KeyTable& t) {
     key.where("data.name", {"image-folder", "synthetic-photos"});
   };
   photos(t.integer("data.image_size", DKFAC_FIELD(data.image_size), between(8, 4096),
-                   "height and width of what the network sees"));
+                   "height and width of the network's input"));
   photos(t.choice<data::PhotoCrop>(
       "data.crop", DKFAC_FIELD(data.crop),
       {{"random_resized", data::PhotoCrop::random_resized},
@@ -20,7 +20,7 @@ void add_photo_keys(KeyTable& t) {
   photos(t.integer("data.crop_resized", DKFAC_FIELD(data.crop_resized), between(8, 8192),
                    "side of that square, or with centre the shorter side, in pixels"));
   photos(t.real("data.crop_min_area", DKFAC_FIELD(data.crop_min_area), above_up_to(0, 1),
-                "with random_resized: least share of the area"));
+                "with random_resized: smallest share of the area"));
   photos(t.real("data.crop_max_area", DKFAC_FIELD(data.crop_max_area), above_up_to(0, 1),
                 "largest share"));
   photos(t.real("data.crop_max_aspect", DKFAC_FIELD(data.crop_max_aspect), between(1, 100),
@@ -35,21 +35,22 @@ void add_photo_keys(KeyTable& t) {
       "data.normalisation", DKFAC_FIELD(data.normalisation),
       {{"imagenet", PhotoColours::imagenet}, {"data", PhotoColours::data}},
       "mean and deviation of colours: ImageNet's, or those of the training photographs"));
-  photos(t.boolean("data.scaled_decoding", DKFAC_FIELD(data.scaled_decoding),
-                   "decode at a half, quarter or eighth of the size where that is enough: faster, "
-                   "pixels differ a little"));
+  photos(
+      t.boolean("data.scaled_decoding", DKFAC_FIELD(data.scaled_decoding),
+                "decode at a half, quarter or eighth of the size where that is sufficient: faster, "
+                "pixels differ slightly"));
   photos(t.integer("data.workers", DKFAC_FIELD(data.workers), between(0, 1024),
-                   "threads that decode, of each rank; 0: the cores, up to 16"));
+                   "decoding threads of each rank; 0: number of cores, at most 16"));
   photos(t.choice<data::BadPhoto>(
       "data.bad_sample", DKFAC_FIELD(data.bad_sample),
       {{"skip", data::BadPhoto::skip},
        {"stop", data::BadPhoto::stop},
        {"grey", data::BadPhoto::grey}},
-      "a damaged file: the next good one takes its place, the run ends, or a grey image"));
+      "damaged file: use the next good one, stop the run, or use a grey image"));
   photos(t.real("data.bad_limit", DKFAC_FIELD(data.bad_limit), between(0, 1),
-                "share of damaged files that a rank may meet in an epoch"));
+                "allowed share of damaged files of a rank in an epoch"));
   photos(t.boolean("data.index", DKFAC_FIELD(data.index),
-                   "keep a list of the files in the folder of the data, where it can be written"));
+                   "cache a list of the files in the folder of the data, if it is writable"));
 }
 
 }  // namespace
@@ -57,14 +58,13 @@ void add_photo_keys(KeyTable& t) {
 void add_data_keys(KeyTable& t) {
   t.name("data.name", DKFAC_FIELD(data.name), data::data_names(), "data set");
   t.text("data.path", DKFAC_FIELD(data.path),
-         "its folder; empty: $DKFAC_DATA/<name>, then our own copy");
+         "its folder; empty: $DKFAC_DATA/<name>, then the bundled copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
             "test on this many training samples instead of the test set; 0: no");
   t.boolean("data.shuffle", DKFAC_FIELD(data.shuffle), "a new order each epoch");
-  t.choice<Choice>(
-      "data.resident", DKFAC_FIELD(data.resident),
-      {{"auto", Choice::automatic}, {"yes", Choice::yes}, {"no", Choice::no}},
-      "keep the training images in the memory of the GPU; auto: where they take little of it");
+  t.choice<Choice>("data.resident", DKFAC_FIELD(data.resident),
+                   {{"auto", Choice::automatic}, {"yes", Choice::yes}, {"no", Choice::no}},
+                   "keep the training images in GPU memory; auto: if they take little of it");
   const auto synthetic = [&](const char* path, auto field, Range range, const char* help) {
     t.integer(path, field, range, help).where("data.name", {"synthetic", "synthetic-photos"});
   };
@@ -88,21 +88,21 @@ namespace {
 
 void add_mixup_keys(KeyTable& t) {
   t.real("augment.mixup", DKFAC_FIELD(regularize.mixup.alpha), at_least(0),
-         "alpha of running mixup, which mixes each batch with the mixed one before; 0: no");
+         "alpha of running mixup, which mixes each batch with the previous mixed one; 0: off");
   t.boolean("augment.mixup_favour_new", DKFAC_FIELD(regularize.mixup.favour_new),
             "the new sample has the larger weight, as in published code");
   t.real("augment.erase", DKFAC_FIELD(regularize.erase.probability), between(0, 1),
-         "probability that a rectangle of an image takes the mean colour");
+         "probability that a rectangle of an image is set to the mean colour");
   t.real("augment.erase_min_area", DKFAC_FIELD(regularize.erase.min_area), above_up_to(0, 1),
-         "its least share of the image");
+         "its smallest share of the image");
   t.real("augment.erase_max_area", DKFAC_FIELD(regularize.erase.max_area), above_up_to(0, 1),
          "its largest share");
   t.real("augment.erase_min_aspect", DKFAC_FIELD(regularize.erase.min_aspect), above(0),
-         "its least height over width, or width over height");
+         "its smallest height over width, or width over height");
   t.real("augment.erase_max_aspect", DKFAC_FIELD(regularize.erase.max_aspect), above(0),
          "its largest");
   t.boolean("augment.erase_inherit", DKFAC_FIELD(regularize.inherit_holes),
-            "with mixup, rectangles go on into the next mixed batch, as in published code");
+            "with mixup, rectangles carry over into the next mixed batch, as in published code");
 }
 
 }  // namespace
@@ -112,12 +112,12 @@ void add_augment_keys(KeyTable& t) {
             "random crops of the image padded by this many pixels; 0: no");
   t.choice<data::PadMode>("augment.pad_mode", DKFAC_FIELD(augment.pad_mode),
                           {{"reflect", data::PadMode::reflect}, {"zero", data::PadMode::zero}},
-                          "what lies around the image: its mirror image, or the mean colour");
-  t.boolean("augment.flip", DKFAC_FIELD(augment.flip), "mirror left and right, half of the time");
+                          "padding of the image: its reflection, or the mean colour");
+  t.boolean("augment.flip", DKFAC_FIELD(augment.flip), "flip horizontally with probability 1/2");
   t.boolean("augment.alternate_flip", DKFAC_FIELD(augment.alternate_flip),
-            "with flip: a random choice once per sample, the opposite in each next epoch");
+            "with flip: one random choice per sample, alternating between epochs");
   t.integer("augment.cutout", DKFAC_FIELD(augment.cutout), between(0, 4096),
-            "side of a square that takes the mean colour; 0: no");
+            "side of a square that is set to the mean colour; 0: off");
   t.choice<data::Randomness>(
       "augment.randomness", DKFAC_FIELD(augment.randomness),
       {{"per_sample", data::Randomness::per_sample}, {"per_group", data::Randomness::per_group}},

@@ -4,7 +4,7 @@ namespace dkfac::app {
 
 namespace {
 
-// A switch whose default depends on the model.
+// Adds a switch whose default depends on the model.
 template <class Field>
 void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
   t.choice<std::optional<bool>>(std::move(path), field,
@@ -21,7 +21,7 @@ void add_model_keys(KeyTable& t) {
   t.integer("model.batch_norm_groups", DKFAC_FIELD(model.batch_norm_groups), between(0, kMaxCount),
             "BatchNorm groups of a global batch, over all ranks; 0: one per rank");
   t.integer("model.ghost_batch", DKFAC_FIELD(model.ghost_batch), between(0, kMaxCount),
-            "samples of a BatchNorm group in place of the number of groups; 0: that number");
+            "samples per BatchNorm group, instead of the number of groups; 0: use that number");
   t.integer("model.width", DKFAC_FIELD(model.width), between(0, 1 << 16),
             "channels of a ResNet's first stage; 0: as published");
   t.choice<std::optional<nn::WeightInit>>("model.init", DKFAC_FIELD(model.init),
@@ -35,13 +35,13 @@ void add_model_keys(KeyTable& t) {
             "the last BatchNorm scale of each residual block starts at 0")
       .where(name, {"resnet18", "resnet20", "resnet32", "resnet50", "resnet50-d"});
   t.boolean("model.fused_moments", DKFAC_FIELD(model.fused_moments),
-            "convolutions of 16 bits on a device leave sums to the BatchNorm behind them");
+            "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them");
   t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
-            "convolutions of f16 on a device sum their gradient for the BatchNorm before them");
+            "on a device, f16 convolutions also sum their gradient for the BatchNorm before them");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
-             "fixed filters that whiten the patches of the training images come first");
+             "begin with fixed filters that whiten the patches of the training images");
   add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),
-             "conv, pool, BatchNorm, activation in place of conv, BatchNorm, activation, pool");
+             "conv, pool, BatchNorm, activation instead of conv, BatchNorm, activation, pool");
   add_switch(t, "model.frozen_bn_scale", DKFAC_FIELD(model.frozen_bn_scale),
              "BatchNorm scales stay 1");
   t.real("model.celu_alpha", DKFAC_FIELD(model.celu_alpha), at_least(-1),
@@ -60,13 +60,13 @@ void add_train_keys(KeyTable& t) {
   t.boolean("train.drop_last", DKFAC_FIELD(train.drop_last),
             "leave out a last batch that is not full");
   t.integer("train.max_skipped_steps", DKFAC_FIELD(train.max_skipped_steps), at_least(1),
-            "steps in a row without update (a NaN, an infinity) before the run is given up");
+            "consecutive steps without update (NaN or infinity) before the run fails");
   t.real("train.ema_decay", DKFAC_FIELD(train.ema_decay), from_to_below(0, 1),
-         "evaluate a running average of the weights that keeps this share per step; 0: no");
+         "evaluate a running average of the weights with this decay per step; 0: off");
   t.integer("train.ema_interval", DKFAC_FIELD(train.ema_interval), between(1, 1 << 30),
             "steps between two updates of that average");
   t.integer("train.micro_batches", DKFAC_FIELD(train.micro_batches), between(1, 1 << 16),
-            "parts of a rank's share of a batch that pass through the network one after another");
+            "consecutive parts in which a rank's share of a batch passes through the network");
   t.choice<LossScaling>("train.loss_scale", DKFAC_FIELD(train.loss_scale),
                         {{"none", LossScaling::none},
                          {"dynamic", LossScaling::dynamic},

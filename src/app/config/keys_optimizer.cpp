@@ -47,7 +47,7 @@ void set_value(const Value& value, T& field, NamedValues<T> choices) {
     if (choice.name == std::get<std::string>(value)) field = choice.value;
 }
 
-/// A key's type, range and choices.
+/// Returns a key with the type, range and choices of a field.
 template <class T>
 Key described(const FieldInfo& info, const T&) {
   Key key;
@@ -85,7 +85,7 @@ Key key_for(const FieldInfo& info, Key made) {
   return made;
 }
 
-/// The options of all optimizers, each key once.
+/// Adds the options of all optimizers, each key once.
 void add_options(KeyTable& t) {
   optim::OptimizerOptions all;
   std::size_t optimizers = 0;
@@ -130,7 +130,7 @@ void add_parameter_groups(KeyTable& t) {
       {{"constant", MomentumSchedule::constant}, {"piecewise", MomentumSchedule::piecewise}},
       "how optimizer.momentum changes over the run");
   t.knots("optimizer.momentum_knots", DKFAC_FIELD(optimizer.momentum_knots),
-          "[[epoch, momentum], ...], straight lines between; each below 1")
+          "[[epoch, momentum], ...], linear in between; each below 1")
       .where(momentum, {"piecewise"});
   t.real("optimizer.bias_lr_scale", DKFAC_FIELD(optimizer.bias_lr_scale), at_least(0),
          "learning rate of biases and BatchNorm shifts in multiples of the weights'");

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kPhase = "phase";
 
-/// All that was written, the command line included.
+/// All settings of the file and the command line.
 struct Written {
   Settings sections;
   std::vector<PhaseSettings> phases;
@@ -30,7 +30,7 @@ void collect(const toml::table& root, std::string_view source, Written& written)
     const toml::table* table = node.as_table();
     const Setting here{place(source, node.source()), nullptr, {}};
     if (table == nullptr)
-      refuse(here, fmt::format("'{}' stands outside of a section; {}", shortened(section),
+      refuse(here, fmt::format("'{}' is outside of a section; {}", shortened(section),
                                unknown_key_hint(section)));
     collect_section(section, *table, source, written.sections);
   }
@@ -51,7 +51,7 @@ void refuse_unknown(const Settings& settings) {
       refuse(setting, fmt::format("unknown key '{}'; {}", shortened(path), unknown_key_hint(path)));
 }
 
-/// The set that --set chooses takes the place of the file's, whose keys it may not have.
+/// Drops the file's keys that do not apply to the data set chosen by --set, and returns remarks.
 std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_view source) {
   const auto name = written.sections.find("data.name");
   if (name == written.sections.end() || !name->second.raw) return {};
@@ -71,11 +71,11 @@ std::vector<std::string> drop_keys_of_other_data(Written& written, std::string_v
   for (std::size_t i = 0; i < written.phases.size(); ++i)
     drop(fmt::format("phase.{}.", i + 1), written.phases[i].settings);
   if (dropped.empty()) return {};
-  return {fmt::format("[config] {}: {} has no {}; what {} says about that is left out",
-                      name->second.where, chosen, fmt::join(dropped, ", "), source)};
+  return {fmt::format("[config] {}: {} has no {}; its value in {} is ignored", name->second.where,
+                      chosen, fmt::join(dropped, ", "), source)};
 }
 
-// In the order of the table, so that a selector is set before the keys that depend on it.
+// Applies settings in table order, so that a selector is set before the keys that depend on it.
 Config apply(const Settings& settings) {
   refuse_unknown(settings);
   Config config;
@@ -103,8 +103,8 @@ Config parse_config(std::string_view text, std::span<const std::string> override
 }
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
-  const std::string text = read_toml_text(
-      file, "config", "configurations that come with dkfac are in its folder configs");
+  const std::string text =
+      read_toml_text(file, "config", "the configurations of dkfac are in its folder configs");
   Config config = parse_config(text, overrides, file.string());
   if (config.run.name.empty())
     (void)apply(*find_key("run.name"), {file.string(), nullptr, file.stem().string()}, config);

@@ -13,8 +13,8 @@ namespace dkfac::app {
 
 namespace {
 
-// A star stands for any end. What is not here decides the network, the optimizer's memory and
-// owners, or the samples themselves.
+// A star matches any suffix. Keys that are not listed determine the network, the optimizer's state
+// and its owners, or the samples themselves.
 constexpr std::array<std::string_view, 24> kChangeable = {"run.eval_batch",
                                                           "data.synthetic_size",
                                                           "data.image_size",
@@ -72,7 +72,7 @@ Phase phase_of(const Config& sections, const PhaseChanges& changes, std::int64_t
   for (const auto& [path, value] : changes.changes) {
     const Key* key = find_key(path);
     DKFAC_CHECK(may_change(path), "[config] a phase has the key '", path,
-                "', which cannot change; take one of phase_keys()");
+                "', which cannot change; 'dkfac info config' lists the keys that can");
     key->set(phase.config, read_value(*key, value));
     phase.changed.push_back(path);
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kEpochs = "epochs";
 
-/// Written as a key, so that messages about it are those about keys.
+/// Describes "epochs" as a key, so that its messages have the form of those about keys.
 const Key& epochs_key() {
   static const Key key{.path = kEpochs,
                        .type = KeyType::integer,
@@ -30,7 +30,7 @@ void refuse_key(const Setting& setting, const std::string& path) {
   const std::string section = path.substr(0, path.find('.'));
   refuse(setting,
          fmt::format("{} cannot change from phase to phase; set it in [{}], for the whole run "
-                     "('dkfac info config' says which keys can)",
+                     "('dkfac info config' lists the keys that can)",
                      path, section));
 }
 
@@ -86,7 +86,7 @@ void collect_phase(const std::string& path, Setting setting, std::vector<PhaseSe
     refuse(setting, "phases have numbers from 1 on; write e.g. phase.2.data.image_size=96");
   if (number < 1 || number > phases.size())
     refuse(setting, fmt::format("there is no phase {}: the file has {}; add [[phase]] to it, or "
-                                "take another number",
+                                "use another number",
                                 number, phases.size()));
   phases[number - 1].settings[path.substr(dot + 1)] = std::move(setting);
 }

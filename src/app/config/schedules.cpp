@@ -12,7 +12,7 @@ namespace dkfac::app {
 
 namespace {
 
-/// Where the schedules are: epochs since each began, and steps of those that count steps.
+/// Positions of the schedules: epochs since the start of each, and steps where steps are counted.
 struct Clocks {
   double lr = 0, warmup = 0, momentum = 0, damping = 0;
   std::int64_t damping_steps = 0, interval_steps = 0;

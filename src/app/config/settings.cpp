@@ -63,7 +63,7 @@ std::string text_value(const Key& key, const Setting& setting) {
   return *setting.raw;
 }
 
-// Names files, and is written as TOML, which a later command reads.
+// Text names files and is written as TOML for later commands, so it must be valid.
 void check_text(const Key& key, const Setting& setting, const std::string& text) {
   bool readable = text.find('\0') == std::string::npos;
   try {
@@ -76,7 +76,7 @@ void check_text(const Key& key, const Setting& setting, const std::string& text)
                                 key.path));
 }
 
-// TOML's integers end at 2^63 - 1; what is beyond stands in quotes.
+// TOML integers end at 2^63 - 1; larger seeds are quoted.
 std::uint64_t seed_value(const Key& key, const Setting& setting) {
   std::uint64_t seed = 0;
   if (setting.node && setting.node->is_integer()) {
@@ -140,7 +140,7 @@ Value to_value(const Key& key, const Setting& setting) {
     case KeyType::integer: {
       if (node == nullptr || !node->is_integer()) refuse_value(key, setting);
       const auto value = node->value<std::int64_t>().value();
-      // As doubles 2^53 + 1 and 2^53 are one.
+      // 2^53 + 1 and 2^53 are the same double.
       if (!key.range.contains(static_cast<double>(value)) ||
           value > static_cast<std::int64_t>(key.range.high))
         refuse_value(key, setting);

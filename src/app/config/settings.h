@@ -13,29 +13,30 @@
 
 namespace dkfac::app {
 
-/// One "path = value" as somebody wrote it.
+/// One "path = value" as written by the user.
 struct Setting {
   std::string where;                 ///< "lenet.toml:12", "--set a.b=c"
   std::unique_ptr<toml::node> node;  ///< The value; null when the raw text is no TOML.
-  std::optional<std::string> raw;    ///< Of --set: the text after '='.
+  std::optional<std::string> raw;    ///< For --set: the text after '='.
 };
 using Settings = std::map<std::string, Setting>;  ///< By path.
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& what);
 [[nodiscard]] Setting setting_of(const toml::node& node, std::string_view source);
-/// Of --set `text`, whose value is `raw`, as TOML; a word that is none (lenet-bn) stays text.
+/// Returns the setting of --set `text`, whose value `raw` is parsed as TOML; a word that is not
+/// TOML (lenet-bn) is kept as text.
 [[nodiscard]] Setting override_setting(const std::string& text, std::string raw);
-/// Refuses a path that is there.
+/// Adds a setting; refuses a duplicate path.
 void add_setting(const std::string& path, Setting setting, Settings& settings);
 /// Adds the keys of a section.
 void collect_section(const std::string& section, const toml::table& table, std::string_view source,
                      Settings& settings);
 
-/// The value, of the key's type and in its range.
+/// Converts a setting to a value of the key's type and range, or refuses it.
 [[nodiscard]] Value to_value(const Key& key, const Setting& setting);
-/// What to_toml() has written.
+/// Reads back a value written by to_toml().
 [[nodiscard]] Value read_value(const Key& key, const std::string& toml);
-/// Refuses a key that does not apply; sets it otherwise.
+/// Sets a key in `config`; refuses one that does not apply.
 Value apply(const Key& key, const Setting& setting, Config& config);
 
 }  // namespace dkfac::app

@@ -13,10 +13,10 @@
 namespace dkfac::app {
 
 inline constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: exact as a double.
-/// Of epochs and of samples in a batch: products of two of them fit into 64 bits.
+/// Largest number of epochs and of samples in a batch: products of two of them fit into 64 bits.
 inline constexpr double kMaxCount = 1 << 30;
 
-/// The table under construction. A field is a generic lambda that gives the member of a Config.
+/// Builder of the key table. A field is a generic lambda that returns a member of a Config.
 class KeyTable {
  public:
   template <class Field>
@@ -28,7 +28,7 @@ class KeyTable {
     range.high = std::min(range.high, kMaxInteger);
     return plain<std::int64_t>(std::move(path), KeyType::integer, range, field, std::move(help));
   }
-  /// Any 64 bits.
+  /// Adds a key for any 64-bit number.
   template <class Field>
   Key& seed(std::string path, Field field, std::string help) {
     return plain<std::uint64_t>(std::move(path), KeyType::seed, {}, field, std::move(help));
@@ -45,14 +45,14 @@ class KeyTable {
   Key& knots(std::string path, Field field, std::string help) {
     return plain<Knots>(std::move(path), KeyType::knots, at_least(0), field, std::move(help));
   }
-  /// A name out of a list, kept as text.
+  /// Adds a key for a name out of a list, stored as text.
   template <class Field>
   Key& name(std::string path, Field field, std::vector<std::string> choices, std::string help) {
     Key& key = plain<std::string>(std::move(path), KeyType::choice, {}, field, std::move(help));
     key.choices = std::move(choices);
     return key;
   }
-  /// A name that stands for a value of type T.
+  /// Adds a key for a name that represents a value of type T.
   template <class T, class Field>
   Key& choice(std::string path, Field field, std::vector<std::pair<std::string, T>> choices,
               std::string help) {

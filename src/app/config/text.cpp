@@ -15,7 +15,7 @@ namespace dkfac::app {
 
 namespace {
 
-// Shortest text that reads back as the same double, and as a float of TOML.
+// Returns the shortest text that reads back as the same double, and as a TOML float.
 std::string real_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
@@ -64,8 +64,8 @@ std::vector<std::string> quoted_choices(const Key& key) {
 std::string_view section_of(std::string_view path) { return path.substr(0, path.find('.')); }
 std::string_view leaf_of(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
-// How far a typed path is from a known one. Another section costs one, however it is spelt, so that
-// a key in the wrong section finds its place.
+// Returns the distance of a typed path from a known one. A different section costs one regardless
+// of its spelling, so that a key in the wrong section is found.
 std::size_t path_distance(std::string_view typed, std::string_view known) {
   const std::size_t whole = edit_distance(typed, known);
   const std::size_t leaf = edit_distance(leaf_of(typed), leaf_of(known));
@@ -130,7 +130,7 @@ std::string shortened(std::string text) {
 }
 
 std::string nearest_key(std::string_view path) {
-  constexpr std::size_t kLongest = 100;  // Distances take the product of both lengths.
+  constexpr std::size_t kLongest = 100;  // The cost is the product of both lengths.
   if (path.size() > kLongest) return "";
   const Key* best = nullptr;
   std::size_t best_distance = std::max<std::size_t>(2, leaf_of(path).size() / 2) + 1;

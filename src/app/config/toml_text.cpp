@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostBytes = 1 << 20;
 constexpr int kMostDepth = 16;
 
-/// Behind the quoted text that begins at `at`.
+/// Returns the position after the quoted text that begins at `at`.
 std::size_t skip_quoted(std::string_view text, std::size_t at) {
   const char quote = text[at];
   const bool lines = text.substr(at).starts_with(std::string(3, quote));
@@ -24,12 +24,12 @@ std::size_t skip_quoted(std::string_view text, std::size_t at) {
     if (text[at] == '\\' && quote == '"') ++at;
   }
   at = std::min(at + end.size(), text.size());
-  // Up to two quotes may stand before the last three.
+  // Up to two quotes may precede the closing three.
   for (int i = 0; lines && i < 2 && at < text.size() && text[at] == quote; ++i) ++at;
   return at;
 }
 
-/// Counts the parts of dotted keys and the brackets around a place.
+/// Checks the nesting depth by counting the parts of dotted keys and the open brackets.
 void check_depth(std::string_view text, std::string_view source, std::string_view who) {
   int dots = 0, brackets = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {

@@ -8,17 +8,18 @@
 
 namespace dkfac::app {
 
-/// Text and trees of configurations and sweeps. `who` begins messages, in brackets: "config".
+/// Reading and parsing of TOML for configurations and sweeps. `who` is the bracketed prefix of
+/// messages, e.g. "config".
 
-/// The content of a file. Throws MissingInput with `hint`, which says what else to name, and
-/// IoError. Of a file that is far too long, only what shows that it is.
+/// Reads a file; of one that is far too long, only enough for parse_toml() to refuse it. Throws
+/// MissingInput with the advice `hint`, and IoError.
 [[nodiscard]] std::string read_toml_text(const std::filesystem::path& file, std::string_view who,
                                          std::string_view hint);
-/// Throws InvalidArgument with the line for what is no TOML, is longer than 1 MiB, or nests deeper
-/// than 16: the parser's trees are destroyed, copied and printed by recursion.
+/// Parses TOML. Throws InvalidArgument with the line for invalid text, more than 1 MiB, or nesting
+/// deeper than 16, because the parser's trees are destroyed, copied and printed recursively.
 [[nodiscard]] toml::table parse_toml(std::string_view text, std::string_view source,
                                      std::string_view who);
-/// "lenet.toml:12"
+/// Returns a source location such as "lenet.toml:12".
 [[nodiscard]] std::string place(std::string_view source, const toml::source_region& region);
 
 }  // namespace dkfac::app

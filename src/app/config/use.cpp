@@ -23,7 +23,7 @@ void check_shares(std::int64_t samples, int ranks, std::int64_t parts, const cha
               " parts; lower it, use drop_last=true, or another train.global_batch");
 }
 
-// BatchNorm groups of a global batch; 0: one per rank.
+// Returns the BatchNorm groups of a global batch; 0: one per rank.
 std::int64_t batch_norm_groups(const Config& config) {
   const std::int64_t ghost = config.model.ghost_batch;
   return ghost > 0 ? config.train.global_batch / ghost : config.model.batch_norm_groups;
@@ -34,7 +34,7 @@ void check_ghost_batch(const Config& config) {
   if (ghost == 0) return;
   DKFAC_CHECK(config.model.batch_norm_groups == 0, "[config] model.ghost_batch = ", ghost,
               " and model.batch_norm_groups = ", config.model.batch_norm_groups,
-              " both say how BatchNorm groups a batch; set one of them");
+              " both set the BatchNorm groups of a batch; set one of them");
   DKFAC_CHECK(batch % ghost == 0, "[config] model.ghost_batch = ", ghost,
               " does not divide train.global_batch = ", batch, "; use a divisor of the batch");
 }
@@ -77,7 +77,7 @@ void check_order(const char* low_key, double low, const char* high_key, double h
               high, "; lower it, or raise ", high_key);
 }
 
-// What the library refuses too, under the names of the keys.
+// Checks options that the library would refuse too, to name the keys in messages.
 void check_pictures(const Config& config) {
   const nn::EraseOptions& erase = config.regularize.erase;
   check_order("augment.erase_min_area", erase.min_area, "augment.erase_max_area", erase.max_area);
@@ -97,9 +97,10 @@ void check_curvature(const Config& config) {
               "[config] optimizer.operand = \"f64\" needs run.precision = \"f64\", and it is \"",
               config.run.precision, "\"; change one of them");
   if (c.inverse.method == kfac::InverseMethod::ekfac) {
-    DKFAC_CHECK(c.refresh.staleness == kfac::Staleness::fixed,
-                "[config] optimizer.inverse = \"ekfac\" takes both statistics of a layer in one "
-                "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
+    DKFAC_CHECK(
+        c.refresh.staleness == kfac::Staleness::fixed,
+        "[config] optimizer.inverse = \"ekfac\" refreshes both statistics of a layer in one "
+        "step, and optimizer.staleness is \"adaptive\"; use \"fixed\"");
     DKFAC_CHECK(c.refresh.inverse_interval > c.refresh.statistics_interval,
                 "[config] optimizer.inverse = \"ekfac\" forgets its scales with each rebuild, and "
                 "optimizer.inverse_interval = ",
@@ -141,7 +142,7 @@ void validate_whole(const Config& config) {
   if (has_photos(config)) photo_options(config.data).validate();
 }
 
-// The groups of a rank's micro-batch are a part of the network.
+// The groups of a rank's micro-batch are part of the network, so they must be equal in all phases.
 void check_equal_groups(const std::vector<Phase>& phases) {
   const Config& first = phases.front().config;
   const auto groups = [](const Config& c) { return batch_norm_groups(c); };
@@ -293,8 +294,9 @@ optim::OptimizerOptions optimizer_options(const Config& config) {
       curvature.loss_reduction = LossReduction::global_mean;
   curvature.dtype = master_type(config);
   curvature.statistics.micro_batches = static_cast<int>(config.train.micro_batches);
-  // The intervals stay those at the end of a ramp: forms of inverses and their owners are chosen
-  // once, for most of the run; the first step sets the first ones before it records anything.
+  // The intervals are those at the end of a ramp: the stored forms of inverses and their owners are
+  // chosen once, for most of the run. The first step sets the initial intervals before it records
+  // anything.
   curvature.damping.lambda = curvature_settings(config, 0, 0).damping;
   options.kfac.initial_lr = full_rate(config);
   return options;

@@ -8,7 +8,7 @@ namespace {
 
 using Table = std::array<std::uint32_t, 256>;
 
-// Row k: the effect of a byte that k more bytes follow ("slicing by eight").
+// Row k: contribution of a byte followed by k more bytes ("slicing by eight").
 constexpr std::array<Table, 8> make_tables() {
   constexpr std::uint32_t kPolynomial = 0x82F63B78;  // bits reversed
   std::array<Table, 8> tables{};

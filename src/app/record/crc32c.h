@@ -7,8 +7,8 @@
 
 namespace dkfac::app {
 
-/// CRC-32C (Castagnoli, as in RFC 3720). Going on with the sum of what came before as `seed` gives
-/// the sum of both together.
+/// Computes the CRC-32C (Castagnoli, as in RFC 3720). With the checksum of the preceding bytes as
+/// `seed` the result is the checksum of both parts together.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes,
                                    std::uint32_t seed = 0) noexcept;
 [[nodiscard]] inline std::uint32_t crc32c(std::string_view text) noexcept {

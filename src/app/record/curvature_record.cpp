@@ -36,7 +36,7 @@ double norm_size(const NormSpec& spec, kfac::BatchNormFisher fisher) {
   return static_cast<double>(spec.channels * per_channel);
 }
 
-/// Of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
+/// Records the intervals of steps 1, 1 + k, 1 + 2k, ...; k doubles when there are too many.
 void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::StepReport& report) {
   const std::int64_t stride = all.size() < 2 ? 1 : all[1].step - all[0].step;
   if (!all.empty() && report.step < all.back().step + stride) return;
@@ -52,7 +52,7 @@ void add_intervals(std::vector<CurvatureResult::Intervals>& all, const kfac::Ste
 }
 
 ordered_json number_or_null(double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; }
-/// A drift that is not known is null.
+/// Formats a drift; null if it is unknown.
 ordered_json drift(double x) { return x >= 0 ? number_or_null(x) : nullptr; }
 
 ordered_json object(const KindMeans& means) {

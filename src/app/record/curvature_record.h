@@ -11,17 +11,19 @@
 
 #include "app/shared/result.h"
 
-/// What steps tell about the curvature, added up for a run and put into words for its records.
+/// Accumulation of the curvature reports of steps for the records of a run.
 namespace dkfac::app {
 
-/// Elements of the statistics of one layer, by kfac::StatisticKind; 0 where it has none.
+/// Returns the number of elements of each statistic of one layer, by kfac::StatisticKind; 0 if the
+/// layer has no such statistic.
 using StatisticSizes = std::array<double, 3>;
 [[nodiscard]] StatisticSizes statistic_sizes(const LayerSpec& spec,
                                              kfac::BatchNormFisher batch_norm);
 
-/// Whether the intervals are worth a record.
+/// Whether to record the intervals.
 enum class KeepIntervals : std::uint8_t { no, yes };
-/// Adds one step; `layers` are the sizes by layer. The ladder is left out: it is of one rank.
+/// Adds one step; `layers` are the sizes by layer. The inversion stages are left out, because they
+/// are those of one rank.
 void add_step(CurvatureResult& result, const kfac::StepReport& report,
               std::span<const StatisticSizes> layers, KeepIntervals keep);
 
@@ -29,13 +31,13 @@ void add_step(CurvatureResult& result, const kfac::StepReport& report,
 struct KindMeans {
   int count = 0, renewed = 0;
   double interval = 0, age = 0;
-  double drift = -1;  ///< Of those that know theirs; negative when none does.
+  double drift = -1;  ///< Over the statistics with a known drift; negative if there are none.
 };
 [[nodiscard]] KindMeans means_of(std::span<const kfac::StatisticReport> statistics,
                                  kfac::StatisticKind kind);
 
-/// A JSON object of the step and of the run so far: shares, means by kind, the ladder, and each
-/// statistic with the name of its layer.
+/// Formats the step and the run so far as a JSON object: shares, means by kind, the inversion
+/// stages, and each statistic with the name of its layer.
 [[nodiscard]] std::string curvature_json(const kfac::StepReport& report,
                                          const CurvatureResult& result,
                                          std::span<const std::string> layers);

@@ -9,17 +9,17 @@
 
 namespace dkfac::app {
 
-/// Where the time of a device goes, by marks in the work of one stream. What other streams do
-/// beside it is counted where it makes this one wait. Never makes the host wait.
+/// Timer of the phases of a device by events in one stream. Work on other streams counts only where
+/// this stream waits for it. Never synchronizes the host.
 class DevicePhases {
  public:
   explicit DevicePhases(Device device) : device_(device) {}
 
-  /// What the stream was given since the last mark belongs to no phase.
+  /// Marks the work enqueued since the last mark as belonging to no phase.
   void begin(Stream stream) { mark(stream, nullptr); }
-  /// It belongs to `phase`, a literal.
+  /// Marks the work enqueued since the last mark as belonging to `phase`, a literal.
   void mark(Stream stream, const char* phase);
-  /// Adds the seconds up to the last mark that has happened.
+  /// Adds the seconds up to the last completed mark.
   void collect(std::map<std::string, double>& seconds);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace dkfac::app {
 
-/// Seconds since construction or the last lap().
+/// Measures seconds since construction or the last lap().
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const {
@@ -27,9 +27,9 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-/// Passes everything on to another observer and measures how long that takes, so that the time of
-/// the optimizer can be told from the time of the network it works inside of. On a device, where
-/// calls only give it work, by marks in the stream of the network around what is recorded.
+/// Observer that forwards to another one and measures its time, which separates the time of the
+/// optimizer from that of the network passes around it. On a device, where calls only enqueue work,
+/// it places marks in the stream of the network around the recorded work.
 class TimedObserver final : public nn::LayerObserver {
  public:
   explicit TimedObserver(nn::LayerObserver& inner, DevicePhases* phases = nullptr,
@@ -56,9 +56,9 @@ class TimedObserver final : public nn::LayerObserver {
     seconds_ += watch.seconds();
   }
 
-  /// Whether the passes that follow record anything.
+  /// Sets whether the following passes record statistics.
   void set_records(bool records) { records_ = records; }
-  /// Seconds since the last call.
+  /// Returns the seconds since the last call.
   [[nodiscard]] double take() { return std::exchange(seconds_, 0.0); }
 
  private:

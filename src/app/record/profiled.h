@@ -4,7 +4,7 @@
 
 namespace dkfac::app {
 
-/// The phases of one rank, one after the other, as profilers see them.
+/// Marks the consecutive phases of one rank as ranges for profilers.
 class Profiled {
  public:
   Profiled() = default;

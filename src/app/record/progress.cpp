@@ -21,7 +21,7 @@ bool wants_colour(const Terminal& terminal) {
   return terminal.interactive && (no_colour == nullptr || *no_colour == '\0');
 }
 
-/// How loading photographs kept up, of the last epoch.
+/// Describes how loading photographs kept up in the last epoch.
 std::string loading_text(const RunResult& result) {
   if (result.epochs.empty() || !result.epochs.back().loading) return {};
   const LoadingRecord& l = *result.epochs.back().loading;
@@ -37,7 +37,7 @@ std::string loading_text(const RunResult& result) {
   return text;
 }
 
-/// What was asked for and how much of it could be had.
+/// Describes the requested fusions and how many pairs were fused.
 std::string shared_work_text(const RunResult& result) {
   std::string text;
   const auto add = [&](const char* key, const std::optional<SharedWork>& work) {
@@ -60,7 +60,7 @@ std::string duration_text(double seconds) {
 
 std::string progress_line(const std::string& label, const StepRecord& record, double elapsed,
                           double before, std::size_t width) {
-  // Phases have images and batches of other sizes, whose steps take in proportion.
+  // Steps of different phases are weighted by their work, since image and batch sizes differ.
   const double done = record.work - before;
   const double left = done > 0 ? elapsed / done * (record.total_work - record.work) : 0;
   std::string line = fmt::format(
@@ -104,7 +104,7 @@ std::string run_text(const RunResult& result) {
     text +=
         fmt::format("\nlabel among the first five: {:.2f}%", 100 * *result.epochs.back().test_top5);
   if (!result.epochs.empty() && result.epochs.back().plain_accuracy)
-    text += fmt::format("\nwithout averaged weights and mirrored images: {:.2f}%",
+    text += fmt::format("\nwithout averaged weights and flipped images: {:.2f}%",
                         100 * *result.epochs.back().plain_accuracy);
   text += loading_text(result) + shared_work_text(result);
   if (!result.target_accuracy) return text;

@@ -8,11 +8,11 @@ namespace dkfac::app {
 
 [[nodiscard]] double median(std::vector<double> values);  ///< 0 without values.
 
-/// Median test accuracy of the last five epochs, as Goyal et al. 2017 report it.
+/// Returns the median test accuracy of the last five epochs (Goyal et al. 2017).
 [[nodiscard]] double median_of_last(const std::vector<EpochRecord>& epochs);
 
-/// Appends an epoch and brings everything that follows from the epochs up to date: best, final and
-/// median accuracy, when the target was reached, median rate and step.
+/// Appends an epoch and updates the derived results: best, final and median accuracy, epochs and
+/// seconds to the target, median rate and time per step.
 void add_epoch(RunResult& result, const EpochRecord& record);
 
 }  // namespace dkfac::app

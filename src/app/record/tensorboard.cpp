@@ -26,7 +26,7 @@ void put_fixed(std::string& out, Unsigned value) {
     out += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
 }
 
-// Base 128, low digits first; the high bit says that more follow.
+// Appends base-128 digits, low ones first; the high bit marks that more follow.
 void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 128; value >>= 7) out += static_cast<char>(static_cast<int>(value & 127) | 128);
   out += static_cast<char>(value);
@@ -102,7 +102,7 @@ std::string scalar_event(double wall_time, std::int64_t step, std::span<const Sc
 }
 
 EventFile::EventFile(const std::filesystem::path& folder) {
-  static std::atomic<int> count{0};  // Several runs of one process in one second.
+  static std::atomic<int> count{0};  // Distinguishes runs of one process in the same second.
   path_ = folder /
           fmt::format("{}{:010.0f}.{}.{}.{}", kFilePrefix, now(), host_name(), ::getpid(), count++);
   out_.open(path_, std::ios::binary | std::ios::trunc);
@@ -156,7 +156,7 @@ void add_step(EventFile& file, const StepRecord& record) {
                               {"speed/images_per_second", record.images_per_second},
                               {"optimizer/momentum", record.report.momentum},
                               {"optimizer/bytes", static_cast<double>(record.report.bytes)}};
-  if (record.report.damping > 0) {  // Only K-FAC has one.
+  if (record.report.damping > 0) {  // K-FAC only.
     scalars.push_back({"optimizer/damping", record.report.damping});
     scalars.push_back(
         {"optimizer/failed_factors", static_cast<double>(record.report.failed_factors)});
@@ -178,7 +178,7 @@ void add_epoch(EventFile& file, const EpochRecord& record) {
 }
 
 void remove_event_files(const std::filesystem::path& folder) {
-  std::error_code ignored;  // What cannot be removed is shown beside the new run, no more.
+  std::error_code ignored;  // A file that cannot be removed is only shown beside the new run.
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
     if (entry.path().filename().string().starts_with(kFilePrefix))
       std::filesystem::remove(entry.path(), ignored);

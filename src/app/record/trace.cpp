@@ -13,14 +13,14 @@ std::int64_t nanoseconds(TraceClock::duration d) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
 }
 
-// Microseconds with three decimals, without the rounding of a double.
+// Formats microseconds with three decimals, without the rounding of a double.
 std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 }  // namespace
 
 Trace::Trace(int rank, std::size_t capacity)
     : rank_(rank), capacity_(std::max<std::size_t>(1, capacity)) {
-  spans_.reserve(capacity_);  // So that telling a span never allocates.
+  spans_.reserve(capacity_);  // add_span() never allocates.
 }
 
 void Trace::enter(const char* phase) noexcept {
@@ -32,7 +32,7 @@ void Trace::enter(const char* phase) noexcept {
 
 void Trace::add_span(const char* name, TraceClock::time_point begin,
                      TraceClock::time_point end) noexcept {
-  // Both ends are rounded alike, so that spans which touch do not overlap.
+  // Both ends are rounded alike, so that adjacent spans do not overlap.
   const std::int64_t first = std::max<std::int64_t>(0, nanoseconds(begin - start_));
   const Span span{name, first, std::max<std::int64_t>(0, nanoseconds(end - start_) - first)};
   if (spans_.size() < capacity_)
@@ -46,7 +46,7 @@ std::uint64_t Trace::dropped() const { return count_ - spans_.size(); }
 
 std::string Trace::json() const {
   std::vector<Span> sorted = spans_;
-  // Told inside first: of two that begin together, the outer one is the longer one.
+  // Inner spans are added first; of two spans with the same begin, the outer one is longer.
   std::sort(sorted.begin(), sorted.end(), [](const Span& a, const Span& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.duration > b.duration;
   });
@@ -72,7 +72,7 @@ std::string trace_file_name(int rank, int ranks) {
 }
 
 void remove_trace_files(const std::filesystem::path& folder) {
-  std::error_code ignored;  // As with event files: a leftover is shown, no more.
+  std::error_code ignored;  // As with event files, a leftover is harmless.
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     if (name == "trace.json" || (name.starts_with("trace-rank") && name.ends_with(".json")))

@@ -9,15 +9,15 @@
 
 namespace dkfac::app {
 
-/// Collective: throws the same RunError on every rank when any rank brings a failure: rank 0's,
-/// else that of the lowest rank.
+/// Collective: throws the same RunError on every rank when any rank passes a failure. It is the
+/// failure of the lowest such rank.
 void agree(comm::Communicator& comm, const std::optional<Failure>& mine);
 
-/// Runs `work`, which must not communicate, and then agrees about its success.
+/// Collective: runs `work`, which must not communicate, and then agrees on its success.
 void run_and_agree(comm::Communicator& comm, const Position& position,
                    const std::function<void()>& work);
 
-/// Collective: true on every rank when it is on some rank.
+/// Collective: returns the logical OR of `mine` over all ranks.
 [[nodiscard]] bool any_rank(comm::Communicator& comm, bool mine);
 
 }  // namespace dkfac::app

@@ -21,7 +21,7 @@ const char* advice(ExitCode code) {
     case ExitCode::io:
       return "check free space and permissions";
     case ExitCode::try_again:
-      return "look at the other ranks and start again";
+      return "check the other ranks and start again";
     case ExitCode::numeric:
       return "lower the learning rate or raise optimizer.damping";
     default:
@@ -29,8 +29,8 @@ const char* advice(ExitCode code) {
   }
 }
 
-// Whatever a message quotes, a file's bytes among it, stays on its line and leaves the terminal be.
-// What to do stands at the end, so of a long one the middle is left out.
+// Escapes a message, which may quote arbitrary bytes, so that it stays on one line and contains no
+// control characters. The advice is at the end, so a long message is shortened in the middle.
 std::string one_line(std::string text) {
   constexpr std::size_t kHead = 3000, kTail = 1000;
   if (text.size() > kHead + kTail) text.replace(kHead, text.size() - kHead - kTail, " ... ");

@@ -33,9 +33,10 @@ int print(const Failure& failure, const Terminal& terminal) {
   return static_cast<int>(failure.code);
 }
 
-// Seconds that a failing rank holds its tongue. The one where it began speaks first and ends the
-// job; when all fail at once, rank 0 does; who only lost a peer waits for the peer to say why.
-double silence(const Failure& failure, int rank) {
+// Returns the seconds that a failing rank waits before it reports. The rank where the failure began
+// reports first and ends the job; when all fail at once, rank 0 does. A rank that only lost a peer
+// waits longer, so that the peer can report the cause.
+double report_delay(const Failure& failure, int rank) {
   const double turn = 0.2 * std::min(rank, 50);
   if (failure.code == ExitCode::try_again) return 3 + turn;
   return rank == 0 ? 0 : 1 + turn;
@@ -48,15 +49,15 @@ void sleep_for(double seconds) {
 [[noreturn]] void end_job(comm::Communicator& comm, const Failure& failure,
                           const Terminal& terminal) {
   comm.abort(failure.what);
-  sleep_for(silence(failure, comm.rank()));
+  sleep_for(report_delay(failure, comm.rank()));
   comm::World::terminate(print(failure, terminal));
 }
 
-// All ranks are here with the same failure, and may still talk.
+// Reports a failure that all ranks share, while communication still works.
 int report_and_agree(comm::Communicator& comm, const Failure& failure, const Terminal& terminal) {
   if (comm.rank() == failure.rank) print(failure, terminal);
   try {
-    comm.barrier("report");  // Nobody leaves before the line is out.
+    comm.barrier("report");  // No rank exits before the line is printed.
   } catch (const CommError&) {
   }
   return static_cast<int>(failure.code);
@@ -71,7 +72,7 @@ std::shared_ptr<comm::Communicator> in_levels(const Job& job,
 int run_launched(const Job& job, int rank, const Terminal& terminal, const Body& body) {
   std::optional<comm::World> world;
   if (const auto failure = attempt("launch", [&] { world.emplace(job.options); })) {
-    sleep_for(rank == 0 ? 0 : 3);  // Most often all fail alike, and rank 0 ends the job.
+    sleep_for(rank == 0 ? 0 : 3);  // Usually all fail alike, and rank 0 ends the job.
     return print({rank, failure->position, failure->code, failure->what}, terminal);
   }
   const std::shared_ptr<comm::Communicator> comm = world->comm();
@@ -88,8 +89,8 @@ int run_launched(const Job& job, int rank, const Terminal& terminal, const Body&
   }
 }
 
-/// Ranks that are threads. Throws the failure where it began, as far as that can be told: a rank
-/// that only lost a peer may be the first to fail.
+/// Runs the ranks as threads. Throws the original failure as far as it can be identified, because a
+/// rank that only lost a peer may fail first.
 void run_threads(const Job& job, const Body& body) {
   std::mutex mutex;
   std::optional<RunError> echo;
@@ -101,7 +102,7 @@ void run_threads(const Job& job, const Body& body) {
         throw;
       const std::lock_guard lock(mutex);
       if (!echo) echo = error;
-      throw CommError(error.failure.what);  // What run_ranks() prefers any other error to.
+      throw CommError(error.failure.what);  // run_ranks() prefers any other error to this one.
     }
   };
   try {
@@ -125,7 +126,7 @@ int run_here(const Job& job, const Terminal& terminal, const Body& body) {
   }
 }
 
-// Where this process may run: ranks with the same text share the same cores.
+// Identifies the cores that this process may use: ranks with the same text share them.
 std::string cores_text() {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) return "?";
@@ -178,15 +179,15 @@ int default_threads(comm::Communicator& comm) {
   if (comm.backend() == "in_process") return 1;
   if (comm.size() == 1) return 0;
   const auto all = comm::all_gather_strings(comm, cores_text());
-  const auto ranks_on_device =
+  const auto ranks_on_cores =
       std::count(all.begin(), all.end(), all[static_cast<std::size_t>(comm.rank())]);
-  return std::max(1, available_cores() / static_cast<int>(ranks_on_device));
+  return std::max(1, available_cores() / static_cast<int>(ranks_on_cores));
 }
 
 void keep_standard_files() noexcept {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(file, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free, and the wrong way around: whoever uses it hears of it.
+    // open() returns the lowest free number. The opposite access mode makes any use of it fail.
     (void)!open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
@@ -195,7 +196,7 @@ void check_output(const Terminal& terminal) {
   terminal.out.flush();
   if (!terminal.out)
     throw IoError(
-        "[output] standard output did not take all that was printed; check that there is space "
+        "[output] standard output could not be written completely; check that there is space "
         "and a reader where it goes");
 }
 

@@ -12,28 +12,28 @@
 
 namespace dkfac::app {
 
-/// A command as one program over all ranks.
+/// Settings of a command that runs on all ranks.
 struct Job {
-  int ranks = 1;  ///< Threads of this process; the launcher decides when it started several.
+  int ranks = 1;  ///< Threads of this process; ignored when a launcher started several processes.
   comm::Options options = {};
-  int ranks_per_node = 0;  ///< For collectives in two levels; 0: one level.
-  /// A failure before any communication, e.g. a bad configuration: agreed on and reported once.
+  int ranks_per_node = 0;  ///< For two-level collectives; 0: one level.
+  /// Failure before any communication, e.g. a bad configuration; agreed on and reported once.
   std::optional<Failure> early = {};
 };
 
 /// Runs `body` on every rank and returns the exit code. Exceptions become one error line for the
-/// job: of the rank that failed, or of rank 0 when all failed alike.
+/// job: that of the failed rank, or of rank 0 when all failed alike.
 [[nodiscard]] int run_job(const Job& job, const Terminal& terminal,
                           const std::function<void(std::shared_ptr<comm::Communicator>)>& body);
 
-/// Runs `work` and gives what it throws as a failure in `phase` of this process.
+/// Runs `work` and returns its exception as a failure in `phase` of this process.
 [[nodiscard]] std::optional<Failure> attempt(const char* phase, const std::function<void()>& work);
 
-/// A line for each of config.remarks, of rank 0 alone.
+/// Prints a line for each of config.remarks, on rank 0 only.
 void print_remarks(const Config& config, int rank, const Terminal& terminal);
 
-/// OpenMP threads of this rank when the configuration leaves them open: cores that several ranks of
-/// one machine may use are shared out equally. 0 (leave them) when OMP_NUM_THREADS is set.
+/// Returns the default number of OpenMP threads of this rank: cores that several ranks of one
+/// machine may use are divided equally. 0 (no change) when OMP_NUM_THREADS is set.
 [[nodiscard]] int default_threads(comm::Communicator& comm);
 
 }  // namespace dkfac::app

@@ -25,11 +25,11 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 double number_in(const std::string& path) {
   double bytes = kNoLimit;
   std::ifstream in(path);
-  return in >> bytes ? bytes : kNoLimit;  // Version 2 writes "max" where there is none.
+  return in >> bytes ? bytes : kNoLimit;  // cgroup v2 writes "max" for no limit.
 }
 
-/// Of the control group of this process, of version 1 or 2. In a container its folder may be the
-/// root.
+/// Returns the memory limit of the control group of this process, version 1 or 2. In a container
+/// its folder may be the root.
 double group_limit() {
   double least = kNoLimit;
   std::ifstream in("/proc/self/cgroup");
@@ -118,7 +118,7 @@ double optimizer_bytes(const Config& config, const nn::ModelOptions& options, in
 
 namespace {
 
-/// Of the network alone, without any pass over it.
+/// Returns the bytes of the network alone, before any pass.
 double network_bytes(const nn::ModelOptions& options) {
   const nn::MemoryPlan plan = nn::plan_memory(options, 1, nn::Mode::eval);
   return static_cast<double>(plan.parameters + plan.gradients + plan.buffers);
@@ -129,21 +129,21 @@ std::string network_text(const nn::ModelOptions& options) {
                      options.width, options.input[0], options.input[1], options.input[2]);
 }
 
-/// "optimizer.type = "kfac" on 2 ranks of a process"
+/// Formats "optimizer.type = "kfac" on 2 ranks of a process".
 std::string optimizer_text(const Config& config, int here) {
   return fmt::format("optimizer.type = \"{}\" on {} rank{} of a process",
                      name_of(config.optimizer.type), here, here == 1 ? "" : "s");
 }
 
 constexpr const char* kSmallerNetwork =
-    "lower model.width, or take smaller images (data.image_size, data.synthetic_size), fewer "
+    "lower model.width, or use smaller images (data.image_size, data.synthetic_size), fewer "
     "--ranks or, where factors are too wide, another optimizer.type";
 
 }  // namespace
 
 void check_network_memory(const nn::ModelOptions& options) {
   check_memory(network_bytes(options), "[model] " + network_text(options),
-               "take a narrower network or smaller images");
+               "use a narrower network or smaller images");
 }
 
 void check_network_memory(const Config& config, const nn::ModelOptions& options, int ranks) {
@@ -158,7 +158,7 @@ void check_model_memory(const Config& config, const nn::ModelOptions& options, s
   const auto total = [&](std::int64_t batch) {
     return static_cast<double>(nn::plan_memory(options, batch, nn::Mode::train).total());
   };
-  // By the sample, in numbers that do not overflow.
+  // Extrapolates from one and two samples as doubles, which do not overflow.
   const double one = total(1), each = total(2) - one;
   check_memory(
       here * (one + each * static_cast<double>(samples - 1)) +

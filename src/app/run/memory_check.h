@@ -8,28 +8,30 @@
 
 #include "app/shared/config.h"
 
-/// Sizes that cannot be are refused before anything is taken for them: the system would give the
-/// memory away and end the process later, without a word.
+/// Checks of memory requirements before allocation. Otherwise the system would overcommit and later
+/// kill the process without a message.
 namespace dkfac::app {
 
-/// Bytes that this process may take: what the machine has to give, swap included, or less by a
-/// limit of its control group or address space. Nothing where the system does not say.
+/// Returns the bytes that this process may allocate: the available memory of the machine including
+/// swap, or less by a limit of its control group or address space. Nothing if unknown.
 [[nodiscard]] std::optional<double> available_memory();
 
-/// Throws InvalidArgument when `bytes` are not available. `what` takes them; `remedy`: what to do.
+/// Throws InvalidArgument when `bytes` are not available. The message names their user `what` and
+/// the advice `remedy`.
 void check_memory(double bytes, const std::string& what, const std::string& remedy);
 
-/// The data of a configuration, as far as they are known before they are read.
+/// Checks the data of a configuration, as far as its size is known before reading.
 void check_data_memory(const Config& config);
-/// Bytes that the optimizer takes beside the network's, for `here` of `ranks` ranks, on average:
-/// gradients and statistics on their way, momentum, masters, averages, inverses.
+/// Estimates the bytes of the optimizer in addition to the network for `here` of `ranks` ranks, on
+/// average: communication buffers of gradients and statistics, momentum, master weights, averages,
+/// inverses.
 [[nodiscard]] double optimizer_bytes(const Config& config, const nn::ModelOptions& options,
                                      int ranks, int here);
-/// The network alone, before a pass; with the optimizer, for all ranks in this process.
+/// Checks the network before a pass: alone, or with the optimizer for all ranks in this process.
 void check_network_memory(const nn::ModelOptions& options);
 void check_network_memory(const Config& config, const nn::ModelOptions& options, int ranks);
-/// Network, one pass over `samples` of each rank, and optimizer, for `here` of `ranks` ranks, which
-/// are in this process.
+/// Checks network, one pass over `samples` per rank, and optimizer, for the `here` of `ranks` ranks
+/// that are in this process.
 void check_model_memory(const Config& config, const nn::ModelOptions& options, std::int64_t samples,
                         int ranks, int here);
 

@@ -20,27 +20,28 @@ constexpr const char* kOrCpu = "or use run.device = \"cpu\"";
 
 int visible_devices() { return static_cast<int>(available_devices().size()) - 1; }
 
-/// Throws for a device that cannot be had here.
+/// Throws for a device that is not available here.
 void require(const DeviceChoice& choice, const std::string& text) {
   const int visible = visible_devices();
   DKFAC_CHECK(visible > 0 || !backend_info().cuda_info.runtime.empty(), "[device] run.device = \"",
               text, "\", and this program was built without CUDA; build with -DDKFAC_CUDA=ON, ",
               kOrCpu);
   DKFAC_CHECK(visible > 0, "[device] run.device = \"", text,
-              "\", and there is no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, ", kOrCpu);
+              "\", and there is no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, ", kOrCpu);
   DKFAC_CHECK(
       !choice.index || *choice.index<visible, "[device] run.device = \"", text,
                                      "\", and the GPUs that are visible are cuda:0", visible> 1
           ? fmt::format(" to cuda:{}", visible - 1)
           : "",
-      "; name one of them, or look at CUDA_VISIBLE_DEVICES");
+      "; name one of them, or check CUDA_VISIBLE_DEVICES");
 }
 
-/// A GPU that processes take turns on makes each of them slower than one alone.
+/// Throws if several processes share a GPU, because time-slicing makes each of them slower.
 void require_own(Device device, int ranks_on_device) {
-  DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks have one GPU, ", device,
-              " of this one, which sees ", visible_devices(),
-              "; start as many ranks as GPUs, show each of them another one, or name the GPU they "
+  DKFAC_CHECK(ranks_on_device == 1, "[device] ", ranks_on_device, " ranks share one GPU, ", device,
+              " of this one, where ", visible_devices(),
+              " are visible; start as many ranks as GPUs, make another one visible to each, or "
+              "name the GPU they "
               "are to share, as in run.device = \"cuda:0\"");
 }
 

@@ -11,23 +11,23 @@
 
 namespace dkfac::app {
 
-/// Where a rank computes, and what carries memory of there and of the host between ranks.
+/// Device of a rank, with a communicator for its memory and host memory.
 struct DevicePlacement {
   Device device;
   std::shared_ptr<comm::Communicator> comm;
-  int ranks_on_device = 1;  ///< How many ranks have this one's GPU, itself included; 1 on the host.
+  int ranks_on_device = 1;  ///< Ranks on the same GPU, including this one; 1 on the host.
 };
 
-/// Collective: the place of this rank under run.device. With "cuda" the ranks of a machine take the
-/// GPUs that they see in turn; threads of one process may share one, processes have one each,
-/// whatever number their launcher gives it. With "cuda:1" each takes that one, shared or not. Only
-/// `comm` of the result may be used from then on. Throws RunError on every rank when one of them
-/// has no CUDA, no such device, or none for itself.
+/// Collective: finds the device of this rank by run.device. With "cuda" the ranks of a machine are
+/// assigned the visible GPUs in turn. Threads of one process may share a GPU; each process needs
+/// its own, whatever index its launcher gives it. With "cuda:1" every rank uses that device, shared
+/// or not. Afterwards only `comm` of the result may be used. Throws RunError on every rank when one
+/// of them has no CUDA, no such device, or no device of its own.
 [[nodiscard]] DevicePlacement find_placement(const Config& config,
                                              std::shared_ptr<comm::Communicator> host,
                                              Position& position);
 
-/// train() (app/shared/trainer.h) for a rank whose place has been found.
+/// Calls train() (app/shared/trainer.h) on the given placement.
 void train_at(DevicePlacement place, const Config& config, const PhaseData& data,
               const TrainHooks& hooks, RunState& run, const CheckpointPlan& checkpoints);
 

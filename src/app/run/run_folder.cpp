@@ -31,11 +31,11 @@ bool is_ours(const std::filesystem::path& folder) {
 }
 
 [[noreturn]] void throw_not_made(const std::filesystem::path& folder, const std::string& why) {
-  throw IoError(fmt::format("[run folder] cannot make '{}' ({}); choose another --out",
+  throw IoError(fmt::format("[run folder] cannot create '{}' ({}); choose another --out",
                             folder.string(), why));
 }
 
-// JSON has no word for a NaN.
+// Formats a number; JSON has no NaN.
 std::string number_text(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 
 std::string number_text(const std::optional<double>& x) { return x ? number_text(*x) : "null"; }
@@ -76,7 +76,7 @@ std::string epoch_json(const EpochRecord& r) {
       number_text(r.peak_memory), r.loading ? R"(,"loading":)" + loading_json(*r.loading) : "");
 }
 
-/// Of those who make a folder at the same moment one does, and the others find it there.
+/// Creates the next free folder. Of concurrent processes exactly one creates each folder.
 std::filesystem::path make_next(const std::filesystem::path& folder) {
   std::error_code error;
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
@@ -95,17 +95,17 @@ void claim_folder(const std::filesystem::path& folder, IfExists if_exists) {
     throw_not_made(folder, error ? error.message() : "it is a file");
   if (!std::filesystem::is_empty(folder)) {
     DKFAC_CHECK(is_ours(folder) || if_exists != IfExists::go_on, "[run folder] '", folder.string(),
-                "' has no command.txt of dkfac, by which a run is known; put it back, or go on in "
+                "' has no command.txt of dkfac, which identifies a run; put it back, or resume in "
                 "another --out");
     DKFAC_CHECK(is_ours(folder), "[run folder] '", folder.string(),
                 "' is not empty and holds no run; choose another --out");
     DKFAC_CHECK(if_exists != IfExists::refuse, "[run folder] '", folder.string(),
-                "' holds an earlier run; go on with it by --resume, choose another --out, or "
+                "' holds an earlier run; resume it with --resume, choose another --out, or "
                 "overwrite it with --force");
   }
 }
 
-// A run that goes on keeps the commands of before.
+// Writes command.txt; a resumed run keeps the earlier commands.
 void write_command(const std::filesystem::path& folder, IfExists if_exists,
                    const std::string& command_line) {
   const std::filesystem::path path = folder / "command.txt";
@@ -140,7 +140,7 @@ void write_error(const std::filesystem::path& folder, int rank, const Failure& f
     write_file(folder / fmt::format("rank-{}.error.json", rank),
                json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } catch (...) {
-    // A full disk may be what is told of.
+    // The failure to report may itself be a full disk.
   }
 }
 
@@ -166,7 +166,7 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
   write_file(folder_ / "config.toml", to_toml(config));
   remove_errors(folder_);
   clean_leftovers(folder_ / kCheckpointFolder);
-  if (if_exists != IfExists::go_on) {  // What is of the run that this one replaces.
+  if (if_exists != IfExists::go_on) {  // Remove files of the replaced run.
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);

@@ -16,46 +16,46 @@
 
 namespace dkfac::app {
 
-inline constexpr const char* kEvaluationsFile = "evaluations.jsonl";  ///< Of eval --watch.
+inline constexpr const char* kEvaluationsFile = "evaluations.jsonl";  ///< Written by eval --watch.
 
-/// next: another one is made, <folder>-2, <folder>-3, ..., whoever else makes some at that moment.
+/// Handling of an existing folder. next: create <folder>-2, <folder>-3, ... instead, safely with
+/// concurrent processes.
 enum class IfExists : std::uint8_t { refuse, overwrite, go_on, next };
 
-/// Makes the folder of a command and writes command.txt, by which it is known as ours. One that is
-/// not empty is refused (InvalidArgument), unless it is ours and may be overwritten or gone on
-/// with; of that the files of the same names are replaced. Throws IoError.
+/// Creates the folder of a command and writes command.txt, which identifies it as a folder of
+/// dkfac. A folder that is not empty is refused (InvalidArgument), unless it was written by dkfac
+/// and may be overwritten or resumed; its files of the same names are replaced. Throws IoError.
 void make_folder(const std::filesystem::path& folder, IfExists if_exists,
                  const std::string& command_line);
 
-/// rank-<rank>.error.json: what ended this rank. Never throws: the first failure is the one to
-/// tell.
+/// Writes rank-<rank>.error.json with the failure of this rank. Never throws, so that the first
+/// failure is the one reported.
 void write_error(const std::filesystem::path& folder, int rank, const Failure& failure) noexcept;
 
 /// out/<name>-<date>-<time>
 [[nodiscard]] std::filesystem::path default_folder(const std::string& name);
 
-/// For reading in the folder of an earlier run before it is opened: nobody else changes it until
-/// the lock goes. Null when there is no such folder. Throws as make_folder().
+/// Locks the folder of an earlier run against other processes, for reading it before it is opened.
+/// Null when there is no such folder. Throws as make_folder().
 [[nodiscard]] std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder);
 
-/// The files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
-/// result.json, report.html, on a device conv_plans.txt, and the folder of its checkpoints. One
-/// process at a time.
+/// Writer of the files of one run: config.toml, command.txt, metrics.jsonl, events for TensorBoard,
+/// result.json, report.html, on a device conv_plans.txt, and the folder of its checkpoints. Used by
+/// one process at a time.
 class RunFolder {
  public:
-  /// folder: see path() for what became of it. lock: of claim_run(), else taken here. resumed: what
-  /// the run goes on from; with
-  /// IfExists::go_on, metrics and checkpoints of before stay. A folder that is overwritten loses
-  /// its checkpoints and results.
+  /// Opens the folder; path() returns the actual name. `lock` comes from claim_run(), else the
+  /// folder is locked here. `resumed` is the record that the run resumes from. With IfExists::go_on
+  /// earlier metrics and checkpoints remain; an overwritten folder loses checkpoints and results.
   RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
             const std::string& command_line, const RunRecord* resumed = nullptr,
             std::unique_ptr<RunLock> lock = nullptr);
 
-  void add_step(const StepRecord& record);  ///< A line in metrics.jsonl, and an event.
-  void add_epoch(const RunResult& result);  ///< Its last epoch, and result.json.
-  /// conv_plans.txt: how cuDNN computes the convolutions. Not written without a plan.
+  void add_step(const StepRecord& record);  ///< Adds a line to metrics.jsonl, and an event.
+  void add_epoch(const RunResult& result);  ///< Adds its last epoch and updates result.json.
+  /// Writes conv_plans.txt: how cuDNN computes the convolutions. Not written without a plan.
   void add_conv_plans(const std::string& plans);
-  void finish(const RunResult& result);  ///< result.json and report.html.
+  void finish(const RunResult& result);  ///< Writes result.json and report.html.
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
 
  private:

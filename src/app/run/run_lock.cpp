@@ -48,7 +48,7 @@ RunLock::RunLock(const std::filesystem::path& folder) {
                               path.string(), std::strerror(error)));
   }
   const std::string text = who();
-  // Only for the message of others; the lock is what counts.
+  // The text is only for messages of other processes.
   if (::ftruncate(descriptor_, 0) == 0) (void)!::pwrite(descriptor_, text.data(), text.size(), 0);
 }
 

@@ -4,8 +4,8 @@
 
 namespace dkfac::app {
 
-/// One run at a time in a folder: holds an advisory lock on its file run.lock, which the system
-/// lets go when the process ends, however it ends. Throws InvalidArgument naming the process that
+/// Advisory lock on the file run.lock of a folder, which allows one run at a time. The system
+/// releases it when the process ends in any way. Throws InvalidArgument naming the process that
 /// holds it, IoError.
 class RunLock {
  public:

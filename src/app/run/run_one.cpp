@@ -59,14 +59,14 @@ class Run {
     state_.position.phase = "folder";
     open_folder();
     if (config.run.trace) {
-      comm_->barrier("trace");  // All ranks count from here.
+      comm_->barrier("trace");  // Common start time of all ranks.
       trace_.emplace(comm_->rank());
     }
     const TraceScope scope(trace_ ? &*trace_ : nullptr);
     train_at(place, config, data_, hooks(), state_, checkpoints_);
   }
 
-  // Rank 0 opens it; the others learn what it is called and where the run goes on.
+  // Opens the folder on rank 0 and shares its name and the resumed checkpoint with the other ranks.
   void open_folder() {
     std::optional<ResumePoint> point;
     run_and_agree(*comm_, state_.position, [&] {
@@ -97,12 +97,13 @@ class Run {
     for (const std::string& change : compare_configurations(plan_.config, point.record))
       terminal_.err << warning_line("[resume] " + change) << std::endl;
     if (!plan_.quiet)
-      terminal_.out << "going on after step " << point.record.result.steps << ", from "
+      terminal_.out << "resuming after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
     return point;
   }
 
-  // Before metrics are cut: a run that dies until its next checkpoint goes on from this one again.
+  // Makes `checkpoint` the latest before metrics are truncated: a run that is terminated before its
+  // next checkpoint resumes from this one again.
   void go_back_to(const std::filesystem::path& checkpoint) const {
     std::error_code other;
     const bool here = std::filesystem::equivalent(checkpoint.parent_path(),
@@ -124,7 +125,7 @@ class Run {
     };
     hooks.on_epoch = [this, first = true](const RunResult& result) mutable {
       folder_->add_epoch(result);
-      // Plans are of this thread, and an epoch has asked for all of them.
+      // Plans belong to this thread, and after an epoch all of them exist.
       if (std::exchange(first, false)) folder_->add_conv_plans(nn::describe_conv_plans());
       if (progress_) progress_->epoch(result);
     };
@@ -135,7 +136,7 @@ class Run {
     if (folder_) folder_->finish(state_.result);
     if (!trace_ || where_.empty()) return;
     trace_->enter(nullptr);
-    std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's.
+    std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's folder.
     write_file(where_ / trace_file_name(comm_->rank(), comm_->size()), trace_->json());
   }
 
@@ -155,7 +156,7 @@ class Run {
     try {
       finish();
     } catch (const std::exception&) {
-      // The first failure is the one to tell.
+      // The first failure is the one to report.
     }
     throw RunError(failure, scope);
   }
@@ -173,7 +174,7 @@ class Run {
   std::optional<Trace> trace_;
 };
 
-/// Ends the reading of data once a signal has come.
+/// Ends the reading of data after a signal.
 class StopWatch final : public WaitWatch {
  public:
   void poll() override {
@@ -182,12 +183,12 @@ class StopWatch final : public WaitWatch {
                     {0, "stop"},
                     ExitCode::try_again,
                     "[run] stopped by a signal while data were read, before anything was trained; "
-                    "the same command starts again"},
+                    "run the same command again"},
                    RunError::Scope::this_rank);
   }
 };
 
-// The part of the configuration that decides the data.
+// Returns the part of the configuration that determines the data.
 std::string data_text(const Config& config) {
   const std::string text = to_toml(config, Comments::none);
   const std::size_t begin = text.find("[data]");

@@ -19,11 +19,12 @@
 
 namespace dkfac::app {
 
-/// Data sets by configuration, read once per process and shared by its ranks and runs.
+/// Cache of data sets by configuration, shared by the ranks and runs of a process.
 class DataCache {
  public:
-  /// The held-out split applied. Throws what data::load_data throws, InvalidArgument for data that
-  /// there is no memory for, and RunError (code try_again) once a signal has come.
+  /// Returns the data set with the held-out split applied. Throws as data::load_data,
+  /// InvalidArgument for data that does not fit into memory, and RunError (code try_again) after a
+  /// signal.
   [[nodiscard]] std::shared_ptr<const data::DataSplits> get(const Config& config);
 
  private:
@@ -31,40 +32,40 @@ class DataCache {
   std::map<std::string, std::shared_ptr<const data::DataSplits>> sets_;
 };
 
-/// Of each phase of the configuration; collective. Of image folders rank 0 reads first: it keeps
-/// what it finds out of all photographs beside them, and the others find it there.
+/// Loads the data of each phase of the configuration; collective. Rank 0 reads image folders first
+/// and writes the cache files beside them, which the others use.
 [[nodiscard]] PhaseData load_phases(const Config& config, comm::Communicator& comm,
                                     const Position& position, DataCache& cache);
 
-/// One run of one configuration and where it goes.
+/// Plan of one run: configuration, folder and options.
 struct RunPlan {
   Config config;
   std::filesystem::path folder = {};
   IfExists if_exists = IfExists::refuse;
-  std::string label = {};  ///< For progress.
+  std::string label = {};  ///< Label of progress lines.
   std::string command_line = {};
   bool quiet = false;
-  bool checkpoints = false;  ///< Save as the configuration says, and when stopped.
-  /// Go on from this checkpoint, or from the newest good one of this run folder.
+  bool checkpoints = false;  ///< Save checkpoints as configured, and when stopped.
+  /// Resume from this checkpoint, or from the newest valid one of this run folder.
   std::optional<std::filesystem::path> resume = {};
   /// As in CheckpointPlan.
   std::int64_t until_epoch = 0, more_steps = 0;
   double more_epochs = 0;
 };
 
-/// How a run ended that did not fail.
+/// End of a run that did not fail.
 struct RunEnd {
-  bool as_planned = false;  ///< It went as far as planned; false: it was stopped.
+  bool as_planned = false;  ///< It was completed as planned; false: it was stopped.
   std::filesystem::path folder;
 };
 
-/// Collective: trains, with rank 0 showing progress and writing the folder, after a failure too.
-/// Throws RunError and nothing else; `result` then holds what there was before it.
+/// Collective: trains; rank 0 shows progress and writes the folder, even after a failure. Throws
+/// only RunError; `result` then holds the results until the failure.
 RunEnd run_one(const RunPlan& plan, std::shared_ptr<comm::Communicator> comm, DataCache& cache,
                const Terminal& terminal, RunResult& result);
 
-/// What a command throws on every rank once a signal has stopped it. `where`: folder with results;
-/// advice: how to go on.
+/// Throws the RunError of a command that was stopped by a signal; call it on every rank. `where` is
+/// the folder with results, `advice` describes how to resume.
 [[noreturn]] void throw_stopped(std::int64_t step, const std::filesystem::path& where,
                                 const std::string& advice);
 

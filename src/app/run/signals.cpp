@@ -12,7 +12,7 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may set 
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
 constexpr std::array kIgnoredSignals = {SIGPIPE, SIGXFSZ};
 
-/// What a guard has found. Static, for the child of a fork.
+/// Signal state before the guard. Static, for the child of a fork.
 struct Found {
   bool any = false;
   std::array<struct sigaction, kStopSignals.size()> stop{};
@@ -31,8 +31,9 @@ struct sigaction action_of(void (*handler)(int), int flags) {
   return action;
 }
 
-/// As nohup leaves SIGHUP. A shell without job control ignores SIGINT for what it starts in the
-/// background; whoever sends it there means it.
+/// Returns whether a signal stays ignored, as SIGHUP under nohup. A shell without job control
+/// ignores SIGINT for background processes; it is handled nevertheless, because it is then sent on
+/// purpose.
 bool stays_ignored(int signal, const struct sigaction& before) {
   return signal == SIGHUP && before.sa_handler == SIG_IGN;
 }
@@ -69,7 +70,7 @@ SignalGuard::~SignalGuard() {
 }
 
 void take_signals_until_exit() {
-  static const auto* const guard = new SignalGuard;  // Its thread waits for nothing any more.
+  static const auto* const guard = new SignalGuard;  // Never destroyed.
   (void)guard;
 }
 

@@ -7,13 +7,13 @@
 
 namespace dkfac::app {
 
-/// While alive, SIGINT, SIGTERM and SIGUSR1, and SIGHUP where it was not ignored, only set a flag;
-/// the second of a kind has its usual effect. A write to a closed pipe or past the file size limit
-/// is an error, not a signal.
+/// RAII guard under which SIGINT, SIGTERM and SIGUSR1, and SIGHUP if it was not ignored, only set a
+/// flag; a second signal of the same kind has its usual effect. A write to a closed pipe or past
+/// the file size limit is an error, not a signal.
 ///
-/// A thread of its own takes these signals. The thread that makes the guard blocks them, and so do
-/// all that it starts from then on: make it before any other. One at a time, made and destroyed by
-/// the same thread; handlers and mask are then what they were.
+/// A dedicated thread receives these signals. The creating thread blocks them, and so do all
+/// threads that it starts afterwards, so create the guard before any other thread. Only one may
+/// exist at a time, and the same thread must destroy it, which restores handlers and mask.
 class SignalGuard {
  public:
   SignalGuard();
@@ -26,13 +26,13 @@ class SignalGuard {
   std::thread taker_;
 };
 
-/// A guard that ends with the process, for its main thread: a signal that comes after a run has
-/// finished, while MPI is left, must not change what it ends with.
+/// Creates a guard that lives until the process ends; for its main thread. A signal after the end
+/// of a run, e.g. during MPI_Finalize, must not change the exit code.
 void take_signals_until_exit();
 
-[[nodiscard]] bool stop_requested() noexcept;  ///< Since the guard was made.
+[[nodiscard]] bool stop_requested() noexcept;  ///< Signalled since the guard was created.
 
-/// Between fork and exec: a program that is started finds signals as the guard has found them.
+/// Restores the signal state from before the guard; call it between fork and exec.
 void restore_signals_for_exec() noexcept;
 
 }  // namespace dkfac::app

@@ -14,40 +14,41 @@ enum class BenchKind : std::uint8_t {
   factors,  ///< Every A and G of a model from one real batch.
   inverse,  ///< The damped inverses of these factors.
   comm,     ///< Collectives over sizes.
-  resnet50  ///< Steps of a recipe as it is trained, with its data, on any device.
+  resnet50  ///< Training steps of a recipe, including its data pipeline, on any device.
 };
 
-/// One benchmark: warm-up, repetitions, a check of what was computed, one JSON object. docs/
-/// benchmarks.md says what each number means.
+/// Options of one benchmark: warm-up, repetitions, a check of the computed values, one JSON object.
+/// docs/benchmarks.md defines each number.
 struct BenchCommand {
   BenchKind kind = BenchKind::step;
   std::string model = "resnet20";
-  std::int64_t batch = 128;              ///< Samples of each rank.
+  std::int64_t batch = 128;              ///< Samples per rank.
   std::vector<std::int64_t> input = {};  ///< Height, width, channels; empty: 32 32 3.
   std::int64_t classes = 10;
-  /// In turns, some steps each, so that a slow spell of the machine hits all alike; ratios are to
-  /// the first.
+  /// Measured in turns of a few steps, so that a slow period of the machine affects all equally;
+  /// ratios are relative to the first.
   std::vector<std::string> optimizers{"sgd", "kfac"};
   std::string precision = "f32";      ///< As run.precision.
   int steps = 20;                     ///< Measured steps or repetitions.
-  int warm_up = 3;                    ///< Before them, not counted.
+  int warm_up = 3;                    ///< Steps before the measured ones.
   int threads = 0;                    ///< Per rank; 0: this rank's share of the cores.
   int ranks = 1;                      ///< Threads of this process; 1 under mpirun or srun.
   std::int64_t max_bytes = 64 << 20;  ///< comm: the largest message.
   std::vector<std::string> set = {};  ///< step: "section.key=value" of a configuration.
-  /// step: K-FAC refreshes statistics and inverses at these two intervals while it is measured, so
-  /// that a long cycle need not be run. The configured ones still decide in what form inverses are
-  /// kept, and how often each kind of step counts in ms_per_step. Empty: as configured.
+  /// step: intervals at which K-FAC refreshes statistics and inverses while it is measured, so that
+  /// a long cycle need not be run. The configured intervals still decide the form in which inverses
+  /// are stored and the weight of each kind of step in ms_per_step. Empty: as configured.
   std::vector<int> cycle = {};
   /// resnet50: the recipe, and its images; empty: synthetic ones.
   std::filesystem::path config = "configs/imagenet/kfac-16k.toml", data = {};
-  std::int64_t image_size = 0, global_batch = 0, micro_batches = 0;  ///< 0: those of the recipe.
-  double epochs = 0;  ///< Train this part of an epoch, warm-up included, in place of `steps`.
-  std::filesystem::path json = {};  ///< Where the JSON goes; "-": in place of the table.
-  std::string command_line = {};    ///< As typed; into the JSON.
+  std::int64_t image_size = 0, global_batch = 0, micro_batches = 0;  ///< 0: as in the recipe.
+  double epochs = 0;  ///< Train this part of an epoch, including warm-up, instead of `steps`.
+  std::filesystem::path json = {};  ///< File for the JSON; "-": stdout, instead of the table.
+  std::string command_line = {};    ///< As typed; recorded in the JSON.
 };
 
-/// Exit code 80 when what was computed is wrong; the numbers are printed and written all the same.
+/// Runs the benchmark and returns the exit code: 80 when the computed values are wrong, in which
+/// case the numbers are still printed and written.
 [[nodiscard]] int run(const BenchCommand& command, const Terminal& terminal);
 
 }  // namespace dkfac::app

@@ -5,21 +5,22 @@
 
 namespace dkfac::app {
 
-/// Where a run saves itself and where it goes on. A checkpoint is a folder step-<n> with
-/// model.safetensors (parameters and buffers under the names of the model), rank-<r>.safetensors
-/// (the rest of what each rank keeps), state.json (position, result so far, configuration) and
-/// manifest.json (size and CRC-32C of each file). It is there complete or not at all.
+/// Where a run saves its checkpoints and what it resumes from. A checkpoint is a folder step-<n>
+/// with model.safetensors (parameters and buffers under the names of the model),
+/// rank-<r>.safetensors (the remaining state of each rank), state.json (position, result so far,
+/// configuration) and manifest.json (size and CRC-32C of each file). It appears atomically.
 struct CheckpointPlan {
-  std::filesystem::path folder = {};  ///< Of all checkpoints of the run; empty: none are saved.
-  std::filesystem::path resume = {};  ///< One checkpoint to go on from; empty: a run from scratch.
-  /// Where a factor is saved that could not be inverted, unless the configuration says; empty:
-  /// nowhere.
+  std::filesystem::path folder = {};  ///< Folder of all checkpoints of the run; empty: none saved.
+  std::filesystem::path resume = {};  ///< Checkpoint to resume from; empty: a run from scratch.
+  /// Folder for factors that could not be inverted, unless the configuration names one; empty: they
+  /// are not saved.
   std::filesystem::path failures = {};
-  /// Stop after this epoch, with a checkpoint, as if the run had been asked to: schedules are still
-  /// those of all epochs. 0: at the end.
+  /// Stop after this epoch, with a checkpoint, as on a stop request; schedules still span all
+  /// epochs. 0: train to the end.
   std::int64_t until_epoch = 0;
-  /// Likewise after so many steps, or epochs and parts of one, from where it starts or goes on;
-  /// with an epoch's last step the epoch is evaluated before. 0: not.
+  /// Stop likewise after so many steps, or epochs (possibly fractional), counted from the start or
+  /// the resumed position. If that step is the last of an epoch, the epoch is evaluated first. 0:
+  /// no such limit.
   std::int64_t more_steps = 0;
   double more_epochs = 0;
 };

@@ -23,14 +23,14 @@
 
 namespace dkfac::app {
 
-/// Whether something is done that some runs can do and others cannot.
+/// Use of a feature that is not available in every run.
 enum class Choice : std::uint8_t { automatic, yes, no };
 
 struct RunConfig {
   std::string name;
   std::string device = "cpu";  ///< See DeviceChoice.
   bool tf32 = false;
-  bool graphs = true;  ///< Where they can be had.
+  bool graphs = true;  ///< CUDA graphs, where they are available.
   std::uint64_t seed = 1;
   std::int64_t epochs = 10;
   DType precision = DType::f32;
@@ -45,7 +45,7 @@ struct RunConfig {
   int hierarchical = 0;
 };
 
-/// Which mean and deviation photographs are normalised with.
+/// Mean and standard deviation for the normalisation of photographs.
 enum class PhotoColours : std::uint8_t { imagenet, data };
 
 struct DataConfig {
@@ -98,16 +98,16 @@ struct TrainConfig {
   double initial_loss_scale = 65536;
 };
 
-/// Whose gradients the curvature is made of: those of the training loss, or of labels that are
-/// drawn from the model's own distribution, which takes a second backward pass.
+/// Gradients that the curvature is estimated from: those of the training loss, or those for labels
+/// sampled from the model's predictive distribution, which requires a second backward pass.
 enum class Fisher : std::uint8_t { empirical, monte_carlo };
 enum class DampingSchedule : std::uint8_t { constant, warmup, piecewise };
 enum class IntervalSchedule : std::uint8_t { constant, ramp };
 enum class MomentumSchedule : std::uint8_t { constant, piecewise };
 
-/// Keys that belong to other types than `type` are refused in a file. Optimizers share the keys of
-/// the options that they share, and their defaults here, so that a comparison differs only in what
-/// its files say.
+/// Section [optimizer]. A file may not give keys that belong to other types than `type`. Options
+/// common to several optimizers have one key and one default, so that compared runs differ only in
+/// what their files state.
 struct OptimizerConfig {
   optim::OptimizerType type = optim::OptimizerType::kfac;
   optim::OptimizerOptions options = {.lars = {.weight_decay = 0}, .adamw = {.weight_decay = 0}};
@@ -146,14 +146,14 @@ struct LrConfig {
   std::int64_t base_batch = 0;
 };
 
-/// What one [[phase]] of a file says; phases.h has what it means.
+/// One [[phase]] table of a file; phases.h defines its meaning.
 struct PhaseChanges {
   std::int64_t epochs = 1;
-  /// Path and value as TOML, in the order of the table.
+  /// Path and value as TOML, in the order of the key table.
   std::vector<std::pair<std::string, std::string>> changes;
 };
 
-/// Everything that decides a run. Meaning, type, default and range of every key stand in one table,
+/// Complete configuration of a run. Meaning, type, default and range of every key are in one table,
 /// which config_listing() prints.
 struct Config {
   RunConfig run;
@@ -165,68 +165,69 @@ struct Config {
   OptimizerConfig optimizer;
   LrConfig lr;
   CheckpointConfig checkpoint;
-  std::vector<PhaseChanges> phases;  ///< Empty: one, without changes. run.epochs is their sum.
-  /// What reading it has left out, for whoever started the program: a line each.
+  std::vector<PhaseChanges>
+      phases;  ///< Empty: one without changes. Their epochs sum to run.epochs.
+  /// Remarks for the user, one line each, about settings that were dropped while reading.
   std::vector<std::string> remarks;
 };
 
-/// Reads a TOML file and applies `overrides` ("section.key=value" and "phase.N.section.key=value",
-/// later ones win). The file's stem
-/// is the name of a run that has none. Throws MissingInput when there is no such file, else
-/// InvalidArgument with file and line, key, value, the allowed range, and for an unknown key the
-/// nearest known one. An override of data.name takes from the file what the new set does not have,
-/// and says so in Config::remarks.
+/// Reads a TOML file and applies `overrides` ("section.key=value" and "phase.N.section.key=value";
+/// later ones win). The file's stem is the default of run.name. An override of data.name drops the
+/// file's keys that do not apply to the new data set, and reports them in Config::remarks.
+///
+/// Throws MissingInput when the file does not exist, and InvalidArgument otherwise, with file and
+/// line, key, value, the allowed range, and for an unknown key the nearest known one.
 [[nodiscard]] Config load_config(const std::filesystem::path& file,
                                  std::span<const std::string> overrides = {});
-/// The same from text; `source` is what messages call it.
+/// Parses a configuration from text; `source` names it in messages.
 [[nodiscard]] Config parse_config(std::string_view text, std::span<const std::string> overrides,
                                   std::string_view source);
-/// Checks values against each other. load_config and parse_config have done it.
+/// Checks values against each other. load_config and parse_config call it.
 void validate(const Config& config);
 
-/// Whether each value comes with its one-line explanation.
+/// Whether to_toml() writes the one-line explanation of each key.
 enum class Comments : std::uint8_t { none, help };
-/// Every key that applies, as TOML that parse_config reads back into the same values.
+/// Returns every key that applies as TOML, which parse_config reads back into the same values.
 [[nodiscard]] std::string to_toml(const Config& config, Comments comments = Comments::help);
-/// Every key: type, default, allowed values, explanation, and where it applies.
+/// Describes every key: type, default, allowed values, explanation, and where it applies.
 [[nodiscard]] std::string config_listing();
 
-// --- what the library wants to know -----------------------------------------------------------
+// --- options for the library ------------------------------------------------------------------
 
 /// Type of weights, gradients and statistics: f32 where the run computes in 16 bits.
 [[nodiscard]] DType master_type(const Config& config) noexcept;
-/// What run.device says: "cpu", "cuda" (each rank of a machine takes the next device), or "cuda:1".
+/// Parsed run.device: "cpu", "cuda" (each rank of a machine uses the next device), or "cuda:1".
 struct DeviceChoice {
   Device::Kind kind = Device::Kind::cpu;
-  std::optional<int> index;  ///< Of the device, where one is named.
+  std::optional<int> index;  ///< Device index, if run.device names one.
 };
-/// Throws InvalidArgument for any other text.
+/// Parses run.device. Throws InvalidArgument for any other text.
 [[nodiscard]] DeviceChoice device_choice(const Config& config);
 [[nodiscard]] nn::AttachOptions attach_options(const Config& config);
-/// Mixup and erasing, with the label smoothing of the training.
+/// Returns the options of mixup, random erasing and label smoothing.
 [[nodiscard]] nn::RegularizeOptions regularize_options(const Config& config);
 [[nodiscard]] comm::Options comm_options(const Config& config);
 [[nodiscard]] data::DataSource data_source(const Config& config);
-/// Options of the model for data of this shape. Throws InvalidArgument when the BatchNorm groups
-/// cannot be dealt out to `ranks`.
+/// Returns the model options for data of this shape. Throws InvalidArgument when the BatchNorm
+/// groups cannot be distributed over `ranks`.
 [[nodiscard]] nn::ModelOptions model_options(const Config& config, const data::Dataset& data,
                                              int ranks);
-/// Throws InvalidArgument when some batch would leave a rank without samples, or without equal
-/// BatchNorm groups.
+/// Returns the sampling options. Throws InvalidArgument when some batch would leave a rank without
+/// samples, or without equal BatchNorm groups.
 [[nodiscard]] data::SamplerOptions sampler_options(const Config& config, const data::Dataset& train,
                                                    int ranks);
 [[nodiscard]] ContextOptions context_options(const Config& config);
-/// Those of the type are what a run makes its optimizer of.
+/// Returns the optimizer options; only those of config.optimizer.type are used.
 [[nodiscard]] optim::OptimizerOptions optimizer_options(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(
     const Config& config, std::shared_ptr<comm::Communicator> comm, Device device = Device::cpu());
-/// Learning rate at a fractional epoch, warm-up and scaling with the batch included.
+/// Returns the learning rate at a fractional epoch, including warm-up and scaling with the batch.
 [[nodiscard]] double learning_rate(const Config& config, double epoch);
 [[nodiscard]] double momentum(const Config& config, double epoch);
-/// Damping and intervals of the step after `steps` ones, at a fractional epoch.
+/// Returns damping and intervals for the step after `steps` steps, at a fractional epoch.
 [[nodiscard]] kfac::CurvatureSettings curvature_settings(const Config& config, double epoch,
                                                          std::int64_t steps);
-/// Whether they ever change.
+/// Returns whether damping or intervals change during the run.
 [[nodiscard]] bool has_curvature_schedule(const Config& config);
 
 }  // namespace dkfac::app

@@ -13,20 +13,20 @@ enum class ExitCode : int {
   ok = 0,
   usage = 64,          ///< Command line, configuration, shapes that do not fit.
   bad_data = 65,       ///< A file whose content is wrong.
-  missing_input = 66,  ///< A file that is not there.
-  internal = 70,       ///< Our bug, no memory, no backend.
+  missing_input = 66,  ///< A file that does not exist.
+  internal = 70,       ///< A bug in dkfac, no memory, no backend.
   io = 74,             ///< Reading or writing failed.
   try_again = 75,      ///< Stopped by a signal, a lost or disagreeing peer, a time limit.
   numeric = 80         ///< Training diverged, or a factor failed too often.
 };
 
-/// Where a rank is; kept up to date so that an error can say it.
+/// Progress of a rank, kept up to date for error messages.
 struct Position {
   std::int64_t step = 0;        ///< Optimizer steps finished.
   std::string phase = "start";  ///< One word: "config", "data", "forward", ...
 };
 
-/// What the last line on stderr tells.
+/// A failure of the program, as reported by the last line on stderr.
 struct Failure {
   int rank = 0;
   Position position;
@@ -34,7 +34,7 @@ struct Failure {
   std::string what;
 };
 
-/// Carries a Failure to the one place that prints. Scope every_rank: all ranks throw the same one.
+/// Carries a Failure to the place that prints it. Scope every_rank: all ranks throw the same one.
 struct RunError : std::runtime_error {
   enum class Scope : std::uint8_t { this_rank, every_rank };
   RunError(Failure f, Scope s) : std::runtime_error(f.what), failure(std::move(f)), scope(s) {}
@@ -43,12 +43,12 @@ struct RunError : std::runtime_error {
 };
 
 [[nodiscard]] ExitCode exit_code_of(const std::exception& error) noexcept;
-/// Describes the exception in flight (call it in a catch block); a RunError gives its own Failure.
+/// Describes the current exception; call it in a catch block. Of a RunError it returns the Failure.
 [[nodiscard]] Failure describe_current_exception(int rank, const Position& position);
-/// "ERROR rank=R step=S phase=P code=C: what; what to do": one line, without a line feed. A message
-/// without advice (no "; ") gets that of its code.
+/// Formats "ERROR rank=R step=S phase=P code=C: what; what to do" as one line, without a line feed.
+/// A message without advice (no "; ") gets the advice of its exit code.
 [[nodiscard]] std::string error_line(const Failure& failure);
-/// "WARNING what", likewise one line.
+/// Formats "WARNING what" as one line, without a line feed.
 [[nodiscard]] std::string warning_line(const std::string& what);
 
 }  // namespace dkfac::app

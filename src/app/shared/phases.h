@@ -10,8 +10,8 @@
 
 namespace dkfac::app {
 
-/// Phases of a run (fast.ai 2018; Mikami et al. 2018): stretches of epochs in which some keys have
-/// other values. In a file, behind all sections:
+/// A phase of a run (fast.ai 2018; Mikami et al. 2018): a range of epochs in which some keys have
+/// other values. In a file, after all sections:
 ///
 ///   [[phase]]
 ///   epochs = 13                  # of this phase; run.epochs is the sum and need not be given
@@ -20,37 +20,39 @@ namespace dkfac::app {
 ///   lr.knots = [[0, 1.0], [13, 0.25]]
 ///
 /// and on the command line "--set phase.2.data.image_size=96", the first phase being 1. A key that
-/// a phase leaves out has the value of the file's sections. A schedule of which a phase gives a key
-/// counts epochs and steps from the start of the phase, and lr.end = 0 is then the phase's end;
-/// those of the sections count from the start of the run. The schedules, each by itself: the
-/// learning rate (lr.*), its warm-up (lr.warmup_*), momentum, damping, intervals. A number beside a
-/// schedule (lr.base_batch, optimizer.momentum, damping and the intervals) is no key of it.
+/// a phase leaves out has the value of the file's sections. If a phase gives a key of a schedule,
+/// that schedule counts epochs and steps from the start of the phase, and lr.end = 0 means the
+/// phase's end. Schedules of the sections count from the start of the run. The schedules are
+/// independent: the learning rate (lr.*), its warm-up (lr.warmup_*), momentum, damping, intervals.
+/// The base values (lr.base_batch, optimizer.momentum, damping and the intervals) are not keys of a
+/// schedule.
 ///
-/// Parameters, momentum, factors and inverses, running statistics and averages go on from one phase
-/// to the next; a mixed batch (mixup) does not, when images change their size.
+/// Parameters, momentum, factors, inverses, running statistics and averages carry over from one
+/// phase to the next. A mixed batch (mixup) does not when the image size changes.
 struct Phase {
   std::int64_t first_epoch = 1;  ///< From 1.
   std::int64_t epochs = 0;
-  std::vector<std::string> changed = {};  ///< Keys that it gives, in the order of the table.
-  Config config;                          ///< As it is in these epochs, without phases.
-  /// Schedules of its own.
+  std::vector<std::string> changed = {};  ///< Keys that the phase gives, in table order.
+  Config config;                          ///< Effective in these epochs, without phases.
+  /// Schedules that the phase itself defines.
   struct Own {
     bool lr = false, warmup = false, momentum = false, damping = false, intervals = false;
   } own = {};
 };
 
-/// The phases of a run in order; a single one where the file has none. They cover all epochs.
+/// Returns the phases of a run in order, which cover all epochs; a single one if the file has none.
 [[nodiscard]] std::vector<Phase> phases_of(const Config& config);
-/// Of an epoch from 1 on; the last one past the end.
+/// Returns the phase of an epoch (from 1); past the end, the last phase.
 [[nodiscard]] const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t epoch);
-/// Keys that a phase may give, in the order of the table.
+/// Returns the keys that a phase may give, in table order.
 [[nodiscard]] std::vector<std::string> phase_keys();
 
-// --- as in config.h, at a fractional epoch of the run -----------------------------------------
+// --- the schedules of config.h, at a fractional epoch of the run ------------------------------
 
 [[nodiscard]] double learning_rate(const Phase& phase, double epoch);
 [[nodiscard]] double momentum(const Phase& phase, double epoch);
-/// Of the step after `steps` ones, of which `phase_steps` are of the phase; with its micro-batches.
+/// Returns the settings for the step after `steps` steps, `phase_steps` of them in this phase, with
+/// the micro-batches of the phase.
 [[nodiscard]] kfac::CurvatureSettings curvature_settings(const Phase& phase, double epoch,
                                                          std::int64_t steps,
                                                          std::int64_t phase_steps);

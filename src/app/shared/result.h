@@ -9,15 +9,15 @@
 
 namespace dkfac::app {
 
-/// What loading photographs took in one epoch of training, over all ranks; where a run went on in
-/// the middle of the epoch, in the rest of it.
+/// Cost of loading photographs in one training epoch, over all ranks. If the run was resumed within
+/// the epoch, it covers the remainder.
 struct LoadingRecord {
   double wait_share = 0;  ///< Of the training time, spent waiting for batches; mean over ranks.
-  double images = 0;      ///< Made, ahead of the network too.
-  /// Seconds that threads spent on each stage, added up.
+  double images = 0;      ///< Images made, including those prefetched.
+  /// Seconds of each stage, summed over threads.
   double read_s = 0, decode_s = 0, resize_s = 0, normalise_s = 0;
-  /// Damaged ones that any rank knows of, each counted once, since the run or its phase began or
-  /// went on.
+  /// Damaged photographs found on any rank, each counted once, since the run or its phase was
+  /// started or resumed.
   double bad = 0;
   /// Images per second of one thread in a stage; unset where it took no time.
   [[nodiscard]] std::optional<double> rate(double seconds) const {
@@ -25,7 +25,7 @@ struct LoadingRecord {
   }
 };
 
-/// What one epoch of one run gave. Times exclude evaluation unless said otherwise.
+/// Results of one epoch of one run. Times exclude evaluation unless stated otherwise.
 struct EpochRecord {
   std::int64_t epoch = 0;         ///< From 1.
   std::int64_t step = 0;          ///< Optimizer steps so far.
@@ -36,47 +36,46 @@ struct EpochRecord {
   double train_accuracy = 0;      ///< In [0, 1], likewise.
   double test_loss = 0;
   double test_accuracy = 0;  ///< In [0, 1].
-  /// In [0, 1], of the label among the five largest logits; unset for ten classes or fewer.
+  /// Top-5 test accuracy in [0, 1]; unset for ten classes or fewer.
   std::optional<double> test_top5;
-  /// Without averaged weights and mirrored images, where the run evaluates with one of them.
+  /// Test accuracy without averaged weights and flipped images, if the run evaluates with either.
   std::optional<double> plain_accuracy;
   double train_seconds = 0;        ///< Training time since the start of the run.
   double images_per_second = 0;    ///< Of this epoch's training, over all ranks.
   std::int64_t skipped_steps = 0;  ///< So far.
-  /// Operations of the network, three times those of a forward pass per image, over the peak of the
-  /// devices for its type (peak_flops() of dkfac/core/device_info.h); unset where that is unknown.
+  /// Model FLOPs utilisation: nn::training_flops() per image over the peak of the devices for the
+  /// compute type (peak_flops() of dkfac/core/device_info.h); unset where that is unknown.
   std::optional<double> utilisation;
-  /// Most bytes of device memory that tensors and scratch of rank 0's process have taken; unset on
-  /// the CPU.
+  /// Peak device memory in bytes of tensors and scratch of rank 0's process; unset on the CPU.
   std::optional<double> peak_memory;
-  std::optional<LoadingRecord> loading;  ///< Of photographs.
+  std::optional<LoadingRecord> loading;  ///< Set for photographs.
 };
 
-/// What became of the curvature in a run; all zero for first-order methods.
+/// Totals of the curvature work of a run; all zero for first-order methods.
 struct CurvatureResult {
-  /// Elements of the statistics that were renewed, over all accepted steps, and that would have
-  /// been at every one of them. G stands for the factors of gradients and for BatchNorm.
+  /// Elements of the statistics refreshed over all accepted steps, and the number if every step had
+  /// refreshed all of them. G comprises the gradient factors and BatchNorm.
   double a_renewed = 0, a_all = 0, g_renewed = 0, g_all = 0;
-  double bytes = 0;                             ///< Handed to collectives by rank 0.
-  double flops = 0;                             ///< Spent on statistics and inverses, by all ranks.
-  double bytes_skipped = 0, flops_skipped = 0;  ///< Sums of kfac::StepReport's.
-  /// Inverses of all ranks by the stage of the ladder that gave them (kfac::InverseStage); the last
-  /// one counts old inverses that were kept.
+  double bytes = 0;                             ///< Passed to collectives by rank 0.
+  double flops = 0;                             ///< Of statistics and inverses, over all ranks.
+  double bytes_skipped = 0, flops_skipped = 0;  ///< Sums of the fields of kfac::StepReport.
+  /// Inverses of all ranks by the stage of the robust inversion that produced them
+  /// (kfac::InverseStage); the last element counts old inverses that were retained.
   std::array<double, 5> inverses{};
-  /// Mean over layers of the steps between two refreshes, by kind; 0 for a kind that is not there.
+  /// Mean over layers of the steps between two refreshes, by kind; 0 for an absent kind.
   struct Intervals {
     std::int64_t step = 0;
     double a = 0, g = 0, batch_norm = 0;
     bool operator==(const Intervals&) const = default;
   };
-  /// Under the adaptive rule: of every k-th step, k a power of two that keeps them few.
+  /// Adaptive rule only: one entry per k steps, k a power of two that bounds their number.
   std::vector<Intervals> intervals;
 
   [[nodiscard]] bool empty() const { return a_all + g_all == 0; }
-  /// Share of the statistics' elements that were renewed, and so of their bytes on the wire.
+  /// Share of the statistics' elements that were refreshed, and so of their communicated bytes.
   [[nodiscard]] double a_kept() const { return a_all > 0 ? a_renewed / a_all : 1; }
   [[nodiscard]] double g_kept() const { return g_all > 0 ? g_renewed / g_all : 1; }
-  /// Shares of what refreshing everything at every step would have sent and computed; 0 of nothing.
+  /// Shares saved relative to refreshing everything at every step; 0 if there was no work.
   [[nodiscard]] double bytes_saved() const { return share(bytes_skipped, bytes); }
   [[nodiscard]] double flops_saved() const { return share(flops_skipped, flops); }
 
@@ -86,31 +85,31 @@ struct CurvatureResult {
   }
 };
 
-/// How the passes of steps that record no statistics were given to a device (nn::GraphedPasses), in
-/// all parts of the run.
+/// How the passes of steps that record no statistics were launched on a device
+/// (nn::GraphedPasses), over all parts of the run.
 struct PassLaunches {
   std::int64_t as_it_is = 0, recorded = 0, replayed = 0;
-  std::int64_t refused = 0;  ///< Could not be recorded.
-  std::string reason;        ///< Of the last of them.
+  std::int64_t refused = 0;  ///< Passes that could not be recorded.
+  std::string reason;        ///< Reason of the last refusal.
 };
 
-/// Pairs of a convolution and a BatchNorm that share work, as of the last training step.
+/// Fusion of convolutions with their BatchNorm, as of the last training step.
 struct SharedWork {
-  std::int64_t pairs = 0;  ///< That could.
-  std::int64_t fused = 0;  ///< That do: the others have no engine of cuDNN, or are on the host.
+  std::int64_t pairs = 0;  ///< Pairs that could be fused.
+  std::int64_t fused = 0;  ///< Fused pairs; the others have no cuDNN engine, or are on the host.
 };
 
-/// One finished (or failed) run: the content of result.json.
+/// Result of one run: the content of result.json.
 struct RunResult {
   std::string status = "running";  ///< "ok", "failed", "stopped".
   std::string error;               ///< Empty unless failed.
   std::string name;                ///< Label of the configuration, e.g. "kfac".
   std::string optimizer, model, data;
   std::string version;
-  std::string configuration;  ///< Effective, as TOML; the report shows it and where groups differ.
+  std::string configuration;  ///< Effective, as TOML; the report shows it and the differences.
   std::uint64_t seed = 0;
   int ranks = 1;
-  std::string device = "cpu";  ///< Of rank 0, with its name.
+  std::string device = "cpu";  ///< Device of rank 0, with its name.
   std::int64_t global_batch = 0, parameters = 0, steps = 0, skipped_steps = 0;
   double final_accuracy = 0, best_accuracy = 0;
   double median_accuracy = 0;  ///< Median over the last five epochs (Goyal et al. 2017).
@@ -119,15 +118,15 @@ struct RunResult {
   double train_seconds = 0, total_seconds = 0;
   double images_per_second = 0;  ///< Median over epochs.
   double seconds_per_step = 0;   ///< Median over epochs.
-  /// data, forward, backward, statistics, exchange, inverse, update, evaluation: seconds of the
-  /// host, or on a device of the stream of the network, where exchange and inverse are a part of
+  /// Seconds of data, forward, backward, statistics, exchange, inverse, update and evaluation: host
+  /// time, or on a device the time of the network's stream, where exchange and inverse are part of
   /// update.
   std::map<std::string, double> phase_seconds;
-  std::optional<PassLaunches> launches;  ///< Where graphs were asked for.
-  /// Where model.fused_moments, model.fused_backward ask for it.
+  std::optional<PassLaunches> launches;  ///< Set if graphs were requested.
+  /// Set if model.fused_moments or model.fused_backward is on.
   std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;
-  std::vector<std::string> bad_photos;  ///< The first damaged ones by name, with reasons.
+  std::vector<std::string> bad_photos;  ///< First damaged photographs by name, with reasons.
   std::vector<EpochRecord> epochs;
 };
 

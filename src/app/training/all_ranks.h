@@ -4,7 +4,8 @@
 
 namespace dkfac::app {
 
-/// Calls a collective that throws on every rank when it throws at all; rank 0 speaks for all.
+/// Calls a collective that throws on every rank or on none, and turns its InvalidArgument and
+/// NumericError into a RunError of all ranks.
 template <class Work>
 void on_all_ranks(const Position& position, Work work) {
   const auto raise = [&] {

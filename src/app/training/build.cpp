@@ -21,7 +21,7 @@ namespace {
 
 void compare_configurations(TrainState& s) {
   enter(s, "config");
-  // Whole keys, so that the first line that differs says which it is.
+  // Full key paths, so that the first differing line names the key.
   std::string text;
   for (const auto& [key, value] : settings_of(s.result.configuration))
     text += key + " = " + value + "\n";
@@ -44,7 +44,7 @@ void set_whitening(TrainState& s) {
   const data::Dataset& train = s.now->data->train;
   DKFAC_CHECK(train.photos == nullptr, "[whitening] data set '", train.name,
               "' is of photographs, which are not in memory; switch whitening off");
-  // The filters are the same bits wherever the run is.
+  // Computed on the host, so that the filters are bit-identical on every device.
   Context host(Device::cpu(), {.threads = s.config.run.threads});
   const data::Normalization normalization = data::normalization_of(train);
   const nn::WhiteningImages images{.pixels = train.pixels,
@@ -64,13 +64,14 @@ Config with_failure_folder(const TrainState& s) {
   return config;
 }
 
-/// Of all ranks' devices, taken to be alike, and shared by as many ranks as this one's.
+/// Returns the peak FLOP/s of all ranks' devices, assuming that all are alike and shared by as many
+/// ranks as this one's.
 std::optional<double> all_peak_flops(const TrainState& s) {
   const auto one = peak_flops(s.ctx.device(), s.config.run.precision, s.config.run.tf32);
   return one ? std::optional(*one * s.comm->size() / s.ranks_on_device) : std::nullopt;
 }
 
-/// "cuda:0, NVIDIA H100 80GB HBM3"
+/// Returns a text such as "cuda:0, NVIDIA H100 80GB HBM3".
 std::string device_text(Device device) {
   if (!device.is_cuda()) return "cpu";
   return fmt::format(
@@ -78,8 +79,8 @@ std::string device_text(Device device) {
       backend_info().cuda_info.devices.at(static_cast<std::size_t>(device.index)).name);
 }
 
-/// Of the largest images and batch of all phases: there is memory for what the optimizer keeps of a
-/// step.
+/// Attaches the optimizer with the largest images and batch of all phases, so that its buffers fit
+/// every step.
 void attach(TrainState& s) {
   nn::AttachOptions options = attach_options(s.config);
   options.stream = s.ctx.stream();
@@ -96,8 +97,8 @@ void attach(TrainState& s) {
   s.model->set_input(image_of(*s.now));
 }
 
-/// For the largest share that a rank passes through the network at once. A device refuses what it
-/// does not have by itself.
+/// Checks the memory for the largest micro-batch of a rank. On a device the allocator reports
+/// missing memory itself.
 void check_memory_of(const TrainState& s, const PhasePlan& plan) {
   if (s.ctx.device().is_cuda()) return;
   const Config& config = plan.phase.config;
@@ -167,7 +168,7 @@ void build_training(TrainState& s) {
   if (s.ctx.device().is_cuda()) reset_peak_memory(s.ctx.device());
   run_and_agree(*s.comm, s.position, [&] { build(s); });
   on_all_ranks(s.position, [&] { s.optimizer->prepare(); });
-  // The optimizer gives all ranks the same parameters; whitening filters are buffers.
+  // The optimizer broadcasts the parameters; whitening filters are buffers.
   if (s.comm->size() == 1 || s.model->buffers().numel() == 0) return;
   s.comm->broadcast(s.model->buffers(), 0, s.ctx.stream(), "model buffers");
   s.ctx.stream().synchronize();

@@ -8,7 +8,7 @@ namespace dkfac::app {
 
 namespace {
 
-// Training time since the last call.
+// Adds the training time since the last call.
 void count_time(TrainState& s, Stopwatch& clock) {
   const double passed = clock.lap();
   s.counters.epoch_seconds += passed;
@@ -24,12 +24,12 @@ void count_launches(TrainState& s) {
                        now.reason.empty() ? before.reason : now.reason};
 }
 
-// An evaluation starts the count of statistics anew.
+// Records the fused pairs; an evaluation resets the count of fused statistics.
 void count_shared_work(TrainState& s) {
   const auto shared = [](const nn::FusedPairs& p) { return SharedWork{p.pairs, p.fused}; };
-  const ModelConfig& asked = s.config.model;
-  if (asked.fused_moments) s.result.fused_moments = shared(s.model->fused_moments());
-  if (asked.fused_backward) s.result.fused_backward = shared(s.model->fused_backward());
+  const ModelConfig& model = s.config.model;
+  if (model.fused_moments) s.result.fused_moments = shared(s.model->fused_moments());
+  if (model.fused_backward) s.result.fused_backward = shared(s.model->fused_backward());
 }
 
 void start_next_epoch(Counters& c) {
@@ -62,9 +62,9 @@ bool train_epoch(TrainState& s) {
     count_launches(s);
     if (go_on && checkpoint_due_in_epoch(s)) {
       save_checkpoint(s);
-      clock.lap();  // That was no training.
+      clock.lap();  // Excluded from training time.
     }
-    if (s.phases) s.phases->begin(s.ctx.stream());  // Logging is no phase.
+    if (s.phases) s.phases->begin(s.ctx.stream());  // Logging belongs to no phase.
     enter(s, "data");
     data_watch.lap();
   }
@@ -84,7 +84,7 @@ void finish_epoch(TrainState& s) {
   const std::optional<LoadingRecord> loading = gather_loading(s);
   const Tally trained = sum_over_ranks(c.epoch_tally, *s.comm);
   const auto [tested, plain_accuracy] = evaluate_epoch(s);
-  // The host has waited for all of it.
+  // The host has synchronized with the evaluation.
   result.phase_seconds["evaluation"] += watch.lap();
 
   EpochRecord record;

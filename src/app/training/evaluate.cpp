@@ -11,7 +11,7 @@ namespace dkfac::app {
 
 namespace {
 
-/// Of one kind of logits, over all batches.
+/// Accumulates the scores of one kind of logits over all batches.
 class Score {
  public:
   explicit Score(Context& ctx)
@@ -23,18 +23,18 @@ class Score {
     samples_ += batch.labels.numel();
   }
   void fetch(Context& ctx) { ops::copy(ctx, sums_, host_); }
-  /// Once the host has waited for what was fetched.
+  /// Returns the result; the host must have synchronized with the fetch.
   [[nodiscard]] Tally tally() const {
     const double* sums = host_.data<double>();
     return {sums[0], sums[1], static_cast<double>(samples_), sums[2]};
   }
 
  private:
-  Tensor sums_, host_;  ///< Loss, correct samples, and those with the label among the first five.
+  Tensor sums_, host_;  ///< Loss, correct samples, and samples whose label is in the top five.
   std::int64_t samples_ = 0;
 };
 
-/// Calls f(batch) on every batch of the loader with a sample of this rank.
+/// Calls f(batch) on every batch of the loader that has samples of this rank.
 template <class F>
 void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
   data::DeviceBatch batch;
@@ -44,7 +44,7 @@ void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
   }
 }
 
-/// A tensor like that one, in memory that is kept for the next batches and grows with the largest.
+/// Returns a tensor like `like` in reusable memory, which grows with the largest batch.
 TensorView room_for(Context& ctx, Tensor& memory, ConstTensorView like) {
   if (!memory.is_set() || memory.numel() < like.numel())
     memory = Tensor::empty(ctx, {like.numel()}, like.dtype());
@@ -79,7 +79,7 @@ FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& l
     plain.add(ctx, logits, batch);
     const TensorView flipped = room_for(ctx, flipped_memory, batch.images);
     const TensorView sum = room_for(ctx, sum_memory, logits);
-    ops::copy(ctx, logits, sum);  // The model's own memory is about to be used again.
+    ops::copy(ctx, logits, sum);  // The next forward pass overwrites the logits.
     nn::flip_horizontal(ctx, batch.images, flipped);
     ops::axpby(ctx, 0.5, model.forward(ctx, flipped, nn::Mode::eval), 0.5, sum);
     mean.add(ctx, sum, batch);

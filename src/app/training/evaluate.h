@@ -10,10 +10,10 @@
 
 namespace dkfac::app {
 
-/// Loss and accuracy sums over samples, reduced over ranks on demand.
+/// Sums of loss and accuracy over samples of this rank.
 struct Tally {
   double loss = 0, correct = 0, samples = 0;
-  double top5 = 0;  ///< Samples whose label is among the five largest logits; of evaluations alone.
+  double top5 = 0;  ///< Samples whose label is among the five largest logits; evaluation only.
   void add(double loss_sum, std::int64_t correct_count, std::int64_t count) {
     loss += loss_sum;
     correct += static_cast<double>(correct_count);
@@ -22,26 +22,26 @@ struct Tally {
   [[nodiscard]] double mean_loss() const { return loss / samples; }  ///< A NaN without samples.
   [[nodiscard]] double accuracy() const { return correct / samples; }
 };
-/// Accuracy among the five largest logits, where it says something: with more than ten classes.
+/// Returns the top-5 accuracy; nothing for ten classes or fewer.
 [[nodiscard]] inline std::optional<double> top5_accuracy(const Tally& tested,
                                                          std::int64_t classes) {
   return classes > 10 ? std::optional(tested.top5 / tested.samples) : std::nullopt;
 }
-/// Collective: the sum over ranks.
+/// Collective: returns the sum over ranks.
 [[nodiscard]] Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm);
 
-/// Every test sample once, in order.
+/// Returns sampling options for every test sample once, in order.
 [[nodiscard]] inline data::SamplerOptions test_order(std::int64_t batch, std::int64_t count) {
   return {.count = count, .global_batch = batch, .shuffle = false, .drop_last = false};
 }
 
-/// Collective: one pass over the loader's data with running statistics and without smoothing; each
-/// sample counts once, whatever the number of ranks. The host waits for a device once.
+/// Collective: evaluates the loader's data with running statistics and without label smoothing.
+/// Each sample counts once at any number of ranks. The host synchronizes with a device once.
 [[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
                              comm::Communicator& comm);
 
-/// The same of images and of the mean of the logits of each image and its mirror image (test-time
-/// augmentation); images must be [n,h,w,c].
+/// Results without and with test-time augmentation: the mean of the logits of each image and its
+/// horizontal flip. Images must be [n,h,w,c].
 struct FlipTally {
   Tally plain, mean;
 };

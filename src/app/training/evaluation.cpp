@@ -4,9 +4,9 @@ namespace dkfac::app {
 
 namespace {
 
-// Of the values that are in the model now.
+// Evaluates the current values of the model.
 FlipTally evaluate_model(TrainState& s) {
-  // Ranks have seen other samples, so their running statistics differ.
+  // Ranks have seen different samples, so their running statistics differ.
   nn::average_buffers(s.ctx, *s.model, *s.comm);
   if (s.config.run.tta) return evaluate_flipped(s.ctx, *s.model, *s.test_loader, *s.comm);
   const Tally plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);

@@ -25,7 +25,7 @@ safetensors::File open_listed(const std::filesystem::path& checkpoint, const Man
   return {read_listed(checkpoint, manifest, file), (checkpoint / file).string()};
 }
 
-/// Those that rank `rank` of `ranks` needs.
+/// Opens the shards that rank `rank` of `ranks` needs.
 Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& manifest, int rank,
                    int ranks) {
   Shards shards;
@@ -37,16 +37,16 @@ Shards open_shards(const std::filesystem::path& checkpoint, const Manifest& mani
 void check_kind(const TrainState& s, const RunResult& saved) {
   const auto check = [](const char* what, const std::string& before, const std::string& now) {
     DKFAC_CHECK(before == now, "[checkpoint] it is of the ", what, " '", before,
-                "', and the configuration says '", now, "'; go on with the configuration it has");
+                "', and the configuration has '", now, "'; resume with the configuration it has");
   };
   check("model", saved.model, s.result.model);
   check("optimizer", saved.optimizer, s.result.optimizer);
   DKFAC_CHECK(saved.parameters == s.result.parameters, "[checkpoint] its model has ",
               saved.parameters, " parameters, that of the configuration ", s.result.parameters,
-              "; go on with the configuration it has");
+              "; resume with the configuration it has");
 }
 
-/// What the run has done so far, under the description of the run as it is now.
+/// Restores the results so far and keeps the description of the current run.
 void restore_result(TrainState& s, RunResult saved) {
   RunResult& result = s.result;
   result.steps = saved.steps;
@@ -60,18 +60,20 @@ void restore_result(TrainState& s, RunResult saved) {
   for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
 }
 
-/// Only a scale that followed the steps, and shall go on to, is worth more than the configuration.
+/// Returns whether the saved loss scale overrides the configuration: only if it was dynamic and
+/// still is.
 bool keeps_loss_scale(const TrainState& s, const RunResult& saved) {
   try {
     const Config before = parse_config(saved.configuration, {}, "the checkpoint");
     return before.train.loss_scale == LossScaling::dynamic &&
            s.config.train.loss_scale == LossScaling::dynamic;
   } catch (const InvalidArgument&) {
-    return false;  // Of another version.
+    return false;  // Configuration of another version.
   }
 }
 
-/// Settings are no part of the state, but a change of them is noticed: those of the last step.
+/// Sets the curvature settings of the last step. They are not part of the state, but the optimizer
+/// detects their changes.
 void restore_schedule(TrainState& s, const RunRecord& record) {
   if (!has_curvature_schedule(s.config) || record.result.steps == 0) return;
   const bool inside = record.batch > 0;
@@ -84,7 +86,7 @@ void restore_schedule(TrainState& s, const RunRecord& record) {
   s.optimizer->set_curvature(curvature_settings(plan.phase, epoch, steps, steps - plan.first_step));
 }
 
-/// Names that other ranks have taken over from this one.
+/// Returns the names that other ranks have taken over from this one.
 std::set<std::string> taken_over(comm::Communicator& comm, const std::vector<std::string>& moved) {
   std::string lines;
   for (const std::string& name : moved) lines += name + '\n';
@@ -107,7 +109,7 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
     record = read_record(checkpoint, manifest);
     check_kind(s, record.result);
   });
-  enter_phase(s, record.epoch);  // What comes fits its images.
+  enter_phase(s, record.epoch);  // The saved state fits the images of this phase.
   run_and_agree(*s.comm, s.position, [&] {
     load_model(s.ctx, *s.model, open_listed(checkpoint, manifest, kModelFile));
     shards = open_shards(checkpoint, manifest, rank, ranks);
@@ -157,10 +159,10 @@ std::unique_ptr<nn::Ema> load_ema(Context& ctx, nn::Model& model, const Config& 
   auto ema = std::make_unique<nn::Ema>(
       ctx, model, nn::EmaOptions{.decay = train.ema_decay, .interval = train.ema_interval});
   const Manifest manifest = read_manifest(checkpoint);
-  (void)read_record(checkpoint, manifest);  // So there are as many ranks as the manifest says.
-  constexpr int kOnlooker = 0;              // Of no ranks: it takes means over all that wrote.
-  Shards shards = open_shards(checkpoint, manifest, 0, kOnlooker);
-  StateReader reader(shards, 0, kOnlooker, manifest.ranks);
+  (void)read_record(checkpoint, manifest);  // Verifies the number of ranks in the manifest.
+  constexpr int kNoRanks = 0;               // Of no ranks: it takes means over all that wrote.
+  Shards shards = open_shards(checkpoint, manifest, 0, kNoRanks);
+  StateReader reader(shards, 0, kNoRanks, manifest.ranks);
   HostView view(ctx, reader);
   visit_ema(view, *ema);
   reader.finish();

@@ -10,8 +10,8 @@ namespace dkfac::app {
 
 namespace {
 
-/// Batches are the same wherever they are made; the set itself may take a share of the memory that
-/// the network would not miss.
+/// Chooses the placement of the data set, which does not affect the batches. "auto" makes it
+/// resident if it takes only a small share of device memory.
 data::DataPlacement data_placement(const TrainState& s) {
   const Device device = s.ctx.device();
   const Choice choice = s.config.data.resident;
@@ -32,8 +32,8 @@ data::DataPlacement data_placement(const TrainState& s) {
                                                    : data::DataPlacement::streamed;
 }
 
-/// Of images on their way to the network. In 16 bits it would round them first of all; what mixes
-/// them does so before.
+/// Returns the dtype of images from the loader. A network in 16 bits would round them first anyway;
+/// regularization that mixes images works in the master type.
 DType image_type(const TrainState& s) {
   const bool device = s.ctx.device().is_cuda();
   return device && !regularize_options(s.now->phase.config).any() ? s.config.run.precision
@@ -42,15 +42,15 @@ DType image_type(const TrainState& s) {
 
 }  // namespace
 
-/// A BatchNorm needs two values per channel and group of every micro-batch. Where it sees one
-/// pixel, a rank with one sample per group would fail when that batch comes, alone and after a long
-/// time.
+/// A BatchNorm needs two values per channel and group of every micro-batch. With one pixel per
+/// sample, a rank with one sample per group would fail only when that batch arrives, possibly late
+/// and on a single rank.
 void check_batch_norms(const nn::Model& model, const PhasePlan& plan, int ranks) {
   const Config& config = plan.phase.config;
   const data::SamplerOptions sampler = sampler_options(config, plan.data->train, ranks);
   const std::int64_t micro_batches = config.train.micro_batches;
   for (const std::int64_t batch : {std::int64_t{0}, plan.steps_per_epoch - 1}) {
-    // No share is smaller than the last rank's, and no part of it than the first.
+    // The last rank's share is the smallest one, and its first micro-batch the smallest of these.
     const data::BatchShare share = data::batch_share(sampler, batch, ranks - 1, ranks);
     model.trace([&](const nn::Layer& layer, const Shape& sample) {
       const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&layer);
@@ -94,7 +94,7 @@ void make_loaders(TrainState& s) {
                                   .size = size,
                                   .dtype = image_type(s),
                                   .place = data_placement(s)};
-  s.loader.reset();  // Its memory is free for the next one's.
+  s.loader.reset();  // Frees its memory for the next loader.
   s.test_loader.reset();
   s.loader.emplace(s.ctx, data.train, normalization, options);
   options.sampler = test_order(config.run.eval_batch, data.test.count);
@@ -105,12 +105,13 @@ void make_loaders(TrainState& s) {
 
 nn::GraphedPasses::Options graph_options(const TrainState& s) {
   nn::GraphedPasses::Options options;
-  // One for each micro-batch of either of two buffers, of full batches and of an epoch's last one.
+  // One graph for each micro-batch in each of two buffers, for full batches and an epoch's last
+  // one.
   options.most = std::max<std::size_t>(
       options.most, 4 * static_cast<std::size_t>(s.now->phase.config.train.micro_batches));
-  // Of several ranks the gradients of a bucket leave while the backward pass goes on.
+  // With several ranks, the gradients of a bucket are reduced during the rest of the backward pass.
   const optim::SgdOptions& shared =
-      s.config.optimizer.options.sgd;  // These are equal in all types.
+      s.config.optimizer.options.sgd;  // Equal for all optimizer types.
   if (s.comm->size() > 1 && shared.communication.overlap)
     options.part_bytes = static_cast<std::size_t>(shared.communication.bucket_bytes);
   return options;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMostNames = 10;
 
-/// Of all ranks, each once, in bytewise order.
+/// Gathers the distinct lines of all ranks in bytewise order.
 std::vector<std::string> gather_lines(comm::Communicator& comm, const std::string& lines) {
   std::vector<std::string> all;
   for (const std::string& ranks : comm::all_gather_strings(comm, lines))
@@ -21,7 +21,8 @@ std::vector<std::string> gather_lines(comm::Communicator& comm, const std::strin
   return all;
 }
 
-/// Ranks meet others in each epoch, and in time the same.
+/// Counts distinct damaged samples over all ranks. A rank reads different samples in each epoch, so
+/// ranks find the same ones over time.
 double count_bad(comm::Communicator& comm, const std::vector<std::int64_t>& mine) {
   std::string lines;
   for (const std::int64_t sample : mine) lines += std::to_string(sample) + "\n";

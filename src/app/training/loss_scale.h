@@ -8,9 +8,10 @@
 
 namespace dkfac::app {
 
-/// The factor on the loss gradient that keeps 16-bit gradients from underflowing; the same on every
-/// rank, since it follows from votes alone. Dynamic as Micikevicius et al. 2018, section 3.2, with
-/// NVIDIA's constants: starts at 2^16, doubles after 2000 good steps in a row, halves on overflow.
+/// Options of the loss scale, which keeps 16-bit gradients from underflowing. It is equal on every
+/// rank, because it depends only on the agreement on each step. Dynamic scaling follows
+/// Micikevicius et al. 2018, section 3.2, with NVIDIA's constants: starts at 2^16, doubles after
+/// 2000 consecutive good steps, halves on overflow.
 struct LossScaleOptions {
   LossScaling mode = LossScaling::none;
   double initial = 65536;
@@ -18,7 +19,7 @@ struct LossScaleOptions {
   double floor = 1, ceiling = 16777216;  ///< 2^24
 };
 
-/// What has to be kept for going on later.
+/// State of the loss scale, saved in checkpoints.
 struct LossScale {
   double value = 1;
   std::int64_t good_steps = 0;  ///< Since the last change.
@@ -27,12 +28,12 @@ struct LossScale {
 [[nodiscard]] LossScaleOptions loss_scale_options(const Config& config);
 [[nodiscard]] LossScale first_loss_scale(const LossScaleOptions& options);
 
-/// Whether a step failed for gradients too large for their type, which a smaller scale may mend: a
-/// finite loss, but a gradient or statistic that is not.
+/// Returns whether a step was rejected because gradients overflowed, which a smaller scale may fix:
+/// the loss is finite, but a gradient or statistic is not.
 [[nodiscard]] bool overflowed(const StepAgreement& agreement);
 
-/// Goes on to the next step. True when the scale was lowered, so that the lost step is part of the
-/// search for it and no sign of divergence.
+/// Updates the scale after a step. Returns true when it was lowered: the rejected step is then part
+/// of the search for the scale, and no sign of divergence.
 bool advance(LossScale& scale, const LossScaleOptions& options, const kfac::StepReport& report);
 
 }  // namespace dkfac::app

@@ -6,18 +6,18 @@
 
 namespace dkfac::app {
 
-/// Loss and correct samples of several passes, added up where the network computes, and read by the
-/// host when it has waited for other reasons.
+/// Sums of loss and correct samples over several passes, accumulated on the device of the network.
+/// The host reads them after a synchronization that is needed for other reasons.
 class LossSums {
  public:
   explicit LossSums(Context& ctx);
 
   void clear(Context& ctx);
-  [[nodiscard]] TensorView sums() { return sums_; }  ///< f64 [2], as the losses of nn take it.
+  [[nodiscard]] TensorView sums() { return sums_; }  ///< f64 [2], as the losses of nn accept it.
   [[nodiscard]] ConstTensorView loss() const { return sums_.view().slice(0, 0, 1); }
-  /// Copies to the host what has been added so far, behind the work that adds it.
+  /// Enqueues a copy of the current sums to the host.
   void fetch(Context& ctx);
-  /// What was fetched, once the host has waited for that.
+  /// Returns the fetched sums; the host must have synchronized with fetch().
   [[nodiscard]] nn::LossSum fetched() const;
 
  private:

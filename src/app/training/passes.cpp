@@ -4,12 +4,12 @@ namespace dkfac::app {
 
 namespace {
 
-/// A part of this rank's share of a batch that passes through the network at once.
+/// A micro-batch: part of this rank's share of a batch that passes through the network at once.
 struct Part {
   ConstTensorView images;
   ConstTensorView labels;
-  ConstTensorView targets;  ///< In place of the labels; empty: they count.
-  std::int64_t first = 0;   ///< DevicePlacement of images[0] in the global batch.
+  ConstTensorView targets;  ///< Soft targets; if empty, the labels are used.
+  std::int64_t first = 0;   ///< Index of images[0] in the global batch.
   bool last = false;
 };
 
@@ -26,7 +26,7 @@ SampleKey key_of(const TrainState& s, std::int64_t first) {
   return {s.config.run.seed, s.result.steps, first};
 }
 
-/// The batch as the network is to see it.
+/// Applies the regularization (mixup, erasing) to a batch.
 Part regularized(TrainState& s, const data::DeviceBatch& batch) {
   Part whole{batch.images, batch.labels, {}, batch.first, true};
   const nn::RegularizeOptions options = regularize_options(s.now->phase.config);
@@ -39,8 +39,8 @@ Part regularized(TrainState& s, const data::DeviceBatch& batch) {
   return whole;
 }
 
-/// The first elements of memory that is kept, as parts, and the last batch of an epoch, are of
-/// several sizes.
+/// Returns a view of the first elements of reusable memory, because micro-batches and the last
+/// batch of an epoch differ in size.
 TensorView view_in(Context& ctx, Tensor& memory, const Shape& shape, DType dtype) {
   if (!memory.is_set() || memory.numel() < shape.numel()) memory = Tensor::empty(ctx, shape, dtype);
   return {memory.view().raw(), dtype, shape, ctx.device()};
@@ -55,7 +55,7 @@ class PartPasses {
                s.config.optimizer.fisher == Fisher::monte_carlo &&
                s.optimizer->wants_statistics()) {}
 
-  /// Returns the seconds that the optimizer took inside.
+  /// Runs the passes of one part and returns the seconds of the optimizer within.
   double run(const Part& part) {
     const nn::GradientUse use = part.last ? nn::GradientUse::announce : nn::GradientUse::add;
     set_pass({.statistics = true, .gradients = draws_ ? nn::GradientUse::none : use});
@@ -79,7 +79,7 @@ class PartPasses {
     s_.timed->set_records(pass.statistics && s_.optimizer->wants_statistics());
   }
 
-  // Nobody looks between the layers.
+  // Runs both passes as one unit, since no observer needs the layers.
   double run_at_once(const Part& part) {
     enter(s_, "passes");
     nn::PassInput input{.images = part.images, .scale = scale_, .sums = s_.sums->sums()};
@@ -102,7 +102,7 @@ class PartPasses {
       nn::soft_cross_entropy(s_.ctx, logits, part.targets, scale_, grad, s_.sums->sums());
   }
 
-  // The statistics of this part, from labels out of the model's own distribution.
+  // Records the statistics of this part from labels sampled from the model's distribution.
   void record_drawn(ConstTensorView logits, const Part& part, nn::GradientUse use,
                     TensorView grad) {
     const TensorView drawn = view_in(s_.ctx, s_.drawn, part.labels.shape(), DType::i32);

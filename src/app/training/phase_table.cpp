@@ -60,7 +60,7 @@ Row row_of(const PhasePlan& plan, std::size_t number, int ranks) {
           operations_text(operations_of(plan))};
 }
 
-// Columns right-aligned, with two spaces between.
+// Formats right-aligned columns, separated by two spaces.
 std::string lines_of(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)

@@ -8,10 +8,9 @@
 
 namespace dkfac::app {
 
-/// The phases one below the other: epochs, images, batches, steps, learning rate and momentum of
-/// the first and the last step, images and operations of the network (image_flops counted), and the
-/// sum of it. `flops`: those that all ranks together keep up in a second, for a prediction of the
-/// time.
+/// Formats a table with a row per phase: epochs, image size, batch, steps, learning rate and
+/// momentum of the first and the last step, images and operations of the network (image_flops must
+/// be set), and the totals. `flops`: sustained FLOP/s of all ranks together, to predict the time.
 [[nodiscard]] std::string phase_table(const std::vector<PhasePlan>& plan, int ranks,
                                       std::optional<double> flops = {});
 

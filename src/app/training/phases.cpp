@@ -92,7 +92,7 @@ void enter_phase(TrainState& s, std::int64_t epoch) {
   run_and_agree(*s.comm, s.position, [&] {
     s.model->set_input(image_of(next));
     make_loaders(s);
-    // Recorded passes are of the batches that were.
+    // Captured passes belong to batches of the previous phase.
     if (s.graphed) {
       if (s.result.launches) s.launches_before = *s.result.launches;
       s.graphed.emplace(*s.model, &*s.timed, graph_options(s));

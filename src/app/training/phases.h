@@ -11,34 +11,34 @@
 
 namespace dkfac::app {
 
-/// A phase and what it is trained on.
+/// A phase with its data and step counts.
 struct PhasePlan {
   Phase phase;
   const data::DataSplits* data = nullptr;
   std::int64_t steps_per_epoch = 0;
-  std::int64_t first_step = 0;  ///< Steps of the run before it.
-  double image_flops = 0;       ///< Of forward and backward; count_operations()
+  std::int64_t first_step = 0;  ///< Steps of the run before this phase.
+  double image_flops = 0;       ///< Of forward and backward, set by count_operations().
   [[nodiscard]] std::int64_t steps() const { return phase.epochs * steps_per_epoch; }
 };
 
-/// Borrows one data set for all phases.
+/// Returns phase data that borrows one data set for all phases.
 [[nodiscard]] PhaseData one_for_all(const data::DataSplits& data);
-/// All phases of a run, none of them empty. Throws InvalidArgument when there is data for another
-/// number of phases, when data of phases are not alike but for the size of images, and for batches
-/// that cannot be shared among `ranks`.
+/// Plans all phases of a run, none of them empty. Throws InvalidArgument when there is data for
+/// another number of phases, when the data of phases differ in more than the image size, and for
+/// batches that cannot be divided among `ranks`.
 [[nodiscard]] std::vector<PhasePlan> plan_phases(const Config& config, const PhaseData& data,
                                                  int ranks);
-/// Of an epoch from 1 on; the last one past the end.
+/// Returns the phase of an epoch (from 1); past the end, the last phase.
 [[nodiscard]] const PhasePlan& plan_at(const std::vector<PhasePlan>& plan, std::int64_t epoch);
 [[nodiscard]] inline std::int64_t total_steps(const std::vector<PhasePlan>& plan) {
   return plan.back().first_step + plan.back().steps();
 }
-/// Operations of the network in the first `steps` of the run.
+/// Returns the operations of the network in the first `steps` steps of the run.
 [[nodiscard]] double work_of(const std::vector<PhasePlan>& plan, std::int64_t steps);
-/// Fills in image_flops. Throws InvalidArgument when the network does not take the images of a
+/// Fills in image_flops. Throws InvalidArgument when the network does not accept the images of a
 /// phase.
 void count_operations(nn::Model& model, std::vector<PhasePlan>& plan);
-/// One sample of its data.
+/// Returns the shape of one training image.
 [[nodiscard]] inline Shape image_of(const PhasePlan& plan) {
   const data::Dataset& train = plan.data->train;
   return {train.height, train.width, train.channels};

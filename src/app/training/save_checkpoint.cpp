@@ -32,7 +32,7 @@ bool all_finite(std::span<const std::byte> data) {
                      [](T x) { return std::isfinite(x); });
 }
 
-/// What could never be trained on must not replace what could.
+/// Refuses non-finite parameters: such a checkpoint must not replace a usable one.
 void require_finite(const std::vector<Item>& items) {
   for (const Item& item : items) {
     const bool good = item.dtype == "F32"   ? all_finite<float>(item.data)
@@ -40,7 +40,7 @@ void require_finite(const std::vector<Item>& items) {
                                             : true;
     if (!good)
       throw NumericError(
-          fmt::format("[checkpoint] not saved: '{}' is not finite; go on from an "
+          fmt::format("[checkpoint] not saved: '{}' is not finite; resume from an "
                       "earlier one with a lower learning rate or more damping",
                       item.name));
   }
@@ -52,7 +52,7 @@ std::vector<Item> items_of(const HostTensors& tensors) {
   return items;
 }
 
-/// The mean over ranks of the model's buffers, for a scope.
+/// Replaces the model's buffers by their mean over ranks for a scope.
 class AveragedBuffers {
  public:
   explicit AveragedBuffers(TrainState& s)
@@ -71,7 +71,7 @@ class AveragedBuffers {
   Tensor own_;
 };
 
-/// "height x width x channels classes"
+/// Formats "height x width x channels classes".
 std::string input_text(const nn::Model& model) {
   const Shape& input = model.input();
   return fmt::format("{}x{}x{} {}", input[0], input[1], input[2], model.outputs());
@@ -83,7 +83,7 @@ RunRecord record_of(const TrainState& s) {
   return record;
 }
 
-/// "name bytes crc" per line, to be sent to rank 0.
+/// Formats "name bytes crc" as a line to be sent to rank 0.
 std::string to_line(const std::string& file, FileSum sum) {
   return fmt::format("{} {} {}\n", file, sum.bytes, sum.crc32c);
 }
@@ -146,7 +146,7 @@ void write_checkpoint(TrainState& s) {
 
 bool checkpoint_due_in_epoch(const TrainState& s) {
   const std::int64_t every = s.config.checkpoint.every_steps;
-  // At the last batch it waits for the end of the epoch.
+  // At the last batch the checkpoint is deferred to the end of the epoch.
   return every > 0 && s.result.steps - s.saved.step >= every &&
          s.counters.batch < s.now->steps_per_epoch;
 }

@@ -16,8 +16,8 @@ std::string describe_skipped(const StepAgreement& agreement) {
                      agreement.nonfinite_statistic);
 }
 
-// `seconds`: all time in the optimizer's calls; what it does not name is updating. On a device its
-// names are of the time that the host took to give it work.
+// Ends the phases of the optimizer. `seconds` is the total time of its calls; the part that it does
+// not attribute counts as "update". On a device its parts are host times of enqueueing.
 void end_optimizer_phases(TrainState& s, double seconds) {
   const PhaseSeconds& named = s.report.seconds;
   if (s.phases) return end_phase(s, "update", seconds);
@@ -39,8 +39,8 @@ void count(TrainState& s, const nn::LossSum& sum, std::int64_t samples) {
   }
   ++s.result.skipped_steps;
   if (scale_lowered) return;
-  // What could not be learnt from may not be mixed into the images to come. An overflow is the
-  // scale's fault, and the images are good.
+  // The images of a rejected step must not be mixed into the next batch. After an overflow of the
+  // loss scale the images are valid.
   s.regularizer.previous.global_batch = 0;
   if (++c.skipped_in_a_row < s.config.train.max_skipped_steps) return;
   on_all_ranks(s.position, [&] {
@@ -90,7 +90,7 @@ bool train_step(TrainState& s, const data::DeviceBatch& batch, double epoch) {
   s.position.step = ++s.result.steps;
   if (s.ema) s.ema->after_step(s.result.steps);
   end_optimizer_phases(s, optimizer_seconds + watch.seconds());
-  // For the vote the host has waited for all that came before it.
+  // The agreement on the step has synchronized the host with all earlier work.
   const nn::LossSum sum = s.sums->fetched();
   if (s.phases) s.phases->collect(s.result.phase_seconds);
   s.step_images = batch.global_batch;
@@ -132,7 +132,7 @@ void record_step(TrainState& s) {
     record.accuracy = s.step_tally.accuracy();
     s.hooks.on_step(record);
   }
-  // Every rank takes part in the sum, whoever listens.
+  // Every rank takes part in the sum, whether or not it has hooks.
   if (run.log_interval == 0 || s.result.steps % run.log_interval != 0) return;
   gather_inverses(s);
   const Tally all = sum_over_ranks(s.counters.window_tally, *s.comm);

@@ -11,7 +11,7 @@ namespace dkfac::app {
 
 namespace {
 
-/// Epochs that are done, with the part of the one under way.
+/// Returns the finished epochs plus the finished part of the current one.
 double epochs_done(const TrainState& s) {
   return static_cast<double>(s.counters.epoch - 1) +
          static_cast<double>(s.counters.batch) / static_cast<double>(s.now->steps_per_epoch);
@@ -63,7 +63,7 @@ void abort_on_error(TrainState& state, const std::function<void()>& work) {
   try {
     work();
   } catch (const RunError& error) {
-    // All ranks that fail together still have the line to agree about.
+    // Ranks that fail together still have to agree on the error line.
     if (error.scope == RunError::Scope::this_rank) state.comm->abort(error.failure.what);
     throw;
   } catch (...) {

@@ -37,7 +37,7 @@ void visit_buffers(StateVisitor& visitor, const std::string& name, TensorView bu
   if (buffers.numel() > 0) visitor.tensor(name, StateKind::averaged, buffers);
 }
 
-/// The rank's share of the batch that the next one is mixed with.
+/// Visits the rank's share of the batch that the next one is mixed with.
 void visit_virtual_batch(TrainState& s, StateVisitor& visitor) {
   if (!s.now->phase.config.regularize.mixup.any()) return;
   nn::VirtualBatch& batch = s.regularizer.previous;

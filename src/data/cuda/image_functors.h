@@ -17,15 +17,16 @@ using dkfac::cuda::FullPack;
 using dkfac::cuda::kPack;
 using dkfac::cuda::packs_of;
 
-/// Pack p of image `row` of a batch: crop, flip, cutout, normalisation, rounding, in one pass over
-/// the 8-bit images. Pixels of T from a table, so that they have the bits of the host.
+/// Functor that computes pack p of image `row` of a batch: crop, flip, cutout, normalisation and
+/// rounding in one pass over the 8-bit images. Values come from a table, so they are bit-identical
+/// to the host's.
 template <class T>
 struct MakeImages {
   const std::uint8_t* pixels;
   const T* table;  ///< [256,c]
   const std::int32_t* all_labels;
-  const std::int32_t* order;    ///< From the batch's first sample on.
-  const std::int32_t* changes;  ///< [count,5], or null: drawn by the sample's key.
+  const std::int32_t* order;    ///< Order of the epoch, starting at the batch's first sample.
+  const std::int32_t* changes;  ///< [count,5], or null: drawn from the sample's key.
   AugmentOptions options;
   bool augmented;
   std::uint64_t seed;
@@ -33,7 +34,7 @@ struct MakeImages {
   std::int64_t height, width, channels;
   T* images;
   std::int32_t* labels;
-  bool aligned;  ///< Every image begins at a multiple of a pack.
+  bool aligned;  ///< Every image begins at a multiple of the pack size.
 
   [[nodiscard]] DKFAC_HD std::int64_t image_size() const { return height * width * channels; }
   [[nodiscard]] DKFAC_HD std::int64_t packs() const { return packs_of<T>(image_size()); }
@@ -51,7 +52,7 @@ struct MakeImages {
     return out;
   }
 
-  /// Where the pixel that comes to (y, x) begins in its image; -1 for zeros.
+  /// Returns the offset in the source image of output pixel (y, x); -1 if the output is zero.
   [[nodiscard]] DKFAC_HD std::int64_t pixel_of(const Augmentation& change, std::int64_t y,
                                                std::int64_t x) const {
     const bool cut = y >= change.cut_y && y < change.cut_y + options.cutout && x >= change.cut_x &&

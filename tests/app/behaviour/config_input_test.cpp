@@ -136,7 +136,7 @@ TEST(ConfigInput, KeepsSeedsOfAll64BitsExactly) {
       const Config config = parse_config("", set, "here.toml");
       const std::uint64_t got = key == "run.seed" ? config.run.seed : config.data.synthetic_seed;
       EXPECT_EQ(std::to_string(got), seed);
-      // As a run writes it, and reads it when it goes on.
+      // As a run writes it, and reads it when it is resumed.
       const std::string text = to_toml(config);
       EXPECT_EQ(to_toml(parse_config(text, {}, "config.toml")), text);
     }
@@ -223,7 +223,7 @@ TEST(ConfigInput, DropsKeysThatTheChosenDataDoNotHave) {
       says(config.remarks[0], {"--set data.name=fashion-mnist", "data.crop, data.image_size",
                                "phase.1.data.image_size", "here.toml"}));
   EXPECT_TRUE(parse_config(text, Strings{"data.name=synthetic-photos"}, "").remarks.empty());
-  // A file contradicts itself, and a --set means what it says.
+  // A file that contradicts itself, and an explicit --set, are refused.
   EXPECT_TRUE(says(refusal("[data]\nname = \"fashion-mnist\"\nimage_size = 64\n"),
                    {"data.image_size belongs to"}));
   EXPECT_TRUE(says(refusal(text, {"data.name=fashion-mnist", "data.image_size=9"}),

@@ -35,7 +35,7 @@ TEST(Quartiles, AreThoseOfTheSortedValues) {
 
 TEST(Quartiles, StandBetweenTheirNeighbours) {
   const bench::Quartiles q = quartiles_of({1, 2, 3, 10});
-  EXPECT_DOUBLE_EQ(q.lower, 1.75);  // DevicePlacement 0.75 of 0..3.
+  EXPECT_DOUBLE_EQ(q.lower, 1.75);  // Position 0.75 of 0..3.
   EXPECT_DOUBLE_EQ(q.median, 2.5);
   EXPECT_DOUBLE_EQ(q.upper, 4.75);
   EXPECT_DOUBLE_EQ(q.mean, 4);
@@ -230,7 +230,8 @@ TEST(Bench, ALossThatRoseIsAFailure) {
   command.set = {"lr.lr=3"};
   const Output output = run_it(command);
   EXPECT_EQ(output.code, 80);
-  EXPECT_NE(output.errors.find("loss of the one batch rose"), std::string::npos) << output.errors;
+  EXPECT_NE(output.errors.find("loss of the constant batch rose"), std::string::npos)
+      << output.errors;
 }
 
 TEST(Bench, FactorsAndInversesOfEveryLayer) {

@@ -40,7 +40,7 @@ class Checkpoints(CheckpointFolder):
                 self.good(self.train(part, "--quiet", "--set", "run.epochs=1", config=config))
                 self.assertEqual(self.steps(part), [8])
                 done = self.good(self.resume(part, "--set", "run.epochs=3"))
-                self.assertIn("going on after step 8", done.stdout)
+                self.assertIn("resuming after step 8", done.stdout)
                 self.assertEqual(done.stderr, "")
                 self.assertEqual(self.metrics(part), self.metrics(whole))
                 self.assertEqual(self.without_clock(part), self.without_clock(whole))
@@ -114,14 +114,14 @@ class Checkpoints(CheckpointFolder):
         self.assertIn("b", new.stdout)
         self.assertEqual(len(self.result("b")["epochs"]), 4)
 
-    def test_what_cannot_go_on_is_told_by_what_it_lacks(self):
+    def test_what_cannot_be_resumed_is_refused_with_the_reason(self):
         self.good(self.train("a", "--quiet"))
         more = ["--quiet", "--set", "run.epochs=3"]
         (self.dir / "other").mkdir()
         self.write("other/letter.txt", "dear")
         for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"], ["ckpt", "export"]):
             rest = ["net"] if command[-1] == "export" else []
-            for name, *parts in (("other", "holds no checkpoint"), ("none", "is not there"),
+            for name, *parts in (("other", "holds no checkpoint"), ("none", "does not exist"),
                                  ("a/config.toml", "is a file")):
                 if name == "a/config.toml" and command[-1] == "inspect":
                     continue  # It takes files.
@@ -257,7 +257,7 @@ class Launched(Folder):
         script = self.write("rank.sh", '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || ulimit -f 32\nexec "$@"\n')
         done = self.launch(["sh", script], "train", self.config, "--out", "a", "--quiet")
         self.expect_error(done, 74, "phase=checkpoint", "rank-1.safetensors", rank=1)
-        for rank in (0, 1):  # Each says what it knows.
+        for rank in (0, 1):  # Each reports its own failure.
             error = json.loads((self.dir / "a" / f"rank-{rank}.error.json").read_text())
             self.assertEqual((error["rank"], error["code"]), (1, 74))
         self.assertEqual(list((self.dir / "a" / "checkpoints").iterdir()), [])

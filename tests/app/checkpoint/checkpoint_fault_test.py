@@ -31,7 +31,7 @@ class Faults(CheckpointFolder):
                     self.good(done)
                     self.assertIn("WARNING", done.stderr)
                     self.assertIn(name, done.stderr)
-                    self.assertIn("going on after step 8", done.stdout)
+                    self.assertIn("resuming after step 8", done.stdout)
                     shutil.rmtree(where)
             file.write_bytes(good)
         (newest / "model.safetensors").unlink()
@@ -91,7 +91,7 @@ class Faults(CheckpointFolder):
         for command in (["train", "--resume"], ["eval"], ["ckpt", "inspect"]):
             self.expect_error(self.dkfac(*command, newest), 65, "step 15", "step 16")
         done = self.good(self.dkfac("train", "--resume", "a", "--out", "b"))
-        self.assertIn("going on after step 8", done.stdout)
+        self.assertIn("resuming after step 8", done.stdout)
         self.assertIn("step 15", done.stderr)
         # All of another step, under the name of this one.
         for file in older.iterdir():
@@ -99,7 +99,7 @@ class Faults(CheckpointFolder):
         self.expect_error(self.dkfac("eval", newest), 65, "step 8", "name of step 16")
         done = self.good(self.dkfac("train", "--resume", "a", "--out", "c"))
         self.assertIn("name of step 16", done.stderr)
-        newest.rename(self.dir / "copy")  # Control: another kind of name says nothing.
+        newest.rename(self.dir / "copy")  # Control: a name without a step is accepted.
         self.good(self.dkfac("eval", "copy"))
 
     def test_bytes_of_damaged_files_stay_off_the_terminal(self):
@@ -131,7 +131,7 @@ class Faults(CheckpointFolder):
         self.assertLess(len(done.stderr), 2000)
 
     def test_more_ranks_than_files(self):
-        # All of it fits together; only that nobody wrote for two thousand million ranks.
+        # All of it is consistent, except that there are no files of two thousand million ranks.
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
         checkpoint = self.newest("a")
         for ranks in (3, 2**31 - 1):
@@ -197,7 +197,7 @@ class Faults(CheckpointFolder):
         folder.chmod(0o555)
         self.addCleanup(folder.chmod, 0o755)
         self.dir.chmod(0o755)
-        # Root may write everywhere, so it becomes somebody else.
+        # Root may write everywhere, so the process changes its user.
         drop = (lambda: os.setuid(65534)) if os.geteuid() == 0 else None
         done = subprocess.run([DKFAC, "train", "--resume", "a"], capture_output=True, text=True,
                               timeout=100, check=False, cwd=self.dir, preexec_fn=drop)

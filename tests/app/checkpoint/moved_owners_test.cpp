@@ -1,4 +1,4 @@
-// Owners may be others when a run goes on, as where they follow from measured times: each value is
+// Owners may change when a run is resumed, e.g. when they depend on measured times: each value is
 // found wherever it has been written.
 
 #include <filesystem>

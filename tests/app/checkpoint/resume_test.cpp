@@ -207,7 +207,7 @@ TEST(ResumeState, GoesThroughManyNumbersOfRanks) {
     EXPECT_LE(largest_difference(whole / checkpoint_name(kSteps) / kModelFile,
                                  parts / checkpoint_name(kSteps) / kModelFile),
               1e-10);
-    // The bar tells runs apart whose damping differs in the sixth digit.
+    // The bound distinguishes runs whose damping differs in the sixth digit.
     std::vector<std::string> other = keys;
     other.emplace_back("optimizer.damping=0.0300001");
     (void)tiny::run(tiny::config("kfac", other), 1, {.folder = folder.path() / "other"});
@@ -225,7 +225,7 @@ TEST(Saving, InTheMiddleOfAnAccumulationWaitsForTheStep) {
   const data::DataSplits data = data::load_data(data_source(config));
   RunState run;
   TrainHooks hooks;
-  // Asked for in the forward pass of the second of four parts of step 3.
+  // The stop is requested in the forward pass of the second of four micro-batches of step 3.
   int forwards = 0;
   bool asked = false;
   hooks.on_phase = [&](const char* phase) {

@@ -1,4 +1,4 @@
-// state.json and result.json as files that nobody vouches for.
+// state.json and result.json as untrusted input.
 #include "app/checkpoint/run_record.h"
 
 #include <gtest/gtest.h>

@@ -127,8 +127,8 @@ TEST(Safetensors, SaysWhatIsWrongWithADamagedFile) {
   expect(one("F32", "2", "[0,8]"), 8, "not described");
   expect(one("F32", "[2]", "[0,8,9]"), 8, "not described");
   // Products that wrap around to 8 bytes, or to none.
-  expect(one("F32", "[4611686018427387906]", "[0,8]"), 8, "lies at");
-  expect(one("F32", "[4294967296,4294967296]", "[0,0]"), 0, "lies at");
+  expect(one("F32", "[4611686018427387906]", "[0,8]"), 8, "is at");
+  expect(one("F32", "[4294967296,4294967296]", "[0,0]"), 0, "is at");
   expect(one("F32", "[18446744073709551615]", "[0,8]"), 8, "whole number");
   expect(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
              "b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
@@ -143,7 +143,7 @@ TEST(Safetensors, SaysWhatIsWrongWithADamagedFile) {
   expect("{} {}", 0, "not JSON");
 }
 
-// Deep enough to overflow the stack of whoever goes down into it.
+// Deep enough to overflow the stack of a recursive parser.
 TEST(Safetensors, RefusesDeepNesting) {
   constexpr int kDepth = 1'000'000;
   const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');

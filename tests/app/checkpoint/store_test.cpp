@@ -56,7 +56,7 @@ TEST(Store, KeepsTheNewestAndPointsToTheLast) {
 TEST(Store, StartsWithTheLatestWhenSomebodyWentBack) {
   const TempFolder folder;
   for (const std::int64_t step : {1, 2, 8, 9}) save(folder.path(), step);
-  save(folder.path(), 3);  // A run that went on from step 2.
+  save(folder.path(), 3);  // A run that was resumed from step 2.
   EXPECT_EQ(names(list_checkpoints(folder.path())),
             (Names{"step-000003", "step-000002", "step-000001", "step-000009", "step-000008"}));
   fs::remove(folder.path() / "latest");

@@ -241,7 +241,7 @@ TEST(Config, RefusesAnUnknownKeyWithTheNearestOneAndTheLine) {
              {"file.toml:3", "unknown key 'optimizer.dampin'", "did you mean 'optimizer.damping'"});
   expect_has(message("[lr]\nmomentum = 0.5\n"), {"'lr.momentum'", "'optimizer.momentum'"});
   expect_has(message("[optimiser]\nmomentum = 0.5\n"), {"did you mean 'optimizer.momentum'"});
-  expect_has(message("epochs = 3\n"), {"file.toml:1", "'epochs' stands outside of a section"});
+  expect_has(message("epochs = 3\n"), {"file.toml:1", "'epochs' is outside of a section"});
   expect_has(message("[nonsense]\n"), {"unknown section [nonsense]"});
   const std::string far = message("[run]\nxylophone_quartet = 1\n");
   expect_has(far, {"unknown key 'run.xylophone_quartet'", "dkfac info config"});

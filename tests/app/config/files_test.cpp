@@ -1,4 +1,4 @@
-// Configurations that come with dkfac: each is accepted and says what its recipe says.
+// Configurations of dkfac: each is accepted and matches its recipe.
 
 #include <filesystem>
 #include <set>

@@ -129,7 +129,7 @@ TEST(PhasesConfig, StartsAWarmUpOfAPhaseWithIt) {
   const Config config = parse(kText, {"phase.2.lr.warmup_epochs=2"});
   const std::vector<Phase> phases = phases_of(config);
   EXPECT_DOUBLE_EQ(learning_rate(phases[1], 13), 0);
-  // The rate goes on falling over the run meanwhile.
+  // The rate keeps falling over the run meanwhile.
   EXPECT_DOUBLE_EQ(learning_rate(phases[1], 14), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(phases[1], 21), 0.5);
 }

@@ -72,7 +72,7 @@ TEST(CurvatureResult, AddsUpWhatWasRenewedAndWhatCouldHaveBeen) {
   EXPECT_EQ(CurvatureResult{}.flops_saved(), 0);
   ASSERT_EQ(result.intervals.size(), 2U);
   EXPECT_EQ(result.intervals[1], (CurvatureResult::Intervals{2, 2, 4, 6}));
-  // A step without an inverse has renewed statistics; one that was voted down leaves no trace.
+  // A step without an inverse has refreshed statistics; a rejected one leaves no trace.
   report.updated = false;
   add_step(result, report, kSizes, KeepIntervals::no);
   EXPECT_EQ(result.a_all, 30);

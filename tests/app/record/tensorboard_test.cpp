@@ -93,7 +93,7 @@ TEST(EventFile, HoldsTheVersionAndThenEveryEvent) {
     step.step = 7;
     step.loss = std::nan("");
     add_step(file, step);
-    EXPECT_EQ(records_of(path).size(), 2u) << "flushed while the run goes on";
+    EXPECT_EQ(records_of(path).size(), 2u) << "flushed during the run";
     EpochRecord epoch;
     epoch.epoch = 2;
     add_epoch(file, epoch);

@@ -58,14 +58,14 @@ TEST(PlaceOnDevice, RefusesLaunchedRanksThatShareAGpuOnAllOfThem) {
     } catch (const RunError& error) {
       EXPECT_EQ(error.scope, RunError::Scope::every_rank);
       EXPECT_EQ(error.failure.code, ExitCode::usage);
-      EXPECT_NE(error.failure.what.find("2 ranks have one GPU"), std::string::npos)
+      EXPECT_NE(error.failure.what.find("2 ranks share one GPU"), std::string::npos)
           << error.failure.what;
     }
   });
 }
 
 TEST(PlaceOnDevice, CountsThoseThatShareIt) {
-  const auto sharers_of = [](const std::string& device, int ranks) {
+  const auto ranks_on = [](const std::string& device, int ranks) {
     int ranks_on_device = 0;
     comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
       Position position;
@@ -75,11 +75,11 @@ TEST(PlaceOnDevice, CountsThoseThatShareIt) {
     });
     return ranks_on_device;
   };
-  EXPECT_EQ(sharers_of("cuda", 1), 1);
-  EXPECT_EQ(sharers_of("cuda", devices() + 1), 2) << "threads may share";
-  EXPECT_EQ(sharers_of("cuda:0", 3), 3);
+  EXPECT_EQ(ranks_on("cuda", 1), 1);
+  EXPECT_EQ(ranks_on("cuda", devices() + 1), 2) << "threads may share";
+  EXPECT_EQ(ranks_on("cuda:0", 3), 3);
   const Launched launched(3);
-  EXPECT_EQ(sharers_of("cuda:0", 3), 3) << "and so may processes that are told to";
+  EXPECT_EQ(ranks_on("cuda:0", 3), 3) << "and so may processes if configured";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Evaluation with mirrored images and with averaged weights.
+// Evaluation with flipped images and with averaged weights.
 
 #include "app/training/evaluate.h"
 
@@ -139,10 +139,10 @@ RunResult train_here(const std::vector<std::string>& keys, int ranks = 1) {
   RunResult result;
   comm::run_ranks(ranks, [&](std::shared_ptr<comm::Communicator> comm) {
     set_threads(1);
-    const bool speaks = comm->rank() == 0;
+    const bool is_root = comm->rank() == 0;
     RunState state;
     train(config, std::move(comm), data, {}, state);
-    if (speaks) result = state.result;
+    if (is_root) result = state.result;
   });
   return result;
 }
@@ -206,7 +206,7 @@ TEST(EpochEvaluation, OfAveragesIsTheSameOnTwoRanks) {
 }
 
 // The recipe in small: filters from the data on every rank, frozen scales, ghost batches, averages,
-// mirrored images, augmentation that does not depend on the ranks.
+// flipped images, augmentation that does not depend on the ranks.
 TEST(EpochEvaluation, OfResnet9IsTheSameOnTwoRanks) {
   const std::vector<std::string> keys{
       "run.precision=f64",       "data.synthetic_size=32", "data.synthetic_channels=3",

@@ -132,7 +132,7 @@ TEST_P(DeviceData, NobodyWaitsAndNothingIsAllocated) {
       const TensorView x = wide.view().slice(0, 0, batch.images.dim(0));
       ops::cast(ctx, batch.images, x);
       ops::sum(ctx, x, sum);
-      ctx.stream().synchronize();  // The vote of a step.
+      ctx.stream().synchronize();  // The agreement on a step.
     }
   };
   epoch(0);
@@ -140,7 +140,7 @@ TEST_P(DeviceData, NobodyWaitsAndNothingIsAllocated) {
   const std::int64_t waits = host_waits(), allocations = device_allocations();
   epoch(2);
   epoch(3);
-  EXPECT_EQ(host_waits() - waits, 2 * loader.batches()) << "the votes alone";
+  EXPECT_EQ(host_waits() - waits, 2 * loader.batches()) << "only those of the agreements";
   EXPECT_EQ(device_allocations(), allocations);
   EXPECT_EQ(places.size(), GetParam().place == DataPlacement::resident ? 1U : 2U);
 }
