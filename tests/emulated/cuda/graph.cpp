@@ -90,6 +90,14 @@ cudaError_t refuse_while_recorded(CUstream_st* stream) {
   return refuse_while_recording();
 }
 
+cudaError_t refuse_while_anything_is_recorded() {
+  const Lock lock(state().mutex);
+  cudaError_t code = cudaSuccess;
+  for (CUstream_st* stream : state().streams)
+    if (stream->capture != nullptr) code = broken(*stream->capture);
+  return code;
+}
+
 void record(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work) {
   Capture& capture = *stream->capture;
   capture.nodes.push_back({std::move(ready), std::move(work), stream->last});

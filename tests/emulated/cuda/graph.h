@@ -36,6 +36,9 @@ struct Capture {
 /// The same for what cannot be done to this stream while anybody records it.
 [[nodiscard]] cudaError_t refuse_while_recorded(CUstream_st* stream);
 
+/// The same for what waits for the whole device: recordings of all threads are lost.
+[[nodiscard]] cudaError_t refuse_while_anything_is_recorded();
+
 /// Records work instead of running it. The stream is being recorded.
 void record(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work);
 /// cudaEventRecord() and cudaStreamWaitEvent() where one of the two belongs to a recording.

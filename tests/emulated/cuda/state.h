@@ -122,6 +122,7 @@ struct State {
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  ///< Work may have yet to record them.
   Counters counters;
   bool eager = false;
+  bool no_pools = false;  ///< Devices say that they have no memory pools.
   int products_to_failure = 0;
   int trims_to_memory = 0;  ///< Of libraries (starve_libraries()).
 };

@@ -65,7 +65,7 @@ struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
   std::int64_t kernels = 0;     ///< Launches.
   std::int64_t graph_launches = 0;
-  std::int64_t allocations = 0;  ///< Of device or pinned memory.
+  std::int64_t allocations = 0;  ///< Of device or pinned memory; frees of the former count too.
   std::int64_t live_bytes = 0;   ///< Of device memory.
 };
 [[nodiscard]] Counters counters();
