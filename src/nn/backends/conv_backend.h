@@ -29,6 +29,11 @@ struct ConvShape {
   [[nodiscard]] std::int64_t group_out() const { return out / groups; }
   /// What one output of a group reads.
   [[nodiscard]] std::int64_t patch() const { return kernel_h * kernel_w * group_in(); }
+  /// Whether every output reads one pixel, and they read them in order: a product of matrices.
+  [[nodiscard]] bool is_dense() const {
+    return kernel_h == 1 && kernel_w == 1 && h == out_h && w == out_w && pad_h == 0 && pad_w == 0 &&
+           stride_h == 1 && stride_w == 1;
+  }
   bool operator==(const ConvShape&) const = default;
 };
 
