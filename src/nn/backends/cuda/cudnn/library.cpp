@@ -199,13 +199,18 @@ Way Library::make(const ConvWork& work) {
   const Descriptor graph = conv_graph(work).finish(target);
   if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
   if (made.plan != nullptr) return made;
+  if (!options.measured) {
+    // Before the proposal, which would be compiled for nothing.
+    auto split = split_plan(graph, target, limits, work, multiprocessors_, &compiled);
+    if (split) {
+      made.plan = std::make_unique<Plan>(std::move(*split));
+      return made;
+    }
+  }
   Found plans = find_plans(graph, target, limits, 1, &compiled);
   made.refusals = std::move(plans.refusals);
   if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
   made.is_settled = made.plan == nullptr || !options.measured;
-  if (made.plan == nullptr || options.measured || divides_sum(work, *made.plan)) return made;
-  auto split = split_plan(graph, target, limits, work, multiprocessors_, &compiled);
-  if (split) made.plan = std::make_unique<Plan>(std::move(*split));
   return made;
 }
 
