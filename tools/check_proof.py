@@ -73,7 +73,7 @@ def self_test(tests, programs):
     name = next(t for t, files in tests.items() if files & programs[program])
     other = next(t for t, files in tests.items() if not files & programs[program])
     planted = {
-        "is no test": f"| E1 | `{program}` `Nobody.WroteThis` |",
+        "is no test": f"| E1 | `{program}` `Missing.Test` |",
         "is no ctest": f"| E1 | `kfac.nothing` `{name}` |",
         "is not in": f"| E1 | `{program}` `{other}` |",
         "has no ctest": f"| E1 | `{name}` |",

@@ -35,7 +35,7 @@ WORDS = [  # (expression, replacement, expression of the paths it holds for)
     (r"\bfused_statistics\b|\bNormStatistics\b", "fused_moments, NormMoments", ""),
     (r"\bfind_place\b|\bor_abort\b|\bsharers\b", "find_placement, abort_on_error, ranks_on_device", ""),
     (r"\bresp\.", "a sentence", ""),
-    (r"\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
+    (r"(?<!:: )\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b|\b[Ww]hoever\b", "the caller, the host, a rank", ""),
     (r"\b(?:she|her|hers|herself)\b", "the caller", ""),
 ]
 

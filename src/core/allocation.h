@@ -12,9 +12,13 @@ namespace dkfac::detail {
 
 /// Alignment of host storage: a cache line and the widest vector register.
 inline constexpr std::size_t kAlignment = 64;
+/// Alignment of device scratch, that of cudaMalloc: libraries divide their workspaces into parts by
+/// offsets from an address that they expect to be aligned like this.
+inline constexpr std::size_t kDeviceAlignment = 256;
 
-[[nodiscard]] constexpr std::size_t align_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+[[nodiscard]] constexpr std::size_t align_up(std::size_t bytes,
+                                             std::size_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 /// Bytes of a row-major tensor. Throws InvalidArgument when they do not fit into ptrdiff_t.

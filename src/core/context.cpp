@@ -103,7 +103,9 @@ Scratch::~Scratch() {
 
 TensorView Scratch::take(Shape shape, DType dtype) {
   Context::Impl& impl = ctx_.impl();
-  const std::size_t bytes = detail::align_up(detail::checked_bytes("scratch", shape, dtype));
+  const std::size_t bytes =
+      detail::align_up(detail::checked_bytes("scratch", shape, dtype),
+                       impl.device.is_cuda() ? detail::kDeviceAlignment : detail::kAlignment);
   while (impl.block < impl.blocks.size() && impl.blocks[impl.block].bytes() - impl.offset < bytes) {
     ++impl.block;
     impl.offset = 0;

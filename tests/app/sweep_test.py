@@ -311,7 +311,7 @@ class Watch(Folder):
         _, err = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 75, err)
         self.assertEqual([l["step"] for l in self.lines()], steps)
-        # Of one that was killed here it sees that nobody writes any more.
+        # Of one that was killed here it sees that no process writes any more.
         gone = subprocess.Popen(["true"])
         gone.wait()
         (self.dir / "a" / "run.lock").write_text(f"process {gone.pid} on {os.uname().nodename}\n")

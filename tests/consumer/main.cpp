@@ -1,4 +1,4 @@
-// One linear layer of somebody else's program, preconditioned through the installed package.
+// One linear layer of a separate program, preconditioned through the installed package.
 #include <array>
 #include <cmath>
 #include <cstdio>

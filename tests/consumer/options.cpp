@@ -1,4 +1,4 @@
-// Options made, copied and assigned in somebody else's code, whose warnings are errors: compilers
+// Options made, copied and assigned in a separate program, whose warnings are errors: compilers
 // have taken the unset optionals in them for uninitialised memory.
 #include "options.h"
 

@@ -26,12 +26,17 @@ dkfac_gpu_test(nn.cuda.norm
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_moments_test.cpp behaviour/cuda/fused_backward_test.cpp
   LINK dkfac::nn LABELS nn)
+set(cudnn_tests backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp)
+if(DKFAC_HAVE_CUDNN)
+  list(APPEND cudnn_tests backends/cuda/cudnn/compiled_plans_test.cpp)
+endif()
 dkfac_gpu_test(nn.cuda.cudnn
-  SOURCES backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp
+  SOURCES ${cudnn_tests}
   LINK dkfac::nn LABELS nn)
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn
     SOURCES behaviour/cuda/emulated_cudnn_test.cpp behaviour/cuda/cudnn_failures_test.cpp
+            backends/cuda/cudnn/split_sum_test.cpp
     LINK dkfac::nn LABELS nn)
 endif()
 dkfac_gpu_test(nn.cuda.models

@@ -25,6 +25,15 @@ class StarvingLibraries {
   StarvingLibraries& operator=(const StarvingLibraries&) = delete;
 };
 
+/// For a scope, there are two devices, and one that was not used before has no memory pools.
+class NoMemoryPools {
+ public:
+  NoMemoryPools();
+  ~NoMemoryPools();
+  NoMemoryPools(const NoMemoryPools&) = delete;
+  NoMemoryPools& operator=(const NoMemoryPools&) = delete;
+};
+
 /// The matrix product that many calls from now fails, the next one being 1; once. 0: none.
 void fail_product(int calls);
 

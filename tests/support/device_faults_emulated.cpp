@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "emulated/device.h"
 #include "emulated/library_faults.h"
 #include "support/device_faults.h"
@@ -11,6 +13,15 @@ LittleMemory::~LittleMemory() { emulated::limit_memory(0); }
 
 StarvingLibraries::StarvingLibraries(int trims) { emulated::starve_libraries(trims); }
 StarvingLibraries::~StarvingLibraries() { emulated::starve_libraries(0); }
+
+NoMemoryPools::NoMemoryPools() {
+  setenv("DKFAC_EMULATED_DEVICES", "2", 1);
+  emulated::hide_memory_pools(true);
+}
+NoMemoryPools::~NoMemoryPools() {
+  unsetenv("DKFAC_EMULATED_DEVICES");
+  emulated::hide_memory_pools(false);
+}
 
 void fail_product(int calls) { emulated::fail_product(calls); }
 void show_device(int device) { emulated::show_device(device); }

@@ -8,6 +8,9 @@ LittleMemory::~LittleMemory() = default;
 StarvingLibraries::StarvingLibraries(int) {}
 StarvingLibraries::~StarvingLibraries() = default;
 
+NoMemoryPools::NoMemoryPools() = default;
+NoMemoryPools::~NoMemoryPools() = default;
+
 void fail_product(int) {}
 void show_device(int) {}
 

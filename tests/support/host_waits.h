@@ -8,7 +8,8 @@ namespace dkfac::testing {
 [[nodiscard]] bool is_emulated();
 /// How often the host has waited for the device so far; 0 on a real device, which cannot count it.
 [[nodiscard]] std::int64_t host_waits();
-/// How often device or pinned memory has been allocated so far; 0 on a real device.
+/// How often device or pinned memory has been allocated, or device memory freed, so far; 0 on a
+/// real device.
 [[nodiscard]] std::int64_t device_allocations();
 /// How many kernels have been launched so far; 0 on a real device.
 [[nodiscard]] std::int64_t kernel_launches();

@@ -69,7 +69,7 @@ class Loader final : public StateVisitor {
       if (const auto at = ranks_[rank_].find(name); at != ranks_[rank_].end()) return at->second;
     for (const SavedState& state : ranks_)
       if (const auto at = state.find(name); at != state.end()) return at->second;
-    throw std::logic_error("nobody has " + name);
+    throw std::logic_error("there is no " + name);
   }
 
   const std::vector<SavedState>& ranks_;

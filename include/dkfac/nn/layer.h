@@ -108,7 +108,7 @@ class LayerObserver {
 ///
 /// Memory is kept and only grows, so a steady step allocates nothing. Outputs in training are the
 /// layer's own and stay until it runs again. Gradients, and outputs in evaluation, are its own as
-/// well when it stands alone; in a Model they come from the workspace, belong to whoever called
+/// well when it stands alone; in a Model they come from the workspace, belong to the caller of
 /// forward() or backward(), and end with its release() of them (or with the model's next pass). A
 /// layer does not release what it was given; giving that itself back is allowed.
 ///

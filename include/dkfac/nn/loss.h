@@ -30,9 +30,9 @@ LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
                               double scale, TensorView grad);
 
-/// Both on any device, where nobody waits: sums[2] (f64, on the device of ctx) += loss and correct
-/// samples. labels: i32 [n] there; a label that is not in [0, classes) gives its sample a loss and
-/// a gradient of NaN, as does a row of targets that is no distribution.
+/// Both on any device, without a host synchronization: sums[2] (f64, on the device of ctx) += loss
+/// and correct samples. labels: i32 [n] there; a label that is not in [0, classes) gives its sample
+/// a loss and a gradient of NaN, as does a row of targets that is no distribution.
 void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView labels,
                            double smoothing, double scale, TensorView grad, TensorView sums);
 void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
@@ -41,7 +41,7 @@ void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView ta
 /// count[1] (f64, on the device of ctx) += samples whose label's logit is among the k largest of
 /// its row: fewer than k logits are larger, or equal and of a smaller class, so that k = 1 counts
 /// what LossSum::correct does. labels: i32 [n] there. A row with a NaN counts for nothing, nor does
-/// a label that is not in [0, classes). k >= 1. Nobody waits.
+/// a label that is not in [0, classes). k >= 1. No host synchronization.
 void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
                   TensorView count);
 

@@ -46,7 +46,7 @@ struct VirtualBatch {
 /// 18-20. `batch` holds xv(t-1) and then xv(t). The first batch, and one whose global size, share
 /// or shape is not that of the batch before, is taken as it is. images: [n,h,w,c], f64, f32, bf16
 /// or f16 (mixed in f32 and rounded); targets: [n,classes], f64 or f32; both on the device of ctx,
-/// where nobody waits. n may be 0.
+/// without a host synchronization. n may be 0.
 void running_mixup(Context& ctx, const MixupOptions& options, SampleKey key,
                    std::int64_t global_batch, ConstTensorView images, ConstTensorView targets,
                    VirtualBatch& batch);

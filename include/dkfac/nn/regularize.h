@@ -43,8 +43,8 @@ struct RegularizedBatch {
                                           ConstTensorView images,
                                           std::span<const std::int32_t> labels,
                                           std::int64_t classes, Regularizer& state);
-/// The same on any device, where nobody waits: images, and labels i32 [n], there. A label that is
-/// not in [0, classes) makes its targets NaN.
+/// The same on any device, without a host synchronization: images, and labels i32 [n], there. A
+/// label that is not in [0, classes) makes its targets NaN.
 [[nodiscard]] RegularizedBatch regularize(Context& ctx, const RegularizeOptions& options,
                                           SampleKey key, std::int64_t global_batch,
                                           ConstTensorView images, ConstTensorView labels,

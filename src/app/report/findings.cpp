@@ -61,7 +61,7 @@ std::vector<Finding> findings(const Comparison& comparison, Dash dash) {
     Finding finding;
     finding.what = words.what;
     finding.value = text(ranked.front());
-    // With nobody to win against, only what the run did.
+    // Without another run to compare with, only what this run did.
     if (comparison.groups.size() == 1)
       finding.what = capitalized(words.what.substr(words.what.find(' ') + 1));
     const auto next = std::ranges::find_if(ranked, [](const Ranked& r) { return r.place > 0; });

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -27,7 +28,8 @@ struct Handles {
   cusolverDnHandle_t solver = nullptr;
   cusolverDnParams_t params = nullptr;
   Tensor workspace;
-  std::vector<std::byte> host_workspace;
+  /// The last one is used. Smaller ones before it stay, as a call under way may still read them.
+  std::vector<std::vector<std::byte>> host_workspaces;
 
   ~Handles() {
     const DeviceGuard guard(device);
@@ -119,9 +121,11 @@ cusolverDnParams* solver_params(Context& ctx) {
 }
 
 void* host_workspace(Context& ctx, std::size_t bytes) {
-  auto& workspace = handles_of(ctx).host_workspace;
-  if (workspace.size() < bytes) workspace.resize(bytes);
-  return workspace.data();
+  auto& workspaces = handles_of(ctx).host_workspaces;
+  const std::size_t present = workspaces.empty() ? 0 : workspaces.back().size();
+  // Twice as much at least, so that all together have at most twice the bytes of the last.
+  if (workspaces.empty() || present < bytes) workspaces.emplace_back(std::max(bytes, 2 * present));
+  return workspaces.back().data();
 }
 
 }  // namespace dkfac::cuda

@@ -43,6 +43,15 @@ void open_to_peers(cudaMemPool_t pool, Device owner) {
 
 /// Makes a pool that does not return memory to the driver.
 cudaMemPool_t make_pool(Device device) {
+  int supported = 0;
+  check_runtime(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device.index),
+                "cudaDeviceGetAttribute");
+  if (supported == 0) {
+    throw DeviceError(dkfac::detail::concat(
+        "[device] ", device, " has no memory pools (cudaDevAttrMemoryPoolsSupported is 0), from ",
+        "which all tensors are allocated; use another driver, or a container or virtual machine ",
+        "that passes them on"));
+  }
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
   props.location.type = cudaMemLocationTypeDevice;
@@ -190,6 +199,15 @@ std::byte* take_idle(DeviceMemory& memory, std::size_t bytes) {
   return nullptr;
 }
 
+/// Whether an allocation has failed for its size. For sizes beyond the memory there is, the runtime
+/// also returns other codes, such as cudaErrorInvalidValue.
+bool is_too_large(cudaError_t code, std::size_t bytes) {
+  if (code == cudaSuccess || code == cudaErrorMemoryAllocation) return code != cudaSuccess;
+  std::size_t free = 0, total = 0;
+  const bool known = cudaMemGetInfo(&free, &total) == cudaSuccess;
+  return known && bytes > total;
+}
+
 }  // namespace
 
 void use_stream(Device device, CUstream_st* stream) {
@@ -225,12 +243,12 @@ std::byte* allocate(Device device, CUstream_st* stream, std::size_t bytes) {
   memory.release_held();
   void* data = nullptr;
   cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
-  if (code == cudaErrorMemoryAllocation) {
+  if (is_too_large(code, bytes)) {
     (void)cudaGetLastError();
     memory.trim(lock);
     code = cudaMallocFromPoolAsync(&data, bytes, memory.pool, memory.stream);
   }
-  if (code == cudaErrorMemoryAllocation) {
+  if (is_too_large(code, bytes)) {
     (void)cudaGetLastError();
     return nullptr;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <library_types.h>
 #include <limits>
 
 #include <cuda_runtime_api.h>
@@ -18,7 +19,7 @@ namespace dkfac::cuda {
 
 /// Parameters of the 64-bit calls, kept in the context.
 [[nodiscard]] cusolverDnParams* solver_params(Context& ctx);
-/// Host memory of at least this size, kept in the context. cuSOLVER uses it only during the call.
+/// Host memory of at least this size, which stays at its address as long as the context exists.
 [[nodiscard]] void* host_workspace(Context& ctx, std::size_t bytes);
 
 [[nodiscard]] inline void* device_workspace(Scratch& scratch, std::size_t bytes) {

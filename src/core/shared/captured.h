@@ -21,8 +21,7 @@ namespace dkfac {
 /// - may free memory, which is reused once the recording has ended.
 ///
 /// All memory that it uses must stay at its address while it is replayed. Work recorded before the
-/// scratch of the context moved is not replayed (fits()). cuDNN convolutions run code owned by the
-/// recording thread: do not replay them after that thread has ended.
+/// scratch of the context moved is not replayed (fits()).
 class CapturedWork {
  public:
   CapturedWork() = default;  ///< Holds nothing and fits no context.

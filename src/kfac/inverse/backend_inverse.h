@@ -13,7 +13,7 @@ DKFAC_KERNEL(void, invert_factor, ConstTensorView packed, double shift, TensorVi
              TensorView info);
 DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors, TensorView values,
              TensorView info);
-/// x[r,c] /= rows[r]*columns[c] + lambda, resp. x /= scales + lambda.
+/// Computes x[r,c] /= rows[r]*columns[c] + lambda; divide_by_scales() x /= scales + lambda.
 DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
              double lambda);
 DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);

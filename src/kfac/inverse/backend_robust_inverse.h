@@ -5,8 +5,8 @@
 #include "core/shared/kernel.h"
 #include "kfac/inverse/residual.h"
 
-/// What the ladder needs beside ops; see robust_inverse.h and residual.h. Contiguous tensors unless
-/// said otherwise.
+/// Operations of robust inversion beside those of ops; see robust_inverse.h and residual.h.
+/// Contiguous tensors unless said otherwise.
 namespace dkfac::kfac {
 
 /// out[n,d] = L^-1 x for L in the lower triangle of l[n,n], which is used up.

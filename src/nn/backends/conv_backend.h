@@ -26,6 +26,12 @@ struct ConvShape {
   [[nodiscard]] std::int64_t group_out() const { return out / groups; }
   /// What one output of a group reads.
   [[nodiscard]] std::int64_t patch() const { return window.taps() * group_in(); }
+  /// Whether every output reads one pixel, in the order of the input: a product of matrices.
+  [[nodiscard]] bool is_dense() const {
+    const ops::Window& k = window;
+    return k.taps() == 1 && h == out_h && w == out_w && k.pad_h + k.pad_w == 0 &&
+           k.stride_h * k.stride_w == 1;
+  }
   bool operator==(const ConvShape&) const = default;
 };
 

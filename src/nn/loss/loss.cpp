@@ -52,7 +52,7 @@ void check_labels(const char* operation, const Shape& rows, std::span<const std:
   }
 }
 
-/// The same of labels anywhere, whose values nobody looks at here.
+/// The same for labels on any device, whose values are not checked here.
 void check_label_view(const char* operation, Device device, const Shape& rows,
                       ConstTensorView labels) {
   DKFAC_CHECK(labels.shape() == Shape{rows[0]} && labels.dtype() == DType::i32 &&

@@ -44,7 +44,8 @@ struct ConvPlan {
   std::string note;    ///< What became of the other engines.
 };
 
-/// Of all passes that the calling thread has asked for, in that order; all are deterministic.
+/// The plans of all passes that the calling thread has requested, in that order, after those of a
+/// thread that has ended and whose plans it uses again. All are deterministic.
 [[nodiscard]] std::vector<ConvPlan> conv_plans();
 /// The same as a table.
 [[nodiscard]] std::string describe_conv_plans();

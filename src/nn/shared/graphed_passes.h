@@ -35,9 +35,8 @@ enum class Observed : std::uint8_t { no, yes };
 /// them runs as it is, the second is recorded. It is thrown away when memory of the model or the
 /// context has moved since, and when others are used more. What cannot be recorded runs as it is.
 ///
-/// One thread makes all calls: recordings run code of cuDNN that goes with the thread that recorded
-/// them, and while it records it may not use the device in other ways (core/captured.h). Other
-/// threads may, with models and contexts of their own.
+/// One thread makes all calls, and while it records it may not use the device in other ways
+/// (core/captured.h). Other threads may, with models and contexts of their own.
 ///
 /// The model must have no other passes that depend on its last one: after a replay backward() alone
 /// is not possible. Buffers, parameters and gradients are as after a pass.

@@ -129,7 +129,7 @@ TEST(HtmlReport, MarksTheBestOfEachColumn) {
                                                  "</span></td>")))
       << html;
   const std::string single = page({three_groups()[0]}, 0.9);
-  EXPECT_FALSE(contains(single, "class=\"best\"")) << "nobody to be better than";
+  EXPECT_FALSE(contains(single, "class=\"best\"")) << "no other run to be better than";
   EXPECT_TRUE(contains(single, "<h2>Result</h2>"));
 }
 

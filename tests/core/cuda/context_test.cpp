@@ -1,6 +1,7 @@
 #include "dkfac/core/context.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "dkfac/core/ops.h"
 
 #include "core/cuda/measure.h"
+#include "core/cuda/solver_call.h"
 #include "core/shared/cuda/handles.h"
 #include "support/on_device.h"
 
@@ -172,6 +174,32 @@ TEST(ContextOnDevice, ScratchThatGrowsKeepsWhatIsInUse) {
   EXPECT_TRUE(all_are(device_values(ctx, result), 5));
 }
 
+/// cuSOLVER may read the workspace of a call while the next one needs more.
+TEST(ContextOnDevice, HostWorkspacesStayWhereTheyAre) {
+  Context ctx(Device::cuda());
+  auto* first = static_cast<unsigned char*>(cuda::host_workspace(ctx, 100));
+  std::fill(first, first + 100, 7);
+  EXPECT_EQ(cuda::host_workspace(ctx, 50), first);
+  const void* second = cuda::host_workspace(ctx, 10000);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(cuda::host_workspace(ctx, 100), second);
+  EXPECT_TRUE(std::all_of(first, first + 100, [](unsigned char byte) { return byte == 7; }));
+}
+
+/// Workspaces of libraries are scratch: they get the alignment of cudaMalloc behind any sizes.
+TEST(ContextOnDevice, ScratchIsAlignedLikeAnAllocation) {
+  Context ctx(Device::cuda());
+  for (int round = 0; round < 2; ++round) {  // Several blocks, and the one they are merged into.
+    const Scratch outer(ctx);
+    Scratch scratch(ctx);
+    for (const std::int64_t elements : {1, 17, 65, 1 << 19, 3}) {
+      const auto address =
+          reinterpret_cast<std::uintptr_t>(scratch.take({elements}, DType::bf16).raw());
+      EXPECT_EQ(address % 256, 0U) << elements;
+    }
+  }
+}
+
 TEST(PinnedTensor, IsHostMemoryThatCopiesDoNotWaitFor) {
   Context ctx(Device::cuda()), host;
   Tensor from = Tensor::pinned(ctx, {1000}), to = Tensor::pinned(ctx, {1000});
@@ -293,6 +321,14 @@ TEST(ContextOnDevice, SaysWhichDeviceIsNotThere) {
     }
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   }
+}
+
+/// Without them every other test fails.
+TEST(BackendInfoOnDevice, HasMemoryPools) {
+  int supported = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, 0), cudaSuccess);
+  std::printf("cudaDevAttrMemoryPoolsSupported: %d\n", supported);
+  EXPECT_EQ(supported, 1);
 }
 
 TEST(BackendInfoOnDevice, NamesTheDevice) {

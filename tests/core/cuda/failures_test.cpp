@@ -45,6 +45,14 @@ TEST(FailuresOnDevice, SayHowMuchMemoryThereIsNot) {
   EXPECT_EQ(device_values(ctx, x), std::vector<double>(10, 0.0));
 }
 
+/// A device that cannot serve tensors says so where it is used first.
+TEST(FailuresOnDevice, NameADeviceWithoutMemoryPools) {
+  if (!testing::is_emulated()) GTEST_SKIP() << "a device does not fail when asked";
+  const testing::NoMemoryPools none;
+  expect_parts(failure_of([] { (void)Context(Device::cuda(1)); }),
+               {"[device] cuda:1 has no memory pools", "; use another driver"});
+}
+
 TEST(FailuresOnDevice, WaitForMemoryThatIsBeingLetGoOf) {
   if (!testing::is_emulated()) GTEST_SKIP() << "how much memory there is cannot be chosen";
   constexpr std::int64_t kMegabyte = 1 << 20;

@@ -177,6 +177,8 @@ emulated::dnn::Execution execution_of(const Descriptor& plan, const Descriptor& 
                               emulated::is_device_memory(static_cast<std::byte*>(work.workspace) +
                                                          plan.workspace - 1)),
       CUDNN_STATUS_BAD_PARAM, "the workspace is missing or too small");
+  require(reinterpret_cast<std::uintptr_t>(work.workspace) % 256 == 0, CUDNN_STATUS_BAD_PARAM,
+          "the workspace is not aligned like an allocation");
   return work;
 }
 
@@ -248,6 +250,8 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   return answer([&] {
     check_handle(handle);
+    require(emulated::refuse_while_anything_is_recorded() == cudaSuccess,
+            CUDNN_STATUS_INTERNAL_ERROR, "the device is waited for while a stream is captured");
     emulated::wait_for_handle(handle->stream);
     handles().erase(handle);
     delete handle;
@@ -256,6 +260,9 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return answer([&] {
     check_handle(handle);
+    require(handle->stream == stream || emulated::refuse_while_recording() == cudaSuccess,
+            CUDNN_STATUS_INTERNAL_ERROR,
+            "streams are ordered by events while one of them is captured");
     handle->stream = stream;
   });
 }

@@ -155,6 +155,9 @@ struct Engine {
   std::int64_t workspace = 0;                 ///< Bytes, for every graph.
   bool plans = true;                          ///< False: a plan of it cannot be finalised.
   bool tells = true;                          ///< False: `numbers` cannot be read.
+  /// Its one knob divides the sum of a gradient of weights into 1 to 128 slices, whose partial sums
+  /// are in the workspace.
+  bool splits = false;
   [[nodiscard]] bool has(cudnnBackendNumericalNote_t note) const;
 };
 /// In the order of the heuristic; none where nothing computes the graph.

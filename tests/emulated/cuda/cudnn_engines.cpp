@@ -62,6 +62,13 @@ const Engine kFusedPlain{.index = 22,
                          .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
                          .knobs = {CUDNN_KNOB_TYPE_TILE_M}};
 
+// Of a gradient of weights in f32; never proposed.
+const Engine kSplit{.index = 1,
+                    .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+                    .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
+                    .knobs = {CUDNN_KNOB_TYPE_SPLIT_K_SLC},
+                    .splits = true};
+
 // Of a gradient that goes on to a normalisation; not compiled.
 const Engine kDataToNorm{.index = 1, .numbers = {}, .behavior = {}, .knobs = {}, .workspace = 1536};
 const Engine kDataToNormWobbling{
@@ -166,7 +173,14 @@ Engines all_engines(const Graph& graph) {
   Engines all = engines_for(graph, CUDNN_HEUR_MODE_A);
   const Engines more = engines_for(graph, CUDNN_HEUR_MODE_FALLBACK);
   all.insert(all.end(), more.begin(), more.end());
+  if (pattern_of(graph) == Pattern::wide_weights) all.push_back(&kSplit);
   return all;
+}
+
+/// Bytes for `slices` gradients of weights.
+std::int64_t partial_sums(const Graph& graph, std::int64_t slices) {
+  const Tensor& w = filter_of(graph, graph.operations[0]);
+  return slices > 1 ? slices * w.numel() * static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
 void describe(Descriptor& d, const Engine& engine) {
@@ -233,8 +247,11 @@ void finalize_config(Descriptor& d) {
   for (const Link& knob : d.values.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).links) {
     const auto type = knob->one<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
     const auto value = knob->one<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
-    require(std::find(known.begin(), known.end(), type) != known.end() && value >= 0 && value <= 3,
+    const auto [least, most] = d.engine->splits ? std::pair(1, 128) : std::pair(0, 3);
+    require(std::find(known.begin(), known.end(), type) != known.end() && value >= least &&
+                value <= most,
             CUDNN_STATUS_BAD_PARAM, "a knob that the engine does not have, or beyond its range");
+    d.workspace = d.engine->splits ? partial_sums(*d.graph, value) : 0;
   }
 }
 
@@ -260,7 +277,7 @@ void finalize_plan(Descriptor& d) {
   if (std::find(habits.begin(), habits.end(), CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) !=
       habits.end())
     compile();
-  d.workspace = d.engine->workspace;
+  d.workspace = d.engine->splits ? config.workspace : d.engine->workspace;
   d.tell(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector{d.workspace});
   const std::string text = written(d);
   d.tell(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,

@@ -215,6 +215,11 @@ void starve_libraries(int trims) {
   state().trims_to_memory = trims;
 }
 
+void hide_memory_pools(bool hidden) {
+  const std::scoped_lock lock(state().mutex);
+  state().no_pools = hidden;
+}
+
 bool libraries_starve() {
   const std::scoped_lock lock(state().mutex);
   return state().trims_to_memory > 0;

@@ -13,7 +13,7 @@ struct CUgraph_st {
 };
 
 /// The same in an order in which it may run: of what is free to go the latest first, so that an
-/// order nobody asked for is not there.
+/// order that was not requested does not exist.
 struct CUgraphExec_st {
   std::vector<emulated::Node> nodes;
 };
@@ -88,6 +88,14 @@ cudaError_t refuse_while_recorded(CUstream_st* stream) {
   const Lock lock(state().mutex);
   if (stream->capture != nullptr) return broken(*stream->capture);
   return refuse_while_recording();
+}
+
+cudaError_t refuse_while_anything_is_recorded() {
+  const Lock lock(state().mutex);
+  cudaError_t code = cudaSuccess;
+  for (CUstream_st* stream : state().streams)
+    if (stream->capture != nullptr) code = broken(*stream->capture);
+  return code;
 }
 
 void record(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work) {

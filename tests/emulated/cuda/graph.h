@@ -24,7 +24,7 @@ struct Node {
 struct Capture {
   CUstream_st* origin = nullptr;
   std::thread::id owner;
-  bool broken = false;  ///< Somebody did what cannot be recorded.
+  bool broken = false;  ///< A call was made that cannot be recorded.
   bool over = false;
   std::vector<Node> nodes;
   std::set<CUstream_st*> streams;
@@ -35,6 +35,9 @@ struct Capture {
 [[nodiscard]] cudaError_t refuse_while_recording();
 /// The same for what cannot be done to this stream while anybody records it.
 [[nodiscard]] cudaError_t refuse_while_recorded(CUstream_st* stream);
+
+/// The same for what waits for the whole device: recordings of all threads are lost.
+[[nodiscard]] cudaError_t refuse_while_anything_is_recorded();
 
 /// Records work instead of running it. The stream is being recorded.
 void record(CUstream_st* stream, std::function<bool()> ready, std::function<void()> work);

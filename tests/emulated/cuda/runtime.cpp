@@ -18,7 +18,7 @@ thread_local int shown_device = -1;  ///< The only one that this thread sees.
 thread_local cudaError_t last_error = cudaSuccess;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
-/// What a call returns; all but success stays until somebody takes it (cudaGetLastError).
+/// What a call returns; all but success stays until it is read (cudaGetLastError).
 cudaError_t returned(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
   return code;
@@ -160,7 +160,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMultiProcessorCount      ? 4
            : attribute == cudaDevAttrComputeCapabilityMajor ? 9
-           : attribute == cudaDevAttrMemoryPoolsSupported   ? 1
+           : attribute == cudaDevAttrMemoryPoolsSupported   ? (state().no_pools ? 0 : 1)
            : attribute == cudaDevAttrClockRate              ? 1000000
                                                             : 0;
   return cudaSuccess;
@@ -228,7 +228,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return returned(stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaDeviceSynchronize() {
-  EMULATED_NOT_WHILE_RECORDING;
+  if (const cudaError_t code = emulated::refuse_while_anything_is_recorded(); code != cudaSuccess)
+    return returned(code);
   const Lock lock(state().mutex);
   const auto streams = state().streams;
   for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
@@ -297,6 +298,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   ++state().counters.allocations;
+  if (bytes >> 48 != 0) return returned(cudaErrorInvalidValue);  // As some drivers say.
   *data = state().memory.allocate(bytes);
   return returned(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -313,6 +315,10 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
 }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   EMULATED_NOT_WHILE_RECORDED(stream);
+  {
+    const Lock lock(state().mutex);
+    ++state().counters.allocations;
+  }
   emulated::submit(stream, [data] { state().memory.release(static_cast<std::byte*>(data)); });
   return cudaSuccess;
 }

@@ -54,7 +54,7 @@ class Memory {
   void release(std::byte* block);
   void open();  ///< Accessible until as many close() have followed.
   void close();
-  /// From here to as many reuse_freed(): what is freed is used by nobody else, and stays full of
+  /// From here to as many reuse_freed(): what is freed is not reused, and stays full of
   /// NaN, since a graph may still hold its address.
   void keep_freed() { ++keepers_; }
   void reuse_freed();
@@ -122,6 +122,7 @@ struct State {
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  ///< Work may have yet to record them.
   Counters counters;
   bool eager = false;
+  bool no_pools = false;  ///< Devices say that they have no memory pools.
   int products_to_failure = 0;
   int trims_to_memory = 0;  ///< Of libraries (starve_libraries()).
 };

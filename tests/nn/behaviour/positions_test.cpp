@@ -108,7 +108,7 @@ PositionStep position_step(kfac::WeightSharing sharing, bool low_rank) {
 TEST(PositionsOfALinear, AreRowsOfItsFactorsOrOnePerSample) {
   const PositionStep expand = position_step(kfac::WeightSharing::expand, false);
   const PositionStep reduce = position_step(kfac::WeightSharing::reduce, false);
-  // n = 20 terms of at most 1, resp. of dy^2 * 25 below 10: c = 10.
+  // n = 20 terms of at most 1, and of dy^2 * 25 below 10: c = 10.
   const double tolerance = 10 * 20 * eps<double>;
   for (const PositionStep* step : {&expand, &reduce}) {
     EXPECT_TRUE(near(step->a, step->naive_a, tolerance));

@@ -34,6 +34,11 @@ ConvShape with_whole_channels(ConvShape s) {
   return s;
 }
 
+/// Gradients of weights that one product of cuBLAS computes in place, from 16 bits to f32. It
+/// divides a long sum between blocks, which the plans that cuDNN proposes do not
+/// (cudnn/split_sum.h).
+bool is_product(const ConvShape& s) { return is_16_bit(s.dtype) && s.groups == 1 && s.is_dense(); }
+
 /// Memory of tensors as cuDNN wants it: an argument where it is, or a copy where it is not aligned,
 /// as views into the arena of a model may be. finish() puts copies of results in their place.
 class Places {
@@ -98,7 +103,7 @@ class CudnnConv final : public ConvBackend {
       case ConvPass::data:
         return Library::of(ctx.device()).can(work_of(ctx, s, Work::data));
       default:
-        return weights_way(ctx, s).possible;
+        return !is_product(s) && weights_way(ctx, s).possible;
     }
   }
 

@@ -20,16 +20,9 @@ using ops::Trans;
 
 bool has_16_bits(const ConvShape& s) { return s.dtype == DType::f16 || s.dtype == DType::bf16; }
 
-/// Whether every output reads one pixel, and they read them in order.
-bool is_dense(const ConvShape& s) {
-  const ops::Window& k = s.window;
-  return k.taps() == 1 && s.h == s.out_h && s.w == s.out_w && k.pad_h + k.pad_w == 0 &&
-         k.stride_h * k.stride_w == 1;
-}
-
 /// A dense convolution as one of images of one pixel, so that it is cut anywhere.
 ConvShape cut_into_pixels(ConvShape s) {
-  if (!is_dense(s)) return s;
+  if (!s.is_dense()) return s;
   s.n *= s.h * s.w;
   s.h = s.w = s.out_h = s.out_w = 1;
   return s;
@@ -67,7 +60,7 @@ void multiply(Context& ctx, Trans trans_a, Trans trans_b, ConstTensorView a, Con
 /// x as patches [groups, pixels, patch]; s has the images of x.
 ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, ConstTensorView x) {
   const std::int64_t pixels = s.n * s.out_h * s.out_w;
-  if (is_dense(s)) return groups_of(x, s.groups, pixels);
+  if (s.is_dense()) return groups_of(x, s.groups, pixels);
   const TensorView patches = scratch.take(Shape{s.groups, pixels, s.patch()}, x.dtype());
   const auto addresses =
       reinterpret_cast<std::uintptr_t>(x.raw()) | reinterpret_cast<std::uintptr_t>(patches.raw());
@@ -103,7 +96,7 @@ class ProductConv final : public ConvBackend {
     const bool in_place = !has_16_bits(s) && s.groups == 1;
     if (in_place && !bias.empty()) repeat_row(ctx, bias, y);
     const std::int64_t of_sums = in_place ? 0 : s.out_h * s.out_w * s.out * size_in(weight.dtype());
-    const std::int64_t of_patches = is_dense(s) ? 0 : patch_elements(s) * size_in(s.dtype);
+    const std::int64_t of_patches = s.is_dense() ? 0 : patch_elements(s) * size_in(s.dtype);
     in_parts(s, of_sums + of_patches, [&](const ConvShape& part, std::int64_t first) {
       Scratch own(ctx);
       const std::int64_t pixels = part.n * part.out_h * part.out_w;
@@ -129,7 +122,7 @@ class ProductConv final : public ConvBackend {
   void backward_weights(Context& ctx, const ConvShape& shape, ConstTensorView x, ConstTensorView dy,
                         TensorView dweight, TensorView dbias) override {
     const ConvShape s = cut_into_pixels(shape);
-    const std::int64_t of_patches = is_dense(s) ? 0 : patch_elements(s) * size_in(s.dtype);
+    const std::int64_t of_patches = s.is_dense() ? 0 : patch_elements(s) * size_in(s.dtype);
     in_parts(s, of_patches, [&](const ConvShape& part, std::int64_t first) {
       Scratch own(ctx);
       const std::int64_t pixels = part.n * part.out_h * part.out_w;
@@ -146,7 +139,7 @@ class ProductConv final : public ConvBackend {
     const ConvShape s = cut_into_pixels(shape);
     Scratch scratch(ctx);
     const ConstTensorView w = weights_of(s, rounded(ctx, scratch, s, weight));
-    const bool in_place = is_dense(s) && !has_16_bits(s) && s.groups == 1;
+    const bool in_place = s.is_dense() && !has_16_bits(s) && s.groups == 1;
     const std::int64_t bytes = in_place ? 0 : patch_elements(s) * size_in(weight.dtype());
     in_parts(s, bytes, [&](const ConvShape& part, std::int64_t first) {
       Scratch own(ctx);

@@ -13,7 +13,7 @@ struct CUstream_st;
 /// is inaccessible but while work of the device runs, so a stray access ends in a segmentation
 /// fault. Fresh memory is full of NaN, and writing past its end is found when it is freed; under
 /// AddressSanitizer work that reads or writes past its end, or what has been freed, ends at once.
-/// Streams are lazy: work runs when something waits for it, so an order that nobody asked for is
+/// Streams are lazy: work runs when something waits for it, so an order that was not requested is
 /// not there. Work that is recorded (stream capture) refuses what a device refuses, and more:
 /// memory, plain host memory, events from outside. Memory that a graph may still hold is not used
 /// again. DKFAC_EMULATED=eager runs everything at once instead. Any number of host threads; one
@@ -65,7 +65,7 @@ struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
   std::int64_t kernels = 0;     ///< Launches.
   std::int64_t graph_launches = 0;
-  std::int64_t allocations = 0;  ///< Of device or pinned memory.
+  std::int64_t allocations = 0;  ///< Of device or pinned memory; frees of the former count too.
   std::int64_t live_bytes = 0;   ///< Of device memory.
 };
 [[nodiscard]] Counters counters();

@@ -9,4 +9,7 @@ void starve_libraries(int trims);
 /// Whether they find none at present.
 [[nodiscard]] bool libraries_starve();
 
+/// Whether devices say that they have no memory pools; none is made then.
+void hide_memory_pools(bool hidden);
+
 }  // namespace emulated

@@ -225,9 +225,9 @@ TEST_P(Refresh, AFailureLeavesTheOldInverseAndFallsBackLater) {
   EXPECT_EQ(a.failures, 0);
   EXPECT_EQ(a.failed_group, -1);
   EXPECT_NEAR(device_values(ctx, a.shifts)[0], 10 * asked, 1e-6);
-  const std::vector<double> climbed = device_values(ctx, a.inverse);
-  EXPECT_NEAR(climbed[0], 1 / (0.4 + 10 * asked), 1e-6);
-  EXPECT_NEAR(climbed[static_cast<std::size_t>(2 * a.dim + 2)], 1 / (8.5 * asked), 1e-6);
+  const std::vector<double> rebuilt = device_values(ctx, a.inverse);
+  EXPECT_NEAR(rebuilt[0], 1 / (0.4 + 10 * asked), 1e-6);
+  EXPECT_NEAR(rebuilt[static_cast<std::size_t>(2 * a.dim + 2)], 1 / (8.5 * asked), 1e-6);
 
   ops::copy(ctx, average, a.average);
   stages = refresh();

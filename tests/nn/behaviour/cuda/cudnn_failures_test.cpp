@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -192,6 +193,48 @@ TEST(CudnnCompilations, AreOneForThreadsThatMissAPlanTogether) {
     const int plans = other == 51 ? 1 : 2;  // The latter is the control.
     EXPECT_EQ(emulated::dnn::compilations() - before, plans);
   }
+}
+
+/// What waits for the whole device ends all recordings: a thread that ends must not.
+TEST(CudnnThreads, MayEndWhileAnotherOneRecords) {
+  Context ctx(Device::cuda());
+  Tensor x = Tensor::zeros(ctx, {10});
+  const auto record = [&](auto of_other_thread) {
+    return CapturedWork::capture(ctx, [&] {
+      ops::fill(ctx, x, 3);
+      of_other_thread();
+    });
+  };
+  record([] { weights_of_ones(55).join(); }).replay(ctx);
+  EXPECT_EQ(device_values(ctx, x), std::vector<double>(10, 3.0));
+  const auto wait = [] { (void)cudaDeviceSynchronize(); };
+  EXPECT_THROW((void)record([&] { std::thread(wait).join(); }), DeviceError) << "control";
+}
+
+/// A handle that changed its stream for a recording would order the two streams outside of it.
+TEST(CudnnStreams, AreRecordedAfterAnotherOneOfTheThread) {
+  const ConvShape s = shape_of(56);
+  struct Work {
+    Context ctx{Device::cuda()};
+    std::unique_ptr<ConvBackend> conv = cuda::make_cudnn_conv();
+    Tensor x = Tensor::empty(ctx, Shape{56, 3, 3, 8}, DType::f16),
+           y = Tensor::empty(ctx, x.shape(), DType::f16);
+    Tensor w = Tensor::empty(ctx, Shape{8, 1, 1, 8});
+    explicit Work(const ConvShape& shape) {
+      ops::fill(ctx, x, 1);
+      ops::fill(ctx, w, 1);
+      run(shape);
+    }
+    void run(const ConvShape& shape) { conv->forward(ctx, shape, x, w, {}, y); }
+  };
+  Work one(s), other(s);
+  const auto record = [&] { return CapturedWork::capture(one.ctx, [&] { one.run(s); }); };
+  const CapturedWork recorded = record();
+  ops::fill(one.ctx, one.y, 0);
+  recorded.replay(one.ctx);
+  for (const double v : device_values(one.ctx, one.y)) EXPECT_EQ(v, 8);
+  const Work more[] = {Work(s), Work(s), Work(s), Work(s)};  // All handles of the thread.
+  EXPECT_THROW((void)record(), DeviceError) << "control";
 }
 
 }  // namespace

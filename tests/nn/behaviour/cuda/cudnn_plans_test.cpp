@@ -16,6 +16,7 @@
 
 #include "nn/backends/cuda/cudnn/conv_graph.h"
 #include "nn/backends/cuda/cudnn/plan.h"
+#include "nn/backends/cuda/cudnn/split_sum.h"
 #include "nn/cuda/conv_cases.h"
 #include "support/temp_folder.h"
 
@@ -185,6 +186,41 @@ TEST_P(CudnnPlans, GradientsOfTheWeightsAreF32AlsoOf16Bits) {
       EXPECT_LE(found.plans.front().workspace(), kGiB) << what.text();
     }
   }
+}
+
+/// Where the proposal would leave multiprocessors without work. 1x1 kernels of stride 1 have their
+/// gradient from a product.
+TEST_P(CudnnPlans, GradientsOfTheWeightsOccupyTheDevice) {
+  if (!has_driver()) GTEST_SKIP() << "there is no libcuda.so.1, nor a stand-in for it";
+  const int multiprocessors = std::string(GetParam()) == "h200" ? 132 : 108;
+  std::int64_t fewest = 128;
+  int divided = 0;
+  for (ConvShape shape : convolutions("resnet50", Shape{224, 224, 3}, 256)) {
+    shape.in = (shape.in + 3) / 4 * 4;
+    shape.dtype = DType::f16;
+    const ConvWork what{.shape = shape, .work = Work::weights};
+    const std::int64_t slices = slices_of_sum(what, multiprocessors);
+    if (shape.is_dense() || slices == 1) continue;
+    fewest = std::min(fewest, slices);
+    if (++divided > 1 && !wants_all()) continue;  // Each is compiled, which takes seconds.
+    const Descriptor graph = conv_graph(what).finish(device_.target());
+    const Limits limits{.rounding = true};
+    const auto split = split_plan(graph, device_.target(), limits, what, multiprocessors);
+    ASSERT_TRUE(split.has_value()) << what.text();
+    // Partial sums of whole tiles: engine and tile are those that were counted with.
+    const std::int64_t tiles = (shape.out + 127) / 128 * ((shape.patch() + 127) / 128);
+    EXPECT_GE(split->workspace(), slices * tiles * 128 * 128 * 4) << what.text();
+    EXPECT_GT(2 * slices * tiles, multiprocessors) << what.text();
+    EXPECT_LE(slices * tiles, multiprocessors) << what.text();
+    const auto whole = plan_of(graph, device_.target(), limits,
+                               {.engine = 1, .knobs = {{CUDNN_KNOB_TYPE_SPLIT_K_SLC, 1}}});
+    EXPECT_TRUE(whole == nullptr || !divides_sum(what, *whole)) << "control";
+    EXPECT_FALSE(split_plan(graph, device_.target(), {.workspace = 1000, .rounding = true}, what,
+                            multiprocessors))
+        << "control";
+  }
+  EXPECT_GE(divided, 6);  // The stem, 3x3 kernels of three stages, strided 1x1 kernels.
+  EXPECT_GE(fewest, 2);
 }
 
 TEST_P(CudnnPlans, ForwardPassesOfF16HaveThemWithSums) {

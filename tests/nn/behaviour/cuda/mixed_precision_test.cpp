@@ -111,8 +111,8 @@ TEST(OverflowOnDevice, TouchesNoStatistic) {
   }
 }
 
-/// A loss that is not finite is no sign of a scale that is too large, and the vote tells them
-/// apart; nobody has waited for it.
+/// A loss that is not finite is no sign of a scale that is too large, and the flags tell them
+/// apart, without a wait for it.
 TEST(OverflowOnDevice, IsToldFromALossThatIsNotFinite) {
   ModelTraining training(recipe_of(DType::bf16, Method::kfac, false), Device::cuda());
   EXPECT_TRUE(training.step(0).updated);

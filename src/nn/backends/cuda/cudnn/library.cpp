@@ -11,6 +11,7 @@
 #include "core/shared/cuda/trim.h"
 #include "core/shared/device_timer.h"
 #include "nn/backends/cuda/cudnn/plan_file.h"
+#include "nn/backends/cuda/cudnn/split_sum.h"
 #include "nn/shared/conv_plans.h"
 
 namespace dkfac::nn::cudnn {
@@ -89,31 +90,82 @@ std::size_t HashOfWork::operator()(const ConvWork& work) const noexcept {
                static_cast<int>(s.dtype), static_cast<int>(work.work), work.tf32 ? 1 : 0);
 }
 
-std::map<int, std::unique_ptr<Library>>& Library::libraries() {
-  thread_local std::map<int, std::unique_ptr<Library>> all;
-  return all;
-}
+/// Libraries of threads that have ended, by device. Never destroyed, as kernels and graphs may
+/// still run the code of their plans, and as cudnnDestroy() waits for the whole device, which ends
+/// recordings of other threads.
+struct Library::Idle {
+  std::mutex mutex;
+  std::multimap<int, Library*> libraries;
+  static Idle& all() {
+    static auto* const idle = new Idle;
+    return *idle;
+  }
+};
+
+/// The libraries of a thread, which are idle when it ends.
+struct Library::OfThread {
+  std::map<int, Library*> libraries;
+  ~OfThread() {
+    const std::lock_guard lock(Idle::all().mutex);
+    for (const auto& [index, library] : libraries) Idle::all().libraries.emplace(index, library);
+  }
+  static OfThread& here() {
+    thread_local OfThread libraries;
+    return libraries;
+  }
+};
 
 Library& Library::of(Device device) {
-  std::unique_ptr<Library>& found = libraries()[device.index];
-  if (found == nullptr) found.reset(new Library(device));
+  auto& here = OfThread::here().libraries;
+  if (const auto known = here.find(device.index); known != here.end()) return *known->second;
+  Library* found = nullptr;
+  {
+    Idle& idle = Idle::all();
+    const std::lock_guard lock(idle.mutex);
+    if (auto known = idle.libraries.extract(device.index)) found = known.mapped();
+  }
+  if (found == nullptr) found = new Library(device);
+  here[device.index] = found;
   return *found;
 }
 
 Library::Library(Device device) : device_(device) {
   const auto devices = backend_info().cuda_info.devices;
   const auto index = static_cast<std::size_t>(device.index);
-  if (index < devices.size()) name_ = devices[index].name;
-  const dkfac::cuda::DeviceGuard guard(device_);
-  with_memory(device_, [&] { check(cudnnCreate(&handle_), "cudnnCreate"); });
+  if (index < devices.size()) {
+    name_ = devices[index].name;
+    multiprocessors_ = devices[index].multiprocessors;
+  }
+  add_handle();
 }
 
-Library::~Library() {
+void Library::add_handle() {
   const dkfac::cuda::DeviceGuard guard(device_);
-  // Kernels that plans have compiled may be running yet.
-  if (cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
-  ways_.clear();
-  (void)cudnnDestroy(handle_);
+  cudnnHandle_t made = nullptr;
+  with_memory(device_, [&] { check(cudnnCreate(&made), "cudnnCreate"); });
+  handles_.insert(handles_.begin(), Handle{made, nullptr});
+}
+
+cudnnHandle_t Library::handle_of(Stream stream) {
+  const auto find = [&] {
+    return std::find_if(handles_.begin(), handles_.end(), [&](const Handle& h) {
+      return h.stream == stream.native() || h.stream == nullptr;
+    });
+  };
+  const bool recorded = is_recorded(stream);
+  auto found = find();
+  if (found == handles_.end() && handles_.size() < kHandles && !recorded) {
+    add_handle();
+    found = handles_.begin();
+  }
+  if (found == handles_.end()) --found;
+  std::rotate(handles_.begin(), found, found + 1);
+  Handle& first = handles_.front();
+  // Also where it seems to have this stream: another one may be at the address of one that is gone.
+  if (!recorded || first.stream != stream.native())
+    check(cudnnSetStream(first.handle, stream.native()), "cudnnSetStream");
+  first.stream = stream.native();
+  return first.handle;
 }
 
 std::string Library::key_of(const ConvWork& work) const {
@@ -139,7 +191,7 @@ Way& Library::find(const ConvWork& work) {
 
 Way Library::make(const ConvWork& work) {
   const ConvPlanOptions options = conv_plan_options();
-  const Target target{.handle = handle_};
+  const Target target{.handle = handles_.front().handle};
   const Limits limits = limits_of(work, options);
   Way made;
   std::optional<EngineChoice> known;
@@ -148,6 +200,14 @@ Way Library::make(const ConvWork& work) {
   const Descriptor graph = conv_graph(work).finish(target);
   if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
   if (made.plan != nullptr) return made;
+  if (!options.measured) {
+    // Before the proposal, which would be compiled for nothing.
+    auto split = split_plan(graph, target, limits, work, multiprocessors_, &compiled);
+    if (split) {
+      made.plan = std::make_unique<Plan>(std::move(*split));
+      return made;
+    }
+  }
   Found plans = find_plans(graph, target, limits, 1, &compiled);
   made.refusals = std::move(plans.refusals);
   if (!plans.plans.empty()) made.plan = std::make_unique<Plan>(std::move(plans.plans.front()));
@@ -166,9 +226,9 @@ void Library::run(Context& ctx, const ConvWork& work, Memory memory) {
   const dkfac::cuda::DeviceGuard guard(device_);
   try {
     Way& way = find(work);
-    check(cudnnSetStream(handle_, ctx.stream().native()), "cudnnSetStream");
-    if (!way.is_settled) measure(ctx, work, way, memory);
-    execute(ctx, work, way, memory);
+    const cudnnHandle_t handle = handle_of(ctx.stream());
+    if (!way.is_settled) measure(ctx, handle, work, way, memory);
+    execute(ctx, handle, work, way, memory);
   } catch (const Failure& failure) {
     throw described(failure, work);
   }
@@ -187,7 +247,8 @@ bool Library::try_run(Context& ctx, const ConvWork& work, Memory memory) {
   }
 }
 
-void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
+void Library::execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way,
+                      Memory memory) {
   while (true) {
     Scratch scratch(ctx);
     void* workspace = nullptr;
@@ -195,7 +256,7 @@ void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memor
       workspace = take_workspace(scratch, *way.plan);
     } catch (const DeviceError&) {
       if (is_recorded(ctx.stream())) throw;  // There is no new memory, nor are there new plans.
-      const Target target{.handle = handle_};
+      const Target target{.handle = handles_.front().handle};
       Limits limits = limits_of(work, conv_plan_options());
       limits.workspace = way.plan->workspace() - 1;
       Found less = find_plans(conv_graph(work).finish(target), target, limits, 1);
@@ -203,21 +264,26 @@ void Library::execute(Context& ctx, const ConvWork& work, Way& way, Memory memor
       way.plan = std::make_unique<Plan>(std::move(less.plans.front()));
       continue;
     }
-    return with_memory(device_, [&] { way.plan->execute(handle_, memory, workspace); });
+    return with_memory(device_, [&] { way.plan->execute(handle, memory, workspace); });
   }
 }
 
-void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memory) {
+void Library::measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way,
+                      Memory memory) {
   const ConvPlanOptions options = conv_plan_options();
-  const Target target{.handle = handle_};
+  const Target target{.handle = handles_.front().handle};
   const CompiledPlans compiled(key_of(work), options.compiled);
-  Found found = find_plans(conv_graph(work).finish(target), target, limits_of(work, options),
-                           static_cast<std::size_t>(options.candidates), &compiled);
+  const Limits limits = limits_of(work, options);
+  const Descriptor graph = conv_graph(work).finish(target);
+  Found found =
+      find_plans(graph, target, limits, static_cast<std::size_t>(options.candidates), &compiled);
+  auto split = split_plan(graph, target, limits, work, multiprocessors_, &compiled);
+  if (split) found.plans.push_back(std::move(*split));
   double best = std::numeric_limits<double>::infinity();
   std::string reason;
   for (Plan& plan : found.plans) {
     try {
-      const double seconds = seconds_of(ctx, plan, memory);
+      const double seconds = seconds_of(ctx, handle, plan, memory);
       if (!(seconds < best)) continue;
       best = seconds;
       way.plan = std::make_unique<Plan>(std::move(plan));
@@ -235,16 +301,16 @@ void Library::measure(Context& ctx, const ConvWork& work, Way& way, Memory memor
   if (!options.file.empty()) SharedFile::add(options.file, key_of(work), way.plan->choice());
 }
 
-double Library::seconds_of(Context& ctx, const Plan& plan, Memory memory) {
+double Library::seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan, Memory memory) {
   constexpr int kRuns = 3;
   double best = std::numeric_limits<double>::infinity();
   Scratch scratch(ctx);
   void* const workspace = take_workspace(scratch, plan);
   TimedEvent from(device_), to(device_);
-  plan.execute(handle_, memory, workspace);  // The first call loads code.
+  plan.execute(handle, memory, workspace);  // The first call loads code.
   for (int i = 0; i < kRuns; ++i) {
     from.record(ctx.stream());
-    plan.execute(handle_, memory, workspace);
+    plan.execute(handle, memory, workspace);
     to.record(ctx.stream());
     ctx.stream().synchronize();
     best = std::min(best, TimedEvent::seconds(from, to));
@@ -260,7 +326,7 @@ std::vector<std::pair<ConvWork, const Way*>> Library::ways() const {
 
 std::vector<Library*> Library::of_thread() {
   std::vector<Library*> all;
-  for (const auto& [index, library] : libraries()) all.push_back(library.get());
+  for (const auto& [index, library] : OfThread::here().libraries) all.push_back(library);
   return all;
 }
 

@@ -28,13 +28,13 @@ struct HashOfWork {
   [[nodiscard]] std::size_t operator()(const ConvWork& work) const noexcept;
 };
 
-/// cuDNN on one device in one thread: the handle, and the ways found so far.
+/// cuDNN on one device in one thread: handles, and the ways found so far.
 class Library {
  public:
-  /// Of the calling thread.
+  /// The library of the calling thread. It outlives the thread, as recorded work and kernels under
+  /// way need the code of its plans; a later thread continues with it.
   static Library& of(Device device);
   [[nodiscard]] static std::vector<Library*> of_thread();  ///< All that it has used.
-  ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
@@ -58,21 +58,33 @@ class Library {
   using Memory = std::span<const std::pair<std::int64_t, void*>>;
 
   explicit Library(Device device);
-  static std::map<int, std::unique_ptr<Library>>& libraries();
+  struct Idle;
+  struct OfThread;
+  void add_handle();
+  /// Returns the handle whose work runs on the stream: a handle that changes its stream may order
+  /// the two by events, which a recording of either does not allow.
+  cudnnHandle_t handle_of(Stream stream);
   Way& find(const ConvWork& work);
   [[nodiscard]] Way make(const ConvWork& work);  ///< Throws Failure.
   /// With another plan for less workspace, which stays, where there is no memory for that of this
   /// one.
-  void execute(Context& ctx, const ConvWork& work, Way& way, Memory memory);
-  void measure(Context& ctx, const ConvWork& work, Way& way, Memory memory);
+  void execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way, Memory memory);
+  void measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way, Memory memory);
   /// Throws DeviceError where the plan does not run, or has no memory.
-  [[nodiscard]] double seconds_of(Context& ctx, const Plan& plan, Memory memory);
+  [[nodiscard]] double seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan,
+                                  Memory memory);
   [[nodiscard]] DeviceError described(const Failure& failure, const ConvWork& work) const;
   /// What a measured choice depends on.
   [[nodiscard]] std::string key_of(const ConvWork& work) const;
   Device device_;
   std::string name_;  ///< Of the device.
-  cudnnHandle_t handle_ = nullptr;
+  int multiprocessors_ = 1;
+  struct Handle {
+    cudnnHandle_t handle;
+    CUstream_st* stream;  ///< Null before its first use.
+  };
+  static constexpr std::size_t kHandles = 4;  ///< Beyond that, streams take turns.
+  std::vector<Handle> handles_;               ///< The last one used comes first.
   std::unordered_map<ConvWork, Way, HashOfWork> ways_;
   std::vector<ConvWork> order_;
 };
