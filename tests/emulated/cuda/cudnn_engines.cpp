@@ -99,7 +99,7 @@ const Tensor& filter_of(const Graph& graph, const Operation& o) {
   return tensor(graph, o.kind == Kind::weights ? o.to[0] : o.from[1]);
 }
 
-/// Groups of an odd number of channels of 16 bits are nobody's.
+/// Whether there are groups of an odd number of 16-bit channels, which no engine supports.
 bool has_odd_groups(const Graph& graph, const Operation& o) {
   const Tensor &x = image_of(graph, o), &w = filter_of(graph, o);
   const std::int64_t groups = x.dims[1] / w.dims[1];
