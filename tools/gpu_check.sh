@@ -213,7 +213,7 @@ part_tests() {
   grep -q 'No tests were found' "$log" && outcome="nothing ran"
   grep -qE '\*\*\*Skipped|Not Run' "$log" && outcome="a test program did not run"
   grep -E 'tests passed|\*\*\*|Not Run|\[  FAILED  \].* ms\)' "$log"
-  summary=$(grep -E 'tests passed' "$log" | head -1)
+  summary=$(grep -E '% tests passed' "$log" | head -1)
   if [ -z "$summary" ]; then
     summary="$(grep -cE ' Test +#.* Passed ' "$log") programs passed before that"
     mapfile -t left < <(ctest --test-dir "$build" "${selected[@]}" -N | sed -nE 's/^ +Test +#[0-9]+: +//p' |
