@@ -73,7 +73,7 @@ for program in "$build"/benchmarks/bench_gpu_* "$build/src/app/dkfac"; do
   [ -x "$program" ] && [ ! -d "$program" ] && echo "program: ${program#"$build"/}" >>"$stage/programs"
 done
 {
-  echo "commit: $(git describe --always --dirty --abbrev=40 2>/dev/null || echo "${DKFAC_COMMIT:-unknown}")"
+  echo "commit: $(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo "${DKFAC_COMMIT:-unknown}")"
   echo "architectures: $architectures"
   sort -u "$stage/programs"
 } >"$stage/pack.txt"
