@@ -91,7 +91,7 @@ if [ -n "$prebuilt" ]; then
     [[ " ${parts[*]} " = *" build "* ]] || parts+=(build)
   fi
 fi
-# Of our programs alone: python3 has its own libraries.
+# Only for our programs: python3 has its own libraries.
 run=(env "LD_LIBRARY_PATH=${libraries:+$libraries:}${LD_LIBRARY_PATH:-}")
 # cuDNN compiles gradients of 16 bits for seconds per shape: keep the result for all programs.
 export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}

@@ -78,9 +78,8 @@ use_prebuilt() {
 
 # write_archive FOLDER: all of FOLDER as one file, FOLDER/NAME.tar.gz, or in $OUT where that is set.
 write_archive() {
-  local file=${OUT:-$1}/$self.tar.gz
-  mkdir -p "$(dirname "$file")"
-  if ! tar --exclude='*.tar.gz*' -C "$1" -czf "$file.part" . || ! mv "$file.part" "$file"; then
+  local file=${OUT:-$1}/$self.tar.gz part
+  part=$(mktemp) && mkdir -p "$(dirname "$file")" &&
+    tar --exclude="./$self.tar.gz" -C "$1" -czf "$part" . && mv "$part" "$file" && chmod 644 "$file" ||
     fail "cannot write $file"
-  fi
 }

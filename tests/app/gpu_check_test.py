@@ -126,11 +126,12 @@ class Check(unittest.TestCase):
 
     def test_profiles_two_steps(self):
         self.write("bin/nsys", '#!/bin/sh\necho nsys "$@"\n').chmod(0o755)
-        done = self.check("--profile", "--only", "nsys", "--prebuilt", self.pack())
+        done = self.check("--profile", "--only", "nsys", "--prebuilt", self.pack(), OUT="")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         for text in ("nsys profile -c cudaProfilerApi ", "--profile-step 41 ", "--profile-step 42 "):
             self.assertIn(text, done.stdout)
         self.assertEqual(self.result("profile")["outcome"], "2 right")
+        self.assertTrue((self.dir / "out" / "gpu_check.tar.gz").exists())
 
     def test_without_cudnn(self):
         (self.wheels / "cudnn/lib/libcudnn.so.9").unlink()
