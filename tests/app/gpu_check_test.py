@@ -72,7 +72,7 @@ class Check(unittest.TestCase):
         self.write("test.c", TEST)
         lines = ""
         for name in ("quick", "slow"):
-            program = build / "tests" / f"test_{name}"
+            program = build / "tests" / "core" / f"test_core_cuda_{name}"
             program.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["cc", "-o", program, self.dir / "test.c"], check=True)
             lines += (f'add_test([=[made.{name}]=] "{program}")\nset_tests_properties([=[made.{name}]=] PROPERTIES '
@@ -132,6 +132,19 @@ class Check(unittest.TestCase):
             self.assertIn(text, done.stdout)
         self.assertEqual(self.result("profile")["outcome"], "2 right")
         self.assertTrue((self.dir / "out" / "gpu_check.tar.gz").exists())
+
+    def test_sanitizer(self):
+        self.write("bin/compute-sanitizer", """#!/bin/sh
+echo '[==========] 1 test from 1 test suite ran.'
+case "$*" in *slow*) echo '========= ERROR SUMMARY: 3 errors'; exit 9 ;; esac
+echo '========= ERROR SUMMARY: 0 errors'
+""").chmod(0o755)
+        done = self.check("sanitizer", "--prebuilt", self.pack())
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result("sanitizer")["outcome"], "clean in 1 programs, test_core_cuda_slow failed")
+        self.assertIn("ERROR SUMMARY: 3 errors", done.stderr)
+        done = self.check("sanitizer", "--only", "quick", "--prebuilt", self.dir / "pack.tar.xz")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_without_cudnn(self):
         (self.wheels / "cudnn/lib/libcudnn.so.9").unlink()
