@@ -33,9 +33,11 @@ while [ $# -gt 0 ]; do
 done
 
 if [ -z "$build" ]; then
-  build=build/$preset
-  options=(-DDKFAC_BUILD_BENCHMARKS=ON -DDKFAC_TEST_LABELS=gpu)
-  [ "$preset" = emulated ] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$(sed 's/[0-9]\+/&-real/g; s/ /;/g' <<<"$architectures")")
+  build=build/gpu-pack
+  [ "$preset" = gpu-pack ] || build+=-$preset
+  options=(-B "$build" -DDKFAC_BUILD_BENCHMARKS=ON -DDKFAC_TEST_LABELS=gpu)
+  real=$(sed 's/[0-9]\+/&-real/g; s/ /;/g' <<<"$architectures")
+  [ "$preset" = emulated ] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$real")
   cmake --preset "$preset" "${options[@]}" --log-level=WARNING >/dev/null
   cmake --build "$build" --parallel "$jobs"
 fi
