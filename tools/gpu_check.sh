@@ -71,7 +71,6 @@ mkdir -p "$out" || exit 2
 
 started=$SECONDS deadline=$((SECONDS + limit)) failed=0
 device=emulated driver=none capability='' commit=${DKFAC_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
-ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -1; }
 if [ $preset = gpu ]; then
   device=$(ask name) driver=$(ask driver_version) capability=$(ask compute_cap)
   [ -n "$device" ] || fail "nvidia-smi shows no device"

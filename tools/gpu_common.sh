@@ -5,6 +5,8 @@
 self=$(basename "$0" .sh)
 libraries=''
 fail() { echo "$self: $1" >&2; exit "${2:-1}"; }
+# What nvidia-smi reports of the first device.
+ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -1; }
 
 # find_libraries: prints where NVIDIA's libraries are, and sets
 #   DKFAC_NVIDIA_WHEELS  unless it is set: the folders of NVIDIA's packages that python3 imports

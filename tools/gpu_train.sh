@@ -43,9 +43,9 @@ while [ $# -gt 0 ]; do
 done
 [ ${#parts[@]} -gt 0 ] || parts=(lenet resnet9 torch)
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
-[ "$device" = cpu ] || find_libraries
+[ "$device$prebuilt" = cpu ] || find_libraries
 if [ -n "$prebuilt" ]; then
-  use_prebuilt "$prebuilt" "$build-prebuilt" || fail "the programs of $prebuilt do not run here: $problem"
+  use_prebuilt "$prebuilt" "$build-prebuilt" "$(ask compute_cap)" || fail "the programs of $prebuilt do not run here: $problem"
   build+=-prebuilt
 fi
 program=$build/src/app/dkfac
