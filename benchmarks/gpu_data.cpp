@@ -61,7 +61,7 @@ class Bench {
   }
   [[nodiscard]] int times() const { return tiny_ ? 1 : 50; }
 
-  [[nodiscard]] data::DeviceLoader loader(data::DataPlace place) {
+  [[nodiscard]] data::DeviceLoader loader(data::DataPlacement place) {
     return {ctx_,
             data_,
             data::normalization_of(data_),
@@ -83,7 +83,7 @@ class Bench {
   }
 
   void resident(std::ostream& out) {
-    data::DeviceLoader batches = loader(data::DataPlace::resident);
+    data::DeviceLoader batches = loader(data::DataPlacement::resident);
     data::DeviceBatch batch;
     const double all = median_ms(1, [&] {
       batches.start_epoch(ctx_, 0);
@@ -103,7 +103,7 @@ class Bench {
   }
 
   void streamed(std::ostream& out) {
-    data::DeviceLoader batches = loader(data::DataPlace::streamed);
+    data::DeviceLoader batches = loader(data::DataPlacement::streamed);
     data::DeviceBatch batch;
     const double all = median_ms(1, [&] {
       batches.start_epoch(ctx_, 0);
@@ -116,7 +116,7 @@ class Bench {
   }
 
   void regularization(std::ostream& out) {
-    data::DeviceLoader batches = loader(data::DataPlace::resident);
+    data::DeviceLoader batches = loader(data::DataPlacement::resident);
     data::DeviceBatch batch;
     batches.start_epoch(ctx_, 0);
     if (!batches.next(ctx_, batch)) throw std::runtime_error("there is no batch");

@@ -4,10 +4,12 @@
 // one JSON object.
 //
 // Usage: bench_gpu_train [--model resnet50|resnet9|tiny] [--batch N] [--compute f16|bf16|f32]
-//        [--steps N] [--statistics N] [--inverses N] [--json FILE]
+//        [--steps N] [--statistics N] [--inverses N] [--profile-step N] [--json FILE]
 // K-FAC runs one interval of its inverses. --steps applies to SGD, which in 16 bits also runs with
-// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions). Exit code 77:
-// there is no CUDA device.
+// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions). --profile-step
+// runs K-FAC alone, without timing, up to that step and brackets it for a profiler: nsys profile -c
+// cudaProfilerApi, or ncu --profile-from-start off. Steps count from 1; with the default intervals
+// steps 1, 21, 41, ... refresh statistics. Exit code 77: there is no CUDA device.
 
 #include <algorithm>
 #include <chrono>
@@ -32,6 +34,7 @@
 #include "dkfac/nn/model.h"
 #include "dkfac/optim/optimizer.h"
 
+#include "core/shared/profiler_range.h"
 #include "gpu_ceilings.h"
 #include "gpu_program.h"
 #include "nn/shared/graphed_passes.h"
@@ -43,6 +46,7 @@ using namespace dkfac;
 struct Arguments {
   std::string model = "resnet50", compute = "f16";
   int batch = 256, steps = 30, statistics = 20, inverses = 100;
+  int profile_step = 0;  ///< 0: none.
 };
 
 nn::ModelOptions model_options(const Arguments& arguments) {
@@ -250,16 +254,33 @@ void run_fused(const Arguments& arguments, const std::string& name, const nn::Mo
   add(report, (name + "_fused").c_str(), static_cast<double>(pairs.fused));
 }
 
-void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
+std::unique_ptr<optim::Optimizer> make_kfac(const Arguments& arguments) {
   optim::KfacOptions options{.curvature = {.damping = {.lambda = 1e-2},
                                            .refresh = {.statistics_interval = arguments.statistics,
                                                        .inverse_interval = arguments.inverses,
                                                        .stagger_inverses = true}}};
   if (arguments.compute != "f32") options.curvature.statistics.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.statistics.operand = DType::bf16;
+  return optim::make_kfac(comm::make_self(), options, Device::cuda());
+}
+
+/// One step of K-FAC inside a profiler's bracket, and those before it outside.
+void profile(const Arguments& arguments, std::ostream& report) {
+  Training training(arguments, make_kfac(arguments), model_options(arguments));
+  for (int i = 1; i < arguments.profile_step; ++i) (void)training.step();
+  training.ctx().stream().synchronize();
+  start_profiler();
+  begin_range("step");
+  (void)training.step();
+  training.ctx().stream().synchronize();
+  end_range();
+  stop_profiler();
+  add(report, "profiled_step", arguments.profile_step);
+}
+
+void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   reset_peak_memory(Device::cuda());
-  Training training(arguments, optim::make_kfac(comm::make_self(), options, Device::cuda()),
-                    model_options(arguments));
+  Training training(arguments, make_kfac(arguments), model_options(arguments));
   const double first = training.step();
   double last = first;
   std::vector<double> steps;
@@ -284,6 +305,11 @@ void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
 void run(const Arguments& arguments, std::ostream& out) {
   out << "{\"what\": \"training of " << arguments.model << "\", \"version\": \"" << version()
       << "\", \"batch\": " << arguments.batch << ", \"compute\": \"" << arguments.compute << '"';
+  if (arguments.profile_step > 0) {
+    profile(arguments, out);
+    out << "}\n";
+    return;
+  }
   const Ceilings ceilings = measure_ceilings(arguments.model == "tiny" ? 256 : 8192, 5);
   add(out, "gemm_tflops", ceilings.gemm_tflops);
   add(out, "copy_gb_per_s", ceilings.copy_gb_per_s);
@@ -308,6 +334,7 @@ int main(int argc, char** argv) {
                       {"--batch", &arguments.batch},
                       {"--steps", &arguments.steps},
                       {"--statistics", &arguments.statistics},
-                      {"--inverses", &arguments.inverses}},
+                      {"--inverses", &arguments.inverses},
+                      {"--profile-step", &arguments.profile_step}},
                      [&](std::ostream& out) { run(arguments, out); });
 }

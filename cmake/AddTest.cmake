@@ -82,10 +82,11 @@ function(dkfac_test name)
   endif()
 endfunction()
 
+option(DKFAC_GPU_TEST_LOCK "Tests of a device run one at a time" ON)
 # dkfac_gpu_test(NAME SOURCES ... LINK libs... [LABELS ...] [TIMEOUT s])
 #
-# Like dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, one at a time,
-# skipped without a device. Adds nothing in a build without CUDA.
+# Like dkfac_test, for a test of a CUDA device (tests/support/on_device.h): label gpu, skipped without
+# a device. Adds nothing in a build without CUDA.
 function(dkfac_gpu_test name)
   if(NOT DKFAC_HAVE_CUDA)
     return()
@@ -101,7 +102,7 @@ function(dkfac_gpu_test name)
     return()
   endif()
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
-  if(NOT DKFAC_CUDA_EMULATED)
+  if(DKFAC_GPU_TEST_LOCK AND NOT DKFAC_CUDA_EMULATED)
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
   endif()
 endfunction()

@@ -14,4 +14,6 @@ for file in packages/*.deb; do dpkg -x "$file" .; done
 rm -r packages
 # Removes links into runtime packages, which are not installed here.
 find . -type l -lname '/*' -delete
+# Debian has it where its own compilers look.
+find usr/include/*/ -name jconfig.h -exec mv -t usr/include {} +
 du -sh . | sed 's/\t.*/ in all/'

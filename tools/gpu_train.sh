@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Trains on a CUDA device, in parts that keep their results. Needs the program that the part build of
-# tools/gpu_check.sh made.
+# tools/gpu_check.sh made, or a pack of tools/gpu_pack.sh.
 #
-# Usage: tools/gpu_train.sh [PART...] [--out FOLDER] [--build FOLDER] [--limit SECONDS] [--seeds N]
-#                           [--device DEVICE]
+# Usage: tools/gpu_train.sh [PART...] [--prebuilt FILE] [--out FOLDER] [--build FOLDER] [--limit SECONDS]
+#                           [--seeds N] [--device DEVICE]
 #
 #   lenet    K-FAC, LARS and SGD on the images that come with dkfac, for comparison with the README's table
 #   resnet9  SGD and K-FAC to 94 % on CIFAR-10, which $DKFAC_DATA has to hold
 #   torch    PyTorch with the same network, data and epochs as resnet9's SGD
 #
+#   --prebuilt  a pack of tools/gpu_pack.sh with the program
 #   --out    results: FOLDER/{lenet,resnet9} (report, comparison.json), FOLDER/torch.json, and a log
-#            beside each (default: out/gpu-train)
+#            beside each (default: out/gpu-train); all of it also as one file, gpu_train.tar.gz, in
+#            FOLDER, or in $OUT where that is set
 #   --limit  seconds for this call (default: 540). A comparison that it stops keeps its finished runs
 #   --seeds  runs of each (default: 3 of lenet, 5 of the others)
 #   --device of the runs of dkfac (default: cuda); cpu checks this script without a GPU
@@ -20,12 +22,16 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
-out=out/gpu-train build=build/gpu limit=540 seeds='' device=cuda parts=()
-usage() { echo "gpu_train: $1; see the top of this script" >&2; exit 2; }
+# shellcheck source=tools/gpu_common.sh
+. tools/gpu_common.sh
+
+out=out/gpu-train build=build/gpu limit=540 seeds='' device=cuda parts=() prebuilt=''
+usage() { fail "$1; see the top of this script" 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     lenet|resnet9|torch) parts+=("$1"); shift; continue ;;
     --*) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
+    --prebuilt) prebuilt=$2 ;;
     --out) out=$2 ;;
     --build) build=$2 ;;
     --limit) limit=$2 ;;
@@ -37,27 +43,34 @@ while [ $# -gt 0 ]; do
 done
 [ ${#parts[@]} -gt 0 ] || parts=(lenet resnet9 torch)
 [[ $limit =~ ^[1-9][0-9]*$ ]] || usage "--limit takes seconds"
+[ "$device$prebuilt" = cpu ] || find_libraries
+if [ -n "$prebuilt" ]; then
+  use_prebuilt "$prebuilt" "$build-prebuilt" "$(ask compute_cap)" || fail "the programs of $prebuilt do not run here: $problem"
+  build+=-prebuilt
+fi
 program=$build/src/app/dkfac
-[ -x "$program" ] || { echo "gpu_train: $program is not there; run tools/gpu_check.sh build, which" \
-  "says 'program: ON' when it builds it" >&2; exit 1; }
+[ -x "$program" ] || fail "$program is not there; run tools/gpu_check.sh build, which says \
+'program: ON' when it builds it"
+program=(env "LD_LIBRARY_PATH=${libraries:+$libraries:}${LD_LIBRARY_PATH:-}" "$program")
 mkdir -p "$out" || exit 2
 # The folder of gpu_check.sh for what cuDNN compiles at run time.
 export DKFAC_CUDNN_COMPILED=${DKFAC_CUDNN_COMPILED:-$(realpath -m "$build/cudnn-compiled")}
 
-started=$SECONDS failed=0
+started=$SECONDS failed=0 left=()
 # Runs a command until the time limit of the call, and copies its output to a log.
 run() {
-  local name=$1 left=$((limit - SECONDS + started)) status
+  local name=$1 rest=$((limit - SECONDS + started)) status
   shift
   printf '\n== %s (%d s)\n' "$name" $((SECONDS - started))
-  [ "$left" -gt 0 ] || { failed=1; echo "not reached"; return; }
-  timeout -k 20 "$left" "$@" 2>&1 | tee "$out/$name.log"
+  [ "$rest" -gt 0 ] || { failed=1; left+=("$name"); echo "not reached"; return; }
+  timeout -k 20 "$rest" "$@" 2>&1 | tee "$out/$name.log"
   status=${PIPESTATUS[0]}
   case $status in
     0 | 77) ;;  # 77: PyTorch is missing, which the command prints.
-    124 | 137) failed=1; echo "gpu_train: $name: out of time; finished runs are in $out" >&2 ;;
+    124 | 137) failed=1; left+=("$name"); echo "gpu_train: $name: out of time; finished runs are in $out" >&2 ;;
     *) failed=1; echo "gpu_train: $name failed with $status" >&2 ;;
   esac
+  write_archive "$out"
 }
 has_cifar() {
   [ -d "${DKFAC_DATA:-}/cifar-10-batches-bin" ] && return
@@ -68,10 +81,10 @@ has_cifar() {
 for part in "${parts[@]}"; do
   case $part in
     lenet)
-      run lenet "$program" compare configs/lenet-{kfac,lars,sgd}.toml --device "$device" \
+      run lenet "${program[@]}" compare configs/lenet-{kfac,lars,sgd}.toml --device "$device" \
         --seeds "${seeds:-3}" --target 0.87 --out "$out/lenet" --force ;;
     resnet9)
-      has_cifar resnet9 && run resnet9 "$program" compare configs/cifar-resnet9-{sgd,kfac}.toml \
+      has_cifar resnet9 && run resnet9 "${program[@]}" compare configs/cifar-resnet9-{sgd,kfac}.toml \
         --device "$device" --set run.precision=f16 --seeds "${seeds:-5}" --target 0.94 \
         --out "$out/resnet9" --force ;;
     torch)
@@ -79,4 +92,5 @@ for part in "${parts[@]}"; do
         --seeds "${seeds:-5}" --json "$out/torch.json" ;;
   esac
 done
+[ ${#left[@]} -eq 0 ] || printf '\n== left: tools/gpu_train.sh %s\n' "${left[*]}${prebuilt:+ --prebuilt $prebuilt}"
 exit $failed

@@ -2,6 +2,13 @@
 dkfac_gpu_test(app.device SOURCES behaviour/device_test.cpp
                LINK dkfac::app LABELS app TIMEOUT 900)
 dkfac_gpu_test(app.place_device SOURCES run/place_device_test.cpp LINK dkfac::app LABELS app)
+if(NOT DKFAC_TEST_LABELS)
+  # The scripts for a machine with a GPU, over programs of the test's own.
+  add_test(NAME app.gpu_check
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/gpu_check_test.py)
+  set_tests_properties(app.gpu_check PROPERTIES LABELS app TIMEOUT 240
+    ENVIRONMENT "DKFAC_REPOSITORY=${PROJECT_SOURCE_DIR}")
+endif()
 if(DKFAC_HAVE_CUDA AND NOT DKFAC_TEST_LABELS)
   add_test(NAME app.device_cli
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/device_cli_test.py)

@@ -56,10 +56,12 @@ TEST(TimedEventOnTheHost, HappensWhenItIsRecorded) {
 }
 
 TEST(ProfilerRange, MayHaveNoListener) {
+  start_profiler();
   begin_range("outer");
   begin_range("inner");
   end_range();
   end_range();
+  stop_profiler();
 }
 
 }  // namespace

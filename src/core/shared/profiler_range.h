@@ -8,4 +8,10 @@ namespace dkfac {
 void begin_range(const char* name) noexcept;
 void end_range() noexcept;
 
+/// Starts and stops the collection of a profiler that waits for it (nsys profile -c
+/// cudaProfilerApi, ncu --profile-from-start off). Without such a profiler, or in a build without
+/// CUDA, they do nothing. They do not synchronize with the device.
+void start_profiler() noexcept;
+void stop_profiler() noexcept;
+
 }  // namespace dkfac
