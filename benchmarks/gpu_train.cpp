@@ -6,10 +6,10 @@
 // Usage: bench_gpu_train [--model resnet50|resnet9|tiny] [--batch N] [--compute f16|bf16|f32]
 //        [--steps N] [--statistics N] [--inverses N] [--profile-step N] [--json FILE]
 // K-FAC runs one interval of its inverses. --steps applies to SGD, which in 16 bits also runs with
-// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions). --profile-step
-// runs K-FAC alone, without timing, up to that step and brackets it for a profiler: nsys profile -c
-// cudaProfilerApi, or ncu --profile-from-start off. Steps count from 1; with the default intervals
-// steps 1, 21, 41, ... refresh statistics. Exit code 77: there is no CUDA device.
+// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions).
+// --profile-step runs K-FAC alone, without timing, up to that step and brackets it for a profiler:
+// nsys profile -c cudaProfilerApi, or ncu --profile-from-start off. Steps count from 1; with the
+// default intervals steps 1, 21, 41, ... refresh statistics. Exit code 77: there is no CUDA device.
 
 #include <algorithm>
 #include <chrono>
