@@ -26,7 +26,8 @@ cudaError_t returned(cudaError_t code) {
 }
 
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  using std::chrono::steady_clock;
+  return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
 void wait_on_host(CUstream_st* stream, emulated::Ticket ticket) {
@@ -318,10 +319,7 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
 }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   EMULATED_NOT_WHILE_RECORDED(stream);
-  {
-    const Lock lock(state().mutex);
-    ++state().counters.allocations;
-  }
+  if (const Lock lock(state().mutex); true) ++state().counters.allocations;
   emulated::submit(stream, [data] { state().memory.release(static_cast<std::byte*>(data)); });
   return cudaSuccess;
 }
