@@ -1,5 +1,6 @@
-// K-FAC in an existing network and training loop, by four added calls: add_layer() once per layer,
-// record_input() and record_grad_output() where the layer runs, and step() before the update.
+// K-FAC in an existing network and training loop: add_layer() once per layer, record_input() and
+// record_grad_output() where the layer runs or later in the step, and step() before the update.
+// With several ranks, the loop also reduces the gradients to their mean before step().
 //
 // The network is a small classifier of two interleaved spirals in plain arrays, independent of the
 // library. Lines that K-FAC adds are marked [+]. The program trains from the same weights, on the
@@ -145,6 +146,7 @@ std::vector<double> train(float lr, Method method) {
     tanh_backward(h1, dh1);
     (void)first.backward(batch.x, dh1);
 
+    bool updates = true;
     if (method == Method::kfac) {
       kfac.record_input(id1, view_of(batch.x.data(), {kBatch, kIn}));        // [+]
       kfac.record_grad_output(id1, view_of(dh1.data(), {kBatch, kHidden}));  // [+]
@@ -152,11 +154,14 @@ std::vector<double> train(float lr, Method method) {
       kfac.record_grad_output(id2, view_of(dh2.data(), {kBatch, kHidden}));  // [+]
       kfac.record_input(id3, view_of(h2.data(), {kBatch, kHidden}));         // [+]
       kfac.record_grad_output(id3, view_of(dy.data(), {kBatch, 1}));         // [+]
-      (void)kfac.step(grads);                                                // [+]
+      updates =
+          kfac.step(grads).updated;  // [+] false: the step was rejected, or there is no inverse
     }
-    first.update(lr);
-    second.update(lr);
-    last.update(lr);
+    if (updates) {
+      first.update(lr);
+      second.update(lr);
+      last.update(lr);
+    }
     if (step % 50 == 0) {
       history.push_back(sum / 50);
       sum = 0;

@@ -50,7 +50,7 @@ class DKFAC_API Context {
   [[nodiscard]] Backend backend() const;
   [[nodiscard]] int threads() const;
   [[nodiscard]] bool tf32() const;
-  [[nodiscard]] Priority priority() const;  ///< That of the options, also with a given stream.
+  [[nodiscard]] Priority priority() const;  ///< ContextOptions::priority, also with a given stream.
 
   /// Bytes of scratch memory held.
   [[nodiscard]] std::size_t scratch_bytes() const;

@@ -11,11 +11,13 @@ namespace dkfac {
 /// Reduction of the loss whose gradients are recorded. It determines how per-sample gradients are
 /// recovered, so that damping has the same meaning at every batch size.
 enum class LossReduction : std::uint8_t {
-  /// Mean over this rank's samples of the step, over all its micro-batches, which have equal sizes;
-  /// ranks are averaged.
+  /// Mean over all of this rank's samples in the step, as under DDP. With m micro-batches of equal
+  /// size, loss / m of each is back-propagated. The library averages over ranks.
   local_mean,
-  global_mean,  ///< Sum over this rank's samples divided by the global batch; ranks are summed.
-  sum           ///< Sum over this rank's samples.
+  /// Sum over this rank's samples divided by the global batch. The library sums over ranks.
+  global_mean,
+  /// Sum over this rank's samples. The library sums over ranks and divides by the global batch.
+  sum
 };
 
 /// Scale of a recorded gradient relative to the loss of one sample.
@@ -31,9 +33,10 @@ struct DKFAC_API CommunicationOptions {
   bool overlap = true;  ///< Overlaps communication with forward and backward.
   /// Size of a bucket: a reduction starts once about this many bytes are pending. > 0.
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  /// Wire formats: f32, bf16 or f16. Sums are taken in f32, in rank order, at the owner. Unset: the
-  /// type of the computation. First-order methods communicate gradients only, Preconditioner
-  /// statistics only, K-FAC as an optimizer gradients, statistics and weights.
+  /// Wire formats: f32, bf16 or f16. bf16 and f16 are summed in f32 in rank order; otherwise sums
+  /// are those of the communicator. Unset: the type of the computation. First-order methods
+  /// communicate gradients only, Preconditioner statistics only, K-FAC as an optimizer gradients,
+  /// statistics and weights.
   std::optional<DType> gradient_wire = std::nullopt, statistics_wire = std::nullopt;
   /// Wire format of updated weights as they are gathered. The workers of a layer keep master
   /// weights in the parameters' type. Every rank, workers included and regardless of their number,

@@ -87,12 +87,12 @@ struct DKFAC_API StatisticsOptions {
   /// power of two (docs/math.md).
   std::optional<DType> operand = std::nullopt;
   /// Keeps factors with fewer rows than their width (LinearSpec::max_rows) as rows and applies them
-  /// by the Woodbury identity, which is exact. Only with new_weight 1, Cholesky and fixed
-  /// intervals.
+  /// by the Woodbury identity, which is exact. Has an effect with new_weight 1, Cholesky and fixed
+  /// intervals only.
   bool low_rank = true;
   /// CUDA only. The caller promises not to overwrite recorded tensors before step(); statistics are
   /// then computed on a low-priority stream that overlaps with the pass. Otherwise the caller's
-  /// stream waits for each record. Has no effect for nn::Model, which reuses the memory of
+  /// stream waits for each record. Must be off for nn::Model, which reuses the memory of
   /// activations and their gradients within a pass.
   bool records_valid_until_step = false;
 };
@@ -158,7 +158,8 @@ struct DKFAC_API CurvatureOptions {
   [[nodiscard]] Damping factor_damping() const { return {damping.lambda, damping.split}; }
 };
 
-/// Settings that a schedule may change between two steps; equal on all ranks.
+/// Settings that a schedule may change between two steps; equal on all ranks. All of them are set,
+/// also those that stay: an interval that is left out becomes 1.
 struct DKFAC_API CurvatureSettings {
   double damping = 0;           ///< > 0
   int statistics_interval = 1;  ///< >= 1

@@ -115,8 +115,10 @@ class DKFAC_API Preconditioner {
                             ConstTensorView inv_std, ConstTensorView grad_output,
                             Stream stream = Stream::cpu(), RecordScale scale = {});
 
-  /// Preconditions `grads` in place; they must be equal on all ranks. Every layer with curvature
-  /// appears once, in any order; other layers may be included and are left unchanged.
+  /// Preconditions `grads` in place. They are the final gradients of the step: reduced over ranks
+  /// by the caller (as by DDP, to the mean over the global batch), summed over micro-batches,
+  /// without a loss scale, and equal on all ranks. Every layer with curvature appears once, in any
+  /// order; other layers may be included and are left unchanged.
   ///
   /// Where report.updated is false, `grads` are unchanged and the caller skips the update. Either
   /// the ranks agreed to reject the step, and no statistic was changed, or no layer has an inverse.

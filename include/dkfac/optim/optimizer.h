@@ -79,9 +79,11 @@ class DKFAC_API Optimizer {
                                     ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
                                     Stream, RecordScale) {}
 
-  /// Announces that the gradients of `layer`, in the views of add_layer(), are final. They are read
-  /// in the order of `stream`, on the host before this returns, and may be overwritten afterwards.
-  /// loss_scale and global batch are as for the records. Throws InvalidArgument for a layer that
+  /// Announces that the gradients of `layer`, in the views of add_layer(), are final: with gradient
+  /// accumulation, once per step, after the last micro-batch. They are read in the order of
+  /// `stream`, on the host before this returns, and may be overwritten afterwards. The optimizer
+  /// divides them by scale.loss_scale. scale.global_batch is needed (> 0) for LossReduction::sum,
+  /// whose sum it divides, and unused otherwise. Throws InvalidArgument for a layer that
   /// does not exist or was already announced in this step, and for a stream of another device;
   /// CommError when a reduction that it launches fails.
   virtual void grads_ready(LayerId layer, Stream stream, RecordScale scale) = 0;
@@ -178,8 +180,8 @@ struct DKFAC_API KfacOptions {
   MomentumRule momentum_rule = MomentumRule::corrected;
   double initial_lr = 0;  ///< lr0 of the paper's momentum rule; needed (> 0) only for it.
   Rescale rescale = Rescale::off;
-  /// Decoupled weight decay, >= 0: added to the preconditioned gradient of weights, before
-  /// momentum.
+  /// Weight decay, >= 0: v <- m v - lr (U + weight_decay w) for a preconditioned gradient U. It is
+  /// not preconditioned, but unlike AdamW's it passes through momentum.
   double weight_decay = 0;
   void validate() const;
 };
@@ -199,6 +201,9 @@ struct DKFAC_API KfacOptions {
 [[nodiscard]] DKFAC_API double weight_rescaling(Rescale rule, std::int64_t d_out,
                                                 double weight_norm);
 
+/// Make an optimizer of parameters on `device`, which `comm` has to support (comm::on_device()).
+/// All ranks pass the same options; prepare() compares them. The caller may use `comm` between two
+/// steps, in the same order on all ranks. Throw InvalidArgument for options out of range.
 [[nodiscard]] DKFAC_API std::unique_ptr<Optimizer> make_sgd(
     std::shared_ptr<comm::Communicator> comm, SgdOptions options, Device device = Device::cpu(),
     ContextOptions context = {});

@@ -115,8 +115,7 @@ TEST_P(Cudnn, TakesWhatItIsGoodFor) {
   EXPECT_FALSE(cudnn->takes(s));
   // The rows of a Linear, and gradients of 16 bits without a kernel, are for matrix products.
   s = plain_shape(dtype);
-  s.kernel_h = s.kernel_w = 1;
-  s.pad_h = s.pad_w = 0;
+  s.window = {};
   EXPECT_TRUE(cudnn->takes_pass(ctx, s, ConvPass::forward));
   EXPECT_EQ(cudnn->takes_pass(ctx, s, ConvPass::weights), dtype == DType::f32);
   const ConvShape rows{

@@ -16,8 +16,7 @@ using namespace dkfac::testing;
 ConvWork gradient(std::int64_t in, std::int64_t out, int kernel, std::int64_t side,
                   std::int64_t images = 256, DType dtype = DType::f16) {
   ConvShape s{.n = images, .h = side, .w = side, .in = in, .out = out};
-  s.kernel_h = s.kernel_w = kernel;
-  s.pad_h = s.pad_w = kernel / 2;
+  s.window = ops::Window::square(kernel, 1, kernel / 2);
   s.bias = false;
   return {.shape = with_outputs(s, dtype), .work = Work::weights};
 }
