@@ -38,7 +38,7 @@ class Faults(CheckpointFolder):
         self.expect_error(self.dkfac("train", "--resume", newest), 66, "model.safetensors")
         previous = self.dir / "a" / "checkpoints" / "step-000008"
         (previous / "state.json").write_text("{}")
-        self.expect_error(self.resume("a"), 65, "all 2 checkpoints")
+        self.expect_error(self.resume("a"), 65, "none of the 2 checkpoints")
 
     def test_tensors_that_do_not_fit_are_named(self):
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
