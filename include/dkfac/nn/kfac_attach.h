@@ -16,8 +16,8 @@ namespace dkfac::nn {
 struct AttachOptions {
   double bias_lr = 1;     ///< Factor of their learning rate.
   double bias_decay = 0;  ///< Their weight decay in multiples of the optimizer's.
-  /// Largest number of samples in one step over all ranks, sharded as batch_share() does; without
-  /// equal shares, the number of ranks times the largest share. Gives the layers their max_rows
+  /// Largest number of samples in one step over all ranks, sharded as batch_share() does; with
+  /// other shares, the number of ranks times the largest share. Gives the layers their max_rows
   /// (LinearSpec). 0: not known.
   std::int64_t max_samples = 0;
   /// Stream of the contexts that the model runs with; on the model's device.

@@ -29,10 +29,10 @@ struct WhiteningOptions {
 /// Computes the filters [d, kernel, kernel, c], d = kernel^2 c, in f64, on the host whatever the
 /// device of ctx. Filter k is v_k / sqrt(lambda_k + epsilon) for the k-th largest eigenvalue of S =
 /// sum(p p') / (n - 1) over the n patches p of the normalised images. There is no padding, and the
-/// mean of p stays in S: BatchNorm after the filters uses their covariance around 0. The component
-/// of largest magnitude of each filter is positive. Throws InvalidArgument for images smaller than
-/// the kernel and for an epsilon too small for linearly dependent patches, NumericError when the
-/// decomposition does not converge.
+/// mean of p stays in S: BatchNorm after the filters depends on the covariance around 0. The
+/// component of largest magnitude of each filter is positive. Throws InvalidArgument for images
+/// smaller than the kernel and for an epsilon too small for linearly dependent patches,
+/// NumericError when the decomposition does not converge.
 [[nodiscard]] Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
                                        const WhiteningOptions& options = {});
 
