@@ -74,7 +74,8 @@ inline double pass_over(Context& ctx, nn::Model& model, nn::OptimizerAttachment&
   return sum.loss;
 }
 
-/// Trains on the same batches whatever the number of ranks; each takes its consecutive share.
+/// Trains on the same batches whatever the number of ranks; each rank trains on its consecutive
+/// share.
 inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Optimizer& optimizer,
                      const Passes& passes = {}) {
   Context ctx;

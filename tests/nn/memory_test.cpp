@@ -26,7 +26,7 @@ void train_step(Context& ctx, Model& model, std::int64_t batch) {
   model.backward(ctx, grad);
 }
 
-/// What is held, over what was planned.
+/// Ratio of allocated to planned memory.
 double ratio(const Model& model, const MemoryPlan& plan) {
   return static_cast<double>(model.allocated_bytes()) / static_cast<double>(plan.held());
 }

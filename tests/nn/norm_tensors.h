@@ -80,7 +80,7 @@ struct Norm {
       if (!std::isnan(element::load<double>(out[i]))) return false;
     return true;
   }
-  /// Of element r, c of group g, and of its channel.
+  /// Index of element r, c of group g, and of its channel.
   [[nodiscard]] std::int64_t element(std::int64_t g, std::int64_t r, std::int64_t c) const {
     return (g * s.rows + r) * s.channels + c;
   }

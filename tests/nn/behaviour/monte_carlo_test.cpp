@@ -73,8 +73,8 @@ Vector input_of(std::int64_t i) {
 /// Mean over the inputs of the exact expectation over labels, by plain loops.
 struct Exact {
   Matrix fisher;
-  /// Of one sample's outer product around its input's Fisher, squared Frobenius norm, mean over the
-  /// inputs; estimates take each input equally often.
+  /// Variance of one sample's outer product around its input's Fisher, squared Frobenius norm, mean
+  /// over the inputs; estimates use each input equally often.
   double variance = 0;
 };
 Exact exact_fisher(Model& model) {
@@ -186,7 +186,7 @@ std::vector<double> errors(Context& ctx, Model& model, Labels kind, int repeats)
   return out;
 }
 
-/// Of the least-squares line through (log n, log error).
+/// Slope of the least-squares line through (log n, log error).
 double slope(const std::vector<double>& error) {
   double x_mean = 0, y_mean = 0, xy = 0, xx = 0;
   const auto count = static_cast<double>(error.size());

@@ -168,7 +168,7 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
                                       "ready 0"}));
 }
 
-/// All that a specification says.
+/// All fields of a specification as text.
 std::string text_of(const LayerSpec& spec) {
   std::int64_t rows = 0, sample_rows = 0;
   if (const auto* linear = std::get_if<LinearSpec>(&spec))

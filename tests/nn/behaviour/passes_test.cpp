@@ -1,4 +1,4 @@
-// Several backward passes after one forward pass, and what the optimizer hears of them.
+// Several backward passes after one forward pass, and the optimizer calls that they make.
 
 #include <gtest/gtest.h>
 

@@ -35,7 +35,7 @@ std::unique_ptr<Model> net_over_positions(Context& ctx) {
                                  DType::f64, 3);
 }
 
-/// Keeps what the first layer tells its observer.
+/// Keeps the arguments of the first layer's observer calls.
 class FirstLayer final : public LayerObserver {
  public:
   FirstLayer(Context& ctx, LayerObserver& inner) : ctx_(ctx), inner_(inner) {}

@@ -1,5 +1,5 @@
-// A small transformer of this library's layers, on a task that nothing can solve position by
-// position: the first place asks for the letter at another one.
+// A small transformer of this library's layers, on a task that cannot be solved position by
+// position: the first position requests the letter at another one.
 
 #include <cmath>
 #include <functional>
@@ -73,9 +73,9 @@ AskedBatch asked_batch(std::uint64_t step, std::int64_t samples = kSamples) {
 }
 
 struct Trained {
-  std::vector<double> losses;  ///< Of each step, on a batch never seen before.
+  std::vector<double> losses;  ///< Loss of each step, on a new batch.
   std::vector<double> parameters;
-  double correct = 0;  ///< Of 512 more.
+  double correct = 0;  ///< On 512 further samples.
 };
 
 Trained train_transformer(const std::shared_ptr<comm::Communicator>& comm,

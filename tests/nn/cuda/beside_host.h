@@ -59,9 +59,9 @@ struct Passes {
   bool operator==(const Passes&) const = default;
 };
 
-/// Forward in training, then backward, on the device, and the same on the host. `x` and `dy` are in
-/// host memory. Every pass on the device is made twice, into memory that held NaN, and must give
-/// the same bits without a wait of the host.
+/// Runs forward in training and backward on the device and on the host, for comparison. `x` and
+/// `dy` are in host memory. Every pass on the device runs twice, into memory that contained NaN,
+/// and must give the same bits without a host synchronization.
 class BesideHost {
  public:
   template <class Make>

@@ -23,8 +23,8 @@
 /// on the host.
 namespace dkfac::testing {
 
-/// Under AddressSanitizer, which takes long, no more than let every kind of step come, also with
-/// statistics in every third.
+/// Under AddressSanitizer, which is slow: just enough steps for every kind of step to occur, also
+/// with statistics in every third.
 inline int steps_in_time(int steps) { return ends_at_stray_reads() ? std::min(steps, 4) : steps; }
 
 enum class Method : std::uint8_t { sgd, lars, kfac };
@@ -39,9 +39,9 @@ struct Recipe {
   bool record = false;  ///< Passes without statistics are graphs.
   std::size_t part_bytes = 0;
   int statistics_every = 1;
-  kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< Of kfac.
+  kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< For kfac.
   int inverses_every = 1;                                       ///< In intervals of statistics.
-  std::int64_t groups = 1;  ///< Of every BatchNorm, over all ranks.
+  std::int64_t groups = 1;  ///< Groups of every BatchNorm, over all ranks.
 };
 
 inline std::unique_ptr<optim::Optimizer> make_optimizer(
@@ -152,7 +152,7 @@ class ModelTraining {
 };
 
 struct TrainedModel {
-  std::vector<double> losses;  ///< Of each step, over all ranks.
+  std::vector<double> losses;  ///< Loss of each step, over all ranks.
   std::vector<double> weights, buffers;
 };
 

@@ -107,7 +107,7 @@ struct Corner {
 };
 Corner corner_of(const ConvOptions& o) {
   if (!o.same) return {o.window.pad_h, o.window.pad_w};
-  // Of all zeros half, rounded down, are before the image.
+  // Half of all zeros, rounded down, are before the image.
   return {o.window.dilation_h * (o.window.kernel_h - 1) / 2,
           o.window.dilation_w * (o.window.kernel_w - 1) / 2};
 }

@@ -9,8 +9,8 @@
 #include "nn/cuda/device_models.h"
 #include "support/device_faults.h"
 
-/// Passes in which the device fails, on request: one error that says where, and a model that works
-/// afterwards.
+/// Passes in which the device fails, on request: one error that names the location, and a model
+/// that works afterwards.
 namespace dkfac::testing {
 namespace {
 
@@ -35,7 +35,7 @@ class FailingPasses : public ::testing::Test {
     }
     return {};
   }
-  /// As it is, recorded, and replayed.
+  /// Gradients of unrecorded, recorded and replayed passes.
   std::vector<std::vector<double>> gradients(nn::Model& model, nn::GraphedPasses& passes) {
     std::vector<std::vector<double>> all;
     for (int i = 0; i < 3; ++i) {

@@ -55,7 +55,7 @@ TEST_P(ModelOnDevice, BeginsWithTheBitsOfTheHost) {
 
 std::vector<std::string> small_names() {
   std::vector<std::string> names = nn::model_names();
-  std::erase(names, "resnet32");  // As resnet20, only deeper.
+  std::erase(names, "resnet32");  // Like resnet20, but deeper.
   return names;
 }
 std::string name_of_model(const ::testing::TestParamInfo<std::string>& info) {

@@ -110,7 +110,7 @@ TEST_P(PassesOnDevice, GiveWhatTheHostGives) {
             nn::plan_memory(*expected, 4, nn::Mode::train).held());
 }
 
-/// The same twice: not a bit depends on when what runs.
+/// Two runs: no bit depends on the timing of work.
 TEST_P(PassesOnDevice, GiveTheSameBitsTwice) {
   const auto [name, dtype] = GetParam();
   const nn::ModelOptions options = small_model(name, dtype);
