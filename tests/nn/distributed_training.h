@@ -41,7 +41,7 @@ inline double rank_mean(comm::Communicator& comm, double x) {
   return x / comm.size();
 }
 
-/// What train() does in a step beside one pass over the batch.
+/// Options of a step of train() beside one pass over the batch.
 struct Passes {
   bool sampled_labels = false;     ///< Statistics from labels drawn from the model.
   std::int64_t micro_batches = 1;  ///< Passes over consecutive parts of this rank's share.

@@ -12,7 +12,7 @@
 
 namespace dkfac::testing {
 
-/// Takes part in nothing and writes down what an attachment feeds it.
+/// An optimizer that only records what an attachment feeds it.
 class FakeOptimizer final : public optim::Optimizer {
  public:
   [[nodiscard]] std::string_view name() const override { return "fake"; }

@@ -41,7 +41,7 @@ void expect_plan(Context& ctx, Model& model) {
   const std::size_t held = model.allocated_bytes();
   train_step(ctx, model, 32);
   EXPECT_EQ(model.allocated_bytes(), held);
-  // Control: the plan of another batch size is not this one's.
+  // Control: the plan of another batch size is different.
   EXPECT_GT(ratio(model, plan_memory(model, 20, Mode::train)), 1.2);
 }
 

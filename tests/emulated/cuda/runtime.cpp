@@ -10,8 +10,7 @@
 
 #include "state.h"
 
-// The part of the CUDA runtime that the library calls. Errors of a test's work are thrown through
-// it.
+// The part of the CUDA runtime that the library calls. Work that is incorrect throws through it.
 namespace {
 
 using emulated::state;
@@ -243,8 +242,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (stream->capture != nullptr || event->capture != nullptr)
     return returned(emulated::wait_for_recorded(stream, event));
   CUstream_st* other = event->stream;
-  const emulated::Ticket ticket = event->ticket;  // State at the time of the call: the event may be
-                                                  // recorded again.
+  const emulated::Ticket ticket = event->ticket;  // As of this call: it may be recorded again.
   if (other != nullptr && other != stream)
     emulated::submit_when(
         stream, [other, ticket] { return emulated::advance(other, ticket); }, nullptr);

@@ -48,7 +48,7 @@ Vector with_one(Vector x) {
   return x;
 }
 
-/// Both layers' gradients of one sample, behind each other.
+/// Both layers' gradients of one sample, one after the other.
 Vector gradient(Model& model, const Vector& x, const Vector& h, const Vector& p, std::size_t y) {
   Context ctx;
   const Vector w = values(ctx, model.tensor("fc2.weight").view);
@@ -134,7 +134,7 @@ class SampleKeeper final : public LayerObserver {
 
 enum class Labels { sampled, given };
 
-/// Mean over n samples of the outer product of the gradient that one backward pass gives each.
+/// Mean over n samples of the outer product of each gradient of one backward pass.
 Matrix estimate(Context& ctx, Model& model, std::int64_t n, std::int64_t step, Labels kind) {
   Tensor x = Tensor::empty(ctx, Shape{n, kIn}, DType::f64);
   for (std::int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,5 @@
-// What K-FAC gets of a Linear at several positions of one sample, against the definitions of expand
-// and reduce (Eschenhagen et al. 2023) by plain loops.
+// Statistics of a Linear at several positions of one sample, against the definitions of expand and
+// reduce (Eschenhagen et al. 2023) by plain loops.
 
 #include <memory>
 

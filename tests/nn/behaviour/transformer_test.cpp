@@ -140,8 +140,8 @@ TEST(Transformer, LearnsWhatOnlyAttentionCanUnderKfacAndSgd) {
     const Trained with = train(true), without = train(false);
     EXPECT_LT(mean_of_last_losses(with), 0.25);
     EXPECT_GT(with.correct, 0.9);
-    // Control: without the letter at one place, how often each occurs at three is all there is to
-    // know, which leaves 0.75 of the log 3 = 1.1 of a guess.
+    // Control: without the letter at one position, only the frequencies of the letters at three are
+    // known, which leaves 0.75 of the log 3 = 1.1 of a guess.
     EXPECT_GT(mean_of_last_losses(without), 0.6);
     EXPECT_LT(without.correct, 0.7);
   }

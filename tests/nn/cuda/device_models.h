@@ -19,8 +19,7 @@
 #include "nn/shared/graphed_passes.h"
 #include "support/on_device.h"
 
-/// Small models that train with everything on a device, or with the same code
-/// on the host.
+/// Small models that train entirely on a device, or with the same code on the host.
 namespace dkfac::testing {
 
 /// Under AddressSanitizer, which is slow: just enough steps for every kind of step to occur, also
@@ -82,7 +81,7 @@ class ModelTraining {
   optim::Optimizer& optimizer() { return *optimizer_; }
   nn::GraphedPasses& passes() { return passes_; }
   [[nodiscard]] TensorView images() { return images_; }
-  /// How often the passes and the update of the last step made the host wait.
+  /// Number of times that the passes and the update of the last step made the host wait.
   [[nodiscard]] std::int64_t waits() const { return waits_; }
 
   /// Loads batch `index` of four.
@@ -98,7 +97,7 @@ class ModelTraining {
     ctx_.stream().synchronize();
   }
 
-  /// Passes over what is loaded, and the update.
+  /// Runs the passes over the loaded batch, and the update.
   kfac::StepReport update(double loss_scale) {
     attachment_.set_scale({.loss_scale = loss_scale, .global_batch = recipe_.batch});
     const std::int64_t before = host_waits();

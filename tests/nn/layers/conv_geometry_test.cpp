@@ -137,7 +137,7 @@ void each_product(const Geometry& c, const ConvOptions& o, Corner corner, const 
   }
 }
 
-/// What the three passes give.
+/// Results of the three passes.
 struct ConvResults {
   std::vector<double> y, dx, dw, db;
 };
@@ -220,7 +220,7 @@ TEST_P(Convolution, GradientsMatchDifferences) {
   EXPECT_GT(result.checked, 20);
 }
 
-/// Negative control: what a wrong reading of the options would give is far away.
+/// Negative control: wrong readings of the options give results far outside the tolerance.
 TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
   Context ctx;
   for (const Geometry& c : kGeometries) {
@@ -253,7 +253,7 @@ TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
 }
 
 TEST(ConvGeometry, OneGroupPerChannelDiffersFromOneGroup) {
-  // Channel 0 alone is lit: a depthwise kernel leaves the other outputs dark.
+  // Only channel 0 is not 0: a depthwise kernel leaves the other outputs 0.
   Context ctx;
   Standalone<Conv2d> conv(ctx, DType::f32, 4, 4, grouped(4, square(3, {.pad = 1, .bias = false})));
   Tensor x = Tensor::zeros(ctx, Shape{1, 4, 4, 4});

@@ -11,7 +11,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// Loss of one sample by the formula, without any care for overflow.
+/// Loss of one sample by the formula, without protection against overflow.
 double naive_loss(const std::vector<double>& x, std::size_t label, double smoothing) {
   double sum = 0;
   for (const double e : x) sum += std::exp(e);

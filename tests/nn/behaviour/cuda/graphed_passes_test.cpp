@@ -180,8 +180,7 @@ TEST_F(GraphedShifts, RunAsTheyAreWhereTheyCannotBeRecorded) {
 
 TEST_F(GraphedShifts, KeepAsManyAsAsked) {
   nn::GraphedPasses passes(*model, nullptr, {.most = 2});
-  for (int i = 0; i < 2; ++i) passes.run(ctx, input(64), nn::Observed::no);  // All memory is
-                                                                             // allocated.
+  for (int i = 0; i < 2; ++i) passes.run(ctx, input(64), nn::Observed::no);  // Allocates.
   for (const std::int64_t n : {8, 8, 64, 16, 16}) passes.run(ctx, input(n), nn::Observed::no);
   EXPECT_EQ(passes.counts().recorded, 3);
   passes.run(ctx, input(64), nn::Observed::no);

@@ -15,7 +15,7 @@
 #include "support/on_device.h"
 #include "support/whitened.h"
 
-/// What a model on a device holds before anything passes through it.
+/// The state of a model on a device before its first pass.
 namespace dkfac::testing {
 namespace {
 
