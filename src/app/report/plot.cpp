@@ -198,8 +198,7 @@ std::string draw(const Plot& plot, const std::string& id) {
   std::string out = fmt::format(
       "<clipPath id=\"{}\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>"
       "</clipPath>\n",
-      id, kLeft, kTop - 4, kRight - kLeft + 4, kBottom - kTop + 5);  // Room for whole dots at the
-                                                                     // ends.
+      id, kLeft, kTop - 4, kRight - kLeft + 4, kBottom - kTop + 5);  // Fits dots at the ends.
   out += draw_axes(plot);
   if (points_of(plot.curves).empty())
     out += label_at("soft", (kLeft + kRight) / 2, (kTop + kBottom) / 2, kAroundHere,

@@ -91,7 +91,7 @@ PassPlan plan_passes(const Layer& root, const Shape& input, Mode mode, DType com
 }
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
-  held_bytes_ -= tensor.bytes();  // Already released when allocating more fails.
+  held_bytes_ -= tensor.bytes();  // Subtracted first, as a failed allocation loses them.
   const TensorView view = view_in(ctx, tensor, shape, dtype);
   held_bytes_ += tensor.bytes();
   return view;
