@@ -7,8 +7,9 @@
 
 #include "core/shared/kernel.h"
 
-/// Elementwise operations, reductions and packed triangles; on the host both backends have these.
-/// Arguments as in dkfac/core/ops.h, already checked; no view is empty unless it is optional.
+/// Kernels of elementwise operations, reductions and packed triangles; on the host both backends
+/// share them. Arguments as in dkfac/core/ops.h, already checked; no view is empty unless it is
+/// optional.
 namespace dkfac {
 
 DKFAC_KERNEL(void, copy, ConstTensorView src, TensorView dst);

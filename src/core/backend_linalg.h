@@ -5,11 +5,11 @@
 
 #include "core/shared/kernel.h"
 
-/// Dense linear algebra. Arguments as in dkfac/core/ops.h, already checked.
+/// Kernels of dense linear algebra. Arguments as in dkfac/core/ops.h, already checked.
 namespace dkfac {
 
-/// On the host twice: `reference` is plain C++ without any library, `fast` is OpenBLAS and oneDNN
-/// and forwards to it what the build lacks.
+/// Declares a kernel with two host versions: `reference` is plain C++ without any library; `fast`
+/// uses OpenBLAS and oneDNN, and forwards to `reference` what the build lacks.
 #define DKFAC_LINALG(name, ...)                 \
   namespace reference {                         \
   void name(Context& ctx, __VA_ARGS__);         \
@@ -21,7 +21,7 @@ namespace dkfac {
   DKFAC_DEVICE_KERNEL(void, name, __VA_ARGS__); \
   }
 
-// gemm and syrk get no empty matrix; potrf, potri and eigh may get d = 0.
+// gemm and syrk receive no empty matrix; potrf, potri and eigh accept d = 0.
 DKFAC_LINALG(gemm, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
              ConstTensorView b, double beta, TensorView c);
 DKFAC_LINALG(syrk, double alpha, ConstTensorView x, double beta, TensorView c);
@@ -30,8 +30,8 @@ DKFAC_LINALG(potri, TensorView a, TensorView info);
 DKFAC_LINALG(eigh, TensorView a, TensorView w, TensorView info);
 #undef DKFAC_LINALG
 
-// Convolution patches, Gram matrices and small matrix operations, which need no library of their
-// own; no matrix is empty.
+// Convolution patches, Gram matrices and small matrix operations, which use no library; no matrix
+// is empty.
 DKFAC_KERNEL(void, symmetrize, TensorView a);
 DKFAC_KERNEL(void, add_diagonal, TensorView a, double value);
 /// c = beta*c, all of it or its lower triangle; beta = 0 does not read c.

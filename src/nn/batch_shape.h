@@ -9,7 +9,7 @@
 
 namespace dkfac::nn {
 
-/// [n, sample...] for a sample [features] or [h, w, c].
+/// Shape [n, sample...] for a sample [features] or [h, w, c].
 [[nodiscard]] inline Shape batch_shape(std::int64_t n, const Shape& sample) {
   DKFAC_CHECK(sample.ndim() >= 1 && sample.ndim() < kMaxDims, "[model] a sample of shape ", sample,
               " is not [features], [positions, features] or [h, w, c]");

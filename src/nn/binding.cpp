@@ -27,7 +27,7 @@ class Cutter {
 
 ArenaSizes arena_sizes(Layer& root) {
   ArenaSizes sizes;
-  // What does not fit into 64 bits is refused where memory is made.
+  // Sizes that overflow 64 bits are rejected at allocation.
   const auto add = [](std::int64_t& sum, const Shape& shape) {
     if (__builtin_add_overflow(sum, shape.numel(), &sum))
       sum = std::numeric_limits<std::int64_t>::max();
@@ -70,7 +70,7 @@ void bind_initialized(Context& ctx, Layer& root, TensorView values, TensorView g
 void initialize_all(Layer& root, std::uint64_t seed) {
   std::uint64_t place = 0;
   root.visit([&](Layer& layer) {
-    // Containers hold no values of their own, so each leaf is initialised exactly once.
+    // Containers have no values of their own, so each leaf is initialised exactly once.
     Random random(seed, place++);
     layer.initialize(random);
   });

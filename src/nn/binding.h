@@ -7,23 +7,24 @@
 
 namespace dkfac::nn {
 
-/// Elements that a layer and its children need.
+/// Numbers of elements that a layer and its children need.
 struct ArenaSizes {
   std::int64_t parameters = 0;
   std::int64_t buffers = 0;
 };
 [[nodiscard]] ArenaSizes arena_sizes(Layer& root);
 
-/// Points every parameter, gradient and buffer below `root` into the flat arenas, in forward order.
+/// Points every parameter, gradient and buffer of `root` and its children into the flat arenas, in
+/// forward order.
 void bind(Layer& root, TensorView values, TensorView gradients, TensorView buffers);
 
-/// The same, with initial values in `values` and `buffers`, wherever they are: layers write theirs
-/// in host memory.
+/// Binds as bind(), with initial values in `values` and `buffers` on their device; layers write
+/// theirs in host memory.
 void bind_initialized(Context& ctx, Layer& root, TensorView values, TensorView gradients,
                       TensorView buffers, std::uint64_t seed);
 
-/// Initial values of every layer, which is bound to host memory; layer i of the forward order draws
-/// from Random(seed, i).
+/// Writes the initial values of every layer, all bound to host memory; layer i of the forward order
+/// draws from Random(seed, i).
 void initialize_all(Layer& root, std::uint64_t seed);
 
 }  // namespace dkfac::nn

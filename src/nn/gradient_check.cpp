@@ -23,7 +23,7 @@ std::vector<double> copy_values(ConstTensorView x) {
   return {x.data<double>(), x.data<double>() + x.numel()};
 }
 
-/// Indices to look at: all, or a random choice without repetition.
+/// Returns the indices to probe: all, or a random choice without repetition.
 std::vector<std::int64_t> choose(std::int64_t numel, std::int64_t most, Random& random) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(numel));
   for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::int64_t>(i);
@@ -59,7 +59,7 @@ void check_probe(const Probe& probe, const Function& function, const GradientChe
     scale = std::max(scale, std::abs(numeric));
   }
   for (std::size_t k = 0; k < errors.size(); ++k) {
-    // A gradient that is not a number is as wrong as can be.
+    // A gradient that is NaN counts as an infinite error.
     const double error =
         std::isfinite(errors[k]) ? errors[k] / scale : std::numeric_limits<double>::infinity();
     ++result.checked;

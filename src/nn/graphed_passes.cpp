@@ -10,7 +10,8 @@
 
 namespace dkfac::nn {
 
-/// Stands in for the observer while a pass is recorded: nothing that it does may be part of it.
+/// Replaces the observer while a pass is recorded, so that nothing of it becomes part of the
+/// recording.
 class GraphedPasses::Recorder final : public LayerObserver {
  public:
   Recorder(GraphedPasses& passes, Entry& entry, const CapturedWork::Cut& cut)
@@ -43,7 +44,7 @@ class GraphedPasses::Recorder final : public LayerObserver {
   GraphedPasses& passes_;
   Entry& entry_;
   const CapturedWork::Cut& cut_;
-  std::size_t bytes_ = 0;  ///< Of gradients in this part.
+  std::size_t bytes_ = 0;  ///< Bytes of gradients in this part.
 };
 
 GraphedPasses::GraphedPasses(Model& model, LayerObserver* observer, Options options)
@@ -63,14 +64,14 @@ void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed)
   constexpr int kAttempts = 3;
   bool is_new = false;
   Entry& entry = entry_of(key_of(input), is_new);
-  // The first pass takes the memory that there has to be.
+  // The first pass allocates all memory.
   if (is_new || entry.refused >= kAttempts) return as_it_is();
   if (entry.parts.empty() || !entry.parts.front().fits(ctx) || entry.memory != memory()) {
     try {
       record(ctx, input, entry);
     } catch (const DeviceError& error) {
-      // Most likely memory of some kind that only this pass takes. What is wrong with the device
-      // itself shows in the pass as it is.
+      // The cause is most likely memory that only this pass allocates. Errors of the device itself
+      // recur in the unrecorded pass.
       ++counts_.refused;
       ++entry.refused;
       entry.parts.clear();

@@ -14,7 +14,7 @@ namespace {
 
 bool is_bias(const Parameter& p) { return p.role == Role::bias || p.role == Role::norm_shift; }
 
-/// A layer may have either alone: a frozen weight leaves a bias, a fixed scale a shift.
+/// A layer may have only one of the two: a frozen weight leaves a bias, a fixed scale a shift.
 optim::LayerParams params_of(Layer& layer) {
   optim::LayerParams params;
   for (const Parameter& p : layer.parameters()) {
@@ -28,7 +28,7 @@ optim::LayerParams params_of(Layer& layer) {
   return params;
 }
 
-/// Elements of the weight and of the bias of a layer, bound or not.
+/// Numbers of elements of a layer's weight and bias, bound or not.
 struct Counts {
   std::int64_t weight = 0, bias = 0;
 };
@@ -40,7 +40,7 @@ Counts counts_of(const Layer& layer) {
   return counts;
 }
 
-/// positions: of one sample; max_samples: of a step over all ranks, or 0.
+/// positions: per sample; max_samples: of a step over all ranks, or 0.
 LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_samples) {
   const Counts counts = counts_of(layer);
   const bool has_weight = counts.weight > 0;
@@ -51,7 +51,7 @@ LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_s
                     .scale = has_weight,
                     .over = norm->normalizes_rows() ? NormOver::channels : NormOver::batch};
   }
-  // Kronecker factors are those of a weight; without one the bias gets the first-order update.
+  // Kronecker factors need a weight; a bias alone gets the first-order update.
   if (!has_weight) return PlainSpec{.bias = counts.bias, .reason = "no trained weight"};
   if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
     return LinearSpec{linear->in(), linear->out(), linear->has_bias(), max_rows, sample_rows};
@@ -73,7 +73,7 @@ LayerSpec spec_of(const Layer& layer, std::int64_t positions, std::int64_t max_s
   return PlainSpec{.weight = counts.weight, .bias = counts.bias};
 }
 
-/// Output positions of one sample per layer below `root`.
+/// Output positions per sample of each layer of `root`.
 std::unordered_map<const Layer*, std::int64_t> positions_of(const Layer& root, const Shape& input) {
   std::unordered_map<const Layer*, std::int64_t> positions;
   root.trace(batch_shape(1, input), [&](const Layer& layer, const Shape& output) {
@@ -82,7 +82,7 @@ std::unordered_map<const Layer*, std::int64_t> positions_of(const Layer& root, c
   return positions;
 }
 
-/// A context whose work goes to `stream`.
+/// Returns a context whose work goes to `stream`.
 Context context_on(Stream stream) {
   if (!stream.device().is_cuda()) return Context(Device::cpu());
   return Context(stream.device(), {.stream = stream});

@@ -14,7 +14,7 @@
 namespace dkfac::nn {
 namespace {
 
-/// What a plan is made from.
+/// A network to plan, bound or not.
 struct Net {
   const Layer& root;
   Shape input;
@@ -22,7 +22,8 @@ struct Net {
   ArenaSizes sizes;
 };
 
-/// Of one tensor. Far more than any memory, and the bytes of a thousand of them fit into 64 bits.
+/// Limit of elements per tensor: far more than any memory, and the bytes of a thousand such tensors
+/// fit into 64 bits.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
 
 void check_sizes(const Net& net, std::int64_t batch) {

@@ -52,7 +52,7 @@ Model::Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape 
 
 void Model::initialize(Context& ctx, std::uint64_t seed) {
   bind_initialized(ctx, *root_, values_, gradients_, buffers_, seed);
-  ctx.stream().synchronize();  // Optimizers on streams of their own may take them as they are.
+  ctx.stream().synchronize();  // Optimizers may use them on streams of their own.
 }
 
 Model::~Model() = default;
@@ -75,7 +75,7 @@ void Model::set_input(const Shape& input) {
 }
 
 ConstTensorView Model::forward(Context& ctx, ConstTensorView x, Mode mode) {
-  // Indices of an Embedding stay what they are, and give activations of the model's own dtype.
+  // Indices of an Embedding are not cast; they give activations of the model's own dtype.
   const bool indices = x.dtype() == DType::i32;
   DKFAC_CHECK(indices ? compute_ == dtype_ : x.dtype() == dtype_ || x.dtype() == compute_,
               "[model] '", name_, "' takes ", dtype_, " but the input is ", x.dtype(),
@@ -126,7 +126,7 @@ void average_buffers(Context& ctx, Model& model, comm::Communicator& comm) {
   const TensorView before = scratch.take(buffers.shape(), buffers.dtype());
   ops::copy(ctx, buffers, before);
   comm.all_reduce(buffers, comm::ReduceOp::sum, ctx.stream(), "model buffers");
-  // The stream of a device has the sum before what follows on it.
+  // On a device the stream orders the sum before later work.
   if (!ctx.device().is_cuda()) ctx.stream().synchronize();
   kernels::scale(ctx, buffers, 1.0 / comm.size(), buffers);
   // The mean of equal values may differ from them in its last bit.

@@ -20,7 +20,7 @@ std::string_view parent(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view{} : name.substr(0, dot);
 }
 
-/// Names that a mistyped one may have meant: those of its layer, else all when they are few.
+/// Returns candidates for a mistyped name: those of its layer, or all when there are few.
 std::string candidates(const std::vector<NamedTensor>& tensors, std::string_view name) {
   constexpr std::size_t kFew = 12;
   std::vector<std::string_view> close;
@@ -37,7 +37,7 @@ std::string candidates(const std::vector<NamedTensor>& tensors, std::string_view
   return close.size() > kFew ? text + ", ..." : text;
 }
 
-/// Name, description, output shape, parameters of a leaf.
+/// Name, description, output shape and parameters of a leaf.
 using Line = std::array<std::string, 4>;
 
 PassPlan plan_sample(const Model& model, Mode mode) {

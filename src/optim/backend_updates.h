@@ -3,8 +3,8 @@
 #include "core/shared/kernel.h"
 #include "optim/updates.h"
 
-/// Updates over the parts of a table, which has been checked and is not empty. Arguments as in
-/// updates.h.
+/// Kernels of updates over the parts of a table, which has been checked and is not empty. Arguments
+/// as in updates.h.
 namespace dkfac::optim {
 
 #define DKFAC_DECLARE(kernel, Pass) \
@@ -16,7 +16,7 @@ DKFAC_KERNEL(void, kfac_update, UpdateTable& table, const KfacUpdate& update);
 
 namespace cuda {
 
-/// Puts what kernels read of a table on the device.
+/// Copies the part of a table that kernels read to the device.
 DKFAC_DEVICE_KERNEL(void, upload, UpdateTable& table);
 
 }  // namespace cuda

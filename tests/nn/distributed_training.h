@@ -41,7 +41,7 @@ inline double rank_mean(comm::Communicator& comm, double x) {
   return x / comm.size();
 }
 
-/// What train() does in a step beside one pass over the batch.
+/// Options of a step of train() beside one pass over the batch.
 struct Passes {
   bool sampled_labels = false;     ///< Statistics from labels drawn from the model.
   std::int64_t micro_batches = 1;  ///< Passes over consecutive parts of this rank's share.
@@ -74,7 +74,8 @@ inline double pass_over(Context& ctx, nn::Model& model, nn::OptimizerAttachment&
   return sum.loss;
 }
 
-/// Trains on the same batches whatever the number of ranks; each takes its consecutive share.
+/// Trains on the same batches whatever the number of ranks; each rank trains on its consecutive
+/// share.
 inline Trained train(const std::shared_ptr<comm::Communicator>& comm, optim::Optimizer& optimizer,
                      const Passes& passes = {}) {
   Context ctx;

@@ -12,7 +12,7 @@
 
 namespace dkfac::testing {
 
-/// Takes part in nothing and writes down what an attachment feeds it.
+/// An optimizer that only records what an attachment feeds it.
 class FakeOptimizer final : public optim::Optimizer {
  public:
   [[nodiscard]] std::string_view name() const override { return "fake"; }
@@ -56,7 +56,7 @@ class FakeOptimizer final : public optim::Optimizer {
   std::set<int> unwanted_inputs, unwanted_outputs;
   std::vector<std::string> names, calls;
   std::vector<LayerSpec> specs;
-  std::set<DType> dtypes;  ///< Of what was recorded.
+  std::set<DType> dtypes;  ///< Of the recorded tensors.
 
  private:
   void note(const char* what, LayerId id, const RecordScale& scale) {

@@ -24,7 +24,7 @@ class GoldenFile {
     while (in >> word) {
       if (word == "tensor") {
         in >> name;
-        std::getline(in, word);  // The shape, which the reader knows.
+        std::getline(in, word);  // The shape, which the reader already has.
         tensors_[name];
       } else {
         tensors_.at(name).push_back(std::stod(word));

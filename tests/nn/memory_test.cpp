@@ -26,7 +26,7 @@ void train_step(Context& ctx, Model& model, std::int64_t batch) {
   model.backward(ctx, grad);
 }
 
-/// What is held, over what was planned.
+/// Ratio of allocated to planned memory.
 double ratio(const Model& model, const MemoryPlan& plan) {
   return static_cast<double>(model.allocated_bytes()) / static_cast<double>(plan.held());
 }
@@ -41,7 +41,7 @@ void expect_plan(Context& ctx, Model& model) {
   const std::size_t held = model.allocated_bytes();
   train_step(ctx, model, 32);
   EXPECT_EQ(model.allocated_bytes(), held);
-  // Control: the plan of another batch size is not this one's.
+  // Control: the plan of another batch size is different.
   EXPECT_GT(ratio(model, plan_memory(model, 20, Mode::train)), 1.2);
 }
 

@@ -10,7 +10,7 @@
 #include "nn/nn_support.h"
 #include "support/not_finite.h"
 
-/// What the functors of batch normalisation are tested on.
+/// Test tensors for the functors of batch normalisation.
 namespace dkfac::nn::cuda {
 
 /// Tensors of one normalisation with NaN behind them, [groups,rows,channels] of T.
@@ -58,7 +58,7 @@ struct Norm {
             from_output ? ConstTensorView(y.data(), dtype_of<T>, shape) : ConstTensorView{},
             {kind, 0.3}};
   }
-  /// By the definition, in double.
+  /// Gradient by the definition, in double.
   [[nodiscard]] double gradient(const OutputGrad& grad, std::int64_t i, std::int64_t k) const {
     const double g = at(dy, i);
     switch (grad.activation.kind) {
@@ -80,7 +80,7 @@ struct Norm {
       if (!std::isnan(element::load<double>(out[i]))) return false;
     return true;
   }
-  /// Of element r, c of group g, and of its channel.
+  /// Index of element r, c of group g, and of its channel.
   [[nodiscard]] std::int64_t element(std::int64_t g, std::int64_t r, std::int64_t c) const {
     return (g * s.rows + r) * s.channels + c;
   }

@@ -11,7 +11,7 @@ enum class ActivationKind : std::uint8_t {
 };
 struct Activation {
   ActivationKind kind = ActivationKind::none;
-  double alpha = 1;  ///< Of celu, > 0.
+  double alpha = 1;  ///< Parameter of celu, > 0.
 };
 
 }  // namespace dkfac::nn

@@ -21,24 +21,24 @@ class Ema {
  public:
   Ema(Context& ctx, Model& model, EmaOptions options);
 
-  /// After step `step`, counted from 1; updates when it is a multiple of the interval. Not while
-  /// swapped.
+  /// Called after step `step`, counted from 1; updates when it is a multiple of the interval. Not
+  /// allowed while swapped.
   void after_step(std::int64_t step);
 
-  /// Exchanges the model's values and the averages; a second call puts every bit back. Before the
-  /// first update there are no averages and nothing happens.
+  /// Exchanges the model's values and the averages; a second call restores every bit. Does nothing
+  /// before the first update, when there are no averages.
   void swap();
   [[nodiscard]] bool swapped() const { return swapped_; }
 
   [[nodiscard]] const EmaOptions& options() const { return options_; }
-  /// The state for a checkpoint, while not swapped: both tensors and the number of updates.
+  /// The state for a checkpoint: both tensors and the number of updates. Only while not swapped.
   [[nodiscard]] TensorView parameters() { return parameters_; }
   [[nodiscard]] TensorView buffers() { return buffers_; }
   [[nodiscard]] std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
-  /// f(values of the model, their averages) for parameters and buffers.
+  /// Calls f(values of the model, their averages) for the parameters and for the buffers.
   template <class F>
   void for_both(const F& f);
 

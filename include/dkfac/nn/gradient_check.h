@@ -15,18 +15,18 @@ struct GradientCheckOptions {
 
 struct GradientCheckResult {
   double worst = 0;   ///< Largest |analytic - numeric| / max(1, largest |numeric|).
-  std::string where;  ///< "input[12]" or "weight[3]" of the worst.
+  std::string where;  ///< Element with the largest error, such as "input[12]" or "weight[3]".
   std::int64_t checked = 0;
 };
 
 /// Compares a layer's backward() with central differences of f = sum(c * forward(x)) for fixed
-/// random c, over its input and its parameters. The layer must be bound to f64 memory (see
-/// bind_standalone); x: f64, and away from kinks by more than the step. Training mode. On the host
-/// alone: throws InvalidArgument for a context of a device.
+/// random c, over its input and its parameters, in training mode. The layer must be bound to f64
+/// memory (see bind_standalone). x: f64, farther from kinks than the step. Host only: throws
+/// InvalidArgument for a context of a device.
 [[nodiscard]] GradientCheckResult check_gradients(Context& ctx, Layer& layer, ConstTensorView x,
                                                   GradientCheckOptions options = {});
 
-/// Memory for a layer that belongs to no model: allocates and binds its parameters, gradients and
+/// Allocates the memory of a layer that belongs to no model: binds its parameters, gradients and
 /// buffers on the device of ctx, and initialises them. Keep the result alive as long as the layer
 /// is used.
 [[nodiscard]] Tensor bind_standalone(Context& ctx, Layer& layer, DType dtype, std::uint64_t seed);

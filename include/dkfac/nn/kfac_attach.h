@@ -11,42 +11,47 @@
 
 namespace dkfac::nn {
 
-/// How biases and BatchNorm shifts are treated beside weights (optim::LayerParams).
+/// Options of an OptimizerAttachment; the first two set biases and BatchNorm shifts apart from
+/// weights (optim::LayerParams).
 struct AttachOptions {
-  double bias_lr = 1;     ///< Multiplies their learning rate.
+  double bias_lr = 1;     ///< Factor of their learning rate.
   double bias_decay = 0;  ///< Their weight decay in multiples of the optimizer's.
-  /// Most samples of one step over all ranks, shared as batch_share() does; else ranks times the
-  /// largest share of one. Gives the layers their max_rows (LinearSpec). 0: not known.
+  /// Largest number of samples in one step over all ranks, sharded as batch_share() does; with
+  /// other shares, the number of ranks times the largest share. Gives the layers their max_rows
+  /// (LinearSpec). 0: not known.
   std::int64_t max_samples = 0;
-  /// Of the contexts that the model runs with; on its device.
+  /// Stream of the contexts that the model runs with; on the model's device.
   Stream stream = Stream::cpu();
 };
 
-/// What becomes of the parameter gradients of a backward pass.
+/// How the parameter gradients of a backward pass are used.
 enum class GradientUse : std::uint8_t {
   none,  ///< They are not computed; Model::gradients() stays as it is.
-  add,   ///< Kept, as part of a step of several passes (gradient accumulation).
-  /// Announced to the optimizer, together with those that were kept since the last time.
+  add,   ///< Accumulated, as part of a step of several passes.
+  /// Announced to the optimizer, together with those accumulated since the last announcement.
   announce
 };
 
-/// What the passes over a model that follow are for. A step of one forward and backward pass is
-/// both; of m micro-batches, the first m-1 add. For the one-sample Monte-Carlo Fisher, forward and
-/// a first backward pass from labels drawn by sample_labels() record {true, none}, and a second
-/// backward pass from the true loss gives the gradients {false, announce} or {false, add}.
+/// Purpose of the following passes over a model. A step of one forward and backward pass uses the
+/// default; of m micro-batches, the first m-1 use `add`. For the one-sample Monte-Carlo Fisher, the
+/// forward pass and a first backward pass from labels drawn by sample_labels() record {true, none}.
+/// A second backward pass from the true loss then gives the gradients {false, announce} or {false,
+/// add}.
 struct PassUse {
-  bool statistics = true;  ///< What the optimizer wants is recorded, in forward and backward.
+  bool statistics = true;  ///< Records the statistics that the optimizer wants, in forward and
+                           ///< backward.
   GradientUse gradients = GradientUse::announce;
 };
 
-/// What an OptimizerAttachment would register of a model that has not been made, for as many
-/// samples as AttachOptions::max_samples; takes no memory. Throws as Optimizer::add_layer() does.
+/// Returns what an OptimizerAttachment would register for a model that has not been made, for up to
+/// AttachOptions::max_samples samples; allocates none of its tensors. Throws as
+/// Optimizer::add_layer() does.
 [[nodiscard]] std::vector<LayerSpec> layer_specs(const ModelOptions& options,
                                                  std::int64_t max_samples = 0);
 
-/// Registers every layer with parameters under `model` with the optimizer, in forward order, and
-/// feeds it from their forward and backward passes until destroyed. The only file of nn that knows
-/// kfac, and the worked example of an adapter for another framework.
+/// Registers every layer with parameters of `model` with the optimizer, in forward order, and feeds
+/// the optimizer from the model's forward and backward passes until destroyed. This is the only
+/// file of nn that depends on kfac, and an example of an adapter for another framework.
 class OptimizerAttachment final : public LayerObserver {
  public:
   OptimizerAttachment(Model& model, optim::Optimizer& optimizer, AttachOptions options = {});
@@ -54,12 +59,12 @@ class OptimizerAttachment final : public LayerObserver {
   OptimizerAttachment(const OptimizerAttachment&) = delete;
   OptimizerAttachment& operator=(const OptimizerAttachment&) = delete;
 
-  /// Samples over all ranks and loss scale of the batch that follows.
+  /// Sets the number of samples over all ranks and the loss scale of the next batch.
   void set_scale(RecordScale scale) { scale_ = scale; }
-  /// Holds until it is set anew.
+  /// Sets the purpose of the passes that follow, until it is set anew.
   void set_pass(PassUse pass) { pass_ = pass; }
 
-  /// Names of the layers and what they were registered as, by LayerId.
+  /// Names of the layers, and the specifications that they were registered with, by LayerId.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] const std::vector<LayerSpec>& specs() const { return specs_; }
 
@@ -76,9 +81,9 @@ class OptimizerAttachment final : public LayerObserver {
  private:
   struct Entry {
     LayerId id;
-    bool recorded;              ///< Has statistics.
-    std::int64_t begin, count;  ///< Where its gradients lie in those of the model.
-    bool kept = false;          ///< The sums hold a part of them.
+    bool recorded;              ///< Whether it has statistics.
+    std::int64_t begin, count;  ///< Position of its gradients in those of the model.
+    bool kept = false;          ///< Whether the sums contain a part of them.
   };
   void keep(Entry& entry);
   void add_kept(Entry& entry);
@@ -86,10 +91,10 @@ class OptimizerAttachment final : public LayerObserver {
   Model& model_;
   optim::Optimizer& optimizer_;
   Stream stream_;
-  Context ctx_;  ///< Of the sums.
+  Context ctx_;  ///< Context of the sums.
   RecordScale scale_;
   PassUse pass_;
-  Tensor sums_;  ///< Gradients of the passes that add; made by the first of them.
+  Tensor sums_;  ///< Accumulated gradients of `add` passes; allocated by the first one.
   std::unordered_map<const Layer*, Entry> entries_;
   std::vector<std::string> names_;
   std::vector<LayerSpec> specs_;

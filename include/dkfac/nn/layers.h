@@ -12,10 +12,9 @@
 
 namespace dkfac::nn {
 
-/// y[n,...,out] = x[n,...,in] W' + b, W[out,in], as in PyTorch: the last dimension is the features,
-/// those between are positions, at all of which the weights are the same. Throws InvalidArgument
-/// where the last dimension is not `in`, or there is no other. Images as one vector: Flatten
-/// before.
+/// Fully connected layer as in PyTorch: y[n,...,out] = x[n,...,in] W' + b, W[out,in]. The last
+/// dimension holds the features; those between are positions, which share the weights. Throws
+/// InvalidArgument where the last dimension is not `in`, or is the only one. Flatten images first.
 class Linear final : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias = true);
@@ -30,15 +29,15 @@ class Linear final : public Layer {
   [[nodiscard]] bool has_bias() const { return bias_; }
 
  private:
-  struct Plan;  ///< Backend state, as of Conv2d.
+  struct Plan;  ///< Backend state, as in Conv2d.
   std::int64_t in_, out_;
   bool bias_;
-  ConstTensorView input_;  ///< As given.
+  ConstTensorView input_;  ///< Input of the last forward pass.
   Tensor output_, input_grad_;
   std::unique_ptr<Plan> plan_;
 };
 
-/// x[n,...] -> [n,features], a view of the same memory, in which the gradient goes back as well.
+/// x[n,...] -> [n,features], a view of the same memory, also used for the gradient.
 class Flatten final : public Layer {
  public:
   [[nodiscard]] std::string describe() const override { return "Flatten"; }
@@ -52,17 +51,17 @@ class Flatten final : public Layer {
   Shape input_shape_;
 };
 
-/// Of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
+/// Options of Conv2d: x[n,h,w,in] -> y[n,oh,ow,out], W[out,kh,kw,in/groups].
 struct ConvOptions {
   ops::Window window = ops::Window::square(3);
   std::int64_t groups = 1;  ///< Divides in and out.
-  /// Pads as ops::Window::same() says (as PyTorch); stride 1 and no other padding.
+  /// Pads as ops::Window::same() (as in PyTorch); requires stride 1 and no other padding.
   bool same = false;
   bool bias = true;
-  /// The weight is a buffer instead of a parameter: initialised, saved, never trained.
+  /// Makes the weight a buffer instead of a parameter: initialised, saved, never trained.
   bool frozen = false;
 
-  /// Square kernels: square(3, {.stride = 2, .pad = 1, .bias = false}).
+  /// Options of square kernels: square(3, {.stride = 2, .pad = 1, .bias = false}).
   struct Square {
     int stride = 1, pad = 0;
     bool bias = true;
@@ -72,15 +71,15 @@ struct ConvOptions {
   }
 };
 
-/// Weights stay plain in the arena; what a backend reorders into its own format is counted: at most
-/// the weights once per forward pass, once more where backward needs another format, and their
-/// gradient once. 1x1 kernels reorder for a forward pass over many pixels only.
+/// Bytes of weights reordered into a backend's own format. The arena keeps the plain weights.
+/// Reordered are at most: the weights once per forward pass, once more where backward needs another
+/// format, and their gradient once. 1x1 kernels reorder only for a forward pass over many pixels.
 struct ReorderCount {
   std::int64_t reorders = 0;
-  std::int64_t bytes = 0;  ///< Written.
+  std::int64_t bytes = 0;  ///< Bytes written.
 };
 
-struct ConvFusion;  // nn/fusion/state.h: what a Conv2d does for neighbouring layers.
+struct ConvFusion;  // State shared with neighbouring layers (nn/fusion/state.h).
 
 class Conv2d final : public Layer {
  public:
@@ -90,26 +89,26 @@ class Conv2d final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  /// A frozen weight draws what a trained one would.
+  /// Draws the same numbers for a frozen weight as for a trained one.
   void initialize(Random& random) override;
   [[nodiscard]] std::int64_t in() const { return in_; }
   [[nodiscard]] std::int64_t out() const { return out_; }
   [[nodiscard]] const ConvOptions& options() const { return options_; }
   [[nodiscard]] LayerCost cost(const Shape& input, DType compute) const override;
-  [[nodiscard]] ReorderCount reorders() const;  ///< Since construction.
+  [[nodiscard]] ReorderCount reorders() const;  ///< Reorders since construction.
   [[nodiscard]] std::size_t held_bytes() const override;
 
  private:
   friend ConvFusion& fusion_of(Conv2d& conv);
-  /// Backend state for the current shapes, oneDNN primitives and reordered weights; and a
+  /// Backend state for the current shapes (oneDNN primitives and reordered weights), and a
   /// ConvFusion.
   struct Plan;
   [[nodiscard]] ConstTensorView weight() const;
   /// The observer, unless there is nothing to train.
   [[nodiscard]] LayerObserver* observer() const;
   void compute_gradients(Context& ctx, ConstTensorView grad_output);
-  /// The gradient of the input before the ReLU of the normalisation that made it, and its sums to
-  /// that one; false, with nothing done, where that is not possible.
+  /// Computes the gradient of the input before the ReLU of the normalisation that made it, and
+  /// passes its sums to that layer. Returns false, with nothing done, where that is not possible.
   [[nodiscard]] bool compute_gradient_before(Context& ctx, ConstTensorView grad_output,
                                              TensorView dx);
   std::int64_t in_, out_;
@@ -147,7 +146,7 @@ class Celu final : public Layer {
   Tensor output_, input_grad_;
 };
 
-/// y = factor * x, e.g. on logits.
+/// y = factor * x, for instance on logits.
 class Scale final : public Layer {
  public:
   explicit Scale(double factor) : factor_(factor) {}
@@ -163,10 +162,10 @@ class Scale final : public Layer {
 
 enum class PoolKind : std::uint8_t { max, average };
 
-/// Windows of kernel x kernel with the given stride over the input with `pad` rows and columns
-/// around it (2 pad <= kernel), which a maximum ignores and an average counts as zeros; a last
-/// partial window is dropped. Of equal maxima the first in row order wins; a NaN is larger than any
-/// number.
+/// Pooling over windows of kernel x kernel with the given stride. The input has `pad` rows and
+/// columns around it (2 pad <= kernel), which a maximum ignores and an average counts as zeros. A
+/// last partial window is dropped. Of equal maxima the first in row order wins; a NaN is larger
+/// than any number.
 class Pool2d final : public Layer {
  public:
   Pool2d(PoolKind kind, int kernel, int stride, int pad = 0);
@@ -181,11 +180,11 @@ class Pool2d final : public Layer {
   PoolKind kind_;
   int kernel_, stride_, pad_;
   ConstTensorView input_;
-  Tensor output_, input_grad_, argmax_;  ///< argmax_: i32, place within the window.
+  Tensor output_, input_grad_, argmax_;  ///< argmax_: i32, position within the window.
 };
 
-/// [n,h,w,c] or [n,positions,c] -> [n,c], the mean or the maximum over positions (the first of
-/// equals).
+/// [n,h,w,c] or [n,positions,c] -> [n,c], the mean or the maximum over positions (of equal maxima
+/// the first).
 class GlobalPool final : public Layer {
  public:
   explicit GlobalPool(PoolKind kind) : kind_(kind) {}
@@ -224,7 +223,7 @@ class Sequential final : public Layer {
   /// Names and layers, in forward order.
   [[nodiscard]] const auto& children() const { return children_; }
   /// Index of the first child with parameters, or the number of children. Where the gradient of the
-  /// input is skipped, those before it have no backward pass.
+  /// input is skipped, the children before it have no backward pass.
   [[nodiscard]] std::size_t first_trained() const;
 
  private:
@@ -232,13 +231,13 @@ class Sequential final : public Layer {
 };
 
 struct ResidualOptions {
-  Activation activation = {};  ///< Of the sum.
-  /// Children are `path.<name>`; an empty name puts them directly under `path`.
+  Activation activation = {};  ///< Activation applied to the sum.
+  /// Names of the children, `path.<name>`; an empty name puts them directly under `path`.
   std::string body = "body", shortcut = "shortcut";
 };
 
-/// y = activation(body(x) + shortcut(x)); the identity when `shortcut` is null. When the body ends
-/// in a BatchNorm2d without activation, sum and activation happen in that layer's own pass.
+/// y = activation(body(x) + shortcut(x)), with the identity when `shortcut` is null. When the body
+/// ends in a BatchNorm2d without activation, that layer's pass computes the sum and the activation.
 class Residual final : public Layer {
  public:
   explicit Residual(std::unique_ptr<Layer> body, std::unique_ptr<Layer> shortcut = nullptr,
@@ -261,7 +260,7 @@ class Residual final : public Layer {
   friend const BatchNorm2d* fusion_of(const Residual& block);
   std::unique_ptr<Layer> body_, shortcut_;
   ResidualOptions options_;
-  BatchNorm2d* norm_ = nullptr;  ///< The last layer of the body when it can do the sum.
+  BatchNorm2d* norm_ = nullptr;  ///< The last layer of the body when it can compute the sum.
   ConstTensorView trained_;      ///< Output of the last forward pass in training.
   Tensor output_, masked_grad_, input_grad_;
 };

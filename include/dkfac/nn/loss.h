@@ -15,49 +15,51 @@ struct LossSum {
   std::int64_t correct = 0;  ///< Samples whose largest logit is the label's (the first of equals).
 };
 
-/// Softmax cross-entropy with label smoothing a: the sample's loss is
-/// (1-a) * (-log p_y) + a * mean_k(-log p_k). logits: [n,classes], f64, f32, bf16 or f16; labels in
-/// [0, classes). grad[n,classes] = scale * d loss / d logits; an empty grad is not computed.
-/// Computed with the maximum subtracted, so large logits do not overflow. Throws InvalidArgument
-/// for a label out of range.
+/// Softmax cross-entropy with label smoothing a: the sample's loss is (1-a) * (-log p_y) + a *
+/// mean_k(-log p_k). logits: [n,classes], f64, f32, bf16 or f16; labels in [0, classes).
+/// grad[n,classes] = scale * d loss / d logits; an empty grad is not computed. The maximum is
+/// subtracted, so large logits do not overflow. Throws InvalidArgument for a label out of range.
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits,
                               std::span<const std::int32_t> labels, double smoothing, double scale,
                               TensorView grad);
 
-/// The same with a distribution per sample, as mixup makes them: sum_k t_k * (-log p_k). targets:
-/// [n,classes], f64 or f32, each row >= 0 with sum 1; the sample's label is its largest (the first
-/// of equals). Throws InvalidArgument for a row that is no distribution.
+/// Softmax cross-entropy with a target distribution per sample, as mixup makes them: sum_k t_k *
+/// (-log p_k). targets: [n,classes], f64 or f32, each row >= 0 with sum 1; the sample's label is
+/// its largest (of equals the first). Throws InvalidArgument for a row that is no distribution.
 LossSum softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets,
                               double scale, TensorView grad);
 
-/// Both on any device, without a host synchronization: sums[2] (f64, on the device of ctx) += loss
-/// and correct samples. labels: i32 [n] there; a label that is not in [0, classes) gives its sample
-/// a loss and a gradient of NaN, as does a row of targets that is no distribution.
+/// Both losses on any device, without a host synchronization: sums[2] (f64, on the device of ctx)
+/// += loss and correct samples. labels: i32 [n] on the device. A label that is not in [0, classes)
+/// gives its sample a loss and a gradient of NaN, as does a row of targets that is no distribution.
 void softmax_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView labels,
                            double smoothing, double scale, TensorView grad, TensorView sums);
 void soft_cross_entropy(Context& ctx, ConstTensorView logits, ConstTensorView targets, double scale,
                         TensorView grad, TensorView sums);
 
-/// count[1] (f64, on the device of ctx) += samples whose label's logit is among the k largest of
-/// its row: fewer than k logits are larger, or equal and of a smaller class, so that k = 1 counts
-/// what LossSum::correct does. labels: i32 [n] there. A row with a NaN counts for nothing, nor does
-/// a label that is not in [0, classes). k >= 1. No host synchronization.
+/// Top-k accuracy: count[1] (f64, on the device of ctx) += samples whose label's logit is among the
+/// k largest of its row. That is, fewer than k logits are larger, or equal and of a smaller class,
+/// so that k = 1 counts the same as LossSum::correct. labels: i32 [n] on the device. A row with a
+/// NaN is not counted, nor is a label that is not in [0, classes). k >= 1. No host synchronization.
 void count_in_top(Context& ctx, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
                   TensorView count);
 
-/// targets[i,k] = (1-a) [k = label of i] + a/classes: what the first form compares with, for
-/// mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a label out of range.
+/// Smoothed labels as distributions: targets[i,k] = (1-a) [k = label of i] + a/classes, the targets
+/// of the first loss, for mixing. targets: [n,classes], f64 or f32. Throws InvalidArgument for a
+/// label out of range.
 void soft_targets(std::span<const std::int32_t> labels, double smoothing, TensorView targets);
-/// On any device: labels i32 [n] there; a row whose label is out of range becomes NaN.
+/// Smoothed labels on any device: labels i32 [n] there; a row whose label is out of range becomes
+/// NaN.
 void soft_targets(Context& ctx, ConstTensorView labels, double smoothing, TensorView targets);
 
 /// Draws a label per sample from softmax(logits), for the one-sample Monte-Carlo Fisher
-/// (docs/math.md, "Monte-Carlo Fisher"). logits: [n,classes] as above. A label depends on its row
-/// and its key alone. A row with a NaN or +infinity gets label 0; its loss is not finite, which the
-/// vote of the step sees.
+/// (docs/math.md, "Monte-Carlo Fisher"). logits: [n,classes] as above. A label depends only on its
+/// row and its key. A row with a NaN or +infinity gets label 0; its loss is not finite, which the
+/// step's flags report.
 void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t> labels);
-/// On any device: labels i32 [n] there. The same arithmetic, so that only a number that falls on
-/// the border of two classes, up to the last places of exp(), can give another label.
+/// Draws labels on any device: labels i32 [n] there. The arithmetic is the same as on the host;
+/// labels can differ only for a number on the border of two classes, up to the last digits of
+/// exp().
 void sample_labels(Context& ctx, ConstTensorView logits, SampleKey key, TensorView labels);
 
 }  // namespace dkfac::nn

@@ -13,68 +13,70 @@
 
 namespace dkfac::nn {
 
-/// A tensor of a network under its full name, e.g. "layer1.0.bn1.running_mean".
+/// A tensor of a network with its full name, such as "layer1.0.bn1.running_mean".
 struct NamedTensor {
   std::string name;
   bool trained = false;  ///< A parameter; a buffer otherwise.
-  TensorView view;       ///< Into the model's arenas; valid as long as the model.
+  TensorView view;       ///< View into the model's arenas; valid as long as the model.
 };
 
-/// Convolutions and BatchNorm2ds beside each other, where one could do what the other would read
-/// memory for (Model::set_fused_moments(), set_fused_backward()).
+/// Counts of neighbouring convolutions and BatchNorm2ds where one could do work of the other and
+/// save a read of memory (Model::set_fused_moments(), set_fused_backward()).
 struct FusedPairs {
   std::int64_t pairs = 0;
-  std::int64_t fused = 0;  ///< Those that did so in their last pass.
+  std::int64_t fused = 0;  ///< Pairs that did so in their last pass.
 };
 
-/// A network: a tree of layers whose parameters live in one arena, whose gradients live in a second
-/// and whose buffers live in a third, each contiguous and in forward order. Its layers share the
-/// memory of activation gradients, and in evaluation of activations. All of it is on the device of
-/// the context that made it; every pass takes a context of that device, always on the same stream.
+/// A network: a tree of layers with one arena each for parameters, gradients and buffers,
+/// contiguous and in forward order. Its layers share the memory of activation gradients, and in
+/// evaluation of activations. All memory is on the device of the context that made it; every pass
+/// takes a context of that device, always on the same stream.
 class Model {
  public:
-  /// `input` is the shape of one sample, [h,w,c] or [features]. Initial values depend on the seed
-  /// and the layer's place only. `compute`: of the activations and their gradients, dtype itself or
-  /// for f32 also bf16 or f16 (mixed precision: parameters, their gradients, statistics and sums
-  /// stay f32). Throws InvalidArgument when the shapes do not fit together.
+  /// `input` is the shape of one sample, [h,w,c] or [features]. Initial values depend only on the
+  /// seed and the layer's position. `compute`: dtype of the activations and their gradients, dtype
+  /// itself or for f32 also bf16 or f16 (mixed precision: parameters, their gradients, statistics
+  /// and sums stay f32). Throws InvalidArgument when the shapes do not fit together.
   Model(Context& ctx, std::string name, std::unique_ptr<Layer> root, Shape input, DType dtype,
         std::uint64_t seed, std::optional<DType> compute = {});
   ~Model();
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// x: [n, input...] of dtype() or compute(), or i32 indices for an Embedding; images may have
-  /// another height and width than input() where every layer takes them (convolutions, pooling over
-  /// all of an image). Returns logits [n, classes] of dtype(), valid until the next pass.
+  /// Computes logits [n, classes] of dtype(), valid until the next pass. x: [n, input...] of
+  /// dtype() or compute(), or i32 indices for an Embedding. Images may have another height and
+  /// width than input() where every layer accepts them (convolutions, pooling over all of an
+  /// image).
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode);
-  /// grad_logits: of dtype(). Overwrites gradients().
+  /// Computes gradients(), which it overwrites. grad_logits: of dtype().
   void backward(Context& ctx, ConstTensorView grad_logits);
 
   void visit(const std::function<void(Layer&)>& f) { root_->visit(f); }
   void set_observer(LayerObserver* observer);
-  /// Off at first. On: for 16-bit activations on a device the batch statistics of a BatchNorm2d of
-  /// one group come from sums that a convolution without a bias directly before it in the same
-  /// Sequential leaves, which saves reading its output once more and costs digits: the variance is
-  /// off by about mean^2 times the relative error of f32 sums, and 0 where it would be negative.
-  /// Pairs for which cuDNN has no engine stay as they are, and are counted. Set it before passes
-  /// are recorded.
+  /// Lets convolutions compute the batch statistics of the BatchNorm2d behind them; off by default.
+  /// It applies to 16-bit activations on a device, for a BatchNorm2d of one group directly after a
+  /// convolution without a bias in the same Sequential. It saves one read of the convolution's
+  /// output and costs digits: the variance is off by about mean^2 times the relative error of f32
+  /// sums, and 0 where it would be negative. Pairs for which cuDNN has no engine stay unfused, and
+  /// are counted. Set it before passes are recorded.
   void set_fused_moments(bool on);
   [[nodiscard]] FusedPairs fused_moments() const;
-  /// Off at first. On: for f16 activations on a device a convolution carries its gradient through
-  /// the ReLU of a BatchNorm2d of one group directly before it, also as the beginning and the end
-  /// of neighbouring Sequentials, and sums it for that one, which saves reading the gradient once
-  /// more and costs the digits that f32 sums lose. The rest is as for set_fused_moments().
+  /// Lets convolutions compute gradient sums of the BatchNorm2d before them; off by default. It
+  /// applies to f16 activations on a device. A convolution carries its gradient through the ReLU of
+  /// a BatchNorm2d of one group directly before it, also across neighbouring Sequentials, and sums
+  /// it for that layer. It saves one read of the gradient and costs the digits that f32 sums lose.
+  /// The rest is as for set_fused_moments().
   void set_fused_backward(bool on);
   [[nodiscard]] FusedPairs fused_backward() const;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] DType compute() const { return compute_; }
   [[nodiscard]] const Shape& input() const { return input_; }
-  /// Takes samples of another height and width as its usual ones: what trace(), forward_flops() and
-  /// an OptimizerAttachment count with. Parameters stay. Throws InvalidArgument when some layer
-  /// does not take them.
+  /// Sets another height and width of samples, with which trace(), forward_flops() and an
+  /// OptimizerAttachment count. Parameters stay. Throws InvalidArgument when a layer does not
+  /// accept them.
   void set_input(const Shape& input);
-  [[nodiscard]] std::int64_t outputs() const { return outputs_; }  ///< Classes.
+  [[nodiscard]] std::int64_t outputs() const { return outputs_; }  ///< Number of classes.
   [[nodiscard]] std::int64_t parameter_count() const { return values_.numel(); }
   [[nodiscard]] std::int64_t buffer_count() const { return buffers_.numel(); }
   [[nodiscard]] TensorView parameters() { return values_; }  ///< [parameter_count]
@@ -82,14 +84,14 @@ class Model {
   [[nodiscard]] TensorView buffers() { return buffers_; }
   /// Every parameter and buffer, in forward order; a layer's parameters before its buffers.
   [[nodiscard]] std::vector<NamedTensor> named_tensors();
-  /// The parameter or buffer of this full name. Throws InvalidArgument naming it and what its layer
-  /// has instead.
+  /// Returns the parameter or buffer with this full name. Throws InvalidArgument naming it and the
+  /// tensors that its layer has instead.
   [[nodiscard]] NamedTensor tensor(std::string_view name);
   /// Calls f(layer, output shape for one sample) on the leaves in forward order.
   void trace(const std::function<void(const Layer&, const Shape&)>& f) const;
   [[nodiscard]] const Layer& root() const { return *root_; }
-  /// Bytes that the model holds now: arenas, activations and gradients, and what it makes of them
-  /// for cuDNN. Not counted: what oneDNN keeps for itself and the scratch memory of the context.
+  /// Bytes allocated by the model: arenas, activations, gradients, and their copies for cuDNN. Not
+  /// counted: memory internal to oneDNN and the scratch memory of the context.
   [[nodiscard]] std::size_t allocated_bytes() const;
   /// One line per layer: name, description, output shape, parameters.
   [[nodiscard]] std::string summary() const;
@@ -110,11 +112,12 @@ class Model {
 
 /// Floating-point operations of a forward pass over one sample, two per multiply-add (LayerCost).
 [[nodiscard]] double forward_flops(const Model& model);
-/// The same of forward and backward together; the gradient of the sample itself is left out.
+/// Floating-point operations of forward and backward over one sample; the gradient of the sample
+/// itself is left out.
 [[nodiscard]] double training_flops(const Model& model);
 
-/// Averages the buffers (running statistics) over ranks, so that all evaluate the same network;
-/// constant ones keep their bits.
+/// Averages the buffers (running statistics) over ranks, so that all ranks evaluate the same
+/// network; constant ones keep their bits.
 void average_buffers(Context& ctx, Model& model, comm::Communicator& comm);
 
 enum class WeightInit : std::uint8_t {
@@ -122,11 +125,11 @@ enum class WeightInit : std::uint8_t {
   uniform     ///< U(-1, 1) / sqrt(fan_in) (LeCun et al. 1998).
 };
 
-/// Switches of the ResNet-9 family (Page, "How to train your ResNet", 2018-2019); what is not set
-/// is the preset's: first "resnet9", then "resnet9-plain".
+/// Options of the ResNet-9 family (Page, "How to train your ResNet", 2018-2019). Unset ones have
+/// the preset's value; comments give first that of "resnet9", then of "resnet9-plain".
 struct ResNet9Options {
   /// Fixed 3x3 whitening filters (whitening.h) and a 1x1 convolution in place of the first 3x3 one.
-  /// They are random until set_whitening(). true, false.
+  /// The filters are random until set_whitening(). true, false.
   std::optional<bool> whitening{};
   /// conv-pool-BN-activation in place of conv-BN-activation-pool. true, false.
   std::optional<bool> pool_before_activation{};
@@ -135,19 +138,19 @@ struct ResNet9Options {
   std::optional<double> logit_scale{};    ///< 1/16, 1/8.
 };
 
-/// Models by name.
+/// Options of the models known by name.
 /// - "mlp": two hidden ReLU layers of 512, no BatchNorm.
 /// - "lenet-bn": LeCun et al. 1998 with BatchNorm before each ReLU.
 /// - "resnet20", "resnet32": He et al. 2016, section 4.2, with shortcuts without parameters (option
-///   A: every second pixel, new channels zero, half of them before and half after the old ones).
+/// A: every second pixel, new channels zero, half of them before and half after the old ones).
 /// - "resnet18": He et al. 2016, table 1, with a 3x3 stem of stride 1 and no pooling after it, for
-///   images of 32 pixels; 1x1 convolutions where shapes change (option B).
-/// - "resnet50": the same with bottlenecks, the stride in the 3x3 convolution (version 1.5), a 7x7
-///   stem and pooling; images of 32 pixels and more. Tensors of resnet18 and resnet50 have the
-///   names that torchvision gives them.
+/// images of 32 pixels; 1x1 convolutions where shapes change (option B).
+/// - "resnet50": resnet18's scheme with bottlenecks, the stride in the 3x3 convolution (version
+/// 1.5), a 7x7 stem and pooling; images of 32 pixels and more. Tensors of resnet18 and resnet50
+/// have the names that torchvision gives them.
 /// - "resnet50-d": He et al. 2018, "Bag of tricks", section 4.1: resnet50 with three 3x3
-///   convolutions as stem and shortcuts that take the mean of 2x2 pixels in place of a stride;
-///   images of a multiple of 32 pixels.
+/// convolutions as stem, and shortcuts that take the mean of 2x2 pixels in place of a stride;
+/// images of a multiple of 32 pixels.
 /// - "resnet9", "resnet9-plain": see ResNet9Options; no biases outside BatchNorm.
 struct ModelOptions {
   std::string name = "lenet-bn";
@@ -155,21 +158,23 @@ struct ModelOptions {
   std::int64_t classes = 10;
   std::int64_t batch_norm_groups = 1;  ///< Ghost groups of every BatchNorm.
   DType dtype = DType::f32;
-  std::optional<DType> compute{};  ///< Of activations: bf16 or f16 for dtype f32; not set: dtype.
+  std::optional<DType> compute{};  ///< Dtype of activations: bf16 or f16 for dtype f32; not set:
+                                   ///< dtype.
   std::uint64_t seed = 1;
   std::int64_t width = 0;            ///< Channels of a ResNet's first stage; 0: as published.
   std::optional<WeightInit> init{};  ///< Not set: uniform for ResNet-9, he_normal otherwise.
-  /// Standard deviation of the last Linear's weights, 0.01 in Goyal et al. 2017; not set: as init.
+  /// Standard deviation of the last Linear's weights, 0.01 in Goyal et al. 2017; not set: as
+  /// `init`.
   std::optional<double> classifier_stddev{};
-  /// The last BatchNorm scale of each residual block starts at 0 (Goyal et al. 2017, section 5.1);
+  /// Starts the last BatchNorm scale of each residual block at 0 (Goyal et al. 2017, section 5.1);
   /// resnet18, 20, 32, 50.
   bool zero_gamma = false;
   bool fused_moments = false;   ///< Model::set_fused_moments().
   bool fused_backward = false;  ///< Model::set_fused_backward().
   ResNet9Options resnet9{};
 };
-/// Throws InvalidArgument with the list of names for an unknown one, and for an input or an option
-/// that does not fit it.
+/// Makes the model with these options. Throws InvalidArgument with the list of names for an unknown
+/// one, and for an input or an option that does not fit it.
 [[nodiscard]] std::unique_ptr<Model> make_model(Context& ctx, const ModelOptions& options);
 [[nodiscard]] std::vector<std::string> model_names();
 

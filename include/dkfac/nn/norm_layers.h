@@ -9,13 +9,14 @@
 
 namespace dkfac::nn {
 
-/// y = (x - mean) / std * gamma + beta, with gamma[channels] and beta[channels]. In training it
-/// tells its observer on_normalization() in the place of on_forward() and on_backward().
+/// Normalisation layer: y = (x - mean) / std * gamma + beta, with gamma[channels] and
+/// beta[channels]. In training it calls its observer's on_normalization() in place of on_forward()
+/// and on_backward().
 class NormalizingLayer : public Layer {
  public:
   [[nodiscard]] std::int64_t channels() const { return channels_; }
-  /// Whether each row of channels has a mean and a deviation, [rows]; else each channel of a group
-  /// of samples, [groups,c].
+  /// Whether each row of channels has its own mean and deviation, [rows]; otherwise each channel of
+  /// a group of samples does, [groups,c].
   [[nodiscard]] virtual bool normalizes_rows() const = 0;
 
  protected:
@@ -23,25 +24,25 @@ class NormalizingLayer : public Layer {
   std::int64_t channels_;
 };
 
-/// Batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the batch is cut
-/// into `groups` equal runs of consecutive samples (ghost batches, Hoffer et al. 2017), each
-/// normalised by its own statistics; running statistics (unbiased variance) move by `momentum`
-/// towards the mean over the groups. Evaluation uses the running ones. Training throws
+/// Options of batch normalisation over [n,h,w,c] or [n,c], Ioffe & Szegedy 2015. In training the
+/// batch is cut into `groups` equal runs of consecutive samples (ghost batches, Hoffer et al.
+/// 2017), each normalised by its own statistics. Running statistics (unbiased variance) move by
+/// `momentum` towards the mean over the groups; evaluation uses them. Training throws
 /// InvalidArgument for a batch that the groups do not divide, and for one value per channel.
 struct BatchNormOptions {
   std::int64_t groups = 1;
   double epsilon = 1e-5;
   double momentum = 0.1;
-  /// False: the scale is a buffer that stays at initial_scale, and only the shift is trained.
+  /// Whether the scale is trained. If not, it is a buffer that stays at initial_scale.
   bool trainable_scale = true;
   double initial_scale = 1;  ///< 0: zero-gamma (Goyal et al. 2017, section 5.1).
-  /// Applied to the normalised value (and the addend of a residual block) in the same pass.
+  /// Activation of the normalised value (plus the addend of a residual block), in the same pass.
   Activation activation = {};
 };
 
 struct NormMoments;  // nn/backends/norm_shape.h
 struct NormChannels;
-struct NormFusion;  // nn/fusion/state.h: what neighbouring layers do for a BatchNorm2d.
+struct NormFusion;  // Work done by neighbouring layers for a BatchNorm2d (nn/fusion/state.h).
 struct RowSums;
 
 class BatchNorm2d final : public NormalizingLayer {
@@ -59,7 +60,7 @@ class BatchNorm2d final : public NormalizingLayer {
 
  private:
   friend NormFusion& fusion_of(BatchNorm2d& norm);
-  [[nodiscard]] ConstTensorView scale() const;  ///< Of either kind.
+  [[nodiscard]] ConstTensorView scale() const;  ///< The scale, parameter or buffer.
   [[nodiscard]] NormMoments statistics(Context& ctx, const Shape& per_group, DType dtype);
   [[nodiscard]] NormChannels channel_values();
   void train_forward(Context& ctx, ConstTensorView x, const RowSums& sums, ConstTensorView addend,
@@ -67,22 +68,24 @@ class BatchNorm2d final : public NormalizingLayer {
   void eval_forward(Context& ctx, ConstTensorView x, ConstTensorView addend, TensorView y);
 
   BatchNormOptions options_;
-  Activation activation_;  ///< Of the last forward pass.
+  Activation activation_;  ///< Activation of the last forward pass.
   std::unique_ptr<NormFusion> fusion_;
-  bool has_addend_ = false;  ///< The last forward pass in training had one,
-  bool has_signs_ = false;   ///< and left signs_.
+  bool has_addend_ = false;  ///< Whether the last forward pass in training had an addend,
+  bool has_signs_ = false;   ///< and whether it left signs_.
   ConstTensorView input_, trained_;
   Tensor output_, input_grad_, masked_grad_;
-  /// mean_rest_ is what rounding cut off the mean: x - mean then keeps its digits for large means.
-  /// scale_ and shift_ are those of x - mean. All [groups,c].
+  /// mean_rest_ is the rounding error of the mean, so that x - mean keeps its digits for large
+  /// means. scale_ and shift_ are those of x - mean. All [groups,c].
   Tensor mean_, mean_rest_, inv_std_, scale_, shift_;
-  Tensor signs_;  ///< Of an output with addend and ReLU, on a device: i32, nn/norm_shape.h.
+  Tensor signs_;                     ///< Signs of an output with addend and ReLU, on a device: i32
+                                     ///< (nn/backends/norm_shape.h).
   Tensor sum_dy_, sum_dy_centered_;  ///< f64 [groups,c]
 };
 
-/// Layer normalisation of x[n,...,features], Ba et al. 2016: each row of features by its own mean
-/// and variance (divided by their number, plus epsilon), in training and in evaluation alike, then
-/// scaled and shifted by gamma and beta. Independent of the batch, which may be of any size.
+/// Layer normalisation of x[n,...,features], Ba et al. 2016. Each row of features is normalised by
+/// its own mean and variance (divided by their number, plus epsilon), in training and in evaluation
+/// alike, then scaled by gamma and shifted by beta. Independent of the batch, which may be of any
+/// size.
 class LayerNorm final : public NormalizingLayer {
  public:
   /// Throws InvalidArgument unless features > 0 and epsilon is positive and finite.
@@ -100,7 +103,7 @@ class LayerNorm final : public NormalizingLayer {
 
   double epsilon_;
   ConstTensorView input_;
-  Tensor mean_, inv_std_;  ///< [rows], of the last forward pass in training.
+  Tensor mean_, inv_std_;  ///< [rows], from the last forward pass in training.
   Tensor output_, input_grad_;
 };
 

@@ -5,14 +5,14 @@
 
 #include "dkfac/nn/layer.h"
 
-/// Layers of sequences: x[n,t,width], t positions of n samples.
+/// Layers for sequences: x[n,t,width], t positions of n samples.
 namespace dkfac::nn {
 
-/// y[n,...,width] = rows W[i] of a table W[vocabulary,width] for indices i[n,...], i32: the one
-/// layer that takes no floating input. y has the dtype of the table, f64 or f32. An index outside
+/// Lookup of rows: y[n,...,width] = W[i] of a table W[vocabulary,width] for indices i[n,...], i32,
+/// the only layer with an integer input. y has the dtype of the table, f64 or f32. An index outside
 /// [0, vocabulary) throws InvalidArgument on the host; on a device its row becomes NaN, and with it
 /// the loss. Indices have no gradient, so it is the first layer of a model: backward() with
-/// InputGrad::needed throws. Rows that no index names get a gradient of 0.
+/// InputGrad::needed throws. Rows without an index get a gradient of 0.
 class Embedding final : public Layer {
  public:
   Embedding(std::int64_t vocabulary, std::int64_t width);
@@ -20,7 +20,7 @@ class Embedding final : public Layer {
   [[nodiscard]] Shape output_shape(const Shape& input) const override;
   ConstTensorView forward(Context& ctx, ConstTensorView x, Mode mode) override;
   ConstTensorView backward(Context& ctx, ConstTensorView grad_output, InputGrad need) override;
-  /// Standard normal: an output is one row, not a sum over many inputs.
+  /// Standard normal values: an output is one row, not a sum over many inputs.
   void initialize(Random& random) override;
   [[nodiscard]] std::int64_t vocabulary() const { return vocabulary_; }
   [[nodiscard]] std::int64_t width() const { return width_; }
@@ -31,8 +31,8 @@ class Embedding final : public Layer {
   Tensor output_;
 };
 
-/// Sinusoidal positions (Vaswani et al. 2017), added: y = x + p for x[n,t,width], with p[t,2i] =
-/// sin(t/10000^(2i/width)) and p[t,2i+1] the cosine. f64 or f32. Nothing is trained.
+/// Adds sinusoidal positions (Vaswani et al. 2017): y = x + p for x[n,t,width], with p[t,2i] =
+/// sin(t/10000^(2i/width)) and p[t,2i+1] the cosine. f64 or f32. No parameters.
 class SinusoidalPositions final : public Layer {
  public:
   [[nodiscard]] std::string describe() const override { return "SinusoidalPositions"; }
@@ -44,14 +44,14 @@ class SinusoidalPositions final : public Layer {
  private:
   ConstTensorView trained_;  ///< Output of the last forward pass in training.
   Tensor table_, output_, input_grad_;
-  Shape table_shape_;  ///< Of what the table holds, which may be smaller than it.
+  Shape table_shape_;  ///< Shape of the values in the table, which may have more memory.
 };
 
-/// y[n,t,width] = softmax(Q K'/sqrt(d)) V in each of `heads` parts d = width/heads wide, for
-/// x[n,t,3*width] = [Q | K | V]: what stands between the projections of multi-head self-attention,
-/// which are a Linear(width, 3*width) before and a Linear(width, width) behind it, and have their
-/// curvature there. Every position sees all others. f64 or f32, on the host: a context of a device
-/// is refused with DeviceError, as there are no kernels for it yet.
+/// Self-attention: y[n,t,width] = softmax(Q K'/sqrt(d)) V in each of `heads` parts of width d =
+/// width/heads, for x[n,t,3*width] = [Q | K | V]. It is the part between the projections of
+/// multi-head self-attention; these are a Linear(width, 3*width) before and a Linear(width, width)
+/// behind it, and hold its curvature. Every position attends to all others. f64 or f32, host only:
+/// throws DeviceError for a context of a device, as there are no kernels for it yet.
 class SelfAttention final : public Layer {
  public:
   SelfAttention(std::int64_t width, std::int64_t heads);
@@ -66,7 +66,7 @@ class SelfAttention final : public Layer {
   std::int64_t width_, heads_;
   ConstTensorView input_;
   Tensor output_, input_grad_;
-  Tensor weights_;  ///< [n,heads,t,t], what the softmax gives.
+  Tensor weights_;  ///< [n,heads,t,t], output of the softmax.
 };
 
 }  // namespace dkfac::nn

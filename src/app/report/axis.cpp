@@ -13,14 +13,14 @@ namespace {
 constexpr double kSlack = 1e-9;
 constexpr std::size_t kMaxLogTicks = 7;
 
-/// A number without digits that say nothing: "0.05", "20", "1e+06".
+/// Formats a number without redundant digits: "0.05", "20", "1e+06".
 std::string short_number(double value) {
   const double size = std::abs(value);
   if (size != 0 && (size >= 1e6 || size < 1e-4)) return fmt::format("{:.0e}", value);
   return fmt::format("{:.10g}", value);
 }
 
-/// Data that is one value, or none, still needs room.
+/// Widens a range that is a single value or empty.
 void part(double& low, double& high) {
   if (!std::isfinite(high - low) || low > high) {
     low = 0;
@@ -38,7 +38,7 @@ void add_ticks(Axis& axis, double step, double factor) {
   const double first = std::ceil((axis.low - slack) / step);
   for (double k = first; k * step <= axis.high + slack; ++k) {
     const double value = std::clamp(k * step, axis.low, axis.high);
-    // Rounded to the step's own digits, or 0.3 would be 0.30000000000000004.
+    // Rounded to the step's own digits; otherwise 0.3 would be 0.30000000000000004.
     const double digits = std::pow(10.0, std::floor(std::log10(step * factor)) - 1);
     const double shown = std::round(value * factor / digits) * digits;
     axis.ticks.push_back({value, short_number(shown == 0 ? 0.0 : shown)});
@@ -50,7 +50,7 @@ void add_ticks(Axis& axis, double step, double factor) {
 double Axis::fraction(double value) const {
   if (scale == Scale::linear) return (value - low) / (high - low);
   if (!(value > 0)) return 0;
-  // Differences of logarithms: the quotients themselves may overflow.
+  // Differences of logarithms, as the quotients may overflow.
   return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
 }
 
@@ -78,7 +78,7 @@ Axis linear_axis(double low, double high, int pieces, Ends ends, TickValues valu
 Axis log_axis(double low, double high) {
   low = std::max(low, std::numeric_limits<double>::min());
   high = std::max(high, low);
-  // A little room, so that no line runs along the frame.
+  // A small margin, so that no line runs along the frame.
   Axis axis{.scale = Scale::log, .low = low / 1.08, .high = high * 1.08, .ticks = {}};
   const auto collect = [&axis](std::initializer_list<double> digits, int every) {
     axis.ticks.clear();

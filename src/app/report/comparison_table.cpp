@@ -11,7 +11,7 @@ using Group = const GroupSummary&;
 
 enum class Sign { none, always };
 
-/// "91.20 \u00b1 0.35", or the mean alone for one seed.
+/// Formats "91.20 \u00b1 0.35", or the mean alone for one seed.
 std::string with_interval(const Spread& spread, double factor, Sign sign) {
   if (spread.count == 0) return "-";
   std::string text = fixed(factor * spread.mean, 2);
@@ -33,7 +33,7 @@ Table table_of(const Comparison& comparison, Dash dash) {
   const auto column = [&](Head head, const auto& read) {
     add_column(out, std::move(head), comparison.groups, read);
   };
-  // Of one group alone there is nothing to mark.
+  // Winners are marked only among several groups.
   const auto contest = [&](Head head, const std::vector<std::string>& winners, const auto& read) {
     column(std::move(head), [&](Group g) {
       return Cell{read(g), comparison.groups.size() > 1 &&
@@ -41,7 +41,7 @@ Table table_of(const Comparison& comparison, Dash dash) {
     });
   };
   column({"", "configuration"}, &GroupSummary::name);
-  // "5 of 5" reached tells the number of runs as well.
+  // "5 of 5" runs that reached the target include the number of runs.
   column({"", "runs", !comparison.target}, runs_text);
   if (comparison.target) {
     const std::string target = percent_target(*comparison.target);

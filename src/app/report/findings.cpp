@@ -9,12 +9,12 @@
 namespace dkfac::app {
 namespace {
 
-/// How to speak of a respect.
+/// Wording of a respect.
 struct Words {
   Respect respect;
   std::string what, verb, verb_of_several, rest;
   std::string (*text)(const Spread&, Dash);
-  std::string unit, as_much;  ///< Nothing where differences are in points.
+  std::string unit, as_much;  ///< Empty where differences are in points.
 };
 
 std::vector<Words> words_of(const std::optional<double>& target) {
@@ -36,7 +36,7 @@ bool overlap(const Spread& a, const Spread& b) {
 std::string difference(const Words& words, double winner, double other) {
   const double ratio = winner > 0 ? other / winner : 0;
   const bool points = words.as_much.empty();
-  // A group may be better and yet stand behind, because fewer of its runs arrived.
+  // A group may be better and yet rank lower, because fewer of its runs reached the target.
   if (points ? other > winner : ratio < 1) return "in fewer of its runs";
   return points ? fmt::format("{:.2f} points less", 100 * (winner - other))
                 : fmt::format("{:.2f} times {}", ratio, words.as_much);
@@ -61,7 +61,7 @@ std::vector<Finding> findings(const Comparison& comparison, Dash dash) {
     Finding finding;
     finding.what = words.what;
     finding.value = text(ranked.front());
-    // Without another run to compare with, only what this run did.
+    // A single group has no comparison; the finding describes that group alone.
     if (comparison.groups.size() == 1)
       finding.what = capitalized(words.what.substr(words.what.find(' ') + 1));
     const auto next = std::ranges::find_if(ranked, [](const Ranked& r) { return r.place > 0; });

@@ -7,19 +7,19 @@
 
 namespace dkfac::app {
 
-/// What stands between the ends of a range: "-" for terminals, an en dash on paper.
+/// Character between the ends of a range: "-" for terminals, an en dash on paper.
 enum class Dash { plain, en };
 
 [[nodiscard]] std::string fixed(double value, int digits);
-/// Three significant digits or all before the point: "0.0123", "4.52", "37.1", "128", "12345"; with
-/// an exponent below 1e-4 and from 1e7.
+/// Formats three significant digits, or all before the point: "0.0123", "4.52", "37.1", "128",
+/// "12345"; with an exponent below 1e-4 and from 1e7.
 [[nodiscard]] std::string three_digits(double value);
 /// "1,234,567"
 [[nodiscard]] std::string grouped(std::int64_t value);
-/// Accuracy in [0, 1] as a target: "90 %", "92.5 %".
+/// Formats an accuracy in [0, 1] as a target: "90 %", "92.5 %".
 [[nodiscard]] std::string percent_target(double accuracy);
 
-// Mean, and the range over seeds where there is one: "4.3 [4-5]". "-" without values.
+// Formats the mean, and the range over seeds where there is one: "4.3 [4-5]". "-" without values.
 [[nodiscard]] std::string epochs_text(const Spread& spread, Dash dash);
 [[nodiscard]] std::string seconds_text(const Spread& spread, Dash dash);
 [[nodiscard]] std::string milliseconds_text(const Spread& seconds, Dash dash);
@@ -29,9 +29,10 @@ enum class Dash { plain, en };
 /// "a", "a and b", "a, b and c"
 [[nodiscard]] std::string join_names(const std::vector<std::string>& names);
 
-/// Numbers and their units are not parted by a line break.
+/// Prevents line breaks between numbers and their units.
 [[nodiscard]] std::string with_units(std::string text);
-/// For text and attribute values of HTML and SVG. Characters that XML does not allow become U+FFFD.
+/// Escapes text and attribute values of HTML and SVG. Characters that XML does not allow become
+/// U+FFFD.
 [[nodiscard]] std::string escape(std::string_view text);
 
 }  // namespace dkfac::app

@@ -17,7 +17,7 @@ std::string section(const std::string& heading, const std::string& body) {
   return fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", escape(heading), body);
 }
 
-/// One card for each respect: who wins, with what, and who comes next.
+/// One card for each respect: the winner, its value, and the next groups.
 std::string cards(const Comparison& comparison) {
   const bool alone = comparison.groups.size() == 1;
   std::string out;
@@ -43,7 +43,7 @@ std::string caveat_list(const Comparison& comparison) {
   return out.empty() ? out : "<ul class=\"caveats\">\n" + out + "</ul>\n";
 }
 
-/// All winners in one sentence: what follows each other and has the same winners is said once.
+/// All winners in one sentence; consecutive respects with the same winners are merged.
 std::string sentence(const Comparison& comparison) {
   if (comparison.groups.size() < 2) return {};
   std::string out, names;

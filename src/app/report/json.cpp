@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// JSON has no NaN and no infinity: both become null.
+/// JSON has no NaN or infinity; both become null.
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : nullptr; }
 
 ordered_json number(const std::optional<double>& value) { return value ? number(*value) : nullptr; }
@@ -118,7 +118,7 @@ ordered_json object(const GroupSummary& group) {
           {"difference_to_baseline", object(group.difference)}};
 }
 
-/// Text that is not UTF-8 (a path, an error message) must not lose the whole result.
+/// Replaces text that is not UTF-8 (a path, an error message) rather than failing.
 std::string dump(const ordered_json& json) {
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

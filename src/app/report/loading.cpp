@@ -9,7 +9,7 @@
 namespace dkfac::app {
 namespace {
 
-/// Over all epochs of a group's runs.
+/// Sums over all epochs of a group's runs.
 struct Sum {
   Cell name;
   LoadingRecord all = {};

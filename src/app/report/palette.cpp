@@ -11,10 +11,10 @@
 namespace dkfac::app {
 namespace {
 
-/// For light and for dark paper.
+/// Colours for light and for dark backgrounds.
 using Colour = std::array<std::string_view, 2>;
-// Okabe and Ito's colours, which the common kinds of colour blindness leave distinct; the dark
-// column is the same hues, lightened. Yellow is left out: it does not show on white.
+// Okabe and Ito's colours, which are distinct with the common kinds of colour blindness; the dark
+// column has the same hues, lightened. Yellow is left out, as it is not visible on white.
 constexpr std::array<Colour, 7> kColours{{{"#0072b2", "#4ea8e6"},
                                           {"#d55e00", "#ff8a45"},
                                           {"#009e73", "#2fc79c"},
@@ -31,8 +31,8 @@ struct Phase {
   std::string_view name;
   Colour colour;
 };
-// In the order of a step. What every optimizer does is grey and blue, what second order adds is
-// warm.
+// Phases in the order of a step. Phases of every optimizer are grey and blue, those of second-order
+// methods are warm.
 constexpr std::array<Phase, 9> kPhases{{{"data", {"#b8bcc2", "#6a7078"}},
                                         {"forward", {"#8cc8ee", "#3f86b8"}},
                                         {"backward", {"#0072b2", "#63b3e8"}},
@@ -59,7 +59,7 @@ constexpr std::string_view kPictureRules =
 .pic .flag{stroke-width:1.6}
 )";
 
-/// rules(0), and rules(1) where the paper is dark.
+/// Returns rules(0), and rules(1) for dark backgrounds.
 template <class Rules>
 std::string on_either_paper(const Rules& rules) {
   return rules(0) + "@media screen and (prefers-color-scheme:dark){\n" + rules(1) + "}\n";

@@ -11,7 +11,7 @@ namespace dkfac::app {
 namespace {
 
 constexpr const char* kNotTraining = "evaluation";
-constexpr double kRoomForText = 9;  ///< Percent of the widest bar.
+constexpr double kRoomForText = 9;  ///< As percentage of the widest bar.
 
 StepPhases phases_of(const RunGroup& group) {
   std::map<std::string, double> seconds;

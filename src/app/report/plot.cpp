@@ -13,19 +13,20 @@ namespace {
 
 // The frame of the curves inside the picture.
 constexpr double kLeft = 48, kRight = kPlotWidth - 14, kTop = 40, kBottom = kPlotHeight - 46;
-constexpr std::size_t kMaxDots = 40;     // More points than this have no dots of their own,
-constexpr std::size_t kMaxHovers = 200;  // and no more than this answer the pointer.
-constexpr double kCompetes = 0.75;       // A group that never gets this near the best has no say
-                                         // in what an accuracy axis shows.
-// A loss axis ends so far from the median: an explosion leaves the picture at the top.
+constexpr std::size_t kMaxDots = 40;     // Above this number, points have no dots of their own.
+constexpr std::size_t kMaxHovers = 200;  // Limit of points with a tooltip.
+constexpr double kCompetes = 0.75;       // Groups that stay below this fraction of the best do not
+                                         // affect the range of an accuracy axis.
+// Limits of a loss axis as factors of the median: an explosion leaves the picture at the top.
 constexpr double kMostAbove = 1e3, kMostBelow = 1e6;
-constexpr double kNarrowest = 0.02;  // Of an accuracy axis: no noise blown up to full height.
+constexpr double kNarrowest = 0.02;  // Of an accuracy axis, so that noise does not fill its height.
 
 double at_x(const Plot& plot, double value) {
   return kLeft + (kRight - kLeft) * plot.x.fraction(value);
 }
 
-/// Kept near the frame: far outside, renderers lose precision, and the rest is clipped anyway.
+/// Clamps values near the frame: far outside, renderers lose precision, and the rest is clipped
+/// anyway.
 double at_y(const Plot& plot, double value) {
   return kBottom - (kBottom - kTop) * std::clamp(plot.y.fraction(value), -2.0, 3.0);
 }
@@ -71,7 +72,7 @@ std::string draw_axes(const Plot& plot) {
          label_at("soft", kRight, kBottom + 36, kUpToHere, plot.x_label);
 }
 
-/// "M.. ..L.. ..", one point longer.
+/// Appends a point to a path "M.. ..L.. ..".
 void go_to(std::string& path, const Plot& plot, double x, double y) {
   path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at_x(plot, x), at_y(plot, y));
 }
@@ -128,7 +129,7 @@ std::string draw_target(const Plot& plot) {
   return out;
 }
 
-/// Groups that the zoomed axis leaves out altogether are told of, not lost.
+/// Lists the groups that are outside the zoomed axis altogether.
 std::string draw_hidden(const Plot& plot) {
   std::string out;
   double y = kBottom - 8;
@@ -197,7 +198,7 @@ std::string draw(const Plot& plot, const std::string& id) {
   std::string out = fmt::format(
       "<clipPath id=\"{}\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>"
       "</clipPath>\n",
-      id, kLeft, kTop - 4, kRight - kLeft + 4, kBottom - kTop + 5);  // Dots at the ends are whole.
+      id, kLeft, kTop - 4, kRight - kLeft + 4, kBottom - kTop + 5);  // Fits dots at the ends.
   out += draw_axes(plot);
   if (points_of(plot.curves).empty())
     out += label_at("soft", (kLeft + kRight) / 2, (kTop + kBottom) / 2, kAroundHere,

@@ -10,11 +10,11 @@
 
 namespace dkfac::app {
 
-/// Where a group reaches the target: a mark on the target line.
+/// Point where a group reaches the target: a mark on the target line.
 struct Mark {
   std::size_t style = 0;
   double x = 0;
-  std::string text;  ///< Shown when pointed at.
+  std::string text;  ///< Tooltip.
 };
 
 /// One picture with axes: a line, a band and marks for each curve.
@@ -29,17 +29,17 @@ struct Plot {
 
 inline constexpr double kPlotWidth = 560, kPlotHeight = 330;
 
-/// The y axis of accuracy: from below the target or what most epochs reach, whichever is lower, so
-/// that neither the first epochs nor a group that learns nothing press the rest to the top.
+/// Makes the y axis of accuracy. It starts below the target or the accuracy of most epochs,
+/// whichever is lower. Neither the first epochs nor a group that learns nothing compress the rest.
 [[nodiscard]] Axis accuracy_axis(std::span<const Curve> curves, std::optional<double> target);
-/// Logarithmic when the means are positive and span more than a factor of ten. Losses a thousand
-/// times the median are left out at the top.
+/// Makes the y axis of loss, logarithmic when the means are positive and span more than a factor of
+/// ten. Losses a thousand times the median are left out at the top.
 [[nodiscard]] Axis loss_axis(std::span<const Curve> curves);
 
-/// A value as it is shown: "87.20 %", "0.412".
+/// Formats a value: "87.20 %", "0.412".
 [[nodiscard]] std::string value_text(Measure measure, double value);
 
-/// As a <g> of kPlotWidth x kPlotHeight. `id` makes the names inside unique in a page.
+/// Returns a <g> of kPlotWidth x kPlotHeight. `id` makes the names inside unique in a page.
 [[nodiscard]] std::string draw(const Plot& plot, const std::string& id);
 
 }  // namespace dkfac::app

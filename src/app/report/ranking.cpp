@@ -6,7 +6,7 @@
 namespace dkfac::app {
 namespace {
 
-/// Closer than this, relatively, is a tie: means of equal values may differ by rounding.
+/// Relative difference below which values tie: means of equal values may differ by rounding.
 constexpr double kTie = 1e-9;
 
 bool equal(double a, double b) {
@@ -17,7 +17,7 @@ bool is_accuracy(Respect respect) {
   return respect == Respect::final_accuracy || respect == Respect::best_accuracy;
 }
 
-/// Of the runs, how many qualify.
+/// Share of a group's runs that qualify.
 double share_of(Respect respect, const GroupSummary& group) {
   if (respect == Respect::step || group.runs == 0) return 1;
   const std::int64_t part = is_accuracy(respect) ? group.runs - group.failed : group.reached;
@@ -39,7 +39,7 @@ const Spread* spread_in(Respect respect, const GroupSummary& group) {
 std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Respect respect) {
   struct Entry {
     std::size_t group;
-    double share, value;  // Of values the least is best.
+    double share, value;  // The smallest value is best.
   };
   std::vector<Entry> entries;
   for (std::size_t i = 0; i < groups.size(); ++i)

@@ -7,17 +7,17 @@
 
 namespace dkfac::app {
 
-/// In what groups are compared.
+/// Measures in which groups are compared.
 enum class Respect : std::uint8_t { epochs, seconds, final_accuracy, best_accuracy, step };
-/// What a group shows there; null where it has nothing to show.
+/// Returns the values of a group in this respect; null where it has none.
 [[nodiscard]] const Spread* spread_in(Respect respect, const GroupSummary& group);
 
 struct Ranked {
   std::size_t group = 0;  ///< Index into Comparison::groups.
   std::size_t place = 0;  ///< 0 for the winners.
 };
-/// Groups that have something to show, best first. Those of which a larger share of the runs
-/// qualifies stand before the others; places of equal standing follow each other as given.
+/// Ranks the groups that have values, best first. Groups with a larger share of qualifying runs
+/// come before the others; groups of equal rank keep the given order.
 [[nodiscard]] std::vector<Ranked> rank(const std::vector<GroupSummary>& groups, Respect respect);
 
 }  // namespace dkfac::app

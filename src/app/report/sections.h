@@ -8,30 +8,31 @@
 
 #include "app/shared/report.h"
 
-/// Parts of the HTML page, each a whole element or nothing.
+/// Parts of the HTML page, each a whole element or empty.
 namespace dkfac::app {
 
-/// Mean seconds of one step by phase, training only, over the runs that made steps; in the order in
-/// which a step has them.
+/// Mean seconds of one step by phase, in training only, over the runs that made steps; in the order
+/// of a step.
 struct StepPhases {
   std::string name;
   std::vector<std::pair<std::string, double>> phases;
   double total = 0;
 };
 [[nodiscard]] std::vector<StepPhases> step_phases(std::span<const RunGroup> groups);
-/// One stacked bar for each group, all to one scale, and the legend.
+/// Makes one stacked bar for each group, all to one scale, and the legend.
 [[nodiscard]] std::string phase_bars(std::span<const RunGroup> groups);
 
-/// How the loading of photographs kept up, and which were damaged. Nothing without photographs.
+/// Describes the throughput of image loading and the damaged images. Empty without image files.
 [[nodiscard]] std::string loading_section(std::span<const RunGroup> groups);
 
-/// "section.key" -> value, of TOML as the program writes it: one key to a line.
+/// Parses "section.key" -> value from TOML as the program writes it, one key to a line.
 [[nodiscard]] std::map<std::string, std::string> settings_of(const std::string& toml);
-/// A table of the settings in which the groups differ, and each effective configuration, folded.
+/// Makes a table of the settings in which the groups differ, and each effective configuration,
+/// folded.
 [[nodiscard]] std::string settings_section(std::span<const RunGroup> groups);
 
-/// Of the groups under the adaptive rule: what they renewed, and how their intervals grew. Nothing
-/// where there is none.
+/// Describes the groups under the adaptive rule: what they refreshed, and how their intervals grew.
+/// Empty where there is none.
 [[nodiscard]] std::string staleness_section(std::span<const RunGroup> groups);
 
 }  // namespace dkfac::app

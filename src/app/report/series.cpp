@@ -13,7 +13,7 @@ struct Samples {
   std::vector<double> values, seconds;
 };
 
-/// What the seeds say about each epoch that any of them has.
+/// Collects the values of all seeds for each epoch that any of them has.
 std::map<std::int64_t, Samples> by_epoch(const RunGroup& group, Measure measure) {
   std::map<std::int64_t, Samples> out;
   for (const RunResult& run : group.runs)

@@ -28,22 +28,23 @@ struct Point {
   std::int64_t epoch = 0;
   double seconds = 0;
 };
-/// Of one value that has no range.
+/// Makes a point of one value without a range.
 [[nodiscard]] Point exact_point(double x, double value, std::int64_t epoch);
-/// Points without a gap; an epoch where no seed has a finite value ends one.
+/// Consecutive points; an epoch where no seed has a finite value ends a segment.
 using Segment = std::vector<Point>;
 struct Curve {
   std::string name;
   std::size_t style = 0;
   std::vector<Segment> segments;
-  [[nodiscard]] std::vector<Point> points() const;  ///< Of all segments, in order.
+  [[nodiscard]] std::vector<Point> points() const;  ///< Points of all segments, in order.
 };
 
-[[nodiscard]] std::vector<Point> points_of(std::span<const Curve> curves);  ///< Of all of them.
+[[nodiscard]] std::vector<Point> points_of(std::span<const Curve> curves);  ///< Points of all
+                                                                            ///< curves.
 
 [[nodiscard]] Curve curve_of(const RunGroup& group, std::size_t style, Measure measure,
                              Against against);
-/// One for each group, in order; the style is the index.
+/// Makes one curve for each group, in order; the style is the index.
 [[nodiscard]] std::vector<Curve> curves_of(std::span<const RunGroup> groups, Measure measure,
                                            Against against);
 

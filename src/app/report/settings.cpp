@@ -20,14 +20,14 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-/// The runs of a group differ in the seed alone, so one of them stands for all.
+/// Returns the configuration of one run, as the runs of a group differ only in the seed.
 std::string configuration_of(const RunGroup& group) {
   for (const RunResult& run : group.runs)
     if (!run.configuration.empty()) return run.configuration;
   return {};
 }
 
-/// Differ by their nature and say nothing.
+/// Keys that always differ and carry no information.
 bool is_label(const std::string& key) { return key == "run.name" || key == "run.seed"; }
 
 std::string differences(std::span<const RunGroup> groups) {

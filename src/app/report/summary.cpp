@@ -28,7 +28,7 @@ std::optional<ToTarget> to_target(const RunResult& run, double target) {
   return ToTarget{*run.epochs_to_target, *run.seconds_to_target};
 }
 
-/// The target that all runs were given, if it is one.
+/// Returns the target if all runs have the same one.
 std::optional<double> common_target(std::span<const RunGroup> groups) {
   std::optional<double> out;
   for (const NamedRun& run : runs_of(groups)) {
@@ -68,12 +68,12 @@ GroupSummary summarize_group(const RunGroup& group, std::optional<double> target
   out.median_accuracy = spread([](const auto& run) {
     return run.epochs.empty() ? run.final_accuracy : median_of_last(run.epochs);
   });
-  out.seconds_per_step =  // A NaN does not count.
+  out.seconds_per_step =  // NaN is excluded.
       spread([](const auto& run) { return run.seconds_per_step > 0 ? run.seconds_per_step : NAN; });
   return out;
 }
 
-/// The run of this seed that did not fail; null when there is none.
+/// Returns the run of this seed that did not fail; null when there is none.
 const RunResult* good_run(const RunGroup& group, std::uint64_t seed) {
   for (const RunResult& run : group.runs)
     if (run.seed == seed && run.status != "failed") return &run;
@@ -96,7 +96,7 @@ PairedDifference difference_of(const RunGroup& group, const RunGroup& baseline,
   return {spread_of(accuracy), spread_of(epochs), spread_of(seconds)};
 }
 
-/// Values of all runs without repetition, in the order of their first appearance.
+/// Lists the values of all runs without repetition, in the order of their first appearance.
 std::string distinct(std::span<const RunGroup> groups,
                      const std::function<std::string(const RunResult&)>& value) {
   std::vector<std::string> seen;
@@ -108,7 +108,7 @@ std::string distinct(std::span<const RunGroup> groups,
 }
 
 std::string make_caption(std::span<const RunGroup> groups) {
-  // 0 in files that do not tell.
+  // 0 in files without this number.
   const auto counted = [](std::int64_t n) { return n > 0 ? grouped(n) : std::string(); };
   const std::string data = distinct(groups, [](const auto& run) { return run.data; });
   const std::string batch =
@@ -140,7 +140,7 @@ Spread spread_of(std::span<const double> values) {
     ++out.count;
   }
   if (out.count == 0) return out;
-  // Rounding may push the mean of equal values past them.
+  // Rounding may move the mean of equal values outside their range.
   out.mean = std::clamp(sum / static_cast<double>(out.count), out.min, out.max);
   double squares = 0;
   for (const double value : values) {

@@ -34,7 +34,8 @@ std::vector<Mark> marks_of(const Comparison& comparison, Against against) {
   return out;
 }
 
-constexpr double kSample = 34, kBeside = 6;  // The width of a line, and of the gap to its name.
+constexpr double kSample = 34, kBeside = 6;  // Width of a line in the legend, and of the gap to its
+                                             // name.
 
 std::string legend_entry(std::size_t style, const std::string& name, double x, double y) {
   return fmt::format(
@@ -44,7 +45,7 @@ std::string legend_entry(std::size_t style, const std::string& name, double x, d
       style_class(style), x, y, kSample, kSample / 2, kSample + kBeside, escape(name));
 }
 
-/// Names and lines of all groups, in rows as wide as the picture. Returns the height used.
+/// Draws names and lines of all groups, in rows as wide as the picture. Returns the height used.
 double draw_legend(std::span<const RunGroup> groups, double width, std::string& out) {
   constexpr double kRow = 22, kGlyph = 7.2, kApart = 26;
   double x = 2, y = 14;
@@ -61,7 +62,7 @@ double draw_legend(std::span<const RunGroup> groups, double width, std::string& 
 }
 
 constexpr double kMargin = 16, kGap = 28;
-constexpr double kWidth = 2 * kPlotWidth + kGap;  // Of two panels.
+constexpr double kWidth = 2 * kPlotWidth + kGap;  // Width of two panels.
 
 }  // namespace
 

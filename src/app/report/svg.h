@@ -9,19 +9,19 @@
 
 namespace dkfac::app {
 
-/// What is to be drawn of these runs against epochs or seconds, with axes that fit all groups.
+/// Makes the plot of these runs against epochs or seconds, with axes that fit all groups.
 [[nodiscard]] Plot make_plot(std::span<const RunGroup> groups, const Comparison& comparison,
                              Measure measure, Against against);
-/// A picture of its own for a page that has picture_css(): scales with its box.
+/// Returns a complete picture that scales with its box, for a page that has picture_css().
 [[nodiscard]] std::string inline_svg(const Plot& plot, const std::string& id);
 
-/// A plot, and what its styles 0, 1, ... stand for.
+/// A plot, and the names of its styles 0, 1, ....
 struct Panel {
   Plot plot = {};
   std::vector<std::string> names = {};
 };
-/// A picture for a file: panels, two to a row, with their names below, under `heading`, which is so
-/// high.
+/// Returns a picture for a file: panels, two to a row, with their names below, under `heading` of
+/// the given height.
 [[nodiscard]] std::string svg_file(const std::string& label, const std::string& heading,
                                    double heading_height, std::span<const Panel> panels);
 

@@ -9,7 +9,7 @@
 namespace dkfac::app {
 namespace {
 
-/// Characters, as a terminal counts them: continuation bytes of UTF-8 take no room.
+/// Number of characters in a terminal: continuation bytes of UTF-8 have no width.
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
@@ -22,7 +22,7 @@ std::string pad(std::string text, std::size_t width, bool left) {
   return left ? text + spaces : spaces + text;
 }
 
-/// A mean and its range may stand on two lines; neither is parted itself.
+/// Puts a mean and its range on two lines, without breaking either.
 std::string in_two_lines(const std::string& text) {
   const auto unparted = [](std::string_view part) {
     return "<span class=\"whole\">" + escape(part) + "</span>";

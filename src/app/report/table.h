@@ -15,21 +15,22 @@ namespace dkfac::app {
 struct Cell {
   std::string text;
   bool best = false;
-  std::optional<std::size_t> style = {};  ///< Of the group that it names: a page shows its line.
+  std::optional<std::size_t> style = {};  ///< Style of the group that the cell names; a page shows
+                                          ///< its line.
 };
-/// A head of one line or two. A terminal has no room for every column.
+/// A head of one line or two. Some columns are left out in a terminal.
 struct Head {
   std::string top, bottom;
   bool in_terminal = true;
   [[nodiscard]] std::string line() const { return top.empty() ? bottom : top + " " + bottom; }
 };
-/// The first column names the rows.
+/// A table whose first column names the rows.
 struct Table {
   std::vector<Head> heads;
   std::vector<std::vector<Cell>> rows;
 };
-/// Adds a column: its head, and what `read` gives, text or a Cell, for the item of each row. `read`
-/// may be a member as well.
+/// Adds a column: its head, and the result of `read`, text or a Cell, for the item of each row.
+/// `read` may also be a pointer to a member.
 template <class Items, class Read>
 void add_column(Table& table, Head head, const Items& items, const Read& read) {
   table.heads.push_back(std::move(head));
@@ -38,18 +39,18 @@ void add_column(Table& table, Head head, const Items& items, const Read& read) {
   for (const auto& item : items) (row++)->push_back(Cell{std::invoke(read, item)});
 }
 
-/// For a terminal, and as Markdown.
+/// Formats a table for a terminal, and as Markdown.
 [[nodiscard]] std::string terminal_text(const Table& table);
 [[nodiscard]] std::string markdown_text(const Table& table);
-/// How a page shows a table: with one line to a row, which scrolls where the window is narrow; as
-/// one whose rows become cards there; or as one of pieces of a configuration.
+/// Layout of a table in a page: scrolling sideways in a narrow window; rows folding into cards
+/// there; or pieces of a configuration.
 enum class Look { scrolls, folds, code };
-/// As an element of a page; nothing without rows.
+/// Formats a table as an element of a page; empty without rows.
 [[nodiscard]] std::string html_table(const Table& table, Look look);
 
 [[nodiscard]] Table table_of(const Comparison& comparison, Dash dash);
-/// Means over seeds with their 95 % intervals, and paired differences to the baseline with theirs.
-/// Without rows when no group has two runs.
+/// Makes a table of means over seeds with their 95 % intervals, and of paired differences to the
+/// baseline with theirs. Without rows when no group has two runs.
 [[nodiscard]] Table interval_table(const Comparison& comparison);
 inline constexpr const char* kIntervalNote =
     "Means \u00b1 half the width of their 95 % confidence interval (Student's t over seeds). "

@@ -71,7 +71,7 @@ SweepState make_state(const SweepCommand& command) {
   return new_state(spec);
 }
 
-/// What an earlier sweep left in the folder.
+/// Restores the state of an earlier sweep in the folder.
 void take_over(const SweepCommand& command, const fs::path& folder, SweepState& state) {
   const fs::path file = folder / kSweepFile;
   if (!fs::exists(file)) return;
@@ -81,7 +81,7 @@ void take_over(const SweepCommand& command, const fs::path& folder, SweepState& 
       run.status = "waiting";
       run.error.clear();
       run.scores.clear();
-      // They get the epochs of the rung under way, or of the last one.
+      // They get the epochs of the current rung, or of the last one.
       state.rungs_done = std::min(state.rungs_done, std::ssize(state.rungs) - 1);
     }
     read_result(folder / run.point.name, run);

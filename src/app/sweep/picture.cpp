@@ -12,9 +12,9 @@ namespace dkfac::app {
 
 namespace {
 
-constexpr std::size_t kMostCurves = 6;  // More cannot be told apart.
+constexpr std::size_t kMostCurves = 6;  // More curves cannot be distinguished.
 
-/// The best runs by epoch.
+/// Panel of the best runs by epoch.
 Panel best_runs(const SweepState& state) {
   std::vector<RunGroup> groups;
   Panel out;
@@ -38,7 +38,7 @@ std::optional<double> plotted_number(const std::string& text) {
   return !text.empty() && *end == '\0' && std::isfinite(x) ? std::optional(x) : std::nullopt;
 }
 
-/// Of accuracies, from the worst to the best: here the poor ones matter as well.
+/// Accuracy axis from the worst to the best value: here the poor ones matter as well.
 Axis whole_axis(std::span<const Curve> curves) {
   const auto [low, high] = std::ranges::minmax(points_of(curves), {}, &Point::mean);
   const double room = std::max(0.05 * (high.mean - low.mean), 0.005);
@@ -47,7 +47,7 @@ Axis whole_axis(std::span<const Curve> curves) {
 }
 
 Axis values_axis(std::span<const Curve> curves) {
-  constexpr double kFactor = 1.15;  // Room beside the outermost dots.
+  constexpr double kFactor = 1.15;  // Margin beside the outermost dots.
   const auto [first, last] = std::ranges::minmax(points_of(curves), {}, &Point::x);
   const double low = first.x, high = last.x;
   if (low > 0 && high >= 8 * low) return log_axis(low / kFactor, high * kFactor);
@@ -55,9 +55,9 @@ Axis values_axis(std::span<const Curve> curves) {
   return linear_axis(low - room, high + room, 6, Ends::keep);
 }
 
-/// The score against one key: a dot for each run, in the style of the epochs it got.
+/// Panel of the score against one key: a dot for each run, in the style of its number of epochs.
 std::optional<Panel> scatter(const SweepState& state, const std::string& key) {
-  std::map<std::int64_t, std::vector<Segment>> dots;  // Each alone: no line.
+  std::map<std::int64_t, std::vector<Segment>> dots;  // Segments of one point: no line.
   for (const SweepRun& run : state.runs) {
     const auto at = run.point.settings.find(key);
     if (at == run.point.settings.end() || !std::isfinite(last_score(run))) continue;

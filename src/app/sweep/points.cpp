@@ -53,7 +53,7 @@ std::vector<Settings> grid_points(const SweepSpec& spec) {
   return points;
 }
 
-/// A key has its values from one place.
+/// Checks that a key has its values from one source only.
 void check_places(const SweepSpec& spec) {
   const auto check = [&](const std::string& key, const char* table) {
     DKFAC_CHECK(!spec.set.contains(key), "[sweep] ", key, " is set for all runs to ",
@@ -86,8 +86,8 @@ std::vector<Settings> all_settings(const SweepSpec& spec) {
   return out;
 }
 
-/// Without the keys that do not count with this configuration. A choice decides about keys that
-/// come after it in the table.
+/// Returns the settings without the keys that have no effect with this configuration. A choice
+/// affects the keys that come after it in the table.
 Settings applicable(Config config, const Settings& settings) {
   Settings kept;
   for (const Key& key : config_keys()) {
@@ -115,7 +115,8 @@ std::string drawn(const Draw& draw, std::uint64_t seed, const std::string& key,
   const std::string text = fmt::format("{:.4g}", x);
   double rounded = x;
   std::from_chars(text.data(), text.data() + text.size(), rounded);
-  return fmt::format("{}", std::clamp(rounded, draw.low, draw.high));  // It stays in the range.
+  return fmt::format("{}", std::clamp(rounded, draw.low, draw.high));  // Rounding may leave the
+                                                                       // range.
 }
 
 std::vector<std::string> overrides_of(const SweepSpec& spec, const Trial& point) {

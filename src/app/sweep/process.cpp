@@ -18,15 +18,15 @@ namespace dkfac::app {
 
 namespace {
 
-constexpr int kNoProgram = 127;  // As a shell has it.
+constexpr int kNoProgram = 127;  // The exit code that a shell uses.
 
-/// Between fork and exec: system calls alone.
+/// Runs between fork and exec: system calls only.
 [[noreturn]] void become(char* const* words, int log, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
-  if (::getppid() != parent) ::_exit(kNoProgram);  // It died before that took effect.
+  if (::getppid() != parent) ::_exit(kNoProgram);  // The parent died before the call took effect.
   restore_signals_for_exec();
-  // mpirun reads what is typed, for which the terminal would halt one in the background.
+  // mpirun reads the terminal's input, which would stop a background process.
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::dup2(log, STDOUT_FILENO);

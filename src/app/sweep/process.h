@@ -8,20 +8,20 @@
 
 namespace dkfac::app {
 
-/// A program that runs beside this one, in a process group of its own: Ctrl-C is for us to pass on.
-/// It is asked to stop when this process dies.
+/// A child process in a process group of its own, so that this program handles Ctrl-C for it. It is
+/// requested to stop when this process dies.
 class Process {
  public:
-  /// `words`: the program and its arguments. Both its outputs are appended to `log`. Throws
-  /// IoError.
+  /// `words`: the program and its arguments. Its standard output and error are appended to `log`.
+  /// Throws IoError.
   Process(std::vector<std::string> words, const std::filesystem::path& log);
-  ~Process();  ///< Ends one that still runs.
+  ~Process();  ///< Ends the process if it still runs.
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// How it ended, without waiting: its exit code, or minus the number of a signal.
+  /// Returns the exit code, or minus the number of a signal, without waiting; unset while it runs.
   [[nodiscard]] std::optional<int> ended();
-  /// SIGUSR1, which launchers pass on to all ranks, and by which a run saves itself and stops.
+  /// Sends SIGUSR1, which launchers forward to all ranks; a run then saves a checkpoint and stops.
   void ask_to_stop() const;
 
  private:
@@ -29,7 +29,7 @@ class Process {
   std::optional<int> end_;
 };
 
-/// The path of this program.
+/// Returns the path of this program.
 [[nodiscard]] std::filesystem::path this_program();
 
 }  // namespace dkfac::app

@@ -36,10 +36,10 @@ void fill_in(std::string& text, const std::string& what, const std::string& valu
     text.replace(at, what.size(), value);
 }
 
-/// What comes before the program: variables for every run, and its launcher.
+/// Returns the words before the program: variables for every run, and its launcher.
 std::vector<std::string> launcher_words(const Slots& slots, const std::string& name, int slot) {
   constexpr const char* kThreads = "OMP_NUM_THREADS";
-  // A run alone takes its share by itself; runs beside each other do not know of each other.
+  // A single run limits its threads itself; concurrent runs are not aware of each other.
   const bool crowded =
       slots.parallel > 1 && slots.hosts.empty() && std::getenv(kThreads) == nullptr;
   const int share = std::max(1, available_cores() / (slots.parallel * slots.ranks));
@@ -60,7 +60,7 @@ std::vector<std::string> launcher_words(const Slots& slots, const std::string& n
   return words;
 }
 
-/// The line that says why a run failed, out of what it printed.
+/// Extracts the error line of a failed run from its output.
 std::string error_in(const fs::path& log, std::uintmax_t begin, int end) {
   std::ifstream in(log, std::ios::binary);
   in.seekg(static_cast<std::streamoff>(begin));
@@ -75,7 +75,8 @@ std::string error_in(const fs::path& log, std::uintmax_t begin, int end) {
   return last.empty() ? how : how + ": " + last;
 }
 
-/// The words that start or go on with a run, up to the end of epoch `until` (0: to its own end).
+/// Returns the command that starts or resumes a run, up to the end of epoch `until` (0: its own
+/// end).
 std::vector<std::string> command_of(const SweepSpec& spec, const SweepRun& run,
                                     const fs::path& folder, int slot, std::int64_t until) {
   std::vector<std::string> words = launcher_words(spec.slots, run.point.name, slot);
@@ -129,7 +130,7 @@ class SweepRunner {
     if (!quiet_) terminal_.out << line << std::endl;
   }
 
-  /// Scores a run that has the epochs of a rung, or all of its own.
+  /// Scores a run that has completed the epochs of a rung, or all of its own.
   void score(SweepRun& run, std::int64_t rung) const {
     const std::int64_t epochs = std::min(rung, run.point.epochs);
     run.scores[epochs] = score_of(run.result.epochs, epochs, state_.spec.metric, state_.spec.over);
@@ -139,7 +140,7 @@ class SweepRunner {
     return std::ssize(run.result.epochs) >= std::min(rung, run.point.epochs);
   }
 
-  /// False when a signal has come meanwhile.
+  /// Trains the runs up to a rung. Returns false after a signal.
   bool run_to(std::int64_t rung) {
     std::deque<std::size_t> todo;
     for (std::size_t i = 0; i < state_.runs.size(); ++i) {
@@ -188,7 +189,7 @@ class SweepRunner {
     SweepRun& run = state_.runs[slot.run];
     try {
       read_result(folder_of(run), run);
-      if (end != 0 && stopped_) return;  // As asked.
+      if (end != 0 && stopped_) return;  // Stopped on request.
       if (end == 0 && has_epochs(run, rung)) {
         score(run, rung);
       } else {
@@ -204,7 +205,7 @@ class SweepRunner {
     say("  " + line_of(state_, run));
   }
 
-  /// Scores what has come so far, and drops the worse runs where they are halved.
+  /// Scores the runs, and drops the worse ones under successive halving.
   void judge(std::int64_t rung) {
     std::vector<std::size_t> here;
     std::vector<double> scores;

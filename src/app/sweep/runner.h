@@ -7,9 +7,9 @@
 
 namespace dkfac::app {
 
-/// Runs what is left of a sweep in its folder: a folder of each run, logs/<run>.log of what they
-/// print, and sweep.json after every change. True when all is done; false once a signal has stopped
-/// it, and all runs with it. A run that fails is noted, and the others go on.
+/// Runs the rest of a sweep in its folder. It writes a folder for each run, logs/<run>.log with
+/// their output, and sweep.json after every change. Returns true when all runs are done, false once
+/// a signal has stopped it and all runs. A run that fails is recorded, and the others continue.
 [[nodiscard]] bool run_sweep(SweepState& state, const std::filesystem::path& folder,
                              const Terminal& terminal, bool quiet);
 

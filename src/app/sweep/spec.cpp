@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kMostDraws = 10000;
 
-/// One table of the file, with what messages need.
+/// One table of the file, with its context for error messages.
 class Reader {
  public:
   Reader(const toml::table& table, std::string source, std::string section)
@@ -33,7 +33,7 @@ class Reader {
 
   [[noreturn]] void refuse(const std::string& what) const { refuse(table_, what); }
 
-  /// [name], or each [[name]] where there may be several.
+  /// Returns [name], or each [[name]] where there may be several.
   [[nodiscard]] std::vector<Reader> sections(const char* name, bool several = false) const {
     const toml::node* node = table_.get(name);
     if (node == nullptr) return {};
@@ -105,7 +105,7 @@ class Reader {
   }
 
   /// Calls f(path, node) for every key of a configuration: "lr.lr" = x, and lr.lr = x without the
-  /// quotes, which TOML reads as tables. `more` are keys that are none.
+  /// quotes, which TOML reads as tables. Keys in `more` are skipped.
   void config_keys(std::initializer_list<std::string_view> more,
                    const std::function<void(const Key&, const toml::node&)>& f) const {
     std::set<std::string> seen;
@@ -135,10 +135,10 @@ class Reader {
   std::string source_, section_;
 };
 
-/// As --set takes it.
+/// Formats a value as --set accepts it.
 std::string override_text(const toml::node& node) {
   if (node.is_string()) return *node.value<std::string>();
-  // As short as it was written: 0.1, not 0.10000000000000001.
+  // Shortest form, as in the file: 0.1, not 0.10000000000000001.
   if (node.is_floating_point()) return to_toml(Value(*node.value<double>()));
   std::ostringstream out;
   node.visit([&](const auto& value) { out << value; });

@@ -12,16 +12,16 @@
 
 namespace dkfac::app {
 
-/// Values for keys of a configuration, as --set takes them.
+/// Values for keys of a configuration, in the form of --set.
 using Settings = std::map<std::string, std::string>;
 
-/// What a random value is taken from.
+/// Distribution of a random value.
 struct Draw {
   enum class Kind : std::uint8_t { uniform, log_uniform, choice };
   Kind kind = Kind::uniform;
   double low = 0, high = 1;               ///< log_uniform: 0 < low.
-  bool whole = false;                     ///< Of a key that is an integer.
-  std::vector<std::string> choices = {};  ///< Of Kind::choice.
+  bool whole = false;                     ///< For a key that is an integer.
+  std::vector<std::string> choices = {};  ///< For Kind::choice.
 };
 /// `count` points, each with one draw of every key.
 struct Round {
@@ -30,7 +30,7 @@ struct Round {
   std::map<std::string, Draw> keys;
 };
 
-/// By what runs are judged, and over which of their epochs.
+/// Score of a run, and the epochs over which it is computed.
 enum class Metric : std::uint8_t { test_accuracy, test_loss, train_loss };
 enum class Over : std::uint8_t { last, best, mean };
 [[nodiscard]] std::string_view name_of(Metric metric) noexcept;
@@ -45,22 +45,22 @@ struct Halving {
   std::int64_t first = 1, eta = 3;
 };
 
-/// How runs are started.
+/// Execution of the runs.
 struct Slots {
-  int parallel = 1;  ///< Runs at a time; as many as there are hosts where some are given.
-  int ranks = 1;     ///< Of each run.
+  int parallel = 1;  ///< Number of concurrent runs; the number of hosts where some are given.
+  int ranks = 1;     ///< Ranks per run.
   int threads = 0;   ///< OMP_NUM_THREADS of a run; 0: its share of the cores.
   std::vector<std::string> hosts;
-  /// Words before the program: "mpirun -n {ranks} --host {host}". {ranks}, {host}, {slot} (from 0)
-  /// and {name} of the run are filled in. Empty: ranks are threads of one process.
+  /// Words before the program, such as "mpirun -n {ranks} --host {host}". {ranks}, {host}, {slot}
+  /// (from 0) and {name} of the run are substituted. Empty: ranks are threads of one process.
   std::string launcher;
 };
 
-/// What a sweep tries.
+/// Specification of a sweep.
 struct SweepSpec {
   std::string name;
   std::vector<std::filesystem::path> configs;
-  Settings set;  ///< For all runs.
+  Settings set;  ///< Settings of all runs.
   std::map<std::string, std::vector<std::string>> grid;
   std::vector<Round> rounds;
   Metric metric = Metric::test_accuracy;
@@ -69,15 +69,15 @@ struct SweepSpec {
   Slots slots;
 };
 
-/// Reads a sweep; configurations are looked for beside `file`. Throws MissingInput, IoError, and
-/// InvalidArgument with the line, the key and what is allowed.
+/// Reads a sweep; paths of configurations are relative to the folder of `file`. Throws
+/// MissingInput, IoError, and InvalidArgument with the line, the key and what is allowed.
 [[nodiscard]] SweepSpec load_sweep(const std::filesystem::path& file);
 [[nodiscard]] SweepSpec parse_sweep(std::string_view text, const std::string& source,
                                     const std::filesystem::path& folder);
 /// Adds "section.key=value" to the settings for all runs.
 void add_settings(SweepSpec& spec, const std::vector<std::string>& set);
 
-/// The score of a run after its first `epochs` epochs; a NaN when there are fewer.
+/// Returns the score of a run after its first `epochs` epochs; a NaN when there are fewer.
 [[nodiscard]] double score_of(const std::vector<EpochRecord>& done, std::int64_t epochs,
                               Metric metric, Over over);
 

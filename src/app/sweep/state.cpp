@@ -29,7 +29,7 @@ ordered_json finite_or_null(double x) {
   return std::isfinite(x) ? ordered_json(x) : ordered_json(nullptr);
 }
 
-/// What decides the runs and who survives; where they run is free to change.
+/// The part of the spec that determines the runs and the survivors; where runs execute may change.
 ordered_json plan_json(const SweepState& state) {
   ordered_json points = ordered_json::array();
   for (const SweepRun& run : state.runs)
@@ -120,7 +120,7 @@ std::vector<std::size_t> ranking(const SweepState& state) {
   const auto group = [&](std::size_t i) {
     const SweepRun& run = state.runs[i];
     const std::int64_t epochs = run.scores.empty() ? 0 : run.scores.rbegin()->first;
-    // Without halving runs may be of different lengths, and each has all of its own.
+    // Without halving, runs may have different numbers of epochs, and each trains all of its own.
     return std::tuple(run.status == "failed", state.spec.halving ? -epochs : 0);
   };
   std::ranges::stable_sort(order, {}, group);

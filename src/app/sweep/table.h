@@ -9,22 +9,23 @@
 
 namespace dkfac::app {
 
-/// All runs, best first: settings that differ, epochs, score, accuracy, seconds, what became of
-/// them.
+/// Makes a table of all runs, best first: settings that differ, epochs, score, accuracy, seconds,
+/// status.
 [[nodiscard]] Table table_of(const SweepState& state);
-/// The settings that runs were tried with.
+/// Returns the keys that the points of the sweep set.
 [[nodiscard]] std::set<std::string> keys_of(const SweepState& state);
-/// How a picture shows it: as an accuracy or as a loss.
+/// How a picture shows the metric: as an accuracy or as a loss.
 [[nodiscard]] Measure measure_of(Metric metric);
-/// A score as it is shown: "87.20 %", "0.412", "-".
+/// Formats a score: "87.20 %", "0.412", "-".
 [[nodiscard]] std::string score_text(double score, Metric metric);
-/// A run in one line.
+/// Describes a run in one line.
 [[nodiscard]] std::string line_of(const SweepState& state, const SweepRun& run);
-/// What the sweep says in words: the best run with its settings, how many failed and why.
+/// Summarizes the sweep in words: the best run with its settings, the number of failed runs and
+/// their errors.
 [[nodiscard]] std::string summary_of(const SweepState& state);
-/// The runs that would start, and how many epochs they take.
+/// Lists the runs that would start, and their epochs.
 [[nodiscard]] std::string plan_text(const SweepState& state);
-/// A picture: accuracy by epoch of every run, and the score against each number that was tried.
+/// Draws a picture: accuracy by epoch of every run, and the score against each numeric key.
 [[nodiscard]] std::string picture_of(const SweepState& state);
 
 }  // namespace dkfac::app

@@ -6,20 +6,20 @@
 
 #include "device_kernel.h"
 
-/// Lists of kernels: loops that exist for the host and for a device under one signature.
+/// Declares a kernel: a loop that exists for the host and for a device with one signature.
 ///
 ///     namespace dkfac::nn {
 ///     /// y = x + z.
 ///     DKFAC_KERNEL(void, add, ConstTensorView x, ConstTensorView z, TensorView y);
 ///     }
 ///
-/// declares cpu::add and cuda::add of a Context& and these parameters, to be defined in a source of
-/// the host and one of the device, else the link fails; and kernels::add, which calls the one of
-/// the context's device. Default arguments are not possible. DKFAC_DEVICE_KERNEL(void, add, ...),
-/// in namespace cuda, is for what the device alone has.
+/// declares cpu::add and cuda::add with a Context& before these parameters, and kernels::add, which
+/// calls the one for the context's device. Both must be defined, one in a source of the host and
+/// one of the device, or linking fails. Default arguments are not possible. A kernel of the device
+/// alone is declared with DKFAC_DEVICE_KERNEL(void, add, ...) in namespace cuda.
 ///
-/// Where CMake finds no CUDA, device_kernel.h is another one, and what is in namespace cuda throws
-/// DeviceError.
+/// Without CUDA, CMake selects another device_kernel.h, in which the functions of namespace cuda
+/// throw DeviceError.
 #define DKFAC_KERNEL(Result, name, ...)                                                          \
   namespace cpu {                                                                                \
   Result name(Context& ctx, __VA_ARGS__);                                                        \
@@ -34,7 +34,7 @@
 
 namespace dkfac {
 
-/// Calls `host` or `device`, by the device of the context.
+/// Calls `host` or `device`, depending on the device of the context.
 template <class Signature, auto host, auto device>
 struct OnDeviceOf;
 

@@ -5,25 +5,26 @@
 
 #include "core/shared/kernel.h"
 
-/// Arithmetic of inverses. Arguments as in dkfac/kfac/inverse.h and robust_inverse.h, already
-/// checked.
+/// Kernels of arithmetic with inverses. Arguments as in dkfac/kfac/inverse.h and robust_inverse.h,
+/// already checked.
 namespace dkfac::kfac {
 
 DKFAC_KERNEL(void, invert_factor, ConstTensorView packed, double shift, TensorView inverse,
              TensorView info);
 DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors, TensorView values,
              TensorView info);
-/// Computes x[r,c] /= rows[r]*columns[c] + lambda; divide_by_scales() x /= scales + lambda.
+/// divide_by_products() computes x[r,c] /= rows[r]*columns[c] + lambda, divide_by_scales() x /=
+/// scales + lambda.
 DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
              double lambda);
 DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);
-/// precondition_batch_norm().
+/// Kernel of precondition_batch_norm().
 DKFAC_KERNEL(void, solve_batch_norm, BatchNormFisher mode, ConstTensorView fisher, double shift,
              TensorView gamma_grad, TensorView beta_grad);
 
 namespace cuda {
 
-/// x[r,c] /= by[0] (f64), which only the device knows.
+/// x[r,c] /= by[0] (f64), a value that is only on the device.
 DKFAC_DEVICE_KERNEL(void, divide, TensorView x, ConstTensorView by);
 /// V <- G^-1 V A^-1 of all groups, as apply_small(), for groups of any width.
 DKFAC_DEVICE_KERNEL(void, apply_groups, ConstTensorView a, ConstTensorView g, TensorView weight,

@@ -4,7 +4,7 @@
 
 #include "core/shared/kernel.h"
 
-/// The numbers of the KL clip.
+/// Kernels of the KL clip.
 namespace dkfac::kfac {
 
 /// total[0] = sum of products[n], n >= 0; factor[0] = kl_factor(kappa, lr, total[0]). All f64.

@@ -7,14 +7,13 @@
 #include "core/shared/kernel.h"
 #include "kfac/schedule/staleness.h"
 
-/// Small numbers of a step that stay where the data is. Views are contiguous and not empty.
+/// Kernels on scalars of a step that stay on the device. Views are contiguous and not empty.
 namespace dkfac::kfac {
 
 /// out[0] (f64) = drift() of x from y (staleness.h), of equal shape and dtype.
 DKFAC_KERNEL(void, measure_drift, SymmetricForm form, ConstTensorView x, ConstTensorView y,
              TensorView out);
-/// out[0] (f64) = sum over the diagonals of packed triangles of width dim, one after the other; in
-/// f64.
+/// out[0] (f64) = sum over the diagonals of consecutive packed triangles of width dim; in f64.
 DKFAC_KERNEL(void, packed_diagonals, ConstTensorView packed, std::int64_t dim, TensorView out);
 
 }  // namespace dkfac::kfac

@@ -8,15 +8,15 @@
 #include "kfac/statistics/ekfac_basis.h"
 #include "kfac/statistics/norm_data.h"
 
-/// Loops of the statistics that are not operations of core. Arguments are checked already; any
+/// Kernels of the statistics beyond the operations of core. Arguments are checked already; the
 /// number of samples may be 0.
 namespace dkfac::kfac {
 
 /// rows[n, width], f32 or f64: the gradients of each sample, [gamma of all channels, beta of all
 /// channels], or of beta alone where width is the number of channels.
 DKFAC_KERNEL(void, norm_gradients, const NormData& data, TensorView rows);
-/// fisher[rows,c] = beta*fisher + scale * sum over samples of products of these gradients: gamma
-/// gamma, gamma beta, beta beta; the first and the last; or the last one.
+/// fisher[rows,c] = beta*fisher + scale * sum over samples of products of these gradients. The
+/// products are gamma gamma, gamma beta and beta beta; or the first and the last; or the last one.
 DKFAC_KERNEL(void, norm_products, const NormData& data, double scale, double beta,
              TensorView fisher);
 

@@ -8,9 +8,8 @@
 
 #include "core/shared/cuda/device_code.h"
 
-/// Activation functions for the inside of vectorised loops and of kernels. value(x) is the
-/// activation, backward(y, g) the gradient of its input, from its output y and the gradient g of
-/// that.
+/// Activation functions for use inside vectorised loops and kernels. value(x) is the activation;
+/// backward(y, g) is the gradient of its input, from its output y and the gradient g of y.
 namespace dkfac::nn {
 
 template <class T>
@@ -48,7 +47,7 @@ struct CeluOf {
   T alpha, inverse;
   [[nodiscard]] DKFAC_HD T value(T x) const {
     const T below = alpha * expm1_negative(x < T{0} ? x * inverse : T{0});
-    // A NaN is not below 0 and stays itself.
+    // A NaN is not below 0 and stays NaN.
     return x < T{0} ? below : x;
   }
   [[nodiscard]] DKFAC_HD T backward(T y, T g) const {
@@ -57,7 +56,7 @@ struct CeluOf {
   }
 };
 
-/// f(the functor of this activation over T).
+/// Calls f(the functor of this activation over T).
 template <class T, class F>
 void for_activation(const Activation& activation, const F& f) {
   switch (activation.kind) {

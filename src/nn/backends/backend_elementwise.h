@@ -6,8 +6,8 @@
 #include "core/shared/kernel.h"
 #include "nn/backends/pool_shape.h"
 
-/// What is done to every element, that core has no operation for. Views are contiguous, of one
-/// dtype (f64, f32, bf16 or f16) unless said otherwise, and not empty.
+/// Kernels of elementwise operations beyond those of core. Views are contiguous, of one dtype (f64,
+/// f32, bf16 or f16) unless said otherwise, and not empty.
 namespace dkfac::nn {
 
 /// y[r,:] = row for every r; y: [rows,c], or any shape whose last dimension is c. row: of the dtype
@@ -27,9 +27,9 @@ DKFAC_KERNEL(void, activate_backward, const Activation& activation, ConstTensorV
              ConstTensorView dy, TensorView dx);
 /// average += weight * (value - average), f64 or f32. In this form a constant keeps its bits.
 DKFAC_KERNEL(void, mix, double weight, ConstTensorView value, TensorView average);
-/// The values of a become those of b and the other way round, f64 or f32.
+/// Exchanges the values of a and b, f64 or f32.
 DKFAC_KERNEL(void, exchange, TensorView a, TensorView b);
-/// Shortcut without parameters (PadShortcut) and the gradient of its input.
+/// Shortcut without parameters (PadShortcut), and the gradient of its input.
 DKFAC_KERNEL(void, pad_channels, const PadShape& shape, ConstTensorView large, TensorView small);
 DKFAC_KERNEL(void, pad_channels_backward, const PadShape& shape, ConstTensorView small,
              TensorView large);

@@ -7,13 +7,13 @@
 
 #include "core/shared/kernel.h"
 
-/// Losses and labels. logits: [n,classes], contiguous, f64, f32, bf16 or f16, n may be 0; labels:
-/// i32 [n]; targets: [n,classes], contiguous, f64 or f32. Shapes are checked already,
+/// Kernels of losses and labels. logits: [n,classes], contiguous, f64, f32, bf16 or f16, n may be
+/// 0; labels: i32 [n]; targets: [n,classes], contiguous, f64 or f32. Shapes are checked already,
 /// values are not.
 namespace dkfac::nn {
 
-/// sums[2] (f64) += loss and correct samples, grad (unless it is empty) = the gradient; a label out
-/// of range or a row of targets that is no distribution makes its sample's loss and gradient NaN.
+/// sums[2] (f64) += loss and correct samples; grad (unless it is empty) = the gradient. A label out
+/// of range, or a row of targets that is no distribution, makes its sample's loss and gradient NaN.
 DKFAC_KERNEL(void, label_loss, ConstTensorView logits, ConstTensorView labels, double smoothing,
              double scale, TensorView grad, TensorView sums);
 DKFAC_KERNEL(void, target_loss, ConstTensorView logits, ConstTensorView targets, double scale,
@@ -21,11 +21,11 @@ DKFAC_KERNEL(void, target_loss, ConstTensorView logits, ConstTensorView targets,
 /// count[1] (f64) += rows whose label's logit is among the k largest.
 DKFAC_KERNEL(void, count_in_top, ConstTensorView logits, ConstTensorView labels, std::int64_t k,
              TensorView count);
-/// A label out of range makes its row NaN.
+/// Smooths labels into targets; a label out of range makes its row NaN.
 DKFAC_KERNEL(void, soften_labels, ConstTensorView labels, double smoothing, TensorView targets);
 DKFAC_KERNEL(void, draw_labels, ConstTensorView logits, const SampleKey& key, TensorView labels);
 
-/// For callers on the host without a context: to make one would take memory in every step.
+/// For callers on the host without a context; creating one would allocate memory in every step.
 namespace cpu {
 void soften(ConstTensorView labels, double smoothing, TensorView targets);
 void draw(ConstTensorView logits, const SampleKey& key, TensorView labels);

@@ -5,25 +5,26 @@
 #include "core/shared/kernel.h"
 #include "nn/backends/norm_shape.h"
 
-/// Batch normalisation. Sums are formed in an order that depends on the shape alone; variance and
-/// sums over rows are f64.
+/// Kernels of batch normalisation. The order of sums depends only on the shape; variance and sums
+/// over rows are f64.
 namespace dkfac::nn {
 
-/// Mean and variance (divided by rows; f64 [groups,c]) over the rows of each group, so that a mean
-/// that is large beside the deviation does not cancel.
+/// Mean and variance (divided by rows; f64 [groups,c]) over the rows of each group, without
+/// cancellation for a mean that is large relative to the deviation.
 DKFAC_KERNEL(void, batch_moments, const NormShape& shape, ConstTensorView x, TensorView mean,
              TensorView rest, TensorView variance);
-/// The same from sums of x and of x*x over the rows of each group, f32 [groups,c], as what makes x
-/// may leave them. Not for a mean that is large beside the deviation: the variance is then off by
-/// what the sums lost, about mean^2 times their relative error, and 0 where it would be negative.
+/// Mean and variance from sums of x and of x*x over the rows of each group, f32 [groups,c], as the
+/// producer of x may leave them. Not for a mean that is large relative to the deviation: the
+/// variance is then off by about mean^2 times the relative error of the sums, and 0 where it would
+/// be negative.
 DKFAC_KERNEL(void, moments_from_sums, const NormShape& shape, ConstTensorView sum,
              ConstTensorView sum_of_squares, TensorView mean, TensorView rest, TensorView variance);
-/// From mean, rest and variance: inv_std, scale and shift of `out`, and the running statistics,
-/// which move by momentum towards the mean over the groups (unbiased variance). A running value
-/// that would not be finite stays.
+/// Computes from mean, rest and variance: inv_std, scale and shift of `out`, and the running
+/// statistics, which move by momentum towards the mean over the groups (unbiased variance). A
+/// running value that would not be finite stays unchanged.
 DKFAC_KERNEL(void, finish_moments, const NormShape& shape, ConstTensorView variance,
              const NormChannels& channels, const NormMoments& out);
-/// batch_moments() and finish_moments().
+/// batch_moments() followed by finish_moments().
 DKFAC_KERNEL(void, train_moments, const NormShape& shape, ConstTensorView x,
              const NormChannels& channels, const NormMoments& out);
 /// factor[1,c] = scale / sqrt(running_var + epsilon), rest[1,c] = 0: the Affine of evaluation.
@@ -38,15 +39,15 @@ DKFAC_KERNEL(void, normalize, const NormShape& shape, ConstTensorView x, const A
 DKFAC_KERNEL(void, gradient_sums, const NormShape& shape, ConstTensorView x, const Affine& affine,
              const OutputGrad& grad, TensorView masked, TensorView sum_g,
              TensorView sum_g_centered);
-/// The sums of gradient_sums() from what may have been summed already, of one group, f32 [c]:
+/// Converts sums of one group that are already available, f32 [c], to those of gradient_sums():
 /// scale_grad = sum of g * (x - mean) * inv_std, shift_grad = sum of g.
 DKFAC_KERNEL(void, sums_of_gradients, const NormShape& shape, ConstTensorView scale_grad,
              ConstTensorView shift_grad, ConstTensorView inv_std, TensorView sum_g,
              TensorView sum_g_centered);
-/// From the sums of gradient_sums(), any of these three, unless it is empty:
-/// scale_grad[c] = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g;
-/// `to`: the coefficients [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)),
-/// with means over the group and xhat = (x - mean)/std, as a*g + b*(x - mean) + c. gamma: [c].
+/// Computes from the sums of gradient_sums() those of these three that are not empty: scale_grad[c]
+/// = sum over groups of sum_g_centered * inv_std, shift_grad[c] of sum_g; `to`: the coefficients
+/// [groups,c] of dx = gamma/std * (g - mean(g) - xhat * mean(g * xhat)), with means over the group
+/// and xhat = (x - mean)/std, as a*g + b*(x - mean) + c. gamma: [c].
 DKFAC_KERNEL(void, norm_gradients, const NormShape& shape, ConstTensorView gamma,
              ConstTensorView inv_std, ConstTensorView sum_g, ConstTensorView sum_g_centered,
              TensorView scale_grad, TensorView shift_grad, const NormCoefficients& to);
@@ -58,8 +59,8 @@ DKFAC_KERNEL(void, normalize_backward, const NormShape& shape, ConstTensorView x
 // Layer normalisation of x[rows,c]; gamma, beta: [c], mean, inv_std: [rows], of the dtype that x is
 // computed in. Sums are f64.
 
-/// mean and inv_std = 1/sqrt(variance + epsilon) over each row, the variance divided by c;
-/// y = (x - mean) * inv_std * gamma + beta.
+/// Computes mean and inv_std = 1/sqrt(variance + epsilon) of each row, the variance divided by c,
+/// and y = (x - mean) * inv_std * gamma + beta.
 DKFAC_KERNEL(void, normalize_rows, double epsilon, ConstTensorView x, ConstTensorView gamma,
              ConstTensorView beta, TensorView mean, TensorView inv_std, TensorView y);
 /// With xhat = (x - mean) * inv_std, scale_grad[c] = sum over rows of dy * xhat, shift_grad[c] of

@@ -5,12 +5,13 @@
 #include "core/shared/kernel.h"
 #include "nn/backends/pool_shape.h"
 
-/// Pooling. Views are contiguous and not empty, f64, f32, bf16 or f16; overlapping windows add
-/// their gradients in the dtype that dx is computed in, in an order that the shape alone decides.
+/// Kernels of pooling. Views are contiguous and not empty, f64, f32, bf16 or f16. Overlapping
+/// windows add their gradients in the dtype that dx is computed in, in an order that depends only
+/// on the shape.
 namespace dkfac::nn {
 
-/// place[n,out_h,out_w,c] (i32) becomes kh*kernel + kw of the maximum: the first of equals, a NaN
-/// before all others.
+/// Stores in place[n,out_h,out_w,c] (i32) the position kh*kernel + kw of the maximum: the first of
+/// equals, a NaN before all others.
 DKFAC_KERNEL(void, max_pool, const PoolShape& shape, ConstTensorView x, TensorView y,
              TensorView place);
 DKFAC_KERNEL(void, max_pool_backward, const PoolShape& shape, ConstTensorView dy,
@@ -18,11 +19,11 @@ DKFAC_KERNEL(void, max_pool_backward, const PoolShape& shape, ConstTensorView dy
 DKFAC_KERNEL(void, average_pool, const PoolShape& shape, ConstTensorView x, TensorView y);
 DKFAC_KERNEL(void, average_pool_backward, const PoolShape& shape, ConstTensorView dy,
              TensorView dx);
-/// y = mean over the positions, summed in more digits than x has.
+/// y = mean over the positions, summed in a wider type than x has.
 DKFAC_KERNEL(void, global_average, const GlobalShape& shape, ConstTensorView x, TensorView y);
 DKFAC_KERNEL(void, global_average_backward, const GlobalShape& shape, ConstTensorView dy,
              TensorView dx);
-/// place[n,c] (i32) becomes the position of the maximum.
+/// Stores in place[n,c] (i32) the position of the maximum.
 DKFAC_KERNEL(void, global_max, const GlobalShape& shape, ConstTensorView x, TensorView y,
              TensorView place);
 DKFAC_KERNEL(void, global_max_backward, const GlobalShape& shape, ConstTensorView dy,

@@ -9,10 +9,10 @@
 
 #include "nn/backends/dtype.h"
 
-/// Argument checks that the layers share. `op` is the kind of the layer.
+/// Argument checks shared by the layers. `op` is the kind of the layer.
 namespace dkfac::nn {
 
-/// Layers compute where the context is, with parameters that lie there.
+/// Checks that the layer is bound to memory on the device of the context.
 inline void check_bound(std::string_view op, const Layer& layer, const Context& ctx,
                         ConstTensorView x) {
   DKFAC_CHECK(x.device() == ctx.device(), "[", op, "] '", layer.name(), "': the input is on ",
@@ -28,7 +28,7 @@ inline void check_bound(std::string_view op, const Layer& layer, const Context& 
   }
 }
 
-/// The same, with parameters of the dtype that the input is computed in.
+/// As check_bound(), with parameters of the dtype that the input is computed in.
 inline void check_ready(std::string_view op, const Layer& layer, const Context& ctx,
                         ConstTensorView x) {
   DKFAC_CHECK(x.dtype() != DType::i32, "[", op, "] '", layer.name(), "': the input is ", x.dtype(),
@@ -41,13 +41,13 @@ inline void check_ready(std::string_view op, const Layer& layer, const Context& 
   }
 }
 
-/// For layers without loops over 16-bit numbers.
+/// As the checks above, for layers without kernels for 16-bit activations.
 inline void check_computing(std::string_view op, const Layer& layer, ConstTensorView x) {
   DKFAC_CHECK(x.dtype() == compute_dtype(x.dtype()), "[", op, "] '", layer.name(),
               "': the input is ", x.dtype(), "; it must be f64 or f32");
 }
 
-/// A gradient fits the output that the last forward pass in training gave.
+/// Checks that a gradient has the shape of the output of the last forward pass in training.
 inline void check_grad(std::string_view op, const Layer& layer, bool trained,
                        ConstTensorView grad_output, const Shape& output, DType dtype) {
   DKFAC_CHECK(trained, "[", op, "] '", layer.name(),

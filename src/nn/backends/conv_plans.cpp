@@ -17,7 +17,7 @@ struct Chosen {
 
 Chosen& chosen() {
   static Chosen* const all = [] {
-    auto* made = new Chosen;  // Lives as long as threads may ask.
+    auto* made = new Chosen;  // Leaked, as threads may use it until the process ends.
     if (const char* file = std::getenv("DKFAC_CUDNN_PLANS")) made->options.file = file;
     if (const char* folder = std::getenv("DKFAC_CUDNN_COMPILED")) made->options.compiled = folder;
     return made;

@@ -8,8 +8,8 @@
 #include "dkfac/core/tensor_view.h"
 #include "dkfac/nn/layers.h"
 
-/// What batch normalisation computes with: x[groups,rows,c] contiguous, f64, f32, bf16 or f16;
-/// per-channel tensors [groups,c] of the dtype that x is computed in.
+/// Shape of batch normalisation: x[groups,rows,c] contiguous, f64, f32, bf16 or f16; per-channel
+/// tensors [groups,c] of the dtype that x is computed in.
 namespace dkfac::nn {
 
 struct NormShape {
@@ -18,12 +18,12 @@ struct NormShape {
   std::int64_t channels = 0;
 };
 
-/// A mean of more digits than its type has: mean + rest.
+/// A mean with more digits than its type has: mean + rest.
 struct Mean {
   ConstTensorView mean, rest;
 };
 
-/// (x - mean) * scale + shift.
+/// The affine map (x - mean) * scale + shift.
 struct Affine {
   Mean mean;
   ConstTensorView scale, shift;
@@ -36,20 +36,20 @@ struct NormChannels {
   double epsilon = 1e-5, momentum = 0.1;
 };
 
-/// y = max(0, (x - mean) * inv_std * scale + shift) of one group: all but x [c], of the dtype that
-/// x is computed in.
+/// The map y = max(0, (x - mean) * inv_std * scale + shift) of one group: all but x are [c], of the
+/// dtype that x is computed in.
 struct ReluNorm {
   ConstTensorView x, mean, inv_std, scale, shift;
 };
 
-/// What normalising a batch leaves behind, all [groups,c]: an Affine, and 1/sqrt(variance + eps).
+/// Results of normalising a batch, all [groups,c]: an Affine, and 1/sqrt(variance + eps).
 struct NormMoments {
   TensorView mean, rest, inv_std, scale, shift;
   [[nodiscard]] Affine affine() const { return {{mean, rest}, scale, shift}; }
 };
 
-/// The gradient g before the activation of normalize(): dy times the activation's derivative, which
-/// follows from the output y, or for ReLU from the signs that normalize() left, or without an
+/// The gradient g before the activation of normalize(): dy times the activation's derivative. That
+/// follows from the output y; for ReLU also from the signs that normalize() left, or without an
 /// addend from x (y is empty in both cases).
 struct OutputGrad {
   ConstTensorView dy, y;
@@ -57,8 +57,9 @@ struct OutputGrad {
   ConstTensorView signs = {};
 };
 
-/// Where y > 0: a byte for each 16 bytes of y, the k-th bit for their k-th element. For normalize()
-/// on a device with whole 16 bytes of channels, from tensors that begin at a multiple of them.
+/// Whether normalize() can leave the signs of y: a byte for each 16 bytes of y, the k-th bit set
+/// where their k-th element is > 0. This needs a device, channels that fill whole 16 bytes, and
+/// tensors that begin at a multiple of 16 bytes.
 [[nodiscard]] inline bool has_signs(const Context& ctx, const NormShape& s,
                                     std::initializer_list<ConstTensorView> tensors) {
   constexpr std::int64_t kBytes = 16;
@@ -69,18 +70,18 @@ struct OutputGrad {
   return ctx.device().is_cuda() && s.channels * size % kBytes == 0 &&
          std::all_of(tensors.begin(), tensors.end(), begins);
 }
-/// Of the tensor for them, i32.
+/// Shape of the tensor of signs, i32.
 [[nodiscard]] inline Shape signs_shape(const NormShape& s, DType dtype) {
   constexpr std::int64_t kBytesOfWord = 4 * 16;
   const auto bytes = s.groups * s.rows * s.channels * static_cast<std::int64_t>(size_of(dtype));
   return Shape{(bytes + kBytesOfWord - 1) / kBytesOfWord};
 }
 
-/// dx = a*g + b*(x - mean) + c.
+/// Coefficients of dx = a*g + b*(x - mean) + c.
 struct GradCoefficients {
   ConstTensorView a, b, c;
 };
-/// The same to be written; or all empty.
+/// GradCoefficients to be written; or all empty.
 struct NormCoefficients {
   TensorView a, b, c;
   [[nodiscard]] GradCoefficients made() const { return {a, b, c}; }

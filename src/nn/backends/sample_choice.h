@@ -10,7 +10,7 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/keyed_random.h"
 
-/// Weights of mixing and holes of samples, on the host and in kernels. Generator: Random or
+/// Mixup weights and erasing holes of samples, for the host and for kernels. Generator: Random or
 /// PhiloxStream.
 namespace dkfac::nn {
 
@@ -20,7 +20,7 @@ template <class Generator>
   return radius * std::cos(2.0 * std::numbers::pi * random.uniform());
 }
 
-/// The logarithm of a number of the distribution Gamma(a, 1), a >= 1.
+/// Draws the logarithm of a variate of the distribution Gamma(a, 1), a >= 1.
 template <class Generator>
 [[nodiscard]] DKFAC_HD double log_gamma_above_1(Generator& random, double a) {
   const double d = a - 1.0 / 3.0, c = 1 / std::sqrt(9 * d);
@@ -36,7 +36,7 @@ template <class Generator>
 template <class Generator>
 [[nodiscard]] DKFAC_HD double log_gamma_of(Generator& random, double a) {
   if (a >= 1) return log_gamma_above_1(random, a);
-  // Gamma(a) is Gamma(a + 1) times U^(1/a).
+  // Gamma(a) is distributed as Gamma(a + 1) times U^(1/a).
   const double above = log_gamma_above_1(random, a + 1);
   return above + std::log(1 - random.uniform()) / a;
 }
@@ -48,7 +48,7 @@ template <class Generator>
   return 1 / (1 + std::exp(log_y - log_x));
 }
 
-/// mixup_weight().
+/// Implements mixup_weight().
 [[nodiscard]] DKFAC_HD inline double chosen_weight(const MixupOptions& options,
                                                    const SampleKey& key, std::int64_t i) {
   PhiloxStream random = keyed_stream(key, Draw::mixup, i);
@@ -60,19 +60,19 @@ template <class Generator>
   return lo + (hi - lo) * random.uniform();
 }
 
-/// A side of a hole in whole pixels.
+/// Side of a hole in whole pixels.
 [[nodiscard]] DKFAC_HD inline std::int64_t pixels_of(double side, std::int64_t most) {
   const std::int64_t rounded = std::llround(side);
   if (rounded < 1) return 1;
   return rounded < most ? rounded : most;
 }
 
-/// A place from 0 to `most`.
+/// Draws a position from 0 to `most`.
 [[nodiscard]] DKFAC_HD inline std::int64_t place_of(PhiloxStream& random, std::int64_t most) {
   return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most) + 1));
 }
 
-/// sample_hole().
+/// Implements sample_hole().
 [[nodiscard]] DKFAC_HD inline Hole chosen_hole(const EraseOptions& options, std::int64_t image_h,
                                                std::int64_t image_w, const SampleKey& key,
                                                std::int64_t i) {

@@ -4,7 +4,7 @@
 
 namespace dkfac::nn {
 
-/// Targets of a label softened by smoothing a: (1-a) [k = label] + a/classes.
+/// Targets of a label smoothed by a: (1-a) [k = label] + a/classes.
 struct SmoothedTargets {
   double hit, elsewhere;
 };
@@ -13,7 +13,7 @@ struct SmoothedTargets {
   return {1.0 - smoothing + elsewhere, elsewhere};
 }
 
-/// How far the sum of a distribution may be from 1: 16-bit sources round each entry.
+/// Tolerance of the sum of a distribution around 1: 16-bit sources round each entry.
 inline constexpr double kDistributionTolerance = 1e-3;
 
 }  // namespace dkfac::nn

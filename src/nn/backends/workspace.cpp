@@ -9,7 +9,7 @@ namespace {
 
 std::atomic<std::int64_t> losses{0};
 
-/// First given back: the two need not exist side by side.
+/// Releases the old memory first, so that both need not fit at once.
 void exchange_for(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
   tensor = Tensor();
   try {

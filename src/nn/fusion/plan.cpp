@@ -10,7 +10,7 @@ namespace {
 
 enum class End { first, last };
 
-/// The layer at this end of nested Sequentials; null where one is empty.
+/// Returns the layer at this end of nested Sequentials; null where one is empty.
 Layer* layer_at(End end, Layer* layer) {
   while (const auto* sequence = dynamic_cast<const Sequential*>(layer)) {
     const auto& children = sequence->children();
@@ -32,7 +32,7 @@ bool share_gradient(const BatchNorm2d& norm, const Conv2d& conv) {
          norm.options().activation.kind == ActivationKind::relu;
 }
 
-/// Calls f(layer, next layer) on the children of all Sequentials below `root`.
+/// Calls f(layer, next layer) on neighbouring children of all Sequentials of `root`.
 template <class F>
 void for_each_neighbours(Layer& root, const F& f) {
   root.visit([&](Layer& layer) {
@@ -44,7 +44,7 @@ void for_each_neighbours(Layer& root, const F& f) {
   });
 }
 
-/// Calls f(link of the convolution, normalisation) on the pairs that may share this.
+/// Calls f(link of the convolution, normalisation) on the pairs that allow this fusion.
 template <class F>
 void for_each_pair(Layer& root, Fusion what, const F& f) {
   for_each_neighbours(root, [&](Layer* layer, Layer* next) {

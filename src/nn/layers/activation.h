@@ -7,9 +7,9 @@
 
 namespace dkfac::nn {
 
-/// Throws InvalidArgument for an alpha that CELU cannot have. `op` is the kind of the layer.
+/// Throws InvalidArgument for an invalid alpha of CELU. `op` is the kind of the layer.
 void check_activation(std::string_view op, const Activation& activation);
-/// "ReLU", "CELU 0.3", or nothing.
+/// Returns "ReLU", "CELU 0.3", or an empty string.
 [[nodiscard]] std::string describe(const Activation& activation);
 
 }  // namespace dkfac::nn

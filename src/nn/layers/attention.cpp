@@ -13,7 +13,7 @@ namespace {
 
 using ops::Trans;
 
-/// Rows of x[r,c] in place; the largest exponent is 0, so that none overflows.
+/// Softmax of the rows of x[r,c] in place; the largest exponent is 0, so that none overflows.
 template <class T>
 void softmax_rows(TensorView x) {
   const std::int64_t columns = x.dim(1);
@@ -26,7 +26,7 @@ void softmax_rows(TensorView x) {
   }
 }
 
-/// dy[r,c] <- y (dy - sum over the row of y dy): the gradient of what softmax_rows() was given.
+/// dy[r,c] <- y (dy - sum over the row of y dy): the gradient of the input of softmax_rows().
 template <class T>
 void softmax_rows_backward(ConstTensorView y, TensorView dy) {
   const std::int64_t columns = y.dim(1);
@@ -39,7 +39,7 @@ void softmax_rows_backward(ConstTensorView y, TensorView dy) {
   }
 }
 
-/// Columns of one head in one sample of x[n,t,parts*width]; part 0 to 2: Q, K, V.
+/// Returns the columns of one head in one sample of x[n,t,parts*width]; part 0 to 2: Q, K, V.
 template <class View>
 View head_of(View x, std::int64_t sample, std::int64_t width, std::int64_t part, std::int64_t first,
              std::int64_t count) {
@@ -65,8 +65,8 @@ Shape SelfAttention::output_shape(const Shape& input) const {
   return Shape{input[0], input[1], width_};
 }
 
-/// What the softmax gives is kept. Products: of queries with keys and of weights with values, and
-/// in the backward pass two for each.
+/// The output of the softmax is kept. Products: of queries with keys and of weights with values;
+/// two for each in the backward pass.
 LayerCost SelfAttention::cost(const Shape& input, DType compute) const {
   const std::int64_t weights = Shape{input[0], heads_, input[1], input[1]}.numel();
   const double product = 2.0 * static_cast<double>(weights) * static_cast<double>(width_ / heads_);

@@ -18,7 +18,7 @@ NormShape norm_shape(const Shape& x, std::int64_t groups, std::int64_t channels)
   return {groups, channels == 0 ? 0 : x.numel() / channels / groups, channels};
 }
 
-/// What was left for a pass over `of`, if anything; what was left for another one is dropped.
+/// Takes the sums of a pass over `of`, if there are any; sums of another tensor are dropped.
 RowSums take_sums(const BatchNorm2d& norm, RowSums& left, ConstTensorView of) {
   const RowSums sums = std::exchange(left, RowSums{});
   if (sums.of.empty() || sums.of.raw() != of.raw() || sums.of.shape() != of.shape()) return {};
@@ -59,10 +59,10 @@ BatchNorm2d::~BatchNorm2d() = default;
 
 NormFusion& fusion_of(BatchNorm2d& norm) { return *norm.fusion_; }
 
-/// Per group and channel the mean in two parts, the inverse deviation, scale and shift, and in f64
-/// two sums of the gradient; scratch: partial sums.
+/// Per group and channel: the mean in two parts, the inverse deviation, scale and shift, and in f64
+/// two sums of the gradient. Scratch: partial sums.
 LayerCost BatchNorm2d::cost(const Shape& input, DType compute) const {
-  constexpr std::int64_t kElementsPerSum = 16384;  // A chunk of cpu/normalize_lines.h.
+  constexpr std::int64_t kElementsPerSum = 16384;  // As a chunk of cpu/normalize_lines.h.
   const std::size_t each = 5 * size_of(compute_dtype(compute)) + 2 * sizeof(double);
   const std::int64_t chunks = input.numel() / kElementsPerSum + options_.groups;
   const std::int64_t width = std::max<std::int64_t>(channels_, 64);
@@ -151,7 +151,7 @@ void BatchNorm2d::train_forward(Context& ctx, ConstTensorView x, const RowSums& 
     kernels::finish_moments(ctx, s, variance, channel_values(), of_batch);
   }
   has_addend_ = !addend.empty();
-  // Without an addend the backward pass has the signs from x, which it reads anyway.
+  // Without an addend the backward pass derives the signs from x, which it reads anyway.
   has_signs_ =
       has_addend_ && activation_.kind == ActivationKind::relu && has_signs(ctx, s, {x, addend, y});
   TensorView signs;
@@ -184,7 +184,7 @@ ConstTensorView BatchNorm2d::backward(Context& ctx, ConstTensorView grad_output,
   const DType dtype = compute_dtype(input_.dtype());
   const NormMoments of_batch = statistics(ctx, per_group, dtype);
   const Affine affine = of_batch.affine();
-  // The gradient before the activation is written down only for those who look at it.
+  // The gradient before the activation is stored only for an observer that needs it.
   const bool from_input = activation_.kind == ActivationKind::relu && !has_addend_;
   OutputGrad grad{grad_output, from_input || has_signs_ ? ConstTensorView{} : trained_,
                   activation_};

@@ -19,12 +19,12 @@ std::string join(const std::string& path, const std::string& child) {
   return path + "." + child;
 }
 
-/// A failure of a device that says in which layer it was met.
+/// A device error with the layer in which it occurred.
 struct LocatedFailure final : DeviceError {
   using DeviceError::DeviceError;
 };
 
-/// pass() of a child. The innermost container says where it failed.
+/// Runs pass() of a child. The innermost container adds the location of an error.
 template <class Pass>
 ConstTensorView located(const Layer& child, const char* direction, const Pass& pass) {
   try {
@@ -64,7 +64,7 @@ ConstTensorView Sequential::forward(Context& ctx, ConstTensorView x, Mode mode) 
   for (const auto& [child, layer] : children_) {
     const ConstTensorView y =
         located(*layer, "forward", [&, &part = *layer] { return part.forward(ctx, x, mode); });
-    // What came from a child is used up, unless the next one handed it on.
+    // The input of a child is no longer needed, unless its output is the same memory.
     if (x.raw() != given && x.raw() != y.raw()) release(x);
     x = y;
   }
@@ -163,7 +163,7 @@ ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const Shape shape = output_shape(x.shape());
   check_ready("residual", *this, ctx, x);
   if (norm_ != nullptr) {
-    // The shortcut first: the body's last layer adds it.
+    // The shortcut runs first, as the body's last layer adds it.
     const ConstTensorView shortcut = shortcut_ ? shortcut_->forward(ctx, x, mode) : x;
     add_next(*norm_, shortcut, options_.activation);
     const ConstTensorView y = body_->forward(ctx, x, mode);
@@ -184,10 +184,10 @@ ConstTensorView Residual::forward(Context& ctx, ConstTensorView x, Mode mode) {
 
 ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("residual", *this, !trained_.empty(), grad_output, trained_.shape(), trained_.dtype());
-  ConstTensorView grad = grad_output;  // Of the sum, before the activation.
+  ConstTensorView grad = grad_output;  // Gradient of the sum, before the activation.
   ConstTensorView body, shortcut;
   if (norm_ != nullptr) {
-    // The body first: its last layer finds the gradient of the sum.
+    // The body runs first, as its last layer computes the gradient of the sum.
     body = body_->backward(ctx, grad_output, need);
     grad = fusion_of(*norm_).addend_grad;
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
@@ -197,8 +197,8 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
       kernels::activate_backward(ctx, options_.activation, trained_, grad_output, masked);
       grad = masked;
     }
-    // The reverse of the forward order, so that gradients are ready in reverse order of the arena;
-    // above the shortcut has to wait for the body.
+    // In reverse of the forward order, so that gradients are ready in reverse order of the arena;
+    // in the branch above, the shortcut depends on the body.
     shortcut = shortcut_ ? shortcut_->backward(ctx, grad, need) : grad;
     body = body_->backward(ctx, grad, need);
   }
@@ -207,7 +207,7 @@ ConstTensorView Residual::backward(Context& ctx, ConstTensorView grad_output, In
   };
   ConstTensorView dx;
   if (need == InputGrad::needed) {
-    // Into the body's gradient where that is ours: one buffer less.
+    // Adds into the body's gradient where the block owns it, which saves a buffer.
     TensorView sum = is_new(body) ? lent(body) : TensorView{};
     if (sum.empty()) sum = lend(ctx, input_grad_, body.shape(), body.dtype());
     kernels::add(ctx, body, shortcut, sum);
@@ -228,7 +228,7 @@ bool Residual::plan_forward(PassPlan& plan, const Shape& input) const {
   const Shape output = output_shape(input);
   if (shortcut_) shortcut_->plan_forward(plan, input);
   body_->plan_forward(plan, input);
-  // Body, shortcut and, where the body does not add, the sum live side by side.
+  // Body, shortcut and, where the body does not add, the sum are live at the same time.
   if (norm_ == nullptr) {
     plan.take_output(output);
     plan.release_output(output);

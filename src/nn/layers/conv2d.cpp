@@ -53,7 +53,7 @@ void check_options(std::int64_t in, std::int64_t out, const ConvOptions& o) {
               " and pad ", k.pad_h, "x", k.pad_w, "; it takes stride 1 and pad 0");
 }
 
-/// "3", or "3x5" for two numbers.
+/// Returns "3", or "3x5" for two numbers.
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
 std::string padding_of(const ops::Window& k) {
@@ -104,7 +104,7 @@ Shape Conv2d::output_shape(const Shape& input) const {
   return Shape{input[0], k.out_h(input[1]), k.out_w(input[2]), out_};
 }
 
-/// Weights are reordered for either direction.
+/// Weights are reordered for both directions.
 LayerCost Conv2d::cost(const Shape& input, DType compute) const {
   const std::int64_t patch = options_.window.taps() * (in_ / options_.groups);
   const double product =

@@ -7,7 +7,7 @@
 
 namespace dkfac::nn {
 
-/// Normal with variance 2 / fan_in (He et al. 2015). weight: [out,...].
+/// Fills a weight [out,...] with normal values of variance 2 / fan_in (He et al. 2015).
 inline void fill_he_normal(TensorView weight, Random& random) {
   const auto fan_in = static_cast<double>(weight.numel() / weight.dim(0));
   fill_normal(weight, 0.0, std::sqrt(2.0 / fan_in), random);

@@ -91,7 +91,7 @@ PassPlan plan_passes(const Layer& root, const Shape& input, Mode mode, DType com
 }
 
 TensorView Layer::ensure(Context& ctx, Tensor& tensor, const Shape& shape, DType dtype) {
-  held_bytes_ -= tensor.bytes();  // They are gone when there is no memory for more.
+  held_bytes_ -= tensor.bytes();  // Subtracted first, as a failed allocation loses them.
   const TensorView view = view_in(ctx, tensor, shape, dtype);
   held_bytes_ += tensor.bytes();
   return view;

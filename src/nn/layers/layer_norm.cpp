@@ -28,9 +28,9 @@ Shape LayerNorm::output_shape(const Shape& input) const {
   return input;
 }
 
-/// Mean and inverse deviation of each row; scratch: sums of the gradient, of parts or of rows.
+/// Mean and inverse deviation of each row. Scratch: sums of the gradient, per part or per row.
 LayerCost LayerNorm::cost(const Shape& input, DType compute) const {
-  constexpr std::int64_t kParts = 16;  // Of cpu/layer_norm.cpp.
+  constexpr std::int64_t kParts = 16;  // As in cpu/layer_norm.cpp.
   const std::int64_t rows = input.numel() / channels_;
   const std::int64_t sums = 2 * std::max(kParts * channels_, rows);
   return {.statistics = static_cast<std::size_t>(2 * rows) * size_of(compute_dtype(compute)),
@@ -61,7 +61,7 @@ ConstTensorView LayerNorm::forward(Context& ctx, ConstTensorView x, Mode mode) {
 ConstTensorView LayerNorm::backward(Context& ctx, ConstTensorView grad_output, InputGrad need) {
   check_grad("layer_norm", *this, !input_.empty(), grad_output, input_.shape(), input_.dtype());
   const ConstTensorView x = rows_of(input_), dy = rows_of(grad_output);
-  // As they are: of the same size as in the forward pass.
+  // Not reallocated: they have the size of the forward pass.
   const auto statistic = [&](Tensor& own) {
     return ensure(ctx, own, Shape{x.dim(0)}, compute_dtype(x.dtype()));
   };

@@ -15,10 +15,11 @@ struct Linear::Plan {
 
 namespace {
 
-/// Samples times positions.
+/// Number of samples times positions.
 std::int64_t rows_of(ConstTensorView x, std::int64_t features) { return x.numel() / features; }
 
-/// The rows are the pixels of one image, the weights a kernel of one pixel.
+/// Expresses the layer as a convolution: rows are the pixels of one image, the weights a 1x1
+/// kernel.
 ConvShape pixels(const Linear& layer, ConstTensorView x) {
   const std::int64_t rows = rows_of(x, layer.in());
   return {.n = 1,

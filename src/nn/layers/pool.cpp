@@ -10,13 +10,13 @@ PoolShape pool_shape(const Shape& x, const Shape& y, int kernel, int stride, int
   return {x[0], x[1], x[2], x[3], y[1], y[2], kernel, stride, pad};
 }
 
-/// Of [n,h,w,c] or [n,positions,c].
+/// Shape of [n,h,w,c] or [n,positions,c].
 GlobalShape global_shape(const Shape& input) {
   const bool image = input.ndim() == 4;
   return {input[0], image ? input[1] * input[2] : input[1], input[input.ndim() - 1]};
 }
 
-/// Where the maxima were.
+/// Bytes of the positions of maxima.
 std::size_t bytes_of_places(PoolKind kind, const Shape& output) {
   return kind == PoolKind::max ? static_cast<std::size_t>(output.numel()) * size_of(DType::i32) : 0;
 }

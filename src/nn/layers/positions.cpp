@@ -29,7 +29,7 @@ Shape SinusoidalPositions::output_shape(const Shape& input) const {
   return input;
 }
 
-/// The table.
+/// Kept: the table.
 LayerCost SinusoidalPositions::cost(const Shape& input, DType compute) const {
   return {.kept = static_cast<std::size_t>(input[1] * input[2]) * size_of(compute)};
 }
@@ -51,7 +51,7 @@ ConstTensorView SinusoidalPositions::forward(Context& ctx, ConstTensorView x, Mo
     ops::copy(ctx, table, ensure(ctx, table_, sequence, x.dtype()));
     table_shape_ = sequence;
   }
-  // The same table for every sample.
+  // One table for all samples.
   const ConstTensorView table(table_.view().raw(), x.dtype(), shape, Strides{0, shape[2], 1},
                               ctx.device());
   ops::copy(ctx, x, y);

@@ -29,7 +29,7 @@ void check_tensors(Device device, ConstTensorView logits, double scale, ConstTen
               " without gaps, beside the logits");
 }
 
-/// Of the forms that return their sums.
+/// Check of the functions that return their sums on the host.
 void check_on_host(ConstTensorView logits) {
   DKFAC_CHECK(!logits.device().is_cuda(), "[softmax_cross_entropy] logits are on ", logits.device(),
               "; there the sums go to a tensor: use the form with sums");
@@ -40,7 +40,7 @@ void check_smoothing(const char* operation, double smoothing) {
               "; it must be in [0, 1]");
 }
 
-/// rows: [n, classes] of logits or targets.
+/// Checks labels on the host; rows: [n, classes] of logits or targets.
 void check_labels(const char* operation, const Shape& rows, std::span<const std::int32_t> labels,
                   double smoothing) {
   DKFAC_CHECK(static_cast<std::int64_t>(labels.size()) == rows[0], "[", operation, "] there are ",
@@ -52,7 +52,7 @@ void check_labels(const char* operation, const Shape& rows, std::span<const std:
   }
 }
 
-/// The same for labels on any device, whose values are not checked here.
+/// Checks a view of labels on any device, without their values.
 void check_label_view(const char* operation, Device device, const Shape& rows,
                       ConstTensorView labels) {
   DKFAC_CHECK(labels.shape() == Shape{rows[0]} && labels.dtype() == DType::i32 &&
@@ -93,7 +93,7 @@ void check_targets(ConstTensorView logits, ConstTensorView targets) {
   });
 }
 
-/// Labels on the host as a view.
+/// Views labels on the host.
 ConstTensorView view_of_labels(std::span<const std::int32_t> labels) {
   return view_of(labels.data(), Shape{std::ssize(labels)});
 }

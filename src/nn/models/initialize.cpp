@@ -7,7 +7,7 @@
 namespace dkfac::nn {
 namespace {
 
-/// Random numbers are drawn in host memory; fill(values) draws those of a weight.
+/// Draws random numbers in host memory; fill(values) draws those of a weight.
 template <class Fill>
 void draw(Context& ctx, TensorView weight, const Fill& fill) {
   if (!ctx.device().is_cuda()) return fill(weight);
@@ -23,7 +23,7 @@ void fill_uniform_by_fan_in(TensorView weight, Random& random) {
   fill_uniform(weight, -bound, bound, random);
 }
 
-/// The matrix or the filters of a convolution or linear layer, trained or frozen.
+/// Returns the matrix or the filters of a convolution or linear layer, trained or frozen.
 TensorView weight_of(Layer& layer) {
   const bool has_one = dynamic_cast<const Conv2d*>(&layer) || dynamic_cast<const Linear*>(&layer);
   if (!has_one) return {};
@@ -41,7 +41,7 @@ TensorView weight_of(Layer& layer) {
 void initialize_weights(Context& ctx, Model& model, WeightInit init, const ModelOptions& options) {
   std::uint64_t place = 0, last_place = 0;
   TensorView last_linear;
-  // The layers have drawn he_normal themselves.
+  // he_normal is the layers' own initialization.
   model.visit([&](Layer& layer) {
     const std::uint64_t here = place++;
     const TensorView weight = weight_of(layer);

@@ -2,7 +2,7 @@
 
 namespace dkfac::nn {
 
-/// LeNet-5's widths; a layer before a BatchNorm has no bias, which the normalisation would undo.
+/// LeNet-5's widths. A layer before a BatchNorm has no bias, which the normalisation would cancel.
 std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
   check_image(options, 1);
   const Shape& image = options.input;
@@ -19,7 +19,7 @@ std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
       .add<Relu>("relu2")
       .add<Pool2d>("pool2", PoolKind::max, 2, 2)
       .add<Flatten>("flatten");
-  net->set_name("");  // So that a refusal of the input names the layer.
+  net->set_name("");  // So that errors of the input shape name the layer.
   const Shape maps = net->output_shape(Shape{1, image[0], image[1], image[2]});
   net->add<Linear>("fc1", maps.numel(), kWide, false)
       .add<BatchNorm2d>("bn3", kWide, norm)

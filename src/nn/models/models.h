@@ -5,10 +5,10 @@
 #include "dkfac/nn/layers.h"
 #include "dkfac/nn/model.h"
 
-/// The networks of make_model() and what they share.
+/// The networks of make_model() and their shared parts.
 namespace dkfac::nn {
 
-/// The layers of make_model(), not bound to any memory. Throws alike.
+/// Makes the layers of make_model(), not bound to any memory. Throws as make_model().
 [[nodiscard]] std::unique_ptr<Layer> make_layers(const ModelOptions& options);
 
 [[nodiscard]] std::unique_ptr<Layer> make_mlp(const ModelOptions& options);
@@ -21,8 +21,8 @@ namespace dkfac::nn {
 [[nodiscard]] std::unique_ptr<Layer> make_resnet9(const ModelOptions& options);
 [[nodiscard]] std::unique_ptr<Layer> make_resnet9_plain(const ModelOptions& options);
 
-/// Draws the weights of every Conv2d and Linear anew as `init` says and the last Linear's with
-/// options.classifier_stddev, if set. Depends on the seed and the layer's place only.
+/// Draws the weights of every Conv2d and Linear anew with `init`, and those of the last Linear with
+/// options.classifier_stddev, if set. Depends only on the seed and the layer's position.
 void initialize_weights(Context& ctx, Model& model, WeightInit init, const ModelOptions& options);
 
 inline constexpr Activation kRelu{ActivationKind::relu};
@@ -30,13 +30,15 @@ inline constexpr Activation kRelu{ActivationKind::relu};
 /// Throws InvalidArgument for an input that is not an image of at least `least` x `least` pixels.
 void check_image(const ModelOptions& options, std::int64_t least);
 
-/// A BatchNorm of the model's ghost groups, with an activation in the same pass.
+/// Returns the options of a BatchNorm with the model's ghost groups, with an activation in the same
+/// pass.
 [[nodiscard]] inline BatchNormOptions norm_options(const ModelOptions& options,
                                                    Activation activation = {}) {
   return {.groups = options.batch_norm_groups, .activation = activation};
 }
 
-/// Square convolution without bias, which a BatchNorm after it would undo; padded by (kernel-1)/2.
+/// Returns the options of a square convolution padded by (kernel-1)/2. It has no bias, which a
+/// BatchNorm after it would cancel.
 [[nodiscard]] inline ConvOptions conv_options(int kernel, int stride = 1) {
   return ConvOptions::square(kernel, {.stride = stride, .pad = (kernel - 1) / 2, .bias = false});
 }

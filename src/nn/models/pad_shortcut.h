@@ -17,7 +17,7 @@ class PadShortcut final : public Layer {
  private:
   std::int64_t in_, out_;
   int stride_;
-  bool trained_ = false;  ///< The last forward pass was in training.
+  bool trained_ = false;  ///< Whether the last forward pass was in training.
   Shape input_shape_;
   DType dtype_ = DType::f32;
   Tensor output_, input_grad_;

@@ -5,7 +5,7 @@
 namespace dkfac::nn {
 namespace {
 
-/// Which options a model takes.
+/// Families of models by the options that they accept.
 enum class Family : std::uint8_t { plain, resnet, resnet9 };
 
 struct Entry {
@@ -46,7 +46,7 @@ const Entry& find(const std::string& name) {
                                        "'; choose one of: ", known_names()));
 }
 
-/// An option that a model would ignore is a mistake.
+/// Rejects options that the model would ignore.
 void check_options(Family family, const ModelOptions& options) {
   DKFAC_CHECK(options.classes > 0, "[make_model] classes is ", options.classes, "; it must be > 0");
   DKFAC_CHECK(options.width >= 0, "[make_model] width is ", options.width,

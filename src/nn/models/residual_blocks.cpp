@@ -5,14 +5,14 @@
 namespace dkfac::nn {
 namespace {
 
-/// Of a block's last BatchNorm; the ReLU comes after the sum.
+/// Options of a block's last BatchNorm; the ReLU comes after the sum.
 BatchNormOptions last_norm(const ModelOptions& options) {
   BatchNormOptions norm = norm_options(options);
   if (options.zero_gamma) norm.initial_scale = 0;
   return norm;
 }
 
-/// Null where the shapes are equal: the identity.
+/// Returns null, the identity, where the shapes are equal.
 std::unique_ptr<Layer> make_shortcut(Shortcut kind, std::int64_t in, std::int64_t out, int stride,
                                      const ModelOptions& options) {
   if (in == out && stride == 1) return nullptr;

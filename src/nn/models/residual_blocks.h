@@ -2,15 +2,16 @@
 
 #include "nn/models/models.h"
 
-/// Residual blocks of He et al. 2016, BatchNorm and ReLU fused; tensors named as torchvision does:
-/// "conv1", "bn1", "conv2", ..., "downsample.0", "downsample.1".
+/// Residual blocks of He et al. 2016 with fused BatchNorm and ReLU; tensors have torchvision's
+/// names: "conv1", "bn1", "conv2", ..., "downsample.0", "downsample.1".
 namespace dkfac::nn {
 
-/// What brings the input to the shape of a block's output.
+/// How a shortcut changes the input to the shape of a block's output.
 enum class Shortcut : std::uint8_t {
   pad,         ///< PadShortcut, option A.
   projection,  ///< 1x1 convolution and BatchNorm, option B.
-  pooled       ///< The same, but for the stride, which an average over 2x2 pixels before it takes.
+  pooled       ///< As projection, but with an average over 2x2 pixels before it in place of the
+               ///< stride.
 };
 
 /// Channels and stride of one block.
@@ -20,10 +21,11 @@ struct BlockShape {
   int stride = 1;
 };
 
-/// Two 3x3 convolutions, the first with the stride; gives `width` channels.
+/// Makes a block of two 3x3 convolutions, the first with the stride; its output has `width`
+/// channels.
 [[nodiscard]] std::unique_ptr<Layer> basic_block(const BlockShape& shape, Shortcut shortcut,
                                                  const ModelOptions& options);
-/// 1x1, 3x3 with the stride, 1x1; gives kExpansion * width channels.
+/// Makes a block of 1x1, 3x3 with the stride, and 1x1; its output has kExpansion * width channels.
 inline constexpr std::int64_t kExpansion = 4;
 [[nodiscard]] std::unique_ptr<Layer> bottleneck_block(const BlockShape& shape, Shortcut shortcut,
                                                       const ModelOptions& options);

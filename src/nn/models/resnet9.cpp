@@ -5,7 +5,7 @@
 namespace dkfac::nn {
 namespace {
 
-/// The switches with nothing left open.
+/// The options with every default resolved.
 struct Switches {
   bool whitening, pool_before_activation, frozen_bn_scale;
   double celu_alpha, logit_scale;
@@ -51,7 +51,7 @@ std::unique_ptr<Sequential> make_halving_unit(std::int64_t in, std::int64_t out,
   return unit;
 }
 
-/// x + unit(unit(x)), the activation inside the units.
+/// x + unit(unit(x)), with the activation inside the units.
 std::unique_ptr<Layer> make_residual(std::int64_t channels, const BatchNormOptions& norm) {
   auto body = std::make_unique<Sequential>();
   body->add("res1", make_unit(channels, channels, 3, norm))

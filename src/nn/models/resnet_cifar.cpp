@@ -3,8 +3,8 @@
 namespace dkfac::nn {
 namespace {
 
-/// A 3x3 stem, then three stages of `blocks` blocks with width, 2 width and 4 width channels; the
-/// depth is 6 blocks + 2.
+/// Makes a 3x3 stem, then three stages of `blocks` blocks with width, 2 width and 4 width channels;
+/// the depth is 6 blocks + 2.
 std::unique_ptr<Layer> make_cifar_resnet(const ModelOptions& options, int blocks) {
   check_image(options, 4);
   constexpr std::int64_t kWidth = 16;

@@ -14,7 +14,7 @@ std::int64_t width_of(const ModelOptions& options) {
   return options.width > 0 ? options.width : kWidth;
 }
 
-/// Four stages; the first block of all but the first stage halves the map. make(shape) gives a
+/// Adds four stages; the first block of all but the first stage halves the map. make(shape) gives a
 /// block of `expansion` * shape.width channels.
 template <class MakeBlock>
 void add_stages(Sequential& net, std::int64_t width, const std::array<int, 4>& blocks,
@@ -35,7 +35,7 @@ void add_classifier(Sequential& net, std::int64_t channels, std::int64_t classes
   net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, classes);
 }
 
-/// All behind the stem's last convolution.
+/// Adds all layers behind the stem's last convolution.
 void add_bottlenecks(Sequential& net, Shortcut shortcut, const ModelOptions& options) {
   const std::int64_t width = width_of(options);
   net.add<BatchNorm2d>("bn1", width, norm_options(options, kRelu))

@@ -29,7 +29,7 @@ void check_arguments(const WhiteningImages& images, const WhiteningOptions& opti
               " deviations were given for ", channels, " channels; give one of each per channel");
 }
 
-/// Images [first, first + n), normalised, to x[n,h,w,c].
+/// Writes images [first, first + n), normalised, to x[n,h,w,c].
 void normalize_images(const WhiteningImages& images, std::int64_t first, TensorView x) {
   const std::int64_t size = images.height * images.width * images.channels;
   const std::uint8_t* pixels = images.pixels.data() + first * size;
@@ -40,7 +40,8 @@ void normalize_images(const WhiteningImages& images, std::int64_t first, TensorV
   }
 }
 
-/// Lower triangle of S. A block of images at a time, so that memory does not grow with the data.
+/// Computes the lower triangle of S, a block of images at a time, so that memory does not grow with
+/// the data.
 Tensor patch_covariance(Context& ctx, const WhiteningImages& images,
                         const WhiteningOptions& options) {
   constexpr std::int64_t kBlock = 64;
@@ -63,7 +64,8 @@ Tensor patch_covariance(Context& ctx, const WhiteningImages& images,
   return covariance;
 }
 
-/// Column k of the eigenvectors as a filter of this length, the largest component positive.
+/// Writes column k of the eigenvectors as a filter of this length, with the largest component
+/// positive.
 void write_filter(ConstTensorView vectors, std::int64_t k, double length, double* filter) {
   const std::int64_t d = vectors.dim(0);
   const double* column = vectors.data<double>() + k;
@@ -76,7 +78,7 @@ void write_filter(ConstTensorView vectors, std::int64_t k, double length, double
   for (std::int64_t i = 0; i < d; ++i) filter[i] = factor * column[i * vectors.stride(0)];
 }
 
-/// The first convolution of the forward order; null without any.
+/// Returns the first convolution of the forward order; null without any.
 Conv2d* first_convolution(Model& model) {
   Conv2d* first = nullptr;
   model.visit([&](Layer& layer) {
@@ -105,7 +107,7 @@ Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
                                       " patch covariance did not converge; check the images"));
   }
   const double* values = lambda.data<double>();
-  // Rounding leaves a zero eigenvalue anywhere below this.
+  // Rounding may give a zero eigenvalue any value below this.
   const double noise =
       static_cast<double>(d) * std::numeric_limits<double>::epsilon() * values[d - 1];
   DKFAC_CHECK(values[0] + options.epsilon > noise, "[whitening] the smallest eigenvalue of the ", d,

@@ -18,7 +18,7 @@ void RegularizeOptions::validate() const {
 
 namespace {
 
-/// fill(targets) makes the targets of the raw batch.
+/// Regularizes a batch; fill(targets) writes the targets of the raw batch.
 template <class Fill>
 RegularizedBatch regularized(Context& ctx, const RegularizeOptions& options, SampleKey key,
                              std::int64_t global_batch, ConstTensorView images, std::int64_t labels,
@@ -31,7 +31,7 @@ RegularizedBatch regularized(Context& ctx, const RegularizeOptions& options, Sam
       view_in(ctx, state.targets, Shape{images.dim(0), classes}, compute_dtype(images.dtype()));
   fill(targets);
   RegularizedBatch out{images, targets};
-  TensorView mixed;  // Where holes may be made that are inherited.
+  TensorView mixed;  // The mixed batch, in which inherited holes are made.
   if (options.mixup.any()) {
     VirtualBatch& batch = state.previous;
     running_mixup(ctx, options.mixup, key, global_batch, images, targets, batch);

@@ -4,7 +4,8 @@
 
 namespace dkfac::nn {
 
-/// Of the cuDNN that convolutions on a device use, as "9.19.0"; empty in a build without it.
+/// Version of the cuDNN that convolutions on a device use, such as "9.19.0"; empty in a build
+/// without it.
 [[nodiscard]] std::string cudnn_version();
 
 }  // namespace dkfac::nn

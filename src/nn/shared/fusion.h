@@ -4,8 +4,8 @@
 
 namespace dkfac::nn {
 
-/// As a residual block does whose body ends in `norm`: the next forward() gives
-/// activation(normalised + addend) in its one pass. addend: of the output's shape and dtype. Throws
+/// Makes the next forward() of `norm` compute activation(normalised + addend) in one pass, as in a
+/// residual block whose body ends in `norm`. addend: of the output's shape and dtype. Throws
 /// InvalidArgument for a layer with an activation of its own.
 void add_next(BatchNorm2d& norm, ConstTensorView addend, const Activation& activation);
 

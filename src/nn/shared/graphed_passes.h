@@ -12,48 +12,49 @@
 
 namespace dkfac::nn {
 
-/// What one pass over a batch is made of; all of it where the model is.
+/// Input of one pass over a batch; all tensors are on the model's device.
 struct PassInput {
-  ConstTensorView images;        ///< As Model::forward() takes them.
+  ConstTensorView images;        ///< As for Model::forward().
   ConstTensorView labels = {};   ///< i32 [n]
-  ConstTensorView targets = {};  ///< [n,classes], f64 or f32: in place of the labels.
-  double smoothing = 0;          ///< Of the labels.
-  double scale = 1;              ///< Of the loss gradient: loss scale / samples of the batch.
+  ConstTensorView targets = {};  ///< [n,classes], f64 or f32: replaces the labels.
+  double smoothing = 0;          ///< Label smoothing.
+  double scale = 1;              ///< Factor of the loss gradient: loss scale / samples of the
+                                 ///< batch.
   TensorView sums;               ///< f64 [2], += loss and correct samples (loss.h).
 };
 
-/// Whether the observer of the model looks at what flows through the layers in this pass, beside
-/// the gradients of parameters.
+/// Whether the model's observer needs activations and their gradients in this pass, beside the
+/// parameter gradients.
 enum class Observed : std::uint8_t { no, yes };
 
-/// Forward pass, loss and backward pass of a training step. On a device they are recorded and
-/// replayed by one launch (core/captured.h), or one for each part, with the same bits; after a part
-/// the observer is told on_gradients() for the layers in it, in the order in which the backward
-/// pass had them. An observed pass is never recorded, nor is anything on the host.
+/// Runs forward pass, loss and backward pass of a training step. On a device they are recorded,
+/// then replayed by one launch (core/captured.h), or one for each part, with the same bits. After a
+/// part, on_gradients() of the observer is called for its layers, in the order of the backward
+/// pass. An observed pass is never recorded, nor is any pass on the host.
 ///
-/// A recording belongs to the addresses and numbers that the pass was given: the first pass with
-/// them runs as it is, the second is recorded. It is thrown away when memory of the model or the
-/// context has moved since, and when others are used more. What cannot be recorded runs as it is.
+/// A recording is valid for the addresses and numbers of its pass: the first pass with them runs
+/// unrecorded, the second is recorded. It is discarded when memory of the model or the context has
+/// moved since, and when others are used more. A pass that cannot be recorded runs unrecorded.
 ///
 /// One thread makes all calls, and while it records it may not use the device in other ways
-/// (core/captured.h). Other threads may, with models and contexts of their own.
+/// (core/captured.h). Other threads may use it, with models and contexts of their own.
 ///
-/// The model must have no other passes that depend on its last one: after a replay backward() alone
-/// is not possible. Buffers, parameters and gradients are as after a pass.
+/// The model must have no other passes that depend on its last one: after a replay, backward()
+/// alone is not possible. Buffers, parameters and gradients are as after an unrecorded pass.
 class GraphedPasses {
  public:
   struct Options {
-    bool record = true;     ///< False: every pass runs as it is.
-    std::size_t most = 16;  ///< Recordings that are kept, > 0.
-    /// So many bytes of gradients end a part, so that the observer can send them to other ranks
-    /// while the backward pass goes on. 0: one part for the whole pass, the fewest launches.
+    bool record = true;     ///< False: no pass is recorded.
+    std::size_t most = 16;  ///< Number of recordings kept, > 0.
+    /// Bytes of gradients that end a part, so that the observer can send them to other ranks while
+    /// the backward pass continues. 0: one part for the whole pass, the fewest launches.
     std::size_t part_bytes = 0;
   };
-  /// How passes were made so far.
+  /// Counts of passes so far.
   struct Counts {
     std::int64_t as_it_is = 0, recorded = 0, replayed = 0;
-    std::int64_t refused = 0;  ///< Could not be recorded.
-    std::string reason;        ///< Of the last of them.
+    std::int64_t refused = 0;  ///< Passes that could not be recorded.
+    std::string reason;        ///< Reason of the last of them.
   };
 
   /// Borrows the model and its observer (null: none), which must be the one that is set.
@@ -61,14 +62,15 @@ class GraphedPasses {
   GraphedPasses(Model& model, LayerObserver* observer)
       : GraphedPasses(model, observer, Options{}) {}
 
-  /// Throws InvalidArgument for labels and targets both or neither, and what the passes throw.
+  /// Runs one pass. Throws InvalidArgument unless exactly one of labels and targets is given, and
+  /// the errors of the pass.
   void run(Context& ctx, const PassInput& input, Observed observed);
 
   [[nodiscard]] const Counts& counts() const { return counts_; }
-  void forget();  ///< Throws all recordings away, and with them the memory that they hold.
+  void forget();  ///< Discards all recordings and their memory.
 
  private:
-  /// All that is part of a recording.
+  /// The arguments that a recording depends on.
   struct Key {
     const void *images, *wanted, *sums;
     std::vector<std::int64_t> shape;
@@ -78,7 +80,7 @@ class GraphedPasses {
     bool gradients;
     bool operator==(const Key&) const = default;
   };
-  /// As long as it is the same, the model's memory is, and grad_.
+  /// State of the memory: while it is equal, the memory of the model and of grad_ has not moved.
   struct Memory {
     std::size_t bytes = 0;
     std::int64_t losses = 0;
@@ -87,15 +89,15 @@ class GraphedPasses {
   struct Entry {
     Key key;
     std::vector<CapturedWork> parts;
-    std::vector<std::vector<Layer*>> order;  ///< Of the gradients, by part.
-    Memory memory{};                         ///< When it was recorded.
+    std::vector<std::vector<Layer*>> order;  ///< Layers with gradients, by part.
+    Memory memory{};                         ///< State when it was recorded.
     int refused = 0;
     std::int64_t used = 0;
   };
   class Recorder;
 
   [[nodiscard]] Key key_of(const PassInput& input) const;
-  /// The entry of this key; a new one takes the place of the one that was not used for longest.
+  /// Returns the entry of this key; a new one replaces the least recently used.
   Entry& entry_of(const Key& key, bool& is_new);
   [[nodiscard]] Memory memory() const;
   void pass(Context& ctx, const PassInput& input);
@@ -104,7 +106,7 @@ class GraphedPasses {
   Model& model_;
   LayerObserver* observer_;
   Options options_;
-  Tensor grad_;  ///< Of the logits.
+  Tensor grad_;  ///< Gradient of the logits.
   std::vector<Entry> entries_;
   std::int64_t clock_ = 0;
   Counts counts_;

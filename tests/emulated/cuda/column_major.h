@@ -6,10 +6,10 @@
 
 #include "emulated/device.h"
 
-/// What the libraries of dense linear algebra share.
+/// Shared parts of the emulated libraries of dense linear algebra.
 namespace emulated {
 
-/// Element (i, j) stands at data[i + j*ld].
+/// Index of element (i, j): data[i + j*ld].
 template <class T>
 struct ColumnMajor {
   T* data;
@@ -17,10 +17,10 @@ struct ColumnMajor {
   T& operator()(std::int64_t i, std::int64_t j) const { return data[i + j * ld]; }
 };
 
-/// The least leading dimension of a matrix with this many rows.
+/// Returns the least leading dimension of a matrix with this many rows.
 [[nodiscard]] inline std::int64_t least_ld(std::int64_t rows) { return rows > 1 ? rows : 1; }
 
-/// A host pointer is what a kernel would crash on.
+/// Rejects a host pointer, on which a kernel would crash.
 inline void require_device(const void* data, const char* call) {
   if (!is_device_memory(data))
     throw std::runtime_error(std::string("emulated device: ") + call + " got a host pointer");

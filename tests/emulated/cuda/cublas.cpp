@@ -5,7 +5,7 @@
 #include "emulated/library_faults.h"
 #include "handles.h"
 
-// Handles of cuBLAS and what they hold.
+// Handles of cuBLAS and their state.
 extern "C" {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {

@@ -22,7 +22,7 @@ bool is_f64(cublasComputeType_t type) {
   return type == CUBLAS_COMPUTE_64F || type == CUBLAS_COMPUTE_64F_PEDANTIC;
 }
 
-/// The combinations of the table of cublasGemmEx that have an f32 or f64 result.
+/// Whether the combination is in the table of cublasGemmEx, with an f32 or f64 result.
 bool supported(cudaDataType a, cudaDataType b, cudaDataType c, cublasComputeType_t compute) {
   if (a != b) return false;
   if (is_f64(compute)) return a == CUDA_R_64F && c == CUDA_R_64F;
@@ -63,7 +63,7 @@ struct Operand {
   std::int64_t ld, stride;
   bool transposed;
 
-  /// op(A)[rows, cols], column after column, for the batch of this index.
+  /// Reads op(A)[rows, cols], column after column, for the batch of this index.
   [[nodiscard]] std::vector<double> read(std::int64_t index, std::int64_t rows, std::int64_t cols,
                                          bool tf32) const {
     std::vector<double> out;
@@ -111,7 +111,7 @@ struct Product {
   }
 };
 
-/// Calls body(alpha, beta) on the stream; in host mode with the scalars of now.
+/// Calls body(alpha, beta) on the stream; in host mode with the scalars at the time of the call.
 template <class T, class Body>
 void submit(cublasHandle_t handle, const void* alpha, const void* beta, Body body) {
   if (handle->device_scalars) {

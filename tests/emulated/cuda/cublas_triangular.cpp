@@ -9,14 +9,15 @@ namespace {
 using emulated::ColumnMajor;
 using emulated::least_ld;
 
-/// op(A) X = alpha B or X op(A) = alpha B, X over B[m,n]. The second is op(A)' X' = alpha B'.
+/// A solve op(A) X = alpha B or X op(A) = alpha B, X over B[m,n]. The second is op(A)' X' = alpha
+/// B'.
 struct Solve {
   bool left, lower, transposed, unit;
   std::int64_t m, n;
 
   template <class T>
   void run(double alpha, ColumnMajor<const T> a, ColumnMajor<T> b) const {
-    const bool flipped = left == transposed;  // Whether the matrix that is solved with is A'.
+    const bool flipped = left == transposed;  // Whether the matrix of the solve is A'.
     const std::int64_t order = left ? m : n, vectors = left ? n : m;
     const auto matrix = [&](std::int64_t i, std::int64_t j) -> double {
       return flipped ? a(j, i) : a(i, j);

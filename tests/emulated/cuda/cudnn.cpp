@@ -9,7 +9,7 @@
 #include "handles.h"
 #include "state.h"
 
-// The entry points of cuDNN that we call.
+// The entry points of cuDNN that the library calls.
 namespace {
 
 using emulated::state;
@@ -21,7 +21,7 @@ using emulated::dnn::require;
 using emulated::dnn::Value;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
-/// What the caller holds. Its content is shared with what it was made part of.
+/// The caller's handle of a descriptor; its content is shared with descriptors that include it.
 struct Slot {
   std::shared_ptr<Descriptor> content;
 };
@@ -132,7 +132,7 @@ void get(const Descriptor& descriptor, int name, cudnnBackendAttributeType_t typ
                 static_cast<std::size_t>(copied) * emulated::dnn::size_of(type));
     return;
   }
-  // The caller has made descriptors of the right kind, which become those of the attribute.
+  // The caller's descriptors have the right kind; the attribute's become copies of them.
   const auto* raw = static_cast<const cudnnBackendDescriptor_t*>(elements);
   for (std::int64_t i = 0; i < copied; ++i) {
     Slot& slot = slot_of(raw[i]);
@@ -145,7 +145,7 @@ void get(const Descriptor& descriptor, int name, cudnnBackendAttributeType_t typ
   }
 }
 
-/// The pointers of a variant pack, as the plan needs them.
+/// Converts the pointers of a variant pack to the form that the plan uses.
 emulated::dnn::Execution execution_of(const Descriptor& plan, const Descriptor& pack) {
   const auto ids = pack.all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);

@@ -17,11 +17,11 @@ struct cudnnContext {
 };
 
 /// The backend ("graph") interface of cuDNN 9: convolutions of channels-last tensors, their
-/// gradients, sums over pixels, and a few pointwise operations. What the documentation says must be
-/// set is asked for, and nothing else is taken.
+/// gradients, sums over pixels, and a few pointwise operations. Attributes that the documentation
+/// requires are required, and no others are accepted.
 namespace emulated::dnn {
 
-/// What a call answers; never leaves this library.
+/// The status of a failed call; never leaves this library.
 struct Refusal {
   cudnnStatus_t status;
   std::string why;
@@ -32,13 +32,13 @@ void require(bool holds, cudnnStatus_t status, const std::string& why);
 struct Graph;
 struct Engine;
 struct Descriptor;
-/// What a descriptor has become: finalised, so that it does not change any more.
+/// A finalised descriptor, which does not change any more.
 using Link = std::shared_ptr<const Descriptor>;
 
 struct Value {
   cudnnBackendAttributeType_t type{};
   std::int64_t count = 0;
-  std::vector<std::byte> bytes;  ///< Of values,
+  std::vector<std::byte> bytes;  ///< Values,
   std::vector<Link> links;       ///< or descriptors.
 };
 
@@ -46,9 +46,10 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type{};
   bool finalized = false;
   std::map<int, Value> values;         ///< By attribute.
-  std::shared_ptr<const Graph> graph;  ///< Of an operation graph, and of what is made for one.
-  const Engine* engine = nullptr;      ///< Of an engine, and of what is made for one.
-  std::int64_t workspace = 0;          ///< Of an execution plan.
+  std::shared_ptr<const Graph> graph;  ///< For an operation graph, and for descriptors made from
+                                       ///< one.
+  const Engine* engine = nullptr;      ///< For an engine, and for descriptors made from one.
+  std::int64_t workspace = 0;          ///< For an execution plan.
 
   [[nodiscard]] bool has(int name) const { return values.contains(name); }
   template <class T>
@@ -85,16 +86,16 @@ struct Descriptor {
 struct Field {
   int name;
   cudnnBackendAttributeType_t type;
-  std::int64_t least, most;  ///< Elements.
+  std::int64_t least, most;  ///< Numbers of elements.
   enum class Use { required, optional, told } use = Use::required;
-  std::vector<cudnnBackendDescriptorType_t> linked;  ///< What a descriptor may be.
+  std::vector<cudnnBackendDescriptorType_t> linked;  ///< Allowed kinds of descriptors.
 };
-/// All attributes; none for a kind that is not emulated.
+/// Returns all attributes; none for a kind that is not emulated.
 [[nodiscard]] const std::vector<Field>& fields_of(cudnnBackendDescriptorType_t type);
 /// Bytes of an element.
 [[nodiscard]] std::size_t size_of(cudnnBackendAttributeType_t type);
 
-/// Checks what is set, and makes what follows from it.
+/// Checks the attributes, and computes what depends on them.
 void finalize(Descriptor& descriptor);
 
 using Dims = std::array<std::int64_t, 4>;
@@ -142,38 +143,38 @@ struct Graph {
   std::map<std::int64_t, Tensor> tensors;
 };
 
-/// Throws Refusal where the operation contradicts itself.
+/// Throws Refusal where the operation is inconsistent.
 void check_operation(const Descriptor& operation);
 [[nodiscard]] std::shared_ptr<const Graph> graph_of(const std::vector<Link>& operations);
 
-/// A way to compute graphs, with habits that a caller may find out about.
+/// An engine that computes graphs, with properties that a caller may query.
 struct Engine {
   std::int64_t index;
   std::vector<cudnnBackendNumericalNote_t> numbers;
   std::vector<cudnnBackendBehaviorNote_t> behavior;
-  std::vector<cudnnBackendKnobType_t> knobs;  ///< Each 0 to 3.
+  std::vector<cudnnBackendKnobType_t> knobs;  ///< Knobs, each 0 to 3.
   std::int64_t workspace = 0;                 ///< Bytes, for every graph.
   bool plans = true;                          ///< False: a plan of it cannot be finalised.
   bool tells = true;                          ///< False: `numbers` cannot be read.
-  /// Its one knob divides the sum of a gradient of weights into 1 to 128 slices, whose partial sums
-  /// are in the workspace.
+  /// Whether its one knob splits the sum of a gradient of weights into 1 to 128 slices, whose
+  /// partial sums are in the workspace.
   bool splits = false;
   [[nodiscard]] bool has(cudnnBackendNumericalNote_t note) const;
 };
-/// In the order of the heuristic; none where nothing computes the graph.
+/// Returns engines in the order of the heuristic; none where nothing computes the graph.
 [[nodiscard]] std::vector<const Engine*> engines_for(const Graph& graph,
                                                      cudnnBackendHeurMode_t mode);
 
-/// An execution plan as text, which this process alone can read.
+/// Returns an execution plan as text, which only this process can read.
 [[nodiscard]] std::string written(const Descriptor& plan);
-/// Makes `plan` what the text says. Throws Refusal where it says nothing.
+/// Restores `plan` from its text. Throws Refusal for unknown text.
 void read(const std::string& text, Descriptor& plan);
 
-/// Work of a stream.
+/// Work on a stream.
 struct Execution {
   std::shared_ptr<const Graph> graph;
   const Engine* engine;
-  std::map<std::int64_t, void*> memory;  ///< Of the tensors that are not virtual.
+  std::map<std::int64_t, void*> memory;  ///< Memory of the tensors that are not virtual.
   void* workspace;
   std::int64_t workspace_bytes;
   void operator()() const;

@@ -6,15 +6,15 @@
 #include "emulated/library_faults.h"
 #include "graph.h"
 
-// What computes a graph, and what is proposed for it. The habits of the engines are made up so that
-// a caller meets all that the library may propose: results that differ from run to run, operands
-// that are rounded, sums in 16 bits, much workspace, plans that fail in the end.
+// The engines that compute a graph, and those that are proposed for it. Their properties are
+// invented so that a caller meets all that the library may propose: results that differ from run to
+// run, operands that are rounded, sums in 16 bits, much workspace, plans that fail in the end.
 namespace emulated::dnn {
 namespace {
 
 using Engines = std::vector<const Engine*>;
 
-// Of single convolutions.
+// Engines of single convolutions.
 const Engine kWobbling{
     .index = 10,
     .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC},
@@ -46,7 +46,7 @@ const Engine kPlain{.index = 15,
                     .knobs = {CUDNN_KNOB_TYPE_TILE_SIZE},
                     .workspace = 520};
 const Engine kSlow{.index = 16, .numbers = {}, .behavior = {}, .knobs = {}};
-// Of what is fused, compiled at run time.
+// Engine of fused graphs, compiled at run time.
 const Engine kFused{.index = 20,
                     .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
                     .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
@@ -62,14 +62,14 @@ const Engine kFusedPlain{.index = 22,
                          .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
                          .knobs = {CUDNN_KNOB_TYPE_TILE_M}};
 
-// Of a gradient of weights in f32; never proposed.
+// Engine of a gradient of weights in f32; never proposed.
 const Engine kSplit{.index = 1,
                     .numbers = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
                     .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
                     .knobs = {CUDNN_KNOB_TYPE_SPLIT_K_SLC},
                     .splits = true};
 
-// Of a gradient that goes on to a normalisation; not compiled.
+// Engine of a gradient that continues into a normalisation; not compiled.
 const Engine kDataToNorm{.index = 1, .numbers = {}, .behavior = {}, .knobs = {}, .workspace = 1536};
 const Engine kDataToNormWobbling{
     .index = 2, .numbers = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, .behavior = {}, .knobs = {}};
@@ -89,7 +89,7 @@ bool one_type(const Graph& graph, const Operation& o, bool with_result) {
          (!with_result || tensor(graph, o.to[0]).type == type);
 }
 
-/// x and w of a convolution, by their places in the operation.
+/// Tensors x and w of a convolution, by their positions in the operation.
 const Tensor& image_of(const Graph& graph, const Operation& o) {
   return tensor(graph, o.kind == Kind::forward ? o.from[0]
                        : o.kind == Kind::data  ? o.to[0]
@@ -107,8 +107,9 @@ bool has_odd_groups(const Graph& graph, const Operation& o) {
          (w.dims[1] % 2 != 0 || w.dims[0] / groups % 2 != 0);
 }
 
-/// dy, w -> dx; x - mean, * inverse deviation, * scale, + shift; dx where that is > 0, g; sums over
-/// g and x. All of f16 but values of channels and what is between; channels by eights.
+/// Whether the graph is dy, w -> dx; x - mean, * inverse deviation, * scale, + shift; dx where that
+/// is > 0, g; sums over g and x. All are f16 except per-channel values and intermediate ones;
+/// channels are multiples of eight.
 bool is_data_to_norm(const Graph& graph) {
   using K = Kind;
   std::vector<Operation> all = graph.operations;
@@ -116,7 +117,7 @@ bool is_data_to_norm(const Graph& graph) {
   const auto data =
       std::find_if(all.begin(), all.end(), [](const Operation& o) { return o.kind == K::data; });
   if (data == all.end()) return false;
-  std::rotate(all.begin(), data, data + 1);  // The others wait for each other, but not for it.
+  std::rotate(all.begin(), data, data + 1);  // The others depend on each other, but not on it.
   const std::array kinds{K::data, K::subtract,      K::multiply,      K::multiply,
                          K::add,  K::relu_backward, K::norm_gradients};
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -154,7 +155,7 @@ Pattern pattern_of(const Graph& graph) {
   if (!follows) return Pattern::none;
   if (first.kind == Kind::weights && operations.size() == 2 && second.kind == Kind::identity) {
     const Tensor &x = image_of(graph, first), &w = filter_of(graph, first);
-    const bool words = x.dims[1] % 4 == 0 && w.dims[0] % 2 == 0;  // Of channels.
+    const bool words = x.dims[1] % 4 == 0 && w.dims[0] % 2 == 0;  // Whether channels fill words.
     return f32_between && one_type(graph, first, false) && words ? Pattern::wide_weights
                                                                  : Pattern::none;
   }
@@ -168,7 +169,7 @@ Pattern pattern_of(const Graph& graph) {
                                                                : Pattern::none;
 }
 
-/// Everything that computes the graph.
+/// Returns all engines that compute the graph.
 Engines all_engines(const Graph& graph) {
   Engines all = engines_for(graph, CUDNN_HEUR_MODE_A);
   const Engines more = engines_for(graph, CUDNN_HEUR_MODE_FALLBACK);
@@ -200,7 +201,7 @@ std::shared_ptr<Descriptor> finished(cudnnBackendDescriptorType_t type,
   return made;
 }
 
-/// The engine with the knobs at 1.
+/// Returns the engine with the knobs at 1.
 Link proposal(const std::shared_ptr<const Graph>& graph, const Engine& engine) {
   const auto of = finished(CUDNN_BACKEND_ENGINE_DESCRIPTOR, graph);
   describe(*of, engine);
@@ -309,7 +310,7 @@ Engines engines_for(const Graph& graph, cudnnBackendHeurMode_t mode) {
       if (!first) return {&kSlow};
       if (wide) return {&kWobbling, &kSilent, &kTensorCores, &kFailing, &kLarge, &kPlain};
       return {&kWobbling, &kSilent, &kRoundingSums, &kFailing, &kLarge, &kTensorCores, &kPlain};
-    case Pattern::forward_sums:  // Of f32 too on tensor cores alone.
+    case Pattern::forward_sums:  // Also of f32, on tensor cores only.
       if (!first) return {};
       return {&kFusedWobbling, &kFused};
     case Pattern::wide_weights:

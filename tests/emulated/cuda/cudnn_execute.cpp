@@ -6,8 +6,8 @@
 
 #include "cudnn_descriptor.h"
 
-// Graphs by plain loops. Operands have the numbers of their type; sums are f64 and rounded to f32
-// before they are stored.
+// Executes graphs with plain loops. Operands have the numbers of their type; sums are f64 and
+// rounded to f32 before they are stored.
 namespace emulated::dnn {
 namespace {
 
@@ -36,7 +36,7 @@ Numbers read(const Tensor& tensor, const void* memory) {
   return out;
 }
 
-/// Rounds to the type of the tensor, and stores what is not virtual.
+/// Rounds to the type of the tensor, and stores a tensor that is not virtual.
 void write(const Tensor& tensor, Numbers& values, void* memory) {
   if (tensor.type == CUDNN_DATA_FLOAT) {
     if (memory != nullptr) std::memcpy(memory, values.data(), values.size() * sizeof(float));
@@ -58,12 +58,12 @@ void round_to_tf32(Numbers& values) {
   }
 }
 
-/// Where channels of x, w and y meet.
+/// First channels of x, w and y that are combined.
 struct Meeting {
   std::int64_t x, w, y;  ///< First channels, in elements.
 };
 
-/// f(meeting) for every output pixel, element of the kernel and group.
+/// Calls f(meeting) for every output pixel, element of the kernel and group.
 struct Loops {
   Dims x, w, y;
   Geometry g;
@@ -144,7 +144,7 @@ std::vector<double> gradient_of_w(const Loops& l, const Numbers& dy, const Numbe
   return dw;
 }
 
-/// What an engine does to its sums beside rounding them to f32.
+/// Applies the errors of an engine to its sums, beside rounding them to f32.
 void spoil(const Engine& engine, std::vector<double>& sums) {
   static std::atomic<unsigned> runs{0};
   if (engine.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) {
@@ -155,13 +155,13 @@ void spoil(const Engine& engine, std::vector<double>& sums) {
     for (double& sum : sums) sum = read_bfloat(to_bfloat(static_cast<float>(sum)));
 }
 
-/// One graph under way.
+/// One execution of a graph.
 class Run {
  public:
   explicit Run(const Execution& work) : work_(work) {}
 
   void operator()() {
-    // Before a result is stored: what overlaps the workspace is lost.
+    // Overwrites the workspace before any result is stored, so that a result inside it is detected.
     if (work_.workspace_bytes > 0)
       std::memset(work_.workspace, 0xFF, static_cast<std::size_t>(work_.workspace_bytes));
     for (const Operation& operation : work_.graph->operations) compute(operation);

@@ -3,7 +3,8 @@
 
 #include "cudnn_descriptor.h"
 
-// Operations over tensors: what they must agree in, and the order in which they are computed.
+// Operations over tensors: the consistency that they require, and the order in which they are
+// computed.
 namespace emulated::dnn {
 namespace {
 
@@ -63,7 +64,7 @@ void check_convolution(const Descriptor& d) {
   }
 }
 
-/// x, w and y of a convolution, whatever is computed.
+/// Checks x, w and y of a convolution, whichever of them is computed.
 void check_shapes(const Tensor& x, const Tensor& w, const Tensor& y, const Geometry& g) {
   require(x.dims[0] == y.dims[0], kShape, "x and y have different numbers of images");
   require(w.dims[0] == y.dims[1], kShape, "w and y have different channels");
@@ -125,7 +126,7 @@ Read read_convolution(const Descriptor& d, const ConvNames& names) {
 
 struct PointwiseMode {
   Kind kind;
-  bool two = false;  ///< Of x and b.
+  bool two = false;  ///< Whether x and b are both operands.
 };
 PointwiseMode pointwise_mode(const Descriptor& how) {
   switch (how.one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE)) {
@@ -176,7 +177,7 @@ Read read_pointwise(const Descriptor& d) {
   return read;
 }
 
-/// A value of f32 for each channel.
+/// Checks an f32 value for each channel.
 void check_channels(const Tensor& value, const Tensor& x) {
   require(value.dims == Dims{1, x.dims[1], 1, 1}, kShape, "a value for each channel");
   require(value.type == CUDNN_DATA_FLOAT, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE,
@@ -233,7 +234,7 @@ Read read_operation(const Descriptor& d) {
   }
 }
 
-/// Those first whose operands do not wait for others.
+/// Sorts operations so that operands are computed before they are used.
 std::vector<Operation> in_order(std::vector<Operation> left, const Graph& graph) {
   std::vector<Operation> done;
   const auto missing = [&](std::int64_t id) {

@@ -6,7 +6,7 @@
 #include "emulated/cudnn_faults.h"
 #include "state.h"
 
-// Plans that are compiled, and as text.
+// Compiled plans, and their text form.
 namespace emulated::dnn {
 namespace {
 
@@ -14,7 +14,7 @@ using Lock = std::scoped_lock<DeviceMutex>;
 
 int compiled = 0, under_way = 0, wanted_together = 0;
 
-/// By their text, in which the process is named: another one's says nothing here.
+/// Plans by their text, which names the process: text of another process is unknown here.
 std::map<std::string, Descriptor>& texts() {
   static auto* const all = new std::map<std::string, Descriptor>;
   return *all;

@@ -1,6 +1,7 @@
 #include "cudnn_descriptor.h"
 
-// What each kind of descriptor has, from the tables of the documentation of the backend interface.
+// Attributes of each kind of descriptor, from the tables of the documentation of the backend
+// interface.
 namespace emulated::dnn {
 namespace {
 
@@ -75,7 +76,7 @@ const std::map<int, Fields>& schema() {
        {link(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_BACKEND_POINTWISE_DESCRIPTOR),
         tensor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
         tensor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kOptional),
-        tensor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kOptional),  // Of gradients the next two.
+        tensor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kOptional),  // The next two are for gradients.
         tensor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, kOptional),
         tensor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, kOptional)}},
       {CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR,

@@ -3,7 +3,7 @@
 #include "emulated/library_faults.h"
 #include "handles.h"
 
-// Handles of cuSOLVER and what they hold.
+// Handles of cuSOLVER and their state.
 extern "C" {
 
 cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle) {

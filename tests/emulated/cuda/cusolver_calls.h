@@ -9,7 +9,7 @@
 #include "column_major.h"
 #include "handles.h"
 
-/// What the calls of cuSOLVER share.
+/// Shared parts of the calls of cuSOLVER.
 namespace emulated {
 
 inline bool known_fill(cublasFillMode_t uplo) {
@@ -18,7 +18,7 @@ inline bool known_fill(cublasFillMode_t uplo) {
 
 inline bool real_type(cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_64F; }
 
-/// Some of either kind, so that a caller who brings none is found.
+/// Sizes that are not 0, so that a caller without a workspace is detected.
 inline constexpr std::size_t kHostWorkspace = 96;
 inline std::size_t device_workspace(std::int64_t n) { return static_cast<std::size_t>(64 + 8 * n); }
 
@@ -29,7 +29,8 @@ inline cusolverStatus_t workspace_sizes(std::int64_t n, std::size_t* device, std
   return CUSOLVER_STATUS_SUCCESS;
 }
 
-/// Refuses too little of either; otherwise the host's is written now. The device's is for work.
+/// Rejects a workspace that is too small. Otherwise the one on the host is written now; the one on
+/// the device is for the work.
 inline bool enough_workspace(std::int64_t n, const void* device, std::size_t device_bytes,
                              void* host, std::size_t host_bytes, const char* call) {
   if (device_bytes < device_workspace(n) || host_bytes < kHostWorkspace) return false;
@@ -39,7 +40,7 @@ inline bool enough_workspace(std::int64_t n, const void* device, std::size_t dev
   return true;
 }
 
-/// A status: device memory, or pinned.
+/// Requires a status in device or pinned memory.
 inline void require_status(const int* info, const char* call) {
   if (!is_pinned_memory(info)) require_device(info, call);
 }

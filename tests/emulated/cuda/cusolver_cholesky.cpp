@@ -4,8 +4,8 @@
 
 #include "cusolver_calls.h"
 
-// Cholesky factorizations and inverses of cuSOLVER. A NaN passes for a positive pivot: the library
-// promises nothing else.
+// Cholesky factorizations and inverses of cuSOLVER. A NaN is accepted as a positive pivot, as the
+// library promises nothing else.
 namespace {
 
 using emulated::ColumnMajor;
@@ -15,7 +15,7 @@ using emulated::least_ld;
 /// not positive definite.
 template <class T>
 int factor(bool lower, std::int64_t n, ColumnMajor<T> a) {
-  // l(i, j) of L, or of U' in the upper triangle.
+  // Element l(i, j) of L, or of U' in the upper triangle.
   const auto l = [&](std::int64_t i, std::int64_t j) -> T& { return lower ? a(i, j) : a(j, i); };
   for (std::int64_t j = 0; j < n; ++j) {
     double pivot = l(j, j);
@@ -31,8 +31,8 @@ int factor(bool lower, std::int64_t n, ColumnMajor<T> a) {
   return 0;
 }
 
-/// The inverse of L L' (lower) or U' U (upper) over its factor. Returns 0, or the position of the
-/// first zero on the diagonal, and then does nothing.
+/// Writes the inverse of L L' (lower) or U' U (upper) over its factor. Returns 0, or without any
+/// effect the position of the first zero on the diagonal.
 template <class T>
 int invert(bool lower, std::int64_t n, ColumnMajor<T> a) {
   for (std::int64_t i = 0; i < n; ++i) {

@@ -13,7 +13,7 @@ namespace {
 using emulated::ColumnMajor;
 using emulated::least_ld;
 
-/// Column-major work of order n.
+/// Column-major matrices of order n.
 struct Work {
   std::int64_t n;
   std::vector<double> a, v;
@@ -22,7 +22,7 @@ struct Work {
   }
 };
 
-/// Columns p and q of x times the rotation [c s; -s c].
+/// Multiplies columns p and q of x by the rotation [c s; -s c].
 void rotate_columns(Work& w, std::vector<double>& x, std::int64_t p, std::int64_t q, double c,
                     double s) {
   for (std::int64_t i = 0; i < w.n; ++i) {
@@ -43,11 +43,11 @@ void rotate(Work& w, std::int64_t p, std::int64_t q) {
     w.at(w.a, p, i) = c * upper - s * lower;
     w.at(w.a, q, i) = s * upper + c * lower;
   }
-  w.at(w.a, p, q) = w.at(w.a, q, p) = 0;  // But for rounding.
+  w.at(w.a, p, q) = w.at(w.a, q, p) = 0;  // Zero except for rounding.
   rotate_columns(w, w.v, p, q, c, s);
 }
 
-/// Returns 0, or 1 when something is left beside the diagonal.
+/// Returns 0, or 1 when an off-diagonal element remains.
 int diagonalise(Work& w) {
   double largest = 0;
   for (const double x : w.a) largest = std::max(largest, std::abs(x));

@@ -13,7 +13,7 @@
 namespace emulated {
 
 State& state() {
-  // Never destroyed: tensors of static lifetime are freed late.
+  // Leaked: tensors of static lifetime are freed late.
   static State* const one = [] {
     auto* made = new State;
     const char* mode = std::getenv("DKFAC_EMULATED");
@@ -102,7 +102,7 @@ void run_next(CUstream_st* stream, Opening& memory) {
 bool next_is_ready(CUstream_st* stream) {
   const auto& ready = stream->items.front().ready;
   if (!ready) return true;
-  // Asked while it is being asked: work that waits for itself, over streams.
+  // A nested query: work that depends on itself, over streams.
   if (std::exchange(stream->asked, true)) return false;
   struct Asking {
     CUstream_st* stream;
@@ -120,7 +120,7 @@ bool advance(CUstream_st* stream, Ticket ticket) {
   Opening memory;
   while (stream->done < ticket) {
     if (stream->running != 0 || !next_is_ready(stream)) return false;
-    // Asking may have run it.
+    // The query may have run it.
     if (stream->done < ticket && stream->running == 0) run_next(stream, memory);
   }
   return true;
@@ -133,7 +133,7 @@ void run(CUstream_st* stream, Ticket ticket) {
   Opening memory;
   while (stream->done < ticket) {
     if (stream->running != 0) {
-      // Another thread is inside this stream's work (block_until), or the work waits for itself.
+      // Another thread is inside this stream's work (block_until), or the work depends on itself.
       const Ticket inside = stream->running;
       memory.close();
       block_until([&] { return stream->running != inside; });

@@ -7,13 +7,13 @@
 #include "emulated/library_faults.h"
 #include "state.h"
 
-/// What was recorded, in the order in which it was.
+/// Recorded work in the order of its recording.
 struct CUgraph_st {
   std::vector<emulated::Node> nodes;
 };
 
-/// The same in an order in which it may run: of what is free to go the latest first, so that an
-/// order that was not requested does not exist.
+/// Recorded work in an order in which it may run: of the nodes that are ready the latest first, so
+/// that an order that was not requested does not occur.
 struct CUgraphExec_st {
   std::vector<emulated::Node> nodes;
 };
@@ -29,7 +29,7 @@ cudaError_t broken(Capture& capture) {
   return cudaErrorStreamCaptureUnsupported;
 }
 
-/// Which nodes come before these, themselves included.
+/// Returns which nodes precede these, themselves included.
 std::vector<bool> all_before(const Capture& capture, const std::vector<std::size_t>& last) {
   std::vector<bool> before(capture.nodes.size());
   for (const std::size_t node : last) before[node] = true;
@@ -112,7 +112,7 @@ void record_event(CUevent_st* event, CUstream_st* stream) {
 
 cudaError_t wait_for_recorded(CUstream_st* stream, CUevent_st* event) {
   const auto& capture = event->capture;
-  // Of nothing that is being recorded: it would have happened before, or never.
+  // An event outside a recording cannot be waited for: it would have occurred before, or never.
   if (capture == nullptr) {
     stream->capture->broken = true;
     return cudaErrorStreamCaptureIsolation;
@@ -142,7 +142,9 @@ extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const Lock lock(state().mutex);
-  if (mode != cudaStreamCaptureModeThreadLocal) return cudaErrorInvalidValue;  // No other is ours.
+  if (mode != cudaStreamCaptureModeThreadLocal)
+    return cudaErrorInvalidValue;  // The library uses
+                                   // no other mode.
   if (stream->capture != nullptr || capture_here != nullptr) return cudaErrorIllegalState;
   capture_here = std::make_shared<Capture>();
   capture_here->origin = stream;
@@ -191,7 +193,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) {
   const Lock lock(state().mutex);
-  delete ready;  // Launches have the work of their own.
+  delete ready;  // Launches have copies of the work.
   state().memory.reuse_freed();
   return cudaSuccess;
 }

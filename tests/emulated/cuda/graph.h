@@ -13,30 +13,32 @@ struct CUstream_st;
 
 namespace emulated {
 
-/// Work that is recorded, and what it has to follow.
+/// Recorded work, and the nodes that it follows.
 struct Node {
   std::function<bool()> ready;
   std::function<void()> work;
   std::vector<std::size_t> after;
 };
 
-/// A recording under way: of one stream, and of those that followed it.
+/// A recording in progress: of one stream, and of those that followed it.
 struct Capture {
   CUstream_st* origin = nullptr;
   std::thread::id owner;
-  bool broken = false;  ///< A call was made that cannot be recorded.
+  bool broken = false;  ///< Whether a call was made that cannot be recorded.
   bool over = false;
   std::vector<Node> nodes;
   std::set<CUstream_st*> streams;
 };
 
-/// What cannot be done while this thread records, as the device says it: the recording is lost.
-/// cudaSuccess when it does not record.
+/// Returns the error of a call that is not allowed while this thread records, and invalidates the
+/// recording. cudaSuccess when the thread does not record.
 [[nodiscard]] cudaError_t refuse_while_recording();
-/// The same for what cannot be done to this stream while anybody records it.
+/// As refuse_while_recording(), for a call that is not allowed on this stream while any thread
+/// records it.
 [[nodiscard]] cudaError_t refuse_while_recorded(CUstream_st* stream);
 
-/// The same for what waits for the whole device: recordings of all threads are lost.
+/// As refuse_while_recording(), for a call that waits for the whole device: recordings of all
+/// threads are invalidated.
 [[nodiscard]] cudaError_t refuse_while_anything_is_recorded();
 
 /// Records work instead of running it. The stream is being recorded.

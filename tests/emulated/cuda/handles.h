@@ -4,8 +4,8 @@ struct CUstream_st;
 
 namespace emulated {
 
-/// What destroying a handle does: libraries wait for the device there. Here for its stream alone,
-/// if that is still there.
+/// Waits as destroying a handle does. Libraries synchronize the device there; this waits only for
+/// the handle's stream, if it still exists.
 void wait_for_handle(CUstream_st* stream);
 
 }  // namespace emulated

@@ -10,12 +10,13 @@
 namespace emulated {
 namespace {
 
-constexpr std::size_t kSpace = std::size_t{1} << 36;  // Addresses; pages come as they are touched.
-// Large pages where the kernel has them: protection changes with every piece of work.
+constexpr std::size_t kSpace = std::size_t{1} << 36;  // Reserved addresses; pages are allocated on
+                                                      // first use.
+// Large pages where the kernel has them, as every piece of work changes the protection.
 constexpr std::size_t kPage = std::size_t{1} << 21, kGrain = 256;
 constexpr int kFresh = 0xff, kGuard = 0xa5;
 
-/// A guard on either side of what was asked for.
+/// Returns the requested size with a guard on either side.
 std::size_t room_for(std::size_t bytes) {
   return (bytes + kGrain - 1) / kGrain * kGrain + 2 * kGrain;
 }
@@ -74,7 +75,7 @@ std::byte* Memory::allocate(std::size_t bytes) {
   std::memset(start, kGuard, room);
   std::memset(start + kGrain, kFresh, bytes);
   close();
-  // Under AddressSanitizer a kernel that reads or writes there ends at once.
+  // Under AddressSanitizer a kernel that reads or writes there is aborted at once.
   ASAN_POISON_MEMORY_REGION(start, kGrain);
   ASAN_POISON_MEMORY_REGION(start + kGrain + bytes, room - kGrain - bytes);
   blocks_[start + kGrain] = bytes;
@@ -97,7 +98,7 @@ void Memory::release(std::byte* block) {
   blocks_.erase(found);
   live_ -= static_cast<std::int64_t>(bytes);
   if (keepers_ > 0) {
-    kept_[start] = room;  // Looked at later.
+    kept_[start] = room;  // Checked later.
   } else {
     keep_free(start, room);
   }

@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-// What pools tell of themselves: all share one memory, and what is used is what is reserved.
+// Attributes of memory pools: all pools share one memory, and used memory equals reserved memory.
 namespace {
 
 using emulated::Memory;

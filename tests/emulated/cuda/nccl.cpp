@@ -9,10 +9,10 @@
 #include "nccl_comm.h"
 #include "state.h"
 
-// The part of NCCL that we call; ranks are threads of this process, and one of another process is
-// refused. A group of calls is one piece of work, which runs once every rank has come to its part
-// in each of them. DKFAC_EMULATED_NCCL_FAIL=<rank> lets the first collective of that rank break;
-// DKFAC_EMULATED_NCCL_NO_SPLIT=<rank>, or all, lets it refuse to split.
+// The part of NCCL that the library calls. Ranks are threads of this process; a rank of another
+// process is rejected. A group of calls is one piece of work, which runs once every rank has
+// enqueued its part in each of them. DKFAC_EMULATED_NCCL_FAIL=<rank> makes the first collective of
+// that rank fail; DKFAC_EMULATED_NCCL_NO_SPLIT=<rank>, or all, makes it reject a split.
 namespace {
 
 using emulated::NcclPart;
@@ -30,7 +30,7 @@ thread_local int depth = 0;
 thread_local const char* last_refusal = "emulated";
 thread_local std::vector<Queued> queued;
 
-/// What an id holds.
+/// Content of an id.
 struct Id {
   std::uint64_t number = 0;
   std::int64_t process = 0;
@@ -47,7 +47,7 @@ bool refuses_to_split(int rank) {
          (std::string_view(refuses) == "all" || std::string_view(refuses) == std::to_string(rank));
 }
 
-/// True once all ranks have come; then the new communicator is there as well.
+/// Returns true once all ranks have called; the new communicator is then available.
 bool finish_split(ncclComm* comm) {
   if (comm->child == nullptr) return true;
   auto& split = comm->fabric->splits[comm->splits - 1];
@@ -72,7 +72,7 @@ bool finish_split(ncclComm* comm) {
   return true;
 }
 
-/// Of a group: what it takes part in, and as whom.
+/// A group's part in a collective, and its rank there.
 struct Share {
   std::shared_ptr<emulated::NcclMeeting> meeting;
   int as;
@@ -245,7 +245,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   const Lock lock(state().mutex);
   if (comm == nullptr || out == nullptr || (color < 0 && color != NCCL_SPLIT_NOCOLOR))
     return ncclInvalidArgument;
-  // What is under way on the communicator might keep the split waiting for ever.
+  // Operations in flight on the communicator might block the split for ever.
   if (comm->polls > 0 || !idle(comm) || refuses_to_split(comm->rank)) return ncclInvalidUsage;
   *out = nullptr;
   comm->child = out;

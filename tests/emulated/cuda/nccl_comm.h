@@ -26,27 +26,27 @@ struct NcclPart {
   int root = 0;
   CUstream_st* stream = nullptr;
   Ticket ticket = 0;
-  std::shared_ptr<bool> aborted;  ///< Of the rank.
+  std::shared_ptr<bool> aborted;  ///< Whether the rank has aborted.
 };
 
-/// A collective, or a message from one rank to another, as its ranks meet in it.
+/// A collective, or a message from one rank to another, with the parts of its ranks.
 struct NcclMeeting {
   std::size_t expected = 0;
   std::map<int, NcclPart> parts;  ///< By rank; of a message the sender is 0, the receiver 1.
   bool done = false;
 };
-/// Moves the data of a meeting that all are in. Throws std::runtime_error when they disagree.
+/// Moves the data of a collective with all parts. Throws std::runtime_error when they disagree.
 void execute(NcclMeeting& meeting);
 
 struct NcclFabric;
 
-/// A split, as the ranks come to it.
+/// A split, with the calls of its ranks.
 struct NcclSplit {
   std::map<int, std::pair<int, int>> wishes;            ///< By rank: color and key.
-  std::map<int, std::shared_ptr<NcclFabric>> by_color;  ///< Made when all have come.
+  std::map<int, std::shared_ptr<NcclFabric>> by_color;  ///< Created when all ranks have called.
 };
 
-/// What the ranks of one communicator share.
+/// State shared by the ranks of one communicator.
 struct NcclFabric {
   int size = 0;
   std::map<int, bool> joined;
@@ -61,14 +61,15 @@ struct ncclComm {
   std::shared_ptr<emulated::NcclFabric> fabric;
   int rank = 0;
   bool blocking = true;
-  int polls = 0;  ///< How often the rest of a call has still to be asked for.
+  int polls = 0;  ///< Number of polls until a call completes.
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sent, received;
-  std::vector<std::shared_ptr<emulated::NcclMeeting>> meetings;  ///< That may not be done.
+  std::vector<std::shared_ptr<emulated::NcclMeeting>> meetings;  ///< Collectives that may be in
+                                                                 ///< flight.
   std::uint64_t splits = 0;
-  ncclComm** child = nullptr;  ///< Where the split under way puts what it makes.
+  ncclComm** child = nullptr;  ///< Destination of the communicator of the current split.
   std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
   std::shared_ptr<bool> broken = std::make_shared<bool>(false);
-  bool fails = false;  ///< Its first collective breaks.
+  bool fails = false;  ///< Whether its first collective fails.
   ncclResult_t error = ncclSuccess;
 };

@@ -57,8 +57,8 @@ void store(ncclDataType_t type, void* data, std::size_t i, double value) {
   }
 }
 
-/// As a ring does it: each element starts at another rank, and every hop rounds. A maximum drops
-/// NaN, as fmax does.
+/// Reduces as a ring does: each element starts at another rank, and every hop rounds. A maximum
+/// drops NaN, as fmax does.
 void combine(const NcclMeeting& meeting, std::size_t i, void* scratch) {
   const NcclPart& first = meeting.parts.begin()->second;
   const auto size = static_cast<int>(meeting.parts.size());

@@ -10,16 +10,16 @@
 
 #include "state.h"
 
-// The part of the CUDA runtime that we call. Work that a test gets wrong throws through it.
+// The part of the CUDA runtime that the library calls. Work that is incorrect throws through it.
 namespace {
 
 using emulated::state;
 thread_local int current_device = 0;
-thread_local int shown_device = -1;  ///< The only one that this thread sees.
+thread_local int shown_device = -1;  ///< The only device visible to this thread.
 thread_local cudaError_t last_error = cudaSuccess;
 using Lock = std::scoped_lock<emulated::DeviceMutex>;
 
-/// What a call returns; all but success stays until it is read (cudaGetLastError).
+/// Returns the status of a call; all but success are kept until cudaGetLastError reads them.
 cudaError_t returned(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
   return code;
@@ -35,7 +35,7 @@ void wait_on_host(CUstream_st* stream, emulated::Ticket ticket) {
   emulated::run(stream, ticket);
 }
 
-/// Returned by what a thread that records work must not call.
+/// Returns an error from calls that a recording thread must not make.
 #define EMULATED_NOT_WHILE_RECORDING                                                    \
   if (const cudaError_t code = emulated::refuse_while_recording(); code != cudaSuccess) \
   return returned(code)
@@ -57,15 +57,15 @@ struct Copy {
 
 constexpr std::size_t kStagedAtOnce = std::size_t{64} << 10;
 
-/// As the runtime orders copies: pageable sources are read before the call returns, pageable
-/// destinations written. The former takes until the device is done where they are too large to be
-/// kept aside; here that is only counted, so that streams stay lazy.
+/// Copies with the ordering of the runtime: pageable sources are read before the call returns,
+/// pageable destinations written. A pageable source that is too large to be staged blocks until the
+/// device is done; here that is only counted, so that streams stay lazy.
 cudaError_t copy(Copy work, cudaStream_t stream) {
   const Lock lock(state().mutex);
   const auto pageable = [](const void* data) {
     return !emulated::is_device_memory(data) && !emulated::is_pinned_memory(data);
   };
-  // A device would take it, and read or write there whenever the graph runs.
+  // A device would accept it, and read or write there whenever the graph runs.
   if (pageable(work.from) || pageable(work.to)) EMULATED_NOT_WHILE_RECORDED(stream);
   if (pageable(work.from)) {
     if (work.width * work.height > kStagedAtOnce) ++state().counters.host_waits;
@@ -83,7 +83,7 @@ cudaError_t copy(Copy work, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-/// Which one this thread's device is of all that there are.
+/// Maps this thread's device to the physical one.
 int physical(int device) { return shown_device < 0 ? device : shown_device; }
 
 }  // namespace
@@ -242,7 +242,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (stream->capture != nullptr || event->capture != nullptr)
     return returned(emulated::wait_for_recorded(stream, event));
   CUstream_st* other = event->stream;
-  const emulated::Ticket ticket = event->ticket;  // As it stands now: it may be recorded again.
+  const emulated::Ticket ticket = event->ticket;  // As of this call: it may be recorded again.
   if (other != nullptr && other != stream)
     emulated::submit_when(
         stream, [other, ticket] { return emulated::advance(other, ticket); }, nullptr);
@@ -283,7 +283,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->capture != nullptr) return returned(cudaErrorCapturedEvent);
   CUstream_st* stream = event->stream;
   if (stream == nullptr || !state().streams.contains(stream)) return cudaSuccess;
-  if (stream->done < event->ticket) emulated::advance(stream, stream->done + 1);  // Time passes.
+  if (stream->done < event->ticket) emulated::advance(stream, stream->done + 1);  // Makes progress.
   return returned(stream->done < event->ticket ? cudaErrorNotReady : cudaSuccess);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -302,14 +302,14 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
   ++state().counters.allocations;
-  if (bytes >> 48 != 0) return returned(cudaErrorInvalidValue);  // As some drivers say.
+  if (bytes >> 48 != 0) return returned(cudaErrorInvalidValue);  // As some drivers do.
   *data = state().memory.allocate(bytes);
   return returned(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
   EMULATED_NOT_WHILE_RECORDING;
   const Lock lock(state().mutex);
-  const auto streams = state().streams;  // It waits for the device.
+  const auto streams = state().streams;  // Synchronizes the device.
   for (CUstream_st* stream : streams) wait_on_host(stream, stream->submitted);
   if (data != nullptr) state().memory.release(static_cast<std::byte*>(data));
   return cudaSuccess;
@@ -332,7 +332,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer) {
   (void)cudaGetDeviceCount(&count);
   if (device < 0 || device >= count || peer < 0 || peer >= count)
     return returned(cudaErrorInvalidDevice);
-  *reaches = device != peer ? 1 : 0;  // A device is no peer of itself.
+  *reaches = device != peer ? 1 : 0;  // A device is not a peer of itself.
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc* access,

@@ -19,46 +19,48 @@
 #include "emulated/device.h"
 #include "graph.h"
 
-/// Work that has not run yet, in order.
+/// A stream: work that has not run yet, in order.
 struct CUstream_st {
   struct Item {
     emulated::Ticket ticket;
-    std::function<bool()> ready;  ///< Null: at once.
+    std::function<bool()> ready;  ///< Null: always ready.
     std::function<void()> work;
   };
   std::deque<Item> items;
   emulated::Ticket submitted = 0, done = 0;
-  emulated::Ticket running = 0;  ///< 0: nothing.
-  bool asked = false;            ///< Whether the next item is ready is being found out.
+  emulated::Ticket running = 0;  ///< 0: none.
+  bool asked = false;            ///< Whether the readiness of the next item is being queried.
   std::shared_ptr<emulated::Capture> capture;  ///< Set while it is being recorded.
-  std::vector<std::size_t> last;               ///< Nodes of it that the next one follows.
+  std::vector<std::size_t> last;               ///< Its nodes that the next one follows.
 };
 
-/// A point of a stream.
+/// An event: a point of a stream.
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   emulated::Ticket ticket = 0;
-  double seconds = 0;                          ///< When it ran.
-  std::shared_ptr<emulated::Capture> capture;  ///< A point of a recording instead.
+  double seconds = 0;                          ///< Time when it ran.
+  std::shared_ptr<emulated::Capture> capture;  ///< Recording, for a point of a recording.
   std::vector<std::size_t> last;
 };
 
 namespace emulated {
 
-/// Blocks of one range of addresses; everything between blocks stays untouched or is an error.
+/// Blocks of one range of addresses; memory between blocks stays unwritten, or an error is
+/// reported.
 class Memory {
  public:
   Memory();
-  [[nodiscard]] std::byte* allocate(std::size_t bytes);  ///< Null when full. Filled with NaN.
-  /// Throws std::runtime_error when what surrounds the block has been written, or it is unknown.
+  [[nodiscard]] std::byte* allocate(std::size_t bytes);  ///< Returns a block filled with NaN; null
+                                                         ///< when full.
+  /// Throws std::runtime_error when the block is unknown or the memory around it was written.
   void release(std::byte* block);
-  void open();  ///< Accessible until as many close() have followed.
+  void open();  ///< Makes the memory accessible until as many close() calls have followed.
   void close();
-  /// From here to as many reuse_freed(): what is freed is not reused, and stays full of
-  /// NaN, since a graph may still hold its address.
+  /// Until as many calls of reuse_freed(), freed memory is not reused and stays full of NaN, since
+  /// a graph may still contain its address.
   void keep_freed() { ++keepers_; }
   void reuse_freed();
-  void check_freed() const;  ///< Throws std::runtime_error when what is kept so has been written.
+  void check_freed() const;  ///< Throws std::runtime_error when such memory was written.
   [[nodiscard]] bool contains(const void* data) const;
   [[nodiscard]] std::int64_t live_bytes() const { return live_; }
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_; }
@@ -69,16 +71,16 @@ class Memory {
   void protect(bool accessible);
   void keep_free(std::byte* start, std::size_t room);
   std::byte* base_ = nullptr;
-  std::size_t used_ = 0;  ///< Highest end so far.
+  std::size_t used_ = 0;  ///< Highest end of a block so far.
   int opened_ = 0;
   std::int64_t live_ = 0, peak_ = 0, limit_ = 0;
-  std::map<std::byte*, std::size_t> blocks_;          ///< Size asked for.
-  std::map<std::size_t, std::set<std::byte*>> free_;  ///< By room.
+  std::map<std::byte*, std::size_t> blocks_;          ///< Requested size.
+  std::map<std::size_t, std::set<std::byte*>> free_;  ///< By size with guards.
   int keepers_ = 0;
-  std::map<std::byte*, std::size_t> kept_;  ///< Room.
+  std::map<std::byte*, std::size_t> kept_;  ///< Size with guards.
 };
 
-/// Recursive, and let go of entirely while its holder waits.
+/// A recursive mutex that is released entirely while its holder waits.
 class DeviceMutex {
  public:
   void lock() {
@@ -93,7 +95,7 @@ class DeviceMutex {
     owner_.store({});
     inner_.unlock();
   }
-  /// Until something has changed, or for a moment.
+  /// Waits until the state has changed, or for a moment.
   void wait() {
     const int depth = std::exchange(depth_, 0);
     owner_.store({});
@@ -117,14 +119,15 @@ struct State {
   Memory memory;
   std::map<const std::byte*, std::size_t> pinned;
   std::set<CUstream_st*> streams;
-  /// Kept, so that no new one has the address of an old one that others have yet to wait for.
+  /// Kept, so that no new stream has the address of a destroyed one that others have yet to wait
+  /// for.
   std::vector<std::unique_ptr<CUstream_st>> destroyed_streams;
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  ///< Work may have yet to record them.
   Counters counters;
   bool eager = false;
-  bool no_pools = false;  ///< Devices say that they have no memory pools.
+  bool no_pools = false;  ///< Whether devices report no memory pools.
   int products_to_failure = 0;
-  int trims_to_memory = 0;  ///< Of libraries (starve_libraries()).
+  int trims_to_memory = 0;  ///< Remaining trims (starve_libraries()).
 };
 
 [[nodiscard]] State& state();

@@ -9,8 +9,7 @@
 #include "nn/backends/cuda/normalize_functors.h"
 #include "nn/norm_tensors.h"
 
-/// How kernels walk over rows of channels, and what those of batch normalisation do there, on the
-/// host.
+/// How kernels traverse rows of channels, and the functors of batch normalisation, on the host.
 namespace dkfac::nn::cuda {
 namespace {
 
@@ -22,7 +21,7 @@ struct Size {
 const Size kSizes[] = {{1, 1, 1},    {1, 2, 1},     {3, 7, 5},    {2, 300, 3},  {1, 5000, 8},
                        {2, 129, 31}, {1, 1025, 32}, {1, 100, 36}, {2, 50, 256}, {1, 40000, 2}};
 
-/// Every row of every pack and group is taken once, by one thread of one block.
+/// Every row of every pack and group is visited once, by one thread of one block.
 void expect_cover(const ColumnBlocks& b) {
   std::vector<int> seen(static_cast<std::size_t>(b.groups * b.rows * b.packs));
   ASSERT_LE(b.lanes * b.depth, kColumnThreads);

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-/// What is done around convolutions by cuDNN; memory that is not to be read holds NaN.
+/// Functors beside cuDNN in convolutions; memory that must not be read contains NaN.
 namespace dkfac::nn::cuda {
 namespace {
 

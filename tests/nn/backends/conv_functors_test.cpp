@@ -7,8 +7,8 @@
 
 #include "support/not_finite.h"
 
-/// What is read and written around the products of a convolution, against its definition; memory
-/// that is not to be read holds NaN.
+/// Reads and writes around the products of a convolution, against its definition; memory that must
+/// not be read contains NaN.
 namespace dkfac::nn::cuda {
 namespace {
 
@@ -53,7 +53,7 @@ const ConvShape kShapes[] = {
         {.n = 1, .h = 1, .w = 2, .in = 1, .out = 1, .window = ops::Window::square(5, 1, 2)}),
 };
 
-/// f(element of the patches, element of x or -1) for all elements of the patches.
+/// Calls f(element of the patches, element of x or -1) for all elements of the patches.
 template <class F>
 void each_element(const ConvShape& s, F f) {
   std::size_t at = 0;
@@ -97,7 +97,7 @@ TEST(ConvFunctors, PatchesAndTheirSumsFollowTheDefinition) {
       EXPECT_EQ(patches[at + 1], static_cast<double>(from + 1));
       if (from >= 0) times[static_cast<std::size_t>(from)] += 1;
     });
-    // An element that k windows read comes back k times.
+    // An element that k windows read is added k times.
     for (std::size_t i = 0; i < times.size(); ++i)
       EXPECT_EQ(dx[i + 1], times[i] * static_cast<double>(i + 1));
     for (const auto& all : {x, patches, dx}) {

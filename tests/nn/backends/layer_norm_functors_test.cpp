@@ -1,5 +1,5 @@
-// What the kernels of layer normalisation compute per element, on the host: every index, with NaN
-// behind every tensor, and sums in another order.
+// Elements of the kernels of layer normalisation, on the host: every index, with NaN behind every
+// tensor, and sums in another order.
 #include "nn/backends/cuda/layer_norm_functors.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// As a kernel reduces: from behind, in parts.
+/// Reduces as a kernel does: from the end, in parts.
 template <class Term>
 RowPair sum_backwards(std::int64_t line, std::int64_t count, const Term& term) {
   const AddRowPairs add;

@@ -15,7 +15,7 @@ RowState state_of(const std::vector<double>& x, std::int64_t k) {
   return {{x[static_cast<std::size_t>(k)], k}, 1, Largest::none(), 0};
 }
 
-/// Merged in any order that halves and swaps.
+/// Merges in any order of halving and swapping.
 RowState merged(const std::vector<double>& x, std::int64_t from, std::int64_t to, bool swapped) {
   const MergeRows merge;
   if (to == from) return merge.identity();

@@ -18,7 +18,7 @@ class NormSigns : public ::testing::Test {};
 using Types = ::testing::Types<double, float, f16, bf16>;
 TYPED_TEST_SUITE(NormSigns, Types);
 
-/// Signs of an output with addend and ReLU, and the same bits from them as from the output.
+/// The signs of an output with addend and ReLU give the same bits as the output.
 TYPED_TEST(NormSigns, StandForTheOutput) {
   using T = TypeParam;
   using C = Computed<T>;

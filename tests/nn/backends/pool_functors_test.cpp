@@ -43,7 +43,8 @@ const PoolShape kPoolShapes[] = {{2, 6, 4, 16, 3, 2, 2, 2, 0},
                                  {1, 8, 7, 16, 3, 2, 2, 3, 0},
                                  {1, 2, 4, 16, 1, 2, 5, 3, 2}};
 
-/// f(output index, input index, place) for every pair of an output and an input of its window.
+/// Calls f(output index, input index, place) for every pair of an output and an input of its
+/// window.
 template <class F>
 void each_pair(const PoolShape& s, F f) {
   for (std::int64_t n = 0; n < s.n; ++n)

@@ -19,7 +19,7 @@ void append(Context& ctx, std::vector<double>& all, ConstTensorView x) {
   all.insert(all.end(), part.begin(), part.end());
 }
 
-/// Outputs and gradients of every layer whose loops are our own.
+/// Outputs and gradients of every layer with loops of this library.
 std::vector<double> results(DType dtype, std::int64_t channels) {
   Context ctx;
   Standalone<BatchNorm2d> norm(ctx, dtype, channels, BatchNormOptions{.groups = 2});

@@ -16,7 +16,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// What one training step took from the heap and the scratch memory.
+/// Use of the heap and of scratch memory by one training step.
 struct Use {
   std::int64_t objects = 0, tensors = 0, growths = 0;
 };

@@ -50,13 +50,13 @@ std::unique_ptr<Model> model_of_all_kinds(Context& ctx) {
   return std::make_unique<Model>(ctx, "kinds", std::move(net), Shape{7, 6, 4}, DType::f64, 3);
 }
 
-/// What a layer was given in a step, and its output's gradient of the mean loss.
+/// Input of a layer in a step, and its output's gradient of the mean loss.
 struct Seen {
   Shape input, output;
   Vector x, dy;
 };
 
-/// Keeps what passes by on its way to the attachment.
+/// Records the observer calls and forwards them to the attachment.
 class Tap final : public LayerObserver {
  public:
   Tap(Context& ctx, LayerObserver& inner) : ctx_(ctx), inner_(inner) {}
@@ -138,7 +138,8 @@ Vector direction(const Rows& rows, kfac::InverseMethod method) {
   return fisher::solve(damped, v.v);
 }
 
-/// Directions of all groups of a layer as its weights and biases lie in memory: [dW | db] by rows.
+/// Directions of all groups of a layer in the memory order of its weights and biases: [dW | db] by
+/// rows.
 struct Direction {
   Vector weight, bias;
 };
@@ -169,7 +170,7 @@ kfac::InverseMethod other_than(kfac::InverseMethod method) {
 
 class Coverage : public BothBackends {
  protected:
-  /// Two steps without momentum, each compared with its dense definition.
+  /// Runs two steps without momentum, each compared with its dense definition.
   void follow(kfac::InverseMethod method) {
     const auto model = model_of_all_kinds(ctx);
     optim::KfacOptions options;

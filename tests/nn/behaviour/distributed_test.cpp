@@ -52,7 +52,7 @@ TEST(DistributedTraining, DrawsTheSameLabelsForTheFisherOnAnyNumberOfRanks) {
 }
 
 TEST(DistributedTraining, AddsMicroBatchesUpToTheBatch) {
-  // Running statistics alone tell the two apart: they move with every pass.
+  // Only running statistics distinguish the two: they move with every pass.
   const auto expect_same_weights = [](const Trained& actual, const Trained& expected) {
     EXPECT_TRUE(near(actual.weights, expected.weights, kEqualityTolerance));
     EXPECT_FALSE(near(actual.buffers, expected.buffers, 1e-3));

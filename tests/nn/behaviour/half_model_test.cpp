@@ -101,7 +101,7 @@ TEST(MixedPrecision, ObserversSeeActivationsOf16BitsAndStatisticsOf32) {
   const Tensor x = random_tensor(ctx, Shape{8, 12, 12, 3}, DType::f32, 1);
   train(ctx, *model, x);
   EXPECT_TRUE(keeper.ok);
-  // What is written down for the observer is given back.
+  // Memory that is taken for the observer is released.
   const std::size_t held = model->allocated_bytes();
   for (int step = 0; step < 3; ++step) train(ctx, *model, x);
   EXPECT_EQ(model->allocated_bytes(), held);

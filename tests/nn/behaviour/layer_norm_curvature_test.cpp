@@ -112,7 +112,7 @@ TEST(LayerNormCurvature, IsThatOfTheGradientsOfSingleSamples) {
   // The first samples alone, with the statistics of their rows.
   const Values part = fisher_of_step(options_of(kfac::BatchNormFisher::unit_wise, 0.5));
   EXPECT_TRUE(near(part, fisher_by_samples(kBatch / 2), kTolerance));
-  // Control: of half the samples it is another matrix.
+  // Control: half the samples give another matrix.
   EXPECT_FALSE(near(part, expected, 1e-3));
 }
 
@@ -177,7 +177,7 @@ TEST(LayerNormCurvature, GoesOnFromASavedState) {
   const Course whole = train(comm::make_self(), 0, 6), half = train(comm::make_self(), 0, 3);
   const Course rest = train(comm::make_self(), 3, 6, &half);
   EXPECT_EQ(rest.parameters.back(), whole.parameters.back());
-  // Control: without its averages it goes elsewhere.
+  // Control: without its averages it takes another course.
   Course forgotten = half;
   for (auto& [name, value] : forgotten.state)
     if (name.find("fisher") != std::string::npos && value.dtype == DType::f64)

@@ -48,7 +48,7 @@ Vector with_one(Vector x) {
   return x;
 }
 
-/// Both layers' gradients of one sample, behind each other.
+/// Both layers' gradients of one sample, one after the other.
 Vector gradient(Model& model, const Vector& x, const Vector& h, const Vector& p, std::size_t y) {
   Context ctx;
   const Vector w = values(ctx, model.tensor("fc2.weight").view);
@@ -73,8 +73,8 @@ Vector input_of(std::int64_t i) {
 /// Mean over the inputs of the exact expectation over labels, by plain loops.
 struct Exact {
   Matrix fisher;
-  /// Of one sample's outer product around its input's Fisher, squared Frobenius norm, mean over the
-  /// inputs; estimates take each input equally often.
+  /// Variance of one sample's outer product around its input's Fisher, squared Frobenius norm, mean
+  /// over the inputs; estimates use each input equally often.
   double variance = 0;
 };
 Exact exact_fisher(Model& model) {
@@ -134,7 +134,7 @@ class SampleKeeper final : public LayerObserver {
 
 enum class Labels { sampled, given };
 
-/// Mean over n samples of the outer product of the gradient that one backward pass gives each.
+/// Mean over n samples of the outer product of each gradient of one backward pass.
 Matrix estimate(Context& ctx, Model& model, std::int64_t n, std::int64_t step, Labels kind) {
   Tensor x = Tensor::empty(ctx, Shape{n, kIn}, DType::f64);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -186,7 +186,7 @@ std::vector<double> errors(Context& ctx, Model& model, Labels kind, int repeats)
   return out;
 }
 
-/// Of the least-squares line through (log n, log error).
+/// Slope of the least-squares line through (log n, log error).
 double slope(const std::vector<double>& error) {
   double x_mean = 0, y_mean = 0, xy = 0, xx = 0;
   const auto count = static_cast<double>(error.size());

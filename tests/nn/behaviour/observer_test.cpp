@@ -13,7 +13,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// Writes down every call and what was true at that moment.
+/// Records every call and the state at that moment.
 class Recorder final : public LayerObserver {
  public:
   void on_forward(Layer& layer, ConstTensorView input) override {
@@ -32,7 +32,7 @@ class Recorder final : public LayerObserver {
   std::vector<std::string> calls;
 
  private:
-  /// Whether the gradients still hold what the test put there.
+  /// Whether the gradients still have the values of the test.
   static std::string poison(Layer& layer) {
     const double first = *layer.parameters()[0].grad.data<double>();
     return first == 1e30 ? " untouched" : " final";
@@ -168,7 +168,7 @@ TEST(OptimizerAttachment, RegistersConvolutionsByTheFactorsTheyCanHave) {
                                       "ready 0"}));
 }
 
-/// All that a specification says.
+/// All fields of a specification as text.
 std::string text_of(const LayerSpec& spec) {
   std::int64_t rows = 0, sample_rows = 0;
   if (const auto* linear = std::get_if<LinearSpec>(&spec))
@@ -242,7 +242,7 @@ TEST(OptimizerAttachment, AsksPerLayerWhatIsWanted) {
   run_step(ctx, *model);
   EXPECT_EQ(optimizer.calls, (std::vector<std::string>{"input 0", "grad_output 2", "ready 2",
                                                        "ready 1", "ready 0"}));
-  // A BatchNorm need not write down what is not wanted of it.
+  // A BatchNorm need not store data that the observer does not want.
   std::vector<Layer*> layers;
   model->visit([&](Layer& layer) {
     if (!layer.parameters().empty()) layers.push_back(&layer);

@@ -1,4 +1,4 @@
-// Several backward passes after one forward pass, and what the optimizer hears of them.
+// Several backward passes after one forward pass, and the optimizer calls that they make.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// Keeps what layers with parameters show of their passes.
+/// Keeps the observer's arguments from layers with parameters.
 class Keeper final : public LayerObserver {
  public:
   explicit Keeper(Context& ctx) : ctx_(ctx) {}
@@ -68,7 +68,7 @@ std::vector<Case> cases() {
           {"resnet50_bf16", bf16_pools}};
 }
 
-/// Gradients and what the observer saw of one backward pass.
+/// Gradients and observer arguments of one backward pass.
 struct Pass {
   std::vector<double> gradients, seen;
 };
@@ -120,7 +120,8 @@ TEST_P(TwoPasses, AfterOneForwardPassAreEachAsIfAlone) {
     EXPECT_EQ(second.gradients, loss.gradients) << c.label;
     EXPECT_EQ(second.seen, loss.seen) << c.label;
 
-    Passes other(ctx, c.options);  // The other way round, the statistics leave the gradients alone.
+    Passes other(ctx, c.options);  // In the other order, the statistics leave the gradients
+                                   // unchanged.
     EXPECT_EQ(other.run(2, true).gradients, loss.gradients) << c.label;
     const Pass last = other.run(3, false);
     EXPECT_EQ(last.seen, sampled.seen) << c.label;
@@ -197,7 +198,7 @@ TEST(PassUse, AddsGradientsUntilTheyAreAnnounced) {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     parts.push_back(gradients(seed, GradientUse::announce));
   }
-  for (int round = 0; round < 2; ++round) {  // What was announced is not counted again.
+  for (int round = 0; round < 2; ++round) {  // Announced gradients are not counted again.
     gradients(1, GradientUse::add);
     gradients(2, GradientUse::add);
     const auto sum = gradients(3, GradientUse::announce);

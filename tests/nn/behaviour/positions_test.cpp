@@ -1,5 +1,5 @@
-// What K-FAC gets of a Linear at several positions of one sample, against the definitions of expand
-// and reduce (Eschenhagen et al. 2023) by plain loops.
+// Statistics of a Linear at several positions of one sample, against the definitions of expand and
+// reduce (Eschenhagen et al. 2023) by plain loops.
 
 #include <memory>
 
@@ -35,7 +35,7 @@ std::unique_ptr<Model> net_over_positions(Context& ctx) {
                                  DType::f64, 3);
 }
 
-/// Keeps what the first layer tells its observer.
+/// Keeps the arguments of the first layer's observer calls.
 class FirstLayer final : public LayerObserver {
  public:
   FirstLayer(Context& ctx, LayerObserver& inner) : ctx_(ctx), inner_(inner) {}

@@ -9,7 +9,7 @@
 #include "nn/nn_support.h"
 #include "support/signal_storm.h"
 
-/// A foreign handler may run in the middle of whatever a training step calls.
+/// A foreign signal handler may run at any point of a training step.
 namespace dkfac::nn {
 namespace {
 
@@ -23,7 +23,7 @@ class UnderSignals : public ::testing::Test {
   UnderSignals() { set_threads(kThreads); }
   ~UnderSignals() override { set_threads(before_); }
 
-  /// Calls body() until enough signals have come, which must not change what it gives.
+  /// Calls body() until enough signals have arrived, which must not change its results.
   template <class Body>
   void expect_the_same(Body&& body) {
     const std::vector<double> expected = body();

@@ -1,5 +1,5 @@
-// A small transformer of this library's layers, on a task that nothing can solve position by
-// position: the first place asks for the letter at another one.
+// A small transformer of this library's layers, on a task that cannot be solved position by
+// position: the first position requests the letter at another one.
 
 #include <cmath>
 #include <functional>
@@ -73,9 +73,9 @@ AskedBatch asked_batch(std::uint64_t step, std::int64_t samples = kSamples) {
 }
 
 struct Trained {
-  std::vector<double> losses;  ///< Of each step, on a batch never seen before.
+  std::vector<double> losses;  ///< Loss of each step, on a new batch.
   std::vector<double> parameters;
-  double correct = 0;  ///< Of 512 more.
+  double correct = 0;  ///< On 512 further samples.
 };
 
 Trained train_transformer(const std::shared_ptr<comm::Communicator>& comm,
@@ -140,8 +140,8 @@ TEST(Transformer, LearnsWhatOnlyAttentionCanUnderKfacAndSgd) {
     const Trained with = train(true), without = train(false);
     EXPECT_LT(mean_of_last_losses(with), 0.25);
     EXPECT_GT(with.correct, 0.9);
-    // Control: without the letter at one place, how often each occurs at three is all there is to
-    // know, which leaves 0.75 of the log 3 = 1.1 of a guess.
+    // Control: without the letter at one position, only the frequencies of the letters at three are
+    // known, which leaves 0.75 of the log 3 = 1.1 of a guess.
     EXPECT_GT(mean_of_last_losses(without), 0.6);
     EXPECT_LT(without.correct, 0.7);
   }

@@ -12,7 +12,7 @@
 #include "nn/binding.h"
 #include "support/on_device.h"
 
-/// Layers on a device beside the same layers on the reference backend of the host.
+/// Compares layers on a device with the same layers on the reference backend of the host.
 namespace dkfac::testing {
 
 inline Tensor random_on_host(Context& host, const Shape& shape, DType dtype, std::uint64_t seed,
@@ -38,11 +38,11 @@ inline double spacing(DType dtype) {
   }
 }
 
-/// Parameters, gradients and buffers of a layer that stands alone.
+/// Parameters, gradients and buffers of a layer without a model.
 struct LayerMemory {
   Tensor values, grads, buffers;
 };
-/// In memory of ctx, uninitialised, for activations of `dtype`.
+/// Allocated by ctx, uninitialised, for activations of `dtype`.
 inline LayerMemory bind_layer(Context& ctx, nn::Layer& layer, DType dtype) {
   const nn::ArenaSizes sizes = nn::arena_sizes(layer);
   const DType of = nn::compute_dtype(dtype);
@@ -53,15 +53,15 @@ inline LayerMemory bind_layer(Context& ctx, nn::Layer& layer, DType dtype) {
   return memory;
 }
 
-/// What the passes of a layer give.
+/// Results of the passes of a layer.
 struct Passes {
   std::vector<double> y, dx, grads, buffers;
   bool operator==(const Passes&) const = default;
 };
 
-/// Forward in training, then backward, on the device, and the same on the host. `x` and `dy` are in
-/// host memory. Every pass on the device is made twice, into memory that held NaN, and must give
-/// the same bits without a wait of the host.
+/// Runs forward in training and backward on the device and on the host, for comparison. `x` and
+/// `dy` are in host memory. Every pass on the device runs twice, into memory that contained NaN,
+/// and must give the same bits without a host synchronization.
 class BesideHost {
  public:
   template <class Make>
@@ -81,7 +81,7 @@ class BesideHost {
     upload();
   }
 
-  /// After a change of the layer on the host.
+  /// Copies the layer to the device after a change on the host.
   void upload() {
     ops::copy(device, host_memory_.values, device_memory_.values);
     ops::copy(device, host_memory_.buffers, device_memory_.buffers);
@@ -111,8 +111,8 @@ class BesideHost {
             device_values(device, device_memory_.buffers)};
   }
 
-  /// Random x and dy; the device's results, expected within the tolerances of those of the host.
-  /// `of_activations`, `of_parameters`: relative to the largest.
+  /// Runs on random x and dy and expects the device's results within the tolerances of those of the
+  /// host. `of_activations`, `of_parameters`: relative to the largest.
   void expect_alike(const Shape& input, double of_activations, double of_parameters) {
     const Tensor x = random_on_host(host, input, dtype_, 1);
     const Tensor dy = random_on_host(host, on_host_->output_shape(input), dtype_, 2);

@@ -2,7 +2,7 @@
 
 #include "nn/backends/conv_backend.h"
 
-/// Small convolutions of every kind: what is tried on a device, and what cuDNN is asked about.
+/// Small convolutions of every kind, for tests on a device and for queries of cuDNN.
 namespace dkfac::testing {
 
 using nn::ConvShape;

@@ -11,7 +11,7 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_cases.h"
 
-/// The passes of convolutions by one backend beside another.
+/// Compares the passes of convolutions by two backends.
 namespace dkfac::testing {
 
 using nn::compute_dtype;
@@ -23,7 +23,7 @@ class ConvPasses : public ::testing::TestWithParam<std::tuple<ConvCase, DType>> 
     std::vector<double> y, dx, dw, db;
     bool operator==(const Results&) const = default;
   };
-  /// Everything that the passes read, in host memory.
+  /// All inputs of the passes, in host memory.
   struct Operands {
     Tensor x, dy, weight, bias;
   };

@@ -19,12 +19,11 @@
 #include "nn/shared/graphed_passes.h"
 #include "support/on_device.h"
 
-/// Small models that train with everything on a device, or with the same code
-/// on the host.
+/// Small models that train entirely on a device, or with the same code on the host.
 namespace dkfac::testing {
 
-/// Under AddressSanitizer, which takes long, no more than let every kind of step come, also with
-/// statistics in every third.
+/// Under AddressSanitizer, which is slow: just enough steps for every kind of step to occur, also
+/// with statistics in every third.
 inline int steps_in_time(int steps) { return ends_at_stray_reads() ? std::min(steps, 4) : steps; }
 
 enum class Method : std::uint8_t { sgd, lars, kfac };
@@ -39,9 +38,9 @@ struct Recipe {
   bool record = false;  ///< Passes without statistics are graphs.
   std::size_t part_bytes = 0;
   int statistics_every = 1;
-  kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< Of kfac.
+  kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< For kfac.
   int inverses_every = 1;                                       ///< In intervals of statistics.
-  std::int64_t groups = 1;  ///< Of every BatchNorm, over all ranks.
+  std::int64_t groups = 1;  ///< Groups of every BatchNorm, over all ranks.
 };
 
 inline std::unique_ptr<optim::Optimizer> make_optimizer(
@@ -82,7 +81,7 @@ class ModelTraining {
   optim::Optimizer& optimizer() { return *optimizer_; }
   nn::GraphedPasses& passes() { return passes_; }
   [[nodiscard]] TensorView images() { return images_; }
-  /// How often the passes and the update of the last step made the host wait.
+  /// Number of times that the passes and the update of the last step made the host wait.
   [[nodiscard]] std::int64_t waits() const { return waits_; }
 
   /// Loads batch `index` of four.
@@ -98,7 +97,7 @@ class ModelTraining {
     ctx_.stream().synchronize();
   }
 
-  /// Passes over what is loaded, and the update.
+  /// Runs the passes over the loaded batch, and the update.
   kfac::StepReport update(double loss_scale) {
     attachment_.set_scale({.loss_scale = loss_scale, .global_batch = recipe_.batch});
     const std::int64_t before = host_waits();
@@ -152,7 +151,7 @@ class ModelTraining {
 };
 
 struct TrainedModel {
-  std::vector<double> losses;  ///< Of each step, over all ranks.
+  std::vector<double> losses;  ///< Loss of each step, over all ranks.
   std::vector<double> weights, buffers;
 };
 

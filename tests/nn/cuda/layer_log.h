@@ -9,7 +9,7 @@
 
 namespace dkfac::testing {
 
-/// What an observer is shown, in order.
+/// Records the arguments of an observer's calls, in order.
 class LayerLog final : public nn::LayerObserver {
  public:
   explicit LayerLog(Context& ctx) : ctx_(ctx) {}

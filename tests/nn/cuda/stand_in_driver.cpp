@@ -1,7 +1,7 @@
-/// Stands in for libcuda.so.1 where there is no driver, so that the engines of cuDNN that are
-/// compiled at run time can be planned: NVRTC compiles, and nothing is ever executed. What planning
-/// needs succeeds with empty answers; everything else says that this is no driver. Of the test that
-/// names its folder in LD_LIBRARY_PATH alone; never installed.
+/// A substitute for libcuda.so.1 without a driver, so that the engines of cuDNN that are compiled
+/// at run time can be planned: NVRTC compiles, and nothing is ever executed. Functions that
+/// planning needs succeed with empty results; all others report that there is no driver. Used only
+/// by the test that names its folder in LD_LIBRARY_PATH; never installed.
 
 namespace {
 constexpr int kSuccess = 0;

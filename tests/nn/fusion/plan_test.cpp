@@ -8,7 +8,7 @@
 #include "nn/nn_support.h"
 #include "nn/residual_net.h"
 
-/// Which layers share a pass over memory. That they then give what they gave is tested on a device.
+/// Which layers share a pass over memory; that their results are unchanged is tested on a device.
 namespace dkfac::nn {
 namespace {
 

@@ -122,7 +122,7 @@ TEST_P(FusedActivation, GradientsMatchDifferences) {
   EXPECT_LE(result.worst, kGradientTolerance) << result.where;
 }
 
-/// Keeps the gradient that a BatchNorm hands to its observer.
+/// Keeps the gradient that a BatchNorm passes to its observer.
 class GradientKeeper final : public LayerObserver {
  public:
   explicit GradientKeeper(Context& ctx) : ctx_(ctx) {}
@@ -154,7 +154,7 @@ TEST(FusedBatchNorm, ShowsTheGradientBeforeItsActivationToTheObserver) {
   for (std::size_t i = 0; i < y.size(); ++i) expected[i] = y[i] > 0 ? expected[i] : 0;
   EXPECT_EQ(keeper.seen, expected);
   EXPECT_NE(keeper.seen, values(ctx, dy));
-  // Unwatched it is not written down, and the gradients stay the same.
+  // Without an observer it is not stored, and the gradients stay the same.
   keeper.wants = false;
   keeper.seen.clear();
   norm->forward(ctx, x, Mode::train);

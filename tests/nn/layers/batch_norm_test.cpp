@@ -128,7 +128,7 @@ TEST(BatchNorm, KeepsItsDigitsWhenAFewRowsAreFarFromTheOthers) {
   EXPECT_TRUE(near(y, naive.y, 2 * 64 * eps<float>));  // as above
   const double unbiased = naive.var[0] * kRows / (kRows - 1);
   EXPECT_NEAR(values(ctx, norm->buffers()[1].value)[0], unbiased, 8 * eps<float> * unbiased);
-  // Control: sums of squares around those rows, in f32, lose what the second pass gives back.
+  // Control: sums of squares around those rows, in f32, lose what the second pass recovers.
   float sum = 0, squares = 0;
   for (std::int64_t i = 0; i < kRows; ++i) {
     const float d = x.data<float>()[i] - 1e4F;
@@ -200,7 +200,7 @@ TEST(BatchNorm, GhostGroupsEqualSeparateBatches) {
     for (std::size_t c = 0; c < 5; ++c) sum[c] += values(ctx, one.grad(0))[c];
   }
   EXPECT_TRUE(near(dgamma, sum, 3 * eps<double>));
-  // Control: one group over all samples is something else.
+  // Control: one group over all samples gives another result.
   EXPECT_FALSE(near(values(ctx, one->forward(ctx, x, Mode::train)), y, 1e-3));
 }
 

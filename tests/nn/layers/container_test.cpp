@@ -47,7 +47,7 @@ TEST(Sequential, RefusesTwoChildrenOfOneNameAndNull) {
   EXPECT_THROW(net.add("b", nullptr), InvalidArgument);
 }
 
-/// Tells whether it was asked for an input gradient.
+/// Records whether an input gradient was requested.
 class Asked final : public Layer {
  public:
   explicit Asked(bool trained) {

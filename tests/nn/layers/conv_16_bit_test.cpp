@@ -38,7 +38,7 @@ Results run(Context& ctx, Standalone<LayerType>& layer, ConstTensorView x, Const
   return r;
 }
 
-/// The same 16-bit operands in f64, and in 16 bits.
+/// Equal 16-bit operands in f64, and in 16 bits.
 struct Pair {
   Results wide, narrow;
 };

@@ -13,7 +13,7 @@ ConvOptions frozen(bool bias) {
   return o;
 }
 
-/// Counts what it is told.
+/// Counts the observer calls.
 struct Counter final : LayerObserver {
   int calls = 0;
   void on_forward(Layer&, ConstTensorView) override { ++calls; }

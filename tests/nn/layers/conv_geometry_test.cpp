@@ -107,7 +107,7 @@ struct Corner {
 };
 Corner corner_of(const ConvOptions& o) {
   if (!o.same) return {o.window.pad_h, o.window.pad_w};
-  // Of all zeros half, rounded down, are before the image.
+  // Half of all zeros, rounded down, are before the image.
   return {o.window.dilation_h * (o.window.kernel_h - 1) / 2,
           o.window.dilation_w * (o.window.kernel_w - 1) / 2};
 }
@@ -137,7 +137,7 @@ void each_product(const Geometry& c, const ConvOptions& o, Corner corner, const 
   }
 }
 
-/// What the three passes give.
+/// Results of the three passes.
 struct ConvResults {
   std::vector<double> y, dx, dw, db;
 };
@@ -220,7 +220,7 @@ TEST_P(Convolution, GradientsMatchDifferences) {
   EXPECT_GT(result.checked, 20);
 }
 
-/// Negative control: what a wrong reading of the options would give is far away.
+/// Negative control: wrong readings of the options give results far outside the tolerance.
 TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
   Context ctx;
   for (const Geometry& c : kGeometries) {
@@ -253,7 +253,7 @@ TEST(ConvGeometry, TheCheckTellsWrongGeometriesApart) {
 }
 
 TEST(ConvGeometry, OneGroupPerChannelDiffersFromOneGroup) {
-  // Channel 0 alone is lit: a depthwise kernel leaves the other outputs dark.
+  // Only channel 0 is not 0: a depthwise kernel leaves the other outputs 0.
   Context ctx;
   Standalone<Conv2d> conv(ctx, DType::f32, 4, 4, grouped(4, square(3, {.pad = 1, .bias = false})));
   Tensor x = Tensor::zeros(ctx, Shape{1, 4, 4, 4});

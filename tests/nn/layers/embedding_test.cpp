@@ -86,7 +86,7 @@ TEST(Positions, AreThoseOfTheInputWhateverCameBefore) {
     return std::vector<double>(y.data<double>(), y.data<double>() + y.numel());
   };
   const std::vector<double> first = of(5, 8);
-  (void)of(10, 4);  // As large.
+  (void)of(10, 4);  // A table of equal size.
   EXPECT_EQ(of(5, 8), first);
   const std::vector<double> shorter = of(3, 8);
   EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), first.begin()));

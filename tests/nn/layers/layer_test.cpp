@@ -5,7 +5,7 @@
 #include "nn/models/models.h"
 #include "nn/nn_support.h"
 
-/// What layers say of the memory and the operations of their passes.
+/// Memory and operations that layers report for their passes.
 namespace dkfac::nn {
 namespace {
 
@@ -36,7 +36,7 @@ TEST(PassPlan, CountsTheOperationsOfResNet50) {
   EXPECT_EQ(plan_model(resnet, Mode::train).flops, 3 * forward - kStem);
 }
 
-/// Nothing is computed backward through what comes before the first trained layer.
+/// Layers before the first trained one have no backward computation.
 TEST(PassPlan, CountsNoOperationsThatAPassLeavesOut) {
   ConvOptions frozen = ConvOptions::square(3, {.bias = false}),
               grouped = ConvOptions::square(1, {});
@@ -73,7 +73,7 @@ TEST(LayerCost, OfAttentionHasTwoProductsForwardAndFourBackward) {
   EXPECT_EQ(cost.kept, 3U * 2 * 5 * 5 * 4);
 }
 
-/// A kind of layer that the library does not know.
+/// A kind of layer that is not in the library.
 class Costly final : public Layer {
  public:
   explicit Costly(LayerCost cost) : cost_(cost) {}

@@ -32,7 +32,7 @@ TEST(Linear, GradientsMatchDifferences) {
   }
 }
 
-/// All that a pass over positions gives, by plain loops over rows.
+/// All results of a pass over positions, by plain loops over rows.
 struct PlainLinear {
   std::vector<double> y, dx, weight_grad, bias_grad;
 
@@ -83,7 +83,7 @@ TEST(Linear, HasTheSameWeightsAtAllPositions) {
       EXPECT_TRUE(near(values(ctx, dx), plain.dx, tolerance));
       EXPECT_TRUE(near(values(ctx, fc.grad(0)), plain.weight_grad, tolerance));
       EXPECT_TRUE(near(values(ctx, fc.grad(1)), plain.bias_grad, tolerance));
-      // Control: rows in another order are other ones.
+      // Control: rows in another order give another result.
       std::vector<double> turned = values(ctx, x);
       std::rotate(turned.begin(), turned.begin() + 7, turned.end());
       const PlainLinear other(turned, values(ctx, fc.value(0)), values(ctx, fc.value(1)),

@@ -11,7 +11,8 @@ const Activation kNone{};
 const Activation kJoinRelu{ActivationKind::relu};
 const Activation kJoinCelu{ActivationKind::celu, 0.3};
 
-/// conv-bn, and with a factor of 1 at the end what the block cannot put into the BatchNorm.
+/// conv-bn; unless `fusible`, a factor of 1 follows, which keeps the block from fusing the
+/// BatchNorm.
 std::unique_ptr<Sequential> conv_norm(std::int64_t in, std::int64_t out, std::int64_t groups,
                                       bool fusible) {
   auto body = std::make_unique<Sequential>();

@@ -11,7 +11,7 @@ namespace {
 
 using namespace dkfac::testing;
 
-/// Loss of one sample by the formula, without any care for overflow.
+/// Loss of one sample by the formula, without protection against overflow.
 double naive_loss(const std::vector<double>& x, std::size_t label, double smoothing) {
   double sum = 0;
   for (const double e : x) sum += std::exp(e);
@@ -180,7 +180,7 @@ TEST(SoftTargets, GradientMatchesDifferences) {
       e = before - step;
       const double below = loss();
       e = before;
-      // Rows of f32 targets sum to 1 within 4 roundings, which the gradient takes to be 1.
+      // Rows of f32 targets sum to 1 within 4 roundings; the gradient assumes exactly 1.
       EXPECT_NEAR(grad.data<double>()[i], scale * (above - below) / (2 * step),
                   dtype == DType::f64 ? kGradientTolerance : 4 * eps<float>);
     }

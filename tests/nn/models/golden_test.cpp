@@ -11,7 +11,7 @@
 
 #include "support/each_backend.h"
 
-/// Against what PyTorch computed in double precision: tests/golden/make_golden.py.
+/// Compares with the results of PyTorch in double precision: tests/golden/make_golden.py.
 namespace dkfac::nn {
 namespace {
 

@@ -61,7 +61,7 @@ std::vector<std::string> tensors_of(Model& model) {
   return lines;
 }
 
-/// What tests/golden/make_names.py wrote.
+/// Names that tests/golden/make_names.py wrote.
 std::vector<std::string> torchvision_tensors(const std::string& model) {
   std::ifstream in(DKFAC_GOLDEN_DIR "/resnet_names.txt");
   EXPECT_TRUE(in.is_open());

@@ -39,7 +39,7 @@ Dense as_rows(Context& ctx, const Tensor& filters) {
   return rows;
 }
 
-/// Covariance of what the filters give.
+/// Covariance of the filters' outputs.
 Dense filtered(const Dense& filters, const Dense& s) {
   return multiply(multiply(filters, s), transpose(filters));
 }
@@ -83,7 +83,7 @@ TEST_P(WhiteningOnEachBackend, MakesTheCovarianceOfColourPatchesTheIdentity) {
   const double tolerance = whitening_tolerance(rows, data.count * 10 * 8);
   EXPECT_LE(distance_from_identity(filtered(rows, s)), tolerance);
   EXPECT_LE(tolerance, 1e-9);
-  EXPECT_GT(distance_from_identity(s), 0.1);  // Without filters it is none.
+  EXPECT_GT(distance_from_identity(s), 0.1);  // Unfiltered patches are not white.
 }
 
 TEST_P(WhiteningOnEachBackend, MakesTheCovarianceOfRealPatchesTheIdentity) {

@@ -49,7 +49,7 @@ TEST(SampleBeta, StaysInRangeWhereItsGammaNumbersWouldUnderflow) {
   EXPECT_TRUE(contains(message_of([&] { (void)sample_beta(random, 0, 1); }), "a is 0"));
 }
 
-/// A step's raw batch: the same whatever the rank.
+/// A step's raw batch, the same on every rank.
 struct Raw {
   Tensor images, targets;
 };
@@ -62,7 +62,7 @@ Raw raw(Context& ctx, std::int64_t step, DType dtype, std::int64_t batch = kBatc
 }
 constexpr std::uint64_t kSeed = 9;
 
-/// What `ranks` of them have as virtual batches after steps [0, steps), one after the other.
+/// Virtual batches of `ranks` ranks after steps [0, steps), one after the other.
 std::vector<double> mixed(Context& ctx, const MixupOptions& options, std::int64_t steps,
                           std::int64_t ranks, DType dtype) {
   std::vector<double> all;
@@ -121,8 +121,8 @@ TEST(RunningMixup, IsTheRecursionOfThePaper) {
   // Each step rounds three times.
   EXPECT_TRUE(near(mixed(ctx, options, kSteps, 1, DType::f64), expected, 3 * kSteps * eps<double>));
   EXPECT_TRUE(near(mixed(ctx, options, kSteps, 1, DType::f32), expected, 4 * kSteps * eps<float>));
-  // bf16 has 8 bits: the raw batch and each step are rounded to 2^-9 of their size; the targets
-  // beside them are f32. Steps forget, so that the errors of a few remain.
+  // bf16 has 8 bits: the raw batch and each step are rounded to 2^-9 of their size; the targets are
+  // f32. Errors decay, so that those of a few steps remain.
   const auto of_bf16 = mixed(ctx, options, kSteps, 1, DType::bf16);
   EXPECT_TRUE(near(of_bf16, expected, kSteps * 0x1p-8));
   EXPECT_FALSE(near(mixed(ctx, options, kSteps - 1, 1, DType::bf16), expected, 0.1));

@@ -60,7 +60,8 @@ TEST(Regularize, ErasesACopyOfTheBatch) {
   EXPECT_EQ(targets, targets_of(ctx, 0));
 }
 
-/// Mixing and erasing by the functions of each; `inherit`: holes are made in what is mixed next.
+/// Mixes and erases by the separate functions; `inherit`: holes are made in the images that are
+/// mixed next.
 std::vector<double> by_hand(Context& ctx, const RegularizeOptions& options, std::int64_t steps,
                             bool inherit) {
   VirtualBatch batch;

@@ -23,7 +23,8 @@ using BackwardData = dnnl::convolution_backward_data;
 using BackwardWeights = dnnl::convolution_backward_weights;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
-/// f32 [out,kh,kw,in/groups] in the order that oneDNN names dimensions: (groups,) out, in, kh, kw.
+/// Description of f32 [out,kh,kw,in/groups] in the order of oneDNN's dimensions: (groups,) out, in,
+/// kh, kw.
 Desc plain_weight_of(const ConvShape& s) {
   const std::int64_t row = s.window.kernel_w * s.group_in(), one = s.patch();
   if (s.groups == 1) {
@@ -34,8 +35,8 @@ Desc plain_weight_of(const ConvShape& s) {
               memory::data_type::f32, memory::dims{s.group_out() * one, one, 1, row, s.group_in()});
 }
 
-/// Descriptions that the passes of one shape share. Activations are plain, the weights' format is
-/// left to the primitive.
+/// Descriptions that the passes of one shape share. Activations are plain; the primitive chooses
+/// the weights' format.
 struct Descs {
   explicit Descs(const ConvShape& s)
       : x({s.n, s.in, s.h, s.w}, type_of(s.dtype), memory::format_tag::nhwc),
@@ -98,7 +99,7 @@ struct BackwardDataPass {
   BackwardDataPass(Context& ctx, const dnnl::engine& engine, const Descs& d,
                    const BackwardData::primitive_desc& desc, const ForwardPass& forward)
       : shares_forward(desc.weights_desc() == forward.weight_desc),
-        // The forward pass's copy serves both; comparing a format with itself makes none.
+        // The copy of the forward pass serves both; comparing a format with itself makes none.
         weight(ctx, engine, shares_forward ? desc.weights_desc() : d.plain_weight,
                desc.weights_desc(), WeightCopy::Way::in),
         primitive(Bound::make<BackwardData>(desc, engine,
@@ -110,7 +111,7 @@ struct BackwardDataPass {
   Bound primitive;
 };
 
-/// Primitives of one shape and thread count; those of backward are made when first needed.
+/// Primitives of one shape and thread count; those of backward are created on first use.
 struct Plan {
   Plan(Context& ctx, const dnnl::engine& engine, const ConvShape& conv_shape, int thread_count)
       : shape(conv_shape), threads(thread_count), descs(conv_shape) {
@@ -123,20 +124,20 @@ struct Plan {
   }
   ConvShape shape;
   int threads;
-  /// oneDNN would take its products of f32 matrices, which are safe below signals as ops::gemm()
-  /// calls them only (dilated kernels; older processors).
+  /// Whether oneDNN would use its own products of f32 matrices (dilated kernels; older processors).
+  /// These are safe with signals only as ops::gemm() calls them.
   bool by_products = false;
-  std::int64_t serial = 0;  ///< Number of the forward pass that ran here last.
+  std::int64_t serial = 0;  ///< Number of the last forward pass with this plan.
   Descs descs;
-  std::optional<ForwardPass> forward;  ///< Unless by_products.
+  std::optional<ForwardPass> forward;  ///< Empty if by_products.
   std::optional<BackwardWeightsPass> backward_weights;
   std::optional<BackwardDataPass> backward_data;
 };
 
 bool forward_by_products(const ConvShape& s) { return s.dtype == DType::f32 && has_few_pixels(s); }
 
-/// oneDNN's gradients of 1x1 kernels lose a fifth on plain activations, its matrix products
-/// nothing.
+/// oneDNN's gradients of 1x1 kernels are a fifth slower on plain activations; its matrix products
+/// are not.
 bool gradients_by_products(const ConvShape& s) {
   return forward_by_products(s) || (s.dtype == DType::f32 && is_pointwise(s));
 }
@@ -198,7 +199,7 @@ class OnednnConv final : public ConvBackend {
       }
       BackwardDataPass& pass = *p.backward_data;
       pass.weight.fill_from(ctx, stream_, weight, count_);
-      // The newest forward pass ran in another plan when the number of threads has changed since.
+      // The newest forward pass used another plan when the number of threads has changed since.
       const bool is_stale = pass.shares_forward && p.serial != serial_;
       if (is_stale) p.forward->weight.fill_from(ctx, stream_, weight, count_);
       pass.primitive.set(DNNL_ARG_DIFF_DST, dy);
@@ -218,7 +219,8 @@ class OnednnConv final : public ConvBackend {
     return yes;
   }
 
-  /// oneDNN divides its work when a primitive is made, so the thread count is part of the key.
+  /// oneDNN partitions its work when a primitive is created, so the thread count is part of the
+  /// key.
   Plan& plan(Context& ctx, const ConvShape& shape) {
     const int thread_count = threads();
     return plans_.find_or_make(

@@ -27,7 +27,7 @@ View weight_matrix(const ConvShape& s, View weight) {
 
 Shape rows_read(const ConvShape& s) { return {s.n * s.out_h * s.out_w, s.in}; }
 
-/// The pixels that the convolution reads, as rows.
+/// Returns the pixels that the convolution reads, as rows.
 ConstTensorView gather(Context& ctx, Scratch& scratch, const ConvShape& s, ConstTensorView x) {
   if (is_dense(s)) return matrix_of(x);
   const TensorView rows = scratch.take(rows_read(s), x.dtype());
@@ -35,7 +35,7 @@ ConstTensorView gather(Context& ctx, Scratch& scratch, const ConvShape& s, Const
   return rows;
 }
 
-/// One line of an image from the rows of its pixels that were read; zeros between them.
+/// Writes one line of an image from the rows of its pixels that were read, with zeros between them.
 template <class T>
 void spread_line(const ConvShape& s, const T* rows, T* line) {
   for (std::int64_t w = 0; w < s.w; ++w, line += s.in) {
@@ -84,7 +84,7 @@ bool has_few_pixels(const ConvShape& s) {
 void pointwise_forward(Context& ctx, const ConvShape& s, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView bias, TensorView y) {
   Scratch scratch(ctx);
-  // The product is added to rows that hold the bias already: no second pass over y.
+  // The product is added to rows that already contain the bias, without a second pass over y.
   if (!bias.empty()) repeat_row(ctx, bias, y);
   ops::gemm(ctx, Trans::no, Trans::yes, 1.0, gather(ctx, scratch, s, x), weight_matrix(s, weight),
             bias.empty() ? 0.0 : 1.0, matrix_of(y));

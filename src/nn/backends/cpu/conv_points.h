@@ -2,14 +2,15 @@
 
 #include "nn/backends/conv_backend.h"
 
-/// Convolutions that look at one pixel per output as products of matrices whose rows are pixels: no
-/// patches, no reordered weights. f64 and f32; arguments as in ConvBackend.
+/// Convolutions that read one pixel per output, as products of matrices whose rows are pixels,
+/// without patches or reordered weights. f64 and f32; arguments as in ConvBackend.
 namespace dkfac::nn::cpu {
 
-/// Kernel 1x1, no padding, one group; any stride.
+/// Whether the kernel is 1x1 without padding, in one group; any stride.
 [[nodiscard]] bool is_pointwise(const ConvShape& shape);
 
-/// Few pixels and large weights: to reorder the weights, or to walk them, costs more than patches.
+/// Whether there are few pixels and large weights, so that reordering or traversing the weights
+/// costs more than patches.
 [[nodiscard]] bool has_few_pixels(const ConvShape& shape);
 
 void pointwise_forward(Context& ctx, const ConvShape& shape, ConstTensorView x,

@@ -15,7 +15,7 @@
 #include "dkfac/core/tensor.h"
 #include "dkfac/nn/layers.h"
 
-/// oneDNN primitives that are made once and executed on changing memory.
+/// oneDNN primitives that are created once and executed on changing memory.
 namespace dkfac::nn::cpu {
 
 [[nodiscard]] inline std::int64_t floats_in(std::size_t bytes) {
@@ -28,19 +28,19 @@ namespace dkfac::nn::cpu {
   return attr;
 }
 
-/// Whether bf16 products are instructions of the processor; oneDNN would emulate them slowly.
+/// Whether the processor has bf16 product instructions; oneDNN would emulate them slowly.
 [[nodiscard]] inline bool has_bf16() {
   const unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
   return (unsigned{dnnl_get_effective_cpu_isa()} & needed) == needed;
 }
 
-/// Whether it would compute a convolution by products of whole matrices.
+/// Whether oneDNN would compute a convolution by products of whole matrices.
 template <class PrimitiveDesc>
 [[nodiscard]] bool multiplies_matrices(const PrimitiveDesc& desc) {
   return std::string_view(desc.impl_info_str()).find("gemm:") != std::string_view::npos;
 }
 
-/// body(), its errors as ours.
+/// Runs body() and translates its errors into those of dkfac.
 template <class Body>
 void translate_errors(Body&& body) {
   try {
@@ -52,12 +52,12 @@ void translate_errors(Body&& body) {
   }
 }
 
-/// What was made for the shapes seen last: training, evaluation and the last, smaller batch of
+/// A cache of plans for the most recent shapes: training, evaluation and the last, smaller batch of
 /// each.
 template <class Plan>
 class Plans {
  public:
-  /// The plan for which fits() holds, or make() in place of the oldest.
+  /// Returns the plan for which fits() holds, or puts make() in place of the oldest.
   template <class Fits, class Make>
   Plan& find_or_make(const Fits& fits, const Make& make) {
     const auto found =
@@ -73,7 +73,7 @@ class Plans {
   std::vector<std::unique_ptr<Plan>> plans_;
 };
 
-/// A primitive with its arguments, whose memory is given before each execution.
+/// A primitive with its arguments, whose memory is set before each execution.
 class Bound {
  public:
   using Desc = dnnl::memory::desc;
@@ -94,14 +94,14 @@ class Bound {
                                     [&](const auto& a) { return a.arg == argument; });
     dnnl::memory& place = memories_[static_cast<std::size_t>(found - arguments_.begin())];
     void* const data = const_cast<void*>(view.raw());
-    // Setting one clears the padding of blocked formats, whether or not it is another.
+    // Setting a pointer clears the padding of blocked formats, even if the pointer is the same.
     if (place.get_data_handle() != data) place.set_data_handle(data);
   }
 
   void run(Context& ctx, dnnl::stream& stream) {
     Scratch scratch(ctx);
     if (scratch_floats_ > 0) set(DNNL_ARG_SCRATCHPAD, scratch.take(Shape{scratch_floats_}));
-    // The C function takes the list as it is; the C++ one would build it on the heap.
+    // The C function uses the list directly; the C++ one would copy it to the heap.
     dnnl::error::wrap_c_api(
         dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments_.size()),
                                arguments_.data()),
@@ -110,7 +110,7 @@ class Bound {
   }
 
  private:
-  /// Nothing for an empty description, of a bias that there is not.
+  /// Does nothing for an empty description, that of a missing bias.
   void add(int id, const Desc& desc, const dnnl::engine& engine) {
     if (desc.get_size() == 0) return;
     memories_.push_back(dnnl::memory(desc, engine, DNNL_MEMORY_NONE));
@@ -123,8 +123,8 @@ class Bound {
   std::int64_t scratch_floats_ = 0;
 };
 
-/// A weight tensor in the format and dtype that a primitive asks for, and the reorder that fills or
-/// drains it. Nothing at all when they are the arena's.
+/// A weight tensor in the format and dtype that a primitive requires, with the reorder that fills
+/// or drains it. Empty when the arena's tensor already has them.
 class WeightCopy {
  public:
   using Desc = dnnl::memory::desc;
@@ -141,7 +141,7 @@ class WeightCopy {
     bytes_ = static_cast<std::int64_t>(to.get_size());
   }
   [[nodiscard]] bool is_plain() const { return !storage_.is_set(); }
-  /// Where the primitive reads or writes when `plain` is the arena's tensor.
+  /// Returns the memory of the primitive's weights, where `plain` is the arena's tensor.
   [[nodiscard]] ConstTensorView place(ConstTensorView plain) const {
     return is_plain() ? plain : storage_.view();
   }

@@ -33,7 +33,7 @@ Bound product(const dnnl::engine& engine, const Desc& a, const Desc& b, const De
       {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, c}});
 }
 
-/// The products of one shape for m pixels: y = x W' + b, dx = dy W, dW = dy' x.
+/// The matrix products of one shape for m pixels: y = x W' + b, dx = dy W, dW = dy' x.
 struct ProductPlan {
   ProductPlan(const dnnl::engine& engine, const ConvShape& s, std::int64_t m)
       : shape(s),
@@ -51,8 +51,8 @@ struct ProductPlan {
   Bound forward, backward_data, backward_weights;
 };
 
-/// Plain bf16 weights, rounded once per forward pass: a cast is cheaper than any reorder, and few
-/// pixels do not repay one.
+/// Backend with plain bf16 weights, rounded once per forward pass: a cast is cheaper than any
+/// reorder, which does not pay for few pixels.
 class Bf16Products final : public ConvBackend {
  public:
   Bf16Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}

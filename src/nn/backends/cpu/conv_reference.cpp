@@ -13,16 +13,17 @@ namespace {
 
 using ops::Trans;
 
-/// Patches held at once; a panel is as many whole images as fit, but enough rows for a product.
+/// Limits of the patches in memory at once; a panel is as many whole images as fit, but enough rows
+/// for a product.
 constexpr std::int64_t kPanelElements = std::int64_t{1} << 18, kPanelRows = 256;
 
-/// Of one group.
+/// Patches of one group.
 ops::PatchSpec patches_of(const ConvShape& s, std::int64_t images) {
   return {images, s.h, s.w, s.group_in(), s.window};
 }
 
-/// body(first image, images, group, patches[rows,patch]) for one panel of images after the other
-/// and each group.
+/// Calls body(first image, images, group, patches[rows,patch]) for each panel of images and each
+/// group.
 template <class Body>
 void for_panels(Context& ctx, const ConvShape& s, DType dtype, Body&& body) {
   const std::int64_t rows = s.out_h * s.out_w;
@@ -39,7 +40,8 @@ void for_panels(Context& ctx, const ConvShape& s, DType dtype, Body&& body) {
   }
 }
 
-/// Images [first, first + images) of an activation as the rows of a matrix, the columns of `group`.
+/// Returns images [first, first + images) of an activation as the rows of a matrix, with the
+/// columns of `group`.
 template <class View>
 View rows_of(View x, std::int64_t first, std::int64_t images, std::int64_t group,
              std::int64_t groups) {
@@ -49,7 +51,7 @@ View rows_of(View x, std::int64_t first, std::int64_t images, std::int64_t group
   return rows.slice(1, group * width, width);
 }
 
-/// Weights of one group as a matrix [out/groups, patch].
+/// Returns the weights of one group as a matrix [out/groups, patch].
 template <class View>
 View matrix_of(const ConvShape& s, View weight, std::int64_t group) {
   return weight.reshape(Shape{s.out, s.patch()}).slice(0, group * s.group_out(), s.group_out());
@@ -66,8 +68,8 @@ void gather_patches(Context& ctx, const ConvShape& s, ConstTensorView x, std::in
   ops::im2col(ctx, spec, own, patches);
 }
 
-/// dx of one image += the patches' elements at the places they were read from. dx starts at the
-/// first channel of the group.
+/// Adds the patches' elements to the places in dx of one image that they were read from. dx starts
+/// at the first channel of the group.
 template <class T>
 void scatter_patches(const ConvShape& s, const T* patches, T* dx) {
   const std::int64_t channels = s.group_in();

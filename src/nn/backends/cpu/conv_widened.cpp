@@ -5,7 +5,8 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// 16-bit activations through f32 memory: the numbers of the 16-bit format, without its speed.
+/// Computes 16-bit activations through f32 memory: it gives the numbers of the 16-bit format,
+/// without its speed.
 class WidenedConv final : public ConvBackend {
  public:
   explicit WidenedConv(ConvBackend& inner) : inner_(inner) {}

@@ -8,7 +8,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// y[i] = f(i) for every i, on all threads.
+/// y[i] = f(i) for every i, in parallel.
 template <class T, class F>
 void map(std::int64_t n, T* y, const F& f) {
   parallel_for(n, kGrain, [=](std::int64_t begin, std::int64_t end) {

@@ -11,7 +11,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// body(image) for every image, vectorised.
+/// Calls body(image) for every image, vectorised.
 template <class Body>
 void for_images(const GlobalShape& s, const Body& body) {
   parallel_for(s.n, grain_of(s.positions * s.c), [&](std::int64_t begin, std::int64_t end) {

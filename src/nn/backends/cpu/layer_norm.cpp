@@ -10,7 +10,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// Sum of term(k) over a row, in lanes, so that it vectorises; the order is that of the width.
+/// Sum of term(k) over a row, in SIMD lanes; the order depends only on the width.
 template <class Term>
 double sum_over_row(std::int64_t width, const Term& term) {
   constexpr std::int64_t kLanes = 8;
@@ -26,7 +26,7 @@ double sum_over_row(std::int64_t width, const Term& term) {
   return sum;
 }
 
-/// f(row) for all rows; each may be on any thread.
+/// Calls f(row) for all rows, in parallel.
 template <class F>
 void each_row(std::int64_t rows, std::int64_t channels, const F& f) {
   parallel_for(rows, grain_of(4 * channels), [&](std::int64_t begin, std::int64_t end) {
@@ -48,8 +48,8 @@ struct NormalizedRow {
   [[nodiscard]] Computed<T> at(std::int64_t k) const { return (load(x[k]) - mean) * inv_std; }
 };
 
-/// Rows are added in this many parts at most, by their number alone: the sum has the same bits at
-/// every number of threads.
+/// Largest number of parts in which rows are summed. The parts depend only on the number of rows,
+/// so the sum has the same bits at every number of threads.
 constexpr std::int64_t kMostParts = 16;
 
 }  // namespace

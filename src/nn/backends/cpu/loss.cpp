@@ -13,7 +13,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// Index of the first largest element; -1 when one of them is NaN.
+/// Returns the index of the first largest element; -1 when an element is NaN.
 template <class T>
 std::int64_t first_largest(const T* x, std::int64_t count) {
   std::int64_t best = 0;
@@ -24,10 +24,10 @@ std::int64_t first_largest(const T* x, std::int64_t count) {
   return best;
 }
 
-/// What no sample's largest logit can be.
+/// A value that is never the index of a sample's largest logit.
 constexpr std::int64_t kNoLabel = -2;
 
-/// A label softened by smoothing. of(k): the target of class k.
+/// A label softened by smoothing; of(k) is the target of class k.
 struct Smoothed {
   std::int64_t label;
   double hit, elsewhere;
@@ -53,7 +53,7 @@ Soft<S> soft_row(const S* row, std::int64_t classes) {
   return {valid ? first_largest(row, classes) : kNoLabel, row};
 }
 
-/// Loss of one sample; its gradient goes to `grad` unless that is null.
+/// Computes the loss of one sample; its gradient goes to `grad` unless that is null.
 template <class T, class Target>
 double sample_loss(const T* x, std::int64_t classes, const Target& target, std::int64_t largest,
                    double scale, T* grad) {
@@ -70,20 +70,20 @@ double sample_loss(const T* x, std::int64_t classes, const Target& target, std::
   double loss = 0;
   for (std::int64_t k = 0; k < classes; ++k) {
     const double log_p = value(k) - top - log_sum, t = target.of(k);
-    if (t != 0) loss -= t * log_p;  // A logit of -infinity costs nothing where nothing is expected.
+    if (t != 0) loss -= t * log_p;  // A logit of -infinity adds no loss where the target is 0.
     if (grad == nullptr) continue;
     grad[k] = store<T>(static_cast<Computed<T>>(scale * (std::exp(log_p) - t)));
   }
   return loss;
 }
 
-/// Losses of all samples. target(i) gives what sample i should be.
+/// Computes the losses of all samples; target(i) gives the target of sample i.
 template <class T, class MakeTarget>
 void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, double scale,
                 TensorView grad, TensorView sums) {
   const std::int64_t n = logits.dim(0), classes = logits.dim(1);
   Scratch scratch(ctx);
-  // Per sample first, summed in order afterwards: the same bits for any number of threads.
+  // Losses are stored per sample and then summed in order: the same bits for any number of threads.
   double* losses = scratch.take(Shape{n}, DType::f64).data<double>();
   auto* correct = scratch.take(Shape{n}, DType::i32).data<std::int32_t>();
   const T* x = logits.data<T>();
@@ -107,7 +107,7 @@ void batch_loss(Context& ctx, ConstTensorView logits, const MakeTarget& target, 
   sums.data<double>()[1] += static_cast<double>(hits);
 }
 
-/// target(i) of labels.
+/// Returns target(i) for labels.
 auto label_targets(ConstTensorView labels, double smoothing, std::int64_t classes) {
   const SmoothedTargets t = smoothed_targets(smoothing, classes);
   const std::int32_t* label = labels.data<std::int32_t>();

@@ -9,12 +9,12 @@
 #include "nn/backends/cpu/storage.h"
 #include "nn/backends/dtype.h"
 
-/// What moves, mixes or adds whole rows of memory.
+/// Kernels that move, mix or add whole rows of memory.
 namespace dkfac::nn::cpu {
 namespace {
 
 /// Calls f(offset into the small map, offset into the large one) for every pixel that is kept;
-/// offsets in pixels.
+/// offsets are in pixels.
 template <class F>
 void for_kept_pixels(const PadShape& s, F&& f) {
   dkfac::cpu::parallel_ranges(s.n * s.small_h, 1 + dkfac::cpu::kGrain / (s.small_w * s.small_c),

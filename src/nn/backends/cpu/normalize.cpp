@@ -29,7 +29,7 @@ void centered_sums(Context& ctx, const NormShape& s, const T* x, Mean center, do
       u, v);
 }
 
-/// The mean of a few rows of each group, evenly spread, with rest 0.
+/// Computes the mean of a few rows of each group, evenly spread, with rest 0.
 template <class T>
 void few_rows_mean(const NormShape& s, const T* x, Computed<T>* mean, Computed<T>* rest) {
   constexpr std::int64_t kMost = 16;
@@ -45,8 +45,8 @@ void few_rows_mean(const NormShape& s, const T* x, Computed<T>* mean, Computed<T
   }
 }
 
-/// Turns the sums around center into mean, rest and variance. True when the center was so far from
-/// the mean that the variance has lost digits. NaN stays NaN.
+/// Turns the sums around center into mean, rest and variance. Returns true when the center was so
+/// far from the mean that the variance has lost digits. NaN stays NaN.
 template <class C>
 bool moments_from_sums(const NormShape& s, const double* u, const double* v, C* mean, C* rest,
                        double* variance) {

@@ -5,8 +5,8 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// Where the gradient g before the activation comes from. of(group) gives the source of one group,
-/// at(i, j, centered) its element i, at place j of a line, of which x - mean is known.
+/// Source of the gradient g before the activation. of(group) gives the source of one group; at(i,
+/// j, centered) gives its element i, at position j of a line, for a known x - mean.
 template <class T>
 struct Plain {
   const T* dy;
@@ -31,7 +31,7 @@ struct FromOutput {
   }
 };
 
-/// The output again, from the input: one array less to read.
+/// Recomputes the output from the input, which reads one array less.
 template <class T>
 struct RectifiedInput {
   const T* dy;
@@ -47,7 +47,7 @@ struct RectifiedInput {
   }
 };
 
-/// f(source) for what `grad` says.
+/// Calls f(source) for the given `grad`.
 template <class T, class F>
 void for_source(Scratch& scratch, const NormShape& s, const Lines& lines, const Affine& affine,
                 const OutputGrad& grad, const F& f) {

@@ -3,7 +3,7 @@
 #include "nn/backends/backend_normalize.h"
 #include "nn/backends/dtype.h"
 
-/// The arithmetic of one channel is in normalize_channels.h, for every backend.
+/// The arithmetic of one channel is in normalize_channels.h, shared by all backends.
 namespace dkfac::nn::cpu {
 
 void moments_from_sums(Context&, const NormShape& s, ConstTensorView sum,

@@ -13,7 +13,7 @@
 
 #include DKFAC_SIMD_HEADER
 
-/// How the loops of batch normalisation walk over x[groups,rows,c].
+/// Traversal of x[groups,rows,c] in the loops of batch normalisation.
 namespace dkfac::nn::cpu {
 
 /// Elements of a row that are summed side by side, in registers.
@@ -22,8 +22,8 @@ inline constexpr std::int64_t kStrip = 64;
 inline constexpr std::int64_t kShortRun = 64;
 inline constexpr std::int64_t kChunkElements = 16384;
 
-/// How one group is walked. Few channels would leave vectors empty, so several rows are taken as
-/// one line of `width` elements; what is left at the end of the group is the tail.
+/// Traversal of one group. Few channels would leave vectors empty, so several rows are taken as one
+/// line of `width` elements; the remainder at the end of the group is the tail.
 struct Lines {
   explicit Lines(const NormShape& s)
       : width(s.channels < kStrip ? std::lcm(s.channels, kStrip) : s.channels),
@@ -38,7 +38,7 @@ struct Lines {
   std::int64_t chunks;
 };
 
-/// [groups,c] -> [groups,width]: channel values repeated along a line.
+/// Repeats channel values along a line: [groups,c] -> [groups,width].
 template <class T>
 inline const T* along_lines(Scratch& scratch, const NormShape& s, const Lines& lines,
                             ConstTensorView x) {
@@ -53,8 +53,8 @@ inline const T* along_lines(Scratch& scratch, const NormShape& s, const Lines& l
   return to;
 }
 
-/// Two sums per element of a line, over `count` lines of which `length` elements from `first` on
-/// are looked at. term(i, j, u, v) gives what element i of the data, j of the line, adds.
+/// Two sums per element of a line, over `count` lines, of which `length` elements from `first` on
+/// are read. term(i, j, u, v) gives the terms of element i of the data, j of the line.
 template <class T, class Term>
 inline void strip_sums(std::int64_t width, std::int64_t first, std::int64_t length,
                        std::int64_t count, const Term& term, double* sum_u, double* sum_v) {
@@ -90,7 +90,7 @@ inline void strip_sums(std::int64_t width, std::int64_t first, std::int64_t leng
   }
 }
 
-/// Sums of one chunk of lines, and of the tail behind the last one, into u and v [width].
+/// Sums one chunk of lines, and the tail behind the last one, into u and v [width].
 template <class T, class Term>
 inline void chunk_sums(const Lines& lines, std::int64_t chunk, const Term& term, double* u,
                        double* v) {
@@ -115,8 +115,8 @@ inline void chunk_sums(const Lines& lines, std::int64_t chunk, const Term& term,
   }
 }
 
-/// Sums over the rows of each group of two terms; results f64 [groups,c].
-/// make_term(group) returns the term for data that starts with that group.
+/// Sums two terms over the rows of each group; results are f64 [groups,c]. make_term(group) returns
+/// the term for data that starts with that group.
 template <class T, class MakeTerm>
 void group_sums(Context& ctx, const NormShape& s, const Lines& lines, const MakeTerm& make_term,
                 double* result_u, double* result_v) {
@@ -143,7 +143,7 @@ void group_sums(Context& ctx, const NormShape& s, const Lines& lines, const Make
   }
 }
 
-/// y = f(i, j) for every element i of every group, j its place within a line.
+/// y = f(i, j) for every element i of every group, with j its position within a line.
 template <class T, class MakeMap>
 void map_lines(const NormShape& s, const Lines& lines, const MakeMap& make_map, T* y) {
   const std::int64_t group_size = s.rows * s.channels;

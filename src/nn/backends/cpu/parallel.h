@@ -8,11 +8,11 @@
 
 namespace dkfac::nn::cpu {
 
-/// Elements that are worth a thread of their own, for loops that touch each of them once.
+/// Elements per thread that repay a thread, for loops that touch each of them once.
 inline constexpr std::int64_t kGrain = 16384;
 
-/// body(begin, end) over a partition of [0, count) into at most one range per thread, each of at
-/// least `grain` indices. Only for bodies whose results do not depend on the partition.
+/// Calls body(begin, end) over a partition of [0, count) into at most one range per thread, each of
+/// at least `grain` indices. Only for bodies whose results do not depend on the partition.
 template <class Body>
 void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
   if (count <= 0) return;
@@ -24,7 +24,7 @@ void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
   });
 }
 
-/// Indices worth a thread when each stands for `work` elements.
+/// Indices per thread when each stands for `work` elements.
 [[nodiscard]] inline std::int64_t grain_of(std::int64_t work) {
   return work >= kGrain ? 1 : kGrain / (work < 1 ? 1 : work);
 }

@@ -10,7 +10,7 @@
 namespace dkfac::nn::cpu {
 namespace {
 
-/// Images are independent also where windows overlap.
+/// Parallel over images, which are independent even where windows overlap.
 template <class Body>
 void for_images(const PoolShape& s, const Body& body) {
   parallel_for(s.n, grain_of(s.h * s.w * s.c), [&](std::int64_t begin, std::int64_t end) {
@@ -24,14 +24,15 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// Kernel rows (or columns) of the window at output `out` that lie inside an input of `size`.
+/// Returns the kernel rows (or columns) of the window at output `out` that lie inside an input of
+/// `size`.
 inline Range inside(const PoolShape& s, std::int64_t out, std::int64_t size) {
   const std::int64_t first = out * s.stride - s.pad, left = size - first;
   return {first < 0 ? -first : 0, left < s.kernel ? left : s.kernel};
 }
 
-/// visit(window position, input offset) for each input element of one output position's window;
-/// offsets are those of channel 0 within the image.
+/// Calls visit(window position, input offset) for each input element of one output position's
+/// window; offsets are those of channel 0 within the image.
 template <class Visit>
 inline void for_window(const PoolShape& s, std::int64_t oh, std::int64_t ow, const Visit& visit) {
   const Range rows = inside(s, oh, s.h), columns = inside(s, ow, s.w);
@@ -43,7 +44,7 @@ inline void for_window(const PoolShape& s, std::int64_t oh, std::int64_t ow, con
   }
 }
 
-/// visit(oh, ow, output offset) for each output position of an image.
+/// Calls visit(oh, ow, output offset) for each output position of an image.
 template <class Visit>
 inline void for_outputs(const PoolShape& s, const Visit& visit) {
   for (std::int64_t oh = 0; oh < s.out_h; ++oh) {
@@ -51,10 +52,10 @@ inline void for_outputs(const PoolShape& s, const Visit& visit) {
   }
 }
 
-/// Channels from which on a vector over them pays.
+/// Number of channels from which vectorising over them pays.
 constexpr std::int64_t kManyChannels = 16;
 
-/// Few channels: one element of the window for many positions, brought together for the vectors.
+/// For few channels: gathers one element of the window for many positions, for vectorisation.
 template <class T>
 inline void max_pool_positions(const PoolShape& s, std::int64_t oh, std::int64_t ow,
                                std::int64_t positions, const T* x, T* y, std::int32_t* place) {

@@ -4,11 +4,11 @@
 
 #include "nn/backends/cpu/storage.h"
 
-/// What the loops of pooling do with one row of channels.
+/// Operations of pooling on one row of channels.
 namespace dkfac::nn::cpu {
 
-/// y = max(y, x), with `position` in place[i] wherever x is larger, or where place[i] is -1: there
-/// was nothing before.
+/// y = max(y, x), with `position` in place[i] wherever x is larger, or where place[i] is -1, which
+/// marks an empty maximum.
 template <class T>
 inline void take_larger(std::int64_t count, std::int64_t position, const T* x, T* y,
                         std::int32_t* place) {
@@ -17,7 +17,7 @@ inline void take_larger(std::int64_t count, std::int64_t position, const T* x, T
   for (std::int64_t i = 0; i < count; ++i) {
     const Computed<T> value = load(x[i]), best = load(y[i]);
     const std::int32_t before = place[i];
-    // The last comparison lets a NaN win, and nothing beats it afterwards.
+    // The last comparison lets a NaN win; afterwards it stays the maximum.
     const bool wins = before < 0 || value > best || value != value;
     y[i] = store<T>(wins ? value : best);
     place[i] = wins ? here : before;

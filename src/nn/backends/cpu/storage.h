@@ -10,7 +10,8 @@
 #include "core/shared/half_bits.h"
 #include "nn/backends/dtype.h"
 
-/// Activations may be held in 16 bits; arithmetic is in f32 then, and in their own type otherwise.
+/// Activations may be stored in 16 bits; arithmetic is then in f32, and in their own type
+/// otherwise.
 namespace dkfac::nn::cpu {
 
 using nn::Computed;
@@ -26,7 +27,7 @@ template <class T>
   if constexpr (std::is_floating_point_v<T>) {
     return x;
   } else if constexpr (std::is_same_v<T, bf16>) {
-    // Of narrow() what a format of equal exponents needs: a carry reaches infinity by itself.
+    // Part of narrow() for a format with f32's exponent range: a carry reaches infinity by itself.
     const auto bits = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
     const std::uint32_t quiet = (bits >> 16U) | 0x40U;
@@ -36,7 +37,7 @@ template <class T>
   }
 }
 
-/// f(T{}) with T the type in which elements of `dtype` are held.
+/// Calls f(T{}) with T the storage type of elements of `dtype`.
 template <class F>
 decltype(auto) for_storage(DType dtype, const F& f) {
   switch (dtype) {

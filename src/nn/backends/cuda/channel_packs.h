@@ -9,7 +9,7 @@
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 
-/// Packs of neighbouring channels, and how a thread goes through rows of them.
+/// Packs of neighbouring channels, and how a thread traverses rows of them.
 namespace dkfac::nn::cuda {
 
 template <std::size_t W>
@@ -24,7 +24,7 @@ DKFAC_HD void store_pack(T* to, const Pack<T, W>& pack) {
   *reinterpret_cast<Pack<T, W>*>(to) = pack;
 }
 
-/// W values of channels, of whole packs of their own type where they are aligned.
+/// Loads W values of channels, in whole packs of their own type where they are aligned.
 template <class C, std::size_t W>
 DKFAC_HD void take_channels(const C* from, bool aligned, C (&to)[W]) {
   constexpr std::size_t kAtOnce = W < kPack<C> ? W : kPack<C>;
@@ -46,9 +46,9 @@ DKFAC_HD void put_values(T* to, const Computed<T> (&values)[W]) {
   store_pack<W>(to, pack);
 }
 
-/// f(Width<rows at once>, first of them) for `count` rows, kAhead or 1 at once: rows that a thread
-/// asks for before it looks at the first of them. More of them keep memory busier, but take
-/// registers, and so other threads.
+/// Calls f(Width<rows at once>, first of them) for `count` rows, kAhead or 1 at once. A thread
+/// issues the loads of these rows before it uses the first of them. A larger kAhead keeps memory
+/// busier, but takes registers and so occupancy.
 template <std::size_t kAhead, class F>
 DKFAC_HD void each_batch(std::int64_t count, F f) {
   const auto rows = static_cast<std::size_t>(count);
@@ -60,8 +60,8 @@ DKFAC_HD void each_batch(std::int64_t count, F f) {
   return static_cast<std::int64_t>(row) * step;
 }
 
-/// visit(Width<W>), W the channels of a pack of T: kPack<T>, or 1 where that does not
-/// divide the channels or where `aligned` says that not all tensors begin at a whole pack.
+/// Calls visit(Width<W>), with W the channels of a pack of T: kPack<T>, or 1 where that does not
+/// divide the channels or where `aligned` is false, as not all tensors begin at a whole pack.
 template <class T, class Visit>
 void with_width(std::int64_t channels, bool aligned, Visit&& visit) {
   if (aligned && channels % static_cast<std::int64_t>(kPack<T>) == 0)

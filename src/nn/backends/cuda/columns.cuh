@@ -3,12 +3,12 @@
 #include "core/shared/cuda/launch.cuh"
 #include "nn/backends/cuda/columns.h"
 
-/// One more shape of kernel (core/shared/cuda/launch.cuh): sums over rows that a block and each of
-/// its threads take in turn.
+/// A kernel shape beside those of core/shared/cuda/launch.cuh: sums over rows, within threads and
+/// then within blocks.
 namespace dkfac::nn::cuda {
 namespace launching {
 
-/// sums[k][thread], so that threads meet no bank of shared memory twice.
+/// sums[k][thread], which avoids bank conflicts in shared memory.
 template <std::size_t N, class Run, class Out>
 __global__ __launch_bounds__(kColumnThreads) void sum_columns_kernel(ColumnBlocks blocks, Run run,
                                                                      Out out) {
@@ -38,9 +38,9 @@ __global__ __launch_bounds__(kColumnThreads) void sum_columns_kernel(ColumnBlock
 
 }  // namespace launching
 
-/// out(group, chunk, pack, sums) for every chunk of every group and every pack, where sums adds up
-/// what run(group, pack, first row, step, count) gives for the rows of the chunk: `count` rows,
-/// `step` apart; in a fixed order. A chunk without rows gives zeros.
+/// Calls out(group, chunk, pack, sums) for every chunk of every group and every pack. sums adds the
+/// results of run(group, pack, first row, step, count) for the rows of the chunk, `count` rows that
+/// are `step` apart, in a fixed order. A chunk without rows gives zeros.
 template <std::size_t N, class Run, class Out>
 void sum_columns(Stream stream, const ColumnBlocks& blocks, Run run, Out out) {
   if (blocks.blocks() <= 0) return;

@@ -7,8 +7,8 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/cuda/index.h"
 
-/// How kernels walk over x[groups,rows,packs], where a pack is some neighbouring channels. Depends
-/// on shapes alone.
+/// Traversal of x[groups,rows,packs] by kernels, where a pack is some neighbouring channels. It
+/// depends only on shapes.
 namespace dkfac::nn::cuda {
 
 #ifdef __CUDA_ARCH__
@@ -19,17 +19,18 @@ namespace dkfac::nn::cuda {
 
 inline constexpr int kColumnThreads = 256;
 
-/// Sums over rows. A block has `lanes` packs side by side and `depth` rows below each other, so
-/// that neighbouring threads read neighbouring memory and few channels still fill a block; each
-/// thread sums `run` rows, `depth` apart, and the block what its threads have.
+/// Blocks for sums over rows. A block has `lanes` packs side by side and `depth` rows below each
+/// other, so that neighbouring threads read neighbouring memory and few channels still fill a
+/// block. Each thread sums `run` rows, `depth` apart, and the block sums the results of its
+/// threads.
 struct ColumnBlocks {
   std::int64_t groups, rows, packs;
   std::int64_t lanes, tiles;  ///< tiles * lanes >= packs.
   std::int64_t depth;         ///< lanes * depth <= kColumnThreads
   std::int64_t run, chunks;   ///< chunks * depth * run >= rows.
 
-  /// Blocks of as many rows as are summed in the type of the data, fewer where that would leave
-  /// most of a device idle.
+  /// Blocks of as many rows as are summed in the type of the data; of fewer rows where that would
+  /// leave most of a device idle.
   static ColumnBlocks parts(std::int64_t groups, std::int64_t rows, std::int64_t packs) {
     constexpr std::int64_t kMost = 64, kLeast = 16, kEnoughBlocks = 1024;
     ColumnBlocks b(groups, rows, packs, 32);
@@ -51,9 +52,9 @@ struct ColumnBlocks {
 
   struct Place {
     std::int64_t group, chunk, pack;
-    std::int64_t row;    ///< The thread's first; the others are `depth` apart.
-    std::int64_t depth;  ///< Within the block: row number of the thread.
-    std::int64_t count;  ///< Rows; 0 for a thread without work.
+    std::int64_t row;    ///< First row of the thread; the others are `depth` apart.
+    std::int64_t depth;  ///< Row number of the thread within the block.
+    std::int64_t count;  ///< Number of rows; 0 for a thread without work.
   };
   [[nodiscard]] DKFAC_HD Place place(std::int64_t block, int thread) const {
     using dkfac::cuda::quotient;
@@ -85,13 +86,12 @@ struct Sums {
   double at[N];
 };
 
-/// Rows that a thread visits on its own, so that what it knows of its channels serves several of
-/// them. Neighbouring threads have neighbouring packs, and some hundred of them a part of x without
-/// gaps. The first threads have the last part: what a pass over x from its beginning has left in
-/// the cache.
+/// Rows per thread, so that values loaded for its channels are used for several rows. Neighbouring
+/// threads have neighbouring packs, and some hundred of them a contiguous part of x. The first
+/// threads have the last part, which a pass over x from its beginning has left in the cache.
 struct ColumnSlots {
   std::int64_t groups, rows, packs;
-  std::int64_t depth;        ///< Rows below each other; a thread's own are this far apart.
+  std::int64_t depth;        ///< Rows below each other; the distance between rows of a thread.
   std::int64_t run, chunks;  ///< chunks * depth * run >= rows.
 
   ColumnSlots(std::int64_t g, std::int64_t r, std::int64_t p)
@@ -105,7 +105,7 @@ struct ColumnSlots {
 
   struct Place {
     std::int64_t group, pack, row;
-    std::int64_t count;  ///< Rows, `depth` apart; 0 for a thread without work.
+    std::int64_t count;  ///< Number of rows, `depth` apart; 0 for a thread without work.
   };
   [[nodiscard]] DKFAC_HD Place place(std::int64_t thread) const {
     using dkfac::cuda::quotient;

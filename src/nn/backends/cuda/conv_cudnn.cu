@@ -27,20 +27,21 @@ bool is_aligned(ConstTensorView view) {
   return reinterpret_cast<std::uintptr_t>(view.raw()) % kAlignment == 0;
 }
 
-/// cuDNN's f32 gradients of the weights take channels of 16 bits by fours.
+/// Multiple of 16-bit channels that cuDNN's f32 gradients of the weights require.
 constexpr std::int64_t kChannels = 4;
 ConvShape with_whole_channels(ConvShape s) {
   if (is_16_bit(s.dtype) && s.groups == 1) s.in = (s.in + kChannels - 1) / kChannels * kChannels;
   return s;
 }
 
-/// Gradients of weights that one product of cuBLAS computes in place, from 16 bits to f32. It
-/// divides a long sum between blocks, which the plans that cuDNN proposes do not
+/// Whether one product of cuBLAS computes the gradient of the weights in place, from 16 bits to
+/// f32. It splits a long sum between blocks, which the plans that cuDNN proposes do not
 /// (cudnn/split_sum.h).
 bool is_product(const ConvShape& s) { return is_16_bit(s.dtype) && s.groups == 1 && s.is_dense(); }
 
-/// Memory of tensors as cuDNN wants it: an argument where it is, or a copy where it is not aligned,
-/// as views into the arena of a model may be. finish() puts copies of results in their place.
+/// Tensor memory with the alignment that cuDNN requires: the argument itself, or a copy where it is
+/// not aligned, as views into the arena of a model may be. finish() copies results to their
+/// destination.
 class Places {
  public:
   explicit Places(Context& ctx) : ctx_(ctx), scratch_(ctx) {}
@@ -77,9 +78,9 @@ void add_bias(Context& ctx, ConstTensorView bias, TensorView y) {
   });
 }
 
-/// How the gradient of the weights is computed: in f32, over channels with zeros behind them where
-/// that is needed for it, or else, of groups alone, rounded to 16 bits: without groups products of
-/// patches are as good a way, and round nothing.
+/// How the gradient of the weights is computed. It is f32, over channels padded with zeros where
+/// needed. Groups alone may have it rounded to 16 bits; without groups, products of patches are
+/// equally fast and round nothing.
 struct WeightsWay {
   ConvWork work;
   bool possible = false;
@@ -90,7 +91,7 @@ class CudnnConv final : public ConvBackend {
  public:
   [[nodiscard]] bool takes(const ConvShape& s) const override {
     if (s.dtype != DType::f32 && !is_16_bit(s.dtype)) return false;
-    // Rows of a matrix are for cuBLAS.
+    // The rows of a Linear are left to cuBLAS.
     const bool is_linear = s.n == 1 && s.w == 1 && s.window.taps() == 1 && s.out_w == 1;
     return !is_linear;
   }
@@ -120,7 +121,7 @@ class CudnnConv final : public ConvBackend {
   [[nodiscard]] bool forward_with_sums(Context& ctx, const ConvShape& s, ConstTensorView x,
                                        ConstTensorView weight, TensorView y, TensorView sum,
                                        TensorView sum_of_squares) override {
-    // backward_data() counts on forward() for the rounded weights.
+    // backward_data() uses the weights that forward() has rounded.
     if (s.bias || !takes(s) || !takes_pass(ctx, s, ConvPass::forward)) return false;
     const ConvWork work = forward_work(ctx, s, Work::forward_sums);
     Library& library = Library::of(ctx.device());
@@ -177,7 +178,8 @@ class CudnnConv final : public ConvBackend {
     Library& library = Library::of(ctx.device());
     if (!is_16_bit(s.dtype) || !takes(s) || !library.can(work)) return false;
     Places places(ctx);
-    // Coefficients of the gradient behind the norm, which that one has with more digits.
+    // Coefficients of the gradient of the normalisation's input, which that layer computes with
+    // more digits.
     const auto unused = [&] { return places.out(places.take(Shape{s.in}, DType::f32)); };
     const std::array<std::pair<std::int64_t, void*>, 13> memory{
         {{cudnn::kX, places.out(g)},
@@ -206,7 +208,7 @@ class CudnnConv final : public ConvBackend {
  private:
   static ConvWork work_of(const Context& ctx, const ConvShape& s, Work work) {
     ConvWork made{.shape = s, .work = work, .tf32 = s.dtype == DType::f32 && ctx.tf32()};
-    made.shape.bias = false;  // Not of the graph: one plan for both.
+    made.shape.bias = false;  // Not part of the graph: both share one plan.
     return made;
   }
 
@@ -225,7 +227,7 @@ class CudnnConv final : public ConvBackend {
     Library::of(ctx.device()).run(ctx, work, memory);
   }
 
-  /// The weights in the dtype of the activations.
+  /// Returns the weights in the dtype of the activations.
   ConstTensorView rounded(Context& ctx, const ConvShape& s, ConstTensorView weight) {
     if (!is_16_bit(s.dtype)) return weight;
     const TensorView narrow = view_in(ctx, narrow_, weight.shape(), s.dtype);
@@ -234,15 +236,16 @@ class CudnnConv final : public ConvBackend {
     return narrow;
   }
 
-  /// The same in a backward pass: the forward pass has rounded them, unless it went another way.
+  /// Returns the rounded weights in a backward pass: those of the forward pass, unless another
+  /// backend computed it.
   ConstTensorView rounded_before(Context& ctx, const ConvShape& s, ConstTensorView weight) {
     const bool kept =
         is_16_bit(s.dtype) && narrow_.is_set() && takes_pass(ctx, s, ConvPass::forward);
     return kept ? view_in(ctx, narrow_, weight.shape(), s.dtype) : rounded(ctx, s, weight);
   }
 
-  /// Of images that the gradient of the weights wants with more channels, the forward pass of those
-  /// too, where there is one: they are copied once.
+  /// Describes the forward pass. Where the gradient of the weights needs padded channels, so does
+  /// the forward pass, if cuDNN supports it: the images are then copied once.
   static ConvWork forward_work(const Context& ctx, const ConvShape& s, Work work) {
     const ConvWork wide = work_of(ctx, with_whole_channels(s), work);
     return Library::of(ctx.device()).can(wide) ? wide : work_of(ctx, s, work);
@@ -259,7 +262,7 @@ class CudnnConv final : public ConvBackend {
     return wide.raw();
   }
 
-  /// What forward_image() has left of x, or the same in a place of its own.
+  /// Returns the padded copy of x that forward_image() has left, or makes a new one.
   void* widened_image(Context& ctx, Places& places, ConstTensorView x, std::int64_t channels) {
     const Shape shape{x.dim(0), x.dim(1), x.dim(2), channels};
     if (image_.raw() == x.raw() && image_.shape() == x.shape())
@@ -279,7 +282,7 @@ class CudnnConv final : public ConvBackend {
     return wide.raw();
   }
 
-  /// Zeros behind the channels, which come last.
+  /// Copies and appends zeros to the channels, which are the last dimension.
   static void widen(Context& ctx, ConstTensorView from, TensorView to) {
     const std::int64_t channels = to.dim(3);
     dkfac::cuda::for_each(ctx.stream(), to.numel() / WidenChannels::kWidth,
@@ -292,9 +295,9 @@ class CudnnConv final : public ConvBackend {
     count_.bytes += static_cast<std::int64_t>(bytes);
   }
 
-  Tensor narrow_;          ///< The weights of the last forward pass in 16 bits.
-  Tensor wide_image_;      ///< Its image with zeros behind the channels,
-  ConstTensorView image_;  ///< which is this one; empty where it was taken as it is.
+  Tensor narrow_;          ///< Weights of the last forward pass in 16 bits.
+  Tensor wide_image_;      ///< Its image with zeros appended to the channels,
+  ConstTensorView image_;  ///< and the image that it is a copy of; empty where none was made.
   ReorderCount count_;
 };
 

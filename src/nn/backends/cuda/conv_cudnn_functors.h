@@ -9,10 +9,10 @@
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 
-/// What convolutions by cuDNN need beside it.
+/// Functors used beside cuDNN in convolutions.
 namespace dkfac::nn::cuda {
 
-/// y[j] += row[j mod c] over rows of c values: index i does pack i of n elements. `aligned`:
+/// y[j] += row[j mod c] over rows of c values: index i processes pack i of n elements. `aligned`:
 /// are_aligned(y) and c is a multiple of a pack.
 template <class T>
 struct AddRow {
@@ -39,8 +39,8 @@ struct AddRow {
   }
 };
 
-/// to[r,wide] = from[r,narrow] and zeros behind it, of any 16-bit type; wide is a multiple of 4:
-/// index i does 4 elements of `to`, which begins at a multiple of 8 bytes.
+/// to[r,wide] = from[r,narrow] followed by zeros, of any 16-bit type; wide is a multiple of 4.
+/// Index i processes 4 elements of `to`, which begins at a multiple of 8 bytes.
 struct WidenChannels {
   static constexpr std::int64_t kWidth = 4;
   const std::uint16_t* from;

@@ -11,12 +11,12 @@
 #include "nn/backends/cuda/pack.h"
 #include "nn/backends/dtype.h"
 
-/// Convolutions as products of patches, group by group: what is read and written around the
-/// products. Patches are [groups, pixels of the outputs, patch], a patch ordered (kh, kw, c) as the
-/// weights of one output are.
+/// Convolutions as products of patches, group by group: the reads and writes around the products.
+/// Patches are [groups, pixels of the outputs, patch], a patch ordered (kh, kw, c) as the weights
+/// of one output are.
 namespace dkfac::nn::cuda {
 
-/// Which pixel of an image an output and an element of the kernel meet in.
+/// Maps an output and an element of the kernel to the pixel of an image.
 struct ConvPlaces {
   explicit ConvPlaces(const ConvShape& s)
       : n(s.n),
@@ -43,7 +43,7 @@ struct ConvPlaces {
   std::int64_t group_in;
 };
 
-/// Index i gives word i of the patches; channels of the places are words.
+/// Index i writes word i of the patches; channels of the places are counted in words.
 template <class W>
 struct GatherPatches {
   ConvPlaces s;
@@ -64,9 +64,9 @@ struct GatherPatches {
   }
 };
 
-/// Index i gives pack i of dx, of kWidth elements: the sums over the windows that read them, in the
-/// order of the kernel, of what `patches` has for them. kWidth divides the channels of a group, and
-/// both pointers are multiples of a pack.
+/// Index i writes pack i of dx, of kWidth elements: the sums of their elements in `patches` over
+/// the windows that read them, in the order of the kernel. kWidth divides the channels of a group,
+/// and both pointers are multiples of a pack.
 template <class T, std::size_t kWidth>
 struct SumOfPatches {
   using C = Computed<T>;
@@ -99,7 +99,7 @@ struct SumOfPatches {
     for (std::size_t k = 0; k < kWidth; ++k) stored.at[k] = rounded<T>(sums.at[k]);
     reinterpret_cast<Pack<T, kWidth>*>(dx)[i] = stored;
   }
-  /// The output whose window begins here; -1 when there is none.
+  /// Returns the output whose window begins here; -1 when there is none.
   [[nodiscard]] DKFAC_HD static std::int64_t output(std::int64_t begin, std::int64_t stride,
                                                     std::int64_t count) {
     if (begin < 0) return -1;
@@ -108,7 +108,7 @@ struct SumOfPatches {
   }
 };
 
-/// Index i gives pack i of y[pixels, groups * width], of kWidth elements, from the sums [groups,
+/// Index i writes pack i of y[pixels, groups * width], of kWidth elements, from the sums [groups,
 /// pixels, width], and a bias where that is not null. kWidth divides `width`, and y and sums are
 /// multiples of a pack.
 template <class T, std::size_t kWidth>
@@ -134,8 +134,8 @@ struct StoreOutputs {
   }
 };
 
-/// visit(width) with the elements that a kernel moves at once: as many as 16 bytes have where they
-/// divide `channels` and `to`, a result, begins at a multiple of that; else one.
+/// Calls visit(width) with the number of elements that a kernel moves at once: as many as fill 16
+/// bytes where they divide `channels` and `to`, a result, begins at a multiple of that; else one.
 template <class T, class Visit>
 void visit_width(std::int64_t channels, const T* to, Visit&& visit) {
   if (channels % static_cast<std::int64_t>(kPack<T>) == 0 && are_aligned(to)) {
@@ -145,8 +145,8 @@ void visit_width(std::int64_t channels, const T* to, Visit&& visit) {
   }
 }
 
-/// Images that are done at once, all parts alike but for the last, at most as many as fit unless
-/// none does.
+/// Returns the number of images processed at once: equal parts except for the last, as many as fit
+/// but at least one.
 [[nodiscard]] inline std::int64_t images_at_once(std::int64_t images, std::int64_t bytes_of_one,
                                                  std::int64_t most_bytes) {
   const std::int64_t most =

@@ -20,7 +20,8 @@ using ops::Trans;
 
 bool has_16_bits(const ConvShape& s) { return s.dtype == DType::f16 || s.dtype == DType::bf16; }
 
-/// A dense convolution as one of images of one pixel, so that it is cut anywhere.
+/// Rewrites a dense convolution as one over images of one pixel, so that it can be divided
+/// anywhere.
 ConvShape cut_into_pixels(ConvShape s) {
   if (!s.is_dense()) return s;
   s.n *= s.h * s.w;
@@ -28,13 +29,13 @@ ConvShape cut_into_pixels(ConvShape s) {
   return s;
 }
 
-/// Images [first, first + count) of the activations of all.
+/// Returns images [first, first + count) of activations.
 template <class View>
 View images_of(View all, std::int64_t images, std::int64_t first, std::int64_t count) {
   return all.reshape(Shape{images, all.numel() / images}).slice(0, first, count).flat();
 }
 
-/// Activations of `pixels` pixels as a batch [groups, pixels, channels of a group].
+/// Views activations of `pixels` pixels as a batch [groups, pixels, channels of a group].
 template <class View>
 View groups_of(View activations, std::int64_t groups, std::int64_t pixels) {
   const std::int64_t channels = activations.numel() / pixels, width = channels / groups;
@@ -42,7 +43,7 @@ View groups_of(View activations, std::int64_t groups, std::int64_t pixels) {
           Strides{width, channels, 1}, activations.device()};
 }
 
-/// Weights as a batch [groups, out / groups, patch].
+/// Views weights as a batch [groups, out / groups, patch].
 template <class View>
 View weights_of(const ConvShape& s, View weight) {
   return weight.reshape(Shape{s.groups, s.group_out(), s.patch()});
@@ -57,7 +58,7 @@ void multiply(Context& ctx, Trans trans_a, Trans trans_b, ConstTensorView a, Con
   }
 }
 
-/// x as patches [groups, pixels, patch]; s has the images of x.
+/// Returns x as patches [groups, pixels, patch]; s has the images of x.
 ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, ConstTensorView x) {
   const std::int64_t pixels = s.n * s.out_h * s.out_w;
   if (s.is_dense()) return groups_of(x, s.groups, pixels);
@@ -75,11 +76,12 @@ ConstTensorView patches_of(Context& ctx, Scratch& scratch, const ConvShape& s, C
   return patches;
 }
 
-/// Elements of all patches of one image.
+/// Number of elements of all patches of one image.
 std::int64_t patch_elements(const ConvShape& s) { return s.out_h * s.out_w * s.patch() * s.groups; }
 
-/// Products are formed where they belong when they have the type and the order of the result, and
-/// in scratch memory otherwise. Parts, and with them sums, depend on shapes alone.
+/// Convolution by matrix products. A product is written in place when it has the type and the order
+/// of the result, and to scratch memory otherwise. Parts, and with them sums, depend only on
+/// shapes.
 class ProductConv final : public ConvBackend {
  public:
   explicit ProductConv(std::int64_t scratch_bytes) : scratch_bytes_(scratch_bytes) {}
@@ -164,7 +166,7 @@ class ProductConv final : public ConvBackend {
   [[nodiscard]] ReorderCount reorders() const override { return count_; }
 
  private:
-  /// The weights in the type of the activations.
+  /// Returns the weights in the type of the activations.
   ConstTensorView rounded(Context& ctx, Scratch& scratch, const ConvShape& s,
                           ConstTensorView weight) {
     if (weight.dtype() == s.dtype) return weight;
@@ -174,8 +176,8 @@ class ProductConv final : public ConvBackend {
     count_.bytes += static_cast<std::int64_t>(narrow.bytes());
     return narrow;
   }
-  /// body(shape of these images, first of them) for as many images as fit the scratch at
-  /// `bytes_of_one` bytes for each.
+  /// Calls body(shape of these images, first of them) for parts of as many images as fit the
+  /// scratch memory at `bytes_of_one` bytes each.
   template <class Body>
   void in_parts(const ConvShape& s, std::int64_t bytes_of_one, Body&& body) const {
     const std::int64_t at_once = images_at_once(s.n, bytes_of_one, scratch_bytes_);

@@ -12,11 +12,11 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/pool_shape.h"
 
-/// What is done to every element (backend_elementwise.h), as kernels over packs or words.
+/// Elementwise operations (backend_elementwise.h) as kernels over packs or words.
 namespace dkfac::nn::cuda {
 
-/// to[j] = f(first[j]), or f(first[j], second[j]) for an f of two, in the type that is computed in:
-/// index i does pack i of n elements. `to` may be one of the others. `aligned`: are_aligned() holds
+/// to[j] = f(first[j]), or f(first[j], second[j]) for a binary f, in the computing type: index i
+/// processes pack i of n elements. `to` may be one of the others. `aligned`: are_aligned() holds
 /// for all of them.
 template <class T, class F>
 struct Map {
@@ -24,7 +24,7 @@ struct Map {
   static constexpr bool kTwo = std::is_invocable_v<F, C, C>;
   static constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
   const T* first;
-  const T* second;  ///< Null for an f of one.
+  const T* second;  ///< Null for a unary f.
   T* to;
   std::int64_t n;
   bool aligned;
@@ -69,7 +69,7 @@ struct Times {
   DKFAC_HD C operator()(C x) const { return x * factor; }
 };
 
-/// Act: of activate.h.
+/// Value of an activation; Act: a functor of activate.h.
 template <class Act, class C>
 struct Activate {
   Act act;
@@ -98,7 +98,7 @@ struct BucketedReduce {
   }
 };
 
-/// y[r,:] = row: index i does pack i of the n elements of y.
+/// y[r,:] = row: index i writes pack i of the n elements of y.
 template <class T>
 struct RepeatRow {
   static constexpr auto kWidth = static_cast<std::int64_t>(kPack<T>);
@@ -150,7 +150,7 @@ struct ColumnSums {
     return sums;
   }
 };
-/// parts[chunk][channel]: what a block has summed.
+/// parts[chunk][channel]: sums of the blocks.
 template <std::size_t W>
 struct StoreParts {
   double* parts;
@@ -170,7 +170,7 @@ struct StoreSum {
   }
 };
 
-/// The shape with words of `elements` channels in place of channels.
+/// Returns the shape with words of `elements` channels in place of channels.
 [[nodiscard]] inline PadShape in_words(PadShape s, std::int64_t elements) {
   s.c /= elements;
   s.small_c /= elements;
@@ -178,7 +178,7 @@ struct StoreSum {
   return s;
 }
 
-/// Index i gives word i of the small map.
+/// Index i writes word i of the small map.
 template <class W>
 struct PadChannels {
   PadShape s;
@@ -197,7 +197,7 @@ struct PadChannels {
   }
 };
 
-/// Index i gives word i of the large map.
+/// Index i writes word i of the large map.
 template <class W>
 struct PadChannelsBackward {
   PadShape s;
@@ -215,7 +215,7 @@ struct PadChannelsBackward {
   }
 };
 
-/// Index i gives word i of images of `width` pixels of `channels` words in a line.
+/// Index i writes word i of images of `width` pixels of `channels` words in a line.
 template <class W>
 struct FlipLines {
   const W* x;

@@ -7,8 +7,7 @@
 #include "core/shared/cuda/device_code.h"
 #include "nn/backends/dtype.h"
 
-/// What the kernels of layer normalisation compute for an element of x[rows,c], and the sums that
-/// they take. Sums are f64.
+/// Elements and sums in the kernels of layer normalisation of x[rows,c]. Sums are f64.
 namespace dkfac::nn::cuda {
 
 struct RowPair {
@@ -21,9 +20,9 @@ struct AddRowPairs {
   }
 };
 
-/// x - x_0 and its square, with x_0 the first element of the row. That is at most sqrt(c)
-/// deviations from the mean, so that the variance from these sums is off by c roundings of f64 at
-/// most, however large the mean is beside the deviation.
+/// Sums of x - x_0 and of its square, with x_0 the first element of the row. x_0 is at most sqrt(c)
+/// deviations from the mean, so the variance from these sums is off by at most c roundings of f64,
+/// however large the mean is relative to the deviation.
 template <class T>
 struct RowMomentTerm {
   const T* x;
@@ -49,7 +48,7 @@ struct StoreRowMoments {
     const double shift = sums.first / n, variance = sums.second / n - shift * shift;
     const double first = dkfac::cuda::widened<double>(x[row * channels]);
     mean[row] = static_cast<Computed<T>>(first + shift);
-    // A NaN stays one.
+    // A NaN stays NaN.
     inv_std[row] = static_cast<Computed<T>>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
   }
 };

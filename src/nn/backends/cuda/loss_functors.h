@@ -10,14 +10,14 @@
 #include "core/shared/element.h"
 #include "core/shared/keyed_random.h"
 
-/// The functors of nn/cuda/loss.cu, all in f64. A row of logits is read twice: for its maximum and
-/// the sum of its exponentials, which go together in one reduction, and for loss and gradient.
+/// Functors of loss.cu, all in f64. A row of logits is read twice: once for its maximum and the sum
+/// of its exponentials, in one reduction, and once for loss and gradient.
 namespace dkfac::nn::cuda {
 
 using dkfac::cuda::rounded;
 using dkfac::cuda::widened;
 
-/// The largest of some numbers and the first place that has it; NaN wins.
+/// The largest of some numbers and the first position that has it; NaN wins.
 struct Largest {
   double value;
   std::int64_t place;
@@ -31,15 +31,15 @@ struct Largest {
   }
 };
 
-/// Of some classes of a row.
+/// Partial state of some classes of a row.
 struct RowState {
   Largest logit;
-  double sum;  ///< Of exp(logit - the largest one).
+  double sum;  ///< Sum of exp(logit - the largest one).
   Largest target;
   double target_sum;  ///< NaN when a target is negative.
 };
 
-/// exp(value - top), and 1 where the two are equal infinities.
+/// Returns exp(value - top), or 1 where the two are equal infinities.
 [[nodiscard]] DKFAC_HD inline double share_of(double value, double top) {
   return value == top ? 1.0 : std::exp(value - top);
 }
@@ -75,7 +75,7 @@ template <class S>
 struct SoftTargets {
   const S* rows;
   std::int64_t classes;
-  double tolerance;  ///< Of a sum of 1.
+  double tolerance;  ///< Tolerance around a sum of 1.
 
   DKFAC_HD void note(std::int64_t row, std::int64_t k, RowState& state) const {
     const double t = of(row, k);
@@ -105,7 +105,7 @@ struct LogitState {
   }
 };
 
-/// What the second pass wants of a row; NaN where the row has no loss.
+/// Inputs of a row for the second pass; NaN where the row has no loss.
 struct RowScalars {
   double* top;
   double* log_sum;
@@ -127,7 +127,7 @@ struct StoreRow {
   }
 };
 
-/// Loss of a class; its gradient is written on the way, unless grad is null.
+/// Computes the loss of a class and writes its gradient, unless grad is null.
 template <class T, class Targets>
 struct ClassLoss {
   const T* logits;
@@ -148,7 +148,7 @@ struct ClassLoss {
       else
         grad[i] = rounded<T>(static_cast<float>(g));
     }
-    // A logit of -infinity costs nothing where nothing is expected; NaN always counts.
+    // A logit of -infinity adds no loss where the target is 0; NaN always counts.
     return t != 0 || log_p != log_p ? -(t * log_p) : 0.0;
   }
 };
@@ -182,8 +182,8 @@ struct AddToSums {
   }
 };
 
-/// 1 where class k of a row comes before its label when the row is sorted; infinity where that
-/// cannot be told.
+/// Returns 1 where class k of a row precedes its label when the row is sorted; infinity where that
+/// is undefined.
 template <class T>
 struct BeforeLabel {
   const T* logits;
@@ -198,7 +198,7 @@ struct BeforeLabel {
     return other > own || (other == own && k < label) ? 1.0 : 0.0;
   }
 };
-/// Whether fewer than `bound` do.
+/// Stores whether fewer than `bound` classes precede.
 struct StoreInTop {
   double bound;
   double* hits;
@@ -226,8 +226,8 @@ struct SoftenLabels {
   }
 };
 
-/// The class in which `u` of [0, 1) falls when [0, 1) is cut into their probabilities in order; 0
-/// for a row with NaN or +infinity.
+/// Draws the class in whose interval `u` of [0, 1) falls when [0, 1) is divided by the
+/// probabilities in order; 0 for a row with NaN or +infinity.
 template <class T>
 [[nodiscard]] DKFAC_HD inline std::int32_t class_at(const T* x, std::int64_t classes, double u) {
   double top = widened<double>(x[0]);
@@ -238,7 +238,7 @@ template <class T>
   double sum = 0;
   for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(widened<double>(x[k]) - top);
   if (!(sum <= std::numeric_limits<double>::max())) return 0;
-  // The same sums in the same order, so that the last one is `sum` and the search ends.
+  // These sums have the order of the first pass, so the last one equals `sum` and the search ends.
   const double wanted = u * sum;
   double below = 0;
   std::int64_t k = 0;
@@ -246,7 +246,7 @@ template <class T>
     below += std::exp(widened<double>(x[k]) - top);
     if (wanted < below) break;
   }
-  // u * sum may round up to sum; nothing is drawn that has no probability.
+  // u * sum may round up to sum; a class with probability 0 is never drawn.
   while (k > 0 && std::exp(widened<double>(x[k]) - top) == 0) --k;
   return static_cast<std::int32_t>(k);
 }

@@ -13,11 +13,11 @@ using dkfac::cuda::for_each;
 using element::Type;
 using element::visit_floating;
 
-/// Channels side by side where few sums are left to add up.
+/// Channels side by side where few sums remain to be added.
 constexpr std::int64_t kFewLanes = 8;
 
-/// out(group, 0, channel, Sums<2>) of what run() gives for packs of W channels: as partial sums of
-/// blocks first.
+/// Calls out(group, 0, channel, Sums<2>) with the sums of run() over packs of W channels; blocks
+/// form partial sums first.
 template <std::size_t W, class Run, class Out>
 void sum_pairs(Context& ctx, const NormShape& s, Run run, Out out) {
   const auto blocks =
@@ -62,7 +62,7 @@ void train_moments(Context& ctx, const NormShape& s, ConstTensorView x,
                    const NormChannels& channels, const NormMoments& out) {
   Scratch scratch(ctx);
   const TensorView variance = scratch.take(Shape{s.groups, s.channels}, DType::f64);
-  if (s.groups > 1) {  // Running statistics want those of all groups.
+  if (s.groups > 1) {  // Running statistics need the moments of all groups.
     batch_moments(ctx, s, x, out.mean, out.rest, variance);
     return finish_moments(ctx, s, variance, channels, out);
   }

@@ -16,7 +16,7 @@
 /// (backend_normalize.h). W is kPack<T>, or 1 where that does not divide the channels.
 namespace dkfac::nn::cuda {
 
-/// Where the gradient before the activation comes from (OutputGrad).
+/// Source of the gradient before the activation (OutputGrad).
 enum class GradientFrom : std::uint8_t { dy, relu_output, relu_signs, celu_output, relu_input };
 
 template <class T>
@@ -43,7 +43,8 @@ struct GradientSource {
   [[nodiscard]] DKFAC_HD bool reads_y() const {
     return from == GradientFrom::relu_output || from == GradientFrom::celu_output;
   }
-  /// Bit c: the sign of y at element i + c; of W elements within a pack. 0 where there are none.
+  /// Bit c is the sign of y at element i + c, for W elements within a pack. 0 where there are no
+  /// signs.
   template <std::size_t W>
   [[nodiscard]] DKFAC_HD unsigned signs_at(std::int64_t i) const {
     if (from != GradientFrom::relu_signs) return 0;
@@ -54,8 +55,8 @@ struct GradientSource {
   }
   [[nodiscard]] DKFAC_HD bool reads_affine() const { return from == GradientFrom::relu_input; }
 
-  /// g[c] from packs of dy and, if reads_y(), of y, or of bits as signs_at() gives them; if
-  /// reads_affine(), from centered = x - mean, scale and shift.
+  /// Computes g[c] from packs of dy and further inputs. If reads_y(), these are packs of y, or bits
+  /// as signs_at() gives them; if reads_affine(), centered = x - mean, scale and shift.
   template <std::size_t W>
   DKFAC_HD void gradient(const Pack<T, W>& dy_pack, const Pack<T, W>& y_pack, unsigned bits,
                          const C (&centered)[W], const C (&scale)[W], const C (&shift)[W],

@@ -6,11 +6,11 @@
 #include "core/shared/cuda/device_code.h"
 #include "nn/backends/norm_shape.h"
 
-/// Batch normalisation, channel by channel: functors that the host runs too. C: f64 or f32, of all
-/// tensors but sums and variances, which are f64.
+/// Channel arithmetic of batch normalisation: functors for the host and the device. C: f64 or f32,
+/// the type of all tensors but sums and variances, which are f64.
 namespace dkfac::nn {
 
-/// moments_from_sums(); (k) does channel k % channels of group k / channels.
+/// Functor of moments_from_sums(); (k) processes channel k % channels of group k / channels.
 template <class C>
 struct MomentsFromSums {
   MomentsFromSums(const NormShape& s, ConstTensorView sum, ConstTensorView sum_of_squares,
@@ -36,7 +36,7 @@ struct MomentsFromSums {
   double* variance;
 };
 
-/// backend_normalize.h, finish_moments(); (c) does channel c of all groups.
+/// Functor of finish_moments() (backend_normalize.h); (c) processes channel c of all groups.
 template <class C>
 struct FinishMoments {
   FinishMoments(const NormShape& s, ConstTensorView variance, const NormChannels& channels,
@@ -69,7 +69,7 @@ struct FinishMoments {
       next_mean += take * (static_cast<double>(mean[k]) + static_cast<double>(rest[k]));
       next_var += take * unbiased * var[k];
     }
-    // A step that overflows is skipped, but these it could not take back.
+    // A step that overflows is skipped, but running statistics could not be restored.
     const C to_mean = static_cast<C>(next_mean), to_var = static_cast<C>(next_var);
     if (!(to_mean - to_mean == 0) || !(to_var - to_var == 0)) return;
     running_mean[c] = to_mean;
@@ -83,7 +83,7 @@ struct FinishMoments {
   C *inv_std, *scale, *shift, *running_mean, *running_var;
 };
 
-/// running_factors().
+/// Functor of running_factors().
 template <class C>
 struct RunningFactor {
   RunningFactor(const NormChannels& channels, TensorView to, TensorView none)
@@ -104,7 +104,7 @@ struct RunningFactor {
   C *factor, *rest;
 };
 
-/// sums_of_gradients(); (c) does channel c.
+/// Functor of sums_of_gradients(); (c) processes channel c.
 template <class C>
 struct SumsOfGradients {
   SumsOfGradients(ConstTensorView of_scale, ConstTensorView of_shift, ConstTensorView inverse,
@@ -125,7 +125,7 @@ struct SumsOfGradients {
   double *sum_g, *sum_g_centered;
 };
 
-/// norm_gradients(); (c) does channel c of all groups.
+/// Functor of norm_gradients(); (c) processes channel c of all groups.
 template <class C>
 struct NormGradients {
   NormGradients(const NormShape& s, ConstTensorView scale, ConstTensorView inverse,

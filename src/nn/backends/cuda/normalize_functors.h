@@ -16,7 +16,7 @@
 /// W is kPack<T>, or 1 where that does not divide the channels.
 namespace dkfac::nn::cuda {
 
-/// Affine, all [groups,channels].
+/// Pointers of an Affine, all [groups,channels].
 template <class C>
 struct AffineValues {
   const C *mean, *rest, *scale, *shift;
@@ -30,10 +30,10 @@ struct AffineValues {
         aligned(are_aligned(mean, rest, scale, shift)) {}
 };
 
-/// Sums of x - P and of its square, P the value of the group's first row. A thread sums around the
-/// first row of its own in the type that x is computed in, and goes to P in f64: so a mean that is
-/// large beside the deviation takes no digits, and a row far from all others takes them from the
-/// few rows that are summed around it alone.
+/// Sums of x - P and of its square, with P the value of the group's first row. A thread sums around
+/// its own first row in the type that x is computed in, then converts the sums to P in f64. A mean
+/// that is large relative to the deviation therefore costs no digits, and an outlier row costs
+/// digits only of the few rows summed around it.
 template <class T, std::size_t W>
 struct MomentRows {
   using C = Computed<T>;
@@ -74,7 +74,7 @@ struct MomentRows {
   }
 };
 
-/// pairs[group][chunk][channel] of two sums, as MomentRows and GradientRows give them.
+/// pairs[group][chunk][channel] of two sums, from MomentRows or GradientRows.
 template <std::size_t W>
 struct StorePairs {
   double* pairs;
@@ -106,7 +106,7 @@ struct PairRows {
   }
 };
 
-/// Mean, rest and variance from the sums of MomentRows.
+/// Computes mean, rest and variance from the sums of MomentRows.
 template <class T>
 struct FinishSums {
   using C = Computed<T>;
@@ -128,7 +128,7 @@ struct FinishSums {
   }
 };
 
-/// The only group: what follows for its channel as well.
+/// For a single group, also computes the results that follow for its channel.
 template <class T>
 struct FinishGroup {
   FinishSums<T> sums;
@@ -161,12 +161,12 @@ template <class T, std::size_t W>
 struct Normalize {
   using C = Computed<T>;
   ColumnSlots slots;
-  const T *x, *addend;  ///< Addend: null for none.
+  const T *x, *addend;  ///< Null without an addend.
   T* y;
   AffineValues<C> affine;
   ActivationKind kind;
   CeluOf<C> celu;
-  std::uint8_t* signs = nullptr;  ///< OutputGrad's; only of whole packs. Null: not wanted.
+  std::uint8_t* signs = nullptr;  ///< Signs of OutputGrad, only with whole packs. Null: not needed.
 
   DKFAC_HD void operator()(std::int64_t thread) const {
     const ColumnSlots::Place at = slots.place(thread);
@@ -204,7 +204,7 @@ struct Normalize {
       }
     });
   }
-  /// Of what was stored: rounding may make a 0 of it.
+  /// Signs of the stored values, as rounding may give 0.
   [[nodiscard]] DKFAC_HD static std::uint8_t signs_of(const Pack<T, W>& out) {
     unsigned bits = 0;
     for (std::size_t c = 0; c < W; ++c)

@@ -11,7 +11,8 @@ using dkfac::cuda::for_each;
 using element::Type;
 using element::visit_floating;
 
-/// visit(Type<T>, Width<W>) for what two tensors of one dtype, and perhaps places, can be moved in.
+/// Calls visit(Type<T>, Width<W>) with the widest W in which two tensors of one dtype, and
+/// positions if any, can be moved.
 template <class Visit>
 void visit_packs(ConstTensorView a, ConstTensorView b, const void* place, std::int64_t channels,
                  Visit&& visit) {

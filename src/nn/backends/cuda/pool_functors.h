@@ -11,11 +11,11 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/pool_shape.h"
 
-/// Pooling, W neighbouring channels at a time (backend_pool.h). A gradient is gathered: each
-/// element of dx looks at the windows that it lies in, in the order of the outputs.
+/// Pooling of W neighbouring channels at a time (backend_pool.h). Gradients are gathered: each
+/// element of dx reads the windows that contain it, in the order of the outputs.
 namespace dkfac::nn::cuda {
 
-/// Places of maxima, in packs of at most 16 bytes.
+/// Positions of maxima, in packs of at most 16 bytes.
 template <std::size_t W>
 DKFAC_HD void load_places(const std::int32_t* from, std::int32_t (&to)[W]) {
   constexpr std::size_t kAtOnce = W < 4 ? W : 4;
@@ -34,7 +34,8 @@ DKFAC_HD void store_places(std::int32_t* to, const std::int32_t (&from)[W]) {
   }
 }
 
-/// Maxima so far and where they were. The first of equals stays; a NaN beats all that is there.
+/// Running maxima and their positions. Of equal values the first stays; a NaN replaces any other
+/// value.
 template <class T, std::size_t W>
 struct Maxima {
   using C = Computed<T>;
@@ -62,7 +63,7 @@ struct Maxima {
   }
 };
 
-/// Which windows hold a row (or column) of the input: outputs [first, last].
+/// The windows that contain a row (or column) of the input: outputs [first, last].
 struct Windows {
   std::int64_t first, last;
   DKFAC_HD Windows(const PoolShape& s, std::int64_t at, std::int64_t outputs) {
@@ -74,7 +75,7 @@ struct Windows {
   }
 };
 
-/// Where pack i of a map [n,h,w,packs] lies.
+/// Position of pack i of a map [n,h,w,packs].
 struct PackPlace {
   std::int64_t n, row, column, pack;
   DKFAC_HD PackPlace(std::int64_t i, std::int64_t h, std::int64_t w, std::int64_t packs) {
@@ -87,8 +88,8 @@ struct PackPlace {
   }
 };
 
-/// f(position in the window, index in x of its first channel) for the input pixels of the window
-/// at `at`, a place of y.
+/// Calls f(position in the window, index in x of its first channel) for the input pixels of the
+/// window at `at`, a place of y.
 template <class F>
 DKFAC_HD void each_input(const PoolShape& s, const PackPlace& at, std::int64_t channel, F f) {
   const std::int64_t top = at.row * s.stride - s.pad, left = at.column * s.stride - s.pad;
@@ -96,8 +97,8 @@ DKFAC_HD void each_input(const PoolShape& s, const PackPlace& at, std::int64_t c
     for (std::int64_t kw = left < 0 ? -left : 0; kw < s.kernel && left + kw < s.w; ++kw)
       f(kh * s.kernel + kw, ((at.n * s.h + top + kh) * s.w + left + kw) * s.c + channel);
 }
-/// f(position in the window, index in y of its first channel) for the windows that hold `at`, a
-/// place of x.
+/// Calls f(position in the window, index in y of its first channel) for the windows that contain
+/// `at`, a place of x.
 template <class F>
 DKFAC_HD void each_window(const PoolShape& s, const PackPlace& at, std::int64_t channel, F f) {
   const Windows rows(s, at.row, s.out_h), columns(s, at.column, s.out_w);
@@ -109,7 +110,7 @@ DKFAC_HD void each_window(const PoolShape& s, const PackPlace& at, std::int64_t 
     }
 }
 
-/// Index i does pack i of y.
+/// Index i computes pack i of y.
 template <class T, std::size_t W>
 struct MaxPool {
   PoolShape s;
@@ -128,7 +129,7 @@ struct MaxPool {
   }
 };
 
-/// Index i does pack i of dx.
+/// Index i computes pack i of dx.
 template <class T, std::size_t W>
 struct MaxPoolBackward {
   using C = Computed<T>;
@@ -152,7 +153,7 @@ struct MaxPoolBackward {
   }
 };
 
-/// Index i does pack i of y. Pixels outside count as zeros.
+/// Index i computes pack i of y. Pixels outside count as zeros.
 template <class T, std::size_t W>
 struct AveragePool {
   using C = Computed<T>;
@@ -173,7 +174,7 @@ struct AveragePool {
   }
 };
 
-/// Index i does pack i of dx.
+/// Index i computes pack i of dx.
 template <class T, std::size_t W>
 struct AveragePoolBackward {
   using C = Computed<T>;
@@ -231,7 +232,7 @@ struct StoreMeans {
   }
 };
 
-/// Index i does pack i of dx.
+/// Index i computes pack i of dx.
 template <class T, std::size_t W>
 struct GlobalAverageBackward {
   using C = Computed<T>;
@@ -250,7 +251,7 @@ struct GlobalAverageBackward {
   }
 };
 
-/// Index i does pack i of y.
+/// Index i computes pack i of y.
 template <class T, std::size_t W>
 struct GlobalMax {
   std::int64_t positions, channels;
@@ -276,7 +277,7 @@ struct GlobalMax {
   }
 };
 
-/// Index i does pack i of dx.
+/// Index i computes pack i of dx.
 template <class T, std::size_t W>
 struct GlobalMaxBackward {
   std::int64_t positions, channels;

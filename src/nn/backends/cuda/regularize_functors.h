@@ -9,7 +9,7 @@
 #include "nn/backends/dtype.h"
 #include "nn/backends/sample_choice.h"
 
-/// The functors of nn/cuda/regularize.cu.
+/// Functors of regularize.cu.
 namespace dkfac::nn::cuda {
 
 struct DrawWeight {
@@ -19,7 +19,7 @@ struct DrawWeight {
   DKFAC_HD void operator()(std::int64_t i) const { weights[i] = chosen_weight(options, key, i); }
 };
 
-/// Pack p of sample `row`. `aligned`: every sample begins at a multiple of a pack.
+/// Index processes pack p of sample `row`. `aligned`: every sample begins at a multiple of a pack.
 template <class T>
 struct MixSamples {
   using C = Computed<T>;
@@ -60,7 +60,7 @@ struct DrawHole {
   }
 };
 
-/// Element `at` of line `row` of all images; touches nothing outside the holes.
+/// Processes element `at` of line `row` of all images; writes only inside the holes.
 template <class T>
 struct CutHoles {
   const Hole* holes;

@@ -12,13 +12,13 @@
 #include "nn/shared/conv_plans.h"
 #include "support/temp_folder.h"
 
-/// Convolutions by cuDNN, on a device, beside the host.
+/// Convolutions by cuDNN on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 
 using namespace dkfac::testing;
 
-/// Each pass by the backend that is chosen for it.
+/// Runs each pass by the backend that is chosen for it.
 class Chosen final : public ConvBackend {
  public:
   [[nodiscard]] bool takes(const ConvShape& /*shape*/) const override { return true; }
@@ -40,7 +40,7 @@ class Chosen final : public ConvBackend {
   ConvBackends all_;
 };
 
-/// What this thread was told about this shape in the given pass; the last one when several.
+/// Returns this thread's plan for this shape in the given pass; the last one of several.
 ConvPlan plan_of(const std::string& beginning) {
   ConvPlan last;
   for (const ConvPlan& plan : conv_plans())
@@ -92,7 +92,7 @@ TEST_P(CudnnConvolution, IsThatOfTheHostInAllPasses) {
   const auto pixels = static_cast<double>(s.n * s.out_h * s.out_w);
   EXPECT_TRUE(near(actual.y, expected.y, sums * patch + stored));
   EXPECT_TRUE(near(actual.dx, expected.dx, sums * taps + stored));
-  // Rounded to 16 bits only where cuDNN has no other way for groups.
+  // Rounded to 16 bits only where cuDNN supports groups in no other way.
   EXPECT_TRUE(near(actual.dw, expected.dw, sums * pixels + (s.groups > 1 ? stored : 0)));
   EXPECT_TRUE(near(actual.db, expected.db, sums * pixels));
   EXPECT_EQ(run(ctx, chosen, s, o), actual) << "not the same bits again";
@@ -113,7 +113,7 @@ TEST_P(Cudnn, TakesWhatItIsGoodFor) {
     EXPECT_TRUE(cudnn->takes_pass(ctx, s, pass));
   s.dtype = DType::f64;
   EXPECT_FALSE(cudnn->takes(s));
-  // The rows of a Linear, and gradients of 16 bits without a kernel, are for matrix products.
+  // The rows of a Linear, and 16-bit gradients without a kernel, are computed by matrix products.
   s = plain_shape(dtype);
   s.window = {};
   EXPECT_TRUE(cudnn->takes_pass(ctx, s, ConvPass::forward));
@@ -198,7 +198,7 @@ TEST_P(Cudnn, IsReplayed) {
     cudnn->backward_data(ctx, s, dy, weight, dx);
   };
   passes();
-  passes();  // The scratch memory has found its size.
+  passes();  // The scratch memory has reached its size.
   const CapturedWork captured = CapturedWork::capture(ctx, passes);
   for (Tensor* t : {&y, &dx, &dw}) ops::fill(ctx, *t, 7);
   captured.replay(ctx);
@@ -216,12 +216,12 @@ TEST_P(Cudnn, SumsWhatItComputes) {
   const Tensor x = to_device(ctx, o.x), weight = to_device(ctx, o.weight);
   Tensor y = to_device(ctx, o.dy), sums = Tensor::empty(ctx, Shape{2, s.out + 1});
   ops::fill(ctx, sums, std::numeric_limits<double>::quiet_NaN());
-  // The second one does not begin where cuDNN wants it.
+  // The second one does not have the alignment that cuDNN requires.
   const TensorView sum = sums.view().slice(0, 0, 1).flat().slice(0, 0, s.out);
   const TensorView squares = sums.view().slice(0, 1, 1).flat().slice(0, 0, s.out);
   const bool sums_them = cudnn->forward_with_sums(ctx, s, x, weight, y, sum, squares);
   if (is_emulated()) {
-    ASSERT_EQ(sums_them, dtype != DType::f32);  // By tensor cores alone, which would round it.
+    ASSERT_EQ(sums_them, dtype != DType::f32);  // Only by tensor cores, which would round it.
   }
   if (!sums_them) return;  // Which engines have sums differs between devices.
   const std::vector<double> all = device_values(ctx, y);
@@ -260,12 +260,12 @@ TEST_P(Cudnn, TellsItsPlans) {
     EXPECT_GE(plan.engine, 0);
     EXPECT_LE(plan.workspace, conv_plan_options().workspace);
     EXPECT_NE(describe_conv_plans().find(plan.work + ": engine "), std::string::npos);
-    // Only TF32, which is not asked for here, takes f32 to tensor cores.
+    // Only TF32, which is not enabled here, uses tensor cores for f32.
     EXPECT_TRUE(dtype != DType::f32 || !plan.tensor_cores) << pass;
   }
 }
 
-/// Leaves the options as they were.
+/// Restores the options at the end of a test.
 class MeasuredPlans : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -273,7 +273,7 @@ class MeasuredPlans : public ::testing::Test {
   }
   void TearDown() override { set_conv_plan_options(before_); }
 
-  /// Forward of ones by ones in a shape that no other test has, `n` images.
+  /// Runs forward of ones by ones in a shape that no other test has, `n` images.
   ConvPlan forward(std::int64_t n) {
     const ConvShape s =
         with_outputs({.n = n, .h = 3, .w = 3, .in = 8, .out = 8, .bias = false}, DType::f16);
@@ -327,7 +327,7 @@ TEST_F(MeasuredPlans, AreTakenFromTheFile) {
   set_conv_plan_options({.file = file});
   const ConvPlan measured = forward(13);
   ASSERT_TRUE(measured.possible);
-  // The same line for another shape, in another file: it is taken as it stands.
+  // The line under another shape, in another file: it is used unchanged.
   std::string text = text_of(file);
   const std::string shape = "[13,3,3,8] -> [13,3,3,8]";
   ASSERT_NE(text.find(shape), std::string::npos);

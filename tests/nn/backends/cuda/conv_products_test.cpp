@@ -6,7 +6,7 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/cuda/conv_passes.h"
 
-/// Convolutions by products, on a device, beside the host.
+/// Convolutions by products on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

@@ -22,7 +22,7 @@ class LossOnDevice : public ::testing::TestWithParam<DType> {
   [[nodiscard]] Tensor logits_of(const Shape& shape) {
     return cast_to(cpu, random_tensor(cpu, shape, DType::f64, 3, -6, 6), GetParam());
   }
-  /// Of gradients: roundings of the type that they are stored in.
+  /// Tolerance of gradients: roundings of the type that they are stored in.
   [[nodiscard]] double tolerance() const {
     switch (GetParam()) {
       case DType::f64:
@@ -147,7 +147,8 @@ TEST_P(LossOnDevice, DrawsTheLabelsOfTheHost) {
   }
 }
 
-/// Loss and correct samples of one row on both, which must agree; and the gradient of the device.
+/// Loss and correct samples of one row on both devices, which must agree; and the gradient of the
+/// device.
 struct OneRow {
   double loss, correct;
   std::vector<double> grad;

@@ -9,7 +9,7 @@
 #include "nn/backends/backend_pool.h"
 #include "nn/cuda/beside_host.h"
 
-/// Pooling on a device beside the host.
+/// Pooling on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

@@ -7,7 +7,7 @@
 #include "nn/nn_support.h"
 #include "support/on_device.h"
 
-/// Mixing, erasing and mirroring on the device against the host.
+/// Mixing, erasing and flipping on the device, compared with the host.
 namespace dkfac::nn {
 namespace {
 
@@ -66,7 +66,7 @@ void RegularizeOnDevice::expect_as_on_the_host(const RegularizeOptions& options,
         regularize(ctx, options, key, 20, on_device, labels.view(), kClasses, there);
     EXPECT_EQ(host_waits(), waits);
     const auto x = device_values(ctx, got.images), expected = values(cpu, want.images);
-    // A step may round a weight or a product differently; steps forget.
+    // A step may round a weight or a product differently; the effect decays.
     EXPECT_TRUE(near(x, expected, 2 * kSteps * unit()));
     EXPECT_EQ(zeros_of(x), zeros_of(expected)) << "the same holes";
     EXPECT_EQ(got.targets.dtype(), want.targets.dtype());

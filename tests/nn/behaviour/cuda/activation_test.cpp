@@ -9,7 +9,7 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/models/pad_shortcut.h"
 
-/// What is done to every element, on a device, beside the host.
+/// Elementwise operations on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 
@@ -18,7 +18,8 @@ using namespace dkfac::testing;
 class DeviceElements : public ::testing::TestWithParam<DType> {
  protected:
   [[nodiscard]] DType dtype() const { return GetParam(); }
-  /// y = body(x...) on both, for x of this shape and of other numbers in each place.
+  /// Computes y = body(x...) on both devices, for x of this shape with different numbers in each
+  /// argument.
   template <class Body>
   void compare(const Shape& shape, const Shape& result, double tolerance, Body body) {
     const Tensor a = random_on_host(cpu, shape, dtype(), 1),

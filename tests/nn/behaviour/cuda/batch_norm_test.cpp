@@ -9,7 +9,7 @@
 #include "nn/cuda/beside_host.h"
 #include "nn/fusion/state.h"
 
-/// Batch normalisation on a device beside the host.
+/// Batch normalisation on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 
@@ -22,14 +22,14 @@ const Activation kCelu{ActivationKind::celu, 0.3};
 class DeviceNorm : public ::testing::TestWithParam<DType> {
  protected:
   [[nodiscard]] DType dtype() const { return GetParam(); }
-  /// Of outputs and input gradients. f32: runs of 64 elements are summed in it, c = 2 as on the
-  /// host. 16 bits: the result rounds once, and what is rounded in between (dy behind the
-  /// activation, on both sides alike) may fall on the other side; c = 2.
+  /// Tolerance of outputs and input gradients. f32: runs of 64 elements are summed in it, c = 2 as
+  /// on the host. 16 bits: the result rounds once, and an intermediate value that is rounded (dy
+  /// behind the activation, on both sides alike) may round to the other side; c = 2.
   [[nodiscard]] double tolerance() const {
     if (dtype() == DType::f64) return 1e-12;
     return dtype() == DType::f32 ? 2 * 64 * spacing(dtype()) : 2 * spacing(dtype());
   }
-  /// Of what is held in the computing dtype.
+  /// Tolerance of tensors in the computing dtype.
   [[nodiscard]] double of_parameters() const {
     return dtype() == DType::f64 ? 1e-12 : 2 * 64 * spacing(DType::f32);
   }
@@ -193,7 +193,7 @@ Moments moments_on_device(Context& ctx, const NormShape& s, ConstTensorView x) {
   for (std::size_t i = 0; i < low.size(); ++i) out.mean[i] += low[i];
   return out;
 }
-/// The same by the definition.
+/// Computes the moments by their definition.
 Moments moments_in_double(Context& cpu, const NormShape& s, ConstTensorView x) {
   const auto all = values(cpu, x);
   const auto c = static_cast<std::size_t>(s.channels), rows = static_cast<std::size_t>(s.rows);

@@ -5,7 +5,7 @@
 #include "nn/cuda/conv_passes.h"
 #include "nn/shared/conv_plans.h"
 
-/// Images of 16 bits, whose channels cuDNN wants by fours.
+/// Images of 16 bits, which cuDNN requires to have a multiple of four channels.
 namespace dkfac::nn {
 namespace {
 
@@ -39,7 +39,7 @@ class ImagesOnDevice : public ::testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Types, ImagesOnDevice, ::testing::Values(DType::f16, DType::bf16),
                          name_of_dtype);
 
-/// The backward pass has the copy of the forward pass, which a change of the image does not reach.
+/// The backward pass uses the copy of the forward pass, which does not change with the image.
 TEST_P(ImagesOnDevice, AreWidenedOnceInAStep) {
   const auto conv = cuda::make_cudnn_conv(), fresh = cuda::make_cudnn_conv();
   conv->forward(ctx, shape_, x_, weight_, {}, y_);

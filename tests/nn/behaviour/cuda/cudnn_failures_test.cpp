@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/temp_folder.h"
 
-/// What becomes of convolutions where cuDNN, or the device below it, does not work.
+/// Convolutions where cuDNN, or the device below it, fails.
 namespace dkfac::nn {
 namespace {
 
@@ -41,7 +41,7 @@ class CudnnFailures : public ::testing::Test {
     emulated::dnn::fail_executions(0);
     set_conv_plan_options(before_);
   }
-  /// What it is refused with; empty when y is right.
+  /// Returns the error message; empty when y is right.
   std::string forward(std::int64_t n) {
     const ConvShape s = shape_of(n);
     Tensor x = Tensor::empty(ctx, Shape{n, 3, 3, 8}, DType::f16);
@@ -72,7 +72,7 @@ class CudnnFailures : public ::testing::Test {
 };
 
 TEST_F(CudnnFailures, AreToldAndNotTakenForAnswers) {
-  emulated::dnn::fail_plan(2);  // The first proposal that is good enough fails by itself.
+  emulated::dnn::fail_plan(2);  // The first suitable proposal fails.
   const std::string why = forward(41);
   for (const char* part :
        {"[conv2d] [execution plan]", "there is no memory for the plan", "forward f16 [41,3,3,8]",
@@ -87,7 +87,7 @@ TEST_F(CudnnFailures, OfAnEngineThatSaysNoAreNone) {
   EXPECT_EQ(forward(42), "");
   const ConvPlan plan = plan_of(42);
   EXPECT_TRUE(plan.possible);
-  EXPECT_NE(plan.engine, 17);  // It does not tell what it does to numbers.
+  EXPECT_NE(plan.engine, 17);  // Its numerical behaviour cannot be read.
   EXPECT_NE(plan.note.find("the engine does not tell its notes"), std::string::npos) << plan.note;
   EXPECT_NE(plan.note.find("does not fit the device"), std::string::npos) << plan.note;
 }
@@ -100,7 +100,7 @@ TEST_F(CudnnFailures, OfEveryCandidateAreNoMeasurement) {
   EXPECT_NE(why.find("[conv2d] none of "), std::string::npos) << why;
   EXPECT_NE(why.find("it did not run"), std::string::npos) << why;
   EXPECT_FALSE(std::filesystem::exists(file));
-  emulated::dnn::fail_executions(1);  // Of the first candidate alone.
+  emulated::dnn::fail_executions(1);  // Of the first candidate only.
   EXPECT_EQ(forward(43), "");
   EXPECT_TRUE(std::filesystem::exists(file));
 }
@@ -111,10 +111,10 @@ TEST_F(CudnnFailures, ForWantOfWorkspaceTakeAPlanWithLess) {
   EXPECT_GT(usual.workspace, 0);
   for (const bool measured : {false, true}) {
     set_conv_plan_options({.measured = measured});
-    ctx = Context(Device::cuda());  // Its scratch has no memory yet.
+    ctx = Context(Device::cuda());  // Its scratch memory is not allocated yet.
     const std::int64_t n = measured ? 46 : 45;
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // The old memory is let go of.
-    // For the operands, not for a block of scratch.
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // The old memory is released.
+    // Enough for the operands, not for a block of scratch memory.
     const LittleMemory little(200000);
     EXPECT_EQ(forward(n), "");
     EXPECT_EQ(plan_of(n).workspace, 0);
@@ -135,8 +135,8 @@ TEST_F(CudnnFailures, ForWantOfMemoryAreTriedAgainWithWhatThePoolKeeps) {
   EXPECT_NE(why.find("no memory of the device to load code into"), std::string::npos) << why;
 }
 
-/// Work that saves another pass a reading: that one is there yet. The shape is given up, others
-/// not.
+/// Fused work saves a read of another pass, which is still available. The shape is given up, others
+/// are not.
 TEST_F(CudnnFailures, OfFusedWorkLeaveItToTheOtherWay) {
   Tensor weight = Tensor::empty(ctx, Shape{16, 3, 3, 8});
   Tensor sum = Tensor::empty(ctx, {16}), squares = Tensor::empty(ctx, {16});
@@ -195,7 +195,7 @@ TEST(CudnnCompilations, AreOneForThreadsThatMissAPlanTogether) {
   }
 }
 
-/// What waits for the whole device ends all recordings: a thread that ends must not.
+/// Synchronizing the whole device invalidates all recordings; a thread that ends must not do so.
 TEST(CudnnThreads, MayEndWhileAnotherOneRecords) {
   Context ctx(Device::cuda());
   Tensor x = Tensor::zeros(ctx, {10});

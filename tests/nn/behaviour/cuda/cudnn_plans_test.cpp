@@ -1,5 +1,5 @@
-// Plans of the real cuDNN for devices that are not there: it tells from their properties which
-// engine computes what, and with how much workspace.
+// Plans of the real cuDNN for absent devices: from their properties cuDNN returns which engine
+// computes what, and with how much workspace.
 #include <cstdlib>
 #include <dlfcn.h>
 #include <fstream>
@@ -86,7 +86,7 @@ std::vector<ConvShape> find_convolutions(const std::string& name, Shape image, s
   return shapes;
 }
 
-/// The same, with the models made once.
+/// Returns convolutions of models that are created once.
 const std::vector<ConvShape>& convolutions(const std::string& name, Shape image,
                                            std::int64_t batch) {
   static std::map<std::string, std::vector<ConvShape>> known;
@@ -105,7 +105,7 @@ std::vector<ConvShape> all_convolutions() {
   return shapes;
 }
 
-/// Whether engines that are compiled at run time find a driver, or what stands in for it.
+/// Whether engines that are compiled at run time find a driver, or its substitute.
 bool has_driver() { return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr; }
 
 bool wants_all() {
@@ -156,7 +156,7 @@ TEST_P(CudnnPlans, EveryPassOfEveryConvolutionHasOneWithinAGigabyte) {
   EXPECT_GE(count, 300);
 }
 
-/// What tests try on a device, with every kind of stride, padding, dilation and groups.
+/// Shapes of the tests on a device, with every kind of stride, padding, dilation and groups.
 TEST_P(CudnnPlans, AreThereForSmallConvolutionsOfEveryKind) {
   for (const auto& [name, small] : dkfac::testing::kConvCases) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -175,9 +175,9 @@ TEST_P(CudnnPlans, AreThereForSmallConvolutionsOfEveryKind) {
 TEST_P(CudnnPlans, GradientsOfTheWeightsAreF32AlsoOf16Bits) {
   if (!has_driver()) GTEST_SKIP() << "there is no libcuda.so.1, nor a stand-in for it";
   auto shapes = all_convolutions();
-  if (!wants_all()) shapes = {shapes[0], shapes[2]};  // Each is compiled, which takes seconds.
+  if (!wants_all()) shapes = {shapes[0], shapes[2]};  // Each plan is compiled, which takes seconds.
   for (ConvShape shape : shapes) {
-    if (shape.in % 4 != 0) shape.in += 4 - shape.in % 4;  // As the backend widens images.
+    if (shape.in % 4 != 0) shape.in += 4 - shape.in % 4;  // The backend pads images likewise.
     for (const DType dtype : {DType::f16, DType::bf16}) {
       shape.dtype = dtype;
       const ConvWork what{.shape = shape, .work = Work::weights};
@@ -202,7 +202,7 @@ TEST_P(CudnnPlans, GradientsOfTheWeightsOccupyTheDevice) {
     const std::int64_t slices = slices_of_sum(what, multiprocessors);
     if (shape.is_dense() || slices == 1) continue;
     fewest = std::min(fewest, slices);
-    if (++divided > 1 && !wants_all()) continue;  // Each is compiled, which takes seconds.
+    if (++divided > 1 && !wants_all()) continue;  // Each plan is compiled, which takes seconds.
     const Descriptor graph = conv_graph(what).finish(device_.target());
     const Limits limits{.rounding = true};
     const auto split = split_plan(graph, device_.target(), limits, what, multiprocessors);
@@ -237,8 +237,8 @@ TEST_P(CudnnPlans, ForwardPassesOfF16HaveThemWithSums) {
   EXPECT_EQ(count, 22);
 }
 
-/// Of f16 with channels by eights: on an H200 with little workspace, on an A100 alone through
-/// memory for the whole gradient in f32, which is no gain, and refused.
+/// f16 with multiples of eight channels. On an H200 this needs little workspace; on an A100 the
+/// only plan moves the whole gradient in f32 through memory, which gains nothing and is rejected.
 TEST_P(CudnnPlans, GradientsOfF16ReachTheNormalisationBefore) {
   const bool is_fused = std::string(GetParam()) == "h200";
   int count = 0;
@@ -346,13 +346,13 @@ TEST_P(CudnnPlans, KeepWhatWasCompiledForThem) {
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->choice(), choice);
   EXPECT_EQ(again->workspace(), compiled.plans.front().workspace());
-  // What cuDNN does not take is made anew.
+  // Text that cuDNN does not accept is compiled anew.
   first.add(choice.text(), "{}");
   EXPECT_NE(plan_of(graph, device_.target(), limits, choice, &first), nullptr);
   EXPECT_EQ(first.find(choice.text())->size(), text->size());
 }
 
-// That the tests above can fail.
+// Shows that the tests above can fail.
 TEST_P(CudnnPlans, AreNotFoundWhereThereAreNone) {
   ConvShape shape = convolutions("resnet50", Shape{224, 224, 3}, 256).front();
   shape.dtype = DType::f16;

@@ -7,8 +7,8 @@
 
 #include "nn/cuda/device_models.h"
 
-// EKFAC of a whole network on a device, from what its layers are observed to do to the update,
-// against the same on the host.
+// EKFAC of a whole network on a device, observed by its effect on the update of each layer,
+// compared with the host.
 namespace dkfac::testing {
 namespace {
 
@@ -29,7 +29,7 @@ Recipe recipe(kfac::InverseMethod inverse) {
           .inverses_every = 2};  // Bases of steps 1, 3 and 5; scales of every step.
 }
 
-/// Of the largest element.
+/// Relative to the largest element.
 double distance(const std::vector<double>& x, const std::vector<double>& y) {
   double largest = 0, difference = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
@@ -48,7 +48,7 @@ TEST(EkfacModelOnDevice, FollowsTheHostAndNoOtherMethod) {
   EXPECT_LE(distance(there.losses, here.losses), bound);
   EXPECT_LE(distance(there.weights, here.weights), bound);
   EXPECT_LE(distance(there.buffers, here.buffers), bound);
-  // The same eigenvectors without scales of their own are another training.
+  // The same eigenvectors without EKFAC scales give another training.
   const TrainedModel eigen = train_model(recipe(kfac::InverseMethod::eigen), Device::cuda());
   EXPECT_GE(distance(eigen.weights, here.weights), 1e-4);
 }

@@ -9,7 +9,7 @@
 #include "nn/cuda/beside_host.h"
 #include "support/tensors.h"
 
-/// An Embedding with what else takes sequences on a device, beside the host.
+/// An Embedding and the other layers that accept sequences on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

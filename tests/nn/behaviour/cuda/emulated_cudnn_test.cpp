@@ -9,8 +9,8 @@
 #include "nn/cuda/cudnn_maker.h"
 #include "support/on_device.h"
 
-/// The cuDNN that stands in for the real one: it computes what is asked for, and refuses what is
-/// not complete or contradicts itself.
+/// The emulated cuDNN: it computes what is requested, and rejects descriptors that are incomplete
+/// or inconsistent.
 namespace dkfac {
 namespace {
 
@@ -88,7 +88,8 @@ TEST(EmulatedCudnn, TensorsOfAGraphFitTogether) {
   EXPECT_EQ(m.graph({second}, &made), CUDNN_STATUS_BAD_PARAM);  // nothing makes tensor 1
 }
 
-/// Gradients of weights of 16 bits as f32: only through a virtual tensor, and for channels by four.
+/// 16-bit gradients of weights as f32: only through a virtual tensor, and for multiples of four
+/// channels.
 TEST(EmulatedCudnn, NotEveryGraphHasAnEngine) {
   Maker m;
   for (const auto& [c, k] : {std::pair<std::int64_t, std::int64_t>{4, 2}, {3, 2}, {4, 1}}) {
@@ -178,7 +179,7 @@ TEST_P(EmulatedLine, EnginesHaveTheHabitsThatTheySay) {
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(large, 1);
   EXPECT_EQ(wobbling, 1);
-  EXPECT_EQ(exact, 3);  // One of which does not say so.
+  EXPECT_EQ(exact, 3);  // One of them does not report it.
   EXPECT_EQ(rounded, 1);
 }
 
@@ -242,7 +243,7 @@ class EmulatedFusion : public ::testing::Test {
     ops::cast(cpu, view_of(numbers.data(), shape), rounded);
     return to_device(ctx, rounded);
   }
-  /// By the last engine that is proposed.
+  /// Runs the last engine that is proposed.
   void run(const std::vector<Descriptor>& operations, const std::map<std::int64_t, void*>& memory) {
     const auto configs = m.proposals(m.graph(operations));
     ASSERT_FALSE(configs.empty());
@@ -315,8 +316,8 @@ TEST_F(EmulatedFusion, GradientsOfWeightsAreNotRounded) {
   EXPECT_EQ(device_values(ctx, result), expected);
 }
 
-/// dy, w -> dx -> the ReLU of a normalisation of x, and the gradients of that one: each operation
-/// complete, and an engine for f16 with channels by eights alone.
+/// dy, w -> dx -> the ReLU of a normalisation of x, and the gradients of the normalisation: each
+/// operation complete, and an engine for f16 with multiples of eight channels only.
 TEST_F(EmulatedFusion, AGradientGoesOnToANormalisation) {
   const auto proposals = [&](cudnnDataType_t type, std::int64_t c, bool tied) {
     const auto memory = [&](std::int64_t id) { return m.tensor(id, type, {1, c, 1, 3}); };

@@ -65,7 +65,7 @@ class Fused {
     const std::int64_t waits = host_waits();
     const ConstTensorView y = pair->forward(ctx, x, Mode::train);
     const ConstTensorView dx = pair->backward(ctx, dy, InputGrad::needed);
-    if (!is_watched_) {  // The log reads what it is shown.
+    if (!is_watched_) {  // The log reads all tensors of its calls.
       EXPECT_EQ(host_waits(), waits);
     }
     return {device_values(ctx, y), device_values(ctx, dx), device_values(ctx, memory.grads),
@@ -127,8 +127,8 @@ TEST(FusedBackwardOnDevice, GivesTheSameBitsAgainAndWithAnObserver) {
   EXPECT_EQ(fused.run(input_shape()).dx, first.dx);
 }
 
-/// Where there is no engine, or no such pair, the bits are those of the passes as they are. Which
-/// engines there are differs between devices: what is fused there is right.
+/// Where there is no engine, or no such pair, the bits are those of unfused passes. Engines differ
+/// between devices; wherever they exist, fusion is correct.
 TEST(FusedBackwardOnDevice, FallsBackAndIsCounted) {
   const auto count_fused = [](const Pair& options, DType dtype, std::int64_t pairs) {
     SCOPED_TRACE(detail::concat(dtype, " ", options.channels, " channels"));
@@ -169,8 +169,7 @@ TEST(FusedBackwardOnDevice, EndsWhenItIsSwitchedOff) {
   EXPECT_EQ(fused_pairs(*fused.pair, Fusion::gradient).fused, 0);
 }
 
-/// Control: what is handed over is what is used, once, for its tensor alone, and not past a forward
-/// pass.
+/// Control: shared sums are used once, for their tensor alone, and not past a forward pass.
 TEST(FusedBackwardOnDevice, SumsAreUsedForTheirTensorOnly) {
   constexpr std::int64_t kChannels = 8;
   Context ctx(Device::cuda()), host;
@@ -282,7 +281,7 @@ TEST(FusedBackwardPairs, AreThoseOfTheNetworks) {
   EXPECT_EQ(pairs_of("resnet9"), 0);        // CELU.
 }
 
-/// Recorded passes replay it and give the bits of passes as they are, with records of K-FAC too.
+/// Recorded passes replay it and give the bits of unrecorded passes, also with statistics of K-FAC.
 TEST(FusedBackwardOnDevice, IsReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
@@ -305,7 +304,7 @@ TEST(FusedBackwardOnDevice, IsReplayedInRecordedPasses) {
   }
 }
 
-/// Steps of K-FAC beside steps without: their losses are within rounding.
+/// Compares steps of K-FAC with and without fusion: their losses are within rounding.
 TEST(FusedBackwardOnDevice, TrainsAsWithout) {
   Recipe recipe{
       .model = small_model("resnet20", DType::f32, DType::f16), .method = Method::kfac, .steps = 2};

@@ -53,7 +53,7 @@ class FusedMoments {
     return {device_values(ctx, y), device_values(ctx, dx), device_values(ctx, memory.grads),
             device_values(ctx, memory.buffers)};
   }
-  /// The same passes under the eyes of the log.
+  /// Runs the same passes with a logging observer.
   void watch(const Shape& input, DType dtype) {
     const Tensor x = to_device(ctx, random_on_host(host, input, dtype, 1));
     const Tensor dy = to_device(ctx, random_on_host(host, pair.output_shape(input), dtype, 2));
@@ -106,7 +106,7 @@ TEST_P(FusedStatisticsOnDevice, GiveTheSameBitsAgain) {
   EXPECT_EQ(fused.run(conv_input_shape(), GetParam()), again.run(conv_input_shape(), GetParam()));
 }
 
-/// Control: what is handed over is what is used, once, and for its tensor alone.
+/// Control: shared sums are used once, and for their tensor alone.
 TEST_P(FusedStatisticsOnDevice, AreUsedForTheirTensorOnly) {
   const DType dtype = GetParam();
   Context ctx(Device::cuda()), host;
@@ -140,7 +140,7 @@ TEST_P(FusedStatisticsOnDevice, AreUsedForTheirTensorOnly) {
   EXPECT_EQ(run(x), plain) << "evaluation ends them";
 }
 
-/// Where there is no engine the bits are those of the passes as they are, and that is counted.
+/// Where there is no engine the bits are those of unfused passes, and that is counted.
 TEST(FusedPairOnDevice, FallBackAndAreCounted) {
   const auto expect_none = [](const ConvThenNorm& options, const Shape& input, DType dtype,
                               std::int64_t pairs) {
@@ -194,7 +194,7 @@ TEST(FusedPairOnDevice, WhatDoesNotFitIsRefused) {
   EXPECT_TRUE(contains(message_of([&] { norm.forward(host, x, Mode::train); }), "a sum is"));
 }
 
-/// Recorded passes replay the sums and give the bits of passes as they are.
+/// Recorded passes replay the sums and give the bits of unrecorded passes.
 TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
@@ -223,7 +223,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
   }
 }
 
-/// Steps of K-FAC beside steps without: their losses are within rounding.
+/// Compares steps of K-FAC with and without fusion: their losses are within rounding.
 TEST_P(FusedStatisticsOnDevice, TrainAsWithout) {
   Recipe recipe{
       .model = small_model("resnet20", DType::f32, GetParam()), .method = Method::kfac, .steps = 2};

@@ -11,7 +11,7 @@
 namespace dkfac::testing {
 namespace {
 
-/// Everything that training leaves behind.
+/// The state after training.
 struct Outcome {
   std::vector<std::vector<double>> sums;
   std::vector<double> weights, buffers;

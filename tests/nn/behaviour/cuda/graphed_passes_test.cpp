@@ -47,7 +47,7 @@ class Shift final : public nn::Layer {
   Tensor output_, waste_;
 };
 
-/// RefreshDecisionNumbers for which layers gradients were announced.
+/// Records for which layers gradients were announced.
 class Listener final : public nn::LayerObserver {
  public:
   explicit Listener(nn::Model& model) { model.set_observer(this); }
@@ -96,8 +96,7 @@ TEST_F(GraphedShifts, TellTheObserverOfGradientsAlone) {
   EXPECT_EQ(listener.order.size(), 8U);
 }
 
-/// RefreshDecisionNumbers how much of the device's work was asked for when gradients were
-/// announced.
+/// Records how much work had been submitted to the device when gradients were announced.
 TEST_F(GraphedShifts, TellOfGradientsAfterThePartThatMakesThem) {
   class Early final : public nn::LayerObserver {
    public:
@@ -155,7 +154,7 @@ TEST_F(GraphedShifts, FollowMemoryThatMoves) {
   EXPECT_EQ(passes.counts().recorded, 3);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(gradients_of(64), larger);
   EXPECT_EQ(passes.counts().recorded, 3) << "nothing has moved";
-  // The scratch of the context counts as well.
+  // Scratch memory of the context counts as well.
   {
     Scratch scratch(ctx);
     (void)scratch.take({1 << 22});
@@ -181,7 +180,7 @@ TEST_F(GraphedShifts, RunAsTheyAreWhereTheyCannotBeRecorded) {
 
 TEST_F(GraphedShifts, KeepAsManyAsAsked) {
   nn::GraphedPasses passes(*model, nullptr, {.most = 2});
-  for (int i = 0; i < 2; ++i) passes.run(ctx, input(64), nn::Observed::no);  // All memory is there.
+  for (int i = 0; i < 2; ++i) passes.run(ctx, input(64), nn::Observed::no);  // Allocates.
   for (const std::int64_t n : {8, 8, 64, 16, 16}) passes.run(ctx, input(n), nn::Observed::no);
   EXPECT_EQ(passes.counts().recorded, 3);
   passes.run(ctx, input(64), nn::Observed::no);

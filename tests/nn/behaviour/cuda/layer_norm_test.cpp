@@ -4,7 +4,7 @@
 
 #include "nn/cuda/beside_host.h"
 
-/// Layer normalisation on a device, beside the host.
+/// Layer normalisation on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

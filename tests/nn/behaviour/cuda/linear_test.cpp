@@ -4,7 +4,7 @@
 
 #include "nn/cuda/beside_host.h"
 
-/// Linear on a device, beside the host.
+/// Linear on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

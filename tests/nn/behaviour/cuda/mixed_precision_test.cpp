@@ -7,7 +7,7 @@
 #include "nn/cuda/device_models.h"
 #include "support/saved_state.h"
 
-/// Networks whose activations have 16 bits, with f32 masters, and the factor on their loss.
+/// Networks with 16-bit activations and f32 master weights, and their loss scale.
 namespace dkfac::testing {
 namespace {
 
@@ -20,8 +20,8 @@ Recipe recipe_of(DType compute, Method method, bool record) {
   return recipe;
 }
 
-/// Powers of two on the loss, with which no gradient is too large for its type or too small to keep
-/// all of its bits: those of f16 between 2^14 and 2^18 here.
+/// Powers of two as loss scale with which no gradient overflows its type or loses bits to
+/// underflow: those of f16 between 2^14 and 2^18 here.
 struct Scales {
   DType compute;
   double first, second;
@@ -32,7 +32,7 @@ TEST_P(LossScaleOnDevice, LeavesEveryBitAlone) {
   const auto [compute, first, second] = GetParam();
   for (const Method method : {Method::sgd, Method::lars, Method::kfac}) {
     for (const bool record : {false, true}) {
-      if (record && method == Method::lars) continue;  // As SGD: nothing records.
+      if (record && method == Method::lars) continue;  // As for SGD: nothing is recorded.
       Recipe recipe = recipe_of(compute, method, record);
       recipe.loss_scale = [scale = first](int) { return scale; };
       const TrainedModel one = train_model(recipe, Device::cuda());
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LossScaleOnDevice,
                                            Scales{DType::f16, 0x1p15, 0x1p17}),
                          name_of_scales);
 
-/// Control of the one before: where gradients underflow the factor does change the bits.
+/// Control of the test before: where gradients underflow, the loss scale does change the bits.
 TEST(ScaledLossOnDevice, KeepsGradientsFromUnderflow) {
   Recipe recipe = recipe_of(DType::f16, Method::sgd, false);
   const TrainedModel without = train_model(recipe, Device::cuda());
@@ -75,9 +75,9 @@ void expect_same_tensors(const SavedState& a, const SavedState& b) {
   for (const auto& [name, value] : a) EXPECT_EQ(value.bytes, b.at(name).bytes) << name;
 }
 
-/// What does not fit into f16 ends a step before it has changed anything but running statistics,
-/// which are of the forward pass; the step is counted, and the next ones go on as if it had not
-/// been.
+/// A value that overflows f16 ends a step before it has changed anything but running statistics,
+/// which belong to the forward pass. The step is counted, and later ones continue as if it had not
+/// happened.
 TEST(OverflowOnDevice, TouchesNoStatistic) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     for (const bool record : {false, true}) {
@@ -111,8 +111,8 @@ TEST(OverflowOnDevice, TouchesNoStatistic) {
   }
 }
 
-/// A loss that is not finite is no sign of a scale that is too large, and the flags tell them
-/// apart, without a wait for it.
+/// A loss that is not finite does not indicate a loss scale that is too large. The step's flags
+/// distinguish the two, without an extra synchronization.
 TEST(OverflowOnDevice, IsToldFromALossThatIsNotFinite) {
   ModelTraining training(recipe_of(DType::bf16, Method::kfac, false), Device::cuda());
   EXPECT_TRUE(training.step(0).updated);

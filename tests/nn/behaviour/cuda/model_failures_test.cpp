@@ -9,8 +9,8 @@
 #include "nn/cuda/device_models.h"
 #include "support/device_faults.h"
 
-/// Passes in which the device fails, on request: one error that says where, and a model that works
-/// afterwards.
+/// Passes in which the device fails, on request: one error that names the location, and a model
+/// that works afterwards.
 namespace dkfac::testing {
 namespace {
 
@@ -35,7 +35,7 @@ class FailingPasses : public ::testing::Test {
     }
     return {};
   }
-  /// As it is, recorded, and replayed.
+  /// Gradients of unrecorded, recorded and replayed passes.
   std::vector<std::vector<double>> gradients(nn::Model& model, nn::GraphedPasses& passes) {
     std::vector<std::vector<double>> all;
     for (int i = 0; i < 3; ++i) {
@@ -65,14 +65,15 @@ TEST_F(FailingPasses, SayInWhichLayerMemoryRanOut) {
     EXPECT_TRUE(contains(text, "(forward pass of '"));
     EXPECT_EQ(text.find("pass of"), text.rfind("pass of")) << "said once: " << text;
   }
-  // Memory was lost on the way, which may come back elsewhere: what was recorded is not replayed.
+  // Memory was lost in between, which may be allocated elsewhere: earlier recordings are not
+  // replayed.
   const auto recorded = passes.counts().recorded;
   EXPECT_EQ(gradients(*model, passes), expected);
   EXPECT_EQ(passes.counts().recorded, recorded + 1);
   EXPECT_EQ(failure_of(passes, kMany), "");
 }
 
-/// Whichever product fails: the passes after it give the bits of a model in which none did.
+/// Whichever product fails: the passes after it give the bits of a model without a failure.
 TEST_F(FailingPasses, GoOnAfterAProductThatFailed) {
   const auto good = make();
   nn::GraphedPasses good_passes(*good, nullptr);
@@ -94,7 +95,7 @@ TEST_F(FailingPasses, GoOnAfterAProductThatFailed) {
   EXPECT_GE(failed, 10) << "five layers, forward and backward";
 }
 
-/// A failure while a pass is recorded leaves it to run as it is.
+/// A pass whose recording fails runs unrecorded.
 TEST_F(FailingPasses, RunAsTheyAreWhenRecordingFails) {
   const auto model = make();
   nn::GraphedPasses passes(*model, nullptr);

@@ -15,7 +15,7 @@
 #include "support/on_device.h"
 #include "support/whitened.h"
 
-/// What a model on a device holds before anything passes through it.
+/// The state of a model on a device before its first pass.
 namespace dkfac::testing {
 namespace {
 
@@ -55,7 +55,7 @@ TEST_P(ModelOnDevice, BeginsWithTheBitsOfTheHost) {
 
 std::vector<std::string> small_names() {
   std::vector<std::string> names = nn::model_names();
-  std::erase(names, "resnet32");  // As resnet20, only deeper.
+  std::erase(names, "resnet32");  // Like resnet20, but deeper.
   return names;
 }
 std::string name_of_model(const ::testing::TestParamInfo<std::string>& info) {

@@ -31,16 +31,16 @@ double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-10 : 4 * 200 * 0
 /// argument is that small, and all has to agree.
 double gradient_tolerance(DType dtype) { return dtype == DType::f64 ? 1e-10 : 0.25; }
 
-/// What two runs in one type may differ by that round in another order. Both differ from the run in
-/// f64 by their roundings, on a device as on the host: c = 8 times what the host's run differs by,
-/// and at least `least` where that is small by chance.
+/// Tolerance between two runs in one type that round in another order. Both differ from the run in
+/// f64 by their roundings, on a device as on the host: c = 8 times the difference of the host's
+/// run, and at least `least` where that is small by chance.
 double tolerance(const std::vector<double>& rounded, const std::vector<double>& exact,
                  double least) {
   return std::max(8 * relative_error(rounded, exact), least);
 }
 
-/// That of losses: c = 8 spacings of 16 bits; in f32 a ReLU that opens on one side alone, one of
-/// some 200 outputs, times the rate of 0.02.
+/// Least tolerance of losses: c = 8 spacings of 16 bits; in f32 a ReLU that opens on one side
+/// alone, one of some 200 outputs, times the rate of 0.02.
 double least_tolerance(DType compute) {
   if (compute == DType::f32) return 0.02 / 200;
   return 8 * (compute == DType::f16 ? 0x1p-10 : 0x1p-7);
@@ -52,8 +52,8 @@ struct Passed {
 };
 class PassesOnDevice : public ::testing::TestWithParam<Passed> {};
 
-/// What a device alone keeps, of ReLUs behind an addend: a byte for each 16 of the output, in whole
-/// words of 4.
+/// Bytes kept on a device only, for ReLUs behind an addend: a byte for each 16 of the output, in
+/// whole words of 4.
 std::size_t bytes_of_signs(nn::Model& model, std::int64_t batch) {
   std::set<const nn::Layer*> adding;
   model.visit([&](nn::Layer& layer) {
@@ -110,7 +110,7 @@ TEST_P(PassesOnDevice, GiveWhatTheHostGives) {
             nn::plan_memory(*expected, 4, nn::Mode::train).held());
 }
 
-/// The same twice: not a bit depends on when what runs.
+/// Two runs: no bit depends on the timing of work.
 TEST_P(PassesOnDevice, GiveTheSameBitsTwice) {
   const auto [name, dtype] = GetParam();
   const nn::ModelOptions options = small_model(name, dtype);
@@ -218,7 +218,7 @@ TEST(StepOnDevice, WaitsOnce) {
   }
 }
 
-/// A free makes allocations on every stream wait for the work of all others, so steps must need
+/// A free synchronizes allocations on every stream with the work of all others, so steps must need
 /// neither.
 TEST(StepOnDevice, AllocatesAndFreesNothingOnceSteady) {
   if (!is_emulated()) GTEST_SKIP() << "a device does not count them";

@@ -4,7 +4,7 @@
 
 #include "nn/cuda/beside_host.h"
 
-/// Residual blocks without a BatchNorm to fuse with, on a device, beside the host.
+/// Residual blocks without a BatchNorm to fuse with on a device, compared with the host.
 namespace dkfac::nn {
 namespace {
 

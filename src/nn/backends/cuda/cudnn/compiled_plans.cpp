@@ -25,7 +25,7 @@ Shared& shared() {
   return all;
 }
 
-/// FNV-1a, for the name of a file, which holds the whole key.
+/// FNV-1a hash for the name of a file; the file contains the whole key.
 std::uint64_t hash_of(const std::string& key) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
@@ -47,7 +47,7 @@ std::string CompiledPlans::path_of(const std::string& key) const {
 
 std::unique_lock<std::mutex> CompiledPlans::turn(const std::string& choice) const {
   std::unique_lock lock(shared().mutex);
-  std::mutex& own = shared().turns[key(choice)];  // Stays where it is.
+  std::mutex& own = shared().turns[key(choice)];  // Its address is stable.
   lock.unlock();
   return std::unique_lock(own);
 }

@@ -19,11 +19,11 @@ cudnnDataType_t type_of(DType dtype) {
   }
 }
 
-/// "3", or "3x5".
+/// Returns "3", or "3x5".
 std::string pair_of(int h, int w) { return h == w ? detail::concat(h) : detail::concat(h, "x", w); }
 
-/// The gradient of y = relu(xhat * scale + shift), xhat = (input - mean) * inv_std, becomes that of
-/// the ReLU's argument, `g`, with the gradients of scale and shift.
+/// Adds the gradient through y = relu(xhat * scale + shift), xhat = (input - mean) * inv_std: the
+/// gradient of the ReLU's argument, `g`, and the gradients of scale and shift.
 void add_relu_norm(Graph& graph, Graph::TensorOf dy, Graph::TensorOf g, cudnnDataType_t type,
                    const Dims& dims) {
   const Dims channel{1, dims[1], 1, 1};
@@ -123,7 +123,8 @@ Graph conv_graph(const ConvWork& work) {
       if (s.dtype == DType::f32) {
         graph.backward_weights(y, x, graph.tensor(kW, type, w_dims), s.window);
       } else {
-        // There is no engine for an f32 result of 16-bit operands, but for one that passes through.
+        // There is no engine for an f32 result of 16-bit operands, except through an intermediate
+        // one.
         const auto product = graph.between(kBetween, CUDNN_DATA_FLOAT, w_dims);
         graph.backward_weights(y, x, product, s.window);
         graph.identity(product, graph.tensor(kW, CUDNN_DATA_FLOAT, w_dims));

@@ -11,29 +11,30 @@ namespace dkfac::nn::cudnn {
 
 enum class Work : std::uint8_t {
   forward,
-  forward_sums,  ///< With the sums over pixels of y and of y^2, for a normalisation behind.
+  forward_sums,  ///< Forward with the sums over pixels of y and of y^2, for a normalisation behind
+                 ///< it.
   data,          ///< Gradient of the input.
-  /// The same before the ReLU of a BatchNorm in front, with the gradients of that one's scale and
-  /// shift.
+  /// Gradient of the input before the ReLU of a BatchNorm in front, with the gradients of the
+  /// BatchNorm's scale and shift.
   data_to_norm,
   weights,         ///< Gradient of the weights in f32.
-  weights_rounded  ///< The same in the 16-bit format of the activations.
+  weights_rounded  ///< Gradient of the weights in the 16-bit format of the activations.
 };
 [[nodiscard]] const char* name_of(Work work);
 
-/// A graph: what is to be computed for which shape.
+/// Description of a graph: a pass and its shape.
 struct ConvWork {
   ConvShape shape;
   Work work = Work::forward;
-  bool tf32 = false;  ///< f32 operands may be rounded.
+  bool tf32 = false;  ///< Whether f32 operands may be rounded to TF32.
   bool operator==(const ConvWork&) const = default;
-  /// "forward f16 [256,56,56,64] -> [256,56,56,64] kernel 3x3 pad 1": one line, the same for the
-  /// same work.
+  /// One line that is the same for equal work, such as "forward f16 [256,56,56,64] ->
+  /// [256,56,56,64] kernel 3x3 pad 1".
   [[nodiscard]] std::string text() const;
 };
 
-/// Ids of the tensors. y stands for its gradient in the backward passes, and so do x and w for
-/// what is computed there.
+/// Ids of the tensors. In the backward passes y is its gradient, and so are x and w where they are
+/// computed.
 enum Slot : std::int64_t {
   kX = 1,
   kW,
@@ -41,7 +42,7 @@ enum Slot : std::int64_t {
   kSum,
   kSumOfSquares,
   kBetween,
-  // Of a BatchNorm in front, for which kX is the gradient before its ReLU.
+  // Input of a BatchNorm in front, whose gradient before the ReLU is kX.
   kNormX,
   kMean,
   kInvStd,
@@ -52,11 +53,11 @@ enum Slot : std::int64_t {
   kFactorOfGrad,
   kFactorOfX,
   kConstant,
-  kFirstVirtual  ///< And all behind it.
+  kFirstVirtual  ///< First of the virtual tensors.
 };
 
-/// Bytes of workspace that a plan may take, at most `most`. One of data_to_norm with room for the
-/// gradient itself moves that through memory, where it is to be spared.
+/// Limit of a plan's workspace in bytes, at most `most`. A data_to_norm plan with room for the
+/// gradient itself would move it through memory, which the fusion is to avoid.
 [[nodiscard]] std::int64_t most_workspace(const ConvWork& work, std::int64_t most);
 
 [[nodiscard]] Graph conv_graph(const ConvWork& work);

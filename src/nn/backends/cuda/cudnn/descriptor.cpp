@@ -8,7 +8,7 @@ namespace dkfac::nn::cudnn {
 
 bool Failure::is_refusal() const {
   const auto category = CUDNN_STATUS_CATEGORY(static_cast<int>(status));
-  // An engine whose kernels do not compile is one engine less.
+  // An engine whose kernels do not compile counts as not supported.
   return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM ||
          status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
 }

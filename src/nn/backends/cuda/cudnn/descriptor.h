@@ -14,17 +14,17 @@ namespace dkfac::nn::cudnn {
 /// A call of cuDNN that failed, with its reason.
 struct Failure : DeviceError {
   Failure(cudnnStatus_t why, const std::string& message) : DeviceError(message), status(why) {}
-  /// Whether cuDNN says that it does not do this, and will say so again. What else it says is about
-  /// the device or the process: memory, libraries that are not found, work that failed before.
+  /// Whether cuDNN does not support this, permanently. Other statuses concern the device or the
+  /// process: memory, libraries that are not found, earlier work that failed.
   [[nodiscard]] bool is_refusal() const;
-  [[nodiscard]] bool wants_memory() const;  ///< Of the device.
+  [[nodiscard]] bool wants_memory() const;  ///< Whether memory of the device is lacking.
   cudnnStatus_t status;
 };
 
-/// Throws Failure naming the call, the status and what cuDNN says about it.
+/// Throws Failure naming the call, the status and cuDNN's message.
 void check(cudnnStatus_t status, const char* call);
 
-/// The tag of an attribute's type, so that no wrong one can be written by hand.
+/// The tag of an attribute's type, derived from the C++ type.
 template <class T>
 struct Tag;
 template <cudnnBackendAttributeType_t value>
@@ -50,7 +50,7 @@ template <> struct Tag<cudnnBackendBehaviorNote_t> : TagIs<CUDNN_TYPE_BEHAVIOR_N
 
 class Descriptor {
  public:
-  Descriptor() = default;  ///< None.
+  Descriptor() = default;  ///< Makes an empty descriptor.
   explicit Descriptor(cudnnBackendDescriptorType_t type);
   ~Descriptor();
   Descriptor(const Descriptor&) = delete;
@@ -73,19 +73,19 @@ class Descriptor {
   Descriptor& link(cudnnBackendAttributeName_t name, std::span<const Descriptor* const> others);
   Descriptor& finalize(const char* what);
 
-  /// At most `most` values. Throws Failure where they cannot be read.
+  /// Returns at most `most` values. Throws Failure where they cannot be read.
   template <class T>
   [[nodiscard]] std::vector<T> get(cudnnBackendAttributeName_t name, std::size_t most) const {
     std::vector<T> values(most);
     values.resize(get_raw(name, Tag<T>::kType, most, values.data()));
     return values;
   }
-  /// Of any length; empty where cuDNN has none to tell.
+  /// Returns a text of any length; empty where cuDNN provides none.
   [[nodiscard]] std::string text(cudnnBackendAttributeName_t name) const;
   /// Throws Failure when there is none.
   [[nodiscard]] std::int64_t number(cudnnBackendAttributeName_t name) const;
-  /// The descriptors of an attribute, each of this type: all, or at most `most` where cuDNN does
-  /// not tell their number before.
+  /// Returns the descriptors of an attribute, each of this type: all, or at most `most` where cuDNN
+  /// does not report their number first.
   [[nodiscard]] std::vector<Descriptor> linked(cudnnBackendAttributeName_t name,
                                                cudnnBackendDescriptorType_t type,
                                                std::size_t most = 0) const;

@@ -17,7 +17,7 @@
 namespace dkfac::nn::cudnn {
 namespace {
 
-/// With what a shape is, not what it is called.
+/// Hashes the shape and not the name.
 template <class... Numbers>
 std::size_t mixed(Numbers... numbers) {
   std::size_t hash = 0;
@@ -31,14 +31,14 @@ Limits limits_of(const ConvWork& work, const ConvPlanOptions& options) {
           .rounding = work.shape.dtype != DType::f32 || work.tf32};
 }
 
-/// Memory for a plan to work in; null where it needs none. Throws DeviceError for want of it.
+/// Returns a plan's workspace; null where it needs none. Throws DeviceError for lack of memory.
 void* take_workspace(Scratch& scratch, const Plan& plan) {
   if (plan.workspace() == 0) return nullptr;
   return scratch.take({(plan.workspace() + 7) / 8}, DType::f64).raw();
 }
 
-/// body(), and once more without what the pool of tensors keeps where cuDNN finds no memory of its
-/// own.
+/// Runs body(), and once more after releasing the cached memory of the tensor pool where cuDNN
+/// lacks memory.
 template <class Body>
 auto with_memory(Device device, Body body) {
   try {
@@ -56,7 +56,7 @@ bool is_recorded(Stream stream) {
   return code != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
-/// The file of measured choices, which the threads of the process share.
+/// The file of measured choices, shared by the threads of the process.
 class SharedFile {
  public:
   static std::optional<EngineChoice> find(const std::string& path, const std::string& key) {
@@ -90,9 +90,9 @@ std::size_t HashOfWork::operator()(const ConvWork& work) const noexcept {
                static_cast<int>(s.dtype), static_cast<int>(work.work), work.tf32 ? 1 : 0);
 }
 
-/// Libraries of threads that have ended, by device. Never destroyed, as kernels and graphs may
-/// still run the code of their plans, and as cudnnDestroy() waits for the whole device, which ends
-/// recordings of other threads.
+/// Libraries of finished threads, by device. Never destroyed, for two reasons. Kernels and graphs
+/// may still run the code of their plans, and cudnnDestroy() synchronizes the whole device, which
+/// breaks recordings of other threads.
 struct Library::Idle {
   std::mutex mutex;
   std::multimap<int, Library*> libraries;
@@ -102,7 +102,7 @@ struct Library::Idle {
   }
 };
 
-/// The libraries of a thread, which are idle when it ends.
+/// The libraries of a thread, which become idle when it ends.
 struct Library::OfThread {
   std::map<int, Library*> libraries;
   ~OfThread() {
@@ -161,7 +161,8 @@ cudnnHandle_t Library::handle_of(Stream stream) {
   if (found == handles_.end()) --found;
   std::rotate(handles_.begin(), found, found + 1);
   Handle& first = handles_.front();
-  // Also where it seems to have this stream: another one may be at the address of one that is gone.
+  // Also if the handle seems to have this stream: a new stream may have the address of a destroyed
+  // one.
   if (!recorded || first.stream != stream.native())
     check(cudnnSetStream(first.handle, stream.native()), "cudnnSetStream");
   first.stream = stream.native();
@@ -180,7 +181,7 @@ Way& Library::find(const ConvWork& work) {
   try {
     way = with_memory(device_, [&] { return make(work); });
   } catch (const Failure& failure) {
-    // Of anything but a refusal nothing is kept: it may work another time.
+    // Errors other than a refusal are not cached: the work may succeed another time.
     if (!failure.is_refusal()) throw described(failure, work);
     way.refusals = failure.what();
   }
@@ -201,7 +202,7 @@ Way Library::make(const ConvWork& work) {
   if (known) made.plan = plan_of(graph, target, limits, *known, &compiled);
   if (made.plan != nullptr) return made;
   if (!options.measured) {
-    // Before the proposal, which would be compiled for nothing.
+    // Before the proposal, whose compilation would be wasted.
     auto split = split_plan(graph, target, limits, work, multiprocessors_, &compiled);
     if (split) {
       made.plan = std::make_unique<Plan>(std::move(*split));
@@ -255,7 +256,7 @@ void Library::execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
     try {
       workspace = take_workspace(scratch, *way.plan);
     } catch (const DeviceError&) {
-      if (is_recorded(ctx.stream())) throw;  // There is no new memory, nor are there new plans.
+      if (is_recorded(ctx.stream())) throw;  // A recording allows no new memory and no new plans.
       const Target target{.handle = handles_.front().handle};
       Limits limits = limits_of(work, conv_plan_options());
       limits.workspace = way.plan->workspace() - 1;
@@ -288,7 +289,7 @@ void Library::measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
       best = seconds;
       way.plan = std::make_unique<Plan>(std::move(plan));
     } catch (const DeviceError& error) {
-      reason = error.what();  // Another plan does it.
+      reason = error.what();  // Another plan computes it.
     }
   }
   if (best == std::numeric_limits<double>::infinity()) {
@@ -307,7 +308,7 @@ double Library::seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan,
   Scratch scratch(ctx);
   void* const workspace = take_workspace(scratch, plan);
   TimedEvent from(device_), to(device_);
-  plan.execute(handle, memory, workspace);  // The first call loads code.
+  plan.execute(handle, memory, workspace);  // Excluded from timing, as the first call loads code.
   for (int i = 0; i < kRuns; ++i) {
     from.record(ctx.stream());
     plan.execute(handle, memory, workspace);

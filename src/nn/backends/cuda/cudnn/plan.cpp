@@ -23,7 +23,7 @@ std::vector<cudnnBackendNumericalNote_t> decisions_of(const Descriptor& engine) 
   return engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes);
 }
 
-/// Why its results are not what is asked for; null when they are.
+/// Returns why the engine does not meet the limits; null if it does.
 const char* objection(const Descriptor& engine, const Limits& limits) {
   const auto notes = decisions_of(engine);
   if (has(notes, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return "not deterministic";
@@ -34,7 +34,7 @@ const char* objection(const Descriptor& engine, const Limits& limits) {
   return rounds && !limits.rounding ? "rounds f32" : nullptr;
 }
 
-/// How often each reason came up.
+/// Counts of each reason.
 class Refusals {
  public:
   void add(const std::string& reason) {

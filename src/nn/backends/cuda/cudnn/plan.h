@@ -12,7 +12,7 @@
 
 namespace dkfac::nn::cudnn {
 
-/// An engine of cuDNN with its settings: what a choice is kept as. It means something for one
+/// An engine of cuDNN with its settings, the form in which a choice is stored. It is valid for one
 /// graph, one version of cuDNN and one kind of device.
 struct EngineChoice {
   std::int64_t engine = -1;
@@ -21,18 +21,18 @@ struct EngineChoice {
   [[nodiscard]] std::string text() const;  ///< "engine 12 knobs 3:1 7:0"
 };
 
-/// What a plan may do. Engines that may give another result at the next launch, or that sum in
-/// 16 bits, are never taken.
+/// Limits of a plan. Engines that may give another result at the next launch, or that sum in 16
+/// bits, are never used.
 struct Limits {
   std::int64_t workspace = std::int64_t{1} << 30;  ///< Bytes.
-  bool rounding = false;  ///< Tensor cores may round the operands (f32 to TF32).
+  bool rounding = false;  ///< Whether tensor cores may round the operands (f32 to TF32).
 };
 
-/// How a graph is computed.
+/// An executable plan of a graph.
 class Plan {
  public:
-  /// Throws Failure where the engine does not do it. What is compiled for it is taken from
-  /// `compiled`, or else added there, unless that is null.
+  /// Throws Failure where the engine does not support it. Unless `compiled` is null, compiled code
+  /// is read from it, or else added to it.
   Plan(const Target& target, Descriptor config, const CompiledPlans* compiled = nullptr);
   [[nodiscard]] std::int64_t workspace() const { return workspace_; }  ///< Bytes.
   [[nodiscard]] const EngineChoice& choice() const { return choice_; }
@@ -55,17 +55,17 @@ class Plan {
 
 struct Found {
   std::vector<Plan> plans;
-  std::string refusals;  ///< What became of the others.
+  std::string refusals;  ///< Why the others were rejected.
 };
 
-/// At most `most` plans within the limits, in the order in which cuDNN proposes them: its heuristic
-/// A, then its fallbacks. The same for the same graph, kind of device and version. Never throws for
-/// want of one, but Failure where cuDNN does not work.
+/// Returns at most `most` plans within the limits, in cuDNN's order of proposal: its heuristic A,
+/// then its fallbacks. They are the same for the same graph, kind of device and version. Finding
+/// none is no error; throws Failure where cuDNN does not work.
 [[nodiscard]] Found find_plans(const Descriptor& graph, const Target& target, const Limits& limits,
                                std::size_t most, const CompiledPlans* compiled = nullptr);
 
-/// That one, or none when the engine does not take it within the limits. Throws Failure where cuDNN
-/// does not work.
+/// Returns the plan of this choice, or none when the engine does not support it within the limits.
+/// Throws Failure where cuDNN does not work.
 [[nodiscard]] std::unique_ptr<Plan> plan_of(const Descriptor& graph, const Target& target,
                                             const Limits& limits, const EngineChoice& choice,
                                             const CompiledPlans* compiled = nullptr);

@@ -6,11 +6,11 @@
 namespace dkfac::nn::cudnn {
 namespace {
 
-/// The engine of cuDNN that divides the sum, with the side of its tiles and the terms that a block
-/// adds at once. In a version where another engine has this number the plan is refused, or has no
-/// workspace for partial sums, and the proposal stays.
+/// The engine of cuDNN that splits the sum, the side of its tiles, and the terms that a block adds
+/// at once. In a version where another engine has this number the plan is rejected, or has no
+/// workspace for partial sums, and the proposed plan is used.
 constexpr std::int64_t kEngine = 1, kTile = 128, kTerms = 32;
-/// The range of the knob.
+/// Upper end of the knob's range.
 constexpr std::int64_t kMostSlices = 128;
 
 bool is_wide_gradient(const ConvWork& work) {
@@ -26,7 +26,7 @@ std::int64_t slices_of_sum(const ConvWork& work, int multiprocessors) {
   if (!is_wide_gradient(work)) return 1;
   const std::int64_t tiles = ceil_div(s.out, kTile) * ceil_div(s.patch(), kTile);
   const std::int64_t steps = ceil_div(s.n * s.out_h * s.out_w, kTerms);
-  // Rounded down: blocks of a second wave would cost as much as a whole one.
+  // Rounded down: blocks of a second wave would cost as much as a whole wave.
   return std::max<std::int64_t>(1, std::min({multiprocessors / tiles, steps, kMostSlices}));
 }
 

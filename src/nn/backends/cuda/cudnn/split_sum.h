@@ -6,20 +6,21 @@
 #include "nn/backends/cuda/cudnn/conv_graph.h"
 #include "nn/backends/cuda/cudnn/plan.h"
 
-/// Gradients of weights in f32 of 16-bit activations with a divided sum. Such a gradient is small
-/// and sums over all pixels, 802,816 of them in the first stage of ResNet-50. The plans that cuDNN
-/// 9.19 proposes compute each tile of it by one block, so that a few multiprocessors do all of the
-/// work. Its engine 1 divides the sum ("split K") where it is asked to.
+/// Split sums for f32 gradients of weights from 16-bit activations. Such a gradient is small and
+/// sums over all pixels, 802,816 of them in the first stage of ResNet-50. The plans that cuDNN 9.19
+/// proposes compute each tile of it by one block, so that a few multiprocessors do all of the work.
+/// Its engine 1 splits the sum ("split K") on request.
 namespace dkfac::nn::cudnn {
 
-/// Into how many slices the sum of a gradient of weights is divided, so that its tiles occupy most
-/// of `multiprocessors` at once; 1 where they do so undivided, and for other work.
+/// Returns the number of slices into which the sum of a gradient of weights is split, so that its
+/// tiles occupy most of `multiprocessors` at once. 1 where they do so without splitting, and for
+/// other work.
 [[nodiscard]] std::int64_t slices_of_sum(const ConvWork& work, int multiprocessors);
 
-/// Whether the plan divides the sum: partial sums of the gradient are in its workspace.
+/// Whether the plan splits the sum, with partial sums of the gradient in its workspace.
 [[nodiscard]] bool divides_sum(const ConvWork& work, const Plan& plan);
 
-/// A plan with slices_of_sum(); none where that is 1, or where cuDNN has no such plan.
+/// Returns a plan with slices_of_sum(); none where that is 1, or where cuDNN has no such plan.
 [[nodiscard]] std::optional<Plan> split_plan(const Descriptor& graph, const Target& target,
                                              const Limits& limits, const ConvWork& work,
                                              int multiprocessors,

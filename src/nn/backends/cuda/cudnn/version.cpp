@@ -7,7 +7,7 @@
 namespace dkfac::nn {
 
 std::string cudnn_version() {
-  constexpr std::size_t kMajor = 10000, kMinor = 100;  // Of cuDNN 9.
+  constexpr std::size_t kMajor = 10000, kMinor = 100;  // Encoding of cuDNN 9.
   const std::size_t number = cudnnGetVersion();
   return dkfac::detail::concat(number / kMajor, ".", number % kMajor / kMinor, ".",
                                number % kMinor);

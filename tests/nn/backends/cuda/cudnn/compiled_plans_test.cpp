@@ -27,7 +27,7 @@ TEST(KeptPlans, ComeFromTheFolderOrFromTheProcess) {
   EXPECT_FALSE(other.find("engine 3").has_value());
   ASSERT_EQ(std::distance(std::filesystem::directory_iterator(inside), {}), 1);
   const std::string file = std::filesystem::directory_iterator(inside)->path().string();
-  // What another process has put there; then a file that is not of this work.
+  // A file of another process; then a file that is not of this work.
   std::ofstream(file) << "a device, a work | engine 3\nnewer";
   EXPECT_EQ(kept.find("engine 3"), "newer");
   std::ofstream(file) << "something else\nnewer";

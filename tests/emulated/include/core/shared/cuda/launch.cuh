@@ -9,8 +9,8 @@
 #include "core/shared/cuda/reduce_ops.h"
 #include "emulated/device.h"
 
-/// The contract of the header of the same name that nvcc gets, over the emulated device: work is
-/// put on its streams and runs when something waits for it. Order of sums: chunk by chunk.
+/// Implements the contract of nvcc's header of the same name on the emulated device: work is
+/// enqueued on its streams and runs when a caller waits for it. Sums are added chunk by chunk.
 namespace dkfac::cuda {
 namespace launching {
 
@@ -27,7 +27,7 @@ T reduce(std::int64_t count, std::int64_t per_chunk, Op op, Map map) {
   return total;
 }
 
-/// Every launch. What it throws is its own: errors that others left on this thread are dropped.
+/// Launches work. Only its own errors are thrown: earlier errors of this thread are dropped.
 template <class Work>
 void start(const char* name, Stream stream, Work work) {
   before_launch();

@@ -3,8 +3,8 @@
 #include "core/shared/cuda/launch.cuh"
 #include "nn/backends/cuda/columns.h"
 
-/// The contract of the header of the same name that nvcc gets, over the emulated device. Threads of
-/// a block one after another, then the same tree.
+/// Implements the contract of nvcc's header of the same name on the emulated device. Threads of a
+/// block run one after another, then the tree of the same order.
 namespace dkfac::nn::cuda {
 namespace launching {
 
