@@ -18,8 +18,10 @@ enum class ReduceOp : std::uint8_t { sum, max };
 
 /// Verification that all ranks make the same calls.
 enum class Check : std::uint8_t {
-  hash,  ///< Keep a rolling hash; contract_hash() is compared with the flags of each step.
-  full   ///< Compare every collective over the ranks before any data moves.
+  /// Keep a rolling hash of the calls. Optimizers and preconditioners compare contract_hash() in
+  /// every step; a communicator alone compares nothing.
+  hash,
+  full  ///< Compare every collective over the ranks before any data moves.
 };
 
 /// Options of a communicator.

@@ -14,7 +14,7 @@ struct DKFAC_API LaunchInfo {
   int rank = 0;
   int size = 1;
   std::string launcher;   ///< "none", "torchrun", "openmpi", "slurm", "pmi" (MPICH and related)
-  int local_rank = 0;     ///< Index on this machine, where the launcher provides it.
+  int local_rank = 0;     ///< Index on this machine; 0 if the launcher does not provide it.
   std::string host = {};  ///< Address of rank 0 for make_tcp; empty where MPI is to be used.
   std::uint16_t port = 0;
 };
@@ -33,6 +33,8 @@ struct DKFAC_API LaunchInfo {
 /// itself uses make_mpi() instead. Under a launcher it connects over TCP if LaunchInfo::host is
 /// set, else over MPI, which it initialises. Without a launcher it is make_self(). Throws CommError
 /// if several ranks need MPI and this build has none.
+///
+/// Declared before, and so destroyed after, every optimizer and communicator made from comm().
 class DKFAC_API World {
  public:
   explicit World(Options options = {});

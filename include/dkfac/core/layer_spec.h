@@ -19,10 +19,10 @@ using Window = ops::Window;
 struct DKFAC_API LinearSpec {
   std::int64_t in = 0, out = 0;
   bool bias = true;
-  /// Upper bound on the rows (samples times positions) of one step over all ranks; 0: unknown. Used
-  /// only by StatisticsOptions::low_rank. Each rank allocates for an even share of the
-  /// max_rows / sample_rows samples, the first ranks for one more. Where batches are sharded
-  /// differently, set it to the number of ranks times the largest share of one.
+  /// Upper bound on the rows (samples times positions) of one step, summed over ranks; 0: unknown,
+  /// which disables StatisticsOptions::low_rank for this layer. The capacity of a rank is its share
+  /// of the max_rows / sample_rows samples, divided as evenly as possible. For uneven shards it is
+  /// the number of ranks times the rows of the largest shard.
   std::int64_t max_rows = 0;
   std::int64_t sample_rows = 1;  ///< Rows (positions) of one sample; divides max_rows.
 };

@@ -37,8 +37,9 @@ struct DKFAC_API PhaseSeconds {
 /// Report of one step() of any optimizer.
 struct DKFAC_API UpdateReport {
   std::int64_t step = 0;  ///< Counted from 1.
-  /// Whether the step was applied. If false, gradients and parameters are unchanged on every rank;
-  /// if the ranks rejected the step (not StepAgreement::may_update()), all other state is too.
+  /// Whether the update was applied, on every rank alike. If not, gradients and parameters are
+  /// unchanged; if the ranks rejected the step (not agreement.may_update()), all other state is
+  /// too.
   bool updated = false;
   StepAgreement agreement;
   double momentum = 0;      ///< As applied, after correction.

@@ -35,7 +35,7 @@ class DKFAC_API Stream {
   [[nodiscard]] CUstream_st* native() const { return native_; }  ///< Null unless CUDA.
 
   /// Blocks the host until all work submitted so far is done. Rethrows exceptions of that work. On
-  /// a CUDA stream it also throws what a WaitWatch of the thread throws (core/shared/wait_watch.h).
+  /// a CUDA stream it also throws CommError when a communicator of the thread detects a lost peer.
   void synchronize() const;
   /// Orders later work on this stream after `event`. A host stream blocks until the event is
   /// complete, or the work before it fails or exceeds its time limit. A CUDA stream never blocks

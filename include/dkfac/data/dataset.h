@@ -79,7 +79,7 @@ struct DataSource {
 };
 /// Returns the peak memory of load_data() in bytes for a synthetic set; 0 for one of files.
 [[nodiscard]] double synthetic_bytes(const DataSource& source);
-/// Reads or generates the data set. Polls the caller's WaitWatches (core/wait_watch.h), which may
+/// Reads or generates the data set. Polls the communicators of the calling thread, which may
 /// end it. Throws MissingInput listing every searched location, InvalidArgument for an unknown
 /// name.
 [[nodiscard]] DataSplits load_data(const DataSource& source);

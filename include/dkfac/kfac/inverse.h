@@ -29,8 +29,9 @@ struct DKFAC_API DampingShifts {
     const Damping& damping, double trace_a, std::int64_t dim_a, double trace_g, std::int64_t dim_g);
 
 /// Computes the damped inverses of a layer for precondition(): a_inverse[d,d] and
-/// g_inverse[out,out], as invert_factor() computes them of the packed lower triangles A and G with
-/// the shifts of split_damping(). Where a factor is zero, both are I/sqrt(lambda), so that U =
+/// g_inverse[out,out], as invert_factor() computes them of the packed lower triangles a[d(d+1)/2]
+/// and g[out(out+1)/2] (ops::pack_lower() of compute_a() and compute_g()) with the shifts of
+/// split_damping(). Where a factor is zero, both are I/sqrt(lambda), so that U =
 /// dW/lambda. Writes the statuses of A and G to info[2] (i32). On a device the host waits for the
 /// traces.
 DKFAC_API void invert_factors(Context& ctx, ConstTensorView a, ConstTensorView g,

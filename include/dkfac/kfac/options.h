@@ -14,7 +14,7 @@ namespace dkfac::kfac {
 enum class BatchNormFisher : std::uint8_t {
   diagonal,   ///< E[g_gamma^2], E[g_beta^2] per channel.
   unit_wise,  ///< The 2x2 block of (gamma, beta) per channel: SP-NGD eq. 14-17.
-  full  ///< The whole matrix E[g g'], g = [g_gamma, g_beta]: 2c rows. Published code of SP-NGD.
+  full  ///< The whole matrix E[g g'], g = [g_gamma, g_beta]: 2c rows. As in the authors' code.
 };
 
 /// How the damped curvature is inverted.
@@ -45,7 +45,7 @@ enum class WeightSharing : std::uint8_t {
   reduce   ///< One row per sample: the mean input, the summed gradient.
 };
 
-/// When statistics and inverses are refreshed.
+/// Refresh policy of statistics and inverses ("stale statistics" of SP-NGD).
 enum class Staleness : std::uint8_t {
   fixed,    ///< At statistics_interval and inverse_interval.
   adaptive  ///< Each statistic at its own interval, set from its drift: SP-NGD algorithms 1-2.
@@ -66,14 +66,14 @@ struct DKFAC_API DampingOptions {
   /// How lambda is split between A and G. InverseMethod::cholesky only: the other methods add
   /// lambda to the whole product.
   DampingSplit split = DampingSplit::pi;
-  /// Normalisations use F_c + normalization * lambda * I. Published code: 16. > 0.
+  /// Normalisations use F_c + normalization * lambda * I. The SP-NGD authors' code: 16. > 0.
   double normalization = 1;
 };
 
 /// How the factors are estimated.
 struct DKFAC_API StatisticsOptions {
-  /// Weight of the newest statistic in the bias-corrected running average, in (0, 1]. 1 disables
-  /// the average, as in the SP-NGD paper.
+  /// Weight of the newest statistic in the bias-corrected running average, in (0, 1]: 0.05
+  /// here is factor_decay = 0.95 of kfac-pytorch. 1 disables the average, as in the SP-NGD paper.
   double new_weight = 0.05;
   /// Fraction of each record's samples that enter the statistics, in (0, 1]: the first ones, at
   /// least one.
@@ -129,8 +129,9 @@ struct DKFAC_API InverseOptions {
 struct DKFAC_API DistributionOptions {
   /// Fraction w/P of the P ranks that hold the inverses of a layer and precondition it (KAISA,
   /// Pauloski et al. 2021), for a divisor w of P.
-  /// - 0: 1/P, the owner alone, with the least memory and traffic of inverses.
-  /// - 1: every rank, and directions are not gathered.
+  /// - 0: 1/P, the owner alone (MEM-OPT): the least memory, and inverses are not communicated.
+  /// - 1: every rank (COMM-OPT): updated weights or preconditioned gradients are not gathered.
+  /// - between: HYBRID-OPT.
   ///
   /// Above 1/P, several ranks compute the same update and need the same backend and number of
   /// threads, which prepare() compares.

@@ -59,9 +59,8 @@ struct DKFAC_API StepReport : UpdateReport {
   /// plus the statistics of this step that were not finite.
   int failed_factors = 0;
   std::int64_t underflow = 0;  ///< Operand elements of this rank that rounded to zero.
-  /// The step that `saturated` and `kl_factor` are of; 0: none yet, and both have their initial
-  /// values. It is this step, but on a CUDA device, where the host does not wait for the update,
-  /// the previous one.
+  /// The step that `saturated` and `kl_factor` refer to: this one on the CPU, the previous one on a
+  /// CUDA device, for whose update the host does not wait. 0: none yet; both have initial values.
   std::int64_t update_step = 0;
   /// Weights out of the range of CommunicationOptions::weight_wire in update_step, among the layers
   /// that this rank preconditions.

@@ -17,8 +17,8 @@ namespace dkfac::nn {
 /// of the step before.
 struct MixupOptions {
   double alpha = 0;  ///< lambda ~ Beta(alpha, alpha), one per sample. 0: off.
-  /// lambda <- max(lambda, 1 - lambda), as published code does: the new sample has the larger
-  /// weight.
+  /// lambda <- max(lambda, 1 - lambda), as the SP-NGD authors' code does: the new sample has the
+  /// larger weight.
   bool favour_new = false;
 
   [[nodiscard]] bool any() const { return alpha > 0; }

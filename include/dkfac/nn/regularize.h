@@ -15,7 +15,7 @@ struct RegularizeOptions {
   MixupOptions mixup = {};
   EraseOptions erase = {};
   /// Images are erased after mixing. True: in place, so that holes carry over into the next virtual
-  /// batch, as in the published code of SP-NGD; false: in a copy.
+  /// batch, as in the SP-NGD authors' code; false: in a copy.
   bool inherit_holes = false;
   double label_smoothing = 0;  ///< Label smoothing of the targets.
 

@@ -163,7 +163,7 @@ struct DKFAC_API AdamwOptions {
 
 enum class MomentumRule : std::uint8_t {
   constant,   ///< v <- m0 v - lr U.
-  corrected,  ///< Published code: m = m0 * lr/lr_old when lr falls, else m0.
+  corrected,  ///< The authors' code: m = m0 * lr/lr_old when lr falls, else m0.
   paper       ///< SP-NGD eq. 22-23: m = (m0/lr0) * lr, and v = w(t) - w(t-1) after rescaling.
 };
 
@@ -171,7 +171,7 @@ enum class MomentumRule : std::uint8_t {
 enum class Rescale : std::uint8_t {
   off,
   always,  ///< SP-NGD eq. 24.
-  shrink   ///< Published code: only when the factor is below 1.
+  shrink   ///< The authors' code: only when the factor is below 1.
 };
 
 struct DKFAC_API KfacOptions {
