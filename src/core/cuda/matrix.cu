@@ -26,7 +26,7 @@ void symmetrize(Context& ctx, TensorView a) {
     T* data = a.data<T>();
     const std::int64_t row = row_stride(a);
     for_each_transposed<T>(ctx.stream(), a.dim(0), a.dim(0), LoadStrictLower<T>{data, row},
-                           StoreTransposed<T>{data, row});
+                           StoreSymmetric<T>{data, row});
   });
 }
 

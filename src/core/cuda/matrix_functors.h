@@ -19,7 +19,7 @@ struct LoadStrictLower {
 
 /// Stores (r, c) of the strict lower triangle at (c, r).
 template <class T>
-struct StoreTransposed {
+struct StoreSymmetric {
   T* data;
   std::int64_t row;
   DKFAC_HD void operator()(std::int64_t r, std::int64_t c, T value) const {
