@@ -32,7 +32,7 @@ class Device(Folder):
             self.assertIn(f"compiled plans of convolutions: kept in {kept}\n",
                           self.dkfac("info").stdout)
         with mock.patch.dict(os.environ, DKFAC_CUDNN_COMPILED=""):
-            self.assertIn("compiled plans of convolutions: not kept", self.dkfac("info").stdout)
+            self.assertIn("compiled plans of convolutions: not cached", self.dkfac("info").stdout)
         done = self.train("plans", "--device", "cuda", "--set", "run.epochs=1")
         self.assertEqual(done.returncode, 0, done.stderr)
         plans = (self.dir / "plans" / "conv_plans.txt").read_text()
