@@ -1,6 +1,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <atomic>
 #include <barrier>
 #include <cstdint>
 #include <functional>
@@ -19,18 +20,23 @@
 
 namespace dkfac::comm::testing {
 
-/// Returns a port without a listener.
+/// Returns a port without a listener, below those that systems give to outgoing connections, one of
+/// which could otherwise be given the port before the test listens at it.
 inline std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd, generic, length) != 0 || getsockname(fd, generic, &length) != 0)
-    address.sin_port = 0;
-  close(fd);
-  return ntohs(address.sin_port);
+  static std::atomic<unsigned> next = 0;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const unsigned at = 127U * static_cast<unsigned>(getpid()) + next++;
+    const auto port = static_cast<std::uint16_t>(10000 + at % 20000);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const bool is_free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (is_free) return port;
+  }
+  return 0;
 }
 
 /// Runs body(rank, port) on one thread for each rank; an escaping exception is a test failure.
