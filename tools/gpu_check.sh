@@ -104,21 +104,6 @@ limited() {
 }
 # The outcome of a command by its exit status.
 said() { if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then echo "timed out"; else echo "failed"; fi; }
-# A line of text without the characters that a JSON string may not hold.
-text() { tr -d '\\"\000-\037' <<<"$1"; }
-# The members of a JSON list, from strings or from the contents of files.
-strings() {
-  local one separator=''
-  for one; do printf '%s"%s"' "$separator" "$(text "$one")"; separator=', '; done
-}
-contents() {
-  local one separator=''
-  for one; do
-    [ -s "$one" ] || continue
-    printf '%s\n  %s' "$separator" "$(cat "$one")"
-    separator=,
-  done
-}
 
 # Each part sets its outcome, `fine` where that is no failure, and what it `left` for want of time.
 outcome='' fine=0 details='' left=() leftovers=()

@@ -1,5 +1,5 @@
 # Common parts of tools/gpu_check.sh and tools/gpu_train.sh, which source it in the repository's root:
-# NVIDIA's libraries, programs that tools/gpu_pack.sh has packed, and the archive of the results.
+# NVIDIA's libraries, programs that tools/gpu_pack.sh has packed, and results as JSON and as one archive.
 # shellcheck shell=bash disable=SC2034 # The scripts use what is set here.
 
 self=$(basename "$0" .sh)
@@ -76,6 +76,22 @@ use_prebuilt() {
   program=$(sed -n 's/^program: \(tests.*\)/\1/p' <<<"$about" | head -1)
   [ -z "$program" ] || LD_LIBRARY_PATH=$libraries "$folder/$program" --gtest_list_tests >/dev/null 2>&1 ||
     { problem="$program does not start"; return 1; }
+}
+
+# A line of text without the characters that a JSON string may not hold.
+text() { tr -d '\\"\000-\037' <<<"$1"; }
+# The members of a JSON list, from strings or from the contents of files.
+strings() {
+  local one separator=''
+  for one; do printf '%s"%s"' "$separator" "$(text "$one")"; separator=', '; done
+}
+contents() {
+  local one separator=''
+  for one; do
+    [ -s "$one" ] || continue
+    printf '%s\n  %s' "$separator" "$(cat "$one")"
+    separator=,
+  done
 }
 
 # write_archive FOLDER: all of FOLDER as one file, FOLDER/NAME.tar.gz, or in $OUT where that is set.
