@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
-
 #include <torch/torch.h>
 
 #include "dkfac/torch.hpp"  // [+]

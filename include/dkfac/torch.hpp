@@ -136,17 +136,18 @@ class Kfac {
       layer.spec.bias = layer.bias.defined() ? 1 : 0;
       if (layer.spec.kind == DKFAC_NORM && !layer.bias.defined())
         layer.reason = "a normalisation without a trainable bias";
-      bool again = false;
+      bool fresh = false;
       for (const at::Tensor& parameter : {layer.weight, layer.bias}) {
         if (!parameter.defined()) continue;
         const auto* key = parameter.unsafeGetTensorImpl();
         if (!owned.contains(key)) layer.reason = "the optimizer does not have all its parameters";
         const auto [place, added] = first.try_emplace(key, state_->layers.size());
-        if (added) continue;
-        again = true;
+        fresh = fresh || added;
+        if (added || place->second == state_->layers.size()) continue;
+        layer.reason = "shares a parameter with " + state_->layers[place->second].name;
         state_->layers[place->second].reason = "shares a parameter with " + layer.name;
       }
-      if (!again) state_->layers.push_back(std::move(layer));
+      if (fresh) state_->layers.push_back(std::move(layer));
     };
     for (const auto& item : model.named_modules()) {
       const std::string name = item.key().empty() ? "model" : item.key();
