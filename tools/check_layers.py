@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the rules of docs/design.md, "Layout", on every file.
 
-- core <- comm <- kfac <- optim <- nn <- app, optim <- c <- torch and core <- data <- app; nn includes kfac and optim in kfac_attach alone.
+- core <- comm <- kfac <- optim <- nn <- app, optim <- c <- torch and core <- data <- app; nn includes kfac and optim in
+  kfac_attach alone.
 - Folders of a layer ("rooms" in this script) include each other in no cycle.
 - Other layers may include src/LAYER/shared and src/comm/collective, and optim/kfac.cpp also src/kfac/curvature and
   src/kfac/precondition; a public header may include none of them.
