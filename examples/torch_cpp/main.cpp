@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <torch/torch.h>
 
 #include "dkfac/torch.hpp"  // [+]
