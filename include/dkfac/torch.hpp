@@ -73,7 +73,7 @@ class Kfac {
   /// where a gradient or a statistic is not finite. Throws Error, which drops the records of the
   /// step, also where no backward pass in training mode was seen and statistics are due.
   bool step() {
-    const bool accepted = locked([this] {
+    const bool accepted = state_->locked([this] {
       precondition();
       state_->begin_step();
       return report_.nonfinite_gradient + report_.nonfinite_statistic == 0;
@@ -84,18 +84,18 @@ class Kfac {
   }
   /// Drops the records of a pass that no step will use.
   void reset() {
-    locked([this] { state_->drop(); });
+    state_->locked([this] { state_->drop(); });
   }
   /// Whether passes are recorded, e.g. not those of a gradient penalty.
   void recording(bool on) { state_->paused = !on; }
   /// Number of samples of the next passes, for models whose layers do not all have them in their
   /// first dimension; 0: those of each layer's first dimension (default).
   void samples(std::int64_t n) {
-    locked([this, n] { state_->samples = n; });
+    state_->locked([this, n] { state_->samples = n; });
   }
   /// Changes settings between two steps.
   void set_curvature(const dkfac_curvature_settings& settings) {
-    locked([&] {
+    state_->locked([&] {
       detail::check(dkfac_preconditioner_set_curvature(state_->handle, &settings));
       if (settings.micro_batches > 0) state_->micro_batches = settings.micro_batches;
       state_->begin_step();
@@ -113,18 +113,6 @@ class Kfac {
   [[nodiscard]] dkfac_preconditioner* handle() const { return state_->handle; }
 
  private:
-  template <class F>
-  auto locked(F function) {
-    const at::NoGradGuard no_grad;
-    const std::scoped_lock lock(state_->mutex);
-    try {
-      return function();
-    } catch (...) {
-      state_->drop();
-      throw;
-    }
-  }
-
   void find_layers(torch::nn::Module& model, const std::vector<std::string>& skip) {
     std::unordered_set<const c10::TensorImpl*> owned;
     std::unordered_map<const c10::TensorImpl*, std::size_t> first;  // Layer by parameter.
@@ -132,7 +120,7 @@ class Kfac {
       for (const at::Tensor& parameter : group.params())
         owned.insert(parameter.unsafeGetTensorImpl());
     const auto insert = [&](detail::Layer layer) {
-      if (layer.bias.defined() && !layer.bias.requires_grad()) layer.bias = {};
+      if (layer.bias.defined() && !layer.bias.requires_grad()) layer.bias = at::Tensor();
       layer.spec.bias = layer.bias.defined() ? 1 : 0;
       if (layer.spec.kind == DKFAC_NORM && !layer.bias.defined())
         layer.reason = "a normalisation without a trainable bias";

@@ -73,6 +73,19 @@ struct State {
     begin_step();
   }
 
+  /// Runs a part of a step; where it throws, drops the records.
+  template <class F>
+  auto locked(F function) {
+    const at::NoGradGuard no_grad;
+    const std::scoped_lock lock(mutex);
+    try {
+      return function();
+    } catch (...) {
+      drop();
+      throw;
+    }
+  }
+
   void record(Layer& layer, const at::Tensor& input, const at::Tensor& gradient) {
     const at::Tensor x = layer.form(input, samples), g = layer.form(gradient, samples);
     const std::int64_t rows = g.size(0), n = samples > 0 ? samples : rows;
@@ -104,11 +117,9 @@ struct State {
 
   /// The gradient of the output of a layer is final. `version`: of the input, when it was used.
   void arrived(std::size_t which, const at::Tensor& x, std::uint32_t version, const at::Tensor& g) {
-    const at::NoGradGuard no_grad;
-    const std::scoped_lock lock(mutex);
-    Layer& layer = layers[which];
-    if (!g.defined() || paused || !due) return;
-    try {
+    locked([&] {
+      Layer& layer = layers[which];
+      if (!g.defined() || paused || !due) return;
       const std::string prefix = "[dkfac] layer '" + layer.name + "' ";
       if (x._version() != version)
         throw Error("[dkfac] the input of layer '" + layer.name +
@@ -117,20 +128,17 @@ struct State {
         throw Error(prefix + "was recorded more than micro_batches = " +
                     std::to_string(micro_batches) + " times before kfac.step(), which takes the " +
                     "place of optimizer.step(); call reset() where a step is left out, set " +
-                    "micro_batches to the backward passes of a step, and name a layer that is "
+                    "micro_batches to the backward passes of a step, and name a layer that is " +
                     "used several times in a pass in Options::skip");
       const auto pass = static_cast<std::size_t>(layer.records);
-      const at::Tensor first = layer.form(x, samples);
-      if (pass == passes.size()) passes.emplace_back(first.size(0), layer.name);
-      if (samples == 0 && passes[pass].first != first.size(0))
-        throw Error(prefix + "has " + std::to_string(first.size(0)) +
-                    " samples in the first dimension, and '" + passes[pass].second + "' has " +
-                    std::to_string(passes[pass].first) + "; tell the number by samples()");
+      const std::int64_t n = layer.form(x, samples).size(0);
+      if (pass == passes.size()) passes.emplace_back(n, layer.name);
+      if (samples == 0 && passes[pass].first != n)
+        throw Error(prefix + "has " + std::to_string(n) + " samples in the first dimension, and '" +
+                    passes[pass].second + "' has " + std::to_string(passes[pass].first) +
+                    "; tell the number by samples()");
       record(layer, x, g.detach());
-    } catch (...) {
-      drop();
-      throw;
-    }
+    });
   }
 };
 
@@ -191,7 +199,8 @@ struct Observer {
       return nullptr;
     at::Tensor weight = inputs[op->weight].toTensor();
     if (op->transposed) {
-      const at::Tensor base = weight.is_view() ? weight._base() : at::Tensor();
+      at::Tensor base;
+      if (weight.is_view()) base = weight._base();
       if (!base.defined() || base.dim() != 2 || weight.dim() != 2 ||
           weight.size(0) != base.size(1) || weight.size(1) != base.size(0) ||
           weight.stride(0) != base.stride(1) || weight.stride(1) != base.stride(0))
