@@ -39,6 +39,18 @@ constexpr Operator kOperators[] = {
     {"aten::embedding", DKFAC_EMBEDDING, 1, 0, false},
 };
 
+/// Inputs of an operator that starts. RecordFunction::inputs() fails in programs without NDEBUG
+/// over a libtorch that was built with it: it checks a flag that only the former has. An explicit
+/// instantiation may name the private member behind it.
+c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function);
+template <c10::ArrayRef<const c10::IValue> at::RecordFunction::*Inputs>
+struct PrivateInputs {
+  friend c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function) {
+    return function.*Inputs;
+  }
+};
+template struct PrivateInputs<&at::RecordFunction::inputs_>;
+
 /// What the hooks of a model and its Kfac share. Locked by `mutex`, but for what never changes
 /// after the constructor of Kfac.
 struct State {
@@ -193,7 +205,7 @@ struct Observer {
     const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
                                   [name](const Operator& one) { return one.name == name; });
     if (op == std::end(kOperators)) return nullptr;
-    const auto inputs = function.inputs();
+    const auto inputs = inputs_of(function);
     if (inputs.size() <= std::max(op->input, op->weight) || !inputs[op->weight].isTensor() ||
         !inputs[op->input].isTensor())
       return nullptr;
