@@ -7,7 +7,6 @@
 #include <exception>
 #include <limits>
 #include <memory>
-
 #include <torch/torch.h>
 
 #include "dkfac/torch.hpp"  // [+]
