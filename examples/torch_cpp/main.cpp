@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <memory>
+
 #include <torch/torch.h>
 
 #include "dkfac/torch.hpp"  // [+]

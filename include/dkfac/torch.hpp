@@ -5,11 +5,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <torch/torch.h>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include <torch/torch.h>
 
 #include "dkfac/c/dkfac.h"
 #include "dkfac/torch/layers.hpp"

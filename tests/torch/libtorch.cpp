@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <torch/torch.h>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "dkfac/torch.hpp"
 

@@ -6,9 +6,10 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <torch/torch.h>
 #include <utility>
 #include <vector>
+
+#include <torch/torch.h>
 
 #include "dkfac/c/dkfac.h"
 

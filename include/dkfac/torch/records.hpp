@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/record_function.h>
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -8,10 +7,12 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <torch/torch.h>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include <ATen/record_function.h>
+#include <torch/torch.h>
 
 #include "dkfac/c/dkfac.h"
 #include "dkfac/torch/layers.hpp"
