@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks the rules of docs/design.md, "Layout", on every file.
 
-- core <- comm <- kfac <- optim <- nn <- app, optim <- c and core <- data <- app; nn includes kfac and optim in kfac_attach alone.
+- core <- comm <- kfac <- optim <- nn <- app, optim <- c <- torch and core <- data <- app; nn includes kfac and optim in
+  kfac_attach alone.
 - Folders of a layer ("rooms" in this script) include each other in no cycle.
 - Other layers may include src/LAYER/shared and src/comm/collective, and optim/kfac.cpp also src/kfac/curvature and
   src/kfac/precondition; a public header may include none of them.
-- No public header but comm/mpi.h includes a vendor header; others include it in backend files only.
+- No public header but comm/mpi.h, and torch.hpp with its parts, includes a vendor header; others include it in backend
+  files only. torch.hpp is compiled by LibTorch programs alone: nothing in src includes it.
 - Shared code has no conditional compilation, except extern "C" in the C interface, and no file has more than 400 lines.
 
 `--self-test` proves that each rule can fail.
@@ -17,9 +19,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BELOW = {"core": [], "comm": ["core"], "kfac": ["core", "comm"], "optim": ["core", "comm", "kfac"],
          "c": ["core", "comm", "kfac", "optim"], "data": ["core"], "nn": ["core", "comm", "kfac", "optim"],
-         "app": ["core", "comm", "kfac", "optim", "data", "nn"]}
+         "app": ["core", "comm", "kfac", "optim", "data", "nn"], "torch": ["c"]}
 MAX_LINES = 400
-SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 SHARED = re.compile(r"^(\w+/shared|comm/collective)/")  # Internal headers that other layers may include.
 OF_KFAC = re.compile(r"^kfac/(curvature|precondition)/")
@@ -35,6 +37,8 @@ VENDORS = [
     (re.compile(r"^(CLI|toml\+\+|nlohmann|spdlog|fmt)/"), re.compile(r"^(src|tests)/app/")),
     (re.compile(r"^(unsupported/)?Eigen/"), re.compile(r"^tests/")),  # Only an oracle of tests.
     (re.compile(r"^zlib\.h$"), re.compile(r"^(src|tests)/data/")),
+    (re.compile(r"^(torch|ATen|c10)/"),
+     re.compile(r"^(include/dkfac/torch(/\w+)?\.hpp|(examples/torch_cpp|tests/torch)/.*)$")),
 ]
 
 
@@ -59,6 +63,8 @@ def check_includes(path, text):
             continue
         public = name.startswith("dkfac/")
         target = name.split("/")[1] if public else name.split("/")[0]
+        if top == "src" and name == "dkfac/torch.hpp":
+            problems.append(f'{path}: "{name}" needs LibTorch; programs of users include it')
         if target not in BELOW:
             continue
         shared = bool(SHARED.match(name) or path == "src/optim/kfac.cpp" and OF_KFAC.match(name))
@@ -125,7 +131,7 @@ def check_file(path, text):
         text = text.replace("#ifdef __cplusplus\n", "").replace("\n#endif\n", "\n")
     if re.match(r"^(include|src)/", path) and "/cuda/" not in path and CONDITIONAL.search(text):
         problems.append(f"{path}: conditional compilation; choose a file in CMake instead")
-    if path.endswith(".h") and "#pragma once" not in text:
+    if path.endswith((".h", ".hpp")) and "#pragma once" not in text:
         problems.append(f"{path}: no #pragma once")
     return problems
 
@@ -161,9 +167,12 @@ def self_test():
         "src/kfac/t.cpp": '#include "dkfac/optim/optimizer.h"\n',
         "src/core/u.cpp": "#include <Eigen/Dense>\n",
         "benchmarks/v.cpp": "#include <unsupported/Eigen/KroneckerProduct>\n",
+        "include/dkfac/c/z.h": "#pragma once\n#include <torch/torch.h>\n",
+        "src/optim/z.cpp": '#include "dkfac/torch.hpp"\n',
     }
     good = {
         "include/dkfac/c/y.h": '#pragma once\n#ifdef __cplusplus\nextern "C" {\n#endif\n',
+        "include/dkfac/torch/a.hpp": "#pragma once\n#include <ATen/record_function.h>\n",
         "src/nn/kfac_attach.cpp": '#include "dkfac/optim/optimizer.h"\n',
         "src/comm/transport/mpi.cpp": "#include <mpi.h>\n",
         "src/comm/transport/nccl_group.h": "#pragma once\n#include <nccl.h>\n",

@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".inc", ".md", ".py", ".sh", ".cmake", ".toml", ".txt"}
+SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cuh", ".inc", ".md", ".py", ".sh", ".cmake", ".toml", ".txt"}
 FOLDERS = ["include", "src", "tests", "examples", "benchmarks", "tools", "cmake", "configs", "docs"]
 RECORDED = ("docs/comparison/", "docs/cifar/", "docs/staleness/", "docs/sweep/", "docs/tuning/", "benchmarks/results/")
 EXEMPT = {"tools/check_words.py"}

@@ -1,0 +1,241 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "dkfac/c/dkfac.h"
+#include "dkfac/torch/layers.hpp"
+#include "dkfac/torch/records.hpp"
+
+/// K-FAC for LibTorch programs, which compile this header themselves: libdkfac.so is not linked to
+/// torch. docs/pytorch.md, "LibTorch", has the layers that get curvature, and the limits.
+///
+///   dkfac::libtorch::Kfac kfac(*model, optimizer);  // once
+///   kfac.step();                                    // in place of optimizer.step()
+namespace dkfac::libtorch {
+
+/// Fields of dkfac_curvature_options with their defaults. `dtype` becomes f64 where the model has
+/// parameters of it.
+struct Options : dkfac_curvature_options {
+  Options() { dkfac_curvature_options_init(this, sizeof(dkfac_curvature_options)); }
+  std::vector<std::string> skip;  ///< Modules that get the optimizer's update alone.
+};
+
+/// Preconditions the gradients of a model in front of each step of its optimizer. For the CPU and
+/// one process. The model may run in any thread; the functions are called from one at a time.
+class Kfac {
+ public:
+  /// `model` is owned by a shared_ptr or a module holder. `optimizer` is any but LBFGS, has
+  /// parameters of the model, and outlives this object. Throws Error.
+  Kfac(torch::nn::Module& model, torch::optim::Optimizer& optimizer, Options options = {})
+      : optimizer_(&optimizer), kl_clip_(options.kl_clip > 0) {
+    if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr)
+      throw Error("[Kfac] LBFGS evaluates the model several times in a step; use SGD or Adam");
+    if (model.weak_from_this().expired())
+      throw Error("[Kfac] no shared_ptr owns the model; make it by std::make_shared");
+    find_layers(model, options.skip);
+    for (const auto& item : model.named_parameters()) {
+      if (!item.value().device().is_cpu())
+        throw Error("[Kfac] parameter '" + item.key() + "' is on " + item.value().device().str() +
+                    "; dkfac/torch.hpp works on the CPU");
+      if (item.value().scalar_type() == at::kDouble) options.dtype = DKFAC_F64;
+    }
+    if (options.loss_reduction == DKFAC_LOCAL_MEAN) options.loss_reduction = DKFAC_GLOBAL_MEAN;
+    state_->micro_batches = options.micro_batches;
+    dkfac_comm* comm = nullptr;
+    detail::check(dkfac_comm_self(nullptr, &comm));
+    const std::unique_ptr<dkfac_comm, void (*)(dkfac_comm*)> owner(comm, dkfac_comm_destroy);
+    detail::check(dkfac_preconditioner_create(comm, &options, nullptr, &state_->handle));
+    for (std::size_t i = 0; i < state_->layers.size(); ++i) add(i);
+    if (state_->by_weight.empty())
+      throw Error(
+          "[Kfac] no layer of the model gets curvature; its optimizer has to have their "
+          "parameters, and Options::skip to leave one");
+    detail::check(dkfac_preconditioner_prepare(state_->handle));
+    detail::Observer::instance().add(state_);
+  }
+  ~Kfac() {
+    state_.reset();
+    detail::Observer::instance().update();
+  }
+  Kfac(const Kfac&) = delete;
+  Kfac& operator=(const Kfac&) = delete;
+
+  /// Preconditions the gradients and calls optimizer.step(). Returns false, without that call,
+  /// where a gradient or a statistic is not finite. Throws Error, which drops the records of the
+  /// step, also where no backward pass in training mode was seen and statistics are due.
+  bool step() {
+    const bool accepted = state_->locked([this] {
+      precondition();
+      state_->begin_step();
+      return report_.nonfinite_gradient + report_.nonfinite_statistic == 0;
+    });
+    detail::Observer::instance().update();
+    if (accepted) optimizer_->step();
+    return accepted;
+  }
+  /// Drops the records of a pass that no step will use.
+  void reset() {
+    state_->locked([this] { state_->drop(); });
+  }
+  /// Whether passes are recorded, e.g. not those of a gradient penalty.
+  void recording(bool on) { state_->paused = !on; }
+  /// Number of samples of the next passes, for models whose layers do not all have them in their
+  /// first dimension; 0: those of each layer's first dimension (default).
+  void samples(std::int64_t n) {
+    state_->locked([this, n] { state_->samples = n; });
+  }
+  /// Changes settings between two steps.
+  void set_curvature(const dkfac_curvature_settings& settings) {
+    state_->locked([&] {
+      detail::check(dkfac_preconditioner_set_curvature(state_->handle, &settings));
+      if (settings.micro_batches > 0) state_->micro_batches = settings.micro_batches;
+      state_->begin_step();
+    });
+    detail::Observer::instance().update();
+  }
+  [[nodiscard]] const dkfac_step_report& report() const { return report_; }  ///< Of the last step.
+  /// Table of the layers, with the reason where one has no curvature.
+  [[nodiscard]] std::string describe() const {
+    const char* text = nullptr;
+    detail::check(dkfac_preconditioner_describe(state_->handle, &text));
+    return text;
+  }
+  /// For the calls of dkfac/c/dkfac.h that read factors and visit the state, between two steps.
+  [[nodiscard]] dkfac_preconditioner* handle() const { return state_->handle; }
+
+ private:
+  void find_layers(torch::nn::Module& model, const std::vector<std::string>& skip) {
+    std::unordered_set<const c10::TensorImpl*> owned;
+    std::unordered_map<const c10::TensorImpl*, std::size_t> first;  // Layer by parameter.
+    for (const auto& group : optimizer_->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        owned.insert(parameter.unsafeGetTensorImpl());
+    const auto insert = [&](detail::Layer layer) {
+      if (layer.bias.defined() && !layer.bias.requires_grad()) layer.bias = at::Tensor();
+      layer.spec.bias = layer.bias.defined() ? 1 : 0;
+      if (layer.spec.kind == DKFAC_NORM && !layer.bias.defined())
+        layer.reason = "a normalisation without a trainable bias";
+      bool fresh = false;
+      for (const at::Tensor& parameter : {layer.weight, layer.bias}) {
+        if (!parameter.defined()) continue;
+        const auto* key = parameter.unsafeGetTensorImpl();
+        if (!owned.contains(key)) layer.reason = "the optimizer does not have all its parameters";
+        const auto [place, added] = first.try_emplace(key, state_->layers.size());
+        fresh = fresh || added;
+        if (added || place->second == state_->layers.size()) continue;
+        layer.reason = "shares a parameter with " + state_->layers[place->second].name;
+        state_->layers[place->second].reason = "shares a parameter with " + layer.name;
+      }
+      if (fresh) state_->layers.push_back(std::move(layer));
+    };
+    for (const auto& item : model.named_modules()) {
+      const std::string name = item.key().empty() ? "model" : item.key();
+      detail::Layer layer = detail::layer_of(*item.value());
+      const at::Tensor weight = layer.weight, bias = layer.bias;
+      const auto named = [&name](const std::string& one) {
+        return name == one || name.rfind(one + ".", 0) == 0;
+      };
+      const bool trained = weight.defined() && weight.requires_grad();
+      std::string reason = item.value()->name() + " has no curvature block for it";
+      if (std::any_of(skip.begin(), skip.end(), named)) layer.reason = reason = "in Options::skip";
+      layer.name = name;
+      layer.module = item.value();
+      if (trained) insert(std::move(layer));
+      for (const auto& own : item.value()->named_parameters(/*recurse=*/false)) {
+        if (!own.value().requires_grad() || (trained && own.value().is_same(weight)) ||
+            (trained && own.value().is_same(bias)))
+          continue;
+        detail::Layer plain;
+        plain.name = name + "." + own.key();
+        plain.reason = reason;
+        plain.weight = own.value();
+        insert(std::move(plain));
+      }
+    }
+  }
+
+  /// Registers a layer with the library.
+  void add(std::size_t which) {
+    detail::Layer& layer = state_->layers[which];
+    if (!layer.reason.empty()) {
+      layer.spec = detail::spec_of(DKFAC_PLAIN);
+      layer.spec.plain_weight = layer.weight.numel();
+      layer.spec.plain_bias = layer.bias.defined() ? layer.bias.numel() : 0;
+      layer.spec.reason = layer.reason.c_str();
+    } else {
+      state_->by_weight.emplace(layer.weight.unsafeGetTensorImpl(), which);
+      layer.weight.register_hook([state = std::weak_ptr(state_), which](at::Tensor) {
+        const auto alive = state.lock();
+        if (alive == nullptr) return;
+        const std::scoped_lock lock(alive->mutex);
+        alive->layers[which].touched = !alive->paused;
+      });
+    }
+    detail::check(
+        dkfac_preconditioner_add_layer(state_->handle, layer.name.c_str(), &layer.spec, &layer.id));
+  }
+
+  void precondition() {
+    detail::State& s = *state_;
+    if (!s.misuse.empty()) throw Error(s.misuse);
+    if (s.due && s.passes.empty())
+      throw Error(
+          "[step] statistics are due, and no backward pass of the model in training mode "
+          "was seen since the last step; call backward() before step()");
+    std::vector<dkfac_layer_grad> grads;
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // A gradient, and what is passed.
+    for (detail::Layer& layer : s.layers) {
+      if (layer.spec.kind == DKFAC_PLAIN) continue;
+      if (s.due) complete(layer);
+      const auto grad_of = [&](const at::Tensor& parameter) {
+        if (!parameter.defined()) return dkfac_tensor{};
+        const at::Tensor grad = layer.valid ? parameter.grad() : at::Tensor();
+        const bool wide = parameter.scalar_type() == at::kDouble;
+        at::Tensor passed = grad.defined() ? grad.to(wide ? at::kDouble : at::kFloat).contiguous()
+                                           : at::zeros(parameter.sizes(), at::kFloat);
+        copies.emplace_back(grad, passed.view(-1));
+        return detail::view_of(copies.back().second, layer.name);
+      };
+      const dkfac_tensor weight = grad_of(layer.weight), bias = grad_of(layer.bias);
+      grads.push_back({layer.id, weight, bias});
+    }
+    dkfac_step_args args{};
+    dkfac_step_args_init(&args, sizeof args);
+    if (kl_clip_) args.lr = optimizer_->param_groups().front().options().get_lr();
+    report_.struct_size = sizeof report_;
+    detail::check(dkfac_preconditioner_step(
+        s.handle, grads.data(), static_cast<std::int64_t>(grads.size()), &args, &report_));
+    for (auto& [grad, passed] : copies)
+      if (grad.defined() && report_.updated != 0 && grad.data_ptr() != passed.data_ptr())
+        grad.copy_(passed.view(grad.sizes()));
+  }
+
+  /// Fills the records of passes that did not use a layer with samples whose gradient is zero.
+  void complete(detail::Layer& layer) {
+    layer.valid = layer.records > 0;
+    if (!layer.valid && layer.touched && layer.training())
+      throw Error("[dkfac] layer '" + layer.name +
+                  "' has a gradient, but no use of its weight was seen; name it in Options::skip");
+    while (layer.records < state_->micro_batches) {
+      const auto [x, g] = layer.placeholder();
+      state_->record(layer, x, g);
+    }
+  }
+
+  torch::optim::Optimizer* optimizer_;
+  bool kl_clip_;
+  std::shared_ptr<detail::State> state_ = std::make_shared<detail::State>();
+  dkfac_step_report report_{};
+};
+
+}  // namespace dkfac::libtorch

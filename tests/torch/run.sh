@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs the build tree and builds the example and the tests of dkfac/torch.hpp against it, as a user would.
+# Usage: run.sh BUILD_DIR CMAKE CXX_COMPILER TORCH_CONFIG_FOLDER
+set -euo pipefail
+build=$1 cmake=$2 compiler=$3 torch=$4
+[ -d "$torch" ] || { echo "SKIPPED: there is no TorchConfig.cmake; install libtorch-dev"; exit 77; }
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$cmake" --install "$build" --prefix "$work/prefix" >/dev/null
+"$cmake" -S "$here" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DTorch_DIR="$torch" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" -DEXAMPLES="$here/../../examples"
+"$cmake" --build "$work/build"
+"$work/build/torch_tests"
+"$work/build/torch_cpp/torch_cpp"
