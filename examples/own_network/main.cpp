@@ -101,7 +101,7 @@ class Training {
   /// All that later steps depend on.
   void visit(StateVisitor& visitor) {
     for (const nn::NamedTensor& t : model_->named_tensors())
-      visitor.tensor(t.name, StateKind::replicated, t.view);
+      visitor.tensor(t.name, t.trained ? StateKind::replicated : StateKind::averaged, t.view);
     optimizer_->visit_state(visitor);
   }
 

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
 #include "dkfac/core/error.h"
 #include "dkfac/nn/layers.h"
 
@@ -41,12 +45,11 @@ class PRelu final : public dkfac::nn::Layer {
   dkfac::ConstTensorView backward(dkfac::Context& ctx, dkfac::ConstTensorView dy,
                                   dkfac::nn::InputGrad need) override {
     if (observer_ != nullptr) observer_->on_backward(*this, dy);
-    const bool needed = need == dkfac::nn::InputGrad::needed;
     if (wants_gradients()) {
       dispatch([&](auto t) { slope_gradients(t, dy); });
       if (observer_ != nullptr) observer_->on_gradients(*this);
     }
-    if (!needed) return {};
+    if (need == dkfac::nn::InputGrad::skipped) return {};
     const dkfac::TensorView dx = lend(ctx, input_grad_, dy.shape(), dy.dtype());
     dispatch([&](auto t) {
       using T = decltype(t);

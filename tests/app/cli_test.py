@@ -282,7 +282,7 @@ type = "sgd"
 
     def test_shipped_configurations_are_valid(self):
         configs = REPOSITORY / "configs"
-        files = sorted([*configs.glob("*.toml"), *configs.glob("ladder/*.toml")])
+        files = sorted([*configs.glob("*.toml"), *configs.glob("resnet9-steps/*.toml")])
         self.assertGreaterEqual(len(files), 20)
         for file in files:
             done = self.dkfac("info", file, "--ranks", 2)

@@ -33,7 +33,7 @@ data::Dataset images(const DataConfig& data) {
 }
 
 TEST(ShippedConfigs, AreAcceptedAndFitTheirData) {
-  for (const std::string folder : {".", "short", "ladder"}) {
+  for (const std::string folder : {".", "short", "resnet9-steps"}) {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(fs::path(DKFAC_TEST_CONFIGS) / folder)) {
       if (entry.path().extension() != ".toml") continue;
@@ -94,17 +94,17 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   EXPECT_EQ(model_options(c, images(c.data), 1).batch_norm_groups, 16);
 }
 
-/// A rung of configs/ladder: its epochs, its highest rate and the keys that change from the rung
-/// before, as in Page's notebook.
-struct Rung {
+/// A file of configs/resnet9-steps: its epochs, its highest rate and the keys that change from the
+/// step before, as in Page's notebook.
+struct Step {
   const char* file;
   std::int64_t epochs;
   double peak;
   std::set<std::string> changes;
 };
 
-const std::vector<Rung>& rungs() {
-  static const std::vector<Rung> all{
+const std::vector<Step>& steps() {
+  static const std::vector<Step> all{
       {"00-baseline", 24, 0.4, {}},
       {"01-resident", 24, 0.4, {"data.resident", "augment.randomness"}},
       {"02-pool-swap", 24, 0.4, {"model.pool_order"}},
@@ -136,29 +136,29 @@ std::string layers(const Config& c) {
   return text.substr(text.find('\n'));
 }
 
-TEST(Ladder, EachRungChangesTheKeysOfItsStep) {
+TEST(ResNet9Steps, EachChangesTheKeysThatItSays) {
   std::optional<Config> before;
-  for (const Rung& rung : rungs()) {
-    SCOPED_TRACE(rung.file);
-    const Config now = shipped(std::string("ladder/") + rung.file);
-    EXPECT_EQ(now.run.name, std::string("ladder-") + rung.file);
-    EXPECT_EQ(now.run.epochs, rung.epochs);
+  for (const Step& step : steps()) {
+    SCOPED_TRACE(step.file);
+    const Config now = shipped(std::string("resnet9-steps/") + step.file);
+    EXPECT_EQ(now.run.name, std::string("step-") + step.file);
+    EXPECT_EQ(now.run.epochs, step.epochs);
     // The rate rises for a fifth of the epochs; for 5 in the baseline, whose length is 24.
-    const double top = rung.epochs == 24 ? 5.0 : static_cast<double>(rung.epochs) / 5;
-    EXPECT_DOUBLE_EQ(learning_rate(now, top), rung.peak);
-    EXPECT_EQ(before ? differences(*before, now) : std::set<std::string>{}, rung.changes);
+    const double top = step.epochs == 24 ? 5.0 : static_cast<double>(step.epochs) / 5;
+    EXPECT_DOUBLE_EQ(learning_rate(now, top), step.peak);
+    EXPECT_EQ(before ? differences(*before, now) : std::set<std::string>{}, step.changes);
     before = now;
   }
 }
 
-TEST(Ladder, EndsAtTheRecipe) {
-  const Config last = shipped("ladder/10-flips"), recipe = shipped("cifar-resnet9-sgd");
+TEST(ResNet9Steps, EndAtTheRecipe) {
+  const Config last = shipped("resnet9-steps/10-flips"), recipe = shipped("cifar-resnet9-sgd");
   EXPECT_EQ(layers(last), layers(recipe));
   EXPECT_EQ(differences(last, recipe),
             (std::set<std::string>{"augment.randomness", "model.name", "model.pool_order",
                                    "model.celu_alpha", "model.frozen_bn_scale", "model.logit_scale",
                                    "model.whitening"}));
-  EXPECT_NE(layers(last), layers(shipped("ladder/07-frozen"))) << "control";
+  EXPECT_NE(layers(last), layers(shipped("resnet9-steps/07-frozen"))) << "control";
   const Config longer = shipped("cifar-resnet9-long");
   EXPECT_EQ(differences(last, longer),
             (std::set<std::string>{"run.epochs", "run.target", "augment.cutout", "lr.knots"}));
