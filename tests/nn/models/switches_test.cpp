@@ -164,9 +164,14 @@ TEST(Switches, PoolingBeforeTheActivationIsPoolingBehindIt) {
   for (const std::string name :
        {"lenet-bn", "resnet9-plain", "resnet34", "resnet50-d", "vgg16-bn"}) {
     for (const double alpha : {0.0, 0.3}) {
-      const auto step = [&](PoolOrder order) {
-        ModelSwitches switches{.pool_order = order, .celu_alpha = alpha};
-        return step_of(ctx, *make_model(ctx, small(name, switches)));
+      const auto make = [&](PoolOrder order) {
+        return make_model(ctx, small(name, {.pool_order = order, .celu_alpha = alpha}));
+      };
+      const auto first = make(kActivationFirst);
+      const auto step = [&](PoolOrder order) {  // Initial weights depend on a layer's position.
+        const auto model = make(order);
+        ops::copy(ctx, first->parameters(), model->parameters());
+        return step_of(ctx, *model);
       };
       const Step behind = step(kActivationFirst), between = step(kPoolBetween);
       const double tolerance = alpha == 0 ? 0 : kTolerance;  // A maximum of ReLUs has no rounding.
