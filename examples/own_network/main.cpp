@@ -45,7 +45,7 @@ struct Method {
 const Method kMethods[] = {
     {0.02, [](const Comm& comm) { return optim::make_kfac(comm, {}); }},
     {0.5, [](const Comm& comm) { return optim::make_lars(comm, {.eta = 0.02}); }},
-    {0.05, [](const Comm& comm) { return optim::make_sgd(comm, {}); }},
+    {0.2, [](const Comm& comm) { return optim::make_sgd(comm, {}); }},
     {0.01, [](const Comm& comm) { return optim::make_adamw(comm, {}); }}};
 
 /// A network in training on one rank.
