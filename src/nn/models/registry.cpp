@@ -17,9 +17,9 @@ enum Feature : unsigned {
 constexpr unsigned kCifarResNet = kConvs | kWidth | kBranches, kResNet = kCifarResNet | kMaxPools;
 constexpr unsigned kVgg = kConvs | kWidth | kMaxPools;
 
-const ModelSwitches kUsual{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0};
-const ModelSwitches kPlain{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0 / 8};
-const ModelSwitches kTuned{true, PoolOrder::pool_norm_activation, true, 0.3, 1.0 / 16};
+constexpr ModelSwitches kUsual{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0};
+constexpr ModelSwitches kPlain{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0 / 8};
+constexpr ModelSwitches kTuned{true, PoolOrder::pool_norm_activation, true, 0.3, 1.0 / 16};
 
 struct Entry {
   const char* name;
@@ -30,19 +30,19 @@ struct Entry {
 
   [[nodiscard]] bool has(Feature feature) const { return (features & feature) != 0; }
 };
-const Entry kModels[] = {{"mlp", 0, make_mlp},
-                         {"lenet-bn", kConvs | kMaxPools, make_lenet_bn},
-                         {"resnet9", kVgg, make_resnet9, &kTuned, WeightInit::uniform},
-                         {"resnet9-plain", kVgg, make_resnet9, &kPlain, WeightInit::uniform},
-                         {"resnet18", kCifarResNet, make_resnet18},
-                         {"resnet20", kCifarResNet, make_resnet20},
-                         {"resnet32", kCifarResNet, make_resnet32},
-                         {"resnet34", kResNet, make_resnet34},
-                         {"resnet50", kResNet, make_resnet50},
-                         {"resnet50-d", kResNet, make_resnet50d},
-                         {"resnet101", kResNet, make_resnet101},
-                         {"resnet152", kResNet, make_resnet152},
-                         {"vgg16-bn", kVgg, make_vgg16_bn}};
+constexpr Entry kModels[] = {{"mlp", 0, make_mlp},
+                             {"lenet-bn", kConvs | kMaxPools, make_lenet_bn},
+                             {"resnet9", kVgg, make_resnet9, &kTuned, WeightInit::uniform},
+                             {"resnet9-plain", kVgg, make_resnet9, &kPlain, WeightInit::uniform},
+                             {"resnet18", kCifarResNet, make_resnet18},
+                             {"resnet20", kCifarResNet, make_resnet20},
+                             {"resnet32", kCifarResNet, make_resnet32},
+                             {"resnet34", kResNet, make_resnet34},
+                             {"resnet50", kResNet, make_resnet50},
+                             {"resnet50-d", kResNet, make_resnet50d},
+                             {"resnet101", kResNet, make_resnet101},
+                             {"resnet152", kResNet, make_resnet152},
+                             {"vgg16-bn", kVgg, make_vgg16_bn}};
 
 /// Returns `set` with the preset's value of each that is not set.
 ModelSwitches filled(ModelSwitches set, const ModelSwitches& preset) {
