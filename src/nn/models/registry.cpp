@@ -10,12 +10,12 @@ namespace {
 /// What options a model accepts.
 enum Feature : unsigned {
   kConvs = 1,     ///< Begins with a convolution; BatchNorm.
-  kWidth = 2,     ///< Stages of a width.
+  kWidths = 2,    ///< Stages of a width.
   kBranches = 4,  ///< BatchNorm at the end of residual branches.
   kMaxPools = 8   ///< Max pooling behind an activation.
 };
-constexpr unsigned kCifarResNet = kConvs | kWidth | kBranches, kResNet = kCifarResNet | kMaxPools;
-constexpr unsigned kVgg = kConvs | kWidth | kMaxPools;
+constexpr unsigned kCifarResNet = kConvs | kWidths | kBranches, kResNet = kCifarResNet | kMaxPools;
+constexpr unsigned kVgg = kConvs | kWidths | kMaxPools;
 
 constexpr ModelSwitches kUsual{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0};
 constexpr ModelSwitches kPlain{false, PoolOrder::norm_activation_pool, false, 0.0, 1.0 / 8};
@@ -78,7 +78,7 @@ void check_options(const Entry& entry, const ModelOptions& options) {
               "; it must be > 0, or 0 for the published one");
   DKFAC_CHECK(!options.classifier_stddev || *options.classifier_stddev > 0,
               "[make_model] classifier_stddev is ", *options.classifier_stddev, "; it must be > 0");
-  DKFAC_CHECK(options.width == 0 || entry.has(kWidth), "[make_model] ", options.name,
+  DKFAC_CHECK(options.width == 0 || entry.has(kWidths), "[make_model] ", options.name,
               " has no width to set; leave it out");
   DKFAC_CHECK(!options.zero_gamma || entry.has(kBranches), "[make_model] ", options.name,
               " has no BatchNorm at the end of a residual branch for zero_gamma; leave it out");

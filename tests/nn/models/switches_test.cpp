@@ -32,7 +32,7 @@ ModelOptions small(const std::string& name, const ModelSwitches& switches = {}) 
   return options;
 }
 
-std::string refusal(const ModelOptions& options) {
+std::string refusal_of(const ModelOptions& options) {
   return message_of([&] { (void)outline_model(options); });
 }
 
@@ -41,7 +41,7 @@ std::vector<LayerSpec> specs_of(const std::string& name, const ModelSwitches& sw
 }
 
 template <class Spec>
-std::int64_t count(const std::vector<LayerSpec>& specs) {
+std::int64_t count_of(const std::vector<LayerSpec>& specs) {
   return std::count_if(specs.begin(), specs.end(),
                        [](const LayerSpec& s) { return std::holds_alternative<Spec>(s); });
 }
@@ -49,22 +49,22 @@ std::int64_t count(const std::vector<LayerSpec>& specs) {
 TEST(Switches, AreRefusedWhereANetworkLacksWhatTheyChange) {
   for (const std::string& name : model_names()) {
     const bool is_mlp = name == "mlp";
-    EXPECT_EQ(contains(refusal(small(name, {.whitening = true})), "no convolution"), is_mlp);
-    EXPECT_EQ(contains(refusal(small(name, {.frozen_bn_scale = true})), "no BatchNorm"), is_mlp);
+    EXPECT_EQ(contains(refusal_of(small(name, {.whitening = true})), "no convolution"), is_mlp);
+    EXPECT_EQ(contains(refusal_of(small(name, {.frozen_bn_scale = true})), "no BatchNorm"), is_mlp);
     for (const PoolOrder order : {kActivationFirst, kPoolBetween, kPoolFirst})
-      EXPECT_EQ(contains(refusal(small(name, {.pool_order = order})), "no max pooling"),
+      EXPECT_EQ(contains(refusal_of(small(name, {.pool_order = order})), "no max pooling"),
                 kUnpooled.contains(name));
-    EXPECT_EQ(refusal(small(name, {.celu_alpha = 0.3, .logit_scale = 0.5})), "") << name;
+    EXPECT_EQ(refusal_of(small(name, {.celu_alpha = 0.3, .logit_scale = 0.5})), "") << name;
   }
   ModelOptions zero = small("resnet20", {.frozen_bn_scale = true});
   zero.zero_gamma = true;
-  EXPECT_TRUE(contains(refusal(zero), "residual branch"));
+  EXPECT_TRUE(contains(refusal_of(zero), "residual branch"));
   ModelOptions spread = small("resnet20", {.frozen_bn_scale = true});
   spread.norm_scale_stddev = 0.1;
-  EXPECT_TRUE(contains(refusal(spread), "norm_scale_stddev"));
+  EXPECT_TRUE(contains(refusal_of(spread), "norm_scale_stddev"));
   ModelOptions none = small("resnet20");
   none.norm_scale = 0;
-  EXPECT_TRUE(contains(refusal(none), "norm_scale"));
+  EXPECT_TRUE(contains(refusal_of(none), "norm_scale"));
 }
 
 TEST(Switches, ChangeTheBlocksOfKfacAsTheyChangeTheLayers) {
@@ -98,9 +98,10 @@ TEST(Switches, ChangeTheBlocksOfKfacAsTheyChangeTheLayers) {
     EXPECT_GT(channels, 0);
     const auto shifts = outline_model(small(name, {.whitening = false, .frozen_bn_scale = true}));
     EXPECT_EQ(shifts->parameter_count(), trained - channels);
-    EXPECT_EQ(count<NormSpec>(frozen), count<NormSpec>(plain));
-    EXPECT_EQ(count<Conv2dSpec>(frozen), count<Conv2dSpec>(plain));
-    EXPECT_EQ(count<PlainSpec>(white) + count<PlainSpec>(frozen), 0) << "layers without curvature";
+    EXPECT_EQ(count_of<NormSpec>(frozen), count_of<NormSpec>(plain));
+    EXPECT_EQ(count_of<Conv2dSpec>(frozen), count_of<Conv2dSpec>(plain));
+    EXPECT_EQ(count_of<PlainSpec>(white) + count_of<PlainSpec>(frozen), 0)
+        << "layers without curvature";
   }
 }
 
