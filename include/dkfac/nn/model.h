@@ -203,7 +203,8 @@ struct ModelOptions {
   /// all ResNets but ResNet-9.
   bool zero_gamma = false;
   double norm_epsilon = 1e-5, norm_momentum = 0.1;  ///< As in BatchNormOptions.
-  double norm_scale = 1;  ///< BatchNormOptions::initial_scale, except where zero_gamma holds.
+  /// > 0; BatchNormOptions::initial_scale, except where zero_gamma holds.
+  double norm_scale = 1;
   double norm_scale_stddev = 0;  ///< BatchNormOptions::scale_stddev, except where zero_gamma holds.
   bool fused_moments = false;    ///< Model::set_fused_moments().
   bool fused_backward = false;   ///< Model::set_fused_backward().
