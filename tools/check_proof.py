@@ -5,6 +5,7 @@ In a row of a table, `Suite.Name` is a GoogleTest (without its parameters) and `
 ctest that runs it: the nearest one before the test in its row. Every id of a page's list has to have
 a row. A row of docs/seeds.md ends with "run", "not run" or "not built: " and a reason, and names a
 test unless it is not built.
+The code of docs/own_network.md consists of excerpts of examples/own_network.
 `--self-test` proves that each rule can fail.
 """
 import pathlib
@@ -14,6 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "proof.md"
 SEEDS = ROOT / "docs" / "seeds.md"
+OWN_NETWORK = ROOT / "docs" / "own_network.md"
 NEEDED = (["E%d" % i for i in range(1, 16)] + ["E2n", "E3n", "E5n"]
           + ["F%d" % i for i in range(1, 9)] + ["D%d" % i for i in range(1, 12)] + ["D14"])
 
@@ -104,6 +106,14 @@ def check_states(text, programs):
     return problems
 
 
+def check_excerpts(text, sources):
+    """Blocks of code that no source has in this form."""
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", text, re.M | re.S)
+    problems = [f"docs/own_network.md: no file of the example has '{block.splitlines()[0]}' and the "
+                "lines after it" for block in blocks if not any(block in s for s in sources)]
+    return problems if blocks else ["docs/own_network.md: there is no code"]
+
+
 def self_test(tests, programs):
     program = next(p for p, sources in programs.items() if sources)
     name = next(t for t, files in tests.items() if files & programs[program])
@@ -127,6 +137,10 @@ def self_test(tests, programs):
                          "no test is named": "| S0.1 | it | key | | run |"}.items():
         if not any(message in p for p in check_states(row, programs)):
             failures.append(f"planted '{message}' was not found")
+    page = "```cpp\nint a;\n```\n"
+    if check_excerpts(page, ["int a;\n"]) or not all(
+            check_excerpts(*case) for case in [(page, ["int b;\n"]), ("int a;", ["int a;\n"])]):
+        failures.append("excerpts are not compared")
     return failures
 
 
@@ -139,6 +153,8 @@ def main():
         seeds = SEEDS.read_text()
         problems += check(tests_only(seeds), tests, programs, SEEDS_NEEDED, "docs/seeds.md")
         problems += check_states(seeds, programs)
+        sources = [p.read_text() for p in sorted((ROOT / "examples" / "own_network").iterdir())]
+        problems += check_excerpts(OWN_NETWORK.read_text(), sources)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -20,3 +20,8 @@ for library; do
   "$work/build/$library/optimizers"
   "$work/build/$library/training_loop"
 done
+echo "== examples/own_network"
+"$cmake" -S "$here/../../examples/own_network" -B "$work/build/own_network" -DCMAKE_PREFIX_PATH="$work/moved" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
+"$cmake" --build "$work/build/own_network"
+"$work/build/own_network/own_network"

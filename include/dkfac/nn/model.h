@@ -142,17 +142,28 @@ enum class WeightInit : std::uint8_t {
   uniform     ///< U(-1, 1) / sqrt(fan_in) (LeCun et al. 1998).
 };
 
-/// Options of the ResNet-9 family (Page, "How to train your ResNet", 2018-2019). Unset ones have
-/// the preset's value; comments give first that of "resnet9", then of "resnet9-plain".
-struct ResNet9Options {
-  /// Fixed 3x3 whitening filters (whitening.h) and a 1x1 convolution in place of the first 3x3 one.
-  /// The filters are random until set_whitening(). true, false.
+/// Where max pooling stands between a convolution and the next one. The first two give the same
+/// values, since pooling commutes with an increasing activation; the third is another function.
+enum class PoolOrder : std::uint8_t {
+  norm_activation_pool,
+  norm_pool_activation,
+  pool_norm_activation
+};
+
+/// Changes of ResNet-9 (Page, "How to train your ResNet", 2018-2019), for every network that has
+/// what they change. Unset ones have the preset's value; comments give first that of "resnet9",
+/// then of "resnet9-plain", then of the other networks.
+struct ModelSwitches {
+  /// Fixed whitening filters (whitening.h) of the window of the first convolution, which becomes a
+  /// 1x1 convolution of their outputs: together they compute what it did, of as many trained
+  /// weights. The filters are random until set_whitening(). true, false, false.
   std::optional<bool> whitening{};
-  /// conv-pool-BN-activation in place of conv-BN-activation-pool. true, false.
-  std::optional<bool> pool_before_activation{};
-  std::optional<bool> frozen_bn_scale{};  ///< BatchNorm scales stay 1. true, false.
-  std::optional<double> celu_alpha{};     ///< 0: ReLU. 0.3, 0.
-  std::optional<double> logit_scale{};    ///< 1/16, 1/8.
+  /// pool_norm_activation, norm_activation_pool, norm_activation_pool.
+  std::optional<PoolOrder> pool_order{};
+  /// BatchNorm scales stay at ModelOptions::norm_scale. true, false, false.
+  std::optional<bool> frozen_bn_scale{};
+  std::optional<double> celu_alpha{};   ///< 0: ReLU. 0.3, 0, 0.
+  std::optional<double> logit_scale{};  ///< Factor of the logits. 1/16, 1/8, 1.
 };
 
 /// Options of make_model(), with these names:
@@ -172,7 +183,8 @@ struct ResNet9Options {
 /// - "resnet50-d": He et al. 2018, "Bag of tricks", section 4.1: resnet50 with three 3x3
 /// convolutions as stem, and shortcuts that take the mean of 2x2 pixels in place of a stride;
 /// images of a multiple of 32 pixels.
-/// - "resnet9", "resnet9-plain": see ResNet9Options; no biases outside BatchNorm.
+/// - "resnet9", "resnet9-plain": Page's network with all of its changes, and the one that they
+/// began with; no biases outside BatchNorm.
 struct ModelOptions {
   std::string name = "lenet-bn";
   Shape input{28, 28, 1};
@@ -191,10 +203,12 @@ struct ModelOptions {
   /// all ResNets but ResNet-9.
   bool zero_gamma = false;
   double norm_epsilon = 1e-5, norm_momentum = 0.1;  ///< As in BatchNormOptions.
+  /// > 0; BatchNormOptions::initial_scale, except where zero_gamma holds.
+  double norm_scale = 1;
   double norm_scale_stddev = 0;  ///< BatchNormOptions::scale_stddev, except where zero_gamma holds.
   bool fused_moments = false;    ///< Model::set_fused_moments().
   bool fused_backward = false;   ///< Model::set_fused_backward().
-  ResNet9Options resnet9{};
+  ModelSwitches switches{};
 };
 /// Makes the model with these options. Throws InvalidArgument with the list of names for an unknown
 /// one, and for an input or an option that does not fit it.

@@ -36,8 +36,9 @@ struct WhiteningOptions {
 [[nodiscard]] Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
                                        const WhiteningOptions& options = {});
 
-/// Whether the model's first convolution is frozen.
-[[nodiscard]] bool has_whitening(Model& model);
+/// Returns the kernel of the filters of a model that begins with frozen ones, its first
+/// convolution; 0 for others.
+[[nodiscard]] int whitening_kernel(Model& model);
 
 /// Writes filters into the model's first convolution, which must be frozen. They have its shape,
 /// and are on the host or on the model's device. Throws InvalidArgument otherwise.

@@ -6,11 +6,17 @@ namespace {
 
 // Adds a switch whose default depends on the model.
 template <class Field>
-void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
-  t.choice<std::optional<bool>>(std::move(path), field,
-                                {{"preset", std::nullopt}, {"on", true}, {"off", false}},
-                                std::move(help))
-      .where("model.name", {"resnet9", "resnet9-plain"});
+Key& add_switch(KeyTable& t, std::string path, Field field, std::string help) {
+  return t.choice<std::optional<bool>>(std::move(path), field,
+                                       {{"preset", std::nullopt}, {"on", true}, {"off", false}},
+                                       std::move(help));
+}
+
+// All networks but the MLP begin with a convolution and have BatchNorms.
+std::vector<std::string> convolutional() {
+  std::vector<std::string> names = nn::model_names();
+  std::erase(names, "mlp");
+  return names;
 }
 
 }  // namespace
@@ -42,24 +48,35 @@ void add_model_keys(KeyTable& t) {
          "added to the variances of BatchNorm");
   t.real("model.bn_momentum", DKFAC_FIELD(model.bn_momentum), above_up_to(0, 1),
          "share of a batch in the running statistics of BatchNorm");
+  t.real("model.bn_scale", DKFAC_FIELD(model.bn_scale), above(0),
+         "initial BatchNorm scales, for good where they are frozen");
   t.real("model.bn_scale_stddev", DKFAC_FIELD(model.bn_scale_stddev), at_least(0),
-         "standard deviation of the initial BatchNorm scales, which are 1 on average");
+         "standard deviation of the initial BatchNorm scales around model.bn_scale");
   t.boolean("model.fused_moments", DKFAC_FIELD(model.fused_moments),
             "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them");
   t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
             "on a device, f16 convolutions also sum their gradient for the BatchNorm before them");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
-             "begin with fixed filters that whiten the patches of the training images");
-  add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),
-             "conv, pool, BatchNorm, activation instead of conv, BatchNorm, activation, pool");
+             "begin with fixed filters that whiten the patches of the training images, not of "
+             "photographs")
+      .where(name, convolutional());
+  t.choice<std::optional<nn::PoolOrder>>(
+       "model.pool_order", DKFAC_FIELD(model.pool_order),
+       {{"preset", std::nullopt},
+        {"norm_activation_pool", nn::PoolOrder::norm_activation_pool},
+        {"norm_pool_activation", nn::PoolOrder::norm_pool_activation},
+        {"pool_norm_activation", nn::PoolOrder::pool_norm_activation}},
+       "order of max pooling, BatchNorm and activation behind a convolution; the first two compute "
+       "the same")
+      .where(name, {"lenet-bn", "resnet9", "resnet9-plain", "resnet34", "resnet50", "resnet50-d",
+                    "resnet101", "resnet152", "vgg16-bn"});
   add_switch(t, "model.frozen_bn_scale", DKFAC_FIELD(model.frozen_bn_scale),
-             "BatchNorm scales stay 1");
+             "BatchNorm scales stay at model.bn_scale")
+      .where(name, convolutional());
   t.real("model.celu_alpha", DKFAC_FIELD(model.celu_alpha), at_least(-1),
-         "alpha of CELU; 0: ReLU; negative: as preset")
-      .where(name, {"resnet9", "resnet9-plain"});
+         "alpha of CELU; 0: ReLU; negative: as preset");
   t.real("model.logit_scale", DKFAC_FIELD(model.logit_scale), at_least(0),
-         "factor of the logits; 0: as preset")
-      .where(name, {"resnet9", "resnet9-plain"});
+         "factor of the logits; 0: as preset");
 }
 
 void add_train_keys(KeyTable& t) {

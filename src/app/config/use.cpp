@@ -297,14 +297,15 @@ nn::ModelOptions model_options(const Config& config, const data::Dataset& data, 
   options.zero_gamma = model.zero_gamma;
   options.norm_epsilon = model.bn_epsilon;
   options.norm_momentum = model.bn_momentum;
+  options.norm_scale = model.bn_scale;
   options.norm_scale_stddev = model.bn_scale_stddev;
   options.fused_moments = model.fused_moments;
   options.fused_backward = model.fused_backward;
-  options.resnet9.whitening = model.whitening;
-  options.resnet9.pool_before_activation = model.pool_before_activation;
-  options.resnet9.frozen_bn_scale = model.frozen_bn_scale;
-  if (model.celu_alpha >= 0) options.resnet9.celu_alpha = model.celu_alpha;
-  if (model.logit_scale > 0) options.resnet9.logit_scale = model.logit_scale;
+  options.switches.whitening = model.whitening;
+  options.switches.pool_order = model.pool_order;
+  options.switches.frozen_bn_scale = model.frozen_bn_scale;
+  if (model.celu_alpha >= 0) options.switches.celu_alpha = model.celu_alpha;
+  if (model.logit_scale > 0) options.switches.logit_scale = model.logit_scale;
   return options;
 }
 

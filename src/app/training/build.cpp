@@ -40,7 +40,7 @@ void compare_data(TrainState& s) {
 }
 
 void set_whitening(TrainState& s) {
-  if (!nn::has_whitening(*s.model)) return;
+  if (nn::whitening_kernel(*s.model) == 0) return;
   const data::Dataset& train = s.now->data->train;
   DKFAC_CHECK(train.photos == nullptr, "[whitening] data set '", train.name,
               "' is of photographs, which are not in memory; switch whitening off");
@@ -54,7 +54,8 @@ void set_whitening(TrainState& s) {
                                    .channels = train.channels,
                                    .mean = normalization.mean,
                                    .stddev = normalization.stddev};
-  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(host, images));
+  const nn::WhiteningOptions options{.kernel = nn::whitening_kernel(*s.model)};
+  nn::set_whitening(s.ctx, *s.model, nn::whitening_filters(host, images, options));
 }
 
 /// Sets the weights of rank 0, from which the others receive them in prepare(). A resumed run has

@@ -9,25 +9,22 @@ std::unique_ptr<Layer> make_lenet_bn(const ModelOptions& options) {
   constexpr std::int64_t kMaps1 = 6, kMaps2 = 16, kWide = 120, kNarrow = 84;
   const ConvOptions valid = ConvOptions::square(5, {.bias = false});
   const BatchNormOptions norm = norm_options(options);
+  const std::string act = activation_of(options).kind == ActivationKind::celu ? "celu" : "relu";
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv1", image[2], kMaps1, conv_options(5))
-      .add<BatchNorm2d>("bn1", kMaps1, norm)
-      .add<Relu>("relu1")
-      .add<Pool2d>("pool1", PoolKind::max, 2, 2)
-      .add<Conv2d>("conv2", kMaps1, kMaps2, valid)
-      .add<BatchNorm2d>("bn2", kMaps2, norm)
-      .add<Relu>("relu2")
-      .add<Pool2d>("pool2", PoolKind::max, 2, 2)
-      .add<Flatten>("flatten");
+  const FirstConv first = add_whitening(*net, options, conv_options(5));
+  net->add<Conv2d>("conv1", first.in, kMaps1, first.options);
+  add_pooled_norm(*net, kMaps1, {"bn1", act + "1", "pool1"}, options, /*separate=*/true);
+  net->add<Conv2d>("conv2", kMaps1, kMaps2, valid);
+  add_pooled_norm(*net, kMaps2, {"bn2", act + "2", "pool2"}, options, /*separate=*/true);
+  net->add<Flatten>("flatten");
   net->set_name("");  // So that errors of the input shape name the layer.
   const Shape maps = net->output_shape(Shape{1, image[0], image[1], image[2]});
-  net->add<Linear>("fc1", maps.numel(), kWide, false)
-      .add<BatchNorm2d>("bn3", kWide, norm)
-      .add<Relu>("relu3")
-      .add<Linear>("fc2", kWide, kNarrow, false)
-      .add<BatchNorm2d>("bn4", kNarrow, norm)
-      .add<Relu>("relu4")
-      .add<Linear>("fc3", kNarrow, options.classes);
+  net->add<Linear>("fc1", maps.numel(), kWide, false).add<BatchNorm2d>("bn3", kWide, norm);
+  add_activation(*net, act + "3", options);
+  net->add<Linear>("fc2", kWide, kNarrow, false).add<BatchNorm2d>("bn4", kNarrow, norm);
+  add_activation(*net, act + "4", options);
+  net->add<Linear>("fc3", kNarrow, options.classes);
+  add_logit_scale(*net, options);
   return net;
 }
 

@@ -2,8 +2,8 @@
 
 #include "nn/models/models.h"
 
-/// Residual blocks of He et al. 2016 with fused BatchNorm and ReLU; tensors have torchvision's
-/// names: "conv1", "bn1", "conv2", ..., "downsample.0", "downsample.1".
+/// Residual blocks of He et al. 2016 with fused BatchNorm and activation; tensors have
+/// torchvision's names: "conv1", "bn1", "conv2", ..., "downsample.0", "downsample.1".
 namespace dkfac::nn {
 
 /// How a shortcut changes the input to the shape of a block's output.

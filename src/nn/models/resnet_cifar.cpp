@@ -10,8 +10,9 @@ std::unique_ptr<Layer> make_cifar_resnet(const ModelOptions& options, int blocks
   constexpr std::int64_t kWidth = 16;
   const std::int64_t width = options.width > 0 ? options.width : kWidth;
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv1", options.input[2], width, conv_options(3))
-      .add<BatchNorm2d>("bn1", width, norm_options(options, kRelu));
+  const FirstConv first = add_whitening(*net, options, conv_options(3));
+  net->add<Conv2d>("conv1", first.in, width, first.options)
+      .add<BatchNorm2d>("bn1", width, norm_options(options, activation_of(options)));
   std::int64_t channels = width;
   for (int stage = 0; stage < 3; ++stage) {
     auto layers = std::make_unique<Sequential>();
@@ -23,6 +24,7 @@ std::unique_ptr<Layer> make_cifar_resnet(const ModelOptions& options, int blocks
     net->add("layer" + std::to_string(stage + 1), std::move(layers));
   }
   net->add<GlobalPool>("pool", PoolKind::average).add<Linear>("fc", channels, options.classes);
+  add_logit_scale(*net, options);
   return net;
 }
 

@@ -31,14 +31,15 @@ void add_stages(Sequential& net, std::int64_t width, const std::array<int, 4>& b
   }
 }
 
-void add_classifier(Sequential& net, std::int64_t channels, std::int64_t classes) {
-  net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, classes);
+void add_classifier(Sequential& net, std::int64_t channels, const ModelOptions& options) {
+  net.add<GlobalPool>("avgpool", PoolKind::average).add<Linear>("fc", channels, options.classes);
+  add_logit_scale(net, options);
 }
 
 /// Adds what follows the stem's last convolution.
 void add_norm_and_pool(Sequential& net, const ModelOptions& options) {
-  net.add<BatchNorm2d>("bn1", width_of(options), norm_options(options, kRelu))
-      .add<Pool2d>("maxpool", PoolKind::max, 3, 2, 1);
+  add_pooled_norm(net, width_of(options),
+                  {"bn1", "activation", "maxpool", /*kernel=*/3, /*stride=*/2, /*pad=*/1}, options);
 }
 
 /// Adds all layers behind the stem's last convolution, with bottlenecks.
@@ -47,14 +48,15 @@ void add_bottlenecks(Sequential& net, const std::array<int, 4>& blocks, Shortcut
   add_norm_and_pool(net, options);
   add_stages(net, width_of(options), blocks, kExpansion,
              [&](const BlockShape& shape) { return bottleneck_block(shape, shortcut, options); });
-  add_classifier(net, 8 * kExpansion * width_of(options), options.classes);
+  add_classifier(net, 8 * kExpansion * width_of(options), options);
 }
 
 /// Returns the 7x7 convolution of the stem.
 std::unique_ptr<Sequential> make_stem(const ModelOptions& options) {
   check_image(options, 32);
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv1", options.input[2], width_of(options), conv_options(7, 2));
+  const FirstConv first = add_whitening(*net, options, conv_options(7, 2));
+  net->add<Conv2d>("conv1", first.in, width_of(options), first.options);
   return net;
 }
 
@@ -71,12 +73,13 @@ std::unique_ptr<Layer> make_resnet18(const ModelOptions& options) {
   check_image(options, 8);
   const std::int64_t width = width_of(options);
   auto net = std::make_unique<Sequential>();
-  net->add<Conv2d>("conv1", options.input[2], width, conv_options(3))
-      .add<BatchNorm2d>("bn1", width, norm_options(options, kRelu));
+  const FirstConv first = add_whitening(*net, options, conv_options(3));
+  net->add<Conv2d>("conv1", first.in, width, first.options)
+      .add<BatchNorm2d>("bn1", width, norm_options(options, activation_of(options)));
   add_stages(*net, width, {2, 2, 2, 2}, 1, [&](const BlockShape& shape) {
     return basic_block(shape, Shortcut::projection, options);
   });
-  add_classifier(*net, 8 * width, options.classes);
+  add_classifier(*net, 8 * width, options);
   return net;
 }
 
@@ -86,7 +89,7 @@ std::unique_ptr<Layer> make_resnet34(const ModelOptions& options) {
   add_stages(*net, width_of(options), {3, 4, 6, 3}, 1, [&](const BlockShape& shape) {
     return basic_block(shape, Shortcut::projection, options);
   });
-  add_classifier(*net, 8 * width_of(options), options.classes);
+  add_classifier(*net, 8 * width_of(options), options);
   return net;
 }
 
@@ -109,13 +112,15 @@ std::unique_ptr<Layer> make_resnet50d(const ModelOptions& options) {
               "even sizes alone and takes images of a multiple of 32 pixels, not ", options.input,
               "; choose another size, or resnet50");
   const std::int64_t width = width_of(options), half = std::max<std::int64_t>(1, width / 2);
-  auto stem = std::make_unique<Sequential>();
-  stem->add<Conv2d>("0", options.input[2], half, conv_options(3, 2))
-      .add<BatchNorm2d>("1", half, norm_options(options, kRelu))
-      .add<Conv2d>("2", half, half, conv_options(3))
-      .add<BatchNorm2d>("3", half, norm_options(options, kRelu))
-      .add<Conv2d>("4", half, width, conv_options(3));
+  const BatchNormOptions norm = norm_options(options, activation_of(options));
   auto net = std::make_unique<Sequential>();
+  const FirstConv first = add_whitening(*net, options, conv_options(3, 2));
+  auto stem = std::make_unique<Sequential>();
+  stem->add<Conv2d>("0", first.in, half, first.options)
+      .add<BatchNorm2d>("1", half, norm)
+      .add<Conv2d>("2", half, half, conv_options(3))
+      .add<BatchNorm2d>("3", half, norm)
+      .add<Conv2d>("4", half, width, conv_options(3));
   net->add("conv1", std::move(stem));
   add_bottlenecks(*net, {3, 4, 6, 3}, Shortcut::pooled, options);
   return net;

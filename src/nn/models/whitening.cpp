@@ -123,9 +123,9 @@ Tensor whitening_filters(Context& ctx, const WhiteningImages& images,
   return filters;
 }
 
-bool has_whitening(Model& model) {
+int whitening_kernel(Model& model) {
   const Conv2d* conv = first_convolution(model);
-  return conv != nullptr && conv->options().frozen;
+  return conv != nullptr && conv->options().frozen ? conv->options().window.kernel_h : 0;
 }
 
 void set_whitening(Context& ctx, Model& model, ConstTensorView filters) {

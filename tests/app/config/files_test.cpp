@@ -1,6 +1,7 @@
 // Configurations of dkfac: each is accepted and matches its recipe.
 
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/config/keys.h"
 #include "app/shared/config.h"
 
 namespace dkfac::app {
@@ -31,22 +33,24 @@ data::Dataset images(const DataConfig& data) {
 }
 
 TEST(ShippedConfigs, AreAcceptedAndFitTheirData) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(DKFAC_TEST_CONFIGS)) {
-    if (entry.path().extension() != ".toml") continue;
-    SCOPED_TRACE(entry.path().string());
-    Config config;
-    ASSERT_NO_THROW(config = load_config(entry.path()));
-    EXPECT_TRUE(names.insert(config.run.name).second) << "two configurations share a label";
-    const data::Dataset data = images(config.data);
-    EXPECT_NO_THROW((void)sampler_options(config, data, 2));
-    Context ctx;
-    nn::ModelOptions options = model_options(config, data, 1);
-    if (options.name.starts_with("resnet")) options.width = 4;  // Whole ones take seconds.
-    EXPECT_NO_THROW((void)nn::make_model(ctx, options));
-    EXPECT_NO_THROW(config.augment.validate({data.height, data.width, data.channels}));
+  for (const std::string folder : {".", "short", "resnet9-steps"}) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(fs::path(DKFAC_TEST_CONFIGS) / folder)) {
+      if (entry.path().extension() != ".toml") continue;
+      SCOPED_TRACE(entry.path().string());
+      Config config;
+      ASSERT_NO_THROW(config = load_config(entry.path()));
+      EXPECT_TRUE(names.insert(config.run.name).second) << "two configurations share a label";
+      const data::Dataset data = images(config.data);
+      EXPECT_NO_THROW((void)sampler_options(config, data, 2));
+      Context ctx;
+      nn::ModelOptions options = model_options(config, data, 1);
+      if (options.name.starts_with("resnet")) options.width = 4;  // Whole ones take seconds.
+      EXPECT_NO_THROW((void)nn::make_model(ctx, options));
+      EXPECT_NO_THROW(config.augment.validate({data.height, data.width, data.channels}));
+    }
+    EXPECT_GE(names.size(), 6U) << folder;
   }
-  EXPECT_GE(names.size(), 9U);
 }
 
 TEST(ShippedConfigs, OfOneNetworkDifferInTheOptimizerOnly) {
@@ -88,6 +92,78 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   const data::SamplerOptions sampler = sampler_options(c, images(c.data), 1);
   EXPECT_EQ(data::batches_per_epoch(sampler), 97);
   EXPECT_EQ(model_options(c, images(c.data), 1).batch_norm_groups, 16);
+}
+
+/// A file of configs/resnet9-steps: its epochs, its highest rate and the keys that change from the
+/// step before, as in Page's notebook.
+struct Step {
+  const char* file;
+  std::int64_t epochs;
+  double peak;
+  std::set<std::string> changes;
+};
+
+const std::vector<Step>& steps() {
+  static const std::vector<Step> all{
+      {"00-baseline", 24, 0.4, {}},
+      {"01-resident", 24, 0.4, {"data.resident", "augment.randomness"}},
+      {"02-pool-swap", 24, 0.4, {"model.pool_order"}},
+      {"03-pool-first", 25, 0.4, {"model.pool_order", "run.epochs", "lr.knots"}},
+      {"04-smoothing", 23, 0.4, {"train.label_smoothing", "run.epochs", "lr.knots"}},
+      {"05-celu", 20, 0.4, {"model.celu_alpha", "run.epochs", "lr.knots"}},
+      {"06-ghost", 18, 0.6, {"model.ghost_batch", "run.epochs", "lr.knots"}},
+      {"07-frozen",
+       17,
+       0.6,
+       {"model.frozen_bn_scale", "model.celu_alpha", "model.logit_scale", "optimizer.bias_lr_scale",
+        "optimizer.bias_decay_scale", "run.epochs", "lr.knots"}},
+      {"08-whitening", 14, 1.0, {"model.whitening", "augment.cutout", "run.epochs", "lr.knots"}},
+      {"09-average", 13, 1.0, {"train.ema_decay", "run.epochs", "lr.knots"}},
+      {"10-flips", 10, 1.0, {"run.tta", "augment.cutout", "run.epochs", "lr.knots"}}};
+  return all;
+}
+
+std::set<std::string> differences(const Config& a, const Config& b) {
+  std::set<std::string> paths;
+  for (const Key& key : config_keys())
+    if (key.path != "run.name" && key.get(a) != key.get(b)) paths.insert(key.path);
+  return paths;
+}
+
+/// The layers of the network, without its name.
+std::string layers(const Config& c) {
+  const std::string text = nn::outline_model(model_options(c, images(c.data), 1))->summary();
+  return text.substr(text.find('\n'));
+}
+
+TEST(ResNet9Steps, EachChangesTheKeysThatItSays) {
+  std::optional<Config> before;
+  for (const Step& step : steps()) {
+    SCOPED_TRACE(step.file);
+    const Config now = shipped(std::string("resnet9-steps/") + step.file);
+    EXPECT_EQ(now.run.name, std::string("step-") + step.file);
+    EXPECT_EQ(now.run.epochs, step.epochs);
+    // The rate rises for a fifth of the epochs; for 5 in the baseline, whose length is 24.
+    const double top = step.epochs == 24 ? 5.0 : static_cast<double>(step.epochs) / 5;
+    EXPECT_DOUBLE_EQ(learning_rate(now, top), step.peak);
+    EXPECT_EQ(before ? differences(*before, now) : std::set<std::string>{}, step.changes);
+    before = now;
+  }
+}
+
+TEST(ResNet9Steps, EndAtTheRecipe) {
+  const Config last = shipped("resnet9-steps/10-flips"), recipe = shipped("cifar-resnet9-sgd");
+  EXPECT_EQ(layers(last), layers(recipe));
+  EXPECT_EQ(differences(last, recipe),
+            (std::set<std::string>{"augment.randomness", "model.name", "model.pool_order",
+                                   "model.celu_alpha", "model.frozen_bn_scale", "model.logit_scale",
+                                   "model.whitening"}));
+  EXPECT_NE(layers(last), layers(shipped("resnet9-steps/07-frozen"))) << "control";
+  const Config longer = shipped("cifar-resnet9-long");
+  EXPECT_EQ(differences(last, longer),
+            (std::set<std::string>{"run.epochs", "run.target", "augment.cutout", "lr.knots"}));
+  EXPECT_DOUBLE_EQ(learning_rate(longer, 16), 0.4);
+  EXPECT_DOUBLE_EQ(learning_rate(longer, 79), 0.04);
 }
 
 }  // namespace

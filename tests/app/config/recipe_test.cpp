@@ -102,19 +102,21 @@ TEST(LarsForms, AreKeysOfTheirOwn) {
 TEST(ModelSwitches, ReachTheModel) {
   const nn::ModelOptions preset =
       model_options(parse_recipe({"model.name=resnet9"}), images_in_all(1), 1);
-  EXPECT_FALSE(preset.resnet9.whitening || preset.resnet9.pool_before_activation ||
-               preset.resnet9.frozen_bn_scale || preset.resnet9.celu_alpha ||
-               preset.resnet9.logit_scale || preset.init || preset.classifier_stddev);
+  EXPECT_FALSE(preset.switches.whitening || preset.switches.pool_order ||
+               preset.switches.frozen_bn_scale || preset.switches.celu_alpha ||
+               preset.switches.logit_scale || preset.init || preset.classifier_stddev);
   const nn::ModelOptions set = model_options(
-      parse_recipe({"model.name=resnet9", "model.whitening=off", "model.pool_before_activation=on",
-                    "model.frozen_bn_scale=off", "model.celu_alpha=0", "model.logit_scale=0.25",
+      parse_recipe({"model.name=resnet9", "model.whitening=off",
+                    "model.pool_order=norm_pool_activation", "model.frozen_bn_scale=off",
+                    "model.bn_scale=0.25", "model.celu_alpha=0", "model.logit_scale=0.25",
                     "model.width=16", "model.init=he_normal", "model.classifier_stddev=0.01"}),
       images_in_all(1), 1);
-  EXPECT_EQ(set.resnet9.whitening, false);
-  EXPECT_EQ(set.resnet9.pool_before_activation, true);
-  EXPECT_EQ(set.resnet9.frozen_bn_scale, false);
-  EXPECT_EQ(set.resnet9.celu_alpha, 0.0);
-  EXPECT_EQ(set.resnet9.logit_scale, 0.25);
+  EXPECT_EQ(set.switches.whitening, false);
+  EXPECT_EQ(set.switches.pool_order, nn::PoolOrder::norm_pool_activation);
+  EXPECT_EQ(set.norm_scale, 0.25);
+  EXPECT_EQ(set.switches.frozen_bn_scale, false);
+  EXPECT_EQ(set.switches.celu_alpha, 0.0);
+  EXPECT_EQ(set.switches.logit_scale, 0.25);
   EXPECT_EQ(set.width, 16);
   EXPECT_EQ(set.init, nn::WeightInit::he_normal);
   EXPECT_EQ(set.classifier_stddev, 0.01);
@@ -127,7 +129,42 @@ TEST(ModelSwitches, ReachTheModel) {
                   .fused_backward);
   EXPECT_TRUE(
       model_options(parse_recipe({"model.fused_moments=true"}), images_in_all(1), 1).fused_moments);
-  EXPECT_THROW((void)parse_recipe({"model.name=mlp", "model.whitening=on"}), InvalidArgument);
+}
+
+/// Whether f() throws InvalidArgument.
+template <class F>
+bool refuses(const F& f) {
+  try {
+    f();
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(ModelSwitches, AreKeysOfTheNetworksThatHaveThem) {
+  for (const std::string key :
+       {"model.whitening=on", "model.pool_order=pool_norm_activation", "model.frozen_bn_scale=on",
+        "model.celu_alpha=0.3", "model.logit_scale=0.5", "model.zero_gamma=true"}) {
+    int refused = 0;
+    for (const std::string& name : nn::model_names()) {
+      const Config usual = parse_recipe({"model.name=" + name});
+      nn::ModelOptions options = model_options(usual, images_in_all(1), 1);
+      options.zero_gamma = key.starts_with("model.zero_gamma");
+      if (key.starts_with("model.whitening")) options.switches.whitening = true;
+      if (key.starts_with("model.frozen")) options.switches.frozen_bn_scale = true;
+      if (key.starts_with("model.pool"))
+        options.switches.pool_order = nn::PoolOrder::pool_norm_activation;
+      const bool without = refuses([&] { (void)nn::outline_model(options); });
+      EXPECT_EQ(refuses([&] {
+                  (void)parse_recipe({"model.name=" + name, key});
+                }),
+                without)
+          << name << ' ' << key;
+      refused += without;
+    }
+    EXPECT_EQ(refused > 0, !key.starts_with("model.celu") && !key.starts_with("model.logit"));
+  }
 }
 
 TEST(LinearScaling, MultipliesTheWholeSchedule) {

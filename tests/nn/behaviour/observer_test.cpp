@@ -181,12 +181,12 @@ std::string text_of(const LayerSpec& spec) {
 
 TEST(OptimizerAttachment, RegistersLayerSpecsWithoutAModel) {
   Context ctx;
-  const ResNet9Options frozen{.whitening = true, .frozen_bn_scale = true};
+  const ModelSwitches frozen{.whitening = true, .frozen_bn_scale = true};
   for (const ModelOptions& options :
        {ModelOptions{.name = "mlp", .input = {28, 28, 1}},
         ModelOptions{.name = "lenet-bn", .input = {28, 28, 1}},
         ModelOptions{.name = "resnet20", .input = {32, 32, 3}},
-        ModelOptions{.name = "resnet9", .input = {32, 32, 3}, .width = 16, .resnet9 = frozen},
+        ModelOptions{.name = "resnet9", .input = {32, 32, 3}, .width = 16, .switches = frozen},
         ModelOptions{.name = "resnet50", .input = {64, 64, 3}, .width = 8}}) {
     const auto model = make_model(ctx, options);
     FakeOptimizer optimizer;

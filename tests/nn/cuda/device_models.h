@@ -177,9 +177,19 @@ inline TrainedModel train_model(const Recipe& recipe, Device device, int ranks =
   return out;
 }
 
-/// A model of make_model() that is small enough to be trained by plain loops.
+/// A model of make_model() that is small enough to be trained by plain loops; behind "switched-",
+/// with the changes of ResNet-9.
 inline nn::ModelOptions small_model(const std::string& name, DType dtype,
                                     std::optional<DType> compute = {}) {
+  const std::string switched = "switched-";
+  if (name.starts_with(switched)) {
+    nn::ModelOptions options = small_model(name.substr(switched.size()), dtype, compute);
+    options.switches = {
+        .whitening = true, .frozen_bn_scale = true, .celu_alpha = 0.3, .logit_scale = 0.5};
+    if (options.name != "resnet20")
+      options.switches.pool_order = nn::PoolOrder::norm_pool_activation;
+    return options;
+  }
   nn::ModelOptions options{
       .name = name, .input = Shape{16, 16, 3}, .classes = 5, .dtype = dtype, .compute = compute};
   if (name == "mlp") options.input = Shape{6, 6, 1};

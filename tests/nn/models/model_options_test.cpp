@@ -15,12 +15,12 @@ namespace {
 
 using namespace dkfac::testing;
 
-ModelOptions resnet9(std::string name, ResNet9Options switches = {}) {
+ModelOptions resnet9(std::string name, ModelSwitches switches = {}) {
   return {.name = std::move(name),
           .input = Shape{16, 16, 3},
           .dtype = DType::f64,
           .width = 4,
-          .resnet9 = switches};
+          .switches = switches};
 }
 
 bool has(Model& model, const std::string& name) {
@@ -95,11 +95,11 @@ TEST(ResNet9, ThePlainOneHasTheStructureOfTheBaseline) {
 
 TEST(ResNet9, EachSwitchChangesWhatItSays) {
   Context ctx;
-  const auto plain = [&](ResNet9Options s) { return make_model(ctx, resnet9("resnet9-plain", s)); };
+  const auto plain = [&](ModelSwitches s) { return make_model(ctx, resnet9("resnet9-plain", s)); };
   EXPECT_TRUE(has(*plain({.whitening = true}), "whiten.weight"));
   EXPECT_FALSE(has(*make_model(ctx, resnet9("resnet9", {.whitening = false})), "whiten.weight"));
-  EXPECT_TRUE(
-      comes_before(leaves(*plain({.pool_before_activation = true})), "layer1.pool", "layer1.norm"));
+  EXPECT_TRUE(comes_before(leaves(*plain({.pool_order = PoolOrder::pool_norm_activation})),
+                           "layer1.pool", "layer1.norm"));
   EXPECT_FALSE(plain({.frozen_bn_scale = true})->tensor("layer3.norm.weight").trained);
   EXPECT_TRUE(contains(description_of(*plain({.celu_alpha = 0.075}), "layer2.norm"), "CELU 0.075"));
   const Tensor x = random_tensor(ctx, Shape{4, 16, 16, 3}, DType::f64, 1);

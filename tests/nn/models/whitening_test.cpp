@@ -152,7 +152,7 @@ ModelOptions tiny_resnet9(bool whitening) {
   return {.name = "resnet9",
           .input = Shape{12, 10, 3},
           .width = 2,
-          .resnet9 = {.whitening = whitening}};
+          .switches = {.whitening = whitening}};
 }
 
 TEST(SetWhitening, WritesTheFiltersWhereTrainingDoesNotReach) {
@@ -160,7 +160,7 @@ TEST(SetWhitening, WritesTheFiltersWhereTrainingDoesNotReach) {
   const Dataset data = colours();
   const auto model = make_model(ctx, tiny_resnet9(true));
   const Tensor filters = whitening_filters(ctx, images_of(data, normalization_of(data)));
-  EXPECT_TRUE(has_whitening(*model));
+  EXPECT_EQ(whitening_kernel(*model), 3);
   set_whitening(ctx, *model, filters);
   const NamedTensor weight = model->tensor("whiten.weight");
   EXPECT_FALSE(weight.trained);
@@ -183,8 +183,8 @@ TEST(SetWhitening, RefusesModelsAndFiltersThatDoNotFit) {
   const auto model = make_model(ctx, tiny_resnet9(true));
   const Tensor filters = Tensor::zeros(ctx, Shape{27, 3, 3, 3}, DType::f64);
   const Tensor grey = Tensor::zeros(ctx, Shape{9, 3, 3, 1}, DType::f64);
-  EXPECT_FALSE(has_whitening(*plain));
-  EXPECT_FALSE(has_whitening(*mlp));
+  EXPECT_EQ(whitening_kernel(*plain), 0);
+  EXPECT_EQ(whitening_kernel(*mlp), 0);
   EXPECT_TRUE(contains(message_of([&] { set_whitening(ctx, *plain, filters); }), "not frozen"));
   EXPECT_THROW(set_whitening(ctx, *mlp, filters), InvalidArgument);
   EXPECT_TRUE(contains(message_of([&] { set_whitening(ctx, *model, grey); }), "[27, 3, 3, 3]"));

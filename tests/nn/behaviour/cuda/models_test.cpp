@@ -145,7 +145,8 @@ TEST_P(PassesOnDevice, GiveTheSameBitsTwice) {
 std::vector<Passed> all_passes() {
   std::vector<Passed> all;
   for (const char* model :
-       {"mlp", "lenet-bn", "resnet20", "resnet18", "resnet50", "resnet9", "resnet9-plain"})
+       {"mlp", "lenet-bn", "resnet20", "resnet18", "resnet50", "resnet9", "resnet9-plain",
+        "switched-lenet-bn", "switched-resnet20", "switched-resnet50"})
     for (const DType dtype : {DType::f64, DType::f32}) all.push_back({model, dtype});
   return all;
 }
