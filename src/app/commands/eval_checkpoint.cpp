@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "dkfac/comm/hierarchical.h"
+#include "dkfac/core/error.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
@@ -53,6 +55,19 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
   const std::int64_t last = record.batch > 0 ? record.epoch : record.epoch - 1;
   request.config = phase_at(phases_of(config), last).config;
   return request;
+}
+
+DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Communicator> host,
+                                 Position& position) {
+  const int ranks = host->size(), per_node = config.run.hierarchical;
+  if (ranks == 1 || per_node == 0) return find_placement(config, std::move(host), position);
+  position.activity = "device";
+  run_and_agree(*host, position, [&] {
+    DKFAC_CHECK(ranks % per_node == 0, "[config] run.hierarchical = ", per_node,
+                " does not divide the ", ranks,
+                " ranks of this evaluation; use a multiple of it, or --set run.hierarchical=0");
+  });
+  return find_placement(config, comm::make_hierarchical(std::move(host), per_node).comm, position);
 }
 
 std::string accuracy_text(const Tally& tally, std::int64_t classes) {
