@@ -85,9 +85,7 @@ Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& da
   run_and_agree(comm, position, [&] { build(request, data, comm, network); });
   position.activity = "evaluation";
   const nn::WithEma averages(network.ema.get());
-  return request.config.run.tta
-             ? evaluate_flipped(network.ctx, *network.model, *network.loader, comm).mean
-             : evaluate(network.ctx, *network.model, *network.loader, comm);
+  return evaluate(network.ctx, *network.model, *network.loader, comm, test_views(request.config));
 }
 
 }  // namespace dkfac::app
