@@ -24,16 +24,17 @@ using namespace dkfac::testing;
 using fisher::Matrix;
 using fisher::Vector;
 
-constexpr std::int64_t kIn = 4, kHidden = 5, kOut = 3, kInputs = 6;
+constexpr std::int64_t kFeatures = 4, kUnits = 5, kOut = 3, kPoints = 6;
 
-std::unique_ptr<Model> small_net(Context& ctx) {
+std::unique_ptr<Model> regression_net(Context& ctx) {
   auto net = std::make_unique<Sequential>();
-  net->add<Linear>("fc1", kIn, kHidden).add<Relu>("relu").add<Linear>("fc2", kHidden, kOut);
-  return std::make_unique<Model>(ctx, "small", std::move(net), Shape{kIn}, DType::f64, 3);
+  net->add<Linear>("fc1", kFeatures, kUnits).add<Relu>("relu").add<Linear>("fc2", kUnits, kOut);
+  return std::make_unique<Model>(ctx, "small", std::move(net), Shape{kFeatures}, DType::f64, 3);
 }
 
-Tensor input(Context& ctx, std::int64_t i) {
-  return random_tensor(ctx, Shape{1, kIn}, DType::f64, 30 + static_cast<std::uint64_t>(i), -2, 2);
+Tensor point(Context& ctx, std::int64_t i) {
+  return random_tensor(ctx, Shape{1, kFeatures}, DType::f64, 30 + static_cast<std::uint64_t>(i), -2,
+                       2);
 }
 
 /// d outputs / d parameters at one input, [kOut, parameters], by central differences. The network
@@ -59,7 +60,7 @@ Matrix jacobian(Context& ctx, Model& model, ConstTensorView x) {
 }
 
 /// Gradient of the squared error of one sample, [parameters].
-Vector gradient(Context& ctx, Model& model, ConstTensorView x, const Tensor& targets) {
+Vector squared_gradient(Context& ctx, Model& model, ConstTensorView x, const Tensor& targets) {
   const ConstTensorView y = model.forward(ctx, x, Mode::train);
   Tensor grad = Tensor::empty(ctx, y.shape(), DType::f64);
   double loss = 0;
@@ -78,22 +79,23 @@ DKFAC_BOTH_BACKENDS(RegressionFisher);
 // The points y +- sqrt(m) e_k with equal weights have the mean and the covariance of N(y, I), and
 // the outer product of gradients is quadratic in the target: their mean over them is the Fisher.
 TEST_P(RegressionFisher, IsTheGaussNewtonMatrix) {
-  const auto model = small_net(ctx);
+  const auto model = regression_net(ctx);
   const std::int64_t size = model->parameter_count();
   Matrix fisher(size, size), newton(size, size), empirical(size, size);
-  for (std::int64_t i = 0; i < kInputs; ++i) {
-    const Tensor x = input(ctx, i);
+  for (std::int64_t i = 0; i < kPoints; ++i) {
+    const Tensor x = point(ctx, i);
     const Tensor y = outputs_of(ctx, *model, x);
     for (std::int64_t k = 0; k < kOut; ++k)
       for (const double sign : {-1.0, 1.0}) {
         Tensor target = Tensor::copy_of(ctx, y);
         target.data<double>()[k] += sign * std::sqrt(static_cast<double>(kOut));
-        fisher::add_outer(fisher, gradient(ctx, *model, x, target), 1.0 / (2 * kOut * kInputs));
+        fisher::add_outer(fisher, squared_gradient(ctx, *model, x, target),
+                          1.0 / (2 * kOut * kPoints));
       }
     const Matrix j = jacobian(ctx, *model, x);
-    for (std::int64_t k = 0; k < kOut; ++k) fisher::add_outer(newton, j.row(k), 1.0 / kInputs);
+    for (std::int64_t k = 0; k < kOut; ++k) fisher::add_outer(newton, j.row(k), 1.0 / kPoints);
     const Tensor given = random_tensor(ctx, Shape{1, kOut}, DType::f64, 90);
-    fisher::add_outer(empirical, gradient(ctx, *model, x, given), 1.0 / kInputs);
+    fisher::add_outer(empirical, squared_gradient(ctx, *model, x, given), 1.0 / kPoints);
   }
   // Differences of step 1e-3 lose three digits: c*n*eps with n = 1e3 and c = 1e2.
   EXPECT_LE(fisher::relative_norm(fisher.v, newton.v), 1e5 * eps<double>);
@@ -107,9 +109,9 @@ TEST_P(RegressionFisher, IsTheGaussNewtonMatrix) {
 TEST_P(RegressionFisher, IsWhatDrawnTargetsTendTo) {
   constexpr int kEstimates = 400;
   constexpr std::int64_t kDraws = 20;
-  const auto model = small_net(ctx);
+  const auto model = regression_net(ctx);
   const std::int64_t size = model->parameter_count();
-  const Tensor x = input(ctx, 0);
+  const Tensor x = point(ctx, 0);
   const Tensor y = outputs_of(ctx, *model, x);
   const Matrix j = jacobian(ctx, *model, x);
   const Matrix newton = fisher::multiply(fisher::transpose(j), j);
@@ -126,7 +128,7 @@ TEST_P(RegressionFisher, IsWhatDrawnTargetsTendTo) {
         Tensor target = Tensor::empty(ctx, y.shape(), DType::f64);
         sample_targets(ctx, y, {.seed = 5, .step = step, .first = draw}, target);
         ops::axpby(ctx, 1 - deviation, y, deviation, target);
-        fisher::add_outer(estimate, gradient(ctx, *model, x, target), 1.0 / kDraws);
+        fisher::add_outer(estimate, squared_gradient(ctx, *model, x, target), 1.0 / kDraws);
       }
       for (std::size_t e = 0; e < newton.v.size(); ++e)
         error += std::pow(estimate.v[e] - newton.v[e], 2) / kEstimates;
@@ -137,13 +139,13 @@ TEST_P(RegressionFisher, IsWhatDrawnTargetsTendTo) {
   EXPECT_GT(error_of(1.5), 2) << "negative control: another variance";
 }
 
-/// Inputs [n, kIn] and targets [n, kOut] of a linear regression.
+/// Inputs [n, kFeatures] and targets [n, kOut] of a linear regression.
 struct Regression {
   Tensor x, t;
 };
 Regression regression(Context& ctx) {
   constexpr std::int64_t kSamples = 24;
-  return {random_tensor(ctx, Shape{kSamples, kIn}, DType::f64, 7),
+  return {random_tensor(ctx, Shape{kSamples, kFeatures}, DType::f64, 7),
           random_tensor(ctx, Shape{kSamples, kOut}, DType::f64, 8)};
 }
 
@@ -153,8 +155,8 @@ enum class Statistics { model, residual };
 /// statistics are y + sqrt(m) e_k for sample i with k = i mod m, so that G is the identity.
 double loss_after_a_step(Context& ctx, const Regression& data, Statistics kind, double& gradient) {
   auto net = std::make_unique<Sequential>();
-  net->add<Linear>("fc", kIn, kOut);
-  Model model(ctx, "linear", std::move(net), Shape{kIn}, DType::f64, 3);
+  net->add<Linear>("fc", kFeatures, kOut);
+  Model model(ctx, "linear", std::move(net), Shape{kFeatures}, DType::f64, 3);
   optim::KfacOptions options;
   options.curvature.dtype = DType::f64;
   options.curvature.damping.lambda = 1e-20;
