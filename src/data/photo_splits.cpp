@@ -56,6 +56,7 @@ DataSplits photo_splits(const DataSource& source, const PhotoSplit& train, const
   PhotoOptions tested = source.photos;
   tested.crop = source.photo_test_crop;
   tested.resized = source.photo_test_resized;
+  if (source.photo_test_size > 0) tested.size = source.photo_test_size;
   tested.rectangular = source.photo_test_rectangular;
   const Normalization normalization =
       source.photo_own_normalization
@@ -91,6 +92,7 @@ void hold_out_photos(DataSplits& data, std::int64_t count) {
   held.samples.clear();
   data.train = without_samples(all, all.name);
   data.test = without_samples(all, all.name + " held out");
+  data.test.height = data.test.width = held.options.size;
   for (std::int64_t i = 0; i < all.count; ++i) {
     const bool is_held = (i + 1) * count / all.count > i * count / all.count;
     if (is_held)

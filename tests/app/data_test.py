@@ -194,11 +194,14 @@ class Photographs(unittest.TestCase):
 
     def test_predictions_have_the_probabilities_of_the_evaluation(self):
         """Both classes hold the same photograph, so the test loss is -(ln p0 + ln p1) / 2."""
-        for name, *settings in (("plain",), ("flips", "run.tta=true", "data.normalisation=data")):
+        for name, *settings in (("plain",), ("flips", "run.tta=true", "data.normalisation=data"),
+                                ("crops", "run.tta=ten_crops", "checkpoint.every_epochs=1")):
             out = self.dir / name
             self.assertEqual(self.train(out, "model.name=resnet20", "model.width=4",
                                         *settings).returncode, 0)
             loss = json.loads((out / "result.json").read_text())["epochs"][-1]["test_loss"]
+            done = self.run_program("eval", out, "--json")
+            self.assertEqual(json.loads(done.stdout)["loss"], loss, done.stderr)
             photo = self.data / "val/class0/0.JPEG"
             done = self.run_program("predict", out, photo, photo, "--json")
             self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -65,6 +65,48 @@ class Readme(unittest.TestCase):
                                    f"{group['step_ratio']:.2f}"])
 
 
+class RectangularPixels(unittest.TestCase):
+    def count(self, *args):
+        done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", *map(str, args)],
+                              text=True, check=False, capture_output=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def sizes(self, text, batch, size):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "sizes").write_text(text)
+            return self.count("--sizes", f"{folder}/sizes", "--batch", batch, "--size", size,
+                              "--json")
+
+    def test_shapes_are_those_of_the_loader(self):
+        """The pictures and shapes of RectangularOrder.BatchesFollowTheAspects and of the others."""
+        got = self.sizes("100 150 1\n200 100 1\n100 100 1\n100 148 1\n210 100 1\n", 2, 128)
+        self.assertAlmostEqual(got["rectangular"], (2 * 256 + 2 * 152 + 192) / (5 * 128), places=12)
+        self.assertAlmostEqual(got["square of the longer side"],
+                               (2 * 256**2 + 2 * 152**2 + 192**2) / (5 * 128**2), places=12)
+        got = self.sizes("9000 10 1\n390 100 1\n100 390 1\n1 10000 1\n", 1, 64)
+        self.assertAlmostEqual(got["rectangular"], (256 + 248 + 248 + 256) / (4 * 64), places=12)
+        # Control: squares cost what their centre does.
+        self.assertEqual(self.sizes("100 100 7\n", 2, 128)["rectangular"], 1)
+
+    def test_sizes_come_from_the_headers_of_jpeg_files(self):
+        def picture(height, width):
+            return (b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"
+                    + height.to_bytes(2, "big") + width.to_bytes(2, "big") + bytes(12))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "a"
+            path.mkdir()
+            (path / "0.JPEG").write_bytes(picture(480, 640))
+            got = self.count(folder, "--size", 240, "--json")
+            self.assertEqual((got["pictures"], got["rectangular"]), (1, 320 / 240))
+            (path / "1.jpg").write_bytes(b"no picture")
+            done = subprocess.run([sys.executable, TOOLS / "rectangular_pixels.py", folder],
+                                  text=True, check=False, capture_output=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("1.jpg has no frame header", done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
+
 class Launch(unittest.TestCase):
     """tools/launch: what would be started, before there is a checkpoint and after."""
 

@@ -73,6 +73,7 @@ struct DataSource {
   PhotoOptions photos{};  ///< Options of the training split; the test split's differ in the crop.
   PhotoCrop photo_test_crop = PhotoCrop::centre;
   std::int64_t photo_test_resized = 256;  ///< PhotoOptions::resized of the test split.
+  std::int64_t photo_test_size = 0;       ///< PhotoOptions::size of the test split; 0: the same.
   bool photo_test_rectangular = false;    ///< PhotoOptions::rectangular of the test split.
   /// Normalise by find_photo_normalization() of the training split instead of ImageNet's values.
   bool photo_own_normalization = false;

@@ -62,4 +62,16 @@ void sample_labels(ConstTensorView logits, SampleKey key, std::span<std::int32_t
 /// exp().
 void sample_labels(Context& ctx, ConstTensorView logits, SampleKey key, TensorView labels);
 
+/// Squared error of a regression: the sample's loss is 1/2 sum_k (y_k - t_k)^2, which is -log p(t)
+/// of a Gaussian of unit variance around y, up to a constant. Its Fisher is the Gauss-Newton matrix
+/// J' J, J = dy/dw (docs/math.md, "Regression"). outputs, targets: [n, outputs], f64 or f32;
+/// loss[1] (f64) += the sum over samples; grad = scale * (y - t), unless it is empty. On any
+/// device, without a host synchronization.
+void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
+                   TensorView grad, TensorView loss);
+
+/// Draws targets from that Gaussian, N(outputs, I), for the one-sample Monte-Carlo Fisher; keys as
+/// of sample_labels(). targets: as the outputs; they may be the same memory.
+void sample_targets(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets);
+
 }  // namespace dkfac::nn

@@ -32,7 +32,7 @@ void eval_rank(const EvalCommand& command, const EvalRequest& request, DataCache
                const Terminal& terminal, std::shared_ptr<comm::Communicator> host) {
   print_remarks(request.config, host->rank(), terminal);
   Position position{request.point.record.result.steps, "device"};
-  const DevicePlacement place = find_placement(request.config, std::move(host), position);
+  const DevicePlacement place = place_evaluation(request.config, std::move(host), position);
   comm::Communicator& comm = *place.comm;
   position.activity = "data";
   std::shared_ptr<const data::DataSplits> data;

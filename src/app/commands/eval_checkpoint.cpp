@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "dkfac/comm/hierarchical.h"
+#include "dkfac/core/error.h"
 #include "dkfac/nn/ema.h"
 
 #include "app/checkpoint/manifest.h"
@@ -55,6 +57,19 @@ EvalRequest eval_request(const std::filesystem::path& where, const std::vector<s
   return request;
 }
 
+DevicePlacement place_evaluation(const Config& config, std::shared_ptr<comm::Communicator> host,
+                                 Position& position) {
+  const int ranks = host->size(), per_node = config.run.hierarchical;
+  if (ranks == 1 || per_node == 0) return find_placement(config, std::move(host), position);
+  position.activity = "device";
+  run_and_agree(*host, position, [&] {
+    DKFAC_CHECK(ranks % per_node == 0, "[config] run.hierarchical = ", per_node,
+                " does not divide the ", ranks,
+                " ranks of this evaluation; use a multiple of it, or --set run.hierarchical=0");
+  });
+  return find_placement(config, comm::make_hierarchical(std::move(host), per_node).comm, position);
+}
+
 std::string accuracy_text(const Tally& tally, std::int64_t classes) {
   std::string text = fmt::format("accuracy {:.2f} %", 100 * tally.accuracy());
   if (const auto top5 = top5_accuracy(tally, classes))
@@ -70,9 +85,7 @@ Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& da
   run_and_agree(comm, position, [&] { build(request, data, comm, network); });
   position.activity = "evaluation";
   const nn::WithEma averages(network.ema.get());
-  return request.config.run.tta
-             ? evaluate_flipped(network.ctx, *network.model, *network.loader, comm).mean
-             : evaluate(network.ctx, *network.model, *network.loader, comm);
+  return evaluate(network.ctx, *network.model, *network.loader, comm, test_views(request.config));
 }
 
 }  // namespace dkfac::app

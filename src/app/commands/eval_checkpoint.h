@@ -20,6 +20,12 @@ struct EvalRequest {
 [[nodiscard]] EvalRequest eval_request(const std::filesystem::path& where,
                                        const std::vector<std::string>& set);
 
+/// Collective: find_placement() with the levels of run.hierarchical, which a single rank leaves out
+/// as it exchanges nothing. Throws RunError on every rank where the ranks do not fill its nodes.
+[[nodiscard]] DevicePlacement place_evaluation(const Config& config,
+                                               std::shared_ptr<comm::Communicator> host,
+                                               Position& position);
+
 /// Collective: computes loss and accuracy on the test data as the run itself does. Throws RunError
 /// on every rank when any rank cannot read the checkpoint.
 [[nodiscard]] Tally evaluate_checkpoint(const EvalRequest& request, const data::DataSplits& data,

@@ -174,7 +174,7 @@ class Watcher {
   void prepare(const EvalRequest& request) {
     if (!placement_) {
       print_remarks(request.config, comm_->rank(), terminal_);
-      placement_.emplace(find_placement(request.config, comm_, position_));
+      placement_.emplace(place_evaluation(request.config, comm_, position_));
       comm_ = placement_->comm;
     }
     position_.activity = "data";

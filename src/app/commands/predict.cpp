@@ -8,7 +8,6 @@
 #include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/data/photo_data.h"
-#include "dkfac/nn/regularize.h"
 
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/model_facts.h"
@@ -16,6 +15,7 @@
 #include "app/run/job.h"
 #include "app/shared/commands.h"
 #include "app/training/run_state.h"
+#include "app/training/views.h"
 #include "core/shared/printable.h"
 
 namespace dkfac::app {
@@ -69,13 +69,15 @@ data::Dataset dataset_of(const std::vector<fs::path>& images, const Config& conf
   options.crop = photos ? source.photo_test_crop : data::PhotoCrop::centre;
   options.bad = data::BadPhoto::stop;
   options.rectangular = false;
-  options.size = photos ? config.data.image_size : facts.shape.height;
+  options.size = !photos                      ? facts.shape.height
+                 : source.photo_test_size > 0 ? source.photo_test_size
+                                              : config.data.image_size;
   options.resized = photos ? source.photo_test_resized : facts.shape.height;
   return data::photo_dataset("images", data::folder_source(std::move(set)), options,
                              facts.normalization);
 }
 
-/// Logits of the images, on the host as f64, with flipped images where the run evaluates them.
+/// Logits of the images, on the host as f64, over the views with which the run evaluates.
 std::vector<double> logits_of(Context& ctx, nn::Model& model, const Config& config,
                               const data::Dataset& images) {
   const data::DeviceDataOptions options{
@@ -84,18 +86,13 @@ std::vector<double> logits_of(Context& ctx, nn::Model& model, const Config& conf
       .dtype = master_type(config)};
   data::DeviceLoader loader(ctx, images, data::normalization_of(images), options);
   std::vector<double> out;
+  MeanLogits mean(test_views(config));
   data::DeviceBatch batch;
   loader.start_epoch(ctx, 0);
   while (loader.next(ctx, batch)) {
-    const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
-    Tensor sum = Tensor::copy_of(ctx, logits);
-    if (config.run.tta) {
-      Tensor flipped = Tensor::empty(ctx, batch.images.shape(), batch.images.dtype());
-      nn::flip_horizontal(ctx, batch.images, flipped);
-      ops::axpby(ctx, 0.5, model.forward(ctx, flipped, nn::Mode::eval), 0.5, sum);
-    }
+    const ConstTensorView logits = mean(ctx, model, batch.images);
     Tensor wide = Tensor::empty(ctx, logits.shape(), DType::f64);
-    ops::cast(ctx, sum, wide);
+    ops::cast(ctx, logits, wide);
     Tensor host = Tensor::pinned(ctx, logits.shape(), DType::f64);
     ops::copy(ctx, wide, host);
     ctx.stream().synchronize();

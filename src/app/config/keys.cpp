@@ -32,8 +32,15 @@ void add_run(KeyTable& t) {
   t.real("run.price_per_hour", DKFAC_FIELD(run.price_per_hour), at_least(0),
          "dollars per hour of all machines together, from which a run computes its cost; 0: "
          "unknown");
-  t.boolean("run.tta", DKFAC_FIELD(run.tta),
-            "evaluate the mean of the logits of each image and its horizontal flip");
+  t.choice<Tta>(
+       "run.tta", DKFAC_FIELD(run.tta),
+       {{"none", Tta::none},
+        {"flip", Tta::flip},
+        {"five_crops", Tta::five_crops},
+        {"ten_crops", Tta::ten_crops}},
+       "evaluate the mean of the logits of each image and its flip (also: true), or of the "
+       "centre and corners of photographs, with ten_crops and their flips")
+      .or_boolean("none", "flip");
   t.integer("run.log_interval", DKFAC_FIELD(run.log_interval), at_least(0),
             "steps between two step records in metrics.jsonl; 0: none");
   t.boolean("run.trace", DKFAC_FIELD(run.trace),

@@ -35,11 +35,16 @@ struct Key {
   std::vector<std::string> choices = {};
   std::string help = {};
   Condition only = {};
+  std::vector<std::string> booleans = {};  ///< Choices that false and true stand for, if any.
   std::function<Value(const Config&)> get = {};
   std::function<void(Config&, const Value&)> set = {};  ///< The value has this type and range.
 
   Key& where(std::string selector, std::vector<std::string> values) {
     only = {std::move(selector), std::move(values)};
+    return *this;
+  }
+  Key& or_boolean(std::string for_false, std::string for_true) {
+    booleans = {std::move(for_false), std::move(for_true)};
     return *this;
   }
 };

@@ -120,6 +120,9 @@ void check_lr(const Config& config) {
   DKFAC_CHECK(!decays(lr) || end_of(config) > lr.start, "[config] lr.start = ", lr.start,
               " is not before the end of the decay at epoch ", end_of(config),
               "; lower lr.start or raise lr.end (0 means run.epochs)");
+  DKFAC_CHECK(lr.base_batch > 0 || lr.batch_scaling == BatchScaling::linear,
+              "[config] lr.batch_scaling = \"sqrt\" has no effect with lr.base_batch = 0; set "
+              "lr.base_batch to the batch that the rates are for, or leave lr.batch_scaling out");
 }
 
 void check_momentum(const Config& config) {

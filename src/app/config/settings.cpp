@@ -63,6 +63,15 @@ std::string text_value(const Key& key, const Setting& setting) {
   return *setting.raw;
 }
 
+std::string choice_value(const Key& key, const Setting& setting) {
+  const toml::node* node = setting.node.get();
+  if (node != nullptr && node->is_boolean() && !key.booleans.empty())
+    return key.booleans[node->value<bool>().value() ? 1 : 0];
+  std::string value = text_value(key, setting);
+  if (std::count(key.choices.begin(), key.choices.end(), value) == 0) refuse_value(key, setting);
+  return value;
+}
+
 // Text names files and is written as TOML for later commands, so it must be valid.
 void check_text(const Key& key, const Setting& setting, const std::string& text) {
   bool readable = text.find('\0') == std::string::npos;
@@ -152,12 +161,8 @@ Value to_value(const Key& key, const Setting& setting) {
         refuse_value(key, setting);
       return *value;
     }
-    case KeyType::choice: {
-      std::string value = text_value(key, setting);
-      if (std::count(key.choices.begin(), key.choices.end(), value) == 0)
-        refuse_value(key, setting);
-      return value;
-    }
+    case KeyType::choice:
+      return choice_value(key, setting);
     case KeyType::knots:
       return knots_value(key, setting);
     case KeyType::seed:

@@ -148,6 +148,23 @@ void check_evaluation(const Config& config) {
               "--watch', which needs checkpoints, and checkpoint.every_epochs is 0; set it to 1");
 }
 
+std::int64_t test_resized(const DataConfig& data) {
+  return data.test_resized > 0 ? data.test_resized : data.image_size * 8 / 7;
+}
+
+void check_crops(const Config& config) {
+  if (!takes_crops(config.run.tta)) return;
+  const DataConfig& data = config.data;
+  constexpr const char* kCrops = "[config] run.tta = \"five_crops\" and \"ten_crops\" ";
+  DKFAC_CHECK(has_photos(config), kCrops, "cut photographs, and data.name is \"", data.name,
+              "\"; use \"flip\" or \"none\"");
+  DKFAC_CHECK(!data.rectangular, kCrops,
+              "cut squares, and data.rectangular = true keeps the whole picture; use one of them");
+  DKFAC_CHECK(
+      test_resized(data) > data.image_size, kCrops, "cut data.image_size = ", data.image_size,
+      " out of data.test_resized = ", test_resized(data), ", which has to be larger; raise it");
+}
+
 void check_names(const Config& config) {
   const std::string& name = config.run.name;
   constexpr std::size_t kLongestName = 200;
@@ -166,6 +183,7 @@ void validate_whole(const Config& config) {
   check_schedules(config);
   check_names(config);
   check_evaluation(config);
+  check_crops(config);
   check_pictures(config);
   check_ghost_batch(config);
   if (config.optimizer.has_curvature()) check_curvature(config);
@@ -250,7 +268,8 @@ data::DataSource data_source(const Config& config) {
   source.synthetic_classes = data.synthetic_classes;
   source.seed = data.synthetic_seed;
   source.photos = photo_options(data);
-  source.photo_test_resized = data.test_resized > 0 ? data.test_resized : data.image_size * 8 / 7;
+  source.photo_test_resized = test_resized(data);
+  if (takes_crops(config.run.tta)) source.photo_test_size = source.photo_test_resized;
   source.photo_test_crop = data.test_crop;
   source.photo_test_rectangular = data.rectangular;
   source.photo_own_normalization = data.normalisation == PhotoColours::data;

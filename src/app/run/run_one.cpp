@@ -195,7 +195,8 @@ class StopWatch final : public WaitWatch {
 std::string data_text(const Config& config) {
   const std::string text = to_toml(config, Comments::none);
   const std::size_t begin = text.find("[data]");
-  return text.substr(begin, text.find("\n\n", begin) - begin);
+  return text.substr(begin, text.find("\n\n", begin) - begin) +
+         (takes_crops(config.run.tta) ? " crops" : "");
 }
 
 }  // namespace

@@ -30,6 +30,20 @@ inline constexpr std::int64_t kTop5Classes = 10;
 /// Use of a feature that is not available in every run.
 enum class Choice : std::uint8_t { automatic, yes, no };
 
+/// Views of a test image whose logits are averaged (test-time augmentation).
+enum class Tta : std::uint8_t {
+  none,        ///< The image alone.
+  flip,        ///< And its horizontal flip.
+  five_crops,  ///< Centre and corners of the resized photograph.
+  ten_crops    ///< These and their flips.
+};
+[[nodiscard]] constexpr bool takes_flips(Tta tta) {
+  return tta == Tta::flip || tta == Tta::ten_crops;
+}
+[[nodiscard]] constexpr bool takes_crops(Tta tta) {
+  return tta == Tta::five_crops || tta == Tta::ten_crops;
+}
+
 struct RunConfig {
   std::string name;
   std::string device = "cpu";  ///< See DeviceChoice.
@@ -42,7 +56,7 @@ struct RunConfig {
   std::int64_t eval_batch = 1000, eval_every = 1;
   double target = 0, target_top5 = 0;  ///< 0: none.
   double price_per_hour = 0;           ///< 0: unknown.
-  bool tta = false;
+  Tta tta = Tta::none;
   std::int64_t log_interval = 10;
   bool trace = false;
   double comm_timeout_s = 120;

@@ -10,7 +10,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/config/keys.h"
+#include "app/config/settings.h"
 #include "app/shared/config.h"
 
 namespace dkfac::app {
@@ -103,12 +103,19 @@ KeyValues applicable(Config config, const KeyValues& settings) {
   return kept;
 }
 
-/// Returns the value of a key at a point, as --set accepts it.
-std::string value_at(const Config& base, const KeyValues& point, const std::string& path) {
-  if (const auto at = point.find(path); at != point.end()) return at->second;
-  const Value value = find_key(path)->get(base);
-  const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr ? *text : to_toml(value);
+/// Returns the value of a key at a point.
+Value value_at(const Config& base, const KeyValues& point, const std::string& path) {
+  const Key& key = *find_key(path);
+  const auto at = point.find(path);
+  return at == point.end() ? key.get(base) : read_value(key, at->second);
+}
+
+/// Returns whether a key has one of the values, which are compared as numbers where they are some.
+bool has_one_of(const Config& base, const KeyValues& point, const std::string& path,
+                const std::vector<std::string>& values) {
+  const Value now = value_at(base, point, path);
+  return std::ranges::any_of(
+      values, [&](const std::string& value) { return read_value(*find_key(path), value) == now; });
 }
 
 /// Drops the keys whose condition does not hold, until all that remain count.
@@ -117,7 +124,7 @@ KeyValues conditional(const SweepSpec& spec, const Config& base, KeyValues point
     const auto at = spec.when.find(key);
     return at == spec.when.end() || std::ranges::all_of(at->second, [&](const auto& condition) {
              const auto& [selector, values] = condition;
-             return std::ranges::find(values, value_at(base, point, selector)) != values.end();
+             return has_one_of(base, point, selector, values);
            });
   };
   while (true) {

@@ -12,8 +12,7 @@
 
 #include "dkfac/core/error.h"
 
-#include "app/config/keys.h"
-#include "app/config/toml_text.h"
+#include "app/config/settings.h"
 
 namespace dkfac::app {
 
@@ -156,18 +155,30 @@ std::string override_text(const toml::node& node) {
   return std::move(out).str();
 }
 
+/// Returns a value as --set accepts it; refuses one that the key cannot take.
+std::string value_of(const Reader& reader, const Key& key, const toml::node& node) {
+  std::string text = override_text(node);
+  try {
+    (void)read_value(key, text);
+  } catch (const InvalidArgument&) {
+    reader.refuse(node, fmt::format("{} = {} is not allowed; write {} ({})", key.path,
+                                    shortened(text), expectation(key), key.help));
+  }
+  return text;
+}
+
 std::vector<std::string> list_of(const Reader& reader, const Key& key, const toml::node& node) {
   const toml::array* list = node.as_array();
   if (list == nullptr || list->empty())
     reader.refuse(node,
                   fmt::format("{} needs a list of values to try, e.g. [0.01, 0.1]", key.path));
   std::vector<std::string> out;
+  std::set<std::string> seen;
   for (const toml::node& item : *list) {
-    std::string text = override_text(item);
-    if (std::ranges::find(out, text) != out.end())
-      reader.refuse(item,
-                    fmt::format("{} is to take the value {} twice; remove one", key.path, text));
-    out.push_back(std::move(text));
+    out.push_back(value_of(reader, key, item));
+    if (!seen.insert(to_toml(read_value(key, out.back()))).second)
+      reader.refuse(
+          item, fmt::format("{} is to take the value {} twice; remove one", key.path, out.back()));
   }
   return out;
 }
@@ -219,7 +230,7 @@ std::map<std::string, std::vector<std::string>> condition_of(const Reader& reade
       reader.refuse(value, fmt::format("[when] {} asks for an unknown key '{}'; {}", path,
                                        shortened(selector), unknown_key_hint(selector)));
     out[selector] = value.is_array() ? list_of(reader, *key, value)
-                                     : std::vector<std::string>{override_text(value)};
+                                     : std::vector<std::string>{value_of(reader, *key, value)};
   }
   return out;
 }

@@ -5,7 +5,6 @@
 
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/loss.h"
-#include "dkfac/nn/regularize.h"
 
 namespace dkfac::app {
 
@@ -44,13 +43,6 @@ void for_each_batch(Context& ctx, data::DeviceLoader& loader, F f) {
   }
 }
 
-/// Returns a tensor like `like` in reusable memory, which grows with the largest batch.
-TensorView room_for(Context& ctx, Tensor& memory, ConstTensorView like) {
-  if (!memory.is_set() || memory.numel() < like.numel())
-    memory = Tensor::empty(ctx, {like.numel()}, like.dtype());
-  return memory.view().slice(0, 0, like.numel()).reshape(like.shape());
-}
-
 }  // namespace
 
 Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
@@ -59,30 +51,27 @@ Tally sum_over_ranks(const Tally& mine, comm::Communicator& comm) {
   return {sums[0], sums[1], sums[2], sums[3]};
 }
 
-Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-               comm::Communicator& comm) {
+Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader, comm::Communicator& comm,
+               const TestViews& views) {
   Score mine(ctx);
+  MeanLogits logits(views);
   for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
-    mine.add(ctx, model.forward(ctx, batch.images, nn::Mode::eval), batch);
+    mine.add(ctx, logits(ctx, model, batch.images), batch);
   });
   mine.fetch(ctx);
   ctx.stream().synchronize();
   return sum_over_ranks(mine.tally(), comm);
 }
 
-FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-                           comm::Communicator& comm) {
+ViewTally evaluate_views(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
+                         comm::Communicator& comm, const TestViews& views) {
   Score plain(ctx), mean(ctx);
-  Tensor flipped_memory, sum_memory;
+  MeanLogits logits(views);
   for_each_batch(ctx, loader, [&](const data::DeviceBatch& batch) {
-    const ConstTensorView logits = model.forward(ctx, batch.images, nn::Mode::eval);
-    plain.add(ctx, logits, batch);
-    const TensorView flipped = room_for(ctx, flipped_memory, batch.images);
-    const TensorView sum = room_for(ctx, sum_memory, logits);
-    ops::copy(ctx, logits, sum);  // The next forward pass overwrites the logits.
-    nn::flip_horizontal(ctx, batch.images, flipped);
-    ops::axpby(ctx, 0.5, model.forward(ctx, flipped, nn::Mode::eval), 0.5, sum);
-    mean.add(ctx, sum, batch);
+    mean.add(ctx,
+             logits(ctx, model, batch.images,
+                    [&](ConstTensorView first) { plain.add(ctx, first, batch); }),
+             batch);
   });
   plain.fetch(ctx);
   mean.fetch(ctx);

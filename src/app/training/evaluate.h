@@ -7,6 +7,7 @@
 #include "dkfac/nn/model.h"
 
 #include "app/shared/config.h"
+#include "app/training/views.h"
 #include "data/shared/device_data.h"
 
 namespace dkfac::app {
@@ -36,17 +37,17 @@ struct Tally {
   return {.count = count, .global_batch = batch, .shuffle = false, .drop_last = false};
 }
 
-/// Collective: evaluates the loader's data with running statistics and without label smoothing.
-/// Each sample counts once at any number of ranks. The host synchronizes with a device once.
+/// Collective: evaluates the mean of the logits over the views of each image, with running
+/// statistics and without label smoothing. Each sample counts once at any number of ranks. Images
+/// of several views must be [n,h,w,c]. The host synchronizes with a device once.
 [[nodiscard]] Tally evaluate(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-                             comm::Communicator& comm);
+                             comm::Communicator& comm, const TestViews& views = {});
 
-/// Results without and with test-time augmentation: the mean of the logits of each image and its
-/// horizontal flip. Images must be [n,h,w,c].
-struct FlipTally {
+/// Results of the first view of each image alone, and of evaluate().
+struct ViewTally {
   Tally plain, mean;
 };
-[[nodiscard]] FlipTally evaluate_flipped(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
-                                         comm::Communicator& comm);
+[[nodiscard]] ViewTally evaluate_views(Context& ctx, nn::Model& model, data::DeviceLoader& loader,
+                                       comm::Communicator& comm, const TestViews& views);
 
 }  // namespace dkfac::app

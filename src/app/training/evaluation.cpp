@@ -5,10 +5,12 @@ namespace dkfac::app {
 namespace {
 
 // Evaluates the current values of the model.
-FlipTally evaluate_model(TrainState& s) {
+ViewTally evaluate_model(TrainState& s) {
   // Ranks have seen different samples, so their running statistics differ.
   nn::average_buffers(s.ctx, *s.model, *s.comm);
-  if (s.config.run.tta) return evaluate_flipped(s.ctx, *s.model, *s.test_loader, *s.comm);
+  const TestViews views = test_views(s.now->phase.config);
+  if (s.config.run.tta != Tta::none)
+    return evaluate_views(s.ctx, *s.model, *s.test_loader, *s.comm, views);
   const Tally plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm);
   return {plain, plain};
 }
@@ -17,11 +19,13 @@ FlipTally evaluate_model(TrainState& s) {
 
 Evaluation evaluate_epoch(TrainState& s) {
   if (!s.ema) {
-    const FlipTally now = evaluate_model(s);
-    return {now.mean, s.config.run.tta ? std::optional(now.plain.accuracy()) : std::nullopt};
+    const ViewTally now = evaluate_model(s);
+    const bool plain = s.config.run.tta == Tta::none;
+    return {now.mean, plain ? std::nullopt : std::optional(now.plain.accuracy())};
   }
   nn::average_buffers(s.ctx, *s.model, *s.comm);
-  const double plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm).accuracy();
+  const TestViews view = plain_view(s.now->phase.config);
+  const double plain = evaluate(s.ctx, *s.model, *s.test_loader, *s.comm, view).accuracy();
   const nn::WithEma averages(&*s.ema);
   return {evaluate_model(s).mean, plain};
 }

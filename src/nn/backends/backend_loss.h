@@ -24,6 +24,8 @@ DKFAC_KERNEL(void, count_in_top, ConstTensorView logits, ConstTensorView labels,
 /// Smooths labels into targets; a label out of range makes its row NaN.
 DKFAC_KERNEL(void, soften_labels, ConstTensorView labels, double smoothing, TensorView targets);
 DKFAC_KERNEL(void, draw_labels, ConstTensorView logits, const SampleKey& key, TensorView labels);
+/// targets = outputs + normal numbers; both [n,outputs], f64 or f32.
+DKFAC_KERNEL(void, draw_targets, ConstTensorView outputs, const SampleKey& key, TensorView targets);
 
 /// For callers on the host without a context; creating one would allocate memory in every step.
 namespace cpu {

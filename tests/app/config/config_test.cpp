@@ -1,7 +1,6 @@
 #include "app/shared/config.h"
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,113 +27,6 @@ std::string message(const std::string& text, const std::vector<std::string>& ove
 void expect_has(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts)
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
-}
-
-TEST(ConfigTable, NamesEachKeyOnceAndKeepsSectionsTogether) {
-  std::set<std::string> paths, sections;
-  std::string section;
-  for (const Key& key : config_keys()) {
-    EXPECT_TRUE(paths.insert(key.path).second) << key.path;
-    const std::string mine = key.path.substr(0, key.path.find('.'));
-    if (mine != section) {
-      EXPECT_TRUE(sections.insert(mine).second) << key.path;
-    }
-    section = mine;
-    EXPECT_FALSE(key.help.empty()) << key.path;
-  }
-  EXPECT_EQ(sections, (std::set<std::string>{"run", "data", "augment", "model", "train",
-                                             "optimizer", "lr", "checkpoint"}));
-}
-
-TEST(ConfigTable, DefaultsAreAllowedAndConditionsNameEarlierChoices) {
-  const Config defaults;
-  std::set<std::string> seen;
-  for (const Key& key : config_keys()) {
-    const Value value = key.get(defaults);
-    SCOPED_TRACE(key.path);
-    if (key.type == KeyType::integer) {
-      EXPECT_TRUE(key.range.contains(static_cast<double>(std::get<std::int64_t>(value))));
-    } else if (key.type == KeyType::real) {
-      EXPECT_TRUE(key.range.contains(std::get<double>(value)));
-    } else if (key.type == KeyType::choice) {
-      EXPECT_EQ(std::count(key.choices.begin(), key.choices.end(), std::get<std::string>(value)),
-                1);
-    }
-    if (!key.only.selector.empty()) {
-      EXPECT_EQ(seen.count(key.only.selector), 1u) << key.path;
-      for (const std::string& choice : key.only.values) {
-        const auto& choices = find_key(key.only.selector)->choices;
-        EXPECT_EQ(std::count(choices.begin(), choices.end(), choice), 1) << key.path;
-      }
-    }
-    seen.insert(key.path);
-  }
-}
-
-// Every key is set to a value that differs from its default, so a setter tied to the wrong field
-// shows.
-std::string other_value(const Key& key, const Config& defaults) {
-  if (key.path == "run.device") return "\"cuda:3\"";
-  if (key.path == "data.crop_max_aspect") return "1.625";  // At least 1.
-  const Value value = key.get(defaults);
-  switch (key.type) {
-    case KeyType::boolean:
-      return to_toml(Value(!std::get<bool>(value)));
-    case KeyType::integer:
-      return to_toml(Value(std::get<std::int64_t>(value) + 1));
-    case KeyType::seed:
-      return to_toml(Value(~std::get<std::uint64_t>(value)));
-    case KeyType::real:
-      return to_toml(Value(0.625));
-    case KeyType::text:
-      return "\"a \\\"quoted\\\" text\"";
-    case KeyType::choice:
-      return to_toml(Value(key.choices.front() == std::get<std::string>(value)
-                               ? key.choices.back()
-                               : key.choices.front()));
-    case KeyType::knots:
-      return "[[0.0, 0.125], [5.0, 0.5]]";
-  }
-  return "";
-}
-
-TEST(ConfigTable, EveryKeyReadsBackWhatWasSet) {
-  for (const Key& key : config_keys()) {
-    // piecewise is refused without knots; see below.
-    if (key.path == "lr.schedule" || key.path == "optimizer.damping_schedule" ||
-        key.path == "optimizer.momentum_schedule")
-      continue;
-    std::vector<std::string> overrides;
-    // A selector may have one, too.
-    for (const Key* k = &key; !k->only.selector.empty(); k = find_key(k->only.selector))
-      overrides.push_back(k->only.selector + '=' + k->only.values.front());
-    if (key.path == "lr.start") overrides.push_back("lr.end=5");
-    if (key.path == "model.width") overrides.push_back("model.name=resnet20");
-    if (key.path.ends_with("tf32")) overrides.push_back("run.device=cuda");
-    if (key.path == "augment.erase_min_area") overrides.push_back("augment.erase_max_area=1");
-    // Its other value is ekfac, which wants an interval for its scales.
-    if (key.path == "optimizer.inverse") overrides.push_back("optimizer.inverse_interval=2");
-    const std::string value = other_value(key, Config{});
-    overrides.push_back(key.path + '=' + value);
-    SCOPED_TRACE(overrides.back());
-    Config config;
-    ASSERT_NO_THROW(config = parse("", overrides));
-    EXPECT_EQ(to_toml(key.get(config)), value);
-    // And no other key moved, but the selector that was set for it.
-    Config base;
-    for (const Key* k = &key; !k->only.selector.empty(); k = find_key(k->only.selector))
-      find_key(k->only.selector)->set(base, Value(k->only.values.front()));
-    if (key.path == "lr.start") base.lr.end = 5;
-    if (key.path == "model.width") base.model.name = "resnet20";
-    if (key.path.ends_with("tf32")) base.run.device = "cuda";
-    if (key.path == "augment.erase_min_area") base.regularize.erase.max_area = 1;
-    if (key.path == "optimizer.inverse")
-      base.optimizer.options.kfac.curvature.refresh.inverse_interval = 2;
-    for (const Key& other : config_keys()) {
-      if (other.path == key.path) continue;
-      EXPECT_EQ(to_toml(other.get(config)), to_toml(other.get(base))) << other.path;
-    }
-  }
 }
 
 TEST(Config, NamesADevice) {

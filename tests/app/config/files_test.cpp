@@ -87,7 +87,8 @@ TEST(ShippedConfigs, OfResnet9IsTheRecipe) {
   EXPECT_EQ(c.train.label_smoothing, 0.2);
   EXPECT_EQ(c.train.ema_decay, 0.99);
   EXPECT_EQ(c.train.ema_interval, 5);
-  EXPECT_TRUE(c.run.tta && c.augment.flip);
+  EXPECT_EQ(c.run.tta, Tta::flip);
+  EXPECT_TRUE(c.augment.flip);
   EXPECT_EQ(c.augment.pad, 4);
   const data::SamplerOptions sampler = sampler_options(c, images(c.data), 1);
   EXPECT_EQ(data::batches_per_epoch(sampler), 97);

@@ -192,6 +192,16 @@ TEST(SquareRootScaling, MultipliesByTheRootOfTheBatches) {
   EXPECT_EQ(learning_rate(parse_recipe(scaled), 1), 16 * learning_rate(parse_recipe(keys), 1));
 }
 
+TEST(SquareRootScaling, IsRefusedWithoutABatchToScaleFrom) {
+  try {
+    (void)parse_recipe({"lr.batch_scaling=sqrt"});
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("lr.base_batch = 0; set"), std::string::npos);
+  }
+  EXPECT_NO_THROW((void)parse_recipe({"lr.batch_scaling=sqrt", "lr.base_batch=1"}));
+}
+
 TEST(Augmentation, IsReadAsWritten) {
   const data::AugmentOptions a = parse_recipe({"augment.pad=4", "augment.pad_mode=zero",
                                                "augment.flip=true", "augment.alternate_flip=true",

@@ -5,6 +5,7 @@
 #include "dkfac/comm/in_process.h"
 #include "dkfac/core/error.h"
 
+#include "app/commands/eval_checkpoint.h"
 #include "app/run/placement.h"
 
 namespace dkfac::app {
@@ -51,6 +52,29 @@ TEST(DevicePlacement, LevelsAreRefusedWhereTheyWouldBeIgnored) {
   EXPECT_NO_THROW(require_levels(config, "hierarchical"));
   EXPECT_NO_THROW(require_levels(config, "host_staged"));
   EXPECT_THROW(require_levels(config, "nccl"), InvalidArgument);
+}
+
+TEST(EvaluationPlacement, HasTheLevelsOfTheRunOrIsRefused) {
+  Config config = on("cpu");
+  for (const auto& [levels, backend] : {std::pair{0, "in_process"}, {2, "hierarchical"}}) {
+    config.run.hierarchical = levels;
+    comm::run_ranks(4, [&](std::shared_ptr<comm::Communicator> comm) {
+      Position position;
+      EXPECT_EQ(place_evaluation(config, std::move(comm), position).comm->backend(), backend);
+    });
+  }
+  Position position;
+  EXPECT_EQ(place_evaluation(config, comm::make_self(), position).comm->backend(), "self");
+  comm::run_ranks(3, [&](std::shared_ptr<comm::Communicator> comm) {
+    Position mine;
+    try {
+      (void)place_evaluation(config, std::move(comm), mine);
+      FAIL() << "no error";
+    } catch (const RunError& error) {
+      EXPECT_EQ(error.scope, RunError::Scope::every_rank);
+      EXPECT_NE(error.failure.what.find("run.hierarchical = 2"), std::string::npos);
+    }
+  });
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -238,6 +239,49 @@ TEST(SweepPoints, LeaveOutKeysWhoseConditionDoesNotHold) {
   EXPECT_THROW((void)settings_of_points("[grid]\n\"lr.lr\" = [1.0]\n[when]\n\"lr.lr\" = "
                                         "{\"optimizer.kind\" = \"sgd\"}\n"),
                InvalidArgument);
+}
+
+TEST(SweepPoints, ConditionsCompareValuesAndNotTheirTexts) {
+  // Points with a seed: those where the condition holds.
+  const auto holds = [](const std::string& tried, const std::string& condition) {
+    const auto points = settings_of_points("[grid]\n\"run.seed\" = [7]\n" + tried +
+                                           "\n[when]\n\"run.seed\" = {" + condition + "}\n");
+    return std::ranges::count_if(points, [](const KeyValues& p) { return p.contains("run.seed"); });
+  };
+  for (const char* five : {"5", "5.0", "0.5e1", "[1.0, 5]"}) {
+    EXPECT_EQ(holds("\"lr.warmup_epochs\" = [5.0]", std::string("\"lr.warmup_epochs\" = ") + five),
+              1)
+        << five;
+    EXPECT_EQ(holds("\"lr.warmup_epochs\" = [5]", std::string("\"lr.warmup_epochs\" = ") + five), 1)
+        << five;
+  }
+  EXPECT_EQ(holds("\"lr.warmup_epochs\" = [5]", "\"lr.warmup_epochs\" = 5.5"), 0);
+  EXPECT_EQ(holds("", "\"lr.warmup_epochs\" = 0"), 1);  // The value of the file, 0.0.
+  EXPECT_EQ(holds("", "\"lr.warmup_epochs\" = 1"), 0);
+  EXPECT_EQ(holds("", "\"augment.flip\" = false"), 1);
+}
+
+TEST(SweepSpec, RefusesValuesThatAKeyCannotTake) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      (void)parse_sweep("[sweep]\nconfig = \"a.toml\"\n" + text, "s.toml", {});
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string when = "[grid]\n\"run.seed\" = [1]\n[when]\n\"run.seed\" = ";
+  EXPECT_EQ(refusal(when + "{\"optimizer.type\" = \"sgd\"}"), "");
+  for (const char* condition :
+       {"{\"optimizer.type\" = \"sgdd\"}", "{\"optimizer.type\" = [\"sgd\", \"sgdd\"]}",
+        "{\"optimizer.type\" = [\"sgd\", \"sgd\"]}", "{\"lr.lr\" = -1}", "{\"lr.lr\" = [5, 5.0]}",
+        "{\"run.epochs\" = 2.5}", "{\"augment.flip\" = \"on\"}"})
+    EXPECT_NE(refusal(when + condition).find("s.toml:6"), std::string::npos) << condition;
+  // Also where the key would have no effect and be left out of every point.
+  EXPECT_NE(refusal("[grid]\n\"lr.schedule\" = [\"cosine\"]\n\"lr.power\" = [-2.0]\n")
+                .find("lr.power = -2.0 is not allowed"),
+            std::string::npos);
+  EXPECT_NE(refusal("[grid]\n\"lr.lr\" = [5, 5.0]\n").find("twice"), std::string::npos);
 }
 
 }  // namespace

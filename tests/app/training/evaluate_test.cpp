@@ -26,6 +26,7 @@ namespace dkfac::app {
 namespace {
 
 constexpr double kEps = std::numeric_limits<double>::epsilon();
+constexpr TestViews kFlips{.flips = true};
 
 /// Images, a loader over all of them in batches of 7, and a communicator of one rank.
 struct Scene {
@@ -57,7 +58,7 @@ TEST(FlipEvaluation, OfASymmetricModelIsThePlainOne) {
   Scene scene;
   nn::Model model = symmetric_model(scene.ctx);
   const Tally plain = evaluate(scene.ctx, model, scene.loader, *scene.comm);
-  const FlipTally flipped = evaluate_flipped(scene.ctx, model, scene.loader, *scene.comm);
+  const ViewTally flipped = evaluate_views(scene.ctx, model, scene.loader, *scene.comm, kFlips);
   EXPECT_EQ(flipped.mean.loss, plain.loss);
   EXPECT_EQ(flipped.mean.correct, plain.correct);
   EXPECT_EQ(flipped.mean.samples, 30);
@@ -87,7 +88,7 @@ TEST(FlipEvaluation, TakesTheMeanOfTheLogits) {
       a.data<double>()[i] = 0.5 * (a.data<double>()[i] + b.data<double>()[i]);
     expected += loss_of(a);
   }
-  const FlipTally flipped = evaluate_flipped(scene.ctx, *model, scene.loader, *scene.comm);
+  const ViewTally flipped = evaluate_views(scene.ctx, *model, scene.loader, *scene.comm, kFlips);
   const Tally plain = evaluate(scene.ctx, *model, scene.loader, *scene.comm);
   // c*n*eps: 30 losses of about 1, four roundings more in each.
   EXPECT_NEAR(flipped.mean.loss, expected, 4 * 30 * kEps * expected);

@@ -193,4 +193,15 @@ void draw_labels(Context&, ConstTensorView logits, const SampleKey& key, TensorV
   draw(logits, key, labels);
 }
 
+void draw_targets(Context&, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  const std::int64_t count = outputs.dim(1);
+  for_dtype(outputs.dtype(), [&](auto t) {
+    using T = decltype(t);
+    const cuda::DrawTargets<T> draw{outputs.data<T>(), count, key, targets.data<T>()};
+    parallel_for(outputs.dim(0), grain_of(32 * count), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) draw(i);
+    });
+  });
+}
+
 }  // namespace dkfac::nn::cpu

@@ -87,4 +87,11 @@ void draw_labels(Context& ctx, ConstTensorView logits, const SampleKey& key, Ten
   });
 }
 
+void draw_targets(Context& ctx, ConstTensorView outputs, const SampleKey& key, TensorView targets) {
+  visit_computing(outputs.dtype(), [&]<class T>(Type<T>) {
+    for_each(ctx.stream(), outputs.dim(0),
+             DrawTargets<T>{outputs.data<T>(), outputs.dim(1), key, targets.data<T>()});
+  });
+}
+
 }  // namespace dkfac::nn::cuda

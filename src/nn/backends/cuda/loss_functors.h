@@ -9,6 +9,7 @@
 #include "core/shared/cuda/device_code.h"
 #include "core/shared/element.h"
 #include "core/shared/keyed_random.h"
+#include "nn/backends/sample_choice.h"
 
 /// Functors of loss.cu, all in f64. A row of logits is read twice: once for its maximum and the sum
 /// of its exponentials, in one reduction, and once for loss and gradient.
@@ -260,6 +261,20 @@ struct DrawLabel {
   DKFAC_HD void operator()(std::int64_t row) const {
     const double u = keyed_stream(key, Draw::label, row).uniform();
     labels[row] = class_at(logits + row * classes, classes, u);
+  }
+};
+
+/// Adds a normal number to every output of a row.
+template <class T>
+struct DrawTargets {
+  const T* outputs;
+  std::int64_t count;  ///< Of a row.
+  SampleKey key;
+  T* targets;
+  DKFAC_HD void operator()(std::int64_t row) const {
+    PhiloxStream random = keyed_stream(key, Draw::label, row);
+    for (std::int64_t i = row * count; i < (row + 1) * count; ++i)
+      targets[i] = static_cast<T>(static_cast<double>(outputs[i]) + normal_of(random));
   }
 };
 

@@ -232,6 +232,27 @@ TEST(LossOnDeviceRows, ARowThatIsNoDistributionIsNanOnBoth) {
   }
 }
 
+TEST(LossOnDeviceRows, SquaredErrorAndItsTargetsAreThoseOfTheHost) {
+  Context ctx{Device::cuda()}, cpu;
+  const Tensor y = random_tensor(cpu, Shape{7, 3}, DType::f64, 1);
+  const Tensor there = to_device(ctx, y);
+  Tensor t = Tensor::empty(cpu, y.shape(), DType::f64);
+  Tensor drawn = Tensor::empty(ctx, y.shape(), DType::f64);
+  sample_targets(cpu, y, {.seed = 3, .step = 2}, t);
+  sample_targets(ctx, there, {.seed = 3, .step = 2}, drawn);
+  // The last digits of log() and cos(), of numbers up to 10.
+  EXPECT_TRUE(near(device_values(ctx, drawn), values(cpu, t), 100 * eps<double>));
+  Tensor grad = Tensor::empty(cpu, y.shape(), DType::f64);
+  Tensor grad_there = Tensor::empty(ctx, y.shape(), DType::f64);
+  Tensor loss = Tensor::zeros(cpu, Shape{1}, DType::f64);
+  Tensor loss_there = Tensor::zeros(ctx, Shape{1}, DType::f64);
+  squared_error(cpu, y, t, 0.25, grad, loss);
+  squared_error(ctx, there, to_device(ctx, t), 0.25, grad_there, loss_there);
+  EXPECT_EQ(device_values(ctx, grad_there), values(cpu, grad));
+  EXPECT_NEAR(device_values(ctx, loss_there)[0], loss.data<double>()[0],
+              21 * eps<double> * loss.data<double>()[0]);
+}
+
 TEST(LossOnDeviceRows, AnEmptyBatchCostsNothing) {
   Context ctx{Device::cuda()};
   Tensor sums = Tensor::zeros(ctx, Shape{2}, DType::f64);

@@ -1,0 +1,60 @@
+#include <cmath>
+
+#include "dkfac/core/error.h"
+#include "dkfac/core/ops.h"
+#include "dkfac/nn/loss.h"
+
+#include "core/shared/keyed_random.h"
+#include "nn/backends/backend_loss.h"
+
+namespace dkfac::nn {
+namespace {
+
+void check_outputs(const char* operation, Device device, ConstTensorView outputs) {
+  DKFAC_CHECK(outputs.ndim() == 2 && outputs.is_contiguous() && outputs.device() == device, "[",
+              operation, "] outputs are ", outputs.shape(), " on ", outputs.device(),
+              "; they must be [n, outputs] without gaps, on ", device);
+  DKFAC_CHECK(outputs.dtype() == DType::f64 || outputs.dtype() == DType::f32, "[", operation,
+              "] outputs are ", outputs.dtype(), "; they must be f64 or f32");
+}
+
+void check_like(const char* operation, const char* what, ConstTensorView outputs,
+                ConstTensorView other) {
+  DKFAC_CHECK(other.shape() == outputs.shape() && other.dtype() == outputs.dtype() &&
+                  other.is_contiguous() && other.device() == outputs.device(),
+              "[", operation, "] ", what, " are ", other.dtype(), " ", other.shape(), " on ",
+              other.device(), "; they must be as the outputs, ", outputs.dtype(), " ",
+              outputs.shape(), " without gaps, on ", outputs.device());
+}
+
+}  // namespace
+
+void squared_error(Context& ctx, ConstTensorView outputs, ConstTensorView targets, double scale,
+                   TensorView grad, TensorView loss) {
+  check_outputs("squared_error", ctx.device(), outputs);
+  check_like("squared_error", "targets", outputs, targets);
+  if (!grad.empty()) check_like("squared_error", "grad", outputs, grad);
+  DKFAC_CHECK(std::isfinite(scale), "[squared_error] scale is ", scale, "; it must be finite");
+  DKFAC_CHECK(
+      loss.shape() == Shape{1} && loss.dtype() == DType::f64 && loss.device() == ctx.device(),
+      "[squared_error] loss is ", loss.dtype(), " ", loss.shape(), " on ", loss.device(),
+      "; it must be f64 [1] on ", ctx.device());
+  if (outputs.numel() == 0) return;
+  Scratch scratch(ctx);
+  const TensorView residual = scratch.take(outputs.shape(), outputs.dtype());
+  const TensorView square = scratch.take(Shape{1}, DType::f64);
+  ops::copy(ctx, outputs, residual);
+  ops::axpby(ctx, -1, targets, 1, residual);
+  ops::dot(ctx, residual, residual, square);
+  ops::axpby(ctx, 0.5, square, 1, loss);
+  if (!grad.empty()) ops::axpby(ctx, scale, residual, 0, grad);
+}
+
+void sample_targets(Context& ctx, ConstTensorView outputs, SampleKey key, TensorView targets) {
+  check_outputs("sample_targets", ctx.device(), outputs);
+  check_like("sample_targets", "targets", outputs, targets);
+  check_key("sample_targets", key);
+  kernels::draw_targets(ctx, outputs, key, targets);
+}
+
+}  // namespace dkfac::nn
