@@ -30,6 +30,7 @@ import time
 from compare_torch import environment, run_json
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
+PLAIN_LAYOUT = "SGD contiguous"  # What kfac-pytorch is compared with where SGD is faster in channels_last.
 METHODS = ("SGD", "attach", "kfac-pytorch inverse", "kfac-pytorch eigen")
 INTERVALS = (2, 4)  # Of statistics and inverses, in steps of a cycle.
 KINDS = ("statistics+inverse", "plain", "statistics", "plain")  # Of the steps of a cycle.
@@ -224,10 +225,13 @@ def take_turns(a, model, methods):
     layouts = (False, True) if model.startswith("resnet") else (False,)
     trials = {layout: min(once(a, model, "SGD", channels_last=layout)["seconds"]) for layout in layouts}
     channels_last = min(trials, key=trials.get)
+    if channels_last and len(methods) > 2:  # kfac-pytorch fails with channels_last.
+        methods = (*methods, PLAIN_LAYOUT)
     workers, found = {}, {method: [] for method in methods}
     try:
         for method in methods:
-            workers[method] = Worker(a, model, method, channels_last)
+            last = channels_last and not method.startswith("kfac-pytorch") and method != PLAIN_LAYOUT
+            workers[method] = Worker(a, model, "SGD" if method == PLAIN_LAYOUT else method, last)
             first = workers[method].cycle("end")
             if "error" in first or workers[method].seconds > a.slow:
                 found[method].append(first)
@@ -264,21 +268,23 @@ def cpp_row(a, model, turns):
 
 
 def summarise(found):
-    """{method: {"extra_ms": {schedule: [median, least, most]}, ...}} over the SGD step of the same turn."""
-    plain = [statistics.median(1e3 * s for s in cycle["seconds"]) for cycle in found["SGD"]]
-    rows = {"SGD": {"ms": statistics.median(plain)}}
+    """{method: {"extra_ms": {schedule: [median, least, most]}, ...}} over the SGD step of the same turn and layout."""
+    plain = {method: [statistics.median(1e3 * s for s in cycle["seconds"]) for cycle in cycles]
+             for method, cycles in found.items() if method.startswith("SGD")}
+    rows = {method: {"ms": statistics.median(steps), "turns": len(steps)} for method, steps in plain.items()}
     for method, cycles in found.items():
-        if method == "SGD":
+        if method in rows:
             continue
         error = next((c["error"] for c in cycles if "error" in c), None)
         if error:
             rows[method] = {"error": error}
             continue
+        base = PLAIN_LAYOUT if method.startswith("kfac-pytorch") and PLAIN_LAYOUT in plain else "SGD"
         kinds = [by_kind(c["seconds"]) for c in cycles]
-        pairs = list(zip(kinds, plain)) if len(kinds) == len(plain) else [(k, rows["SGD"]["ms"]) for k in kinds]
-        rows[method] = {"turns": len(kinds), "ms_by_kind": kinds, "extra_ms": {}}
+        steps = plain[base] if len(kinds) == len(plain[base]) else [rows[base]["ms"]] * len(kinds)
+        rows[method] = {"turns": len(kinds), "over": base, "ms_by_kind": kinds, "extra_ms": {}}
         for name in SCHEDULES:
-            extra = [mean_step(k, name) - sgd for k, sgd in pairs]
+            extra = [mean_step(k, name) - sgd for k, sgd in zip(kinds, steps)]
             rows[method]["extra_ms"][name] = [statistics.median(extra), min(extra), max(extra)]
     return rows
 
