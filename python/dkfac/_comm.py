@@ -52,8 +52,9 @@ class Comm:
         """The ranks of torch.distributed, by its own collectives on host memory.
 
         It makes a gloo group of its own, so that the calls never interleave with those of DistributedDataParallel.
-        Every rank of torch.distributed has to call this, also those outside of `group`, for which it returns None;
-        CommError where one has not within `timeout` seconds. `group`: the ranks to use; default all."""
+        Every rank of torch.distributed calls this, also those outside of `group`, for which it returns None.
+        CommError where one that torch waits for has not within `timeout` seconds. `group`: the ranks to use; default
+        all."""
         from .torch import _distributed
         return _distributed.make(group, timeout)
 

@@ -80,7 +80,8 @@ if not absent:
     dist.barrier()
 elif rank != 1:
     try:
-        dkfac.Comm.torch(group, timeout=3)
+        comm = dkfac.Comm.torch(group, timeout=3)
+        print(f"{comm.rank} of {comm.size}")
     except dkfac.CommError as error:
         print(error)
 dist.destroy_process_group()
@@ -105,6 +106,11 @@ def test_a_group_of_some_ranks(tmp_path):
 
 
 def test_a_rank_that_does_not_call_is_named(tmp_path):
+    """torch 1.13 waits for all ranks; newer versions make the group without those outside of it."""
     said = "[Comm.torch] not all 3 ranks of torch.distributed have called Comm.torch() within 3 s"
-    found = run_group(tmp_path, "absent")
-    assert found[0].startswith(said) and found[1] == "" and found[2].startswith(said)
+    first, outside, last = run_group(tmp_path, "absent")
+    if torch.__version__.startswith("1."):
+        assert first.startswith(said) and last.startswith(said)
+    else:
+        assert (first, last) == ("0 of 2", "1 of 2")
+    assert outside == ""
