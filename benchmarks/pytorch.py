@@ -187,7 +187,7 @@ class Worker:
         try:
             self.process.stdin.write(word + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            line = next((line for line in self.process.stdout if line.startswith("{")), "")  # Libraries print, too.
         except BrokenPipeError:
             line = ""
         self.seconds = time.perf_counter() - start
