@@ -274,7 +274,10 @@ def table(task, groups):
         cells = [spread([p[0] for p in found], 0 if loss else 1) + missed if found else "not reached"]
         if timed:
             cells.append(spread([p[2] for p in found], 0) + missed if found else "")
-        cells.append(spread([r["curve"][-1][1] * (1 if loss else 100) for r in runs], 3 if loss else 2))
+        ends = [r["curve"][-1][1] * (1 if loss else 100) for r in runs]
+        ends = [end for end in ends if math.isfinite(end)]
+        lost = f" ({len(runs) - len(ends)} diverged)" if len(ends) < len(runs) else ""
+        cells.append((spread(ends, 3 if loss else 2) if ends else "") + lost)
         lines.append(f"| {method} | {len(runs)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
