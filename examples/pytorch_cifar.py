@@ -1,7 +1,6 @@
 """ResNet-20 on CIFAR-10 in PyTorch, by SGD, or by SGD with K-FAC in front: the two lines marked below.
 
-    python examples/pytorch_cifar.py --data ~/data              # torchvision's copy of CIFAR-10, or --data synthetic
-    torchrun --nproc-per-node 2 examples/pytorch_cifar.py --data ~/data --kfac
+    python examples/pytorch_cifar.py --data ~/data [--kfac]    # several ranks: torchrun --nproc-per-node 2
 """
 import argparse
 import os
@@ -10,7 +9,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
 
 
@@ -45,25 +44,24 @@ def main():
     parser.add_argument("--kfac", action="store_true")
     for name, default in dict(data="data", epochs=10, batch=128, lr=0.05, damping=0.03, seed=0).items():
         parser.add_argument("--" + name, type=type(default), default=default)
-    args = parser.parse_args()
-    if "WORLD_SIZE" in os.environ:
+    args, ranks = parser.parse_args(), int(os.environ.get("WORLD_SIZE", 1))
+    if ranks > 1:
         torch.distributed.init_process_group("gloo")
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(args.seed)
     net = resnet20()
     model = nn.parallel.DistributedDataParallel(net) if ranks > 1 else net
     optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9, weight_decay=5e-4)
-    if args.kfac:
-        import dkfac.torch as dkfac  # The two lines.
+    if args.kfac:  # The two lines.
+        import dkfac.torch as dkfac
         dkfac.attach(model, optimizer, args.damping, statistics_interval=10, inverse_interval=50, kl_clip=1e-2)
     train, test = (images(args.data, part) for part in (True, False))
-    sampler = DistributedSampler(train, ranks, seed=args.seed) if ranks > 1 else RandomSampler(train)
+    sampler = DistributedSampler(train, ranks, int(os.environ.get("RANK", 0)), seed=args.seed)
     load = DataLoader(train, args.batch // ranks, sampler=sampler, drop_last=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(load))
     started = time.time()
     for epoch in range(args.epochs):
-        if ranks > 1:
-            sampler.set_epoch(epoch)
+        net.train()
+        sampler.set_epoch(epoch)
         for x, y in load:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
@@ -72,8 +70,10 @@ def main():
         net.eval()
         with torch.no_grad():
             right = sum(int((net(x).argmax(1) == y).sum()) for x, y in DataLoader(test, 500))
-        net.train()
         print(f"epoch {epoch + 1} seconds {time.time() - started:.1f} accuracy {right / len(test):.4f}", flush=True)
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

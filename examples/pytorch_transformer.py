@@ -76,4 +76,5 @@ def main():
             print(f"step {step} seconds {seconds:.1f} loss {loss:.4f}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

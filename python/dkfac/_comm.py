@@ -49,10 +49,12 @@ class Comm:
 
     @staticmethod
     def torch(group=None, timeout=120.0):
-        """The ranks of torch.distributed, by its own collectives on host memory. Collective over all ranks of
-        torch.distributed: it makes a gloo group of its own, so that the calls never interleave with those of
-        DistributedDataParallel. `group`: the ranks to use; default all. Returns None on ranks outside of it, which
-        make the call too."""
+        """The ranks of torch.distributed, by its own collectives on host memory.
+
+        It makes a gloo group of its own, so that the calls never interleave with those of DistributedDataParallel.
+        Every rank of torch.distributed calls this, also those outside of `group`, for which it returns None.
+        CommError where one that torch waits for has not within `timeout` seconds. `group`: the ranks to use; default
+        all."""
         from .torch import _distributed
         return _distributed.make(group, timeout)
 

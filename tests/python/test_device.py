@@ -1,4 +1,6 @@
 """CUDA tensors go by pointer, on the stream that is current in the hook. SKIPPED without a device."""
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -12,15 +14,24 @@ def net():
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 3))
 
 
-def train(device, steps=4, stream=None, scaler=None, **options):
+def train(device, steps=4, scaler=None, overflow_at=None, **options):
     torch.manual_seed(3)
     model = net().double().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    dkfac.attach(model, optimizer, damping=0.01, grad_scaler=scaler, **options)
+    kfac = dkfac.attach(model, optimizer, damping=0.01, grad_scaler=scaler, **options)
     generator = torch.Generator().manual_seed(4)
-    for _ in range(steps):
+    for step in range(steps):
         x = torch.randn(6, 2, 6, 6, generator=generator).double().to(device)
         y = torch.randn(6, 3, generator=generator).double().to(device)
+        if step == overflow_at:
+            scale, done = scaler.get_scale(), kfac.steps
+            moments = [(m, copy.deepcopy(m.state_dict())) for m in model if isinstance(m, nn.BatchNorm2d)]
+            (scaler.scale(model(x).sum()) * float("inf")).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert scaler.get_scale() < scale and kfac.steps == done
+            for module, state in moments:  # The forward pass of the skipped step has moved running averages.
+                module.load_state_dict(state)
         optimizer.zero_grad()
         loss = ((model(x) - y) ** 2).mean()
         if scaler is None:
@@ -50,3 +61,12 @@ def test_grad_scaler():
     expected = train("cuda")
     scaler = torch.cuda.amp.GradScaler(init_scale=2.0 ** 10)
     assert torch.allclose(train("cuda", scaler=scaler), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_step_that_overflows_drops_its_records():
+    """GradScaler skips it and lowers its scale; what follows is as if it had not been."""
+    expected = train("cuda")
+    scaler = torch.cuda.amp.GradScaler(init_scale=2.0 ** 10)
+    found = train("cuda", scaler=scaler, overflow_at=2)
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
+    assert torch.isfinite(found).all() and not torch.allclose(expected, train("cuda", steps=3), rtol=1e-3)  # Control

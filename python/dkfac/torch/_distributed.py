@@ -1,4 +1,5 @@
 """Collectives of torch.distributed for the library, over host memory and gloo."""
+import atexit
 import ctypes
 import datetime
 import os
@@ -9,8 +10,9 @@ import torch.distributed as dist
 
 from .. import _structs as c
 from .._comm import Comm, from_backend
-from .._library import InvalidArgument
+from .._library import CommError, InvalidArgument
 
+_groups = []  # Groups made here, which are destroyed before the interpreter ends.
 _DTYPES = {c.F64: torch.float64, c.F32: torch.float32}
 
 
@@ -20,6 +22,25 @@ def _view(address, count, dtype):
         return torch.empty(0, dtype=dtype)
     size = count * torch.empty(0, dtype=dtype).element_size()
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
+
+
+def _new_group(ranks, timeout):
+    """Collective over all ranks of torch.distributed. The group lives until the process ends, or until
+    destroy_process_group()."""
+    if not _groups:
+        atexit.register(_destroy_groups)
+    group = dist.new_group(ranks, timeout=timeout, backend="gloo")
+    _groups.append(group)
+    return group
+
+
+def _destroy_groups():
+    """Ends the threads of gloo. One that drops its tensors while the interpreter shuts down ends the process by
+    "terminate called without an active exception"."""
+    while _groups:
+        group = _groups.pop()
+        if dist.is_initialized() and dist.get_rank(group) >= 0:
+            dist.destroy_process_group(group)
 
 
 class GlooBackend:
@@ -61,7 +82,7 @@ class GlooBackend:
             members = [r for r in range(self.size) if pairs[r][0] == each]
             members.sort(key=lambda r: (pairs[r][1], r))
             ranks = [self.ranks[r] for r in members]
-            group = dist.new_group(sorted(ranks), timeout=self.timeout, backend="gloo")
+            group = _new_group(sorted(ranks), self.timeout)
             if each == color:
                 part = GlooBackend(group, ranks, self.timeout)
         return part
@@ -78,10 +99,14 @@ def make(group=None, timeout=120.0):
     limit = datetime.timedelta(seconds=timeout)
     mine, everyone = dist.get_rank(), list(range(dist.get_world_size()))
     ranks = everyone if group is None else [r for r in everyone if _in_group(group, r)]
-    if mine not in ranks:  # It cannot see who is in the group; new_group() waits for it without asking.
-        dist.new_group([r for r in everyone if r != mine], timeout=limit, backend="gloo")
-        return None
-    own = dist.new_group(ranks, timeout=limit, backend="gloo")
+    try:
+        if mine not in ranks:  # It cannot see who is in the group; new_group() waits for it without asking.
+            _new_group([r for r in everyone if r != mine], limit)
+            return None
+        own = _new_group(ranks, limit)
+    except RuntimeError as error:
+        raise CommError(f"[Comm.torch] not all {len(everyone)} ranks of torch.distributed have called Comm.torch() "
+                        f"within {timeout:g} s; those outside of `group` call it too") from error
     return from_backend(GlooBackend(own, ranks, limit), timeout)
 
 
