@@ -25,6 +25,7 @@ dkfac_gpu_test(nn.cuda.norm
   LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_moments_test.cpp behaviour/cuda/fused_backward_test.cpp
+          behaviour/cuda/fusion_choice_test.cpp
   LINK dkfac::nn LABELS nn)
 set(cudnn_tests backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp)
 if(DKFAC_HAVE_CUDNN)

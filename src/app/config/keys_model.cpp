@@ -13,6 +13,15 @@ void add_switch(KeyTable& t, std::string path, Field field, std::string help) {
       .where("model.name", {"resnet9", "resnet9-plain"});
 }
 
+template <class Field>
+void add_fusion(KeyTable& t, std::string path, Field field, std::string help) {
+  using nn::FusionUse;
+  t.choice<FusionUse>(
+      std::move(path), field,
+      {{"off", FusionUse::off}, {"on", FusionUse::on}, {"measured", FusionUse::measured}},
+      std::move(help));
+}
+
 }  // namespace
 
 void add_model_keys(KeyTable& t) {
@@ -44,10 +53,12 @@ void add_model_keys(KeyTable& t) {
          "share of a batch in the running statistics of BatchNorm");
   t.real("model.bn_scale_stddev", DKFAC_FIELD(model.bn_scale_stddev), at_least(0),
          "standard deviation of the initial BatchNorm scales, which are 1 on average");
-  t.boolean("model.fused_moments", DKFAC_FIELD(model.fused_moments),
-            "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them");
-  t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
-            "on a device, f16 convolutions also sum their gradient for the BatchNorm before them");
+  add_fusion(t, "model.fused_moments", DKFAC_FIELD(model.fused_moments),
+             "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them; "
+             "measured: where that is faster");
+  add_fusion(t, "model.fused_backward", DKFAC_FIELD(model.fused_backward),
+             "on a device, f16 convolutions also sum their gradient for the BatchNorm before them; "
+             "measured: where that is faster");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
              "begin with fixed filters that whiten the patches of the training images");
   add_switch(t, "model.pool_before_activation", DKFAC_FIELD(model.pool_before_activation),
