@@ -21,8 +21,7 @@ std::string short_name(const std::string& full) {
   const auto open = full.find('<');
   if (open == std::string::npos) return full;
   const auto base = [](std::string type) {
-    if (const auto space = type.find_first_not_of(' '); space != std::string::npos)
-      type.erase(0, space);
+    std::erase(type, ' ');
     const auto scope = type.rfind("::");
     return scope == std::string::npos ? type : type.substr(scope + 2);
   };
@@ -50,7 +49,8 @@ TEST(Launches, HaveNames) {
             "sum_columns Rows Pairs");
 }
 
-/// Counts the second step of SGD by name; the first allocates.
+/// Counts the second step of SGD by name, in which the passes are recorded and replayed: the log
+/// has them as they are recorded.
 std::string counted(FusionUse use) {
   ModelOptions model{.name = "resnet50",
                      .input = Shape{64, 64, 3},
@@ -59,7 +59,7 @@ std::string counted(FusionUse use) {
                      .compute = DType::f16,
                      .width = 8};
   model.fused_moments = model.fused_backward = use;
-  ModelTraining training({.model = model, .batch = 4}, Device::cuda());
+  ModelTraining training({.model = model, .batch = 4, .record = true}, Device::cuda());
   EXPECT_TRUE(training.step(0).updated);
   training.load(1);
   struct Sum {
@@ -69,7 +69,7 @@ std::string counted(FusionUse use) {
   std::map<std::string, Sum> sums;
   emulated::WorkLog log;
   EXPECT_TRUE(training.update(1).updated);
-  training.ctx().stream().synchronize();
+  EXPECT_EQ(training.passes().counts().replayed, 1);
   for (const emulated::LoggedWork& work : log.take()) {
     Sum& sum = sums[short_name(work.name)];
     ++sum.launches;
