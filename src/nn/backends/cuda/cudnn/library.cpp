@@ -264,7 +264,8 @@ bool Library::is_faster(const ConvWork& work, const std::function<bool()>& measu
   if (!file.empty()) way.is_faster = SharedFile::find_fusion(file, key);
   if (way.is_faster) return *way.is_faster;
   way.is_faster = measure();
-  if (!file.empty()) SharedFile::add_fusion(file, key, *way.is_faster);
+  // Without a plan it did not run, which another run may do.
+  if (!file.empty() && way.plan != nullptr) SharedFile::add_fusion(file, key, *way.is_faster);
   return *way.is_faster;
 }
 
