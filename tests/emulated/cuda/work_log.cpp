@@ -13,7 +13,7 @@ struct Log {
   std::vector<LoggedWork> work;
 };
 
-Log& log() {
+Log& the_log() {
   static auto* const one = new Log;
   return *one;
 }
@@ -22,20 +22,20 @@ Log& log() {
 
 WorkLog::WorkLog() {
   (void)take();
-  log().is_on = true;
+  the_log().is_on = true;
 }
-WorkLog::~WorkLog() { log().is_on = false; }
+WorkLog::~WorkLog() { the_log().is_on = false; }
 
 std::vector<LoggedWork> WorkLog::take() {
-  const std::scoped_lock lock(log().mutex);
-  return std::exchange(log().work, {});
+  const std::scoped_lock lock(the_log().mutex);
+  return std::exchange(the_log().work, {});
 }
 
-bool logs_work() { return log().is_on; }
+bool logs_work() { return the_log().is_on; }
 
 void log_work(LoggedWork work) {
-  const std::scoped_lock lock(log().mutex);
-  log().work.push_back(std::move(work));
+  const std::scoped_lock lock(the_log().mutex);
+  the_log().work.push_back(std::move(work));
 }
 
 }  // namespace emulated
