@@ -95,6 +95,7 @@ class Training {
         sums_(Tensor::zeros(ctx_, {2}, DType::f64)),
         said_(Tensor::pinned(ctx_, {2}, DType::f64)) {
     optimizer_->prepare();
+    model_->choose_fusions(ctx_, arguments.batch);
     Context host;
     Random random(7);
     const Shape& image = model_->input();
@@ -221,6 +222,8 @@ double run_sgd(const Arguments& arguments, const Ceilings& ceilings, std::ostrea
     add(report, "model_flops_utilisation", flops / step_ms * 1e3 / *peak);
   add(report, "model_bytes", static_cast<double>(training.model().allocated_bytes()));
   add(report, "peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
+  add(report, "sgd_fused_moments", static_cast<double>(training.model().fused_moments().fused));
+  add(report, "sgd_fused_backward", static_cast<double>(training.model().fused_backward().fused));
   return step_ms;
 }
 
@@ -316,7 +319,9 @@ void run(const Arguments& arguments, std::ostream& out) {
   const double sgd_ms = run_sgd(arguments, ceilings, out);
   if (arguments.compute != "f32") {
     nn::ModelOptions statistics = model_options(arguments), backward = statistics;
-    statistics.fused_moments = backward.fused_backward = true;
+    // The other fusion off; the step before has both as they were measured.
+    statistics.fused_moments = backward.fused_backward = nn::FusionUse::on;
+    statistics.fused_backward = backward.fused_moments = nn::FusionUse::off;
     run_fused(arguments, "fused_moments", statistics, &nn::Model::fused_moments, out);
     run_fused(arguments, "fused_backward", backward, &nn::Model::fused_backward, out);
   }

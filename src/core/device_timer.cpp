@@ -1,5 +1,7 @@
 #include "core/shared/device_timer.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -36,6 +38,21 @@ bool TimedEvent::done() const { return native_ == nullptr || cuda::done(device_,
 double TimedEvent::seconds(const TimedEvent& from, const TimedEvent& to) {
   if (from.native_ == nullptr) return to.at_ - from.at_;
   return cuda::seconds_between(from.device_, from.native_, to.native_);
+}
+
+double median_seconds(Context& ctx, const std::function<void()>& work) {
+  TimedEvent from(ctx.device()), to(ctx.device());
+  std::array<double, 3> seconds{};
+  work();
+  for (double& each : seconds) {
+    from.record(ctx.stream());
+    work();
+    to.record(ctx.stream());
+    ctx.stream().synchronize();
+    each = TimedEvent::seconds(from, to);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[1];
 }
 
 }  // namespace dkfac

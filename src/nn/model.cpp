@@ -6,6 +6,7 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/nn/norm_layers.h"
 
+#include "core/shared/device_timer.h"
 #include "nn/backends/backend_elementwise.h"
 #include "nn/backends/dtype.h"
 #include "nn/backends/workspace.h"
@@ -138,6 +139,7 @@ std::size_t Model::allocated_bytes() const {
 }
 
 void Model::set_observer(LayerObserver* observer) {
+  observer_ = observer;
   root_->visit([&](Layer& layer) { layer.set_observer(observer); });
 }
 
@@ -151,13 +153,37 @@ void Model::set_batch_norm_ranks(const std::shared_ptr<comm::Communicator>& rank
   });
 }
 
-void Model::set_fused_moments(bool on) { fuse(*root_, Fusion::moments, on); }
+void Model::set_fused_moments(FusionUse use) { fuse(*root_, Fusion::moments, use); }
 
 FusedPairs Model::fused_moments() const { return fused_pairs(*root_, Fusion::moments); }
 
-void Model::set_fused_backward(bool on) { fuse(*root_, Fusion::gradient, on); }
+void Model::set_fused_backward(FusionUse use) { fuse(*root_, Fusion::gradient, use); }
 
 FusedPairs Model::fused_backward() const { return fused_pairs(*root_, Fusion::gradient); }
+
+std::string Model::fusion_choices() const { return nn::fusion_choices(*root_); }
+
+void Model::set_fusion_choices(std::string_view choices) {
+  nn::set_fusion_choices(*root_, choices);
+}
+
+void Model::choose_fusions(Context& ctx, std::int64_t samples, const WorkTimer& timer) {
+  if (!ctx.device().is_cuda() || size_of(compute_) != 2 || !has_measured_fusions(*root_)) return;
+  LayerObserver* const observer = observer_;
+  set_observer(nullptr);
+  const Tensor before = Tensor::copy_of(ctx, buffers_);
+  Tensor x = Tensor::empty(ctx, batch_shape(samples, input_), compute_);
+  Tensor grad = Tensor::zeros(ctx, Shape{samples, outputs_}, dtype_);
+  ops::fill(ctx, x, 1);
+  {
+    const WorkTimer used = timer ? timer : median_seconds;
+    const MeasuredFusions measured(*root_, used);
+    (void)forward(ctx, x, Mode::train);
+    backward(ctx, grad);
+  }
+  ops::copy(ctx, before, buffers_);
+  set_observer(observer);
+}
 
 void Model::trace(const std::function<void(const Layer&, const Shape&)>& f) const {
   root_->trace(batch_shape(1, input_), f);

@@ -25,6 +25,7 @@ dkfac_gpu_test(nn.cuda.norm
   LINK dkfac::nn LABELS nn)
 dkfac_gpu_test(nn.cuda.fused
   SOURCES behaviour/cuda/fused_moments_test.cpp behaviour/cuda/fused_backward_test.cpp
+          behaviour/cuda/fusion_choice_test.cpp
   LINK dkfac::nn LABELS nn)
 set(cudnn_tests backends/cuda/conv_cudnn_test.cpp behaviour/cuda/conv_images_test.cpp)
 if(DKFAC_HAVE_CUDNN)
@@ -36,8 +37,10 @@ dkfac_gpu_test(nn.cuda.cudnn
 if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn
     SOURCES behaviour/cuda/emulated_cudnn_test.cpp behaviour/cuda/cudnn_failures_test.cpp
-            backends/cuda/cudnn/split_sum_test.cpp
+            backends/cuda/cudnn/split_sum_test.cpp behaviour/cuda/launches_test.cpp
     LINK dkfac::nn LABELS nn)
+  set_source_files_properties(behaviour/cuda/launches_test.cpp PROPERTIES COMPILE_DEFINITIONS
+    "DKFAC_COUNTED_FILE=\"${PROJECT_SOURCE_DIR}/benchmarks/results/gpu/counted.csv\"")
 endif()
 dkfac_gpu_test(nn.cuda.models
   SOURCES behaviour/cuda/models_test.cpp behaviour/cuda/ekfac_models_test.cpp

@@ -20,6 +20,17 @@ struct NamedTensor {
   TensorView view;       ///< View into the model's arenas; valid as long as the model.
 };
 
+/// Returns the seconds that work takes on the stream of the context. It calls the work, which
+/// enqueues it, as often as it needs.
+using WorkTimer = std::function<double(Context&, const std::function<void()>&)>;
+
+/// Use of a fusion of neighbouring layers.
+enum class FusionUse : std::uint8_t {
+  off,
+  on,
+  measured  ///< Of the pairs for which it is faster, once Model::choose_fusions() has measured it.
+};
+
 /// Counts of neighbouring convolutions and BatchNorm2ds that can share a pass over memory
 /// (Model::set_fused_moments(), set_fused_backward()).
 struct FusedPairs {
@@ -63,21 +74,36 @@ class Model {
   void set_batch_norm_ranks(const std::shared_ptr<comm::Communicator>& ranks);
   /// Number of ranks that share their batches; 1 in a model without BatchNorm2d.
   [[nodiscard]] int batch_norm_ranks() const { return batch_norm_ranks_; }
-  /// Lets convolutions compute the batch statistics of the BatchNorm2d behind them; off by default.
-  /// It applies to 16-bit activations on a device, for a BatchNorm2d of one group directly after a
-  /// convolution without a bias in the same Sequential. It saves one read of the convolution's
-  /// output at the price of accuracy: the error of the variance is about mean^2 times the relative
-  /// error of f32 sums, and a negative variance becomes 0. Pairs for which cuDNN has no engine stay
-  /// unfused, and are counted. Set it before passes are recorded.
-  void set_fused_moments(bool on);
+  /// Lets convolutions compute the batch statistics of the BatchNorm2d behind them; off in a new
+  /// Model, measured in one of make_model(). It applies to 16-bit activations on a device, for a
+  /// BatchNorm2d of one group directly after a convolution without a bias in the same Sequential.
+  /// It saves one read of the convolution's output at the price of accuracy: the error of the
+  /// variance is about mean^2 times the relative error of f32 sums, and a negative variance becomes
+  /// 0. Pairs for which cuDNN has no engine stay unfused, and are counted. Set it before passes are
+  /// recorded.
+  void set_fused_moments(FusionUse use);
   [[nodiscard]] FusedPairs fused_moments() const;
-  /// Lets convolutions compute gradient sums of the BatchNorm2d before them; off by default. It
-  /// applies to f16 activations on a device. A convolution carries its gradient through the ReLU of
-  /// a BatchNorm2d of one group directly before it, also across neighbouring Sequentials, and sums
-  /// it for that layer. It saves one read of the gradient, at the accuracy of f32 sums. Pairs
-  /// without an engine and the order of calls are as for set_fused_moments().
-  void set_fused_backward(bool on);
+  /// Lets convolutions compute gradient sums of the BatchNorm2d before them; the default is that of
+  /// set_fused_moments(). It applies to f16 activations on a device. A convolution carries its
+  /// gradient through the ReLU of a BatchNorm2d of one group directly before it, also across
+  /// neighbouring Sequentials, and sums it for that layer. It saves one read of the gradient, at
+  /// the accuracy of f32 sums. Pairs without an engine and the order of calls are as for
+  /// set_fused_moments().
+  void set_fused_backward(FusionUse use);
   [[nodiscard]] FusedPairs fused_backward() const;
+  /// Chooses the measured fusions for batches of `samples` of input(): a forward and a backward
+  /// pass over a constant batch time each form of a pair on the device, once for each shape, and
+  /// keep the answer where measured plans of convolutions are (docs/cuda.md). Running statistics
+  /// are restored, gradients() overwritten, and no observer is called. Call it before passes are
+  /// recorded; with BatchNorms over ranks, on all of them together. Until then, and on the host,
+  /// measured pairs are not fused. Ranks may choose differently: give all of them
+  /// fusion_choices() of one, and a resumed run those it had. Without a `timer`, times are medians
+  /// of three by events of the device.
+  void choose_fusions(Context& ctx, std::int64_t samples, const WorkTimer& timer = {});
+  /// Text with a digit for each pair in forward order, moments before backward: "110/01".
+  [[nodiscard]] std::string fusion_choices() const;
+  /// Sets the choices of the measured pairs. Throws InvalidArgument for those of another model.
+  void set_fusion_choices(std::string_view choices);
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] DType compute() const { return compute_; }
@@ -121,6 +147,7 @@ class Model {
   std::int64_t outputs_ = 0;
   int batch_norm_ranks_ = 1;
   std::int64_t parameter_count_ = 0, buffer_count_ = 0;
+  LayerObserver* observer_ = nullptr;
   Tensor values_, gradients_, buffers_;
   Tensor cast_input_, cast_grad_, logits_;  ///< When compute() is not dtype().
   Tensor rounded_;                          ///< The parameters in compute(), on a device.
@@ -206,8 +233,8 @@ struct ModelOptions {
   /// > 0; BatchNormOptions::initial_scale, except where zero_gamma holds.
   double norm_scale = 1;
   double norm_scale_stddev = 0;  ///< BatchNormOptions::scale_stddev, except where zero_gamma holds.
-  bool fused_moments = false;    ///< Model::set_fused_moments().
-  bool fused_backward = false;   ///< Model::set_fused_backward().
+  FusionUse fused_moments = FusionUse::measured;   ///< Model::set_fused_moments().
+  FusionUse fused_backward = FusionUse::measured;  ///< Model::set_fused_backward().
   ModelSwitches switches{};
 };
 /// Makes the model with these options. Throws InvalidArgument with the list of names for an unknown

@@ -19,6 +19,8 @@ struct RunRecord {
   std::int64_t epoch = 1;  ///< Current epoch.
   std::int64_t batch = 0;  ///< Finished batches of the current epoch.
   RunResult result;        ///< Result so far, with the configuration of the run.
+  /// nn::Model::fusion_choices() of the current phase; empty: not chosen.
+  std::string fusions{};
 };
 
 [[nodiscard]] std::string to_text(const RunRecord& record);

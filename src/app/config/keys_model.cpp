@@ -19,6 +19,15 @@ std::vector<std::string> convolutional() {
   return names;
 }
 
+template <class Field>
+void add_fusion(KeyTable& t, std::string path, Field field, std::string help) {
+  using nn::FusionUse;
+  t.choice<FusionUse>(
+      std::move(path), field,
+      {{"off", FusionUse::off}, {"on", FusionUse::on}, {"measured", FusionUse::measured}},
+      std::move(help));
+}
+
 }  // namespace
 
 void add_model_keys(KeyTable& t) {
@@ -52,10 +61,12 @@ void add_model_keys(KeyTable& t) {
          "initial BatchNorm scales, for good where they are frozen");
   t.real("model.bn_scale_stddev", DKFAC_FIELD(model.bn_scale_stddev), at_least(0),
          "standard deviation of the initial BatchNorm scales around model.bn_scale");
-  t.boolean("model.fused_moments", DKFAC_FIELD(model.fused_moments),
-            "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them");
-  t.boolean("model.fused_backward", DKFAC_FIELD(model.fused_backward),
-            "on a device, f16 convolutions also sum their gradient for the BatchNorm before them");
+  add_fusion(t, "model.fused_moments", DKFAC_FIELD(model.fused_moments),
+             "on a device, 16-bit convolutions also compute the sums of the BatchNorm after them; "
+             "measured: where that is faster");
+  add_fusion(t, "model.fused_backward", DKFAC_FIELD(model.fused_backward),
+             "on a device, f16 convolutions also sum their gradient for the BatchNorm before them; "
+             "measured: where that is faster");
   add_switch(t, "model.whitening", DKFAC_FIELD(model.whitening),
              "begin with fixed filters that whiten the patches of the training images, not of "
              "photographs")

@@ -39,7 +39,7 @@ std::string loading_text(const RunResult& result) {
   return text;
 }
 
-/// Describes the requested fusions and how many pairs were fused.
+/// Describes the fusions and how many pairs were fused.
 std::string shared_work_text(const RunResult& result) {
   std::string text;
   const auto add = [&](const char* key, const std::optional<SharedWork>& work) {

@@ -101,7 +101,8 @@ struct ModelConfig {
   double classifier_stddev = 0;
   bool zero_gamma = false;
   double bn_epsilon = 1e-5, bn_momentum = 0.1, bn_scale = 1, bn_scale_stddev = 0;
-  bool fused_moments = false, fused_backward = false;
+  nn::FusionUse fused_moments = nn::FusionUse::measured;
+  nn::FusionUse fused_backward = nn::FusionUse::measured;
   std::optional<bool> whitening, frozen_bn_scale;
   std::optional<nn::PoolOrder> pool_order;
   double celu_alpha = -1, logit_scale = 0;

@@ -145,7 +145,7 @@ struct RunResult {
   /// update.
   std::map<std::string, double> activity_seconds;
   std::optional<PassLaunches> launches;  ///< Set if graphs were requested.
-  /// Set if model.fused_moments or model.fused_backward is on.
+  /// Set if model.fused_moments or model.fused_backward is on, or measured on a device.
   std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;
   std::vector<std::string> bad_photos;  ///< First damaged photographs by name, with reasons.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "dkfac/core/device_info.h"
@@ -30,8 +31,23 @@ void count_launches(TrainState& s) {
 void count_shared_work(TrainState& s) {
   const auto shared = [](const nn::FusedPairs& p) { return SharedWork{p.pairs, p.fused}; };
   const ModelConfig& model = s.config.model;
-  if (model.fused_moments) s.result.fused_moments = shared(s.model->fused_moments());
-  if (model.fused_backward) s.result.fused_backward = shared(s.model->fused_backward());
+  const bool may = s.ctx.device().is_cuda() && size_of(s.model->compute()) == 2;
+  const auto told = [&](nn::FusionUse use) {
+    return use == nn::FusionUse::on || (may && use == nn::FusionUse::measured);
+  };
+  if (told(model.fused_moments)) s.result.fused_moments = shared(s.model->fused_moments());
+  if (told(model.fused_backward)) s.result.fused_backward = shared(s.model->fused_backward());
+}
+
+/// Chooses the measured fusions of this phase as rank 0 measures them; collective.
+void choose_fusions(TrainState& s) {
+  if (s.fusions_of == s.now) return;
+  s.fusions_of = s.now;
+  const Config& config = s.now->phase.config;
+  const std::int64_t parts = s.comm->size() * config.train.micro_batches;
+  const std::int64_t batch = std::min(config.train.global_batch, s.now->data->train.count);
+  s.model->choose_fusions(s.ctx, std::max<std::int64_t>(1, batch / parts));
+  s.model->set_fusion_choices(comm::all_gather_strings(*s.comm, s.model->fusion_choices()).front());
 }
 
 bool evaluation_due(const RunConfig& run, std::int64_t epoch) {
@@ -50,6 +66,8 @@ void start_next_epoch(Counters& c) {
 
 bool train_epoch(TrainState& s) {
   const Counters& c = s.counters;
+  enter(s, "setup");
+  choose_fusions(s);
   enter(s, "data");
   Stopwatch clock, data_watch;
   begin_loading(s);

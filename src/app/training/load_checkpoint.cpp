@@ -123,6 +123,10 @@ void read_checkpoint(TrainState& s, const std::filesystem::path& checkpoint) {
     reader->finish(moved);
     if (!keeps_loss_scale(s, record.result))
       s.counters.loss_scale = first_loss_scale(loss_scale_options(s.config));
+    if (!record.fusions.empty() && s.ctx.device().is_cuda()) {
+      s.model->set_fusion_choices(record.fusions);
+      s.fusions_of = s.now;
+    }
     restore_result(s, record.result);
   });
 }

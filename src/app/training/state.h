@@ -77,7 +77,8 @@ struct TrainState {
   int ranks_on_device = 1;  ///< DevicePlacement::ranks_on_device.
 
   std::vector<PhasePlan> plan = {};
-  const PhasePlan* now = nullptr;  ///< Current phase.
+  const PhasePlan* now = nullptr;         ///< Current phase.
+  const PhasePlan* fusions_of = nullptr;  ///< Phase whose fusions have been chosen.
   std::unique_ptr<nn::Model> model = nullptr;
   std::optional<data::DeviceLoader> loader = {}, test_loader = {};
   std::unique_ptr<optim::Optimizer> optimizer = nullptr;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <functional>
+
+#include "dkfac/core/context.h"
 #include "dkfac/core/device.h"
 #include "dkfac/core/stream.h"
 
@@ -27,5 +30,10 @@ class TimedEvent {
   CUevent_st* native_ = nullptr;
   double at_ = 0;  ///< Time of record() on the host, in seconds.
 };
+
+/// Returns the median of three times, in seconds, that the work enqueued by `work` takes on the
+/// stream of the context, after an execution that is not timed, as a first call loads code. The
+/// host waits for each. Not while the stream is recorded.
+[[nodiscard]] double median_seconds(Context& ctx, const std::function<void()>& work);
 
 }  // namespace dkfac

@@ -11,6 +11,7 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/norm_shape.h"
+#include "nn/shared/work_timer.h"
 
 namespace dkfac::nn {
 
@@ -74,6 +75,15 @@ class ConvBackend {
                                                TensorView /*sum_of_squares*/) {
     return false;
   }
+  /// Whether forward_with_sums() takes less time than forward() and the moments of y, by this
+  /// timer; the first call for a shape measures both, and keeps the answer where measured plans are
+  /// (nn/shared/conv_plans.h). Overwrites y and the sums.
+  [[nodiscard]] virtual bool sums_are_faster(Context& /*ctx*/, const WorkTimer& /*timer*/,
+                                             const ConvShape& /*shape*/, ConstTensorView /*x*/,
+                                             ConstTensorView /*weight*/, TensorView /*y*/,
+                                             TensorView /*sum*/, TensorView /*sum_of_squares*/) {
+    return false;
+  }
   /// Called after forward() of the same shape with the same weights; on a device, by any backend.
   virtual void backward_data(Context& ctx, const ConvShape& shape, ConstTensorView dy,
                              ConstTensorView weight, TensorView dx) = 0;
@@ -88,6 +98,14 @@ class ConvBackend {
                                                    const ReluNorm& /*norm*/, TensorView /*g*/,
                                                    TensorView /*scale_grad*/,
                                                    TensorView /*shift_grad*/) {
+    return false;
+  }
+  /// As sums_are_faster(), of backward_data_to_norm() beside backward_data() and the sums of g.
+  /// Overwrites g and the gradients of scale and shift.
+  [[nodiscard]] virtual bool norm_gradient_is_faster(
+      Context& /*ctx*/, const WorkTimer& /*timer*/, const ConvShape& /*shape*/,
+      ConstTensorView /*dy*/, ConstTensorView /*weight*/, const ReluNorm& /*norm*/,
+      TensorView /*g*/, TensorView /*scale_grad*/, TensorView /*shift_grad*/) {
     return false;
   }
   [[nodiscard]] virtual ReorderCount reorders() const { return {}; }

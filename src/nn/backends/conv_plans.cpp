@@ -53,6 +53,7 @@ std::string describe_conv_plans() {
            << " MiB of workspace";
       if (plan.tensor_cores) text << ", tensor cores";
       if (plan.compiled_at_run_time) text << ", compiled at run time";
+      if (plan.fused) text << (*plan.fused ? ", faster" : ", slower") << " than two passes";
       if (plan.seconds > 0) text << ", " << plan.seconds * 1e6 << " us";
     } else {
       text << "not by cuDNN (" << (plan.note.empty() ? "no engine" : plan.note) << ")";

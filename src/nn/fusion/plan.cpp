@@ -1,5 +1,7 @@
 #include "nn/fusion/plan.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -9,6 +11,8 @@
 
 namespace dkfac::nn {
 namespace {
+
+constexpr std::array kFusions{Fusion::moments, Fusion::gradient};
 
 enum class End { first, last };
 
@@ -66,11 +70,61 @@ void for_each_pair(Layer& root, Fusion what, const F& f) {
 
 }  // namespace
 
-void fuse(Layer& root, Fusion what, bool on) {
+void fuse(Layer& root, Fusion what, FusionUse use) {
   for_each_pair(root, what, [&](ConvFusion::Link& link, BatchNorm2d& norm) {
-    link.norm = on ? &fusion_of(norm) : nullptr;
+    link.norm = use == FusionUse::off ? nullptr : &fusion_of(norm);
+    link.is_chosen = use == FusionUse::on;
+    link.is_measured = use == FusionUse::measured;
     link.was_used = false;
   });
+}
+
+std::string fusion_choices(Layer& root) {
+  std::string choices;
+  for (const Fusion what : kFusions) {
+    if (what != kFusions.front()) choices += '/';
+    for_each_pair(root, what, [&](const ConvFusion::Link& link, BatchNorm2d&) {
+      choices += link.is_chosen ? '1' : '0';
+    });
+  }
+  return choices;
+}
+
+void set_fusion_choices(Layer& root, std::string_view choices) {
+  const std::string now = fusion_choices(root);
+  const bool fits = std::ranges::equal(
+      now, choices, [](char a, char b) { return a == '/' ? b == '/' : b == '0' || b == '1'; });
+  DKFAC_CHECK(fits, "[model] the choices '", std::string(choices),
+              "' of fusions are of other pairs than this model's, '", now,
+              "'; use those of the same model");
+  std::size_t at = 0;
+  for (const Fusion what : kFusions) {
+    for_each_pair(root, what, [&](ConvFusion::Link& link, BatchNorm2d&) {
+      const char choice = choices[at++];
+      if (link.is_measured) link.is_chosen = choice == '1';
+    });
+    ++at;
+  }
+}
+
+bool has_measured_fusions(Layer& root) {
+  bool has = false;
+  for (const Fusion what : kFusions)
+    for_each_pair(root, what,
+                  [&](const ConvFusion::Link& link, BatchNorm2d&) { has |= link.is_measured; });
+  return has;
+}
+
+MeasuredFusions::MeasuredFusions(Layer& root, const WorkTimer& timer) : root_(root) {
+  for (const Fusion what : kFusions)
+    for_each_pair(root_, what, [&](ConvFusion::Link& link, BatchNorm2d&) {
+      if (link.is_measured) link.timer = &timer;
+    });
+}
+
+MeasuredFusions::~MeasuredFusions() {
+  for (const Fusion what : kFusions)
+    for_each_pair(root_, what, [](ConvFusion::Link& link, BatchNorm2d&) { link.timer = nullptr; });
 }
 
 FusedPairs fused_pairs(Layer& root, Fusion what) {

@@ -5,6 +5,7 @@
 #include "dkfac/nn/layers.h"
 
 #include "nn/backends/norm_shape.h"
+#include "nn/shared/work_timer.h"
 
 /// State that fused neighbouring layers share; nn/fusion/plan.h decides which layers fuse.
 namespace dkfac::nn {
@@ -55,9 +56,17 @@ struct NormFusion {
 /// State of the work that a Conv2d does for its neighbours.
 struct ConvFusion {
   struct Link {
-    NormFusion* norm = nullptr;  ///< Receives the sums; null: nothing is shared.
-    bool was_used = false;       ///< Whether the last pass used it.
-    Tensor sums;                 ///< f32 [2,c]
+    NormFusion* norm = nullptr;   ///< Receives the sums; null: nothing is shared.
+    bool is_chosen = false;       ///< Whether passes use it.
+    bool is_measured = false;     ///< Whether that is a choice by measurement.
+    const WorkTimer* timer = {};  ///< Set in the pass that measures.
+    bool was_used = false;        ///< Whether the last pass used it.
+    Tensor sums;                  ///< f32 [2,c]
+    /// Whether a pass on this device may use it, or has to measure it.
+    [[nodiscard]] bool is_on(const Context& ctx, DType dtype) const {
+      return norm != nullptr && (is_chosen || timer != nullptr) && ctx.device().is_cuda() &&
+             size_of(dtype) == 2;
+    }
   };
   Link moments;   ///< With the normalisation behind it.
   Link gradient;  ///< With the one before it.

@@ -141,11 +141,14 @@ ConstTensorView Conv2d::forward(Context& ctx, ConstTensorView x, Mode mode) {
   const ConstTensorView bias = options_.bias ? parameters_.back().value : TensorView{};
   const ConvShape conv = conv_shape(x.shape(), shape, options_, x.dtype());
   ConvBackend& backend = plan_->backends.choose(ctx, conv);
-  if (link.norm != nullptr && mode == Mode::train && ctx.device().is_cuda() &&
-      size_of(x.dtype()) == 2) {
+  if (mode == Mode::train && link.is_on(ctx, x.dtype())) {
     const TensorView sums = ensure(ctx, link.sums, Shape{2, out_}, DType::f32);
     const TensorView sum = sums.slice(0, 0, 1).flat(), squares = sums.slice(0, 1, 1).flat();
-    link.was_used = backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
+    if (link.timer != nullptr)
+      link.is_chosen =
+          backend.sums_are_faster(ctx, *link.timer, conv, x, weight(), y, sum, squares);
+    link.was_used =
+        link.is_chosen && backend.forward_with_sums(ctx, conv, x, weight(), y, sum, squares);
     if (link.was_used) {
       link.norm->moments = {y, sum, squares};
       return y;
@@ -197,14 +200,18 @@ ConstTensorView Conv2d::backward(Context& ctx, ConstTensorView grad_output, Inpu
 
 bool Conv2d::compute_gradient_before(Context& ctx, ConstTensorView grad_output, TensorView dx) {
   ConvFusion::Link& link = plan_->fusion.gradient;
-  if (link.norm == nullptr || !ctx.device().is_cuda() || size_of(dx.dtype()) != 2) return false;
+  if (!link.is_on(ctx, dx.dtype())) return false;
   const ReluNorm norm = relu_norm(*link.norm, input_);
   if (norm.x.empty()) return false;
   const TensorView sums = ensure(ctx, link.sums, Shape{2, in_}, DType::f32);
   const TensorView of_scale = sums.slice(0, 0, 1).flat(), of_shift = sums.slice(0, 1, 1).flat();
   const ConvShape conv = conv_shape(input_.shape(), grad_output.shape(), options_, input_.dtype());
-  if (!plan_->backends.choose(ctx, conv, ConvPass::data)
-           .backward_data_to_norm(ctx, conv, grad_output, weight(), norm, dx, of_scale, of_shift)) {
+  ConvBackend& backend = plan_->backends.choose(ctx, conv, ConvPass::data);
+  if (link.timer != nullptr)
+    link.is_chosen = backend.norm_gradient_is_faster(ctx, *link.timer, conv, grad_output, weight(),
+                                                     norm, dx, of_scale, of_shift);
+  if (!link.is_chosen || !backend.backward_data_to_norm(ctx, conv, grad_output, weight(), norm, dx,
+                                                        of_scale, of_shift)) {
     return false;
   }
   link.norm->gradient = {dx, of_scale, of_shift};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,10 @@ struct ConvPlan {
   bool compiled_at_run_time = false;
   bool tensor_cores = false;
   double seconds = 0;  ///< Measured time; 0: not measured in this run.
-  std::string note;    ///< Why other engines were rejected.
+  /// Of a fusion whose use is measured (Model::choose_fusions()): whether it is faster than two
+  /// passes.
+  std::optional<bool> fused{};
+  std::string note;  ///< Why other engines were rejected.
 };
 
 /// Returns the plans of all passes that the calling thread has requested, in that order, after

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "app/checkpoint/run_record.h"
 #include "app/tiny_run.h"
 #include "support/host_waits.h"
 #include "support/temp_folder.h"
@@ -322,6 +323,27 @@ TEST(RunsOnDevice, WaitOnceInAStep) {
     for (std::size_t step = 7; step < waits.size(); ++step)
       EXPECT_EQ(waits[step] - waits[step - 1], 1) << "step " << step + 1;
   }
+}
+
+/// By the clock of the emulated device, which counts work, the fused form of a pair is the faster.
+/// BatchNorms extend over both ranks, also in the pass that measures.
+TEST(RunsOnDevice, FuseWhatWasMeasuredOnAllRanksAndWhenResumed) {
+  if (!testing::is_emulated()) GTEST_SKIP() << "what is faster on a real device is not known here";
+  const Keys keys{"model.name=resnet20", "model.width=8", "run.precision=f16",
+                  "data.synthetic_train=64", "model.batch_norm_groups=1"};
+  const TempFolder folder;
+  const tiny::Outcome whole = run_on("cuda", "sgd", keys, 2, {.folder = folder.path()});
+  ASSERT_TRUE(whole.result.fused_moments && whole.result.fused_backward);
+  EXPECT_EQ(whole.result.fused_moments->fused, 19);
+  EXPECT_EQ(whole.result.fused_backward->fused, 9);
+  const auto record =
+      read_record(folder.path() / "step-000002", read_manifest(folder.path() / "step-000002"));
+  EXPECT_EQ(record.fusions, std::string(19, '1') + '/' + std::string(9, '1'));
+  const tiny::Outcome rest =
+      run_on("cuda", "sgd", keys, 2, {.resume = folder.path() / "step-000002"});
+  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
+  const Keys off = with(keys, {"model.fused_moments=off", "model.fused_backward=off"});
+  EXPECT_NE(run_on("cuda", "sgd", off, 2).losses, whole.losses) << "control: nothing was fused";
 }
 
 TEST(RunsOnDevice, ReportWhatTheyUsed) {

@@ -33,8 +33,8 @@ const std::map<std::string, Fates>& bound_keys() {
       {"run.graphs", {"off", honoured, honoured, honoured}},
       {"run.hierarchical", {"2", honoured, refused, honoured}},
       {"data.resident", {"yes", refused, honoured, honoured}},
-      {"model.fused_moments", {"true", told, honoured, honoured}},
-      {"model.fused_backward", {"true", told, honoured, honoured}}};
+      {"model.fused_moments", {"on", told, honoured, honoured}},
+      {"model.fused_backward", {"on", told, honoured, honoured}}};
   return keys;
 }
 
@@ -45,7 +45,8 @@ Fate fate_of(const std::string& key, const std::string& value, const std::string
     if (key != "run.device") set.push_back("run.device=" + device);
     const Config config = parse_config("", set, "test");
     require_levels(config, backend);
-    const bool fused = config.model.fused_moments || config.model.fused_backward;
+    const bool fused = config.model.fused_moments == nn::FusionUse::on ||
+                       config.model.fused_backward == nn::FusionUse::on;
     return fused && device == "cpu" ? Fate::told : Fate::honoured;
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();

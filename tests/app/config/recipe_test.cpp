@@ -123,12 +123,12 @@ TEST(ModelSwitches, ReachTheModel) {
   EXPECT_TRUE(model_options(parse_recipe({"model.name=resnet20", "model.zero_gamma=true"}),
                             images_in_all(1), 1)
                   .zero_gamma);
-  EXPECT_FALSE(preset.fused_moments);
-  EXPECT_FALSE(preset.fused_backward);
-  EXPECT_TRUE(model_options(parse_recipe({"model.fused_backward=true"}), images_in_all(1), 1)
-                  .fused_backward);
-  EXPECT_TRUE(
-      model_options(parse_recipe({"model.fused_moments=true"}), images_in_all(1), 1).fused_moments);
+  EXPECT_EQ(preset.fused_moments, nn::FusionUse::measured);
+  EXPECT_EQ(preset.fused_backward, nn::FusionUse::measured);
+  const nn::ModelOptions fused = model_options(
+      parse_recipe({"model.fused_backward=on", "model.fused_moments=off"}), images_in_all(1), 1);
+  EXPECT_EQ(fused.fused_backward, nn::FusionUse::on);
+  EXPECT_EQ(fused.fused_moments, nn::FusionUse::off);
 }
 
 /// Whether f() throws InvalidArgument.

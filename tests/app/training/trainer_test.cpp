@@ -120,7 +120,7 @@ TEST(Trainer, SaysHowMuchOfTheSharedWorkItHad) {
   const Outcome none = train_here(tiny({"run.epochs=1"}));
   EXPECT_FALSE(none.result.fused_moments || none.result.fused_backward);
   const Outcome asked = train_here(
-      tiny({"run.epochs=1", "model.name=resnet20", "model.width=4", "model.fused_backward=true"}));
+      tiny({"run.epochs=1", "model.name=resnet20", "model.width=4", "model.fused_backward=on"}));
   EXPECT_FALSE(asked.result.fused_moments);
   ASSERT_TRUE(asked.result.fused_backward);
   EXPECT_EQ(asked.result.fused_backward->pairs, 9);  // The first BatchNorm of each block.

@@ -5,6 +5,7 @@
 #include <cublas_v2.h>
 
 #include "column_major.h"
+#include "emulated/work_log.h"
 #include "handles.h"
 
 // General and symmetric products of cuBLAS. Sums are f64; operands of the TF32 mode lose their last
@@ -88,6 +89,18 @@ struct Product {
   std::int64_t count;
   bool tf32;
 
+  [[nodiscard]] double flop() const {
+    return 2.0 * static_cast<double>(m * n) * static_cast<double>(k * count);
+  }
+  [[nodiscard]] double bytes() const {
+    const auto size = [](cudaDataType type) {
+      return type == CUDA_R_64F ? 8.0 : type == CUDA_R_32F ? 4.0 : 2.0;
+    };
+    return static_cast<double>(count) *
+           (static_cast<double>(m * k) * size(a.type) + static_cast<double>(k * n) * size(b.type) +
+            static_cast<double>(m * n) * size(c_type));
+  }
+
   template <class T>
   void run(double alpha, double beta) const {
     for (std::int64_t index = 0; index < count; ++index) {
@@ -137,6 +150,7 @@ cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOpe
   if (emulated::product_fails()) return CUBLAS_STATUS_EXECUTION_FAILED;
   for (const void* data : {p.a.data, p.b.data, static_cast<const void*>(p.c)})
     emulated::require_device(data, "cublasGemmEx");
+  if (emulated::logs_work()) emulated::log_work({"cublas", p.flop(), p.bytes()});
   if (is_f64(compute)) {
     submit<double>(handle, alpha, beta, [p](double a, double b) { p.run<double>(a, b); });
   } else {

@@ -5,6 +5,7 @@
 #include "cudnn_descriptor.h"
 #include "emulated/cudnn_faults.h"
 #include "emulated/library_faults.h"
+#include "emulated/work_log.h"
 #include "graph.h"
 #include "handles.h"
 #include "state.h"
@@ -143,6 +144,27 @@ void get(const Descriptor& descriptor, int name, cudnnBackendAttributeType_t typ
             "a descriptor to write to is finalised");
     slot.content = std::make_shared<Descriptor>(*link);
   }
+}
+
+/// Names the graph by its convolution.
+emulated::LoggedWork logged(const emulated::dnn::Graph& graph) {
+  using emulated::dnn::Kind;
+  emulated::LoggedWork work;
+  for (const emulated::dnn::Operation& o : graph.operations) {
+    if (o.kind != Kind::forward && o.kind != Kind::data && o.kind != Kind::weights) continue;
+    const auto tensor = [&](std::int64_t id) { return graph.tensors.at(id); };
+    const auto y = tensor(o.kind == Kind::forward ? o.to[0] : o.from[0]);
+    const auto w = tensor(o.kind == Kind::weights ? o.to[0] : o.from[1]);
+    work.name = o.kind == Kind::forward ? "cudnn forward"
+                : o.kind == Kind::data  ? "cudnn data"
+                                        : "cudnn weights";
+    work.flop += 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel() / w.dims[0]);
+  }
+  for (const auto& [id, tensor] : graph.tensors) {
+    if (tensor.is_virtual) continue;
+    work.bytes += static_cast<double>(tensor.numel()) * (tensor.type == CUDNN_DATA_FLOAT ? 4 : 2);
+  }
+  return work;
 }
 
 /// Converts the pointers of a variant pack to the form that the plan uses.
@@ -329,6 +351,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     require(what->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
                 where->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
             CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "not a plan and a variant pack");
+    if (emulated::logs_work()) emulated::log_work(logged(*what->graph));
     emulated::launch(handle->stream, execution_of(*what, *where));
   });
 }

@@ -2,11 +2,16 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <cxxabi.h>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "emulated/library_faults.h"
+#include "emulated/work_log.h"
 #include "handles.h"
 #include "state.h"
 
@@ -43,11 +48,25 @@ Ticket submit_when(CUstream_st* stream, std::function<bool()> ready, std::functi
   return ticket;
 }
 
+namespace {
+
+std::string readable(const char* type) {
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
+  return text == nullptr ? type : text.get();
+}
+
+}  // namespace
+
 Ticket launch(CUstream_st* stream, std::function<void()> work) {
   {
     const std::scoped_lock lock(state().mutex);
     ++state().counters.kernels;
   }
+  // Libraries log their calls themselves.
+  if (std::string name = logs_work() ? readable(work.target_type().name()) : "emulated::";
+      !name.starts_with("emulated::"))
+    log_work({.name = std::move(name)});
   return submit(stream, std::move(work));
 }
 

@@ -55,10 +55,10 @@ TEST(FusionPlan, ConnectsAndParts) {
   NormFusion& of_norm = fusion_of(*norm);
   net.add("conv", std::move(conv)).add("norm", std::move(norm));
   EXPECT_EQ(of_conv.moments.norm, nullptr);
-  fuse(net, Fusion::moments, true);
+  fuse(net, Fusion::moments, FusionUse::on);
   EXPECT_EQ(of_conv.moments.norm, &of_norm);
   EXPECT_EQ(of_conv.gradient.norm, nullptr);
-  fuse(net, Fusion::moments, false);
+  fuse(net, Fusion::moments, FusionUse::off);
   EXPECT_EQ(of_conv.moments.norm, nullptr);
 }
 

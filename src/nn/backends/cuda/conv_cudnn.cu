@@ -6,6 +6,7 @@
 #include "dkfac/core/tensor.h"
 
 #include "core/shared/cuda/launch.cuh"
+#include "nn/backends/backend_normalize.h"
 #include "nn/backends/conv_backend.h"
 #include "nn/backends/cuda/conv_cudnn_functors.h"
 #include "nn/backends/cuda/cudnn/library.h"
@@ -200,12 +201,85 @@ class CudnnConv final : public ConvBackend {
     return true;
   }
 
+  [[nodiscard]] bool sums_are_faster(Context& ctx, const WorkTimer& timer, const ConvShape& s,
+                                     ConstTensorView x, ConstTensorView weight, TensorView y,
+                                     TensorView sum, TensorView sum_of_squares) override {
+    if (s.bias || !takes(s) || !takes_pass(ctx, s, ConvPass::forward)) return false;
+    return Library::of(ctx.device()).is_faster(forward_work(ctx, s, Work::forward_sums), [&] {
+      Scratch scratch(ctx);
+      const NormShape norm{1, y.numel() / s.out, s.out};
+      const Shape channels{1, s.out};
+      const TensorView mean = scratch.take(channels, DType::f32),
+                       rest = scratch.take(channels, DType::f32),
+                       variance = scratch.take(channels, DType::f64);
+      return is_less(
+          ctx, timer,
+          [&] {
+            const bool runs = forward_with_sums(ctx, s, x, weight, y, sum, sum_of_squares);
+            if (runs)
+              kernels::moments_from_sums(ctx, norm, sum, sum_of_squares, mean, rest, variance);
+            return runs;
+          },
+          [&] {
+            forward(ctx, s, x, weight, {}, y);
+            kernels::batch_moments(ctx, norm, y, mean, rest, variance);
+          });
+    });
+  }
+
+  [[nodiscard]] bool norm_gradient_is_faster(Context& ctx, const WorkTimer& timer,
+                                             const ConvShape& s, ConstTensorView dy,
+                                             ConstTensorView weight, const ReluNorm& norm,
+                                             TensorView g, TensorView scale_grad,
+                                             TensorView shift_grad) override {
+    if (!is_16_bit(s.dtype) || !takes(s)) return false;
+    return Library::of(ctx.device()).is_faster(work_of(ctx, s, Work::data_to_norm), [&] {
+      Scratch scratch(ctx);
+      const NormShape rows{1, g.numel() / s.in, s.in};
+      const Shape channels{1, s.in};
+      const auto of_channel = [&](ConstTensorView view) { return view.reshape(channels); };
+      const auto take = [&](DType dtype) { return scratch.take(channels, dtype); };
+      // Only the time matters here: the sums have the bytes and operations of the layer's.
+      const Affine affine{
+          {of_channel(norm.mean), of_channel(norm.mean)}, of_channel(norm.inv_std), norm.shift};
+      const ChannelGradients made{take(DType::f64),
+                                  take(DType::f64),
+                                  {},
+                                  {},
+                                  {take(DType::f32), take(DType::f32), take(DType::f32)}};
+      const OutputGrad grad{g, {}, {ActivationKind::relu}};
+      return is_less(
+          ctx, timer,
+          [&] {
+            const bool runs =
+                backward_data_to_norm(ctx, s, dy, weight, norm, g, scale_grad, shift_grad);
+            if (runs)
+              kernels::gradients_from_sums(ctx, rows, scale_grad, shift_grad, norm.scale,
+                                           of_channel(norm.inv_std), made);
+            return runs;
+          },
+          [&] {
+            backward_data(ctx, s, dy, weight, g);
+            kernels::train_gradients(ctx, rows, norm.x, affine, grad, {}, norm.scale,
+                                     of_channel(norm.inv_std), made);
+          });
+    });
+  }
+
   [[nodiscard]] ReorderCount reorders() const override { return count_; }
   [[nodiscard]] std::size_t held_bytes() const override {
     return narrow_.bytes() + wide_image_.bytes();
   }
 
  private:
+  /// Whether `fused`, which returns false where it does not run, takes less time than `separate`.
+  template <class Fused, class Separate>
+  static bool is_less(Context& ctx, const WorkTimer& timer, Fused fused, Separate separate) {
+    bool runs = true;
+    const double seconds = timer(ctx, [&] { runs = runs && fused(); });
+    return runs && seconds < timer(ctx, separate);
+  }
+
   static ConvWork work_of(const Context& ctx, const ConvShape& s, Work work) {
     ConvWork made{.shape = s, .work = work, .tf32 = s.dtype == DType::f32 && ctx.tf32()};
     made.shape.bias = false;  // Not part of the graph: both share one plan.

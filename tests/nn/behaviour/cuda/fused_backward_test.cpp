@@ -50,7 +50,7 @@ class Fused {
  public:
   Fused(const Pair& options, DType dtype, bool on)
       : log(ctx), pair(make_pair_of(options)), dtype_(dtype) {
-    fuse(*pair, Fusion::gradient, on);
+    fuse(*pair, Fusion::gradient, on ? FusionUse::on : FusionUse::off);
     const auto on_host = make_pair_of(options);
     const LayerMemory from = bind_layer(host, *on_host, dtype);
     initialize_all(*on_host, 5);
@@ -164,7 +164,7 @@ TEST(FusedBackwardOnDevice, EndsWhenItIsSwitchedOff) {
   Fused fused({}, DType::f16, true), plain({}, DType::f16, false);
   (void)fused.run(input_shape());
   (void)plain.run(input_shape());
-  fuse(*fused.pair, Fusion::gradient, false);
+  fuse(*fused.pair, Fusion::gradient, FusionUse::off);
   EXPECT_EQ(fused.run(input_shape()), plain.run(input_shape()));
   EXPECT_EQ(fused_pairs(*fused.pair, Fusion::gradient).fused, 0);
 }
@@ -286,7 +286,7 @@ TEST(FusedBackwardOnDevice, IsReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
         .model = small_model("resnet20", DType::f32, DType::f16), .method = method, .steps = 5};
-    recipe.model.fused_backward = recipe.model.fused_moments = true;
+    recipe.model.fused_backward = recipe.model.fused_moments = FusionUse::on;
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights;
     for (const bool record : {true, false}) {
@@ -309,7 +309,7 @@ TEST(FusedBackwardOnDevice, TrainsAsWithout) {
   Recipe recipe{
       .model = small_model("resnet20", DType::f32, DType::f16), .method = Method::kfac, .steps = 2};
   const TrainedModel plain = train_model(recipe, Device::cuda());
-  recipe.model.fused_backward = true;
+  recipe.model.fused_backward = FusionUse::on;
   const TrainedModel fused = train_model(recipe, Device::cuda());
   // c = 4 as for one pair: the first loss is the same, the second is after one step of rate 0.02.
   EXPECT_TRUE(near(fused.losses, plain.losses, 4 * spacing(DType::f16)));

@@ -32,7 +32,7 @@ class FusedMoments {
     pair.add<Conv2d>("conv", kIn, kMaps, options.conv);
     pair.add<BatchNorm2d>("norm", kMaps, options.norm);
     pair.set_name("");
-    fuse(pair, Fusion::moments, on);
+    fuse(pair, Fusion::moments, on ? FusionUse::on : FusionUse::off);
     Sequential on_host;
     on_host.add<Conv2d>("conv", kIn, kMaps, options.conv);
     on_host.add<BatchNorm2d>("norm", kMaps, options.norm);
@@ -165,7 +165,7 @@ TEST(FusedPairOnDevice, EndWhenTheyAreSwitchedOff) {
   FusedMoments fused({}, dtype, true), plain({}, dtype, false);
   const Passes with = fused.run(conv_input_shape(), dtype);
   const Passes first = plain.run(conv_input_shape(), dtype);
-  fuse(fused.pair, Fusion::moments, false);
+  fuse(fused.pair, Fusion::moments, FusionUse::off);
   EXPECT_EQ(fused.run(conv_input_shape(), dtype).y, plain.run(conv_input_shape(), dtype).y);
   EXPECT_EQ(fused_pairs(fused.pair, Fusion::moments).fused, 0);
   // Control: the sums are not those of rounded values.
@@ -199,7 +199,7 @@ TEST_P(FusedStatisticsOnDevice, AreReplayedInRecordedPasses) {
   for (const Method method : {Method::sgd, Method::kfac}) {
     Recipe recipe{
         .model = small_model("resnet20", DType::f32, GetParam()), .method = method, .steps = 5};
-    recipe.model.fused_moments = true;
+    recipe.model.fused_moments = FusionUse::on;
     recipe.statistics_every = 3;
     std::vector<std::vector<double>> weights, buffers;
     for (const bool record : {true, false}) {
@@ -228,7 +228,7 @@ TEST_P(FusedStatisticsOnDevice, TrainAsWithout) {
   Recipe recipe{
       .model = small_model("resnet20", DType::f32, GetParam()), .method = Method::kfac, .steps = 2};
   const TrainedModel plain = train_model(recipe, Device::cuda());
-  recipe.model.fused_moments = true;
+  recipe.model.fused_moments = FusionUse::on;
   const TrainedModel fused = train_model(recipe, Device::cuda());
   // c = 4 as for one pair: a loss is a mean over what 19 pairs have moved in all directions.
   EXPECT_TRUE(near(fused.losses, plain.losses, 4 * spacing(GetParam())));

@@ -40,7 +40,8 @@ TEST(SharedBatchNormOnDevice, TrainsInMixedPrecisionAndWithFusedSums) {
   for (const bool fused : {false, true}) {
     Recipe mixed = recipe(Method::sgd, 1);
     mixed.model = small_model("resnet20", DType::f32, DType::f16);
-    mixed.model.fused_moments = mixed.model.fused_backward = fused;
+    mixed.model.fused_moments = mixed.model.fused_backward =
+        fused ? nn::FusionUse::on : nn::FusionUse::off;
     const TrainedModel one = train_model(mixed, Device::cuda());
     // Values of 11 bits; a loss is a mean over what 19 layers have moved in all directions.
     EXPECT_TRUE(near(train_model(mixed, Device::cuda(), 2).losses, one.losses, 4.0 / 1024));

@@ -67,6 +67,14 @@ class SharedFile {
     const std::lock_guard lock(mutex());
     open(path).add(key, choice);
   }
+  static std::optional<bool> find_fusion(const std::string& path, const std::string& key) {
+    const std::lock_guard lock(mutex());
+    return open(path).find_fusion(key);
+  }
+  static void add_fusion(const std::string& path, const std::string& key, bool used) {
+    const std::lock_guard lock(mutex());
+    open(path).add_fusion(key, used);
+  }
 
  private:
   static std::mutex& mutex() {
@@ -248,6 +256,19 @@ bool Library::try_run(Context& ctx, const ConvWork& work, Memory memory) {
   }
 }
 
+bool Library::is_faster(const ConvWork& work, const std::function<bool()>& measure) {
+  Way& way = find(work);
+  if (way.plan == nullptr) return false;
+  if (way.is_faster) return *way.is_faster;
+  const std::string file = conv_plan_options().file, key = key_of(work) + " beside two passes";
+  if (!file.empty()) way.is_faster = SharedFile::find_fusion(file, key);
+  if (way.is_faster) return *way.is_faster;
+  way.is_faster = measure();
+  // Without a plan it did not run, which another run may do.
+  if (!file.empty() && way.plan != nullptr) SharedFile::add_fusion(file, key, *way.is_faster);
+  return *way.is_faster;
+}
+
 void Library::execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way,
                       Memory memory) {
   while (true) {
@@ -303,20 +324,9 @@ void Library::measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, 
 }
 
 double Library::seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan, Memory memory) {
-  constexpr int kRuns = 3;
-  double best = std::numeric_limits<double>::infinity();
   Scratch scratch(ctx);
   void* const workspace = take_workspace(scratch, plan);
-  TimedEvent from(device_), to(device_);
-  plan.execute(handle, memory, workspace);  // Excluded from timing, as the first call loads code.
-  for (int i = 0; i < kRuns; ++i) {
-    from.record(ctx.stream());
-    plan.execute(handle, memory, workspace);
-    to.record(ctx.stream());
-    ctx.stream().synchronize();
-    best = std::min(best, TimedEvent::seconds(from, to));
-  }
-  return best;
+  return median_seconds(ctx, [&] { plan.execute(handle, memory, workspace); });
 }
 
 std::vector<std::pair<ConvWork, const Way*>> Library::ways() const {
@@ -340,6 +350,7 @@ std::vector<ConvPlan> conv_plans() {
   for (const cudnn::Library* library : cudnn::Library::of_thread()) {
     for (const auto& [work, way] : library->ways()) {
       ConvPlan told{.work = work.text(), .seconds = way->seconds, .note = way->refusals};
+      told.fused = way->is_faster;
       if (const cudnn::Plan* plan = way->plan.get()) {
         told.possible = true;
         told.engine = plan->choice().engine;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -22,6 +24,8 @@ struct Way {
   std::string refusals;        ///< Messages of engines that were rejected.
   bool is_settled = true;      ///< False: to be measured at its first run.
   double seconds = 0;          ///< Measured time.
+  /// Of a fusion: whether it has taken less time than separate passes; unset: not measured.
+  std::optional<bool> is_faster{};
 };
 
 struct HashOfWork {
@@ -52,6 +56,10 @@ class Library {
   [[nodiscard]] bool try_run(Context& ctx, const ConvWork& work,
                              std::span<const std::pair<std::int64_t, void*>> memory);
 
+  /// Whether a fusion, which is work with an alternative, is faster than that, as `measure`
+  /// answers. It is called once; the answer is kept where measured plans are. False without a plan.
+  [[nodiscard]] bool is_faster(const ConvWork& work, const std::function<bool()>& measure);
+
   /// Returns all works so far, in the order of their first requests.
   [[nodiscard]] std::vector<std::pair<ConvWork, const Way*>> ways() const;
 
@@ -72,8 +80,8 @@ class Library {
   void execute(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way, Memory memory);
   void measure(Context& ctx, cudnnHandle_t handle, const ConvWork& work, Way& way, Memory memory);
   /// Returns the measured time. Throws DeviceError where the plan does not run, or lacks memory.
-  [[nodiscard]] double seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan,
-                                  Memory memory);
+  [[nodiscard]] static double seconds_of(Context& ctx, cudnnHandle_t handle, const Plan& plan,
+                                         Memory memory);
   [[nodiscard]] DeviceError described(const Failure& failure, const ConvWork& work) const;
   /// Key of a measured choice.
   [[nodiscard]] std::string key_of(const ConvWork& work) const;

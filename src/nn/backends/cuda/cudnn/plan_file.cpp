@@ -11,6 +11,8 @@ namespace {
 
 constexpr const char* kFormat = "dkfac cudnn plans 1";
 constexpr const char* kSeparator = " | ";
+constexpr const char* kFused = "fused";
+constexpr const char* kSeparate = "separate";
 
 std::optional<EngineChoice> choice_of(const std::string& text) {
   std::istringstream in(text);
@@ -32,10 +34,19 @@ PlanFile::PlanFile(std::string path) : path_(std::move(path)) { read(); }
 
 std::optional<EngineChoice> PlanFile::find(const std::string& key) const {
   const auto found = choices_.find(key);
-  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+  return found == choices_.end() ? std::nullopt : choice_of(found->second);
 }
 
-void PlanFile::add(const std::string& key, const EngineChoice& choice) {
+std::optional<bool> PlanFile::find_fusion(const std::string& key) const {
+  const auto found = choices_.find(key);
+  return found == choices_.end() ? std::nullopt : std::optional(found->second == kFused);
+}
+
+void PlanFile::add_fusion(const std::string& key, bool used) {
+  add_line(key, used ? kFused : kSeparate);
+}
+
+void PlanFile::add_line(const std::string& key, const std::string& choice) {
   read();
   choices_[key] = choice;
   write();
@@ -55,9 +66,9 @@ void PlanFile::read() {
   for (int number = 2; std::getline(in, line); ++number) {
     const auto between = line.find(kSeparator);
     check_line(between != std::string::npos, number);
-    const auto choice = choice_of(line.substr(between + std::string(kSeparator).size()));
-    check_line(choice.has_value(), number);
-    choices_[line.substr(0, between)] = *choice;
+    const std::string choice = line.substr(between + std::string(kSeparator).size());
+    check_line(choice == kFused || choice == kSeparate || choice_of(choice), number);
+    choices_[line.substr(0, between)] = choice;
   }
 }
 
@@ -66,7 +77,7 @@ void PlanFile::write() const {
   {
     std::ofstream out(beside, std::ios::trunc);
     out << kFormat << '\n';
-    for (const auto& [key, choice] : choices_) out << key << kSeparator << choice.text() << '\n';
+    for (const auto& [key, choice] : choices_) out << key << kSeparator << choice << '\n';
     out.flush();
     if (!out) throw IoError(detail::concat("[conv2d] '", beside, "' cannot be written"));
   }

@@ -1,0 +1,98 @@
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "emulated/work_log.h"
+#include "nn/cuda/device_models.h"
+
+/// Launches, operations and bytes of a training step, which benchmarks/gpu_model.py is checked
+/// against. The emulated device has the launches of a device, except that it reduces rows in one.
+namespace dkfac::nn {
+namespace {
+
+using namespace dkfac::testing;
+
+/// Returns the names of the kernel's shape and functors: "sum_columns MomentRows StorePairs" for
+/// "void dkfac::nn::cuda::sum_columns<16ul, dkfac::nn::cuda::MomentRows<...>, ...>(...)::{...}".
+std::string short_name(const std::string& full) {
+  const auto open = full.find('<');
+  if (open == std::string::npos) return full;
+  const auto base = [](std::string type) {
+    std::erase(type, ' ');
+    const auto scope = type.rfind("::");
+    return scope == std::string::npos ? type : type.substr(scope + 2);
+  };
+  const std::string head = full.substr(0, open);
+  std::string name = base(head.substr(head.rfind(' ') + 1)), argument;
+  int depth = 0;
+  for (std::size_t i = open; i < full.size(); ++i) {
+    const char c = full[i];
+    const bool ends = depth == 1 && (c == ',' || c == '>');
+    if (ends && argument.find("::") != std::string::npos) name += ' ' + base(argument);
+    if (ends) argument.clear();
+    if (depth == 1 && !ends && c != '<' && c != '(') argument += c;
+    depth += c == '<' || c == '(' ? 1 : c == '>' || c == ')' ? -1 : 0;
+    if (depth == 0) break;
+  }
+  return name;
+}
+
+TEST(Launches, HaveNames) {
+  EXPECT_EQ(short_name("cublas"), "cublas");
+  EXPECT_EQ(short_name("dkfac::cuda::for_each<dkfac::nn::cuda::(anonymous namespace)::A<float, "
+                       "8ul> >(dkfac::Stream, long, B)::{lambda()#1}"),
+            "for_each A");
+  EXPECT_EQ(short_name("void a::sum_columns<16ul, a::Rows<half, 8ul>, a::b::Pairs<8ul> >(X)::{}"),
+            "sum_columns Rows Pairs");
+}
+
+/// Counts the second step of SGD by name, in which the passes are recorded and replayed: the log
+/// has them as they are recorded.
+std::string counted(FusionUse use) {
+  ModelOptions model{.name = "resnet50",
+                     .input = Shape{64, 64, 3},
+                     .classes = 1000,
+                     .dtype = DType::f32,
+                     .compute = DType::f16,
+                     .width = 8};
+  model.fused_moments = model.fused_backward = use;
+  ModelTraining training({.model = model, .batch = 4, .record = true}, Device::cuda());
+  EXPECT_TRUE(training.step(0).updated);
+  training.load(1);
+  struct Sum {
+    int launches = 0;
+    double flop = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> sums;
+  emulated::WorkLog log;
+  EXPECT_TRUE(training.update(1).updated);
+  EXPECT_EQ(training.passes().counts().replayed, 1);
+  for (const emulated::LoggedWork& work : log.take()) {
+    Sum& sum = sums[short_name(work.name)];
+    ++sum.launches;
+    sum.flop += work.flop;
+    sum.bytes += work.bytes;
+  }
+  std::ostringstream text;
+  text << std::fixed;
+  text.precision(0);
+  for (const auto& [name, sum] : sums)
+    text << (use == FusionUse::on ? "fused" : "separate") << ',' << name << ',' << sum.launches
+         << ',' << sum.flop << ',' << sum.bytes << '\n';
+  return text.str();
+}
+
+/// A step that launches other work is to change this file, and then the model.
+TEST(Launches, OfAStepAreThoseOfTheRecord) {
+  std::ifstream in(DKFAC_COUNTED_FILE);
+  const std::string record{std::istreambuf_iterator<char>(in), {}};
+  const std::string now =
+      "form,kernel,launches,flop,bytes\n" + counted(FusionUse::off) + counted(FusionUse::on);
+  EXPECT_EQ(record, now) << "write this to " DKFAC_COUNTED_FILE ":\n" << now;
+}
+
+}  // namespace
+}  // namespace dkfac::nn
