@@ -138,7 +138,7 @@ void Preconditioner::Impl::prepare() {
         {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
-  directions.emplace(ctx, options.kl_clip, 2 * std::int64_t{curvature.layers()});
+  directions.emplace(ctx, curvature, 2 * std::int64_t{curvature.layers()});
   nonfinite = Tensor::zeros(ctx, {1});
   prepared = true;
   begin_step();

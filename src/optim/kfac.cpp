@@ -174,7 +174,7 @@ void Kfac::prepare() {
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = options_.curvature.communication.gradient_wire},
                      owners);
-  directions_.emplace(frame_.ctx, o.kl_clip, count);
+  directions_.emplace(frame_.ctx, curvature_, count);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);

@@ -35,6 +35,13 @@
 
 namespace dkfac::kfac {
 
+/// The flat gradient of a layer, which is replaced by its direction in place.
+struct LayerDirection {
+  int layer = 0;
+  TensorView weight = {}, bias = {};
+  TensorView whole = {};  ///< Both, where they are adjacent in memory.
+};
+
 /// The curvature of all layers: reduction of statistics to their owners, averages, inverses and the
 /// refresh schedule. The optimizer and the Preconditioner call the functions of "a step" in the
 /// order of their declaration; the sequence is the same on host and device.
@@ -122,9 +129,9 @@ class Curvature {
   void refresh_inverses(StepReport& report);
   /// Sends rebuilt inverses to the other workers of each layer; no-op with one worker per layer.
   void share_inverses(StepReport& report);
-  /// Preconditions in place the gradients of a layer on one of its workers; shapes as in
-  /// apply_curvature().
-  void precondition(int layer, TensorView weight, TensorView bias);
+  /// Preconditions in place the gradients of layers that this rank works on, by apply_curvature():
+  /// one layer, or several of one batch_shape().
+  void precondition(std::span<const LayerDirection> layers, ProductBatch& batch);
   /// Ends the step; report.agreement must be set.
   void finish(StepReport& report);
 
@@ -229,6 +236,7 @@ class Curvature {
   RecordStream records_;
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
+  std::vector<LayerGradient> gradients_;  ///< Of precondition().
   std::optional<comm::BucketedReduce> a_reduce_, g_reduce_;
   std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: all-reduced.
   std::vector<bool> a_due_, g_due_, scales_due_;      ///< Indexed by slot.

@@ -168,9 +168,12 @@ void Curvature::share_inverses(StepReport& report) {
   sharing_->run(parts_);
 }
 
-void Curvature::precondition(int index, TensorView weight, TensorView bias) {
+void Curvature::precondition(std::span<const LayerDirection> layers, ProductBatch& batch) {
   const ActivityTimer timer(seconds_.precondition);
-  at(index).precondition(ctx_, options_, weight, bias);
+  gradients_.clear();
+  for (const LayerDirection& d : layers)
+    gradients_.push_back(layer(d.layer).gradient(d.weight, d.bias));
+  apply_curvature(ctx_, options_, gradients_, batch);
 }
 
 void Curvature::report_work(bool accepted, StepReport& report) const {
