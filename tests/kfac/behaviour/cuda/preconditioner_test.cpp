@@ -126,7 +126,7 @@ EqualLayers train_equal_layers(Device device, double kl_clip) {
   Context caller(device), host;
   kfac::Preconditioner preconditioner(comm::make_self(), options, device);
   const std::vector<LinearSpec> specs{{8, 6}, {8, 6}, {6, 8}, {8, 6}};
-  std::vector<kfac::LayerId> ids;
+  std::vector<LayerId> ids;
   for (const LinearSpec& spec : specs)
     ids.push_back(preconditioner.add_layer("l" + std::to_string(ids.size()), spec));
   Random random(7);
