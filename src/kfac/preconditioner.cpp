@@ -92,7 +92,6 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
   if (report.updated) {
     curvature.update_averages(report);
     curvature.refresh_inverses(report);
-    curvature.share_inverses(report);
   }
   if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
@@ -105,6 +104,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     gathered->run();
     if (gathered->needed())
       for (const LayerGrad& grad : grads) unpack(grad);
+    curvature.refresh_delayed(report);
   }
   report.bytes = pipeline->bytes();
   report.scratch_growths = ctx.scratch_growths();

@@ -130,13 +130,13 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   if (report.updated) {
     curvature_.update_averages(report);
     curvature_.refresh_inverses(report);
-    curvature_.share_inverses(report);
   }
   if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip =
         directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
     update_parameters(args, clip, report);
     gather_parameters(report);
+    curvature_.refresh_delayed(report);
   }
   report.bytes = pipeline_->bytes();
   report.scratch_growths = frame_.ctx.scratch_growths();

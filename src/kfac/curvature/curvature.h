@@ -124,14 +124,16 @@ class Curvature {
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
   /// Merges the sums into the averages of this rank's layers; for accepted steps only.
   void update_averages(StepReport& report);
-  /// Rebuilds the inverses that are due, of the layers that this rank owns. Sets report.updated to
-  /// false where no layer has an inverse.
+  /// Rebuilds the inverses that are due, of the layers that this rank owns, and sends them to the
+  /// other workers of each layer; delayed ones in refresh_delayed(). Sets report.updated to false
+  /// where no layer has an inverse.
   void refresh_inverses(StepReport& report);
-  /// Sends rebuilt inverses to the other workers of each layer; no-op with one worker per layer.
-  void share_inverses(StepReport& report);
   /// Preconditions in place the gradients of layers that this rank works on, by apply_curvature():
   /// one layer, or several of one batch_shape().
   void precondition(std::span<const LayerDirection> layers, ProductBatch& batch);
+  /// refresh_inverses() for RefreshOptions::delay_inverses: what this step has preconditioned is in
+  /// the order of the context's stream. For steps that have updated.
+  void refresh_delayed(StepReport& report);
   /// Ends the step; report.agreement must be set.
   void finish(StepReport& report);
 
@@ -205,6 +207,14 @@ class Curvature {
   }
   void merge(StatisticId id, StepReport& report);
   void merge_layer_scales(int layer, StepReport& report);
+  /// Whether this step's inverses are used from the next one on; equal on all ranks.
+  [[nodiscard]] bool delays() const {
+    return options_.refresh.delay_inverses && !some_lack_inverse_;
+  }
+  void rebuild_inverses(StepReport& report);
+  /// Shares what this step has renewed: inverses, or averages that are inverted where they are
+  /// applied. No-op with one worker per layer.
+  void share(bool inverses, bool averages, StepReport& report);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report);
   void request_outcomes();
   void collect_outcomes(StepReport& report);

@@ -41,6 +41,11 @@ std::vector<Named> all_options() {
   add("Intervals",
       [](auto& o) { o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 3; });
   add("Spread", [](auto& o) { o.refresh.inverse_interval = 3, o.refresh.stagger_inverses = true; });
+  add("Delayed", [](auto& o) {
+    o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 4;
+    o.refresh.delay_inverses = true;
+  });
+  add("DelayedEachStep", [](auto& o) { o.refresh.delay_inverses = true; });
   add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
   add("Latest", [](auto& o) { o.statistics.new_weight = 1; });
   add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::NormFisher::full; });
