@@ -43,6 +43,7 @@ dkfac_curvature_options default_curvature() {
   o.statistics_interval = d.refresh.statistics_interval;
   o.inverse_interval = d.refresh.inverse_interval;
   o.stagger_inverses = d.refresh.stagger_inverses;
+  o.delay_inverses = d.refresh.delay_inverses;
   o.similarity = d.refresh.similarity;
   o.max_interval = d.refresh.max_interval;
   o.inverse_method = static_cast<std::int32_t>(d.inverse.method);
@@ -160,6 +161,7 @@ kfac::CurvatureOptions curvature_options(const dkfac_curvature_options* given,
                      .statistics_interval = o.statistics_interval,
                      .inverse_interval = o.inverse_interval,
                      .stagger_inverses = flag(o.stagger_inverses, "stagger_inverses"),
+                     .delay_inverses = flag(o.delay_inverses, "delay_inverses"),
                      .similarity = o.similarity,
                      .max_interval = o.max_interval};
   options.inverse = {

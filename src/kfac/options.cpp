@@ -40,6 +40,10 @@ void CurvatureOptions::validate() const {
               "use cholesky");
   if (refresh.staleness == Staleness::adaptive) check_adaptive(*this);
   DKFAC_CHECK(
+      method != InverseMethod::ekfac || !refresh.delay_inverses,
+      "[curvature options] refresh.delay_inverses is set with inverse.method ekfac, which "
+      "projects the next gradients on the eigenvectors of this step; leave one of them out");
+  DKFAC_CHECK(
       method != InverseMethod::ekfac || refresh.inverse_interval > refresh.statistics_interval,
       "[curvature options] refresh.inverse_interval is ", refresh.inverse_interval,
       " with inverse.method ekfac and refresh.statistics_interval ", refresh.statistics_interval,

@@ -92,7 +92,6 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
   if (report.updated) {
     curvature.update_averages(report);
     curvature.refresh_inverses(report);
-    curvature.share_inverses(report);
   }
   if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip = directions->make(curvature, grid, targets, args.lr, report);
@@ -105,6 +104,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
     gathered->run();
     if (gathered->needed())
       for (const LayerGrad& grad : grads) unpack(grad);
+    curvature.refresh_delayed(report);
   }
   report.bytes = pipeline->bytes();
   report.scratch_growths = ctx.scratch_growths();
@@ -138,7 +138,7 @@ void Preconditioner::Impl::prepare() {
         {block.owner, block.covered() ? weight_numel(block.spec) + bias_numel(block.spec) : 0, 0});
   }
   gathered.emplace(ctx, grid, "preconditioned gradients", std::move(slots), options.dtype);
-  directions.emplace(ctx, options.kl_clip, 2 * std::int64_t{curvature.layers()});
+  directions.emplace(ctx, curvature, 2 * std::int64_t{curvature.layers()});
   nonfinite = Tensor::zeros(ctx, {1});
   prepared = true;
   begin_step();

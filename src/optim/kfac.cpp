@@ -130,13 +130,13 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   if (report.updated) {
     curvature_.update_averages(report);
     curvature_.refresh_inverses(report);
-    curvature_.share_inverses(report);
   }
   if (report.updated) {  // May have become false: no layer has an inverse.
     const ConstTensorView clip =
         directions_->make(curvature_, frame_.grid, covered_, args.lr, report);
     update_parameters(args, clip, report);
     gather_parameters(report);
+    curvature_.refresh_delayed(report);
   }
   report.bytes = pipeline_->bytes();
   report.scratch_growths = frame_.ctx.scratch_growths();
@@ -174,7 +174,7 @@ void Kfac::prepare() {
                                      .bucket_bytes = o.communication.bucket_bytes,
                                      .wire = options_.curvature.communication.gradient_wire},
                      owners);
-  directions_.emplace(frame_.ctx, o.kl_clip, count);
+  directions_.emplace(frame_.ctx, curvature_, count);
   weights_.emplace(frame_.ctx, frame_.grid, "weights", std::move(slots),
                    options_.curvature.communication.weight_wire.value_or(frame_.dtype()));
   saturated_ = comm::HostDevicePair(frame_.ctx, {1}, DType::f64);

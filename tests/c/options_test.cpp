@@ -75,6 +75,7 @@ TEST(COptions, EveryFieldOfTheCurvatureIsReachable) {
   reach([](auto& o) { o.statistics_interval = 2; });
   reach([](auto& o) { o.inverse_interval = 2; });
   reach([](auto& o) { o.stagger_inverses = 1; });
+  reach([](auto& o) { o.delay_inverses = 1; });
   reach([](auto& o) { o.similarity = 0.3; });
   reach([](auto& o) { o.max_interval = 7; });
   reach([](auto& o) { o.inverse_method = DKFAC_EIGEN; });

@@ -97,6 +97,12 @@ TEST(CurvatureOptions, NamesTheFieldThatIsOutOfRange) {
          o.refresh.inverse_interval = 2;
          o.damping.split = DampingSplit::constant;
        }},
+      {"refresh.delay_inverses is set with inverse.method ekfac",
+       [](auto& o) {
+         o.inverse.method = InverseMethod::ekfac;
+         o.refresh.inverse_interval = 2;
+         o.refresh.delay_inverses = true;
+       }},
       // What the adaptive rule does not support.
       {"refresh.statistics_interval is 2",
        [](auto& o) { adaptive(o).refresh.statistics_interval = 2; }},

@@ -13,6 +13,8 @@ namespace dkfac::testing {
 [[nodiscard]] std::int64_t device_allocations();
 /// How many kernels have been launched so far; 0 on a real device.
 [[nodiscard]] std::int64_t kernel_launches();
+/// How many products have been asked of cuBLAS so far, a batch counting once; 0 on a real device.
+[[nodiscard]] std::int64_t products();
 
 /// Whether a kernel that reads past a block of device memory ends the program: on the emulated
 /// device under AddressSanitizer.

@@ -8,4 +8,5 @@ bool dkfac::testing::is_emulated() { return true; }
 std::int64_t dkfac::testing::host_waits() { return emulated::counters().host_waits; }
 std::int64_t dkfac::testing::device_allocations() { return emulated::counters().allocations; }
 std::int64_t dkfac::testing::kernel_launches() { return emulated::counters().kernels; }
+std::int64_t dkfac::testing::products() { return emulated::counters().products; }
 bool dkfac::testing::ends_at_stray_reads() { return __asan_address_is_poisoned != nullptr; }

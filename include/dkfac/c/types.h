@@ -174,6 +174,7 @@ typedef struct dkfac_curvature_options {
   int32_t statistics_interval;      /* Default 1. */
   int32_t inverse_interval;         /* Default 1. */
   int32_t stagger_inverses;         /* Default 0. */
+  int32_t delay_inverses;           /* Default 0. */
   double similarity;                /* Of the adaptive rule; default 0.1. */
   int32_t max_interval;             /* 0: none (default). */
   int32_t inverse_method;           /* dkfac_inverse_method; default Cholesky. */

@@ -108,6 +108,11 @@ struct DKFAC_API RefreshOptions {
   /// of a step, instead of rebuilding all in one. Staleness::fixed only. The first refresh rebuilds
   /// all. Owners choose the steps, so results depend on the number of ranks at the start.
   bool stagger_inverses = false;
+  /// Uses rebuilt inverses from the next step on: the step that rebuilds them preconditions with
+  /// the earlier ones. On CUDA, with one worker per layer, they are then rebuilt on streams of low
+  /// priority beside the next pass. In steps before which a layer has no inverse, and for the
+  /// blocks of a normalisation, nothing is delayed. Not with InverseMethod::ekfac.
+  bool delay_inverses = false;
   /// Threshold of the adaptive rule, >= 0: two values X and Y of a statistic are similar when
   ///   |X - Y|_F / |Y|_F < similarity.
   double similarity = 0.1;

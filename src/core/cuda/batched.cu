@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstdint>
+
 #include <cublas_v2.h>
 #include <cusolverDn.h>
 
@@ -44,6 +47,53 @@ void factor(Context& ctx, Potrf* potrf, TensorView a, TensorView info, const cha
       call);
 }
 
+/// Address i in the order of multiply_each().
+const void* address(std::span<const MatrixProduct> products, std::size_t i) {
+  const MatrixProduct& p = products[i % products.size()];
+  const std::size_t operand = i / products.size();
+  return operand == 0 ? p.b.raw() : operand == 1 ? p.a.raw() : p.c.raw();
+}
+
+/// Whether the products may be one call of multiply_each().
+bool may_be_together(std::span<const MatrixProduct> products, double alpha) {
+  const auto& [a, b, c] = products.front();
+  if (products.size() < 2 || alpha == 0 || a.numel() == 0 || b.numel() == 0) return false;
+  for (std::size_t i = 0; i < 3 * products.size(); ++i)
+    if (reinterpret_cast<std::uintptr_t>(address(products, i)) % 16 != 0) return false;
+  return true;
+}
+
+void write_addresses(Context& ctx, std::span<const MatrixProduct> products,
+                     MatrixAddresses& addresses) {
+  const std::size_t count = 3 * products.size();
+  bool moved = addresses.written.size() != count;
+  for (std::size_t i = 0; !moved && i < count; ++i)
+    moved = addresses.written[i] != address(products, i);
+  if (!moved) return;
+  addresses.written.clear();  // In case of an exception.
+  static_assert(sizeof(void*) == sizeof(double));
+  const auto words = static_cast<std::int64_t>(count);
+  if (!addresses.there.is_set() || addresses.there.numel() < words)
+    addresses.there = Tensor::empty(ctx, {words}, DType::f64);
+  auto** to = static_cast<const void**>(addresses.there.view().raw());
+  for (std::int64_t first = 0; first < words; first += WriteAddresses::kMost) {
+    const std::int64_t part = std::min(words - first, WriteAddresses::kMost);
+    WriteAddresses write{{}, to + first};
+    for (std::int64_t i = 0; i < part; ++i)
+      write.from[i] = address(products, static_cast<std::size_t>(first + i));
+    for_each(ctx.stream(), part, write);
+  }
+  for (std::size_t i = 0; i < count; ++i) addresses.written.push_back(address(products, i));
+}
+
+void check_alike(ConstTensorView x, ConstTensorView first, std::string_view name) {
+  dkfac::detail::check_shape("gemm_each", x, name, first.shape());
+  dkfac::detail::check_dtype("gemm_each", x, name, first.dtype());
+  DKFAC_CHECK(row_stride(x) == row_stride(first), "[gemm_each] ", name, " has row stride ",
+              row_stride(x), " and that of the first product ", row_stride(first),
+              "; they must be equal");
+}
+
 /// Inverts from Cholesky factors. The column-major cuBLAS sees the upper factor u of u'u; it solves
 /// u' y = 1 for y = u'^-1, and y'y is the inverse.
 template <class T, class Trsm>
@@ -79,6 +129,36 @@ void gemm_batched(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double a
   dkfac::detail::check_dtype("gemm_batched", b, "b", c.dtype());
   multiply_batched("gemm_batched", ctx, trans_a, trans_b, alpha, a, b, beta, c,
                    Rounding::as_context);
+}
+
+void gemm_each(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha,
+               std::span<const MatrixProduct> products, double beta, MatrixAddresses& addresses) {
+  if (products.empty()) return;
+  const auto alone = [&](const MatrixProduct& p) {
+    gemm_batched(ctx, trans_a, trans_b, alpha, batch_of(p.a), batch_of(p.b), beta, batch_of(p.c));
+  };
+  const MatrixProduct& first = products.front();
+  for (const auto& [a, b, c] : products) {
+    check_batch("gemm_each", ctx, batch_of(a), "a", false);
+    check_batch("gemm_each", ctx, batch_of(b), "b", false);
+    check_batch("gemm_each", ctx, batch_of(c), "c", false);
+    check_alike(a, first.a, "a");
+    check_alike(b, first.b, "b");
+    check_alike(c, first.c, "c");
+  }
+  dkfac::detail::check_computing("gemm_each", first.c, "c");
+  dkfac::detail::check_dtype("gemm_each", first.a, "a", first.c.dtype());
+  dkfac::detail::check_dtype("gemm_each", first.b, "b", first.c.dtype());
+  if (!may_be_together(products, alpha)) {
+    for (const MatrixProduct& p : products) alone(p);
+    return;
+  }
+  check_product("gemm_each", trans_a, trans_b, batch_of(first.a), batch_of(first.b),
+                batch_of(first.c));
+  const DeviceGuard guard(ctx.device());
+  write_addresses(ctx, products, addresses);
+  multiply_each(ctx, trans_a, trans_b, alpha, products, beta, addresses.there,
+                Rounding::as_context);
 }
 
 void potrf_batched(Context& ctx, TensorView a, TensorView info) {

@@ -52,6 +52,14 @@ struct Addresses {
   DKFAC_HD void operator()(std::int64_t i) const { to[i] = data + i * batch; }
 };
 
+/// to[i] = from[i], where `from` is an argument of the kernel: at most 4 KiB with the others.
+struct WriteAddresses {
+  static constexpr std::int64_t kMost = 256;
+  const void* from[kMost];
+  const void** to;
+  DKFAC_HD void operator()(std::int64_t i) const { to[i] = from[i]; }
+};
+
 /// Sets element c of row r, with `height` rows per matrix, to that of an identity.
 template <class T>
 struct SetIdentity {

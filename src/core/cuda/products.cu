@@ -69,6 +69,16 @@ void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std
               ", the size of one matrix");
 }
 
+void check_product(std::string_view op, ops::Trans trans_a, ops::Trans trans_b, ConstTensorView a,
+                   ConstTensorView b, ConstTensorView c) {
+  const std::int64_t count = c.dim(0), k = cols_of(trans_a, a);
+  DKFAC_CHECK(a.dim(0) == count && b.dim(0) == count, "[", op, "] a, b and c hold ", a.dim(0), ", ",
+              b.dim(0), " and ", count, " matrices; they must hold as many");
+  DKFAC_CHECK(k == rows_of(trans_b, b), "[", op, "] op(a) has ", k, " columns and op(b) ",
+              rows_of(trans_b, b), " rows; they must agree");
+  dkfac::detail::check_shape(op, c, "c", Shape{count, rows_of(trans_a, a), cols_of(trans_b, b)});
+}
+
 void multiply(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha, ConstTensorView a,
               ConstTensorView b, double beta, TensorView c, Rounding rounding) {
   const DeviceGuard guard(ctx.device());
@@ -89,12 +99,8 @@ void multiply_batched(std::string_view op, Context& ctx, ops::Trans trans_a, ops
   check_batch(op, ctx, a, "a", false);
   check_batch(op, ctx, b, "b", false);
   check_batch(op, ctx, c, "c", true);
+  check_product(op, trans_a, trans_b, a, b, c);
   const std::int64_t count = c.dim(0), k = cols_of(trans_a, a);
-  DKFAC_CHECK(a.dim(0) == count && b.dim(0) == count, "[", op, "] a, b and c hold ", a.dim(0), ", ",
-              b.dim(0), " and ", count, " matrices; they must hold as many");
-  DKFAC_CHECK(k == rows_of(trans_b, b), "[", op, "] op(a) has ", k, " columns and op(b) ",
-              rows_of(trans_b, b), " rows; they must agree");
-  dkfac::detail::check_shape(op, c, "c", Shape{count, rows_of(trans_a, a), cols_of(trans_b, b)});
   if (c.numel() == 0) return;
   if (k == 0 || alpha == 0) return scale(ctx, beta, c);
   if (count == 1) {
@@ -112,6 +118,25 @@ void multiply_batched(std::string_view op, Context& ctx, ops::Trans trans_a, ops
             a.stride(0), scale_old, c.raw(), data_type(c.dtype()), ldc, c.stride(0), count,
             compute_type(ctx, a.dtype(), rounding), CUBLAS_GEMM_DEFAULT),
         "cublasGemmStridedBatchedEx");
+  });
+}
+
+void multiply_each(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha,
+                   std::span<const MatrixProduct> products, double beta, TensorView addresses,
+                   Rounding rounding) {
+  const DeviceGuard guard(ctx.device());
+  const auto& [a, b, c] = products.front();
+  const auto count = static_cast<std::int64_t>(products.size());
+  const std::int64_t k = a.dim(trans_a == ops::Trans::yes ? 0 : 1);
+  auto** const there = static_cast<void**>(addresses.raw());
+  with_scalars(c.dtype(), alpha, beta, [&](const void* scale_product, const void* scale_old) {
+    check_blas(
+        cublasGemmBatchedEx_64(blas(ctx), operation(trans_b), operation(trans_a), c.dim(1),
+                               c.dim(0), k, scale_product, there, data_type(b.dtype()),
+                               row_stride(b), there + count, data_type(a.dtype()), row_stride(a),
+                               scale_old, there + 2 * count, data_type(c.dtype()), row_stride(c),
+                               count, compute_type(ctx, a.dtype(), rounding), CUBLAS_GEMM_DEFAULT),
+        "cublasGemmBatchedEx");
   });
 }
 

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/ops.h"
 #include "dkfac/core/tensor_view.h"
+
+#include "core/shared/cuda/batched.h"
 
 /// Products by cuBLAS, which is column-major: it sees a row-major matrix as its transpose, so
 /// c' = op(b)' op(a)' needs no copy. Operands and result are f64 or f32, or operands are f16 or
@@ -33,6 +36,10 @@ template <class Void>
 void check_batch(std::string_view op, const Context& ctx, ConstTensorView x, std::string_view name,
                  bool apart);
 
+/// Requires batches whose shapes make a product.
+void check_product(std::string_view op, ops::Trans trans_a, ops::Trans trans_b, ConstTensorView a,
+                   ConstTensorView b, ConstTensorView c);
+
 /// Rounding of f32 operands: none, or to TF32 if the context allows it.
 enum class Rounding : unsigned char { none, as_context };
 
@@ -44,5 +51,10 @@ void multiply(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha
 void multiply_batched(std::string_view op, Context& ctx, ops::Trans trans_a, ops::Trans trans_b,
                       double alpha, ConstTensorView a, ConstTensorView b, double beta, TensorView c,
                       Rounding rounding);
+/// multiply() for products of one shape, with the addresses of the cuBLAS operands in device
+/// memory: those of all b, of all a, of all c.
+void multiply_each(Context& ctx, ops::Trans trans_a, ops::Trans trans_b, double alpha,
+                   std::span<const MatrixProduct> products, double beta, TensorView addresses,
+                   Rounding rounding);
 
 }  // namespace dkfac::cuda

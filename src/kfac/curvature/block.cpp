@@ -37,11 +37,6 @@ void CurvatureBlock::add_tasks(Context& ctx, const CurvatureOptions& options, Re
   add_refresh_tasks(ctx, options, curvature_, parts, tasks);
 }
 
-void CurvatureBlock::precondition(Context& ctx, const CurvatureOptions& options, TensorView weight,
-                                  TensorView bias) const {
-  apply_curvature(ctx, spec, options, curvature_, weight, bias);
-}
-
 void CurvatureBlock::save_failed(Context& ctx, const CurvatureOptions& options,
                                  StatisticKind kind) {
   saved_as =

@@ -82,9 +82,10 @@ class CurvatureBlock {
   /// Appends what the other workers of the layer receive once the statistic has been refreshed.
   virtual void add_shared(StatisticKind, std::vector<SharedPart>&) {}
   [[nodiscard]] bool has_inverse() const { return kfac::has_inverse(spec, curvature_); }
-  /// Preconditions the gradient in place, as apply_curvature().
-  void precondition(Context& ctx, const CurvatureOptions& options, TensorView weight,
-                    TensorView bias) const;
+  /// The gradient with this curvature, for apply_curvature().
+  [[nodiscard]] LayerGradient gradient(TensorView weight, TensorView bias) const {
+    return {&spec, &curvature_, weight, bias};
+  }
 
   [[nodiscard]] virtual FailureCounts failures(StatisticKind) const { return {}; }
   /// Saves the factor that could not be inverted, and sets `saved_as`.

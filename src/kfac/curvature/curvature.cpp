@@ -14,7 +14,7 @@ Curvature::Curvature(Context& ctx, std::shared_ptr<comm::Communicator> comm,
       comm_(std::move(comm)),
       options_(std::move(options)),
       records_(ctx, options_.statistics.records_valid_until_step, context),
-      workers_(ctx) {
+      workers_(ctx, options_.refresh.delay_inverses ? Priority::low : ctx.priority()) {
   options_.validate();
 }
 

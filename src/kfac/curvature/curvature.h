@@ -35,6 +35,13 @@
 
 namespace dkfac::kfac {
 
+/// The flat gradient of a layer, which is replaced by its direction in place.
+struct LayerDirection {
+  int layer = 0;
+  TensorView weight = {}, bias = {};
+  TensorView whole = {};  ///< Both, where they are adjacent in memory.
+};
+
 /// The curvature of all layers: reduction of statistics to their owners, averages, inverses and the
 /// refresh schedule. The optimizer and the Preconditioner call the functions of "a step" in the
 /// order of their declaration; the sequence is the same on host and device.
@@ -117,14 +124,16 @@ class Curvature {
   void collect(const comm::AgreedFlags& agreed, StepReport& report);
   /// Merges the sums into the averages of this rank's layers; for accepted steps only.
   void update_averages(StepReport& report);
-  /// Rebuilds the inverses that are due, of the layers that this rank owns. Sets report.updated to
-  /// false where no layer has an inverse.
+  /// Rebuilds the inverses that are due, of the layers that this rank owns, and sends them to the
+  /// other workers of each layer; delayed ones in refresh_delayed(). Sets report.updated to false
+  /// where no layer has an inverse.
   void refresh_inverses(StepReport& report);
-  /// Sends rebuilt inverses to the other workers of each layer; no-op with one worker per layer.
-  void share_inverses(StepReport& report);
-  /// Preconditions in place the gradients of a layer on one of its workers; shapes as in
-  /// apply_curvature().
-  void precondition(int layer, TensorView weight, TensorView bias);
+  /// Preconditions in place the gradients of layers that this rank works on, by apply_curvature():
+  /// one layer, or several of one batch_shape().
+  void precondition(std::span<const LayerDirection> layers, ProductBatch& batch);
+  /// refresh_inverses() for RefreshOptions::delay_inverses: what this step has preconditioned is in
+  /// the order of the context's stream. For steps that have updated.
+  void refresh_delayed(StepReport& report);
   /// Ends the step; report.agreement must be set.
   void finish(StepReport& report);
 
@@ -198,6 +207,14 @@ class Curvature {
   }
   void merge(StatisticId id, StepReport& report);
   void merge_layer_scales(int layer, StepReport& report);
+  /// Whether this step's inverses are used from the next one on; equal on all ranks.
+  [[nodiscard]] bool delays() const {
+    return options_.refresh.delay_inverses && !some_lack_inverse_;
+  }
+  void rebuild_inverses(StepReport& report);
+  /// Shares what this step has renewed: inverses, or averages that are inverted where they are
+  /// applied. No-op with one worker per layer.
+  void share(bool inverses, bool averages, StepReport& report);
   void report_inverses(std::span<const RefreshTask> tasks, StepReport& report);
   void request_outcomes();
   void collect_outcomes(StepReport& report);
@@ -229,6 +246,7 @@ class Curvature {
   RecordStream records_;
   RefreshWorkers workers_;
   std::vector<RefreshTask> tasks_;
+  std::vector<LayerGradient> gradients_;  ///< Of precondition().
   std::optional<comm::BucketedReduce> a_reduce_, g_reduce_;
   std::optional<comm::BucketedReduce> scale_reduce_;  ///< EKFAC: all-reduced.
   std::vector<bool> a_due_, g_due_, scales_due_;      ///< Indexed by slot.

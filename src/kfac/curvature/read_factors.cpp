@@ -116,6 +116,7 @@ LayerFactors Curvature::read_factors(LayerId id) {
   LayerFactors out;
   if (!block.covered()) return out;
   out.owner = block.owner;
+  workers_.join();
   if (works(index)) block.copy_to(ctx_, out);
   return out;
 }

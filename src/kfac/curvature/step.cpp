@@ -82,6 +82,7 @@ void Curvature::collect(const comm::AgreedFlags& agreed, StepReport& report) {
 }
 
 void Curvature::request_outcomes() {
+  workers_.join();
   const ConstTensorView stages = workers_.stages();
   if (stages.numel() > 0) ops::copy(ctx_, stages, stages_.host().slice(0, 0, stages.numel()));
 }
@@ -136,41 +137,55 @@ void Curvature::merge_layer_scales(int index, StepReport& report) {
 }
 
 void Curvature::refresh_inverses(StepReport& report) {
-  for (StatisticId id = 0; id < statistics(); ++id)
-    report.inverses_refreshed = report.inverses_refreshed || rebuild_due(id);
-  if (report.inverses_refreshed) {
-    const ActivityTimer timer(report.seconds.inverse, "inverse");
-    tasks_.clear();
-    for (int i = 0; i < layers(); ++i)
-      if (owns(i))
-        at(i).add_tasks(ctx_, options_, {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)},
-                        tasks_);
-    rebuild_step_ = report.step;
-    report_inverses(workers_.run(tasks_), report);
-    // Failed inversions must be repaired before other ranks receive them, before the next gradients
-    // are projected on eigenvectors, and before a layer counts as having an inverse.
-    if (grid_.workers > 1 || options_.inverse.method == InverseMethod::ekfac || some_lack_inverse_)
-      finish_inversions(report);
-  }
+  if (!delays()) rebuild_inverses(report);
   if (some_lack_inverse_) name_layers_without_inverse(report);
   note_failed();
+  share(!delays(), true, report);
 }
 
-void Curvature::share_inverses(StepReport& report) {
+void Curvature::refresh_delayed(StepReport& report) {
+  if (!delays()) return;
+  rebuild_inverses(report);
+  note_failed();
+  share(true, false, report);
+}
+
+void Curvature::rebuild_inverses(StepReport& report) {
+  for (StatisticId id = 0; id < statistics(); ++id)
+    report.inverses_refreshed = report.inverses_refreshed || rebuild_due(id);
+  if (!report.inverses_refreshed) return;
+  const ActivityTimer timer(report.seconds.inverse, "inverse");
+  tasks_.clear();
+  for (int i = 0; i < layers(); ++i)
+    if (owns(i))
+      at(i).add_tasks(ctx_, options_, {.a = rebuild_due(at(i).a), .g = rebuild_due(at(i).g)},
+                      tasks_);
+  rebuild_step_ = report.step;
+  report_inverses(delays() ? workers_.start(tasks_) : workers_.run(tasks_), report);
+  // Failed inversions must be repaired before other ranks receive them, before the next gradients
+  // are projected on eigenvectors, and before a layer counts as having an inverse.
+  if (grid_.workers > 1 || options_.inverse.method == InverseMethod::ekfac || some_lack_inverse_)
+    finish_inversions(report);
+}
+
+void Curvature::share(bool inverses, bool averages, StepReport& report) {
   const ActivityTimer timer(report.seconds.exchange, "exchange");
   parts_.clear();
-  // An average that is inverted where it is applied is shared itself.
   for (StatisticId id = 0; id < statistics(); ++id) {
     const Statistic& s = statistic(id);
-    const bool renewed = schedule_.entry(id).inverted ? rebuild_due(id) : due(id);
+    const bool inverted = schedule_.entry(id).inverted;
+    const bool renewed = inverted ? inverses && rebuild_due(id) : averages && due(id);
     if (renewed && works(s.layer)) at(s.layer).add_shared(s.plan.kind, parts_);
   }
   sharing_->run(parts_);
 }
 
-void Curvature::precondition(int index, TensorView weight, TensorView bias) {
+void Curvature::precondition(std::span<const LayerDirection> layers, ProductBatch& batch) {
   const ActivityTimer timer(seconds_.precondition);
-  at(index).precondition(ctx_, options_, weight, bias);
+  gradients_.clear();
+  for (const LayerDirection& d : layers)
+    gradients_.push_back(layer(d.layer).gradient(d.weight, d.bias));
+  apply_curvature(ctx_, options_, gradients_, batch);
 }
 
 void Curvature::report_work(bool accepted, StepReport& report) const {

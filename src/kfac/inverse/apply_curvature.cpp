@@ -71,6 +71,16 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   apply_right(ctx, applied_factor(g, 0), {v, {}});
 }
 
+/// The gradient [dW | db] of a layer with `out` outputs.
+Columns columns_of(std::int64_t out, TensorView weight, TensorView bias) {
+  return {weight.reshape({out, weight.numel() / out}),
+          bias.numel() > 0 ? bias.reshape({out, 1}) : TensorView{}};
+}
+
+DType dtype_of(TensorView weight, TensorView bias) {
+  return (weight.numel() > 0 ? weight : bias).dtype();
+}
+
 /// All views in options.dtype.
 void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
            const LayerCurvature& layer, TensorView weight, TensorView bias) {
@@ -82,9 +92,7 @@ void apply(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
   }
   if (layer.a.form == FactorForm::diagonal)
     return apply_diagonal(ctx, options, layer, weight.reshape({layer.a.dim, g.dim}));
-  const std::int64_t out = g.dim * g.groups;
-  const TensorView matrix = weight.reshape({out, weight.numel() / out});
-  const TensorView column = bias.numel() > 0 ? bias.reshape({out, 1}) : TensorView{};
+  const auto [matrix, column] = columns_of(g.dim * g.groups, weight, bias);
   if (weight.device().is_cuda() && g.groups > 1 && g.form == FactorForm::inverse)
     return cuda::apply_groups(ctx, layer.a.inverse, g.inverse, matrix, column);
   if (has_small_groups(layer.a) && has_small_groups(g))
@@ -119,7 +127,7 @@ void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions
                      const LayerCurvature& layer, TensorView weight, TensorView bias) {
   if (!has_inverse(spec, layer)) return;
   const RoundedProducts rounded(ctx, options.precondition_tf32);
-  if ((weight.numel() > 0 ? weight : bias).dtype() == options.dtype) {
+  if (dtype_of(weight, bias) == options.dtype) {
     apply(ctx, spec, options, layer, weight, bias);
     return;
   }
@@ -134,6 +142,30 @@ void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions
   apply(ctx, spec, options, layer, w, b);
   if (!w.empty()) ops::cast(ctx, w, weight);
   if (!b.empty()) ops::cast(ctx, b, bias);
+}
+
+std::optional<BatchShape> batch_shape(const LayerSpec& spec, const CurvatureOptions& options,
+                                      Device device) {
+  if (!device.is_cuda() || !has_factors(spec)) return {};
+  const FactorPlan a = plan_a(spec, options, device), g = plan_g(spec, options, device);
+  const bool inverses = a.form == FactorForm::inverse && g.form == FactorForm::inverse;
+  if (!inverses || g.groups > 1) return {};
+  return BatchShape{g.dim, a.dim, bias_numel(spec) > 0};
+}
+
+void apply_curvature(Context& ctx, const CurvatureOptions& options,
+                     std::span<const LayerGradient> layers, ProductBatch& batch) {
+  batch.gradients.clear();
+  for (const auto& [spec, layer, weight, bias] : layers) {
+    if (layers.size() == 1 || dtype_of(weight, bias) != options.dtype)
+      apply_curvature(ctx, *spec, options, *layer, weight, bias);
+    else if (has_inverse(*spec, *layer))
+      batch.gradients.push_back({applied_factor(layer->a, 0), applied_factor(layer->g, 0),
+                                 columns_of(layer->g.dim, weight, bias)});
+  }
+  if (batch.gradients.empty()) return;
+  const RoundedProducts rounded(ctx, options.precondition_tf32);
+  apply_inverses(ctx, batch.gradients, &batch);
 }
 
 }  // namespace dkfac::kfac

@@ -40,21 +40,66 @@ void copy(Context& ctx, const Columns& from, const Columns& to) {
   });
 }
 
-/// Computes to = m from.
-void multiply_left(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
-  for_parts(from, to, [&](std::int64_t c, std::int64_t n) {
-    ops::gemm(ctx, Trans::no, Trans::no, 1, m, from.columns(c, n), 0, to.columns(c, n));
-  });
-}
+/// Products of `count` gradients of one shape: one after the other, or all in one call where there
+/// is a batch.
+class Products {
+ public:
+  Products(Context& ctx, std::size_t count, ProductBatch* batch)
+      : ctx_(ctx), count_(count), batch_(batch) {}
 
-/// Computes to = from m.
-void multiply_right(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
-  for_parts(to, to, [&](std::int64_t c, std::int64_t n) {
-    for_parts(from, from, [&](std::int64_t k, std::int64_t depth) {
-      ops::gemm(ctx, Trans::no, Trans::no, 1, from.columns(k, depth), block(m, k, depth, c, n),
-                k == 0 ? 0 : 1, to.columns(c, n));
+  /// Computes c = a b + beta c for the operands of each gradient: {a, b, c} = of(i).
+  template <class Operands>
+  void multiply(double beta, Operands&& of) {
+    if (count_ == 1) {
+      const dkfac::cuda::MatrixProduct p = of(std::size_t{0});
+      return ops::gemm(ctx_, Trans::no, Trans::no, 1, p.a, p.b, beta, p.c);
+    }
+    batch_->products.clear();
+    for (std::size_t i = 0; i < count_; ++i) batch_->products.push_back(of(i));
+    dkfac::cuda::gemm_each(ctx_, Trans::no, Trans::no, 1, batch_->products, beta,
+                           batch_->addresses.at(calls_++));
+  }
+
+ private:
+  Context& ctx_;
+  std::size_t count_;
+  ProductBatch* batch_;
+  std::size_t calls_ = 0;
+};
+
+/// Computes to(i) = m(i) from(i) for all gradients i.
+template <class Matrix, class From, class To>
+void multiply_left(Products& products, Matrix&& m, From&& from, To&& to) {
+  for_parts(from(0), to(0), [&](std::int64_t c, std::int64_t n) {
+    products.multiply(0, [&](std::size_t i) {
+      return dkfac::cuda::MatrixProduct{m(i), from(i).columns(c, n), to(i).columns(c, n)};
     });
   });
+}
+void multiply_left(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
+  Products one(ctx, 1, nullptr);
+  multiply_left(
+      one, [&](std::size_t) { return m; }, [&](std::size_t) { return from; },
+      [&](std::size_t) { return to; });
+}
+
+/// Computes to(i) = from(i) m(i) for all gradients i.
+template <class Matrix, class From, class To>
+void multiply_right(Products& products, Matrix&& m, From&& from, To&& to) {
+  for_parts(to(0), to(0), [&](std::int64_t c, std::int64_t n) {
+    for_parts(from(0), from(0), [&](std::int64_t k, std::int64_t depth) {
+      products.multiply(k == 0 ? 0 : 1, [&](std::size_t i) {
+        return dkfac::cuda::MatrixProduct{from(i).columns(k, depth), block(m(i), k, depth, c, n),
+                                          to(i).columns(c, n)};
+      });
+    });
+  });
+}
+void multiply_right(Context& ctx, ConstTensorView m, const Columns& from, const Columns& to) {
+  Products one(ctx, 1, nullptr);
+  multiply_right(
+      one, [&](std::size_t) { return m; }, [&](std::size_t) { return from; },
+      [&](std::size_t) { return to; });
 }
 
 /// Computes to = (L L')^-1 from for a blocked L, by two solves over blocks of rows. `between` is
@@ -215,8 +260,33 @@ void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
   copy(ctx, {between, {}}, v);
 }
 
+void apply_inverses(Context& ctx, std::span<const FactoredGradient> gradients,
+                    ProductBatch* batch) {
+  constexpr std::int64_t kAligned = 16;  // Elements, so that every matrix is aligned for a batch.
+  const Columns& first = gradients.front().v;
+  const std::int64_t rows = first.rows(), d = first.d(), size = rows * d;
+  const auto count = static_cast<std::int64_t>(gradients.size());
+  Scratch scratch(ctx);
+  const std::int64_t apart = (size + kAligned - 1) / kAligned * kAligned;
+  const TensorView memory = scratch.take({count * apart}, first.weight.dtype());
+  const auto between = [&](std::size_t i) {
+    return Columns{memory.slice(0, static_cast<std::int64_t>(i) * apart, size).reshape({rows, d}),
+                   {}};
+  };
+  const auto v = [&](std::size_t i) { return gradients[i].v; };
+  Products products(ctx, gradients.size(), batch);
+  multiply_left(
+      products, [&](std::size_t i) { return gradients[i].g.inverse; }, v, between);
+  multiply_right(
+      products, [&](std::size_t i) { return gradients[i].a.inverse; }, between, v);
+}
+
 // Solves and multiplications alternate between v and scratch, so that the last writes v.
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v) {
+  if (a.form == FactorForm::inverse && g.form == FactorForm::inverse) {
+    const FactoredGradient one{a, g, v};
+    return apply_inverses(ctx, {&one, 1}, nullptr);
+  }
   Scratch scratch(ctx);
   const auto take = [&] { return scratch.take({v.rows(), v.d()}, v.weight.dtype()); };
   if (a.form == FactorForm::low_rank) {
@@ -231,10 +301,6 @@ void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g,
     }
     multiply_left(ctx, g.inverse, v, between);
     return solve_right_in_parts(ctx, a.inverse, between, take(), v);
-  }
-  if (g.form == FactorForm::inverse) {
-    multiply_left(ctx, g.inverse, v, between);
-    return multiply_right(ctx, a.inverse, between, v);
   }
   multiply_right(ctx, a.inverse, v, between);
   if (g.form == FactorForm::cholesky)

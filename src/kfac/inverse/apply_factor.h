@@ -1,10 +1,14 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/tensor_view.h"
 
+#include "core/shared/cuda/batched.h"
 #include "kfac/inverse/factor_plan.h"
 
 /// U = G^-1 V A^-1 for factors in any form, without copying V.
@@ -31,6 +35,25 @@ struct AppliedFactor {
   double shift = 0;                       ///< low_rank only, on the host.
   ConstTensorView shift_there = {};       ///< low_rank only, on a device: f64[1].
 };
+
+/// A gradient v[out,d] and the factors that precondition it.
+struct FactoredGradient {
+  AppliedFactor a, g;
+  Columns v;
+};
+
+/// What apply_inverses() keeps between calls for the gradients of one batch.
+struct ProductBatch {
+  std::vector<FactoredGradient> gradients;  ///< Memory for the caller.
+  std::vector<dkfac::cuda::MatrixProduct> products;
+  /// Of G v and v A, for weights and for biases.
+  std::array<dkfac::cuda::MatrixAddresses, 4> addresses;
+};
+
+/// Computes v <- G^-1 v A^-1 for gradients of one shape, whose factors are FactorForm::inverse. On
+/// a device each of the two products is one call for all of them (gemm_each()). `batch` may be null
+/// for a single gradient; on the host there must be just one.
+void apply_inverses(Context& ctx, std::span<const FactoredGradient> gradients, ProductBatch* batch);
 
 /// Computes v <- G^-1 v A^-1 for v[out,d].
 void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g, const Columns& v);

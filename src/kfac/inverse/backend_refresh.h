@@ -12,8 +12,14 @@ namespace dkfac::kfac {
 /// Sets Factor::requested_damping of all groups of both factors (BatchNorm: of G).
 DKFAC_KERNEL(void, set_requested_damping, const CurvatureOptions& options, LayerCurvature& layer);
 /// cpu: runs all stages, with the results in `tasks`. cuda: enqueues the first stage of all tasks
-/// and leaves the tasks' stages in `state`.
+/// on side streams and leaves the tasks' stages in `state`; join_rebuilds() follows.
 DKFAC_KERNEL(void, rebuild_all, RefreshState& state, std::span<RefreshTask> tasks,
              std::int64_t wide);
 
+namespace cuda {
+
+/// Lets the context's stream wait for rebuild_all(), and completes the stages of state.running.
+DKFAC_DEVICE_KERNEL(void, join_rebuilds, RefreshState& state);
+
+}  // namespace cuda
 }  // namespace dkfac::kfac

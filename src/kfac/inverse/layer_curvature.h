@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "dkfac/core/context.h"
 #include "dkfac/core/layer_spec.h"
@@ -95,5 +96,26 @@ void check_finite(Context& ctx, const FactorPlan& plan, ConstTensorView statisti
 /// empty.
 void apply_curvature(Context& ctx, const LayerSpec& spec, const CurvatureOptions& options,
                      const LayerCurvature& layer, TensorView weight, TensorView bias);
+
+/// The gradient of a layer, as in apply_curvature().
+struct LayerGradient {
+  const LayerSpec* spec = nullptr;
+  const LayerCurvature* layer = nullptr;
+  TensorView weight = {}, bias = {};
+};
+/// The shape in which layers agree that are preconditioned together.
+struct BatchShape {
+  std::int64_t out = 0, d = 0;
+  bool bias = false;
+  bool operator==(const BatchShape&) const = default;
+};
+/// Returns nothing where the layer is preconditioned by itself: on the host, and where a factor has
+/// groups or is not FactorForm::inverse.
+[[nodiscard]] std::optional<BatchShape> batch_shape(const LayerSpec& spec,
+                                                    const CurvatureOptions& options, Device device);
+/// apply_curvature() of layers with one batch_shape(), or of one layer. Gradients of the dtype of
+/// the inverses are preconditioned together, by apply_inverses().
+void apply_curvature(Context& ctx, const CurvatureOptions& options,
+                     std::span<const LayerGradient> layers, ProductBatch& batch);
 
 }  // namespace dkfac::kfac

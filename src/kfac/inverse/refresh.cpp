@@ -102,6 +102,17 @@ void add_refresh_tasks(Context& ctx, const CurvatureOptions& options, LayerCurva
 }
 
 std::span<const RefreshTask> RefreshWorkers::run(std::span<RefreshTask> tasks, std::int64_t wide) {
+  const std::span<const RefreshTask> finished = start(tasks, wide);
+  join();
+  return finished;
+}
+
+void RefreshWorkers::join() {
+  if (state_.streams > 0) cuda::join_rebuilds(ctx_, state_);
+}
+
+std::span<const RefreshTask> RefreshWorkers::start(std::span<RefreshTask> tasks,
+                                                   std::int64_t wide) {
   if (!ctx_.device().is_cuda()) {
     cpu::rebuild_all(ctx_, state_, tasks, wide);
     for (const RefreshTask& task : tasks) {

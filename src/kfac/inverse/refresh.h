@@ -46,6 +46,8 @@ struct RefreshState {
   // CUDA only.
   Event begun;              ///< Recorded on the context's stream; the side streams wait for it.
   std::vector<Event> done;  ///< Ends of work on the side streams.
+  Priority priority = Priority::normal;  ///< Of the side streams.
+  std::size_t streams = 0;  ///< Side streams of the last run that the context's has not joined.
   Tensor stages;            ///< i32[tasks]
   /// i32[groups of all tasks], one task after the other; tasks of a single group have no elements.
   Tensor group_stages;
@@ -65,16 +67,25 @@ struct RefreshState {
 /// it passes. The host reads the outcome by stages() and collect().
 class RefreshWorkers {
  public:
-  explicit RefreshWorkers(Context& ctx) : ctx_(ctx) {}
+  /// priority: of the side streams.
+  explicit RefreshWorkers(Context& ctx, Priority priority = Priority::normal) : ctx_(ctx) {
+    state_.priority = priority;
+  }
   /// Rebuilds inverses (robust_inverse.h) and updates `good`, `stale` and `failures` of each
   /// factor; resets EKFAC scales whose eigenvectors are replaced. Results do not depend on the
   /// number of threads, unless the factorised matrix is wider than `wide`. Returns the finished
   /// tasks: all of them on the host, none on CUDA, where collect() finishes them. Earlier tasks
   /// must have been collected.
   std::span<const RefreshTask> run(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
+  /// As run(), but on CUDA the context's stream does not wait for the side streams before join();
+  /// until then nothing may change averages or read inverses.
+  std::span<const RefreshTask> start(std::span<RefreshTask> tasks, std::int64_t wide = 2000);
+  /// CUDA: lets the context's stream wait for what start() has begun; later calls do nothing.
+  void join();
 
-  /// CUDA: the InverseStage (i32) of each task of the last run() that has not been collected. In
-  /// device memory, valid for later work on the context's stream; empty without such tasks.
+  /// CUDA: the InverseStage (i32) of each task of the last run(), or of start() after join(), that
+  /// has not been collected. In device memory, valid for later work on the context's stream; empty
+  /// without such tasks.
   [[nodiscard]] ConstTensorView stages() const;
   /// CUDA: updates the factors from stages(), copied to the host. Runs the fallback stages for
   /// factors that failed, for which the host waits; otherwise it does not. Returns the tasks with

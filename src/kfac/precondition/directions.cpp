@@ -1,19 +1,54 @@
 #include "kfac/precondition/directions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dkfac/core/ops.h"
 
 #include "core/shared/activity_timer.h"
+#include "core/shared/index.h"
 
 namespace dkfac::kfac {
 
-Directions::Directions(Context& ctx, double kl_clip, std::int64_t products)
-    : ctx_(ctx), kl_clip_(kl_clip) {
-  if (!(kl_clip > 0)) return;
+namespace {
+
+/// Bound of the elements of a batch. Products of more than that have 500 tiles of 128x128, which
+/// occupy a device; a batch would only need more scratch memory.
+constexpr std::int64_t kBatchElements = std::int64_t{1} << 23;
+
+}  // namespace
+
+Directions::Directions(Context& ctx, const Curvature& curvature, std::int64_t products)
+    : ctx_(ctx), kl_clip_(curvature.options().kl_clip) {
+  form_batches(curvature);
+  if (!(kl_clip_ > 0)) return;
   clip_.emplace(ctx, products);
   factor_ = comm::HostDevicePair(ctx, {1}, DType::f64);
   *factor_.numbers<double>() = 1;
+}
+
+void Directions::form_batches(const Curvature& curvature) {
+  struct Open {
+    BatchShape shape;
+    int batch = 0;
+    std::int64_t room = 0;
+  };
+  std::vector<Open> open;
+  int count = 0;
+  for (int i = 0; i < curvature.layers(); ++i) {
+    const auto shape = batch_shape(curvature.layer(i).spec, curvature.options(), ctx_.device());
+    const std::int64_t size = shape ? shape->out * shape->d : 0;
+    const auto found = std::ranges::find_if(
+        open, [&](const Open& o) { return shape && o.shape == *shape && o.room >= size; });
+    if (curvature.works(i) && found != open.end()) {
+      found->room -= size;
+      batch_of_.push_back(found->batch);
+      continue;
+    }
+    if (curvature.works(i) && shape) open.push_back({*shape, count, kBatchElements - size});
+    batch_of_.push_back(count++);
+  }
+  batches_.resize(index_of(count));
 }
 
 ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& grid,
@@ -23,7 +58,11 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   const std::int64_t before = std::exchange(last_update_, report.step);
   report.update_step = ctx_.device().is_cuda() ? before : report.step;
   if (clip_) clip_->begin();
-  for (const LayerDirection& layer : layers) make(curvature, layer);
+  for (Batch& batch : batches_) batch.layers.clear();
+  for (const LayerDirection& layer : layers)
+    batches_[index_of(batch_of_[index_of(layer.layer)])].layers.push_back(layer);
+  for (Batch& batch : batches_)
+    if (!batch.layers.empty()) make(curvature, batch);
   if (!clip_) return {};
   const ConstTensorView factor = clip_->factor(grid, kl_clip_, lr);
   ops::copy(ctx_, factor, factor_.device());
@@ -32,23 +71,32 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   return factor;
 }
 
-void Directions::make(Curvature& curvature, const LayerDirection& d) {
-  // The owner alone adds the product of a layer.
-  if (!clip_ || !curvature.owns(d.layer)) return curvature.precondition(d.layer, d.weight, d.bias);
+void Directions::make(Curvature& curvature, Batch& batch) {
   Scratch scratch(ctx_);
-  const auto kept = [&](TensorView x) {
-    if (x.numel() == 0) return TensorView{};
-    const TensorView copy = scratch.take({x.numel()}, x.dtype());
-    ops::copy(ctx_, x, copy);
-    return copy;
+  batch.gradients.clear();
+  // The parts of the directions whose products this rank adds: the owner alone does.
+  const auto for_clipped = [&](auto&& f) {
+    for (const LayerDirection& d : batch.layers) {
+      if (!clip_ || !curvature.owns(d.layer)) continue;
+      if (!d.whole.empty()) {
+        f(d.whole);
+      } else {
+        f(d.weight);
+        f(d.bias);
+      }
+    }
   };
-  const bool together = !d.whole.empty();
-  const TensorView first = together ? d.whole : d.weight;
-  const TensorView second = together ? TensorView{} : d.bias;
-  const TensorView first_before = kept(first), second_before = kept(second);
-  curvature.precondition(d.layer, d.weight, d.bias);
-  clip_->add(first_before, first);
-  clip_->add(second_before, second);
+  for_clipped([&](TensorView x) {
+    TensorView copy;
+    if (x.numel() > 0) {
+      copy = scratch.take({x.numel()}, x.dtype());
+      ops::copy(ctx_, x, copy);
+    }
+    batch.gradients.push_back(copy);
+  });
+  curvature.precondition(batch.layers, batch.products);
+  auto before = batch.gradients.begin();
+  for_clipped([&](TensorView x) { clip_->add(*before++, x); });
 }
 
 }  // namespace dkfac::kfac

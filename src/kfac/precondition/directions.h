@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "dkfac/core/context.h"
 
@@ -13,19 +14,12 @@
 
 namespace dkfac::kfac {
 
-/// The flat gradient of a layer, which is replaced by its direction in place.
-struct LayerDirection {
-  int layer = 0;
-  TensorView weight = {}, bias = {};
-  TensorView whole = {};  ///< Both, where they are adjacent in memory.
-};
-
 /// Preconditions gradients and computes the factor of the KL clip.
 class Directions {
  public:
-  /// products: upper bound of inner products per step (one for a LayerDirection with `whole`, else
-  /// two).
-  Directions(Context& ctx, double kl_clip, std::int64_t products);
+  /// curvature: after its prepare(). products: upper bound of inner products per step (one for a
+  /// LayerDirection with `whole`, else two).
+  Directions(Context& ctx, const Curvature& curvature, std::int64_t products);
 
   /// Preconditions the layers that this rank works on. Returns the factor of the KL clip, f64[1] on
   /// the device of the context, from an all-reduce over all ranks; empty without a clip. Sets
@@ -36,10 +30,19 @@ class Directions {
                                      StepReport& report);
 
  private:
-  void make(Curvature& curvature, const LayerDirection& layer);
+  /// Layers that are preconditioned together.
+  struct Batch {
+    std::vector<LayerDirection> layers;  ///< Of this step.
+    std::vector<TensorView> gradients;   ///< Their copies, as the KL clip reads them.
+    ProductBatch products;
+  };
+  void form_batches(const Curvature& curvature);
+  void make(Curvature& curvature, Batch& batch);
 
   Context& ctx_;
   double kl_clip_;
+  std::vector<Batch> batches_;
+  std::vector<int> batch_of_;  ///< Of each layer.
   std::optional<KlClip> clip_;
   comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;

@@ -76,8 +76,8 @@ void for_each_field(Options& options, Visit&& visit) {
 
 template <OptionsOf<RefreshOptions> Options, class Visit>
 void for_each_field(Options& options, Visit&& visit) {
-  auto& [staleness, statistics_interval, inverse_interval, stagger_inverses, similarity,
-         max_interval] = options;
+  auto& [staleness, statistics_interval, inverse_interval, stagger_inverses, delay_inverses,
+         similarity, max_interval] = options;
   visit(
       staleness,
       {"refresh.staleness", "statistics at fixed intervals, or each at one that follows its drift"},
@@ -94,6 +94,8 @@ void for_each_field(Options& options, Visit&& visit) {
          {},
          "staleness",
          "fixed"});
+  visit(delay_inverses,
+        {"refresh.delay_inverses", "rebuilt inverses are used from the next step on"});
   visit(similarity, {.name = "refresh.similarity",
                      .help = "two values of a statistic are similar below this relative distance",
                      .range = at_least(0),

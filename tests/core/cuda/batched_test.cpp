@@ -1,5 +1,7 @@
 #include "core/shared/cuda/batched.h"
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -119,6 +121,136 @@ TEST_P(DeviceBatch, ScalesWhereNothingIsAdded) {
     EXPECT_EQ(c.values(ctx, 1).data, expected.data);
     EXPECT_TRUE(c.gaps_untouched(ctx));
   }
+}
+
+/// Products of matrices that have no order in memory.
+class Scattered {
+ public:
+  Scattered(Context& ctx, DType dtype, std::array<std::int64_t, 3> size, Trans ta, Trans tb,
+            int count, Random& random)
+      : ctx_(ctx), ta_(ta), tb_(tb) {
+    const auto [m, n, k] = size;
+    const auto make = [&](Trans t, std::int64_t rows, std::int64_t cols) {
+      const Dense x = t == Trans::yes ? testing::random_dense(cols, rows, random)
+                                      : testing::random_dense(rows, cols, random);
+      return PaddedOnDevice(ctx, Padded(dtype, x).view());
+    };
+    for (int i = 0; i < count; ++i) {
+      c_.push_back(make(Trans::no, m, n));
+      b_.push_back(make(tb, k, n));
+      a_.push_back(make(ta, m, k));
+    }
+  }
+  [[nodiscard]] std::vector<cuda::MatrixProduct> products() {
+    std::vector<cuda::MatrixProduct> out;
+    for (std::size_t i = 0; i < a_.size(); ++i)
+      out.push_back({a_[i].view(), b_[i].view(), c_[i].view()});
+    return out;
+  }
+  /// 0.5 op(a) op(b) + 2 c of each.
+  [[nodiscard]] std::vector<Dense> expected() {
+    std::vector<Dense> out;
+    for (std::size_t i = 0; i < a_.size(); ++i) {
+      const Dense a = dense(a_[i]), b = dense(b_[i]);
+      out.push_back(testing::naive_gemm(0.5, ta_ == Trans::yes ? testing::transpose(a) : a,
+                                        tb_ == Trans::yes ? testing::transpose(b) : b, 2,
+                                        dense(c_[i])));
+    }
+    return out;
+  }
+  [[nodiscard]] Dense result(std::size_t i) { return dense(c_[i]); }
+  [[nodiscard]] bool gaps_untouched() {
+    return std::ranges::all_of(c_, [&](auto& c) { return c.gaps_untouched(ctx_); });
+  }
+
+ private:
+  Dense dense(PaddedOnDevice& x) {
+    Dense out(x.view().dim(0), x.view().dim(1));
+    out.data = x.values(ctx_);
+    return out;
+  }
+  Context& ctx_;
+  Trans ta_, tb_;
+  std::vector<PaddedOnDevice> a_, b_, c_;
+};
+
+TEST_P(DeviceBatch, MultipliesMatricesAnywhereInOneCall) {
+  Random random(4);
+  cuda::MatrixAddresses addresses;
+  for (const int count : {1, 3, 100}) {  // 100 products have more addresses than a kernel takes.
+    for (const Trans ta : kTransposedBatch) {
+      for (const Trans tb : kTransposedBatch) {
+        Scattered x(ctx, dtype(), {4, 3, 5}, ta, tb, count, random);
+        for (const bool again : {false, true}) {
+          const std::vector<Dense> expected = x.expected();
+          const std::int64_t waits = host_waits(), before = testing::products(),
+                             kernels = testing::kernel_launches();
+          cuda::gemm_each(ctx, ta, tb, 0.5, x.products(), 2, addresses);
+          EXPECT_EQ(host_waits(), waits);
+          EXPECT_EQ(testing::products() - before, testing::is_emulated() ? 1 : 0);
+          // Addresses are written once, since the matrices of the second call are where they were.
+          if (count == 1 || again) {
+            EXPECT_EQ(testing::kernel_launches(), kernels);
+          }
+          for (std::size_t i = 0; i < expected.size(); ++i)
+            EXPECT_TRUE(testing::near(x.result(i).data, expected[i].data, tolerance()))
+                << count << " " << i;
+          EXPECT_TRUE(x.gaps_untouched());
+        }
+      }
+    }
+  }
+}
+
+/// cuBLAS may read several elements at once, which it cannot decide by addresses on the device.
+TEST_P(DeviceBatch, MultipliesOneByOneWhereAnAddressIsNotAligned) {
+  Random random(5);
+  for (const int operand : {0, 1, 2}) {
+    Scattered x(ctx, dtype(), {4, 4, 4}, Trans::no, Trans::no, 3, random);
+    std::vector<Dense> expected = x.expected();
+    PaddedOnDevice moved(ctx, dtype(), 4, 5);
+    std::vector<cuda::MatrixProduct> products = x.products();
+    const TensorView view = moved.view().slice(1, 1, 4);
+    // Operands of one kind have one row stride; that of [4,5] is 10.
+    std::vector<PaddedOnDevice> aligned;
+    for (cuda::MatrixProduct& p : products) {
+      aligned.emplace_back(ctx, dtype(), 4, 5);
+      const bool last = aligned.size() == products.size();
+      const TensorView to = last ? view : aligned.back().view().slice(1, 0, 4);
+      ops::copy(ctx, operand == 0 ? p.a : operand == 1 ? p.b : ConstTensorView(p.c), to);
+      if (operand == 0) p.a = to;
+      if (operand == 1) p.b = to;
+      if (operand == 2) p.c = to;
+    }
+    const std::int64_t before = testing::products();
+    cuda::MatrixAddresses addresses;
+    cuda::gemm_each(ctx, Trans::no, Trans::no, 0.5, products, 2, addresses);
+    EXPECT_EQ(testing::products() - before, testing::is_emulated() ? 3 : 0);
+    for (std::size_t i = 0; i < products.size(); ++i)
+      EXPECT_TRUE(
+          testing::near(testing::device_values(ctx, products[i].c), expected[i].data, tolerance()));
+  }
+}
+
+TEST_P(DeviceBatch, RefusesProductsThatDiffer) {
+  Random random(6);
+  Scattered x(ctx, dtype(), {4, 3, 5}, Trans::no, Trans::no, 2, random);
+  Scattered other(ctx, dtype(), {4, 4, 5}, Trans::no, Trans::no, 1, random);
+  Scattered wrong(ctx, dtype() == DType::f64 ? DType::f32 : DType::f64, {4, 3, 5}, Trans::no,
+                  Trans::no, 1, random);
+  const auto multiply = [&](std::vector<cuda::MatrixProduct> products) {
+    cuda::MatrixAddresses addresses;
+    cuda::gemm_each(ctx, Trans::no, Trans::no, 1, products, 0, addresses);
+  };
+  const std::vector<cuda::MatrixProduct> good = x.products();
+  EXPECT_NO_THROW(multiply(good));
+  EXPECT_NO_THROW(multiply({}));
+  EXPECT_THROW(multiply({good[0], other.products()[0]}), InvalidArgument);
+  EXPECT_THROW(multiply({good[0], wrong.products()[0]}), InvalidArgument);
+  EXPECT_THROW(multiply({good[0], {good[1].a, good[1].b, Tensor::empty(ctx, {4, 3}, dtype())}}),
+               InvalidArgument);  // Another row stride.
+  const cuda::MatrixProduct unfit{good[0].a, good[0].a, good[0].c};
+  EXPECT_THROW(multiply({unfit, unfit}), InvalidArgument);
 }
 
 TEST_P(DeviceBatch, FactorsAndInverts) {

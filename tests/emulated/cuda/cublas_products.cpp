@@ -1,5 +1,8 @@
 #include <bit>
+#include <cstdint>
 #include <cstring>
+#include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include <cublas_v2.h>
@@ -58,21 +61,37 @@ double rounded_to_tf32(double x) {
   return std::bit_cast<float>((bits + 0xFFFU + ((bits >> 13) & 1U)) & ~0x1FFFU);
 }
 
+/// Address of matrix `index` of a batch: data + index * stride elements of `type`, or data[index]
+/// where the batch is an array of addresses.
+template <class Data>
+Data* matrix_of(Data* data, bool listed, cudaDataType type, std::int64_t index,
+                std::int64_t stride) {
+  using Byte = std::conditional_t<std::is_const_v<Data>, const char, char>;
+  if (!listed) return static_cast<Byte*>(data) + index * stride * size_of(type);
+  auto* const found = static_cast<Data* const*>(static_cast<const void*>(data))[index];
+  if (reinterpret_cast<std::uintptr_t>(found) % 16 != 0)
+    throw std::runtime_error(
+        "emulated device: cublasGemmBatchedEx got an address that is not a "
+        "multiple of 16 bytes");
+  return found;
+}
+
 struct Operand {
   const void* data;
   cudaDataType type;
   std::int64_t ld, stride;
   bool transposed;
+  bool listed = false;
 
   /// Reads op(A)[rows, cols], column after column, for the batch of this index.
   [[nodiscard]] std::vector<double> read(std::int64_t index, std::int64_t rows, std::int64_t cols,
                                          bool tf32) const {
     std::vector<double> out;
     out.reserve(static_cast<std::size_t>(rows * cols));
+    const void* const matrix = matrix_of(data, listed, type, index, stride);
     for (std::int64_t j = 0; j < cols; ++j) {
       for (std::int64_t i = 0; i < rows; ++i) {
-        const std::int64_t at = index * stride + (transposed ? j + i * ld : i + j * ld);
-        const double x = element(data, type, at);
+        const double x = element(matrix, type, transposed ? j + i * ld : i + j * ld);
         out.push_back(tf32 ? rounded_to_tf32(x) : x);
       }
     }
@@ -105,7 +124,8 @@ struct Product {
   void run(double alpha, double beta) const {
     for (std::int64_t index = 0; index < count; ++index) {
       const auto left = a.read(index, m, k, tf32), right = b.read(index, k, n, tf32);
-      const ColumnMajor<T> out{static_cast<T*>(c) + index * stride_c, ldc};
+      void* const result = matrix_of(c, a.listed, c_type, index, stride_c);
+      const ColumnMajor<T> out{static_cast<T*>(result), ldc};
       std::vector<double> sum(static_cast<std::size_t>(m));
       for (std::int64_t j = 0; j < n; ++j) {
         std::fill(sum.begin(), sum.end(), 0.0);
@@ -212,6 +232,28 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(
                         Ctype,
                         ldc,
                         strideC,
+                        batchCount,
+                        computeType == CUBLAS_COMPUTE_32F_FAST_TF32};
+  return multiply(handle, transa, transb, product, alpha, beta, computeType);
+}
+
+cublasStatus_t cublasGemmBatchedEx_64(cublasHandle_t handle, cublasOperation_t transa,
+                                      cublasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                                      const void* alpha, const void* const Aarray[],
+                                      cudaDataType Atype, int64_t lda, const void* const Barray[],
+                                      cudaDataType Btype, int64_t ldb, const void* beta,
+                                      void* const Carray[], cudaDataType Ctype, int64_t ldc,
+                                      int64_t batchCount, cublasComputeType_t computeType,
+                                      cublasGemmAlgo_t) {
+  const Product product{m,
+                        n,
+                        k,
+                        {Aarray, Atype, lda, 0, transa != CUBLAS_OP_N, true},
+                        {Barray, Btype, ldb, 0, transb != CUBLAS_OP_N, true},
+                        const_cast<void**>(Carray),
+                        Ctype,
+                        ldc,
+                        0,
                         batchCount,
                         computeType == CUBLAS_COMPUTE_32F_FAST_TF32};
   return multiply(handle, transa, transb, product, alpha, beta, computeType);

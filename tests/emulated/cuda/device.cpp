@@ -246,6 +246,7 @@ bool libraries_starve() {
 
 bool product_fails() {
   const std::scoped_lock lock(state().mutex);
+  ++state().counters.products;
   return state().products_to_failure > 0 && --state().products_to_failure == 0;
 }
 

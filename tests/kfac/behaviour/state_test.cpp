@@ -62,6 +62,10 @@ std::vector<StatefulMethod> stateful_methods() {
   spread.curvature.refresh.inverse_interval = 4;
   spread.curvature.refresh.stagger_inverses = true;
   all.push_back(stateful_method("KfacSpread", spread));
+  optim::KfacOptions delayed{.curvature = state_curvature()};
+  delayed.curvature.refresh.inverse_interval = 2;
+  delayed.curvature.refresh.delay_inverses = true;
+  all.push_back(stateful_method("KfacDelayed", delayed));
   optim::KfacOptions low_rank{.curvature = state_curvature()};
   low_rank.curvature.statistics.new_weight = 1;
   low_rank.curvature.refresh.inverse_interval = 3;

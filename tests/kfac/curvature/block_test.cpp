@@ -46,8 +46,11 @@ class Blocks : public ::testing::Test {
   std::vector<double> precondition(CurvatureBlock& block, std::vector<double> weight,
                                    std::vector<double> bias = {}) {
     const auto count = [](const auto& x) { return static_cast<std::int64_t>(x.size()); };
-    block.precondition(ctx_, options_, view_of(weight.data(), {count(weight)}),
+    const LayerGradient gradient =
+        block.gradient(view_of(weight.data(), {count(weight)}),
                        bias.empty() ? TensorView{} : view_of(bias.data(), {count(bias)}));
+    ProductBatch batch;
+    apply_curvature(ctx_, options_, {&gradient, 1}, batch);
     weight.insert(weight.end(), bias.begin(), bias.end());
     return weight;
   }

@@ -219,7 +219,8 @@ void make_streams(Context& ctx, RefreshState& state, std::size_t count) {
   if (state.contexts.empty()) state.begun = Event(ctx.device());
   while (state.contexts.size() < count) {
     state.contexts.emplace_back(
-        ctx.device(), ContextOptions{.backend = ctx.backend(), .priority = ctx.priority()});
+        ctx.device(), ContextOptions{.backend = ctx.backend(),
+                                     .priority = std::max(ctx.priority(), state.priority)});
     state.done.emplace_back(ctx.device());
   }
 }
@@ -263,11 +264,14 @@ void rebuild_all(Context& ctx, RefreshState& state, std::span<RefreshTask> tasks
     with_real("refresh", dtype,
               [&](auto zero) { run_job<decltype(zero)>(side, tasks, blocks, jobs[i]); });
   }
-  for (std::size_t i = 0; i < streams; ++i) {
-    state.done[i].record(state.contexts[i].stream());
-    ctx.stream().wait(state.done[i]);
-  }
-  blocks.join_stages(ctx);
+  for (std::size_t i = 0; i < streams; ++i) state.done[i].record(state.contexts[i].stream());
+  state.streams = streams;
+}
+
+void join_rebuilds(Context& ctx, RefreshState& state) {
+  for (std::size_t i = 0; i < state.streams; ++i) ctx.stream().wait(state.done[i]);
+  state.streams = 0;
+  Blocks(state.running, state).join_stages(ctx);
 }
 
 }  // namespace dkfac::kfac::cuda

@@ -52,7 +52,7 @@ void with_memory(const std::function<void()>& body);
 void limit_memory(std::int64_t bytes);
 /// Makes the `calls`-th product of cuBLAS from now fail, the next one being 1; once. 0: none.
 void fail_product(int calls);
-/// Returns whether this call fails because of fail_product().
+/// Counts a product. Returns whether this call fails because of fail_product().
 [[nodiscard]] bool product_fails();
 
 /// Restricts this thread to that device, as device 0, as CUDA_VISIBLE_DEVICES does for the
@@ -64,6 +64,7 @@ struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
   std::int64_t kernels = 0;     ///< Kernel launches.
   std::int64_t graph_launches = 0;
+  std::int64_t products = 0;     ///< Calls of general products of cuBLAS; a batch is one.
   std::int64_t allocations = 0;  ///< Allocations of device or pinned memory, and frees of device
                                  ///< memory.
   std::int64_t live_bytes = 0;   ///< Device memory in use.

@@ -41,6 +41,11 @@ std::vector<Named> all_options() {
   add("Intervals",
       [](auto& o) { o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 3; });
   add("Spread", [](auto& o) { o.refresh.inverse_interval = 3, o.refresh.stagger_inverses = true; });
+  add("Delayed", [](auto& o) {
+    o.refresh.statistics_interval = 2, o.refresh.inverse_interval = 4;
+    o.refresh.delay_inverses = true;
+  });
+  add("DelayedEachStep", [](auto& o) { o.refresh.delay_inverses = true; });
   add("Eigen", [](auto& o) { o.inverse.method = kfac::InverseMethod::eigen; });
   add("Latest", [](auto& o) { o.statistics.new_weight = 1; });
   add("FullFisher", [](auto& o) { o.statistics.batch_norm = kfac::NormFisher::full; });
@@ -112,6 +117,65 @@ TEST_P(OnTheDevice, TwoRunsHaveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Options, OnTheDevice, ::testing::ValuesIn(all_options()),
                          [](const auto& param) { return param.param.name; });
+
+struct EqualLayers {
+  std::vector<double> directions;  ///< Of the second step, which refreshes nothing.
+  std::int64_t products = 0;       ///< Of that step.
+};
+
+/// Steps of four layers, three of which have one shape.
+EqualLayers train_equal_layers(Device device, double kl_clip) {
+  CurvatureOptions options = small_base();
+  options.refresh.statistics_interval = options.refresh.inverse_interval = 2;
+  options.kl_clip = kl_clip;
+  Context caller(device), host;
+  kfac::Preconditioner preconditioner(comm::make_self(), options, device);
+  const std::vector<LinearSpec> specs{{8, 6}, {8, 6}, {6, 8}, {8, 6}};
+  std::vector<LayerId> ids;
+  for (const LinearSpec& spec : specs)
+    ids.push_back(preconditioner.add_layer("l" + std::to_string(ids.size()), spec));
+  Random random(7);
+  const auto random_there = [&](Shape shape) {
+    Tensor x = Tensor::empty(host, shape, DType::f64);
+    fill_normal(x, 0, 1, random);
+    return Tensor::copy_of(caller, x);
+  };
+  EqualLayers out;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Tensor> memory;
+    std::vector<kfac::LayerGrad> grads;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const Tensor x = random_there({12, specs[i].in}), dy = random_there({12, specs[i].out});
+      preconditioner.record_input(ids[i], x, caller.stream());
+      preconditioner.record_grad_output(ids[i], dy, caller.stream());
+      memory.push_back(random_there({specs[i].out, specs[i].in}));
+      memory.push_back(random_there({specs[i].out}));
+      grads.push_back({ids[i], memory[2 * i], memory[2 * i + 1]});
+    }
+    const std::int64_t before = products();
+    const auto report = preconditioner.step(grads, caller.stream(), {.lr = 0.05, .flags = {}});
+    out.products = products() - before;
+    EXPECT_TRUE(report.updated);
+    out.directions.clear();
+    for (const Tensor& x : memory)
+      for (const double value : device_values(caller, x)) out.directions.push_back(value);
+  }
+  return out;
+}
+
+TEST(EqualLayersOnTheDevice, ArePreconditionedInOneCall) {
+  for (const double kl_clip : {0.0, 1e-6}) {
+    const EqualLayers host = train_equal_layers(Device::cpu(), kl_clip);
+    const EqualLayers device = train_equal_layers(Device::cuda(), kl_clip);
+    EXPECT_TRUE(near(device.directions, host.directions, 1e-10));
+    // Two products, of weights and of biases, for the three layers and for the other one.
+    EXPECT_EQ(device.products, is_emulated() ? 2 * 2 * 2 : 0);
+    EXPECT_EQ(host.products, 0);
+  }
+  // Control: the clip has an effect.
+  EXPECT_FALSE(near(train_equal_layers(Device::cuda(), 1e-6).directions,
+                    train_equal_layers(Device::cuda(), 0).directions, 1e-3));
+}
 
 TEST(OnTheDeviceInF32, TheStepsAreThoseOfTheHost) {
   CurvatureOptions options = small_base();

@@ -11,7 +11,9 @@ namespace {
 
 using dkfac::testing::device_values;
 using dkfac::testing::host_waits;
+using dkfac::testing::is_emulated;
 using dkfac::testing::near;
+using dkfac::testing::products;
 using dkfac::testing::values;
 using testing::make_twins;
 using testing::RebuildingOnDevice;
@@ -78,6 +80,69 @@ TEST_P(Apply, PreconditionsEveryForm) {
     expect_alike(LinearSpec{.in = 12, .out = 7, .bias = bias}, options_of(InverseMethod::eigen),
                  random, dtype(), tolerance());
   }
+}
+
+TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
+  Random random(6);
+  const CurvatureOptions options = options_of();
+  for (const LayerSpec& spec :
+       {LayerSpec{LinearSpec{.in = 16, .out = 9}}, LayerSpec{LinearSpec{.in = 17, .out = 9}},
+        LayerSpec{Conv2dSpec{.in = 3, .out = 8, .window = Window::square(3), .bias = false}}}) {
+    const auto shape = batch_shape(spec, options, ctx.device());
+    ASSERT_TRUE(shape.has_value());
+    const bool bias = bias_numel(spec) > 0;
+    EXPECT_EQ(shape->bias, bias);
+    std::vector<Twins> layers;
+    std::vector<Tensor> weights, biases, weights_alone, biases_alone;
+    const auto gradient = [&](std::int64_t numel, std::vector<Tensor>& to,
+                              std::vector<Tensor>& alone) {
+      Tensor x = Tensor::empty(cpu, {numel}, dtype());
+      fill_normal(x, 0, 1, random);
+      to.push_back(Tensor::copy_of(ctx, x));
+      alone.push_back(Tensor::copy_of(ctx, x));
+    };
+    for (int i = 0; i < 4; ++i) {
+      layers.push_back(make_twins(ctx, spec, options, random));
+      RefreshWorkers workers(ctx);
+      refresh(ctx, workers, layers.back().device, options);
+      (void)workers.collect(read_back<std::int32_t>(ctx, workers.stages()));
+      gradient(weight_numel(spec), weights, weights_alone);
+      gradient(bias_numel(spec), biases, biases_alone);
+    }
+    layers[2].device.g.good = false;  // Its gradient stays.
+    const std::vector<double> before = device_values(ctx, weights[2]);
+    std::vector<LayerGradient> gradients;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      gradients.push_back(
+          {&spec, &layers[i].device, weights[i], bias ? biases[i].view() : TensorView{}});
+    ProductBatch batch;
+    const auto calls_before = products();
+    apply_curvature(ctx, options, gradients, batch);
+    // The columns of a bias are products of their own; with 17 inputs they are not aligned.
+    const bool aligned = shape->d != 18;
+    const std::int64_t calls = !bias ? 2 : aligned ? 4 : 2 + 2 * 3;
+    EXPECT_EQ(products() - calls_before, is_emulated() ? calls : 0);
+    EXPECT_EQ(device_values(ctx, weights[2]), before);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      apply_curvature(ctx, spec, options, layers[i].device, weights_alone[i],
+                      bias ? biases_alone[i].view() : TensorView{});
+      const auto expect_equal = [&](const Tensor& actual, const Tensor& expected) {
+        const std::vector<double> x = device_values(ctx, actual), y = device_values(ctx, expected);
+        EXPECT_TRUE(x == y || !is_emulated()) << i;
+        // Two sums of at most 28 terms: c = 2 for each, relative to the largest result.
+        EXPECT_TRUE(near(x, y, 2 * 2 * 28 * epsilon()));
+      };
+      expect_equal(weights[i], weights_alone[i]);
+      if (bias) expect_equal(biases[i], biases_alone[i]);
+    }
+  }
+  // By themselves: on the host, with groups, along eigenvectors, as rows.
+  const LinearSpec linear{.in = 16, .out = 9};
+  EXPECT_FALSE(batch_shape(linear, options, Device::cpu()));
+  EXPECT_FALSE(batch_shape(Conv2dSpec{.in = 6, .out = 8, .window = Window::square(3), .groups = 2},
+                           options, ctx.device()));
+  EXPECT_FALSE(batch_shape(linear, options_of(InverseMethod::eigen), ctx.device()));
+  EXPECT_FALSE(batch_shape(NormSpec{.channels = 5}, options, ctx.device()));
 }
 
 TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
