@@ -28,7 +28,15 @@ struct Dense {
   double operator()(std::int64_t i, std::int64_t j) const {
     return data[static_cast<std::size_t>(i * cols + j)];
   }
+  double* row(std::int64_t i) { return data.data() + i * cols; }
+  [[nodiscard]] const double* row(std::int64_t i) const { return data.data() + i * cols; }
 };
+
+/// to[j] += factor * from[j]: the innermost loop, which takes most of the time of unoptimised
+/// tests.
+inline void add_multiple(std::int64_t n, double factor, const double* from, double* to) {
+  for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
+}
 
 /// f(i, j) everywhere.
 template <class F>
@@ -73,9 +81,7 @@ inline Dense naive_gemm(double alpha, const Dense& a, const Dense& b, double bet
   assert(a.cols == b.rows);
   Dense out(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t p = 0; p < a.cols; ++p) {
-      for (std::int64_t j = 0; j < b.cols; ++j) out(i, j) += a(i, p) * b(p, j);
-    }
+    for (std::int64_t p = 0; p < a.cols; ++p) add_multiple(b.cols, a(i, p), b.row(p), out.row(i));
     for (std::int64_t j = 0; j < b.cols; ++j) {
       out(i, j) = alpha * out(i, j) + (beta == 0 ? 0 : beta * c(i, j));
     }
@@ -107,8 +113,8 @@ inline Dense solve(Dense a, Dense b) {
     for (std::int64_t i = 0; i < n; ++i) {
       if (i == k) continue;
       const double factor = a(i, k) / a(k, k);
-      for (std::int64_t j = k; j < n; ++j) a(i, j) -= factor * a(k, j);
-      for (std::int64_t j = 0; j < b.cols; ++j) b(i, j) -= factor * b(k, j);
+      add_multiple(n - k, -factor, a.row(k) + k, a.row(i) + k);
+      add_multiple(b.cols, -factor, b.row(k), b.row(i));
     }
   }
   for (std::int64_t i = 0; i < n; ++i) {
