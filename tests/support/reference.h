@@ -11,6 +11,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "support/add_multiple.h"
+
 /// Straightforward reference algorithms in double precision, for comparison with fast ones.
 namespace dkfac::testing {
 
@@ -31,12 +33,6 @@ struct Dense {
   double* row(std::int64_t i) { return data.data() + i * cols; }
   [[nodiscard]] const double* row(std::int64_t i) const { return data.data() + i * cols; }
 };
-
-/// to[j] += factor * from[j]: the innermost loop, which takes most of the time of unoptimised
-/// tests.
-inline void add_multiple(std::int64_t n, double factor, const double* from, double* to) {
-  for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
-}
 
 /// f(i, j) everywhere.
 template <class F>
@@ -81,7 +77,8 @@ inline Dense naive_gemm(double alpha, const Dense& a, const Dense& b, double bet
   assert(a.cols == b.rows);
   Dense out(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t p = 0; p < a.cols; ++p) add_multiple(b.cols, a(i, p), b.row(p), out.row(i));
+    for (std::int64_t p = 0; p < a.cols; ++p)
+      add_multiple(static_cast<std::size_t>(b.cols), a(i, p), b.row(p), out.row(i));
     for (std::int64_t j = 0; j < b.cols; ++j) {
       out(i, j) = alpha * out(i, j) + (beta == 0 ? 0 : beta * c(i, j));
     }
@@ -113,8 +110,8 @@ inline Dense solve(Dense a, Dense b) {
     for (std::int64_t i = 0; i < n; ++i) {
       if (i == k) continue;
       const double factor = a(i, k) / a(k, k);
-      add_multiple(n - k, -factor, a.row(k) + k, a.row(i) + k);
-      add_multiple(b.cols, -factor, b.row(k), b.row(i));
+      add_multiple(static_cast<std::size_t>(n - k), -factor, a.row(k) + k, a.row(i) + k);
+      add_multiple(static_cast<std::size_t>(b.cols), -factor, b.row(k), b.row(i));
     }
   }
   for (std::int64_t i = 0; i < n; ++i) {
