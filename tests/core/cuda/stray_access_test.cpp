@@ -75,8 +75,9 @@ TEST_F(StrayAccessDeathTest, ReadsOfALibraryPastABlockAreSeen) {
   const Tensor zeros = Tensor::zeros(ctx, {8, 1}, DType::f64);
   Tensor product = Tensor::zeros(ctx, {1, 1}, DType::f64);
   const auto multiply = [&](std::int64_t n) {
-    ops::gemm(ctx, Trans::no, Trans::no, 1, TensorView(x, DType::f64, Shape{1, n}, Device::cuda()),
-              zeros.view().slice(0, 0, n), 0, product);
+    ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1,
+              TensorView(x, DType::f64, Shape{1, n}, Device::cuda()), zeros.view().slice(0, 0, n),
+              0, product);
     ctx.stream().synchronize();
   };
   multiply(7);
