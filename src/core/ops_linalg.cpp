@@ -4,6 +4,7 @@
 
 #include "core/backend_linalg.h"
 #include "core/checks.h"
+#include "core/cpu/denormals.h"
 
 /// Operations that check arguments, handle empty cases, and call the backend of the context.
 namespace dkfac::ops {
@@ -22,6 +23,7 @@ template <class Device, class F, class... Args>
 void dispatch(Context& ctx, const Device& cuda, F* fast, F* reference, const Args&... args) {
   if (ctx.device().is_cuda()) return cuda(ctx, args...);
   if (ctx.backend() == Backend::reference) return reference(ctx, args...);
+  const cpu::FlushDenormals flush;
   fast(ctx, args...);
 }
 

@@ -1,8 +1,12 @@
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "dkfac/core/ops.h"
 #include "dkfac/core/threads.h"
 
+#include "core/cpu/denormals.h"
+#include "core/cpu/library_info.h"
 #include "support/each_backend.h"
 #include "support/near.h"
 #include "support/padded.h"
@@ -139,6 +143,28 @@ TEST_P(Gemm, SaysWhatDoesNotFit) {
     EXPECT_NE(std::string(e.what()).find("[2, 3]"), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find("[4, 5]"), std::string::npos) << e.what();
   }
+}
+
+TEST_P(Gemm, LeavesTheModeOfDenormalsToTheCaller) {
+  volatile double normal = std::numeric_limits<double>::min();
+  const double denormal = normal / 4;
+  ASSERT_GT(denormal, 0);
+  Padded a(dtype(), 8, 8), b(dtype(), 8, 8), c(dtype(), 8, 8);
+  ops::gemm(ctx, Trans::no, Trans::no, 1, a.view(), b.view(), 0, c.view());
+  EXPECT_EQ(normal / 4, denormal);
+}
+
+TEST(Denormals, AreZeroWithinTheScopeAlone) {
+  volatile float normal = std::numeric_limits<float>::min();
+  const float denormal = normal / 4;
+  ASSERT_GT(denormal, 0);
+  {
+    const cpu::FlushDenormals flush;
+    const float expected =
+        cpu::has_avx512() ? 0 : normal / 4;  // other processors may lack the mode
+    EXPECT_EQ(normal / 4, expected);
+  }
+  EXPECT_EQ(normal / 4, denormal);
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ struct Configuration {
   Method method = Method::kfac;
   optim::SgdOptions sgd = {};
   optim::LarsOptions lars = {};
-  optim::KfacOptions kfac = {};                         ///< Without its curvature,
-  kfac::CurvatureOptions curvature = {};                ///< which is a Preconditioner's, too.
+  optim::KfacOptions kfac = {};                         ///< Without its curvature, except wires;
+  kfac::CurvatureOptions curvature = {};                ///< a Preconditioner has this one, too.
   LossReduction reduction = LossReduction::local_mean;  ///< Of all of them.
   ContextOptions context = {};
   DType dtype = DType::f32;  ///< Of parameters and gradients.

@@ -64,7 +64,11 @@ void put(Context& ctx, const std::vector<double>& values, TensorView x) {
 Trainee::Trainee(const Configuration& configuration, std::shared_ptr<comm::Communicator> comm)
     : c_(configuration), comm_(std::move(comm)), ctx_(c_.device), layers_(layers_of_probe(1)) {
   c_.sgd.loss_reduction = c_.lars.loss_reduction = c_.curvature.loss_reduction = c_.reduction;
+  // The wires of gradients and weights are those of an optimizer alone.
+  const auto own = c_.kfac.curvature.communication;
   c_.kfac.curvature = c_.curvature;
+  c_.kfac.curvature.communication.gradient_wire = own.gradient_wire;
+  c_.kfac.curvature.communication.weight_wire = own.weight_wire;
   switch (c_.method) {
     case Method::sgd:
       optimizer_ = optim::make_sgd(comm_, c_.sgd, c_.device, c_.context);

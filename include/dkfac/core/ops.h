@@ -10,7 +10,9 @@
 /// mismatch throws InvalidArgument. Computing dtypes are f64 and f32; unless stated otherwise, all
 /// views of one call share dtype and device and do not overlap. Matrices are row-major with any row
 /// stride and a unit column stride; vectors may be strided. Work is ordered on ctx.stream();
-/// results that a step needs stay in device memory.
+/// results that a step needs stay in device memory. The fast host backend may treat denormal
+/// numbers as zero in products and decompositions (x86), and leaves the mode of the calling thread
+/// alone.
 namespace dkfac::ops {
 
 enum class Trans : std::uint8_t { no, yes };

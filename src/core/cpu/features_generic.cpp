@@ -1,3 +1,4 @@
+#include "core/cpu/denormals.h"
 #include "core/cpu/library_info.h"
 #include "core/shared/simd.h"
 
@@ -6,5 +7,8 @@ namespace dkfac::cpu {
 Simd simd_level() noexcept { return Simd::baseline; }
 void limit_simd(Simd) noexcept {}
 bool has_avx512() noexcept { return false; }
+
+unsigned flush_denormals() noexcept { return 0; }
+void restore_denormals(unsigned) noexcept {}
 
 }  // namespace dkfac::cpu

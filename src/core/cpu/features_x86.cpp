@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <atomic>
+#include <xmmintrin.h>
 
+#include "core/cpu/denormals.h"
 #include "core/cpu/library_info.h"
 #include "core/shared/simd.h"
 
@@ -29,5 +31,17 @@ void limit_simd(Simd widest) noexcept {
 }
 
 bool has_avx512() noexcept { return widest_here() == Simd::avx512; }
+
+unsigned flush_denormals() noexcept {
+  constexpr unsigned results = 1U << 15, operands = 1U << 6;  // FTZ and DAZ of MXCSR
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | results | operands);
+  return before;
+}
+
+void restore_denormals(unsigned mode) noexcept {
+  constexpr unsigned raised = 0x3f;  // exceptions since then stay visible to fetestexcept
+  _mm_setcsr(mode | (_mm_getcsr() & raised));
+}
 
 }  // namespace dkfac::cpu
