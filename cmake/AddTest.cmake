@@ -21,7 +21,7 @@ if(DKFAC_SANITIZE)  # Optimising instrumented code takes longer than running it.
   if(DKFAC_SANITIZE MATCHES "undefined")  # Only the tested code is instrumented.
     target_compile_options(dkfac_test_flags INTERFACE -fno-sanitize=undefined)
   endif()
-elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+elseif(CMAKE_BUILD_TYPE MATCHES "^Rel")
   target_compile_options(dkfac_test_flags INTERFACE -O1)
 endif()
 

@@ -15,6 +15,11 @@ if(DKFAC_SANITIZE)
   target_compile_options(dkfac_private_flags INTERFACE
     -fsanitize=${DKFAC_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(dkfac_private_flags INTERFACE -fsanitize=${DKFAC_SANITIZE})
+  if(DKFAC_SANITIZE MATCHES "undefined")
+    # A position-independent program has a relocation for each pointer of each check, made whenever it starts.
+    target_link_options(dkfac_private_flags INTERFACE
+      $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
+  endif()
 endif()
 
 # Device kernels, or their replacement in a build without CUDA (core/shared/kernel.h).

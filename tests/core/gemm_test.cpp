@@ -54,12 +54,13 @@ TEST_P(Gemm, IsExactOnIntegersPastOneCacheBlockOnAnyNumberOfThreads) {
   Random random(2);
   const Dense a = testing::random_integers(257, 600, random);
   const Dense b = testing::random_integers(600, 300, random);
+  const Dense expected = testing::multiply(a, b);
   for (const int count : {1, 2, 3}) {
     set_threads(count);
     for (const Trans ta : kBoth) {
       Padded pa = stored(dtype(), ta, a), pb = stored(dtype(), ta, b), pc(dtype(), 257, 300);
       ops::gemm(ctx, ta, ta, 1, pa.view(), pb.view(), 0, pc.view());
-      EXPECT_EQ(pc.values().data, testing::multiply(a, b).data) << count;
+      EXPECT_EQ(pc.values().data, expected.data) << count;
     }
   }
 }

@@ -45,10 +45,10 @@ class ManyRows : public testing::EachBackend {
 DKFAC_EACH_BACKEND(ManyRows);
 
 TEST_P(ManyRows, OfAMatrixErrLikeThoseOfOneProduct) {
-  for (const auto& [rows, width] : {std::pair<int, int>{401'408, 1}, {60'000, 20}, {9'001, 200}})
+  for (const auto& [rows, width] : {std::pair<int, int>{401'408, 1}, {60'000, 20}, {9'001, 200}}) {
+    const Tensor x = equal_rows({rows, width});
     for (const int count : {1, 2}) {
       set_threads(count);
-      const Tensor x = equal_rows({rows, width});
       for (const int bias : {0, 1}) {
         Tensor c = Tensor::empty(ctx, {width + bias, width + bias}, dtype());
         ops::fill(ctx, c, 1);
@@ -57,6 +57,7 @@ TEST_P(ManyRows, OfAMatrixErrLikeThoseOfOneProduct) {
       }
       set_threads(1);
     }
+  }
 }
 
 TEST_P(ManyRows, OfPatchesAndOfGroupsErrLikeThoseOfOneProduct) {

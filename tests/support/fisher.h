@@ -11,6 +11,7 @@
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 
+#include "support/add_multiple.h"
 #include "support/near.h"
 
 /// Curvature by its definition: dense matrices and plain loops, independent of the library. The
@@ -62,9 +63,9 @@ inline Matrix identity(std::int64_t n, double value = 1) {
 inline Matrix multiply(const Matrix& a, const Matrix& b) {
   Matrix c(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t k = 0; k < a.cols; ++k) {
-      for (std::int64_t j = 0; j < b.cols; ++j) c(i, j) += a(i, k) * b(k, j);
-    }
+    for (std::int64_t k = 0; k < a.cols; ++k)
+      add_multiple(static_cast<std::size_t>(b.cols), a(i, k), b.v.data() + k * b.cols,
+                   c.v.data() + i * c.cols);
   }
   return c;
 }
@@ -101,11 +102,9 @@ inline Matrix kronecker(const Matrix& g, const Matrix& a) {
 
 /// m += weight * x x'.
 inline void add_outer(Matrix& m, const Vector& x, double weight) {
-  for (std::int64_t r = 0; r < m.rows; ++r) {
-    for (std::int64_t c = 0; c < m.cols; ++c) {
-      m(r, c) += weight * x[static_cast<std::size_t>(r)] * x[static_cast<std::size_t>(c)];
-    }
-  }
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    add_multiple(static_cast<std::size_t>(m.cols), weight * x[static_cast<std::size_t>(r)],
+                 x.data(), m.v.data() + r * m.cols);
 }
 
 /// g (x) a: the gradient of one sample, flattened.
@@ -136,7 +135,7 @@ inline Matrix solve_columns(const Matrix& m, const Matrix& b) {
   const auto n = static_cast<std::size_t>(m.rows), columns = static_cast<std::size_t>(b.cols);
   std::vector<long double> a(m.v.begin(), m.v.end()), x(b.v.begin(), b.v.end());
   const auto subtract = [&](std::size_t from, std::size_t to, long double factor) {
-    for (std::size_t c = 0; c < columns; ++c) x[to * columns + c] -= factor * x[from * columns + c];
+    add_multiple(columns, -factor, x.data() + from * columns, x.data() + to * columns);
   };
   for (std::size_t k = 0; k < n; ++k) {
     std::size_t pivot = k;
@@ -147,7 +146,7 @@ inline Matrix solve_columns(const Matrix& m, const Matrix& b) {
     for (std::size_t c = 0; c < columns; ++c) std::swap(x[k * columns + c], x[pivot * columns + c]);
     for (std::size_t r = k + 1; r < n; ++r) {
       const long double factor = a[r * n + k] / a[k * n + k];
-      for (std::size_t c = k; c < n; ++c) a[r * n + c] -= factor * a[k * n + c];
+      add_multiple(n - k, -factor, a.data() + k * n + k, a.data() + r * n + k);
       subtract(k, r, factor);
     }
   }

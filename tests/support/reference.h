@@ -11,6 +11,8 @@
 #include "dkfac/core/ops.h"
 #include "dkfac/core/random.h"
 
+#include "support/add_multiple.h"
+
 /// Straightforward reference algorithms in double precision, for comparison with fast ones.
 namespace dkfac::testing {
 
@@ -28,6 +30,8 @@ struct Dense {
   double operator()(std::int64_t i, std::int64_t j) const {
     return data[static_cast<std::size_t>(i * cols + j)];
   }
+  double* row(std::int64_t i) { return data.data() + i * cols; }
+  [[nodiscard]] const double* row(std::int64_t i) const { return data.data() + i * cols; }
 };
 
 /// f(i, j) everywhere.
@@ -73,9 +77,8 @@ inline Dense naive_gemm(double alpha, const Dense& a, const Dense& b, double bet
   assert(a.cols == b.rows);
   Dense out(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t p = 0; p < a.cols; ++p) {
-      for (std::int64_t j = 0; j < b.cols; ++j) out(i, j) += a(i, p) * b(p, j);
-    }
+    for (std::int64_t p = 0; p < a.cols; ++p)
+      add_multiple(static_cast<std::size_t>(b.cols), a(i, p), b.row(p), out.row(i));
     for (std::int64_t j = 0; j < b.cols; ++j) {
       out(i, j) = alpha * out(i, j) + (beta == 0 ? 0 : beta * c(i, j));
     }
@@ -107,8 +110,8 @@ inline Dense solve(Dense a, Dense b) {
     for (std::int64_t i = 0; i < n; ++i) {
       if (i == k) continue;
       const double factor = a(i, k) / a(k, k);
-      for (std::int64_t j = k; j < n; ++j) a(i, j) -= factor * a(k, j);
-      for (std::int64_t j = 0; j < b.cols; ++j) b(i, j) -= factor * b(k, j);
+      add_multiple(static_cast<std::size_t>(n - k), -factor, a.row(k) + k, a.row(i) + k);
+      add_multiple(static_cast<std::size_t>(b.cols), -factor, b.row(k), b.row(i));
     }
   }
   for (std::int64_t i = 0; i < n; ++i) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/ops.h"
 #include "dkfac/core/tensor.h"
 
 #include "support/host_waits.h"
@@ -65,6 +66,23 @@ TEST_F(StrayAccessDeathTest, ReadsPastATensorAreSeen) {
   Tensor x = Tensor::zeros(ctx, {8}, DType::f64);
   read(ctx, x.view().data<double>() + 7);
   EXPECT_DEATH(read(ctx, x.view().data<double>() + 8), "use-after-poison");
+}
+
+/// The arithmetic of the emulated libraries is not instrumented; reading their operands is.
+TEST_F(StrayAccessDeathTest, ReadsOfALibraryPastABlockAreSeen) {
+  Context ctx(Device::cuda());
+  double* const x = seven(ctx);
+  const Tensor zeros = Tensor::zeros(ctx, {8, 1}, DType::f64);
+  Tensor product = Tensor::zeros(ctx, {1, 1}, DType::f64);
+  const auto multiply = [&](std::int64_t n) {
+    ops::gemm(ctx, ops::Trans::no, ops::Trans::no, 1,
+              TensorView(x, DType::f64, Shape{1, n}, Device::cuda()), zeros.view().slice(0, 0, n),
+              0, product);
+    ctx.stream().synchronize();
+  };
+  multiply(7);
+  EXPECT_DEATH(multiply(8), "use-after-poison");
+  EXPECT_EQ(cudaFreeAsync(x, ctx.stream().native()), cudaSuccess);
 }
 
 TEST_F(StrayAccessDeathTest, ReadsOfFreedMemoryAreSeen) {

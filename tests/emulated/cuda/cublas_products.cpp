@@ -1,4 +1,3 @@
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -7,6 +6,7 @@
 
 #include <cublas_v2.h>
 
+#include "arithmetic.h"
 #include "column_major.h"
 #include "emulated/work_log.h"
 #include "handles.h"
@@ -15,6 +15,7 @@
 // 13 bits first.
 namespace {
 
+namespace arithmetic = emulated::arithmetic;
 using emulated::ColumnMajor;
 using emulated::least_ld;
 
@@ -48,17 +49,10 @@ T bits_at(const void* data, std::int64_t i) {
   return out;
 }
 
-double element(const void* data, cudaDataType type, std::int64_t i) {
-  if (type == CUDA_R_64F) return bits_at<double>(data, i);
-  if (type == CUDA_R_32F) return bits_at<float>(data, i);
-  if (type == CUDA_R_16F) return static_cast<double>(bits_at<_Float16>(data, i));
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits_at<std::uint16_t>(data, i)) << 16);
-}
-
-double rounded_to_tf32(double x) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
-  if ((bits & 0x7F800000U) == 0x7F800000U) return x;  // NaN or infinity.
-  return std::bit_cast<float>((bits + 0xFFFU + ((bits >> 13) & 1U)) & ~0x1FFFU);
+arithmetic::Number number(cudaDataType type) {
+  if (type == CUDA_R_64F) return arithmetic::Number::f64;
+  if (type == CUDA_R_32F) return arithmetic::Number::f32;
+  return type == CUDA_R_16F ? arithmetic::Number::f16 : arithmetic::Number::bf16;
 }
 
 /// Address of matrix `index` of a batch: data + index * stride elements of `type`, or data[index]
@@ -86,18 +80,27 @@ struct Operand {
   /// Reads op(A)[rows, cols], column after column, for the batch of this index.
   [[nodiscard]] std::vector<double> read(std::int64_t index, std::int64_t rows, std::int64_t cols,
                                          bool tf32) const {
-    std::vector<double> out;
-    out.reserve(static_cast<std::size_t>(rows * cols));
-    const void* const matrix = matrix_of(data, listed, type, index, stride);
-    for (std::int64_t j = 0; j < cols; ++j) {
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const double x = element(matrix, type, transposed ? j + i * ld : i + j * ld);
-        out.push_back(tf32 ? rounded_to_tf32(x) : x);
-      }
+    std::vector<double> out(static_cast<std::size_t>(rows * cols));
+    if (out.empty()) return out;
+    const std::int64_t lines = transposed ? rows : cols, length = transposed ? cols : rows;
+    std::vector<double> line(static_cast<std::size_t>(length));  // Of any type.
+    const auto* const matrix =
+        static_cast<const char*>(matrix_of(data, listed, type, index, stride));
+    for (std::int64_t i = 0; i < lines; ++i) {
+      std::memcpy(line.data(), matrix + i * ld * size_of(type),
+                  static_cast<std::size_t>(length * size_of(type)));
+      double* const to = out.data() + (transposed ? i : i * rows);
+      arithmetic::widen(number(type), tf32, length, line.data(), to, transposed ? rows : 1);
     }
     return out;
   }
 };
+
+/// alpha * sum + beta * old, where 0 times an old NaN is 0.
+template <class T>
+T combined(double alpha, double sum, double beta, T old) {
+  return static_cast<T>(alpha * sum + (beta == 0 ? 0 : beta * static_cast<double>(old)));
+}
 
 struct Product {
   std::int64_t m, n, k;
@@ -126,20 +129,12 @@ struct Product {
       const auto left = a.read(index, m, k, tf32), right = b.read(index, k, n, tf32);
       void* const result = matrix_of(c, a.listed, c_type, index, stride_c);
       const ColumnMajor<T> out{static_cast<T*>(result), ldc};
-      std::vector<double> sum(static_cast<std::size_t>(m));
-      for (std::int64_t j = 0; j < n; ++j) {
-        std::fill(sum.begin(), sum.end(), 0.0);
-        for (std::int64_t p = 0; p < k; ++p) {
-          const double* column = left.data() + p * m;
-          const double weight = right[static_cast<std::size_t>(p + j * k)];
-          for (std::int64_t i = 0; i < m; ++i)
-            sum[static_cast<std::size_t>(i)] += column[i] * weight;
-        }
-        for (std::int64_t i = 0; i < m; ++i) {
-          const double old = beta == 0 ? 0 : beta * static_cast<double>(out(i, j));
-          out(i, j) = static_cast<T>(alpha * sum[static_cast<std::size_t>(i)] + old);
-        }
-      }
+      std::vector<double> sums(static_cast<std::size_t>(m * n));
+      arithmetic::multiply(m, n, k, left.data(), right.data(), sums.data());
+      const double* sum = sums.data();
+      for (std::int64_t j = 0; j < n; ++j)
+        for (std::int64_t i = 0; i < m; ++i, ++sum)
+          out(i, j) = combined(alpha, *sum, beta, out(i, j));
     }
   }
 };
@@ -193,21 +188,18 @@ cublasStatus_t syrk(cublasHandle_t handle, cublasFillMode_t uplo, cublasOperatio
   if (n == 0) return CUBLAS_STATUS_SUCCESS;
   emulated::require_device(a, "cublas<t>syrk");
   emulated::require_device(c, "cublas<t>syrk");
-  const ColumnMajor<const T> x{a, lda};
+  const cudaDataType type = sizeof(T) == sizeof(double) ? CUDA_R_64F : CUDA_R_32F;
   const ColumnMajor<T> out{c, ldc};
   submit<T>(handle, alpha, beta, [=](double scale, double keep) {
+    const auto left = Operand{a, type, lda, 0, transposed}.read(0, n, k, false),
+               right = Operand{a, type, lda, 0, !transposed}.read(0, k, n, false);
+    std::vector<double> sums(static_cast<std::size_t>(n * n));
+    arithmetic::multiply(n, n, k, left.data(), right.data(), sums.data());
     for (std::int64_t j = 0; j < n; ++j) {
       const std::int64_t first = uplo == CUBLAS_FILL_MODE_LOWER ? j : 0;
       const std::int64_t end = uplo == CUBLAS_FILL_MODE_LOWER ? n : j + 1;
-      for (std::int64_t i = first; i < end; ++i) {
-        double sum = 0;
-        for (std::int64_t p = 0; p < k; ++p) {
-          sum += transposed ? static_cast<double>(x(p, i)) * static_cast<double>(x(p, j))
-                            : static_cast<double>(x(i, p)) * static_cast<double>(x(j, p));
-        }
-        const double old = keep == 0 ? 0 : keep * static_cast<double>(out(i, j));
-        out(i, j) = static_cast<T>(scale * sum + old);
-      }
+      for (std::int64_t i = first; i < end; ++i)
+        out(i, j) = combined(scale, sums[static_cast<std::size_t>(i + j * n)], keep, out(i, j));
     }
   });
   return CUBLAS_STATUS_SUCCESS;

@@ -1,5 +1,8 @@
+#include <vector>
+
 #include <cublas_v2.h>
 
+#include "arithmetic.h"
 #include "column_major.h"
 #include "handles.h"
 
@@ -19,19 +22,19 @@ struct Solve {
   void run(double alpha, ColumnMajor<const T> a, ColumnMajor<T> b) const {
     const bool flipped = left == transposed;  // Whether the matrix of the solve is A'.
     const std::int64_t order = left ? m : n, vectors = left ? n : m;
-    const auto matrix = [&](std::int64_t i, std::int64_t j) -> double {
-      return flipped ? a(j, i) : a(i, j);
-    };
+    const bool forward = lower != flipped;
+    std::vector<double> matrix(static_cast<std::size_t>(order * order));
+    for (std::int64_t i = 0; i < order; ++i) {
+      const std::int64_t first = forward ? 0 : unit ? i + 1 : i, end = forward ? i + !unit : order;
+      for (std::int64_t j = first; j < end; ++j)
+        matrix[static_cast<std::size_t>(i * order + j)] = flipped ? a(j, i) : a(i, j);
+    }
+    std::vector<T> x(static_cast<std::size_t>(order));
     for (std::int64_t v = 0; v < vectors; ++v) {
-      const auto x = [&](std::int64_t i) -> T& { return left ? b(i, v) : b(v, i); };
-      for (std::int64_t step = 0; step < order; ++step) {
-        const bool forward = lower != flipped;
-        const std::int64_t i = forward ? step : order - 1 - step;
-        double value = alpha * static_cast<double>(x(i));
-        for (std::int64_t j = forward ? 0 : i + 1; j < (forward ? i : order); ++j)
-          value -= matrix(i, j) * static_cast<double>(x(j));
-        x(i) = static_cast<T>(unit ? value : value / matrix(i, i));
-      }
+      const auto of_b = [&](std::int64_t i) -> T& { return left ? b(i, v) : b(v, i); };
+      for (std::int64_t i = 0; i < order; ++i) x[static_cast<std::size_t>(i)] = of_b(i);
+      emulated::arithmetic::solve(forward, unit, order, alpha, matrix.data(), x.data());
+      for (std::int64_t i = 0; i < order; ++i) of_b(i) = x[static_cast<std::size_t>(i)];
     }
   }
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "arithmetic.h"
 #include "cudnn_descriptor.h"
 
 // Executes graphs with plain loops. Operands have the numbers of their type; sums are f64 and
@@ -58,91 +59,19 @@ void round_to_tf32(Numbers& values) {
   }
 }
 
-/// First channels of x, w and y that are combined.
-struct Meeting {
-  std::int64_t x, w, y;  ///< First channels, in elements.
-};
-
-/// Calls f(meeting) for every output pixel, element of the kernel and group.
-struct Loops {
-  Dims x, w, y;
-  Geometry g;
-  std::int64_t groups, in, out;  ///< Channels of a group.
-
-  Loops(const Tensor& of_x, const Tensor& of_w, const Tensor& of_y, const Geometry& geometry)
-      : x(of_x.dims),
-        w(of_w.dims),
-        y(of_y.dims),
-        g(geometry),
-        groups(x[1] / w[1]),
-        in(w[1]),
-        out(w[0] / groups) {}
-
-  template <class F>
-  void each(F f) const {
-    for (std::int64_t n = 0; n < y[0]; ++n)
-      for (std::int64_t i = 0; i < y[2]; ++i)
-        for (std::int64_t j = 0; j < y[3]; ++j)
-          for (std::int64_t kh = 0; kh < w[2]; ++kh) {
-            const std::int64_t h = i * g.stride[0] - g.before[0] + kh * g.dilation[0];
-            if (h < 0 || h >= x[2]) continue;
-            for (std::int64_t kw = 0; kw < w[3]; ++kw) {
-              const std::int64_t v = j * g.stride[1] - g.before[1] + kw * g.dilation[1];
-              if (v < 0 || v >= x[3]) continue;
-              for (std::int64_t group = 0; group < groups; ++group)
-                f(Meeting{((n * x[2] + h) * x[3] + v) * x[1] + group * in,
-                          ((group * out * w[2] + kh) * w[3] + kw) * in,
-                          ((n * y[2] + i) * y[3] + j) * y[1] + group * out});
-            }
-          }
-  }
-  /// Elements from a channel of y to the next in the memory of w.
-  [[nodiscard]] std::int64_t row() const { return w[2] * w[3] * in; }
-};
+arithmetic::Convolution shape_of(const Tensor& x, const Tensor& w, const Tensor& y,
+                                 const Geometry& g) {
+  arithmetic::Convolution shape{};
+  std::copy(x.dims.begin(), x.dims.end(), shape.x);
+  std::copy(w.dims.begin(), w.dims.end(), shape.w);
+  std::copy(y.dims.begin(), y.dims.end(), shape.y);
+  std::copy(g.before.begin(), g.before.end(), shape.before);
+  std::copy(g.stride.begin(), g.stride.end(), shape.stride);
+  std::copy(g.dilation.begin(), g.dilation.end(), shape.dilation);
+  return shape;
+}
 
 Numbers rounded(const std::vector<double>& sums) { return {sums.begin(), sums.end()}; }
-
-std::vector<double> convolve(const Loops& l, const Numbers& x, const Numbers& w,
-                             std::int64_t count) {
-  std::vector<double> y(static_cast<std::size_t>(count));
-  l.each([&](const Meeting& at) {
-    for (std::int64_t k = 0; k < l.out; ++k) {
-      const float *a = x.data() + at.x, *b = w.data() + at.w + k * l.row();
-      double sum = 0;
-      for (std::int64_t c = 0; c < l.in; ++c) sum += static_cast<double>(a[c]) * b[c];
-      y[static_cast<std::size_t>(at.y + k)] += sum;
-    }
-  });
-  return y;
-}
-
-std::vector<double> gradient_of_x(const Loops& l, const Numbers& dy, const Numbers& w,
-                                  std::int64_t count) {
-  std::vector<double> dx(static_cast<std::size_t>(count));
-  l.each([&](const Meeting& at) {
-    double* const to = dx.data() + at.x;
-    for (std::int64_t k = 0; k < l.out; ++k) {
-      const double g = dy[static_cast<std::size_t>(at.y + k)];
-      const float* const b = w.data() + at.w + k * l.row();
-      for (std::int64_t c = 0; c < l.in; ++c) to[c] += g * b[c];
-    }
-  });
-  return dx;
-}
-
-std::vector<double> gradient_of_w(const Loops& l, const Numbers& dy, const Numbers& x,
-                                  std::int64_t count) {
-  std::vector<double> dw(static_cast<std::size_t>(count));
-  l.each([&](const Meeting& at) {
-    const float* const a = x.data() + at.x;
-    for (std::int64_t k = 0; k < l.out; ++k) {
-      const double g = dy[static_cast<std::size_t>(at.y + k)];
-      double* const to = dw.data() + at.w + k * l.row();
-      for (std::int64_t c = 0; c < l.in; ++c) to[c] += g * a[c];
-    }
-  });
-  return dw;
-}
 
 /// Applies the errors of an engine to its sums, beside rounding them to f32.
 void spoil(const Engine& engine, std::vector<double>& sums) {
@@ -213,13 +142,16 @@ class Run {
       round_to_tf32(b);
     }
     const Tensor &first = tensor(o.from[0]), &second = tensor(o.from[1]), &to = tensor(o.to[0]);
-    std::vector<double> sums;
+    std::vector<double> sums(static_cast<std::size_t>(to.numel()));
     if (o.kind == Kind::forward)
-      sums = convolve(Loops(first, second, to, o.geometry), a, b, to.numel());
+      arithmetic::convolve(shape_of(first, second, to, o.geometry), a.data(), b.data(),
+                           sums.data());
     if (o.kind == Kind::data)
-      sums = gradient_of_x(Loops(to, second, first, o.geometry), a, b, to.numel());
+      arithmetic::gradient_of_x(shape_of(to, second, first, o.geometry), a.data(), b.data(),
+                                sums.data());
     if (o.kind == Kind::weights)
-      sums = gradient_of_w(Loops(second, to, first, o.geometry), a, b, to.numel());
+      arithmetic::gradient_of_w(shape_of(second, to, first, o.geometry), a.data(), b.data(),
+                                sums.data());
     spoil(*work_.engine, sums);
     store(o.to[0], rounded(sums));
   }

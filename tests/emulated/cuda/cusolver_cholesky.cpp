@@ -1,7 +1,7 @@
-#include <cmath>
 #include <limits>
 #include <vector>
 
+#include "arithmetic.h"
 #include "cusolver_calls.h"
 
 // Cholesky factorizations and inverses of cuSOLVER. A NaN is accepted as a positive pivot, as the
@@ -11,24 +11,28 @@ namespace {
 using emulated::ColumnMajor;
 using emulated::least_ld;
 
+/// Calls f(triangle) with a copy of the lower triangle of A, or of the upper one's transpose, row
+/// after row, and stores the copy.
+template <class T, class F>
+void in_copy(bool lower, std::int64_t n, ColumnMajor<T> a, const F& f) {
+  std::vector<T> copy(static_cast<std::size_t>(n * n));
+  const auto each = [&](const auto& move) {
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t j = 0; j <= i; ++j)
+        move(copy[static_cast<std::size_t>(i * n + j)], lower ? a(i, j) : a(j, i));
+  };
+  each([](T& to, T from) { to = from; });
+  f(copy.data());
+  each([](T from, T& to) { to = from; });
+}
+
 /// A = L L' (lower) or U' U (upper) in place. Returns 0, or the order of the first minor that is
 /// not positive definite.
 template <class T>
 int factor(bool lower, std::int64_t n, ColumnMajor<T> a) {
-  // Element l(i, j) of L, or of U' in the upper triangle.
-  const auto l = [&](std::int64_t i, std::int64_t j) -> T& { return lower ? a(i, j) : a(j, i); };
-  for (std::int64_t j = 0; j < n; ++j) {
-    double pivot = l(j, j);
-    for (std::int64_t p = 0; p < j; ++p) pivot -= static_cast<double>(l(j, p)) * l(j, p);
-    if (pivot <= 0) return static_cast<int>(j + 1);
-    l(j, j) = static_cast<T>(std::sqrt(pivot));
-    for (std::int64_t i = j + 1; i < n; ++i) {
-      double value = l(i, j);
-      for (std::int64_t p = 0; p < j; ++p) value -= static_cast<double>(l(i, p)) * l(j, p);
-      l(i, j) = static_cast<T>(value / l(j, j));
-    }
-  }
-  return 0;
+  int failed = 0;
+  in_copy(lower, n, a, [&](T* l) { failed = emulated::arithmetic::cholesky(n, l); });
+  return failed;
 }
 
 /// Writes the inverse of L L' (lower) or U' U (upper) over its factor. Returns 0, or without any
@@ -38,26 +42,8 @@ int invert(bool lower, std::int64_t n, ColumnMajor<T> a) {
   for (std::int64_t i = 0; i < n; ++i) {
     if (a(i, i) == T{0}) return static_cast<int>(i + 1);
   }
-  const auto l = [&](std::int64_t i, std::int64_t j) -> T& { return lower ? a(i, j) : a(j, i); };
-  std::vector<double> s(static_cast<std::size_t>(n * n), 0.0);  // L^-1
-  const auto at = [n](std::int64_t i, std::int64_t j) {
-    return static_cast<std::size_t>(i + j * n);
-  };
-  for (std::int64_t j = 0; j < n; ++j) {
-    s[at(j, j)] = 1.0 / l(j, j);
-    for (std::int64_t i = j + 1; i < n; ++i) {
-      double value = 0;
-      for (std::int64_t p = j; p < i; ++p) value -= l(i, p) * s[at(p, j)];
-      s[at(i, j)] = value / l(i, i);
-    }
-  }
-  for (std::int64_t j = 0; j < n; ++j) {
-    for (std::int64_t i = j; i < n; ++i) {
-      double value = 0;
-      for (std::int64_t p = i; p < n; ++p) value += s[at(p, i)] * s[at(p, j)];
-      l(i, j) = static_cast<T>(value);
-    }
-  }
+  std::vector<double> work(static_cast<std::size_t>(n * n));
+  in_copy(lower, n, a, [&](T* l) { emulated::arithmetic::invert(n, l, work.data()); });
   return 0;
 }
 

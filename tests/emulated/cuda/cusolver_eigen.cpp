@@ -4,10 +4,10 @@
 #include <numeric>
 #include <vector>
 
+#include "arithmetic.h"
 #include "cusolver_calls.h"
 
-// The symmetric eigensolver of cuSOLVER, by cyclic Jacobi rotations in f64 (Golub and Van Loan,
-// Matrix Computations, 8.5).
+// The symmetric eigensolver of cuSOLVER, by Jacobi rotations in f64.
 namespace {
 
 using emulated::ColumnMajor;
@@ -22,49 +22,6 @@ struct Work {
   }
 };
 
-/// Multiplies columns p and q of x by the rotation [c s; -s c].
-void rotate_columns(Work& w, std::vector<double>& x, std::int64_t p, std::int64_t q, double c,
-                    double s) {
-  for (std::int64_t i = 0; i < w.n; ++i) {
-    const double left = w.at(x, i, p), right = w.at(x, i, q);
-    w.at(x, i, p) = c * left - s * right;
-    w.at(x, i, q) = s * left + c * right;
-  }
-}
-
-void rotate(Work& w, std::int64_t p, std::int64_t q) {
-  const double off = w.at(w.a, p, q);
-  const double tau = (w.at(w.a, q, q) - w.at(w.a, p, p)) / (2 * off);
-  const double t = std::copysign(1.0, tau) / (std::abs(tau) + std::hypot(1.0, tau));
-  const double c = 1 / std::hypot(1.0, t), s = t * c;
-  rotate_columns(w, w.a, p, q, c, s);
-  for (std::int64_t i = 0; i < w.n; ++i) {
-    const double upper = w.at(w.a, p, i), lower = w.at(w.a, q, i);
-    w.at(w.a, p, i) = c * upper - s * lower;
-    w.at(w.a, q, i) = s * upper + c * lower;
-  }
-  w.at(w.a, p, q) = w.at(w.a, q, p) = 0;  // Zero except for rounding.
-  rotate_columns(w, w.v, p, q, c, s);
-}
-
-/// Returns 0, or 1 when an off-diagonal element remains.
-int diagonalise(Work& w) {
-  double largest = 0;
-  for (const double x : w.a) largest = std::max(largest, std::abs(x));
-  for (int sweep = 0; sweep < 60; ++sweep) {
-    bool changed = false;
-    for (std::int64_t q = 1; q < w.n; ++q) {
-      for (std::int64_t p = 0; p < q; ++p) {
-        if (std::abs(w.at(w.a, p, q)) <= 1e-17 * largest) continue;
-        rotate(w, p, q);
-        changed = true;
-      }
-    }
-    if (!changed) return 0;
-  }
-  return 1;
-}
-
 template <class T>
 int decompose(bool vectors, bool lower, std::int64_t n, ColumnMajor<T> a, T* values) {
   Work w{n, std::vector<double>(static_cast<std::size_t>(n * n)), {}};
@@ -78,7 +35,8 @@ int decompose(bool vectors, bool lower, std::int64_t n, ColumnMajor<T> a, T* val
     }
     w.at(w.v, j, j) = 1;
   }
-  if (const int left = diagonalise(w); left != 0) return left;
+  if (const int left = emulated::arithmetic::diagonalise(n, w.a.data(), w.v.data()); left != 0)
+    return left;
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),

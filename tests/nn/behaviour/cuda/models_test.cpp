@@ -184,10 +184,6 @@ TEST_P(GoldenRunOnDevice, FollowsTheHost) {
   EXPECT_TRUE(near(there.losses, here.losses, losses));
   EXPECT_TRUE(near(there.weights, here.weights, weights));
   EXPECT_TRUE(near(there.buffers, here.buffers, buffers));
-  if (getenv("P3"))
-    printf("%g %g %g : %g %g %g\n", losses, weights, buffers,
-           relative_error(there.losses, here.losses), relative_error(there.weights, here.weights),
-           relative_error(there.buffers, here.buffers));
   EXPECT_NE(there.losses.front(), there.losses.back());
 }
 
