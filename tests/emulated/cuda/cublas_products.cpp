@@ -115,12 +115,9 @@ struct Product {
     return 2.0 * static_cast<double>(m * n) * static_cast<double>(k * count);
   }
   [[nodiscard]] double bytes() const {
-    const auto size = [](cudaDataType type) {
-      return type == CUDA_R_64F ? 8.0 : type == CUDA_R_32F ? 4.0 : 2.0;
-    };
     return static_cast<double>(count) *
-           (static_cast<double>(m * k) * size(a.type) + static_cast<double>(k * n) * size(b.type) +
-            static_cast<double>(m * n) * size(c_type));
+           static_cast<double>(m * k * size_of(a.type) + k * n * size_of(b.type) +
+                               m * n * size_of(c_type));
   }
 
   template <class T>
