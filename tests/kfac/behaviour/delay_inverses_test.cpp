@@ -16,12 +16,12 @@ using kfac::CurvatureOptions;
 constexpr int kSteps = 9;
 constexpr std::int64_t kSamples = 12, kWidths[] = {7, 6, 5};
 
-struct Batch {
+struct StepData {
   std::vector<double> x, dy, dw;
 };
 
 /// Of a step and a layer.
-Batch batch_of(int step, std::size_t layer) {
+StepData data_of_step(int step, std::size_t layer) {
   Random random(static_cast<std::uint64_t>(100 * step) + layer);
   const auto numbers = [&](std::int64_t count) {
     std::vector<double> out(static_cast<std::size_t>(count));
@@ -48,7 +48,7 @@ std::vector<std::vector<double>> directions(const CurvatureOptions& options, int
       std::vector<std::vector<double>> memory;
       std::vector<kfac::LayerGrad> grads;
       for (const std::size_t i : {0U, 1U}) {
-        Batch batch = batch_of(step, i);
+        StepData batch = data_of_step(step, i);
         const auto mine = [&](std::vector<double>& all, std::int64_t width) {
           return view_of(all.data() + first * width, {n, width});
         };
@@ -56,7 +56,7 @@ std::vector<std::vector<double>> directions(const CurvatureOptions& options, int
           preconditioner.record_input(ids[i], mine(batch.x, kWidths[i]));
           preconditioner.record_grad_output(ids[i], mine(batch.dy, kWidths[i + 1]));
         }
-        memory.push_back(batch_of(step + ahead, i).dw);
+        memory.push_back(data_of_step(step + ahead, i).dw);
       }
       for (const std::size_t i : {0U, 1U})
         grads.push_back({ids[i], view_of(memory[i].data(), {kWidths[i + 1], kWidths[i]}), {}});
