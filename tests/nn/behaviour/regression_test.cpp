@@ -144,9 +144,9 @@ struct Regression {
   Tensor x, t;
 };
 Regression regression(Context& ctx) {
-  constexpr std::int64_t kSamples = 24;
-  return {random_tensor(ctx, Shape{kSamples, kFeatures}, DType::f64, 7),
-          random_tensor(ctx, Shape{kSamples, kOut}, DType::f64, 8)};
+  const std::int64_t samples = 24;
+  return {random_tensor(ctx, Shape{samples, kFeatures}, DType::f64, 7),
+          random_tensor(ctx, Shape{samples, kOut}, DType::f64, 8)};
 }
 
 enum class Statistics { model, residual };
