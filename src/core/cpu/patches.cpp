@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "dkfac/core/ops.h"
 
@@ -30,11 +31,22 @@ struct Overlap {
   }
 };
 
+/// Copies n elements. Runs of a few vectors, the kernel rows of images with few channels, are
+/// copied in place of a call of memmove, which takes as long as the copy; the last block overlaps.
+template <class T>
+T* copy_run(const T* from, std::int64_t n, T* out) {
+  constexpr std::int64_t kBlock = 16 / sizeof(T), kLongest = 4 * kBlock;
+  if (n < kBlock || n > kLongest) return std::copy_n(from, n, out);
+  for (std::int64_t i = 0; i < n - kBlock; i += kBlock) std::memcpy(out + i, from + i, 16);
+  std::memcpy(out + n - kBlock, from + n - kBlock, 16);
+  return out + n;
+}
+
 /// Copies `count` elements of one kernel row, of c channels each, from the pixel of the first on.
 template <class T>
 T* kernel_row(const PatchSpec& s, const T* source, std::int64_t count, T* out) {
   const std::int64_t channels = s.x_channels();
-  if (s.window.dilation_w == 1 && s.c == channels) return std::copy_n(source, count * s.c, out);
+  if (s.window.dilation_w == 1 && s.c == channels) return copy_run(source, count * s.c, out);
   for (std::int64_t i = 0; i < count; ++i, source += s.window.dilation_w * channels) {
     out = std::copy_n(source, s.c, out);
   }
