@@ -1,13 +1,18 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 /// Arithmetic of the emulated libraries on their own copies of operands. It is optimised, and no
-/// sanitizer watches it: the memory of the device is read and written by its callers alone.
+/// sanitizer watches it: the memory of the device is read and written by its callers alone, but for
+/// the patterns of new and of free memory.
 /// Matrices without a leading dimension are dense.
 namespace emulated::arithmetic {
 
 enum class Number { f64, f32, f16, bf16 };
+
+/// Writes `value` over n bytes of memory without a user; `to` is aligned as a std::uint64_t.
+void fill(std::byte* to, std::uint8_t value, std::size_t n);
 
 /// to[i * stride] = from[i]; with `tf32`, an f32 without its last 13 bits, rounded.
 void widen(Number type, bool tf32, std::int64_t count, const void* from, double* to,

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <sanitizer/asan_interface.h>
 #include <stdexcept>
 #include <sys/mman.h>
 
+#include "arithmetic.h"
 #include "state.h"
 
 namespace emulated {
@@ -14,7 +14,7 @@ constexpr std::size_t kSpace = std::size_t{1} << 36;  // Reserved addresses; pag
                                                       // first use.
 // Large pages where the kernel has them, as every piece of work changes the protection.
 constexpr std::size_t kPage = std::size_t{1} << 21, kGrain = 256;
-constexpr int kFresh = 0xff, kGuard = 0xa5;
+constexpr std::uint8_t kFresh = 0xff, kGuard = 0xa5;
 
 /// Returns the requested size with a guard on either side.
 std::size_t room_for(std::size_t bytes) {
@@ -72,8 +72,9 @@ std::byte* Memory::allocate(std::size_t bytes) {
   }
   open();
   ASAN_UNPOISON_MEMORY_REGION(start, room);
-  std::memset(start, kGuard, room);
-  std::memset(start + kGrain, kFresh, bytes);
+  arithmetic::fill(start, kGuard, kGrain);
+  arithmetic::fill(start + room - 2 * kGrain, kGuard, 2 * kGrain);
+  arithmetic::fill(start + kGrain, kFresh, bytes);
   close();
   // Under AddressSanitizer a kernel that reads or writes there is aborted at once.
   ASAN_POISON_MEMORY_REGION(start, kGrain);
@@ -93,7 +94,7 @@ void Memory::release(std::byte* block) {
   open();
   ASAN_UNPOISON_MEMORY_REGION(start, room);
   const bool good = intact(start, block) && intact(block + bytes, start + room);
-  std::memset(start, kFresh, room);
+  arithmetic::fill(start, kFresh, room);
   close();
   blocks_.erase(found);
   live_ -= static_cast<std::int64_t>(bytes);
