@@ -173,7 +173,7 @@ def differences_of_kfac(rows):
              gpu_model_kfac.inverses(switches, rates, pixels, first, whole=True))):
         wrong += differences_of_kernels(form, beyond(rows, form, base), groups)
     products, sums = (gpu_model_kfac.Tally(name, rates) for name in ("products", "patches and sums"))
-    gpu_model_kfac.patch_gram(Conv("wide", *WIDE), 4, products, sums, rates.products)
+    gpu_model_kfac.patch_gram(Conv("wide", *WIDE), 4, products, sums)
     return wrong + differences_of_kernels("wide factor", table(rows, "wide factor"),
                                           [products.group, sums.group])
 

@@ -9,7 +9,7 @@ or column in one launch (`whole`).
 import dataclasses
 import math
 
-from gpu_model_shapes import Group, Rates, Switches, reductions, resnet50, share_by_width
+from gpu_model_shapes import Group, Rates, reductions, resnet50, share_of
 
 MIB = 1 << 20
 
@@ -77,8 +77,13 @@ def row_groups(rows, m, n):
     return rounds, groups, per, rows - rounds * groups * per
 
 
-def tall_product(rows, m, n, products, sums, rate):
+def rate_of(rates, width):
+    return rates.products * share_of(rates.forward, width)
+
+
+def tall_product(rows, m, n, products, sums):
     """a'b of 16-bit a[rows,m] and b[rows,n]."""
+    rate = rate_of(products.rates, max(m, n))
     rounds, groups, per, rest = row_groups(rows, m, n)
     for _ in range(rounds):
         products.call(Call(2 * groups * per * m * n, groups * (2 * per * (m + n) + 4 * m * n)), rate)
@@ -93,11 +98,11 @@ def triangle(width):
     return [(first, min(step, width - first)) for first in range(0, width, step)]
 
 
-def gram(rows, width, products, sums, rate):
+def gram(rows, width, products, sums):
     for first, count in triangle(width):
         if first:
-            tall_product(rows, count, first, products, sums, rate)
-        tall_product(rows, count, count, products, sums, rate)
+            tall_product(rows, count, first, products, sums)
+        tall_product(rows, count, count, products, sums)
 
 
 def prefers_offsets(conv, batch):
@@ -111,8 +116,9 @@ def prefers_offsets(conv, batch):
     return offsets < batch * conv.out**2 * panels
 
 
-def offset_gram(conv, batch, products, sums, rate):
+def offset_gram(conv, batch, products, sums):
     channels, side = conv.inputs, conv.size + 2
+    rate = rate_of(products.rates, channels)
     pixels, across = side**2, math.ceil(channels / 128)
     groups = max(1, 128 // across**2)
     most = min(max(min(256 * MIB // (2 * pixels * channels), groups * max(1, 16384 // pixels)), 1), batch)
@@ -132,7 +138,7 @@ def offset_gram(conv, batch, products, sums, rate):
     sums.kernels(2, 4 * channels**2 * (29 * groups + 2 * 29) + 4 * 81 * channels**2)
 
 
-def patch_gram(conv, batch, products, sums, rate):
+def patch_gram(conv, batch, products, sums):
     rows, width = batch * conv.out**2, conv.inputs * conv.kernel**2
     most = max(1, 256 * MIB // (2 * round_up(width, 8)))
     step = math.ceil(rows / math.ceil(rows / most))
@@ -140,22 +146,21 @@ def patch_gram(conv, batch, products, sums, rate):
     for first in range(0, rows, step):
         panel = min(step, rows - first)
         sums.kernels(1, read * panel / rows + 2 * panel * width)
-        gram(panel, width, products, sums, rate)
+        gram(panel, width, products, sums)
 
 
-def add_factor_a(layer, batch, rates, products, sums):
+def add_factor_a(layer, batch, products, sums):
     conv = layer.conv
     if conv is None:
-        gram(batch, layer.a - 1, products, sums, rates.products * rates.forward[-1])
+        gram(batch, layer.a - 1, products, sums)
         sums.reduce(batch, chunk=512)  # The row of the bias, and its corner.
-        return sums.kernels(1)
-    rate = rates.products * share_by_width(rates.forward, conv)
-    if conv.kernel == 1 and conv.stride == 1:
-        gram(batch * conv.out**2, conv.inputs, products, sums, rate)
+        sums.kernels(1)
+    elif conv.kernel == 1 and conv.stride == 1:
+        gram(batch * conv.out**2, conv.inputs, products, sums)
     elif prefers_offsets(conv, batch):
-        offset_gram(conv, batch, products, sums, rate)
+        offset_gram(conv, batch, products, sums)
     else:
-        patch_gram(conv, batch, products, sums, rate)
+        patch_gram(conv, batch, products, sums)
 
 
 def statistics(switches, rates, batch, pixels, first, whole=False):
@@ -169,10 +174,9 @@ def statistics(switches, rates, batch, pixels, first, whole=False):
     masked = Tally("masked gradients", rates)
     for layer in layers:
         conv = layer.conv
-        add_factor_a(layer, samples, rates, a, sums)
+        add_factor_a(layer, samples, a, sums)
         positions = conv.out**2 if conv else 1
-        narrow = rates.forward[-1] if conv is None else share_by_width(rates.forward, conv)
-        gram(samples * positions, layer.g, g, sums, rates.products * narrow)
+        gram(samples * positions, layer.g, g, sums)
         inputs = samples * (conv.size**2 * conv.inputs if conv else layer.a - 1)
         for width, elements in ((layer.a, inputs), (layer.g, samples * positions * layer.g)):
             ranges.reduce(math.ceil(elements / 8), 2 * elements)

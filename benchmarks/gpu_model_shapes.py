@@ -19,7 +19,8 @@ class Rates:
     cholesky: float = 0.30
     cholesky_alone: float = 0.13
     beside: float = 0.22  # share of its time that work of low priority takes from the passes beside it
-    # Shares of `products` by the narrower side of a convolution: up to 64, 128, 256, more channels.
+    # Shares of `products` by the narrower side of a convolution: up to 64, 128, 256, more channels. The
+    # products of a factor reach that of a forward pass by their width.
     forward: tuple = (0.40, 0.45, 0.55, 0.60)
     data: tuple = (0.40, 0.50, 0.55, 0.65)  # gradient of the input
     weights: tuple = (0.40, 0.40, 0.40, 0.47)  # gradient of the weights
@@ -96,6 +97,9 @@ def reductions(count, chunk=4096):
     return kernels
 
 
-def share_by_width(shares, conv):
-    width = min(max(conv.inputs, 64), conv.outputs)
+def share_of(shares, width):
     return shares[0 if width <= 64 else 1 if width <= 128 else 2 if width <= 256 else 3]
+
+
+def share_by_width(shares, conv):
+    return share_of(shares, min(max(conv.inputs, 64), conv.outputs))
