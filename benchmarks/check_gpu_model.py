@@ -9,10 +9,11 @@ steps of K-FAC, each of which does what the one before it does and more: it prec
 statistics, rebuilds inverses; and those of one factor that is wider than that network's. The test
 Launches.OfAStepAreThoseOfTheRecord keeps it up to date. All of them have to be the model's. Bytes of
 the library's own kernels are not counted: there the model has the tensors that a kernel is given.
---self-test proves that each comparison can fail.
+The predictions in results/gpu have to be those of the model. --self-test proves that each comparison can fail.
 """
 import collections
 import csv
+import json
 import pathlib
 import sys
 
@@ -182,8 +183,25 @@ def all_differences(rows):
     return differences(rows) + differences_of_kfac(rows)
 
 
+def predictions():
+    """The recorded predictions, by preset."""
+    files = {preset: COUNTED.parent / f"predicted_{preset}.json" for preset in gpu_model.PRESETS}
+    return {preset: json.loads(file.read_text()) for preset, file in files.items() if file.exists()}
+
+
+def differences_of_predictions(recorded):
+    return [f"results/gpu/predicted_{preset}.json is not what gpu_model.py --preset {preset} --json prints"
+            for preset, switches in gpu_model.PRESETS.items()
+            if json.dumps(gpu_model.predict(switches, 256, 1.0)) != json.dumps(recorded.get(preset))]
+
+
 def self_test(rows):
-    """Every row that is changed makes a difference."""
+    """Every row and prediction that is changed makes a difference."""
+    recorded = predictions()
+    for preset in gpu_model.PRESETS:
+        changed = {**recorded, preset: {**recorded[preset], "kfac_ms": recorded[preset]["kfac_ms"] + 1e-6}}
+        if len(differences_of_predictions(changed)) != 1:
+            sys.exit(f"check_gpu_model: no difference where the prediction of {preset} is another one")
     for row in rows:
         for key in ("launches", "flop", "bytes"):
             if row[key] == "0":
@@ -197,7 +215,7 @@ def self_test(rows):
 def main():
     with open(COUNTED, newline="") as file:
         rows = list(csv.DictReader(file))
-    wrong = all_differences(rows)
+    wrong = all_differences(rows) + differences_of_predictions(predictions())
     for text in wrong:
         print("check_gpu_model:", text, file=sys.stderr)
     if "--self-test" in sys.argv[1:]:
