@@ -71,7 +71,12 @@ class Bench {
         << "\", \"batch\": " << arguments_.batch << ", \"repeats\": " << arguments_.repeats;
     ceilings(out);
     statistics(out);
-    steps(out);
+    const Tensor exact = steps(false, out), rounded = steps(true, out);
+    // Operands of two products were rounded to 2^-11; noise does not amplify that.
+    const double wrong = checks::largest_difference(ctx_, exact, rounded);
+    if (!(wrong < 1e-2))
+      throw std::runtime_error("a direction by TF32 products is wrong: " + std::to_string(wrong));
+    out << ", \"difference_tf32\": " << wrong;
     out << "}\n";
   }
 
@@ -148,13 +153,15 @@ class Bench {
     return d;
   }
 
-  /// Times whole steps of the preconditioner, with all inverses and with none.
-  void steps(std::ostream& out) {
+  /// Times whole steps of the preconditioner, with all inverses and with none, and returns the
+  /// direction of the checked layer. With TF32, whose inverses are the same, keys end in _tf32.
+  Tensor steps(bool tf32, std::ostream& out) {
     const Stream stream = ctx_.stream();
     kfac::CurvatureOptions options;
     options.damping.lambda = 1e-2;
     // Long intervals; the first step computes all inverses.
     options.refresh.statistics_interval = options.refresh.inverse_interval = 1000000;
+    options.precondition_tf32 = tf32;
     kfac::Preconditioner kfac(comm::make_self(), options, Device::cuda());
     std::vector<kfac::LayerGrad> grads;
     std::vector<Tensor> tensors;
@@ -189,14 +196,22 @@ class Bench {
     };
     record();
     step(true);
-    // Statistics and inverses are refreshed in each of these steps; recording is not timed.
-    kfac.set_curvature({options.damping.lambda, 1, 1});
-    const double refresh_ms =
-        median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
-    kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
+    double refresh_ms = 0;
+    if (!tf32) {
+      // Statistics and inverses are refreshed in each of these steps; recording is not timed.
+      kfac.set_curvature({options.damping.lambda, 1, 1});
+      refresh_ms =
+          median_ms(ctx_, {.repeats = arguments_.repeats, .before = record}, [&] { step(true); });
+      kfac.set_curvature({options.damping.lambda, 1000000, 1000000});
+    }
     const double plain_ms = median_ms(
         ctx_, {.repeats = arguments_.repeats, .before = renew_gradients}, [&] { step(false); });
     check_finite(tensors);
+    Tensor direction = Tensor::copy_of(ctx_, grads[checked].weight);
+    if (tf32) {
+      out << ", \"plain_step_tf32_ms\": " << plain_ms;
+      return direction;
+    }
     const BenchLayer& layer = layers_[checked];
     const double wrong = checks::direction(
         ctx_, layer, input(layer), output(layer), options.damping.lambda,
@@ -205,6 +220,7 @@ class Bench {
     if (!(wrong < 1e-3)) throw std::runtime_error("a direction is wrong: " + std::to_string(wrong));
     out << ", \"step_with_inverses_ms\": " << refresh_ms << ", \"plain_step_ms\": " << plain_ms
         << ", \"inverse_ms\": " << refresh_ms - plain_ms << ", \"error_of_direction\": " << wrong;
+    return direction;
   }
 
   void check_finite(const std::vector<Tensor>& tensors) {

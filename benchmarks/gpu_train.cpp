@@ -4,10 +4,13 @@
 // one JSON object.
 //
 // Usage: bench_gpu_train [--model resnet50|resnet9|tiny] [--batch N] [--compute f16|bf16|f32]
-//        [--steps N] [--statistics N] [--inverses N] [--profile-step N] [--json FILE]
+//        [--steps N] [--statistics N] [--inverses N] [--kfac all|kfac|kfac_quarter|kfac_delayed]
+//        [--profile-step N] [--json FILE]
 // K-FAC runs one interval of its inverses, which are rebuilt together, and in 16 bits preconditions
-// by TF32 products. --steps applies to SGD, which in 16 bits also runs with
-// each fusion of a convolution and a BatchNorm that is off by default (ModelOptions).
+// by TF32 products: as it is, with a quarter of the samples in its statistics, and with that and
+// inverses that are rebuilt beside the next step; --kfac selects one. --steps applies to SGD, which
+// in 16 bits also runs with each fusion of a convolution and a BatchNorm that is off by default
+// (ModelOptions). benchmarks/compare_gpu_model.py compares the result with a prediction.
 // --profile-step runs K-FAC alone, without timing, up to that step and brackets it for a profiler:
 // nsys profile -c cudaProfilerApi, or ncu --profile-from-start off. Steps count from 1; with the
 // default intervals steps 1, 21, 41, ... refresh statistics. Exit code 77: there is no CUDA device.
@@ -44,10 +47,19 @@ namespace {
 using namespace dkfac;
 
 struct Arguments {
-  std::string model = "resnet50", compute = "f16";
+  std::string model = "resnet50", compute = "f16", kfac = "all";
   int batch = 256, steps = 30, statistics = 20, inverses = 100;
   int profile_step = 0;  ///< 0: none.
 };
+
+/// Options of K-FAC that are measured against each other; the name begins the keys of the result.
+struct KfacVariant {
+  std::string name;
+  double statistics_fraction = 1;
+  bool delay_inverses = false;
+};
+const std::vector<KfacVariant> kVariants{
+    {"kfac"}, {"kfac_quarter", 0.25}, {"kfac_delayed", 0.25, true}};
 
 nn::ModelOptions model_options(const Arguments& arguments) {
   const std::map<std::string, nn::ModelOptions> known{
@@ -257,19 +269,36 @@ void run_fused(const Arguments& arguments, const std::string& name, const nn::Mo
   add(report, (name + "_fused").c_str(), static_cast<double>(pairs.fused));
 }
 
-std::unique_ptr<optim::Optimizer> make_kfac(const Arguments& arguments) {
+bool uses_tf32(const Arguments& arguments) { return arguments.compute != "f32"; }
+
+std::unique_ptr<optim::Optimizer> make_kfac(const Arguments& arguments,
+                                            const KfacVariant& variant) {
   optim::KfacOptions options{.curvature = {.damping = {.lambda = 1e-2},
+                                           .statistics = {.fraction = variant.statistics_fraction},
                                            .refresh = {.statistics_interval = arguments.statistics,
-                                                       .inverse_interval = arguments.inverses},
-                                           .precondition_tf32 = arguments.compute != "f32"}};
+                                                       .inverse_interval = arguments.inverses,
+                                                       .delay_inverses = variant.delay_inverses},
+                                           .precondition_tf32 = uses_tf32(arguments)}};
   if (arguments.compute != "f32") options.curvature.statistics.operand = DType::f16;
   if (arguments.compute == "bf16") options.curvature.statistics.operand = DType::bf16;
   return optim::make_kfac(comm::make_self(), options, Device::cuda());
 }
 
+/// Appends the options of a variant.
+void add_options(const Arguments& arguments, const KfacVariant& variant, std::ostream& report) {
+  const auto option = [&](const char* key, const auto& value) {
+    report << ", \"" << variant.name << '_' << key << "\": " << value;
+  };
+  option("statistics_interval", arguments.statistics);
+  option("inverse_interval", arguments.inverses);
+  option("precondition_tf32", uses_tf32(arguments) ? "true" : "false");
+  option("statistics_fraction", variant.statistics_fraction);
+  option("delay_inverses", variant.delay_inverses ? "true" : "false");
+}
+
 /// One step of K-FAC inside a profiler's bracket, and those before it outside.
-void profile(const Arguments& arguments, std::ostream& report) {
-  Training training(arguments, make_kfac(arguments), model_options(arguments));
+void profile(const Arguments& arguments, const KfacVariant& variant, std::ostream& report) {
+  Training training(arguments, make_kfac(arguments, variant), model_options(arguments));
   for (int i = 1; i < arguments.profile_step; ++i) (void)training.step();
   training.ctx().stream().synchronize();
   start_profiler();
@@ -279,11 +308,13 @@ void profile(const Arguments& arguments, std::ostream& report) {
   end_range();
   stop_profiler();
   add(report, "profiled_step", arguments.profile_step);
+  add_options(arguments, variant, report);
 }
 
-void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
+void run_kfac(const Arguments& arguments, const KfacVariant& variant, double sgd_ms,
+              std::ostream& report) {
   reset_peak_memory(Device::cuda());
-  Training training(arguments, make_kfac(arguments), model_options(arguments));
+  Training training(arguments, make_kfac(arguments, variant), model_options(arguments));
   const double first = training.step();
   double last = first;
   std::vector<double> steps;
@@ -296,20 +327,25 @@ void run_kfac(const Arguments& arguments, double sgd_ms, std::ostream& report) {
   for (int i = 0; i < arguments.inverses; ++i) last = training.step();
   const double mean = clock.lap() / arguments.inverses;
   must_fall(first, last);
-  add(report, "kfac_statistics_interval", arguments.statistics);
-  add(report, "kfac_inverse_interval", arguments.inverses);
-  add(report, "kfac_step_ms", mean);
-  add(report, "kfac_overhead", mean / sgd_ms - 1);
-  add(report, "kfac_median_step_ms", median(steps));
-  add(report, "kfac_peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
-  add(report, "kfac_slowest_step_ms", *std::max_element(steps.begin(), steps.end()));
+  add_options(arguments, variant, report);
+  const auto result = [&](const char* key, double value) {
+    add(report, (variant.name + key).c_str(), value);
+  };
+  result("_step_ms", mean);
+  result("_overhead", mean / sgd_ms - 1);
+  result("_median_step_ms", median(steps));
+  result("_peak_bytes", static_cast<double>(device_memory(Device::cuda()).peak_used));
+  result("_slowest_step_ms", *std::max_element(steps.begin(), steps.end()));
 }
 
 void run(const Arguments& arguments, std::ostream& out) {
   out << "{\"what\": \"training of " << arguments.model << "\", \"version\": \"" << version()
       << "\", \"batch\": " << arguments.batch << ", \"compute\": \"" << arguments.compute << '"';
+  const auto selected = [&](const KfacVariant& variant) {
+    return arguments.kfac == "all" || arguments.kfac == variant.name;
+  };
   if (arguments.profile_step > 0) {
-    profile(arguments, out);
+    profile(arguments, *std::ranges::find_if(kVariants, selected), out);
     out << "}\n";
     return;
   }
@@ -325,7 +361,8 @@ void run(const Arguments& arguments, std::ostream& out) {
     run_fused(arguments, "fused_moments", statistics, &nn::Model::fused_moments, out);
     run_fused(arguments, "fused_backward", backward, &nn::Model::fused_backward, out);
   }
-  run_kfac(arguments, sgd_ms, out);
+  for (const KfacVariant& variant : kVariants)
+    if (selected(variant)) run_kfac(arguments, variant, sgd_ms, out);
   out << "}\n";
 }
 
@@ -333,6 +370,8 @@ void run(const Arguments& arguments, std::ostream& out) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
+  std::vector<std::string> forms{"all"};
+  for (const KfacVariant& variant : kVariants) forms.push_back(variant.name);
   return gpu_program("bench_gpu_train", argc, argv,
                      {{"--model", &arguments.model, {"resnet50", "resnet9", "tiny"}},
                       {"--compute", &arguments.compute, kTypeNames},
@@ -340,6 +379,7 @@ int main(int argc, char** argv) {
                       {"--steps", &arguments.steps},
                       {"--statistics", &arguments.statistics},
                       {"--inverses", &arguments.inverses},
+                      {"--kfac", &arguments.kfac, forms},
                       {"--profile-step", &arguments.profile_step}},
                      [&](std::ostream& out) { run(arguments, out); });
 }

@@ -50,6 +50,15 @@ class Difference {
   double error_ = 0, scale_ = 0;
 };
 
+/// Returns the largest difference of two tensors, relative to the largest element of the first.
+inline double largest_difference(Context& ctx, ConstTensorView expected, ConstTensorView actual) {
+  const Tensor e = on_host(ctx, expected, DType::f64), a = on_host(ctx, actual, DType::f64);
+  Difference difference;
+  for (std::int64_t i = 0; i < e.numel(); ++i)
+    difference.add(e.data<double>()[i], a.data<double>()[i]);
+  return difference.relative();
+}
+
 /// Returns the error of the diagonal of A of `input`, against sums of squares over patches. `a` is
 /// overwritten.
 inline double diagonal_of_a(Context& ctx, const BenchLayer& layer, ConstTensorView input,

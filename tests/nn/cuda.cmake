@@ -38,7 +38,7 @@ if(DKFAC_CUDA_EMULATED AND DKFAC_HAVE_CUDNN)
   dkfac_gpu_test(nn.cuda.emulated_cudnn
     SOURCES behaviour/cuda/emulated_cudnn_test.cpp behaviour/cuda/cudnn_failures_test.cpp
             backends/cuda/cudnn/split_sum_test.cpp behaviour/cuda/launches_test.cpp
-    LINK dkfac::nn LABELS nn)
+    LINK dkfac::nn LABELS nn TIMEOUT 480)
   set_source_files_properties(behaviour/cuda/launches_test.cpp PROPERTIES COMPILE_DEFINITIONS
     "DKFAC_COUNTED_FILE=\"${PROJECT_SOURCE_DIR}/benchmarks/results/gpu/counted.csv\"")
 endif()

@@ -162,7 +162,7 @@ cublasStatus_t multiply(cublasHandle_t handle, cublasOperation_t op_a, cublasOpe
   if (emulated::product_fails()) return CUBLAS_STATUS_EXECUTION_FAILED;
   for (const void* data : {p.a.data, p.b.data, static_cast<const void*>(p.c)})
     emulated::require_device(data, "cublasGemmEx");
-  if (emulated::logs_work()) emulated::log_work({"cublas", p.flop(), p.bytes()});
+  emulated::log_work({"cublas", p.flop(), p.bytes()});
   if (is_f64(compute)) {
     submit<double>(handle, alpha, beta, [p](double a, double b) { p.run<double>(a, b); });
   } else {
@@ -187,6 +187,9 @@ cublasStatus_t syrk(cublasHandle_t handle, cublasFillMode_t uplo, cublasOperatio
   emulated::require_device(c, "cublas<t>syrk");
   const cudaDataType type = sizeof(T) == sizeof(double) ? CUDA_R_64F : CUDA_R_32F;
   const ColumnMajor<T> out{c, ldc};
+  const auto width = static_cast<double>(n), depth = static_cast<double>(k);
+  emulated::log_work({"cublas syrk", width * (width + 1) * depth,
+                      (width * depth + width * width) * static_cast<double>(sizeof(T))});
   submit<T>(handle, alpha, beta, [=](double scale, double keep) {
     const auto left = Operand{a, type, lda, 0, transposed}.read(0, n, k, false),
                right = Operand{a, type, lda, 0, !transposed}.read(0, k, n, false);

@@ -4,6 +4,7 @@
 
 #include "arithmetic.h"
 #include "column_major.h"
+#include "emulated/work_log.h"
 #include "handles.h"
 
 // Triangular solves of cuBLAS.
@@ -17,6 +18,13 @@ using emulated::least_ld;
 struct Solve {
   bool left, lower, transposed, unit;
   std::int64_t m, n;
+
+  /// Logs `count` solves with elements of `size` bytes.
+  void log(const char* name, int count, std::size_t size) const {
+    const auto order = static_cast<double>(left ? m : n), elements = static_cast<double>(m * n);
+    emulated::log_work({name, count * order * elements,
+                        count * (order * order + elements) * static_cast<double>(size)});
+  }
 
   template <class T>
   void run(double alpha, ColumnMajor<const T> a, ColumnMajor<T> b) const {
@@ -54,6 +62,7 @@ cublasStatus_t solve_batched(cublasHandle_t handle, cublasSideMode_t side, cubla
   emulated::require_device(b, "cublas<t>trsmBatched");
   const Solve solve{
       left, uplo == CUBLAS_FILL_MODE_LOWER, trans != CUBLAS_OP_N, diag == CUBLAS_DIAG_UNIT, m, n};
+  solve.log("cublas trsm batched", count, sizeof(T));
   const bool on_device = handle->device_scalars;
   const T now = on_device ? T{} : *alpha;
   emulated::submit(handle->stream, [=] {
@@ -78,6 +87,7 @@ cublasStatus_t solve_one(cublasHandle_t handle, cublasSideMode_t side, cublasFil
   emulated::require_device(b, "cublas<t>trsm");
   const Solve solve{
       left, uplo == CUBLAS_FILL_MODE_LOWER, trans != CUBLAS_OP_N, diag == CUBLAS_DIAG_UNIT, m, n};
+  solve.log("cublas trsm", 1, sizeof(T));
   const bool on_device = handle->device_scalars;
   const T now = on_device ? T{} : *alpha;
   emulated::submit(handle->stream, [=] {

@@ -3,6 +3,7 @@
 
 #include "arithmetic.h"
 #include "cusolver_calls.h"
+#include "emulated/work_log.h"
 
 // Cholesky factorizations and inverses of cuSOLVER. A NaN is accepted as a positive pivot, as the
 // library promises nothing else.
@@ -47,6 +48,14 @@ int invert(bool lower, std::int64_t n, ColumnMajor<T> a) {
   return 0;
 }
 
+/// Logs `count` factorisations of width n, n^3/3 operations each, or inversions of their factors,
+/// twice as many.
+void log_cholesky(const char* name, double thirds, std::int64_t n, std::int64_t size, int count) {
+  const auto width = static_cast<double>(n);
+  emulated::log_work({name, count * thirds * width * width * width / 3,
+                      count * width * width * static_cast<double>(size)});
+}
+
 template <class T>
 cusolverStatus_t potri_size(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, int lda,
                             int* lwork) {
@@ -66,6 +75,7 @@ cusolverStatus_t potri(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, 
   emulated::require_status(info, "cusolverDn<t>potri");
   if (n > 0) emulated::require_device(a, "cusolverDn<t>potri");
   emulated::require_device(work, "cusolverDn<t>potri");
+  log_cholesky("cusolver potri", 2, n, sizeof(T), 1);
   emulated::submit(handle->stream, [=] {
     std::memset(work, 0xff, static_cast<std::size_t>(lwork) * sizeof(T));
     *info = invert<T>(uplo == CUBLAS_FILL_MODE_LOWER, n, {a, lda});
@@ -82,6 +92,7 @@ cusolverStatus_t potrf_batched(cusolverDnHandle_t handle, cublasFillMode_t uplo,
     return CUSOLVER_STATUS_INVALID_VALUE;
   emulated::require_device(a, "cusolverDn<t>potrfBatched");
   emulated::require_status(info, "cusolverDn<t>potrfBatched");
+  log_cholesky("cusolver potrf batched", 1, n, sizeof(T), count);
   const bool lower = uplo == CUBLAS_FILL_MODE_LOWER;
   emulated::submit(handle->stream, [=] {
     for (int i = 0; i < count; ++i) {
@@ -124,6 +135,7 @@ cusolverStatus_t cusolverDnXpotrf(cusolverDnHandle_t handle, cusolverDnParams_t 
     return CUSOLVER_STATUS_INVALID_VALUE;
   if (n > 0) emulated::require_device(A, "cusolverDnXpotrf");
   emulated::require_status(info, "cusolverDnXpotrf");
+  log_cholesky("cusolver potrf", 1, n, dataTypeA == CUDA_R_64F ? 8 : 4, 1);
   const bool lower = uplo == CUBLAS_FILL_MODE_LOWER;
   emulated::submit(handle->stream, [=] {
     std::memset(bufferOnDevice, 0xff, emulated::device_workspace(n));

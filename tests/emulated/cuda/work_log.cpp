@@ -34,6 +34,7 @@ std::vector<LoggedWork> WorkLog::take() {
 bool logs_work() { return the_log().is_on; }
 
 void log_work(LoggedWork work) {
+  if (!logs_work()) return;
   const std::scoped_lock lock(the_log().mutex);
   the_log().work.push_back(std::move(work));
 }

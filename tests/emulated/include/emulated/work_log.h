@@ -5,11 +5,12 @@
 
 namespace emulated {
 
-/// A launch: a kernel of the library by the type of its functor, or a call of cuBLAS or cuDNN, for
-/// which operations and bytes are known.
+/// A launch: a kernel of the library by the type of its functor, or a call of cuBLAS, cuDNN or the
+/// Cholesky functions of cuSOLVER, for which operations and bytes are known.
 struct LoggedWork {
-  std::string name;  ///< As "dkfac::nn::cuda::Normalize<...>", "cublas", or "cudnn data".
-  double flop = 0;   ///< Of products, two for a multiply-add.
+  std::string
+      name;  ///< As "dkfac::nn::cuda::Normalize<...>", "cublas", "cudnn data", "cusolver potrf".
+  double flop = 0;   ///< Two for a multiply-add of a product, a solve or a factorisation.
   double bytes = 0;  ///< Of the operands and results, each counted once.
 };
 
@@ -23,8 +24,9 @@ class WorkLog {
   [[nodiscard]] std::vector<LoggedWork> take();  ///< Returns and removes what it has so far.
 };
 
-/// Whether there is a log. Emulated libraries add their calls to it.
-[[nodiscard]] bool logs_work();
+/// Adds a call of an emulated library to the log, if there is one.
 void log_work(LoggedWork work);
+/// Whether there is one, for work that is expensive to describe.
+[[nodiscard]] bool logs_work();
 
 }  // namespace emulated

@@ -2,8 +2,11 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "dkfac/kfac/statistics.h"
 
 #include "emulated/work_log.h"
 #include "nn/cuda/device_models.h"
@@ -49,28 +52,26 @@ TEST(Launches, HaveNames) {
             "sum_columns Rows Pairs");
 }
 
-/// Counts the second step of SGD by name, in which the passes are recorded and replayed: the log
-/// has them as they are recorded.
-std::string counted(FusionUse use) {
+/// ResNet-50 with all layers, and few channels and pixels.
+Recipe small_resnet50(FusionUse fusions) {
   ModelOptions model{.name = "resnet50",
                      .input = Shape{64, 64, 3},
                      .classes = 1000,
                      .dtype = DType::f32,
                      .compute = DType::f16,
                      .width = 8};
-  model.fused_moments = model.fused_backward = use;
-  ModelTraining training({.model = model, .batch = 4, .record = true}, Device::cuda());
-  EXPECT_TRUE(training.step(0).updated);
-  training.load(1);
+  model.fused_moments = model.fused_backward = fusions;
+  return {.model = model, .batch = 4, .record = true};
+}
+
+/// Returns the work by name, as lines of the record.
+std::string lines_of(const std::string& form, const std::vector<emulated::LoggedWork>& all) {
   struct Sum {
     int launches = 0;
     double flop = 0, bytes = 0;
   };
   std::map<std::string, Sum> sums;
-  emulated::WorkLog log;
-  EXPECT_TRUE(training.update(1).updated);
-  EXPECT_EQ(training.passes().counts().replayed, 1);
-  for (const emulated::LoggedWork& work : log.take()) {
+  for (const emulated::LoggedWork& work : all) {
     Sum& sum = sums[short_name(work.name)];
     ++sum.launches;
     sum.flop += work.flop;
@@ -80,9 +81,53 @@ std::string counted(FusionUse use) {
   text << std::fixed;
   text.precision(0);
   for (const auto& [name, sum] : sums)
-    text << (use == FusionUse::on ? "fused" : "separate") << ',' << name << ',' << sum.launches
-         << ',' << sum.flop << ',' << sum.bytes << '\n';
+    text << form << ',' << name << ',' << sum.launches << ',' << sum.flop << ',' << sum.bytes
+         << '\n';
   return text.str();
+}
+
+std::string counted_step(const std::string& form, ModelTraining& training, int index) {
+  training.load(index);
+  emulated::WorkLog log;
+  EXPECT_TRUE(training.update(1).updated);
+  return lines_of(form, log.take());
+}
+
+/// Counts the second step of SGD, in which the passes are recorded and replayed: the log has them
+/// as they are recorded.
+std::string counted_sgd(const std::string& form, FusionUse fusions) {
+  ModelTraining training(small_resnet50(fusions), Device::cuda());
+  EXPECT_TRUE(training.step(0).updated);
+  const std::string text = counted_step(form, training, 1);
+  EXPECT_EQ(training.passes().counts().replayed, 1);
+  return text;
+}
+
+/// Counts three kinds of steps of K-FAC: steps 1, 3 and 5 refresh statistics, and 1 and 5 rebuild
+/// inverses.
+std::string counted_kfac() {
+  Recipe recipe = small_resnet50(FusionUse::on);
+  recipe.method = Method::kfac;
+  recipe.operand = DType::f16;
+  recipe.statistics_every = recipe.inverses_every = 2;
+  ModelTraining training(recipe, Device::cuda());
+  EXPECT_TRUE(training.step(0).updated);
+  EXPECT_TRUE(training.step(1).updated);
+  const std::string statistics = counted_step("kfac statistics", training, 2);
+  const std::string alone = counted_step("kfac", training, 3);
+  EXPECT_EQ(training.passes().counts().replayed, 1);
+  return alone + statistics + counted_step("kfac inverses", training, 4);
+}
+
+/// Counts the factor of a layer that is too wide for the network above: panels of the triangle.
+std::string counted_wide_factor() {
+  Context ctx(Device::cuda());
+  const Conv2dSpec spec{.in = 128, .out = 8, .window = Window::square(3, 2, 1), .bias = false};
+  const Tensor x = Tensor::zeros(ctx, {4, 8, 8, 128}, DType::f16);
+  Tensor a = Tensor::empty(ctx, {1152, 1152}, DType::f32);
+  emulated::WorkLog log;
+  kfac::compute_a(ctx, spec, x, 4, {DType::f16, 1}, {}, 0, a);
+  return lines_of("wide factor", log.take());
 }
 
 /// A step that launches other work is to change this file, and then the model.
@@ -90,7 +135,8 @@ TEST(Launches, OfAStepAreThoseOfTheRecord) {
   std::ifstream in(DKFAC_COUNTED_FILE);
   const std::string record{std::istreambuf_iterator<char>(in), {}};
   const std::string now =
-      "form,kernel,launches,flop,bytes\n" + counted(FusionUse::off) + counted(FusionUse::on);
+      "form,kernel,launches,flop,bytes\n" + counted_sgd("separate", FusionUse::off) +
+      counted_sgd("fused", FusionUse::on) + counted_kfac() + counted_wide_factor();
   EXPECT_EQ(record, now) << "write this to " DKFAC_COUNTED_FILE ":\n" << now;
 }
 
