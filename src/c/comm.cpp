@@ -125,6 +125,7 @@ int dkfac_comm_from_callbacks(int32_t rank, int32_t size, const dkfac_comm_callb
   constexpr const char* kName = "dkfac_comm_from_callbacks";
   return c::make_comm(kName, out, [&] {
     const comm::Options comm_options = c::comm_options(options, kName);
+    comm_options.validate();  // What fails later calls `release`.
     const dkfac_comm_callbacks checked = c::checked(callbacks, kName);
     DKFAC_CHECK(size >= 1 && rank >= 0 && rank < size, "[", kName, "] rank is ", rank, " of ", size,
                 "; ranks are 0 to size - 1");

@@ -222,6 +222,13 @@ class Photographs(unittest.TestCase):
         done = self.run_program("predict", out, self.dir / "wrong.jpg")
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertIn("wrong.jpg", done.stderr)
+        # Weights are finite after one step, and their products are not.
+        out = self.dir / "diverged"
+        done = self.train(out, "model.name=mlp", "lr.lr=1e15", "train.global_batch=16")
+        self.assertEqual(done.returncode, 80, done.stderr)
+        done = self.run_program("predict", out, photo)
+        self.assertEqual((done.returncode, done.stdout), (80, ""), done.stderr)
+        self.assertIn("0.JPEG' are not finite", done.stderr)
 
     def test_phases_read_copies_of_another_size(self):
         small = self.dir / "small"

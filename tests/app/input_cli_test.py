@@ -72,6 +72,20 @@ class Input(Folder):
                      self.dkfac("compare", photos, *large, "--out", "c")):
             self.expect_error(done, 64, "mlp", "4096 x 4096", " need ", "data.image_size", "lower")
 
+    def test_a_run_that_trained_nothing_is_no_success(self):
+        done = self.train("a", "--set", "model.logit_scale=1e30", "--set", "run.epochs=1")
+        self.expect_error(done, 80, "none of the 8 steps made an update", "learning rate")
+        self.assertEqual(self.result("a")["status"], "failed")
+        self.assertEqual(len(self.result("a")["epochs"]), 1)
+
+    def test_a_last_loss_that_is_not_finite_is_no_success(self):
+        one = ("--set", "train.global_batch=256", "--set", "run.epochs=1")
+        done = self.train("a", "--set", "lr.lr=1e15", *one)
+        self.expect_error(done, 80, "the loss on the test data after epoch 1 is not finite")
+        self.assertEqual(self.result("a")["skipped_steps"], 0)
+        self.assertTrue((self.dir / "a" / "checkpoints" / "latest").exists())  # Nothing is lost.
+        self.assertEqual(self.train("b", "--set", "lr.lr=1e-3", *one).returncode, 0)
+
     def test_other_data_than_those_of_the_file(self):
         photos = self.write("photos.toml", SYNTHETIC.format(model="mlp", optimizer="sgd").replace(
             "[data]", "[data]\nimage_size = 16").replace('"synthetic"', '"synthetic-photos"'))

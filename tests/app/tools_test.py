@@ -258,6 +258,18 @@ class Supervised(unittest.TestCase):
         self.assertIn("notice: the run saves a checkpoint", log)
         self.assertIn("asked to stop", log)
 
+    def test_a_stop_before_the_first_start_is_not_lost(self):
+        self.executable("date", '[ -e sent ] || { : > sent; kill -TERM "$SUPERVISOR"; }\n'
+                        'exec /bin/date "$@"\n')
+        env = self.env(self.counting("*) exit 0;;"))
+        env["PATH"] = f"{self.dir}:{env['PATH']}"
+        done = subprocess.run(["bash", "-c", 'SUPERVISOR=$$ exec bash "$0" 5 1 small.toml out/run',
+                               TOOLS / "launch" / "supervise.sh"], cwd=self.dir, env=env,
+                              check=False, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertTrue((self.dir / "sent").exists())
+        self.assertFalse((self.dir / "starts").exists())
+
 
 class Environment(unittest.TestCase):
     def test_is_that_of_common_sh(self):

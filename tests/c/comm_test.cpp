@@ -181,6 +181,48 @@ TEST(CComm, ReleasesItsCallbacksOnce) {
   EXPECT_EQ(released, 1);
 }
 
+TEST(CComm, DoesNotReleaseWhatItDidNotMake) {
+  ThreadGroup group{comm::make_self()};
+  static int released = 0;
+  released = 0;
+  dkfac_comm_callbacks callbacks = group.callbacks();
+  callbacks.release = [](void*) { ++released; };
+  dkfac_comm_options options{};
+  dkfac_comm_options_init(&options, sizeof options);
+  options.timeout_s = -1;
+  dkfac_comm* comm = nullptr;
+  expect_failure(dkfac_comm_from_callbacks(0, 1, &callbacks, &options, &comm),
+                 DKFAC_INVALID_ARGUMENT, "timeout_s");
+  EXPECT_EQ(released, 0);
+}
+
+int calls_of_throwing = 0;
+int throw_no_exception() {
+  ++calls_of_throwing;
+  throw 1;
+}
+
+TEST(CComm, ACallbackThatThrowsFailsTheCommunicatorForGood) {
+  ThreadGroup group{comm::make_self()};
+  calls_of_throwing = 0;
+  dkfac_comm_callbacks callbacks = group.callbacks();
+  callbacks.all_reduce = [](auto...) { return throw_no_exception(); };
+  callbacks.all_gather = [](auto...) { return throw_no_exception(); };
+  callbacks.broadcast = [](auto...) { return throw_no_exception(); };
+  callbacks.barrier = [](auto...) { return throw_no_exception(); };
+  const Comm comm = from_callbacks(group, callbacks);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    dkfac_preconditioner* object = nullptr;
+    expect_ok(dkfac_preconditioner_create(comm.get(), nullptr, nullptr, &object));
+    const Preconditioner owner(object);
+    const dkfac_layer_spec spec = linear(2, 2);
+    std::int32_t layer = 0;
+    expect_ok(dkfac_preconditioner_add_layer(object, "fc", &spec, &layer));
+    expect_failure(dkfac_preconditioner_prepare(object), DKFAC_COMM_ERROR, "unknown type");
+    EXPECT_EQ(calls_of_throwing, 1);  // A communicator that has failed makes no further call.
+  }
+}
+
 TEST(CComm, RefusesWhatCannotWork) {
   ThreadGroup group{comm::make_self()};
   dkfac_comm_callbacks callbacks = group.callbacks();

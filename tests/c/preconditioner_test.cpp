@@ -259,6 +259,28 @@ TEST_F(CPreconditioner, SettingsChangeOnlyWhatTheySet) {
   EXPECT_EQ(wants, 0);
 }
 
+TEST_F(CPreconditioner, SettingsOfAStepDoNotChangeWithinIt) {
+  dkfac_curvature_settings settings{};
+  dkfac_curvature_settings_init(&settings, sizeof settings);
+  settings.micro_batches = 2;
+  expect_ok(dkfac_preconditioner_set_curvature(object_.get(), &settings));
+  Step first(1), second(11);
+  record(object_.get(), first);
+  settings.micro_batches = 1;  // The record counted as one of two.
+  expect_failure(dkfac_preconditioner_set_curvature(object_.get(), &settings),
+                 DKFAC_INVALID_ARGUMENT, "fc.a");
+  settings.micro_batches = 0;
+  settings.statistics_interval = 2;
+  expect_failure(dkfac_preconditioner_set_curvature(object_.get(), &settings),
+                 DKFAC_INVALID_ARGUMENT, "before the first record");
+  settings.statistics_interval = 1;
+  settings.damping = 0.5;  // Used by step() alone.
+  expect_ok(dkfac_preconditioner_set_curvature(object_.get(), &settings));
+  EXPECT_EQ(run(object_.get(), second).damping, 0.5);
+  settings.micro_batches = 1;
+  expect_ok(dkfac_preconditioner_set_curvature(object_.get(), &settings));
+}
+
 TEST_F(CPreconditioner, DescribesItsLayers) {
   const char* text = nullptr;
   expect_failure(dkfac_preconditioner_describe(object_.get(), &text), DKFAC_INVALID_ARGUMENT,

@@ -32,8 +32,11 @@ trap 'forward "notice: the run saves a checkpoint"' USR1
 mkdir -p "$(dirname "$out")" || exit 74
 for ((start = 0; start <= restarts; start++)); do
   say "start $start of at most $restarts restarts: $*"
+  [ -z "$stopping" ] || exit $((code ? code : 75))
+  signalled=''
   "$launch" "$@" &
   child=$!
+  [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null # It came before there was a child.
   while :; do
     signalled=''
     wait "$child"

@@ -70,11 +70,15 @@ FileSum write_durable(const fs::path& path, std::string_view text) {
 }
 
 void write_file(const fs::path& path, std::string_view text) {
+  put_file(path, [&](const fs::path& temporary) { (void)write_durable(temporary, text); });
+}
+
+void put_file(const fs::path& path, const std::function<void(const fs::path&)>& write) {
   static std::atomic<unsigned> counter{0};
   fs::path temporary = path;
   temporary += detail::concat(".", ::getpid(), "-", counter++, ".tmp");
   try {
-    (void)write_durable(temporary, text);
+    write(temporary);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -101,12 +105,16 @@ void put_in_place(const fs::path& from, const fs::path& to) {
 }
 
 std::vector<std::byte> read_bytes(const fs::path& path) {
-  const Descriptor descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // A pipe without a writer would block.
+  const Descriptor descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (descriptor.value < 0 && errno == ENOENT)
     throw MissingInput(detail::concat("[files] there is no '", path.string(), "'; check the path"));
   struct stat status {};
   if (descriptor.value < 0 || ::fstat(descriptor.value, &status) != 0) fail("open", path, errno);
-  if (!S_ISREG(status.st_mode)) fail("read", path, EISDIR);
+  if (!S_ISREG(status.st_mode))
+    throw IoError(detail::concat("[files] cannot read '", path.string(), "': it is ",
+                                 S_ISDIR(status.st_mode) ? "a folder" : "no regular file",
+                                 "; name a file"));
   std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
   std::size_t done = 0;
   while (done < bytes.size()) {

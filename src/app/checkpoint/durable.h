@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,10 @@ class DurableFile {
 [[nodiscard]] FileSum write_durable(const std::filesystem::path& path, std::string_view text);
 /// Atomically creates or replaces the file `path`: a reader finds the old content or the new one.
 void write_file(const std::filesystem::path& path, std::string_view text);
+/// The same with what `write` writes to the path that it gets, a new file in the same folder. That
+/// file is removed when `write` throws.
+void put_file(const std::filesystem::path& path,
+              const std::function<void(const std::filesystem::path&)>& write);
 /// Syncs the directory entries of a folder.
 void sync_folder(const std::filesystem::path& folder);
 /// Atomically replaces `to` by `from`. An earlier folder `to` is then called `from` or is removed.

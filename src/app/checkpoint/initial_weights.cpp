@@ -1,5 +1,7 @@
 #include "app/checkpoint/initial_weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -57,6 +59,27 @@ std::vector<std::byte> converted(const safetensors::Entry& entry, std::span<cons
   return out;
 }
 
+template <class T>
+std::string bad_value_of(std::span<const std::byte> values, bool variance) {
+  const T* x = reinterpret_cast<const T*>(values.data());
+  const T* const end = x + values.size() / sizeof(T);
+  if (!std::all_of(x, end, [](T v) { return std::isfinite(v); })) return "not finite";
+  return variance && std::any_of(x, end, [](T v) { return v < 0; }) ? "negative" : "";
+}
+
+/// Refuses values with which no step can be made. A value that is too large for f32 is infinite.
+void check_values(const nn::NamedTensor& t, std::span<const std::byte> values,
+                  const std::string& source) {
+  const bool variance = t.name.ends_with(".running_var");
+  const std::string bad = t.view.dtype() == DType::f64 ? bad_value_of<double>(values, variance)
+                                                       : bad_value_of<float>(values, variance);
+  if (!bad.empty())
+    throw DataError(
+        fmt::format("[init] '{}': {} has a value that is {} in {}; use a file of a "
+                    "network that has been trained",
+                    source, t.name, bad, detail::concat(t.view.dtype())));
+}
+
 /// Returns how the entry differs from a tensor of this shape; empty if it fits.
 std::string difference(const safetensors::Entry& entry, const Shape& shape) {
   static const std::set<std::string> kTypes{"F64", "F32", "F16", "BF16"};
@@ -107,6 +130,7 @@ InitialWeights read_initial_weights(Context& ctx, nn::Model& model, const safete
     }
     const std::vector<std::byte> values =
         converted(*entry, file.data(*entry), t.view.dtype(), t.view.numel());
+    check_values(t, values, file.source());
     if (native)
       std::memcpy(t.view.raw(), values.data(), values.size());
     else

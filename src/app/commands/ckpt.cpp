@@ -7,6 +7,7 @@
 #include "dkfac/core/error.h"
 
 #include "app/checkpoint/convert.h"
+#include "app/checkpoint/durable.h"
 #include "app/checkpoint/manifest.h"
 #include "app/checkpoint/model_facts.h"
 #include "app/checkpoint/resume.h"
@@ -174,12 +175,14 @@ void export_model(const CkptCommand& command, std::ostream& out) {
   const std::size_t count = items.items.size();
   DKFAC_CHECK(!fs::exists(command.out), "[ckpt] '", command.out.string(),
               "' already exists; choose another name");
-  const FileSum sum =
-      safetensors::write(command.out, std::move(items.items),
-                         {{"format", "pt"},
-                          {"model", model->name()},
-                          {"layout", torch ? "torch: [out, in, kernel_h, kernel_w]"
-                                           : "native: [out, kernel_h, kernel_w, in]"}});
+  const safetensors::Metadata facts = {{"format", "pt"},
+                                       {"model", model->name()},
+                                       {"layout", torch ? "torch: [out, in, kernel_h, kernel_w]"
+                                                        : "native: [out, kernel_h, kernel_w, in]"}};
+  FileSum sum;
+  put_file(command.out, [&](const fs::path& temporary) {
+    sum = safetensors::write(temporary, std::move(items.items), facts);
+  });
   out << fmt::format("{} tensors{}, {} bytes in {}\n", count,
                      ema && ema->swapped() ? " of averaged weights" : "", sum.bytes,
                      command.out.string());

@@ -142,8 +142,15 @@ void predict(const PredictCommand& command, const Terminal& terminal, Position& 
   const std::vector<double> logits = logits_of(ctx, *model, config, images);
   std::vector<Probabilities> found;
   const std::int64_t classes = model->outputs();
-  for (std::int64_t i = 0; i < images.count; ++i)
-    found.push_back(softmax(logits.data() + i * classes, classes));
+  for (std::int64_t i = 0; i < images.count; ++i) {
+    const double* one = logits.data() + i * classes;
+    if (!std::all_of(one, one + classes, [](double x) { return std::isfinite(x); }))
+      throw NumericError(fmt::format(
+          "[predict] the network's outputs for '{}' are not finite; use a checkpoint of a training "
+          "that did not diverge",
+          command.images[static_cast<std::size_t>(i)].string()));
+    found.push_back(softmax(one, classes));
+  }
   print(command, facts, found, terminal.out);
 }
 

@@ -156,18 +156,22 @@ std::unique_ptr<RunLock> claim_run(const std::filesystem::path& folder) {
   return std::make_unique<RunLock>(folder);
 }
 
-RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-                     const std::string& command_line, const RunRecord* resumed,
+RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists,
                      std::unique_ptr<RunLock> lock)
     : folder_(if_exists == IfExists::next ? make_next(folder) : std::move(folder)),
+      if_exists_(if_exists),
       lock_(std::move(lock)) {
   claim_folder(folder_, if_exists);
   if (!lock_) lock_ = std::make_unique<RunLock>(folder_);
-  write_command(folder_, if_exists, command_line);
+}
+
+void RunFolder::begin(const Config& config, const std::string& command_line,
+                      const RunRecord* resumed) {
+  write_command(folder_, if_exists_, command_line);
   write_file(folder_ / "config.toml", to_toml(config));
   remove_errors(folder_);
   clean_leftovers(folder_ / kCheckpointFolder);
-  if (if_exists != IfExists::resume) {  // Remove files of the replaced run.
+  if (if_exists_ != IfExists::resume) {  // Remove files of the replaced run.
     remove_checkpoints(folder_ / kCheckpointFolder);
     remove_event_files(folder_);
     remove_trace_files(folder_);
@@ -177,13 +181,13 @@ RunFolder::RunFolder(std::filesystem::path folder, IfExists if_exists, const Con
       std::filesystem::remove(folder_ / file, ignored);
     }
   }
-  open_metrics(if_exists, resumed);
+  open_metrics(resumed);
   events_.emplace(folder_);
 }
 
-void RunFolder::open_metrics(IfExists if_exists, const RunRecord* resumed) {
+void RunFolder::open_metrics(const RunRecord* resumed) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
-  const bool appends = if_exists == IfExists::resume && resumed != nullptr;
+  const bool appends = if_exists_ == IfExists::resume && resumed != nullptr;
   if (appends && std::filesystem::exists(path)) {
     std::ifstream before(path);
     write_file(path, metrics_until(before, *resumed));

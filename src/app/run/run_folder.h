@@ -48,12 +48,15 @@ void write_result(const std::filesystem::path& folder, const RunResult& result);
 class RunFolder {
  public:
   /// Opens the folder; path() returns the actual name. `lock` comes from claim_run(), else the
-  /// folder is locked here. `resumed` is the record that the run resumes from. With
-  /// IfExists::resume earlier metrics and checkpoints remain; an overwritten folder loses
-  /// checkpoints and results.
-  RunFolder(std::filesystem::path folder, IfExists if_exists, const Config& config,
-            const std::string& command_line, const RunRecord* resumed = nullptr,
+  /// folder is locked here. The files of an earlier run are as they were until begin().
+  RunFolder(std::filesystem::path folder, IfExists if_exists,
             std::unique_ptr<RunLock> lock = nullptr);
+  /// Writes config.toml and command.txt, before any other file. `resumed` is the record that the
+  /// run resumes from: with IfExists::resume earlier metrics and checkpoints remain, and an
+  /// overwritten folder loses checkpoints and results.
+  void begin(const Config& config, const std::string& command_line,
+             const RunRecord* resumed = nullptr);
+  [[nodiscard]] bool begun() const { return events_.has_value(); }
 
   void add_step(const StepRecord& record);  ///< Adds a line to metrics.jsonl, and an event.
   void add_epoch(const RunResult& result);  ///< Adds its last epoch and updates result.json.
@@ -63,10 +66,11 @@ class RunFolder {
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
 
  private:
-  void open_metrics(IfExists if_exists, const RunRecord* resumed);
+  void open_metrics(const RunRecord* resumed);
   void add_line(const std::string& json);
 
   std::filesystem::path folder_;
+  IfExists if_exists_;
   std::unique_ptr<RunLock> lock_;
   std::ofstream metrics_;
   std::optional<EventFile> events_;

@@ -19,6 +19,7 @@
 #include "app/run/signals.h"
 #include "app/shared/phases.h"
 #include "app/shared/trainer.h"
+#include "app/training/all_ranks.h"
 #include "core/shared/wait_watch.h"
 #include "nn/shared/conv_plans.h"
 
@@ -68,15 +69,16 @@ class Run {
 
   // Opens the folder on rank 0 and shares its name and the resumed checkpoint with the other ranks.
   void open_folder() {
-    std::optional<ResumePoint> point;
+    on_all_ranks(state_.position,
+                 [&] { comm::require_equal(*comm_, options_text(), "the command line"); });
     run_and_agree(*comm_, state_.position, [&] {
       if (comm_->rank() != 0) return;
       std::unique_ptr<RunLock> lock;
       if (plan_.if_exists == IfExists::resume) lock = claim_run(plan_.folder);
-      if (plan_.resume) point = resume_point();
-      if (point) go_back_to(point->checkpoint);
-      folder_.emplace(plan_.folder, plan_.if_exists, plan_.config, plan_.command_line,
-                      point ? &point->record : nullptr, std::move(lock));
+      if (plan_.resume) point_ = resume_point();
+      folder_.emplace(plan_.folder, plan_.if_exists, std::move(lock));
+      // A checkpoint that does not fit the configuration must leave the run as it was.
+      if (plan_.if_exists != IfExists::resume) begin_folder();
       if (!plan_.quiet) progress_.emplace(terminal_, plan_.label, plan_.config.run.epochs);
     });
     const std::string own = folder_ ? folder_->path().string() : std::string();
@@ -86,7 +88,7 @@ class Run {
     checkpoints_.until_epoch = plan_.until_epoch;
     checkpoints_.more_steps = plan_.more_steps;
     checkpoints_.more_epochs = plan_.more_epochs;
-    const std::string resume = point ? point->checkpoint.string() : std::string();
+    const std::string resume = point_ ? point_->checkpoint.string() : std::string();
     if (plan_.resume) checkpoints_.resume = comm::all_gather_strings(*comm_, resume).front();
   }
 
@@ -100,6 +102,18 @@ class Run {
       terminal_.out << "resuming after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
     return point;
+  }
+
+  /// The options that decide what the ranks do together, one per line.
+  [[nodiscard]] std::string options_text() const {
+    return fmt::format("--resume: {}\n--until-epoch: {}\n--steps: {}\n--epochs-fraction: {}\n",
+                       plan_.resume ? "yes" : "no", plan_.until_epoch, plan_.more_steps,
+                       plan_.more_epochs);
+  }
+
+  void begin_folder() {
+    if (point_) go_back_to(point_->checkpoint);
+    folder_->begin(plan_.config, plan_.command_line, point_ ? &point_->record : nullptr);
   }
 
   // Makes `checkpoint` the latest before metrics are truncated: a run that is terminated before its
@@ -116,6 +130,9 @@ class Run {
     hooks.stop_requested = stop_requested;
     if (trace_) hooks.on_activity = [this](const char* activity) { trace_->enter(activity); };
     if (!folder_) return hooks;
+    hooks.on_loaded = [this] {
+      if (!folder_->begun()) begin_folder();
+    };
     hooks.on_plan = [this](const std::string& table) {
       if (progress_) terminal_.out << table << std::flush;
     };
@@ -136,7 +153,7 @@ class Run {
   }
 
   void finish() {
-    if (folder_) folder_->finish(state_.result);
+    if (folder_ && folder_->begun()) folder_->finish(state_.result);
     if (!trace_ || where_.empty()) return;
     trace_->enter(nullptr);
     std::filesystem::create_directories(where_);  // Other hosts may not see rank 0's folder.
@@ -172,6 +189,7 @@ class Run {
   RunState state_;
   std::filesystem::path where_;  ///< The run folder, once it is open.
   CheckpointPlan checkpoints_;
+  std::optional<ResumePoint> point_;  ///< On rank 0.
   std::optional<RunFolder> folder_;
   std::optional<Progress> progress_;
   std::optional<Trace> trace_;

@@ -251,7 +251,8 @@ Round round_of(const Reader& reader) {
 void read_main(const Reader& reader, const std::filesystem::path& folder, SweepSpec& spec) {
   reader.only({"name", "config", "metric", "score"});
   spec.name = reader.text("name", spec.name);
-  if (spec.name.empty() || spec.name.find('/') != std::string::npos)
+  if (spec.name.empty() || spec.name.find('/') != std::string::npos || spec.name == "." ||
+      spec.name == "..")
     reader.refuse("sweep.name names a folder; write one word");
   for (const std::string& config : reader.texts("config")) spec.configs.push_back(folder / config);
   spec.metric = reader.name<Metric>("metric", spec.metric,

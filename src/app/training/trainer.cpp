@@ -1,8 +1,14 @@
 #include "app/shared/trainer.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "dkfac/core/error.h"
 
 #include "app/run/placement.h"
+#include "app/training/all_ranks.h"
 #include "app/training/phase_table.h"
 #include "app/training/run_state.h"
 #include "app/training/state.h"
@@ -21,6 +27,24 @@ void set_part(TrainState& s) {
   const CheckpointPlan& plan = s.checkpoints;
   if (plan.more_steps > 0) s.part_end.steps = s.result.steps + plan.more_steps;
   if (plan.more_epochs > 0) s.part_end.epochs = epochs_done(s) + plan.more_epochs;
+}
+
+/// Throws for a complete run that trained nothing, or whose network ended with no finite loss.
+void check_outcome(const TrainState& s) {
+  const RunResult& result = s.result;
+  const auto refuse = [&](const std::string& what) {
+    on_all_ranks(s.position, [&] {
+      throw NumericError("[train] " + what +
+                         "; lower the learning rate, lengthen its warm-up, or raise "
+                         "optimizer.damping");
+    });
+  };
+  if (result.steps > 0 && result.skipped_steps == result.steps)
+    refuse(fmt::format("none of the {} steps made an update", result.steps));
+  if (!result.epochs.empty() && result.epochs.back().evaluated &&
+      !std::isfinite(result.epochs.back().test_loss))
+    refuse(fmt::format("the loss on the test data after epoch {} is not finite",
+                       result.epochs.back().epoch));
 }
 
 }  // namespace
@@ -57,6 +81,7 @@ void train_through(TrainState& state) {
   }
   result.status = state.counters.epoch > config.run.epochs ? "ok" : "stopped";
   result.total_seconds = total_seconds(state);
+  if (result.status == "ok") check_outcome(state);
 }
 
 void abort_on_error(TrainState& state, const std::function<void()>& work) {

@@ -47,6 +47,9 @@ class ExternalGroup {
     } catch (const std::exception& e) {
       fail(e.what());
       throw CommError(failure_);
+    } catch (...) {
+      fail("[external] the collectives threw an exception of unknown type");
+      throw CommError(failure_);
     }
   }
   void fail(std::string reason) noexcept {

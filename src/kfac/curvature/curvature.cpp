@@ -158,9 +158,12 @@ bool Curvature::set_curvature(const CurvatureSettings& settings) {
   const double damping = settings.damping.value_or(options_.damping.lambda);
   const bool same_intervals = statistics_interval == refresh.statistics_interval &&
                               inverse_interval == refresh.inverse_interval;
-  if (same_intervals && damping == options_.damping.lambda &&
-      micro_batches == options_.statistics.micro_batches)
-    return false;
+  const bool same_records = same_intervals && micro_batches == options_.statistics.micro_batches;
+  if (same_records && damping == options_.damping.lambda) return false;
+  for (const Statistic& s : statistics_)
+    DKFAC_CHECK(same_records || s.records == 0, "[set_curvature] comes after the record of '",
+                s.name,
+                "' in this step; change intervals and micro-batches before the first record");
   CurvatureOptions changed = options_;
   changed.refresh.statistics_interval = statistics_interval;
   changed.refresh.inverse_interval = inverse_interval;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <ios>
+#include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -70,6 +72,13 @@ TEST(ExitCodes, FollowTheKindOfTheException) {
   EXPECT_EQ(code_for<NumericError>(), ExitCode::numeric);
   EXPECT_EQ(code_for<DeviceError>(), ExitCode::internal);
   EXPECT_EQ(code_for<std::runtime_error>(), ExitCode::internal);
+  EXPECT_EQ(code_for<std::ios_base::failure>(), ExitCode::io);
+  try {
+    (void)std::filesystem::file_size("/proc/self/fd/none");
+    ADD_FAILURE();
+  } catch (...) {
+    EXPECT_EQ(describe_current_exception(0, {}).code, ExitCode::io);
+  }
 }
 
 TEST(Agreement, GivesEveryRankTheSameFailure) {
@@ -208,7 +217,8 @@ class Folder : public ::testing::Test {
 };
 
 TEST_F(Folder, HoldsWhatTheRunReported) {
-  RunFolder folder(root_ / "deep" / "run", IfExists::refuse, Config{}, "dkfac train x.toml");
+  RunFolder folder(root_ / "deep" / "run", IfExists::refuse);
+  folder.begin(Config{}, "dkfac train x.toml");
   StepRecord step = some_step();
   step.loss = std::nan("");
   folder.add_step(step);
@@ -225,9 +235,26 @@ TEST_F(Folder, HoldsWhatTheRunReported) {
     EXPECT_FALSE(read(folder.path() / file).empty()) << file;
 }
 
+TEST_F(Folder, KeepsTheRunBeforeUntilItBegins) {
+  RunFolder(root_ / "run", IfExists::refuse).begin(Config{}, "first");
+  const std::array files = {"config.toml", "command.txt", "metrics.jsonl", "result.json"};
+  for (const char* file : {"metrics.jsonl", "result.json"})
+    std::ofstream(root_ / "run" / file) << "of the run before";
+  std::map<std::string, std::string> before;
+  for (const char* file : files) before[file] = read(root_ / "run" / file);
+  Config other;
+  other.run.epochs = 77;
+  RunFolder folder(root_ / "run", IfExists::resume);
+  EXPECT_FALSE(folder.begun());
+  for (const char* file : files) EXPECT_EQ(read(root_ / "run" / file), before[file]) << file;
+  folder.begin(other, "second");
+  EXPECT_TRUE(folder.begun());
+  EXPECT_EQ(read(root_ / "run" / "config.toml"), to_toml(other));
+}
+
 TEST_F(Folder, IsNotOverwrittenWithoutForce) {
   const auto make = [&](IfExists if_exists) {
-    RunFolder(root_ / "run", if_exists, Config{}, "line");
+    RunFolder(root_ / "run", if_exists).begin(Config{}, "line");
   };
   make(IfExists::refuse);
   EXPECT_THROW(make(IfExists::refuse), InvalidArgument);
@@ -246,7 +273,7 @@ TEST_F(Folder, OfRunsThatBeginAtOnceAreDifferentOnes) {
   std::vector<std::thread> runs;
   for (int i = 0; i < kRuns; ++i)
     runs.emplace_back([&] {
-      const RunFolder folder(root_ / "out" / "name", IfExists::next, Config{}, "line");
+      const RunFolder folder(root_ / "out" / "name", IfExists::next);
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(folders.insert(folder.path()).second) << folder.path();
     });
@@ -254,7 +281,7 @@ TEST_F(Folder, OfRunsThatBeginAtOnceAreDifferentOnes) {
   EXPECT_TRUE(folders.contains(root_ / "out" / "name"));
   EXPECT_TRUE(folders.contains(root_ / "out" / "name-8"));
   std::ofstream(root_ / "file") << "x";
-  EXPECT_THROW(RunFolder(root_ / "file" / "name", IfExists::next, Config{}, "line"), IoError);
+  EXPECT_THROW(RunFolder(root_ / "file" / "name", IfExists::next), IoError);
 }
 
 TEST_F(Folder, WithoutItsCommandIsRefusedByAResumedRun) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checkpoints from outside: stop, resume, look into, evaluate, export."""
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -142,6 +143,38 @@ class Checkpoints(CheckpointFolder):
         (self.dir / "a" / "config.toml").unlink()
         self.expect_error(self.resume("a"), 66, "no config.toml", "CONFIG")
         self.good(self.dkfac("train", self.config, "--resume", "a", "--out", "d", *more))
+
+    def test_a_refused_resume_leaves_the_run_as_it_was(self):
+        self.config = self.write("kfac.toml", SYNTHETIC.format(model="lenet-bn", optimizer="kfac"))
+        self.good(self.train("a", "--quiet", "--set", "checkpoint.every_epochs=1"))
+        names = ("config.toml", "command.txt", "metrics.jsonl", "result.json", "report.html",
+                 "checkpoints/latest")
+        before = {name: (self.dir / "a" / name).read_bytes() for name in names}
+        first = sorted((self.dir / "a" / "checkpoints").glob("step-*"))[0]
+        for setting, code, part in (("optimizer.weight_wire=bf16", 65, "master"),
+                                    ("data.synthetic_classes=3", 64, "parameters")):
+            for where in (self.dir / "a", first):  # The older one would become the latest.
+                with self.subTest(setting=setting, where=where.name):
+                    done = self.dkfac("train", "--resume", where, "--quiet", "--set",
+                                      "run.epochs=3", "--set", setting)
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    self.assertIn(part, self.errors(done)[0])
+                    for name in names:
+                        self.assertEqual((self.dir / "a" / name).read_bytes(), before[name], name)
+        error = json.loads((self.dir / "a" / "rank-0.error.json").read_text())
+        self.assertEqual(error["code"], 64)
+        self.good(self.resume("a", "--quiet", "--set", "run.epochs=3"))
+        self.assertEqual(len(self.result("a")["epochs"]), 3)
+        self.assertEqual(list((self.dir / "a").glob("*.error.json")), [])
+
+    def test_a_pipe_is_no_file(self):
+        self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))
+        path = self.newest("a") / "model.safetensors"
+        path.unlink()
+        os.mkfifo(path)  # Opening it would wait for a writer.
+        self.expect_error(self.dkfac("eval", "a"), 65, "model.safetensors", "no regular file")
+        os.mkfifo(self.dir / "net")
+        self.expect_error(self.train("b", "--init", "net"), 74, "'net'", "no regular file")
 
     def test_other_numbers_of_ranks(self):
         self.good(self.train("a", "--quiet", "--ranks", 2, "--set", "run.epochs=1"))

@@ -189,6 +189,10 @@ class Faults(CheckpointFolder):
         self.expect_error(done, 74)
         self.assertEqual(list((disk / "a" / "checkpoints").glob("*.tmp")), [])
         self.good(self.dkfac("ckpt", "inspect", disk / "a"))
+        with self.assertRaises(OSError):
+            (disk / "rest").write_bytes(bytes(300000))
+        self.expect_error(self.dkfac("ckpt", "export", disk / "a", disk / "net"), 74, "No space")
+        self.assertEqual(sorted(p.name for p in disk.iterdir()), ["a", "rest"])
 
     def test_a_folder_that_cannot_be_written(self):
         self.good(self.train("a", "--quiet", "--set", "run.epochs=1"))

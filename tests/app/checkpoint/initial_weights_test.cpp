@@ -1,5 +1,6 @@
 #include "app/checkpoint/initial_weights.h"
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -123,6 +124,51 @@ TEST(InitialWeights, ConvertTypes) {
                                                 : exact;
         ASSERT_EQ(values[i], rounded) << type << ' ' << name << ' ' << i;
       }
+  }
+}
+
+TEST(InitialWeights, RefuseValuesThatNoNetworkHas) {
+  struct Case {
+    const char *name, *type;
+    double value;
+    const char* said;  ///< Empty: the value is accepted.
+  };
+  const Case cases[] = {
+      {"fc1.weight", "F32", NAN, "fc1.weight has a value that is not finite"},
+      {"bn1.running_mean", "F32", -INFINITY, "bn1.running_mean has a value"},
+      {"fc1.weight", "F64", 1e300, "not finite in f32"},
+      {"bn1.running_var", "F32", -1, "bn1.running_var has a value that is negative"},
+      {"bn1.running_var", "F32", 0, ""},
+      {"fc1.weight", "F64", 1e30, ""}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(testing::Message() << c.name << ' ' << c.type << ' ' << c.value);
+    Context ctx;
+    const auto from = model_with("lenet-bn", 1), to = model_with("lenet-bn", 2);
+    const std::int64_t steps = 0;
+    TorchItems items = to_torch(*from, steps);
+    std::vector<std::byte> bytes;
+    for (safetensors::Item& item : items.items) {
+      if (item.name != c.name) continue;
+      const std::size_t size = std::string(c.type) == "F64" ? 8 : 4, count = item.data.size() / 4;
+      const auto narrow = static_cast<float>(size == 4 ? c.value : 0);
+      bytes.resize(count * size);
+      std::memcpy(bytes.data() + size, size == 8 ? static_cast<const void*>(&c.value) : &narrow,
+                  size);
+      item.dtype = c.type;
+      item.data = bytes;
+    }
+    ASSERT_FALSE(bytes.empty());
+    const safetensors::File file = file_of(std::move(items.items));
+    if (std::string(c.said).empty()) {
+      EXPECT_NO_THROW((void)read_initial_weights(ctx, *to, file));
+      continue;
+    }
+    try {
+      (void)read_initial_weights(ctx, *to, file);
+      ADD_FAILURE() << "accepted";
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find(c.said), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -180,9 +180,11 @@ TEST(SweepSpec, TakesDottedKeysWithAndWithoutQuotes) {
 }
 
 TEST(SweepSpec, RefusesWhatIsNoSweep) {
-  for (const char* text : {"", "[sweep]\nconfig = 3\n", "[sweep]\nconfig = \"a\"\nname = \"a/b\"\n",
-                           "[sweep]\nconfig = \"a\"\n[random]\ncount = 0\n", "sweep = 3\n",
-                           "[sweep]\nconfig = \"a\"\n[halving]\neta = 1\n"})
+  for (const char* text :
+       {"", "[sweep]\nconfig = 3\n", "[sweep]\nconfig = \"a\"\nname = \"a/b\"\n",
+        "[sweep]\nconfig = \"a\"\nname = \"..\"\n", "[sweep]\nconfig = \"a\"\nname = \".\"\n",
+        "[sweep]\nconfig = \"a\"\n[random]\ncount = 0\n", "sweep = 3\n",
+        "[sweep]\nconfig = \"a\"\n[halving]\neta = 1\n"})
     EXPECT_THROW((void)parse_sweep(text, "s.toml", "."), InvalidArgument) << text;
 }
 
