@@ -76,6 +76,8 @@ class DKFAC_API Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   [[nodiscard]] TensorView take(Shape shape, DType dtype = DType::f32);  ///< Uninitialised.
+  /// As take(), with the rows of Tensor::empty_aligned().
+  [[nodiscard]] TensorView take_aligned(Shape shape, DType dtype = DType::f32);
 
  private:
   Context& ctx_;
