@@ -68,6 +68,7 @@ Stream Context::stream() const {
 Backend Context::backend() const { return impl_->options.backend; }
 int Context::threads() const { return dkfac::threads(); }
 bool Context::tf32() const { return impl_->options.tf32; }
+bool Context::graphs() const { return impl_->options.graphs; }
 Priority Context::priority() const { return impl_->options.priority; }
 std::size_t Context::library_bytes() const { return impl_->library_bytes; }
 std::size_t Context::scratch_bytes() const {
