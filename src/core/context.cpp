@@ -8,6 +8,7 @@
 #include "core/allocation.h"
 #include "core/context_impl.h"
 #include "core/cuda/runtime.h"
+#include "core/shared/aligned_rows.h"
 
 namespace dkfac {
 namespace {
@@ -67,6 +68,7 @@ Stream Context::stream() const {
 Backend Context::backend() const { return impl_->options.backend; }
 int Context::threads() const { return dkfac::threads(); }
 bool Context::tf32() const { return impl_->options.tf32; }
+bool Context::graphs() const { return impl_->options.graphs; }
 Priority Context::priority() const { return impl_->options.priority; }
 std::size_t Context::library_bytes() const { return impl_->library_bytes; }
 std::size_t Context::scratch_bytes() const {
@@ -114,6 +116,11 @@ TensorView Scratch::take(Shape shape, DType dtype) {
   std::byte* top = static_cast<std::byte*>(impl.blocks[impl.block].view().raw()) + impl.offset;
   impl.offset += bytes;
   return TensorView(top, dtype, shape, impl.device);
+}
+
+TensorView Scratch::take_aligned(Shape shape, DType dtype) {
+  const TensorView all = take(with_aligned_rows(shape, dtype, ctx_.device()), dtype);
+  return shape.ndim() == 0 ? all : all.slice(shape.ndim() - 1, 0, shape[shape.ndim() - 1]);
 }
 
 }  // namespace dkfac

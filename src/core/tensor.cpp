@@ -11,6 +11,7 @@
 #include "core/allocation.h"
 #include "core/cpu/large_pages.h"
 #include "core/cuda/runtime.h"
+#include "core/shared/aligned_rows.h"
 
 namespace dkfac {
 
@@ -77,6 +78,12 @@ Tensor Tensor::make(Context& ctx, Shape shape, DType dtype, bool pinned) {
 
 Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype) {
   return make(ctx, shape, dtype, false);
+}
+
+Tensor Tensor::empty_aligned(Context& ctx, Shape shape, DType dtype) {
+  Tensor out = make(ctx, with_aligned_rows(shape, dtype, ctx.device()), dtype, false);
+  if (shape.ndim() > 0) out.view_ = out.view_.slice(shape.ndim() - 1, 0, shape[shape.ndim() - 1]);
+  return out;
 }
 
 Tensor Tensor::pinned(Context& ctx, Shape shape, DType dtype) {

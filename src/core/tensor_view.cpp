@@ -43,9 +43,17 @@ template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::reshape(Shape shape) const {
   DKFAC_CHECK(shape.numel() == shape_.numel(), "[reshape] ", shape_, " has ", shape_.numel(),
               " elements, ", shape, " has ", shape.numel());
-  DKFAC_CHECK(is_contiguous(), "[reshape] a view of shape ", shape_,
-              " with gaps between its elements cannot be reshaped; copy it first");
-  return BasicTensorView(data_, dtype_, shape, device_);
+  if (is_contiguous()) return BasicTensorView(data_, dtype_, shape, device_);
+  Strides strides{};
+  int from = 0;
+  for (int to = 0; to < shape.ndim(); ++to) {
+    if (shape[to] == 1) continue;
+    while (from < ndim() && dim(from) == 1) ++from;
+    DKFAC_CHECK(from < ndim() && dim(from) == shape[to], "[reshape] a view of shape ", shape_,
+                " with gaps between its elements cannot become ", shape, "; copy it first");
+    strides[static_cast<std::size_t>(to)] = stride(from++);
+  }
+  return BasicTensorView(data_, dtype_, shape, strides, device_);
 }
 
 template <class Void>

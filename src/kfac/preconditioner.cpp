@@ -108,6 +108,7 @@ StepReport Preconditioner::Impl::step(std::span<const LayerGrad> grads, Stream s
   }
   report.bytes = pipeline->bytes();
   report.scratch_growths = ctx.scratch_growths();
+  report.preconditioning = directions->launches();
   curvature.finish(report);
   begin_step();
   join.leave(stream, ctx.stream());

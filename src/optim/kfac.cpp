@@ -140,6 +140,7 @@ kfac::StepReport Kfac::step(const StepArgs& args, Stream stream) {
   }
   report.bytes = pipeline_->bytes();
   report.scratch_growths = frame_.ctx.scratch_growths();
+  report.preconditioning = directions_->launches();
   curvature_.finish(report);
   begin_step();
   frame_.join.leave(stream, frame_.ctx.stream());

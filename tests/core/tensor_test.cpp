@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -103,12 +104,35 @@ TEST(TensorView, ReshapesContiguousViewsOnly) {
   EXPECT_EQ(x.slice(0, 1, 1).flat().shape(), Shape{4});
 }
 
+TEST(TensorView, KeepsItsGapsWhereDimensionsOfExtentOneComeAndGo) {
+  std::array<double, 24> data{};
+  std::iota(data.begin(), data.end(), 0.0);
+  Context ctx;
+  const TensorView all = view_of(data.data(), {2, 3, 4}), x = all.slice(2, 0, 2);
+  const TensorView second = x.slice(0, 1, 1).reshape({3, 2});
+  EXPECT_EQ(values(ctx, second), (std::vector<double>{12, 13, 16, 17, 20, 21}));
+  const TensorView batch = second.reshape({1, 3, 1, 2});
+  EXPECT_EQ(batch.shape(), (Shape{1, 3, 1, 2}));
+  EXPECT_EQ(values(ctx, batch), values(ctx, second));
+  EXPECT_EQ(values(ctx, x.reshape({2, 3, 2})), values(ctx, x));
+  EXPECT_THROW((void)x.reshape({2, 2, 3}), InvalidArgument);
+  EXPECT_THROW((void)x.reshape({6, 2}), InvalidArgument);
+  EXPECT_THROW((void)second.reshape({3, 2, 1}).reshape({6}), InvalidArgument);
+}
+
 TEST(TensorView, ExtentOneMayHaveAnyStride) {
   std::array<double, 4> data{};
   const TensorView x(data.data(), DType::f64, {1, 4}, Strides{777, 1}, Device::cpu());
   EXPECT_TRUE(x.is_contiguous());
   const TensorView gaps(data.data(), DType::f64, {2, 2}, Strides{3, 1}, Device::cpu());
   EXPECT_FALSE(gaps.is_contiguous());
+}
+
+TEST(Tensor, HasNoGapsOnTheHost) {
+  Context ctx;
+  EXPECT_TRUE(Tensor::empty_aligned(ctx, {3, 5, 7}, DType::f32).view().is_contiguous());
+  Scratch scratch(ctx);
+  EXPECT_TRUE(scratch.take_aligned({3, 5, 7}, DType::f32).is_contiguous());
 }
 
 TEST(Tensor, IsAlignedAndSet) {

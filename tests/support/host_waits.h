@@ -15,6 +15,8 @@ namespace dkfac::testing {
 [[nodiscard]] std::int64_t kernel_launches();
 /// How many products have been asked of cuBLAS so far, a batch counting once; 0 on a real device.
 [[nodiscard]] std::int64_t products();
+/// How many of them had rows that do not begin at multiples of 16 bytes; 0 on a real device.
+[[nodiscard]] std::int64_t unaligned_products();
 
 /// Whether a kernel that reads past a block of device memory ends the program: on the emulated
 /// device under AddressSanitizer.

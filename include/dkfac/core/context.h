@@ -25,6 +25,9 @@ struct DKFAC_API ContextOptions {
   /// TF32 (10 mantissa bits) and are several times faster. Sums stay f32, and all other operations
   /// are exact f32 either way.
   bool tf32 = false;
+  /// Devices only: work that is equal in many steps is launched as a CUDA graph, with the same
+  /// bits. K-FAC's preconditioning is (StepReport::preconditioning).
+  bool graphs = true;
   /// Devices only: priority of the stream that the context creates and of the side streams of
   /// operations. A stream given as `stream` keeps its own.
   Priority priority = Priority::normal;
@@ -50,6 +53,7 @@ class DKFAC_API Context {
   [[nodiscard]] Backend backend() const;
   [[nodiscard]] int threads() const;
   [[nodiscard]] bool tf32() const;
+  [[nodiscard]] bool graphs() const;
   [[nodiscard]] Priority priority() const;  ///< ContextOptions::priority, also with a given stream.
 
   /// Bytes of scratch memory held.
@@ -76,6 +80,8 @@ class DKFAC_API Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   [[nodiscard]] TensorView take(Shape shape, DType dtype = DType::f32);  ///< Uninitialised.
+  /// As take(), with the rows of Tensor::empty_aligned().
+  [[nodiscard]] TensorView take_aligned(Shape shape, DType dtype = DType::f32);
 
  private:
   Context& ctx_;

@@ -25,6 +25,9 @@ class DKFAC_API Tensor {
 
   /// Uninitialised. Throws InvalidArgument when the size overflows.
   [[nodiscard]] static Tensor empty(Context& ctx, Shape shape, DType dtype = DType::f32);
+  /// As empty(), but on a device rows (the last dimension) begin at multiples of 16 bytes, as
+  /// products on tensor cores need: view() may have gaps between rows. On the host there are none.
+  [[nodiscard]] static Tensor empty_aligned(Context& ctx, Shape shape, DType dtype = DType::f32);
   [[nodiscard]] static Tensor zeros(Context& ctx, Shape shape, DType dtype = DType::f32);
   /// Uninitialised pinned host memory, which the device of ctx copies from and to without blocking
   /// the host. Ordinary memory for a host context.

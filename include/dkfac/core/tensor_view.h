@@ -87,7 +87,8 @@ class DKFAC_API BasicTensorView {
   /// True for a default-constructed view: "no tensor here". A tensor of 0 elements is not empty().
   [[nodiscard]] bool empty() const { return data_ == nullptr && shape_.ndim() == 0; }
 
-  /// View of the same elements with another shape. Contiguous views only.
+  /// View of the same elements with another shape. Where the view has gaps, only dimensions of
+  /// extent 1 may appear or disappear.
   [[nodiscard]] BasicTensorView reshape(Shape shape) const;
   [[nodiscard]] BasicTensorView flat() const { return reshape(Shape{numel()}); }
   /// View of `count` indices of dimension `dim`, from `first`.

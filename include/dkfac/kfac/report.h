@@ -35,6 +35,14 @@ struct DKFAC_API StatisticReport {
   double drift = -1;
 };
 
+/// How work that is equal in many steps was launched on a device so far: call by call, or recorded
+/// as a CUDA graph, which is one launch.
+struct DKFAC_API LaunchCounts {
+  std::int64_t eager = 0, recorded = 0, replayed = 0;
+  std::int64_t refused = 0;  ///< Recordings that failed; the work ran call by call then.
+  std::string reason;        ///< Of the last of them.
+};
+
 /// What one step() did, curvature included. Fields are of `step` unless they name another one.
 /// Where agreement.may_update() is true and `updated` false, no layer has an inverse.
 struct DKFAC_API StepReport : UpdateReport {
@@ -66,7 +74,8 @@ struct DKFAC_API StepReport : UpdateReport {
   /// Weights out of the range of CommunicationOptions::weight_wire in update_step, among the layers
   /// that this rank preconditions.
   std::int64_t saturated = 0;
-  double kl_factor = 1;  ///< Factor of the KL clip in update_step.
+  double kl_factor = 1;          ///< Factor of the KL clip in update_step.
+  LaunchCounts preconditioning;  ///< Of all steps so far; zero on the host and without graphs.
   double damping = 0;
   double flops = 0;  ///< Spent on computing and inverting statistics, over all ranks.
   /// Bytes for collectives, and flops, that refreshing every statistic would have added to this

@@ -111,9 +111,12 @@ CurvatureResult curvature_result(const ordered_json& json) {
   return c;
 }
 
-PassLaunches pass_launches(const ordered_json& json) {
-  return {count(json, "eager"), count(json, "recorded"), count(json, "replayed"),
-          count(json, "refused"), json.at("reason").get<std::string>()};
+/// Null on the host; not there in files of older versions.
+std::optional<PassLaunches> pass_launches(const ordered_json& json, const char* key) {
+  const auto at = json.find(key);
+  if (at == json.end() || at->is_null()) return std::nullopt;
+  return PassLaunches{count(*at, "eager"), count(*at, "recorded"), count(*at, "replayed"),
+                      count(*at, "refused"), at->at("reason").get<std::string>()};
 }
 
 std::optional<SharedWork> shared_work(const ordered_json& json, const char* key) {
@@ -141,9 +144,8 @@ RunResult run_result(const ordered_json& json) {
   r.total_seconds = real(json, "total_seconds");
   for (const auto& [activity, seconds] : json.at("activity_seconds").items())
     r.activity_seconds[activity] = seconds.is_null() ? 0 : seconds.get<double>();
-  // Null on the host; not there in files of older versions.
-  if (const auto at = json.find("launches"); at != json.end() && !at->is_null())
-    r.launches = pass_launches(*at);
+  r.launches = pass_launches(json, "launches");
+  r.preconditioning_launches = pass_launches(json, "preconditioning_launches");
   r.fused_moments = shared_work(json, "fused_moments");
   r.fused_backward = shared_work(json, "fused_backward");
   // Null for first-order methods; not there in files of older versions.

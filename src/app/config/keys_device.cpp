@@ -9,7 +9,7 @@ void add_device_keys(KeyTable& t) {
             "on a GPU, round operands of f32 products to TF32, which is faster");
   t.choice<bool>("run.graphs", DKFAC_FIELD(run.graphs), {{"auto", true}, {"off", false}},
                  "on a GPU, launch the passes of a step that records no statistics as one CUDA "
-                 "graph, where they can be recorded");
+                 "graph, and K-FAC's preconditioning as another, where they can be recorded");
 }
 
 }  // namespace dkfac::app

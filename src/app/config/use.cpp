@@ -367,7 +367,7 @@ DeviceChoice device_choice(const Config& config) {
 }
 
 ContextOptions context_options(const Config& config) {
-  return {.threads = config.run.threads, .tf32 = config.run.tf32};
+  return {.threads = config.run.threads, .tf32 = config.run.tf32, .graphs = config.run.graphs};
 }
 
 optim::OptimizerOptions optimizer_options(const Config& config) {

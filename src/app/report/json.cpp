@@ -165,6 +165,7 @@ std::string to_json(const RunResult& r) {
                {"seconds_per_step", number(r.seconds_per_step)},
                {"activity_seconds", std::move(activities)},
                {"launches", object(r.launches)},
+               {"preconditioning_launches", object(r.preconditioning_launches)},
                {"fused_moments", object(r.fused_moments)},
                {"fused_backward", object(r.fused_backward)},
                {"curvature", object(r.curvature)},

@@ -102,10 +102,10 @@ struct CurvatureResult {
 };
 
 /// How the passes of steps that record no statistics were launched on a device
-/// (nn::GraphedPasses), over all parts of the run.
+/// (nn::GraphedPasses), or preconditioning (kfac::LaunchCounts), over all parts of the run.
 struct PassLaunches {
   std::int64_t eager = 0, recorded = 0, replayed = 0;
-  std::int64_t refused = 0;  ///< Passes that could not be recorded.
+  std::int64_t refused = 0;  ///< Those that could not be recorded.
   std::string reason;        ///< Reason of the last refusal.
 };
 
@@ -144,7 +144,8 @@ struct RunResult {
   /// time, or on a device the time of the network's stream, where exchange and inverse are part of
   /// update.
   std::map<std::string, double> activity_seconds;
-  std::optional<PassLaunches> launches;  ///< Set if graphs were requested.
+  std::optional<PassLaunches> launches;                  ///< Set if graphs were requested.
+  std::optional<PassLaunches> preconditioning_launches;  ///< Set with K-FAC then.
   /// Set if model.fused_moments or model.fused_backward is on, or measured on a device.
   std::optional<SharedWork> fused_moments, fused_backward;
   CurvatureResult curvature;

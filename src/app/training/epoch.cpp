@@ -18,13 +18,18 @@ void count_time(TrainState& s, Stopwatch& clock) {
   s.result.train_seconds += passed;
 }
 
+template <class Counts>
+PassLaunches sum_of(const PassLaunches& before, const Counts& now) {
+  return {before.eager + now.eager, before.recorded + now.recorded, before.replayed + now.replayed,
+          before.refused + now.refused, now.reason.empty() ? before.reason : now.reason};
+}
+
 void count_launches(TrainState& s) {
   if (!s.graphed) return;
-  const nn::GraphedPasses::Counts& now = s.graphed->counts();
-  const PassLaunches& before = s.launches_before;
-  s.result.launches = {before.eager + now.eager, before.recorded + now.recorded,
-                       before.replayed + now.replayed, before.refused + now.refused,
-                       now.reason.empty() ? before.reason : now.reason};
+  s.result.launches = sum_of(s.launches_before, s.graphed->counts());
+  const kfac::LaunchCounts& now = s.report.preconditioning;
+  if (now.eager + now.replayed > 0)
+    s.result.preconditioning_launches = sum_of(s.preconditioning_before, now);
 }
 
 // Records the fused pairs; an evaluation resets the count of fused statistics.

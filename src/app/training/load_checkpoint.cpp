@@ -57,6 +57,8 @@ void restore_result(TrainState& s, RunResult saved) {
   result.curvature = std::move(saved.curvature);
   if (saved.launches) s.launches_before = *saved.launches;
   result.launches = std::move(saved.launches);
+  if (saved.preconditioning_launches) s.preconditioning_before = *saved.preconditioning_launches;
+  result.preconditioning_launches = std::move(saved.preconditioning_launches);
   for (const EpochRecord& epoch : saved.epochs) add_epoch(result, epoch);
 }
 

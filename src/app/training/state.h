@@ -86,7 +86,8 @@ struct TrainState {
   std::optional<DeviceActivities> activities = {};  ///< Timer of ctx.stream(); unset on the host.
   std::optional<TimedObserver> timed = {};
   std::optional<nn::GraphedPasses> graphed = {};  ///< Set on a device, unless switched off.
-  PassLaunches launches_before = {};              ///< Of the parts of the run before a restart.
+  /// Of the parts of the run before a restart.
+  PassLaunches launches_before = {}, preconditioning_before = {};
   nn::Regularizer regularizer = {};
   std::optional<nn::Ema> ema = {};                   ///< Set when configured.
   std::vector<std::string> layers = {};              ///< Names by LayerId.

@@ -82,6 +82,8 @@ class CurvatureBlock {
   /// Appends what the other workers of the layer receive once the statistic has been refreshed.
   virtual void add_shared(StatisticKind, std::vector<SharedPart>&) {}
   [[nodiscard]] bool has_inverse() const { return kfac::has_inverse(spec, curvature_); }
+  /// Whether EKFAC's scales are applied, not the products of eigenvalues.
+  [[nodiscard]] bool has_scales() const { return curvature_.scale_statistics > 0; }
   /// The gradient with this curvature, for apply_curvature().
   [[nodiscard]] LayerGradient gradient(TensorView weight, TensorView bias) const {
     return {&spec, &curvature_, weight, bias};

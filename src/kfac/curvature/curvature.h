@@ -129,7 +129,9 @@ class Curvature {
   /// where no layer has an inverse.
   void refresh_inverses(StepReport& report);
   /// Preconditions in place the gradients of layers that this rank works on, by apply_curvature():
-  /// one layer, or several of one batch_shape().
+  /// one layer, or several of one batch_shape(). What it enqueues is a function of the addresses of
+  /// the gradients, of damping(), and of has_inverse() and has_scales() of the layers: inverses are
+  /// replaced in place.
   void precondition(std::span<const LayerDirection> layers, ProductBatch& batch);
   /// refresh_inverses() for RefreshOptions::delay_inverses: what this step has preconditioned is in
   /// the order of the context's stream. For steps that have updated.

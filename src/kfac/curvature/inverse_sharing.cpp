@@ -68,18 +68,17 @@ class Mover {
  private:
   /// Copies between x and the next piece. The types may differ where the values are exact in both.
   void move(TensorView x) {
-    const TensorView piece = cursor_.take(x.numel());
+    const TensorView piece = cursor_.take(x.numel()).reshape(x.shape());
     if (out_)
-      ops::cast(ctx_, piece, x.flat());
+      ops::cast(ctx_, piece, x);
     else
-      ops::cast(ctx_, x.flat(), piece);
+      ops::cast(ctx_, x, piece);
   }
   /// Copies one triangle per group: inverses are symmetric, Cholesky factors zero above the
   /// diagonal.
   void triangles(Factor& f) {
-    const TensorView all = f.inverse.view().reshape({f.groups, f.dim, f.dim});
     for (int group = 0; group < f.groups; ++group) {
-      const TensorView square = all.slice(0, group, 1).reshape({f.dim, f.dim});
+      const TensorView square = f.inverse.view().slice(0, group, 1).reshape({f.dim, f.dim});
       const TensorView piece = cursor_.take(ops::packed_size(f.dim));
       const bool inverse =
           static_cast<FactorForm>(f.stored_form.data<std::int32_t>()[group]) == FactorForm::inverse;

@@ -214,7 +214,7 @@ void Curvature::finish(StepReport& report) {
   report.seconds.statistics = seconds.statistics;
   report.seconds.statistics_a = seconds.statistics_a;
   report.seconds.statistics_g = seconds.statistics_g;
-  report.seconds.precondition = seconds.precondition;
+  report.seconds.precondition += seconds.precondition;
   ops::fill(ctx_, underflow_.device(), 0);
   ops::fill(ctx_, nonfinite_, 0);
   report_work(accepted, report);

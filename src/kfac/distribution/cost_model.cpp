@@ -51,7 +51,7 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   std::vector<double> numbers = decaying(low_rank ? plan.rows : plan.dim, plan.dim, !low_rank);
   const std::int64_t height = low_rank ? plan.rows : plan.dim;
   Tensor average = Tensor::empty(ctx, {plan.statistic_numel()}, dtype),
-         inverse = Tensor::zeros(ctx, {height, plan.dim}, dtype),
+         inverse = Tensor::empty_aligned(ctx, {height, plan.dim}, dtype),
          values = Tensor::zeros(ctx, {eigen ? plan.dim : 0}, dtype),
          x = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype),
          y = Tensor::zeros(ctx, {plan.dim, kCostColumns}, dtype);
@@ -59,6 +59,7 @@ MeasuredCost measure(Context& ctx, DType dtype, const FactorPlan& plan) {
   Tensor rounded = Tensor::empty(host, {plan.statistic_numel()}, dtype);
   ops::cast(host, view_of(numbers.data(), rounded.shape()), rounded);
   ops::copy(ctx, rounded, average);
+  ops::fill(ctx, inverse, 0);
   ops::fill(ctx, x, 1);
   FactorGroup block{.form = plan.form, .average = average.view(), .inverse = inverse, .values = {}};
   if (eigen) block.values = values;

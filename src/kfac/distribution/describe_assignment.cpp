@@ -9,6 +9,7 @@
 #include "dkfac/kfac/statistics.h"
 
 #include "comm/collective/worker_grid.h"
+#include "core/shared/aligned_rows.h"
 #include "core/shared/index.h"
 #include "kfac/distribution/cost_model.h"
 #include "kfac/inverse/factor_plan.h"
@@ -180,7 +181,8 @@ CurvatureBytes curvature_bytes(const LayerSpec& spec, const CurvatureOptions& op
     if (options.refresh.staleness == Staleness::adaptive)
       bytes.earlier += bytes_of(plan.numel(), 2 * element);
     if (!plan.factor.is_set()) continue;
-    bytes.inverses += bytes_of(plan.factor.inverse_shape().numel(), element);
+    const Shape stored = with_aligned_rows(plan.factor.inverse_shape(), options.dtype, device);
+    bytes.inverses += bytes_of(stored.numel(), element);
     if (plan.factor.form == FactorForm::eigen)
       bytes.inverses += plan.factor.groups * plan.factor.dim * element;
   }

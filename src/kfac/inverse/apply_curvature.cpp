@@ -54,7 +54,7 @@ void apply_diagonal(Context& ctx, const CurvatureOptions& options, const LayerCu
   if (g.form == FactorForm::eigen) {
     using ops::Trans;
     const ConstTensorView vectors = group_of(g.inverse, 0, {g.dim, g.dim});
-    const TensorView projected = scratch.take(v.shape(), v.dtype());
+    const TensorView projected = scratch.take_aligned(v.shape(), v.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, v, vectors, 0, projected);
     kernels::divide_by_products(ctx, projected, diagonal, group_of(g.values, 0, {g.dim}),
                                 options.damping.lambda);

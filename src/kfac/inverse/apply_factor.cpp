@@ -208,7 +208,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   Scratch scratch(ctx);
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
     const TensorView x = v.columns(c, n);
-    const TensorView product = scratch.take({g.inverse.dim(0), n}, x.dtype());
+    const TensorView product = scratch.take_aligned({g.inverse.dim(0), n}, x.dtype());
     ops::gemm(ctx, Trans::no, Trans::no, 1, g.inverse, x, 0, product);
     if (!x.device().is_cuda()) {
       ops::gemm(ctx, Trans::yes, Trans::no, -1 / g.shift, g.inverse, product, 1 / g.shift, x);
@@ -223,7 +223,7 @@ void project_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
 void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
   const ExactProducts exact(ctx);
   Scratch scratch(ctx);
-  const TensorView product = scratch.take({v.rows(), a.inverse.dim(0)}, v.weight.dtype());
+  const TensorView product = scratch.take_aligned({v.rows(), a.inverse.dim(0)}, v.weight.dtype());
   for_parts(v, v, [&](std::int64_t c, std::int64_t n) {
     ops::gemm(ctx, Trans::no, Trans::yes, 1, v.columns(c, n), a.inverse.slice(1, c, n),
               c == 0 ? 0 : 1, product);
@@ -245,7 +245,7 @@ void project_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
 void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
   if (g.form == FactorForm::low_rank) return project_left(ctx, g, v);
   Scratch scratch(ctx);
-  const Columns spare{scratch.take({v.rows(), v.d()}, v.weight.dtype()), {}};
+  const Columns spare{scratch.take_aligned({v.rows(), v.d()}, v.weight.dtype()), {}};
   if (g.form == FactorForm::cholesky) return solve_left_in_parts(ctx, g.inverse, v, spare, v);
   multiply_left(ctx, g.inverse, v, spare);
   copy(ctx, spare, v);
@@ -254,7 +254,7 @@ void apply_left(Context& ctx, const AppliedFactor& g, const Columns& v) {
 void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
   if (a.form == FactorForm::low_rank) return project_right(ctx, a, v);
   Scratch scratch(ctx);
-  const TensorView between = scratch.take({v.rows(), v.d()}, v.weight.dtype());
+  const TensorView between = scratch.take_aligned({v.rows(), v.d()}, v.weight.dtype());
   if (a.form == FactorForm::cholesky) return solve_right_in_parts(ctx, a.inverse, v, between, v);
   multiply_right(ctx, a.inverse, v, {between, {}});
   copy(ctx, {between, {}}, v);
@@ -262,16 +262,13 @@ void apply_right(Context& ctx, const AppliedFactor& a, const Columns& v) {
 
 void apply_inverses(Context& ctx, std::span<const FactoredGradient> gradients,
                     ProductBatch* batch) {
-  constexpr std::int64_t kAligned = 16;  // Elements, so that every matrix is aligned for a batch.
   const Columns& first = gradients.front().v;
-  const std::int64_t rows = first.rows(), d = first.d(), size = rows * d;
-  const auto count = static_cast<std::int64_t>(gradients.size());
+  const std::int64_t rows = first.rows(), d = first.d();
   Scratch scratch(ctx);
-  const std::int64_t apart = (size + kAligned - 1) / kAligned * kAligned;
-  const TensorView memory = scratch.take({count * apart}, first.weight.dtype());
+  const TensorView memory = scratch.take_aligned(
+      {static_cast<std::int64_t>(gradients.size()), rows, d}, first.weight.dtype());
   const auto between = [&](std::size_t i) {
-    return Columns{memory.slice(0, static_cast<std::int64_t>(i) * apart, size).reshape({rows, d}),
-                   {}};
+    return Columns{memory.slice(0, static_cast<std::int64_t>(i), 1).reshape({rows, d}), {}};
   };
   const auto v = [&](std::size_t i) { return gradients[i].v; };
   Products products(ctx, gradients.size(), batch);
@@ -288,7 +285,7 @@ void apply_factors(Context& ctx, const AppliedFactor& a, const AppliedFactor& g,
     return apply_inverses(ctx, {&one, 1}, nullptr);
   }
   Scratch scratch(ctx);
-  const auto take = [&] { return scratch.take({v.rows(), v.d()}, v.weight.dtype()); };
+  const auto take = [&] { return scratch.take_aligned({v.rows(), v.d()}, v.weight.dtype()); };
   if (a.form == FactorForm::low_rank) {
     project_right(ctx, a, v);
     return apply_left(ctx, g, v);

@@ -48,6 +48,10 @@ struct ProductBatch {
   std::vector<dkfac::cuda::MatrixProduct> products;
   /// Of G v and v A, for weights and for biases.
   std::array<dkfac::cuda::MatrixAddresses, 4> addresses;
+  /// For the case that what was enqueued since an earlier call will not run.
+  void forget_addresses() {
+    for (dkfac::cuda::MatrixAddresses& table : addresses) table.written.clear();
+  }
 };
 
 /// Computes v <- G^-1 v A^-1 for gradients of one shape, whose factors are FactorForm::inverse. On

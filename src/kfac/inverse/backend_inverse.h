@@ -14,7 +14,7 @@ DKFAC_KERNEL(void, invert_factor, ConstTensorView packed, double shift, TensorVi
 DKFAC_KERNEL(void, decompose_factor, ConstTensorView packed, TensorView vectors, TensorView values,
              TensorView info);
 /// divide_by_products() computes x[r,c] /= rows[r]*columns[c] + lambda, divide_by_scales() x /=
-/// scales + lambda.
+/// scales + lambda. x may have gaps between rows.
 DKFAC_KERNEL(void, divide_by_products, TensorView x, ConstTensorView rows, ConstTensorView columns,
              double lambda);
 DKFAC_KERNEL(void, divide_by_scales, TensorView x, ConstTensorView scales, double lambda);

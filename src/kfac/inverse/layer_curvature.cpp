@@ -17,7 +17,8 @@ Factor make_factor(Context& ctx, const FactorPlan& plan, const CurvatureOptions&
   static_cast<FactorPlan&>(factor) = plan;
   if (!plan.is_set()) return factor;
   factor.average = Tensor::zeros(ctx, {plan.statistic_numel()}, options.dtype);
-  factor.inverse = Tensor::zeros(ctx, plan.inverse_shape(), options.dtype);
+  factor.inverse = Tensor::empty_aligned(ctx, plan.inverse_shape(), options.dtype);
+  ops::fill(ctx, factor.inverse, 0);
   if (plan.form == FactorForm::eigen)
     factor.values = Tensor::zeros(ctx, {plan.groups, plan.dim}, options.dtype);
   for (Tensor* per_group : {&factor.shifts, &factor.requested_damping})

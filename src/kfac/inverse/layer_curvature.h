@@ -20,7 +20,7 @@ namespace dkfac::kfac {
 /// matrix of a BatchNorm.
 struct Factor : FactorPlan {
   Tensor average;  ///< [statistic_numel()]: triangles, rows, or a diagonal.
-  Tensor inverse;  ///< [inverse_shape()]
+  Tensor inverse;  ///< [inverse_shape()], Tensor::empty_aligned(): an operand of products.
   Tensor values;   ///< eigen: [groups,dim] eigenvalues.
   /// f64[groups]: the damping in `inverse`, representable in its dtype; 0 before the first valid
   /// inverse. The low-rank form divides by it. On the device of the inverse.

@@ -78,8 +78,8 @@ void precondition_eigen(Context& ctx, ConstTensorView a_vectors, ConstTensorView
     DKFAC_CHECK(scales.is_contiguous(), "[precondition eigen] scales have gaps; they must not");
   }
   Scratch scratch(ctx);
-  const TensorView left = scratch.take({v.out, v.d}, weight_grad.dtype());
-  const TensorView inner = scratch.take({v.out, v.d}, weight_grad.dtype());
+  const TensorView left = scratch.take_aligned({v.out, v.d}, weight_grad.dtype());
+  const TensorView inner = scratch.take_aligned({v.out, v.d}, weight_grad.dtype());
   multiply_left_transposed(ctx, g_vectors, v, left);
   ops::gemm(ctx, Trans::no, Trans::no, 1, left, a_vectors, 0, inner);
   if (scales.empty()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "dkfac/core/error.h"
 #include "dkfac/core/ops.h"
 
 #include "core/shared/activity_timer.h"
@@ -57,12 +58,10 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   const ActivityTimer timer(report.seconds.update);
   const std::int64_t before = std::exchange(last_update_, report.step);
   report.update_step = ctx_.device().is_cuda() ? before : report.step;
-  if (clip_) clip_->begin();
   for (Batch& batch : batches_) batch.layers.clear();
   for (const LayerDirection& layer : layers)
     batches_[index_of(batch_of_[index_of(layer.layer)])].layers.push_back(layer);
-  for (Batch& batch : batches_)
-    if (!batch.layers.empty()) make(curvature, batch);
+  launch(curvature, layers, report);
   if (!clip_) return {};
   const ConstTensorView factor = clip_->factor(grid, kl_clip_, lr);
   ops::copy(ctx_, factor, factor_.device());
@@ -71,7 +70,65 @@ ConstTensorView Directions::make(Curvature& curvature, const comm::WorkerGrid& g
   return factor;
 }
 
-void Directions::make(Curvature& curvature, Batch& batch) {
+void Directions::set_key(const Curvature& curvature, std::span<const LayerDirection> layers) {
+  key_.layers.clear();
+  for (const LayerDirection& d : layers) {
+    const CurvatureBlock& block = curvature.layer(d.layer);
+    key_.layers.push_back({d.layer, d.weight.raw(), d.bias.raw(), d.whole.raw(),
+                           (d.weight.numel() > 0 ? d.weight : d.bias).dtype(), block.has_inverse(),
+                           block.has_scales()});
+  }
+  key_.damping = curvature.options().damping.lambda;
+  key_.normalization = curvature.options().damping.normalization;
+  { const Scratch scratch(ctx_); }  // Merges blocks now, which moves them.
+  key_.growths = ctx_.scratch_growths();
+}
+
+void Directions::launch(Curvature& curvature, std::span<const LayerDirection> layers,
+                        StepReport& report) {
+  if (!ctx_.device().is_cuda() || !ctx_.graphs()) return precondition(curvature);
+  constexpr int kAttempts = 3;
+  set_key(curvature, layers);
+  std::swap(key_, last_key_);
+  if (key_ != last_key_) {
+    // Work for another key writes the addresses of batches, which a replay would read.
+    recorded_ = {};
+    refusals_ = 0;
+  } else if (!recorded_.fits(ctx_) && refusals_ < kAttempts) {
+    record(curvature);
+  }
+  if (recorded_.fits(ctx_)) {
+    const ActivityTimer timer(report.seconds.precondition);
+    recorded_.replay(ctx_);
+    ++launches_.replayed;
+  } else {
+    precondition(curvature);
+    last_key_.growths = ctx_.scratch_growths();
+    ++launches_.eager;
+  }
+}
+
+void Directions::record(Curvature& curvature) {
+  try {
+    recorded_ = CapturedWork::capture(ctx_, [&] { precondition(curvature); });
+    ++launches_.recorded;
+  } catch (const DeviceError& error) {
+    // Errors of the device itself recur in the work that follows call by call.
+    for (Batch& batch : batches_) batch.products.forget_addresses();
+    ++launches_.refused;
+    ++refusals_;
+    launches_.reason = error.what();
+  }
+}
+
+void Directions::precondition(Curvature& curvature) {
+  if (clip_) clip_->begin();
+  for (Batch& batch : batches_)
+    if (!batch.layers.empty()) precondition(curvature, batch);
+  if (clip_) clip_->add_up();
+}
+
+void Directions::precondition(Curvature& curvature, Batch& batch) {
   Scratch scratch(ctx_);
   batch.gradients.clear();
   // The parts of the directions whose products this rank adds: the owner alone does.

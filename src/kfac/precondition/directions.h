@@ -9,12 +9,18 @@
 
 #include "comm/collective/host_device_pair.h"
 #include "comm/collective/worker_grid.h"
+#include "core/shared/captured.h"
 #include "kfac/curvature/curvature.h"
 #include "kfac/precondition/kl_clip.h"
 
 namespace dkfac::kfac {
 
 /// Preconditions gradients and computes the factor of the KL clip.
+///
+/// On a device, the kernels and products of a step that follows one with the same gradients,
+/// damping and inverses are recorded as a CUDA graph, and later steps replay it until any of these
+/// changes. The sum over ranks and the factor, which depends on the learning rate, are not part of
+/// it.
 class Directions {
  public:
   /// curvature: after its prepare(). products: upper bound of inner products per step (one for a
@@ -28,6 +34,8 @@ class Directions {
   [[nodiscard]] ConstTensorView make(Curvature& curvature, const comm::WorkerGrid& grid,
                                      std::span<const LayerDirection> layers, double lr,
                                      StepReport& report);
+  /// How steps were launched so far; zero on the host, and without ContextOptions::graphs.
+  [[nodiscard]] const LaunchCounts& launches() const { return launches_; }
 
  private:
   /// Layers that are preconditioned together.
@@ -36,8 +44,29 @@ class Directions {
     std::vector<TensorView> gradients;   ///< Their copies, as the KL clip reads them.
     ProductBatch products;
   };
+  /// What the work of precondition() depends on, beside the contents of memory.
+  struct Key {
+    struct Layer {
+      int layer;
+      const void *weight, *bias, *whole;
+      DType dtype;
+      bool has_inverse, has_scales;
+      bool operator==(const Layer&) const = default;
+    };
+    std::vector<Layer> layers;
+    double damping = 0, normalization = 0;
+    std::int64_t growths = -1;  ///< Of the context's scratch.
+    bool operator==(const Key&) const = default;
+  };
+
   void form_batches(const Curvature& curvature);
-  void make(Curvature& curvature, Batch& batch);
+  void set_key(const Curvature& curvature, std::span<const LayerDirection> layers);
+  /// Launches precondition(), call by call or as a graph.
+  void launch(Curvature& curvature, std::span<const LayerDirection> layers, StepReport& report);
+  void record(Curvature& curvature);
+  /// Preconditions all batches, and sums the products of the clip.
+  void precondition(Curvature& curvature);
+  void precondition(Curvature& curvature, Batch& batch);
 
   Context& ctx_;
   double kl_clip_;
@@ -46,6 +75,10 @@ class Directions {
   std::optional<KlClip> clip_;
   comm::HostDevicePair factor_;  ///< f64[1]
   std::int64_t last_update_ = 0;
+  Key key_, last_key_;  ///< Of this step and of the last one.
+  CapturedWork recorded_;
+  int refusals_ = 0;  ///< With last_key_.
+  LaunchCounts launches_;
 };
 
 }  // namespace dkfac::kfac

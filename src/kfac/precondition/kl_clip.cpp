@@ -28,9 +28,9 @@ void KlClip::add(ConstTensorView gradient, ConstTensorView direction) {
   ops::dot(ctx_, gradient.flat(), direction.flat(), products_.view().slice(0, count_++, 1));
 }
 
+void KlClip::add_up() { kernels::add_up(ctx_, products_.view().slice(0, 0, count_), total_); }
+
 ConstTensorView KlClip::total(const comm::WorkerGrid& grid) {
-  const ConstTensorView products = products_.view().slice(0, 0, count_);
-  kernels::add_up(ctx_, products, total_);
   grid.world->all_reduce(total_, comm::ReduceOp::sum, ctx_.stream(), "kl clip");
   return total_;
 }

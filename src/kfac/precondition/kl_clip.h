@@ -19,9 +19,11 @@ class KlClip {
   KlClip(Context& ctx, std::int64_t products);
   void begin() { count_ = 0; }  ///< Starts a step.
   void add(ConstTensorView gradient, ConstTensorView direction);
-  /// Returns the sum over all ranks, f64[1]; collective.
+  void add_up();  ///< Ends the add() calls of a step.
+  /// Returns the sum over all ranks, f64[1]; collective. After add_up().
   [[nodiscard]] ConstTensorView total(const comm::WorkerGrid& grid);
-  /// Returns kl_factor() of that sum, f64[1]; collective. Valid until the next step.
+  /// Returns kl_factor() of that sum, f64[1]; collective. After add_up(), valid until the next
+  /// step.
   [[nodiscard]] ConstTensorView factor(const comm::WorkerGrid& grid, double kappa, double lr);
 
  private:

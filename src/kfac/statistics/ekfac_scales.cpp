@@ -19,21 +19,9 @@ struct Group {
   TensorView scales;
 };
 
-TensorView matrix(TensorView x, std::int64_t group) {
-  if (x.ndim() == 2) return x;
-  return {x.slice(0, group, 1).raw(),
-          x.dtype(),
-          {x.dim(1), x.dim(2)},
-          {x.stride(1), x.stride(2)},
-          x.device()};
-}
-ConstTensorView matrix(ConstTensorView x, std::int64_t group) {
-  if (x.ndim() == 2) return x;
-  return {x.slice(0, group, 1).raw(),
-          x.dtype(),
-          {x.dim(1), x.dim(2)},
-          {x.stride(1), x.stride(2)},
-          x.device()};
+template <class View>
+View matrix(View x, std::int64_t group) {
+  return x.ndim() == 2 ? x : x.slice(0, group, 1).reshape({x.dim(1), x.dim(2)});
 }
 
 FactorData channels_of_group(FactorData data, std::int64_t group) {

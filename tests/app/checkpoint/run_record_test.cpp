@@ -18,6 +18,7 @@ RunResult two_epochs() {
   result.status = "ok";
   result.steps = 20;
   result.launches = PassLaunches{};
+  result.preconditioning_launches = PassLaunches{.eager = 3, .reason = "none"};
   result.curvature.a_all = 1;
   result.curvature.intervals.push_back({.step = 1});
   for (const std::int64_t epoch : {1, 2}) {

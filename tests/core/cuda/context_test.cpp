@@ -200,6 +200,26 @@ TEST(ContextOnDevice, ScratchIsAlignedLikeAnAllocation) {
   }
 }
 
+TEST(AlignedRows, BeginAtMultiplesOf16Bytes) {
+  Context ctx(Device::cuda());
+  Scratch scratch(ctx);
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16})
+    for (const std::int64_t columns : {1, 2, 7, 8, 2049}) {
+      const Shape shape{2, 3, columns};
+      Tensor owned = Tensor::empty_aligned(ctx, shape, dtype);
+      for (const TensorView& x : {owned.view(), scratch.take_aligned(shape, dtype)}) {
+        EXPECT_EQ(x.shape(), shape);
+        const auto size = static_cast<std::int64_t>(size_of(dtype));
+        EXPECT_EQ(x.stride(1) * size, (columns * size + 15) / 16 * 16);
+        EXPECT_EQ(x.stride(0), 3 * x.stride(1));
+        EXPECT_EQ(x.stride(2), 1);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.raw()) % 16, 0U);
+        ops::fill(ctx, x, 3);
+        for (const double value : testing::device_values(ctx, x)) EXPECT_EQ(value, 3);
+      }
+    }
+}
+
 TEST(PinnedTensor, IsHostMemoryThatCopiesDoNotWaitFor) {
   Context ctx(Device::cuda()), host;
   Tensor from = Tensor::pinned(ctx, {1000}), to = Tensor::pinned(ctx, {1000});

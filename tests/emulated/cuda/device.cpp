@@ -244,9 +244,10 @@ bool libraries_starve() {
   return state().trims_to_memory > 0;
 }
 
-bool product_fails() {
+bool product_fails(bool aligned) {
   const std::scoped_lock lock(state().mutex);
   ++state().counters.products;
+  state().counters.unaligned_products += aligned ? 0 : 1;
   return state().products_to_failure > 0 && --state().products_to_failure == 0;
 }
 

@@ -44,26 +44,31 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Two matrices of width d as blocks of a table, with everything that a block points to.
 struct TwoBlocks {
-  TwoBlocks(std::int64_t width, Random& random) : d(width), size(width * (width + 1) / 2) {
+  TwoBlocks(std::int64_t width, Random& random)
+      : d(width), size(width * (width + 1) / 2), stride(width + 2) {
     for (int b = 0; b < 2; ++b) {
       m.push_back(random_spd(d, random));
       for (const double x : packed(m.back())) average.push_back(x);
     }
-    inverse.assign(at(2 * d * d), 7);
+    inverse.assign(at(2 * d * stride), 7);
     write();
   }
   void write() {
     table.resize(2);
-    const WriteBlocks<double> write_blocks{
-        table.data(),
-        {average.data(), inverse.data(), nullptr, requested.data(), shifts.data(), stages.data()},
-        size,
-        d * d,
-        d};
+    const WriteBlocks<double> write_blocks{table.data(),
+                                           {average.data(), inverse.data(), stride, nullptr,
+                                            requested.data(), shifts.data(), stages.data()},
+                                           size,
+                                           d * stride,
+                                           d};
     write_blocks(0);
     write_blocks(1);
   }
-  std::int64_t d, size;
+  /// Element of inverse b.
+  [[nodiscard]] double inverse_at(std::int64_t b, std::int64_t r, std::int64_t c) const {
+    return inverse[at((b * d + r) * stride + c)];
+  }
+  std::int64_t d, size, stride;  ///< stride: of the rows of inverses.
   std::vector<Matrix> m;
   Vector average, inverse;
   Vector requested{0.5, 0.25}, shifts{0, 0};
@@ -228,15 +233,18 @@ TEST(InverseFunctors, CommitBothTrianglesOfWhatIsGood) {
     blocks.stages = {kBad, kGood};
     commit();
     over(d, d, [&](std::int64_t r, std::int64_t c) {
-      EXPECT_EQ(blocks.inverse[at(r * d + c)], 7) << "the old one";
+      EXPECT_EQ(blocks.inverse_at(0, r, c), 7) << "the old one";
       const double low = x[at((d + std::max(r, c)) * d + std::min(r, c))];
-      EXPECT_EQ(blocks.inverse[at((d + r) * d + c)], low);
+      EXPECT_EQ(blocks.inverse_at(1, r, c), low);
     });
     blocks.stages = {kGood, kBad};
     blocks.requested[0] = -0.25;
     commit();
     over(d, d, [&](std::int64_t r, std::int64_t c) {
-      EXPECT_EQ(blocks.inverse[at(r * d + c)], r == c ? 4 : 0);
+      EXPECT_EQ(blocks.inverse_at(0, r, c), r == c ? 4 : 0);
+    });
+    over(2 * d, 2, [&](std::int64_t row, std::int64_t gap) {
+      EXPECT_EQ(blocks.inverse[at(row * blocks.stride + d + gap)], 7) << "between the rows";
     });
   }
 }

@@ -54,6 +54,7 @@ TEST(KlClip, AddsWhatEachRankCountsOnce) {
     clip.add(view_of(v.data(), {2}), view_of(u.data(), {2}));
     clip.add({}, {});
     const comm::WorkerGrid grid = comm::make_worker_grid(comm, 0);
+    clip.add_up();
     EXPECT_EQ(*clip.total(grid).data<double>(), 7 * (1 + 2 + 3));
   });
 }

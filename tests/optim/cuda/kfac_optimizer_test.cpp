@@ -119,6 +119,27 @@ TEST(KfacWholeStepOnDevice, GivesTheSameBitsTwice) {
             train_on_device<float>(2, make, {.steps = 5}));
 }
 
+/// Rates, momentum and statistics change in every step; a rejected step launches nothing.
+TEST(KfacWholeStepOnDevice, ReplaysItsPreconditioningWithTheSameBits) {
+  optim::KfacOptions options = base<double>();
+  options.curvature.kl_clip = 1e-4;
+  options.rescale = Rescale::always;
+  const auto train_with = [&](bool graphs, kfac::LaunchCounts& launches) {
+    const MakeOn make = [&](std::shared_ptr<comm::Communicator> comm, Device device) {
+      return optim::make_kfac(std::move(comm), options, device, {.graphs = graphs});
+    };
+    DeviceTraining<double> training(comm::make_self(), make);
+    for (int step = 0; step < 8; ++step) launches = training.step(step, step == 5).preconditioning;
+    return training.net().parameters();
+  };
+  kfac::LaunchCounts recorded, plain;
+  EXPECT_EQ(train_with(true, recorded), train_with(false, plain));
+  EXPECT_EQ(recorded.recorded, 1) << recorded.reason;
+  EXPECT_EQ(recorded.eager + recorded.replayed, 7);
+  EXPECT_GE(recorded.replayed, 5);
+  EXPECT_EQ(plain.replayed, 0);
+}
+
 /// In the first step also for whether there is an inverse.
 int waits_of_step(int step) { return step == 0 ? 2 : 1; }
 

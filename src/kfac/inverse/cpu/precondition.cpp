@@ -26,12 +26,14 @@ void divide_elements_by_products(TensorView x, ConstTensorView rows, ConstTensor
 /// x /= scales + lambda.
 template <class T>
 void divide_elements_by_scales(TensorView x, ConstTensorView scales, double lambda) {
-  T* data = x.data<T>();
-  const T* s = scales.data<T>();
+  const std::int64_t n = x.dim(0), width = x.dim(1);
   const T shift = static_cast<T>(lambda);
-  const std::int64_t n = x.numel();
+  for (std::int64_t r = 0; r < n; ++r) {
+    T* row = x.data<T>() + r * x.stride(0);
+    const T* s = scales.data<T>() + r * width;
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) data[i] /= s[i] + shift;
+    for (std::int64_t c = 0; c < width; ++c) row[c] /= s[c] + shift;
+  }
 }
 
 }  // namespace

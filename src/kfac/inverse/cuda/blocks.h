@@ -11,7 +11,8 @@ namespace dkfac::kfac::cuda {
 template <class T>
 struct Block {
   const T* average;         ///< Packed triangle; low_rank: rows [rows,d].
-  T* inverse;               ///< [d,d]; low_rank: [rows,d]. Contiguous.
+  T* inverse;               ///< [d,d]; low_rank: [rows,d].
+  std::int64_t stride;      ///< Row stride of `inverse`.
   T* values;                ///< [d]; eigen only.
   const double* requested;  ///< Factor::requested_damping
   double* shift;            ///< Factor::shifts; null: not written.
@@ -30,10 +31,11 @@ template <class T>
 struct WriteBlocks {
   Block<T>* table;
   Block<T> first;
-  std::int64_t average_size, inverse_size, values_size;
+  std::int64_t average_size, inverse_size, values_size;  ///< From one group to the next.
   DKFAC_HD void operator()(std::int64_t i) const {
     table[i] = {first.average + i * average_size,
                 first.inverse + i * inverse_size,
+                first.stride,
                 first.values == nullptr ? nullptr : first.values + i * values_size,
                 first.requested + i,
                 first.shift == nullptr ? nullptr : first.shift + i,

@@ -25,8 +25,9 @@ void divide_by_products(Context& ctx, TensorView x, ConstTensorView rows, ConstT
 void divide_by_scales(Context& ctx, TensorView x, ConstTensorView scales, double lambda) {
   with_real("precondition eigen", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_each(ctx.stream(), x.numel(),
-             DivideByScales<T>{x.data<T>(), scales.data<T>(), static_cast<T>(lambda)});
+    for_each_2d(ctx.stream(), x.dim(0), x.dim(1),
+                DivideByScales<T>{x.data<T>(), x.stride(0), scales.data<T>(), x.dim(1),
+                                  static_cast<T>(lambda)});
   });
 }
 
@@ -57,7 +58,7 @@ void apply_groups(Context& ctx, ConstTensorView a, ConstTensorView g, TensorView
   using ops::Trans;
   const std::int64_t groups = a.dim(0), d = a.dim(1), out = g.dim(1), width = weight.dim(1);
   Scratch scratch(ctx);
-  const TensorView product = scratch.take({groups, out, d}, weight.dtype());
+  const TensorView product = scratch.take_aligned({groups, out, d}, weight.dtype());
   const auto left = [&](ConstTensorView x, std::int64_t first, std::int64_t columns) {
     dkfac::cuda::gemm_batched(ctx, Trans::no, Trans::no, 1, g, x.reshape({groups, out, columns}), 0,
                               product.slice(2, first, columns));

@@ -19,13 +19,17 @@ struct DivideByProducts {
   }
 };
 
-/// x[i] /= scales[i] + shift.
+/// x[r,c] /= scales[r,c] + shift.
 template <class T>
 struct DivideByScales {
   T* x;
+  std::int64_t stride;  ///< Row stride of x.
   const T* scales;
+  std::int64_t width;  ///< Of the scales, which have no gaps.
   T shift;
-  DKFAC_HD void operator()(std::int64_t i) const { x[i] /= scales[i] + shift; }
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    x[r * stride + c] /= scales[r * width + c] + shift;
+  }
 };
 
 /// x[r,c] /= by[0].

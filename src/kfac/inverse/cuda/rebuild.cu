@@ -73,7 +73,7 @@ void rebuild_rows(Context& ctx, const Block<T>* block, ConstTensorView average) 
                            .stride = d,
                            .average_rows = average.data<T>(),
                            .first = info.data<std::int32_t>()});
-  for_each(ctx.stream(), rows * d, CommitRows<T>{block, x.data<T>(), kBad});
+  for_each_2d(ctx.stream(), rows, d, CommitRows<T>{block, x.data<T>(), d, kBad});
 }
 
 template <class T>
@@ -97,7 +97,7 @@ void rebuild_eigen(Context& ctx, const Block<T>* block, ConstTensorView average,
                                .values = values.data<T>(),
                                .nonfinite = nonfinite,
                                .info = nonfinite + 1});
-  for_each(ctx.stream(), d * d, CommitVectors<T>{block, q, kBad});
+  for_each_2d(ctx.stream(), d, d, CommitVectors<T>{block, q, d, kBad});
   for_each(ctx.stream(), d, CommitValues<T>{block, values.data<T>(), kBad});
 }
 

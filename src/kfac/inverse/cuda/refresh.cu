@@ -141,6 +141,7 @@ class Blocks {
     const FactorGroup block = group_of(factor, static_cast<int>(part.first));
     return {block.average.data<T>(),
             block.inverse.data<T>(),
+            block.inverse.stride(0),
             block.values.empty() ? nullptr : block.values.data<T>(),
             factor.requested_damping.data<double>() + part.first,
             factor.shifts.data<double>() + part.first,
@@ -157,7 +158,7 @@ class Blocks {
       const Factor& factor = *tasks_[part.task].factor;
       for_each(ctx.stream(), part.count,
                WriteBlocks<T>{table + next, first<T>(part), ops::packed_size(factor.dim),
-                              factor.dim * factor.dim, factor.dim});
+                              factor.inverse.view().stride(0), factor.dim});
       next += part.count;
     }
     return table;

@@ -90,7 +90,8 @@ struct CommitLower {
   NewInverse<T> from;
   DKFAC_HD void operator()(std::int64_t i, std::int64_t c) const {
     const std::int64_t b = i / from.d, r = i % from.d;
-    if (c <= r && from.is_good(b)) from.blocks[b].inverse[r * from.d + c] = from.at(b, r, c);
+    const Block<T>& to = from.blocks[b];
+    if (c <= r && from.is_good(b)) to.inverse[r * to.stride + c] = from.at(b, r, c);
   }
 };
 /// Reads it to write the transposed triangle (for_each_transposed).
@@ -107,29 +108,33 @@ struct CommitUpper {
   NewInverse<T> from;
   DKFAC_HD void operator()(std::int64_t i, std::int64_t c, T value) const {
     const std::int64_t b = i / from.d, r = i % from.d;
-    if (c < r && from.is_good(b)) from.blocks[b].inverse[c * from.d + r] = value;
+    const Block<T>& to = from.blocks[b];
+    if (c < r && from.is_good(b)) to.inverse[c * to.stride + r] = value;
   }
 };
 
-/// Writes the rows of the low-rank form: 0 where the curvature is zero.
+/// Writes the rows x[.,d] of the low-rank form: 0 where the curvature is zero.
 template <class T>
 struct CommitRows {
   const Block<T>* block;
   const T* x;
+  std::int64_t d;
   std::int32_t bad;
-  DKFAC_HD void operator()(std::int64_t i) const {
-    if (*block->stage != bad) block->inverse[i] = block->zero() ? T{} : x[i];
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    if (*block->stage == bad) return;
+    block->inverse[r * block->stride + c] = block->zero() ? T{} : x[r * d + c];
   }
 };
 
-/// Writes eigenvectors, and eigenvalues with negative ones set to 0.
+/// Writes eigenvectors [d,d], and eigenvalues with negative ones set to 0.
 template <class T>
 struct CommitVectors {
   const Block<T>* block;
   const T* vectors;
+  std::int64_t d;
   std::int32_t bad;
-  DKFAC_HD void operator()(std::int64_t i) const {
-    if (*block->stage != bad) block->inverse[i] = vectors[i];
+  DKFAC_HD void operator()(std::int64_t r, std::int64_t c) const {
+    if (*block->stage != bad) block->inverse[r * block->stride + c] = vectors[r * d + c];
   }
 };
 template <class T>

@@ -50,8 +50,8 @@ class DeviceCheck {
     static_assert(sizeof(Block<T>) % 8 == 0);
     for_each(ctx.stream(), 1,
              WriteBlocks<T>{block_,
-                            {average.data<T>(), nullptr, nullptr, requested.data<double>(), nullptr,
-                             stage_.data<std::int32_t>()},
+                            {average.data<T>(), nullptr, 0, nullptr, requested.data<double>(),
+                             nullptr, stage_.data<std::int32_t>()},
                             0,
                             0,
                             0});

@@ -53,7 +53,7 @@ void limit_memory(std::int64_t bytes);
 /// Makes the `calls`-th product of cuBLAS from now fail, the next one being 1; once. 0: none.
 void fail_product(int calls);
 /// Counts a product. Returns whether this call fails because of fail_product().
-[[nodiscard]] bool product_fails();
+[[nodiscard]] bool product_fails(bool aligned);
 
 /// Restricts this thread to that device, as device 0, as CUDA_VISIBLE_DEVICES does for the
 /// processes of a launcher; for ranks that are threads. -1: all devices.
@@ -64,7 +64,10 @@ struct Counters {
   std::int64_t host_waits = 0;  ///< Calls that block the host until the device is done.
   std::int64_t kernels = 0;     ///< Kernel launches.
   std::int64_t graph_launches = 0;
-  std::int64_t products = 0;     ///< Calls of general products of cuBLAS; a batch is one.
+  std::int64_t products = 0;  ///< Calls of general products of cuBLAS; a batch is one.
+  /// Those of two matrices, none a vector, where an operand or the result has rows in memory that
+  /// do not all begin at multiples of 16 bytes.
+  std::int64_t unaligned_products = 0;
   std::int64_t allocations = 0;  ///< Allocations of device or pinned memory, and frees of device
                                  ///< memory.
   std::int64_t live_bytes = 0;   ///< Device memory in use.

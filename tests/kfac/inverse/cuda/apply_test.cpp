@@ -14,6 +14,7 @@ using dkfac::testing::host_waits;
 using dkfac::testing::is_emulated;
 using dkfac::testing::near;
 using dkfac::testing::products;
+using dkfac::testing::unaligned_products;
 using dkfac::testing::values;
 using testing::make_twins;
 using testing::RebuildingOnDevice;
@@ -143,6 +144,38 @@ TEST_P(Apply, PreconditionsLayersOfOneShapeTogether) {
                            options, ctx.device()));
   EXPECT_FALSE(batch_shape(linear, options_of(InverseMethod::eigen), ctx.device()));
   EXPECT_FALSE(batch_shape(NormSpec{.channels = 5}, options, ctx.device()));
+}
+
+/// Inverses and the product between them are aligned for any width; gradients where their own rows
+/// are. 33 inputs are the control.
+TEST_P(Apply, MultipliesRowsThatBeginAt16Bytes) {
+  if (!is_emulated()) GTEST_SKIP() << "this device does not count products";
+  Random random(8);
+  CurvatureOptions rows = options_of();
+  rows.statistics.new_weight = 1;
+  rows.statistics.low_rank = true;
+  const auto unaligned = [&](const LayerSpec& spec, const CurvatureOptions& options) {
+    Twins twins = make_twins(ctx, spec, options, random);
+    RefreshWorkers workers(ctx);
+    refresh(ctx, workers, twins.device, options);
+    (void)workers.collect(read_back<std::int32_t>(ctx, workers.stages()));
+    Tensor w = Tensor::zeros(ctx, {weight_numel(spec)}, dtype());
+    Tensor b = Tensor::zeros(ctx, {bias_numel(spec)}, dtype());
+    const std::int64_t all = products(), before = unaligned_products();
+    apply_curvature(ctx, spec, options, twins.device, w,
+                    bias_numel(spec) > 0 ? b.view() : TensorView{});
+    EXPECT_GE(products() - all, 2);
+    return unaligned_products() - before;
+  };
+  const CurvatureOptions explicit_inverses = options_of(), eigen = options_of(InverseMethod::eigen);
+  for (const CurvatureOptions& options : {explicit_inverses, eigen}) {
+    EXPECT_EQ(unaligned(LinearSpec{.in = 32, .out = 9}, options), 0);
+    EXPECT_EQ(unaligned(LinearSpec{.in = 33, .out = 8, .bias = false}, options), 2);
+  }
+  EXPECT_EQ(unaligned(LinearSpec{.in = 300, .out = 200, .max_rows = 5}, rows), 0);
+  EXPECT_EQ(unaligned(Conv2dSpec{.in = 16, .out = 10, .window = Window::square(1), .groups = 2},
+                      explicit_inverses),
+            0);
 }
 
 TEST_P(Apply, PreconditionsTheFullFisherOfABatchNorm) {
