@@ -276,3 +276,26 @@ def test_moments_of_the_input_are_those_that_autograd_keeps():
         layer = NormLayer("norm", module, module.weight, module.bias)
         for kept, found in zip((node._saved_result1, node._saved_result2), layer.moments(x)):
             assert distance(found, kept.reshape(-1)) <= 64 * x.numel() * torch.finfo(F64).eps
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("inner", [torch.float32, torch.float64, torch.bfloat16])
+def test_batch_norm_that_returns_its_moments_has_the_bits_of_the_plain_one(inner, training):
+    """Also under autocast; the moments are those that autograd keeps, and none where running averages normalise."""
+    from dkfac.torch import _capture
+    for autocast in (False, True):
+        x, results = torch.randn(4, 3, 2, 5).to(inner), []
+        for function in (torch.batch_norm, lambda *args: _capture._with_moments(*args)[0]):
+            torch.manual_seed(2)
+            norm, a = nn.BatchNorm2d(3).to(inner), x.clone().requires_grad_()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                out = function(a, norm.weight, norm.bias, norm.running_mean, norm.running_var, training, 0.1, norm.eps,
+                               False)
+            (out.float() ** 3).sum().backward()
+            results.append([out, a.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+        assert all(torch.equal(p, q) for p, q in zip(*results))
+        out, found = _capture._with_moments(a, norm.weight, norm.bias, None if training else norm.running_mean,
+                                            None if training else norm.running_var, training, 0.1, norm.eps, False)
+        kept = out.grad_fn._saved_result1, out.grad_fn._saved_result2
+        assert all(torch.equal(p, q) for p, q in zip(found, kept))
+        assert all(m.numel() == (3 if training else 0) and not m.requires_grad for m in found)

@@ -1,4 +1,4 @@
-"""Catches the inputs of layers where they compute: the functions of torch.nn.functional.
+"""Catches the inputs of layers where they compute: the functions of torch that apply weights.
 
 Modules call these functions by name, so replacing them reaches Linear and Conv2d as well as attention, which applies
 its weights without calling the modules that hold them. They are replaced between the start of a forward pass whose
@@ -12,7 +12,9 @@ import weakref
 import torch
 import torch.nn.functional as F
 
-FUNCTIONS = ("linear", "conv1d", "conv2d", "batch_norm", "layer_norm", "embedding")
+# name: where it is replaced, and the position of the weight among its arguments.
+FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm": (torch, 1), "layer_norm": (F, 2),
+             "embedding": (F, 1)}
 
 _lock = threading.Lock()
 _users = weakref.WeakKeyDictionary()  # Tracker -> None, of those that are active.
@@ -21,34 +23,43 @@ _parameters = {}  # id of a parameter -> list of (weak reference to its tracker,
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
+def _with_moments(*args, **kwargs):
+    """torch.batch_norm, which returns the first result of this function, with the moments of the input."""
+    out, mean, inv_std, *_ = torch._batch_norm_impl_index(*args, **kwargs)
+    return out, (mean.detach(), inv_std.detach())
+
+
 def _wrap(name, original, position):
+    normalizes = name == "batch_norm"
+
     @functools.wraps(original)
     def function(*args, **kwargs):
         if getattr(_nested, "inside", False):
             return original(*args, **kwargs)
-        _nested.inside = True
-        try:
-            out = original(*args, **kwargs)
-        finally:
-            _nested.inside = False
         weight = args[position] if len(args) > position else kwargs.get("weight")
+        found = None
         if weight is not None and torch.is_grad_enabled():
             found = _parameters.get(id(weight))
             if found is None and weight._base is not None:
                 found = _parameters.get(id(weight._base))
-            if found is not None:
-                x = args[0] if args else kwargs.get("input")
-                for reference, layer in list(found):
-                    tracker = reference()
-                    if tracker is not None:
-                        tracker.used(name, layer, x, weight, out)
+        moments = None
+        _nested.inside = True
+        try:
+            if found and normalizes:
+                out, moments = _with_moments(*args, **kwargs)
+            else:
+                out = original(*args, **kwargs)
+        finally:
+            _nested.inside = False
+        if found:
+            x = args[0] if args else kwargs.get("input")
+            for reference, layer in list(found):
+                tracker = reference()
+                if tracker is not None:
+                    tracker.used(name, layer, x, weight, out, moments)
         return out
     function._dkfac_original = original
     return function
-
-
-# Position of the weight among the arguments.
-_POSITIONS = {"linear": 1, "conv1d": 1, "conv2d": 1, "batch_norm": 3, "layer_norm": 2, "embedding": 1}
 
 
 def activate(tracker, layers):
@@ -58,9 +69,9 @@ def activate(tracker, layers):
             return
         if not _users:  # There may have been some that were collected before their step.
             _parameters.clear()
-            for name in FUNCTIONS:
-                original = _originals.setdefault(name, getattr(F, name))
-                setattr(F, name, _wrap(name, original, _POSITIONS[name]))
+            for name, (module, position) in FUNCTIONS.items():
+                original = _originals.setdefault(name, getattr(module, name))
+                setattr(module, name, _wrap(name, original, position))
         _users[tracker] = None
         reference = weakref.ref(tracker)
         for layer in layers:
@@ -79,9 +90,9 @@ def deactivate(tracker):
                 del _parameters[key]
         if not _users:
             for name, original in _originals.items():
-                current = getattr(F, name)
-                if getattr(current, "_dkfac_original", None) is original:
-                    setattr(F, name, original)
+                module = FUNCTIONS[name][0]
+                if getattr(getattr(module, name), "_dkfac_original", None) is original:
+                    setattr(module, name, original)
             _originals.clear()
 
 

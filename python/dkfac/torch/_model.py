@@ -10,7 +10,7 @@ from .._library import Error, InvalidArgument, integer
 from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _state
 from ._distributed import default_comm
-from ._gradients import Gradients
+from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
 from ._reports import Reports
 from ._tensors import DTYPES, device_struct, tensor_struct
@@ -94,7 +94,7 @@ class ModelPreconditioner(Reports):
         self._batch = self._samples(args, kwargs or {})
         self._loss_scale = self._current_scale()
         built = self._preconditioner
-        if built is None or built.wants_input(-1):
+        if built is None or built.wants(-1):
             _capture.activate(self, self._watched)
 
     def _leftover(self):
@@ -116,11 +116,13 @@ class ModelPreconditioner(Reports):
         raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
                               f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")
 
-    def used(self, function, layer, x, weight, out):
-        """A function of torch.nn.functional has used the weight of a layer."""
+    def used(self, function, layer, x, weight, out, moments=None):
+        """A function of torch has used the weight of a layer, and computed these moments of its input."""
         if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
                 or not self._seen):
             return
+        if moments is not None and moments[0].numel() == 0:
+            return self._give_up(layer, "it normalises by running averages")
         if function != layer.function:
             return self._give_up(layer, f"its weight is also used by {function}()")
         part = layer
@@ -136,10 +138,10 @@ class ModelPreconditioner(Reports):
             self._uses[part] = count
             if count > 1:
                 return self._give_up(layer, "it is used several times in one forward pass")
-        built = self._preconditioner is not None
-        if not built:
+        if self._preconditioner is None:
             part.learn(x, out)
-        moments = part.moments(x) if part.kind == c.NORM else None
+        if part.kind == c.NORM and (moments is None or moments[0].dtype not in WIDE):
+            moments = part.moments(x)
         use = _capture.Use(part, x, moments, self._batch, duplicate)
         out.register_hook(lambda grad: self._arrived(use, grad))
 
@@ -186,9 +188,10 @@ class ModelPreconditioner(Reports):
                         "second backward pass through the same graph, which belongs into `with kfac.paused():`, or "
                         "a layer that is used twice, which belongs into skip_layers")
         use.arrived = True
-        _, note = self._uncaught.pop(id(layer.weight), (None, None))
-        if note is not None:
-            note.remove()
+        if self._uncaught:
+            _, note = self._uncaught.pop(id(layer.weight), (None, None))
+            if note is not None:
+                note.remove()
         if use.x._version != use.version:
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
@@ -196,8 +199,8 @@ class ModelPreconditioner(Reports):
             self._build()
             if layer.reason is not None:
                 return
-        if self._preconditioner.wants_grad_output(layer.id) or self._preconditioner.wants_input(layer.id):
-            self._record(layer, use, grad.detach())
+        if self._preconditioner.wants(layer.id):
+            self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
     def _noted(self, key, grad):
@@ -267,6 +270,7 @@ class ModelPreconditioner(Reports):
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             layer.id = pre.add_layer(layer.name, spec)
         self.layers = layers
+        self._gradients = Gradients(self.curved())
         self._preconditioner = pre
         pre.prepare()
         if self._pending_state is not None:
@@ -291,7 +295,7 @@ class ModelPreconditioner(Reports):
 
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step."""
-        due = self._preconditioner is None or self._preconditioner.wants_input(-1)
+        due = self._preconditioner is None or self._preconditioner.wants(-1)
         if due and not self._seen:
             raise Error("[dkfac] step() needs statistics, and no forward pass of the attached module in training mode, "
                         "with gradients enabled, was seen since the last one; call that module, or detach()")
@@ -304,14 +308,17 @@ class ModelPreconditioner(Reports):
                         f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
             for layer in layers:
-                self._fill(layer)
+                if layer.records < self.accumulation_steps:
+                    self._fill(layer)
         if self._applied["damping"] != self.settings["damping"]:
             pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
             self._applied["damping"] = self.settings["damping"]
-        grads = Gradients([(layer, layer.valid or self.comm.size > 1) for layer in layers])
+        grads = self._gradients
+        grads.collect(everywhere=self.comm.size > 1)
         report = pre.step(grads.array, lr)
         if report.updated:
             grads.write_back()
+        grads.release()
         self._end_step()
         self.steps += 1
         self.last_report = report
