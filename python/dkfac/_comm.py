@@ -15,10 +15,9 @@ class Comm:
 
     def __init__(self, handle):
         self._handle = handle
+        self.rank, self.size = library().dkfac_comm_rank(handle), library().dkfac_comm_size(handle)
         weakref.finalize(self, library().dkfac_comm_destroy, handle)
 
-    rank = property(lambda self: library().dkfac_comm_rank(self._handle))
-    size = property(lambda self: library().dkfac_comm_size(self._handle))
     backend = property(lambda self: library().dkfac_comm_backend(self._handle).decode())
 
     def __repr__(self):

@@ -70,14 +70,10 @@ class Preconditioner:
     def prepare(self):
         check(self._library.dkfac_preconditioner_prepare(self._handle))
 
-    def wants(self, layer):
-        """Whether the step takes statistics of the layer, of any with -1."""
-        return (self._wants(self._library.dkfac_preconditioner_wants_grad_output, layer)
-                or self._wants(self._library.dkfac_preconditioner_wants_input, layer))
-
-    def _wants(self, function, layer):
+    def wants_statistics(self):
+        """Whether the step takes statistics of any layer; records of the others are ignored."""
         wants = c_int32()
-        check(function(self._handle, layer, byref(wants)))
+        check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(wants)))
         return wants.value != 0
 
     def record_input(self, layer, tensor, scale):

@@ -17,9 +17,8 @@ FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm":
              "embedding": (F, 1)}
 
 _lock = threading.Lock()
-_users = weakref.WeakKeyDictionary()  # Tracker -> None, of those that are active.
-_originals = {}
-_parameters = {}  # id of a parameter -> list of (weak reference to its tracker, layer)
+_users = []      # (weak reference to a tracker, {id of a weight: layer}) of those that are active; never changed in place.
+_originals = {}  # name: the function that was replaced.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
@@ -29,6 +28,18 @@ def _with_moments(*args, **kwargs):
     return out, (mean.detach(), inv_std.detach())
 
 
+def _users_of(weight):
+    """[(tracker, layer), ...] of those that know the weight, or the one that it is a view of."""
+    found = []
+    for reference, layers in _users:
+        layer = layers.get(id(weight)) or (layers.get(id(weight._base)) if weight._base is not None else None)
+        tracker = reference() if layer is not None else None
+        if tracker is not None:
+            found.append((tracker, layer))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
 def _wrap(name, original, position):
     normalizes = name == "batch_norm"
 
@@ -37,57 +48,46 @@ def _wrap(name, original, position):
         if getattr(_nested, "inside", False):
             return original(*args, **kwargs)
         weight = args[position] if len(args) > position else kwargs.get("weight")
-        found = None
-        if weight is not None and torch.is_grad_enabled():
-            found = _parameters.get(id(weight))
-            if found is None and weight._base is not None:
-                found = _parameters.get(id(weight._base))
+        users = _users_of(weight) if weight is not None and torch.is_grad_enabled() else ()
         moments = None
         _nested.inside = True
         try:
-            if found and normalizes:
+            if users and normalizes:
                 out, moments = _with_moments(*args, **kwargs)
             else:
                 out = original(*args, **kwargs)
         finally:
             _nested.inside = False
-        if found:
-            x = args[0] if args else kwargs.get("input")
-            for reference, layer in list(found):
-                tracker = reference()
-                if tracker is not None:
-                    tracker.used(name, layer, x, weight, out, moments)
+        for tracker, layer in users:
+            tracker.used(name, layer, args[0] if args else kwargs.get("input"), weight, out, moments)
         return out
     function._dkfac_original = original
     return function
 
 
+def _active():
+    """The entries of _users whose trackers are alive."""
+    return [entry for entry in _users if entry[0]() is not None]
+
+
 def activate(tracker, layers):
-    """Replaces the functions, and reports uses of the layers' weights to tracker.used()."""
+    """Replaces the functions, and reports uses of weights, {id of a weight: layer}, to tracker.used()."""
+    global _users
     with _lock:
-        if tracker in _users:
+        alive = _active()
+        if any(reference() is tracker for reference, _ in alive):
             return
-        if not _users:  # There may have been some that were collected before their step.
-            _parameters.clear()
+        if not _originals:
             for name, (module, position) in FUNCTIONS.items():
-                original = _originals.setdefault(name, getattr(module, name))
-                setattr(module, name, _wrap(name, original, position))
-        _users[tracker] = None
-        reference = weakref.ref(tracker)
-        for layer in layers:
-            if layer.weight is not None:
-                _parameters.setdefault(id(layer.weight), []).append((reference, layer))
+                _originals[name] = getattr(module, name)
+                setattr(module, name, _wrap(name, _originals[name], position))
+        _users = alive + [(weakref.ref(tracker), layers)]
 
 
 def deactivate(tracker):
+    global _users
     with _lock:
-        _users.pop(tracker, None)
-        for key in list(_parameters):
-            kept = [entry for entry in _parameters[key] if entry[0]() not in (tracker, None)]
-            if kept:
-                _parameters[key] = kept
-            else:
-                del _parameters[key]
+        _users = [entry for entry in _active() if entry[0]() is not tracker]
         if not _users:
             for name, original in _originals.items():
                 module = FUNCTIONS[name][0]

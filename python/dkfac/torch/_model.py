@@ -59,6 +59,7 @@ class ModelPreconditioner(Reports):
             if owned is not None and layer.reason is None and not owned.issuperset(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         self._watched = [layer for layer in self.layers if layer.reason is None]
+        self._by_weight = {id(layer.weight): layer for layer in self._watched}
         self.settings = {"damping": self.options.damping, "statistics_interval": self.options.statistics_interval,
                          "inverse_interval": self.options.inverse_interval}
         self._applied = dict(self.settings)
@@ -94,8 +95,8 @@ class ModelPreconditioner(Reports):
         self._batch = self._samples(args, kwargs or {})
         self._loss_scale = self._current_scale()
         built = self._preconditioner
-        if built is None or built.wants(-1):
-            _capture.activate(self, self._watched)
+        if built is None or built.wants_statistics():
+            _capture.activate(self, self._by_weight)
 
     def _leftover(self):
         """Whether the records are of passes that no step will use: its step was skipped, or their gradients were
@@ -199,8 +200,7 @@ class ModelPreconditioner(Reports):
             self._build()
             if layer.reason is not None:
                 return
-        if self._preconditioner.wants(layer.id):
-            self._record(layer, use, grad.detach() if grad.requires_grad else grad)
+        self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
     def _noted(self, key, grad):
@@ -233,21 +233,21 @@ class ModelPreconditioner(Reports):
         n, also where the rows of the layer are not those of the samples. A is a mean over rows."""
         pre, rows = self._preconditioner, grad.shape[0]
         samples = batch if batch and self.scaling is None else rows
-        passes = self.accumulation_steps
-        of_a, of_g = 1, 1 / max(1, samples * passes) if self.loss_reduction == "mean" else 1
+        passes, ranks = self.accumulation_steps, self.comm.size
+        all_samples = max(1, samples * passes)
+        of_a, of_g = 1, 1 / all_samples if self.loss_reduction == "mean" else 1
         if self.scaling is not None:
             of_a, of_g = self.scaling(layer, layer.positions(rows, grad))
-        scale = self._loss_scale * of_g
-        all_rows, batch = (max(1, n * passes) * self.comm.size for n in (rows, samples))
+        of_grad = c.RecordScale(self._loss_scale * of_g, all_samples * ranks)
         layer.records += 1  # Also where recording fails half-way: the next pass drops what was recorded.
         if layer.kind == c.NORM:
             grad = grad if grad.dtype == x.dtype else grad.to(x.dtype)
             mean, inv_std = moments
             pre.record_normalization(layer.id, tensor_struct(x), tensor_struct(mean), tensor_struct(inv_std),
-                                     tensor_struct(grad), c.RecordScale(scale, batch))
+                                     tensor_struct(grad), of_grad)
         else:
-            pre.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, all_rows * of_a))
-            pre.record_grad_output(layer.id, tensor_struct(grad), c.RecordScale(scale, batch))
+            pre.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, max(1, rows * passes) * ranks * of_a))
+            pre.record_grad_output(layer.id, tensor_struct(grad), of_grad)
 
     def _build(self):
         """Registers the layers as the first pass has used them; collective over the ranks."""
@@ -295,7 +295,7 @@ class ModelPreconditioner(Reports):
 
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step."""
-        due = self._preconditioner is None or self._preconditioner.wants(-1)
+        due = self._preconditioner is None or self._preconditioner.wants_statistics()
         if due and not self._seen:
             raise Error("[dkfac] step() needs statistics, and no forward pass of the attached module in training mode, "
                         "with gradients enabled, was seen since the last one; call that module, or detach()")

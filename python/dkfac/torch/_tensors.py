@@ -23,13 +23,13 @@ def device_struct(device):
 
 @functools.lru_cache(maxsize=4096)
 def _layout(shape, strides, dtype):
-    """What the structs of tensors of one layout share."""
+    """A struct without memory, to be copied for each tensor of one layout."""
     ndim = len(shape)
     if dtype not in DTYPES or ndim > c.MAX_DIMS:
         raise InvalidArgument(f"[dkfac] a tensor is {dtype} of {ndim} dimensions; there are at most "
                               f"{c.MAX_DIMS}, of float64, float32, bfloat16, float16 or int32")
     sizes = ctypes.c_int64 * ndim
-    return sizes(*shape), sizes(*strides), ndim, DTYPES[dtype], _CPU
+    return c.Tensor(None, sizes(*shape), sizes(*strides), ndim, DTYPES[dtype], _CPU)
 
 
 def point(struct, tensor):
@@ -44,7 +44,9 @@ def point(struct, tensor):
 
 def tensor_struct(tensor):
     """The struct of a tensor, which has to live until the call that reads the struct returns."""
-    struct = c.Tensor(None, *_layout(tensor.shape, tensor.stride(), tensor.dtype))
+    layout = _layout(tensor.shape, tensor.stride(), tensor.dtype)
+    struct = c.Tensor.from_buffer_copy(layout)
+    struct.layout = layout  # Holds the arrays of sizes.
     point(struct, tensor)
     return struct
 
