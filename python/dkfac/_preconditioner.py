@@ -1,10 +1,9 @@
 """The preconditioner of the C interface, on tensors given as structs; no framework is needed."""
 import ctypes
-import weakref
 from ctypes import byref, c_int32, c_void_p
 
 from . import _structs as c
-from ._library import InvalidArgument, check, enum, guarded, initialized, integer, library
+from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
           "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
@@ -24,6 +23,8 @@ def curvature_options(**values):
             value = str(value).encode()
         elif _TYPES[name] in (ctypes.c_int32, ctypes.c_int64):
             value = integer("curvature options", name, value)
+        elif _TYPES[name] is ctypes.c_double:
+            value = real("curvature options", name, value)
         setattr(options, name, value)
     return options
 
@@ -60,7 +61,7 @@ class Preconditioner:
         check(self._library.dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
         self._handle = handle
         self.comm = comm
-        self.destroy = weakref.finalize(self, self._library.dkfac_preconditioner_destroy, handle)
+        destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
     def add_layer(self, name, spec):
         layer = c_int32()
@@ -100,8 +101,10 @@ class Preconditioner:
     def set_curvature(self, damping=0.0, statistics_interval=0, inverse_interval=0, micro_batches=0):
         """0 leaves a setting unchanged."""
         settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
-        settings.damping, settings.micro_batches = damping, micro_batches
-        settings.statistics_interval, settings.inverse_interval = statistics_interval, inverse_interval
+        settings.damping = real("settings", "damping", damping)
+        settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval)
+        settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval)
+        settings.micro_batches = micro_batches
         check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self):

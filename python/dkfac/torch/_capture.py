@@ -5,6 +5,7 @@ its weights without calling the modules that hold them. They are replaced betwee
 statistics are due and the optimizer's step, since checkpointing runs parts of the forward pass again in backward.
 """
 import functools
+import gc
 import inspect
 import threading
 import weakref
@@ -94,6 +95,24 @@ def deactivate(tracker):
                 if getattr(getattr(module, name), "_dkfac_original", None) is original:
                     setattr(module, name, original)
             _originals.clear()
+
+
+_owners = weakref.WeakValueDictionary()  # id of a weight -> the tracker that preconditions its gradient
+
+
+def claim(tracker, layers):
+    """Notes the tracker as the one of these layers. Returns a layer that has another one, or None."""
+    if any(id(layer.weight) in _owners for layer in layers):
+        gc.collect()  # One that nobody has any more may wait for it.
+    taken = next((layer for layer in layers if id(layer.weight) in _owners), None)
+    if taken is None:
+        _owners.update((id(layer.weight), tracker) for layer in layers)
+    return taken
+
+
+def release(tracker):
+    for key in [key for key, owner in _owners.items() if owner is tracker]:
+        del _owners[key]
 
 
 class Use:

@@ -1,7 +1,7 @@
 """K-FAC of a torch model: records what the model computes and preconditions its gradients."""
 import contextlib
 import functools
-import re
+import os
 
 import torch
 
@@ -13,7 +13,7 @@ from ._distributed import default_comm
 from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
 from ._reports import Reports
-from ._tensors import DTYPES, device_struct, tensor_struct
+from ._tensors import device_struct, tensor_struct
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
@@ -25,11 +25,9 @@ class ModelPreconditioner(Reports):
     def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
                  skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, **options):
         _checks.refuse_model(model)
-        if loss_reduction not in ("mean", "sum"):
-            raise InvalidArgument(f"[attach] loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
+        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options.get("records_valid_until_step"))
         accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
-        if options.get("records_valid_until_step"):
-            raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
+        patterns = _checks.patterns(skip_layers)
         self.model = model
         self.device = _checks.device_of(model)
         self.comm = comm if comm is not None else default_comm()
@@ -44,12 +42,11 @@ class ModelPreconditioner(Reports):
         wide = any(p.dtype == torch.float64 for p in model.parameters())
         dtype = options.pop("dtype", None) or (torch.float64 if wide else torch.float32)
         for wire in ("operand", "statistics_wire"):
-            if isinstance(options.get(wire), torch.dtype):
-                options[wire] = DTYPES[options[wire]]
-        self.options = curvature_options(dtype=DTYPES[dtype], loss_reduction="sum",
+            if wire in options:
+                options[wire] = _checks.number_of(options[wire], wire)
+        self.options = curvature_options(dtype=_checks.number_of(dtype), loss_reduction="sum",
                                          micro_batches=accumulation_steps, **options)
         self._ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
-        patterns = [re.compile(p) for p in ([skip_layers] if isinstance(skip_layers, str) else skip_layers or ())]
 
         def skip(name, module):
             texts = (name, type(module).__name__, type(module).__name__.lower())
@@ -65,6 +62,8 @@ class ModelPreconditioner(Reports):
         self._applied = dict(self.settings)
         self.last_report = None
         self.steps = 0
+        self._process = os.getpid()
+        Preconditioner(self.comm, self.options, device_struct(self.device))  # Checks the options before any pass.
         self._preconditioner = None
         self._pending_state, self._pending_valid = None, []
         self._inside = False   # The forward pass of the model is running.
@@ -75,6 +74,10 @@ class ModelPreconditioner(Reports):
         self._paused = 0
         self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
         self._missed = set()   # ids of weights that got a gradient in this step without a use that was caught.
+        taken = _capture.claim(self, self._watched)
+        if taken is not None:
+            raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
+                                  "first")
         for layer in self._watched:
             note = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
             self._uncaught[id(layer.weight)] = layer, layer.weight.register_hook(note)
@@ -87,6 +90,7 @@ class ModelPreconditioner(Reports):
         if self._paused or not (torch.is_grad_enabled() and model.training):
             return
         _checks.refuse_pass(model)
+        _checks.refuse_place(self.device, self._process, self._watched)
         if self._leftover():
             self.reset_batch()
         self._apply_settings()
@@ -327,6 +331,9 @@ class ModelPreconditioner(Reports):
     def _fill(self, layer):
         """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
         if layer.records == 0:
+            if all(p is not layer.weight for p in layer.module._parameters.values()):
+                raise Error(f"[dkfac] the weight of layer '{layer.name}' was replaced after attach(); detach() and "
+                            "attach again")
             grad = layer.weight_grad()
             frozen = not layer.module.training and grad is not None and self.comm.size > 1
             if frozen:
@@ -372,6 +379,7 @@ class ModelPreconditioner(Reports):
             hook.remove()
         self._hooks, self._uncaught = [], {}
         _capture.deactivate(self)
+        _capture.release(self)
 
     # --- state -------------------------------------------------------------------------------------------------------
 
