@@ -8,11 +8,13 @@ transformer: the character model, on the topics of Python's own help, whose hash
 resnet20: CIFAR-10, from $DKFAC_DATA/cifar-10-batches-bin; random crops and flips.
 
 FILE gets every run when it ends: one that is in it is not repeated, so the command can be stopped and started again.
-Seeds take turns through the methods. Seconds, of training without evaluation, are kept with --seconds only, which
-says that nothing else runs on the machine; it repeats runs that lack them. --trial uses the seed 100 and the validation
-part of the data, with the settings of --set, e.g. --set lr=0.1 damping=0.01; reports leave trials out.
+Where a method has several rates, each is tried once, with the seed 100 and the validation part of the data, and the best
+is the one of the record; it should not be the first or the last of them. Seeds take turns through the methods. Seconds, of training without evaluation, are kept with --seconds only, which
+says that nothing else runs on the machine; it repeats runs that lack them. --trial runs single trials, with the settings
+of --set, e.g. --set lr=0.1 damping=0.01; reports list them, with the best rates.
 """
 import argparse
+import copy
 import hashlib
 import importlib.util
 import json
@@ -30,22 +32,23 @@ import torch.nn.functional as F
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 
-# The rate rises for `warm_up` of the steps, then falls to 0, both linearly. `kfac`: arguments of attach().
+# The rate rises for `warm_up` of the steps, then falls to 0, both linearly. `lr`: the rates that are tried. `kfac`:
+# arguments of attach().
 METHODS = {
-    "transformer": {  # The best of few trials each, which are in the record.
-        "AdamW": {"optimizer": "adamw", "lr": 1e-2},
-        "SGD": {"optimizer": "sgd", "lr": 1.0},
-        "AdamW + K-FAC": {"optimizer": "adamw", "lr": 1e-2, "kfac": {
+    "transformer": {
+        "AdamW": {"optimizer": "adamw", "lr": [0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1]},
+        "SGD": {"optimizer": "sgd", "lr": [0.1, 0.3, 0.6, 1.0, 2.0, 3.0]},
+        "AdamW + K-FAC": {"optimizer": "adamw", "lr": [0.003, 0.01, 0.02, 0.03, 0.05], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}},
-        "SGD + K-FAC": {"optimizer": "sgd", "lr": 0.1, "kfac": {
+        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.03, 0.1, 0.3], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}}},
     "resnet20": {
-        "SGD": {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4, "warm_up": 0.2},
-        "SGD + K-FAC": {"optimizer": "sgd", "lr": 0.03, "weight_decay": 5e-4, "warm_up": 0.2, "kfac": {
+        "SGD": {"optimizer": "sgd", "lr": [0.05, 0.1, 0.2, 0.4], "weight_decay": 5e-4, "warm_up": 0.2},
+        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.01, 0.03, 0.1], "weight_decay": 5e-4, "warm_up": 0.2, "kfac": {
             "damping": 0.03, "new_weight": 0.1, "statistics_interval": 10, "inverse_interval": 50}}}}
-# What a curve shows, the length of a run, and the target: a loss to come down to, or an accuracy to reach.
-TASKS = {"transformer": {"unit": "steps", "length": 400, "every": 25, "value": "test loss", "target": 1.9},
-         "resnet20": {"unit": "epochs", "length": 5, "every": 1, "value": "test accuracy", "target": 0.8}}
+# What a curve shows, the lengths of a run and of a trial, and the target: a loss to come down to, or an accuracy to reach.
+TASKS = {"transformer": {"unit": "steps", "length": 400, "trial": 400, "every": 25, "value": "test loss", "target": 1.9},
+         "resnet20": {"unit": "epochs", "length": 4, "trial": 2, "every": 0.5, "value": "test accuracy", "target": 0.7}}
 
 
 def example(name):
@@ -130,6 +133,7 @@ class Images:
 
     def batches(self, length, generator):
         count, size = len(self.x) // self.batch, self.batch
+        part = int(count * TASKS["resnet20"]["every"])
         for epoch in range(1, length + 1):
             order = torch.randperm(len(self.x), generator=generator)
             for i in range(count):
@@ -140,7 +144,8 @@ class Images:
                 flip = torch.rand(size, 1, generator=generator) < 0.5
                 columns = torch.where(flip, columns.flip(1), columns)
                 x = x[torch.arange(size)[:, None, None], :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
-                yield x.contiguous(), self.y[chosen], epoch if i + 1 == count else None
+                due = i + 1 == count or (i + 1) % part == 0 and i + 1 + part <= count
+                yield x.contiguous(), self.y[chosen], epoch - 1 + round((i + 1) / count, 2) if due else None
 
     def loss(self, out, y):
         return F.cross_entropy(out, y)
@@ -216,33 +221,68 @@ def save(path, record):
 
 
 def key(run):
-    return json.dumps([run[name] for name in ("task", "method", "settings", "seed", "length", "trial", "data")])
+    return json.dumps([run[name] for name in ("task", "method", "settings", "seed", "length", "trial", "data")],
+                      sort_keys=True)
+
+
+class Runs:
+    """The runs of one task in a record."""
+
+    def __init__(self, a, task):
+        self.path, self.seconds, self.task, self.data = pathlib.Path(a.json), a.seconds, task, {}
+        self.trial_length = a.length or TASKS[task]["trial"]
+
+    def result(self, method, settings, seed, length, trial):
+        """The last value of a run, which is trained unless the record has it."""
+        if trial not in self.data:
+            self.data[trial] = DATA[self.task](trial)
+        data = self.data[trial]
+        run = {"task": self.task, "method": method, "settings": settings, "seed": seed, "length": length,
+               "trial": trial, "data": data.hash[:16]}
+        old = next((r for r in load(self.path)["runs"] if key(r) == key(run)), None)
+        timed = self.seconds and not trial
+        if old is not None and not (timed and len(old["curve"][0]) < 3):
+            return old["curve"][-1][1]
+        curve = train(data, settings, seed, length)
+        run.update(environment(), curve=curve if timed else [point[:2] for point in curve])
+        record = load(self.path)
+        record["runs"] = [r for r in record["runs"] if key(r) != key(run)] + [run]
+        save(self.path, record)
+        print(self.task, method, f"trial, lr {settings['lr']:g}" if trial else f"seed {seed}", "last", curve[-1][1],
+              flush=True)
+        return curve[-1][1]
+
+    def best(self, method):
+        """The settings with the best of their rates."""
+        settings, facts = METHODS[self.task][method], TASKS[self.task]
+        sign = -1 if facts["value"].endswith("loss") else 1
+
+        def score(rate):
+            value = sign * self.result(method, dict(settings, lr=rate), 100, self.trial_length, True)
+            return value if math.isfinite(value) else -math.inf
+        rates = settings["lr"]
+        chosen = max(rates, key=score)
+        if chosen in (rates[0], rates[-1]):
+            print(f"{self.task} {method}: the best rate is at the end of {rates}; try more", flush=True)
+        return dict(settings, lr=chosen)
 
 
 def run_all(a):
-    path = pathlib.Path(a.json)
     torch.set_num_threads(a.threads)
-    given = dict(pair.split("=") for pair in a.set)
+    given = {name: float(value) for name, value in (pair.split("=") for pair in a.set)}
     for task in a.tasks:
-        data, length = DATA[task](a.trial), a.length or TASKS[task]["length"]
-        for seed in [100] if a.trial else a.seeds:
-            for method in a.methods or METHODS[task]:
-                settings = json.loads(json.dumps(METHODS[task][method]))
+        runs, methods = Runs(a, task), a.methods or METHODS[task]
+        if a.trial:
+            for method in methods:
+                settings = copy.deepcopy(METHODS[task][method])
                 for name, value in given.items():
-                    (settings if name in settings or "kfac" not in settings else settings["kfac"])[name] = float(value)
-                run = {"task": task, "method": method, "settings": settings, "seed": seed, "length": length,
-                       "trial": a.trial, "data": data.hash[:16]}
-                record = load(path)
-                old = next((i for i, r in enumerate(record["runs"]) if key(r) == key(run)), None)
-                if old is not None and not (a.seconds and len(record["runs"][old]["curve"][0]) < 3):
-                    continue
-                curve = train(data, settings, seed, length)
-                run.update(environment(), curve=curve if a.seconds else [point[:2] for point in curve])
-                record = load(path)
-                record["runs"] = [r for r in record["runs"] if key(r) != key(run)] + [run]
-                save(path, record)
-                print(task, method, "seed", seed, " ".join(f"{k}={v}" for k, v in given.items()), "last",
-                      curve[-1][1], flush=True)
+                    (settings if name in settings or "kfac" not in settings else settings["kfac"])[name] = value
+                runs.result(method, settings, 100, runs.trial_length, True)
+            continue
+        chosen = {method: runs.best(method) for method in methods}
+        for seed in a.seeds:
+            for method, settings in chosen.items():
+                runs.result(method, settings, seed, a.length or TASKS[task]["length"], False)
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
@@ -309,15 +349,30 @@ def picture(task, groups):
     return "\n".join(out) + "\n"
 
 
+def trials(task, runs):
+    """Rates and last values of the trials with the settings of METHODS."""
+    percent = not TASKS[task]["value"].endswith("loss")
+    lines = ["| trials | " + ("accuracy, %" if percent else "loss") + " by rate |", "|---|---|"]
+    for method, settings in METHODS[task].items():
+        found = sorted((r["settings"]["lr"], r["curve"][-1][1]) for r in runs if r["method"] == method
+                       and dict(r["settings"], lr=0) == dict(settings, lr=0) and r["length"] == TASKS[task]["trial"])
+        shown = [f"{lr:g}: " + ("diverged" if not math.isfinite(v) else f"{100 * v:.2f}" if percent else f"{v:.3f}")
+                 for lr, v in found]
+        lines.append(f"| {method} | {', '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def report(a):
-    runs = [r for r in load(pathlib.Path(a.json))["runs"] if not r["trial"]]
+    everything = load(pathlib.Path(a.json))["runs"]
+    runs = [r for r in everything if not r["trial"]]
     for task in a.tasks:
         longest = max((r["length"] for r in runs if r["task"] == task), default=0)
         chosen = [r for r in runs if r["task"] == task and r["length"] == longest]
         groups = {m: [r for r in chosen if r["method"] == m] for m in METHODS[task]}
         groups = {method: found for method, found in groups.items() if found}
         if groups:
-            print(f"\n{task}, {longest} {TASKS[task]['unit']}\n\n" + table(task, groups))
+            print(f"\n{task}, {longest} {TASKS[task]['unit']}\n\n" + table(task, groups) + "\n")
+            print(trials(task, [r for r in everything if r["task"] == task and r["trial"]]))
             if a.picture:
                 name = pathlib.Path(a.picture)
                 name.with_name(f"{name.stem}-{task}.svg").write_text(picture(task, groups))
@@ -337,8 +392,8 @@ def main():
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--picture", help="FILE.svg; the task is appended to its name")
     a = parser.parse_args()
-    if a.set and not a.trial:
-        parser.error("--set is for trials; the settings of a record stand in the source")
+    if a.trial != any(pair.startswith("lr=") for pair in a.set):
+        parser.error("--trial needs --set lr=..., which is for trials alone")
     return report(a) if a.report else run_all(a)
 
 

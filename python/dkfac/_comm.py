@@ -1,10 +1,9 @@
 """Communicators: one rank, TCP, the launcher's ranks, and torch.distributed through callbacks."""
 import ctypes
 import os
-import weakref
 
 from . import _structs as c
-from ._library import InvalidArgument, check, guarded, initialized, library
+from ._library import InvalidArgument, check, destroy_with, guarded, initialized, library
 
 
 class Comm:
@@ -15,10 +14,9 @@ class Comm:
 
     def __init__(self, handle):
         self._handle = handle
-        weakref.finalize(self, library().dkfac_comm_destroy, handle)
+        self.rank, self.size = library().dkfac_comm_rank(handle), library().dkfac_comm_size(handle)
+        destroy_with(self, library().dkfac_comm_destroy, handle)
 
-    rank = property(lambda self: library().dkfac_comm_rank(self._handle))
-    size = property(lambda self: library().dkfac_comm_size(self._handle))
     backend = property(lambda self: library().dkfac_comm_backend(self._handle).decode())
 
     def __repr__(self):

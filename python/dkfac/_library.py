@@ -4,6 +4,7 @@ import operator
 import os
 import pathlib
 import threading
+import weakref
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint16, c_void_p
 
 from . import _structs as c
@@ -182,6 +183,21 @@ def integer(where, name, value, least=None):
         bound = "" if least is None else f" >= {least}"
         raise InvalidArgument(f"[{where}] {name} is {value!r}; it must be an integer{bound}")
     return found
+
+
+def real(where, name, value):
+    """A float. Strings are refused, which float() would read."""
+    try:
+        return float(value + 0)
+    except TypeError:
+        raise InvalidArgument(f"[{where}] {name} is {value!r}; it must be a number") from None
+
+
+def destroy_with(owner, destroy, handle):
+    """Calls destroy(handle) when the owner is collected, in this process alone: a forked one has none of the threads
+    that the library would wait for."""
+    process = os.getpid()
+    weakref.finalize(owner, lambda: destroy(handle) if os.getpid() == process else None)
 
 
 def version():

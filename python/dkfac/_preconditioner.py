@@ -1,10 +1,9 @@
 """The preconditioner of the C interface, on tensors given as structs; no framework is needed."""
 import ctypes
-import weakref
 from ctypes import byref, c_int32, c_void_p
 
 from . import _structs as c
-from ._library import InvalidArgument, check, enum, guarded, initialized, integer, library
+from ._library import InvalidArgument, check, destroy_with, enum, guarded, initialized, integer, library, real
 
 _ENUMS = {"damping_split": c.DAMPING_SPLITS, "norm_fisher": c.NORM_FISHERS, "sharing": c.WEIGHT_SHARINGS,
           "staleness": c.STALENESS, "inverse_method": c.INVERSE_METHODS, "loss_reduction": c.LOSS_REDUCTIONS}
@@ -24,6 +23,8 @@ def curvature_options(**values):
             value = str(value).encode()
         elif _TYPES[name] in (ctypes.c_int32, ctypes.c_int64):
             value = integer("curvature options", name, value)
+        elif _TYPES[name] is ctypes.c_double:
+            value = real("curvature options", name, value)
         setattr(options, name, value)
     return options
 
@@ -52,81 +53,79 @@ class Preconditioner:
     """dkfac_preconditioner: kfac/preconditioner.h has the contract of each call."""
 
     def __init__(self, comm, options, device=None):
-        context = initialized(c.ContextOptions, library().dkfac_context_options_init)
+        self._library = library()
+        context = initialized(c.ContextOptions, self._library.dkfac_context_options_init)
         if device is not None:
             context.device = device
         handle = c_void_p()
-        check(library().dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
+        check(self._library.dkfac_preconditioner_create(comm._handle, byref(options), byref(context), byref(handle)))
         self._handle = handle
         self.comm = comm
-        self.destroy = weakref.finalize(self, library().dkfac_preconditioner_destroy, handle)
+        destroy_with(self, self._library.dkfac_preconditioner_destroy, handle)
 
     def add_layer(self, name, spec):
         layer = c_int32()
-        check(library().dkfac_preconditioner_add_layer(self._handle, name.encode(), byref(spec), byref(layer)))
+        check(self._library.dkfac_preconditioner_add_layer(self._handle, name.encode(), byref(spec), byref(layer)))
         return layer.value
 
     def prepare(self):
-        check(library().dkfac_preconditioner_prepare(self._handle))
+        check(self._library.dkfac_preconditioner_prepare(self._handle))
 
-    def wants_input(self, layer):
-        return self._wants(library().dkfac_preconditioner_wants_input, layer)
-
-    def wants_grad_output(self, layer):
-        return self._wants(library().dkfac_preconditioner_wants_grad_output, layer)
-
-    def _wants(self, function, layer):
+    def wants_statistics(self):
+        """Whether the step takes statistics of any layer; records of the others are ignored."""
         wants = c_int32()
-        check(function(self._handle, layer, byref(wants)))
+        check(self._library.dkfac_preconditioner_wants_input(self._handle, -1, byref(wants)))
         return wants.value != 0
 
     def record_input(self, layer, tensor, scale):
-        check(library().dkfac_preconditioner_record_input(self._handle, layer, byref(tensor), byref(scale)))
+        check(self._library.dkfac_preconditioner_record_input(self._handle, layer, byref(tensor), byref(scale)))
 
     def record_grad_output(self, layer, tensor, scale):
-        check(library().dkfac_preconditioner_record_grad_output(self._handle, layer, byref(tensor), byref(scale)))
+        check(self._library.dkfac_preconditioner_record_grad_output(self._handle, layer, byref(tensor), byref(scale)))
 
     def record_normalization(self, layer, x, mean, inv_std, grad_output, scale):
-        check(library().dkfac_preconditioner_record_normalization(
+        check(self._library.dkfac_preconditioner_record_normalization(
             self._handle, layer, byref(x), byref(mean), byref(inv_std), byref(grad_output), byref(scale)))
 
     def step(self, grads, lr=None, reject=False):
         """`grads`: an array of LayerGrad. `reject`: this rank rejects the step."""
-        args = initialized(c.StepArgs, library().dkfac_step_args_init)
+        args = initialized(c.StepArgs, self._library.dkfac_step_args_init)
         if lr is not None:
             args.lr = lr
         args.data_error = 1 if reject else 0
         report = c.StepReport(struct_size=ctypes.sizeof(c.StepReport))
-        check(library().dkfac_preconditioner_step(self._handle, grads, len(grads) if grads is not None else 0,
+        check(self._library.dkfac_preconditioner_step(self._handle, grads, len(grads) if grads is not None else 0,
                                                   byref(args), byref(report)))
         return StepReport(report)
 
     def set_curvature(self, damping=0.0, statistics_interval=0, inverse_interval=0, micro_batches=0):
         """0 leaves a setting unchanged."""
-        settings = initialized(c.CurvatureSettings, library().dkfac_curvature_settings_init)
-        settings.damping, settings.micro_batches = damping, micro_batches
-        settings.statistics_interval, settings.inverse_interval = statistics_interval, inverse_interval
-        check(library().dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
+        settings = initialized(c.CurvatureSettings, self._library.dkfac_curvature_settings_init)
+        settings.damping = real("settings", "damping", damping)
+        settings.statistics_interval = integer("settings", "statistics_interval", statistics_interval)
+        settings.inverse_interval = integer("settings", "inverse_interval", inverse_interval)
+        settings.micro_batches = micro_batches
+        check(self._library.dkfac_preconditioner_set_curvature(self._handle, byref(settings)))
 
     def describe(self):
         text = ctypes.c_char_p()
-        check(library().dkfac_preconditioner_describe(self._handle, byref(text)))
+        check(self._library.dkfac_preconditioner_describe(self._handle, byref(text)))
         return text.value.decode()
 
     def factors(self, layer, read):
         """{name: read(tensor struct)} of the factors of a layer that this rank holds."""
         handle = c_void_p()
-        check(library().dkfac_preconditioner_read_factors(self._handle, layer, byref(handle)))
+        check(self._library.dkfac_preconditioner_read_factors(self._handle, layer, byref(handle)))
         try:
             found = {}
             for which, name in enumerate(c.FACTORS):
                 tensor = c.Tensor()
-                check(library().dkfac_factors_get(handle, which, byref(tensor)))
+                check(self._library.dkfac_factors_get(handle, which, byref(tensor)))
                 if tensor.data:
                     found[name] = read(tensor)
-            return found, library().dkfac_factors_owner(handle)
+            return found, self._library.dkfac_factors_owner(handle)
         finally:
-            library().dkfac_factors_destroy(handle)
+            self._library.dkfac_factors_destroy(handle)
 
     def visit_state(self, tensor, integer, real):
         """Calls tensor(name, kind, struct), integer(name, kind, pointer) and real(name, kind, pointer)."""
@@ -135,4 +134,4 @@ class Preconditioner:
         visitor = c.StateVisitor(struct_size=ctypes.sizeof(c.StateVisitor),
                                  tensor=wrap(c.StateTensor, lambda n, k, v: tensor(n, k, v[0])),
                                  integer=wrap(c.StateInteger, integer), real=wrap(c.StateReal, real))
-        check(library().dkfac_preconditioner_visit_state(self._handle, byref(visitor)))
+        check(self._library.dkfac_preconditioner_visit_state(self._handle, byref(visitor)))

@@ -13,6 +13,5 @@ def seeded():
     torch.manual_seed(1)
     yield
     from dkfac.torch import _capture
-    active = list(_capture._users)
-    for tracker in active or [set()]:  # A test may end in the middle of a pass; its tracker may be collected by now.
-        _capture.deactivate(tracker)
+    for reference, _ in _capture._users or [(set, None)]:  # A test may end in the middle of a pass; its tracker may
+        _capture.deactivate(reference())                   # be collected by now.

@@ -1,9 +1,13 @@
 """One sample whose layer acts at one position: F = G (x) A is exact, so the step on any gradient equals a dense solve
 with the explicit Fisher matrix of autograd. The control solves with twice the damping."""
+import ctypes
+
 import pytest
 import torch
 from torch import nn
 
+import dkfac.torch as dkfac
+from dkfac._library import check as check_status, library
 from support import EXACT, damped_solve, distance, precondition, precondition_random, tolerance, vector
 
 F64 = torch.float64
@@ -276,3 +280,54 @@ def test_moments_of_the_input_are_those_that_autograd_keeps():
         layer = NormLayer("norm", module, module.weight, module.bias)
         for kept, found in zip((node._saved_result1, node._saved_result2), layer.moments(x)):
             assert distance(found, kept.reshape(-1)) <= 64 * x.numel() * torch.finfo(F64).eps
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("inner", [torch.float32, torch.float64, torch.bfloat16])
+def test_batch_norm_that_returns_its_moments_has_the_bits_of_the_plain_one(inner, training):
+    """Also under autocast; the moments are those that autograd keeps, and none where running averages normalise."""
+    from dkfac.torch import _capture
+    for autocast in (False, True):
+        x, results = torch.randn(4, 3, 2, 5).to(inner), []
+        for function in (torch.batch_norm, lambda *args: _capture._with_moments(*args)[0]):
+            torch.manual_seed(2)
+            norm, a = nn.BatchNorm2d(3).to(inner), x.clone().requires_grad_()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                out = function(a, norm.weight, norm.bias, norm.running_mean, norm.running_var, training, 0.1, norm.eps,
+                               False)
+            (out.float() ** 3).sum().backward()
+            results.append([out, a.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+        assert all(torch.equal(p, q) for p, q in zip(*results))
+        out, found = _capture._with_moments(a, norm.weight, norm.bias, None if training else norm.running_mean,
+                                            None if training else norm.running_var, training, 0.1, norm.eps, False)
+        kept = out.grad_fn._saved_result1, out.grad_fn._saved_result2
+        assert all(torch.equal(p, q) for p, q in zip(found, kept))
+        assert all(m.numel() == (3 if training else 0) and not m.requires_grad for m in found)
+
+
+def test_layers_whose_statistics_are_not_due_are_preconditioned_beside_others():
+    """Adaptive intervals refresh each factor on its own: the first factors are constant, the last change."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x, moving):
+            return self.first(x), self.last(moving)
+    model = Net().to(F64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    kfac = dkfac.attach(model, optimizer, staleness="adaptive", damping=0.1, similarity=0.3)
+    x, due = rand(6, 4), []
+    for step in range(20):
+        optimizer.zero_grad()
+        first, last = model(x, rand(6, 4) * 3 ** (step % 5))
+        if step:
+            wants = ctypes.c_int32()
+            check_status(library().dkfac_preconditioner_wants_input(kfac._preconditioner._handle, 0, wants))
+            due.append(bool(wants.value))
+        (first.pow(2) + last.pow(2)).sum(1).mean().backward()
+        raw = model.first.weight.grad.clone()
+        optimizer.step()
+        assert kfac.last_report.statistics_refreshed
+        assert distance(model.first.weight.grad, raw) > 0.5, step
+    assert True in due and False in due  # Control: in some steps those of the first layer were not due.

@@ -5,6 +5,7 @@ import weakref
 
 import torch
 
+from .._library import Error
 from . import _checks
 from ._model import ModelPreconditioner
 
@@ -52,11 +53,10 @@ class Attached(ModelPreconditioner):
 
     def _precondition(self):
         """False where the ranks rejected the step."""
-        return not self.step(self._lr()).rejected
+        return not super().step(_checks.rate_of(self.optimizer)).rejected
 
-    def _lr(self):
-        """The learning rate for the KL clip: that of the first group. A rate of 0, e.g. in a warm-up, clips nothing."""
-        return max(float(self.optimizer.param_groups[0].get("lr", 1)), 1e-30)
+    def step(self, *args):
+        raise Error("[dkfac] optimizer.step() calls this preconditioner; do not call its step() beside that")
 
     def detach(self):
         super().detach()

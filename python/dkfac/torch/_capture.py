@@ -1,10 +1,11 @@
-"""Catches the inputs of layers where they compute: the functions of torch.nn.functional.
+"""Catches the inputs of layers where they compute: the functions of torch that apply weights.
 
 Modules call these functions by name, so replacing them reaches Linear and Conv2d as well as attention, which applies
 its weights without calling the modules that hold them. They are replaced between the start of a forward pass whose
 statistics are due and the optimizer's step, since checkpointing runs parts of the forward pass again in backward.
 """
 import functools
+import gc
 import inspect
 import threading
 import weakref
@@ -12,77 +13,106 @@ import weakref
 import torch
 import torch.nn.functional as F
 
-FUNCTIONS = ("linear", "conv1d", "conv2d", "batch_norm", "layer_norm", "embedding")
+# name: where it is replaced, and the position of the weight among its arguments.
+FUNCTIONS = {"linear": (F, 1), "conv1d": (F, 1), "conv2d": (F, 1), "batch_norm": (torch, 1), "layer_norm": (F, 2),
+             "embedding": (F, 1)}
 
 _lock = threading.Lock()
-_users = weakref.WeakKeyDictionary()  # Tracker -> None, of those that are active.
-_originals = {}
-_parameters = {}  # id of a parameter -> list of (weak reference to its tracker, layer)
+_users = []      # (weak reference to a tracker, {id of a weight: layer}) of those that are active; never changed in place.
+_originals = {}  # name: the function that was replaced.
 _nested = threading.local()  # Whether a wrapper runs on this thread: another library may have wrapped ours again.
 
 
+def _with_moments(*args, **kwargs):
+    """torch.batch_norm, which returns the first result of this function, with the moments of the input."""
+    out, mean, inv_std, *_ = torch._batch_norm_impl_index(*args, **kwargs)
+    return out, (mean.detach(), inv_std.detach())
+
+
+def _users_of(weight):
+    """[(tracker, layer), ...] of those that know the weight, or the one that it is a view of."""
+    found = []
+    for reference, layers in _users:
+        layer = layers.get(id(weight)) or (layers.get(id(weight._base)) if weight._base is not None else None)
+        tracker = reference() if layer is not None else None
+        if tracker is not None:
+            found.append((tracker, layer))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
 def _wrap(name, original, position):
+    normalizes = name == "batch_norm"
+
     @functools.wraps(original)
     def function(*args, **kwargs):
         if getattr(_nested, "inside", False):
             return original(*args, **kwargs)
+        weight = args[position] if len(args) > position else kwargs.get("weight")
+        users = _users_of(weight) if weight is not None and torch.is_grad_enabled() else ()
+        moments = None
         _nested.inside = True
         try:
-            out = original(*args, **kwargs)
+            if users and normalizes:
+                out, moments = _with_moments(*args, **kwargs)
+            else:
+                out = original(*args, **kwargs)
         finally:
             _nested.inside = False
-        weight = args[position] if len(args) > position else kwargs.get("weight")
-        if weight is not None and torch.is_grad_enabled():
-            found = _parameters.get(id(weight))
-            if found is None and weight._base is not None:
-                found = _parameters.get(id(weight._base))
-            if found is not None:
-                x = args[0] if args else kwargs.get("input")
-                for reference, layer in list(found):
-                    tracker = reference()
-                    if tracker is not None:
-                        tracker.used(name, layer, x, weight, out)
+        for tracker, layer in users:
+            tracker.used(name, layer, args[0] if args else kwargs.get("input"), weight, out, moments)
         return out
     function._dkfac_original = original
     return function
 
 
-# Position of the weight among the arguments.
-_POSITIONS = {"linear": 1, "conv1d": 1, "conv2d": 1, "batch_norm": 3, "layer_norm": 2, "embedding": 1}
+def _active():
+    """The entries of _users whose trackers are alive."""
+    return [entry for entry in _users if entry[0]() is not None]
 
 
 def activate(tracker, layers):
-    """Replaces the functions, and reports uses of the layers' weights to tracker.used()."""
+    """Replaces the functions, and reports uses of weights, {id of a weight: layer}, to tracker.used()."""
+    global _users
     with _lock:
-        if tracker in _users:
+        alive = _active()
+        if any(reference() is tracker for reference, _ in alive):
             return
-        if not _users:  # There may have been some that were collected before their step.
-            _parameters.clear()
-            for name in FUNCTIONS:
-                original = _originals.setdefault(name, getattr(F, name))
-                setattr(F, name, _wrap(name, original, _POSITIONS[name]))
-        _users[tracker] = None
-        reference = weakref.ref(tracker)
-        for layer in layers:
-            if layer.weight is not None:
-                _parameters.setdefault(id(layer.weight), []).append((reference, layer))
+        if not _originals:
+            for name, (module, position) in FUNCTIONS.items():
+                _originals[name] = getattr(module, name)
+                setattr(module, name, _wrap(name, _originals[name], position))
+        _users = alive + [(weakref.ref(tracker), layers)]
 
 
 def deactivate(tracker):
+    global _users
     with _lock:
-        _users.pop(tracker, None)
-        for key in list(_parameters):
-            kept = [entry for entry in _parameters[key] if entry[0]() not in (tracker, None)]
-            if kept:
-                _parameters[key] = kept
-            else:
-                del _parameters[key]
+        _users = [entry for entry in _active() if entry[0]() is not tracker]
         if not _users:
             for name, original in _originals.items():
-                current = getattr(F, name)
-                if getattr(current, "_dkfac_original", None) is original:
-                    setattr(F, name, original)
+                module = FUNCTIONS[name][0]
+                if getattr(getattr(module, name), "_dkfac_original", None) is original:
+                    setattr(module, name, original)
             _originals.clear()
+
+
+_owners = weakref.WeakValueDictionary()  # id of a weight -> the tracker that preconditions its gradient
+
+
+def claim(tracker, layers):
+    """Notes the tracker as the one of these layers. Returns a layer that has another one, or None."""
+    if any(id(layer.weight) in _owners for layer in layers):
+        gc.collect()  # One that nobody has any more may wait for it.
+    taken = next((layer for layer in layers if id(layer.weight) in _owners), None)
+    if taken is None:
+        _owners.update((id(layer.weight), tracker) for layer in layers)
+    return taken
+
+
+def release(tracker):
+    for key in [key for key, owner in _owners.items() if owner is tracker]:
+        del _owners[key]
 
 
 class Use:

@@ -1,8 +1,14 @@
-"""Models and passes that are refused, each with one sentence."""
+"""Models, options and passes that are refused, each with one sentence."""
+import math
+import os
+import re
+
 import torch
 from torch import nn
 
-from .._library import InvalidArgument
+from .._comm import Comm
+from .._library import Error, InvalidArgument, integer
+from ._tensors import DTYPES
 
 
 def refuse_model(model):
@@ -24,6 +30,57 @@ def refuse_model(model):
                                   "attach to the model before it is compiled")
         if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise InvalidArgument(f"[attach] {kind} has no shapes before its first forward pass; run one first")
+
+
+def refuse_options(comm, loss_reduction, grad_scaler, batch_dim, records_valid_until_step):
+    if comm is not None and not isinstance(comm, Comm):
+        raise InvalidArgument(f"[attach] comm is a {type(comm).__name__}; it must be a dkfac.Comm, e.g. that of "
+                              "Comm.torch(group)")
+    if loss_reduction not in ("mean", "sum"):
+        raise InvalidArgument(f"[attach] loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
+    if not (grad_scaler is None or callable(grad_scaler) or hasattr(grad_scaler, "get_scale")):
+        raise InvalidArgument(f"[attach] grad_scaler is {grad_scaler!r}; it must be a GradScaler, or a callable that "
+                              "returns the scale")
+    if not callable(batch_dim):
+        integer("attach", "batch_dim", batch_dim, least=0)
+    if records_valid_until_step:
+        raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
+
+
+def number_of(dtype, name="dtype"):
+    """The number of a type in the C interface; numbers themselves are left."""
+    if dtype in DTYPES or type(dtype) is int:
+        return DTYPES.get(dtype, dtype)
+    raise InvalidArgument(f"[attach] {name} is {dtype!r}; it must be one of " + ", ".join(map(str, DTYPES)))
+
+
+def patterns(skip_layers):
+    found = []
+    for pattern in [skip_layers] if isinstance(skip_layers, (str, re.Pattern)) else skip_layers or ():
+        try:
+            found.append(re.compile(pattern))
+        except (re.error, TypeError) as error:
+            raise InvalidArgument(f"[attach] skip_layers has {pattern!r}, which is no regular expression: "
+                                  f"{error}") from None
+    return found
+
+
+def refuse_place(device, process, layers):
+    """What has changed since attach()."""
+    if os.getpid() != process:
+        raise Error("[dkfac] this process was forked after attach(), and the threads of the library are those of the "
+                    "other one; attach in the process that trains")
+    now = layers[0].weight.device if layers else device
+    if now != device:
+        raise Error(f"[dkfac] the model was moved from {device} to {now} after attach(); detach() and attach again")
+
+
+def rate_of(optimizer):
+    """The learning rate for the KL clip: that of the first group. A rate of 0, e.g. in a warm-up, clips nothing."""
+    rate = float(optimizer.param_groups[0].get("lr", 1))
+    if not math.isfinite(rate):
+        raise InvalidArgument(f"[step] the learning rate of the optimizer is {rate}; it must be finite")
+    return max(rate, 1e-30)
 
 
 def refuse_pass(model):

@@ -5,7 +5,7 @@ import logging
 import torch
 
 from .. import _structs as c
-from .._library import InvalidArgument
+from .._library import InvalidArgument, integer, real
 from ._model import ALL_KINDS, ModelPreconditioner
 
 _logger = logging.getLogger(__name__)
@@ -114,13 +114,17 @@ class KFACPreconditioner(ModelPreconditioner):
 
     @staticmethod
     def _check(values, accumulation_steps):
+        for name, value in values.items():
+            if value is not None and not callable(value):
+                (integer if name.endswith("steps") else real)("KFACPreconditioner", name, value)
+        accumulation_steps = integer("KFACPreconditioner", "accumulation_steps", accumulation_steps)
         for name in ("factor_update_steps", "inv_update_steps", "damping", "kl_clip"):
             value = values[name]
             if value is not None and not callable(value) and not value > 0:
                 raise ValueError(f"{name} must be > 0, not {value}")
         if not callable(values["factor_decay"]) and not 0 <= values["factor_decay"] <= 1:
             raise ValueError(f"factor_decay must be in [0, 1], not {values['factor_decay']}")
-        if not callable(values["lr"]) and values["lr"] < 0:
+        if not callable(values["lr"]) and not values["lr"] >= 0:
             raise ValueError(f"lr must be >= 0, not {values['lr']}")
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be > 0, not {accumulation_steps}")

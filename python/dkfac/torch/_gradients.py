@@ -1,49 +1,63 @@
 """Gradients of parameters as arguments of a step: in place where they are f32 or f64 without gaps, else copies."""
+import ctypes
+
 import torch
 
 from .. import _structs as c
-from ._tensors import tensor_struct
+from ._tensors import DTYPES, point
+
+WIDE = (torch.float64, torch.float32)
 
 
 class Gradients:
-    """Gradients of the layers with curvature in one step."""
+    """Gradients of the layers with curvature: an array whose pointers are set in every step."""
 
     def __init__(self, layers):
-        self.tensors = []  # Keeps what the structs point to.
-        self.copies = []   # (gradient, copy) to be written back.
         self.array = (c.LayerGrad * len(layers))()
-        for entry, (layer, used) in zip(self.array, layers):
+        self.kept = []     # What the array points to.
+        self.copies = []   # (gradient, copy) to be written back.
+        self.entries = []  # (layer, [(struct, function that returns the gradient, parameter, elements), ...])
+        for entry, layer in zip(self.array, layers):
             entry.layer = layer.id
-            entry.weight = self._struct(layer.weight_grad() if used else None, layer, layer.weight)
+            parts = [self._part(entry.weight, layer.weight_grad, layer, layer.weight)]
             if layer.bias is not None:
-                entry.bias = self._struct(layer.bias_grad() if used else None, layer, layer.bias)
+                parts.append(self._part(entry.bias, layer.bias_grad, layer, layer.bias))
+            self.entries.append((layer, parts))
 
-    def _struct(self, grad, layer, parameter):
-        if grad is None:  # A gradient of zeros; what becomes of it is dropped.
-            count = parameter.numel()
-            rows = getattr(layer, "rows", None)
-            if rows is not None:
-                count = count // parameter.shape[0] * (rows[1] - rows[0])
-            wide = parameter.dtype if parameter.dtype in (torch.float32, torch.float64) else torch.float32
-            grad = torch.zeros(count, dtype=wide, device=parameter.device)
-            self.tensors.append(grad)
-            return tensor_struct(grad)
-        if grad.is_sparse:
-            raise TypeError(f"[dkfac] the gradient of {layer.name} is sparse; name the layer in skip_layers")
-        grad = grad.detach()
-        wide = grad.dtype in (torch.float32, torch.float64)
-        copy = grad
-        if not wide:
-            copy = grad.float()
-        if not copy.is_contiguous():
-            copy = copy.contiguous()
-        if copy is not grad:
-            self.copies.append((grad, copy))
-        flat = copy.view(-1)  # A vector of the same elements in the order of the weight.
-        self.tensors.append(flat)
-        return tensor_struct(flat)
+    @staticmethod
+    def _part(struct, find, layer, parameter):
+        count, rows = parameter.numel(), getattr(layer, "rows", None)
+        if rows is not None:
+            count = count // parameter.shape[0] * (rows[1] - rows[0])
+        size = ctypes.c_int64 * 1
+        struct.shape, struct.strides, struct.ndim = size(count), size(1), 1  # Elements in the order of the weight.
+        return struct, find, parameter, count
+
+    def collect(self, everywhere):
+        """Sets the pointers. `everywhere`: also gradients of layers that were not used."""
+        self.release()
+        for layer, parts in self.entries:
+            used = everywhere or layer.valid
+            for struct, find, parameter, count in parts:
+                grad = find() if used else None
+                if grad is None:  # A gradient of zeros; what becomes of it is dropped.
+                    wide = parameter.dtype if parameter.dtype in WIDE else torch.float32
+                    grad = torch.zeros(count, dtype=wide, device=parameter.device)
+                elif grad.layout is not torch.strided:
+                    raise TypeError(f"[dkfac] the gradient of {layer.name} is sparse; name the layer in skip_layers")
+                elif grad.dtype not in WIDE or not grad.is_contiguous():
+                    copy = (grad.detach() if grad.dtype in WIDE else grad.detach().float()).contiguous()
+                    self.copies.append((grad, copy))
+                    grad = copy
+                self.kept.append(grad)
+                struct.dtype = DTYPES[grad.dtype]
+                point(struct, grad)
 
     def write_back(self):
         with torch.no_grad():
             for grad, copy in self.copies:
                 grad.copy_(copy)
+
+    def release(self):
+        self.kept.clear()
+        self.copies.clear()

@@ -214,9 +214,8 @@ class NormLayer(Layer):
                      over_channels=int(self.over_channels))
 
     def moments(self, x):
-        """Mean and 1/deviation that normalise x, by the kernels of the pass itself, which take a fraction of the time
-        of var_mean(). Those that autograd keeps are not read: inside of a checkpoint, that would run its function
-        again."""
+        """Mean and 1/deviation that normalise x, where the pass itself gives none of f32 or f64. Those that autograd
+        keeps are not read: inside of a checkpoint, that would run its function again."""
         with torch.no_grad():
             wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
             if self.over_channels:

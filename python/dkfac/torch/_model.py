@@ -1,7 +1,7 @@
 """K-FAC of a torch model: records what the model computes and preconditions its gradients."""
 import contextlib
 import functools
-import re
+import os
 
 import torch
 
@@ -10,10 +10,10 @@ from .._library import Error, InvalidArgument, integer
 from .._preconditioner import Preconditioner, curvature_options
 from . import _capture, _checks, _state
 from ._distributed import default_comm
-from ._gradients import Gradients
+from ._gradients import WIDE, Gradients
 from ._layers import Layer, LinearLayer, find_layers
 from ._reports import Reports
-from ._tensors import DTYPES, device_struct, tensor_struct
+from ._tensors import device_struct, tensor_struct
 
 ALL_KINDS = (c.LINEAR, c.CONV2D, c.NORM, c.EMBEDDING)
 
@@ -25,11 +25,9 @@ class ModelPreconditioner(Reports):
     def __init__(self, model, *, comm=None, accumulation_steps=1, loss_reduction="mean", grad_scaler=None,
                  skip_layers=(), batch_dim=0, kinds=ALL_KINDS, scaling=None, owned=None, **options):
         _checks.refuse_model(model)
-        if loss_reduction not in ("mean", "sum"):
-            raise InvalidArgument(f"[attach] loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
+        _checks.refuse_options(comm, loss_reduction, grad_scaler, batch_dim, options.get("records_valid_until_step"))
         accumulation_steps = integer("attach", "accumulation_steps", accumulation_steps, least=1)
-        if options.get("records_valid_until_step"):
-            raise InvalidArgument("[attach] records_valid_until_step: tensors of a pass do not live until the step")
+        patterns = _checks.patterns(skip_layers)
         self.model = model
         self.device = _checks.device_of(model)
         self.comm = comm if comm is not None else default_comm()
@@ -44,12 +42,11 @@ class ModelPreconditioner(Reports):
         wide = any(p.dtype == torch.float64 for p in model.parameters())
         dtype = options.pop("dtype", None) or (torch.float64 if wide else torch.float32)
         for wire in ("operand", "statistics_wire"):
-            if isinstance(options.get(wire), torch.dtype):
-                options[wire] = DTYPES[options[wire]]
-        self.options = curvature_options(dtype=DTYPES[dtype], loss_reduction="sum",
+            if wire in options:
+                options[wire] = _checks.number_of(options[wire], wire)
+        self.options = curvature_options(dtype=_checks.number_of(dtype), loss_reduction="sum",
                                          micro_batches=accumulation_steps, **options)
         self._ordered = options.get("sharing") == "reduce" or options.get("inverse_method") == "ekfac"
-        patterns = [re.compile(p) for p in ([skip_layers] if isinstance(skip_layers, str) else skip_layers or ())]
 
         def skip(name, module):
             texts = (name, type(module).__name__, type(module).__name__.lower())
@@ -59,11 +56,14 @@ class ModelPreconditioner(Reports):
             if owned is not None and layer.reason is None and not owned.issuperset(map(id, layer.parameters())):
                 layer.reason = "the optimizer does not have all of its parameters"
         self._watched = [layer for layer in self.layers if layer.reason is None]
+        self._by_weight = {id(layer.weight): layer for layer in self._watched}
         self.settings = {"damping": self.options.damping, "statistics_interval": self.options.statistics_interval,
                          "inverse_interval": self.options.inverse_interval}
         self._applied = dict(self.settings)
         self.last_report = None
         self.steps = 0
+        self._process = os.getpid()
+        Preconditioner(self.comm, self.options, device_struct(self.device))  # Checks the options before any pass.
         self._preconditioner = None
         self._pending_state, self._pending_valid = None, []
         self._inside = False   # The forward pass of the model is running.
@@ -74,6 +74,10 @@ class ModelPreconditioner(Reports):
         self._paused = 0
         self._uncaught = {}    # id of a weight -> (layer, hook that notes its gradients), until a use of it is caught.
         self._missed = set()   # ids of weights that got a gradient in this step without a use that was caught.
+        taken = _capture.claim(self, self._watched)
+        if taken is not None:
+            raise InvalidArgument(f"[attach] the gradient of layer '{taken.name}' has a preconditioner; detach() it "
+                                  "first")
         for layer in self._watched:
             note = functools.partial(_capture.Hook(self, "_noted"), id(layer.weight))
             self._uncaught[id(layer.weight)] = layer, layer.weight.register_hook(note)
@@ -86,6 +90,7 @@ class ModelPreconditioner(Reports):
         if self._paused or not (torch.is_grad_enabled() and model.training):
             return
         _checks.refuse_pass(model)
+        _checks.refuse_place(self.device, self._process, self._watched)
         if self._leftover():
             self.reset_batch()
         self._apply_settings()
@@ -94,8 +99,8 @@ class ModelPreconditioner(Reports):
         self._batch = self._samples(args, kwargs or {})
         self._loss_scale = self._current_scale()
         built = self._preconditioner
-        if built is None or built.wants_input(-1):
-            _capture.activate(self, self._watched)
+        if built is None or built.wants_statistics():
+            _capture.activate(self, self._by_weight)
 
     def _leftover(self):
         """Whether the records are of passes that no step will use: its step was skipped, or their gradients were
@@ -116,11 +121,13 @@ class ModelPreconditioner(Reports):
         raise InvalidArgument("[dkfac] no argument of the model is a tensor with dimension batch_dim = "
                               f"{self.batch_dim}; pass batch_dim=a callable that returns the number of samples")
 
-    def used(self, function, layer, x, weight, out):
-        """A function of torch.nn.functional has used the weight of a layer."""
+    def used(self, function, layer, x, weight, out, moments=None):
+        """A function of torch has used the weight of a layer, and computed these moments of its input."""
         if (self._paused or layer.reason is not None or not layer.module.training or not out.requires_grad
                 or not self._seen):
             return
+        if moments is not None and moments[0].numel() == 0:
+            return self._give_up(layer, "it normalises by running averages")
         if function != layer.function:
             return self._give_up(layer, f"its weight is also used by {function}()")
         part = layer
@@ -136,10 +143,10 @@ class ModelPreconditioner(Reports):
             self._uses[part] = count
             if count > 1:
                 return self._give_up(layer, "it is used several times in one forward pass")
-        built = self._preconditioner is not None
-        if not built:
+        if self._preconditioner is None:
             part.learn(x, out)
-        moments = part.moments(x) if part.kind == c.NORM else None
+        if part.kind == c.NORM and (moments is None or moments[0].dtype not in WIDE):
+            moments = part.moments(x)
         use = _capture.Use(part, x, moments, self._batch, duplicate)
         out.register_hook(lambda grad: self._arrived(use, grad))
 
@@ -186,9 +193,10 @@ class ModelPreconditioner(Reports):
                         "second backward pass through the same graph, which belongs into `with kfac.paused():`, or "
                         "a layer that is used twice, which belongs into skip_layers")
         use.arrived = True
-        _, note = self._uncaught.pop(id(layer.weight), (None, None))
-        if note is not None:
-            note.remove()
+        if self._uncaught:
+            _, note = self._uncaught.pop(id(layer.weight), (None, None))
+            if note is not None:
+                note.remove()
         if use.x._version != use.version:
             raise Error(f"[dkfac] the input of layer '{layer.name}' was changed in place before its backward pass; "
                         "change a copy of it")
@@ -196,8 +204,7 @@ class ModelPreconditioner(Reports):
             self._build()
             if layer.reason is not None:
                 return
-        if self._preconditioner.wants_grad_output(layer.id) or self._preconditioner.wants_input(layer.id):
-            self._record(layer, use, grad.detach())
+        self._record(layer, use, grad.detach() if grad.requires_grad else grad)
         use.x = use.moments = None
 
     def _noted(self, key, grad):
@@ -230,21 +237,21 @@ class ModelPreconditioner(Reports):
         n, also where the rows of the layer are not those of the samples. A is a mean over rows."""
         pre, rows = self._preconditioner, grad.shape[0]
         samples = batch if batch and self.scaling is None else rows
-        passes = self.accumulation_steps
-        of_a, of_g = 1, 1 / max(1, samples * passes) if self.loss_reduction == "mean" else 1
+        passes, ranks = self.accumulation_steps, self.comm.size
+        all_samples = max(1, samples * passes)
+        of_a, of_g = 1, 1 / all_samples if self.loss_reduction == "mean" else 1
         if self.scaling is not None:
             of_a, of_g = self.scaling(layer, layer.positions(rows, grad))
-        scale = self._loss_scale * of_g
-        all_rows, batch = (max(1, n * passes) * self.comm.size for n in (rows, samples))
+        of_grad = c.RecordScale(self._loss_scale * of_g, all_samples * ranks)
         layer.records += 1  # Also where recording fails half-way: the next pass drops what was recorded.
         if layer.kind == c.NORM:
             grad = grad if grad.dtype == x.dtype else grad.to(x.dtype)
             mean, inv_std = moments
             pre.record_normalization(layer.id, tensor_struct(x), tensor_struct(mean), tensor_struct(inv_std),
-                                     tensor_struct(grad), c.RecordScale(scale, batch))
+                                     tensor_struct(grad), of_grad)
         else:
-            pre.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, all_rows * of_a))
-            pre.record_grad_output(layer.id, tensor_struct(grad), c.RecordScale(scale, batch))
+            pre.record_input(layer.id, tensor_struct(x), c.RecordScale(1.0, max(1, rows * passes) * ranks * of_a))
+            pre.record_grad_output(layer.id, tensor_struct(grad), of_grad)
 
     def _build(self):
         """Registers the layers as the first pass has used them; collective over the ranks."""
@@ -267,6 +274,7 @@ class ModelPreconditioner(Reports):
             spec = layer.make_spec() if layer.reason is None else Layer.make_spec(layer)
             layer.id = pre.add_layer(layer.name, spec)
         self.layers = layers
+        self._gradients = Gradients(self.curved())
         self._preconditioner = pre
         pre.prepare()
         if self._pending_state is not None:
@@ -291,7 +299,7 @@ class ModelPreconditioner(Reports):
 
     def step(self, lr=None):
         """Preconditions the gradients in place; collective. Returns the report of the step."""
-        due = self._preconditioner is None or self._preconditioner.wants_input(-1)
+        due = self._preconditioner is None or self._preconditioner.wants_statistics()
         if due and not self._seen:
             raise Error("[dkfac] step() needs statistics, and no forward pass of the attached module in training mode, "
                         "with gradients enabled, was seen since the last one; call that module, or detach()")
@@ -304,14 +312,17 @@ class ModelPreconditioner(Reports):
                         f"functional.{missed.function}() was seen; name it in skip_layers")
         if due:
             for layer in layers:
-                self._fill(layer)
+                if layer.records < self.accumulation_steps:
+                    self._fill(layer)
         if self._applied["damping"] != self.settings["damping"]:
             pre.set_curvature(**dict(self._applied, damping=self.settings["damping"]))
             self._applied["damping"] = self.settings["damping"]
-        grads = Gradients([(layer, layer.valid or self.comm.size > 1) for layer in layers])
+        grads = self._gradients
+        grads.collect(everywhere=self.comm.size > 1)
         report = pre.step(grads.array, lr)
         if report.updated:
             grads.write_back()
+        grads.release()
         self._end_step()
         self.steps += 1
         self.last_report = report
@@ -320,6 +331,9 @@ class ModelPreconditioner(Reports):
     def _fill(self, layer):
         """Completes the records of a layer that some passes of the step did not use, with samples of zeros."""
         if layer.records == 0:
+            if all(p is not layer.weight for p in layer.module._parameters.values()):
+                raise Error(f"[dkfac] the weight of layer '{layer.name}' was replaced after attach(); detach() and "
+                            "attach again")
             grad = layer.weight_grad()
             frozen = not layer.module.training and grad is not None and self.comm.size > 1
             if frozen:
@@ -365,6 +379,7 @@ class ModelPreconditioner(Reports):
             hook.remove()
         self._hooks, self._uncaught = [], {}
         _capture.deactivate(self)
+        _capture.release(self)
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ that zero_grad() replaces. Groups, schedulers and state_dict() would have to be 
 """
 import torch
 
-from .._library import InvalidArgument
+from .._library import InvalidArgument, real
 from . import _checks
 from ._model import ModelPreconditioner
 
@@ -32,8 +32,7 @@ class KFAC(torch.optim.SGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        rate = max(float(self.param_groups[0]["lr"]), 1e-30)
-        if not self.preconditioner.step(rate).rejected:
+        if not self.preconditioner.step(_checks.rate_of(self)).rejected:
             super().step()
         return loss
 
@@ -69,6 +68,8 @@ class LARS(torch.optim.Optimizer):
 
     def add_param_group(self, param_group):
         o = {**self.defaults, **param_group}
+        for name in o.keys() & (self.defaults.keys() - {"form", "nesterov"}):
+            real("LARS", name, o[name])
         if not (o["lr"] >= 0 and 0 <= o["momentum"] < 1 and o["weight_decay"] >= 0 and o["eta"] > 0
                 and o["epsilon"] >= 0 and 0 < o["min_trust"] <= o["max_trust"] and o["form"] in self.FORMS):
             shown = ", ".join(f"{name}={o[name]!r}" for name in self.defaults)

@@ -1,5 +1,6 @@
 """torch tensors as structs of the C interface, without a copy."""
 import ctypes
+import functools
 
 import torch
 
@@ -20,20 +21,33 @@ def device_struct(device):
     raise InvalidArgument(f"[dkfac] the model is on {device}; it must be on the CPU or a CUDA device")
 
 
-def tensor_struct(tensor):
-    """The struct of a tensor, which has to live until the call that reads the struct returns. On a CUDA device the
-    stream is the current one of this thread: hooks run in threads of autograd, which sets it there."""
-    ndim = tensor.dim()
-    if tensor.dtype not in DTYPES or ndim > c.MAX_DIMS:
-        raise InvalidArgument(f"[dkfac] a tensor is {tensor.dtype} of {ndim} dimensions; there are at most "
+@functools.lru_cache(maxsize=4096)
+def _layout(shape, strides, dtype):
+    """A struct without memory, to be copied for each tensor of one layout."""
+    ndim = len(shape)
+    if dtype not in DTYPES or ndim > c.MAX_DIMS:
+        raise InvalidArgument(f"[dkfac] a tensor is {dtype} of {ndim} dimensions; there are at most "
                               f"{c.MAX_DIMS}, of float64, float32, bfloat16, float16 or int32")
     sizes = ctypes.c_int64 * ndim
-    struct = c.Tensor(data=tensor.data_ptr(), shape=sizes(*tensor.shape), strides=sizes(*tensor.stride()), ndim=ndim,
-                      dtype=DTYPES[tensor.dtype], device=_CPU)
+    return c.Tensor(None, sizes(*shape), sizes(*strides), ndim, DTYPES[dtype], _CPU)
+
+
+def point(struct, tensor):
+    """Makes the struct point to the memory of a tensor. On a CUDA device the stream is the current one of this thread:
+    hooks run in threads of autograd, which sets it there."""
+    struct.data = tensor.data_ptr()
     if tensor.is_cuda:
         stream = torch.cuda.current_stream(tensor.device)
         tensor.record_stream(stream)
         struct.device, struct.stream = device_struct(tensor.device), stream.cuda_stream
+
+
+def tensor_struct(tensor):
+    """The struct of a tensor, which has to live until the call that reads the struct returns."""
+    layout = _layout(tensor.shape, tensor.stride(), tensor.dtype)
+    struct = c.Tensor.from_buffer_copy(layout)
+    struct.layout = layout  # Holds the arrays of sizes.
+    point(struct, tensor)
     return struct
 
 

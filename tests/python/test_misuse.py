@@ -1,0 +1,296 @@
+"""What a user may do wrong, or leave half done: one clear error, or training that goes on as if it had not been."""
+import gc
+import math
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dkfac.torch as dkfac
+from support import run_python
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def batch(n=6):
+    return torch.randn(n, 4), torch.randn(n, 3)
+
+
+def attached(model=None, **options):
+    model = model or net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, dkfac.attach(model, optimizer, **options)
+
+
+def train_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+    optimizer.step()
+
+
+def weights(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same(some, others):
+    return all(torch.equal(a, b) for a, b in zip(some, others))
+
+
+def test_a_second_preconditioner_of_the_same_weights_is_refused():
+    model, optimizer, kfac = attached()
+    other = torch.optim.Adam(model.parameters())
+    for attach in (lambda: dkfac.attach(model, other), lambda: dkfac.KFACPreconditioner(model),
+                   lambda: dkfac.KFAC(model, 0.1), lambda: dkfac.attach(model[0], other)):
+        with pytest.raises(dkfac.InvalidArgument, match="layer '.*' has a preconditioner; detach"):
+            attach()
+    dkfac.attach(model, other, skip_layers=["0", "2"])  # Other weights, here none.
+    kfac.detach()
+    second = dkfac.attach(model, optimizer)
+    x, y = batch()
+    train_step(model, optimizer, x, y)
+    assert second.steps == 1 and kfac.steps == 0
+
+
+def test_a_preconditioner_that_is_forgotten_makes_room():
+    model = net()
+    for _ in range(2):  # E.g. a cell of a notebook that runs again.
+        gc.disable()
+        try:
+            attached(model)
+        finally:
+            gc.enable()
+
+
+def test_a_step_beside_that_of_the_optimizer_is_refused():
+    model, optimizer, kfac = attached()
+    x, y = batch()
+    ((model(x) - y) ** 2).mean().backward()
+    with pytest.raises(dkfac.Error, match="do not call its step"):
+        kfac.step()
+    optimizer.step()
+    assert kfac.last_report.updated
+
+
+@pytest.mark.parametrize("option", [
+    {"damping": -1.0}, {"damping": 0.0}, {"damping": math.nan}, {"damping": "1e-3"}, {"damping": None},
+    {"kl_clip": "0.1"}, {"kl_clip": -1.0}, {"kl_clip": math.nan}, {"new_weight": 0.0}, {"new_weight": 2.0},
+    {"statistics_interval": 0}, {"inverse_interval": -1}, {"inverse_interval": None}, {"batch_dim": "0"},
+    {"batch_dim": -1}, {"batch_dim": 0.5}, {"grad_scaler": 1024.0}, {"skip_layers": "("}, {"skip_layers": [3]},
+    {"dtype": "float32"}, {"dtype": torch.int32}, {"dtype": torch.float16}, {"comm": "tcp"},
+    {"statistics_wire": "bf16"}, {"accumulation_steps": "2"}], ids=str)
+def test_options_are_refused_where_they_are_given(option):
+    with pytest.raises(dkfac.InvalidArgument, match=next(iter(option))):
+        attached(**option)
+
+
+@pytest.mark.parametrize("option", [
+    {"damping": "1e-3"}, {"damping": math.nan}, {"kl_clip": "x"}, {"lr": "0.1"}, {"lr": math.nan},
+    {"factor_decay": "x"}, {"factor_update_steps": 2.5}, {"inv_update_steps": "2"}, {"accumulation_steps": "2"}],
+    ids=str)
+def test_options_of_the_compatible_class_are_refused_where_they_are_given(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        dkfac.KFACPreconditioner(net(), **option)
+
+
+def test_numbers_of_other_libraries_are_taken():
+    np = pytest.importorskip("numpy")
+    attached(damping=np.float32(0.5), statistics_interval=np.int64(2), inverse_interval=np.int64(2))
+    attached(damping=torch.tensor(0.5))
+
+
+def test_settings_and_rates_that_are_no_numbers_change_nothing():
+    model, optimizer, kfac = attached()
+    x, y = batch()
+    train_step(model, optimizer, x, y)
+    before = weights(model)
+    for rate in (math.nan, math.inf):
+        optimizer.param_groups[0]["lr"] = rate
+        with pytest.raises(dkfac.InvalidArgument, match="learning rate"):
+            train_step(model, optimizer, x, y)
+    optimizer.param_groups[0]["lr"] = 0.1
+    for damping in (-1.0, math.nan, "1e-3"):
+        kfac.settings["damping"] = damping
+        with pytest.raises(dkfac.InvalidArgument, match="damping"):
+            train_step(model, optimizer, x, y)
+        kfac.settings["damping"] = 1e-3
+    assert same(before, weights(model))
+    train_step(model, optimizer, x, y)
+    assert kfac.steps == 2 and kfac.last_report.updated and not same(before, weights(model))
+
+
+def test_rates_of_lars_that_are_no_numbers_are_refused():
+    for rate in (math.nan, "0.1", None):
+        with pytest.raises(dkfac.InvalidArgument, match=r"\[LARS\].*lr"):
+            dkfac.LARS([torch.zeros(2, requires_grad=True)], lr=rate)
+
+
+class Stop(BaseException):
+    """As KeyboardInterrupt, which pytest takes for itself."""
+
+
+@pytest.mark.parametrize("error", [ValueError, Stop])
+@pytest.mark.parametrize("place", ["closure", "forward", "backward", "step"])
+def test_an_exception_on_the_way_leaves_nothing(place, error):
+    (x, y), results = batch(), []
+    for fails in (False, True):
+        torch.manual_seed(3)
+        model, optimizer, kfac = attached(new_weight=1.0)
+        train_step(model, optimizer, x, y)
+
+        def fail(*args):
+            raise error("on the way")
+
+        def closure():
+            ((model(100 * x) - y) ** 2).mean().backward()
+            fail()
+        if fails:
+            handle = None
+            if place == "forward":
+                handle = model[2].register_forward_pre_hook(fail)
+            with pytest.raises(error, match="on the way"):
+                if place == "closure":
+                    optimizer.step(closure)
+                loss = ((model(100 * x) - y) ** 2).mean()
+                if place == "backward":  # After the second layer was recorded, before the first.
+                    handle = model[0].weight.register_hook(fail)
+                loss.backward()
+                kfac._gradients.write_back = fail  # Within the step, behind the library's part of it.
+                optimizer.step()
+            if handle is not None:
+                handle.remove()
+            vars(kfac._gradients).pop("write_back", None)
+        train_step(model, optimizer, x, y)
+        results.append(weights(model))
+    assert same(*results)
+
+
+def test_models_in_other_types_after_attach():
+    """Records and gradients of any float type go into factors of the type that attach() has chosen."""
+    (x, y), ends = batch(), []
+    for other in (torch.float32, torch.float64):
+        torch.manual_seed(3)
+        model, optimizer, kfac = attached(damping=0.1)
+        train_step(model, optimizer, x, y)
+        model.to(other)
+        for p in model.parameters():
+            p.grad = None
+        train_step(model, optimizer, x.to(other), y.to(other))
+        assert kfac.last_report.updated
+        ends.append(torch.cat([p.detach().double().reshape(-1) for p in model.parameters()]))
+    assert 0 < float((ends[0] - ends[1]).norm()) < 1e-5 * float(ends[0].norm())
+
+
+def test_a_model_that_is_moved_after_attach_is_refused():
+    model, optimizer, kfac = attached()
+    kfac.device = torch.device("cuda", 1)  # As if it had been attached there.
+    with pytest.raises(dkfac.Error, match="moved from cuda:1 to cpu"):
+        model(torch.zeros(2, 4))
+
+
+def test_weights_that_are_replaced_after_attach_are_refused():
+    for replace in (lambda m: nn.utils.weight_norm(m[0]), lambda m: setattr(m[0], "weight", nn.Parameter(m[0].weight))):
+        model, optimizer, kfac = attached()
+        x, y = batch()
+        train_step(model, optimizer, x, y)
+        replace(model)
+        with pytest.raises(dkfac.Error, match="weight of layer '0' was replaced"):
+            train_step(model, optimizer, x, y)
+
+
+def test_the_state_of_another_model_is_refused_before_the_first_pass_ends():
+    model, optimizer, kfac = attached()
+    x, y = batch()
+    train_step(model, optimizer, x, y)
+    state = kfac.state_dict()
+    other, its_optimizer, its_kfac = attached(nn.Sequential(nn.Linear(4, 3)))
+    its_kfac.load_state_dict(state)  # The layers are not known yet.
+    with pytest.raises(dkfac.DataError, match="another model"):
+        train_step(other, its_optimizer, x, y)
+    for wrong in (None, {}, model.state_dict(), optimizer.state_dict()):
+        with pytest.raises(dkfac.DataError, match="no state of dkfac.torch"):
+            kfac.load_state_dict(wrong)
+
+
+def test_models_in_threads_do_not_mix():
+    batches = [[batch() for _ in range(8)] for _ in range(2)]
+
+    def train(which, ends, barrier=None):
+        model, optimizer, _ = models[which]
+        for x, y in batches[which]:
+            if barrier:
+                barrier.wait(60)
+            train_step(model, optimizer, x, y)
+        ends[which] = weights(model)
+    results = []
+    for parallel in (False, True):
+        torch.manual_seed(3)
+        models, ends, linear = [attached(), attached()], {}, F.linear
+        if parallel:
+            barrier = threading.Barrier(2)
+            threads = [threading.Thread(target=train, args=(i, ends, barrier)) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120)
+        else:
+            for i in range(2):
+                train(i, ends)
+        assert F.linear is linear
+        results.append(ends)
+    assert all(same(results[0][i], results[1][i]) for i in range(2))
+
+
+FORKED = """
+import os, sys
+import torch
+import dkfac.torch as dkfac
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kfac = dkfac.attach(model, optimizer)
+
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(6, 4)).pow(2).mean().backward()
+    optimizer.step()
+step()
+child = os.fork()
+if child == 0:
+    with torch.no_grad():
+        model(torch.randn(6, 4))
+    try:
+        step()
+    except dkfac.Error as error:
+        assert "forked" in str(error), error
+        sys.exit(7)  # Runs the finalizers.
+    sys.exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+loader = torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4, num_workers=1, multiprocessing_context="fork")
+for x in loader:
+    step()
+assert kfac.steps == 3
+print("done")
+"""
+
+
+def test_forked_processes():
+    assert run_python(FORKED).strip() == "done"
+
+
+def test_batch_norm_by_running_averages_in_a_pass_of_training_gets_the_first_order_update():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            n = self.norm
+            return self.out(F.batch_norm(x, n.running_mean, n.running_var, n.weight, n.bias, training=False))
+    model, optimizer, kfac = attached(Frozen())
+    x, y = batch()
+    train_step(model, optimizer, x, y)
+    assert kfac.reasons() == {"norm": "it normalises by running averages"} and kfac.last_report.updated
