@@ -124,13 +124,12 @@ class Training {
     ctx_.stream().synchronize();
   }
 
-  /// Runs one training step, in which passes without statistics are replayed as one CUDA graph, and
-  /// returns the mean loss before the update.
+  /// Runs one training step, whose passes are replayed as one CUDA graph, and returns the mean loss
+  /// before the update.
   double step() {
     set_scale();
     ops::fill(ctx_, sums_, 0);
-    passes_.run(ctx_, {.images = images_, .labels = labels_, .scale = loss_scale(), .sums = sums_},
-                optimizer_->wants_statistics() ? nn::Observed::yes : nn::Observed::no);
+    passes_.run(ctx_, {.images = images_, .labels = labels_, .scale = loss_scale(), .sums = sums_});
     ops::copy(ctx_, sums_, said_);
     return update();
   }

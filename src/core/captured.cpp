@@ -88,4 +88,8 @@ void CapturedWork::replay(Context& ctx) const {
   cuda::launch_captured(device_, static_cast<const Recorded*>(graph_.get())->graph, stream_);
 }
 
+bool is_captured(Stream stream) {
+  return stream.device().is_cuda() && cuda::is_captured(stream.device(), stream.native());
+}
+
 }  // namespace dkfac

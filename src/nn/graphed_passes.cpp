@@ -1,6 +1,7 @@
 #include "nn/shared/graphed_passes.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "dkfac/core/error.h"
@@ -10,40 +11,66 @@
 
 namespace dkfac::nn {
 
-/// Replaces the observer while a pass is recorded, so that nothing of it becomes part of the
-/// recording.
+/// Replaces the observer while a pass is recorded: what it does with activations and their
+/// gradients becomes part of the recording, what it does with gradients of parameters does not.
 class GraphedPasses::Recorder final : public LayerObserver {
  public:
   Recorder(GraphedPasses& passes, Entry& entry, const CapturedWork::Cut& cut)
-      : passes_(passes), entry_(entry), cut_(cut) {
-    entry_.order.assign(1, {});
+      : passes_(passes), seen_(!entry.key.observer.empty()), entry_(entry), cut_(cut) {
+    entry_.endings.assign(1, {});
     passes_.model_.set_observer(this);
   }
   ~Recorder() override { passes_.model_.set_observer(passes_.observer_); }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  void on_forward(Layer&, ConstTensorView) override {}
-  void on_backward(Layer&, ConstTensorView) override {}
-  void on_normalization(Layer&, ConstTensorView, ConstTensorView, ConstTensorView,
-                        ConstTensorView) override {}
-  [[nodiscard]] bool wants_normalization(const Layer&) const override { return false; }
+  void on_forward(Layer& layer, ConstTensorView input) override {
+    if (seen_) passes_.observer_->on_forward(layer, input);
+  }
+  void on_backward(Layer& layer, ConstTensorView grad_output) override {
+    if (!seen_) return;
+    begin_backward();
+    passes_.observer_->on_backward(layer, grad_output);
+  }
+  void on_normalization(Layer& layer, ConstTensorView x, ConstTensorView mean,
+                        ConstTensorView inv_std, ConstTensorView grad_output) override {
+    if (!seen_) return;
+    begin_backward();
+    passes_.observer_->on_normalization(layer, x, mean, inv_std, grad_output);
+  }
+  [[nodiscard]] bool wants_normalization(const Layer& layer) const override {
+    return seen_ && passes_.observer_->wants_normalization(layer);
+  }
   [[nodiscard]] bool wants_gradients() const override {
     return passes_.observer_ == nullptr || passes_.observer_->wants_gradients();
   }
   void on_gradients(Layer& layer) override {
-    entry_.order.back().push_back(&layer);
+    entry_.endings.back().gradients.push_back(&layer);
     for (const Parameter& p : layer.parameters()) bytes_ += p.grad.bytes();
-    if (passes_.options_.part_bytes == 0 || bytes_ < passes_.options_.part_bytes) return;
-    cut_();
-    entry_.order.emplace_back();
-    bytes_ = 0;
+    if (passes_.options_.part_bytes > 0 && bytes_ >= passes_.options_.part_bytes) end_part();
+  }
+
+  /// Notes the state in which the pass leaves the observer; called at its end.
+  void finish() {
+    if (seen_) entry_.endings.back().observer = passes_.observer_->pass_state().value();
   }
 
  private:
+  void begin_backward() {
+    if (!std::exchange(backward_, true) && passes_.options_.part_bytes > 0) end_part();
+  }
+  void end_part() {
+    finish();
+    cut_();
+    entry_.endings.emplace_back();
+    bytes_ = 0;
+  }
+
   GraphedPasses& passes_;
+  bool seen_;  ///< Whether the observer does anything in this pass.
   Entry& entry_;
   const CapturedWork::Cut& cut_;
+  bool backward_ = false;
   std::size_t bytes_ = 0;  ///< Bytes of gradients in this part.
 };
 
@@ -52,7 +79,7 @@ GraphedPasses::GraphedPasses(Model& model, LayerObserver* observer, Options opti
   DKFAC_CHECK(options.most > 0, "[graphed_passes] most is 0; it must be > 0");
 }
 
-void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed) {
+void GraphedPasses::run(Context& ctx, const PassInput& input) {
   DKFAC_CHECK(input.labels.empty() != input.targets.empty(), "[graphed_passes] there are ",
               input.labels.empty() ? "neither labels nor targets" : "labels and targets",
               "; give one of the two");
@@ -62,37 +89,36 @@ void GraphedPasses::run(Context& ctx, const PassInput& input, Observed observed)
   };
   // Collectives over ranks may block the host, which a recording would not repeat.
   const bool waits = model_.batch_norm_ranks() > 1;
-  if (!options_.record || observed == Observed::yes || waits || !ctx.device().is_cuda())
-    return eager();
+  if (!options_.record || waits || !ctx.device().is_cuda()) return eager();
+  const std::optional<PassState> before =
+      observer_ == nullptr ? PassState{} : observer_->pass_state();
+  if (!before) return eager();
   constexpr int kAttempts = 3;
   bool is_new = false;
-  Entry& entry = entry_of(key_of(input), is_new);
+  Entry& entry = entry_of(key_of(input, *before), is_new);
   // The first pass allocates all memory.
   if (is_new || entry.refused >= kAttempts) return eager();
-  if (entry.parts.empty() || !entry.parts.front().fits(ctx) || entry.memory != memory()) {
+  if (entry.parts.empty() || !entry.parts.front().fits(ctx) || entry.memory != memory(*before)) {
     try {
-      record(ctx, input, entry);
+      record(ctx, input, *before, entry);
     } catch (const DeviceError& error) {
       // The cause is most likely memory that only this pass allocates. Errors of the device itself
       // recur in the unrecorded pass.
       ++counts_.refused;
       ++entry.refused;
-      entry.parts.clear();
       counts_.reason = error.what();
+      resume(*before);
       return eager();
     }
     ++counts_.recorded;
   }
-  for (std::size_t i = 0; i < entry.parts.size(); ++i) {
-    entry.parts[i].replay(ctx);
-    if (observer_ != nullptr) observer_->on_all_gradients(entry.order[i]);
-  }
+  replay(ctx, *before, entry);
   ++counts_.replayed;
 }
 
 void GraphedPasses::forget() { entries_.clear(); }
 
-GraphedPasses::Key GraphedPasses::key_of(const PassInput& input) const {
+GraphedPasses::Key GraphedPasses::key_of(const PassInput& input, const PassState& before) const {
   const bool soft = input.labels.empty();
   Key key{.images = input.images.raw(),
           .wanted = (soft ? input.targets : input.labels).raw(),
@@ -103,7 +129,8 @@ GraphedPasses::Key GraphedPasses::key_of(const PassInput& input) const {
           .soft = soft,
           .smoothing = soft ? 0 : input.smoothing,
           .scale = input.scale,
-          .gradients = observer_ == nullptr || observer_->wants_gradients()};
+          .gradients = observer_ == nullptr || observer_->wants_gradients(),
+          .observer = before.words};
   for (int i = 0; i < input.images.ndim(); ++i) key.shape.push_back(input.images.dim(i));
   return key;
 }
@@ -124,8 +151,8 @@ GraphedPasses::Entry& GraphedPasses::entry_of(const Key& key, bool& is_new) {
   return *found;
 }
 
-GraphedPasses::Memory GraphedPasses::memory() const {
-  return {model_.allocated_bytes() + grad_.bytes(), memory_losses()};
+GraphedPasses::Memory GraphedPasses::memory(const PassState& before) const {
+  return {model_.allocated_bytes() + grad_.bytes(), memory_losses(), before.moves};
 }
 
 void GraphedPasses::pass(Context& ctx, const PassInput& input) {
@@ -141,12 +168,29 @@ void GraphedPasses::pass(Context& ctx, const PassInput& input) {
   model_.backward(ctx, grad);
 }
 
-void GraphedPasses::record(Context& ctx, const PassInput& input, Entry& entry) {
+void GraphedPasses::record(Context& ctx, const PassInput& input, const PassState& before,
+                           Entry& entry) {
+  entry.parts.clear();  // No part is left if this fails.
   entry.parts = CapturedWork::capture_parts(ctx, [&](const CapturedWork::Cut& cut) {
-    const Recorder recorder(*this, entry, cut);
+    Recorder recorder(*this, entry, cut);
     pass(ctx, input);
+    recorder.finish();
   });
-  entry.memory = memory();
+  entry.memory = memory(before);
+}
+
+void GraphedPasses::replay(Context& ctx, const PassState& before, const Entry& entry) {
+  resume(before);
+  for (std::size_t i = 0; i < entry.parts.size(); ++i) {
+    entry.parts[i].replay(ctx);
+    if (observer_ == nullptr) continue;
+    observer_->on_all_gradients(entry.endings[i].gradients);
+    resume(entry.endings[i].observer);
+  }
+}
+
+void GraphedPasses::resume(const PassState& state) {
+  if (!state.words.empty()) observer_->resume(state);
 }
 
 }  // namespace dkfac::nn

@@ -188,6 +188,11 @@ void OptimizerAttachment::on_all_gradients(std::span<Layer* const> layers) {
   if (!ready_.empty()) optimizer_.all_grads_ready(ready_, stream_, scale_);
 }
 
+std::optional<PassState> OptimizerAttachment::pass_state() {
+  if (!pass_.statistics || !optimizer_.wants_statistics()) return PassState{};
+  return optimizer_.pass_state(scale_);
+}
+
 void OptimizerAttachment::keep(Entry& entry) {
   const TensorView all = model_.gradients();
   if (!sums_.is_set()) sums_ = Tensor::empty(ctx_, all.shape(), all.dtype());

@@ -60,6 +60,18 @@ class Kfac final : public Optimizer {
     curvature_.record_normalization(id, x, mean, inv_std, grad_output, stream, scale);
     pipeline_->poll();
   }
+  [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale) override {
+    frame_.require_prepared("pass_state");
+    return curvature_.pass_state(scale);
+  }
+  void resume(const PassState& state, Stream stream) override {
+    frame_.require_prepared("resume");
+    // In both directions: replayed work is on the caller's stream, in memory of the context's.
+    frame_.join.enter("resume", stream, frame_.ctx.stream());
+    curvature_.resume(state);
+    pipeline_->poll();
+    frame_.join.leave(stream, frame_.ctx.stream());
+  }
   void grads_ready(LayerId id, Stream stream, RecordScale scale) override {
     frame_.require_prepared("grads_ready");
     gradients_->announce(id, stream, scale);

@@ -46,7 +46,7 @@ dkfac_gpu_test(nn.cuda.models
   SOURCES behaviour/cuda/models_test.cpp behaviour/cuda/ekfac_models_test.cpp
   LINK dkfac::nn LABELS nn TIMEOUT 900)
 dkfac_gpu_test(nn.cuda.training
-  SOURCES behaviour/cuda/graphed_models_test.cpp behaviour/cuda/shared_batch_norm_test.cpp behaviour/cuda/mixed_precision_test.cpp
+  SOURCES behaviour/cuda/graphed_models_test.cpp behaviour/cuda/graphed_statistics_test.cpp behaviour/cuda/shared_batch_norm_test.cpp behaviour/cuda/mixed_precision_test.cpp
   LINK dkfac::nn LABELS nn TIMEOUT 900)
 
 # Plans of the real cuDNN, which need no device.

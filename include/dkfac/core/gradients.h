@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "dkfac/core/export.h"
 #include "dkfac/core/types.h"
@@ -26,6 +27,14 @@ struct DKFAC_API RecordScale {
   /// Samples of the step over all ranks. 0: the samples of the record (at least one then) times
   /// ranks and micro-batches.
   std::int64_t global_batch = 0;
+};
+
+/// What the records of a step have counted so far, and what the device work of further ones depends
+/// on beside their arguments. From equal `words`, equal record calls enqueue equal work, as long as
+/// the memory that it uses has not moved.
+struct DKFAC_API PassState {
+  std::vector<std::int64_t> words = {};  ///< Comparable with those of the same object only.
+  std::int64_t moves = 0;                ///< How often this memory has moved.
 };
 
 /// Options of the communication of gradients, statistics and parameters.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -81,6 +82,8 @@ class OptimizerAttachment final : public LayerObserver {
   }
   void on_gradients(Layer& layer) override;
   void on_all_gradients(std::span<Layer* const> layers) override;
+  [[nodiscard]] std::optional<PassState> pass_state() override;
+  void resume(const PassState& state) override { optimizer_.resume(state, stream_); }
 
  private:
   struct Entry {

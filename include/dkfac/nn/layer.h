@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dkfac/core/context.h"
+#include "dkfac/core/gradients.h"
 #include "dkfac/core/random.h"
 #include "dkfac/core/tensor.h"
 #include "dkfac/core/tensor_view.h"
@@ -120,6 +122,13 @@ class LayerObserver {
   virtual void on_all_gradients(std::span<Layer* const> layers) {
     for (Layer* layer : layers) on_gradients(*layer);
   }
+  /// For passes whose device work is recorded once and replayed (GraphedPasses): the state in which
+  /// the functions above, up to on_normalization(), find the observer. Without words, they do
+  /// nothing in this pass. None (default): they have to be called in every pass.
+  [[nodiscard]] virtual std::optional<PassState> pass_state() { return std::nullopt; }
+  /// Called before and after a replay, and between its parts, with the state that those functions
+  /// left when they were recorded.
+  virtual void resume(const PassState&) {}
 };
 
 /// One differentiable operation with its parameters and the memory of its outputs. Activations are

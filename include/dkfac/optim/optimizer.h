@@ -83,6 +83,15 @@ class DKFAC_API Optimizer {
                                     ConstTensorView /*inv_std*/, ConstTensorView /*grad_output*/,
                                     Stream = Stream::cpu(), RecordScale = {}) {}
 
+  /// For passes whose device work is recorded once and replayed, as a CUDA graph: the state in
+  /// which the next record_*() calls of this scale find the step. None (default): they cannot be
+  /// replayed. They may be made while `stream` is recorded, and then send nothing to other ranks.
+  [[nodiscard]] virtual std::optional<PassState> pass_state(RecordScale) { return std::nullopt; }
+  /// Puts the step in a state that it has been in, in place of the record_*() calls that led there,
+  /// and sends the buckets that are full then. Ordered with the stream as those calls are: they
+  /// would have read what is enqueued on it. Called before and after each replay.
+  virtual void resume(const PassState&, Stream = Stream::cpu()) {}
+
   /// Announces that the gradients of `layer`, in the views of add_layer(), are final: with gradient
   /// accumulation, once per step, after the last micro-batch. They are read in the order of
   /// `stream`, on the host before this returns, and may be overwritten afterwards. The optimizer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -61,8 +62,14 @@ class TimedObserver final : public nn::LayerObserver {
     inner_.on_all_gradients(layers);
     seconds_ += watch.seconds();
   }
+  [[nodiscard]] std::optional<PassState> pass_state() override { return inner_.pass_state(); }
+  void resume(const PassState& state) override {
+    const Stopwatch watch;
+    inner_.resume(state);
+    seconds_ += watch.seconds();
+  }
 
-  /// Sets whether the following passes record statistics.
+  /// Sets whether the following passes record statistics between marks.
   void set_records(bool records) { records_ = records; }
   /// Returns the seconds since the last call.
   [[nodiscard]] double take() { return std::exchange(seconds_, 0.0); }

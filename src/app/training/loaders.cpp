@@ -107,9 +107,9 @@ void make_loaders(TrainState& s) {
 nn::GraphedPasses::Options graph_options(const TrainState& s) {
   nn::GraphedPasses::Options options;
   // One graph for each micro-batch in each of two buffers, for full batches and an epoch's last
-  // one.
+  // one, with statistics and without.
   options.most = std::max<std::size_t>(
-      options.most, 4 * static_cast<std::size_t>(s.now->phase.config.train.micro_batches));
+      options.most, 8 * static_cast<std::size_t>(s.now->phase.config.train.micro_batches));
   // With several ranks, the gradients of a bucket are reduced during the rest of the backward pass.
   const optim::SgdOptions& shared =
       s.config.optimizer.options.sgd;  // Equal for all optimizer types.

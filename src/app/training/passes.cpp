@@ -52,14 +52,14 @@ class PartPasses {
       : s_(s),
         scale_(s.counters.loss_scale.value / static_cast<double>(global_batch)),
         draws_(s.config.optimizer.has_curvature() &&
-               s.config.optimizer.fisher == Fisher::monte_carlo &&
-               s.optimizer->wants_statistics()) {}
+               s.config.optimizer.fisher == Fisher::monte_carlo && s.optimizer->wants_statistics()),
+        at_once_(s.graphed && !draws_) {}
 
   /// Runs the passes of one part and returns the seconds of the optimizer within.
   double run(const Part& part) {
     const nn::GradientUse use = part.last ? nn::GradientUse::announce : nn::GradientUse::add;
     set_pass({.statistics = true, .gradients = draws_ ? nn::GradientUse::none : use});
-    if (s_.graphed && !s_.optimizer->wants_statistics()) return run_at_once(part);
+    if (at_once_) return run_at_once(part);
     enter(s_, "forward");
     const ConstTensorView logits = s_.model->forward(s_.ctx, part.images, nn::Mode::train);
     double in_optimizer = take("forward");
@@ -77,10 +77,10 @@ class PartPasses {
  private:
   void set_pass(nn::PassUse pass) {
     s_.attachment->set_pass(pass);
-    s_.timed->set_records(pass.statistics && s_.optimizer->wants_statistics());
+    s_.timed->set_records(pass.statistics && !at_once_ && s_.optimizer->wants_statistics());
   }
 
-  // Runs both passes as one unit, since no observer needs the layers.
+  // Runs both passes, and the statistics within, as one unit.
   double run_at_once(const Part& part) {
     enter(s_, "passes");
     nn::PassInput input{.images = part.images, .scale = scale_, .sums = s_.sums->sums()};
@@ -91,7 +91,7 @@ class PartPasses {
       input.targets = part.targets;
     }
     if (counts_top5(s_)) input.top5 = s_.sums->top5();
-    s_.graphed->run(s_.ctx, input, nn::Observed::no);
+    s_.graphed->run(s_.ctx, input);
     return take("passes");
   }
 
@@ -122,7 +122,8 @@ class PartPasses {
 
   TrainState& s_;
   double scale_;
-  bool draws_;
+  bool draws_;    ///< Labels for a second backward pass.
+  bool at_once_;  ///< Both passes are one activity.
   Stopwatch watch_;
 };
 

@@ -118,7 +118,9 @@ class BucketedReduce {
   [[nodiscard]] TensorView slot(int index);
   [[nodiscard]] bool filled(int index) const { return filled_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] bool launched(int index) const;
-  void mark_filled(int index) { filled_[static_cast<std::size_t>(index)] = true; }
+  void mark_filled(int index, bool filled = true) {
+    filled_[static_cast<std::size_t>(index)] = filled;
+  }
   /// Whether all slots of `bucket` are filled.
   [[nodiscard]] bool ready(int bucket) const;
   /// Writes this rank's trailer elements, f64[trailer], into every segment.

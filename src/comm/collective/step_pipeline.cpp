@@ -4,6 +4,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "core/shared/captured.h"
+
 namespace dkfac::comm {
 
 StepPipeline::StepPipeline(Context& ctx, WorkerGrid grid, bool overlap)
@@ -46,7 +48,7 @@ void StepPipeline::launch(const Item& item) {
 }
 
 void StepPipeline::poll() {
-  if (!overlap_) return;
+  if (!overlap_ || is_captured(ctx_.stream())) return;
   while (next_ + 1 < order_.size() && order_[next_].reduce->ready(order_[next_].bucket))
     launch(order_[next_]);
   grid_.progress();

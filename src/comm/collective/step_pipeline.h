@@ -25,7 +25,8 @@ class StepPipeline {
   /// Starts an iteration of these BucketedReduces, whose begin() was called. Exactly one of them
   /// has a trailer, for the flags; its last bucket is launched by submit().
   void begin(std::span<BucketedReduce* const> active);
-  /// Launches full buckets and advances pending ones. Never blocks.
+  /// Launches full buckets and advances pending ones. Never blocks. While the context's stream is
+  /// recorded, it launches none, since a recording holds no collectives; the next call does.
   void poll();
   /// Launches all buckets but that of the flags. Afterwards the flags for this rank's parts are
   /// known.

@@ -69,6 +69,13 @@ void drop_capture(Device device, CUstream_st* stream) noexcept {
   let_memory_go(device);
 }
 
+bool is_captured(Device device, CUstream_st* stream) {
+  const DeviceGuard guard(device);
+  auto status = cudaStreamCaptureStatusNone;
+  check_runtime(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream) {
   const DeviceGuard guard(device);
   check_runtime(cudaGraphLaunch(static_cast<const Graph*>(graph.get())->ready, stream),

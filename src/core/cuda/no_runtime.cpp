@@ -39,6 +39,7 @@ void stream_wait(Device, CUstream_st*, CUevent_st*) { refuse_runtime("stream"); 
 void begin_capture(Device, CUstream_st*) { refuse_runtime("capture"); }
 std::shared_ptr<void> end_capture(Device, CUstream_st*) { refuse_runtime("capture"); }
 void drop_capture(Device, CUstream_st*) noexcept {}
+bool is_captured(Device, CUstream_st*) { refuse_runtime("capture"); }
 void launch_captured(Device, const std::shared_ptr<void>&, CUstream_st*) {
   refuse_runtime("capture");
 }

@@ -58,6 +58,7 @@ void begin_capture(Device device, CUstream_st* stream);
 [[nodiscard]] std::shared_ptr<void> end_capture(Device device, CUstream_st* stream);
 /// Ends the recording and discards it.
 void drop_capture(Device device, CUstream_st* stream) noexcept;
+[[nodiscard]] bool is_captured(Device device, CUstream_st* stream);
 void launch_captured(Device device, const std::shared_ptr<void>& graph, CUstream_st* stream);
 
 /// Memory part of begin_capture() and end_capture(): forbids allocations of this thread and defers

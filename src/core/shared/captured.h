@@ -50,4 +50,7 @@ class CapturedWork {
   std::int64_t growths_ = 0;
 };
 
+/// Whether work of this stream is being recorded instead of run.
+[[nodiscard]] bool is_captured(Stream stream);
+
 }  // namespace dkfac

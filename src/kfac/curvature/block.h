@@ -45,7 +45,9 @@ class CurvatureBlock {
   StatisticId a = kNoStatistic, g = kNoStatistic;  ///< g: G, or the Fisher of a normalisation.
   int scale_slot = -1;                             ///< EKFAC: slot of its scales.
   int scale_records = 0;                           ///< EKFAC: records in this step.
-  std::string saved_as;  ///< File of the factor whose inversion failed too often.
+  bool has_input = false;        ///< EKFAC: an input is kept for the next record of G.
+  std::int64_t input_moves = 0;  ///< EKFAC: how often its memory has moved.
+  std::string saved_as;          ///< File of the factor whose inversion failed too often.
 
   /// The statistics of the layer, A before G.
   [[nodiscard]] virtual std::span<const StatisticTraits> statistics() const { return {}; }
@@ -66,7 +68,10 @@ class CurvatureBlock {
   /// Returns the specification for record_normalization(). Throws where the layer is recorded by
   /// other calls, or by none.
   [[nodiscard]] virtual const NormSpec& normalization(const Caller& caller) const;
-  virtual void forget_records() { scale_records = 0; }
+  void forget_records() {
+    scale_records = 0;
+    has_input = false;
+  }
 
   /// Merges a sum over ranks into the average, as merge_factor(); `finite` is the result of
   /// check_finite(). Returns false where the sum was rejected.

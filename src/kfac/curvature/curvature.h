@@ -100,6 +100,10 @@ class Curvature {
   void record_normalization(LayerId id, ConstTensorView x, ConstTensorView mean,
                             ConstTensorView inv_std, ConstTensorView grad_output, Stream stream,
                             RecordScale scale);
+  /// As in Optimizer. Equal states mean equal work: of this function and record.cpp, whatever one
+  /// reads the other has to compare.
+  [[nodiscard]] std::optional<PassState> pass_state(RecordScale scale);
+  void resume(const PassState& state);
 
   // A step, in the order of the algorithm.
 
@@ -200,6 +204,15 @@ class Curvature {
   void add_rows(const Caller& caller, const KroneckerBlock& block, const FactorRecord& record,
                 StatisticId id, std::int64_t count);
   void record_scales(KroneckerBlock& block, const FactorRecord& record);
+  /// The largest magnitude of an f16 operand in the last accepted step, or 0 if it is not known.
+  [[nodiscard]] double known_range(StatisticId id) const;
+
+  // pass_state.cpp
+  /// Calls visit on each number that the records of this step count.
+  template <class Visit>
+  void visit_records(Visit visit);
+  /// PassState::words without the scale: what visit_records() visits comes first.
+  [[nodiscard]] std::vector<std::int64_t> state_words();
 
   // step.cpp
   /// Elements of finite_ of a statistic, and of the EKFAC scales of a layer.

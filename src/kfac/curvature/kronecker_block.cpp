@@ -13,11 +13,6 @@ std::span<const StatisticTraits> KroneckerBlock::statistics() const {
   return kStatistics;
 }
 
-void KroneckerBlock::forget_records() {
-  CurvatureBlock::forget_records();
-  has_input_ = false;
-}
-
 bool KroneckerBlock::merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
                            ConstTensorView sum, double finite) {
   return merge_factor(ctx, options, sum, factor(kind), finite);
@@ -68,17 +63,21 @@ std::int64_t KroneckerBlock::compute_rows(Context& ctx, const FactorRecord& r,
 }
 
 void KroneckerBlock::keep_input(Context& ctx, ConstTensorView input) {
-  DKFAC_CHECK(!has_input_, "[record_input] layer '", name,
+  DKFAC_CHECK(!has_input, "[record_input] layer '", name,
               "' was recorded again before its output gradient; EKFAC needs both records of one "
               "batch after each other");
-  if (!input_.is_set() || input_.dtype() != input.dtype() || input_.shape() != input.shape())
-    input_ = Tensor::zeros(ctx, input.shape(), input.dtype());
-  ops::copy(ctx, input, input_);
-  has_input_ = true;
+  if (!input_.is_set() || input_.dtype() != input.dtype() || input_.numel() < input.numel()) {
+    input_ = Tensor::empty(ctx, {input.numel()}, input.dtype());
+    ++input_moves;
+  }
+  const TensorView copy = input_.view().slice(0, 0, input.numel()).reshape(input.shape());
+  ops::copy(ctx, input, copy);
+  kept_ = copy;
+  has_input = true;
 }
 
 void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorView slot) {
-  DKFAC_CHECK(has_input_, "[record_grad_output] layer '", name,
+  DKFAC_CHECK(has_input, "[record_grad_output] layer '", name,
               "' has no input recorded before; EKFAC needs both records of one batch");
   const LayerCurvature& c = curvature_;
   const bool one = c.g.groups == 1;
@@ -87,9 +86,9 @@ void KroneckerBlock::record_scales(Context& ctx, const FactorRecord& r, TensorVi
   };
   const TensorView scales =
       slot.reshape(one ? Shape{c.g.dim, c.a.dim} : Shape{c.g.groups, c.g.dim, c.a.dim});
-  compute_ekfac_scales(ctx, spec, input_, r.data, square(c.a), square(c.g), r.global_batch,
+  compute_ekfac_scales(ctx, spec, kept_, r.data, square(c.a), square(c.g), r.global_batch,
                        r.sample_scale, scale_records == 0 ? 0 : 1, scales, r.sharing);
-  has_input_ = false;
+  has_input = false;
   ++scale_records;
 }
 

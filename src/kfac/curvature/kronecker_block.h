@@ -26,7 +26,6 @@ class KroneckerBlock final : public CurvatureBlock {
 
   [[nodiscard]] std::span<const StatisticTraits> statistics() const override;
   [[nodiscard]] KroneckerBlock* factors(const Caller&) override { return this; }
-  void forget_records() override;
   [[nodiscard]] bool merge(Context& ctx, const CurvatureOptions& options, StatisticKind kind,
                            ConstTensorView sum, double finite) override;
   void add_shared(StatisticKind kind, std::vector<SharedPart>& parts) override;
@@ -54,8 +53,8 @@ class KroneckerBlock final : public CurvatureBlock {
   void record_scales(Context& ctx, const FactorRecord& record, TensorView slot);
 
  private:
-  Tensor input_;
-  bool has_input_ = false;
+  Tensor input_;          ///< Memory of the largest input so far.
+  ConstTensorView kept_;  ///< The one that was kept last.
 };
 
 }  // namespace dkfac::kfac

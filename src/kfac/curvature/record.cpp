@@ -99,14 +99,18 @@ Operand Curvature::operand(StatisticId id, ConstTensorView data, std::int64_t te
   if (options_.statistics.sharing != WeightSharing::reduce &&
       !operand_form(ctx_.device(), data.dtype(), options_.dtype, exact).rounds)
     return exact;
-  auto largest = static_cast<double>(ranges_.data<float>()[id]);
-  // A range of 0 carries no information: all elements were zero, or there was no data.
-  if (!statistic(id).has_range || !(largest > 0)) {
-    // An upper bound; f16 has room for sums far below it. The host waits, but only while no range
-    // is known.
-    largest = largest_magnitude(records_on(), data) * static_cast<double>(terms);
-  }
+  double largest = known_range(id);
+  // An upper bound; f16 has room for sums far below it. The host waits, but only while no range is
+  // known.
+  if (largest == 0) largest = largest_magnitude(records_on(), data) * static_cast<double>(terms);
   return {DType::f16, operand_scale(DType::f16, largest)};
+}
+
+double Curvature::known_range(StatisticId id) const {
+  if (options_.statistics.operand != DType::f16) return 0;
+  const auto largest = static_cast<double>(ranges_.data<float>()[id]);
+  // A range of 0 carries no information: all elements were zero, or there was no data.
+  return statistic(id).has_range && largest > 0 ? largest : 0;
 }
 
 OperandStats Curvature::operand_stats(StatisticId id) {

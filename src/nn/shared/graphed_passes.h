@@ -25,19 +25,18 @@ struct PassInput {
                                  ///< counted.
 };
 
-/// Whether the model's observer needs activations and their gradients in this pass, beside the
-/// parameter gradients.
-enum class Observed : std::uint8_t { no, yes };
-
 /// Runs forward pass, loss and backward pass of a training step. On a device they are recorded,
 /// then replayed by one launch (core/captured.h), or one for each part, with bitwise identical
-/// results. After a part, on_all_gradients() of the observer is called for its layers, in the order
-/// of the backward pass. An observed pass is never recorded, nor is any pass on the host or of a
-/// model whose BatchNorm2ds wait for other ranks (Model::set_batch_norm_ranks()).
+/// results. The work of the observer on activations and their gradients is part of the recording;
+/// a replay puts the observer in the state that it left. After a part, on_all_gradients() of the
+/// observer is called for its layers, in the order of the backward pass. Not recorded are passes on
+/// the host, of a model whose BatchNorm2ds wait for other ranks (Model::set_batch_norm_ranks()),
+/// and with an observer that has no pass_state().
 ///
-/// A recording is valid for the addresses and numbers of its pass: the first pass with them runs
-/// unrecorded, the second is recorded. It is discarded when memory of the model or the context has
-/// moved since, and when others are used more. A pass that cannot be recorded runs unrecorded.
+/// A recording is valid for the addresses and numbers of its pass and the state of the observer
+/// before it: the first pass with them runs unrecorded, the second is recorded. It is discarded
+/// when memory of the model, the context or the observer has moved since, and when others are used
+/// more. A pass that cannot be recorded runs unrecorded.
 ///
 /// One thread makes all calls, and while it records it may not use the device in other ways
 /// (core/captured.h). Other threads may use it, with models and contexts of their own.
@@ -50,7 +49,8 @@ class GraphedPasses {
     bool record = true;     ///< False: no pass is recorded.
     std::size_t most = 16;  ///< Number of recordings kept, > 0.
     /// Bytes of gradients that end a part, so that the observer can send them to other ranks while
-    /// the backward pass continues. 0: one part for the whole pass, the fewest launches.
+    /// the backward pass continues. So does the forward pass, where the observer has seen it. 0:
+    /// one part for the whole pass, the fewest launches.
     std::size_t part_bytes = 0;
   };
   /// Counts of passes so far.
@@ -67,7 +67,7 @@ class GraphedPasses {
 
   /// Runs one pass. Throws InvalidArgument unless exactly one of labels and targets is given, and
   /// the errors of the pass.
-  void run(Context& ctx, const PassInput& input, Observed observed);
+  void run(Context& ctx, const PassInput& input);
 
   [[nodiscard]] const Counts& counts() const { return counts_; }
   void forget();  ///< Discards all recordings and their memory.
@@ -81,30 +81,40 @@ class GraphedPasses {
     bool soft;
     double smoothing, scale;
     bool gradients;
+    std::vector<std::int64_t> observer;  ///< PassState::words before the pass.
     bool operator==(const Key&) const = default;
   };
-  /// State of the memory: while it is equal, the memory of the model and of grad_ has not moved.
+  /// State of the memory: while it is equal, the memory of the model, of grad_ and of the observer
+  /// has not moved.
   struct Memory {
     std::size_t bytes = 0;
     std::int64_t losses = 0;
+    std::int64_t observer = 0;
     bool operator==(const Memory&) const = default;
+  };
+  /// What the host does after a part.
+  struct Ending {
+    std::vector<Layer*> gradients;  ///< Layers whose gradients it computes.
+    PassState observer;
   };
   struct Entry {
     Key key;
     std::vector<CapturedWork> parts;
-    std::vector<std::vector<Layer*>> order;  ///< Layers with gradients, by part.
-    Memory memory{};                         ///< State when it was recorded.
+    std::vector<Ending> endings;  ///< Of the parts.
+    Memory memory{};              ///< State when it was recorded.
     int refused = 0;
     std::int64_t used = 0;
   };
   class Recorder;
 
-  [[nodiscard]] Key key_of(const PassInput& input) const;
+  [[nodiscard]] Key key_of(const PassInput& input, const PassState& before) const;
   /// Returns the entry of this key; a new one replaces the least recently used.
   Entry& entry_of(const Key& key, bool& is_new);
-  [[nodiscard]] Memory memory() const;
+  [[nodiscard]] Memory memory(const PassState& before) const;
   void pass(Context& ctx, const PassInput& input);
-  void record(Context& ctx, const PassInput& input, Entry& entry);
+  void record(Context& ctx, const PassInput& input, const PassState& before, Entry& entry);
+  void replay(Context& ctx, const PassState& before, const Entry& entry);
+  void resume(const PassState& state);
 
   Model& model_;
   LayerObserver* observer_;

@@ -41,7 +41,12 @@ TEST_F(CapturedOnDevice, IsRecordedWithoutRunningAndRunsAtEachReplay) {
   double_and_add();
   ops::fill(ctx, x, 1);
   ops::fill(ctx, y, 0);
-  const CapturedWork work = CapturedWork::capture(ctx, [&] { double_and_add(); });
+  const CapturedWork work = CapturedWork::capture(ctx, [&] {
+    EXPECT_TRUE(is_captured(ctx.stream()));
+    double_and_add();
+  });
+  EXPECT_FALSE(is_captured(ctx.stream()));
+  EXPECT_FALSE(is_captured(Stream::cpu()));
   EXPECT_EQ(device_values(ctx, y), all(0));
   for (const double expected : {1., 3., 7.}) {
     work.replay(ctx);

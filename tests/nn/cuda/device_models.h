@@ -35,13 +35,16 @@ struct Recipe {
   int steps = 10;
   double lr = 0.02;
   std::function<double(int)> loss_scale = [](int) { return 1.0; };
-  bool record = false;  ///< Passes without statistics are graphs.
+  bool record = false;  ///< Passes are graphs.
   std::size_t part_bytes = 0;
   int statistics_every = 1;
   kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< For kfac.
   int inverses_every = 1;                                       ///< In intervals of statistics.
   std::optional<DType> operand = std::nullopt;                  ///< Of statistics.
-  std::int64_t groups = 1;  ///< Groups of every BatchNorm, over all ranks; fewer: shared ones.
+  std::int64_t groups = 1;       ///< Groups of every BatchNorm, over all ranks; fewer: shared ones.
+  int micro_batches = 1;         ///< Into which every batch is split.
+  std::int64_t max_samples = 0;  ///< AttachOptions::max_samples.
+  std::function<void(kfac::CurvatureOptions&)> change = [](kfac::CurvatureOptions&) {};
 };
 
 inline std::unique_ptr<optim::Optimizer> make_optimizer(
@@ -53,8 +56,10 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(
   options.curvature.dtype = recipe.model.dtype;
   options.curvature.statistics.operand = recipe.operand;
   options.curvature.refresh.statistics_interval = recipe.statistics_every;
+  options.curvature.statistics.micro_batches = recipe.micro_batches;
   options.curvature.inverse.method = recipe.inverse;
   options.curvature.refresh.inverse_interval = recipe.statistics_every * recipe.inverses_every;
+  recipe.change(options.curvature);
   return optim::make_kfac(comm, options, device);
 }
 
@@ -68,7 +73,8 @@ class ModelTraining {
         ctx_(device),
         model_(make()),
         optimizer_(make_optimizer(comm_, recipe_, device)),
-        attachment_(*model_, *optimizer_, {.stream = ctx_.stream()}),
+        attachment_(*model_, *optimizer_,
+                    {.max_samples = recipe_.max_samples, .stream = ctx_.stream()}),
         passes_(*model_, &attachment_,
                 {.record = recipe_.record, .part_bytes = recipe_.part_bytes}),
         share_(recipe_.batch / comm_->size()),
@@ -85,6 +91,14 @@ class ModelTraining {
   [[nodiscard]] TensorView images() { return images_; }
   /// Number of times that the passes and the update of the last step made the host wait.
   [[nodiscard]] std::int64_t waits() const { return waits_; }
+  /// Number of kernels that the passes of the last step launched one by one, here or on other
+  /// ranks.
+  [[nodiscard]] std::int64_t launches() const { return launches_; }
+  /// Changes settings of K-FAC between two steps.
+  void set_curvature(const kfac::CurvatureSettings& settings) {
+    optimizer_->set_curvature(settings);
+    recipe_.micro_batches = settings.micro_batches.value_or(recipe_.micro_batches);
+  }
 
   /// Loads batch `index` of four.
   void load(int index) {
@@ -104,13 +118,18 @@ class ModelTraining {
     attachment_.set_scale({.loss_scale = loss_scale, .global_batch = recipe_.batch});
     const std::int64_t before = host_waits();
     ops::fill(ctx_, sums_, 0);
-    passes_.run(ctx_,
-                {.images = images_,
-                 .labels = labels_,
-                 .smoothing = 0.1,
-                 .scale = loss_scale / static_cast<double>(share_),
-                 .sums = sums_},
-                optimizer_->wants_statistics() ? nn::Observed::yes : nn::Observed::no);
+    launches_ = -kernel_launches();
+    const std::int64_t part = share_ / recipe_.micro_batches;
+    for (int i = 0; i < recipe_.micro_batches; ++i) {
+      attachment_.set_pass({.gradients = i + 1 == recipe_.micro_batches ? nn::GradientUse::announce
+                                                                        : nn::GradientUse::add});
+      passes_.run(ctx_, {.images = images_.view().slice(0, i * part, part),
+                         .labels = labels_.view().slice(0, i * part, part),
+                         .smoothing = 0.1,
+                         .scale = loss_scale / static_cast<double>(share_),
+                         .sums = sums_});
+    }
+    launches_ += kernel_launches();
     const kfac::StepReport report = optimizer_->step(
         {.lr = recipe_.lr, .flags = {.loss = sums_.view().slice(0, 0, 1)}}, ctx_.stream());
     waits_ = host_waits() - before;
@@ -152,7 +171,7 @@ class ModelTraining {
   nn::GraphedPasses passes_;
   std::int64_t share_;
   Tensor images_, labels_, sums_;
-  std::int64_t waits_ = 0;
+  std::int64_t waits_ = 0, launches_ = 0;
 };
 
 struct TrainedModel {

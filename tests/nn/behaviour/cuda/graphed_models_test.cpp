@@ -68,17 +68,20 @@ TEST_P(GraphedPassesOnDevice, GiveTheBitsOfPassesAsTheyAre) {
   }
 }
 
-/// Statistics in steps 0 and 3: those passes are not recorded. Steps 1 and 2 are the first and the
-/// second of the others.
-TEST_P(GraphedPassesOnDevice, LeaveStepsWithStatisticsAsTheyAre) {
+/// Statistics in steps 0, 3 and 6; steps 1 and 2 are the first and the second without them, which
+/// may need the memory of the model otherwise: the second pass with statistics then finds it taken,
+/// and allocates more.
+TEST_P(GraphedPassesOnDevice, RecordStepsWithStatisticsToo) {
   if (is_emulated() && GetParam().model == "mlp")
     GTEST_SKIP() << "width 512 takes plain loops long";
   Recipe kfac = recipe(Method::kfac);
   kfac.statistics_every = 3;
+  kfac.steps = 7;
   const Outcome graphed = run(kfac, true), plain = run(kfac, false);
   expect_same_bits(graphed, plain);
-  EXPECT_EQ(graphed.counts.eager, 3) << graphed.counts.reason;
-  EXPECT_EQ(graphed.counts.replayed, 2);
+  EXPECT_LE(graphed.counts.refused, 1) << graphed.counts.reason;
+  EXPECT_EQ(graphed.counts.eager, 2 + graphed.counts.refused);
+  EXPECT_EQ(graphed.counts.replayed, 5 - graphed.counts.refused);
 }
 
 std::vector<Case> cases() {
@@ -106,7 +109,7 @@ TEST(GraphedPasses, AreRecordedAnewWhereTheWidenedImageHasGrown) {
   Tensor sums = Tensor::zeros(ctx, {2}, DType::f64);
   nn::GraphedPasses passes(*model, nullptr, {.record = true});
   const auto gradients = [&] {
-    passes.run(ctx, {.images = x, .labels = labels, .sums = sums}, nn::Observed::no);
+    passes.run(ctx, {.images = x, .labels = labels, .sums = sums});
     return device_values(ctx, model->gradients());
   };
   (void)gradients();

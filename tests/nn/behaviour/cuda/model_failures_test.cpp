@@ -29,7 +29,7 @@ class FailingPasses : public ::testing::Test {
   /// The message of the DeviceError of a pass; empty when there is none.
   std::string failure_of(nn::GraphedPasses& passes, std::int64_t n) {
     try {
-      passes.run(ctx, input(n), nn::Observed::no);
+      passes.run(ctx, input(n));
     } catch (const DeviceError& error) {
       return error.what();
     }
