@@ -40,7 +40,6 @@ struct Recipe {
   int statistics_every = 1;
   kfac::InverseMethod inverse = kfac::InverseMethod::cholesky;  ///< For kfac.
   int inverses_every = 1;                                       ///< In intervals of statistics.
-  std::optional<DType> operand = std::nullopt;                  ///< Of statistics.
   std::int64_t groups = 1;       ///< Groups of every BatchNorm, over all ranks; fewer: shared ones.
   int micro_batches = 1;         ///< Into which every batch is split.
   std::int64_t max_samples = 0;  ///< AttachOptions::max_samples.
@@ -54,7 +53,6 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(
   optim::KfacOptions options;
   options.curvature.damping.lambda = 0.3;  // Rounding is to change little in 10 steps.
   options.curvature.dtype = recipe.model.dtype;
-  options.curvature.statistics.operand = recipe.operand;
   options.curvature.refresh.statistics_interval = recipe.statistics_every;
   options.curvature.statistics.micro_batches = recipe.micro_batches;
   options.curvature.inverse.method = recipe.inverse;
