@@ -40,7 +40,7 @@ METHODS = {
         "SGD": {"optimizer": "sgd", "lr": [0.1, 0.3, 0.6, 1.0, 2.0, 3.0]},
         "AdamW + K-FAC": {"optimizer": "adamw", "lr": [0.003, 0.01, 0.02, 0.03, 0.05], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}},
-        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.03, 0.1, 0.3], "kfac": {
+        "SGD + K-FAC": {"optimizer": "sgd", "lr": [0.01, 0.03, 0.1, 0.3], "kfac": {
             "damping": 1e-2, "kl_clip": 1e-2, "statistics_interval": 5, "inverse_interval": 20}}},
     "resnet20": {
         "SGD": {"optimizer": "sgd", "lr": [0.05, 0.1, 0.2, 0.4], "weight_decay": 5e-4, "warm_up": 0.2},
