@@ -116,6 +116,18 @@ class Processes(Folder):
         self.assertEqual([e.returncode for e in ends], [64, 64])
         self.assertIn("torchrun started 2 processes", "".join(e.stderr for e in ends))
 
+    def test_ranks_with_other_options(self):
+        for option in (("--steps", 2), ("--until-epoch", 1), ("--epochs-fraction", 0.5)):
+            with self.subTest(option=option):
+                port = free_port()
+                processes = [self.start(lambda rank, size, _, own=own: torchrun(own, 2, port), 1,
+                                        *self.args("a", *more))[0]
+                             for own, more in enumerate(((), option))]
+                ends = self.finish(processes)
+                self.assertEqual([e.returncode for e in ends], [64, 64])
+                self.expect_error(ends[0], 64, "the command line", option[0])
+                self.assertFalse((self.dir / "a").exists())
+
     def test_a_rank_that_dies_is_named(self):
         processes = self.start(torchrun, 2, *self.args("a", "--set", "run.epochs=100000"))
         metrics = self.dir / "a" / "metrics.jsonl"

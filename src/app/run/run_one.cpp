@@ -13,6 +13,7 @@
 #include "app/record/progress.h"
 #include "app/record/trace.h"
 #include "app/run/agreement.h"
+#include "app/run/all_ranks.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/run/placement.h"
@@ -68,6 +69,8 @@ class Run {
 
   // Opens the folder on rank 0 and shares its name and the resumed checkpoint with the other ranks.
   void open_folder() {
+    on_all_ranks(state_.position,
+                 [&] { comm::require_equal(*comm_, options_text(), "the command line"); });
     run_and_agree(*comm_, state_.position, [&] {
       if (comm_->rank() != 0) return;
       std::unique_ptr<RunLock> lock;
@@ -99,6 +102,13 @@ class Run {
       terminal_.out << "resuming after step " << point.record.result.steps << ", from "
                     << point.checkpoint.string() << std::endl;
     return point;
+  }
+
+  /// The options that decide what the ranks do together, one per line.
+  [[nodiscard]] std::string options_text() const {
+    return fmt::format("--resume: {}\n--until-epoch: {}\n--steps: {}\n--epochs-fraction: {}\n",
+                       plan_.resume ? "yes" : "no", plan_.until_epoch, plan_.more_steps,
+                       plan_.more_epochs);
   }
 
   void begin_folder() {
