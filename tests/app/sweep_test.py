@@ -248,6 +248,8 @@ class Watch(Folder):
         self.assertIn("2 checkpoints", self.watch().stdout)
         steps = [json.loads(l)["step"] for l in path.read_text().splitlines() if l.endswith("}")]
         self.assertEqual(steps, [e["step"] for e in epochs])
+        (self.dir / "a" / "result.json").write_text('{"status": 5}')
+        self.expect_error(self.watch(), 65, "result.json")
         # A run that begins anew has no evaluations.
         self.assertEqual(self.train("a", "--force", config=config).returncode, 0)
         self.assertFalse(path.exists())

@@ -123,8 +123,10 @@ std::string metrics_until(std::istream& lines, const RunRecord& record) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
     const bool before = json["step"].get<std::int64_t>() <= record.result.steps;
-    const bool unfinished =
-        json.value("type", "") == "epoch" && json.value("epoch", std::int64_t{0}) >= record.epoch;
+    const auto type = json.find("type"), epoch = json.find("epoch");
+    const bool unfinished = type != json.end() && *type == "epoch" && epoch != json.end() &&
+                            epoch->is_number_integer() &&
+                            epoch->get<std::int64_t>() >= record.epoch;
     if (before && !unfinished) kept += line + "\n";
   }
   return kept;

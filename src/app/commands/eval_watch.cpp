@@ -69,7 +69,9 @@ class Evaluations {
 std::string status_of(const fs::path& result) {
   std::ifstream in(result);
   const auto json = nlohmann::json::parse(in, nullptr, false);
-  return json.is_object() ? json.value("status", "") : "";
+  if (!json.is_object()) return {};
+  const auto status = json.find("status");
+  return status != json.end() && status->is_string() ? status->get<std::string>() : "";
 }
 
 /// Returns whether the process named in run.lock belongs to this machine and no longer exists. The

@@ -1,5 +1,7 @@
 #include "app/shared/errors.h"
 
+#include <filesystem>
+#include <ios>
 #include <new>
 
 #include <fmt/core.h>
@@ -19,7 +21,7 @@ const char* advice(ExitCode code) {
     case ExitCode::missing_input:
       return "check the path";
     case ExitCode::io:
-      return "check free space and permissions";
+      return "check the path, free space and permissions";
     case ExitCode::try_again:
       return "check the other ranks and start again";
     case ExitCode::numeric:
@@ -50,6 +52,9 @@ ExitCode exit_code_of(const std::exception& error) noexcept {
   if (dynamic_cast<const IoError*>(&error)) return ExitCode::io;
   if (dynamic_cast<const CommError*>(&error)) return ExitCode::try_again;
   if (dynamic_cast<const NumericError*>(&error)) return ExitCode::numeric;
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) ||
+      dynamic_cast<const std::ios_base::failure*>(&error))
+    return ExitCode::io;
   return ExitCode::internal;
 }
 

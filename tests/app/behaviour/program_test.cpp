@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <ios>
 #include <map>
 #include <mutex>
 #include <set>
@@ -71,6 +72,13 @@ TEST(ExitCodes, FollowTheKindOfTheException) {
   EXPECT_EQ(code_for<NumericError>(), ExitCode::numeric);
   EXPECT_EQ(code_for<DeviceError>(), ExitCode::internal);
   EXPECT_EQ(code_for<std::runtime_error>(), ExitCode::internal);
+  EXPECT_EQ(code_for<std::ios_base::failure>(), ExitCode::io);
+  try {
+    (void)std::filesystem::file_size("/proc/self/fd/none");
+    ADD_FAILURE();
+  } catch (...) {
+    EXPECT_EQ(describe_current_exception(0, {}).code, ExitCode::io);
+  }
 }
 
 TEST(Agreement, GivesEveryRankTheSameFailure) {
