@@ -13,6 +13,7 @@
 #include "app/record/progress.h"
 #include "app/record/trace.h"
 #include "app/run/agreement.h"
+#include "app/run/all_ranks.h"
 #include "app/run/job.h"
 #include "app/run/memory_check.h"
 #include "app/run/placement.h"

@@ -10,8 +10,8 @@
 #include "app/checkpoint/initial_weights.h"
 #include "app/report/sections.h"
 #include "app/run/agreement.h"
+#include "app/run/all_ranks.h"
 #include "app/run/memory_check.h"
-#include "app/training/all_ranks.h"
 #include "app/training/loaders.h"
 #include "app/training/state.h"
 

@@ -7,8 +7,8 @@
 
 #include "dkfac/core/error.h"
 
+#include "app/run/all_ranks.h"
 #include "app/run/placement.h"
-#include "app/training/all_ranks.h"
 #include "app/training/phase_table.h"
 #include "app/training/run_state.h"
 #include "app/training/state.h"
