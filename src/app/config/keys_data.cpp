@@ -66,6 +66,10 @@ void add_data_keys(KeyTable& t) {
          "its folder; empty: $DKFAC_DATA/<name>, then the bundled copy");
   t.integer("data.hold_out", DKFAC_FIELD(data.hold_out), at_least(0),
             "test on this many training samples instead of the test set; 0: no");
+  t.text(
+      "data.mean_image", DKFAC_FIELD(data.mean_image),
+      "file of 'dkfac data mean': images are pixels / 255 minus this mean of each pixel, without "
+      "mean and deviation of the channels; empty: none");
   t.boolean("data.shuffle", DKFAC_FIELD(data.shuffle), "a new order each epoch");
   t.choice<Choice>("data.resident", DKFAC_FIELD(data.resident),
                    {{"auto", Choice::automatic}, {"yes", Choice::yes}, {"no", Choice::no}},
