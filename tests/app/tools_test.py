@@ -6,6 +6,7 @@ Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,32 @@ class RectangularPixels(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn("1.jpg has no frame header", done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+
+
+class ShortSteps(unittest.TestCase):
+    def test_each_step_keeps_what_it_changes(self):
+        whole = TOOLS.parent / "configs" / "resnet9-steps"
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, TOOLS / "short_steps.py", folder, "--epochs", "3",
+                            "--width", "16"], check=True)
+            files = sorted(whole.glob("*.toml"))
+            self.assertEqual(len(files), 11)
+            for file in files:
+                before = file.read_text().splitlines()
+                after = (pathlib.Path(folder) / file.name).read_text().splitlines()
+                added = [line for line in after if line not in before]
+                self.assertEqual([line.split(" = ")[0] for line in added],
+                                 ["epochs", "precision", "name", "width", "knots"], file.name)
+                gone = [line.split(" = ")[0] for line in before if line not in after]
+                self.assertEqual(gone, ["epochs", "name", "knots"], file.name)
+                numbers = [[float(x) for x in re.findall(r"[\d.]+", line.split("] #")[0])]
+                           for line in (before[-1], after[-1])]
+                epochs = [float(line.split()[2]) for line in before if line.startswith("epochs")][0]
+                self.assertEqual(len(numbers[0]), len(numbers[1]), file.name)
+                for i, (old, new) in enumerate(zip(*numbers)):
+                    # Knots have six digits.
+                    self.assertAlmostEqual(new, old * 3 / epochs if i % 2 == 0 else old, places=5)
+                self.assertEqual(numbers[1][-2], 3)
 
 
 class Launch(unittest.TestCase):
