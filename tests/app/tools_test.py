@@ -3,6 +3,7 @@
 
 Environment: DKFAC (the program), DKFAC_REPOSITORY (the folder of its source).
 """
+import importlib.util
 import json
 import os
 import pathlib
@@ -106,6 +107,22 @@ class RectangularPixels(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn("1.jpg has no frame header", done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+
+
+class RectangularEval(unittest.TestCase):
+    def test_ratios_are_medians_over_rounds(self):
+        script = TOOLS.parent / "benchmarks" / "rectangular_eval.py"
+        spec = importlib.util.spec_from_file_location("rectangular_eval", script)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        times = {"32 pixels": [1, 1, 1], "centre crop": [10, 20, 40], "rectangular": [15, 24, 50],
+                 "square of the longer side": [20, 40, 62.5]}
+        seconds = {name: {"wall": values, "cpu": values[::-1]} for name, values in times.items()}
+        got = module.summary({"rectangular": 1.25}, 300, 200, seconds)
+        self.assertEqual(got["rectangular"]["cpu_relative"], 1.25)  # Of 1.5, 1.2 and 1.25.
+        self.assertEqual(got["rectangular"]["cpu_s"], [50, 24, 15])
+        self.assertEqual(got["square of the longer side"]["pixels"], 2.25)
+        self.assertEqual(got["saved"], {"pixels": 0.4444, "wall": 0.25, "cpu": 0.25})
 
 
 class ShortSteps(unittest.TestCase):
